@@ -1,0 +1,43 @@
+# Each target makes .venv and installs all it needs by itself, from Python 3.12 and pip alone.
+
+works = $(shell $(1) -c 'import sys; print("yes" if sys.version_info >= (3, 12) else "")' 2>/dev/null)
+PYTHON ?= $(or $(foreach name,python3.12 python3,$(if $(call works,$(name)),$(name))),python3)
+python := $(firstword $(PYTHON))
+bin := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint benchmarks clean
+.DELETE_ON_ERROR:
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
+
+demo: .venv/installed  ## VGPMIL on digits by every engine, into report/report.html
+	$(bin)/milzoo compare vgpmil digits --out report
+
+test: .venv/installed  ## the suite
+	$(bin)/pytest
+
+test-slow: .venv/installed  ## simulation-based calibration at full length
+	$(bin)/pytest tests/slow
+
+lint: .venv/installed  ## style, layout and types
+	$(bin)/ruff check
+	$(bin)/ruff format --check
+	$(bin)/pyright --pythonpath $(bin)/python
+
+benchmarks: .venv/installed  ## every benchmark at toy size
+	@set -e; for file in $(wildcard benchmarks/*.py); do \
+	    echo "== $$file"; $(bin)/python $$file --toy; \
+	done
+
+clean:  ## remove all that make has made
+	rm -rf .venv build dist report *.egg-info .pytest_cache .ruff_cache .hypothesis .jax_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/installed: pyproject.toml constraints.txt
+	@test -n "$(call works,$(python))" || \
+	    { echo "milzoo needs Python 3.12 or newer, and $(python) is not: make PYTHON=..." >&2; exit 1; }
+	$(python) -m venv .venv
+	$(bin)/python -m pip install -q -c constraints.txt -e '.[pymc,notebooks,dev]'
+	@touch $@

@@ -1,0 +1,646 @@
+"""The one container that every wing works on: bags of instances, flat and ragged, never padded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
+
+from .checks import (
+    as_bag_labels,
+    as_bag_names,
+    as_column,
+    as_numbers,
+    as_table,
+    as_vector,
+    check_column,
+    check_finite,
+    check_negative_bags,
+    check_widths,
+    code_bag_labels,
+    code_instance_labels,
+    join_instance_labels,
+    read_only,
+    warn_if_one_class,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Bags"]
+
+
+@dataclass(frozen=True, eq=False)
+class Bags:
+    """N instances in B bags, with a label T_b ∈ {0, 1} for each bag.
+
+    Build it with `from_list`, `from_arrays`, `from_frame` or `from_padded`: they check everything
+    once and name the bag, row or argument that is wrong. The plain constructor trusts its
+    arguments. Arrays are 64-bit NumPy copies, read only.
+
+    A ``Bags`` is a JAX pytree whose leaves are the four arrays, so it passes through ``jax.jit``;
+    ``num_bags`` stays static, and ``names`` are left behind (empty after unflattening).
+
+    Parameters
+    ----------
+    instances : (N, D) float array
+        One row x_n per instance, in the units of the features; rows of a bag are contiguous.
+    bag_index : (N,) int array
+        Bag b(n) of each instance: 0 … B−1, non-decreasing, no number left out.
+    labels : (B,) int array or None
+        T_b ∈ {0, 1}; None where the bags are unlabelled.
+    instance_labels : (N,) int array or None
+        y_n ∈ {0, 1}, −1 where unknown; None where all are unknown.
+    names : tuple of str
+        The name of each bag, used in messages and to find published folds.
+    num_bags : int
+        B.
+    """
+
+    instances: Float[np.ndarray | Array, "N D"]
+    bag_index: Int[np.ndarray | Array, " N"]
+    labels: Int[np.ndarray | Array, " B"] | None
+    instance_labels: Int[np.ndarray | Array, " N"] | None
+    names: tuple[str, ...]
+    num_bags: int
+
+    # ---------------------------------------------------------------- the doors
+
+    @classmethod
+    def from_list(
+        cls,
+        bags: Sequence[ArrayLike],
+        labels: ArrayLike | None = None,
+        instance_labels: Sequence[ArrayLike | None] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> Self:
+        """Bags from a list with one (N_b, D) array for each bag.
+
+        Parameters
+        ----------
+        bags : sequence of (N_b, D) arrays
+            The instances of each bag, one row each.
+        labels : (B,) array or None
+            Bag labels, coded {0, 1} or {−1, 1}.
+        instance_labels : sequence of (N_b,) arrays or None
+            0 or 1, and −1, NaN or None where unknown; None in place of an array means that
+            nothing is known in that bag. −1 is refused beside bag labels coded {−1, 1}, where it
+            might mean "negative".
+        names : sequence of str or None
+            One for each bag, all different; "0", "1", … if left out.
+
+        Returns
+        -------
+        Bags
+            In the order given.
+
+        Raises
+        ------
+        ValueError
+            If a bag is empty, not two-dimensional or of another width, if a number is NaN or
+            infinite, or if labels are of a wrong length or coding or contradict each other.
+        TypeError
+            If something is not a number.
+
+        Warns
+        -----
+        UserWarning
+            If all bags have the same label.
+        """
+        if len(bags) == 0:
+            raise ValueError("bags is an empty list; expected one (instances, features) array each")
+        names = as_bag_names(names, len(bags))
+        tables = [as_table(bag, f"bag {name!r}") for bag, name in zip(bags, names, strict=True)]
+        check_widths(tables, names)
+        sizes = [len(table) for table in tables]
+        known = None
+        if instance_labels is not None:
+            known = join_instance_labels(instance_labels, sizes, names)
+        return cls._checked(
+            instances=np.concatenate(tables),
+            bag_index=np.repeat(np.arange(len(tables)), sizes),
+            labels=labels,
+            instance_labels=known,
+            names=names,
+            rows=np.concatenate([np.arange(size) for size in sizes]),
+        )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        instances: ArrayLike,
+        bag_ids: ArrayLike,
+        labels: ArrayLike | None = None,
+        instance_labels: ArrayLike | None = None,
+        names: Sequence[str] | None = None,
+    ) -> Self:
+        """Bags from flat arrays, one row for each instance, in any order.
+
+        Rows are sorted, stably, into contiguous bags; bags stand in order of first appearance.
+
+        Parameters
+        ----------
+        instances : (N, D) array
+            One row for each instance.
+        bag_ids : (N,) array
+            Numbers or strings; rows with the same id form a bag.
+        labels : (B,) or (N,) array or None
+            Bag labels, coded {0, 1} or {−1, 1}: one for each bag in order of first appearance, or
+            one for each row, the same throughout a bag.
+        instance_labels : (N,) array or None
+            0 or 1, and −1, NaN or None where unknown; see `from_list`.
+        names : sequence of str or None
+            One for each bag in order of first appearance; the ids if left out.
+
+        Returns
+        -------
+        Bags
+
+        Raises
+        ------
+        ValueError, TypeError
+            As in `from_list`; or if a bag has two labels, or a row has no bag.
+
+        Warns
+        -----
+        UserWarning
+            If all bags have the same label.
+        """
+        import pandas as pd
+
+        table = as_table(instances, "instances")
+        bag_ids = np.asarray(bag_ids)
+        if bag_ids.shape != (len(table),):
+            raise ValueError(
+                f"bag_ids has shape {bag_ids.shape}; expected ({len(table)},), one id for each row "
+                "of instances"
+            )
+        codes, ids = pd.factorize(bag_ids)  # numbered in order of first appearance; −1 is missing
+        if (codes < 0).any():
+            row = int(np.argmax(codes < 0))
+            raise ValueError(f"bag_ids: row {row} has no bag ({bag_ids[row]}); give it an id")
+        order = np.argsort(codes, kind="stable")
+        known = None
+        if instance_labels is not None:
+            known = as_vector(instance_labels, len(table), "instance_labels", "row")[order]
+        names = as_bag_names([str(i) for i in ids] if names is None else names, len(ids))
+        if labels is not None:
+            labels = as_bag_labels(labels, codes, names)
+        return cls._checked(
+            instances=table[order],
+            bag_index=codes[order],
+            labels=labels,
+            instance_labels=known,
+            names=names,
+            rows=order,
+        )
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: pd.DataFrame,
+        bag: str = "bag",
+        bag_label: str | None = "bag_label",
+        instance_label: str | None = "instance_label",
+        features: Sequence[str] | None = None,
+    ) -> Self:
+        """Bags from a data frame with one row for each instance.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame
+            Rows in any order; rows are counted from 0 in messages.
+        bag : str
+            The column of bag ids.
+        bag_label : str or None
+            The column of bag labels, the same throughout a bag; None for unlabelled bags.
+        instance_label : str or None
+            The column of instance labels, empty (NaN) where unknown. The column
+            ``"instance_label"`` need not be there.
+        features : sequence of str or None
+            The columns of features; if left out, all other numeric columns.
+
+        Returns
+        -------
+        Bags
+
+        Raises
+        ------
+        KeyError
+            If a column is not there.
+        ValueError, TypeError
+            As in `from_arrays`.
+
+        Warns
+        -----
+        UserWarning
+            If all bags have the same label.
+        """
+        if instance_label == "instance_label" and instance_label not in frame:
+            instance_label = None
+        roles = [column for column in (bag, bag_label, instance_label) if column is not None]
+        for column in [*roles, *(features or ())]:
+            check_column(frame, column, optional=column == bag_label)
+        if features is None:
+            features = list(frame.drop(columns=roles).select_dtypes("number").columns)
+        if len(features) == 0:
+            raise ValueError(f"features: no numeric column besides {roles}; expected at least one")
+        return cls.from_arrays(
+            np.column_stack([as_column(frame, feature) for feature in features]),
+            frame[bag].to_numpy(),
+            labels=None if bag_label is None else as_column(frame, bag_label),
+            instance_labels=None if instance_label is None else as_column(frame, instance_label),
+        )
+
+    @classmethod
+    def from_padded(
+        cls,
+        X: ArrayLike,
+        Y: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        y_inst: ArrayLike | None = None,
+        names: Sequence[str] | None = None,
+    ) -> Self:
+        """Bags from padded arrays under torchmil's keys: ``Bags.from_padded(**batch)``.
+
+        Parameters
+        ----------
+        X : (B, L, D) array
+            Instances, padded to the length L of the longest bag.
+        Y : (B,) array or None
+            Bag labels, coded {0, 1} or {−1, 1}.
+        mask : (B, L) array or None
+            True (or 1) where there is an instance; everywhere if left out.
+        y_inst : (B, L) array or None
+            Instance labels, 0 or 1, and −1 or NaN where unknown; see `from_list`.
+        names : sequence of str or None
+            One for each bag, all different; "0", "1", … if left out.
+
+        Returns
+        -------
+        Bags
+            Padding left out.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As in `from_list`; rows are positions 0 … L−1 in the padded bag.
+
+        Warns
+        -----
+        UserWarning
+            If all bags have the same label.
+        """
+        padded = as_numbers(X, "X")
+        if padded.ndim != 3:
+            raise ValueError(f"X has shape {padded.shape}; expected (bags, positions, features)")
+        shape = padded.shape[:2]
+        present = np.ones(shape, bool) if mask is None else as_numbers(mask, "mask").astype(bool)
+        known = None if y_inst is None else as_numbers(y_inst, "y_inst")
+        for argument, array in (("mask", present), ("y_inst", known)):
+            if array is not None and array.shape != shape:
+                raise ValueError(
+                    f"{argument} has shape {array.shape}; expected {shape}, the first two of X"
+                )
+        names = as_bag_names(names, shape[0])
+        if not present.any(axis=1).all():
+            empty = int(np.argmin(present.any(axis=1)))
+            raise ValueError(
+                f"bag {names[empty]!r} is empty: its mask is 0 throughout; leave it out"
+            )
+        bag_index, rows = np.nonzero(present)
+        return cls._checked(
+            instances=as_table(padded[present], "X"),
+            bag_index=bag_index,
+            labels=Y,
+            instance_labels=None if known is None else known[present],
+            names=names,
+            rows=rows,
+        )
+
+    @classmethod
+    def _checked(
+        cls,
+        *,
+        instances: Float[np.ndarray, "N D"],
+        bag_index: Int[np.ndarray, " N"],
+        labels: ArrayLike | None,
+        instance_labels: np.ndarray | None,
+        names: tuple[str, ...],
+        rows: Int[np.ndarray, " N"],
+    ) -> Self:
+        """The checks shared by all doors; ``rows`` are the row numbers as the caller knows them."""
+
+        def place(n: int) -> str:
+            return f"bag {names[bag_index[n]]!r}, row {rows[n]}"
+
+        check_finite(instances, place)
+        coded = None
+        minus_one_is_negative = False
+        if labels is not None:
+            given = as_vector(labels, len(names), "labels", "bag")
+            minus_one_is_negative = bool((given == -1).any())
+            coded = code_bag_labels(given, lambda b: f"bag {names[b]!r}")
+            warn_if_one_class(coded)
+        known = None
+        if instance_labels is not None:
+            known = code_instance_labels(instance_labels, minus_one_is_negative, place)
+            if coded is not None:
+                check_negative_bags(known, coded[bag_index], place)
+        return cls(
+            instances=read_only(instances),
+            bag_index=read_only(bag_index.astype(np.int64)),
+            labels=None if coded is None else read_only(coded),
+            instance_labels=None if known is None else read_only(known),
+            names=names,
+            num_bags=len(names),
+        )
+
+    # ------------------------------------------------------------- and back again
+
+    def to_list(self) -> list[Float[np.ndarray, "_ D"]]:
+        """The (N_b, D) instances of each bag, as read-only views."""
+        return np.split(np.asarray(self.instances), self.starts[1:])
+
+    def to_frame(self) -> pd.DataFrame:
+        """A data frame as `from_frame` reads: columns bag, bag_label, instance_label, x0 … x{D−1}.
+
+        Label columns are there where labels are; an unknown instance label is missing (NA).
+
+        Raises
+        ------
+        ValueError
+            If two bags have the same name, as after `select` with repetition.
+        """
+        import pandas as pd
+
+        names = np.array(self.names or [str(b) for b in range(self.num_bags)], dtype=object)
+        if len(set(names)) < len(names):
+            raise ValueError("names: two bags have the same name; a frame would make one of them")
+        bag_index = np.asarray(self.bag_index)
+        columns: dict[str, Any] = {"bag": names[bag_index]}
+        if self.labels is not None:
+            columns["bag_label"] = np.asarray(self.labels)[bag_index]
+        if self.instance_labels is not None:
+            known = pd.Series(np.asarray(self.instance_labels), dtype="Int64")
+            columns["instance_label"] = known.mask(known == -1)
+        features = pd.DataFrame(
+            np.asarray(self.instances), columns=[f"x{d}" for d in range(self.num_features)]
+        )
+        return pd.concat([pd.DataFrame(columns), features], axis=1)
+
+    def to_padded(self) -> dict[str, np.ndarray | None]:
+        """Arrays padded to the longest bag under torchmil's keys ``X, Y, y_inst, mask``.
+
+        Padding is 0 in ``X`` and −1 (unknown) in ``y_inst``; labels that are not known are None.
+        """
+        sizes = self.bag_sizes
+        mask = np.arange(sizes.max()) < sizes[:, None]
+        X = np.zeros((*mask.shape, self.num_features))
+        X[mask] = self.instances
+        y_inst = None
+        if self.instance_labels is not None:
+            y_inst = np.full(mask.shape, -1)
+            y_inst[mask] = self.instance_labels
+        Y = None if self.labels is None else np.array(self.labels)
+        return {"X": X, "Y": Y, "y_inst": y_inst, "mask": mask}
+
+    # ------------------------------------------------------------------ choosing
+
+    def select(self, chosen: ArrayLike) -> Bags:
+        """The chosen bags, in the order chosen.
+
+        Parameters
+        ----------
+        chosen : array of int, or (B,) array of bool
+            Bag numbers 0 … B−1 (a bag may be chosen twice, as in a bootstrap), or a mask.
+
+        Returns
+        -------
+        Bags
+
+        Raises
+        ------
+        IndexError
+            If a bag number does not exist, or the mask is not of length B.
+        ValueError
+            If no bag is chosen.
+        """
+        numbers = self._bag_numbers(np.asarray(chosen))
+        sizes = self.bag_sizes[numbers]
+        ends = np.cumsum(sizes)
+        rows = np.arange(ends[-1]) + np.repeat(self.starts[numbers] - (ends - sizes), sizes)
+
+        def part(array: np.ndarray | Array | None, index: np.ndarray) -> np.ndarray | None:
+            return None if array is None else read_only(np.asarray(array)[index])
+
+        return Bags(
+            instances=read_only(np.asarray(self.instances)[rows]),
+            bag_index=read_only(np.repeat(np.arange(len(numbers)), sizes)),
+            labels=part(self.labels, numbers),
+            instance_labels=part(self.instance_labels, rows),
+            names=tuple(self.names[b] for b in numbers) if self.names else (),
+            num_bags=len(numbers),
+        )
+
+    def split(self, fraction: float, *, seed: int) -> tuple[Bags, Bags]:
+        """Two parts, divided at random by bag, stratified by label.
+
+        Parameters
+        ----------
+        fraction : float
+            Share of the bags in the first part, 0 < fraction < 1. Of each label, the first part
+            gets that share to within one bag.
+        seed : int
+            Of the shuffle.
+
+        Returns
+        -------
+        tuple of two Bags
+            Disjoint, together all bags; each keeps the bags' order.
+
+        Raises
+        ------
+        ValueError
+            If a part would be empty.
+        """
+        shares = np.floor(np.arange(self.num_bags + 1) * fraction + 0.5)
+        in_first = np.zeros(self.num_bags, bool)
+        # Bags stand label by label, so an evenly spaced choice is stratified.
+        in_first[self._shuffled_by_label(np.random.default_rng(seed))] = np.diff(shares) == 1
+        if not 0 < fraction < 1 or in_first.all() or not in_first.any():
+            raise ValueError(
+                f"fraction is {fraction}, which leaves a part of {self.num_bags} bags empty; "
+                "expected a share between 0 and 1 with at least one bag on each side"
+            )
+        return self.select(in_first), self.select(~in_first)
+
+    def folds(self, k: int, *, repeats: int = 1, seed: int) -> Iterator[tuple[Bags, Bags]]:
+        """Pairs (train, test) of k-fold cross-validation by bag, stratified by label.
+
+        In each repetition every bag is tested once; folds differ by at most one bag, and by at most
+        one bag of each label. ``k = num_bags`` leaves one bag out at a time.
+
+        Parameters
+        ----------
+        k : int
+            Number of folds, 2 … B.
+        repeats : int
+            Number of repetitions, each with a new shuffle.
+        seed : int
+            Of the shuffles.
+
+        Returns
+        -------
+        iterator over ``k · repeats`` pairs of Bags
+            (train, test), repetition by repetition.
+
+        Raises
+        ------
+        ValueError
+            If k is not in 2 … B, or repeats is below 1.
+        """
+        if not 2 <= k <= self.num_bags:
+            raise ValueError(f"k is {k}; expected 2 to {self.num_bags}, the number of bags")
+        if repeats < 1:
+            raise ValueError(f"repeats is {repeats}; expected at least 1")
+        random = np.random.default_rng(seed)
+        fold = np.empty((repeats, self.num_bags), int)
+        for repetition in range(repeats):
+            # Dealt out like cards, label by label.
+            fold[repetition, self._shuffled_by_label(random)] = np.arange(self.num_bags) % k
+        return (
+            (self.select(fold[repetition] != test), self.select(fold[repetition] == test))
+            for repetition in range(repeats)
+            for test in range(k)
+        )
+
+    def standardize(self, reference: Bags | None = None) -> Bags:
+        """Features centred and scaled, x ↦ (x − mean) / sd, over the instances of ``reference``.
+
+        Parameters
+        ----------
+        reference : Bags or None
+            The bags that the mean and sd are taken from, as a rule the training bags; these bags
+            themselves if left out. A feature that is constant there keeps its scale.
+
+        Returns
+        -------
+        Bags
+
+        Raises
+        ------
+        ValueError
+            If the reference has another number of features.
+        """
+        reference = self if reference is None else reference
+        if reference.num_features != self.num_features:
+            raise ValueError(
+                f"reference has {reference.num_features} features, these bags "
+                f"{self.num_features}; expected the same"
+            )
+        rows = np.asarray(reference.instances)
+        # Of a constant column the computed sd is rounding error, not 0, so it is not asked.
+        scale = np.where(np.ptp(rows, axis=0) == 0, 1.0, rows.std(axis=0))
+        return replace(
+            self, instances=read_only((np.asarray(self.instances) - rows.mean(axis=0)) / scale)
+        )
+
+    # ------------------------------------------------------------------ counting
+
+    @property
+    def num_instances(self) -> int:
+        """N."""
+        return self.instances.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        """D."""
+        return self.instances.shape[1]
+
+    @property
+    def bag_sizes(self) -> Int[np.ndarray, " B"]:
+        """(B,) number of instances N_b of each bag. Not for traced bags (inside ``jax.jit``)."""
+        return np.bincount(np.asarray(self.bag_index), minlength=self.num_bags)
+
+    @property
+    def starts(self) -> Int[np.ndarray, " B"]:
+        """(B,) row of each bag's first instance. Not for traced bags (inside ``jax.jit``)."""
+        sizes = self.bag_sizes
+        return np.cumsum(sizes) - sizes
+
+    def __repr__(self) -> str:
+        if not isinstance(self.bag_index, np.ndarray):
+            return f"Bags({self.num_bags} bags, instances={self.instances!r})"
+        counts = f"{self.num_bags} bags"
+        if isinstance(self.labels, np.ndarray):
+            positive = int(self.labels.sum())
+            counts += f" ({positive} positive, {self.num_bags - positive} negative)"
+        else:
+            counts += " (unlabelled)"
+        sizes = self.bag_sizes
+        return (
+            f"Bags({counts} of {sizes.min()} to {sizes.max()} instances, {self.num_instances} "
+            f"instances of {self.num_features} features)"
+        )
+
+    def _bag_numbers(self, chosen: np.ndarray) -> Int[np.ndarray, " chosen"]:
+        if chosen.dtype == bool:
+            if chosen.shape != (self.num_bags,):
+                raise IndexError(
+                    f"chosen is a mask of shape {chosen.shape}; expected ({self.num_bags},)"
+                )
+            chosen = np.flatnonzero(chosen)
+        if chosen.size == 0:
+            raise ValueError("chosen is empty; expected at least one bag")
+        if chosen.ndim != 1 or not np.issubdtype(chosen.dtype, np.integer):
+            raise IndexError(
+                f"chosen has shape {chosen.shape} and type {chosen.dtype}; expected a list of bag "
+                "numbers or a mask"
+            )
+        outside = chosen[(chosen < 0) | (chosen >= self.num_bags)]
+        if outside.size:
+            raise IndexError(
+                f"chosen: there is no bag {outside[0]}; bags are numbered 0 to {self.num_bags - 1}"
+            )
+        return chosen
+
+    def _shuffled_by_label(self, random: np.random.Generator) -> Int[np.ndarray, " B"]:
+        """Bag numbers in random order within each label, negative bags first."""
+        order = random.permutation(self.num_bags)
+        if self.labels is None:
+            return order
+        return order[np.argsort(np.asarray(self.labels)[order], kind="stable")]
+
+
+# ------------------------------------------------------------------------ pytree
+
+_LEAVES = ("instances", "bag_index", "labels", "instance_labels")
+
+
+def _flatten_with_keys(bags: Bags) -> tuple[tuple[tuple[Any, Any], ...], int]:
+    return tuple((jax.tree_util.GetAttrKey(leaf), getattr(bags, leaf)) for leaf in _LEAVES), (
+        bags.num_bags
+    )
+
+
+def _flatten(bags: Bags) -> tuple[tuple[Any, ...], int]:
+    return tuple(getattr(bags, leaf) for leaf in _LEAVES), bags.num_bags
+
+
+def _unflatten(num_bags: int, leaves: Iterable[Any]) -> Bags:
+    # JAX also puts tracers, gradients and placeholders here: no __init__, so no checks.
+    bags = object.__new__(Bags)
+    for name, leaf in zip(_LEAVES, leaves, strict=True):
+        object.__setattr__(bags, name, leaf)
+    object.__setattr__(bags, "names", ())
+    object.__setattr__(bags, "num_bags", num_bags)
+    return bags
+
+
+jax.tree_util.register_pytree_with_keys(Bags, _flatten_with_keys, _unflatten, _flatten)

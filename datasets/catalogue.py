@@ -1,0 +1,347 @@
+"""Data sets by name: ``load("musk1")``."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Int, Num
+
+from .bags import Bags
+from .checks import read_only
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["BAGGING_SEED", "available", "load", "published_folds"]
+
+BAGGING_SEED = 2024
+"""Which image is in which bag is part of what ``digits`` and ``mnist`` are, hence this constant."""
+
+_NEWSGROUPS = (
+    "alt_atheism",
+    "comp_graphics",
+    "comp_sys_mac_hardware",
+    "rec_autos",
+    "rec_sport_hockey",
+    "sci_crypt",
+    "sci_electronics",
+    "sci_space",
+    "talk_politics_guns",
+    "talk_religion_misc",
+)
+
+_DESCRIPTIONS = {
+    "digits": "8×8 digits (scikit-learn) in 164 bags of 10; positive: 2, 9; instance labels known",
+    "musk1": "92 molecules, 476 conformations, 166 features: does it smell of musk? (UCI)",
+    "musk2": "102 molecules, 6,598 conformations, 166 features; bags of 1 to 1,044 (UCI)",
+    "elephant": "200 images, 1,391 segments, 230 features: is there an elephant?",
+    "fox": "200 images, 1,320 segments, 230 features: is there a fox?",
+    "mnist": "28×28 digits in 7,000 bags of 10; positive: 2, 9; instance labels known",
+} | {
+    f"newsgroups/{group}": f"100 bags of posts, 200 term features: is one from {group}?"
+    for group in _NEWSGROUPS
+}
+
+_MUSK_ARCHIVES = {
+    "musk1": "https://archive.ics.uci.edu/static/public/74/musk+version+1.zip",
+    "musk2": "https://archive.ics.uci.edu/static/public/75/musk+version+2.zip",
+}
+_MUSK_COUNTS = {"musk1": (92, 476), "musk2": (102, 6598)}  # molecules, conformations
+
+_TABLE_FORMAT = (
+    "one row for each instance with columns bag, bag_label (0/1), instance_label (where known) and "
+    "the features x0, x1, …"
+)
+
+
+def available() -> dict[str, str]:
+    """The names that `load` knows, each with a description of one line."""
+    return dict(_DESCRIPTIONS)
+
+
+def load(
+    name: str, *, data_folder: str | os.PathLike[str] | None = None, seed: int | None = None
+) -> Bags:
+    """The data set of that name, features as published: to standardize is the caller's choice.
+
+    ``digits`` comes with scikit-learn. All others are read from a folder: ``mnist.npz`` (arrays
+    ``x_train, y_train, x_test, y_test``), and for any other name a file ``NAME.csv.gz`` (a slash in
+    the name becomes an underscore) with one row for each instance and columns ``bag``,
+    ``bag_label`` (0/1), ``instance_label`` (where known) and features ``x0, x1, …``; a file
+    of your own in this format loads by its name too. Where ``musk1`` and ``musk2`` are not in the
+    folder, they are fetched from UCI once, into the user's cache.
+
+    ``digits`` has as many balanced bags as its images allow: 82 negative bags of 10, and 82
+    positive ones with 1, 2, 3 or 4 images of a 2 or a 9 (as equally often as can be), each image at
+    most once. ``mnist`` has the paper's 3,500 and 3,500 (pixels divided by 255); they need 61,250
+    images of other digits and there are 56,052, so that some of these are there twice.
+
+    Parameters
+    ----------
+    name : str
+        One of `available`.
+    data_folder : path or None
+        The folder; if left out, the environment variable ``MILZOO_DATA``.
+    seed : int or None
+        ``digits`` and ``mnist`` only: another draw of the bags than the fixed `BAGGING_SEED`.
+
+    Returns
+    -------
+    Bags
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or takes no seed.
+    FileNotFoundError
+        If the file is missing and cannot be fetched; says what, where it was looked for, and how to
+        get it.
+
+    References
+    ----------
+    F. M. Castro-Macías et al. (2024), "Hyperbolic Secant representation of the logistic function:
+    Application to probabilistic Multiple Instance Learning for CT intracranial hemorrhage
+    detection", Artificial Intelligence (bags of digits). T. G. Dietterich, R. H. Lathrop and
+    T. Lozano-Pérez (1997), Artificial Intelligence 89 (musk). S. Andrews et al. (2002), NIPS
+    (elephant, fox). Z.-H. Zhou, Y.-Y. Sun and Y.-F. Li (2009), ICML (newsgroups).
+    """
+    folder = _data_folder(data_folder)
+    path = None if folder is None else folder / f"{_file_stem(name)}.csv.gz"
+    if name not in _DESCRIPTIONS and not (path is not None and path.is_file()):
+        near = get_close_matches(name, _DESCRIPTIONS, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_DESCRIPTIONS)}"
+        raise ValueError(f"unknown data set {name!r}; {hint}")
+    if name in ("digits", "mnist"):
+        seed = BAGGING_SEED if seed is None else seed
+        return _digits(seed) if name == "digits" else _mnist(folder, seed)
+    if seed is not None:
+        raise ValueError(f"seed is {seed}, but the bags of {name!r} are not drawn; leave it out")
+    return Bags.from_frame(_table(name, path))
+
+
+def published_folds(
+    name: str, *, data_folder: str | os.PathLike[str] | None = None
+) -> Int[np.ndarray, "B repetitions"]:
+    """The folds of cross-validation published with a data set.
+
+    Read from ``folds/NAME.folds.csv`` in the data folder, whose columns are ``bag`` and one for
+    each repetition, holding the number (from 1) of the fold in which the bag is tested.
+
+    Parameters
+    ----------
+    name : str
+        As in `load`.
+    data_folder : path or None
+        As in `load`.
+
+    Returns
+    -------
+    (B, repetitions) int array
+        Test fold of each bag of ``load(name)``, so that ``bags.select(folds[:, 0] != 1)`` are the
+        bags to train on for fold 1 of the first repetition.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no file of folds.
+    ValueError
+        If the file does not have exactly the bags of the data set.
+    """
+    import pandas as pd
+
+    folder = _data_folder(data_folder)
+    file = f"folds/{_file_stem(name)}.folds.csv"
+    if folder is None or not (folder / file).is_file():
+        raise FileNotFoundError(
+            f"the published folds of {name!r}: no {file} in {_where(folder)}; set MILZOO_DATA to a "
+            "folder that has it, with columns bag, rep1, rep2, … (published with MIDatasets.jl), "
+            "or draw folds by bags.folds(k, seed=…)"
+        )
+    names = load(name, data_folder=folder).names
+    table = pd.read_csv(folder / file, dtype={"bag": str}).set_index("bag")
+    strangers = set(names) ^ set(table.index)
+    if strangers or not table.index.is_unique:
+        raise ValueError(
+            f"{file} and the data set {name!r} must have the same bags, each once; "
+            f"{len(strangers)} are in only one of them, for example {min(strangers, default='')!r}"
+        )
+    return table.loc[list(names)].to_numpy(dtype=np.int64)
+
+
+# --------------------------------------------------------------------- the folder
+
+
+def _data_folder(data_folder: str | os.PathLike[str] | None) -> Path | None:
+    folder = data_folder or os.environ.get("MILZOO_DATA")
+    return None if folder is None else Path(folder)
+
+
+def _file_stem(name: str) -> str:
+    return name.replace("/", "_")
+
+
+def _where(folder: Path | None) -> str:
+    return "any folder (MILZOO_DATA is not set)" if folder is None else f"the folder {folder}"
+
+
+def _table(name: str, path: Path | None) -> pd.DataFrame:
+    import pandas as pd
+
+    if path is not None and path.is_file():
+        return pd.read_csv(path, dtype={"bag": str})
+    if name in _MUSK_ARCHIVES:
+        return _musk_from_uci(name, path)
+    file = f"{_file_stem(name)}.csv.gz"
+    raise FileNotFoundError(
+        f"data set {name!r}: no {file} in {_where(path and path.parent)}; it is collected in "
+        f"MIDatasets.jl: write it as {file}, {_TABLE_FORMAT}, and set MILZOO_DATA to its folder"
+    )
+
+
+# ------------------------------------------------------------------------- digits
+
+
+def _digits(seed: int) -> Bags:
+    from sklearn.datasets import load_digits
+
+    images, digits = map(np.asarray, load_digits(return_X_y=True))
+    return _bags_of_digits(images, digits, bags_of_each_label=82, unit=1.0, seed=seed)
+
+
+def _mnist(folder: Path | None, seed: int) -> Bags:
+    if folder is None or not (folder / "mnist.npz").is_file():
+        raise FileNotFoundError(
+            f"data set 'mnist': no mnist.npz in {_where(folder)}; get the file of that name that "
+            "Keras distributes (arrays x_train, y_train, x_test, y_test) and set MILZOO_DATA to "
+            "its folder"
+        )
+    with np.load(folder / "mnist.npz") as data:
+        images = np.concatenate([data["x_train"], data["x_test"]])
+        digits = np.concatenate([data["y_train"], data["y_test"]])
+    pixels = images.reshape(len(images), -1)
+    return _bags_of_digits(pixels, digits, bags_of_each_label=3500, unit=255.0, seed=seed)
+
+
+def _bags_of_digits(
+    images: Num[np.ndarray, "images pixels"],
+    digits: Int[np.ndarray, " images"],
+    *,
+    bags_of_each_label: int,
+    unit: float,
+    seed: int,
+    bag_size: int = 10,
+) -> Bags:
+    """Balanced bags; a positive one holds one to four images of a 2 or a 9."""
+    random = np.random.RandomState(seed)  # its stream is frozen: the same bags in every NumPy
+    positives_in_bag = random.permutation(
+        np.concatenate(
+            [np.zeros(bags_of_each_label, int), np.resize([1, 2, 3, 4], bags_of_each_label)]
+        )
+    )
+    num_bags = 2 * bags_of_each_label
+    places = random.rand(num_bags, bag_size).argsort(axis=1)
+    is_positive = places < positives_in_bag[:, None]
+    image = np.empty((num_bags, bag_size), int)
+    for positive in (True, False):
+        pool = random.permutation(np.flatnonzero(np.isin(digits, (2, 9)) == positive))
+        # np.resize starts the pool again where it is too short.
+        image[is_positive == positive] = np.resize(pool, (is_positive == positive).sum())
+    # The trusting constructor, and division in place: mnist is 0.4 GB, once.
+    instances = images[image.ravel()].astype(np.float64)
+    instances /= unit
+    return Bags(
+        instances=read_only(instances),
+        bag_index=read_only(np.repeat(np.arange(num_bags), bag_size)),
+        labels=read_only((positives_in_bag > 0).astype(np.int64)),
+        instance_labels=read_only(is_positive.ravel().astype(np.int64)),
+        names=tuple(str(b) for b in range(num_bags)),
+        num_bags=num_bags,
+    )
+
+
+# --------------------------------------------------------------------------- musk
+
+
+def _musk_from_uci(name: str, path: Path | None) -> pd.DataFrame:
+    """Fetched once into the user's cache, checked against the published counts."""
+    import pooch
+
+    url, cache = _MUSK_ARCHIVES[name], pooch.os_cache("milzoo")
+    try:
+        # No hash: UCI packs its archives anew from time to time. The counts are checked instead.
+        archive = pooch.retrieve(url, known_hash=None, fname=f"{name}.zip", path=cache)
+    except OSError as error:
+        raise FileNotFoundError(
+            f"data set {name!r}: no {name}.csv.gz in {_where(path and path.parent)}, no {name}.zip "
+            f"in the cache {cache}, and {url} could not be fetched ({error}); go online, or put "
+            f"that archive there under this name, or set MILZOO_DATA to a folder with "
+            f"{name}.csv.gz: {_TABLE_FORMAT}"
+        ) from error
+    table = _musk_table(_archived_file(Path(archive), f"clean{name[-1]}.data"))
+    counts = (table["bag"].nunique(), len(table))
+    if counts != _MUSK_COUNTS[name]:
+        raise ValueError(
+            f"{archive} holds {counts[0]} molecules and {counts[1]} conformations; expected "
+            f"{_MUSK_COUNTS[name]}: delete it to have it fetched again"
+        )
+    return table
+
+
+def _archived_file(archive: Path, file: str) -> bytes:
+    """A file of a zip archive, where it may stand plain or as packed by Unix ``compress``."""
+    with zipfile.ZipFile(archive) as content:
+        for member in content.namelist():
+            if Path(member).name == file:
+                return content.read(member)
+            if Path(member).name == f"{file}.Z":
+                return _uncompress(content.read(member))
+        raise ValueError(f"{archive} holds {content.namelist()}; expected {file} or {file}.Z")
+
+
+def _musk_table(text: bytes) -> pd.DataFrame:
+    """UCI's rows: molecule, conformation, features, and the label (``1.`` or ``0.``) last."""
+    import pandas as pd
+
+    rows = pd.read_csv(io.BytesIO(text), header=None)
+    features = rows.iloc[:, 2:-1].set_axis([f"x{d}" for d in range(rows.shape[1] - 3)], axis=1)
+    labels = pd.DataFrame({"bag": rows[0], "bag_label": rows.iloc[:, -1].astype(int)})
+    return pd.concat([labels, features], axis=1)
+
+
+def _uncompress(packed: bytes) -> bytes:
+    """What Unix ``compress`` packed (LZW with codes of growing width; Python has no reader of it).
+
+    Codes are stored lowest bit first in groups of eight of one width; where the width changes, the
+    rest of a group is padding. In block mode, code 256 empties the dictionary.
+    """
+    if packed[:2] != b"\x1f\x9d":
+        raise ValueError("not a file packed by Unix compress: it does not start with 1f 9d")
+    widest, block_mode = packed[2] & 0x1F, packed[2] & 0x80
+    single = [bytes([byte]) for byte in range(256)] + ([b""] if block_mode else [])
+    words, width, previous = list(single), 9, b""
+    position = group_start = 24
+    unpacked = []
+    while position + width <= 8 * len(packed):
+        four_bytes = int.from_bytes(packed[position // 8 : position // 8 + 4], "little")
+        code = four_bytes >> position % 8 & (1 << width) - 1
+        position += width
+        clear = bool(block_mode) and code == 256
+        if clear:
+            words, previous = list(single), b""
+        else:
+            word = words[code] if code < len(words) else previous + previous[:1]
+            if previous and len(words) < 1 << widest:
+                words.append(previous + word[:1])
+            unpacked.append(word)
+            previous = word
+        if clear or (len(words) == 1 << width and width < widest):
+            position += (group_start - position) % (8 * width)
+            group_start = position
+            width = 9 if clear else width + 1
+    return b"".join(unpacked)

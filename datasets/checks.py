@@ -1,0 +1,226 @@
+"""What is checked, once, at the doors of `Bags`, and in which words."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def as_numbers(values: ArrayLike, argument: str) -> np.ndarray:
+    """A new float64 array; None becomes NaN."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(
+            f"{argument} is ragged; expected rows of one length: for bags of several sizes use "
+            "Bags.from_list"
+        ) from error
+    if array.dtype.kind not in "biufO":
+        raise TypeError(f"{argument} has type {array.dtype}; expected numbers")
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{argument} holds something that is not a number: {error}") from error
+
+
+def as_table(values: ArrayLike, argument: str) -> Float[np.ndarray, "N D"]:
+    """A new array of instances by features, neither of them 0."""
+    table = as_numbers(values, argument)
+    if table.shape[:1] == (0,):
+        raise ValueError(f"{argument} is empty; expected at least one instance")
+    if table.ndim != 2:
+        raise ValueError(
+            f"{argument} has shape {table.shape}; expected two dimensions (instances, features)"
+        )
+    if table.shape[1] == 0:
+        raise ValueError(f"{argument} has shape {table.shape}; expected at least one feature")
+    return table
+
+
+def as_vector(values: ArrayLike, length: int, argument: str, each: str) -> Float[np.ndarray, " n"]:
+    """A new array of that length."""
+    vector = as_numbers(values, argument)
+    if vector.shape != (length,):
+        raise ValueError(
+            f"{argument} has shape {vector.shape}; expected ({length},), one for each {each}"
+        )
+    return vector
+
+
+def as_bag_names(names: Sequence[str] | None, num_bags: int) -> tuple[str, ...]:
+    """The names given, one for each bag and all different, or else the bags' numbers."""
+    if names is None:
+        return tuple(str(b) for b in range(num_bags))
+    names = tuple(str(name) for name in names)
+    if len(names) != num_bags:
+        raise ValueError(f"names has {len(names)} entries; expected {num_bags}, one for each bag")
+    if len(set(names)) < num_bags:
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise ValueError(f"names: two bags are called {twice!r}; expected different names")
+    return names
+
+
+def check_widths(tables: Sequence[np.ndarray], names: tuple[str, ...]) -> None:
+    """Every bag has the features that the first one has."""
+    expected = tables[0].shape[1]
+    for table, name in zip(tables, names, strict=True):
+        if table.shape[1] != expected:
+            raise ValueError(
+                f"bag {name!r} has {table.shape[1]} features but bag {names[0]!r} has {expected}; "
+                "expected the same in every bag"
+            )
+
+
+def join_instance_labels(
+    instance_labels: Sequence[ArrayLike | None], sizes: Sequence[int], names: tuple[str, ...]
+) -> Float[np.ndarray, " N"]:
+    """One array from an array for each bag, NaN in the bags without one."""
+    if len(instance_labels) != len(sizes):
+        raise ValueError(
+            f"instance_labels has {len(instance_labels)} entries; expected {len(sizes)}, one array "
+            "for each bag"
+        )
+    return np.concatenate(
+        [
+            np.full(size, np.nan)
+            if known is None
+            else as_vector(known, size, f"instance_labels of bag {name!r}", "instance")
+            for known, size, name in zip(instance_labels, sizes, names, strict=True)
+        ]
+    )
+
+
+def as_bag_labels(
+    labels: ArrayLike, codes: Int[np.ndarray, " N"], names: tuple[str, ...]
+) -> Float[np.ndarray, " B"]:
+    """Labels given for each bag, or for each row and then the same throughout a bag."""
+    given = as_numbers(labels, "labels")
+    num_bags, num_rows = len(names), len(codes)
+    if given.shape == (num_bags,):
+        return given
+    if given.shape != (num_rows,):
+        raise ValueError(
+            f"labels has shape {given.shape}; expected ({num_bags},), one for each bag, or "
+            f"({num_rows},), one for each row"
+        )
+    code_bag_labels(given, lambda row: f"bag {names[codes[row]]!r}, row {row}")
+    first_row = np.unique(codes, return_index=True)[1]
+    differs = given != given[first_row][codes]
+    if differs.any():
+        row = int(np.argmax(differs))
+        first = first_row[codes[row]]
+        raise ValueError(
+            f"labels: bag {names[codes[row]]!r} has two labels, {given[first]:g} in row {first} "
+            f"and {given[row]:g} in row {row}; expected one label for each bag"
+        )
+    return given[first_row]
+
+
+def check_finite(instances: Float[np.ndarray, "N D"], place: Callable[[int], str]) -> None:
+    """No NaN, no infinity."""
+    finite = np.isfinite(instances)
+    if not finite.all():
+        n, d = np.argwhere(~finite)[0].tolist()
+        raise ValueError(
+            f"instances: {place(n)} holds {instances[n, d]} in feature {d} "
+            f"({(~finite).sum()} such values in all); expected finite numbers: impute or leave out"
+        )
+
+
+def code_bag_labels(
+    given: Float[np.ndarray, " B"], place: Callable[[int], str]
+) -> Int[np.ndarray, " B"]:
+    """{0, 1} or {−1, 1}, one coding throughout, to {0, 1}."""
+    wrong = ~np.isin(given, (-1, 0, 1))
+    if wrong.any():
+        b = int(np.argmax(wrong))
+        raise ValueError(
+            f"labels: {place(b)} has label {given[b]:g}; expected {{0, 1}} or {{-1, 1}}, or no "
+            "labels at all where they are unknown"
+        )
+    if (given == 0).any() and (given == -1).any():
+        raise ValueError(
+            f"labels: {place(int(np.argmax(given == 0)))} has label 0 and "
+            f"{place(int(np.argmax(given == -1)))} has label -1; expected {{0, 1}} or {{-1, 1}}"
+        )
+    return (given > 0).astype(np.int64)
+
+
+def code_instance_labels(
+    given: Float[np.ndarray, " N"], minus_one_is_negative: bool, place: Callable[[int], str]
+) -> Int[np.ndarray, " N"]:
+    """{0, 1}, and −1 or NaN for unknown, to {−1, 0, 1}; an ambiguous −1 is refused."""
+    known = np.where(np.isnan(given), -1, given)
+    wrong = ~np.isin(known, (-1, 0, 1))
+    if wrong.any():
+        n = int(np.argmax(wrong))
+        raise ValueError(
+            f"instance_labels: {place(n)} has label {given[n]:g}; expected 0 or 1, and -1 or NaN "
+            "where unknown"
+        )
+    if minus_one_is_negative and (given == -1).any():
+        raise ValueError(
+            f"instance_labels: {place(int(np.argmax(given == -1)))} has label -1, and bag labels "
+            "are coded {-1, 1}: it may mean negative or unknown; expected 0 or 1, and NaN where "
+            "unknown"
+        )
+    return known.astype(np.int64)
+
+
+def check_negative_bags(
+    known: Int[np.ndarray, " N"], label_of_bag: Int[np.ndarray, " N"], place: Callable[[int], str]
+) -> None:
+    """No positive instance in a negative bag."""
+    contradiction = (known == 1) & (label_of_bag == 0)
+    if contradiction.any():
+        raise ValueError(
+            f"instance_labels: {place(int(np.argmax(contradiction)))} is positive but its bag is "
+            "negative; expected no positive instance in a negative bag: correct one of the two"
+        )
+
+
+def warn_if_one_class(labels: Int[np.ndarray, " B"]) -> None:
+    """Lawful, but rarely meant."""
+    if (labels == labels[0]).all():
+        warnings.warn(
+            f"labels: all {len(labels)} bags have label {labels[0]}; nothing can be learned about "
+            "the other class",
+            UserWarning,
+            stacklevel=2,
+            skip_file_prefixes=(str(Path(__file__).parent),),
+        )
+
+
+def check_column(frame: pd.DataFrame, column: str, *, optional: bool) -> None:
+    """The column is there; ``optional`` says that the caller could do without."""
+    if column not in frame:
+        near = get_close_matches(column, [str(other) for other in frame.columns], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint += " For unlabelled bags pass bag_label=None." if optional else ""
+        raise KeyError(f"the frame has no column {column!r}{hint}")
+
+
+def as_column(frame: pd.DataFrame, column: str) -> Float[np.ndarray, " N"]:
+    """A column of numbers, NaN where empty."""
+    try:
+        return frame[column].to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"column {column!r} has type {frame[column].dtype}; expected numbers: {error}"
+        ) from error
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """The array itself, closed for writing."""
+    array.setflags(write=False)
+    return array

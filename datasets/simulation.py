@@ -1,0 +1,109 @@
+"""Data drawn from a model's own prior, to try an engine where the truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from .bags import Bags
+from .checks import read_only
+
+__all__ = ["simulate", "simulate_instances"]
+
+
+def simulate(
+    model: Callable[[Bags], Any], bags: Bags, *, seed: int | Array
+) -> tuple[Bags, dict[str, np.ndarray]]:
+    """Bag labels drawn from the prior of a NumPyro program, and all else that it drew on the way.
+
+    θ ~ p(θ), T ~ p(T | θ, X) at the instances X of ``bags``, whose own labels are left aside.
+
+    Parameters
+    ----------
+    model : callable
+        A NumPyro program of ``Bags`` with a sample site ``bag_label`` of shape (B,), observed only
+        when ``bags.labels`` is not None.
+    bags : Bags
+        The design: its instances and their grouping are kept.
+    seed : int or JAX key
+        Of the draw.
+
+    Returns
+    -------
+    bags : Bags
+        With the drawn labels, and no instance labels (they would be about the labels before).
+    sites : dict of str to array
+        The values of all sample and deterministic sites, ``bag_label`` among them.
+
+    Raises
+    ------
+    ValueError
+        If the program has no site ``bag_label``, or it is not one label 0 or 1 for each bag.
+    """
+    from numpyro import handlers
+
+    unlabelled = replace(bags, labels=None, instance_labels=None)
+    with jax.enable_x64(True):
+        trace = handlers.trace(handlers.seed(model, seed)).get_trace(unlabelled)
+    sites = {
+        name: np.asarray(site["value"])
+        for name, site in trace.items()
+        if site["type"] in ("sample", "deterministic")
+    }
+    if "bag_label" not in sites:
+        raise ValueError(
+            f"model has no site 'bag_label' to take labels from; its sites are {sorted(sites)}"
+        )
+    labels = sites["bag_label"]
+    if labels.shape != (bags.num_bags,) or not np.isin(labels, (0, 1)).all():
+        raise ValueError(
+            f"model draws 'bag_label' of shape {labels.shape} with values "
+            f"{np.unique(labels).tolist()}; expected one label 0 or 1 for each of "
+            f"{bags.num_bags} bags"
+        )
+    return replace(unlabelled, labels=read_only(labels.astype(np.int64))), sites
+
+
+def simulate_instances(
+    num_bags: int, bag_size: int | range, num_features: int, *, seed: int
+) -> Bags:
+    """Unlabelled bags of standard normal instances, x_nd ~ N(0, 1): a design for `simulate`.
+
+    Parameters
+    ----------
+    num_bags : int
+        B.
+    bag_size : int or range
+        Instances in each bag; from a range, such as ``range(1, 41)``, drawn uniformly for each.
+    num_features : int
+        D.
+    seed : int
+        Of the draw.
+
+    Returns
+    -------
+    Bags
+
+    Raises
+    ------
+    ValueError
+        If one of the numbers is below 1.
+    """
+    possible = np.array([bag_size] if isinstance(bag_size, int) else bag_size, dtype=int)
+    for argument, given, smallest in (
+        ("num_bags", num_bags, num_bags),
+        ("bag_size", bag_size, possible.min(initial=1) if possible.size else 0),
+        ("num_features", num_features, num_features),
+    ):
+        if smallest < 1:
+            raise ValueError(f"{argument} is {given}; expected at least 1")
+    random = np.random.default_rng(seed)
+    sizes = random.choice(possible, size=num_bags)
+    return Bags.from_arrays(
+        random.standard_normal((sizes.sum(), num_features)), np.repeat(np.arange(num_bags), sizes)
+    )

@@ -1,0 +1,8 @@
+"""How do we compute it? Engines; every one takes (model, bags) and returns a Posterior."""
+
+from .closed_form import coordinate_ascent
+from .gibbs import gibbs
+from .nuts import nuts
+from .posterior import Posterior, Prediction, Status
+
+__all__ = ["Posterior", "Prediction", "Status", "coordinate_ascent", "gibbs", "nuts"]

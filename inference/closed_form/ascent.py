@@ -1,0 +1,117 @@
+"""The one loop that drives every closed-form engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..posterior import Status
+from ..progress import Progress
+
+__all__ = ["Ascent", "ascend"]
+
+# A fall of the bound below this share of its size is rounding.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """Where coordinate ascent ended, and how it got there."""
+
+    state: Any
+    elbo: Float[np.ndarray, " T"]
+    status: Status
+    seconds: float
+    compile_seconds: float
+
+
+def ascend(
+    step: Callable[[Any, Any], Any],
+    elbo: Callable[[Any, Any], Array],
+    problem: Any,
+    state: Any,
+    *,
+    max_steps: int,
+    tolerance: float,
+    is_ascent: bool,
+    progress: bool,
+) -> Ascent:
+    """Repeat ``step`` until the bound stops rising.
+
+    Parameters
+    ----------
+    step : callable
+        Problem, state → state: one round of all updates.
+    elbo : callable
+        Problem, state → the bound at it.
+    problem : pytree
+        What stays fixed, kept apart from the state so that no step copies it.
+    state : pytree
+        Where to start.
+    max_steps : int
+    tolerance : float
+        Converged when the bound moves by less than this share of its size (at least 1) in a step.
+    is_ascent : bool
+        Whether the updates are coordinate ascent on this bound, so that a fall is a failure.
+    progress : bool
+        Whether to draw a bar.
+
+    Returns
+    -------
+    Ascent
+        ``status`` is ``failed`` if the bound is not finite or falls where it must not.
+
+    Raises
+    ------
+    ValueError
+        If ``max_steps`` or ``tolerance`` is out of range.
+    """
+    if max_steps < 1:
+        raise ValueError(f"max_steps is {max_steps}; expected an integer of at least 1")
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance is {tolerance}; expected a number of at least 0")
+
+    def step_and_elbo(problem: Any, state: Any) -> tuple[Any, Array]:
+        state = step(problem, state)
+        return state, elbo(problem, state)
+
+    started = time.perf_counter()
+    compiled = jax.jit(step_and_elbo).lower(problem, state).compile()
+    compile_seconds = time.perf_counter() - started
+    trace: list[float] = []
+    status = Status("max_steps", f"the bound was still rising after {max_steps} steps")
+    started = time.perf_counter()
+    with Progress("coordinate ascent", max_steps, shown=progress) as bar:
+        for _ in range(max_steps):
+            state, bound = compiled(problem, state)
+            trace.append(float(bound))
+            bar.advance(1)
+            ended = _judge(trace, tolerance, is_ascent)
+            if ended is not None:
+                status = ended
+                break
+    seconds = time.perf_counter() - started
+    return Ascent(state, np.array(trace), status, seconds, compile_seconds)
+
+
+def _judge(trace: list[float], tolerance: float, is_ascent: bool) -> Status | None:
+    bound = trace[-1]
+    if not np.isfinite(bound):
+        return Status("failed", f"the bound became {bound} at step {len(trace)}")
+    if len(trace) < 2:
+        return None
+    change, size = bound - trace[-2], max(1.0, abs(bound))
+    if is_ascent and change < -_ROUNDING * size:
+        return Status("failed", f"the bound fell by {-change:.3g} at step {len(trace)}")
+    if abs(change) <= tolerance * size:
+        return Status(
+            "converged",
+            f"the bound moved by less than {tolerance:g} of its size at step {len(trace)}",
+        )
+    return None

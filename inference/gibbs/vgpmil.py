@@ -1,0 +1,138 @@
+"""The exact conditionals of augmented ψ-VGPMIL, the evidence integrated out of the inducing draw.
+
+One sweep, from the evidence f of the last one:
+
+.. code-block:: text
+
+    y_b | f, T      exactly, all labels of a bag together              (InstanceLabels)
+    ω_n | f_n       ~ q(ω | c = f_n)                                   (Pólya-Gamma or Gamma)
+    ε   | ω, y      ~ N(P⁻¹ Vᵀ((κ − ωμ0)/(1 + ωk̃)), P⁻¹),  P = I + Vᵀ diag(ω/(1 + ωk̃)) V
+    f_n | ε, ω, y   ~ N((μ0 + V_nε + k̃_nκ_n)/(1 + ω_nk̃_n), k̃_n/(1 + ω_nk̃_n))
+
+with u = Lε, κ = y − ½.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve, solve_triangular
+from jaxtyping import Array, Float, Int
+
+from ...datasets.bags import Bags
+from ...models.distributions import InstanceLabels
+from ...models.scale_mixtures import Mixing
+from ...models.sparse_gp import SparseConditional
+from ...models.vgpmil import VGPMIL
+
+__all__ = ["VGPMILGibbs", "VGPMILGibbsState"]
+
+
+class VGPMILGibbsState(NamedTuple):
+    """One chain."""
+
+    key: Array
+    white: Float[Array, " M"]  # ε
+    evidence: Float[Array, " N"]  # f
+    label: Int[Array, " N"]  # y
+
+
+@dataclass(frozen=True)
+class VGPMILGibbs:
+    """The sweep as pure functions of the state.
+
+    Attributes
+    ----------
+    conditional : SparseConditional
+        L, V and k̃.
+    prior_mean, sharpness : float
+        μ0, H.
+    bag_index : array (N,)
+    bag_label : array (B,)
+        T.
+    mixing : Mixing
+    """
+
+    conditional: SparseConditional
+    prior_mean: float
+    sharpness: float
+    bag_index: Int[Array, " N"]
+    bag_label: Int[Array, " B"]
+    mixing: Mixing
+
+    @classmethod
+    def for_model(cls, model: VGPMIL, bags: Bags) -> Self:
+        """Evaluate the kernel once."""
+        return cls(
+            conditional=model.conditional(bags),
+            prior_mean=model.mean,
+            sharpness=model.sharpness,
+            bag_index=jnp.asarray(bags.bag_index),
+            bag_label=jnp.asarray(bags.labels),
+            mixing=model.mixing,
+        )
+
+    def init(self, key: Array) -> VGPMILGibbsState:
+        """A draw of u and f from the Gaussian prior."""
+        key, white_key, evidence_key = jax.random.split(key, 3)
+        projection, variance = self.conditional.projection, self.conditional.residual_variance
+        white = jax.random.normal(white_key, (projection.shape[1],), projection.dtype)
+        noise = jax.random.normal(evidence_key, variance.shape, variance.dtype)
+        evidence = self.prior_mean + projection @ white + jnp.sqrt(variance) * noise
+        return VGPMILGibbsState(key, white, evidence, jnp.zeros(variance.shape, int))
+
+    def step(self, state: VGPMILGibbsState) -> VGPMILGibbsState:
+        """One sweep over y, ω, u, f."""
+        key, label_key, mixing_key, white_key, evidence_key = jax.random.split(state.key, 5)
+        label = self.label_law(state.evidence).sample(label_key)
+        omega = self.mixing.conditional(state.evidence).sample(mixing_key)
+        white = self.draw_white(white_key, label, omega)
+        evidence = self.draw_evidence(evidence_key, white, label, omega)
+        return VGPMILGibbsState(key, white, evidence, label)
+
+    def sites(self, state: VGPMILGibbsState) -> dict[str, Array]:
+        """The state as sites of the model."""
+        return {
+            "inducing_value": self.conditional.cholesky @ state.white,
+            "evidence": state.evidence,
+            "instance_label": state.label,
+        }
+
+    def label_law(self, evidence: Float[Array, " N"]) -> InstanceLabels:
+        """y | f, T."""
+        return InstanceLabels(
+            evidence, self.bag_index, self.bag_label, self.sharpness, self.bag_label.shape[0]
+        )
+
+    def draw_white(
+        self, key: Array, label: Int[Array, " N"], omega: Float[Array, " N"]
+    ) -> Float[Array, " M"]:
+        """ε | ω, y with the evidence integrated out."""
+        projection, variance = self.conditional.projection, self.conditional.residual_variance
+        weight = 1.0 / (1.0 + omega * variance)
+        gram = projection.T @ ((omega * weight)[:, None] * projection)
+        linear = projection.T @ ((label - 0.5 - omega * self.prior_mean) * weight)
+        precision = jnp.eye(gram.shape[0], dtype=gram.dtype) + gram
+        cholesky = jnp.linalg.cholesky(precision)  # P = RRᵀ
+        noise = jax.random.normal(key, linear.shape, linear.dtype)
+        return cho_solve((cholesky, True), linear) + solve_triangular(
+            cholesky, noise, lower=True, trans="T"
+        )
+
+    def draw_evidence(
+        self,
+        key: Array,
+        white: Float[Array, " M"],
+        label: Int[Array, " N"],
+        omega: Float[Array, " N"],
+    ) -> Float[Array, " N"]:
+        """f | u, ω, y, independently over instances."""
+        variance = self.conditional.residual_variance
+        location = self.prior_mean + self.conditional.projection @ white
+        weight = 1.0 / (1.0 + omega * variance)
+        noise = jax.random.normal(key, variance.shape, variance.dtype)
+        mean = (location + variance * (label - 0.5)) * weight
+        return mean + jnp.sqrt(variance * weight) * noise

@@ -1,0 +1,416 @@
+"""What every engine returns: draws in an ArviZ tree, and all that is needed to judge them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import arviz as az
+import jax
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Float
+
+from ..datasets.bags import Bags
+from ..models.model import Draws, Model, Program
+from . import archive
+from .chains import ChainRun
+from .programs import log_likelihood
+
+__all__ = [
+    "Approximation",
+    "Posterior",
+    "Prediction",
+    "Status",
+    "approximate_posterior",
+    "random_key",
+    "require_labels",
+    "sampled_posterior",
+]
+
+
+def random_key(seed: int | Array) -> Array:
+    """A JAX key from an int, or the key itself.
+
+    Raises
+    ------
+    TypeError
+        If it is neither.
+    """
+    if isinstance(seed, int | np.integer):
+        return jax.random.key(int(seed))
+    if isinstance(seed, jax.Array) and jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        return seed
+    raise TypeError(f"seed is {seed!r}; expected an int or a JAX key (jax.random.key(0))")
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a run ended, in a word and in a sentence."""
+
+    kind: Literal["converged", "max_steps", "failed"]
+    sentence: str
+
+
+class Approximation(Protocol):
+    """The law q that a variational engine leaves behind; a frozen dataclass of arrays."""
+
+    def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> Draws:
+        """Draws from q of the latent sites of ``model.marginal()``."""
+        ...
+
+    def log_density(self, model: Model, bags: Bags, draws: Draws) -> Float[np.ndarray, " S"]:
+        """log q of each draw."""
+        ...
+
+    def guide(self, model: Model) -> Program:
+        """q as a NumPyro guide."""
+        ...
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Probabilities of new bags and their instances, with their draws.
+
+    Attributes
+    ----------
+    bag_draws : array (S, B)
+        P(T* = 1 | draw).
+    instance_draws : array (S, N)
+        P(y* = 1 | draw).
+    """
+
+    bag_draws: Float[np.ndarray, "S B"] = field(repr=False)
+    instance_draws: Float[np.ndarray, "S N"] = field(repr=False)
+
+    @property
+    def bag_probability(self) -> Float[np.ndarray, " B"]:
+        """Posterior mean of P(T* = 1)."""
+        return self.bag_draws.mean(axis=0)
+
+    @property
+    def instance_probability(self) -> Float[np.ndarray, " N"]:
+        """Posterior mean of P(y* = 1)."""
+        return self.instance_draws.mean(axis=0)
+
+    def bag_interval(self, mass: float = 0.9) -> Float[np.ndarray, "2 B"]:
+        """Equal-tailed posterior interval of P(T* = 1), lower and upper end."""
+        return _equal_tailed(self.bag_draws, mass)
+
+    def instance_interval(self, mass: float = 0.9) -> Float[np.ndarray, "2 N"]:
+        """Equal-tailed posterior interval of P(y* = 1), lower and upper end."""
+        return _equal_tailed(self.instance_draws, mass)
+
+
+def _equal_tailed(draws: Float[np.ndarray, "S K"], mass: float) -> Float[np.ndarray, "2 K"]:
+    if not 0 < mass < 1:
+        raise ValueError(f"mass is {mass}; expected a probability between 0 and 1")
+    return np.quantile(draws, [(1 - mass) / 2, (1 + mass) / 2], axis=0)
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """The outcome of one engine on one model and one set of bags.
+
+    Attributes
+    ----------
+    model : Model
+        With the values that the engine learned, if it learned any.
+    engine : str
+        Name of the engine.
+    tree : xarray.DataTree
+        ArviZ groups ``posterior``, ``sample_stats`` (samplers only), ``log_likelihood`` (by bag),
+        ``observed_data``, ``constant_data``.
+    status : Status
+    seconds : float
+        Of fitting, or of warm-up and sampling; compilation apart.
+    compile_seconds : float
+    sampling_seconds : float or None
+        The part of ``seconds`` after warm-up; None for an approximation.
+    elbo : array (T,) or None
+        The bound after each step, where the engine has one.
+    approximation : Approximation or None
+        None for a sampler.
+    """
+
+    model: Model
+    engine: str
+    tree: xr.DataTree = field(repr=False)
+    status: Status
+    seconds: float
+    compile_seconds: float
+    sampling_seconds: float | None = None
+    elbo: Float[np.ndarray, " T"] | None = field(default=None, repr=False)
+    approximation: Approximation | None = field(default=None, repr=False)
+
+    @property
+    def is_mcmc(self) -> bool:
+        """Whether the draws are those of a Markov chain, so that R̂ and ESS mean something."""
+        return self.approximation is None
+
+    @property
+    def bags(self) -> Bags:
+        """The bags that the posterior is about, rebuilt from the tree."""
+        return _bags_of(self.tree)
+
+    @property
+    def guide(self) -> Program:
+        """The approximation as a NumPyro guide, for ``Predictive`` and ``Trace_ELBO``.
+
+        Raises
+        ------
+        ValueError
+            If the posterior is a sampler's.
+        """
+        return self._approximation("guide").guide(self.model)
+
+    def draws(self, num_draws: int, *, seed: int | Array) -> Draws:
+        """Independent draws of an approximation; a sampler's stored draws, resampled.
+
+        Parameters
+        ----------
+        num_draws : int
+        seed : int or JAX key
+
+        Returns
+        -------
+        dict of arrays
+            Latent sites by name, draws first.
+        """
+        key = random_key(seed)
+        if self.approximation is not None:
+            return self.approximation.draws(self.model, self.bags, key, num_draws)
+        stored = self.stored_draws()
+        available = len(next(iter(stored.values())))
+        chosen = np.asarray(jax.random.choice(key, available, (num_draws,)))
+        return {name: value[chosen] for name, value in stored.items()}
+
+    def stored_draws(self) -> Draws:
+        """All draws in the tree, chains one after another."""
+        posterior = self.tree["posterior"].to_dataset()
+        return {
+            str(name): value.to_numpy().reshape(-1, *value.shape[2:])
+            for name, value in posterior.data_vars.items()
+        }
+
+    def log_density(self, draws: Draws) -> Float[np.ndarray, " S"] | None:
+        """log q of each draw, or None for a sampler, which has no density of its own."""
+        if self.approximation is None:
+            return None
+        return self.approximation.log_density(self.model, self.bags, draws)
+
+    def predict(self, bags: Bags) -> Prediction:
+        """Probabilities of the given bags and their instances, over all stored draws.
+
+        Parameters
+        ----------
+        bags : Bags
+            With the features that the model was made for; labels are not used.
+
+        Returns
+        -------
+        Prediction
+        """
+        probabilities = self.model.predict(self.stored_draws(), bags)
+        return Prediction(probabilities["bag_probability"], probabilities["instance_probability"])
+
+    def save(self, path: str | PathLike) -> None:
+        """Write everything to one NetCDF file.
+
+        Parameters
+        ----------
+        path : path
+            Conventionally ``*.nc``.
+
+        Raises
+        ------
+        ValueError
+            If the model holds a function (``ScaleMixture``), which no file can hold.
+        """
+        metadata = {
+            "model": archive.encode(self.model),
+            "approximation": None
+            if self.approximation is None
+            else archive.encode(self.approximation),
+            "engine": self.engine,
+            "status": [self.status.kind, self.status.sentence],
+            "seconds": self.seconds,
+            "compile_seconds": self.compile_seconds,
+            "sampling_seconds": self.sampling_seconds,
+            "elbo": None if self.elbo is None else self.elbo.tolist(),
+        }
+        tree = self.tree.copy()
+        tree.attrs = {"milzoo": json.dumps(metadata)}
+        tree.to_netcdf(Path(path), engine="h5netcdf")
+
+    @classmethod
+    def load(cls, path: str | PathLike) -> Posterior:
+        """Read what ``save`` wrote.
+
+        Raises
+        ------
+        ValueError
+            If the file holds no posterior of this package.
+        """
+        tree = xr.load_datatree(Path(path), engine="h5netcdf")
+        if "milzoo" not in tree.attrs:
+            raise ValueError(
+                f"{path} has no milzoo metadata; expected a file written by Posterior.save"
+            )
+        metadata = json.loads(tree.attrs["milzoo"])
+        tree.attrs = {}
+        approximation, elbo = metadata["approximation"], metadata["elbo"]
+        return cls(
+            model=archive.decode(metadata["model"]),
+            engine=metadata["engine"],
+            tree=tree,
+            status=Status(*metadata["status"]),
+            seconds=metadata["seconds"],
+            compile_seconds=metadata["compile_seconds"],
+            sampling_seconds=metadata["sampling_seconds"],
+            elbo=None if elbo is None else np.array(elbo),
+            approximation=None if approximation is None else archive.decode(approximation),
+        )
+
+    def _approximation(self, wanted: str) -> Approximation:
+        if self.approximation is None:
+            raise ValueError(
+                f"posterior of {self.engine} has no {wanted}: it is a set of draws; fit an "
+                "approximation (coordinate_ascent, laplace, svi) for one"
+            )
+        return self.approximation
+
+
+def sampled_posterior(model: Model, bags: Bags, *, engine: str, run: ChainRun) -> Posterior:
+    """Wrap what a sampler left behind.
+
+    Parameters
+    ----------
+    model : Model
+    bags : Bags
+    engine : str
+    run : ChainRun
+
+    Returns
+    -------
+    Posterior
+        ``status`` is ``failed`` if a draw is not finite.
+    """
+    finite = all(np.isfinite(value).all() for value in run.draws.values())
+    chains, draws = next(iter(run.draws.values())).shape[:2]
+    status = (
+        Status("converged", f"{chains} chains of {draws} draws after warm-up")
+        if finite
+        else Status("failed", "a draw is not finite: the sampler left the support of the model")
+    )
+    return Posterior(
+        model=model,
+        engine=engine,
+        tree=_tree(model, bags, run.draws, run.statistics),
+        status=status,
+        seconds=run.warmup_seconds + run.sampling_seconds,
+        compile_seconds=run.compile_seconds,
+        sampling_seconds=run.sampling_seconds,
+    )
+
+
+def approximate_posterior(
+    model: Model,
+    bags: Bags,
+    approximation: Approximation,
+    *,
+    engine: str,
+    key: Array,
+    num_draws: int,
+    status: Status,
+    seconds: float,
+    compile_seconds: float,
+    elbo: Float[np.ndarray, " T"] | None,
+) -> Posterior:
+    """Wrap an approximation, with draws from it in the tree as one chain.
+
+    Parameters
+    ----------
+    model : Model
+    bags : Bags
+    approximation : Approximation
+    engine : str
+    key : array
+        Of the draws.
+    num_draws : int
+    status : Status
+    seconds, compile_seconds : float
+    elbo : array (T,) or None
+
+    Returns
+    -------
+    Posterior
+    """
+    draws = approximation.draws(model, bags, key, num_draws)
+    one_chain = {name: value[None] for name, value in draws.items()}
+    return Posterior(
+        model=model,
+        engine=engine,
+        tree=_tree(model, bags, one_chain, {}),
+        status=status,
+        seconds=seconds,
+        compile_seconds=compile_seconds,
+        elbo=elbo,
+        approximation=approximation,
+    )
+
+
+def _tree(model: Model, bags: Bags, draws: Draws, statistics: Draws) -> xr.DataTree:
+    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in draws.items()}
+    latent = {name: flat[name] for name in flat if name in {"inducing_value", *model.priors}}
+    by_bag = log_likelihood(model.marginal(), latent, bags)
+    chains, length = next(iter(draws.values())).shape[:2]
+    constant = {"instances": bags.instances, "bag_index": bags.bag_index}
+    if bags.instance_labels is not None:
+        constant["true_instance_label"] = bags.instance_labels
+    groups = {
+        "posterior": draws,
+        "sample_stats": statistics,
+        "log_likelihood": {"bag_label": by_bag.reshape(chains, length, -1)},
+        "observed_data": {"bag_label": bags.labels},
+        "constant_data": constant,
+    }
+    own_dims = {name: list(dims) for name, dims in model.dims.items()}
+    return az.from_dict(
+        {name: group for name, group in groups.items() if group},
+        dims=own_dims
+        | {
+            "instances": ["instance", "feature"],
+            "bag_index": ["instance"],
+            "true_instance_label": ["instance"],
+        },
+        coords={"bag": list(bags.names)},
+    )
+
+
+def _bags_of(tree: xr.DataTree) -> Bags:
+    constant = tree["constant_data"].to_dataset()
+    known = "true_instance_label" in constant
+    observed = tree["observed_data"].to_dataset()["bag_label"]
+    return Bags.from_arrays(
+        constant["instances"].to_numpy(),
+        constant["bag_index"].to_numpy(),
+        observed.to_numpy(),
+        instance_labels=constant["true_instance_label"].to_numpy() if known else None,
+        names=[str(name) for name in observed["bag"].to_numpy()],
+    )
+
+
+def require_labels(bags: Bags, engine: str) -> None:
+    """Refuse bags that an engine cannot learn from.
+
+    Raises
+    ------
+    ValueError
+        If the bags have no labels.
+    """
+    if bags.labels is None:
+        raise ValueError(f"bags have no labels; {engine} needs one for each bag to learn from")

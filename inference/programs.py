@@ -1,0 +1,69 @@
+"""Densities of NumPyro programs, over many draws in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer.util import log_density
+
+from ..datasets.bags import Bags
+from ..models.model import Draws, Program
+
+__all__ = ["log_joint", "log_likelihood"]
+
+
+# Draws evaluated together: enough to fill the vector units, few enough for the caches.
+_BATCH = 16
+
+
+def log_joint(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarray, " S"]:
+    """log p(draw, observed labels) of a program, for each draw of all its latent sites.
+
+    Parameters
+    ----------
+    program : callable
+        A NumPyro program of ``bags``.
+    draws : dict of arrays
+        Values of every latent site in its own (constrained) space, draws first.
+    bags : Bags
+
+    Returns
+    -------
+    array (S,)
+    """
+    return _over_draws(lambda site: log_density(program, (bags,), {}, site)[0], draws)
+
+
+def log_likelihood(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarray, "S B"]:
+    """log P(T_b | draw) for each bag and draw.
+
+    Parameters
+    ----------
+    program : callable
+        A NumPyro program of ``bags`` with the observed site ``bag_label``.
+    draws : dict of arrays
+    bags : Bags
+        With labels.
+
+    Returns
+    -------
+    array (S, B)
+    """
+
+    def one_draw(site: dict[str, Array]) -> Float[Array, " B"]:
+        # The key is never used: every latent site is substituted.
+        sites = trace(substitute(seed(program, jax.random.key(0)), site)).get_trace(bags)
+        return sites["bag_label"]["fn"].log_prob(sites["bag_label"]["value"])
+
+    return _over_draws(one_draw, draws)
+
+
+def _over_draws(function: Callable[[dict[str, Array]], Array], draws: Draws) -> np.ndarray:
+    with jax.enable_x64(True):
+        sites = {name: jnp.asarray(value) for name, value in draws.items()}
+        return np.asarray(jax.jit(lambda d: jax.lax.map(function, d, batch_size=_BATCH))(sites))

@@ -1,0 +1,199 @@
+"""One-dimensional integrals against a Gaussian, in logs, for small and for very large variances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float
+from numpy.polynomial.hermite_e import hermegauss
+
+__all__ = [
+    "QuadratureRule",
+    "log_expectation",
+    "log_expected_sigmoid",
+    "logistic_rule",
+    "trapezoid_rule",
+]
+
+# Half-width of every rule in standard deviations: the Gaussian mass beyond is 6e-16.
+_REACH = 8.0
+
+
+class QuadratureRule(NamedTuple):
+    """Nodes z_k and weights w_k with Σ_k w_k g(z_k) ≈ E g(z), z ~ N(0, 1).
+
+    Attributes
+    ----------
+    nodes : array (K,)
+    weights : array (K,)
+    """
+
+    nodes: Float[Array, " K"] | Float[np.ndarray, " K"]
+    weights: Float[Array, " K"] | Float[np.ndarray, " K"]
+
+
+def logistic_rule(largest_standard_deviation: float) -> QuadratureRule:
+    """Rule for E σ(f) that serves every standard deviation up to the given one.
+
+    Gauss–Hermite where it is good (s² ≤ 1, error of the log below 1e-8), else the trapezoid rule,
+    which alone sees past the poles of the logistic function at ±iπ: with 16 Gauss–Hermite nodes
+    the log of E σ(f) is wrong by up to 2e-4 at s² = 5 and by 0.8 at s² = 100.
+
+    Parameters
+    ----------
+    largest_standard_deviation : float
+        The largest s the rule will be used with.
+
+    Returns
+    -------
+    QuadratureRule
+        12 or 16 nodes up to s² = ½ and 1, about 2(8 + s)·max(s, 1.2) above.
+
+    Examples
+    --------
+    >>> [len(logistic_rule(s).nodes) for s in (0.5, 1.0, 5.0)]
+    [12, 16, 131]
+    """
+    if largest_standard_deviation > 1.0:
+        return trapezoid_rule(largest_standard_deviation, largest_step=1.0)
+    nodes, weights = hermegauss(12 if largest_standard_deviation**2 <= 0.5 else 16)
+    return QuadratureRule(nodes, weights / weights.sum())
+
+
+def trapezoid_rule(largest_standard_deviation: float, *, largest_step: float) -> QuadratureRule:
+    """Trapezoid rule for E g(a + sz), g smooth on the scale ``largest_step``.
+
+    The step is min(largest_step, s/1.2) in f = a + sz. The nodes reach from −8 − s to 8 + s, so
+    that factors between e^{−f} and e^{f}, which move the mass of the integrand by up to s standard
+    deviations, stay inside.
+
+    Parameters
+    ----------
+    largest_standard_deviation : float
+        The largest s the rule will be used with.
+    largest_step : float
+        Largest step in units of f.
+
+    Returns
+    -------
+    QuadratureRule
+
+    Notes
+    -----
+    The error is the sum of two exponentially small terms: exp(−2π²·1.2²) ≈ 5e-13 from the
+    Gaussian and exp(−2π d/largest_step) from the nearest pole of g, d away from the real line
+    (the logistic function: d = π, hence 3e-9 at step 1).
+    """
+    step = min(1 / 1.2, largest_step / largest_standard_deviation)
+    reach = math.ceil((_REACH + largest_standard_deviation) / step)
+    nodes = step * np.arange(-reach, reach + 1)
+    weights = step * np.exp(-0.5 * nodes**2) / math.sqrt(2 * math.pi)
+    return QuadratureRule(nodes, weights)
+
+
+def log_expected_sigmoid(
+    mean: Float[Array, "*batch"],
+    standard_deviation: Float[Array, "*batch"],
+    rule: QuadratureRule,
+) -> Float[Array, "*batch"]:
+    """log E σ(f) for f ~ N(mean, standard_deviation²), accurate deep in both tails.
+
+    log E σ(f) = M + log Σ_k w_k / (e^M + e^{M−a} e^{−s z_k}),  M = min(a, 0),
+
+    which cannot overflow, and whose only transcendental per node, e^{−s z_k}, does not depend on
+    the mean: with constant s it is evaluated once, before anything is compiled.
+
+    Parameters
+    ----------
+    mean : array
+        a.
+    standard_deviation : array
+        s, not above the one the rule was made for.
+    rule : QuadratureRule
+
+    Returns
+    -------
+    array
+        Of the shape of ``mean``.
+    """
+    nodes = jnp.asarray(rule.nodes, mean.dtype).reshape(-1, *[1] * mean.ndim)
+    weights = jnp.asarray(rule.weights, mean.dtype).reshape(nodes.shape)
+    if isinstance(standard_deviation, jax.core.Tracer):
+        decay = jnp.exp(-standard_deviation * nodes)  # e^{−s z_k}
+    else:
+        with jax.ensure_compile_time_eval():
+            decay = jnp.exp(-standard_deviation * nodes)
+    return _log_sum_of_sigmoids(mean, standard_deviation, decay, nodes, weights)
+
+
+@jax.custom_jvp
+def _log_sum_of_sigmoids(
+    mean: Float[Array, "*batch"],
+    standard_deviation: Float[Array, "*batch"],
+    decay: Float[Array, "K *batch"],
+    nodes: Float[Array, "K ..."],
+    weights: Float[Array, "K ..."],
+) -> Float[Array, "*batch"]:
+    shift, total, _ = _sigmoid_sums(mean, decay, weights)
+    return shift + jnp.log(total)
+
+
+@partial(_log_sum_of_sigmoids.defjvp, symbolic_zeros=True)
+def _log_sum_of_sigmoids_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    """Derivatives from the same sigmoids: ∂/∂a = E σ'(f)/E σ(f), ∂/∂s = E z σ'(f)/E σ(f).
+
+    The tangent of ``decay`` is that of s; it is passed only so that it is not computed twice.
+    """
+    mean, _, decay, nodes, weights = primals
+    shift, total, slopes = _sigmoid_sums(mean, decay, weights)
+    tangent = jnp.zeros_like(mean)
+    if not isinstance(tangents[0], SymbolicZero):
+        tangent += jnp.sum(slopes, axis=0) / total * tangents[0]
+    if not isinstance(tangents[1], SymbolicZero):
+        tangent += jnp.sum(nodes * slopes, axis=0) / total * tangents[1]
+    return shift + jnp.log(total), tangent
+
+
+def _sigmoid_sums(
+    mean: Float[Array, "*batch"], decay: Float[Array, "K *batch"], weights: Float[Array, "K ..."]
+) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"], Float[Array, "K *batch"]]:
+    """M, Σ_k w_k σ(f_k)e^{−M} and the terms w_k σ'(f_k)e^{−M}."""
+    shift = jnp.minimum(mean, 0.0)  # M
+    odds_against = jnp.exp(shift - mean) * decay  # e^{M − f_k}
+    scaled_sigmoid = 1.0 / (jnp.exp(shift) + odds_against)  # σ(f_k) e^{−M}
+    slopes = weights * odds_against * scaled_sigmoid**2
+    return shift, jnp.sum(weights * scaled_sigmoid, axis=0), slopes
+
+
+def log_expectation(
+    log_integrand: Callable[[Float[Array, "..."]], Float[Array, "..."]],
+    mean: Float[Array, "*batch"],
+    standard_deviation: Float[Array, "*batch"],
+    rule: QuadratureRule,
+) -> Float[Array, "*batch"]:
+    """log E g(f) for f ~ N(mean, standard_deviation²) and any smooth positive g.
+
+    Parameters
+    ----------
+    log_integrand : callable
+        log g, applied elementwise.
+    mean, standard_deviation : array
+    rule : QuadratureRule
+
+    Returns
+    -------
+    array
+        Of the shape of ``mean``.
+    """
+    nodes = jnp.asarray(rule.nodes, dtype=mean.dtype)
+    log_weights = jnp.log(jnp.asarray(rule.weights, dtype=mean.dtype))
+    values = log_integrand(mean[..., None] + standard_deviation[..., None] * nodes)
+    return logsumexp(values + log_weights, axis=-1)

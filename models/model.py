@@ -1,0 +1,63 @@
+"""What every model of the zoo offers to the engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Protocol, Self
+
+import numpy as np
+from numpyro.distributions import Distribution
+from numpyro.infer.reparam import Reparam
+
+from ..datasets.bags import Bags
+
+__all__ = ["Draws", "Model", "Program"]
+
+type Program = Callable[[Bags], None]
+type Draws = dict[str, np.ndarray]
+
+
+class Model(Protocol):
+    """A generative model of bag labels, its hyper-parameters as fields.
+
+    Calling it is the NumPyro program as its paper tells it; ``marginal()`` is the same posterior
+    with all sites gone that can be summed or integrated out exactly; ``augmented()`` has the
+    auxiliary variables in it that the closed-form bound needs.
+    """
+
+    name: ClassVar[str]
+    dims: ClassVar[dict[str, tuple[str, ...]]]
+
+    @property
+    def priors(self) -> dict[str, Distribution]:
+        """The hyper-parameters that are to be inferred, by site name."""
+        ...
+
+    @property
+    def reparametrisation(self) -> dict[str, Reparam]:
+        """How samplers should whiten the sites."""
+        ...
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """Replace hyper-parameters by given values."""
+        ...
+
+    def __call__(self, bags: Bags) -> None:
+        """The paper's program."""
+        ...
+
+    def marginal(self) -> Program:
+        """The program with everything summed out that can be."""
+        ...
+
+    def augmented(self) -> Program:
+        """The program with the auxiliary variables of the closed-form bound."""
+        ...
+
+    def predict(self, draws: Draws, bags: Bags) -> Draws:
+        """``bag_probability`` (S, B) and ``instance_probability`` (S, N) under each draw."""
+        ...
+
+    def complete(self, draws: Draws, bags: Bags, *, seed: int) -> Draws:
+        """Draw back what ``marginal()`` summed out."""
+        ...

@@ -1,0 +1,521 @@
+"""ψ-VGPMIL: sparse Gaussian processes whose instance labels reach the bag by a noisy maximum."""
+
+from __future__ import annotations
+
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.nn import softplus
+from jaxtyping import Array, Float
+from numpyro.distributions.transforms import LowerCholeskyAffine
+from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
+from sklearn.cluster import KMeans
+
+from ..datasets.bags import Bags
+from .distributions import InstanceLabels, NoisyMaximum
+from .gaussian_integrals import (
+    QuadratureRule,
+    log_expectation,
+    log_expected_sigmoid,
+    logistic_rule,
+    trapezoid_rule,
+)
+from .kernels import RBF, Parameter
+from .model import Draws, Program
+from .scale_mixtures import Mixing, PolyaGammaMixing, log_two_cosh_half
+from .sparse_gp import SparseConditional, sparse_conditional
+
+__all__ = ["VGPMIL"]
+
+
+# The largest prior variance that the quadrature serves when a prior on it has no quantiles.
+_LARGEST_VARIANCE = 64.0
+# Integrand evaluations held at once while predicting: 32 MiB in 64 bit.
+_PREDICTION_BLOCK = 2**22
+
+
+@dataclass(frozen=True)
+class VGPMIL:
+    """Sparse-GP multiple-instance learning with instance labels and a noisy maximum.
+
+    .. code-block:: text
+
+        u               ~ N(0, K_ZZ)                               inducing_value (inducing_point)
+        f_n | u         ~ N(μ0 + A_n u, k̃_n)                       evidence       (instance)
+        y_n | f_n       ~ Bernoulli(σ(f_n))                        instance_label (instance)
+        T_b | y_b       = max y_b with probability H/(H + 1)       bag_label      (bag)
+
+    with A = K_XZ K_ZZ⁻¹ and k̃_n = k(x_n, x_n) − (A K_ZX)_nn (FITC).
+
+    ===============  ======  =====================================================
+    field            symbol  meaning
+    ===============  ======  =====================================================
+    kernel           k       ``RBF(variance, length_scale)``: v and ℓ
+    inducing_points  Z       (M, D)
+    mean             μ0      constant prior mean of the evidence
+    sharpness        H       odds that the bag label is the maximum of its y
+    mixing           ψ       ``PolyaGammaMixing()`` is the logistic model above
+    ===============  ======  =====================================================
+
+    Three programs tell the same story. Calling the model is the paper's, with the instance labels
+    summed out exactly: P(T=1|f) = [H − (H−1) p0]/(H+1), p0 = Π(1 − σ(f_n)). ``marginal()`` has
+    the evidence summed out too, so that only the M inducing values remain. ``augmented()`` has
+    the augmentation ω and the labels y in it, and is what the closed-form bound is about.
+
+    Parameters
+    ----------
+    kernel : RBF
+    inducing_points : array (M, D)
+    mean : float or Distribution
+        μ0; 0 as in the paper makes an unseen instance positive with probability ½ and long bags
+        positive a priori. A NumPyro distribution makes it the site ``mean``.
+    sharpness : float
+        H ≥ 1.
+    mixing : Mixing
+        Anything but ``PolyaGammaMixing()`` is another model: p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2).
+    jitter : float
+        Added to the diagonal of K_ZZ, as a share of the kernel variance.
+
+    Raises
+    ------
+    ValueError
+        If a field is out of range.
+
+    References
+    ----------
+    Castro-Macías et al. (2024), equations 1–4 and 18–22; Haußmann et al. (2017).
+    """
+
+    kernel: RBF
+    inducing_points: Float[np.ndarray, "M D"] = field(repr=False)
+    mean: Parameter = 0.0
+    sharpness: float = 100.0
+    mixing: Mixing = field(default_factory=PolyaGammaMixing)
+    jitter: float = 1e-6
+
+    name: ClassVar[str] = "vgpmil"
+    dims: ClassVar[dict[str, tuple[str, ...]]] = {
+        "inducing_value": ("inducing_point",),
+        "evidence": ("instance",),
+        "augmentation": ("instance",),
+        "instance_label": ("instance",),
+        "bag_label": ("bag",),
+    }
+
+    def __post_init__(self) -> None:
+        points = np.array(self.inducing_points, dtype=np.float64)
+        if points.ndim != 2 or not np.isfinite(points).all():
+            raise ValueError(
+                f"VGPMIL inducing_points have shape {points.shape}; expected a finite (M, D) array"
+            )
+        points.setflags(write=False)
+        object.__setattr__(self, "inducing_points", points)
+        if not (np.isfinite(self.sharpness) and self.sharpness >= 1):
+            raise ValueError(
+                f"VGPMIL sharpness is {self.sharpness}; expected a finite number of at least 1 "
+                "(the paper uses 100)"
+            )
+        if not (np.isfinite(self.jitter) and self.jitter >= 0):
+            raise ValueError(f"VGPMIL jitter is {self.jitter}; expected a number of at least 0")
+
+    @classmethod
+    def for_bags(
+        cls,
+        bags: Bags,
+        num_inducing: int = 50,
+        variance: Parameter = 0.5,
+        length_scale: Parameter | None = None,
+        seed: int = 0,
+        **fields: object,
+    ) -> Self:
+        """Fill in what depends on the data: k-means centres as Z, ℓ = √D.
+
+        Parameters
+        ----------
+        bags : Bags
+            Training bags, features on comparable scales (``bags.standardize()``).
+        num_inducing : int
+            M, the number of inducing points.
+        variance, length_scale : float or Distribution
+            Of the kernel; ``length_scale=None`` means √D.
+        seed : int
+            Of k-means.
+        **fields
+            The other fields of the model.
+
+        Returns
+        -------
+        VGPMIL
+
+        Raises
+        ------
+        ValueError
+            If there are fewer distinct instances than inducing points.
+        """
+        distinct = len(np.unique(bags.instances, axis=0))
+        if not 1 <= num_inducing <= distinct:
+            raise ValueError(
+                f"num_inducing is {num_inducing}; expected between 1 and {distinct}, the number "
+                "of distinct instances in these bags"
+            )
+        clusters = KMeans(num_inducing, n_init=1, random_state=seed).fit(bags.instances)
+        if length_scale is None:
+            length_scale = float(np.sqrt(bags.instances.shape[1]))
+        kernel = RBF(variance=variance, length_scale=length_scale)
+        return cls(kernel=kernel, inducing_points=clusters.cluster_centers_, **fields)
+
+    # ------------------------------------------------------------------ hyper-parameters
+
+    @property
+    def priors(self) -> dict[str, dist.Distribution]:
+        """The hyper-parameters that are to be inferred, by site name."""
+        mean = {"mean": self.mean} if isinstance(self.mean, dist.Distribution) else {}
+        return self.kernel.priors | mean
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """Replace hyper-parameters (``variance``, ``length_scale``, ``mean``) by given values."""
+        kernel = self.kernel.with_values(values)
+        return replace(self, kernel=kernel, mean=values.get("mean", self.mean))
+
+    @property
+    def is_logistic(self) -> bool:
+        """Whether ψ is the hyperbolic secant, so that the evidence is a Gaussian process."""
+        return isinstance(self.mixing, PolyaGammaMixing)
+
+    @property
+    def reparametrisation(self) -> dict[str, Reparam]:
+        """How samplers should whiten the sites: u = Lε, f = μ0 + Au + √k̃ η."""
+        return {"inducing_value": TransformReparam(), "evidence": LocScaleReparam(0.0)}
+
+    def conditional(self, bags: Bags) -> SparseConditional:
+        """What the instances of these bags need to know of the inducing values.
+
+        Raises
+        ------
+        ValueError
+            If the bags have another number of features than the inducing points.
+        """
+        expected, found = self.inducing_points.shape[1], bags.instances.shape[1]
+        if expected != found:
+            raise ValueError(
+                f"bags have {found} features, but the inducing points of this model have "
+                f"{expected}; pass bags with the {expected} features that the model was made for"
+            )
+        return sparse_conditional(self.kernel, self.inducing_points, bags.instances, self.jitter)
+
+    # ------------------------------------------------------------------ the three programs
+
+    def __call__(self, bags: Bags) -> None:
+        """The paper's program u → f → T, instance labels summed out exactly."""
+        location, scale = self._evidence_given_inducing_values(bags)
+        with numpyro.plate("instance", scale.shape[0]):
+            evidence = numpyro.sample("evidence", dist.Normal(location, scale))
+        self._reweight_evidence(evidence)
+        # log p0 = −Σ softplus(f_n)
+        log_none_positive = _sum_over_bags(-softplus(evidence), bags)
+        self._observe_bag_labels(log_none_positive, bags)
+
+    def marginal(self) -> Program:
+        """The program with the evidence summed out as well: only u (and priors) remain.
+
+        P(T|f) is linear in p0, and given u the f_n are independent, so
+        P(T=1|u) = [H − (H−1) Π_n E(1 − σ(f_n))]/(H + 1). For any other ψ, with
+        g_y(f) = ψ(f) e^{(y−½)f}, sums over y become Π E[g_0 + g_1] and Π E[g_0].
+
+        Returns
+        -------
+        callable
+            A NumPyro program of ``bags``.
+        """
+        return self._marginal_program
+
+    def augmented(self) -> Program:
+        """The program with ω and the instance labels in it: what the closed-form bound bounds.
+
+        Returns
+        -------
+        callable
+            A NumPyro program of ``bags``.
+
+        Raises
+        ------
+        NotImplementedError
+            If the mixing law p(ω) is not known.
+        """
+        self.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
+        return self._augmented_program
+
+    def _marginal_program(self, bags: Bags) -> None:
+        location, scale = self._evidence_given_inducing_values(bags)
+        rule = self._quadrature_rule(scale)
+        if self.is_logistic:
+            log_none_positive = _sum_over_bags(log_expected_sigmoid(-location, scale, rule), bags)
+        else:
+            log_none, log_any = _mixing_integrals(self.mixing, location, scale, rule)
+            numpyro.factor("mixing", _sum_over_bags(log_any, bags))
+            log_none_positive = _sum_over_bags(log_none - log_any, bags)
+        self._observe_bag_labels(log_none_positive, bags)
+
+    def _augmented_program(self, bags: Bags) -> None:
+        location, scale = self._evidence_given_inducing_values(bags)
+        with numpyro.plate("instance", scale.shape[0]):
+            evidence = numpyro.sample("evidence", dist.Normal(location, scale))
+            # y_n ~ Bernoulli(σ(f_n)) and ω_n | f_n are together p(y, ω | f) of the paper's eq. 6.
+            label = numpyro.sample("instance_label", dist.Bernoulli(logits=evidence))
+            numpyro.sample("augmentation", self.mixing.conditional(evidence))
+        self._reweight_evidence(evidence)
+        positives = _sum_over_bags(label, bags)
+        self._observe_bag_labels(jnp.where(positives > 0, -jnp.inf, 0.0), bags)
+
+    def _evidence_given_inducing_values(
+        self, bags: Bags
+    ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+        drawn = {name: numpyro.sample(name, prior) for name, prior in self.priors.items()}
+        model = self.with_hyperparameters(drawn)
+        conditional = model.conditional(bags)
+        white = dist.Normal(jnp.zeros(conditional.cholesky.shape[0]), 1.0).to_event(1)
+        colour = LowerCholeskyAffine(jnp.zeros_like(white.mean), conditional.cholesky)
+        inducing_value = numpyro.sample(
+            "inducing_value", dist.TransformedDistribution(white, colour)
+        )  # u ~ N(0, LLᵀ)
+        location = model.mean + conditional.mean(inducing_value)
+        return location, jnp.sqrt(conditional.residual_variance)
+
+    def _reweight_evidence(self, evidence: Float[Array, " N"]) -> None:
+        if not self.is_logistic:  # p(f) ∝ N(f) ψ(f)/φ(f)
+            log_ratio = self.mixing.log_density(evidence) + log_two_cosh_half(evidence)
+            numpyro.factor("mixing", log_ratio)
+
+    def _observe_bag_labels(self, log_none_positive: Float[Array, " B"], bags: Bags) -> None:
+        labels = None if bags.labels is None else jnp.asarray(bags.labels)
+        with numpyro.plate("bag", bags.num_bags):
+            numpyro.sample("bag_label", NoisyMaximum(log_none_positive, self.sharpness), obs=labels)
+
+    def _quadrature_rule(self, scale: Float[Array, " N"]) -> QuadratureRule:
+        if isinstance(scale, jax.core.Tracer):
+            largest = np.sqrt(_largest_value(self.kernel.variance))
+        else:
+            largest = float(jnp.max(scale))
+        return (
+            logistic_rule(largest)
+            if self.is_logistic
+            else trapezoid_rule(largest, largest_step=0.5)
+        )
+
+    # ------------------------------------------------------------------ what draws imply
+
+    def predict(self, draws: Draws, bags: Bags) -> Draws:
+        """Bag and instance probabilities under each draw, the new evidence integrated out.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            ``inducing_value`` (S, M), and (S,) for each hyper-parameter that has a prior.
+        bags : Bags
+            B bags with N instances; their labels are not used.
+
+        Returns
+        -------
+        dict of arrays
+            ``bag_probability`` (S, B): P(T* = 1 | u); ``instance_probability`` (S, N):
+            E[σ(f*) | u].
+
+        Notes
+        -----
+        For any ψ new evidence follows the Gaussian conditional and the logistic function, as in
+        the paper's equations 33 and 37.
+        """
+        with jax.enable_x64(True):
+            sites = {name: jnp.asarray(draws[name]) for name in ("inducing_value", *self.priors)}
+            if self.priors:
+                block = partial(self._predict_with_hyperparameters, bags)
+                bag, instance = jax.jit(partial(jax.lax.map, block))(sites)
+            else:
+                conditional = self.conditional(bags)
+                rule = logistic_rule(float(jnp.sqrt(conditional.residual_variance.max())))
+                bag, instance = _predict_in_blocks(
+                    sites["inducing_value"], self.mean, self.sharpness, conditional, rule, bags
+                )
+            return {
+                "bag_probability": np.asarray(bag),
+                "instance_probability": np.asarray(instance),
+            }
+
+    def _predict_with_hyperparameters(
+        self, bags: Bags, site: dict[str, Float[Array, "..."]]
+    ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
+        model = self.with_hyperparameters(site)
+        rule = logistic_rule(np.sqrt(_largest_value(self.kernel.variance)))
+        return _probabilities(
+            site["inducing_value"], model.mean, self.sharpness, model.conditional(bags), rule, bags
+        )
+
+    def complete(self, draws: Draws, bags: Bags, *, seed: int) -> Draws:
+        """Draw back what ``marginal()`` summed out: evidence and instance labels given T.
+
+        Given u and T the labels of a bag follow their exact joint law (``InstanceLabels`` with
+        logits of E σ(f_n)), and each f_n | u, y_n ∝ N(f; a_n, k̃_n) σ(±f) is drawn by rejection
+        from the Gaussian that its tangent bound makes.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            As for ``predict``.
+        bags : Bags
+            With labels.
+        seed : int
+
+        Returns
+        -------
+        dict of arrays
+            The draws, with ``evidence`` (S, N) and ``instance_label`` (S, N) added.
+
+        Raises
+        ------
+        ValueError
+            If the bags have no labels.
+        NotImplementedError
+            If ψ is not the hyperbolic secant.
+        """
+        if bags.labels is None:
+            raise ValueError(
+                "bags have no labels; complete() draws the evidence given the bag labels, so "
+                "pass the labelled bags that the posterior was made from"
+            )
+        if not self.is_logistic:
+            raise NotImplementedError(
+                f"complete() knows the logistic model only, not mixing={self.mixing}; sample the "
+                "evidence with nuts(..., program='full') or gibbs instead"
+            )
+        with jax.enable_x64(True):
+            sites = {name: jnp.asarray(draws[name]) for name in ("inducing_value", *self.priors)}
+            keys = jax.random.split(jax.random.key(seed), sites["inducing_value"].shape[0])
+            complete_one = jax.jit(lambda args: self._complete_one(bags, *args))
+            evidence, label = jax.lax.map(complete_one, (keys, sites))
+            added = {"evidence": np.asarray(evidence), "instance_label": np.asarray(label)}
+            return dict(draws) | added
+
+    def _complete_one(
+        self, bags: Bags, key: Array, site: dict[str, Float[Array, "..."]]
+    ) -> tuple[Float[Array, " N"], Array]:
+        model = self.with_hyperparameters(site)
+        conditional = model.conditional(bags)
+        location = model.mean + conditional.mean(site["inducing_value"])
+        scale = jnp.sqrt(conditional.residual_variance)
+        rule = self._quadrature_rule(scale)
+        logits = log_expected_sigmoid(location, scale, rule) - log_expected_sigmoid(
+            -location, scale, rule
+        )
+        label_key, evidence_key = jax.random.split(key)
+        law = InstanceLabels(
+            logits,
+            jnp.asarray(bags.bag_index),
+            jnp.asarray(bags.labels),
+            self.sharpness,
+            bags.num_bags,
+        )
+        label = law.sample(label_key)
+        sign = 2.0 * label - 1.0
+        positive = _tilted_gaussian(evidence_key, sign * location, scale)
+        return sign * positive, label
+
+
+def _sum_over_bags(values: Float[Array, " N"], bags: Bags) -> Float[Array, " B"]:
+    return jax.ops.segment_sum(
+        values, jnp.asarray(bags.bag_index), num_segments=bags.num_bags, indices_are_sorted=True
+    )
+
+
+def _mixing_integrals(
+    mixing: Mixing, location: Float[Array, " N"], scale: Float[Array, " N"], rule: QuadratureRule
+) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    """log E g_0 and log E (g_0 + g_1), with g_y(f) = ψ(f) e^{(y−½)f}."""
+
+    def log_negative(f: Float[Array, "..."]) -> Float[Array, "..."]:
+        return mixing.log_density(f) - 0.5 * f
+
+    def log_either(f: Float[Array, "..."]) -> Float[Array, "..."]:
+        return mixing.log_density(f) + log_two_cosh_half(f)
+
+    log_none = log_expectation(log_negative, location, scale, rule)
+    return log_none, log_expectation(log_either, location, scale, rule)
+
+
+def _probabilities(
+    inducing_value: Float[Array, " M"],
+    mean: Float[Array, ""] | float,
+    sharpness: float,
+    conditional: SparseConditional,
+    rule: QuadratureRule,
+    bags: Bags,
+) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
+    """P(T* = 1 | u) and E[σ(f*) | u] for one draw of the inducing values."""
+    location = mean + conditional.mean(inducing_value)
+    scale = jnp.sqrt(conditional.residual_variance)
+    log_negative = log_expected_sigmoid(-location, scale, rule)
+    bag = NoisyMaximum(_sum_over_bags(log_negative, bags), sharpness).mean
+    return bag, -jnp.expm1(log_negative)
+
+
+@jax.jit
+def _predict_in_blocks(
+    inducing_values: Float[Array, "S M"],
+    mean: Float[Array, ""] | float,
+    sharpness: float,
+    conditional: SparseConditional,
+    rule: QuadratureRule,
+    bags: Bags,
+) -> tuple[Float[Array, "S B"], Float[Array, "S N"]]:
+    evaluations = conditional.residual_variance.shape[0] * rule.nodes.shape[0]
+    return jax.lax.map(
+        lambda u: _probabilities(u, mean, sharpness, conditional, rule, bags),
+        inducing_values,
+        batch_size=max(1, _PREDICTION_BLOCK // evaluations),
+    )
+
+
+def _tilted_gaussian(
+    key: Array, mean: Float[Array, " N"], scale: Float[Array, " N"]
+) -> Float[Array, " N"]:
+    """Exact draws from p(f) ∝ N(f; a, s²) σ(f).
+
+    log σ lies below its tangent at x₀: log σ(f) ≤ log σ(x₀) + σ(−x₀)(f − x₀). The tangent turns
+    N(a, s²) into N(a + s²σ(−x₀), s²); x₀ is chosen as the mean of that proposal.
+    """
+
+    def newton(_: int, x: Float[Array, " N"]) -> Float[Array, " N"]:
+        slope = jax.nn.sigmoid(-x)
+        return x - (x - mean - scale**2 * slope) / (1 + scale**2 * slope * (1 - slope))
+
+    tangent_point = jax.lax.fori_loop(0, 20, newton, jnp.maximum(mean, 0.0))
+    slope = jax.nn.sigmoid(-tangent_point)
+    proposal_mean = mean + scale**2 * slope
+
+    def attempt(state: tuple) -> tuple:
+        key, value, accepted = state
+        key, normal_key, uniform_key = jax.random.split(key, 3)
+        proposal = proposal_mean + scale * jax.random.normal(normal_key, mean.shape, mean.dtype)
+        tangent = slope * (proposal - tangent_point) - softplus(-tangent_point)
+        log_ratio = -softplus(-proposal) - tangent
+        uniform = jax.random.uniform(uniform_key, mean.shape, mean.dtype)
+        takes = ~accepted & (jnp.log(uniform) < log_ratio)
+        return key, jnp.where(takes, proposal, value), accepted | takes
+
+    start = (key, proposal_mean, jnp.zeros(mean.shape, bool))
+    return jax.lax.while_loop(lambda state: ~jnp.all(state[2]), attempt, start)[1]
+
+
+def _largest_value(parameter: Parameter) -> float:
+    if not isinstance(parameter, dist.Distribution):
+        return float(parameter)
+    try:
+        return float(parameter.icdf(0.9999))
+    except NotImplementedError:
+        return _LARGEST_VARIANCE

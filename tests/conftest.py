@@ -1,0 +1,58 @@
+"""What holds for the whole suite: the devices, enforced array shapes, the data folder."""
+
+import os
+import sys
+from pathlib import Path
+
+import jaxtyping
+import pytest
+from hypothesis import settings
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# JAX and Matplotlib read these once, when they are imported.
+assert "jax" not in sys.modules, "JAX was imported before tests/conftest.py could set it up"
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_NUM_CPU_DEVICES": "2",
+    # Programs are rebuilt in every test: with a cache on disk, the same ones compile once.
+    "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".jax_cache"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    "MPLBACKEND": "agg",
+}
+for _name, _value in _ENVIRONMENT.items():
+    os.environ.setdefault(_name, _value)
+
+# Array shapes in annotations are enforced from here on, hence before milzoo is imported. An int
+# is a float, as type checkers see it; Self is beyond a checker that sees one method at a time.
+jaxtyping.install_import_hook(
+    "milzoo",
+    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True, "
+    "hint_overrides=beartype.FrozenDict({beartype.typing.Self: object})))",
+)
+
+settings.register_profile("milzoo", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("milzoo")
+
+
+def _data_folder() -> Path:
+    beside = REPOSITORY.parent / "shared" / "data"
+    return Path(os.environ.get("MILZOO_DATA", beside)).resolve()
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of published data sets; a test that asks for it is skipped where it is not."""
+    folder = _data_folder()
+    if not folder.is_dir():
+        pytest.skip(f"no data folder at {folder}: set MILZOO_DATA to the folder that has musk1")
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _data_in_the_environment():
+    """Let ``load`` find the folder beside the repository, as a user's MILZOO_DATA would."""
+    with pytest.MonkeyPatch.context() as patch:
+        if _data_folder().is_dir():
+            patch.setenv("MILZOO_DATA", str(_data_folder()))
+        yield

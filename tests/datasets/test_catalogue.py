@@ -1,0 +1,401 @@
+"""Data sets by name: counts as published, messages that help, UCI's archives read offline."""
+
+import base64
+import gzip
+import warnings
+import zipfile
+import zlib
+
+import numpy as np
+import pooch
+import pytest
+from milzoo.datasets import Bags, available, load, published_folds
+from milzoo.datasets import catalogue as catalogue_module
+from milzoo.datasets.catalogue import BAGGING_SEED
+from sklearn.datasets import load_digits
+
+# name: positive bags, negative bags, instances, features, smallest bag, largest bag
+PUBLISHED = {
+    "musk1": (47, 45, 476, 166, 2, 40),
+    "musk2": (39, 63, 6598, 166, 1, 1044),
+    "elephant": (100, 100, 1391, 230, 2, 13),
+    "fox": (100, 100, 1320, 230, 2, 13),
+    "newsgroups/alt_atheism": (50, 50, 5443, 200, 22, 76),
+    "newsgroups/comp_graphics": (50, 50, 3094, 200, 12, 58),
+    "newsgroups/rec_sport_hockey": (50, 50, 1982, 200, 8, 38),
+}
+
+# UCI's rows in small, and the same packed by ncompress 4.2.4 as UCI packs clean1.data.Z.
+MUSK_ROWS = b"".join(
+    b"MUSK-%d,%d_1+%d,%d,%d,%d.\n" % (k // 4, k, k % 4, k * 37 % 101 - 50, k * 53 % 89, k // 4 % 2)
+    for k in range(40)
+)
+PACKED_MUSK_ROWS = base64.b85decode(
+    b"ADxg*s!UnZ0tO2hUt+8<*rJBPhb|NZ99WP=jD#y<uxJru28$XVVMLrr(4Y*AGFZr<Ve!VnkpfGyn1Rt_3mOJ"
+    b"*K$IAhBMTZB8G4+-G6qbF8f#$GNR$N*mqvLaWnly5#u)}{XpBnI=Z%^ypw_T>lwe96L4UHef#aoAvn+Bf-6+"
+    b"H0jFckZwn!NRp+decag5E|mG4D`Hfgw|k;83Qk1<XvWZ2gt<gzUw(^RNYhD#eZ$m)d*^zT)dSVcd!s1)%*r<"
+    b"e5>tvY$;VwZ$_7X8YZE>w-VDHcU*y0Q(H!3h?X>sqnOw#gf+^t*6ljKEtlkCkya<Mf|nx%S*Hc}2>bEE|ibx"
+    b"P9{qo1gh&4!tsMY8j!U({JrPGs_!|>8BEH=FRj|Nb{-0+j~Fd<XBHG$v|9nd#z>AdIUwtoOd0mR1{{YQJ0cK"
+    b"VL=7rOx@WO14}eyr&n8dr6q$$gJA}vdm7!86m&MuR9b;Isf1ULGw?T*M>o`{S7S2}C=^rbVaDWw8if{HS4>W"
+    b"r5)CwlhG7d#ZfFyC-$ex"
+)
+# 300,000 "a", 15,000 "b" and 200 "musk" packed with codes of at most 10 bits (compress -b 10): the
+# dictionary fills up, and is emptied where the b begin to cost too much.
+PACKED_WITH_EMPTIED_DICTIONARY = zlib.decompress(
+    base64.b85decode(
+        b"c-rmRX-}F50KoBPYt+=fFlnQ1)9TVj5%9>`sLPto#73=Go3v4zSar1%R6LRzbxB{i>A<O5-Mm*1T2$^sQNR;"
+        b"B4^+H55A3{9kmrGiQ*Hs-yM2Zwd;TweU*aFs)9~#_R|1ka#CNq`*O1wZoHw%spPR|uNkebv8~tw=?Jo|IM6Z"
+        b"J58v^bR_b;^|9?`Owh6ltQQTfZ=_ql_suVY`R_LsQi^}e{;D}l))l=q~h7Ua|A5$Y!SAt|{hd6c$I&*ByxER"
+        b"WJ9?7Z2Az!V<i0~fnVdn)EJ_xR<q<(?Ei>tLeVs5%hy*+;^fkG*fC3OL8J_1922D}o`JsQG3}Z|d0askrlY@"
+        b"!`rC7g#68H{M7aA5m^n9?^4F$44OvCtuu~Ho?>E30^>ls}p?P(M+v(Q2M06AX{uf<*rSR8G#K_N?-caxEb2z"
+        b"79XumO;~l(*~Xv;)01{1xJl1lpPq79^)hka1L3sGVKYKU>q4R1eaQnMt-0)rmHyxrLXrM>H5!!G`XnHZ>#k>"
+        b"DkALznpd8}^D#2qyFdlJIf2$pP@-t$Pa?*h2fhUbo3kX@$ogJ*~mskZw_Ul~>D0>y>5hicG=UXWMEh&U5|2;"
+        b"KYDQ|h05O&)7IHT~iEvtZf+MZphJnhKChbcOrw-+k9u!B^^A2^;;@w$8=4Ct=dDFk||6;z=2r9}z!)p#I5Vx"
+        b"4ah_@+LD2EJ{IR)M7E1f;URHKRy5&{;rJ4t7_nlw=|vsiO3^7pbU}L7Ixj;Hgw}&H@r*jO-LaOo4(1u_i4lh"
+        b"&|(hQgh~fi`7GmA$0ZdN;IVAZX}>IBU>58n$g_?x`wx332FFJJW4B&w-;;2z(KlpT+M^D6Z!>|Zql?<tedha"
+        b"=(=gA1=0yGd7||*m;G@1cV3|k{hwE3)cRSUM6_Y<dM3^=?~h>^76Pi&22n5peYSY319!HBAT!RE(R}rpI7);"
+        b"zuH2E}jH|H#!?<?Wsy432d4`)d?)jCN-Y11JO@F1vXiS?A6T{70k26cm+gTW<c_+I{W0vF*!Y#YcJ4!4cuw<"
+        b"s?ZyaA^*((=?TlXs@CDwy#fN4E^Y1LSdYCI!s(mKCV+i`s;%XZQfqqWJJ6C>>M*344-X(xtdS9Dit?EsMwaS"
+        b"rx(l%6XoWY)Qg!PlNc98rWrJt8S}XaoSup`Em99l9CMNT+_zugqy!3}rjdR$_Ec<3?hn%e0kQ<}&YM*e=U{m"
+        b"Cj|A5+W~b@{Y0#J4j|<oU8e|3x{45>2{hVWp0-ZV7o7zR-OCb+Weo@e~yQNfq{X6fq{X6fq{X6fq{X6fq{Yf"
+        b"Kj9Jg>_2~Tg7&t$xCvi;CvFSHOfx>=0&B!C8xK>@jo8hBc=FfGPe-90&J%G?n!}9S8_fr%nV<1>hcn-MAEi0"
+        b"1<+AzO&~I1)V@AbBS4wWW%U%I(lQ2S7;8&IZ0BGkt9R"
+    )
+)
+
+
+@pytest.fixture
+def nowhere(monkeypatch, tmp_path):
+    """A user without data folder, without network, and with an empty cache."""
+
+    def no_network(*arguments, **options):
+        raise OSError("the network is unreachable")
+
+    monkeypatch.delenv("MILZOO_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(pooch.core.HTTPDownloader, "__call__", no_network)
+    return tmp_path
+
+
+# -------------------------------------------------------------------------- digits
+
+
+@pytest.fixture(scope="module")
+def digits() -> Bags:
+    return load("digits")
+
+
+def image_of_each_instance(bags):
+    """The number of each image in scikit-learn's digits, whose 1,797 images all differ."""
+    images = load_digits().data
+    number = {image.tobytes(): i for i, image in enumerate(images)}
+    assert len(number) == len(images) == 1797
+    return [number[row.tobytes()] for row in bags.instances]
+
+
+def test_digits_are_82_bags_of_each_label_with_10_images_each(digits):
+    assert (digits.num_bags, digits.labels.sum()) == (164, 82)
+    assert set(digits.bag_sizes) == {10}
+    assert digits.num_features == 64
+    assert (digits.instances.min(), digits.instances.max()) == (0, 16)
+
+
+def test_each_digit_image_is_in_one_bag_at_most(digits):
+    numbers = image_of_each_instance(digits)
+    assert len(set(numbers)) == len(numbers) == 1640
+
+
+def test_no_further_pair_of_bags_could_be_made_of_the_digits(digits):
+    others = (~np.isin(load_digits().target, (2, 9))).sum()
+    assert others - (digits.instance_labels == 0).sum() < 10
+
+
+def test_positive_digits_are_2_and_9_and_a_positive_bag_has_one_to_four(digits):
+    targets = load_digits().target[image_of_each_instance(digits)]
+    np.testing.assert_array_equal(digits.instance_labels, np.isin(targets, (2, 9)))
+    positives = np.bincount(digits.bag_index, weights=digits.instance_labels)
+    np.testing.assert_array_equal(digits.labels, positives > 0)
+    numbers, bags = np.unique(positives[digits.labels == 1], return_counts=True)
+    assert numbers.tolist() == [1, 2, 3, 4]
+    assert bags.tolist() == [21, 21, 20, 20]
+
+
+def test_positive_images_stand_anywhere_in_a_bag(digits):
+    by_place = digits.instance_labels.reshape(-1, 10).sum(axis=0)
+    assert (by_place > 0).all()
+
+
+def test_digits_are_the_same_everywhere_and_always(digits):
+    again = load("digits", seed=BAGGING_SEED)
+    np.testing.assert_array_equal(again.instances, digits.instances)
+    # Recorded when the data set was defined; a change would be another data set.
+    assert "".join(map(str, digits.labels[:20])) == "10011010110101000111"
+    assert image_of_each_instance(digits)[:5] == [856, 473, 694, 1445, 1430]
+
+
+def test_another_seed_draws_other_bags(digits):
+    other = load("digits", seed=1)
+    assert other.num_bags == 164
+    assert (other.instances != digits.instances).any()
+
+
+# ----------------------------------------------------------------------- the folder
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_data_sets_have_the_published_counts(name, data_folder):
+    bags = load(name, data_folder=data_folder)
+    sizes = bags.bag_sizes
+    assert PUBLISHED[name] == (
+        bags.labels.sum(),
+        (bags.labels == 0).sum(),
+        bags.num_instances,
+        bags.num_features,
+        sizes.min(),
+        sizes.max(),
+    )
+
+
+def test_every_shared_data_set_loads(data_folder):
+    for name in set(available()) - {"digits", "mnist"}:
+        assert load(name, data_folder=data_folder).num_bags >= 92
+
+
+def test_hockey_posts_have_instance_labels(data_folder):
+    bags = load("newsgroups/rec_sport_hockey", data_folder=data_folder)
+    assert (bags.instance_labels == 1).sum() == 67
+    assert (bags.instance_labels == 0).sum() == 1915
+
+
+def test_musk2_repeats_rows_and_elephant_has_constant_columns(data_folder):
+    musk2 = load("musk2", data_folder=data_folder)
+    assert len(np.unique(musk2.instances, axis=0)) == 6598 - 17
+    elephant = load("elephant", data_folder=data_folder).standardize()
+    assert 90 <= (np.ptp(elephant.instances, axis=0) == 0).sum() <= 94
+    assert np.isfinite(elephant.instances).all()
+
+
+def test_mnist_has_the_papers_7000_bags(data_folder):
+    if not (data_folder / "mnist.npz").is_file():
+        pytest.skip(f"no mnist.npz in {data_folder}")
+    bags = load("mnist", data_folder=data_folder)
+    assert (bags.num_bags, bags.labels.sum(), bags.num_instances) == (7000, 3500, 70000)
+    assert (bags.instances.min(), bags.instances.max()) == (0, 1)
+    assert bags.num_features == 784
+    positives = np.bincount(bags.bag_index, weights=bags.instance_labels)
+    assert set(positives[bags.labels == 0]) == {0}
+    assert set(positives[bags.labels == 1]) == {1, 2, 3, 4}
+
+
+def tiny_mnist(folder):
+    """Each image one pixel: its number."""
+    numbers = np.arange(250, dtype=np.uint8)
+    np.savez(
+        folder / "mnist.npz",
+        x_train=numbers[:200].reshape(-1, 1, 1),
+        x_test=numbers[200:].reshape(-1, 1, 1),
+        y_train=numbers[:200] % 10,
+        y_test=numbers[200:] % 10,
+    )
+
+
+def test_mnist_reads_train_and_test_images_with_their_digits(tmp_path, monkeypatch):
+    tiny_mnist(tmp_path)
+    bags = load("mnist", data_folder=tmp_path)
+    numbers = np.rint(bags.instances[:, 0] * 255)
+    np.testing.assert_array_equal(bags.instance_labels, np.isin(numbers % 10, (2, 9)))
+    assert numbers.max() >= 200
+
+
+def test_a_file_of_ones_own_loads_by_its_name(tmp_path, monkeypatch):
+    frame = Bags.from_list(
+        [[[1.5], [2.5]], [[0.5]]], [1, 0], [[1, -1], [0]], ["NA", "b"]
+    ).to_frame()
+    with gzip.open(tmp_path / "my_own.csv.gz", "wt") as file:
+        frame.to_csv(file, index=False)
+    monkeypatch.setenv("MILZOO_DATA", str(tmp_path))
+    bags = load("my/own")
+    assert bags.instances.tolist() == [[1.5], [2.5], [0.5]]
+    assert bags.instance_labels.tolist() == [1, -1, 0]
+    assert bags.names == ("NA", "b")
+
+
+# ------------------------------------------------------------------- published folds
+
+
+@pytest.mark.parametrize("name", ["musk1", "elephant", "fox", "newsgroups/comp_graphics"])
+def test_published_folds_test_every_bag_once_in_each_repetition(name, data_folder):
+    bags, folds = (
+        load(name, data_folder=data_folder),
+        published_folds(name, data_folder=data_folder),
+    )
+    assert folds.shape == (bags.num_bags, 5)
+    for repetition in folds.T:
+        counts = np.bincount(repetition, minlength=11)
+        assert counts[0] == 0
+        assert counts[1:].min() >= bags.num_bags // 10 - 1
+        assert counts[1:].max() <= bags.num_bags // 10 + 2
+    positives = [bags.labels[folds[:, 0] == fold].sum() for fold in range(1, 11)]
+    assert max(positives) - min(positives) <= 2
+
+
+def test_folds_go_with_the_bags_of_their_names(data_folder):
+    folds = published_folds("musk1", data_folder=data_folder)
+    names = load("musk1", data_folder=data_folder).names
+    assert folds[names.index("MUSK-190")].tolist() == [9, 1, 2, 1, 4]
+
+
+def test_the_order_of_the_file_of_folds_does_not_matter(tmp_path):
+    frame = Bags.from_list([[[1.0]], [[2.0]]], [1, 0], names=["a", "b"]).to_frame()
+    frame.to_csv(tmp_path / "mine.csv.gz", index=False)
+    (tmp_path / "folds").mkdir()
+    file = tmp_path / "folds" / "mine.folds.csv"
+    file.write_text("bag,rep1,rep2\nb,2,1\na,1,2\n")
+    assert published_folds("mine", data_folder=tmp_path).tolist() == [[1, 2], [2, 1]]
+    file.write_text("bag,rep1\nb,2\nc,1\n")
+    with pytest.raises(ValueError, match="must have the same bags, each once; 2 are in only one"):
+        published_folds("mine", data_folder=tmp_path)
+    file.write_text("bag,rep1\nb,2\na,1\na,2\n")
+    with pytest.raises(ValueError, match="must have the same bags, each once"):
+        published_folds("mine", data_folder=tmp_path)
+
+
+def test_missing_folds_say_where_they_were_looked_for(nowhere):
+    with pytest.raises(FileNotFoundError, match="no folds/fox.folds.csv in any folder .* not set"):
+        published_folds("fox")
+    with pytest.raises(
+        FileNotFoundError, match=f"'fox': no folds/fox.folds.csv in .*{nowhere.name}"
+    ):
+        published_folds("fox", data_folder=nowhere)
+
+
+# -------------------------------------------------------------------------- messages
+
+
+def test_available_describes_every_data_set_in_a_line():
+    described = available()
+    assert {"digits", "musk1", "musk2", "elephant", "fox", "mnist"} < set(described)
+    assert sum(name.startswith("newsgroups/") for name in described) == 10
+    assert all(0 < len(text) < 100 and "\n" not in text for text in described.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("digit", "unknown data set 'digit'; did you mean 'digits'?"),
+        ("Elefant", "did you mean 'elephant'?"),
+        ("newsgroups/rec_sport_hokey", "did you mean 'newsgroups/rec_sport_hockey'?"),
+        ("zzz", "unknown data set 'zzz'; known are digits, musk1, musk2"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(name, message):
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        load(name)
+
+
+def test_a_seed_is_refused_where_nothing_is_drawn():
+    with pytest.raises(ValueError, match="seed is 1, but the bags of 'musk1' are not drawn"):
+        load("musk1", seed=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("fox", "fox.csv.gz"),
+        ("newsgroups/sci_space", "newsgroups_sci_space.csv.gz"),
+        ("mnist", "mnist.npz"),
+    ],
+)
+def test_a_missing_file_says_what_where_and_how(name, file, nowhere):
+    with pytest.raises(FileNotFoundError) as caught:
+        load(name)
+    assert f"data set {name!r}: no {file} in any folder (MILZOO_DATA is not set)" in str(
+        caught.value
+    )
+    assert "set MILZOO_DATA to its folder" in str(caught.value)
+    with pytest.raises(FileNotFoundError, match=f"no {file} in the folder .*{nowhere.name}"):
+        load(name, data_folder=nowhere)
+
+
+# ------------------------------------------------------------------------------ musk
+
+
+def write_archive(cache, name, member, content):
+    cache.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(cache / f"{name}.zip", "w") as archive:
+        archive.writestr("Index", b"")
+        archive.writestr(member, content)
+
+
+def test_offline_musk_says_what_where_and_how(nowhere):
+    with pytest.raises(FileNotFoundError) as caught:
+        load("musk1", data_folder=nowhere)
+    message = str(caught.value)
+    for part in (
+        f"data set 'musk1': no musk1.csv.gz in the folder {nowhere}",
+        f"no musk1.zip in the cache {pooch.os_cache('milzoo')}",
+        "https://archive.ics.uci.edu/static/public/74/musk+version+1.zip could not be fetched",
+        "the network is unreachable",
+        "go online",
+        "set MILZOO_DATA",
+    ):
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("member", "content"),
+    [
+        ("clean1.data", MUSK_ROWS),
+        ("musk/clean1.data.Z", PACKED_MUSK_ROWS),
+    ],
+)
+def test_musk_is_read_from_the_archive_in_the_cache(member, content, nowhere, monkeypatch):
+    monkeypatch.setitem(catalogue_module._MUSK_COUNTS, "musk1", (10, 40))
+    write_archive(pooch.os_cache("milzoo"), "musk1", member, content)
+    bags = load("musk1")
+    assert bags.names == tuple(f"MUSK-{b}" for b in range(10))
+    assert bags.labels.tolist() == [0, 1] * 5
+    assert bags.bag_sizes.tolist() == [4] * 10
+    k = np.arange(40)
+    np.testing.assert_array_equal(bags.instances, np.column_stack([k * 37 % 101 - 50, k * 53 % 89]))
+
+
+def test_the_data_folder_comes_before_the_cache(nowhere):
+    write_archive(pooch.os_cache("milzoo"), "musk1", "clean1.data", b"unreadable")
+    frame = Bags.from_list([[[1.0]], [[2.0]]], [1, 0]).to_frame()
+    frame.to_csv(nowhere / "musk1.csv.gz", index=False)
+    assert load("musk1", data_folder=nowhere).num_bags == 2
+
+
+def test_an_archive_with_other_counts_or_files_is_refused(nowhere):
+    cache = pooch.os_cache("milzoo")
+    write_archive(cache, "musk1", "clean1.data", MUSK_ROWS)
+    with pytest.raises(
+        ValueError, match=r"10 molecules and 40 conformations; expected \(92, 476\)"
+    ):
+        load("musk1")
+    write_archive(cache, "musk1", "clean2.data", MUSK_ROWS)
+    with pytest.raises(ValueError, match=r"holds \['Index', 'clean2.data'\]; expected clean1.data"):
+        load("musk1")
+
+
+def test_uncompress_undoes_unix_compress():
+    assert catalogue_module._uncompress(PACKED_MUSK_ROWS) == MUSK_ROWS
+    assert (
+        catalogue_module._uncompress(PACKED_WITH_EMPTIED_DICTIONARY)
+        == b"a" * 300_000 + b"b" * 15_000 + b"musk" * 200
+    )
+    with pytest.raises(ValueError, match="not a file packed by Unix compress"):
+        catalogue_module._uncompress(gzip.compress(b"musk"))
+
+
+def test_importing_the_wing_loads_nothing_heavy():
+    import subprocess
+    import sys
+
+    program = (
+        "import sys, milzoo.datasets; milzoo.datasets.available();"
+        "print([m for m in ('pandas', 'sklearn', 'pooch', 'numpyro', 'scipy') if m in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert output.stdout.strip() == "[]", output.stderr

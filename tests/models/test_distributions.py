@@ -1,0 +1,629 @@
+"""Pólya-Gamma, noisy maximum and instance labels against brute force and high precision.
+
+Statistical tests are seeded; `largest_z` keeps the false alarms of each below 5e-6 over all its
+looks, hence of the whole file (13 such tests) below 1e-4.
+"""
+
+import math
+from decimal import Decimal, localcontext
+from itertools import product
+from statistics import NormalDist
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from milzoo.models.distributions import (
+    InstanceLabels,
+    NoisyMaximum,
+    PolyaGamma,
+    polya_gamma_kl,
+)
+from numpyro import handlers
+from numpyro.infer import Predictive
+from scipy import stats
+
+FALSE_ALARM = 5e-6
+# Both sides of the switch between the two left proposals (tilt 4.6), and far beyond it.
+TILTS = np.array([0.0, 0.3, 1.0, 2.5, 4.59, -4.61, 8.0, 30.0])
+
+
+def largest_z(looks):
+    return NormalDist().inv_cdf(1 - FALSE_ALARM / (2 * looks))
+
+
+@pytest.fixture(autouse=True)
+def precision(request):
+    """64 bit, unless the test asks for 32 by its parameter."""
+    with jax.enable_x64(getattr(request, "param", 64) == 64):
+        yield
+
+
+in_both_precisions = pytest.mark.parametrize("precision", [64, 32], indirect=True)
+in_single_precision = pytest.mark.parametrize("precision", [32], indirect=True)
+
+
+def draws_of(distribution, number, seed):
+    sample = jax.jit(lambda key: distribution.sample(key, (number,)))
+    return np.asarray(sample(jax.random.key(seed)), dtype=np.float64)
+
+
+def density_on_grid(tilt):
+    """Nodes evenly spaced in log ω, and density times dω there: the trapezoid rule is spectral."""
+    grid = np.exp(np.linspace(math.log(1e-6), math.log(80.0), 20_001))
+    step = math.log(grid[1] / grid[0])
+    return grid, np.exp(np.asarray(PolyaGamma(1, tilt).log_prob(grid))) * grid * step
+
+
+# --------------------------------------------------------------------------------------
+# Pólya-Gamma
+# --------------------------------------------------------------------------------------
+def alternating_series(value):
+    """log PG(ω|1,0) by the one series for every ω, with digits enough to survive cancellation."""
+    with localcontext() as context:
+        context.prec = 250
+        exact = Decimal(value)
+        terms = (
+            (-1) ** n * (2 * n + 1) * (-Decimal((2 * n + 1) ** 2) / (8 * exact)).exp()
+            for n in range(300)
+        )
+        pi = Decimal("3.14159265358979323846264338327950288419716939937510582097494459")
+        return float((sum(terms) / (2 * pi * exact**3).sqrt()).ln())
+
+
+@pytest.mark.parametrize(
+    "value", [1e-4, 1e-3, 0.02, 0.1, 0.159, 1 / (2 * math.pi), 0.16, 0.25, 1.0, 7.0, 50.0]
+)
+def test_log_density_equals_the_alternating_series_in_250_digits(value):
+    expected = alternating_series(value)
+    np.testing.assert_allclose(float(PolyaGamma(1, 0.0).log_prob(value)), expected, rtol=1e-13)
+
+
+def test_the_two_series_meet_without_a_kink():
+    joint = 1 / (2 * math.pi)
+    values = jnp.array([joint * (1 - 1e-9), joint * (1 + 1e-9)])
+    below, above = PolyaGamma(1, 1.0).log_prob(values)
+    slopes = jax.vmap(jax.grad(lambda x: PolyaGamma(1, 1.0).log_prob(x)))(values)
+    assert abs(float(above - below) - 2e-9 * joint * float(slopes[0])) < 1e-14
+    np.testing.assert_allclose(float(slopes[0]), float(slopes[1]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("tilt", TILTS)
+def test_density_has_mass_one_and_the_closed_form_moments(tilt):
+    grid, mass = density_on_grid(tilt)
+    distribution = PolyaGamma(1, tilt)
+    mean, variance = float(distribution.mean), float(distribution.variance)
+    np.testing.assert_allclose(mass.sum(), 1, rtol=1e-12)
+    np.testing.assert_allclose(mass @ grid, mean, rtol=1e-12)
+    np.testing.assert_allclose(mass @ (grid - mean) ** 2, variance, rtol=1e-10)
+
+
+def test_laplace_transform_is_the_hyperbolic_secant():
+    grid, mass = density_on_grid(0.0)
+    for x in (0.1, 1.0, 5.0, 20.0):
+        np.testing.assert_allclose(
+            mass @ np.exp(-(x**2) * grid / 2), 1 / math.cosh(x / 2), rtol=1e-11
+        )
+
+
+@pytest.mark.parametrize("tilt", [0.0, 1e-9, 1e-3, 0.0199, 0.0201, 0.199, 0.201, 3.0, 700.0])
+def test_moments_keep_their_digits_next_to_tilt_zero(tilt):
+    with localcontext() as context:
+        context.prec = 60
+        c = Decimal(tilt)
+        if tilt:
+            cosh, sinh = (c.exp() + (-c).exp()) / 2, (c.exp() - (-c).exp()) / 2
+            mean = float(sinh / (cosh + 1) / (2 * c))  # tanh(c/2) = sinh c/(cosh c + 1)
+            variance = float((sinh - c) / (2 * c**3 * (cosh + 1)))
+        else:
+            mean, variance = 0.25, 1 / 24
+    distribution = PolyaGamma(2, tilt)
+    np.testing.assert_allclose(float(distribution.mean), 2 * mean, rtol=1e-14)
+    np.testing.assert_allclose(float(distribution.variance), 2 * variance, rtol=2e-11)
+
+
+def test_mean_and_its_derivatives_are_smooth_at_tilt_zero():
+    def mean(tilt):
+        return PolyaGamma(1, tilt).mean
+
+    assert float(jax.grad(mean)(0.0)) == 0
+    # tanh(c/2)/(2c) = 1/4 − c²/48 + …
+    np.testing.assert_allclose(float(jax.grad(jax.grad(mean))(0.0)), -1 / 24, rtol=1e-12)
+    np.testing.assert_allclose(float(jax.grad(mean)(1e6)), -0.5e-12, rtol=1e-9)
+
+
+def test_draws_have_the_closed_form_mean_and_variance():
+    number, distribution = 100_000, PolyaGamma(1, TILTS)
+    draws = draws_of(distribution, number, seed=1)
+    mean, variance = np.asarray(distribution.mean), np.asarray(distribution.variance)
+    squares = (draws - mean) ** 2
+    z_mean = (draws.mean(0) - mean) / np.sqrt(variance / number)
+    z_variance = (squares.mean(0) - variance) / (squares.std(0) / math.sqrt(number))
+    assert np.abs([z_mean, z_variance]).max() < largest_z(2 * len(TILTS))
+
+
+@in_both_precisions
+def test_draws_follow_the_density(precision):
+    number = 100_000
+    draws = draws_of(PolyaGamma(1, TILTS), number, seed=2)
+    with jax.enable_x64(True):
+        for tilt, column in zip(TILTS, draws.T, strict=True):
+            grid, mass = density_on_grid(tilt)
+            # Midpoint convention: half of a node's own mass lies below the node.
+            transformed = np.interp(column, grid, np.cumsum(mass) - mass / 2)
+            assert stats.kstest(transformed, "uniform").pvalue > FALSE_ALARM / (2 * len(TILTS))
+            counts = np.histogram(transformed, bins=50, range=(0, 1))[0]
+            assert stats.chisquare(counts).pvalue > FALSE_ALARM / (2 * len(TILTS))
+
+
+def test_draws_have_the_laplace_transform():
+    draws = draws_of(PolyaGamma(1, 0.0), 400_000, seed=3)
+    for x in (0.5, 2.0, 6.0):
+        terms = np.exp(-(x**2) * draws / 2)
+        z = (terms.mean() - 1 / math.cosh(x / 2)) / (terms.std() / math.sqrt(len(draws)))
+        assert abs(z) < largest_z(3)
+
+
+def test_draws_of_concentration_three_are_sums_of_three():
+    number = 100_000
+    whole = draws_of(PolyaGamma(3, 2.0), number, seed=4)
+    parts = draws_of(PolyaGamma(1, jnp.full(3, 2.0)), number, seed=5).sum(1)
+    assert stats.ks_2samp(whole, parts).pvalue > FALSE_ALARM
+
+
+def test_every_element_keeps_its_own_concentration():
+    number, concentration = 50_000, np.array([1, 2, 7])
+    distribution = PolyaGamma(concentration, np.array([[0.5], [6.0]]))
+    draws = draws_of(distribution, number, seed=6)
+    assert draws.shape == (number, 2, 3)
+    scale = np.sqrt(np.asarray(distribution.variance) / number)
+    z = (draws.mean(0) - np.asarray(distribution.mean)) / scale
+    assert np.abs(z).max() < largest_z(6)
+
+
+def test_draws_of_different_elements_are_uncorrelated():
+    draws = draws_of(PolyaGamma(1, np.array([0.0, 0.0, 5.0, 5.0])), 100_000, seed=7)
+    correlation = np.corrcoef(draws.T)[np.triu_indices(4, 1)]
+    assert np.abs(correlation).max() * math.sqrt(len(draws)) < largest_z(6)
+
+
+def test_kl_is_the_mean_difference_of_log_densities():
+    for tilt in (0.4, 3.0, 12.0):
+        draws = draws_of(PolyaGamma(1, tilt), 100_000, seed=8)
+        difference = PolyaGamma(1, tilt).log_prob(draws) - PolyaGamma(1, 0.0).log_prob(draws)
+        difference = np.asarray(difference)
+        error = difference.std() / math.sqrt(len(draws))
+        assert abs(difference.mean() - float(polya_gamma_kl(tilt))) < largest_z(3) * error
+    for tilt in TILTS:
+        grid, mass = density_on_grid(tilt)
+        log_ratio = PolyaGamma(1, tilt).log_prob(grid) - PolyaGamma(1, 0.0).log_prob(grid)
+        expected = mass @ np.asarray(log_ratio)
+        np.testing.assert_allclose(float(polya_gamma_kl(tilt)), expected, rtol=1e-11, atol=1e-14)
+    assert float(polya_gamma_kl(0.0)) == 0
+
+
+def test_gradients_of_the_log_density_agree_with_differences():
+    def log_density(value, tilt):
+        return PolyaGamma(1, tilt).log_prob(value)
+
+    for value in (1e-4, 0.02, 0.159, 0.16, 2.0, 50.0):
+        for tilt in (0.0, 1e-3, 4.0, 30.0):
+            slopes = jax.grad(log_density, argnums=(0, 1))(value, tilt)
+            step = 1e-5 * value
+            by_value = log_density(value + step, tilt) - log_density(value - step, tilt)
+            by_tilt = log_density(value, tilt + 1e-5) - log_density(value, tilt - 1e-5)
+            np.testing.assert_allclose(float(slopes[0]), float(by_value) / (2 * step), rtol=1e-5)
+            np.testing.assert_allclose(
+                float(slopes[1]), float(by_tilt) / 2e-5, rtol=1e-5, atol=1e-6
+            )
+
+
+@in_both_precisions
+def test_no_value_or_tilt_in_use_gives_infinities(precision):
+    values = jnp.geomspace(1e-4, 50.0, 400)[:, None]
+    tilts = jnp.array([-800.0, 0.0, 1e-20, 1e-4, 1.0, 90.0, 1e4])
+    gradient = jax.jit(jax.grad(lambda x, c: PolyaGamma(1, c).log_prob(x).sum(), argnums=(0, 1)))
+    for array in (PolyaGamma(1, tilts).log_prob(values), *gradient(values, tilts)):
+        assert bool(jnp.isfinite(array).all())
+    assert float(PolyaGamma(1, 0.0, validate_args=False).log_prob(-1.0)) == -math.inf
+
+
+@in_both_precisions
+def test_extreme_tilts_end_the_loop_with_the_right_draws(precision):
+    tilt = jnp.array([1e-30, 1e3, 1e6, -1e15, jnp.inf, jnp.nan])
+    draws = PolyaGamma(2, tilt, validate_args=False).sample(jax.random.key(9))
+    assert bool(jnp.isnan(draws[-1])) and float(draws[-2]) == 0
+    # At large tilt ω concentrates on its mean: relative sd c^(-1/2).
+    ratio = np.asarray(draws[1:4] / PolyaGamma(2, tilt[1:4]).mean)
+    np.testing.assert_allclose(ratio, 1, atol=0.25)
+    np.testing.assert_allclose(ratio[1:], 1, atol=0.01)
+
+
+@in_single_precision
+def test_polya_gamma_in_single_precision_stays_single_and_close(precision):
+    tilts = jnp.asarray(TILTS)
+    single = PolyaGamma(1, tilts)
+    draws = single.sample(jax.random.key(10), (1_000,))
+    assert draws.dtype == single.mean.dtype == single.variance.dtype == jnp.float32
+    log_density, mean, variance = single.log_prob(draws), single.mean, single.variance
+    assert log_density.dtype == polya_gamma_kl(tilts).dtype == jnp.float32
+    with jax.enable_x64(True):
+        double = PolyaGamma(1, TILTS)
+        expected = double.log_prob(np.asarray(draws, np.float64))
+        np.testing.assert_allclose(log_density, expected, rtol=2e-5, atol=2e-4)
+        np.testing.assert_allclose(mean, double.mean, rtol=1e-6)
+        np.testing.assert_allclose(variance, double.variance, rtol=2e-5)
+
+
+def test_single_precision_input_is_not_promoted_in_a_double_precision_context():
+    tilt = jnp.ones(4, jnp.float32)
+    assert PolyaGamma(1, tilt).sample(jax.random.key(0)).dtype == jnp.float32
+    assert PolyaGamma(1, tilt).mean.dtype == jnp.float32
+
+
+@in_both_precisions
+def test_draws_are_the_same_alone_compiled_and_vectorised(precision):
+    keys = jax.random.split(jax.random.key(11), 3)
+    tilts = jnp.linspace(0.0, 9.0, 30).reshape(3, 10)
+
+    def draw(key, tilt):
+        return PolyaGamma(1, tilt).sample(key)
+
+    alone = jnp.stack([draw(key, tilt) for key, tilt in zip(keys, tilts, strict=True)])
+    np.testing.assert_allclose(jax.jit(jax.vmap(draw))(keys, tilts), alone, rtol=1e-5)
+
+
+def test_polya_gamma_crosses_jit_as_a_pytree():
+    distribution = PolyaGamma(1, jnp.array([0.5, 3.0]))
+    value = jnp.array([0.2, 0.1])
+    np.testing.assert_allclose(
+        jax.jit(lambda d, x: d.log_prob(x))(distribution, value), distribution.log_prob(value)
+    )
+    with pytest.raises(NotImplementedError, match="concentration 1 only"):
+        jax.jit(lambda d, x: d.log_prob(x))(PolyaGamma(2, jnp.ones(2)), value)
+
+
+def test_log_density_of_a_larger_concentration_is_refused_with_a_way_out():
+    with pytest.raises(NotImplementedError, match=r"found concentration = 3\. .*sum of that many"):
+        PolyaGamma(3, 1.0).log_prob(0.5)
+
+
+def test_a_fractional_concentration_is_refused():
+    with pytest.raises(ValueError, match="invalid concentration"):
+        PolyaGamma(1.5, 1.0, validate_args=True)
+
+
+def test_drawing_under_a_gradient_treats_the_draw_as_constant():
+    assert float(jax.grad(lambda c: PolyaGamma(1, c).sample(jax.random.key(0)))(1.0)) == 0
+
+
+# --------------------------------------------------------------------------------------
+# Noisy maximum
+# --------------------------------------------------------------------------------------
+LOG_NONE_POSITIVE = (0.0, -1e-20, -1e-8, -0.7, -40.0, -1e5)
+SHARPNESS = (1.0, 100.0, 1e12)
+
+
+def exact_noisy_maximum(log_none_positive, sharpness, label):
+    """Log probability and its derivative by log p₀, in 100 digits."""
+    with localcontext() as context:
+        context.prec = 100
+        H, log_p0 = Decimal(sharpness), Decimal(log_none_positive)
+        p0 = log_p0.exp()
+        weight = H - (H - 1) * p0 if label else 1 + (H - 1) * p0
+        slope = (-1 if label else 1) * (H - 1) * p0 / weight
+        return float((weight / (H + 1)).ln()), float(slope)
+
+
+@in_both_precisions
+@pytest.mark.parametrize("sharpness", SHARPNESS)
+@pytest.mark.parametrize("label", [0, 1])
+def test_noisy_maximum_and_its_gradient_are_exact_at_every_extreme(precision, sharpness, label):
+    tolerance = 1e-13 if jax.config.jax_enable_x64 else 1e-5
+
+    def log_probability(log_none_positive):
+        return NoisyMaximum(log_none_positive, sharpness).log_prob(label)
+
+    for log_none_positive in LOG_NONE_POSITIVE:
+        # What the precision at hand makes of the argument is not the formula's fault.
+        rounded = float(jnp.asarray(log_none_positive))
+        value, slope = exact_noisy_maximum(rounded, sharpness, label)
+        np.testing.assert_allclose(float(log_probability(rounded)), value, rtol=tolerance)
+        found = float(jax.grad(log_probability)(rounded))
+        np.testing.assert_allclose(found, slope, rtol=tolerance, atol=1e-16)
+
+
+def test_noisy_maximum_is_the_sum_over_all_instance_labels():
+    logits, sharpness = np.array([-1.0, 0.4, 2.0, -3.0]), 30.0
+    by_label = np.zeros(2)
+    for labels in product((0, 1), repeat=4):
+        probability = np.prod(1 / (1 + np.exp(-(2 * np.array(labels) - 1) * logits)))
+        by_label[max(labels)] += probability * sharpness / (sharpness + 1)
+        by_label[1 - max(labels)] += probability / (sharpness + 1)
+    noisy = NoisyMaximum(-np.logaddexp(0, logits).sum(), sharpness)
+    np.testing.assert_allclose(np.exp(noisy.log_prob(noisy.enumerate_support())), by_label)
+    np.testing.assert_allclose(float(noisy.mean), by_label[1])
+    np.testing.assert_allclose(float(noisy.variance), by_label[0] * by_label[1])
+
+
+@in_both_precisions
+def test_noisy_maximum_draws_have_its_frequencies(precision):
+    number = 200_000
+    noisy = NoisyMaximum(np.array([-0.01, -0.3, -2.0, -100.0]), 9.0)
+    draws = noisy.sample(jax.random.key(12), (number,))
+    assert draws.shape == (number, 4) and jnp.issubdtype(draws.dtype, jnp.integer)
+    mean = np.asarray(noisy.mean, np.float64)
+    z = (np.asarray(draws).mean(0) - mean) / np.sqrt(mean * (1 - mean) / number)
+    assert np.abs(z).max() < largest_z(2 * 4)
+
+
+def test_noisy_maximum_of_sharpness_one_is_a_fair_coin():
+    noisy = NoisyMaximum(np.array([0.0, -1.0, -1e5]), 1.0)
+    np.testing.assert_array_equal(noisy.mean, 0.5)
+
+
+def test_noisy_maximum_refuses_what_is_no_probability():
+    with pytest.raises(ValueError, match="invalid log_none_positive"):
+        NoisyMaximum(0.1, 100.0, validate_args=True)
+    with pytest.raises(ValueError, match="invalid sharpness"):
+        NoisyMaximum(-0.1, 0.5, validate_args=True)
+
+
+# --------------------------------------------------------------------------------------
+# Instance labels
+# --------------------------------------------------------------------------------------
+BAG_INDEX = np.repeat([0, 1, 2, 3, 4], [1, 2, 3, 4, 1])
+MEMBERS = [np.flatnonzero(is_member) for is_member in np.equal.outer(range(5), BAG_INDEX)]
+BAG_LABEL = np.array([1, 0, 1, 0, 0])
+LOGITS = np.array([-1.2, 0.3, -2.0, -1.0, 0.1, 1.4, -3.0, -0.2, -1.1, 0.8, 2.0])
+
+
+def small_labels(sharpness=20.0):
+    return InstanceLabels(LOGITS, BAG_INDEX, BAG_LABEL, sharpness, 5)
+
+
+def brute_force(bag, sharpness):
+    """All labellings of one bag and their weights e^{yμ} H^[T = max y]."""
+    logits = LOGITS[MEMBERS[bag]]
+    labellings = np.array(list(product((0, 1), repeat=len(logits))))
+    matches = labellings.max(1) == BAG_LABEL[bag]
+    return labellings, np.exp(labellings @ logits) * np.where(matches, sharpness, 1.0)
+
+
+@in_both_precisions
+@pytest.mark.parametrize("sharpness", [1.0, 20.0, 1e12])
+def test_instance_labels_equal_brute_force_in_each_bag(precision, sharpness):
+    labels = small_labels(sharpness)
+    rtol = 1e-12 if jax.config.jax_enable_x64 else 1e-5
+    for bag in range(5):
+        labellings, weights = brute_force(bag, sharpness)
+        np.testing.assert_allclose(
+            float(labels.log_normaliser()[bag]), math.log(weights.sum()), rtol=rtol
+        )
+        probability = weights / weights.sum()
+        np.testing.assert_allclose(labels.mean[MEMBERS[bag]], probability @ labellings, rtol)
+        np.testing.assert_allclose(
+            float(labels.positive_probability()[bag]),
+            probability @ labellings.max(1),
+            rtol,
+        )
+
+
+def test_log_probability_of_all_labellings_is_brute_force_and_sums_to_one():
+    sharpness = 20.0
+    everything = np.array(list(product((0, 1), repeat=len(LOGITS))))
+    log_probability = np.asarray(small_labels(sharpness).log_prob(everything))
+    expected = np.zeros(len(everything))
+    for bag in range(5):
+        weights = brute_force(bag, sharpness)[1]
+        members = everything[:, MEMBERS[bag]]
+        which = members @ (2 ** np.arange(members.shape[1])[::-1])  # binary, as product counts
+        expected += np.log(weights / weights.sum())[which]
+    np.testing.assert_allclose(log_probability, expected, rtol=1e-12)
+    np.testing.assert_allclose(np.exp(log_probability).sum(), 1, rtol=1e-12)
+
+
+@in_both_precisions
+def test_instance_label_draws_have_the_frequency_of_every_labelling(precision):
+    number, sharpness = 200_000, 6.0
+    draws = np.asarray(small_labels(sharpness).sample(jax.random.key(13), (number,)))
+    assert draws.shape == (number, len(LOGITS)) and draws.dtype.kind == "i"
+    for bag in range(5):
+        weights = brute_force(bag, sharpness)[1]
+        members = draws[:, MEMBERS[bag]]
+        which = members @ (2 ** np.arange(members.shape[1])[::-1])
+        counts = np.bincount(which, minlength=len(weights))
+        expected = number * weights / weights.sum()
+        assert expected.min() > 20
+        assert stats.chisquare(counts, expected).pvalue > FALSE_ALARM / (2 * 5)
+
+
+def test_draws_of_different_bags_are_independent():
+    draws = np.asarray(small_labels(6.0).sample(jax.random.key(14), (100_000,)))
+    correlation = np.corrcoef(draws.T)[BAG_INDEX[:, None] < BAG_INDEX]
+    assert np.abs(correlation).max() * math.sqrt(len(draws)) < largest_z(correlation.size)
+
+
+def test_bag_and_instance_law_multiply_to_the_joint_law():
+    """P(T) p(y|T) = P(T|y) Π σ(±μ), whatever T and y."""
+    sharpness, generator = 20.0, np.random.default_rng(15)
+    for _ in range(5):
+        labels = generator.integers(0, 2, len(LOGITS))
+        bag_label = generator.integers(0, 2, 5)
+        law = InstanceLabels(LOGITS, BAG_INDEX, bag_label, sharpness, 5)
+        left = NoisyMaximum(law.log_none_positive, sharpness).log_prob(bag_label).sum()
+        left = left + law.log_prob(labels)
+        maxima = np.array([labels[MEMBERS[bag]].max() for bag in range(5)])
+        right = -np.logaddexp(0, -(2 * labels - 1) * LOGITS).sum()
+        right += np.sum((maxima == bag_label) * math.log(sharpness)) - 5 * math.log1p(sharpness)
+        np.testing.assert_allclose(float(left), right, rtol=1e-12)
+
+
+def test_a_bag_of_one_is_plain_logistic_regression():
+    logits = np.array([-3.0, 0.5, -900.0, 900.0])
+    label = np.array([1, 0, 1, 0])
+    law = InstanceLabels(logits, np.arange(4), label, 100.0, 4)
+    expected = jax.nn.sigmoid(logits + (2 * label - 1) * math.log(100.0))
+    np.testing.assert_allclose(law.mean, expected, rtol=1e-13)
+
+
+@in_both_precisions
+def test_gradient_of_the_normaliser_is_the_mean_even_at_extremes(precision):
+    logits = jnp.array([-1000.0, 1000.0, -80.0, -30.0, -1e-3, 1000.0, -1000.0, -30.0, -20.0, 3.0])
+    bag_index = np.array([0, 0, 1, 1, 2, 3, 4, 5, 5, 6])
+    label = np.array([0, 1, 0, 0, 1, 1, 1])
+    none, every = jnp.zeros(10, int), jnp.ones(10, int)
+
+    def law(logits, sharpness):
+        return InstanceLabels(logits, bag_index, label, sharpness, 7)
+
+    @jax.jit
+    def at(sharpness):
+        return (
+            jax.grad(lambda logits: law(logits, sharpness).log_normaliser().sum())(logits),
+            law(logits, sharpness).mean,
+            jax.value_and_grad(lambda logits: law(logits, sharpness).log_prob(none))(logits),
+            jax.value_and_grad(lambda logits: law(logits, sharpness).log_prob(every))(logits),
+            law(logits, sharpness).sample(jax.random.key(16), (500,)),
+        )
+
+    # The gradient is a difference of probabilities near 1: right to rounding in absolute terms.
+    atol = 1e-15 if jax.config.jax_enable_x64 else 1e-6
+    for sharpness in (1.0, 100.0, 1e12):
+        gradient, mean, at_none, at_every, draws = at(sharpness)
+        np.testing.assert_allclose(gradient, mean, rtol=10 * atol, atol=atol)
+        for array in (*at_none, *at_every):
+            assert bool(jnp.isfinite(array).all())
+        assert bool((draws[:, 1] == 1).all()) and bool((draws[:, 0] == 0).all())
+
+
+@in_both_precisions
+def test_bags_of_thousands_do_not_underflow(precision):
+    """Bag 0 holds 2,000 likely positives and is called negative; bag 1, 2,000 unlikely ones."""
+    size, sharpness = 2_000, 1e6
+    logits = np.repeat([4.0, -12.0], size)
+    label = np.array([0, 1])
+    law = InstanceLabels(logits, np.repeat([0, 1], size), label, sharpness, 2)
+    with localcontext() as context:
+        context.prec = 60
+        H = Decimal(sharpness)
+        expected_mean, expected_log = [], []
+        for logit, positive in ((Decimal(4), False), (Decimal(-12), True)):
+            probability = 1 / (1 + (-logit).exp())
+            p0 = (1 - probability) ** size
+            weight = H - (H - 1) * p0 if positive else 1 + (H - 1) * p0
+            expected_mean.append(float((H if positive else 1) * probability / weight))
+            expected_log.append(float(weight.ln() - p0.ln()))
+    rtol = 1e-11 if jax.config.jax_enable_x64 else 2e-5
+    np.testing.assert_allclose(law.log_normaliser(), expected_log, rtol=rtol)
+    np.testing.assert_allclose(law.mean[np.array([0, -1])], expected_mean, rtol=rtol)
+
+    number = 500
+    draws = np.asarray(law.sample(jax.random.key(17), (number,)))
+    frequency = draws.reshape(number, 2, size).mean((0, 2))
+    # The labels of bag 1 are nearly exclusive, those of bag 0 nearly independent.
+    error = np.sqrt(np.array(expected_mean) * (1 - np.array(expected_mean)) / (number * size))
+    error[1] = draws[:, size:].sum(1).std() / math.sqrt(number) / size + 1e-9
+    assert np.all(np.abs(frequency - expected_mean) < largest_z(2 * 2) * error)
+
+
+def test_instance_labels_vectorised_and_batched_equal_one_at_a_time():
+    logits = jnp.stack([LOGITS, LOGITS - 1, LOGITS * 2])
+    keys = jax.random.split(jax.random.key(18), 3)
+
+    def alone(key, logits):
+        law = InstanceLabels(logits, BAG_INDEX, BAG_LABEL, 20.0, 5)
+        draw = law.sample(key)
+        return draw, law.log_prob(draw), law.mean, law.log_normaliser()
+
+    one_at_a_time = map(jax.jit(alone), keys, logits)
+    together = jax.jit(jax.vmap(alone))(keys, logits)
+    for found, expected in zip(together, zip(*one_at_a_time, strict=True), strict=True):
+        np.testing.assert_allclose(found, np.stack(expected), rtol=1e-12)
+
+    @jax.jit
+    def batched(logits, bag_label, sharpness):
+        law = InstanceLabels(logits, BAG_INDEX, bag_label, sharpness, 5)
+        assert law.batch_shape == (3,) and law.event_shape == (11,)
+        assert law.sample(keys[0], (4, 2)).shape == (4, 2, 3, 11)
+        return law.log_prob(together[0]), law.mean, law.log_normaliser()
+
+    for bag_label, sharpness in ((BAG_LABEL, 20.0), (np.stack([BAG_LABEL] * 3), np.full(3, 20.0))):
+        for found, expected in zip(
+            batched(logits, bag_label, sharpness), together[1:], strict=True
+        ):
+            np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_instance_labels_cross_jit_as_a_pytree():
+    law = small_labels()
+    value = np.zeros(11, int)
+    compiled = jax.jit(lambda law, value: law.log_prob(value))
+    np.testing.assert_allclose(float(compiled(law, value)), float(law.log_prob(value)))
+
+
+def test_a_bag_without_instances_has_no_positive():
+    law = InstanceLabels(np.array([0.3]), np.array([1]), np.array([1, 1]), 10.0, 2)
+    assert float(law.positive_probability()[0]) == 0
+    assert law.sample(jax.random.key(0), (5,)).shape == (5, 1)
+    both = np.exp(np.asarray(law.log_prob(np.array([[0], [1]]))))
+    np.testing.assert_allclose(both.sum(), 1, rtol=1e-13)
+
+
+def test_instance_labels_say_which_shapes_contradict_each_other():
+    with pytest.raises(ValueError, match=r"shape \(10,\) and bag_index of shape \(11,\)"):
+        InstanceLabels(LOGITS[1:], BAG_INDEX, BAG_LABEL, 20.0, 5)
+    with pytest.raises(ValueError, match=r"bag_label of shape \(5,\) .* num_bags = 4 bags"):
+        InstanceLabels(LOGITS, BAG_INDEX, BAG_LABEL, 20.0, 4)
+
+
+def test_instance_labels_say_what_is_wrong_with_the_bag_index():
+    with pytest.raises(ValueError, match=r"from 0 to 4 and is not sorted.*sort the instances"):
+        InstanceLabels(LOGITS, BAG_INDEX[::-1].copy(), BAG_LABEL, 20.0, 5)
+    with pytest.raises(ValueError, match=r"from 1 to 5, but must be non-decreasing in 0 … 4"):
+        InstanceLabels(LOGITS, BAG_INDEX + 1, BAG_LABEL, 20.0, 5)
+
+
+# --------------------------------------------------------------------------------------
+# Inside NumPyro programs
+# --------------------------------------------------------------------------------------
+def augmented_program(bag_label):
+    with numpyro.plate("instance", 11):
+        evidence = numpyro.sample("evidence", numpyro.distributions.Normal(-1.0, 1.0))
+        numpyro.sample("augmentation", PolyaGamma(1, evidence))
+    with numpyro.plate("bag", 5):
+        none_positive = jax.ops.segment_sum(-jax.nn.softplus(evidence), BAG_INDEX, 5)
+        numpyro.sample("bag_label", NoisyMaximum(none_positive, 20.0), obs=bag_label)
+    numpyro.sample("instance_label", InstanceLabels(evidence, BAG_INDEX, BAG_LABEL, 20.0, 5))
+
+
+@in_both_precisions
+def test_the_distributions_work_under_predictive_and_handlers(precision):
+    predictive = Predictive(augmented_program, num_samples=7, parallel=True)
+    with numpyro.validation_enabled():
+        draws = predictive(jax.random.key(19), None)
+        assert draws["augmentation"].shape == draws["instance_label"].shape == (7, 11)
+        assert draws["bag_label"].shape == (7, 5)
+        first = {name: value[0] for name, value in draws.items()}
+        log_joint = jax.jit(
+            lambda sites: numpyro.infer.util.log_density(augmented_program, (None,), {}, sites)[0]
+        )(first)
+    sites = handlers.trace(handlers.substitute(augmented_program, first)).get_trace(None)
+    expected = sum(
+        float(jnp.sum(site["fn"].log_prob(site["value"])))
+        for site in sites.values()
+        if site["type"] == "sample"
+    )
+    np.testing.assert_allclose(float(log_joint), expected, rtol=1e-5)
+
+
+def test_expanded_and_masked_copies_keep_the_law():
+    expanded = PolyaGamma(1, jnp.array([0.5, 3.0])).expand((4, 2))
+    draws = expanded.sample(jax.random.key(20), (3,))
+    assert draws.shape == (3, 4, 2)
+    np.testing.assert_allclose(
+        expanded.log_prob(draws), PolyaGamma(1, np.array([0.5, 3.0])).log_prob(draws)
+    )
+    masked = NoisyMaximum(np.array([-1.0, -2.0]), 5.0).mask(np.array([True, False]))
+    assert float(masked.log_prob(np.array([1, 1]))[1]) == 0

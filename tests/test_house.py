@@ -1,0 +1,368 @@
+"""The house rules: who may import whom, what a module may not do, and that the wheel works."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jaxtyping import TypeCheckError
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+# Each wing may import itself and those before it.
+WINGS = ("datasets", "models", "inference", "diagnostics", "cli")
+PLOTTING = ("matplotlib", "arviz_plots", "arviz")
+NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "misc", "common", "base"}
+
+SOURCES = sorted(
+    path.relative_to(REPOSITORY) for wing in WINGS for path in (REPOSITORY / wing).rglob("*.py")
+)
+MODULES = sorted(
+    ".".join(("milzoo", *path.with_suffix("").parts)).removesuffix(".__init__") for path in SOURCES
+)
+
+
+def run_python(program: str, **environment: str) -> str:
+    """Run a program in a fresh interpreter, with the JAX settings of a user: none."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    outcome = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=kept | environment,
+        cwd=Path(__file__).parent,  # the wings do not stand here
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
+
+
+# ---------------------------------------------------------------- who may import whom
+
+
+def imported_names(source: str) -> Iterator[tuple[int, str]]:
+    """Every import of a source as (level, dotted name), level 0 for absolute ones."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node.level, ".".join(filter(None, (node.module, alias.name)))
+
+
+def import_violations(path: Path, source: str) -> list[str]:
+    """What the imports of the module at ``path`` (relative to the repository) do wrong."""
+    wing, folder = path.parts[0], path.parent.parts
+    allowed = WINGS[: WINGS.index(wing) + 1]
+    violations = []
+    for level, name in imported_names(source):
+        first = name.split(".")[0]
+        if level == 0:
+            if first in ("milzoo", *WINGS):
+                violations.append(f"{path}: import {name} relatively, not by an absolute name")
+            if first in PLOTTING and wing in ("datasets", "models", "inference"):
+                violations.append(f"{path}: {wing} must not plot, and {name} does")
+        elif level > len(folder) + 1:
+            violations.append(f"{path}: {'.' * level}{name} leaves the package")
+        else:
+            target = (*folder[: len(folder) - level + 1], *name.split("."))[0]
+            if target not in allowed:
+                violations.append(f"{path}: {wing} must not know {target} ({name})")
+    return violations
+
+
+def test_every_import_points_from_a_later_wing_to_an_earlier_one():
+    assert SOURCES
+    violations = [
+        violation
+        for path in SOURCES
+        for violation in import_violations(path, (REPOSITORY / path).read_text("utf-8"))
+    ]
+    assert not violations, "\n".join(violations)
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "message"),
+    [
+        ("datasets/bags.py", "from ..models.vgpmil import VGPMIL", "must not know models"),
+        ("models/vgpmil.py", "from .. import inference", "must not know inference"),
+        ("models/twins/vgpmil.py", "from ...inference import nuts", "must not know inference"),
+        ("inference/__init__.py", "from ..diagnostics import compare", "must not know diagnostics"),
+        ("inference/svi.py", "def f():\n    from ..cli import main", "must not know cli"),
+        ("inference/svi.py", "import milzoo.datasets", "relatively"),
+        ("inference/svi.py", "from models.kernels import RBF", "relatively"),
+        ("models/vgpmil.py", "from ...datasets import Bags", "leaves the package"),
+        ("models/vgpmil.py", "import matplotlib.pyplot as plt", "must not plot"),
+        ("inference/posterior.py", "from arviz import plot_trace", "must not plot"),
+    ],
+)
+def test_a_forbidden_import_is_seen(path, source, message):
+    (violation,) = import_violations(Path(path), source)
+    assert message in violation
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("models/vgpmil.py", "from ..datasets.bags import Bags"),
+        ("models/twins/vgpmil.py", "from ..kernels import RBF"),
+        ("models/twins/vgpmil.py", "from . import vgpmil"),
+        ("inference/gibbs/__init__.py", "from ...models import VGPMIL"),
+        ("diagnostics/report.py", "import matplotlib, arviz\nfrom .. import datasets, inference"),
+        ("inference/posterior.py", "import arviz_base, arviz_stats"),
+    ],
+)
+def test_an_allowed_import_is_left_alone(path, source):
+    assert import_violations(Path(path), source) == []
+
+
+# ---------------------------------------------------------------- what a module may not do
+
+
+def dotted_name(node: ast.expr, aliases: dict[str, str]) -> str:
+    """``jnp.linalg.inv`` as ``jax.numpy.linalg.inv``; empty if it is not a plain name."""
+    match node:
+        case ast.Name(id=name):
+            return aliases.get(name, name)
+        case ast.Attribute(value=value, attr=attribute):
+            owner = dotted_name(value, aliases)
+            return f"{owner}.{attribute}" if owner else ""
+        case _:
+            return ""
+
+
+def forbidden_names(source: str) -> list[str]:
+    """Global JAX flags and matrix inverses that a source uses, by full name."""
+    tree = ast.parse(source)
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            aliases |= {a.asname: a.name for a in node.names if a.asname}
+        elif isinstance(node, ast.ImportFrom):
+            aliases |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    names = {
+        dotted_name(node, aliases)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name | ast.Attribute)
+    }
+    forbidden = re.compile(r"(jax\.config\.|.*\blinalg\.p?inv$)|numpyro\.(enable_x64|set_\w+)$")
+    return sorted(name for name in names if forbidden.match(name))
+
+
+def test_no_wing_changes_global_flags_or_inverts_a_matrix():
+    found = {
+        str(path): names
+        for path in SOURCES
+        if (names := forbidden_names((REPOSITORY / path).read_text("utf-8")))
+    }
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import jax\njax.config.update('jax_enable_x64', True)",
+        "from jax import config\nconfig.update('jax_enable_x64', True)",
+        "import jax\njax.config.jax_enable_x64 = True",
+        "import numpyro\nnumpyro.enable_x64()",
+        "import numpyro\nnumpyro.set_host_device_count(2)",
+        "import jax.numpy as jnp\njnp.linalg.inv(K)",
+        "from jax.scipy import linalg as la\nla.inv(K)",
+        "from numpy.linalg import pinv as invert\ninvert(K)",
+    ],
+)
+def test_a_forbidden_name_is_seen(source):
+    assert len(forbidden_names(source)) == 1
+
+
+def test_the_inverse_of_a_bijection_is_no_matrix_inverse():
+    assert forbidden_names("from numpyro.distributions import biject_to\nbiject_to(c).inv(x)") == []
+
+
+def test_every_module_has_a_name_that_says_what_is_in_it():
+    parts = {part for path in SOURCES for part in path.with_suffix("").parts}
+    assert not parts & NAMES_THAT_SAY_NOTHING
+
+
+# ---------------------------------------------------------------- what importing does
+
+
+def test_the_help_of_the_command_line_is_quick_to_come():
+    from milzoo import cli
+
+    if not hasattr(cli, "main"):
+        pytest.skip("the command line is not written yet")
+    loaded = run_python("""
+        import sys
+        from milzoo.cli import main
+
+        sys.argv = ["milzoo", "--help"]
+        try:
+            main()
+        except SystemExit as end:
+            assert not end.code, end.code
+        heavy = {"jax", "numpyro", "arviz", "pymc", "sklearn", "matplotlib"}
+        print("loaded:", *sorted(heavy & set(sys.modules)))
+    """)
+    assert "Usage" in loaded
+    assert loaded.splitlines()[-1].strip() == "loaded:"
+
+
+def test_importing_the_wings_changes_no_global_flag_of_jax():
+    run_python(f"""
+        import importlib
+        import jax
+        import numpyro
+
+        before = dict(jax.config.values)
+        assert before["jax_enable_x64"] is False
+        for name in {MODULES!r}:
+            importlib.import_module(name)
+            changed = {{k for k, v in jax.config.values.items() if v != before.get(k, v)}}
+            assert not changed, f"importing {{name}} changed {{changed}}"
+    """)
+
+
+# ---------------------------------------------------------------- shapes and doctests
+
+
+def test_array_shapes_in_annotations_are_enforced():
+    from milzoo.models import RBF
+
+    with pytest.raises(TypeCheckError, match="right"):
+        RBF(variance=1, length_scale=1).covariance(np.zeros((2, 3)), np.zeros((2, 4)))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_shape_checks_reach_every_module(name):
+    module = importlib.import_module(name)
+    if type(module.__loader__).__name__ == "_JaxtypingLoader":
+        return
+    # The hook cannot see the front door of a wing that is installed editable: let it stay empty.
+    assert name.count(".") == 1
+    assert module.__file__.endswith("__init__.py")
+    defined = [
+        value.__name__
+        for value in vars(module).values()
+        if inspect.isfunction(value) and value.__module__ == name
+    ]
+    assert set(defined) <= {"__getattr__", "__dir__", "main"}
+
+
+def found_doctests(name: str) -> list[doctest.DocTest]:
+    """The doctests of a module; doctest alone overlooks functions with checked shapes."""
+    module = importlib.import_module(name)
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    tests = doctest.DocTestFinder(recurse=False).find(module)
+    for key, value in vars(module).items():
+        if getattr(value, "__module__", None) == name and hasattr(value, "__name__"):
+            tests += finder.find(value, f"{name}.{key}", module=False, globs=dict(vars(module)))
+    return [test for test in tests if test.examples]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_in_docstrings_are_true(name):
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    report: list[str] = []
+    tests = found_doctests(name)
+    for test in tests:
+        runner.run(test, out=report.append)
+    assert not runner.failures, "".join(report)
+
+    source = Path(importlib.import_module(name).__file__).read_text("utf-8")
+    assert sum(len(test.examples) for test in tests) == count_of_examples(source)
+
+
+def count_of_examples(source: str) -> int:
+    """How many doctest examples the docstrings of a source have."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
+    docstrings = [
+        ast.get_docstring(node) for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)
+    ]
+    return sum(len(doctest.DocTestParser().get_examples(text)) for text in docstrings if text)
+
+
+def test_some_docstring_has_an_example():
+    assert any(found_doctests(name) for name in MODULES)
+
+
+# ---------------------------------------------------------------- what is shipped
+
+
+def pinned_versions() -> dict[str, str]:
+    lines = (REPOSITORY / "constraints.txt").read_text("utf-8").splitlines()
+    strange = [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][\w.]*", line)]
+    assert not strange, f"constraints.txt has more than names and versions: {strange}"
+    return {canonicalize_name(name): version for name, version in (x.split("==") for x in lines)}
+
+
+def test_every_requirement_is_pinned_to_a_version_it_allows():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    installed = project["dependencies"] + extras["pymc"] + extras["notebooks"] + extras["dev"]
+    pinned = pinned_versions()
+    for requirement in map(Requirement, installed):
+        version = pinned.get(canonicalize_name(requirement.name))
+        assert version is not None, f"constraints.txt does not pin {requirement.name}"
+        assert version in requirement.specifier, f"{requirement} is pinned to {version}"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """A wheel by way of a source distribution, from a copy: building writes into its tree."""
+    folder = tmp_path_factory.mktemp("wheel")
+    tree = folder / "tree"
+    without_caches = shutil.ignore_patterns("__pycache__")
+    for wing in WINGS:
+        shutil.copytree(REPOSITORY / wing, tree / wing, ignore=without_caches)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, tree)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, tree]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_has_every_file_of_the_wings(wheel):
+    tree = {
+        f"milzoo/{path.relative_to(REPOSITORY).as_posix()}"
+        for wing in WINGS
+        for path in (REPOSITORY / wing).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert shipped == tree
+
+
+def test_the_installed_wheel_works_without_the_repository(wheel, tmp_path):
+    offline = ["--quiet", "--no-index", "--no-deps"]
+    command = [sys.executable, "-m", "pip", "install", *offline, "--target", tmp_path, wheel]
+    subprocess.run(command, check=True, capture_output=True)
+    run_python(
+        f"""
+        import importlib, pathlib
+
+        for name in {MODULES!r}:
+            module = importlib.import_module(name)
+            assert pathlib.Path(module.__file__).is_relative_to({str(tmp_path)!r}), module.__file__
+        from milzoo.models import RBF
+
+        RBF(variance=1.0, length_scale=1.0)
+        """,
+        PYTHONPATH=str(tmp_path),
+    )
