@@ -545,11 +545,11 @@ class Bags:
                 f"{self.num_features}; expected the same"
             )
         rows = np.asarray(reference.instances)
-        # Of a constant column the computed sd is rounding error, not 0, so it is not asked.
-        scale = np.where(np.ptp(rows, axis=0) == 0, 1.0, rows.std(axis=0))
-        return replace(
-            self, instances=read_only((np.asarray(self.instances) - rows.mean(axis=0)) / scale)
-        )
+        constant = np.ptp(rows, axis=0) == 0
+        # The mean and sd of a constant column are right only to rounding, and sd 0 is no scale.
+        centre = np.where(constant, rows[0], rows.mean(axis=0))
+        scale = np.where(constant, 1.0, rows.std(axis=0))
+        return replace(self, instances=read_only((np.asarray(self.instances) - centre) / scale))
 
     # ------------------------------------------------------------------ counting
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int, Num
+from jaxtyping import Int, Integer, Num
 
 from .bags import Bags
 from .checks import read_only
@@ -164,7 +164,7 @@ def published_folds(
             "or draw folds by bags.folds(k, seed=…)"
         )
     names = load(name, data_folder=folder).names
-    table = pd.read_csv(folder / file, dtype={"bag": str}).set_index("bag")
+    table = pd.read_csv(folder / file, dtype={"bag": str}, keep_default_na=False).set_index("bag")
     strangers = set(names) ^ set(table.index)
     if strangers or not table.index.is_unique:
         raise ValueError(
@@ -194,7 +194,8 @@ def _table(name: str, path: Path | None) -> pd.DataFrame:
     import pandas as pd
 
     if path is not None and path.is_file():
-        return pd.read_csv(path, dtype={"bag": str})
+        # A bag may be called "NA"; only what is empty is unknown.
+        return pd.read_csv(path, dtype={"bag": str}, keep_default_na=False, na_values=[""])
     if name in _MUSK_ARCHIVES:
         return _musk_from_uci(name, path)
     file = f"{_file_stem(name)}.csv.gz"
@@ -230,7 +231,7 @@ def _mnist(folder: Path | None, seed: int) -> Bags:
 
 def _bags_of_digits(
     images: Num[np.ndarray, "images pixels"],
-    digits: Int[np.ndarray, " images"],
+    digits: Integer[np.ndarray, " images"],
     *,
     bags_of_each_label: int,
     unit: float,

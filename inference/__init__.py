@@ -2,7 +2,18 @@
 
 from .closed_form import coordinate_ascent
 from .gibbs import gibbs
+from .laplace import laplace
 from .nuts import nuts
 from .posterior import Posterior, Prediction, Status
+from .svi import svi
 
-__all__ = ["Posterior", "Prediction", "Status", "coordinate_ascent", "gibbs", "nuts"]
+__all__ = [
+    "Posterior",
+    "Prediction",
+    "Status",
+    "coordinate_ascent",
+    "gibbs",
+    "laplace",
+    "nuts",
+    "svi",
+]

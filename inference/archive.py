@@ -51,12 +51,12 @@ def encode(value: Any) -> Any:
             "mixing is a ScaleMixture made from a function, which no file can hold; save the "
             "draws with posterior.tree.to_netcdf, or use PolyaGammaMixing or GammaMixing"
         )
-    if is_dataclass(value) and not isinstance(value, type):
-        content = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
-        return {"class": type(value).__name__, "fields": content}
     if isinstance(value, dist.Distribution):
         parameters = {name: encode(getattr(value, name)) for name in value.arg_constraints}
         return {"distribution": type(value).__name__, "parameters": parameters}
+    if is_dataclass(value) and not isinstance(value, type):
+        content = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+        return {"class": type(value).__name__, "fields": content}
     if isinstance(value, np.ndarray) or hasattr(value, "__jax_array__") or hasattr(value, "dtype"):
         array = np.asarray(value)
         return {"array": array.tolist(), "dtype": str(array.dtype), "shape": list(array.shape)}

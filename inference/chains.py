@@ -110,9 +110,7 @@ def _block_starts(num_warmup: int, num_samples: int) -> list[int]:
 def _chain_mesh(num_chains: int) -> jax.sharding.Mesh:
     devices = jax.local_devices()
     share = max(d for d in range(1, len(devices) + 1) if num_chains % d == 0)
-    return jax.make_mesh(
-        (share,), ("chain",), axis_types=(AxisType.Auto,), devices=devices[:share]
-    )
+    return jax.make_mesh((share,), ("chain",), axis_types=(AxisType.Auto,), devices=devices[:share])
 
 
 def _spread(function: Callable[..., Any], mesh: jax.sharding.Mesh) -> Callable[..., Any]:

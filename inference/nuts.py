@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, Self
 
 import jax
 from jaxtyping import Array
@@ -12,14 +13,15 @@ from numpyro.infer.hmc import HMCState
 from numpyro.infer.util import constrain_fn
 
 from ..datasets.bags import Bags
+from ..models.model import Model, Program
 from .chains import run_chains
-from .posterior import Posterior, random_key, sampled_posterior
+from .posterior import Posterior, random_key, require_labels, sampled_posterior
 
-__all__ = ["nuts"]
+__all__ = ["NUTSChain", "nuts"]
 
 
 def nuts(
-    model,
+    model: Model,
     bags: Bags,
     *,
     seed: int | Array,
@@ -52,35 +54,25 @@ def nuts(
     -------
     Posterior
 
+    Raises
+    ------
+    ValueError
+        If ``program`` is unknown.
+
     References
     ----------
     Hoffman and Gelman (2014); Phan, Pradhan and Jankowiak (2019), iterative NUTS.
     """
-    if program not in ("marginal", "full"):
-        raise ValueError(f"program is {program!r}; expected 'marginal' or 'full'")
+    require_labels(bags, "nuts")
     key = random_key(seed)
     with jax.enable_x64(True):
-        target = reparam(
-            model.marginal() if program == "marginal" else model, config=model.reparametrisation
+        chain = NUTSChain.for_model(
+            model, bags, num_warmup=num_warmup, program=program, target_accept=target_accept
         )
-        kernel = NUTS(target, target_accept_prob=target_accept)
-
-        def init(chain_key: Array) -> HMCState:
-            return kernel.init(chain_key, num_warmup, None, model_args=(bags,), model_kwargs={})
-
-        def step(state: HMCState) -> HMCState:
-            return kernel.sample(state, (bags,), {})
-
-        def collect(state: HMCState) -> tuple[dict[str, Array], dict[str, Array]]:
-            values = constrain_fn(target, (bags,), {}, state.z, return_deterministic=True)
-            kept = {name: values[name] for name in model.dims if name in values}
-            kept |= {name: values[name] for name in model.priors}
-            return kept, _statistics(state)
-
         run = run_chains(
-            init,
-            step,
-            collect,
+            chain.init,
+            chain.step,
+            lambda state: (chain.sites(state), _statistics(state)),
             key=key,
             num_warmup=num_warmup,
             num_samples=num_samples,
@@ -88,6 +80,51 @@ def nuts(
             progress=progress,
         )
     return sampled_posterior(model, bags, engine="nuts", run=run)
+
+
+@dataclass(frozen=True)
+class NUTSChain:
+    """One chain as pure functions of its state; warm-up adapts until ``num_warmup`` steps."""
+
+    model: Model
+    bags: Bags
+    program: Program
+    kernel: NUTS
+    num_warmup: int
+
+    @classmethod
+    def for_model(
+        cls,
+        model: Model,
+        bags: Bags,
+        *,
+        num_warmup: int,
+        program: Literal["marginal", "full"] = "marginal",
+        target_accept: float = 0.8,
+    ) -> Self:
+        """Whiten the program; raises ValueError if its name is unknown."""
+        if program not in ("marginal", "full"):
+            raise ValueError(f"program is {program!r}; expected 'marginal' or 'full'")
+        target = reparam(
+            model.marginal() if program == "marginal" else model, config=model.reparametrisation
+        )
+        return cls(model, bags, target, NUTS(target, target_accept_prob=target_accept), num_warmup)
+
+    def init(self, key: Array) -> HMCState:
+        """A start drawn near the origin of the whitened space."""
+        arguments = {"model_args": (self.bags,), "model_kwargs": {}}
+        return self.kernel.init(key, self.num_warmup, None, **arguments)
+
+    def step(self, state: HMCState) -> HMCState:
+        """One trajectory."""
+        return self.kernel.sample(state, (self.bags,), {})
+
+    def sites(self, state: HMCState) -> dict[str, Array]:
+        """The model's own sites at a state."""
+        values = constrain_fn(self.program, (self.bags,), {}, state.z, return_deterministic=True)
+        wanted = (*self.model.priors, *self.model.dims)
+        observed = {"bag_label"}
+        return {name: values[name] for name in wanted if name in values and name not in observed}
 
 
 def _statistics(state: HMCState) -> dict[str, Array]:

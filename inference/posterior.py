@@ -6,12 +6,13 @@ import json
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
-import arviz as az
 import jax
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from arviz_base import from_dict
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
@@ -42,7 +43,7 @@ def random_key(seed: int | Array) -> Array:
     """
     if isinstance(seed, int | np.integer):
         return jax.random.key(int(seed))
-    if isinstance(seed, jax.Array) and jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key):
+    if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         return seed
     raise TypeError(f"seed is {seed!r}; expected an int or a JAX key (jax.random.key(0))")
 
@@ -55,18 +56,19 @@ class Status:
     sentence: str
 
 
+@runtime_checkable
 class Approximation(Protocol):
     """The law q that a variational engine leaves behind; a frozen dataclass of arrays."""
 
-    def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> Draws:
+    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> Draws:
         """Draws from q of the latent sites of ``model.marginal()``."""
         ...
 
-    def log_density(self, model: Model, bags: Bags, draws: Draws) -> Float[np.ndarray, " S"]:
+    def log_density(self, model: Any, bags: Bags, draws: Draws) -> Float[np.ndarray, " S"]:
         """log q of each draw."""
         ...
 
-    def guide(self, model: Model) -> Program:
+    def guide(self, model: Any) -> Program:
         """q as a NumPyro guide."""
         ...
 
@@ -379,7 +381,7 @@ def _tree(model: Model, bags: Bags, draws: Draws, statistics: Draws) -> xr.DataT
         "constant_data": constant,
     }
     own_dims = {name: list(dims) for name, dims in model.dims.items()}
-    return az.from_dict(
+    return from_dict(
         {name: group for name, group in groups.items() if group},
         dims=own_dims
         | {

@@ -31,8 +31,8 @@ from numpyro.util import is_prng_key, not_jax_tracer
 
 AnyArray = Array | np.ndarray
 
-# The density is a theta series with a dual, which Jacobi's identity turns x into 1/x. At this point,
-# in the units of J*(1, z) = 4 PG(1, 2z), both converge equally fast: q < 0.002 on either side.
+# The density has two theta series, one in x and its dual in 1/x. At this point, in the units of
+# J*(1, z) = 4 PG(1, 2z), they converge equally fast, each with q < 0.002 on its own side.
 _SELF_DUAL_POINT = 2 / math.pi
 # From this z on, the inverse Gaussian falls left of that point often enough to be proposed.
 _INVERSE_GAUSSIAN_FROM = 2.3

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
@@ -126,7 +127,7 @@ def log_expected_sigmoid(
     """
     nodes = jnp.asarray(rule.nodes, mean.dtype).reshape(-1, *[1] * mean.ndim)
     weights = jnp.asarray(rule.weights, mean.dtype).reshape(nodes.shape)
-    if isinstance(standard_deviation, jax.core.Tracer):
+    if isinstance(standard_deviation, Tracer):
         decay = jnp.exp(-standard_deviation * nodes)  # e^{−s z_k}
     else:
         with jax.ensure_compile_time_eval():
@@ -138,7 +139,7 @@ def log_expected_sigmoid(
 def _log_sum_of_sigmoids(
     mean: Float[Array, "*batch"],
     standard_deviation: Float[Array, "*batch"],
-    decay: Float[Array, "K *batch"],
+    decay: Float[Array, "K ..."],
     nodes: Float[Array, "K ..."],
     weights: Float[Array, "K ..."],
 ) -> Float[Array, "*batch"]:
@@ -163,8 +164,8 @@ def _log_sum_of_sigmoids_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Ar
 
 
 def _sigmoid_sums(
-    mean: Float[Array, "*batch"], decay: Float[Array, "K *batch"], weights: Float[Array, "K ..."]
-) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"], Float[Array, "K *batch"]]:
+    mean: Float[Array, "*batch"], decay: Float[Array, "K ..."], weights: Float[Array, "K ..."]
+) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"], Float[Array, "K ..."]]:
     """M, Σ_k w_k σ(f_k)e^{−M} and the terms w_k σ'(f_k)e^{−M}."""
     shift = jnp.minimum(mean, 0.0)  # M
     odds_against = jnp.exp(shift - mean) * decay  # e^{M − f_k}

@@ -17,6 +17,7 @@ __all__ = ["RBF"]
 type Parameter = float | Distribution
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class RBF:
     """Squared-exponential kernel k(x, x') = v · exp(−‖x − x'‖² / (2ℓ²)).
@@ -52,10 +53,11 @@ class RBF:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            # A traced parameter (inside jit) has no value to judge.
-            if isinstance(value, Distribution | jax.core.Tracer):
-                continue
-            if not (np.isfinite(value) and value > 0):
+            # Only a number can be judged: not a distribution, nor what stands in for a number
+            # while JAX traces or flattens.
+            if isinstance(value, int | float | np.number) and not (
+                np.isfinite(value) and value > 0
+            ):
                 raise ValueError(
                     f"RBF {field.name} is {value}; expected a positive finite number or a "
                     "NumPyro distribution on the positive line"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpyro.distributions import Distribution
@@ -17,6 +17,7 @@ type Program = Callable[[Bags], None]
 type Draws = dict[str, np.ndarray]
 
 
+@runtime_checkable
 class Model(Protocol):
     """A generative model of bag labels, its hyper-parameters as fields.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ def log_two_cosh_half(evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"
     return 0.5 * size + softplus(-size)
 
 
+@runtime_checkable
 class Mixing(Protocol):
     """What a model and its engines ask of a Gaussian scale mixture ψ."""
 

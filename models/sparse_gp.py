@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
@@ -79,22 +80,31 @@ def sparse_conditional(
     Castro-Macías et al. (2024), equations 2 and 3; Snelson and Ghahramani (2006).
     """
     with _evaluated_now_unless_traced(kernel, inducing_points, instances):
-        floor = max(jitter, 8 * float(jnp.finfo(jnp.result_type(float)).eps))
-        covariance = kernel.covariance(inducing_points, inducing_points)
-        diagonal = floor * kernel.variance * jnp.eye(covariance.shape[0], dtype=covariance.dtype)
-        cholesky = jnp.linalg.cholesky(covariance + diagonal)  # K_ZZ = LLᵀ
-        cross = kernel.covariance(inducing_points, instances)
-        projection = solve_triangular(cholesky, cross, lower=True).T  # V = K_XZ L⁻ᵀ
-        explained = jnp.sum(projection**2, axis=1)
-        # Rounding can push k̃ below 0 where an instance is an inducing point.
-        residual_variance = jnp.maximum(kernel.variance - explained, floor * kernel.variance)
-        return SparseConditional(cholesky, projection, residual_variance)
+        return _sparse_conditional(kernel, inducing_points, instances, jitter)
+
+
+@jax.jit
+def _sparse_conditional(
+    kernel: RBF,
+    inducing_points: Float[Array, "M D"],
+    instances: Float[Array, "N D"],
+    jitter: Float[Array, ""],
+) -> SparseConditional:
+    covariance = kernel.covariance(inducing_points, inducing_points)
+    floor = kernel.variance * jnp.maximum(jitter, 8 * jnp.finfo(covariance.dtype).eps)
+    diagonal = floor * jnp.eye(covariance.shape[0], dtype=covariance.dtype)
+    cholesky = jnp.linalg.cholesky(covariance + diagonal)  # K_ZZ = LLᵀ
+    cross = kernel.covariance(inducing_points, instances)
+    projection = solve_triangular(cholesky, cross, lower=True).T  # V = K_XZ L⁻ᵀ
+    explained = jnp.sum(projection**2, axis=1)
+    # Rounding can push k̃ below 0 where an instance is an inducing point.
+    residual_variance = jnp.maximum(kernel.variance - explained, floor)
+    return SparseConditional(cholesky, projection, residual_variance)
 
 
 @contextlib.contextmanager
 def _evaluated_now_unless_traced(*inputs: object) -> Iterator[None]:
-    leaves = jax.tree.leaves([x.__dict__ if isinstance(x, RBF) else x for x in inputs])
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(inputs)):
         yield
     else:
         with jax.ensure_compile_time_eval():

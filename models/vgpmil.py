@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jax.core import Tracer
 from jax.nn import softplus
 from jaxtyping import Array, Float
 from numpyro.distributions.transforms import LowerCholeskyAffine
@@ -133,7 +133,7 @@ class VGPMIL:
         variance: Parameter = 0.5,
         length_scale: Parameter | None = None,
         seed: int = 0,
-        **fields: object,
+        **fields: Any,
     ) -> Self:
         """Fill in what depends on the data: k-means centres as Z, ℓ = √D.
 
@@ -267,9 +267,10 @@ class VGPMIL:
         location, scale = self._evidence_given_inducing_values(bags)
         with numpyro.plate("instance", scale.shape[0]):
             evidence = numpyro.sample("evidence", dist.Normal(location, scale))
-            # y_n ~ Bernoulli(σ(f_n)) and ω_n | f_n are together p(y, ω | f) of the paper's eq. 6.
-            label = numpyro.sample("instance_label", dist.Bernoulli(logits=evidence))
             numpyro.sample("augmentation", self.mixing.conditional(evidence))
+        # y_n ~ Bernoulli(σ(f_n)) and ω_n | f_n are together p(y, ω | f) of the paper's eq. 6. The
+        # labels are one event: under the exact q(y) those of a bag are not independent.
+        label = numpyro.sample("instance_label", dist.Bernoulli(logits=evidence).to_event(1))
         self._reweight_evidence(evidence)
         positives = _sum_over_bags(label, bags)
         self._observe_bag_labels(jnp.where(positives > 0, -jnp.inf, 0.0), bags)
@@ -299,7 +300,7 @@ class VGPMIL:
             numpyro.sample("bag_label", NoisyMaximum(log_none_positive, self.sharpness), obs=labels)
 
     def _quadrature_rule(self, scale: Float[Array, " N"]) -> QuadratureRule:
-        if isinstance(scale, jax.core.Tracer):
+        if isinstance(scale, Tracer):
             largest = np.sqrt(_largest_value(self.kernel.variance))
         else:
             largest = float(jnp.max(scale))
@@ -513,7 +514,7 @@ def _tilted_gaussian(
 
 
 def _largest_value(parameter: Parameter) -> float:
-    if not isinstance(parameter, dist.Distribution):
+    if isinstance(parameter, float | int):
         return float(parameter)
     try:
         return float(parameter.icdf(0.9999))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
@@ -65,7 +67,7 @@ def row_sums_of_squares(
     return jnp.concatenate([blocks.reshape(-1), squares(rest[0])])
 
 
-def _blocks(*arrays: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+def _blocks(*arrays: Array) -> tuple[Any, Any]:
     """Whole blocks of rows (K, _ROWS, …) and the rows that are left."""
     whole = arrays[0].shape[0] // _ROWS
     head = tuple(a[: whole * _ROWS].reshape(whole, _ROWS, *a.shape[1:]) for a in arrays)

@@ -528,16 +528,16 @@ class VGPMILApproximation:
                 scale = jnp.sqrt(conditional.residual_variance)
                 numpyro.sample("evidence", dist.Normal(location, scale))
                 numpyro.sample("augmentation", model.mixing.conditional(jnp.asarray(self.tilt)))
-                if self.label_update != "exact":
-                    numpyro.sample("instance_label", dist.Bernoulli(logits=self.label_logits))
-            if self.label_update == "exact":
-                numpyro.sample("instance_label", self._joint_label_law(model, bags))
+            numpyro.sample("instance_label", self._label_law(model, bags))
 
         return guide
 
-    def _joint_label_law(self, model: VGPMIL, bags: Bags) -> InstanceLabels:
+    def _label_law(self, model: VGPMIL, bags: Bags) -> dist.Distribution:
+        label_logits = jnp.asarray(self.label_logits)
+        if self.label_update != "exact":
+            return dist.Bernoulli(logits=label_logits).to_event(1)
         return InstanceLabels(
-            jnp.asarray(self.label_logits),
+            label_logits,
             jnp.asarray(bags.bag_index),
             jnp.asarray(bags.labels),
             model.sharpness,

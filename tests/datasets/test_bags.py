@@ -87,6 +87,7 @@ def test_unlabelled_bags_make_the_round_trips():
 
 def test_a_frame_survives_a_csv_file(tmp_path):
     frame = Bags.from_list([[[0.5], [-2.25]], [[3.0]]], [1, 0], [[1, -1], [0]]).to_frame()
+    assert frame["instance_label"].isna().tolist() == [False, True, False]
     frame.to_csv(tmp_path / "bags.csv", index=False)
     assert_same(Bags.from_frame(pd.read_csv(tmp_path / "bags.csv")), Bags.from_frame(frame))
 
@@ -569,6 +570,7 @@ def test_a_feature_constant_in_the_reference_keeps_its_scale(constant):
     reference = Bags.from_list([[[constant]] * 3, [[constant]] * 7])
     moved = Bags.from_list([[[constant + 2]]]).standardize(reference)
     np.testing.assert_allclose(moved.instances, 2, rtol=1e-6)
+    assert (reference.standardize().instances == 0).all()
 
 
 # ------------------------------------------------------------------- the container

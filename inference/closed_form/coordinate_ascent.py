@@ -1,0 +1,126 @@
+"""The entrance to coordinate ascent: checks, the loop, the posterior."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from ...datasets.bags import Bags
+from ...models.vgpmil import VGPMIL
+from ..posterior import Posterior, approximate_posterior, random_key, require_labels
+from . import vgpmil
+from .ascent import Ascent, ascend
+
+__all__ = ["coordinate_ascent"]
+
+
+def coordinate_ascent(
+    model: VGPMIL,
+    bags: Bags,
+    *,
+    seed: int | Array,
+    label_update: vgpmil.LabelUpdate = "exact",
+    max_steps: int = 1000,
+    tolerance: float = 1e-8,
+    learn_hyperparameters: bool = False,
+    num_draws: int = 1000,
+    progress: bool = False,
+) -> Posterior:
+    """Fit the closed-form approximation by coordinate ascent on its bound.
+
+    Parameters
+    ----------
+    model : VGPMIL
+        With numbers as hyper-parameters (no priors).
+    bags : Bags
+        With labels.
+    seed : int or JAX key
+        Of the random start (mean field only) and of the draws in the tree.
+    label_update : {"exact", "mean_field", "plug_in_max"}
+        How the instance labels are updated: by their exact joint law; one after another as
+        independent labels (the paper); all at once with the maximum of the others plugged in
+        (the published codes; no ascent).
+    max_steps : int
+    tolerance : float
+        Converged when the bound moves by less than this share of its size in a step.
+    learn_hyperparameters : bool
+        Whether to ascend the bound in log variance, log length scale and mean as well.
+    num_draws : int
+        Draws of q kept in the tree.
+    progress : bool
+        Whether to draw a bar.
+
+    Returns
+    -------
+    Posterior
+        ``elbo`` is the trace of the bound; ``model`` has the learned values.
+
+    Raises
+    ------
+    ValueError
+        If ``label_update`` is unknown, a hyper-parameter has a prior, or hyper-parameters are to
+        be learned for a ψ whose normalising constant depends on them.
+
+    References
+    ----------
+    Castro-Macías et al. (2024), Algorithm 1.
+    """
+    require_labels(bags, "coordinate_ascent")
+    _check(model, label_update, learn_hyperparameters)
+    start_key, draw_key = jax.random.split(random_key(seed))
+    with jax.enable_x64(True):
+        problem, state = vgpmil.init(model, bags, label_update=label_update, key=start_key)
+        limits = {"max_steps": max_steps, "tolerance": tolerance, "progress": progress}
+        is_ascent = label_update != "plug_in_max"
+        if learn_hyperparameters:
+            learning = vgpmil.Learning(model, bags)
+            start = learning.init(problem, state)
+            ascent = ascend(
+                learning.step, learning.elbo, problem, start, is_ascent=is_ascent, **limits
+            )
+            model, state = _learned(learning, ascent)
+        else:
+            ascent = ascend(vgpmil.step, vgpmil.elbo, problem, state, is_ascent=is_ascent, **limits)
+            state = ascent.state
+        approximation = vgpmil.VGPMILApproximation.from_state(model, bags, problem, state)
+    return approximate_posterior(
+        model,
+        bags,
+        approximation,
+        engine="coordinate_ascent",
+        key=draw_key,
+        num_draws=num_draws,
+        status=ascent.status,
+        seconds=ascent.seconds,
+        compile_seconds=ascent.compile_seconds,
+        elbo=ascent.elbo,
+    )
+
+
+def _learned(learning: vgpmil.Learning, ascent: Ascent) -> tuple[VGPMIL, vgpmil.VGPMILState]:
+    log_variance, log_length_scale, mean = ascent.state.hyperparameters
+    values = {
+        "variance": float(jnp.exp(log_variance)),
+        "length_scale": float(jnp.exp(log_length_scale)),
+        "mean": float(mean),
+    }
+    return learning.model.with_hyperparameters(values), ascent.state.factors
+
+
+def _check(model: VGPMIL, label_update: str, learn_hyperparameters: bool) -> None:
+    if label_update not in vgpmil.LABEL_UPDATES:
+        raise ValueError(
+            f"label_update is {label_update!r}; expected one of {', '.join(vgpmil.LABEL_UPDATES)}"
+        )
+    if model.priors:
+        raise ValueError(
+            f"{', '.join(model.priors)} of the model have priors, but coordinate_ascent needs "
+            "numbers; give numbers and learn_hyperparameters=True, or sample with nuts"
+        )
+    if learn_hyperparameters and not model.is_logistic:
+        raise ValueError(
+            f"learn_hyperparameters=True with mixing={model.mixing}: the normalising constant of "
+            "that prior depends on the hyper-parameters and is not in the bound, which would grow "
+            "without end; use PolyaGammaMixing() to learn them"
+        )

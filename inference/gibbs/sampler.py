@@ -1,0 +1,81 @@
+"""The entrance to Gibbs sampling: checks, the chains, the posterior."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from ...datasets.bags import Bags
+from ...models.vgpmil import VGPMIL
+from ..chains import run_chains
+from ..posterior import Posterior, random_key, require_labels, sampled_posterior
+from .vgpmil import VGPMILGibbs, VGPMILGibbsState
+
+__all__ = ["gibbs"]
+
+
+def gibbs(
+    model: VGPMIL,
+    bags: Bags,
+    *,
+    seed: int | Array,
+    num_warmup: int = 500,
+    num_samples: int = 1000,
+    num_chains: int = 4,
+    keep: tuple[str, ...] = ("inducing_value",),
+    progress: bool = False,
+) -> Posterior:
+    """Sample the exact posterior by data augmentation.
+
+    Parameters
+    ----------
+    model : VGPMIL
+        With numbers as hyper-parameters (no priors) and a known mixing law.
+    bags : Bags
+        With labels.
+    seed : int or JAX key
+    num_warmup, num_samples, num_chains : int
+        Sweeps per chain; chains run at once, on all devices.
+    keep : tuple of str
+        Sites kept in the tree: ``inducing_value``, ``evidence``, ``instance_label``.
+    progress : bool
+        Whether to draw a bar.
+
+    Returns
+    -------
+    Posterior
+
+    Raises
+    ------
+    ValueError
+        If a hyper-parameter has a prior.
+    NotImplementedError
+        If the mixing law p(ω) is not known.
+    """
+    require_labels(bags, "gibbs")
+    if model.priors:
+        raise ValueError(
+            f"{', '.join(model.priors)} of the model have priors, which have no conjugate "
+            "conditional; give numbers, or sample with nuts"
+        )
+    key = random_key(seed)
+    with jax.enable_x64(True):
+        model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
+        sweep = VGPMILGibbs.for_model(model, bags)
+
+        def collect(state: VGPMILGibbsState) -> tuple[dict[str, Array], dict[str, Array]]:
+            sites = sweep.sites(state)
+            return {name: sites[name] for name in keep}, {}
+
+        run = run_chains(
+            sweep.init,
+            sweep.step,
+            collect,
+            key=key,
+            num_warmup=num_warmup,
+            num_samples=num_samples,
+            num_chains=num_chains,
+            progress=progress,
+        )
+    return sampled_posterior(model, bags, engine="gibbs", run=run)
