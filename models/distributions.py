@@ -443,8 +443,8 @@ class InstanceLabels(Distribution):
 
     Reference
     ---------
-    As `NoisyMaximum`; that the law is tractable without mean field is derived in the docs of the
-    coordinate ascent which uses it.
+    As `NoisyMaximum`. The paper approximates this law by independent labels; summing over a bag's
+    labels in the two groups max y = 0 and max y = 1 gives it exactly.
     """
 
     arg_constraints = {

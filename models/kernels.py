@@ -14,7 +14,8 @@ from numpyro.distributions import Distribution
 
 __all__ = ["RBF"]
 
-type Parameter = float | Distribution
+# While JAX traces, a traced array stands in for the number.
+type Parameter = float | Distribution | Array
 
 
 @jax.tree_util.register_dataclass

@@ -13,7 +13,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax.core import Tracer
 from jax.nn import softplus
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 from numpyro.distributions.transforms import LowerCholeskyAffine
 from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 from sklearn.cluster import KMeans
@@ -428,7 +428,7 @@ class VGPMIL:
         return sign * positive, label
 
 
-def _sum_over_bags(values: Float[Array, " N"], bags: Bags) -> Float[Array, " B"]:
+def _sum_over_bags(values: Num[Array, " N"], bags: Bags) -> Num[Array, " B"]:
     return jax.ops.segment_sum(
         values, jnp.asarray(bags.bag_index), num_segments=bags.num_bags, indices_are_sorted=True
     )
@@ -491,7 +491,7 @@ def _tilted_gaussian(
     N(a, s²) into N(a + s²σ(−x₀), s²); x₀ is chosen as the mean of that proposal.
     """
 
-    def newton(_: int, x: Float[Array, " N"]) -> Float[Array, " N"]:
+    def newton(_: Array, x: Float[Array, " N"]) -> Float[Array, " N"]:
         slope = jax.nn.sigmoid(-x)
         return x - (x - mean - scale**2 * slope) / (1 + scale**2 * slope * (1 - slope))
 
@@ -514,7 +514,7 @@ def _tilted_gaussian(
 
 
 def _largest_value(parameter: Parameter) -> float:
-    if isinstance(parameter, float | int):
+    if not isinstance(parameter, dist.Distribution):
         return float(parameter)
     try:
         return float(parameter.icdf(0.9999))

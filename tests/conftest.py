@@ -56,3 +56,11 @@ def _data_in_the_environment():
         if _data_folder().is_dir():
             patch.setenv("MILZOO_DATA", str(_data_folder()))
         yield
+
+
+@pytest.fixture
+def without_type_checks():
+    """Run as users do, who have no type checker: what the package itself says of bad input."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -21,7 +21,7 @@ mean-field one of the q it arrives at.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 
 import jax
@@ -46,6 +46,7 @@ __all__ = [
     "LABEL_UPDATES",
     "VGPMILApproximation",
     "VGPMILProblem",
+    "VGPMILRules",
     "VGPMILState",
     "elbo",
     "init",
@@ -68,36 +69,35 @@ class VGPMILState(NamedTuple):
     label_logits: Float[Array, " N"]  # η_n
 
 
-@jax.tree_util.register_dataclass
+@jax.tree_util.register_static
 @dataclass(frozen=True)
-class VGPMILProblem:
-    """All that stays fixed during the ascent.
+class VGPMILRules:
+    """What is decided before anything is compiled.
 
     Attributes
     ----------
-    projection : array (N, M)
-        V.
-    residual_variance : array (N,)
-        k̃.
-    prior_mean, sharpness : float
-        μ0, H.
-    bag_index : array (N,)
-    bag_label : array (B,)
-        T.
     mixing : Mixing
+        ψ.
     label_update : {"exact", "mean_field", "plug_in_max"}
     longest_bag : int
+        Length of a mean-field sweep.
     """
 
-    projection: Float[Array, "N M"]
-    residual_variance: Float[Array, " N"]
-    prior_mean: Float[Array, ""]
-    sharpness: Float[Array, ""]
+    mixing: Mixing
+    label_update: LabelUpdate
+    longest_bag: int
+
+
+class VGPMILProblem(NamedTuple):
+    """All that stays fixed during the ascent."""
+
+    projection: Float[Array, "N M"]  # V
+    residual_variance: Float[Array, " N"]  # k̃
+    prior_mean: Float[Array, ""]  # μ0
+    sharpness: Float[Array, ""]  # H
     bag_index: Int[Array, " N"]
-    bag_label: Int[Array, " B"]
-    mixing: Mixing = field(metadata={"static": True})
-    label_update: LabelUpdate = field(metadata={"static": True})
-    longest_bag: int = field(metadata={"static": True})
+    bag_label: Int[Array, " B"]  # T
+    rules: VGPMILRules
 
     @property
     def num_bags(self) -> int:
@@ -147,9 +147,7 @@ def init(
         sharpness=jnp.asarray(model.sharpness, dtype=conditional.projection.dtype),
         bag_index=jnp.asarray(bags.bag_index),
         bag_label=jnp.asarray(bags.labels),
-        mixing=model.mixing,
-        label_update=label_update,
-        longest_bag=int(np.bincount(bags.bag_index).max()),
+        rules=VGPMILRules(model.mixing, label_update, int(bags.bag_sizes.max())),
     )
     num_instances, num_inducing = problem.projection.shape
     if label_update == "exact":
@@ -188,7 +186,7 @@ def step(problem: VGPMILProblem, state: VGPMILState) -> VGPMILState:
     gram, linear = statistics(problem, state)
     mean, precision_cholesky = inducing_posterior(gram, linear)
     moved = with_moments(problem, mean, precision_cholesky, state.tilt, state.label_logits)
-    updated = LABEL_UPDATE_RULES[problem.label_update](problem, moved)
+    updated = LABEL_UPDATE_RULES[problem.rules.label_update](problem, moved)
     return moved._replace(tilt=jnp.sqrt(moved.second_moment), label_logits=updated)
 
 
@@ -216,7 +214,7 @@ def elbo(problem: VGPMILProblem, state: VGPMILState) -> Float[Array, ""]:
     tilted = jnp.sum(probability * (state.evidence_mean - state.label_logits))
     labels = tilted + jnp.sum(_label_terms(problem, state.label_logits))
     labels -= problem.num_bags * jnp.log1p(problem.sharpness)
-    mixing = problem.mixing
+    mixing = problem.rules.mixing
     theta = mixing.expected_precision(state.tilt)
     evidence = mixing.log_density(state.tilt) - 0.5 * state.evidence_mean
     evidence -= 0.5 * theta * (state.second_moment - state.tilt**2)
@@ -230,7 +228,7 @@ def statistics(
     problem: VGPMILProblem, state: VGPMILState
 ) -> tuple[Float[Array, "M M"], Float[Array, " M"]]:
     """VᵀΘV and Vᵀ(π − ½ − θμ0): sums over instances, all that q(u) needs of the bags."""
-    theta = problem.mixing.expected_precision(state.tilt)
+    theta = problem.rules.mixing.expected_precision(state.tilt)
     probability = label_probability(problem, state.label_logits)
     residual = probability - 0.5 - theta * problem.prior_mean
     return weighted_gram(problem.projection, theta), problem.projection.T @ residual
@@ -276,13 +274,13 @@ def label_probability(
     problem: VGPMILProblem, label_logits: Float[Array, " N"]
 ) -> Float[Array, " N"]:
     """π_n = q(y_n = 1)."""
-    if problem.label_update == "exact":
+    if problem.rules.label_update == "exact":
         return problem.label_law(label_logits).mean
     return sigmoid(label_logits)
 
 
 def _label_terms(problem: VGPMILProblem, label_logits: Float[Array, " N"]) -> Float[Array, " B"]:
-    if problem.label_update == "exact":
+    if problem.rules.label_update == "exact":
         return problem.label_law(label_logits).log_normaliser()
     entropy = problem.sum_over_bags(softplus(label_logits))
     none = jnp.exp(problem.sum_over_bags(-softplus(label_logits)))  # Π(1 − π_n)
@@ -318,18 +316,18 @@ def _mean_field_labels(problem: VGPMILProblem, state: VGPMILState) -> Float[Arra
         return logits.at[target].set(new, mode="drop"), log_none
 
     start = (state.label_logits, log_none)
-    return jax.lax.fori_loop(0, problem.longest_bag, update, start)[0]
+    return jax.lax.fori_loop(0, problem.rules.longest_bag, update, start)[0]
 
 
 def _plug_in_max_labels(problem: VGPMILProblem, state: VGPMILState) -> Float[Array, " N"]:
     """η_n = μ_n + (2T_b − 1) log H (1 − max_{j≠n} π_j), all instances at once."""
     probability = sigmoid(state.label_logits)
-    largest = _largest_of_others(problem, probability)
+    largest = largest_of_others(problem, probability)
     pull = (2.0 * problem.bag_label - 1.0) * jnp.log(problem.sharpness)
     return state.evidence_mean + pull[problem.bag_index] * (1.0 - largest)
 
 
-def _largest_of_others(
+def largest_of_others(
     problem: VGPMILProblem, probability: Float[Array, " N"]
 ) -> Float[Array, " N"]:
     """max_{j≠n} π_j within the bag, 0 for a bag of one."""
@@ -394,8 +392,7 @@ class Learning:
         """The problem with the kernel evaluated anew."""
         model = self.with_values(hyperparameters)
         conditional = model.conditional(self.bags)
-        return replace(
-            problem,
+        return problem._replace(
             projection=conditional.projection,
             residual_variance=conditional.residual_variance,
             prior_mean=hyperparameters[2],
@@ -439,7 +436,7 @@ def _minimise(
     optimiser = optax.lbfgs()
     value_and_gradient = optax.value_and_grad_from_state(loss)
 
-    def one_step(_: int, carry: tuple) -> tuple:
+    def one_step(_: Array, carry: tuple) -> tuple:
         point, memory = carry
         value, gradient = value_and_gradient(point, state=memory)
         change, memory = optimiser.update(
@@ -498,7 +495,7 @@ class VGPMILApproximation:
             scale_tril=np.asarray(_lower_factor(root)),
             tilt=np.asarray(state.tilt),
             label_logits=np.asarray(state.label_logits),
-            label_update=problem.label_update,
+            label_update=problem.rules.label_update,
         )
 
     def inducing_law(self) -> dist.MultivariateNormal:

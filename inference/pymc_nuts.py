@@ -1,0 +1,194 @@
+"""The No-U-Turn samplers of the PyMC world on a model's twin."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import os
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from ..datasets.bags import Bags
+from ..models.vgpmil import VGPMIL
+from .chains import ChainRun
+from .posterior import Posterior, random_key, require_labels, sampled_posterior
+
+if TYPE_CHECKING:
+    import pymc
+    import xarray as xr
+
+__all__ = ["pymc_nuts"]
+
+_SAMPLERS = ("nutpie", "pymc")
+# ArviZ's names for what nutpie calls otherwise; PyMC's own sampler speaks ArviZ already.
+_STATISTICS = {
+    "diverging": "diverging",
+    "energy": "energy",
+    "acceptance_rate": "mean_tree_accept",
+    "n_steps": "n_steps",
+    "step_size": "step_size",
+}
+
+
+def pymc_nuts(
+    model,
+    bags: Bags,
+    *,
+    seed: int | Array,
+    num_warmup: int = 500,
+    num_samples: int = 1000,
+    num_chains: int = 4,
+    program: Literal["marginal", "full"] = "marginal",
+    sampler: str = "nutpie",
+    target_accept: float = 0.8,
+    progress: bool = False,
+) -> Posterior:
+    """Sample the exact posterior in PyMC: another program, another sampler, the same answer.
+
+    Parameters
+    ----------
+    model : VGPMIL
+    bags : Bags
+        With labels.
+    seed : int or JAX key
+    num_warmup, num_samples, num_chains : int
+        Draws per chain; chains run at once, one on each core.
+    program : {"marginal", "full"}
+        With everything summed out that can be, or with the evidence as sites.
+    sampler : {"nutpie", "pymc"}
+        nutpie (in Rust, on code compiled by Numba), or PyMC's own (in Python, a process for each
+        chain). The tree says which under ``sample_stats``, attribute ``inference_library``.
+    target_accept : float
+        Acceptance probability that the step size is tuned to.
+    progress : bool
+        Whether to draw a bar.
+
+    Returns
+    -------
+    Posterior
+
+    Raises
+    ------
+    ImportError
+        If PyMC or nutpie is not installed.
+    NotImplementedError
+        If the model has no twin in PyMC.
+    ValueError
+        If the sampler or the program has another name, or the twin cannot be built.
+
+    Notes
+    -----
+    ``seconds`` and ``sampling_seconds`` are wall-clock time. nutpie does not say when a chain's
+    warm-up ends: its time is split in proportion to the leapfrog steps, which all cost the same.
+    PyMC times each draw; what its processes take to start counts as compilation.
+
+    References
+    ----------
+    Hoffman and Gelman (2014); Abril-Pla et al. (2023), PyMC; Seyboldt, Carlson and Carpenter
+    (2026), nutpie.
+    """
+    if sampler not in _SAMPLERS:
+        nearest = difflib.get_close_matches(sampler, _SAMPLERS, n=1, cutoff=0.0)
+        raise ValueError(
+            f"sampler is {sampler!r}; expected 'nutpie' or 'pymc' (nearest: {nearest[0]!r})"
+        )
+    require_labels(bags, "pymc_nuts")
+    if not isinstance(model, VGPMIL):
+        raise NotImplementedError(
+            f"{type(model).__name__} has no twin in PyMC, VGPMIL has; sample with nuts instead"
+        )
+    from ..models.twins.vgpmil import pymc_twin  # PyMC is optional, and takes seconds to import
+
+    started = time.perf_counter()
+    twin = pymc_twin(model, bags, program=program)
+    sites = [v.name for v in twin.unobserved_RVs if v.name in {*model.dims, *model.priors}]
+    settings: dict[str, Any] = {
+        "tune": num_warmup,
+        "draws": num_samples,
+        "chains": num_chains,
+        "cores": min(num_chains, os.cpu_count() or 1),
+        "target_accept": target_accept,
+    }
+    integer_seed = int(jax.random.bits(random_key(seed)) >> 1)
+    run_sampler = _run_nutpie if sampler == "nutpie" else _run_pymc
+    run = run_sampler(twin, sites, settings, integer_seed, progress, started)
+    posterior = sampled_posterior(model, bags, engine="pymc_nuts", run=run)
+    posterior.tree["sample_stats"].attrs.update(
+        inference_library=sampler, inference_library_version=importlib.metadata.version(sampler)
+    )
+    return posterior
+
+
+def _run_nutpie(
+    twin: pymc.Model,
+    sites: list[str],
+    settings: dict[str, Any],
+    seed: int,
+    progress: bool,
+    started: float,
+) -> ChainRun:
+    try:
+        import nutpie
+    except ImportError as error:
+        raise ImportError(
+            "nutpie is not installed, and sampler='nutpie' needs it: pip install 'milzoo[pymc]'"
+        ) from error
+    compiled = nutpie.compile_pymc_model(twin, var_names=sites)
+    compile_seconds = time.perf_counter() - started
+    started = time.perf_counter()
+    trace = nutpie.sample(compiled, seed=seed, progress_bar=progress, **settings)
+    seconds = time.perf_counter() - started
+    steps = int(trace["sample_stats"]["n_steps"].sum())
+    sampling_seconds = seconds * steps / (steps + int(trace["warmup_sample_stats"]["n_steps"].sum()))
+    return ChainRun(
+        _draws(trace, sites),
+        {ours: trace["sample_stats"][its].to_numpy() for ours, its in _STATISTICS.items()},
+        compile_seconds,
+        seconds - sampling_seconds,
+        sampling_seconds,
+    )
+
+
+def _run_pymc(
+    twin: pymc.Model,
+    sites: list[str],
+    settings: dict[str, Any],
+    seed: int,
+    progress: bool,
+    started: float,
+) -> ChainRun:
+    import pymc
+
+    with twin:
+        trace = pymc.sample(
+            **settings,
+            nuts_sampler="pymc",
+            var_names=sites,
+            random_seed=seed,
+            progressbar=progress,
+            quiet=not progress,
+            discard_tuned_samples=False,
+            compute_convergence_checks=False,
+            # JAX has threads, and a fork of a process with threads may hang.
+            mp_ctx="spawn",
+        )
+    total_seconds = time.perf_counter() - started
+    warmup_seconds, sampling_seconds = (
+        float(trace[group]["perf_counter_diff"].sum()) / settings["cores"]
+        for group in ("warmup_sample_stats", "sample_stats")
+    )
+    return ChainRun(
+        _draws(trace, sites),
+        {name: trace["sample_stats"][name].to_numpy() for name in _STATISTICS},
+        total_seconds - warmup_seconds - sampling_seconds,
+        warmup_seconds,
+        sampling_seconds,
+    )
+
+
+def _draws(trace: xr.DataTree, sites: list[str]) -> dict[str, np.ndarray]:
+    return {name: trace["posterior"][name].to_numpy() for name in sites}

@@ -1,0 +1,378 @@
+"""The closed-form bound of ψ-VGPMIL and its coordinate ascent."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro.infer import Trace_ELBO
+from scipy.special import expit, logsumexp
+
+from milzoo.datasets import Bags
+from milzoo.inference import coordinate_ascent
+from milzoo.inference.closed_form import vgpmil
+from milzoo.models import VGPMIL, GammaMixing, PolyaGammaMixing, ScaleMixture
+
+LABEL_UPDATES = vgpmil.LABEL_UPDATES
+MIXINGS = [PolyaGammaMixing(), GammaMixing(1.0, 2.5)]
+mixing_names = pytest.mark.parametrize("mixing", MIXINGS, ids=["sech", "gamma"])
+every_label_update = pytest.mark.parametrize("label_update", LABEL_UPDATES)
+
+
+# ------------------------------------------------------------------ against other code
+
+
+@mixing_names
+@every_label_update
+def test_bound_equals_trace_elbo_of_the_guide(small_problem, mixing, label_update):
+    # Six looks at 4.5 standard errors: a false alarm in 4e-5 of all runs.
+    model, bags = small_problem
+    model = replace(model, mixing=mixing)
+    posterior = coordinate_ascent(model, bags, seed=0, label_update=label_update, max_steps=8)
+    with jax.enable_x64(True):
+        program, guide = model.augmented(), posterior.guide
+        one = Trace_ELBO(1).loss
+        keys = jax.random.split(jax.random.key(0), 4000)
+        draws = -np.asarray(jax.jit(jax.vmap(lambda k: one(k, {}, program, guide, bags)))(keys))
+    error = draws.mean() - posterior.elbo[-1]
+    assert abs(error) < 4.5 * draws.std(ddof=1) / np.sqrt(draws.size)
+
+
+def test_steps_equal_the_papers_equations_in_plain_numpy(small_problem):
+    model, bags = small_problem
+    with jax.enable_x64(True):
+        problem, state = vgpmil.init(model, bags, label_update="mean_field", key=jax.random.key(1))
+        start = expit(np.asarray(state.label_logits))
+        for _ in range(5):
+            state = vgpmil.step(problem, state)
+        cholesky = np.asarray(model.conditional(bags).cholesky)
+    mean, covariance, probability = _paper_in_numpy(model, bags, start, steps=5)
+    np.testing.assert_allclose(cholesky @ np.asarray(state.mean), mean, rtol=1e-8, atol=1e-10)
+    whitened = np.linalg.solve(np.asarray(state.precision_cholesky), cholesky.T)
+    np.testing.assert_allclose(whitened.T @ whitened, covariance, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(expit(state.label_logits), probability, rtol=1e-8)
+
+
+def _paper_in_numpy(model, bags, probability, steps):
+    """Equations 25–28 with K⁻¹ as printed, μ0 added; labels one instance after another."""
+    points, jitter = model.inducing_points, model.jitter * model.kernel.variance
+    covariance_zz = _rbf(model, points, points) + jitter * np.eye(len(points))
+    covariance_xz = _rbf(model, bags.instances, points)
+    precision_zz = np.linalg.inv(covariance_zz)
+    weights = covariance_xz @ precision_zz  # A
+    residual = model.kernel.variance - np.sum(weights * covariance_xz, axis=1)  # k̃
+    tilt = np.sqrt(model.mean**2 + np.sum((weights @ covariance_zz) * weights, axis=1) + residual)
+    probability = probability.copy()
+    for _ in range(steps):
+        theta = np.tanh(tilt / 2) / (2 * tilt)
+        covariance = np.linalg.inv(precision_zz + weights.T @ (theta[:, None] * weights))  # S
+        mean = covariance @ weights.T @ (probability - 0.5 - theta * model.mean)  # m
+        evidence = model.mean + weights @ mean  # μ
+        spread = np.sum((weights @ covariance) * weights, axis=1)
+        tilt = np.sqrt(evidence**2 + spread + residual)  # c
+        for n, bag in enumerate(bags.bag_index):
+            others = (bags.bag_index == bag) & (np.arange(len(tilt)) != n)
+            pull = (2 * bags.labels[bag] - 1) * np.log(model.sharpness)
+            probability[n] = expit(evidence[n] + pull * np.prod(1 - probability[others]))
+    return mean, covariance, probability
+
+
+def _rbf(model, left, right):
+    distance = ((left[:, None] - right[None]) ** 2).sum(axis=-1)
+    return model.kernel.variance * np.exp(-0.5 * distance / model.kernel.length_scale**2)
+
+
+def test_largest_of_others_equals_a_double_loop():
+    random = np.random.default_rng(0)
+    bag_index = np.repeat(np.arange(6), [1, 2, 5, 3, 1, 4])
+    probability = random.choice([0.1, 0.5, 0.9], size=bag_index.size)  # ties on purpose
+    labels = np.array([0, 1, 1, 0, 1, 0])
+    problem = vgpmil.VGPMILProblem(
+        *(jnp.zeros((bag_index.size, 1)), jnp.zeros(bag_index.size), jnp.zeros(()), jnp.ones(())),
+        *(jnp.asarray(bag_index), jnp.asarray(labels)),
+        vgpmil.VGPMILRules(PolyaGammaMixing(), "plug_in_max", 5),
+    )
+    found = vgpmil.largest_of_others(problem, jnp.asarray(probability))
+    expected = [
+        max((probability[j] for j in np.flatnonzero(bag_index == b) if j != n), default=0.0)
+        for n, b in enumerate(bag_index)
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+# ------------------------------------------------------------------ as mathematics
+
+
+@mixing_names
+@pytest.mark.parametrize("label_update", ["exact", "mean_field"])
+def test_gradient_of_the_bound_is_zero_at_the_fixed_point(small_problem, mixing, label_update):
+    model, bags = small_problem
+    model = replace(model, mixing=mixing)
+    with jax.enable_x64(True):
+        problem, state = vgpmil.init(model, bags, label_update=label_update, key=jax.random.key(0))
+        state = jax.lax.fori_loop(0, 3000, lambda _, s: vgpmil.step(problem, s), state)
+
+        def bound(mean, precision_cholesky, tilt, label_logits):
+            moved = vgpmil.with_moments(problem, mean, precision_cholesky, tilt, label_logits)
+            return vgpmil.elbo(problem, moved)
+
+        arguments = (state.mean, state.precision_cholesky, state.tilt, state.label_logits)
+        mean, cholesky, *rest = jax.jit(jax.grad(bound, argnums=(0, 1, 2, 3)))(*arguments)
+    for gradient in (mean, np.tril(cholesky), *rest):
+        assert np.abs(gradient).max() < 1e-7
+
+
+def test_gradient_of_the_bound_sees_a_point_that_is_not_the_fixed_point(small_problem):
+    model, bags = small_problem
+    with jax.enable_x64(True):
+        problem, state = vgpmil.init(model, bags, label_update="exact", key=jax.random.key(0))
+
+        def bound(mean):
+            cholesky, tilt, logits = state.precision_cholesky, state.tilt, state.label_logits
+            return vgpmil.elbo(problem, vgpmil.with_moments(problem, mean, cholesky, tilt, logits))
+
+        assert np.abs(jax.grad(bound)(state.mean)).max() > 0.01
+
+
+SHAPES = [[1] * 6, [40], [1, 2, 5, 3], [7] * 5, [2, 40, 1, 9]]
+
+
+@pytest.mark.parametrize("sizes", SHAPES, ids=str)
+@pytest.mark.parametrize("label_update", ["exact", "mean_field"])
+def test_no_step_lowers_the_bound(sizes, label_update):
+    # 5 shapes × 2 updates × 100 problems: labels at random, a fifth all 1 and a fifth all 0.
+    traces = _bounds_of_random_problems(sizes, label_update, num_problems=100, num_steps=25)
+    falls = np.diff(traces, axis=1)
+    assert np.isfinite(traces).all()
+    assert falls.min() > -1e-9 * np.abs(traces).max()
+
+
+def _bounds_of_random_problems(sizes, label_update, num_problems, num_steps):
+    random = np.random.default_rng(len(sizes))
+    bag_index = np.repeat(np.arange(len(sizes)), sizes)
+    labels = random.integers(0, 2, size=(num_problems, len(sizes)))
+    labels[: num_problems // 5] = 1
+    labels[-num_problems // 5 :] = 0
+    num_inducing = 3
+    problems = {
+        "projection": random.normal(size=(num_problems, bag_index.size, num_inducing))
+        * random.choice([0.1, 1.0, 5.0], size=(num_problems, 1, 1)),
+        "residual_variance": random.gamma(0.5, 2.0, size=(num_problems, bag_index.size)),
+        "prior_mean": random.normal(scale=3.0, size=num_problems),
+        "sharpness": random.choice([1.0, 3.0, 100.0, 1e12], size=num_problems),
+        "bag_label": labels,
+        "label_logits": random.logistic(size=(num_problems, bag_index.size)),
+    }
+
+    def run(fields):
+        logits = fields.pop("label_logits")
+        mixing = PolyaGammaMixing()
+        problem = vgpmil.VGPMILProblem(
+            **fields,
+            bag_index=jnp.asarray(bag_index),
+            rules=vgpmil.VGPMILRules(mixing, label_update, max(sizes)),
+        )
+        state = vgpmil.with_moments(
+            problem, jnp.zeros(num_inducing), jnp.eye(num_inducing), 0 * logits, logits
+        )
+        state = state._replace(tilt=jnp.sqrt(state.second_moment))
+
+        def one_step(state, _):
+            state = vgpmil.step(problem, state)
+            return state, vgpmil.elbo(problem, state)
+
+        return jax.lax.scan(one_step, state, length=num_steps)[1]
+
+    with jax.enable_x64(True):
+        return np.asarray(jax.jit(partial(jax.lax.map, run))(jax.tree.map(jnp.asarray, problems)))
+
+
+def test_exact_labels_never_loosen_the_bound():
+    random = np.random.default_rng(4)
+    sizes = [1, 2, 5, 3, 8]
+    bag_index = jnp.asarray(np.repeat(np.arange(len(sizes)), sizes))
+    size = bag_index.shape[0]
+    with jax.enable_x64(True):
+        for _ in range(40):
+            problem = vgpmil.VGPMILProblem(
+                projection=jnp.asarray(random.normal(size=(size, 3))),
+                residual_variance=jnp.asarray(random.gamma(0.5, 2.0, size=size)),
+                prior_mean=jnp.asarray(random.normal(scale=2.0)),
+                sharpness=jnp.asarray(random.choice([3.0, 100.0, 1e6])),
+                bag_index=bag_index,
+                bag_label=jnp.asarray(random.integers(0, 2, size=len(sizes))),
+                rules=vgpmil.VGPMILRules(PolyaGammaMixing(), "exact", max(sizes)),
+            )
+            state = vgpmil.with_moments(
+                problem,
+                jnp.asarray(random.normal(size=3)),
+                jnp.eye(3) + jnp.tril(jnp.asarray(random.normal(size=(3, 3)))) ** 2,
+                jnp.asarray(random.gamma(2.0, size=size)),
+                jnp.asarray(random.logistic(size=size)),
+            )
+            exact = vgpmil.elbo(problem, state._replace(label_logits=state.evidence_mean))
+            rules = replace(problem.rules, label_update="mean_field")
+            independent = problem._replace(rules=rules)
+            for _ in range(3):  # sweeps at this q(u): mean field at its best
+                logits = vgpmil.LABEL_UPDATE_RULES["mean_field"](independent, state)
+                state = state._replace(label_logits=logits)
+                assert vgpmil.elbo(independent, state) <= exact + 1e-9
+
+
+@pytest.mark.parametrize("mixing", [PolyaGammaMixing()], ids=["sech"])
+@every_label_update
+def test_bound_lies_below_the_log_evidence_by_quadrature(one_inducing_point, mixing, label_update):
+    model, bags = one_inducing_point
+    posterior = coordinate_ascent(model, bags, seed=0, label_update=label_update)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    scale = np.sqrt(model.kernel.variance * (1 + model.jitter))
+    from milzoo.inference.programs import log_likelihood
+
+    likelihood = log_likelihood(
+        model.marginal(), {"inducing_value": scale * nodes[:, None]}, bags
+    ).sum(axis=1)
+    evidence = logsumexp(likelihood, b=weights / weights.sum())
+    assert posterior.elbo[-1] < evidence
+    assert evidence - posterior.elbo[-1] < 5.0
+
+
+def test_bags_of_one_with_firm_labels_are_plain_classification():
+    # H → ∞ pins y to T: Jaakkola's sparse GP classification, written down on its own here.
+    random = np.random.default_rng(0)
+    instances, labels = random.normal(size=(25, 2)), random.integers(0, 2, 25)
+    bags = Bags.from_arrays(instances, np.arange(25), labels)
+    model = VGPMIL.for_bags(bags, num_inducing=5, variance=2.0, sharpness=1e14)
+    posterior = coordinate_ascent(model, bags, seed=0, tolerance=1e-13)
+    mean = _jaakkola_classification(model, bags)
+    np.testing.assert_allclose(posterior.approximation.mean, mean, rtol=1e-5, atol=1e-6)
+
+
+def _jaakkola_classification(model, bags):
+    points = model.inducing_points
+    covariance_zz = _rbf(model, points, points) * 1.0
+    covariance_zz += model.jitter * model.kernel.variance * np.eye(len(points))
+    weights = np.linalg.solve(covariance_zz, _rbf(model, points, bags.instances)).T
+    residual = model.kernel.variance - np.sum(weights * _rbf(model, bags.instances, points), axis=1)
+    mean, covariance = np.zeros(len(points)), covariance_zz
+    for _ in range(400):
+        xi = np.sqrt((weights @ mean) ** 2 + np.sum((weights @ covariance) * weights, 1) + residual)
+        lam = np.tanh(xi / 2) / (4 * xi)
+        covariance = np.linalg.inv(
+            np.linalg.inv(covariance_zz) + 2 * weights.T @ (lam[:, None] * weights)
+        )
+        mean = covariance @ weights.T @ (bags.labels - 0.5)
+    return mean
+
+
+def test_permuting_bags_and_instances_changes_nothing(small_problem):
+    model, bags = small_problem
+    random = np.random.default_rng(1)
+    order = np.concatenate(
+        [random.permutation(np.flatnonzero(bags.bag_index == b)) for b in (3, 0, 11, 7, 1)]
+    )
+    chosen = bags.select(np.array([0, 1, 3, 7, 11]))
+    moved = Bags.from_arrays(
+        bags.instances[order], bags.bag_index[order], bags.labels[[3, 0, 11, 7, 1]]
+    )
+    first, second = (coordinate_ascent(model, b, seed=0) for b in (chosen, moved))
+    np.testing.assert_allclose(first.elbo, second.elbo, rtol=1e-10)
+    np.testing.assert_allclose(first.approximation.mean, second.approximation.mean, atol=1e-10)
+
+
+def test_row_blocks_give_the_plain_products():
+    from milzoo.inference.closed_form.products import row_sums_of_squares, weighted_gram
+
+    random = np.random.default_rng(0)
+    for num_rows in (7, 2048, 2 * 2048 + 5):
+        matrix, weights = random.normal(size=(num_rows, 6)), random.gamma(1.0, size=num_rows)
+        cholesky = np.tril(random.normal(size=(6, 6))) + 4 * np.eye(6)
+        with jax.enable_x64(True):
+            gram = weighted_gram(jnp.asarray(matrix), jnp.asarray(weights))
+            squares = row_sums_of_squares(jnp.asarray(matrix), jnp.asarray(cholesky))
+        np.testing.assert_allclose(gram, matrix.T @ np.diag(weights) @ matrix, rtol=1e-9)
+        inverse = np.linalg.inv(cholesky @ cholesky.T)
+        expected = np.einsum("nm,mk,nk->n", matrix, inverse, matrix)
+        np.testing.assert_allclose(squares, expected, rtol=1e-9)
+
+
+# ------------------------------------------------------------------ as an engine
+
+
+def test_learning_hyperparameters_raises_the_bound_and_never_lowers_it(small_problem):
+    model, bags = small_problem
+    fixed = coordinate_ascent(model, bags, seed=0)
+    learned = coordinate_ascent(model, bags, seed=0, learn_hyperparameters=True, max_steps=60)
+    assert np.diff(learned.elbo).min() > -1e-9
+    assert learned.elbo[-1] > fixed.elbo[-1] + 0.1
+    again = coordinate_ascent(learned.model, bags, seed=0)
+    assert again.elbo[-1] == pytest.approx(learned.elbo[-1], abs=0.05)
+
+
+def test_status_tells_how_the_ascent_ended(small_problem):
+    model, bags = small_problem
+    done = coordinate_ascent(model, bags, seed=0)
+    assert done.status.kind == "converged"
+    assert f"step {len(done.elbo)}" in done.status.sentence
+    cut = coordinate_ascent(model, bags, seed=0, max_steps=2)
+    assert cut.status.kind == "max_steps"
+    assert "still rising after 2 steps" in cut.status.sentence
+
+
+def test_a_falling_bound_is_reported_as_a_failure():
+    from milzoo.inference.closed_form.ascent import ascend
+
+    down = ascend(
+        lambda problem, state: state - 1.0,
+        lambda problem, state: state,
+        None,
+        jnp.asarray(5.0),
+        max_steps=10,
+        tolerance=1e-8,
+        is_ascent=True,
+        progress=False,
+    )
+    assert down.status.kind == "failed"
+    assert "fell by 1" in down.status.sentence
+
+
+def test_custom_mixture_runs_without_its_mixing_law(small_problem):
+    model, bags = small_problem
+    secant = ScaleMixture.from_log_density(lambda f: -jnp.logaddexp(f / 2, -f / 2))
+    custom = coordinate_ascent(replace(model, mixing=secant), bags, seed=0)
+    builtin = coordinate_ascent(model, bags, seed=0)
+    np.testing.assert_allclose(custom.elbo, builtin.elbo, rtol=1e-8)
+    with pytest.raises(NotImplementedError, match="mixing law"):
+        custom.model.augmented()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"label_update": "exakt"}, "label_update is 'exakt'.*exact, mean_field, plug_in_max"),
+        ({"max_steps": 0}, "max_steps is 0"),
+        ({"tolerance": -1.0}, "tolerance is -1.0"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_bad_arguments_are_named(small_problem, arguments, message):
+    model, bags = small_problem
+    with pytest.raises(ValueError, match=message):
+        coordinate_ascent(model, bags, seed=0, **arguments)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_priors_unlabelled_bags_and_unnormalised_learning_are_refused(small_problem):
+    import numpyro.distributions as dist
+
+    model, bags = small_problem
+    with pytest.raises(ValueError, match="mean of the model have priors"):
+        coordinate_ascent(replace(model, mean=dist.Normal(0.0, 1.0)), bags, seed=0)
+    with pytest.raises(ValueError, match="bags have no labels"):
+        coordinate_ascent(model, replace(bags, labels=None), seed=0)
+    with pytest.raises(ValueError, match="normalising constant"):
+        gamma = replace(model, mixing=GammaMixing(1.0, 1.0))
+        coordinate_ascent(gamma, bags, seed=0, learn_hyperparameters=True)
+    with pytest.raises(TypeError, match="seed is None"):
+        coordinate_ascent(model, bags, seed=None)
