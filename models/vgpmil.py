@@ -452,7 +452,7 @@ def _mixing_integrals(
 def _probabilities(
     inducing_value: Float[Array, " M"],
     mean: Float[Array, ""] | float,
-    sharpness: float,
+    sharpness: Float[Array, ""] | float,
     conditional: SparseConditional,
     rule: QuadratureRule,
     bags: Bags,
@@ -469,7 +469,7 @@ def _probabilities(
 def _predict_in_blocks(
     inducing_values: Float[Array, "S M"],
     mean: Float[Array, ""] | float,
-    sharpness: float,
+    sharpness: Float[Array, ""] | float,
     conditional: SparseConditional,
     rule: QuadratureRule,
     bags: Bags,
@@ -517,6 +517,7 @@ def _largest_value(parameter: Parameter) -> float:
     if not isinstance(parameter, dist.Distribution):
         return float(parameter)
     try:
-        return float(parameter.icdf(0.9999))
+        with jax.ensure_compile_time_eval():  # a prior is never traced
+            return float(parameter.icdf(0.9999))
     except NotImplementedError:
         return _LARGEST_VARIANCE

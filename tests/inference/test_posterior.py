@@ -1,0 +1,170 @@
+"""What engines return: draws, densities, predictions, files."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+import xarray as xr
+from scipy import stats
+
+from milzoo.datasets import Bags
+from milzoo.inference import Posterior, coordinate_ascent, gibbs, laplace, nuts, svi
+from milzoo.models import GammaMixing, ScaleMixture
+
+
+@pytest.fixture(scope="session")
+def posteriors(small_problem) -> dict[str, Posterior]:
+    model, bags = small_problem
+    short = {"num_warmup": 100, "num_samples": 50, "num_chains": 2}
+    return {
+        "coordinate_ascent": coordinate_ascent(model, bags, seed=0, num_draws=60),
+        "laplace": laplace(model, bags, seed=0, num_draws=60),
+        "svi": svi(model, bags, seed=0, num_draws=60, max_steps=300),
+        "nuts": nuts(model, bags, seed=0, **short),
+        "gibbs": gibbs(model, bags, seed=0, **short),
+    }
+
+
+ENGINES = ["coordinate_ascent", "laplace", "svi", "nuts", "gibbs"]
+every_engine = pytest.mark.parametrize("engine", ENGINES)
+APPROXIMATE = ["coordinate_ascent", "laplace", "svi"]
+
+
+@every_engine
+def test_tree_has_arviz_groups_with_named_dims(posteriors, small_problem, engine):
+    _, bags = small_problem
+    posterior = posteriors[engine]
+    assert posterior.engine == engine
+    tree = posterior.tree
+    assert tree["posterior"]["inducing_value"].dims == ("chain", "draw", "inducing_point")
+    assert tree["log_likelihood"]["bag_label"].dims == ("chain", "draw", "bag")
+    assert list(tree["observed_data"]["bag"].to_numpy()) == list(bags.names)
+    chains = 2 if posterior.is_mcmc else 1
+    assert tree["posterior"].sizes["chain"] == chains
+    assert ("sample_stats" in tree) == (engine == "nuts")
+
+
+@every_engine
+def test_bags_survive_in_the_tree(posteriors, small_problem, engine):
+    _, bags = small_problem
+    again = posteriors[engine].bags
+    for name in ("instances", "bag_index", "labels"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(bags, name))
+    assert again.names == bags.names
+
+
+@every_engine
+def test_file_loses_nothing(posteriors, small_problem, engine, tmp_path):
+    _, bags = small_problem
+    posterior = posteriors[engine]
+    posterior.save(tmp_path / "posterior.nc")
+    again = Posterior.load(tmp_path / "posterior.nc")
+    xr.testing.assert_identical(posterior.tree, again.tree)
+    for name in ("engine", "status", "seconds", "compile_seconds", "sampling_seconds"):
+        assert getattr(posterior, name) == getattr(again, name)
+    np.testing.assert_array_equal(posterior.model.inducing_points, again.model.inducing_points)
+    assert repr(posterior.model) == repr(again.model)
+    if posterior.elbo is None:
+        assert again.elbo is None
+    else:
+        np.testing.assert_array_equal(posterior.elbo, again.elbo)
+    for first, second in zip(
+        posterior.draws(7, seed=3).values(), again.draws(7, seed=3).values(), strict=True
+    ):
+        np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(
+        posterior.predict(bags).bag_probability, again.predict(bags).bag_probability
+    )
+
+
+def test_file_keeps_priors_and_mixings(small_problem, tmp_path):
+    model, bags = small_problem
+    kernel = replace(model.kernel, variance=dist.LogNormal(0.3, 0.7))
+    open_model = replace(model, kernel=kernel, mean=dist.Normal(-1.0, 2.0))
+    posterior = laplace(open_model, bags, seed=0, num_draws=5)
+    posterior.save(tmp_path / "priors.nc")
+    again = Posterior.load(tmp_path / "priors.nc").model
+    assert isinstance(again.kernel.variance, dist.LogNormal)
+    assert float(again.kernel.variance.scale) == pytest.approx(0.7)
+    assert float(again.mean.loc) == -1.0
+    gamma = coordinate_ascent(replace(model, mixing=GammaMixing(0.5, 2.5)), bags, seed=0)
+    gamma.save(tmp_path / "gamma.nc")
+    assert Posterior.load(tmp_path / "gamma.nc").model.mixing == GammaMixing(0.5, 2.5)
+
+
+def test_a_function_is_refused_by_save(small_problem, tmp_path):
+    model, bags = small_problem
+    custom = ScaleMixture.from_log_density(lambda f: -jnp.sqrt(1 + f**2))
+    posterior = coordinate_ascent(replace(model, mixing=custom), bags, seed=0, num_draws=5)
+    with pytest.raises(ValueError, match="ScaleMixture made from a function"):
+        posterior.save(tmp_path / "custom.nc")
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    xr.DataTree(xr.Dataset({"x": ("y", [1.0])})).to_netcdf(tmp_path / "x.nc", engine="h5netcdf")
+    with pytest.raises(ValueError, match="no milzoo metadata"):
+        Posterior.load(tmp_path / "x.nc")
+
+
+@pytest.mark.parametrize("engine", APPROXIMATE)
+def test_density_is_that_of_the_draws(posteriors, engine):
+    # log q of draws of a Gaussian: mean −entropy, which a fit of the moments gives as well.
+    posterior = posteriors[engine]
+    draws = posterior.draws(20_000, seed=1)
+    log_q = posterior.log_density(draws)
+    values = draws["inducing_value"]
+    fitted = stats.multivariate_normal(values.mean(axis=0), np.cov(values.T))
+    error = log_q - fitted.logpdf(values)
+    assert abs(error.mean()) < 0.01
+    assert posterior.log_density({"inducing_value": values[:3]}) == pytest.approx(log_q[:3])
+
+
+def test_a_sampler_has_draws_but_no_density_and_no_guide(posteriors):
+    posterior = posteriors["nuts"]
+    draws = posterior.draws(30, seed=0)
+    assert posterior.log_density(draws) is None
+    stored = posterior.stored_draws()["inducing_value"]
+    assert all((stored == row).all(axis=1).any() for row in draws["inducing_value"])
+    with pytest.raises(ValueError, match="posterior of nuts has no guide"):
+        _ = posterior.guide
+
+
+def test_intervals_hold_their_share_of_the_draws(posteriors, small_problem):
+    _, bags = small_problem
+    prediction = posteriors["nuts"].predict(bags)
+    lower, upper = prediction.bag_interval(0.8)
+    share = ((prediction.bag_draws >= lower) & (prediction.bag_draws <= upper)).mean()
+    assert share == pytest.approx(0.8, abs=0.03)
+    assert prediction.instance_interval(0.5).shape == (2, bags.num_instances)
+    with pytest.raises(ValueError, match=r"mass is 1\.5"):
+        prediction.bag_interval(1.5)
+
+
+def test_bags_of_another_width_are_named(posteriors):
+    narrow = Bags.from_list([np.zeros((2, 1))])
+    with pytest.raises(ValueError, match="bags have 1 features.*have 2"):
+        posteriors["nuts"].predict(narrow)
+
+
+@every_engine
+def test_same_seed_same_draws_and_no_global_flag_left_behind(small_problem, engine):
+    model, bags = small_problem
+    settings = {
+        "coordinate_ascent": (coordinate_ascent, {"label_update": "mean_field", "max_steps": 3}),
+        "laplace": (laplace, {"num_draws": 5}),
+        "svi": (svi, {"max_steps": 100, "num_draws": 5}),
+        "nuts": (nuts, {"num_warmup": 20, "num_samples": 5, "num_chains": 1}),
+        "gibbs": (gibbs, {"num_warmup": 5, "num_samples": 5, "num_chains": 1}),
+    }
+    function, arguments = settings[engine]
+    first, same, other = (
+        function(model, bags, seed=seed, **arguments).stored_draws()["inducing_value"]
+        for seed in (4, jax.random.key(4), 5)
+    )
+    np.testing.assert_array_equal(first, same)
+    assert (first != other).any()
+    assert first.dtype == np.float64
+    assert not jax.config.jax_enable_x64
