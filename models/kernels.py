@@ -39,7 +39,7 @@ class RBF:
     Notes
     -----
     The paper prints exp(−‖x − x'‖/(2ℓ)) without the squares, and its ℓ = 30 for 30 features is our
-    ℓ² = 30; see ``docs`` of the model for the symbols.
+    ℓ² = 30.
 
     Examples
     --------

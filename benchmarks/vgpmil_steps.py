@@ -1,0 +1,145 @@
+"""Time of the closed-form updates of VGPMIL, beside the same updates written plainly in NumPy.
+
+    python benchmarks/vgpmil_steps.py            # 70,000 × 30 in 7,000 bags, M = 200, 64 bit
+    python benchmarks/vgpmil_steps.py --toy      # small, to see that it runs
+
+Both start at q(u) = p(u) and do the exact label update; the inducing means they arrive at are
+compared. Compilation is told apart. Peak memory is that of this process before NumPy's turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.special import expit
+
+from milzoo.datasets import Bags
+from milzoo.inference.closed_form import vgpmil
+from milzoo.models import RBF, VGPMIL
+
+
+def main() -> None:
+    arguments = _arguments()
+    bags, model = _problem(arguments)
+    print(
+        f"{bags.num_instances:,} instances × {bags.num_features} in {bags.num_bags:,} bags, "
+        f"M = {arguments.inducing}, 64 bit, {os.cpu_count()} cores, seed {arguments.seed}"
+    )
+    with jax.enable_x64(True):
+        _, seconds = _ours(model, bags, arguments.steps)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        speed = _matrix_product_speed()
+        after_fewer, _ = _ours(model, bags, arguments.numpy_steps)
+    plain_mean, plain_seconds = _plain_numpy(model, bags, arguments.numpy_steps)
+
+    # Two products of N M² multiply-adds a step; the symmetric and the triangular one need half.
+    needed = 2.0 * bags.num_instances * arguments.inducing**2 * arguments.steps / 1e9
+    rows = [
+        ("kernel and start", seconds["start"], "s"),
+        ("compilation", seconds["compile"], "s"),
+        (f"milzoo, {arguments.steps} steps", seconds["steps"], "s"),
+        (f"NumPy, {arguments.numpy_steps} steps", plain_seconds, "s"),
+        ("milzoo, per step", 1e3 * seconds["steps"] / arguments.steps, "ms"),
+        ("NumPy, per step", 1e3 * plain_seconds / arguments.numpy_steps, "ms"),
+        ("peak memory before NumPy's turn", peak, "GB"),
+        ("speed of a 2000 × 2000 product", speed, "GFLOP/s"),
+        ("share of it (N M² a product)", 100 * needed / seconds["steps"] / speed, "%"),
+        ("largest difference of the means", np.abs(after_fewer - plain_mean).max(), ""),
+    ]
+    for name, value, unit in rows:
+        print(f"{name:34s} {value:10.3g} {unit}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--toy", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    toy = arguments.toy
+    arguments.bags, arguments.inducing = (300, 20) if toy else (7000, 200)
+    arguments.steps, arguments.numpy_steps = (5, 5) if toy else (50, 10)
+    return arguments
+
+
+def _problem(arguments: argparse.Namespace) -> tuple[Bags, VGPMIL]:
+    random = np.random.default_rng(arguments.seed)
+    bag_ids = np.repeat(np.arange(arguments.bags), 10)
+    instances = random.normal(size=(bag_ids.size, 30))
+    bags = Bags.from_arrays(instances, bag_ids, random.integers(0, 2, arguments.bags))
+    chosen = random.choice(bag_ids.size, arguments.inducing, replace=False)
+    return bags, VGPMIL(RBF(0.5, 30**0.5), instances[chosen])
+
+
+def _ours(model: VGPMIL, bags: Bags, steps: int) -> tuple[np.ndarray, dict[str, float]]:
+    started = time.perf_counter()
+    problem, state = vgpmil.init(model, bags, label_update="exact", key=jax.random.key(0))
+    jax.block_until_ready(state)
+    ready = time.perf_counter()
+    step = jax.jit(vgpmil.step).lower(problem, state).compile()
+    compiled = time.perf_counter()
+    for _ in range(steps):
+        state = step(problem, state)
+    mean = np.asarray(state.mean)
+    ended = time.perf_counter()
+    return mean, {"start": ready - started, "compile": compiled - ready, "steps": ended - compiled}
+
+
+def _plain_numpy(model: VGPMIL, bags: Bags, steps: int) -> tuple[np.ndarray, float]:
+    """The updates as one would write them down, in the same whitened coordinates."""
+    kernel, points = model.kernel, model.inducing_points
+    root = cholesky(
+        _rbf(kernel, points, points) + model.jitter * kernel.variance * np.eye(len(points)),
+        lower=True,
+    )
+    projection = solve_triangular(root, _rbf(kernel, points, bags.instances), lower=True).T
+    residual = kernel.variance - np.sum(projection**2, axis=1)
+    evidence, tilt = np.zeros(len(residual)), np.full(len(residual), kernel.variance**0.5)
+    mean = np.zeros(len(points))
+    started = time.perf_counter()
+    for _ in range(steps):
+        probability = _label_probability(model, bags, evidence)
+        theta = np.tanh(tilt / 2) / (2 * tilt)
+        precision = np.eye(len(points)) + projection.T @ (theta[:, None] * projection)
+        factor = cholesky(precision, lower=True)
+        mean = cho_solve((factor, True), projection.T @ (probability - 0.5))
+        evidence = projection @ mean
+        spread = np.sum(solve_triangular(factor, projection.T, lower=True) ** 2, axis=0)
+        tilt = np.sqrt(evidence**2 + spread + residual)
+    return mean, time.perf_counter() - started
+
+
+def _label_probability(model: VGPMIL, bags: Bags, evidence: np.ndarray) -> np.ndarray:
+    none = np.exp(-np.add.reduceat(np.logaddexp(0.0, evidence), bags.starts))
+    sharpness = model.sharpness
+    positive = sharpness / (sharpness - (sharpness - 1) * none)
+    boost = np.where(bags.labels == 1, positive, 1 / (1 + (sharpness - 1) * none))
+    return expit(evidence) * boost[bags.bag_index]
+
+
+def _rbf(kernel: RBF, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    distance = (left**2).sum(1)[:, None] + (right**2).sum(1) - 2 * left @ right.T
+    return kernel.variance * np.exp(-0.5 * np.maximum(distance, 0) / kernel.length_scale**2)
+
+
+def _matrix_product_speed() -> float:
+    """GFLOP/s of a large dense product in 64 bit, the best of five."""
+    square = jnp.asarray(np.random.default_rng(0).normal(size=(2000, 2000)))
+    product = jax.jit(jnp.matmul)
+    jax.block_until_ready(product(square, square))
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        jax.block_until_ready(product(square, square))
+        seconds.append(time.perf_counter() - started)
+    return 2 * 2000**3 / min(seconds) / 1e9
+
+
+if __name__ == "__main__":
+    main()
