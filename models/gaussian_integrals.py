@@ -24,8 +24,8 @@ __all__ = [
     "trapezoid_rule",
 ]
 
-# Half-width of every rule in standard deviations: the Gaussian mass beyond is 6e-16.
-_REACH = 8.0
+# Where trapezoid rules end, in standard deviations: the Gaussian mass beyond is 1e-9.
+_REACH = 6.0
 
 
 class QuadratureRule(NamedTuple):
@@ -56,25 +56,28 @@ def logistic_rule(largest_standard_deviation: float) -> QuadratureRule:
     Returns
     -------
     QuadratureRule
-        12 or 16 nodes up to s² = ½ and 1, about 2(8 + s)·max(s, 1.2) above.
+        12 or 16 nodes up to s² = ½ and 1, about (12 + s)·max(s, 1.2) above. The error of the log
+        stays below 3e-7, for means between −60 and 60.
 
     Examples
     --------
     >>> [len(logistic_rule(s).nodes) for s in (0.5, 1.0, 5.0)]
-    [12, 16, 131]
+    [12, 16, 86]
     """
     if largest_standard_deviation > 1.0:
-        return trapezoid_rule(largest_standard_deviation, largest_step=1.0)
+        # σ(f) grows like e^f on its left: the mass moves to the right, by s at most.
+        return trapezoid_rule(largest_standard_deviation, largest_step=1.0, tilt=(0.0, 1.0))
     nodes, weights = hermegauss(12 if largest_standard_deviation**2 <= 0.5 else 16)
     return QuadratureRule(nodes, weights / weights.sum())
 
 
-def trapezoid_rule(largest_standard_deviation: float, *, largest_step: float) -> QuadratureRule:
+def trapezoid_rule(
+    largest_standard_deviation: float, *, largest_step: float, tilt: tuple[float, float]
+) -> QuadratureRule:
     """Trapezoid rule for E g(a + sz), g smooth on the scale ``largest_step``.
 
-    The step is min(largest_step, s/1.2) in f = a + sz. The nodes reach from −8 − s to 8 + s, so
-    that factors between e^{−f} and e^{f}, which move the mass of the integrand by up to s standard
-    deviations, stay inside.
+    The step is min(largest_step, s/1.2) in f = a + sz. A factor e^{tf} in g moves the mass of the
+    integrand by ts standard deviations, so the nodes reach from −6 − t₋s to 6 + t₊s.
 
     Parameters
     ----------
@@ -82,6 +85,8 @@ def trapezoid_rule(largest_standard_deviation: float, *, largest_step: float) ->
         The largest s the rule will be used with.
     largest_step : float
         Largest step in units of f.
+    tilt : tuple of float
+        (t₋, t₊): g lies between e^{−t₋f} and e^{t₊f}, up to constants.
 
     Returns
     -------
@@ -89,13 +94,15 @@ def trapezoid_rule(largest_standard_deviation: float, *, largest_step: float) ->
 
     Notes
     -----
-    The error is the sum of two exponentially small terms: exp(−2π²·1.2²) ≈ 5e-13 from the
-    Gaussian and exp(−2π d/largest_step) from the nearest pole of g, d away from the real line
-    (the logistic function: d = π, hence 3e-9 at step 1).
+    The error has three exponentially small parts: exp(−2π²·1.2²) ≈ 5e-13 from the Gaussian,
+    exp(−2π d/largest_step) from the nearest pole of g, d away from the real line (the logistic
+    function: d = π, hence 3e-9 at step 1), and the mass of the Gaussian beyond 6, 1e-9.
     """
     step = min(1 / 1.2, largest_step / largest_standard_deviation)
-    reach = math.ceil((_REACH + largest_standard_deviation) / step)
-    nodes = step * np.arange(-reach, reach + 1)
+    below, above = (
+        math.ceil((_REACH + side * largest_standard_deviation) / step) for side in tilt
+    )
+    nodes = step * np.arange(-below, above + 1)
     weights = step * np.exp(-0.5 * nodes**2) / math.sqrt(2 * math.pi)
     return QuadratureRule(nodes, weights)
 

@@ -304,11 +304,9 @@ class VGPMIL:
             largest = np.sqrt(_largest_value(self.kernel.variance))
         else:
             largest = float(jnp.max(scale))
-        return (
-            logistic_rule(largest)
-            if self.is_logistic
-            else trapezoid_rule(largest, largest_step=0.5)
-        )
+        if self.is_logistic:
+            return logistic_rule(largest)
+        return trapezoid_rule(largest, largest_step=0.5, tilt=(0.5, 0.5))  # ψ(f) e^{±f/2}
 
     # ------------------------------------------------------------------ what draws imply
 
