@@ -5,6 +5,7 @@ from .gibbs import gibbs
 from .laplace import laplace
 from .nuts import nuts
 from .posterior import Posterior, Prediction, Status
+from .pymc_nuts import pymc_nuts
 from .svi import svi
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "gibbs",
     "laplace",
     "nuts",
+    "pymc_nuts",
     "svi",
 ]

@@ -6,7 +6,7 @@ import difflib
 import importlib.metadata
 import os
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -42,7 +42,7 @@ def pymc_nuts(
     num_warmup: int = 500,
     num_samples: int = 1000,
     num_chains: int = 4,
-    program: Literal["marginal", "full"] = "marginal",
+    program: str = "marginal",
     sampler: str = "nutpie",
     target_accept: float = 0.8,
     progress: bool = False,
@@ -56,12 +56,13 @@ def pymc_nuts(
         With labels.
     seed : int or JAX key
     num_warmup, num_samples, num_chains : int
-        Draws per chain; chains run at once, one on each core.
+        At least 1. Draws per chain; chains run at once, one on each core.
     program : {"marginal", "full"}
         With everything summed out that can be, or with the evidence as sites.
     sampler : {"nutpie", "pymc"}
-        nutpie (in Rust, on code compiled by Numba), or PyMC's own (in Python, a process for each
-        chain). The tree says which under ``sample_stats``, attribute ``inference_library``.
+        nutpie (in Rust, on code compiled by Numba), or PyMC's own (in Python, a new process for
+        each chain: a script that calls it needs ``if __name__ == "__main__":``). The tree says
+        which, under ``sample_stats``, attribute ``inference_library``.
     target_accept : float
         Acceptance probability that the step size is tuned to.
     progress : bool
@@ -78,7 +79,8 @@ def pymc_nuts(
     NotImplementedError
         If the model has no twin in PyMC.
     ValueError
-        If the sampler or the program has another name, or the twin cannot be built.
+        If the sampler or the program has another name, a count is not positive, or a prior or ψ
+        is not one that PyMC has too.
 
     Notes
     -----
@@ -96,6 +98,10 @@ def pymc_nuts(
         raise ValueError(
             f"sampler is {sampler!r}; expected 'nutpie' or 'pymc' (nearest: {nearest[0]!r})"
         )
+    counts = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} is {count}; expected an integer of at least 1")
     require_labels(bags, "pymc_nuts")
     if not isinstance(model, VGPMIL):
         raise NotImplementedError(
@@ -143,7 +149,9 @@ def _run_nutpie(
     trace = nutpie.sample(compiled, seed=seed, progress_bar=progress, **settings)
     seconds = time.perf_counter() - started
     steps = int(trace["sample_stats"]["n_steps"].sum())
-    sampling_seconds = seconds * steps / (steps + int(trace["warmup_sample_stats"]["n_steps"].sum()))
+    sampling_seconds = (
+        seconds * steps / (steps + int(trace["warmup_sample_stats"]["n_steps"].sum()))
+    )
     return ChainRun(
         _draws(trace, sites),
         {ours: trace["sample_stats"][its].to_numpy() for ours, its in _STATISTICS.items()},
@@ -177,10 +185,14 @@ def _run_pymc(
             mp_ctx="spawn",
         )
     total_seconds = time.perf_counter() - started
-    warmup_seconds, sampling_seconds = (
-        float(trace[group]["perf_counter_diff"].sum()) / settings["cores"]
-        for group in ("warmup_sample_stats", "sample_stats")
+    # Chains take turns on the cores; each draw tells when it began and how long it took.
+    began, took = (
+        trace["sample_stats"][f"perf_counter_{name}"].to_numpy() for name in ("start", "diff")
     )
+    warmup_began = trace["warmup_sample_stats"]["perf_counter_start"].to_numpy()
+    cores = settings["cores"]
+    warmup_seconds = float((began[:, 0] - warmup_began[:, 0]).sum()) / cores
+    sampling_seconds = float((began[:, -1] + took[:, -1] - began[:, 0]).sum()) / cores
     return ChainRun(
         _draws(trace, sites),
         {name: trace["sample_stats"][name].to_numpy() for name in _STATISTICS},

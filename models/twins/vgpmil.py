@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpyro.distributions as dist
 
@@ -15,10 +15,9 @@ from ..vgpmil import VGPMIL
 try:
     import pymc as pm
     import pytensor
-    import pytensor.tensor as pt
+    import pytensor.tensor
     from pytensor.compile.builders import OpFromGraph
-    from pytensor.tensor import TensorVariable
-    from pytensor.tensor.sharedvar import TensorSharedVariable
+    from pytensor.compile.sharedvalue import shared
 except ImportError as error:
     raise ImportError(
         f"{error.name} is not installed, and the PyMC twin needs it: pip install 'milzoo[pymc]'"
@@ -26,17 +25,20 @@ except ImportError as error:
 
 __all__ = ["pymc_twin"]
 
-type Tensor = TensorVariable | TensorSharedVariable
+# To type checkers the elementwise functions of PyTensor return None, and its variables have no
+# operators.
+pt: Any = pytensor.tensor
+Tensor = Any
 
+# −log of the relative error of an integral.
+_LOG_ACCURACY = 24.0
 # Nodes reach this many standard deviations beyond the mass of the integrand: 2e-9 is left out.
 _REACH = 6.0
 # Largest kernel variance for which e^f is far from overflow everywhere a sampler may look.
 _LARGEST_TABLED_VARIANCE = 200.0
 
 
-def pymc_twin(
-    model: VGPMIL, bags: Bags, *, program: Literal["marginal", "full"] = "marginal"
-) -> pm.Model:
+def pymc_twin(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> pm.Model:
     """The model as a PyMC program, to check the NumPyro programs and to race against them.
 
     .. code-block:: text
@@ -66,7 +68,8 @@ def pymc_twin(
     ImportError
         If PyMC is not installed.
     ValueError
-        If ``program`` is neither of the two, or if ψ or a prior is not one that PyMC has too.
+        If ``program`` is neither of the two, if ψ or a prior is not one that PyMC has too, or if
+        the bags have another number of features than the inducing points.
 
     Notes
     -----
@@ -78,6 +81,12 @@ def pymc_twin(
     """
     if program not in ("marginal", "full"):
         raise ValueError(f"program is {program!r}; expected 'marginal' or 'full'")
+    expected, found = model.inducing_points.shape[1], bags.num_features
+    if expected != found:
+        raise ValueError(
+            f"bags have {found} features, but the inducing points of this model have {expected}; "
+            f"pass bags with the {expected} features that the model was made for"
+        )
     with pm.Model(coords=_coordinates(model, bags)) as twin:
         mean = _parameter("mean", model.mean)
         process = _sparse_process(model, bags)
@@ -148,14 +157,11 @@ def _sparse_process(model: VGPMIL, bags: Bags) -> _SparseProcess:
     variance = _parameter("variance", model.kernel.variance)
     length_scale = _parameter("length_scale", model.kernel.length_scale)
 
-    def covariance(left: Tensor, right: Tensor) -> Tensor:
-        difference = left[:, None, :] - right[None, :, :]
-        return variance * pt.exp(-0.5 * (difference**2).sum(-1) / length_scale**2)
-
+    covariance = variance * pm.gp.cov.ExpQuad(bags.num_features, ls=length_scale)
     inducing_points = pt.constant(model.inducing_points)
     jitter = model.jitter * variance
-    within = covariance(inducing_points, inducing_points)
-    cholesky = pt.linalg.cholesky(within + jitter * pt.eye(len(model.inducing_points)))
+    within = covariance(inducing_points) + jitter * pt.eye(len(model.inducing_points))
+    cholesky = pt.linalg.cholesky(within)
     across = covariance(inducing_points, pt.constant(bags.instances))
     projection = pt.linalg.solve_triangular(cholesky, across, lower=True).T
     # k̃_n = k(x_n, x_n) − A_n K_Zn, kept from falling below zero by rounding.
@@ -166,8 +172,7 @@ def _sparse_process(model: VGPMIL, bags: Bags) -> _SparseProcess:
 
 def _evaluated(*tensors: Tensor) -> list[Tensor]:
     """The values of tensors that hang on no random variable, for a graph to look up."""
-    values = pytensor.function([], tensors, mode="FAST_COMPILE")()
-    return [pytensor.shared(value) for value in values]
+    return [shared(tensor.eval(mode="FAST_COMPILE")) for tensor in tensors]
 
 
 # ---------------------------------------------------------------- instances
@@ -227,11 +232,13 @@ def _distance_to_nearest_pole(mixing: Mixing) -> float:
 def _trapezoid(largest_scale: Tensor, pole: float) -> tuple[Tensor, Tensor]:
     """Nodes z_k and weights w_k with Σ_k w_k g(a + s z_k) ≈ E g(f), f ~ N(a, s²), any s ≤ largest.
 
-    With step h in z the error is 2 exp(−2π²/h²) from the Gaussian, 5e-9 at h = 1, and of the
-    order exp(−2π d/(s h)) from the poles of g at distance d, 1e-9 at s h = 0.3 d. Factors between
-    e^{−f} and e^f move the mass of the integrand by up to s, and so the nodes reach.
+    The trapezoid rule with step h errs by exp(y²/2 − 2πy/h), where y is how far the integrand
+    can be moved off the real line: to the pole of g, at d/s, or to 2π/h, past which nothing is
+    gained. h is such that this is e^−24. Factors between e^{−f} and e^f move the mass of the
+    integrand by up to s, and so the nodes reach.
     """
-    step = pt.minimum(1.0, 0.3 * pole / largest_scale)
+    room = pt.minimum(pole / largest_scale, math.sqrt(2 * _LOG_ACCURACY))  # y
+    step = 2 * math.pi * room / (_LOG_ACCURACY + room**2 / 2)  # h
     reach = pt.ceil((_REACH + largest_scale) / step)
     nodes = step * pt.arange(-reach, reach + 1)
     return nodes, step * pt.exp(-0.5 * nodes**2) / math.sqrt(2 * math.pi)

@@ -1,7 +1,7 @@
 """Pólya-Gamma, noisy maximum and instance labels against brute force and high precision.
 
 Statistical tests are seeded; `largest_z` keeps the false alarms of each below 5e-6 over all its
-looks, hence of the whole file (13 such tests) below 1e-4.
+looks, hence of the whole file (11 such tests) below 1e-4.
 """
 
 import math

@@ -1,0 +1,109 @@
+"""Effective draws per second of NUTS on VGPMIL: NumPyro, nutpie and PyMC side by side.
+
+    python benchmarks/nuts_speed.py                  # digits, 115 bags, M = 50
+    python benchmarks/nuts_speed.py --data musk1     # needs the file, see milzoo.datasets.load
+    python benchmarks/nuts_speed.py --toy            # small, to see that it runs
+
+All run at target acceptance 0.8, as many chains at once as there are cores, diagonal mass matrix.
+ESS is ArviZ's bulk ESS of the M inducing values over all chains; ESS/s divides its median by the
+seconds of sampling, after compilation and warm-up. nutpie's seconds are split by leapfrog steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+CORES = os.cpu_count() or 1
+# JAX reads this once, when it is first imported: one device for each chain that runs at once.
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(CORES))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import arviz as az  # noqa: E402
+from milzoo.datasets import Bags, load, simulate, simulate_instances  # noqa: E402
+from milzoo.inference import Posterior, nuts  # noqa: E402
+from milzoo.inference.pymc_nuts import pymc_nuts  # noqa: E402
+from milzoo.models import VGPMIL  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+ENGINES = {
+    "nuts (NumPyro)": (nuts, {}),
+    "pymc_nuts (nutpie)": (pymc_nuts, {"sampler": "nutpie"}),
+    "pymc_nuts (PyMC)": (pymc_nuts, {"sampler": "pymc"}),
+}
+COLUMNS = (
+    *("engine", "program", "compile s", "warm-up s", "sampling s", "steps/draw"),
+    *("median ESS", "smallest ESS", "ESS/s"),
+)
+
+
+def main() -> None:
+    arguments = _arguments()
+    bags, model = _problem(arguments)
+    chains, warmup, draws = arguments.chains, arguments.warmup, arguments.draws
+    table = Table(
+        *COLUMNS,
+        title=f"{arguments.data}: {bags.num_bags} bags, {bags.num_instances} instances, "
+        f"M = {len(model.inducing_points)}, seed {arguments.seed}",
+        caption=f"{chains} × ({warmup} + {draws}) draws on {CORES} cores",
+    )
+    for name, (engine, options) in ENGINES.items():
+        for program in arguments.programs:
+            posterior = engine(
+                model,
+                bags,
+                seed=arguments.seed,
+                num_warmup=warmup,
+                num_samples=draws,
+                num_chains=chains,
+                program=program,
+                **options,
+            )
+            table.add_row(name, program, *_measures(posterior))
+    Console(width=120).print(table)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", choices=["digits", "musk1"], default="digits")
+    parser.add_argument("--toy", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    sizes = (2, 100, 50) if arguments.toy else (4, 500, 1000)
+    arguments.chains, arguments.warmup, arguments.draws = sizes
+    # A program of PyMC takes half a minute to compile.
+    arguments.programs = ("marginal",) if arguments.toy else ("marginal", "full")
+    if arguments.toy:
+        arguments.data = "simulated"
+    return arguments
+
+
+def _problem(arguments: argparse.Namespace) -> tuple[Bags, VGPMIL]:
+    if arguments.toy:
+        design = simulate_instances(10, 3, num_features=2, seed=arguments.seed)
+        model = VGPMIL.for_bags(design, num_inducing=5)
+        return simulate(model, design, seed=arguments.seed)[0], model
+    train, _ = load(arguments.data).split(0.7, seed=0)
+    train = train.standardize()
+    return train, VGPMIL.for_bags(train)
+
+
+def _measures(posterior: Posterior) -> list[str]:
+    draws = posterior.tree["posterior"].to_dataset()[["inducing_value"]]
+    ess = az.ess(draws)["inducing_value"]
+    steps = float(posterior.tree["sample_stats"]["n_steps"].mean())
+    sampling_seconds = posterior.sampling_seconds or float("nan")
+    return [
+        f"{posterior.compile_seconds:.1f}",
+        f"{posterior.seconds - sampling_seconds:.2f}",
+        f"{sampling_seconds:.2f}",
+        f"{steps:.1f}",
+        f"{float(ess.median()):,.0f}",
+        f"{float(ess.min()):,.0f}",
+        f"{float(ess.median()) / sampling_seconds:,.0f}",
+    ]
+
+
+if __name__ == "__main__":
+    main()

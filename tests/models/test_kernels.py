@@ -1,0 +1,127 @@
+"""The kernel against a double loop, and the numbers that it takes and refuses."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from milzoo.models import RBF
+from numpyro import handlers
+
+
+@pytest.fixture(autouse=True)
+def _in_64_bit():
+    with jax.enable_x64(True):
+        yield
+
+
+def points(number, num_features, seed=0):
+    return np.random.default_rng(seed).normal(size=(number, num_features))
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+def test_covariance_equals_the_formula_pair_by_pair(shift):
+    left, right = points(7, 3) + shift, points(5, 3, seed=1) + shift
+    kernel = RBF(variance=1.7, length_scale=0.8)
+    expected = np.empty((7, 5))
+    for i, x in enumerate(left):
+        for j, z in enumerate(right):
+            squared_distance = sum((a - b) ** 2 for a, b in zip(x, z, strict=True))
+            expected[i, j] = 1.7 * math.exp(-squared_distance / (2 * 0.8**2))
+    # The shift itself costs log10(1e4) of 16 digits in the differences.
+    np.testing.assert_allclose(kernel.covariance(left, right), expected, rtol=1e-13 * (1 + shift))
+
+
+def test_covariance_of_points_with_themselves_is_symmetric_and_positive_semi_definite():
+    x = points(30, 2)
+    x[7] = x[3]  # a duplicate makes it singular
+    covariance = np.asarray(RBF(variance=2.5, length_scale=1.5).covariance(x, x))
+    np.testing.assert_allclose(covariance, covariance.T, atol=1e-15)
+    np.testing.assert_allclose(np.diag(covariance), 2.5, rtol=1e-14)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-13 * np.trace(covariance)
+
+
+def test_covariance_never_exceeds_the_variance_even_far_from_the_origin_in_32_bit():
+    x = points(40, 4) + 300.0
+    with jax.enable_x64(False):
+        covariance = np.asarray(RBF(variance=2.0, length_scale=0.1).covariance(x, x))
+    assert covariance.dtype == np.float32
+    assert covariance.max() <= 2.0
+
+
+def test_a_constant_feature_changes_nothing():
+    x, z = points(6, 3), points(4, 3, seed=1)
+    wide_x, wide_z = (np.column_stack([a, np.full(len(a), 7.0)]) for a in (x, z))
+    kernel = RBF(variance=1.0, length_scale=2.0)
+    np.testing.assert_allclose(
+        kernel.covariance(wide_x, wide_z), kernel.covariance(x, z), rtol=1e-14
+    )
+
+
+def test_covariance_is_differentiable_in_both_parameters():
+    x = points(4, 2)
+
+    def total(variance, length_scale):
+        return jnp.sum(jnp.cos(RBF(variance, length_scale).covariance(x, x)))
+
+    step = 1e-6
+    by_variance, by_length_scale = jax.jit(jax.grad(total, argnums=(0, 1)))(1.3, 0.9)
+    differences = [
+        (total(1.3 + step, 0.9) - total(1.3 - step, 0.9)) / (2 * step),
+        (total(1.3, 0.9 + step) - total(1.3, 0.9 - step)) / (2 * step),
+    ]
+    np.testing.assert_allclose([by_variance, by_length_scale], differences, rtol=1e-7)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), np.float64(-2.0), -3])
+@pytest.mark.parametrize("name", ["variance", "length_scale"])
+def test_a_number_that_is_not_positive_and_finite_is_refused_by_name(name, bad):
+    with pytest.raises(ValueError, match=rf"RBF {name} is {bad}; expected a positive finite"):
+        RBF(**({"variance": 1.0, "length_scale": 1.0} | {name: bad}))
+
+
+def test_priors_are_the_parameters_given_as_distributions():
+    prior = dist.LogNormal(0.0, 1.0)
+    assert RBF(variance=1.0, length_scale=2.0).priors == {}
+    assert RBF(variance=prior, length_scale=2.0).priors == {"variance": prior}
+    both = RBF(variance=prior, length_scale=dist.HalfNormal(1.0)).priors
+    assert list(both) == ["variance", "length_scale"]
+
+
+def test_sampled_kernel_has_the_values_of_the_sites_of_the_same_names():
+    kernel = RBF(variance=dist.LogNormal(0.0, 1.0), length_scale=dist.HalfNormal(2.0))
+    drawn = {}
+
+    def program():
+        drawn["kernel"] = kernel.sampled()
+
+    sites = handlers.trace(handlers.seed(program, 0)).get_trace()
+    assert set(sites) == {"variance", "length_scale"}
+    assert drawn["kernel"].priors == {}
+    for name, site in sites.items():
+        assert float(getattr(drawn["kernel"], name)) == float(site["value"])
+
+
+def test_sampling_a_kernel_of_numbers_makes_no_site():
+    kernel = RBF(variance=1.0, length_scale=2.0)
+    sites = handlers.trace(handlers.seed(lambda: kernel.sampled(), 0)).get_trace()
+    assert sites == {}
+    assert kernel.sampled() == kernel
+
+
+def test_with_values_replaces_its_own_parameters_only_and_leaves_the_original():
+    kernel = RBF(variance=dist.LogNormal(0.0, 1.0), length_scale=2.0)
+    changed = kernel.with_values({"variance": 3.0, "mean": 9.0, "inducing_value": None})
+    assert (changed.variance, changed.length_scale) == (3.0, 2.0)
+    assert isinstance(kernel.variance, dist.Distribution)
+    with pytest.raises(ValueError, match=r"RBF variance is -3\.0"):
+        kernel.with_values({"variance": -3.0})
+
+
+def test_a_kernel_passes_through_jit_as_an_argument():
+    x = points(3, 2)
+    covariance = jax.jit(lambda kernel: kernel.covariance(x, x))
+    kernel = RBF(variance=2.0, length_scale=0.5)
+    np.testing.assert_allclose(covariance(kernel), kernel.covariance(x, x), rtol=1e-14)
