@@ -1,0 +1,5 @@
+"""The command line: ``milzoo compare vgpmil digits``."""
+
+from .program import main
+
+__all__ = ["main"]

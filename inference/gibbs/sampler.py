@@ -23,6 +23,7 @@ def gibbs(
     num_warmup: int = 500,
     num_samples: int = 1000,
     num_chains: int = 4,
+    thin: int = 1,
     keep: tuple[str, ...] = ("inducing_value",),
     progress: bool = False,
 ) -> Posterior:
@@ -36,7 +37,10 @@ def gibbs(
         With labels.
     seed : int or JAX key
     num_warmup, num_samples, num_chains : int
-        Sweeps per chain; chains run at once, on all devices.
+        Draws per chain; chains run at once, on all devices.
+    thin : int
+        Sweeps for each draw, of warm-up too. Data augmentation mixes slowly where almost all
+        labels of the instances are alike; more sweeps for a draw cost no memory.
     keep : tuple of str
         Sites kept in the tree: ``inducing_value``, ``evidence``, ``instance_label``.
     progress : bool
@@ -49,7 +53,7 @@ def gibbs(
     Raises
     ------
     ValueError
-        If a hyper-parameter has a prior.
+        If a hyper-parameter has a prior, or ``thin`` is not positive.
     NotImplementedError
         If the mixing law p(ω) is not known.
     """
@@ -59,6 +63,8 @@ def gibbs(
             f"{', '.join(model.priors)} of the model have priors, which have no conjugate "
             "conditional; give numbers, or sample with nuts"
         )
+    if thin < 1:
+        raise ValueError(f"thin is {thin}; expected an integer of at least 1")
     key = random_key(seed)
     with jax.enable_x64(True):
         model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
@@ -70,7 +76,7 @@ def gibbs(
 
         run = run_chains(
             sweep.init,
-            sweep.step,
+            lambda state: jax.lax.fori_loop(0, thin, lambda _, s: sweep.step(s), state),
             collect,
             key=key,
             num_warmup=num_warmup,

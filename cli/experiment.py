@@ -1,0 +1,212 @@
+"""What ``milzoo compare`` does: read the words, fit every engine, compare."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from .. import inference, models
+from ..datasets import load
+from ..diagnostics import Comparison
+from ..diagnostics import compare as compare_posteriors
+from ..inference import Posterior
+from ..models import GammaMixing, PolyaGammaMixing
+from .printing import Display
+
+__all__ = ["Plan", "check_folder", "engines_by_name", "models_by_name", "run"]
+
+_TRAINING_SHARE = 0.7
+# Where the defaults of an engine leave the chains too short to judge others by.
+_ENGINE_OPTIONS: dict[str, dict[str, Any]] = {
+    "gibbs": {"num_warmup": 100, "num_samples": 1500, "thin": 8}
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked for, checked before anything is computed.
+
+    Attributes
+    ----------
+    model : type
+        With a constructor ``for_bags``.
+    data : str
+    engines : dict of callables
+        By name.
+    settings : dict
+        Keyword arguments of ``for_bags``.
+    seed : int
+    """
+
+    model: type
+    data: str
+    engines: dict[str, Callable[..., Posterior]]
+    settings: dict[str, Any]
+    seed: int
+
+    @classmethod
+    def read(
+        cls, model: str, data: str, engines: list[str], settings: list[str], *, seed: int
+    ) -> Plan:
+        """Look up every name.
+
+        Parameters
+        ----------
+        model, data : str
+        engines : list of str
+        settings : list of str
+            ``NAME=VALUE`` each.
+        seed : int
+
+        Returns
+        -------
+        Plan
+
+        Raises
+        ------
+        ValueError
+            If a name is unknown (with the nearest known one) or a value is no number.
+        """
+        chosen = _look_up("model", model, models_by_name())
+        if not engines:
+            raise ValueError(f"no engines; expected some of {', '.join(engines_by_name())}")
+        return cls(
+            model=chosen,
+            data=data,
+            engines={name: _look_up("engine", name, engines_by_name()) for name in engines},
+            settings=dict(_setting(chosen, text) for text in settings),
+            seed=seed,
+        )
+
+
+def models_by_name() -> dict[str, Any]:
+    """The models that can be made for bags, by their short names."""
+    classes = [getattr(models, name) for name in models.__all__]
+    return {model.name: model for model in classes if hasattr(model, "for_bags")}
+
+
+def engines_by_name() -> dict[str, Callable[..., Posterior]]:
+    """The engines, by the names of their functions."""
+    exported = {name: getattr(inference, name) for name in inference.__all__}
+    return {name: engine for name, engine in exported.items() if inspect.isfunction(engine)}
+
+
+def run(plan: Plan, display: Display) -> Comparison:
+    """Split, standardise, fit, compare.
+
+    Parameters
+    ----------
+    plan : Plan
+    display : Display
+        Told what goes on.
+
+    Returns
+    -------
+    Comparison
+    """
+    training, test = load(plan.data).split(_TRAINING_SHARE, seed=plan.seed)
+    training, test = training.standardize(), test.standardize(training)
+    model = plan.model.for_bags(training, seed=plan.seed, **plan.settings)
+    display.say(f"{model!r}")
+    display.say(f"{training.num_bags} bags to train on, {test.num_bags} to test on")
+    posteriors = {}
+    for name, engine in plan.engines.items():
+        options = dict(_ENGINE_OPTIONS.get(name, {}))
+        if "progress" in inspect.signature(engine).parameters:
+            options["progress"] = display.progress
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            posterior = engine(model, training, seed=plan.seed, **options)
+        posteriors[name] = posterior
+        display.say(
+            f"{name}: {posterior.seconds:.1f} s, and {posterior.compile_seconds:.1f} s to compile"
+        )
+        for text in dict.fromkeys(str(warning.message) for warning in caught):
+            display.say(f"{name} warns: {text}")
+    return compare_posteriors(posteriors, test=test, seed=plan.seed)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a report folder that cannot be written before minutes are spent on what goes in.
+
+    Raises
+    ------
+    OSError
+        If something that is no folder has the name, or it or what it stands in is closed.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise NotADirectoryError(
+            f"report folder {folder} cannot be written: {existing} is a file; give another name"
+        )
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise PermissionError(
+            f"report folder {folder} cannot be written: no permission to write in {existing}"
+        )
+
+
+def _look_up[T](kind: str, name: str, known: dict[str, T]) -> T:
+    if name not in known:
+        raise ValueError(f"unknown {kind} {name!r}; {_hint(name, known)}")
+    return known[name]
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, known, n=1, cutoff=0.4)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+
+
+def _setting(model: Any, text: str) -> tuple[str, Any]:
+    """``NAME=VALUE`` as a keyword argument of ``model.for_bags``."""
+    name, separator, value = text.partition("=")
+    name = name.strip()
+    if not separator:
+        raise ValueError(f"--set {text!r} has no '='; expected NAME=VALUE, as in num_inducing=50")
+    whole = _settable(model)
+    if name not in whole:
+        raise ValueError(f"unknown setting {name!r} of {model.name}; {_hint(name, whole)}")
+    if name == "mixing":
+        return name, _mixing(value.strip())
+    return name, _number(name, value.strip(), whole=whole[name])
+
+
+def _settable(model: Any) -> dict[str, bool]:
+    """Names of what can be set, and whether it must be a whole number."""
+    parameters = inspect.signature(model.for_bags).parameters.values()
+    made_from = {
+        parameter.name: isinstance(parameter.default, int)
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        and parameter.name not in ("bags", "seed")
+    }
+    # The kernel and the inducing points are what for_bags itself makes.
+    others = [f.name for f in fields(model) if f.name not in ("kernel", "inducing_points")]
+    return made_from | dict.fromkeys(others, False)
+
+
+def _number(name: str, value: str, *, whole: bool) -> float | int:
+    try:
+        return int(value) if whole else float(value)
+    except ValueError as error:
+        expected = "a whole number" if whole else "a number"
+        raise ValueError(f"setting {name} is {value!r}; expected {expected}") from error
+
+
+def _mixing(value: str) -> PolyaGammaMixing | GammaMixing:
+    """``polya_gamma``, or ``gamma:ALPHA,BETA``."""
+    kind, _, numbers = value.partition(":")
+    if kind == "polya_gamma" and not numbers:
+        return PolyaGammaMixing()
+    parts = numbers.split(",")
+    if kind == "gamma" and len(parts) == 2:
+        alpha, beta = (_number("mixing", part, whole=False) for part in parts)
+        return GammaMixing(alpha, beta)
+    raise ValueError(
+        f"setting mixing is {value!r}; expected polya_gamma, or gamma:ALPHA,BETA as in gamma:1,2.5"
+    )

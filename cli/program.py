@@ -1,0 +1,105 @@
+"""What a person types: ``milzoo compare``, ``milzoo models``, ``milzoo datasets``.
+
+Nothing heavy is imported here: JAX starts inside the commands, when its devices are set up.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+__all__ = ["main"]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Bayesian multiple-instance learning: what each engine says, and how far to trust it.",
+)
+
+
+def main() -> None:
+    """Run the command line; what goes wrong is one line and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except (ValueError, OSError, NotImplementedError, ImportError) as error:
+        _fail(str(error))
+    except typer.TyperException as error:
+        _fail(error.format_message())
+    except (typer.Abort, KeyboardInterrupt):
+        _fail("interrupted", 130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int = 2) -> NoReturn:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+@app.command()
+def compare(
+    model: Annotated[str, typer.Argument(help="A model, as in `milzoo models`.")],
+    data: Annotated[str, typer.Argument(help="A data set, as in `milzoo datasets`.")],
+    engines: Annotated[
+        str, typer.Option(help="Engines by name, separated by commas.")
+    ] = "coordinate_ascent,laplace,svi,nuts,gibbs",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the model; repeatable."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the split, of k-means and of every engine.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for a report.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Only JSON on standard output.")] = False,
+) -> None:
+    """Fit a model by several engines and say how far each may be trusted.
+
+    Trains on 70 % of the bags, standardised, and scores predictions on the others. Settings are
+    the fields of the model and what it is made from, such as num_inducing=50, variance=0.5,
+    length_scale=8, mean=-1, sharpness=100 or mixing=gamma:1,2.5.
+    """
+    _one_device_for_each_core()
+    from . import experiment, printing
+
+    names = [name.strip() for name in engines.split(",") if name.strip()]
+    plan = experiment.Plan.read(model, data, names, settings or [], seed=seed)
+    if out is not None:
+        experiment.check_folder(out)
+    shown = printing.Display(quiet=json)
+    comparison = experiment.run(plan, shown)
+    page = None if out is None else comparison.save_report(out)
+    if json:
+        printing.print_json({"model": model, "data": data, "seed": seed, **comparison.metrics()})
+    else:
+        shown.comparison(comparison, page)
+
+
+@app.command()
+def models() -> None:
+    """List the models."""
+    from . import experiment, printing
+
+    printing.print_names("model", experiment.models_by_name())
+
+
+@app.command()
+def datasets() -> None:
+    """List the data sets."""
+    from ..datasets import available
+    from . import printing
+
+    printing.print_names("data set", available())
+
+
+def _one_device_for_each_core() -> None:
+    """Let chains run at once. This process is ours, and JAX has not started."""
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    try:
+        cores = len(os.sched_getaffinity(0))  # those that this process may use
+    except AttributeError:
+        cores = os.cpu_count() or 1
+    os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(cores))

@@ -1,0 +1,169 @@
+"""How far is one posterior from another, in posterior standard deviations and with its error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import arviz as az
+import numpy as np
+import xarray as xr
+from arviz_stats.base.array import array_stats
+from jaxtyping import Float
+
+__all__ = ["Accuracy", "accuracy", "pareto_khat"]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Errors of one posterior's means and sds against a reference, site by site.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of the Q scalar sites, such as ``inducing_value[17]``.
+    error : array (Q,)
+        (mean − reference mean) / reference sd.
+    error_mcse : array (Q,)
+        Monte-Carlo standard error of ``error``, from both sides.
+    sd_ratio : array (Q,)
+        sd / reference sd.
+    z : array (2Q,)
+        Differences of means and of sds in their Monte-Carlo standard errors.
+    """
+
+    names: tuple[str, ...]
+    error: Float[np.ndarray, " Q"]
+    error_mcse: Float[np.ndarray, " Q"]
+    sd_ratio: Float[np.ndarray, " Q"]
+    z: Float[np.ndarray, " _"]
+
+    @property
+    def mean_error(self) -> float:
+        """Mean over sites of the size of the error, in reference sds."""
+        return float(np.mean(np.abs(self.error)))
+
+    @property
+    def worst_error(self) -> float:
+        """Largest size of the error, in reference sds."""
+        return float(np.max(np.abs(self.error)))
+
+    @property
+    def worst_site(self) -> str:
+        """Where the largest error is."""
+        return self.names[int(np.argmax(np.abs(self.error)))]
+
+    @property
+    def mean_error_mcse(self) -> float:
+        """Monte-Carlo standard error of a site's error, averaged over sites."""
+        return float(np.mean(self.error_mcse))
+
+    @property
+    def mean_sd_ratio(self) -> float:
+        """Mean over sites of sd / reference sd."""
+        return float(np.mean(self.sd_ratio))
+
+    @property
+    def largest_z(self) -> float:
+        """Largest |z| over all means and sds."""
+        return float(np.max(np.abs(self.z)))
+
+
+def accuracy(draws: xr.Dataset, reference: xr.Dataset) -> Accuracy:
+    """Compare means and sds of all sites.
+
+    Parameters
+    ----------
+    draws, reference : Dataset
+        The same sites, with dimensions chain and draw. Monte-Carlo standard errors are ArviZ's, so
+        both Markov chains and independent draws (as one chain) are taken for what they are.
+
+    Returns
+    -------
+    Accuracy
+    """
+    ours, theirs = _Moments.of(draws), _Moments.of(reference)
+    mean_mcse = np.hypot(ours.mean_mcse, theirs.mean_mcse)
+    sd_mcse = np.hypot(ours.sd_mcse, theirs.sd_mcse)
+    return Accuracy(
+        names=site_names(reference),
+        error=(ours.mean - theirs.mean) / theirs.sd,
+        error_mcse=mean_mcse / theirs.sd,
+        sd_ratio=ours.sd / theirs.sd,
+        z=np.concatenate([(ours.mean - theirs.mean) / mean_mcse, (ours.sd - theirs.sd) / sd_mcse]),
+    )
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Means and sds of all scalar sites, with their Monte-Carlo standard errors."""
+
+    mean: Float[np.ndarray, " Q"]
+    sd: Float[np.ndarray, " Q"]
+    mean_mcse: Float[np.ndarray, " Q"]
+    sd_mcse: Float[np.ndarray, " Q"]
+
+    @classmethod
+    def of(cls, draws: xr.Dataset) -> _Moments:
+        return cls(
+            mean=_flat(draws.mean(("chain", "draw"))),
+            sd=_flat(draws.std(("chain", "draw"), ddof=1)),
+            mean_mcse=_flat(az.mcse(draws, method="mean")),
+            sd_mcse=_flat(az.mcse(draws, method="sd")),
+        )
+
+
+def _flat(by_site: xr.Dataset) -> Float[np.ndarray, " Q"]:
+    return np.concatenate([np.ravel(by_site[name].to_numpy()) for name in sorted(by_site, key=str)])
+
+
+def site_names(draws: xr.Dataset) -> tuple[str, ...]:
+    """Names of the scalar sites, in the order of `Accuracy`."""
+    names = []
+    for name in sorted(draws, key=str):
+        shape = draws[name].isel(chain=0, draw=0).shape
+        indices = [",".join(map(str, index)) for index in np.ndindex(shape)]
+        names += [f"{name}[{index}]" if index else str(name) for index in indices]
+    return tuple(names)
+
+
+def pareto_khat(
+    log_target: Float[np.ndarray, " S"], log_approximation: Float[np.ndarray, " S"]
+) -> float:
+    """Pareto k̂ of the importance ratios p/q at draws from q.
+
+    Below 0.7 (0.5) reweighting the draws by p/q can mend the approximation (easily); above, the
+    ratios have so heavy a tail that it cannot. It sees only where q puts its draws: a mode of p
+    that q never visits goes unnoticed.
+
+    Parameters
+    ----------
+    log_target : array (S,)
+        log p, up to a constant.
+    log_approximation : array (S,)
+        log q.
+
+    Returns
+    -------
+    float
+        NaN if some density is not finite.
+
+    References
+    ----------
+    Vehtari et al. (2024), Pareto smoothed importance sampling; Yao et al. (2018), Yes, but did it
+    work?
+
+    Examples
+    --------
+    Draws from a Gaussian three times too narrow miss the target's tails; the opposite mistake is
+    harmless:
+
+    >>> draw = np.random.default_rng(1).standard_normal(4000)
+    >>> pareto_khat(-0.5 * (draw / 3) ** 2, -0.5 * draw**2) > 0.7
+    True
+    >>> pareto_khat(-0.5 * (3 * draw) ** 2, -0.5 * draw**2) < 0.5
+    True
+    """
+    if not (np.isfinite(log_target).all() and np.isfinite(log_approximation).all()):
+        return float("nan")
+    # psislw is written for leave-one-out, where the ratio is 1/likelihood: it negates its input.
+    return float(array_stats.psislw(log_approximation - log_target)[1])

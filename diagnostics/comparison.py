@@ -1,0 +1,233 @@
+"""Posteriors of one model side by side: a table, a sentence for each, pictures, a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Array
+from matplotlib.figure import Figure
+
+from ..datasets.bags import Bags
+from ..inference.posterior import Posterior
+from . import figures
+from .measures import MEASURES
+from .report import metrics, write_report
+from .sentences import reference_sentence, sentence
+from .verdict import Verdict, best_sampler, gather, judge, targets
+
+__all__ = ["Comparison", "compare"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far each posterior may be trusted.
+
+    Attributes
+    ----------
+    posteriors : dict of Posterior
+    reference : str or None
+        The posterior that errors are measured against.
+    reference_sentence : str
+        Which that is, why, and whether it is good enough.
+    test : Bags or None
+    verdicts : dict of Verdict
+        All that was measured.
+    """
+
+    posteriors: dict[str, Posterior] = field(repr=False)
+    reference: str | None
+    reference_sentence: str
+    test: Bags | None = field(repr=False)
+    verdicts: dict[str, Verdict] = field(repr=False)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row for each posterior; NaN where a measure does not apply.
+
+        The columns are those of `MEASURES`; the ones about differing targets are there only if
+        the posteriors are about different models.
+        """
+        rows = {name: verdict.row() for name, verdict in self.verdicts.items()}
+        table = pd.DataFrame.from_dict(rows, orient="index")[[m.column for m in MEASURES]]
+        table.index.name = "engine"
+        if self.has_one_target:
+            about_targets = ["target", "own_reference", "own_mean_error", "own_sd_ratio", "size"]
+            table = table.drop(columns=about_targets)
+        return table
+
+    @cached_property
+    def sentences(self) -> dict[str, str]:
+        """What the numbers of each posterior mean."""
+        return {name: sentence(name, verdict) for name, verdict in self.verdicts.items()}
+
+    @property
+    def has_one_target(self) -> bool:
+        """Whether all posteriors are about one model, up to hyper-parameters."""
+        return len({verdict.target for verdict in self.verdicts.values()}) == 1
+
+    def metrics(self) -> dict[str, Any]:
+        """Table and sentences as JSON's types; None where a measure does not apply."""
+        return metrics(self)
+
+    def plot_forest(self, max_sites: int = 12) -> Figure:
+        """Means and intervals of the sites on which the posteriors differ most."""
+        return figures.forest(self, max_sites)
+
+    def plot_elbo(self) -> Figure:
+        """The bound by step, for the engines that have one."""
+        return figures.elbo(self)
+
+    def plot_trace(self, engine: str | None = None) -> Figure:
+        """Traces of a sampler's worst-mixed sites; of the reference if none is named."""
+        return figures.trace(self, self._sampler(engine))
+
+    def plot_rank(self, engine: str | None = None) -> Figure:
+        """Ranks of a sampler's worst-mixed sites, by chain; of the reference if none is named."""
+        return figures.rank(self, self._sampler(engine))
+
+    def plot_khat(self) -> Figure:
+        """PSIS k̂ of each approximation, beside the limits for it."""
+        return figures.khat(self)
+
+    def plot_probabilities(self) -> Figure:
+        """Probabilities of the test bags, with intervals, against the reference's."""
+        return figures.probabilities(self)
+
+    def plot_calibration(self) -> Figure:
+        """Observed frequency by predicted probability of the test bags, by isotonic regression."""
+        return figures.calibration(self)
+
+    def save_report(self, folder: str | PathLike) -> Path:
+        """Write ``report.html``, its figures, ``metrics.json`` and a NetCDF file per posterior.
+
+        Parameters
+        ----------
+        folder : path
+            Made if it is not there.
+
+        Returns
+        -------
+        Path
+            Of the page, which holds its figures and needs no network.
+
+        Raises
+        ------
+        OSError
+            If the folder cannot be written.
+        """
+        return write_report(self, Path(folder))
+
+    def _sampler(self, engine: str | None) -> str:
+        samplers = [name for name, posterior in self.posteriors.items() if posterior.is_mcmc]
+        chosen = engine or (self.reference if self.reference in samplers else None)
+        chosen = chosen or next(iter(samplers), None)
+        if chosen not in samplers:
+            raise ValueError(
+                f"engine is {engine!r}; expected a sampler of this comparison: "
+                f"{', '.join(samplers) or 'it has none'}"
+            )
+        return chosen
+
+
+def compare(
+    posteriors: Mapping[str, Posterior],
+    *,
+    reference: str | None = None,
+    test: Bags | None = None,
+    num_draws: int = 4000,
+    seed: int | Array = 0,
+) -> Comparison:
+    """Judge posteriors of one model on the same bags, side by side.
+
+    Errors are measured site by site in the reference's posterior sds and come with their
+    Monte-Carlo errors; k̂ is that of the ratios of the exact marginal posterior to the
+    approximation; predictions are scored on ``test``.
+
+    Parameters
+    ----------
+    posteriors : mapping of str to Posterior
+        By the name that the table gives them. Other mixing laws or priors are lawful and
+        are told apart as other targets; other inducing points are not.
+    reference : str or None
+        The one to measure errors against; if left out, the sampler with the largest smallest
+        effective sample size.
+    test : Bags or None
+        Labelled bags that no posterior has seen, features scaled as in training.
+    num_draws : int
+        Fresh draws of each approximation, for k̂ and for its errors.
+    seed : int or JAX key
+        Of these draws. They judge, they are no result: the default makes a report repeatable.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    ValueError
+        If the posteriors are not of the same bags or not of comparable models, the reference is
+        none of them, or the test bags have no labels.
+    """
+    _check(posteriors, reference, test)
+    evidence = {
+        name: gather(posterior, test=test, num_draws=num_draws, seed=seed)
+        for name, posterior in posteriors.items()
+    }
+    chosen = best_sampler(evidence) if reference is None else reference
+    target = targets({name: posterior.model for name, posterior in posteriors.items()})
+    verdicts = {
+        name: judge(name, evidence, target, reference=chosen, test=test) for name in evidence
+    }
+    why = reference_sentence(chosen, verdicts, chosen=reference is None)
+    return Comparison(dict(posteriors), chosen, why, test, verdicts)
+
+
+def _check(posteriors: Mapping[str, Posterior], reference: str | None, test: Bags | None) -> None:
+    if not posteriors:
+        raise ValueError("posteriors is empty; expected at least one, by name")
+    if reference is not None and reference not in posteriors:
+        near = get_close_matches(reference, posteriors, n=1, cutoff=0.0)
+        raise ValueError(
+            f"reference is {reference!r}, none of the posteriors; did you mean {near[0]!r}?"
+        )
+    if test is not None and test.labels is None:
+        raise ValueError(
+            "test bags have no labels; compare scores predictions against them: pass labelled "
+            "bags, or leave test out"
+        )
+    (first, one), *rest = posteriors.items()
+    for name, other in rest:
+        _check_same_bags(first, one.bags, name, other.bags)
+        _check_same_sites(first, one, name, other)
+
+
+def _check_same_bags(first: str, one: Bags, name: str, other: Bags) -> None:
+    for part in ("bag_index", "labels", "instances"):
+        if not np.array_equal(getattr(one, part), getattr(other, part)):
+            raise ValueError(
+                f"posteriors {first!r} and {name!r} are of different bags (their {part} differ); "
+                "expected all of the same training bags"
+            )
+
+
+def _check_same_sites(first: str, one: Posterior, name: str, other: Posterior) -> None:
+    if type(one.model) is not type(other.model):
+        raise ValueError(
+            f"posteriors {first!r} and {name!r} are of different models, {one.model.name} and "
+            f"{other.model.name}; expected one model, fitted by several engines"
+        )
+    for part in fields(one.model):  # type: ignore[arg-type]
+        ours, theirs = getattr(one.model, part.name), getattr(other.model, part.name)
+        if isinstance(ours, np.ndarray) and not np.array_equal(ours, theirs):
+            raise ValueError(
+                f"posteriors {first!r} and {name!r} have different {part.name}, so their sites are "
+                "different quantities; fit all engines to one model object"
+            )

@@ -1,0 +1,131 @@
+"""Did the chains mix? R̂, effective sample sizes and divergences of a sampler."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import arviz as az
+import numpy as np
+import xarray as xr
+
+from ..inference.posterior import Posterior
+
+__all__ = ["Convergence", "convergence"]
+
+_LARGEST_RHAT = 1.02
+_SMALLEST_ESS = 400
+# A reference is held to more: its own Monte-Carlo error is part of every verdict.
+_SMALLEST_REFERENCE_ESS = 1000
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """How well the chains of a sampler mixed, at the worst of its sites.
+
+    Attributes
+    ----------
+    num_chains, num_draws : int
+        Draws per chain.
+    rhat : float
+        Largest rank-normalised split R̂ (Vehtari et al., 2021).
+    ess_bulk, ess_tail : float
+        Smallest effective sample sizes.
+    ess_per_second : float
+        ``ess_bulk`` per second of sampling, warm-up and compilation apart; NaN if not timed.
+    divergences : float
+        Divergent transitions; NaN for a sampler that has none.
+    """
+
+    num_chains: int
+    num_draws: int
+    rhat: float
+    ess_bulk: float
+    ess_tail: float
+    ess_per_second: float
+    divergences: float
+
+    @property
+    def mixed(self) -> bool:
+        """Whether R̂, both effective sample sizes and divergences are as they should be."""
+        return not self.complaints()
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether the chains are also long enough to judge others by."""
+        return self.mixed and min(self.ess_bulk, self.ess_tail) >= _SMALLEST_REFERENCE_ESS
+
+    @property
+    def verdict(self) -> Literal["converged", "too short", "not mixed"]:
+        """In a word: ``too short`` if only the effective sample sizes are at fault."""
+        if self.mixed:
+            return "converged"
+        agree = self.rhat < _LARGEST_RHAT and not self.divergences > 0
+        return "too short" if agree else "not mixed"
+
+    def complaints(self) -> list[str]:
+        """What is not as it should be, each in a few words."""
+        ess = min(self.ess_bulk, self.ess_tail)
+        complaints = []
+        if self.num_chains == 1:
+            complaints.append("one chain cannot show that it mixed: run four")
+        elif not self.rhat < _LARGEST_RHAT:
+            complaints.append(f"worst R̂ {self.rhat:.3f}, should be below {_LARGEST_RHAT}")
+        if not ess >= _SMALLEST_ESS:
+            complaints.append(f"smallest ESS {ess:,.0f}, should be above {_SMALLEST_ESS}")
+        if self.divergences > 0:
+            complaints.append(f"{self.divergences:,.0f} divergences, should be 0")
+        return complaints
+
+
+def convergence(posterior: Posterior) -> Convergence:
+    """Judge the chains of a sampler by ArviZ's diagnostics.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Of a sampler.
+
+    Returns
+    -------
+    Convergence
+
+    Raises
+    ------
+    ValueError
+        If the posterior is an approximation, whose draws are independent by construction.
+    """
+    if not posterior.is_mcmc:
+        raise ValueError(
+            f"posterior of {posterior.engine} is an approximation with independent draws; R̂ and "
+            "ESS mean something for Markov chains only, see compare() for what judges it"
+        )
+    draws = continuous_sites(posterior.tree["posterior"].to_dataset())
+    ess_bulk = _over_sites(np.nanmin, az.ess(draws, method="bulk"))
+    seconds = posterior.sampling_seconds
+    return Convergence(
+        num_chains=draws.sizes["chain"],
+        num_draws=draws.sizes["draw"],
+        rhat=_over_sites(np.nanmax, az.rhat(draws)) if draws.sizes["chain"] > 1 else math.nan,
+        ess_bulk=ess_bulk,
+        ess_tail=_over_sites(np.nanmin, az.ess(draws, method="tail")),
+        ess_per_second=ess_bulk / seconds if seconds else math.nan,
+        divergences=_divergences(posterior.tree),
+    )
+
+
+def continuous_sites(draws: xr.Dataset) -> xr.Dataset:
+    """The sites whose mean and sd say something; instance labels are left out."""
+    return draws[[name for name, site in draws.data_vars.items() if site.dtype.kind == "f"]]
+
+
+def _over_sites(worst, diagnostic: xr.Dataset) -> float:
+    values = np.concatenate([site.to_numpy().ravel() for site in diagnostic.data_vars.values()])
+    return float(worst(values)) if np.isfinite(values).any() else math.nan
+
+
+def _divergences(tree: xr.DataTree) -> float:
+    if "sample_stats" not in tree.children or "diverging" not in tree["sample_stats"]:
+        return math.nan
+    return float(tree["sample_stats"].to_dataset()["diverging"].sum())

@@ -1,0 +1,385 @@
+"""The pictures of a comparison, each a Matplotlib figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import arviz as az
+import arviz_plots
+import matplotlib as mpl
+import numpy as np
+import xarray as xr
+from jaxtyping import Float, Int
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from sklearn.isotonic import isotonic_regression
+
+from .accuracy import site_names
+
+if TYPE_CHECKING:
+    from .comparison import Comparison
+
+__all__ = ["calibration", "elbo", "forest", "khat", "probabilities", "rank", "trace"]
+
+# Okabe and Ito's palette, told apart with every kind of colour vision; its yellow is too faint.
+_COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_GREY = "#666666"
+_STYLE: Any = {
+    "font.size": 11,
+    "axes.titlesize": 12,
+    "axes.labelsize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.dpi": 100,
+    "savefig.dpi": 130,
+    "legend.frameon": False,
+}
+
+
+def forest(comparison: Comparison, max_sites: int) -> Figure:
+    """Means, 50 % and 90 % intervals of the sites on which the posteriors differ most."""
+    draws = _same_length({n: v.evidence.draws for n, v in comparison.verdicts.items()})
+    shown = _most_different_sites(comparison, max_sites)
+    table = {name: _scalar_sites(one)[shown] for name, one in draws.items()}
+    colours, markers = _looks(comparison)
+    with _arviz_style():
+        height = 1.6 + len(shown) * (0.15 + 0.08 * len(table))
+        collection = arviz_plots.plot_forest(
+            {name: az.convert_to_datatree(one) for name, one in table.items()},
+            combined=True,
+            point_estimate="mean",
+            ci_kind="eti",
+            ci_probs=(0.5, 0.9),
+            color=[colours[name] for name in table],
+            marker=[markers[name] for name in table],
+            aes={"color": ["model"], "marker": ["model"]},
+            aes_by_visuals={
+                "credible_interval": ["y", "overlay", "color"],
+                "point_estimate": ["y", "overlay", "color", "marker"],
+                "labels": ["overlay"],
+            },
+            visuals={"point_estimate": {"size": 24}, "twig": {"width": 1.0}, "ticklabels": False},
+            figure_kwargs={"figsize": (8.5, height), "layout": "constrained"},
+        )
+    figure = _taken(collection, "Means, 50 % and 90 % intervals where they differ most")
+    _tidy_forest(figure, {name: (colours[name], markers[name]) for name in table})
+    return figure
+
+
+def _tidy_forest(figure: Figure, looks: dict[str, tuple[str, str]]) -> None:
+    """No axis under the labels, and a legend clear of the data."""
+    labels, intervals = figure.axes
+    labels.set_axis_off()
+    intervals.set_xlabel("value of the site")
+    handles = [
+        Line2D([], [], color=colour, marker=marker, label=name)
+        for name, (colour, marker) in looks.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+
+
+def elbo(comparison: Comparison) -> Figure:
+    """The bound by recorded step, a panel for each engine that has one."""
+    traces = {
+        name: posterior.elbo
+        for name, posterior in comparison.posteriors.items()
+        if posterior.elbo is not None and len(posterior.elbo) > 0
+    }
+    if not traces:
+        raise ValueError(
+            "no posterior has a bound to draw; expected one of coordinate_ascent or svi among them"
+        )
+    colours, _ = _looks(comparison)
+    with mpl.rc_context(_STYLE):
+        figure, panels = _panels(len(traces), height=3.4)
+        for panel, (name, bound) in zip(panels, traces.items(), strict=True):
+            steps = np.arange(1, len(bound) + 1)
+            panel.plot(steps, bound, color=colours[name], marker=".", markersize=4)
+            panel.set(title=f"{name}: ends at {bound[-1]:,.2f}", xlabel="recorded step")
+            panel.set_ylim(*_without_the_start(bound))
+        panels[0].set_ylabel("ELBO")
+    return figure
+
+
+def trace(comparison: Comparison, engine: str) -> Figure:
+    """Traces of the sampler's three worst-mixed sites."""
+    chosen = _worst_mixed(comparison, engine, 3)
+    with _arviz_style():
+        collection = arviz_plots.plot_trace(
+            _as_tree(comparison, engine, chosen),
+            color=list(_COLOURS[1:]),
+            visuals={"trace": {"alpha": 0.6, "width": 0.7}},
+            cols=["__variable__"],
+            figure_kwargs={"figsize": (11, 3.4), "layout": "constrained"},
+        )
+    return _taken(collection, f"{engine}: draws of its worst-mixed sites, a colour for each chain")
+
+
+def rank(comparison: Comparison, engine: str) -> Figure:
+    """Differences of rank distributions between chains, for the sampler's worst-mixed sites."""
+    chosen = _worst_mixed(comparison, engine, 3)
+    with _arviz_style():
+        collection = arviz_plots.plot_rank(
+            _as_tree(comparison, engine, chosen),
+            # Thinned first: ArviZ's default test takes draws for independent, and rejected chains
+            # that are alike in 70 % of trials (autocorrelation 0.7) where it should in 1 %.
+            method="envelope",
+            envelope_prob=0.99,
+            color=list(_COLOURS[1:]),
+            cols=["__variable__"],
+            figure_kwargs={"figsize": (11, 3.4), "layout": "constrained"},
+        )
+    return _taken(
+        collection, f"{engine}: ranks of its worst-mixed sites, 99 % band for chains that agree"
+    )
+
+
+def khat(comparison: Comparison) -> Figure:
+    """k̂ of each approximation beside the limits of what reweighting can mend."""
+    values = {
+        name: verdict.evidence.khat
+        for name, verdict in comparison.verdicts.items()
+        if not comparison.posteriors[name].is_mcmc
+    }
+    if not values:
+        raise ValueError(
+            "no posterior is an approximation; k̂ judges coordinate_ascent, svi, laplace"
+        )
+    colours, markers = _looks(comparison)
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(8, 1.8 + 0.45 * len(values)), layout="constrained")
+        axes = figure.subplots()
+        _draw_khats(axes, values, colours, markers)
+    return figure
+
+
+def _draw_khats(
+    axes: Axes, values: dict[str, float], colours: dict[str, str], markers: dict[str, str]
+) -> None:
+    right = max(1.0, 1.2 * max((v for v in values.values() if np.isfinite(v)), default=1.0))
+    left = min(-0.1, 1.1 * min((v for v in values.values() if np.isfinite(v)), default=0.0))
+    axes.axvspan(0.5, 0.7, color="#EEEEEE", zorder=0)
+    axes.axvspan(0.7, right, color="#DDDDDD", zorder=0)
+    for position, (name, value) in enumerate(values.items()):
+        if np.isfinite(value):
+            axes.plot(value, position, markers[name], color=colours[name], markersize=9)
+            axes.annotate(f"{value:.2f}", (value, position), (9, -4), textcoords="offset points")
+        else:
+            axes.text(left, position, "  not finite")
+    axes.set_yticks(range(len(values)), list(values))
+    axes.set(xlim=(left, right), ylim=(len(values) - 0.5, -0.5))
+    axes.set_xlabel("PSIS k̂: reweighting mends up to 0.5, barely up to 0.7, not beyond")
+
+
+def probabilities(comparison: Comparison) -> Figure:
+    """Bag probabilities of each posterior against the reference's, with 90 % intervals."""
+    predictions, labels = _tested(comparison)
+    reference = comparison.reference or next(iter(predictions))
+    others = [name for name in predictions if name != reference]
+    if not others:
+        raise ValueError(
+            f"{reference!r} is the only posterior with predictions; nothing to compare"
+        )
+    colours, _ = _looks(comparison)
+    across = predictions[reference].bag_probability
+    with mpl.rc_context(_STYLE):
+        figure, panels = _panels(len(others), height=3.6, share=True)
+        for panel, name in zip(panels, others, strict=True):
+            panel.axline((0, 0), slope=1, color=_GREY, linewidth=1, zorder=1)
+            _draw_probabilities(panel, across, predictions[name], labels, colours[name])
+            panel.set(title=name, xlabel=f"P(positive), {reference}", aspect="equal")
+            panel.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        panels[0].set_ylabel("P(positive), title's engine")
+        figure.legend(
+            handles=[
+                Line2D([], [], color=_GREY, marker="o", label="positive bag"),
+                Line2D([], [], color=_GREY, marker="o", mfc="white", label="negative bag"),
+            ],
+            loc="outside lower center",
+            ncols=2,
+        )
+    return figure
+
+
+def _draw_probabilities(panel: Axes, across, prediction, labels, colour: str) -> None:
+    centre, (low, high) = prediction.bag_probability, prediction.bag_interval(0.9)
+    for label, fill in ((1, colour), (0, "white")):
+        rows = labels == label
+        panel.errorbar(
+            across[rows],
+            centre[rows],
+            yerr=np.maximum([(centre - low)[rows], (high - centre)[rows]], 0),
+            fmt="o",
+            color=colour,
+            markerfacecolor=fill,
+            markersize=5,
+            elinewidth=0.7,
+            alpha=0.8,
+            zorder=2,
+        )
+
+
+def calibration(comparison: Comparison) -> Figure:
+    """Reliability by isotonic regression (PAVA), with the band of a calibrated forecast."""
+    predictions, labels = _tested(comparison)
+    colours, _ = _looks(comparison)
+    with mpl.rc_context(_STYLE):
+        figure, panels = _panels(len(predictions), height=3.6, share=True)
+        for panel, (name, prediction) in zip(panels, predictions.items(), strict=True):
+            _draw_reliability(panel, prediction.bag_probability, labels, colours[name])
+            panel.set(title=name, xlabel="predicted probability", aspect="equal")
+            panel.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        panels[0].set_ylabel("observed frequency")
+        figure.legend(
+            handles=[
+                Patch(color="#DDDDDD", label="90 % band if calibrated"),
+                Line2D([], [], color=_GREY, linewidth=1.8, label="observed frequency"),
+                Line2D([], [], color=_GREY, marker="|", ls="", label="one test bag"),
+            ],
+            loc="outside lower center",
+            ncols=3,
+        )
+    return figure
+
+
+def _draw_reliability(
+    panel: Axes, probability: Float[np.ndarray, " B"], labels: Int[np.ndarray, " B"], colour: str
+) -> None:
+    order = np.argsort(probability)
+    sorted_probability = probability[order]
+    # What calibrated forecasts of these bags would show: labels drawn from them (Dimitriadis,
+    # Gneiting and Jordan, 2021).
+    random = np.random.default_rng(0)
+    simulated = random.random((1000, len(labels))) < sorted_probability
+    curves = np.array([isotonic_regression(row.astype(float)) for row in simulated])
+    low, high = np.quantile(curves, [0.05, 0.95], axis=0)
+    panel.fill_between(sorted_probability, low, high, color="#DDDDDD")
+    panel.axline((0, 0), slope=1, color=_GREY, linewidth=1)
+    observed = isotonic_regression(labels[order].astype(float))
+    panel.plot(sorted_probability, observed, color=colour, linewidth=1.8)
+    panel.plot(probability, labels, "|", color=colour, alpha=0.5, markersize=7)
+
+
+# ---------------------------------------------------------------- what the pictures are about
+
+
+def _tested(comparison: Comparison):
+    """Predictions by engine and labels of the test bags."""
+    predictions = {
+        name: verdict.evidence.prediction
+        for name, verdict in comparison.verdicts.items()
+        if verdict.evidence.prediction is not None and not verdict.evidence.failed
+    }
+    if comparison.test is None or not predictions:
+        raise ValueError(
+            "comparison has no test bags, so no probabilities to draw; pass test= to compare"
+        )
+    return predictions, np.asarray(comparison.test.labels)
+
+
+def _looks(comparison: Comparison) -> tuple[dict[str, str], dict[str, str]]:
+    """Colour and marker of each engine, the reference in black."""
+    names = sorted(comparison.posteriors, key=lambda name: name != comparison.reference)
+    first = 0 if comparison.reference else 1
+    looks = [(i + first) % len(_COLOURS) for i in range(len(names))]
+    return (
+        {name: _COLOURS[i] for name, i in zip(names, looks, strict=True)},
+        {name: _MARKERS[i] for name, i in zip(names, looks, strict=True)},
+    )
+
+
+def _most_different_sites(comparison: Comparison, count: int) -> list[str]:
+    """The scalar sites on which some posterior is furthest from the reference, in their order."""
+    errors = [v.accuracy for v in comparison.verdicts.values() if v.accuracy is not None]
+    if errors:
+        worst = np.max([np.abs(error.error) for error in errors], axis=0)
+        names = errors[0].names
+    else:
+        names = site_names(next(iter(comparison.verdicts.values())).evidence.draws)
+        worst = -np.arange(len(names), dtype=float)
+    return [names[i] for i in np.sort(np.argsort(-worst)[:count])]
+
+
+def _worst_mixed(comparison: Comparison, engine: str, count: int) -> list[str]:
+    """The scalar sites of a sampler with the smallest bulk ESS, worst first."""
+    draws = _scalar_sites(comparison.verdicts[engine].evidence.draws)
+    ess = {name: float(value) for name, value in az.ess(draws, method="bulk").data_vars.items()}
+    return sorted(ess, key=lambda name: ess[name])[:count]
+
+
+def _as_tree(comparison: Comparison, engine: str, names: Sequence[str]) -> xr.DataTree:
+    draws = _scalar_sites(comparison.verdicts[engine].evidence.draws)[list(names)]
+    tree = az.convert_to_datatree(draws)
+    statistics = comparison.posteriors[engine].tree.children.get("sample_stats")
+    if statistics is not None:
+        tree["sample_stats"] = statistics
+    return tree
+
+
+def _scalar_sites(draws: xr.Dataset) -> xr.Dataset:
+    """Each scalar site as a variable of its own, named as in `site_names`."""
+    flat = [
+        draws[name].stack(scalar=[d for d in draws[name].dims if d not in ("chain", "draw")])
+        for name in sorted(draws, key=str)
+    ]
+    columns = [site.isel(scalar=i, drop=True) for site in flat for i in range(site.sizes["scalar"])]
+    return xr.Dataset(dict(zip(site_names(draws), columns, strict=True)))
+
+
+def _same_length(draws: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+    """One chain each, thinned to the length of the shortest, so that they stack."""
+    length = min(one.sizes["chain"] * one.sizes["draw"] for one in draws.values())
+    thinned = {}
+    for name, one in draws.items():
+        total = one.sizes["chain"] * one.sizes["draw"]
+        kept = np.linspace(0, total - 1, length).astype(int)
+        variables = {}
+        for site, values in one.data_vars.items():
+            rows = values.transpose("chain", "draw", ...).to_numpy()
+            rows = rows.reshape(total, *rows.shape[2:])[kept][None]
+            variables[site] = (("chain", "draw", *values.dims[2:]), rows)
+        thinned[name] = xr.Dataset(variables)
+    return thinned
+
+
+def _without_the_start(bound: Float[np.ndarray, " T"]) -> tuple[float, float]:
+    """Limits in which the first steps may fall out below, so that the end can be seen."""
+    high, low = float(bound.max()), float(np.quantile(bound, 0.1))
+    room = max(high - low, 1e-3 * abs(high), 1e-9)
+    return low - 0.3 * room, high + 0.1 * room
+
+
+# ---------------------------------------------------------------- how they are laid out
+
+
+def _panels(count: int, *, height: float, share: bool = False) -> tuple[Figure, list[Axes]]:
+    """Panels in rows of at most three, no pyplot state."""
+    columns = min(count, 3)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(max(3.7 * columns, 5.5), height * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=share)
+    panels = list(grid.ravel())
+    for empty in panels[count:]:
+        empty.set_axis_off()
+    return figure, panels[:count]
+
+
+@contextmanager
+def _arviz_style() -> Iterator[None]:
+    with mpl.rc_context(_STYLE), az.rc_context({"plot.backend": "matplotlib"}):
+        yield
+
+
+def _taken(collection: Any, title: str | None = None) -> Figure:
+    """The figure of a plot collection, taken out of pyplot's hands."""
+    figure = collection.viz["figure"].item()
+    if title:
+        figure.suptitle(title, fontsize=12)
+    plt.close(figure)
+    return figure

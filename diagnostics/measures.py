@@ -1,0 +1,81 @@
+"""What stands in a comparison's table: each measure with its label, its group and its format."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["MEASURES", "Measure", "formatted"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column of the table.
+
+    Attributes
+    ----------
+    column : str
+        Name in the table.
+    label : str
+        For people.
+    group : str
+        The question that it answers.
+    pattern : str
+        A format specification.
+    """
+
+    column: str
+    label: str
+    group: str
+    pattern: str
+
+
+_RUN = "What was run"
+_SAMPLER = "Did the samplers work?"
+_ERROR = "How far off?"
+_TEST = "Does it matter on test bags?"
+
+MEASURES = (
+    Measure("target", "target", _RUN, ""),
+    Measure("status", "status", _RUN, ""),
+    Measure("seconds", "seconds", _RUN, ",.1f"),
+    Measure("compile_seconds", "seconds to compile", _RUN, ",.1f"),
+    Measure("elbo", "ELBO", _RUN, ",.2f"),
+    Measure("rhat", "worst R̂", _SAMPLER, ".3f"),
+    Measure("ess_bulk", "smallest bulk ESS", _SAMPLER, ",.0f"),
+    Measure("ess_tail", "smallest tail ESS", _SAMPLER, ",.0f"),
+    Measure("ess_per_second", "bulk ESS per second", _SAMPLER, ",.0f"),
+    Measure("divergences", "divergences", _SAMPLER, ",.0f"),
+    Measure("khat", "PSIS k̂", _ERROR, ".2f"),
+    Measure("mean_error", "mean error (sd)", _ERROR, ".3f"),
+    Measure("worst_error", "worst error (sd)", _ERROR, ".3f"),
+    Measure("error_mcse", "its Monte-Carlo error", _ERROR, ".3f"),
+    Measure("sd_ratio", "sd ratio", _ERROR, ".3f"),
+    Measure("largest_z", "largest |z|", _ERROR, ".1f"),
+    Measure("own_reference", "sampler of its own target", _ERROR, ""),
+    Measure("own_mean_error", "mean error against it (sd)", _ERROR, ".3g"),
+    Measure("own_sd_ratio", "sd ratio to it", _ERROR, ".3g"),
+    Measure("size", "mean |inducing value|", _ERROR, ",.3g"),
+    Measure("log_loss", "log loss", _TEST, ".3f"),
+    Measure("brier", "Brier score", _TEST, ".3f"),
+    Measure("auc", "AUC", _TEST, ".3f"),
+    Measure("accuracy", "accuracy", _TEST, ".3f"),
+    Measure("probability_difference", "mean |ΔP| from reference", _TEST, ".3f"),
+    Measure("instance_auc", "instance AUC", _TEST, ".3f"),
+    Measure("instance_auc_pr", "instance AUC-PR", _TEST, ".3f"),
+)
+
+
+def formatted(measure: Measure, value: object) -> str:
+    """A value as people read it; what does not apply is a dash.
+
+    Examples
+    --------
+    >>> formatted(MEASURES[6], 3701.02), formatted(MEASURES[6], float("nan"))
+    ('3,701', '–')
+    """
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, int | float) or math.isnan(value):
+        return "–"
+    return format(value, measure.pattern)

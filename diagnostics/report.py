@@ -1,0 +1,253 @@
+"""A comparison as a page that holds its own pictures, and as files for machines."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from .measures import MEASURES, formatted
+
+if TYPE_CHECKING:
+    from .comparison import Comparison
+
+__all__ = ["metrics", "write_report"]
+
+_CSS = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; margin: 0 auto; max-width: 60rem;
+       padding: 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.2rem; }
+img { max-width: 100%; height: auto; display: block; margin: 1rem 0 0.3rem; }
+figcaption, .note { color: #555; font-size: 0.9rem; } figure { margin: 0; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.9rem; }
+th, td { padding: 0.25rem 0.7rem; text-align: right; white-space: nowrap; }
+th:first-child { text-align: left; position: sticky; left: 0; background: #fff; }
+thead th { border-bottom: 2px solid #222; } tbody th { font-weight: normal; }
+tbody tr + tr > * { border-top: 1px solid #eee; }
+"""
+
+
+@dataclass(frozen=True)
+class _Picture:
+    file: str
+    caption: str
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A question of the reader: a group of measures and the pictures that answer it."""
+
+    title: str
+    text: str
+    group: str
+    pictures: list[_Picture]
+
+
+def metrics(comparison: Comparison) -> dict[str, Any]:
+    """Table and sentences as JSON's types; None where a measure does not apply."""
+    rows = comparison.table.to_dict(orient="index")
+    return {
+        "reference": comparison.reference,
+        "reference_sentence": comparison.reference_sentence,
+        "engines": {
+            str(name): {str(column): _plain(value) for column, value in row.items()}
+            for name, row in rows.items()
+        },
+        "sentences": comparison.sentences,
+    }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return value or None
+    number = float(value)  # type: ignore[arg-type]
+    return number if math.isfinite(number) else None
+
+
+def write_report(comparison: Comparison, folder: Path) -> Path:
+    """Write all files of a report.
+
+    Parameters
+    ----------
+    comparison : Comparison
+    folder : Path
+
+    Returns
+    -------
+    Path
+        Of ``report.html``.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(metrics(comparison), indent=2, ensure_ascii=False, allow_nan=False)
+        (folder / "metrics.json").write_text(text, encoding="utf-8")
+        sections = _sections(comparison)
+        for picture in (p for section in sections for p in section.pictures):
+            picture.figure.savefig(folder / picture.file)
+        notes = [*_save_posteriors(comparison, folder)]
+        page = folder / "report.html"
+        page.write_text(_page(comparison, sections, notes), encoding="utf-8")
+    except OSError as error:
+        raise type(error)(
+            f"report folder {folder} cannot be written ({error.strerror or error}); expected a "
+            "folder that you may write to, or a name that is not taken"
+        ) from error
+    return page
+
+
+def _save_posteriors(comparison: Comparison, folder: Path) -> Iterator[str]:
+    """One NetCDF file for each posterior; a note for each that no file can hold."""
+    for name, posterior in comparison.posteriors.items():
+        try:
+            posterior.save(folder / f"{_file_stem(name)}.nc")
+        except ValueError as error:
+            yield f"{name} is not among the files: {error}."
+
+
+def _file_stem(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+
+
+# ---------------------------------------------------------------- what is on the page
+
+
+def _sections(comparison: Comparison) -> list[_Section]:
+    """As a reader asks: what was fitted, did it work, how far off, does it matter."""
+    groups = list(dict.fromkeys(measure.group for measure in MEASURES))
+    what, worked, how_far, matters = groups
+    has_bound = any(p.elbo is not None and len(p.elbo) for p in comparison.posteriors.values())
+    samplers = [name for name, p in comparison.posteriors.items() if p.is_mcmc]
+    sections = [
+        _Section(what, _model_text(comparison), what, []),
+        _Section(worked, comparison.reference_sentence, worked, []),
+        _Section(how_far, _HOW_FAR, how_far, []),
+        _Section(matters, _test_text(comparison), matters, []),
+    ]
+    if has_bound:
+        sections[0].pictures.append(
+            _Picture("elbo.png", "The bound by recorded step.", comparison.plot_elbo())
+        )
+    for name in samplers:
+        stem = _file_stem(name)
+        sections[1].pictures.extend(
+            [
+                _Picture(f"trace_{stem}.png", _TRACE, comparison.plot_trace(name)),
+                _Picture(f"rank_{stem}.png", _RANK, comparison.plot_rank(name)),
+            ]
+        )
+    sections[2].pictures.append(_Picture("forest.png", _FOREST, comparison.plot_forest()))
+    if len(samplers) < len(comparison.posteriors):
+        sections[2].pictures.append(_Picture("khat.png", _KHAT, comparison.plot_khat()))
+    if comparison.test is not None:
+        sections[3].pictures.extend(_test_pictures(comparison))
+    return sections
+
+
+def _test_pictures(comparison: Comparison) -> list[_Picture]:
+    pictures = []
+    if len(comparison.posteriors) > 1:
+        figure = comparison.plot_probabilities()
+        pictures.append(_Picture("probabilities.png", _PROBABILITIES, figure))
+    figure = comparison.plot_calibration()
+    return [*pictures, _Picture("calibration.png", _CALIBRATION, figure)]
+
+
+_HOW_FAR = (
+    "Errors are (mean − reference mean) in the reference's posterior standard deviations, over "
+    "all sites; their Monte-Carlo error stands beside them. k̂ is that of the ratios of the exact "
+    "marginal posterior to the approximation, at draws from the approximation."
+)
+_TRACE = "Traces without drift or chains apart are what a sampler that works shows."
+_RANK = "Ranks of each chain among all draws; chains that agree wander about zero."
+_FOREST = "The sites on which some posterior is furthest from the reference."
+_KHAT = "k̂ sees only where the approximation has draws; a mode it never visits goes unnoticed."
+_PROBABILITIES = "Each test bag once; 90 % intervals of the engine in the title."
+_CALIBRATION = (
+    "Isotonic regression of the test labels on the predictions; calibrated ones stay in the band."
+)
+
+
+def _model_text(comparison: Comparison) -> str:
+    posterior = next(iter(comparison.posteriors.values()))
+    bags = posterior.bags
+    text = (
+        f"{posterior.model!r} on {bags.num_bags:,} bags with {bags.num_instances:,} instances of "
+        f"{bags.num_features:,} features."
+    )
+    if comparison.has_one_target:
+        return text
+    named = ", ".join(f"{name}: {v.target}" for name, v in comparison.verdicts.items())
+    return f"{text} The posteriors are about different models: {named}."
+
+
+def _test_text(comparison: Comparison) -> str:
+    if comparison.test is None:
+        return "No test bags were given."
+    return f"Scores on {comparison.test.num_bags:,} bags that no posterior has seen."
+
+
+def _page(comparison: Comparison, sections: list[_Section], notes: list[str]) -> str:
+    names = ", ".join(comparison.posteriors)
+    verdicts = "".join(f"<li>{escape(text)}</li>" for text in comparison.sentences.values())
+    body = "".join(_section_html(comparison, section) for section in sections)
+    remarks = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(names)}</title><style>{_CSS}</style></head><body>"
+        f"<h1>How far may they be trusted? {escape(names)}</h1>"
+        f"<h2>The verdicts</h2><p>{escape(comparison.reference_sentence)}</p><ul>{verdicts}</ul>"
+        f"{body}{remarks}</body></html>\n"
+    )
+
+
+def _section_html(comparison: Comparison, section: _Section) -> str:
+    pictures = "".join(_picture_html(picture) for picture in section.pictures)
+    table = _table_html(comparison, section.group)
+    return f"<h2>{escape(section.title)}</h2><p>{escape(section.text)}</p>{table}{pictures}"
+
+
+def _table_html(comparison: Comparison, group: str) -> str:
+    """The measures of a group, engines as columns; rows and columns that say nothing left out."""
+    table = comparison.table
+    cells = pd.DataFrame(
+        {
+            measure.label: [formatted(measure, value) for value in table[measure.column]]
+            for measure in MEASURES
+            if measure.group == group and measure.column in table
+        },
+        index=table.index,
+    ).T
+    says = ~cells.isin(["–", ""])
+    cells = cells.loc[says.any(axis=1), says.any(axis=0)]
+    if cells.empty:
+        return ""
+    cells.columns.name = None
+    return f'<div class="wide">{cells.to_html(border=0, escape=True)}</div>'
+
+
+def _picture_html(picture: _Picture) -> str:
+    buffer = io.BytesIO()
+    picture.figure.savefig(buffer, format="png")
+    data = base64.b64encode(buffer.getvalue()).decode()
+    caption = escape(picture.caption)
+    return (
+        f'<figure><img alt="{caption}" src="data:image/png;base64,{data}">'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )

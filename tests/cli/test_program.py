@@ -1,0 +1,141 @@
+"""The command line: what it prints, and that every mistake is one line and exit code 2."""
+
+import json
+import sys
+
+import pytest
+from milzoo.cli import main
+from milzoo.cli.experiment import Plan
+from milzoo.datasets import simulate_instances
+from milzoo.inference import coordinate_ascent
+from milzoo.models import RBF, GammaMixing
+
+SMALL = ("--set", "num_inducing=5", "--engines", "coordinate_ascent")
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the command line; its exit code, standard output and standard error."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["milzoo", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "100")
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+def test_compare_prints_a_table_that_fits_and_a_sentence(run, tmp_path):
+    code, out, _ = run("compare", "vgpmil", "digits", *SMALL, "--out", tmp_path / "report")
+    assert code == 0
+    assert max(map(len, out.splitlines()[:-1])) <= 100
+    for words in ("PSIS k̂", "log loss", "k̂ =", "115 bags to train on, 49 to test on"):
+        assert words in out
+    assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_json_is_all_that_a_machine_gets(run):
+    code, out, err = run("compare", "vgpmil", "digits", *SMALL, "--json", "--seed", 3)
+    content = json.loads(out)
+    assert code == 0 and err == ""
+    assert content["model"] == "vgpmil" and content["data"] == "digits" and content["seed"] == 3
+    assert 0 < content["engines"]["coordinate_ascent"]["log_loss"] < 2
+    assert content["engines"]["coordinate_ascent"]["rhat"] is None
+
+
+def test_settings_are_what_the_model_is_made_from():
+    texts = ["num_inducing=7", "length_scale=3", "mean=-1.5", "mixing=gamma:1,2.5"]
+    plan = Plan.read("vgpmil", "digits", ["nuts"], texts, seed=0)
+    model = plan.model.for_bags(simulate_instances(10, 3, 2, seed=0), **plan.settings)
+    assert model.inducing_points.shape == (7, 2)
+    assert model.kernel == RBF(variance=0.5, length_scale=3.0)
+    assert model.mean == -1.5 and model.mixing == GammaMixing(1.0, 2.5)
+
+
+def test_the_seed_decides_everything(run):
+    def measured(seed):
+        out = run("compare", "vgpmil", "digits", *SMALL, "--json", "--seed", seed)[1]
+        row = json.loads(out)["engines"]["coordinate_ascent"]
+        return {name: value for name, value in row.items() if "seconds" not in name}
+
+    assert measured(0) == measured(0) != measured(1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compare", "vgpmi", "digits"), "unknown model 'vgpmi'; did you mean 'vgpmil'?"),
+        (("compare", "vgpmil", "digit"), "unknown data set 'digit'; did you mean 'digits'?"),
+        (
+            ("compare", "vgpmil", "digits", "--engines", "nut"),
+            "unknown engine 'nut'; did you mean 'nuts'?",
+        ),
+        (("compare", "vgpmil", "digits", "--engines", ","), "no engines; expected some of"),
+        (
+            ("compare", "vgpmil", "digits", "--set", "num_induce=5"),
+            "unknown setting 'num_induce' of vgpmil; did you mean 'num_inducing'?",
+        ),
+        (
+            ("compare", "vgpmil", "digits", "--set", "num_inducing=5.5"),
+            "num_inducing is '5.5'; expected a whole number",
+        ),
+        (("compare", "vgpmil", "digits", "--set", "mean=low"), "mean is 'low'; expected a number"),
+        (("compare", "vgpmil", "digits", "--set", "mean"), "has no '='; expected NAME=VALUE"),
+        (
+            ("compare", "vgpmil", "digits", "--set", "mixing=gamma:1"),
+            "setting mixing is 'gamma:1'; expected polya_gamma, or gamma:ALPHA,BETA",
+        ),
+        (("compare", "vgpmil", "digits", "--set", "variance=-1"), "RBF variance is -1.0; expected"),
+        (("compare", "vgpmil", "digits", "--set", "num_inducing=9999"), "num_inducing is 9999"),
+        (("compare", "vgpmil"), "Missing argument"),
+        (("compare", "vgpmil", "digits", "--sed", "1"), "No such option"),
+        (("compare", "vgpmil", "digits", "--seed", "one"), "Invalid value for '--seed'"),
+        (("compar",), "No such command 'compar'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(run, arguments, message):
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert err.startswith("error: ") and message in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in out + err
+
+
+def test_a_missing_data_file_is_one_line(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("MILZOO_DATA", str(tmp_path))
+    code, _, err = run("compare", "vgpmil", "elephant")
+    assert code == 2 and "no elephant.csv.gz" in err and err.count("\n") == 1
+
+
+def test_a_report_folder_that_is_a_file_is_refused_before_anything_is_fitted(run, tmp_path):
+    (tmp_path / "taken").write_text("")
+    code, out, err = run("compare", "vgpmil", "digits", "--out", tmp_path / "taken" / "report")
+    assert code == 2 and out == ""
+    assert "cannot be written" in err and "taken is a file" in err
+
+
+def test_a_report_folder_without_permission_is_refused(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write anywhere
+    code, _, err = run("compare", "vgpmil", "digits", "--out", tmp_path / "report")
+    assert code == 2 and "no permission to write" in err
+
+
+def test_a_warning_of_an_engine_is_shown_by_its_name(run, monkeypatch):
+    import warnings
+
+    def noisy(model, bags, *, seed):
+        warnings.warn("steep here", UserWarning, stacklevel=2)
+        return coordinate_ascent(model, bags, seed=seed)
+
+    monkeypatch.setattr("milzoo.inference.coordinate_ascent", noisy)
+    code, out, _ = run("compare", "vgpmil", "digits", *SMALL)
+    assert code == 0 and "coordinate_ascent warns: steep here" in out
+
+
+def test_models_and_datasets_are_listed(run):
+    code, out, _ = run("models")
+    assert code == 0 and "vgpmil" in out and "noisy maximum" in out
+    code, out, _ = run("datasets")
+    assert code == 0 and "digits" in out and "musk1" in out

@@ -1,0 +1,53 @@
+"""Scores against sums by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from milzoo.datasets import Bags
+from milzoo.diagnostics.scores import prediction_difference, score
+from milzoo.inference import Prediction
+
+
+@pytest.fixture
+def test_bags():
+    return Bags.from_arrays(
+        np.arange(6.0)[:, None],
+        [0, 0, 1, 1, 2, 2],
+        [1, 0, 1],
+        instance_labels=[1, 0, 0, 0, np.nan, 1],
+    )
+
+
+def predicted(bag, instance):
+    return Prediction(np.array([bag]), np.array([instance]))
+
+
+PREDICTION = predicted([0.8, 0.4, 0.3], [0.9, 0.2, 0.3, 0.1, 0.99, 0.25])
+
+
+def test_scores_are_those_by_hand(test_bags):
+    scores = score(PREDICTION, test_bags)
+    assert scores.log_loss == pytest.approx(-np.log([0.8, 0.6, 0.3]).mean())
+    assert scores.brier == pytest.approx(np.mean([0.2**2, 0.4**2, 0.7**2]))
+    assert scores.accuracy == pytest.approx(2 / 3)
+    assert scores.auc == pytest.approx(1 / 2)  # one of two pairs in order
+    # Instances known: positives 0.9 and 0.25, negatives 0.2, 0.3, 0.1.
+    assert scores.instance_auc == pytest.approx(5 / 6)
+    assert scores.instance_auc_pr == pytest.approx((1 + 2 / 3) / 2)
+
+
+def test_unknown_truth_and_one_class_give_no_ranking(test_bags):
+    scores = score(PREDICTION, replace(test_bags, labels=np.ones(3, int), instance_labels=None))
+    assert np.isnan([scores.auc, scores.instance_auc, scores.instance_auc_pr]).all()
+    assert np.isfinite([scores.log_loss, scores.brier, scores.accuracy]).all()
+
+
+def test_differences_of_predictions_are_those_by_hand(test_bags):
+    reference = predicted([0.7, 0.4, 0.6], [0.5] * 6)
+    difference = prediction_difference(PREDICTION, reference, test_bags)
+    assert difference.probability == pytest.approx(0.4 / 3)
+    assert difference.worst_probability == pytest.approx(0.3)
+    loss = np.log([0.7 / 0.8, 1.0, 0.6 / 0.3])
+    assert difference.log_loss == pytest.approx(loss.mean())
+    assert difference.log_loss_error == pytest.approx(loss.std(ddof=1) / np.sqrt(3))
