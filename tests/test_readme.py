@@ -1,0 +1,31 @@
+"""The README shows what is true."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+TEN_LINES = REPOSITORY / "examples" / "verdict_in_ten_lines.py"
+
+
+def test_ten_lines_of_the_readme_are_the_example():
+    readme = (REPOSITORY / "README.md").read_text()
+    assert re.findall(r"```python\n(.*?)```", readme, re.DOTALL) == [TEN_LINES.read_text()]
+
+
+def test_example_gives_the_verdict():
+    run = subprocess.run([sys.executable, TEN_LINES], capture_output=True, text=True, check=True)
+    assert re.search(r"CAVI's mean is 0\.\d+ sd off", run.stdout)
+    assert re.search(r"NUTS's 4 × 1,000 draws have mixed", run.stdout)
+
+
+def test_every_make_target_and_picture_of_the_readme_exists():
+    readme = (REPOSITORY / "README.md").read_text()
+    makefile = (REPOSITORY / "Makefile").read_text()
+    for target in set(re.findall(r"make ([a-z-]+)", readme)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    for path in re.findall(r"\]\((?!https?:)([^)#]+)\)", readme):
+        assert (REPOSITORY / path).exists(), path
+    for script in set(re.findall(r"python (benchmarks/\S+\.py)", readme)):
+        assert (REPOSITORY / script).exists(), script
