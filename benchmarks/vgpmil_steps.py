@@ -17,12 +17,11 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import cho_solve, cholesky, solve_triangular
-from scipy.special import expit
-
 from milzoo.datasets import Bags
 from milzoo.inference.closed_form import vgpmil
 from milzoo.models import RBF, VGPMIL
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.special import expit
 
 
 def main() -> None:

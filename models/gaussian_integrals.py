@@ -99,9 +99,7 @@ def trapezoid_rule(
     function: d = π, hence 3e-9 at step 1), and the mass of the Gaussian beyond 6, 1e-9.
     """
     step = min(1 / 1.2, largest_step / largest_standard_deviation)
-    below, above = (
-        math.ceil((_REACH + side * largest_standard_deviation) / step) for side in tilt
-    )
+    below, above = (math.ceil((_REACH + side * largest_standard_deviation) / step) for side in tilt)
     nodes = step * np.arange(-below, above + 1)
     weights = step * np.exp(-0.5 * nodes**2) / math.sqrt(2 * math.pi)
     return QuadratureRule(nodes, weights)

@@ -512,7 +512,7 @@ def _tilted_gaussian(
 
 
 def _largest_value(parameter: Parameter) -> float:
-    if not isinstance(parameter, dist.Distribution):
+    if isinstance(parameter, int | float | Array):
         return float(parameter)
     try:
         with jax.ensure_compile_time_eval():  # a prior is never traced

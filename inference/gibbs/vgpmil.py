@@ -57,7 +57,7 @@ class VGPMILGibbs:
     """
 
     conditional: SparseConditional
-    prior_mean: float
+    prior_mean: Float[Array, ""]
     sharpness: float
     bag_index: Int[Array, " N"]
     bag_label: Int[Array, " B"]
@@ -68,7 +68,7 @@ class VGPMILGibbs:
         """Evaluate the kernel once."""
         return cls(
             conditional=model.conditional(bags),
-            prior_mean=model.mean,
+            prior_mean=jnp.asarray(model.mean, dtype=float),
             sharpness=model.sharpness,
             bag_index=jnp.asarray(bags.bag_index),
             bag_label=jnp.asarray(bags.labels),

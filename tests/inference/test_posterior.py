@@ -8,11 +8,10 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import xarray as xr
-from scipy import stats
-
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, laplace, nuts, svi
 from milzoo.models import GammaMixing, ScaleMixture
+from scipy import stats
 
 
 @pytest.fixture(scope="session")
@@ -145,7 +144,7 @@ def test_intervals_hold_their_share_of_the_draws(posteriors, small_problem):
 
 def test_bags_of_another_width_are_named(posteriors):
     narrow = Bags.from_list([np.zeros((2, 1))])
-    with pytest.raises(ValueError, match="bags have 1 features.*have 2"):
+    with pytest.raises(ValueError, match=r"bags have 1 features.*have 2"):
         posteriors["nuts"].predict(narrow)
 
 
