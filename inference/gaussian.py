@@ -115,7 +115,7 @@ class GaussianApproximation:
     def law(self) -> dist.MultivariateNormal:
         """q over the flat vector."""
         return dist.MultivariateNormal(
-            jnp.asarray(self.mean), scale_tril=jnp.asarray(self.scale_tril)
+            jnp.asarray(self.mean), scale_tril=jnp.asarray(self.scale_tril), validate_args=False
         )
 
     def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> Draws:

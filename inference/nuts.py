@@ -29,7 +29,7 @@ def nuts(
     num_samples: int = 1000,
     num_chains: int = 4,
     program: Literal["marginal", "full"] = "marginal",
-    target_accept: float = 0.8,
+    target_accept: float = 0.7,
     progress: bool = False,
 ) -> Posterior:
     """Sample the exact posterior with NumPyro's NUTS, sites whitened.
@@ -46,7 +46,9 @@ def nuts(
         The program with everything summed out that can be, or the paper's own with the evidence
         as sites: same posterior, many more dimensions.
     target_accept : float
-        Acceptance probability that the step size is tuned to.
+        Acceptance probability that the step size is tuned to. The whitened marginal posterior is
+        close to a Gaussian: on digits 0.7 gives 1.6 times the effective draws per leapfrog step
+        of the customary 0.8.
     progress : bool
         Whether to draw a bar.
 

@@ -397,12 +397,14 @@ def _bags_of(tree: xr.DataTree) -> Bags:
     constant = tree["constant_data"].to_dataset()
     known = "true_instance_label" in constant
     observed = tree["observed_data"].to_dataset()["bag_label"]
-    return Bags.from_arrays(
-        constant["instances"].to_numpy(),
-        constant["bag_index"].to_numpy(),
-        observed.to_numpy(),
+    # Checked when they came in, and warned about: not again.
+    return Bags(
+        instances=constant["instances"].to_numpy(),
+        bag_index=constant["bag_index"].to_numpy(),
+        labels=observed.to_numpy(),
         instance_labels=constant["true_instance_label"].to_numpy() if known else None,
-        names=[str(name) for name in observed["bag"].to_numpy()],
+        names=tuple(str(name) for name in observed["bag"].to_numpy()),
+        num_bags=observed.size,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import optax
 from jax.stages import Compiled
 from jaxtyping import Array, Float
@@ -144,7 +145,8 @@ def _compiled_block(optimiser: SVI, state: object, bags: Bags) -> Compiled:
 
 
 def _gaussian(law: AutoContinuous, parameters: dict[str, Array]) -> GaussianApproximation:
-    posterior = law.get_posterior(parameters)
+    with numpyro.validation_enabled(False):  # parameters that diverged are told by the status
+        posterior = law.get_posterior(parameters)
     covariance = (
         jnp.atleast_2d(posterior.covariance_matrix)
         if hasattr(posterior, "covariance_matrix")

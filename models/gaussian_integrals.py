@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ __all__ = [
 
 # Where trapezoid rules end, in standard deviations: the Gaussian mass beyond is 1e-9.
 _REACH = 6.0
+# Nodes of the rule for s = 6.4: up to there e^{s(6 + s)} fits into 32 bit.
+_LONGEST_TABLE = 120
 
 
 class QuadratureRule(NamedTuple):
@@ -114,8 +117,9 @@ def log_expected_sigmoid(
 
     log E σ(f) = M + log Σ_k w_k / (e^M + e^{M−a} e^{−s z_k}),  M = min(a, 0),
 
-    which cannot overflow, and whose only transcendental per node, e^{−s z_k}, does not depend on
-    the mean: with constant s it is evaluated once, before anything is compiled.
+    whose only transcendental per node, e^{−s z_k}, does not depend on the mean: with constant s it
+    is evaluated once, before anything is compiled. Rules for s above 6 have nodes where that
+    would overflow; the sum is then taken in logs.
 
     Parameters
     ----------
@@ -128,16 +132,25 @@ def log_expected_sigmoid(
     Returns
     -------
     array
-        Of the shape of ``mean``.
+        Of the shape of ``mean``, never positive.
     """
-    nodes = jnp.asarray(rule.nodes, mean.dtype).reshape(-1, *[1] * mean.ndim)
-    weights = jnp.asarray(rule.weights, mean.dtype).reshape(nodes.shape)
-    if isinstance(standard_deviation, Tracer):
-        decay = jnp.exp(-standard_deviation * nodes)  # e^{−s z_k}
+    if rule.nodes.shape[0] > _LONGEST_TABLE:
+        in_logs = log_expectation(jax.nn.log_sigmoid, mean, standard_deviation, rule)
+        return jnp.minimum(in_logs, 0.0)
+    with _evaluated_now_unless_traced(standard_deviation, rule):
+        nodes = jnp.asarray(rule.nodes, standard_deviation.dtype)
+        weights = jnp.asarray(rule.weights, standard_deviation.dtype)
+        decay = jnp.exp(-jnp.multiply.outer(nodes, standard_deviation))  # e^{−s z_k}
+    return _log_sum_of_sigmoids(mean, standard_deviation, decay, nodes, weights)
+
+
+@contextlib.contextmanager
+def _evaluated_now_unless_traced(*inputs: object) -> Iterator[None]:
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(inputs)):
+        yield
     else:
         with jax.ensure_compile_time_eval():
-            decay = jnp.exp(-standard_deviation * nodes)
-    return _log_sum_of_sigmoids(mean, standard_deviation, decay, nodes, weights)
+            yield
 
 
 @jax.custom_jvp
@@ -145,38 +158,38 @@ def _log_sum_of_sigmoids(
     mean: Float[Array, "*batch"],
     standard_deviation: Float[Array, "*batch"],
     decay: Float[Array, "K ..."],
-    nodes: Float[Array, "K ..."],
-    weights: Float[Array, "K ..."],
+    nodes: Float[Array, " K"],
+    weights: Float[Array, " K"],
 ) -> Float[Array, "*batch"]:
-    shift, total, _ = _sigmoid_sums(mean, decay, weights)
-    return shift + jnp.log(total)
+    shift, scaled_sigmoid = _scaled_sigmoids(mean, decay)
+    return jnp.minimum(shift + jnp.log(jnp.tensordot(weights, scaled_sigmoid, 1)), 0.0)
 
 
 @partial(_log_sum_of_sigmoids.defjvp, symbolic_zeros=True)
 def _log_sum_of_sigmoids_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    """Derivatives from the same sigmoids: ∂/∂a = E σ'(f)/E σ(f), ∂/∂s = E z σ'(f)/E σ(f).
+    """Derivatives from the same sigmoids: ∂/∂a = E σ(1 − σ)/E σ, ∂/∂s = E zσ(1 − σ)/E σ.
 
     The tangent of ``decay`` is that of s; it is passed only so that it is not computed twice.
     """
     mean, _, decay, nodes, weights = primals
-    shift, total, slopes = _sigmoid_sums(mean, decay, weights)
+    shift, scaled_sigmoid = _scaled_sigmoids(mean, decay)
+    total = jnp.tensordot(weights, scaled_sigmoid, 1)
+    squares = jnp.exp(shift) * scaled_sigmoid**2
     tangent = jnp.zeros_like(mean)
     if not isinstance(tangents[0], SymbolicZero):
-        tangent += jnp.sum(slopes, axis=0) / total * tangents[0]
+        tangent += (1.0 - jnp.tensordot(weights, squares, 1) / total) * tangents[0]
     if not isinstance(tangents[1], SymbolicZero):
-        tangent += jnp.sum(nodes * slopes, axis=0) / total * tangents[1]
-    return shift + jnp.log(total), tangent
+        slope = jnp.tensordot(weights * nodes, scaled_sigmoid - squares, 1)
+        tangent += slope / total * tangents[1]
+    return jnp.minimum(shift + jnp.log(total), 0.0), tangent
 
 
-def _sigmoid_sums(
-    mean: Float[Array, "*batch"], decay: Float[Array, "K ..."], weights: Float[Array, "K ..."]
-) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"], Float[Array, "K ..."]]:
-    """M, Σ_k w_k σ(f_k)e^{−M} and the terms w_k σ'(f_k)e^{−M}."""
+def _scaled_sigmoids(
+    mean: Float[Array, "*batch"], decay: Float[Array, "K ..."]
+) -> tuple[Float[Array, "*batch"], Float[Array, "K ..."]]:
+    """M and σ(a + s z_k) e^{−M}."""
     shift = jnp.minimum(mean, 0.0)  # M
-    odds_against = jnp.exp(shift - mean) * decay  # e^{M − f_k}
-    scaled_sigmoid = 1.0 / (jnp.exp(shift) + odds_against)  # σ(f_k) e^{−M}
-    slopes = weights * odds_against * scaled_sigmoid**2
-    return shift, jnp.sum(weights * scaled_sigmoid, axis=0), slopes
+    return shift, 1.0 / (jnp.exp(shift) + jnp.exp(shift - mean) * decay)
 
 
 def log_expectation(

@@ -32,11 +32,14 @@ class SparseConditional(NamedTuple):
         V = K_XZ L⁻ᵀ, so that Au = Vε with the paper's A = K_XZ K_ZZ⁻¹.
     residual_variance : array (N,)
         k̃_n = k(x_n, x_n) − ‖V_n‖² ≥ 0.
+    residual_scale : array (N,)
+        √k̃_n.
     """
 
     cholesky: Float[Array, "M M"]
     projection: Float[Array, "N M"]
     residual_variance: Float[Array, " N"]
+    residual_scale: Float[Array, " N"]
 
     def whiten(self, inducing_value: Float[Array, " M"]) -> Float[Array, " M"]:
         """ε = L⁻¹u."""
@@ -99,7 +102,7 @@ def _sparse_conditional(
     explained = jnp.sum(projection**2, axis=1)
     # Rounding can push k̃ below 0 where an instance is an inducing point.
     residual_variance = jnp.maximum(kernel.variance - explained, floor)
-    return SparseConditional(cholesky, projection, residual_variance)
+    return SparseConditional(cholesky, projection, residual_variance, jnp.sqrt(residual_variance))
 
 
 @contextlib.contextmanager

@@ -122,6 +122,8 @@ class VGPMIL:
                 f"VGPMIL sharpness is {self.sharpness}; expected a finite number of at least 1 "
                 "(the paper uses 100)"
             )
+        if not (isinstance(self.mean, dist.Distribution | Tracer) or np.isfinite(self.mean)):
+            raise ValueError(f"VGPMIL mean is {self.mean}; expected a finite number or a prior")
         if not (np.isfinite(self.jitter) and self.jitter >= 0):
             raise ValueError(f"VGPMIL jitter is {self.jitter}; expected a number of at least 0")
 
@@ -287,7 +289,7 @@ class VGPMIL:
             "inducing_value", dist.TransformedDistribution(white, colour)
         )  # u ~ N(0, LLᵀ)
         location = model.mean + conditional.mean(inducing_value)
-        return location, jnp.sqrt(conditional.residual_variance)
+        return location, conditional.residual_scale
 
     def _reweight_evidence(self, evidence: Float[Array, " N"]) -> None:
         if not self.is_logistic:  # p(f) ∝ N(f) ψ(f)/φ(f)
@@ -295,7 +297,7 @@ class VGPMIL:
             numpyro.factor("mixing", log_ratio)
 
     def _observe_bag_labels(self, log_none_positive: Float[Array, " B"], bags: Bags) -> None:
-        labels = None if bags.labels is None else jnp.asarray(bags.labels)
+        labels = None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
         with numpyro.plate("bag", bags.num_bags):
             numpyro.sample("bag_label", NoisyMaximum(log_none_positive, self.sharpness), obs=labels)
 
@@ -303,10 +305,11 @@ class VGPMIL:
         if isinstance(scale, Tracer):
             largest = np.sqrt(_largest_value(self.kernel.variance))
         else:
-            largest = float(jnp.max(scale))
+            largest = float(np.asarray(scale).max())  # max of a JAX array would be traced
         if self.is_logistic:
             return logistic_rule(largest)
-        return trapezoid_rule(largest, largest_step=0.5, tilt=(0.5, 0.5))  # ψ(f) e^{±f/2}
+        # The integrands are ψ(f) e^{±f/2}.
+        return trapezoid_rule(largest, largest_step=self.mixing.largest_step, tilt=(0.5, 0.5))
 
     # ------------------------------------------------------------------ what draws imply
 
@@ -334,11 +337,13 @@ class VGPMIL:
         with jax.enable_x64(True):
             sites = {name: jnp.asarray(draws[name]) for name in ("inducing_value", *self.priors)}
             if self.priors:
-                block = partial(self._predict_with_hyperparameters, bags)
+                largest = np.max(draws.get("variance", self.kernel.variance))
+                rule = logistic_rule(float(np.sqrt(largest)))
+                block = partial(self._predict_with_hyperparameters, bags, rule)
                 bag, instance = jax.jit(partial(jax.lax.map, block))(sites)
             else:
                 conditional = self.conditional(bags)
-                rule = logistic_rule(float(jnp.sqrt(conditional.residual_variance.max())))
+                rule = logistic_rule(float(conditional.residual_scale.max()))
                 bag, instance = _predict_in_blocks(
                     sites["inducing_value"], self.mean, self.sharpness, conditional, rule, bags
                 )
@@ -348,10 +353,9 @@ class VGPMIL:
             }
 
     def _predict_with_hyperparameters(
-        self, bags: Bags, site: dict[str, Float[Array, "..."]]
+        self, bags: Bags, rule: QuadratureRule, site: dict[str, Float[Array, "..."]]
     ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
         model = self.with_hyperparameters(site)
-        rule = logistic_rule(np.sqrt(_largest_value(self.kernel.variance)))
         return _probabilities(
             site["inducing_value"], model.mean, self.sharpness, model.conditional(bags), rule, bags
         )
@@ -407,7 +411,7 @@ class VGPMIL:
         model = self.with_hyperparameters(site)
         conditional = model.conditional(bags)
         location = model.mean + conditional.mean(site["inducing_value"])
-        scale = jnp.sqrt(conditional.residual_variance)
+        scale = conditional.residual_scale
         rule = self._quadrature_rule(scale)
         logits = log_expected_sigmoid(location, scale, rule) - log_expected_sigmoid(
             -location, scale, rule
@@ -428,7 +432,10 @@ class VGPMIL:
 
 def _sum_over_bags(values: Num[Array, " N"], bags: Bags) -> Num[Array, " B"]:
     return jax.ops.segment_sum(
-        values, jnp.asarray(bags.bag_index), num_segments=bags.num_bags, indices_are_sorted=True
+        values,
+        jnp.asarray(bags.bag_index, dtype=int),
+        num_segments=bags.num_bags,
+        indices_are_sorted=True,
     )
 
 
@@ -457,7 +464,7 @@ def _probabilities(
 ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
     """P(T* = 1 | u) and E[σ(f*) | u] for one draw of the inducing values."""
     location = mean + conditional.mean(inducing_value)
-    scale = jnp.sqrt(conditional.residual_variance)
+    scale = conditional.residual_scale
     log_negative = log_expected_sigmoid(-location, scale, rule)
     bag = NoisyMaximum(_sum_over_bags(log_negative, bags), sharpness).mean
     return bag, -jnp.expm1(log_negative)
@@ -517,5 +524,5 @@ def _largest_value(parameter: Parameter) -> float:
     try:
         with jax.ensure_compile_time_eval():  # a prior is never traced
             return float(parameter.icdf(0.9999))
-    except NotImplementedError:
+    except (NotImplementedError, ImportError):  # some quantiles need TensorFlow Probability
         return _LARGEST_VARIANCE

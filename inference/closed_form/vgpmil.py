@@ -522,8 +522,7 @@ class VGPMILApproximation:
             inducing_value = numpyro.sample("inducing_value", self.inducing_law())
             location = model.mean + conditional.mean(inducing_value)
             with numpyro.plate("instance", bags.num_instances):
-                scale = jnp.sqrt(conditional.residual_variance)
-                numpyro.sample("evidence", dist.Normal(location, scale))
+                numpyro.sample("evidence", dist.Normal(location, conditional.residual_scale))
                 numpyro.sample("augmentation", model.mixing.conditional(jnp.asarray(self.tilt)))
             numpyro.sample("instance_label", self._label_law(model, bags))
 

@@ -14,6 +14,8 @@ from .vgpmil import VGPMILGibbs, VGPMILGibbsState
 
 __all__ = ["gibbs"]
 
+_SITES = ("inducing_value", "evidence", "instance_label")
+
 
 def gibbs(
     model: VGPMIL,
@@ -42,7 +44,7 @@ def gibbs(
         Sweeps for each draw, of warm-up too. Data augmentation mixes slowly where almost all
         labels of the instances are alike; more sweeps for a draw cost no memory.
     keep : tuple of str
-        Sites kept in the tree: ``inducing_value``, ``evidence``, ``instance_label``.
+        Sites kept in the tree: ``inducing_value`` (always), ``evidence``, ``instance_label``.
     progress : bool
         Whether to draw a bar.
 
@@ -53,7 +55,7 @@ def gibbs(
     Raises
     ------
     ValueError
-        If a hyper-parameter has a prior, or ``thin`` is not positive.
+        If a hyper-parameter has a prior, ``thin`` is not positive or ``keep`` has an unknown name.
     NotImplementedError
         If the mixing law p(ω) is not known.
     """
@@ -63,16 +65,20 @@ def gibbs(
             f"{', '.join(model.priors)} of the model have priors, which have no conjugate "
             "conditional; give numbers, or sample with nuts"
         )
+    unknown = sorted(set(keep) - set(_SITES))
+    if unknown:
+        raise ValueError(f"keep has {', '.join(unknown)}; expected some of {', '.join(_SITES)}")
     if thin < 1:
         raise ValueError(f"thin is {thin}; expected an integer of at least 1")
     key = random_key(seed)
     with jax.enable_x64(True):
         model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
         sweep = VGPMILGibbs.for_model(model, bags)
+        kept = {"inducing_value", *keep}
 
         def collect(state: VGPMILGibbsState) -> tuple[dict[str, Array], dict[str, Array]]:
             sites = sweep.sites(state)
-            return {name: sites[name] for name in keep}, {}
+            return {name: sites[name] for name in _SITES if name in kept}, {}
 
         run = run_chains(
             sweep.init,

@@ -1,11 +1,16 @@
-"""Small problems that the engines' tests share."""
+"""Small problems, and what is known of them, that the engines' tests share."""
 
+import importlib.util
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from arviz_stats.base import array_stats
 from milzoo.datasets import Bags, simulate, simulate_instances
 from milzoo.models import VGPMIL
+from scipy.special import expit
 
 
 def ragged_bags(sizes: list[int], num_features: int, seed: int) -> Bags:
@@ -29,5 +34,115 @@ def one_inducing_point() -> tuple[VGPMIL, Bags]:
     design = simulate_instances(8, 3, 2, seed=11)
     model = VGPMIL.for_bags(design, num_inducing=1, variance=3.0, length_scale=2.0)
     model = replace(model, mean=-1.0)
-    bags, _ = simulate(model, design, seed=2)
+    bags, _ = simulate(model, design, seed=6)
     return model, bags
+
+
+# ------------------------------------------------------------------ Monte Carlo
+
+
+class Moments(NamedTuple):
+    """Mean and sd of every quantity, (2, K), with their Monte-Carlo standard errors."""
+
+    values: np.ndarray
+    errors: np.ndarray
+
+    def largest_z(self, other: "Moments | np.ndarray") -> float:
+        """Largest difference in standard errors, from another chain's or from exact moments."""
+        values, errors = other if isinstance(other, Moments) else (other, 0.0)
+        return float(np.abs((self.values - values) / np.hypot(self.errors, errors)).max())
+
+
+@pytest.fixture(scope="session")
+def moments():
+    """Function of draws (chain, draw, …) that gives their `Moments`."""
+
+    def of(draws) -> Moments:
+        draws = np.asarray(draws, float)
+        draws = draws.reshape(*draws.shape[:2], -1)
+        errors = [
+            array_stats.mcse(draws, chain_axis=0, draw_axis=1, method=name)
+            for name in ("mean", "sd")
+        ]
+        values = [draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))]
+        return Moments(np.stack(values), np.stack(errors))
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def simulation_based_calibration():
+    """The code that the quick and the slow calibration share: test files cannot be imported."""
+    path = Path(__file__).with_name("simulation_based_calibration.py")
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+# ------------------------------------------------------------------ one inducing value, exactly
+
+
+@pytest.fixture(scope="session")
+def log_likelihood_of_one():
+    """log P(T | u) in plain NumPy for M = 1, at vectors (S,) of u and of hyper-parameters."""
+
+    def log_likelihood(model, bags, inducing_value, variance, length_scale, mean):
+        prior_variance = variance * (1 + model.jitter)
+        distance = ((bags.instances - model.inducing_points[0]) ** 2).sum(axis=1)
+        cross = variance[:, None] * np.exp(-0.5 * distance / length_scale[:, None] ** 2)
+        weight = cross / prior_variance[:, None]  # A
+        location = mean[:, None] + weight * inducing_value[:, None]
+        scale = np.sqrt(variance[:, None] - weight * cross)  # √k̃
+        nodes, step = np.linspace(-8.0, 8.0, 65, retstep=True)
+        negative = sum(
+            step * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) * expit(-location - scale * z)
+            for z in nodes
+        )
+        none = np.multiply.reduceat(negative, bags.starts, axis=1)  # p0
+        positive = (model.sharpness - (model.sharpness - 1) * none) / (model.sharpness + 1)
+        return np.log(np.where(bags.labels, positive, 1 - positive)).sum(axis=1)
+
+    return log_likelihood
+
+
+class ExactPosterior(NamedTuple):
+    """A posterior of one dimension on an equally spaced grid of whitened values ε = u/√K."""
+
+    white: np.ndarray
+    log_density: np.ndarray  # log p(ε, T), not normalised over ε
+    scale: float  # √K
+
+    @property
+    def probability(self) -> np.ndarray:
+        """Of each grid point."""
+        weight = np.exp(self.log_density - self.log_density.max())
+        return weight / weight.sum()
+
+    @property
+    def moments(self) -> np.ndarray:
+        """Mean and sd of u, (2, 1)."""
+        mean = self.probability @ self.white
+        variance = self.probability @ (self.white - mean) ** 2
+        return self.scale * np.array([[mean], [np.sqrt(variance)]])
+
+    @property
+    def log_evidence(self) -> float:
+        """log P(T)."""
+        step = self.white[1] - self.white[0]
+        return float(np.log(np.exp(self.log_density).sum() * step))
+
+
+@pytest.fixture(scope="session")
+def exact_posterior(one_inducing_point, log_likelihood_of_one) -> ExactPosterior:
+    """The posterior of `one_inducing_point` by quadrature, in plain NumPy."""
+    model, bags = one_inducing_point
+    white = np.linspace(-8.0, 8.0, 2001)
+    scale = np.sqrt(model.kernel.variance * (1 + model.jitter))
+    same = np.ones_like(white)
+    log_likelihood = log_likelihood_of_one(
+        *(model, bags, scale * white),
+        *(model.kernel.variance * same, model.kernel.length_scale * same, model.mean * same),
+    )
+    log_prior = -0.5 * white**2 - 0.5 * np.log(2 * np.pi)
+    return ExactPosterior(white, log_prior + log_likelihood, float(scale))

@@ -151,8 +151,9 @@ def test_the_density_of_each_bag_label_is_at_hand(bags):
     assert (by_bag < 0).all()
 
 
-def test_evidence_that_would_overflow_has_a_finite_density_and_slope(bags):
-    twin = pymc_twin(model_for(bags, variance=200.0), bags)
+@pytest.mark.parametrize("variance", [200.0, 5000.0])
+def test_evidence_that_would_overflow_has_a_finite_density_and_slope(bags, variance):
+    twin = pymc_twin(model_for(bags, variance), bags)
     values, slopes = twin_densities(
         twin, [{"white_inducing_value": np.full(10, x)} for x in (-12.0, 12.0)]
     )

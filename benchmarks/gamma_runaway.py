@@ -1,0 +1,253 @@
+"""Where Gamma mixing leads on the digits: coordinate ascent beside exact samplers.
+
+Any ψ but the hyperbolic secant makes another model, p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2). With Gamma
+mixing ψ falls like a power and 2cosh grows like e^{|f|/2}: there is a hill of it at f ≈ 0, where
+coordinate ascent stops, and there are far higher ones at f = Q(½ sgn f − 2α/f), Q the prior
+covariance of f. Two targets, then: the ψ-model, and the logistic model that G approximates.
+
+    python benchmarks/gamma_runaway.py [--toy] [--seed 0] [--json PATH]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")  # read when JAX starts
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from milzoo.datasets import Bags, load
+from milzoo.inference import Posterior, coordinate_ascent, gibbs, nuts
+from milzoo.inference.closed_form import vgpmil
+from milzoo.models import VGPMIL, GammaMixing
+from scipy.special import expit
+from sklearn.metrics import roc_auc_score
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything: full, or toy."""
+
+    num_bags: int
+    num_inducing: int
+    num_chains: int
+    num_warmup: int
+    num_samples: int
+    num_draws: int
+    sampled: tuple[tuple[float, float], ...]  # (α, β) of which the samplers are run
+    ascended: tuple[tuple[float, float], ...]
+
+
+FULL = Sizes(
+    num_bags=164,
+    num_inducing=50,
+    num_chains=4,
+    num_warmup=300,
+    num_samples=300,
+    num_draws=300,
+    sampled=((1.0, 1.0), (1.0, 2.5)),
+    ascended=((1.0, 1.0), (1.0, 2.5), (0.5, 1.0), (0.5, 2.5)),
+)
+TOY = Sizes(
+    num_bags=20,
+    num_inducing=5,
+    num_chains=2,
+    num_warmup=50,
+    num_samples=50,
+    num_draws=50,
+    sampled=((1.0, 2.5),),
+    ascended=((1.0, 2.5), (0.5, 2.5)),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One engine on one target."""
+
+    target: str
+    engine: str
+    mean_absolute_location: list[float]  # mean |E f_n|, by chain
+    mean_absolute_evidence: list[float]  # mean |f_n|, by chain
+    share_positive: list[float]  # of f_n > 0, by chain
+    instance_auc: float  # of E σ(f_n), all chains together; training bags
+    elbo: float | None
+    seconds: float
+
+
+def rows_of(model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Iterator[Row]:
+    logistic = "the logistic model that G approximates"
+    yield ascent_row(logistic, model, bags, sizes, seed)
+    yield sampled_row(logistic, "gibbs", gibbs, model, bags, sizes, seed)
+    yield sampled_row(logistic, "nuts", nuts, model, bags, sizes, seed)
+    for alpha, beta in sizes.ascended:
+        gamma = replace(model, mixing=GammaMixing(alpha, beta))
+        target = f"the ψ-model, α = {alpha:g}, β = {beta:g}"
+        yield ascent_row(target, gamma, bags, sizes, seed)
+        yield far_ascent_row(target, gamma, bags, sizes, seed)
+        if (alpha, beta) in sizes.sampled:
+            yield sampled_row(target, "gibbs", gibbs, gamma, bags, sizes, seed)
+            yield sampled_row(target, "nuts", nuts, gamma, bags, sizes, seed)
+            yield sampled_row(target, "nuts, f as sites", nuts_full, gamma, bags, sizes, seed)
+
+
+def nuts_full(model: VGPMIL, bags: Bags, **arguments) -> Posterior:
+    return nuts(model, bags, program="full", **arguments)
+
+
+def ascent_row(target: str, model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Row:
+    """Coordinate ascent from q(u) = p(u), as the engine starts."""
+    posterior = coordinate_ascent(model, bags, seed=seed, num_draws=sizes.num_draws)
+    evidence = evidence_of(posterior, bags, seed)
+    return _row(target, "ascent", evidence, bags, posterior.seconds, float(posterior.elbo[-1]))
+
+
+def far_ascent_row(target: str, model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Row:
+    """The same ascent from tilts of ½ Σ_m k(x_n, x_m), all evidence negative."""
+    started = time.perf_counter()
+    with jax.enable_x64(True):
+        problem, state = vgpmil.init(model, bags, label_update="exact", key=jax.random.key(seed))
+        projection, residual = problem.projection, problem.residual_variance
+        far = 0.5 * (projection @ projection.sum(axis=0) + residual)
+        state = state._replace(tilt=far, label_logits=-far)
+        state = jax.lax.fori_loop(0, 200, lambda _, s: vgpmil.step(problem, s), state)
+        bound = float(vgpmil.elbo(problem, state))
+        fitted = vgpmil.VGPMILApproximation.from_state(model, bags, problem, state)
+    draws = fitted.draws(model, bags, jax.random.key(seed), sizes.num_draws)
+    evidence = given_inducing_values(model, bags, draws["inducing_value"][None], seed)
+    seconds = time.perf_counter() - started
+    return _row(target, "ascent from far out", evidence, bags, seconds, bound)
+
+
+def sampled_row(
+    target: str,
+    name: str,
+    engine: Callable[..., Posterior],
+    model: VGPMIL,
+    bags: Bags,
+    sizes: Sizes,
+    seed: int,
+) -> Row:
+    keep = {"keep": ("inducing_value", "evidence")} if engine is gibbs else {}
+    posterior = engine(
+        model,
+        bags,
+        seed=seed,
+        num_warmup=sizes.num_warmup,
+        num_samples=sizes.num_samples,
+        num_chains=sizes.num_chains,
+        **keep,
+    )
+    return _row(target, name, evidence_of(posterior, bags, seed), bags, posterior.seconds, None)
+
+
+# --------------------------------------------------------------------- the evidence of draws
+
+
+def evidence_of(posterior: Posterior, bags: Bags, seed: int) -> np.ndarray:
+    """Draws (chain, draw, N) of the evidence of the training bags.
+
+    Where it was summed out it is drawn back: exactly for NUTS on the logistic model; from p(f | u)
+    for coordinate ascent, whose q that is, and for NUTS on the ψ-model, where |f| comes out too
+    small by at most k̃_n/2.
+    """
+    draws, model = posterior.tree["posterior"], posterior.model
+    if "evidence" in draws:
+        return draws["evidence"].to_numpy()
+    inducing_values = draws["inducing_value"].to_numpy()
+    if posterior.is_mcmc and model.is_logistic:
+        flat = {"inducing_value": inducing_values.reshape(-1, inducing_values.shape[-1])}
+        completed = model.complete(flat, bags, seed=seed)["evidence"]
+        return completed.reshape(*inducing_values.shape[:2], -1)
+    return given_inducing_values(model, bags, inducing_values, seed)
+
+
+def given_inducing_values(
+    model: VGPMIL, bags: Bags, inducing_values: np.ndarray, seed: int
+) -> np.ndarray:
+    """One draw of p(f | u) for each u; (chain, draw, M) → (chain, draw, N)."""
+    with jax.enable_x64(True):
+        conditional = model.conditional(bags)
+        location = jax.vmap(jax.vmap(conditional.mean))(jnp.asarray(inducing_values))
+        noise = np.random.default_rng(seed).standard_normal(location.shape)
+        return np.asarray(model.mean + location + jnp.sqrt(conditional.residual_variance) * noise)
+
+
+# --------------------------------------------------------------------- the table
+
+
+def _row(
+    target: str,
+    engine: str,
+    evidence: np.ndarray,
+    bags: Bags,
+    seconds: float,
+    bound: float | None,
+) -> Row:
+    return Row(
+        target,
+        engine,
+        np.abs(evidence.mean(axis=1)).mean(axis=1).tolist(),
+        np.abs(evidence).mean(axis=(1, 2)).tolist(),
+        (evidence > 0).mean(axis=(1, 2)).tolist(),
+        float(roc_auc_score(bags.instance_labels, expit(evidence).mean(axis=(0, 1)))),
+        bound,
+        seconds,
+    )
+
+
+def print_table(rows: list[Row]) -> None:
+    header = f"{'':<22}{'mean |E f|':>24}{'mean |f|':>24}{'share of f > 0':>24}"
+    header += f"{'inst. AUC':>11}{'ELBO':>10}{'seconds':>9}"
+    target = None
+    for row in rows:
+        if row.target != target:
+            target = row.target
+            print(f"\n{target}\n{header}")
+        by_chain = (row.mean_absolute_location, row.mean_absolute_evidence, row.share_positive)
+        bound = "" if row.elbo is None else f"{row.elbo:.0f}"
+        print(
+            f"{row.engine:<22}"
+            + "".join(f"{_by_chain(values):>24}" for values in by_chain)
+            + f"{row.instance_auc:>11.3f}{bound:>10}{row.seconds:>9.1f}"
+        )
+
+
+def _by_chain(values: list[float]) -> str:
+    return " ".join(f"{value:.0f}" if value >= 20 else f"{value:.2f}" for value in values)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--toy", action="store_true", help="few bags, few draws")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="where to write protocol and rows")
+    options = parser.parse_args()
+    sizes = TOY if options.toy else FULL
+    bags = load("digits").standardize()
+    bags = bags.select(np.arange(sizes.num_bags))
+    model = VGPMIL.for_bags(bags, sizes.num_inducing, 0.5, 8.0, seed=options.seed)
+    rows = list(rows_of(model, bags, sizes, options.seed))
+    print_table(rows)
+    print(
+        f"\ndigits, {bags.num_bags} bags standardised, training bags scored; v = 0.5, ℓ² = 64, "
+        f"M = {sizes.num_inducing}, H = 100; {sizes.num_chains} chains × ({sizes.num_warmup} + "
+        f"{sizes.num_samples}), one number for each; seed {options.seed}; {os.cpu_count()} cores; "
+        "seconds without compilation."
+    )
+    if options.json:
+        result = {
+            "protocol": asdict(sizes) | {"seed": options.seed, "cores": os.cpu_count()},
+            "rows": [asdict(row) for row in rows],
+        }
+        options.json.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

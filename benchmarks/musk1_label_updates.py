@@ -1,0 +1,441 @@
+"""What the label update is worth on musk1: three closed-form updates beside NUTS.
+
+Rows: the exact joint law of a bag's labels, the paper's mean field, the plugged-in maximum that the
+published codes run, and NUTS on the marginal model. Columns: bags ranked and decided by the model's
+own P(T* = 1) (a noisy-or) and by the largest of their instance probabilities, and the ELBO. Two
+kernels, each with μ0 = 0 and with a μ0 chosen inside the training folds.
+
+    MILZOO_DATA=… python benchmarks/musk1_label_updates.py [--toy] [--json PATH]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")  # one for each chain; read when JAX starts
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from milzoo.datasets import Bags, load, published_folds
+from milzoo.inference import nuts
+from milzoo.inference.closed_form import vgpmil
+from milzoo.models import VGPMIL
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedKFold
+
+CLOSED_FORM = ("exact", "mean_field", "plug_in_max")
+ENGINES = (*CLOSED_FORM, "nuts")
+PUBLISHED_SHARPNESS = 1e12  # H of the published codes; the paper prints 100
+# plug_in_max ascends nothing, so that it is stopped, as in the published codes, by a count.
+PLUG_IN_STEPS = 200
+KERNELS = {"v=0.5, ℓ=0.3√D": (0.5, 0.3), "v=5, ℓ=√D": (5.0, 1.0)}  # v, ℓ/√D
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What was run: printed under the table and written to the JSON."""
+
+    repetitions: int
+    nuts_repetitions: int
+    folds: int
+    kernels: tuple[str, ...]
+    engines: tuple[str, ...]
+    prior_means: tuple[float, ...]
+    inner_folds: int
+    num_inducing: int
+    num_draws: int
+    num_warmup: int
+    num_samples: int
+    seed: int
+
+    @classmethod
+    def full(cls, repetitions: int, nuts_repetitions: int, seed: int) -> Protocol:
+        return cls(
+            repetitions=repetitions,
+            nuts_repetitions=min(nuts_repetitions, repetitions),
+            folds=10,
+            kernels=tuple(KERNELS),
+            engines=ENGINES,
+            prior_means=(0.0, -2.0, -4.0, -6.0, -8.0),
+            inner_folds=3,
+            num_inducing=50,
+            num_draws=500,
+            num_warmup=300,
+            num_samples=500,
+            seed=seed,
+        )
+
+    @classmethod
+    def toy(cls, seed: int) -> Protocol:
+        return replace(
+            cls.full(1, 1, seed),
+            folds=2,
+            kernels=("v=5, ℓ=√D",),
+            prior_means=(0.0, -6.0),
+            inner_folds=2,
+            num_inducing=15,
+            num_draws=50,
+            num_warmup=30,
+            num_samples=30,
+        )
+
+
+# --------------------------------------------------------------------- the closed-form fits
+
+
+def without(
+    problem: vgpmil.VGPMILProblem, held_out: np.ndarray, label_update: vgpmil.LabelUpdate
+) -> vgpmil.VGPMILProblem:
+    """Leave bags out by setting their rows of V to zero, and their k̃ and labels too.
+
+    Such a bag adds nothing to VᵀΘV and Vᵀ(π − ½ − θμ0), so that q(u) is the one of the other bags
+    alone. Every fold then has the same shapes, and nothing is compiled twice.
+    """
+    rows = jnp.asarray(held_out)[problem.bag_index]
+    return problem._replace(
+        projection=jnp.where(rows[:, None], 0.0, problem.projection),
+        residual_variance=jnp.where(rows, 0.0, problem.residual_variance),
+        bag_label=jnp.where(jnp.asarray(held_out), 0, problem.bag_label),
+        rules=replace(problem.rules, label_update=label_update),
+    )
+
+
+@partial(jax.jit, static_argnames="max_steps")
+def ascend(
+    problem: vgpmil.VGPMILProblem, label_logits: jax.Array, max_steps: int, tolerance: float
+) -> vgpmil.VGPMILState:
+    """The loop of ``coordinate_ascent`` from q(u) = p(u), compiled whole."""
+
+    def unfinished(carry: tuple) -> jax.Array:
+        step, _, bound, change = carry
+        return (step < max_steps) & (jnp.abs(change) > tolerance * jnp.maximum(1.0, jnp.abs(bound)))
+
+    def one_step(carry: tuple) -> tuple:
+        step, state, bound, _ = carry
+        state = vgpmil.step(problem, state)
+        new = vgpmil.elbo(problem, state)
+        return step + 1, state, new, new - bound
+
+    num_inducing = problem.projection.shape[1]
+    state = with_best_tilt(problem, jnp.zeros(num_inducing), jnp.eye(num_inducing), label_logits)
+    start = (0, state, vgpmil.elbo(problem, state), jnp.inf)
+    return jax.lax.while_loop(unfinished, one_step, start)[1]
+
+
+def with_best_tilt(
+    problem: vgpmil.VGPMILProblem, mean: jax.Array, precision: jax.Array, logits: jax.Array
+) -> vgpmil.VGPMILState:
+    """A consistent state with c_n² = E f_n²."""
+    state = vgpmil.with_moments(problem, mean, precision, jnp.zeros_like(logits), logits)
+    return state._replace(tilt=jnp.sqrt(state.second_moment))
+
+
+def closed_form(
+    problem: vgpmil.VGPMILProblem, *, seed: int, tolerance: float = 1e-8
+) -> vgpmil.VGPMILState:
+    """Coordinate ascent, labels starting as in ``coordinate_ascent``."""
+    size, update = problem.bag_index.shape, problem.rules.label_update
+    if update == "plug_in_max":
+        problem = problem._replace(sharpness=jnp.asarray(PUBLISHED_SHARPNESS))
+        return ascend(problem, jnp.full(size, -10.0), PLUG_IN_STEPS, -1.0)
+    if update == "mean_field":
+        logits = jax.random.logistic(jax.random.key(seed), size)
+    else:
+        logits = jnp.full(size, problem.prior_mean)
+    return ascend(problem, logits, 1000, tolerance)
+
+
+@jax.jit
+def honest_bound(
+    problem: vgpmil.VGPMILProblem, state: vgpmil.VGPMILState, held_out: jax.Array
+) -> jax.Array:
+    """ELBO of q on the bags that are not held out, under the model of all rows (H = 100).
+
+    For ``plug_in_max`` the mean-field bound, since its q is a product of Bernoulli laws too. A bag
+    that is held out has f = μ0, T = 0 and, with η = −40, y = 0: its known share is taken off.
+    """
+    rows = held_out[problem.bag_index]
+    logits = jnp.where(rows, -40.0, state.label_logits)
+    there = with_best_tilt(problem, state.mean, state.precision_cholesky, logits)
+    share = jnp.log(problem.sharpness / (1 + problem.sharpness)) * jnp.sum(held_out)
+    share -= jax.nn.softplus(problem.prior_mean) * jnp.sum(rows)
+    return vgpmil.elbo(problem, there) - share
+
+
+def draws_of(model: VGPMIL, bags: Bags, state: vgpmil.VGPMILState, white: np.ndarray) -> dict:
+    """Draws of u = L(m + R⁻ᵀz)."""
+    deviation = solve_triangular(
+        state.precision_cholesky, jnp.asarray(white).T, lower=True, trans="T"
+    )
+    cholesky = model.conditional(bags).cholesky
+    return {"inducing_value": np.asarray((cholesky @ (state.mean[:, None] + deviation)).T)}
+
+
+# --------------------------------------------------------------------- one fold
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One test fold; all bags are standardised by the training bags, in which Z is found too."""
+
+    bags: Bags
+    held_out: np.ndarray  # (B,) bool
+    model: VGPMIL  # with μ0 = 0
+    problem: vgpmil.VGPMILProblem  # all bags
+    seed: int
+
+    @classmethod
+    def of(cls, bags: Bags, held_out: np.ndarray, kernel: str, protocol: Protocol) -> Fold:
+        variance, scale = KERNELS[kernel]
+        bags = bags.standardize(reference=bags.select(~held_out))
+        model = VGPMIL.for_bags(
+            bags.select(~held_out),
+            num_inducing=protocol.num_inducing,
+            variance=variance,
+            length_scale=scale * math.sqrt(bags.num_features),
+            seed=protocol.seed,
+        )
+        problem, _ = vgpmil.init(model, bags, label_update="exact", key=jax.random.key(0))
+        return cls(bags, held_out, model, problem, protocol.seed)
+
+    def problem_without(
+        self, held_out: np.ndarray, label_update: vgpmil.LabelUpdate, prior_mean: float
+    ) -> vgpmil.VGPMILProblem:
+        problem = without(self.problem, held_out, label_update)
+        return problem._replace(prior_mean=jnp.asarray(prior_mean))
+
+    def white(self, num_draws: int) -> np.ndarray:
+        """Standard normal numbers, the same for every fit of this fold."""
+        size = (num_draws, len(self.model.inducing_points))
+        return np.random.default_rng(self.seed).standard_normal(size)
+
+    def best_prior_mean(self, protocol: Protocol) -> float:
+        """μ0 by the bag log loss of inner cross-validation of the exact fit, training bags only."""
+        losses = {mean: self.inner_loss(mean, protocol) for mean in protocol.prior_means}
+        return min(losses, key=losses.__getitem__)
+
+    def inner_loss(self, prior_mean: float, protocol: Protocol) -> float:
+        model = replace(self.model, mean=prior_mean)
+        train = np.flatnonzero(~self.held_out)
+        labels = np.asarray(self.bags.labels)
+        split = StratifiedKFold(protocol.inner_folds, shuffle=True, random_state=self.seed)
+        total = 0.0
+        for _, chosen in split.split(train, labels[train]):
+            held_out = self.held_out.copy()
+            held_out[train[chosen]] = True
+            problem = self.problem_without(held_out, "exact", prior_mean)
+            state = closed_form(problem, seed=self.seed, tolerance=1e-6)
+            draws = draws_of(model, self.bags, state, self.white(min(100, protocol.num_draws)))
+            probability = model.predict(draws, self.bags)["bag_probability"].mean(axis=0)
+            truth = labels[train[chosen]] == 1
+            found = probability[train[chosen]]
+            total -= np.log(np.where(truth, found, 1 - found)).sum()
+        return float(total)
+
+    def run(self, engine: str, prior_mean: float, protocol: Protocol) -> Outcome:
+        model = replace(self.model, mean=prior_mean)
+        if engine == "nuts":
+            posterior = nuts(
+                model,
+                self.bags.select(~self.held_out),
+                seed=self.seed,
+                num_warmup=protocol.num_warmup,
+                num_samples=protocol.num_samples,
+                num_chains=2,
+            )
+            draws, bound = posterior.stored_draws(), math.nan
+        else:
+            problem = self.problem_without(self.held_out, engine, prior_mean)
+            state = closed_form(problem, seed=self.seed)
+            draws = draws_of(model, self.bags, state, self.white(protocol.num_draws))
+            bound = float(honest_bound(problem, state, jnp.asarray(self.held_out)))
+        found = model.predict(draws, self.bags)
+        instance = found["instance_probability"].mean(axis=0)
+        return Outcome(
+            self.held_out,
+            found["bag_probability"].mean(axis=0)[self.held_out],
+            np.maximum.reduceat(instance, self.bags.starts)[self.held_out],
+            bound,
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one engine says of one test fold, and its bound on the training bags."""
+
+    held_out: np.ndarray
+    noisy_or: np.ndarray
+    maximum: np.ndarray
+    bound: float
+
+
+# --------------------------------------------------------------------- the table
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: values by repetition, folds pooled."""
+
+    kernel: str
+    prior_mean: str
+    engine: str
+    auc_noisy_or: list[float]
+    auc_maximum: list[float]
+    accuracy_noisy_or: list[float]
+    accuracy_maximum: list[float]
+    elbo: float | None
+
+
+def rows_of(bags: Bags, protocol: Protocol, report: Callable[[str], None]) -> Iterator[Row]:
+    """Every engine on every fold; each kernel once with μ0 = 0 and once with the chosen one."""
+    numbers = published_folds("musk1")
+    for kernel in protocol.kernels:
+        outcomes: dict[tuple[str, str], list[list[Outcome]]] = {}
+        chosen: Counter[float] = Counter()
+        for repetition in range(protocol.repetitions):
+            for number in range(1, protocol.folds + 1):
+                started = time.perf_counter()
+                fold = Fold.of(bags, numbers[:, repetition] == number, kernel, protocol)
+                best = fold.best_prior_mean(protocol)
+                chosen[best] += 1
+                for engine in protocol.engines:
+                    if engine == "nuts" and repetition >= protocol.nuts_repetitions:
+                        continue
+                    at = {mean: fold.run(engine, mean, protocol) for mean in {0.0, best}}
+                    for block, mean in (("0", 0.0), ("chosen", best)):
+                        by_repetition = outcomes.setdefault((block, engine), [])
+                        if len(by_repetition) == repetition:
+                            by_repetition.append([])
+                        by_repetition[repetition].append(at[mean])
+                seconds = time.perf_counter() - started
+                report(f"{kernel}: repetition {repetition + 1}, fold {number}: {seconds:.1f} s")
+        times = ", ".join(f"{mean:g} ({n}×)" for mean, n in sorted(chosen.items(), reverse=True))
+        for (block, engine), by_repetition in sorted(outcomes.items(), key=_in_order):
+            label = "0" if block == "0" else f"chosen inside: {times}"
+            yield _row(kernel, label, engine, by_repetition, np.asarray(bags.labels))
+
+
+def _in_order(item: tuple[tuple[str, str], list]) -> tuple[bool, int]:
+    (block, engine), _ = item
+    return block != "0", ENGINES.index(engine)
+
+
+def _row(
+    kernel: str,
+    prior_mean: str,
+    engine: str,
+    by_repetition: list[list[Outcome]],
+    labels: np.ndarray,
+) -> Row:
+    columns: dict[str, list[float]] = {
+        f"{score}_{rule}": [] for score in ("auc", "accuracy") for rule in ("noisy_or", "maximum")
+    }
+    for folds in by_repetition:
+        truth = np.concatenate([labels[fold.held_out] for fold in folds])
+        for rule in ("noisy_or", "maximum"):
+            found = np.concatenate([getattr(fold, rule) for fold in folds])
+            columns[f"auc_{rule}"].append(float(roc_auc_score(truth, found)))
+            columns[f"accuracy_{rule}"].append(float(np.mean((found > 0.5) == (truth == 1))))
+    bound = float(np.mean([fold.bound for folds in by_repetition for fold in folds]))
+    return Row(kernel, prior_mean, engine, **columns, elbo=None if math.isnan(bound) else bound)
+
+
+def print_table(rows: list[Row]) -> None:
+    header = f"{'':<14}{'AUC noisy-or':>15}{'AUC maximum':>15}"
+    header += f"{'acc. noisy-or':>15}{'acc. maximum':>15}{'ELBO':>9}"
+    block = None
+    for row in rows:
+        if (row.kernel, row.prior_mean) != block:
+            block = (row.kernel, row.prior_mean)
+            print(f"\n{row.kernel}, μ0 {'= 0' if row.prior_mean == '0' else row.prior_mean}")
+            print(header)
+        values = (row.auc_noisy_or, row.auc_maximum, row.accuracy_noisy_or, row.accuracy_maximum)
+        bound = "" if row.elbo is None else f"{row.elbo:.1f}"
+        print(f"{row.engine:<14}" + "".join(f"{_spread(v):>15}" for v in values) + f"{bound:>9}")
+
+
+def _spread(values: list[float]) -> str:
+    mean = f"{np.mean(values):.3f}"
+    return mean if len(values) < 2 else f"{mean} ± {np.std(values, ddof=1):.3f}"
+
+
+def print_protocol(protocol: Protocol, seconds: float) -> None:
+    print(
+        f"\nmusk1, published folds 1–{protocol.folds} of {protocol.repetitions} repetition(s), "
+        f"standardised by the training bags; scores pooled over the folds of a repetition, mean ± "
+        f"sd over repetitions (nuts: the first {protocol.nuts_repetitions} only); accuracy at ½.\n"
+        f"M = {protocol.num_inducing}, H = 100, jitter 1e-6; plug_in_max fitted with "
+        f"H = {PUBLISHED_SHARPNESS:.0e} in {PLUG_IN_STEPS} rounds, as the published codes do. "
+        "ELBO: of each q under the model with H = 100, mean over folds.\n"
+        f"μ0 from {protocol.prior_means} by {protocol.inner_folds}-fold bag log loss of the exact "
+        "fit inside the training bags, for all rows alike.\n"
+        f"{protocol.num_draws} draws of q; nuts 2 × ({protocol.num_warmup} + "
+        f"{protocol.num_samples}); seed {protocol.seed}; {os.cpu_count()} cores; {seconds:.0f} s."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--toy", action="store_true", help="one repetition, two folds, few draws")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--nuts-repetitions", type=int, default=1)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument(
+        "--kernels",
+        nargs="+",
+        type=int,
+        choices=range(len(KERNELS)),
+        default=[0, 1],
+        help=f"numbers of {', '.join(KERNELS)}",
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="where to write protocol and rows")
+    options = parser.parse_args()
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if beside.is_dir():
+        os.environ.setdefault("MILZOO_DATA", str(beside))
+    try:
+        published_folds("musk1")
+    except FileNotFoundError as error:
+        if not options.toy:
+            sys.exit(str(error))
+        print(f"skipped: {error}")
+        return
+    protocol = (
+        Protocol.toy(options.seed)
+        if options.toy
+        else replace(
+            Protocol.full(options.repetitions, options.nuts_repetitions, options.seed),
+            kernels=tuple(list(KERNELS)[k] for k in options.kernels),
+            engines=tuple(options.engines),
+        )
+    )
+    started = time.perf_counter()
+    with jax.enable_x64(True):
+        report = partial(print, file=sys.stderr, flush=True)
+        rows = list(rows_of(load("musk1"), protocol, report))
+    seconds = time.perf_counter() - started
+    print_table(rows)
+    print_protocol(protocol, seconds)
+    if options.json:
+        result = {
+            "protocol": asdict(protocol) | {"seconds": seconds, "cores": os.cpu_count()},
+            "rows": [asdict(row) for row in rows],
+        }
+        options.json.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+r"""With Gamma mixing the posterior runs away from where coordinate ascent stops.
+
+Any ψ but the hyperbolic secant makes another model. With κ = y − ½ the paper's joint law is
+N(f)·Π ψ(f_n) e^{κ_n f_n}, and e^{f/2} + e^{−f/2} = 2cosh(f/2) is what it sums to over y_n: the
+prior of the evidence has become
+
+.. math:: p(f) ∝ N(f) \prod_n ψ(f_n) · 2\cosh(f_n/2).
+
+For ψ = 1/(2cosh(f/2)) the product is 1 and p(f) is the Gaussian process. For Gamma mixing
+ψ(f) = (1 + f²/2β)^{−α} falls like a power while 2cosh(f/2) grows like e^{|f|/2}. So log p(f) has
+one hill at f ≈ 0, where ψ·2cosh has curvature ¼ − α/β (a hill only if α > β/4), and one for each
+pattern of signs far out, where its gradient −Q⁻¹f + ½ sgn f − 2α/f (Q the covariance of f) is zero:
+
+.. math:: f = Q (½ \mathrm{sgn} f − 2α/f),
+
+that is |f_n| ≈ ½ Σ_m k(x_n, x_m), which grows with the number of instances. The bag labels cost at
+most log(H + 1) each and cannot hold it. Coordinate ascent starts at f ≈ 0 and stops on the hill
+there, if there is one; a sampler leaves it for the far ones, which hold the mass.
+"""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from milzoo.datasets import Bags
+from milzoo.inference import Posterior, coordinate_ascent, gibbs, nuts
+from milzoo.models import VGPMIL, GammaMixing, PolyaGammaMixing
+
+ALPHA, BETA = 1.0, 3.0
+
+
+@pytest.fixture(scope="module")
+def problem() -> tuple[VGPMIL, Bags]:
+    """Ten bags of three instances close to each other, three of them positive.
+
+    Few instances make the barrier between the hills low (1.4 nats along f_n = c) while the far one
+    is 230 nats higher, so that every chain crosses within its warm-up.
+    """
+    random = np.random.default_rng(0)
+    bags = Bags.from_list(
+        [random.normal(size=(3, 2)) for _ in range(10)], labels=(np.arange(10) < 3).astype(int)
+    )
+    return VGPMIL.for_bags(bags, num_inducing=2, variance=4.0, length_scale=4.0), bags
+
+
+def _size_under_q(model: VGPMIL, bags: Bags) -> float:
+    """Mean |f| under q(u) p(f|u) of coordinate ascent."""
+    posterior = coordinate_ascent(model, bags, seed=0)
+    assert posterior.status.kind == "converged"
+    with jax.enable_x64(True):
+        conditional = model.conditional(bags)
+        inducing_values = posterior.draws(500, seed=1)["inducing_value"]
+        location = np.asarray(jax.vmap(conditional.mean)(inducing_values))
+        scale = np.sqrt(np.asarray(conditional.residual_variance))
+    noise = np.random.default_rng(0).standard_normal(location.shape)
+    return float(np.abs(location + scale * noise).mean())
+
+
+def _size_by_chain(posterior: Posterior) -> np.ndarray:
+    """Mean |f| of each chain."""
+    evidence = posterior.tree["posterior"]["evidence"].to_numpy()
+    return np.abs(evidence).mean(axis=(1, 2))
+
+
+@pytest.fixture(scope="module")
+def sampled_sizes(problem) -> dict[str, np.ndarray]:
+    model, bags = problem
+    gamma = replace(model, mixing=GammaMixing(ALPHA, BETA))
+    lengths = {"num_warmup": 300, "num_samples": 200, "num_chains": 4}
+    by_nuts = nuts(gamma, bags, seed=0, program="full", **lengths)
+    by_gibbs = gibbs(gamma, bags, seed=0, keep=("inducing_value", "evidence"), **lengths)
+    return {"nuts": _size_by_chain(by_nuts), "gibbs": _size_by_chain(by_gibbs)}
+
+
+@pytest.mark.parametrize("sampler", ["nuts", "gibbs"])
+def test_every_chain_of_the_gamma_model_leaves_where_coordinate_ascent_stops(
+    problem, sampled_sizes, sampler
+):
+    model, bags = problem
+    local = _size_under_q(replace(model, mixing=GammaMixing(ALPHA, BETA)), bags)
+    assert local < 3
+    assert (sampled_sizes[sampler] > 10 * local).all()
+
+
+@pytest.mark.parametrize("sampler", ["nuts", "gibbs"])
+def test_the_runaway_ends_where_the_derivation_says(problem, sampled_sizes, sampler):
+    model, bags = problem
+    with jax.enable_x64(True):
+        conditional = model.conditional(bags)
+        projection, residual = map(np.asarray, conditional[1:])
+    covariance = projection @ projection.T + np.diag(residual)  # Q
+    evidence = covariance.sum(axis=1) / 2
+    for _ in range(100):
+        evidence = covariance @ (0.5 - 2 * ALPHA / evidence)
+    np.testing.assert_allclose(sampled_sizes[sampler], evidence.mean(), rtol=0.03)
+
+
+def test_on_the_logistic_model_coordinate_ascent_and_nuts_agree(problem):
+    model, bags = problem
+    assert model.mixing == PolyaGammaMixing()
+    posterior = nuts(
+        model, bags, seed=0, program="full", num_warmup=300, num_samples=200, num_chains=4
+    )
+    np.testing.assert_allclose(_size_by_chain(posterior), _size_under_q(model, bags), rtol=0.3)
+
+
+def test_coordinate_ascent_itself_runs_away_where_there_is_no_hill(problem):
+    # α = ½ < β/4 = ¾: f = 0 is a valley of ψ·2cosh.
+    model, bags = problem
+    assert _size_under_q(replace(model, mixing=GammaMixing(0.5, BETA)), bags) > 30
