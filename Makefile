@@ -16,7 +16,7 @@ demo: .venv/installed  ## VGPMIL on digits by every engine, into report/report.h
 	$(bin)/milzoo compare vgpmil digits --set variance=5 --set mean=-3 --out report
 
 test: .venv/installed  ## the suite
-	$(bin)/pytest
+	$(bin)/pytest --numprocesses=auto --dist=loadfile
 
 test-slow: .venv/installed  ## simulation-based calibration at full length
 	$(bin)/pytest tests/slow

@@ -24,7 +24,7 @@ __all__ = ["Plan", "check_folder", "engines_by_name", "models_by_name", "run"]
 _TRAINING_SHARE = 0.7
 # Where the defaults of an engine leave the chains too short to judge others by.
 _ENGINE_OPTIONS: dict[str, dict[str, Any]] = {
-    "gibbs": {"num_warmup": 100, "num_samples": 1500, "thin": 8}
+    "gibbs": {"num_warmup": 100, "num_samples": 2000, "thin": 8}
 }
 
 

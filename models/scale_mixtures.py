@@ -35,7 +35,7 @@ class Mixing(Protocol):
 
     @property
     def largest_step(self) -> float:
-        """Step of a trapezoid rule in f below which integrals of ψ are exact to about 1e-8."""
+        """Step of a trapezoid rule in f below which integrals of ψ are exact to about 1e-9."""
         ...
 
     def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
@@ -70,8 +70,8 @@ class PolyaGammaMixing:
 
     @property
     def largest_step(self) -> float:
-        """2πd/18 with the poles of 1/cosh(f/2) at d = π."""
-        return 2 * math.pi**2 / 18
+        """2πd/22 with the poles of 1/cosh(f/2) at d = π."""
+        return 2 * math.pi**2 / 22
 
     def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f) = −log 2cosh(f/2)."""
@@ -129,8 +129,8 @@ class GammaMixing:
 
     @property
     def largest_step(self) -> float:
-        """2πd/18 with the branch points of ψ at d = √(2β)."""
-        return 2 * math.pi * math.sqrt(2 * self.beta) / 18
+        """2πd/22 with the branch points of ψ at d = √(2β)."""
+        return 2 * math.pi * math.sqrt(2 * self.beta) / 22
 
     def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f) = α log β − α log(β + f²/2)."""

@@ -31,7 +31,7 @@ pt: Any = pytensor.tensor
 Tensor = Any
 
 # −log of the relative error of an integral.
-_LOG_ACCURACY = 24.0
+_LOG_ACCURACY = 28.0
 # Nodes reach this many standard deviations beyond the mass of the integrand: 2e-9 is left out.
 _REACH = 6.0
 # Largest kernel variance for which e^f is far from overflow everywhere a sampler may look.
@@ -234,7 +234,7 @@ def _trapezoid(largest_scale: Tensor, pole: float) -> tuple[Tensor, Tensor]:
 
     The trapezoid rule with step h errs by exp(y²/2 − 2πy/h), where y is how far the integrand
     can be moved off the real line: to the pole of g, at d/s, or to 2π/h, past which nothing is
-    gained. h is such that this is e^−24. Factors between e^{−f} and e^f move the mass of the
+    gained. h is such that this is e^−28. Factors between e^{−f} and e^f move the mass of the
     integrand by up to s, and so the nodes reach.
     """
     room = pt.minimum(pole / largest_scale, math.sqrt(2 * _LOG_ACCURACY))  # y

@@ -88,7 +88,8 @@ def test_the_runaway_ends_where_the_derivation_says(problem, sampled_sizes, samp
     model, bags = problem
     with jax.enable_x64(True):
         conditional = model.conditional(bags)
-        projection, residual = map(np.asarray, conditional[1:])
+        projection = np.asarray(conditional.projection)
+        residual = np.asarray(conditional.residual_variance)
     covariance = projection @ projection.T + np.diag(residual)  # Q
     evidence = covariance.sum(axis=1) / 2
     for _ in range(100):
