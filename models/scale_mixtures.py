@@ -34,8 +34,8 @@ class Mixing(Protocol):
     """What a model and its engines ask of a Gaussian scale mixture ψ."""
 
     @property
-    def largest_step(self) -> float:
-        """Step of a trapezoid rule in f below which integrals of ψ are exact to about 1e-9."""
+    def distance_to_pole(self) -> float:
+        """How far from the real line ψ is analytic; it sets the step of quadrature."""
         ...
 
     def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
@@ -69,9 +69,9 @@ class PolyaGammaMixing:
     """
 
     @property
-    def largest_step(self) -> float:
-        """2πd/22 with the poles of 1/cosh(f/2) at d = π."""
-        return 2 * math.pi**2 / 22
+    def distance_to_pole(self) -> float:
+        """π: cosh(f/2) is zero at ±iπ."""
+        return math.pi
 
     def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f) = −log 2cosh(f/2)."""
@@ -128,9 +128,9 @@ class GammaMixing:
                 )
 
     @property
-    def largest_step(self) -> float:
-        """2πd/22 with the branch points of ψ at d = √(2β)."""
-        return 2 * math.pi * math.sqrt(2 * self.beta) / 22
+    def distance_to_pole(self) -> float:
+        """√(2β): the branch points of ψ are at ±i√(2β)."""
+        return math.sqrt(2 * self.beta)
 
     def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f) = α log β − α log(β + f²/2)."""
@@ -200,9 +200,9 @@ class ScaleMixture:
         return mixture
 
     @property
-    def largest_step(self) -> float:
-        """A quarter: enough for a ψ without poles within 0.7 of the real line."""
-        return 0.25
+    def distance_to_pole(self) -> float:
+        """Taken to be 1, as log ψ does not tell."""
+        return 1.0
 
     def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f)."""

@@ -309,7 +309,9 @@ class VGPMIL:
         if self.is_logistic:
             return logistic_rule(largest)
         # The integrands are ψ(f) e^{±f/2}.
-        return trapezoid_rule(largest, largest_step=self.mixing.largest_step, tilt=(0.5, 0.5))
+        return trapezoid_rule(
+            largest, distance_to_pole=self.mixing.distance_to_pole, tilt=(0.5, 0.5)
+        )
 
     # ------------------------------------------------------------------ what draws imply
 
