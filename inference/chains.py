@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from .progress import Progress
 
-__all__ = ["ChainRun", "run_chains"]
+__all__ = ["ChainRun", "check_counts", "run_chains"]
 
 # Steps between two looks at the progress bar. Each block is one call of one compiled program.
 _BLOCK = 100
@@ -72,13 +72,9 @@ def run_chains(
     ValueError
         If a count is not positive.
     """
-    for name, value, least in (
-        ("num_samples", num_samples, 1),
-        ("num_chains", num_chains, 1),
-        ("num_warmup", num_warmup, 0),
-    ):
-        if value < least:
-            raise ValueError(f"{name} is {value}; expected an integer of at least {least}")
+    check_counts(num_samples=num_samples, num_chains=num_chains)
+    if num_warmup < 0:
+        raise ValueError(f"num_warmup is {num_warmup}; expected an integer of at least 0")
     mesh = _chain_mesh(num_chains)
     started = time.perf_counter()
     states = _spread(init, mesh)(jax.random.split(key, num_chains))
@@ -100,6 +96,19 @@ def run_chains(
     sampling_seconds = time.perf_counter() - started - warmup_seconds
     draws, statistics = jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=1), *collected)
     return ChainRun(draws, statistics, compile_seconds, warmup_seconds, sampling_seconds)
+
+
+def check_counts(**counts: int) -> None:
+    """Refuse what cannot be counted to.
+
+    Raises
+    ------
+    ValueError
+        If a count is not positive, by its name.
+    """
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} is {count}; expected an integer of at least 1")
 
 
 def _block_starts(num_warmup: int, num_samples: int) -> list[int]:

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from ..datasets.bags import Bags
 from ..models.vgpmil import VGPMIL
-from .chains import ChainRun
+from .chains import ChainRun, check_counts
 from .posterior import Posterior, random_key, require_labels, sampled_posterior
 
 if TYPE_CHECKING:
@@ -98,10 +98,7 @@ def pymc_nuts(
         raise ValueError(
             f"sampler is {sampler!r}; expected 'nutpie' or 'pymc' (nearest: {nearest[0]!r})"
         )
-    counts = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name} is {count}; expected an integer of at least 1")
+    check_counts(num_warmup=num_warmup, num_samples=num_samples, num_chains=num_chains)
     require_labels(bags, "pymc_nuts")
     if not isinstance(model, VGPMIL):
         raise NotImplementedError(

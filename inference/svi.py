@@ -23,6 +23,7 @@ from numpyro.infer.autoguide import (
 
 from ..datasets.bags import Bags
 from ..models.model import Model
+from .chains import check_counts
 from .gaussian import GaussianApproximation, whitened_program
 from .posterior import (
     Posterior,
@@ -132,9 +133,7 @@ def _check(guide: str, max_steps: int, num_particles: int) -> None:
         near = get_close_matches(guide, _GUIDES, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"guide is {guide!r}; expected one of {', '.join(_GUIDES)}{hint}")
-    for name, value in (("max_steps", max_steps), ("num_particles", num_particles)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected an integer of at least 1")
+    check_counts(max_steps=max_steps, num_particles=num_particles)
 
 
 def _compiled_block(optimiser: SVI, state: object, bags: Bags) -> Compiled:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 from numpy.polynomial.hermite_e import hermegauss
+
+from .tracing import evaluated_now_unless_traced
 
 __all__ = [
     "QuadratureRule",
@@ -140,20 +140,11 @@ def log_expected_sigmoid(
     if rule.nodes.shape[0] > _LONGEST_TABLE:
         in_logs = log_expectation(jax.nn.log_sigmoid, mean, standard_deviation, rule)
         return jnp.minimum(in_logs, 0.0)
-    with _evaluated_now_unless_traced(standard_deviation, rule):
+    with evaluated_now_unless_traced(standard_deviation, rule):
         nodes = jnp.asarray(rule.nodes, standard_deviation.dtype)
         weights = jnp.asarray(rule.weights, standard_deviation.dtype)
         decay = jnp.exp(-jnp.multiply.outer(nodes, standard_deviation))  # e^{−s z_k}
     return _log_sum_of_sigmoids(mean, standard_deviation, decay, nodes, weights)
-
-
-@contextlib.contextmanager
-def _evaluated_now_unless_traced(*inputs: object) -> Iterator[None]:
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(inputs)):
-        yield
-    else:
-        with jax.ensure_compile_time_eval():
-            yield
 
 
 @jax.custom_jvp

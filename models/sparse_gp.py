@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from .kernels import RBF
+from .tracing import evaluated_now_unless_traced
 
 __all__ = ["SparseConditional", "sparse_conditional"]
 
@@ -82,7 +80,7 @@ def sparse_conditional(
     ----------
     Castro-Macías et al. (2024), equations 2 and 3; Snelson and Ghahramani (2006).
     """
-    with _evaluated_now_unless_traced(kernel, inducing_points, instances):
+    with evaluated_now_unless_traced(kernel, inducing_points, instances):
         return _sparse_conditional(kernel, inducing_points, instances, jitter)
 
 
@@ -103,12 +101,3 @@ def _sparse_conditional(
     # Rounding can push k̃ below 0 where an instance is an inducing point.
     residual_variance = jnp.maximum(kernel.variance - explained, floor)
     return SparseConditional(cholesky, projection, residual_variance, jnp.sqrt(residual_variance))
-
-
-@contextlib.contextmanager
-def _evaluated_now_unless_traced(*inputs: object) -> Iterator[None]:
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(inputs)):
-        yield
-    else:
-        with jax.ensure_compile_time_eval():
-            yield

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..chains import check_counts
 from ..posterior import Status
 from ..progress import Progress
 
@@ -72,8 +73,7 @@ def ascend(
     ValueError
         If ``max_steps`` or ``tolerance`` is out of range.
     """
-    if max_steps < 1:
-        raise ValueError(f"max_steps is {max_steps}; expected an integer of at least 1")
+    check_counts(max_steps=max_steps)
     if not tolerance >= 0:
         raise ValueError(f"tolerance is {tolerance}; expected a number of at least 0")
 

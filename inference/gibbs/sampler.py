@@ -8,7 +8,7 @@ from jaxtyping import Array
 
 from ...datasets.bags import Bags
 from ...models.vgpmil import VGPMIL
-from ..chains import run_chains
+from ..chains import check_counts, run_chains
 from ..posterior import Posterior, random_key, require_labels, sampled_posterior
 from .vgpmil import VGPMILGibbs, VGPMILGibbsState
 
@@ -68,8 +68,7 @@ def gibbs(
     unknown = sorted(set(keep) - set(_SITES))
     if unknown:
         raise ValueError(f"keep has {', '.join(unknown)}; expected some of {', '.join(_SITES)}")
-    if thin < 1:
-        raise ValueError(f"thin is {thin}; expected an integer of at least 1")
+    check_counts(thin=thin)
     key = random_key(seed)
     with jax.enable_x64(True):
         model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
