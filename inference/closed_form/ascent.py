@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..chains import check_counts
+from ..lapack import one_lapack_thread
 from ..posterior import Status
 from ..progress import Progress
 
@@ -87,7 +88,7 @@ def ascend(
     trace: list[float] = []
     status = Status("max_steps", f"the bound was still rising after {max_steps} steps")
     started = time.perf_counter()
-    with Progress("coordinate ascent", max_steps, shown=progress) as bar:
+    with one_lapack_thread(), Progress("coordinate ascent", max_steps, shown=progress) as bar:
         for _ in range(max_steps):
             state, bound = compiled(problem, state)
             trace.append(float(bound))

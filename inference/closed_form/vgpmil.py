@@ -231,7 +231,7 @@ def statistics(
     theta = problem.rules.mixing.expected_precision(state.tilt)
     probability = label_probability(problem, state.label_logits)
     residual = probability - 0.5 - theta * problem.prior_mean
-    return weighted_gram(problem.projection, theta), problem.projection.T @ residual
+    return weighted_gram(problem.projection, theta), residual @ problem.projection
 
 
 def inducing_posterior(
