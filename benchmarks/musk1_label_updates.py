@@ -68,7 +68,7 @@ class Protocol:
             folds=10,
             kernels=tuple(KERNELS),
             engines=ENGINES,
-            prior_means=(0.0, -2.0, -4.0, -6.0, -8.0),
+            prior_means=(0.0, -2.0, -4.0, -6.0, -8.0, -12.0, -16.0),
             inner_folds=3,
             num_inducing=50,
             num_draws=500,

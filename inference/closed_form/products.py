@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 __all__ = ["row_sums_of_squares", "weighted_gram"]
 
 # Rows of a block: small enough to stay in a core's cache between its two uses.
-_ROWS = 512
+_ROWS = 700
 
 
 def weighted_gram(matrix: Float[Array, "N M"], weights: Float[Array, " N"]) -> Float[Array, "M M"]:
@@ -27,7 +27,9 @@ def weighted_gram(matrix: Float[Array, "N M"], weights: Float[Array, " N"]) -> F
     -------
     array (M, M)
     """
-    num_rows, half = matrix.shape[0], matrix.shape[1] // 2
+    arrays, half = (matrix, weights), matrix.shape[1] // 2
+    length = min(_ROWS, matrix.shape[0])
+    whole = matrix.shape[0] // length
 
     def lower_panels(rows: Array, theta: Array) -> tuple[Array, Array]:
         # A quarter of the work is saved: the upper right is the lower left, transposed.
@@ -35,12 +37,10 @@ def weighted_gram(matrix: Float[Array, "N M"], weights: Float[Array, " N"]) -> F
         return rows[:, :half].T @ weighted[:, :half], rows[:, half:].T @ weighted
 
     def add_block(block: Array, panels: tuple[Array, Array]) -> tuple[Array, Array]:
-        rows, theta = (jax.lax.dynamic_slice_in_dim(a, block * _ROWS, _ROWS) for a in arrays)
+        rows, theta = (jax.lax.dynamic_slice_in_dim(a, block * length, length) for a in arrays)
         return jax.tree.map(jnp.add, panels, lower_panels(rows, theta))
 
-    arrays = (matrix, weights)
-    whole = num_rows // _ROWS
-    rest = lower_panels(*(a[whole * _ROWS :] for a in arrays))
+    rest = lower_panels(*(a[whole * length :] for a in arrays))
     top, bottom = jax.lax.fori_loop(0, whole, add_block, rest)
     return jnp.vstack([jnp.hstack([top, bottom[:, :half].T]), bottom])
 

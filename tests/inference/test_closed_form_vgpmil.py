@@ -10,9 +10,11 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import coordinate_ascent
 from milzoo.inference.closed_form import vgpmil
+from milzoo.inference.closed_form.ascent import ascend
 from milzoo.models import VGPMIL, GammaMixing, PolyaGammaMixing, ScaleMixture
 from numpyro.infer import Trace_ELBO
 from scipy.special import expit, logsumexp
+from threadpoolctl import threadpool_info, threadpool_limits
 
 LABEL_UPDATES = vgpmil.LABEL_UPDATES
 MIXINGS = [PolyaGammaMixing(), GammaMixing(1.0, 2.5)]
@@ -284,9 +286,9 @@ def test_row_blocks_give_the_plain_products():
     from milzoo.inference.closed_form.products import row_sums_of_squares, weighted_gram
 
     random = np.random.default_rng(0)
-    for num_rows in (7, 2048, 2 * 2048 + 5):
-        matrix, weights = random.normal(size=(num_rows, 6)), random.gamma(1.0, size=num_rows)
-        cholesky = np.tril(random.normal(size=(6, 6))) + 4 * np.eye(6)
+    for num_rows, width in ((7, 1), (700, 5), (2 * 700 + 5, 6)):
+        matrix, weights = random.normal(size=(num_rows, width)), random.gamma(1.0, size=num_rows)
+        cholesky = np.tril(random.normal(size=(width, width))) + 4 * np.eye(width)
         with jax.enable_x64(True):
             gram = weighted_gram(jnp.asarray(matrix), jnp.asarray(weights))
             squares = row_sums_of_squares(jnp.asarray(matrix), jnp.asarray(cholesky))
@@ -294,6 +296,31 @@ def test_row_blocks_give_the_plain_products():
         inverse = np.linalg.inv(cholesky @ cholesky.T)
         expected = np.einsum("nm,mk,nk->n", matrix, inverse, matrix)
         np.testing.assert_allclose(squares, expected, rtol=1e-9)
+
+
+def test_lapack_keeps_to_one_thread_during_the_ascent_and_only_then():
+    def lapack_threads() -> int:
+        return max(x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas")
+
+    seen = []
+
+    def step(problem, state):
+        jax.debug.callback(lambda: seen.append(lapack_threads()))
+        return state + 1.0
+
+    with threadpool_limits(limits=2, user_api="blas"):
+        ascend(
+            step,
+            lambda problem, state: jnp.log(state),
+            None,
+            jnp.ones(()),
+            max_steps=3,
+            tolerance=0.0,
+            is_ascent=True,
+            progress=False,
+        )
+        assert seen == [1, 1, 1]
+        assert lapack_threads() == 2
 
 
 # ------------------------------------------------------------------ as an engine
