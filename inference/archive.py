@@ -52,8 +52,7 @@ def encode(value: Any) -> Any:
             "draws with posterior.tree.to_netcdf, or use PolyaGammaMixing or GammaMixing"
         )
     if isinstance(value, dist.Distribution):
-        parameters = {name: encode(getattr(value, name)) for name in value.arg_constraints}
-        return {"distribution": type(value).__name__, "parameters": parameters}
+        return _encode_distribution(value)
     if is_dataclass(value) and not isinstance(value, type):
         content = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
         return {"class": type(value).__name__, "fields": content}
@@ -61,6 +60,22 @@ def encode(value: Any) -> Any:
         array = np.asarray(value)
         return {"array": array.tolist(), "dtype": str(array.dtype), "shape": list(array.shape)}
     return value
+
+
+def _encode_distribution(prior: dist.Distribution) -> dict[str, Any]:
+    parameters = {name: getattr(prior, name) for name in prior.arg_constraints}
+    try:
+        rebuilt = type(prior)(**parameters).shape() == prior.shape()
+    except TypeError:
+        rebuilt = False
+    if not rebuilt:
+        raise ValueError(
+            f"a prior is a {type(prior).__name__}, of which {sorted(parameters)} do not tell all, "
+            "so no file can hold it; save the draws with posterior.tree.to_netcdf, or use a plain "
+            "NumPyro distribution such as LogNormal or Gamma"
+        )
+    encoded = {name: encode(parameter) for name, parameter in parameters.items()}
+    return {"distribution": type(prior).__name__, "parameters": encoded}
 
 
 def decode(value: Any) -> Any:

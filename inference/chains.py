@@ -14,9 +14,10 @@ import numpy as np
 from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Array
 
+from .lapack import one_lapack_thread
 from .progress import Progress
 
-__all__ = ["ChainRun", "check_counts", "run_chains"]
+__all__ = ["ChainRun", "check_counts", "check_probability", "run_chains"]
 
 # Steps between two looks at the progress bar. Each block is one call of one compiled program.
 _BLOCK = 100
@@ -73,7 +74,7 @@ def run_chains(
         If a count is not positive.
     """
     check_counts(num_samples=num_samples, num_chains=num_chains)
-    if num_warmup < 0:
+    if not isinstance(num_warmup, int | np.integer) or num_warmup < 0:
         raise ValueError(f"num_warmup is {num_warmup}; expected an integer of at least 0")
     mesh = _chain_mesh(num_chains)
     started = time.perf_counter()
@@ -83,7 +84,7 @@ def run_chains(
 
     total = num_warmup + num_samples
     collected, warmup_seconds, started = [], 0.0, time.perf_counter()
-    with Progress(f"{num_chains} chains", total, shown=progress) as bar:
+    with one_lapack_thread(), Progress(f"{num_chains} chains", total, shown=progress) as bar:
         for first in _block_starts(num_warmup, num_samples):
             length = min(_BLOCK, (num_warmup if first < num_warmup else total) - first)
             states, block = run_block(states, jnp.asarray(length))
@@ -104,11 +105,24 @@ def check_counts(**counts: int) -> None:
     Raises
     ------
     ValueError
-        If a count is not positive, by its name.
+        If a count is no positive integer, by its name.
     """
     for name, count in counts.items():
-        if count < 1:
+        if not isinstance(count, int | np.integer) or count < 1:
             raise ValueError(f"{name} is {count}; expected an integer of at least 1")
+
+
+def check_probability(**probabilities: float) -> None:
+    """Refuse what is no probability.
+
+    Raises
+    ------
+    ValueError
+        If one is not strictly between 0 and 1, by its name.
+    """
+    for name, probability in probabilities.items():
+        if not 0 < probability < 1:
+            raise ValueError(f"{name} is {probability}; expected a number between 0 and 1")
 
 
 def _block_starts(num_warmup: int, num_samples: int) -> list[int]:

@@ -66,7 +66,7 @@ def whitened_program(model: Model, bags: Bags) -> WhitenedProgram:
 
     def constrain(vector: Float[Array, " P"]) -> Sites:
         values = constrain_fn(program, (bags,), {}, unravel(vector), return_deterministic=True)
-        return {name: values[name] for name in _latent_sites(model)}
+        return {name: values[name] for name in model.latent_sites}
 
     return WhitenedProgram(
         program=program,
@@ -76,10 +76,6 @@ def whitened_program(model: Model, bags: Bags) -> WhitenedProgram:
     )
 
 
-def _latent_sites(model: Model) -> tuple[str, ...]:
-    return ("inducing_value", *model.priors)
-
-
 def _to_whitened(
     model: Model, bags: Bags, site: Sites
 ) -> tuple[Float[Array, " P"], Float[Array, ""]]:
@@ -87,7 +83,7 @@ def _to_whitened(
     program = seed(substitute(model.marginal(), data=site), jax.random.key(0))
     traced = trace(program).get_trace(bags)
     vector, log_jacobian = {}, jnp.zeros(())
-    for name in _latent_sites(model):
+    for name in model.latent_sites:
         law = traced[name]["fn"]
         whitened = name in model.reparametrisation
         transform = law.transforms[0] if whitened else biject_to(law.support)
@@ -99,7 +95,7 @@ def _to_whitened(
 
 
 @archive.register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GaussianApproximation:
     """q = N(mean, scale_tril scale_trilᵀ) over the flat vector of ``whitened_program``.
 
@@ -134,7 +130,7 @@ class GaussianApproximation:
             return self.law().log_prob(vector) - log_jacobian
 
         with jax.enable_x64(True):
-            sites = {name: jnp.asarray(draws[name]) for name in _latent_sites(model)}
+            sites = {name: jnp.asarray(draws[name]) for name in model.latent_sites}
             return np.asarray(jax.jit(lambda s: jax.lax.map(one, s))(sites))
 
     def guide(self, model: Model) -> Program:

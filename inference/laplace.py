@@ -14,6 +14,7 @@ from scipy.optimize import OptimizeResult, minimize
 
 from ..datasets.bags import Bags
 from ..models.model import Model
+from .chains import check_counts
 from .gaussian import GaussianApproximation, whitened_program
 from .posterior import (
     Posterior,
@@ -22,6 +23,7 @@ from .posterior import (
     random_key,
     require_labels,
 )
+from .progress import Progress
 
 __all__ = ["laplace"]
 
@@ -33,6 +35,7 @@ def laplace(
     seed: int | Array,
     max_steps: int = 200,
     num_draws: int = 1000,
+    progress: bool = False,
 ) -> Posterior:
     """Approximate the posterior by a Gaussian with the mode and curvature of its density.
 
@@ -49,6 +52,8 @@ def laplace(
     max_steps : int
     num_draws : int
         Draws of the approximation kept in the tree.
+    progress : bool
+        Whether to draw a bar.
 
     Returns
     -------
@@ -56,6 +61,7 @@ def laplace(
         ``status`` is ``failed`` if the curvature at the end is not that of a mode.
     """
     require_labels(bags, "laplace")
+    check_counts(max_steps=max_steps, num_draws=num_draws)
     key = random_key(seed)
     with jax.enable_x64(True):
         started = time.perf_counter()
@@ -63,14 +69,16 @@ def laplace(
         value_and_gradient, hessian = _compiled_derivatives(target.log_density, target.origin)
         compile_seconds = time.perf_counter() - started
         started = time.perf_counter()
-        found = minimize(
-            value_and_gradient,
-            np.asarray(target.origin),
-            jac=True,
-            hess=hessian,
-            method="trust-exact",
-            options={"maxiter": max_steps, "gtol": 1e-6},
-        )
+        with Progress("laplace", max_steps, shown=progress) as bar:
+            found = minimize(
+                value_and_gradient,
+                np.asarray(target.origin),
+                jac=True,
+                hess=hessian,
+                method="trust-exact",
+                callback=lambda _: bar.advance(1),
+                options={"maxiter": max_steps, "gtol": 1e-6},
+            )
         approximation, status = _gaussian_at(found, hessian(found.x))
         seconds = time.perf_counter() - started
     return approximate_posterior(

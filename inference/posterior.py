@@ -13,15 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from arviz_base import from_dict
+from arviz_stats.base.array import array_stats
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
 from ..models.model import Draws, Model, Program
 from . import archive
-from .chains import ChainRun
+from .chains import ChainRun, check_counts, check_probability
 from .programs import log_likelihood
 
 __all__ = [
+    "LARGEST_RHAT",
     "Approximation",
     "Posterior",
     "Prediction",
@@ -31,6 +33,10 @@ __all__ = [
     "require_labels",
     "sampled_posterior",
 ]
+
+
+# Of chains that agree, rank-normalised and split.
+LARGEST_RHAT = 1.02
 
 
 def random_key(seed: int | Array) -> Array:
@@ -73,7 +79,7 @@ class Approximation(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prediction:
     """Probabilities of new bags and their instances, with their draws.
 
@@ -108,12 +114,11 @@ class Prediction:
 
 
 def _equal_tailed(draws: Float[np.ndarray, "S K"], mass: float) -> Float[np.ndarray, "2 K"]:
-    if not 0 < mass < 1:
-        raise ValueError(f"mass is {mass}; expected a probability between 0 and 1")
+    check_probability(mass=mass)
     return np.quantile(draws, [(1 - mass) / 2, (1 + mass) / 2], axis=0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Posterior:
     """The outcome of one engine on one model and one set of bags.
 
@@ -133,7 +138,7 @@ class Posterior:
     sampling_seconds : float or None
         The part of ``seconds`` after warm-up; None for an approximation.
     elbo : array (T,) or None
-        The bound after each step, where the engine has one.
+        The bound after each step (``svi``: its mean over each hundred), where the engine has one.
     approximation : Approximation or None
         None for a sampler.
     """
@@ -182,6 +187,7 @@ class Posterior:
         dict of arrays
             Latent sites by name, draws first.
         """
+        check_counts(num_draws=num_draws)
         key = random_key(seed)
         if self.approximation is not None:
             return self.approximation.draws(self.model, self.bags, key, num_draws)
@@ -299,24 +305,30 @@ def sampled_posterior(model: Model, bags: Bags, *, engine: str, run: ChainRun) -
     Returns
     -------
     Posterior
-        ``status`` is ``failed`` if a draw is not finite.
+        ``status`` is ``failed`` if a draw is not finite, and ``converged`` if the chains agree;
+        `compare` tells more.
     """
-    finite = all(np.isfinite(value).all() for value in run.draws.values())
-    chains, draws = next(iter(run.draws.values())).shape[:2]
-    status = (
-        Status("converged", f"{chains} chains of {draws} draws after warm-up")
-        if finite
-        else Status("failed", "a draw is not finite: the sampler left the support of the model")
-    )
     return Posterior(
         model=model,
         engine=engine,
         tree=_tree(model, bags, run.draws, run.statistics),
-        status=status,
+        status=_mixed({name: run.draws[name] for name in model.latent_sites}),
         seconds=run.warmup_seconds + run.sampling_seconds,
         compile_seconds=run.compile_seconds,
         sampling_seconds=run.sampling_seconds,
     )
+
+
+def _mixed(draws: Draws) -> Status:
+    if not all(np.isfinite(value).all() for value in draws.values()):
+        return Status("failed", "a draw is not finite: the sampler left the support of the model")
+    chains, length = next(iter(draws.values())).shape[:2]
+    if length < 4:
+        return Status("max_steps", f"{length} draws a chain are too few to judge")
+    by_site = [array_stats.rhat(value, chain_axis=0, draw_axis=1) for value in draws.values()]
+    worst = max(float(np.max(rhat)) for rhat in by_site)
+    sentence = f"{chains} × {length} draws after warm-up, worst R̂ {worst:.3f}"
+    return Status("converged" if worst < LARGEST_RHAT else "max_steps", sentence)
 
 
 def approximate_posterior(
@@ -367,7 +379,7 @@ def approximate_posterior(
 
 def _tree(model: Model, bags: Bags, draws: Draws, statistics: Draws) -> xr.DataTree:
     flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in draws.items()}
-    latent = {name: flat[name] for name in flat if name in {"inducing_value", *model.priors}}
+    latent = {name: flat[name] for name in flat if name in model.latent_sites}
     by_bag = log_likelihood(model.marginal(), latent, bags)
     chains, length = next(iter(draws.values())).shape[:2]
     constant = {"instances": bags.instances, "bag_index": bags.bag_index}

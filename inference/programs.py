@@ -17,8 +17,8 @@ from ..models.model import Draws, Program
 __all__ = ["log_joint", "log_likelihood"]
 
 
-# Draws evaluated together: enough to fill the vector units, few enough for the caches.
-_BATCH = 16
+# Draws evaluated together fill the vector units, but a few thousand instances do that alone.
+_DRAWS, _INSTANCES = 16, 2**17
 
 
 def log_joint(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarray, " S"]:
@@ -36,7 +36,7 @@ def log_joint(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarray, "
     -------
     array (S,)
     """
-    return _over_draws(lambda site: log_density(program, (bags,), {}, site)[0], draws)
+    return _over_draws(lambda site: log_density(program, (bags,), {}, site)[0], draws, bags)
 
 
 def log_likelihood(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarray, "S B"]:
@@ -60,10 +60,13 @@ def log_likelihood(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarr
         sites = trace(substitute(seed(program, jax.random.key(0)), site)).get_trace(bags)
         return sites["bag_label"]["fn"].log_prob(sites["bag_label"]["value"])
 
-    return _over_draws(one_draw, draws)
+    return _over_draws(one_draw, draws, bags)
 
 
-def _over_draws(function: Callable[[dict[str, Array]], Array], draws: Draws) -> np.ndarray:
+def _over_draws(
+    function: Callable[[dict[str, Array]], Array], draws: Draws, bags: Bags
+) -> np.ndarray:
+    together = max(1, min(_DRAWS, _INSTANCES // len(bags.bag_index)))
     with jax.enable_x64(True):
         sites = {name: jnp.asarray(value) for name, value in draws.items()}
-        return np.asarray(jax.jit(lambda d: jax.lax.map(function, d, batch_size=_BATCH))(sites))
+        return np.asarray(jax.jit(lambda d: jax.lax.map(function, d, batch_size=together))(sites))

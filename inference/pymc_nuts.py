@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from ..datasets.bags import Bags
 from ..models.vgpmil import VGPMIL
-from .chains import ChainRun, check_counts
+from .chains import ChainRun, check_counts, check_probability
 from .posterior import Posterior, random_key, require_labels, sampled_posterior
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def pymc_nuts(
             f"sampler is {sampler!r}; expected 'nutpie' or 'pymc' (nearest: {nearest[0]!r})"
         )
     check_counts(num_warmup=num_warmup, num_samples=num_samples, num_chains=num_chains)
+    check_probability(target_accept=target_accept)
     require_labels(bags, "pymc_nuts")
     if not isinstance(model, VGPMIL):
         raise NotImplementedError(

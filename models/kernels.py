@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 from jaxtyping import Array, Float
+
+# ArviZ, where it was imported first, leaves a lazy module in NumPyro's place. Asked for an
+# attribute before any submodule is imported, it loads whole; else NumPyro lacks parts of itself.
+from numpyro import __version__ as _  # noqa: F401
 from numpyro.distributions import Distribution
 
 __all__ = ["RBF"]
@@ -34,10 +37,12 @@ class RBF:
     Raises
     ------
     ValueError
-        If a number is not positive and finite.
+        If a number is not positive and finite, or a distribution has other values than that.
 
     Notes
     -----
+    A JAX array is taken as it is: the gradient by a kernel is a kernel too, and may be negative.
+
     The paper prints exp(−‖x − x'‖/(2ℓ)) without the squares, and its ℓ = 30 for 30 features is our
     ℓ² = 30.
 
@@ -54,25 +59,19 @@ class RBF:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            # Only a number can be judged: not a distribution, nor what stands in for a number
-            # while JAX traces or flattens.
-            if isinstance(value, int | float | np.number) and not (
-                np.isfinite(value) and value > 0
-            ):
+            if not _may_be_positive(value):
                 raise ValueError(
                     f"RBF {field.name} is {value}; expected a positive finite number or a "
-                    "NumPyro distribution on the positive line"
+                    "NumPyro distribution of one, such as LogNormal"
                 )
+            if isinstance(value, np.number | np.ndarray):
+                object.__setattr__(self, field.name, float(value))
 
     @property
     def priors(self) -> dict[str, Distribution]:
         """The parameters that are to be inferred, by site name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Distribution)}
-
-    def sampled(self) -> Self:
-        """Draw every parameter that has a prior, as a NumPyro site of the same name."""
-        return self.with_values({name: numpyro.sample(name, p) for name, p in self.priors.items()})
 
     def with_values(self, values: dict) -> Self:
         """Replace parameters by ``values``; names that are no kernel parameter are ignored."""
@@ -107,3 +106,13 @@ class RBF:
         )
         squared_distance = jnp.maximum(squared_distance, 0.0)
         return self.variance * jnp.exp(-0.5 * squared_distance / self.length_scale**2)
+
+
+def _may_be_positive(value: Any) -> bool:
+    """Judge numbers and distributions, not what stands in for a number while JAX traces."""
+    if isinstance(value, Distribution):
+        lower_bound = getattr(value.support, "lower_bound", None)
+        return value.shape() == () and lower_bound is not None and float(lower_bound) >= 0
+    if isinstance(value, int | float | np.number | np.ndarray):
+        return np.ndim(value) == 0 and bool(np.isfinite(value) and value > 0)
+    return not isinstance(value, str)

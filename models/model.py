@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
+from jaxtyping import Array
 from numpyro.distributions import Distribution
 from numpyro.infer.reparam import Reparam
 
@@ -35,6 +36,11 @@ class Model(Protocol):
         ...
 
     @property
+    def latent_sites(self) -> tuple[str, ...]:
+        """The sites of ``marginal()`` that are not observed: what a posterior is about."""
+        ...
+
+    @property
     def reparametrisation(self) -> dict[str, Reparam]:
         """How samplers should whiten the sites."""
         ...
@@ -59,6 +65,6 @@ class Model(Protocol):
         """``bag_probability`` (S, B) and ``instance_probability`` (S, N) under each draw."""
         ...
 
-    def complete(self, draws: Draws, bags: Bags, *, seed: int) -> Draws:
+    def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what ``marginal()`` summed out."""
         ...

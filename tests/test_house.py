@@ -200,11 +200,17 @@ def test_every_module_has_a_name_that_says_what_is_in_it():
 # ---------------------------------------------------------------- what importing does
 
 
-def test_the_help_of_the_command_line_is_quick_to_come():
-    from milzoo import cli
+def test_numpyro_is_whole_also_where_arviz_was_imported_first():
+    run_python("""
+        import arviz
+        from milzoo.diagnostics import compare
+        import numpyro
 
-    if not hasattr(cli, "main"):
-        pytest.skip("the command line is not written yet")
+        numpyro.distributions.distribution
+    """)
+
+
+def test_the_help_of_the_command_line_is_quick_to_come():
     loaded = run_python("""
         import sys
         from milzoo.cli import main

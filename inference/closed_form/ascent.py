@@ -86,19 +86,18 @@ def ascend(
     compiled = jax.jit(step_and_elbo).lower(problem, state).compile()
     compile_seconds = time.perf_counter() - started
     trace: list[float] = []
-    status = Status("max_steps", f"the bound was still rising after {max_steps} steps")
+    status = None
     started = time.perf_counter()
     with one_lapack_thread(), Progress("coordinate ascent", max_steps, shown=progress) as bar:
         for _ in range(max_steps):
             state, bound = compiled(problem, state)
             trace.append(float(bound))
             bar.advance(1)
-            ended = _judge(trace, tolerance, is_ascent)
-            if ended is not None:
-                status = ended
+            status = _judge(trace, tolerance, is_ascent)
+            if status is not None:
                 break
     seconds = time.perf_counter() - started
-    return Ascent(state, np.array(trace), status, seconds, compile_seconds)
+    return Ascent(state, np.array(trace), status or _cut_off(trace), seconds, compile_seconds)
 
 
 def _judge(trace: list[float], tolerance: float, is_ascent: bool) -> Status | None:
@@ -116,3 +115,10 @@ def _judge(trace: list[float], tolerance: float, is_ascent: bool) -> Status | No
             f"the bound moved by less than {tolerance:g} of its size at step {len(trace)}",
         )
     return None
+
+
+def _cut_off(trace: list[float]) -> Status:
+    if len(trace) < 2:
+        return Status("max_steps", "one step is too few to judge")
+    last = trace[-1] - trace[-2]
+    return Status("max_steps", f"the bound moved by {last:+.2g} at the last step, {len(trace)}")

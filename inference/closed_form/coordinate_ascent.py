@@ -8,6 +8,7 @@ from jaxtyping import Array
 
 from ...datasets.bags import Bags
 from ...models.vgpmil import VGPMIL
+from ..chains import check_counts
 from ..posterior import Posterior, approximate_posterior, random_key, require_labels
 from . import vgpmil
 from .ascent import Ascent, ascend
@@ -40,7 +41,8 @@ def coordinate_ascent(
     label_update : {"exact", "mean_field", "plug_in_max"}
         How the instance labels are updated: by their exact joint law; one after another as
         independent labels (the paper); all at once with the maximum of the others plugged in
-        (the published codes; no ascent).
+        (the published codes; no ascent). To rerun those codes give the model ``sharpness=1e12``,
+        and ``max_steps=200`` with ``tolerance=0``.
     max_steps : int
     tolerance : float
         Converged when the bound moves by less than this share of its size in a step.
@@ -67,6 +69,7 @@ def coordinate_ascent(
     Castro-Macías et al. (2024), Algorithm 1.
     """
     require_labels(bags, "coordinate_ascent")
+    check_counts(num_draws=num_draws)
     _check(model, label_update, learn_hyperparameters)
     start_key, draw_key = jax.random.split(random_key(seed))
     with jax.enable_x64(True):
@@ -80,10 +83,11 @@ def coordinate_ascent(
                 learning.step, learning.elbo, problem, start, is_ascent=is_ascent, **limits
             )
             model, state = _learned(learning, ascent)
+            problem = learning.problem_at(problem, ascent.state.hyperparameters)
         else:
             ascent = ascend(vgpmil.step, vgpmil.elbo, problem, state, is_ascent=is_ascent, **limits)
             state = ascent.state
-        approximation = vgpmil.VGPMILApproximation.from_state(model, bags, problem, state)
+        approximation = vgpmil.VGPMILApproximation.from_state(problem, state)
     return approximate_posterior(
         model,
         bags,

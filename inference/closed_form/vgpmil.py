@@ -40,7 +40,7 @@ from ...models.model import Draws, Program
 from ...models.scale_mixtures import Mixing
 from ...models.vgpmil import VGPMIL
 from .. import archive
-from .products import row_sums_of_squares, weighted_gram
+from ..products import row_sums_of_squares, weighted_gram
 
 __all__ = [
     "LABEL_UPDATES",
@@ -91,6 +91,7 @@ class VGPMILRules:
 class VGPMILProblem(NamedTuple):
     """All that stays fixed during the ascent."""
 
+    cholesky: Float[Array, "M M"]  # L
     projection: Float[Array, "N M"]  # V
     residual_variance: Float[Array, " N"]  # k̃
     prior_mean: Float[Array, ""]  # μ0
@@ -141,6 +142,7 @@ def init(
     """
     conditional = model.conditional(bags)
     problem = VGPMILProblem(
+        cholesky=conditional.cholesky,
         projection=conditional.projection,
         residual_variance=conditional.residual_variance,
         prior_mean=jnp.asarray(model.mean, dtype=conditional.projection.dtype),
@@ -393,6 +395,7 @@ class Learning:
         model = self.with_values(hyperparameters)
         conditional = model.conditional(self.bags)
         return problem._replace(
+            cholesky=conditional.cholesky,
             projection=conditional.projection,
             residual_variance=conditional.residual_variance,
             prior_mean=hyperparameters[2],
@@ -459,7 +462,7 @@ def _lower_factor(root: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 
 @archive.register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class VGPMILApproximation:
     """q(u) p(f | u) q(ω) q(y): what coordinate ascent leaves behind.
 
@@ -484,11 +487,9 @@ class VGPMILApproximation:
     label_update: LabelUpdate
 
     @classmethod
-    def from_state(
-        cls, model: VGPMIL, bags: Bags, problem: VGPMILProblem, state: VGPMILState
-    ) -> Self:
+    def from_state(cls, problem: VGPMILProblem, state: VGPMILState) -> Self:
         """Undo the whitening: u = Lε has mean L m and covariance (L R⁻ᵀ)(L R⁻ᵀ)ᵀ."""
-        cholesky = model.conditional(bags).cholesky
+        cholesky = problem.cholesky
         root = solve_triangular(state.precision_cholesky, cholesky.T, lower=True).T  # L R⁻ᵀ
         return cls(
             mean=np.asarray(cholesky @ state.mean),

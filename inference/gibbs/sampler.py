@@ -26,7 +26,7 @@ def gibbs(
     num_samples: int = 1000,
     num_chains: int = 4,
     thin: int = 1,
-    keep: tuple[str, ...] = ("inducing_value",),
+    keep: str | tuple[str, ...] = ("inducing_value",),
     progress: bool = False,
 ) -> Posterior:
     """Sample the exact posterior by data augmentation.
@@ -43,7 +43,7 @@ def gibbs(
     thin : int
         Sweeps for each draw, of warm-up too. Data augmentation mixes slowly where almost all
         labels of the instances are alike; more sweeps for a draw cost no memory.
-    keep : tuple of str
+    keep : str or tuple of str
         Sites kept in the tree: ``inducing_value`` (always), ``evidence``, ``instance_label``.
     progress : bool
         Whether to draw a bar.
@@ -65,6 +65,7 @@ def gibbs(
             f"{', '.join(model.priors)} of the model have priors, which have no conjugate "
             "conditional; give numbers, or sample with nuts"
         )
+    keep = (keep,) if isinstance(keep, str) else keep
     unknown = sorted(set(keep) - set(_SITES))
     if unknown:
         raise ValueError(f"keep has {', '.join(unknown)}; expected some of {', '.join(_SITES)}")

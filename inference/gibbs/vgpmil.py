@@ -27,6 +27,7 @@ from ...models.distributions import InstanceLabels
 from ...models.scale_mixtures import Mixing
 from ...models.sparse_gp import SparseConditional
 from ...models.vgpmil import VGPMIL
+from ..products import weighted_gram
 
 __all__ = ["VGPMILGibbs", "VGPMILGibbsState"]
 
@@ -113,8 +114,8 @@ class VGPMILGibbs:
         """ε | ω, y with the evidence integrated out."""
         projection, variance = self.conditional.projection, self.conditional.residual_variance
         weight = 1.0 / (1.0 + omega * variance)
-        gram = projection.T @ ((omega * weight)[:, None] * projection)
-        linear = projection.T @ ((label - 0.5 - omega * self.prior_mean) * weight)
+        gram = weighted_gram(projection, omega * weight)
+        linear = ((label - 0.5 - omega * self.prior_mean) * weight) @ projection
         precision = jnp.eye(gram.shape[0], dtype=gram.dtype) + gram
         cholesky = jnp.linalg.cholesky(precision)  # P = RRᵀ
         noise = jax.random.normal(key, linear.shape, linear.dtype)

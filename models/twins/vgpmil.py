@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpyro.distributions as dist
 
 from ...datasets.bags import Bags
@@ -159,7 +160,7 @@ def _sparse_process(model: VGPMIL, bags: Bags) -> _SparseProcess:
 
     covariance = variance * pm.gp.cov.ExpQuad(bags.num_features, ls=length_scale)
     inducing_points = pt.constant(model.inducing_points)
-    jitter = model.jitter * variance
+    jitter = max(model.jitter, 8 * float(np.finfo(float).eps)) * variance
     within = covariance(inducing_points) + jitter * pt.eye(len(model.inducing_points))
     cholesky = pt.linalg.cholesky(within)
     across = covariance(inducing_points, pt.constant(bags.instances))

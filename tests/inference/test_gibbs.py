@@ -192,6 +192,11 @@ def test_an_unknown_mixing_law_is_refused(small_problem):
         gibbs(replace(model, mixing=custom), bags, seed=0)
 
 
+def test_one_name_may_be_kept_without_a_tuple(small_problem):
+    kept = gibbs(*small_problem, seed=0, num_warmup=0, num_samples=5, keep="evidence")
+    assert set(kept.tree["posterior"].data_vars) == {"inducing_value", "evidence"}
+
+
 def test_bags_without_labels_are_refused(small_problem):
     model, bags = small_problem
     with pytest.raises(ValueError, match="bags have no labels; gibbs needs one for each bag"):

@@ -4,6 +4,7 @@ Statistical tests are seeded and look at most at 100 numbers with |z| ≤ 5.5 Mo
 errors: fewer than one false alarm in 10⁵ runs of this file.
 """
 
+import re
 from dataclasses import replace
 
 import jax
@@ -193,6 +194,18 @@ def test_a_count_out_of_range_is_refused_by_name(small_problem, name, value, lea
     message = f"{name} is {value}; expected an integer of at least {least}"
     with pytest.raises(ValueError, match=message):
         nuts(*small_problem, seed=0, **{name: value})
+
+
+def test_what_is_no_acceptance_probability_is_refused(small_problem):
+    with pytest.raises(ValueError, match=r"target_accept is 1\.5; expected a number between 0 and"):
+        nuts(*small_problem, seed=0, target_accept=1.5)
+
+
+def test_status_says_whether_the_chains_agree(small_problem, marginal):
+    assert marginal.status.kind == "converged"
+    cut = nuts(*small_problem, seed=0, num_warmup=0, num_samples=10)
+    assert cut.status.kind == "max_steps"
+    assert re.search(r"4 × 10 draws after warm-up, worst R̂ \d", cut.status.sentence)
 
 
 def test_bags_without_labels_are_refused(small_problem):

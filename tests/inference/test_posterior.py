@@ -9,8 +9,8 @@ import numpyro.distributions as dist
 import pytest
 import xarray as xr
 from milzoo.datasets import Bags
-from milzoo.inference import Posterior, coordinate_ascent, gibbs, laplace, nuts, svi
-from milzoo.models import GammaMixing, ScaleMixture
+from milzoo.inference import Posterior, archive, coordinate_ascent, gibbs, laplace, nuts, svi
+from milzoo.models import VGPMIL, GammaMixing, ScaleMixture
 from scipy import stats
 
 
@@ -102,6 +102,11 @@ def test_a_function_is_refused_by_save(small_problem, tmp_path):
         posterior.save(tmp_path / "custom.nc")
 
 
+def test_a_prior_that_its_parameters_do_not_tell_in_full_is_refused_by_save():
+    with pytest.raises(ValueError, match="a prior is a LeftTruncatedDistribution, of which"):
+        archive.encode(dist.TruncatedNormal(3.0, 1.0, low=0.5))
+
+
 def test_a_file_of_something_else_is_refused(tmp_path):
     xr.DataTree(xr.Dataset({"x": ("y", [1.0])})).to_netcdf(tmp_path / "x.nc", engine="h5netcdf")
     with pytest.raises(ValueError, match="no milzoo metadata"):
@@ -140,6 +145,18 @@ def test_intervals_hold_their_share_of_the_draws(posteriors, small_problem):
     assert prediction.instance_interval(0.5).shape == (2, bags.num_instances)
     with pytest.raises(ValueError, match=r"mass is 1\.5"):
         prediction.bag_interval(1.5)
+
+
+@pytest.mark.parametrize("engine", [coordinate_ascent, laplace, nuts, gibbs])
+def test_duplicate_rows_and_constant_columns_just_work(engine):
+    random = np.random.default_rng(0)
+    instances = np.column_stack([random.normal(size=12), np.full(12, 3.0)])
+    instances[6:] = instances[:6]
+    bags = Bags.from_arrays(instances, np.repeat([0, 1, 2], 4), [1, 0, 1])
+    short = {"num_warmup": 20, "num_samples": 20} if engine in (nuts, gibbs) else {}
+    posterior = engine(VGPMIL.for_bags(bags, num_inducing=6), bags, seed=0, **short)
+    probability = posterior.predict(bags).instance_probability
+    np.testing.assert_allclose(probability[6:], probability[:6], rtol=1e-9)
 
 
 def test_bags_of_another_width_are_named(posteriors):

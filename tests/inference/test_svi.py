@@ -1,12 +1,16 @@
 """SVI against the optimum that quadrature finds, and its bound against the exact evidence."""
 
+import re
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.inference import laplace, svi
+from milzoo.inference.gaussian import GaussianApproximation, WhitenedProgram
 from milzoo.inference.programs import log_joint
+from milzoo.inference.svi import _newton_gain
 from numpyro.infer import Trace_ELBO
 from scipy.optimize import minimize
 
@@ -121,19 +125,39 @@ def test_trace_elbo_of_the_guide_in_32_bit_is_the_mean_of_log_p_over_q(fits, sma
 
 def test_status_tells_a_finished_fit_from_one_cut_short(fits, small_problem):
     assert fits["multivariate_normal"].status.kind == "converged"
-    assert "over the last 100 of 4000 steps" in fits["multivariate_normal"].status.sentence
+    assert re.match(r"after 4000 steps a Newton step", fits["multivariate_normal"].status.sentence)
     assert len(fits["multivariate_normal"].elbo) == 40
     slow = svi(*small_problem, seed=0, max_steps=200, learning_rate=1e-2, num_draws=5)
     assert slow.status.kind == "max_steps"
     single = svi(*small_problem, seed=0, max_steps=1, num_draws=5)
     assert single.status.kind == "max_steps"
-    assert "too few to judge" in single.status.sentence
+
+
+def test_a_fit_that_never_moved_has_not_converged_though_its_trace_is_flat(small_problem):
+    still = svi(*small_problem, seed=0, max_steps=400, learning_rate=1e-9, num_draws=5)
+    assert np.ptp(still.elbo) < 0.2 * abs(still.elbo[-1])
+    assert still.status.kind == "max_steps"
+
+
+def test_the_gain_of_a_newton_step_is_the_divergence_from_a_gaussian_target():
+    # Where p = N(0, I): m off by δ costs ‖δ‖²/2; an sd of s costs d²/(4P), d = P(1 − s²).
+    target = WhitenedProgram(lambda: None, lambda v: -0.5 * v @ v, dict, jnp.zeros(4))
+    with jax.enable_x64(True):
+        gains = [
+            _newton_gain(target, GaussianApproximation(mean, scale * np.eye(4)), jax.random.key(0))
+            for mean, scale in ((np.zeros(4), 1.0), (np.full(4, 2.0), 1.0), (np.zeros(4), 1.5))
+        ]
+    # g = −ε where q has the right sd: the mean is then exact but for what is taken off for chance.
+    # The standard error of d is s²√(2P/256) = 0.4 of 5.
+    assert gains[0] == pytest.approx(0.0, abs=0.02)
+    assert gains[1] == pytest.approx(8.0, abs=0.02)
+    assert gains[2] == pytest.approx(5**2 / 16, rel=4.5 * 2 * 0.4 / 5)
 
 
 def test_a_bound_that_is_not_finite_is_a_failure(small_problem):
     posterior = svi(*small_problem, seed=0, max_steps=100, learning_rate=1e200, num_draws=5)
     assert posterior.status.kind == "failed"
-    assert posterior.status.sentence == "the stochastic bound is not finite"
+    assert "not finite after 100 steps" in posterior.status.sentence
 
 
 # ------------------------------------------------------------------ refusals
@@ -150,7 +174,7 @@ def test_unknown_guide_is_refused_with_the_nearest_name(small_problem, without_t
         svi(*small_problem, seed=0, guide="x")
 
 
-@pytest.mark.parametrize("name", ["max_steps", "num_particles"])
+@pytest.mark.parametrize("name", ["max_steps", "num_particles", "num_draws"])
 def test_a_count_out_of_range_is_refused_by_name(small_problem, name):
     with pytest.raises(ValueError, match=f"{name} is 0; expected an integer of at least 1"):
         svi(*small_problem, seed=0, **{name: 0})

@@ -8,7 +8,6 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.models import RBF
-from numpyro import handlers
 
 
 @pytest.fixture(autouse=True)
@@ -82,33 +81,28 @@ def test_a_number_that_is_not_positive_and_finite_is_refused_by_name(name, bad):
         RBF(**({"variance": 1.0, "length_scale": 1.0} | {name: bad}))
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [np.array(-1.0), np.ones(3), dist.Normal(0.0, 1.0), dist.LogNormal(np.zeros(2), 1.0)],
+    ids=["0-d array", "vector", "prior on the real line", "vector of priors"],
+)
+def test_what_is_no_positive_number_is_refused(bad, without_type_checks):
+    with pytest.raises(ValueError, match=r"RBF length_scale is .*; expected a positive finite"):
+        RBF(variance=1.0, length_scale=bad)
+
+
+def test_numbers_of_numpy_become_plain_ones(without_type_checks):
+    kernel = RBF(variance=np.float32(2.0), length_scale=np.array(3))
+    assert (kernel.variance, kernel.length_scale) == (2.0, 3.0)
+    assert type(kernel.variance) is type(kernel.length_scale) is float
+
+
 def test_priors_are_the_parameters_given_as_distributions():
     prior = dist.LogNormal(0.0, 1.0)
     assert RBF(variance=1.0, length_scale=2.0).priors == {}
     assert RBF(variance=prior, length_scale=2.0).priors == {"variance": prior}
     both = RBF(variance=prior, length_scale=dist.HalfNormal(1.0)).priors
     assert list(both) == ["variance", "length_scale"]
-
-
-def test_sampled_kernel_has_the_values_of_the_sites_of_the_same_names():
-    kernel = RBF(variance=dist.LogNormal(0.0, 1.0), length_scale=dist.HalfNormal(2.0))
-    drawn = {}
-
-    def program():
-        drawn["kernel"] = kernel.sampled()
-
-    sites = handlers.trace(handlers.seed(program, 0)).get_trace()
-    assert set(sites) == {"variance", "length_scale"}
-    assert drawn["kernel"].priors == {}
-    for name, site in sites.items():
-        assert float(getattr(drawn["kernel"], name)) == float(site["value"])
-
-
-def test_sampling_a_kernel_of_numbers_makes_no_site():
-    kernel = RBF(variance=1.0, length_scale=2.0)
-    sites = handlers.trace(handlers.seed(lambda: kernel.sampled(), 0)).get_trace()
-    assert sites == {}
-    assert kernel.sampled() == kernel
 
 
 def test_with_values_replaces_its_own_parameters_only_and_leaves_the_original():
