@@ -6,13 +6,13 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from .. import inference, models
-from ..datasets import load
+from ..datasets import Bags, load
 from ..diagnostics import Comparison
 from ..diagnostics import compare as compare_posteriors
 from ..inference import Posterior
@@ -115,21 +115,46 @@ def run(plan: Plan, display: Display) -> Comparison:
     model = plan.model.for_bags(training, seed=plan.seed, **plan.settings)
     display.say(f"{model!r}")
     display.say(f"{training.num_bags} bags to train on, {test.num_bags} to test on")
-    posteriors = {}
-    for name, engine in plan.engines.items():
-        options = dict(_ENGINE_OPTIONS.get(name, {}))
-        if "progress" in inspect.signature(engine).parameters:
-            options["progress"] = display.progress
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            posterior = engine(model, training, seed=plan.seed, **options)
-        posteriors[name] = posterior
-        display.say(
-            f"{name}: {posterior.seconds:.1f} s, and {posterior.compile_seconds:.1f} s to compile"
-        )
-        for text in dict.fromkeys(str(warning.message) for warning in caught):
-            display.say(f"{name} warns: {text}")
+    posteriors = {
+        name: _fit(name, engine, model, training, plan.seed, display)
+        for name, engine in plan.engines.items()
+    }
+    if isinstance(plan.settings.get("mixing"), GammaMixing):
+        logistic = replace(model, mixing=PolyaGammaMixing())
+        # Engines of a model that has run away agree with each other: one must know the other model.
+        for name in _preferred_sampler(posteriors):
+            title, engine = f"{name} (logistic)", plan.engines[name]
+            posteriors[title] = _fit(title, engine, logistic, training, plan.seed, display)
     return compare_posteriors(posteriors, test=test, seed=plan.seed)
+
+
+def _preferred_sampler(posteriors: dict[str, Posterior]) -> list[str]:
+    """``nuts``, or else the first sampler, or none."""
+    samplers = [name for name, posterior in posteriors.items() if posterior.is_mcmc]
+    return sorted(samplers, key=lambda name: name != "nuts")[:1]
+
+
+def _fit(
+    name: str,
+    engine: Callable[..., Posterior],
+    model: Any,
+    training: Bags,
+    seed: int,
+    display: Display,
+) -> Posterior:
+    """Run one engine and show its times and warnings."""
+    options = dict(_ENGINE_OPTIONS.get(engine.__name__, {}))
+    if "progress" in inspect.signature(engine).parameters:
+        options["progress"] = display.progress
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        posterior = engine(model, training, seed=seed, **options)
+    display.say(
+        f"{name}: {posterior.seconds:.1f} s, and {posterior.compile_seconds:.1f} s to compile"
+    )
+    for text in dict.fromkeys(str(warning.message) for warning in caught):
+        display.say(f"{name} warns: {text}")
+    return posterior
 
 
 def check_folder(folder: Path) -> None:

@@ -36,13 +36,15 @@ class Display:
         """Show a sentence."""
         self.console.print(escape(sentence), style="dim", highlight=False)
 
-    def comparison(self, comparison: Comparison, page: Path | None) -> None:
-        """Show the table, the verdicts, and where the report is."""
+    def comparison(self, comparison: Comparison) -> None:
+        """Show the table and the verdicts."""
         self.console.print(_table(comparison))
         for text in (comparison.reference_sentence, *comparison.sentences.values()):
             self.console.print(f"\n{escape(text)}", highlight=False)
-        if page is not None:
-            self.console.print(f"\nReport: {escape(str(page))}", highlight=False, soft_wrap=True)
+
+    def report(self, page: Path) -> None:
+        """Show where the report is."""
+        self.console.print(f"\nReport: {escape(str(page))}", highlight=False, soft_wrap=True)
 
 
 def _table(comparison: Comparison) -> Table:
@@ -50,7 +52,7 @@ def _table(comparison: Comparison) -> Table:
     table = Table(title_justify="left", header_style="bold", pad_edge=False)
     table.add_column("")
     for name in comparison.table.index:
-        table.add_column(_broken(str(name)), justify="right", overflow="fold")
+        table.add_column(_broken(str(name)), justify="right", overflow="fold", max_width=11)
     group = ""
     for measure in MEASURES:
         if measure.column not in comparison.table:
@@ -69,8 +71,7 @@ def _table(comparison: Comparison) -> Table:
 
 def _broken(name: str) -> str:
     """A long name on two lines: ``coordinate_ascent`` in eleven columns."""
-    first, separator, rest = name.partition("_")
-    return escape(f"{first}{separator}\n{rest}" if separator else name)
+    return escape(name.replace("_", "_\n", 1).replace(" (", "\n("))
 
 
 def print_names(kind: str, known: Mapping[str, Any]) -> None:

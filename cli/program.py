@@ -19,24 +19,37 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Bayesian multiple-instance learning: what each engine says, and how far to trust it.",
+    epilog="With MILZOO_TRACEBACK=1 in the environment an error shows where it came from.",
 )
+
+# What bad data, settings and engines raise; ImportError where an extra is not installed.
+_MISTAKES = (ValueError, TypeError, KeyError, OSError, RuntimeError, ImportError)
 
 
 def main() -> None:
     """Run the command line; what goes wrong is one line and exit code 2."""
     try:
         code = app(standalone_mode=False)
-    except (ValueError, OSError, NotImplementedError, ImportError) as error:
-        _fail(str(error))
+    except _MISTAKES as error:
+        if os.environ.get("MILZOO_TRACEBACK"):
+            raise
+        _fail(_in_words(error))
     except typer.TyperException as error:
-        _fail(error.format_message())
+        _fail(error.format_message())  # empty where the help was shown instead
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _in_words(error: Exception) -> str:
+    # str() of a KeyError has quotes around the sentence.
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return text or type(error).__name__
+
+
 def _fail(message: str, code: int = 2) -> NoReturn:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    if message:
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -51,7 +64,10 @@ def compare(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of the model; repeatable."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the split, of k-means and of every engine.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=2**32 - 1, help="Of the split, of k-means and of every engine."),
+    ] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for a report.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Only JSON on standard output.")] = False,
 ) -> None:
@@ -59,7 +75,8 @@ def compare(
 
     Trains on 70 % of the bags, standardised, and scores predictions on the others. Settings are
     the fields of the model and what it is made from, such as num_inducing=50, variance=0.5,
-    length_scale=8, mean=-1, sharpness=100 or mixing=gamma:1,2.5.
+    length_scale=8, mean=-1, sharpness=100 or mixing=gamma:1,2.5; with gamma mixing the logistic
+    model is sampled as well, if a sampler is among the engines.
     """
     _one_device_for_each_core()
     from . import experiment, printing
@@ -70,11 +87,12 @@ def compare(
         experiment.check_folder(out)
     shown = printing.Display(quiet=json)
     comparison = experiment.run(plan, shown)
-    page = None if out is None else comparison.save_report(out)
     if json:
         printing.print_json({"model": model, "data": data, "seed": seed, **comparison.metrics()})
     else:
-        shown.comparison(comparison, page)
+        shown.comparison(comparison)
+    if out is not None:
+        shown.report(comparison.save_report(out))
 
 
 @app.command()

@@ -300,7 +300,7 @@ class Bags:
         if padded.ndim != 3:
             raise ValueError(f"X has shape {padded.shape}; expected (bags, positions, features)")
         shape = padded.shape[:2]
-        present = np.ones(shape, bool) if mask is None else as_numbers(mask, "mask").astype(bool)
+        present = np.ones(shape, bool) if mask is None else _as_mask(mask)
         known = None if y_inst is None else as_numbers(y_inst, "y_inst")
         for argument, array in (("mask", present), ("y_inst", known)):
             if array is not None and array.shape != shape:
@@ -467,12 +467,12 @@ class Bags:
         Raises
         ------
         ValueError
-            If a part would be empty.
+            If a part would be empty, or the seed is negative.
         """
         shares = np.floor(np.arange(self.num_bags + 1) * fraction + 0.5)
         in_first = np.zeros(self.num_bags, bool)
         # Bags stand label by label, so an evenly spaced choice is stratified.
-        in_first[self._shuffled_by_label(np.random.default_rng(seed))] = np.diff(shares) == 1
+        in_first[self._shuffled_by_label(_random(seed))] = np.diff(shares) == 1
         if not 0 < fraction < 1 or in_first.all() or not in_first.any():
             raise ValueError(
                 f"fraction is {fraction}, which leaves a part of {self.num_bags} bags empty; "
@@ -503,13 +503,13 @@ class Bags:
         Raises
         ------
         ValueError
-            If k is not in 2 … B, or repeats is below 1.
+            If k is not in 2 … B, repeats is below 1, or the seed is negative.
         """
         if not 2 <= k <= self.num_bags:
             raise ValueError(f"k is {k}; expected 2 to {self.num_bags}, the number of bags")
         if repeats < 1:
             raise ValueError(f"repeats is {repeats}; expected at least 1")
-        random = np.random.default_rng(seed)
+        random = _random(seed)
         fold = np.empty((repeats, self.num_bags), int)
         for repetition in range(repeats):
             # Dealt out like cards, label by label.
@@ -616,6 +616,22 @@ class Bags:
         if self.labels is None:
             return order
         return order[np.argsort(np.asarray(self.labels)[order], kind="stable")]
+
+
+def _as_mask(mask: ArrayLike) -> np.ndarray:
+    numbers = as_numbers(mask, "mask")
+    if np.isnan(numbers).any():
+        place = np.argwhere(np.isnan(numbers))[0].tolist()
+        raise ValueError(
+            f"mask{place} is NaN; expected True or False (1 or 0), False where there is no instance"
+        )
+    return numbers.astype(bool)
+
+
+def _random(seed: int) -> np.random.Generator:
+    if seed < 0:
+        raise ValueError(f"seed is {seed}; expected a whole number of at least 0")
+    return np.random.default_rng(seed)
 
 
 # ------------------------------------------------------------------------ pytree

@@ -296,13 +296,18 @@ def _musk_from_uci(name: str, path: Path | None) -> pd.DataFrame:
 
 def _archived_file(archive: Path, file: str) -> bytes:
     """A file of a zip archive, where it may stand plain or as packed by Unix ``compress``."""
-    with zipfile.ZipFile(archive) as content:
-        for member in content.namelist():
-            if Path(member).name == file:
-                return content.read(member)
-            if Path(member).name == f"{file}.Z":
-                return _uncompress(content.read(member))
-        raise ValueError(f"{archive} holds {content.namelist()}; expected {file} or {file}.Z")
+    try:
+        with zipfile.ZipFile(archive) as content:
+            for member in content.namelist():
+                if Path(member).name == file:
+                    return content.read(member)
+                if Path(member).name == f"{file}.Z":
+                    return _uncompress(content.read(member))
+            raise ValueError(f"{archive} holds {content.namelist()}; expected {file} or {file}.Z")
+    except zipfile.BadZipFile as error:
+        raise ValueError(
+            f"{archive} is no zip archive ({error}); delete it to have it fetched again"
+        ) from error
 
 
 def _musk_table(text: bytes) -> pd.DataFrame:

@@ -16,12 +16,14 @@ from jaxtyping import Array
 from matplotlib.figure import Figure
 
 from ..datasets.bags import Bags
-from ..inference.posterior import Posterior
+from ..inference.chains import check_counts
+from ..inference.posterior import Posterior, Prediction
 from . import figures
 from .measures import MEASURES
 from .report import metrics, write_report
 from .sentences import reference_sentence, sentence
-from .verdict import Verdict, best_sampler, gather, judge, targets
+from .targets import targets
+from .verdict import Verdict, best_sampler, gather, judge
 
 __all__ = ["Comparison", "compare"]
 
@@ -52,13 +54,13 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """One row for each posterior; NaN where a measure does not apply.
 
-        The columns are those of `MEASURES`; the ones about differing targets are there only if
-        the posteriors are about different models.
+        The columns are those of `MEASURES`; the ones about targets are there only if these differ
+        or are not the logistic model's.
         """
         rows = {name: verdict.row() for name, verdict in self.verdicts.items()}
         table = pd.DataFrame.from_dict(rows, orient="index")[[m.column for m in MEASURES]]
         table.index.name = "engine"
-        if self.has_one_target:
+        if not any(verdict.target for verdict in self.verdicts.values()):
             about_targets = ["target", "own_reference", "own_mean_error", "own_sd_ratio", "size"]
             table = table.drop(columns=about_targets)
         return table
@@ -70,8 +72,14 @@ class Comparison:
 
     @property
     def has_one_target(self) -> bool:
-        """Whether all posteriors are about one model, up to hyper-parameters."""
+        """Whether all posteriors are about one model with the same hyper-parameters."""
         return len({verdict.target for verdict in self.verdicts.values()}) == 1
+
+    @property
+    def predictions(self) -> dict[str, Prediction]:
+        """Of the test bags, by each posterior that did not fail; empty if there are none."""
+        known = {name: verdict.evidence.prediction for name, verdict in self.verdicts.items()}
+        return {name: prediction for name, prediction in known.items() if prediction is not None}
 
     def metrics(self) -> dict[str, Any]:
         """Table and sentences as JSON's types; None where a measure does not apply."""
@@ -154,11 +162,12 @@ def compare(
     Parameters
     ----------
     posteriors : mapping of str to Posterior
-        By the name that the table gives them. Other mixing laws or priors are lawful and
-        are told apart as other targets; other inducing points are not.
+        By the name that the table gives them. Other mixing laws, values of hyper-parameters
+        (also learned ones) or priors are lawful and are told apart as other targets; other
+        inducing points are not.
     reference : str or None
-        The one to measure errors against; if left out, the sampler with the largest smallest
-        effective sample size.
+        The one to measure errors against; if left out, the best sampler: of the logistic model,
+        mixed, with the largest smallest effective sample size, in this order.
     test : Bags or None
         Labelled bags that no posterior has seen, features scaled as in training.
     num_draws : int
@@ -172,10 +181,13 @@ def compare(
 
     Raises
     ------
+    TypeError
+        If the posteriors have no names.
     ValueError
         If the posteriors are not of the same bags or not of comparable models, the reference is
-        none of them, or the test bags have no labels.
+        none of them, the test bags have no labels, or there are no draws to judge by.
     """
+    check_counts(num_draws=num_draws)
     _check(posteriors, reference, test)
     evidence = {
         name: gather(posterior, test=test, num_draws=num_draws, seed=seed)
@@ -191,6 +203,11 @@ def compare(
 
 
 def _check(posteriors: Mapping[str, Posterior], reference: str | None, test: Bags | None) -> None:
+    if not isinstance(posteriors, Mapping):
+        raise TypeError(
+            f"posteriors is a {type(posteriors).__name__}; expected a mapping of names to "
+            "posteriors, such as {'nuts': posterior}"
+        )
     if not posteriors:
         raise ValueError("posteriors is empty; expected at least one, by name")
     if reference is not None and reference not in posteriors:

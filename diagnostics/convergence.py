@@ -10,11 +10,10 @@ import arviz as az
 import numpy as np
 import xarray as xr
 
-from ..inference.posterior import Posterior
+from ..inference.posterior import LARGEST_RHAT, Posterior
 
 __all__ = ["Convergence", "convergence"]
 
-_LARGEST_RHAT = 1.02
 _SMALLEST_ESS = 400
 # A reference is held to more: its own Monte-Carlo error is part of every verdict.
 _SMALLEST_REFERENCE_ESS = 1000
@@ -47,6 +46,11 @@ class Convergence:
     divergences: float
 
     @property
+    def smallest_ess(self) -> float:
+        """The smaller of the two effective sample sizes."""
+        return min(self.ess_bulk, self.ess_tail)
+
+    @property
     def mixed(self) -> bool:
         """Whether R̂, both effective sample sizes and divergences are as they should be."""
         return not self.complaints()
@@ -54,24 +58,27 @@ class Convergence:
     @property
     def is_reference(self) -> bool:
         """Whether the chains are also long enough to judge others by."""
-        return self.mixed and min(self.ess_bulk, self.ess_tail) >= _SMALLEST_REFERENCE_ESS
+        return self.mixed and self.smallest_ess >= _SMALLEST_REFERENCE_ESS
 
     @property
-    def verdict(self) -> Literal["converged", "too short", "not mixed"]:
+    def verdict(self) -> Literal["converged", "too short", "one chain", "not mixed"]:
         """In a word: ``too short`` if only the effective sample sizes are at fault."""
         if self.mixed:
             return "converged"
-        agree = self.rhat < _LARGEST_RHAT and not self.divergences > 0
-        return "too short" if agree else "not mixed"
+        if self.divergences > 0:
+            return "not mixed"
+        if self.num_chains == 1:
+            return "one chain"
+        return "too short" if self.rhat < LARGEST_RHAT else "not mixed"
 
     def complaints(self) -> list[str]:
         """What is not as it should be, each in a few words."""
-        ess = min(self.ess_bulk, self.ess_tail)
+        ess = self.smallest_ess
         complaints = []
         if self.num_chains == 1:
-            complaints.append("one chain cannot show that it mixed: run four")
-        elif not self.rhat < _LARGEST_RHAT:
-            complaints.append(f"worst R̂ {self.rhat:.3f}, should be below {_LARGEST_RHAT}")
+            complaints.append("one chain, run four")
+        elif not self.rhat < LARGEST_RHAT:
+            complaints.append(f"worst R̂ {self.rhat:.3f}, should be below {LARGEST_RHAT}")
         if not ess >= _SMALLEST_ESS:
             complaints.append(f"smallest ESS {ess:,.0f}, should be above {_SMALLEST_ESS}")
         if self.divergences > 0:

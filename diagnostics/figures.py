@@ -44,9 +44,11 @@ _STYLE: Any = {
 
 def forest(comparison: Comparison, max_sites: int) -> Figure:
     """Means, 50 % and 90 % intervals of the sites on which the posteriors differ most."""
-    draws = _same_length({n: v.evidence.draws for n, v in comparison.verdicts.items()})
-    shown = _most_different_sites(comparison, max_sites)
-    table = {name: _scalar_sites(one)[shown] for name, one in draws.items()}
+    draws = {n: v.evidence.draws for n, v in comparison.verdicts.items() if not v.evidence.failed}
+    if not draws:
+        raise ValueError("every posterior failed, so no sites to draw; see the sentences for why")
+    shown = _most_different_sites(comparison, draws, max_sites)
+    table = {name: _scalar_sites(one)[shown] for name, one in _same_length(draws).items()}
     colours, markers = _looks(comparison)
     with _arviz_style():
         height = 1.6 + len(shown) * (0.15 + 0.08 * len(table))
@@ -102,7 +104,8 @@ def elbo(comparison: Comparison) -> Figure:
             steps = np.arange(1, len(bound) + 1)
             panel.plot(steps, bound, color=colours[name], marker=".", markersize=4)
             panel.set(title=f"{name}: ends at {bound[-1]:,.2f}", xlabel="recorded step")
-            panel.set_ylim(*_without_the_start(bound))
+            if np.isfinite(bound).any():
+                panel.set_ylim(*_without_the_start(bound[np.isfinite(bound)]))
         panels[0].set_ylabel("ELBO")
     return figure
 
@@ -174,13 +177,14 @@ def _draw_khats(
             axes.text(left, position, "  not finite")
     axes.set_yticks(range(len(values)), list(values))
     axes.set(xlim=(left, right), ylim=(len(values) - 0.5, -0.5))
-    axes.set_xlabel("PSIS k̂: reweighting mends up to 0.5, barely up to 0.7, not beyond")
+    axes.set_xlabel("PSIS k̂: reweighting mends easily to 0.5, with more draws to 0.7, not beyond")
 
 
 def probabilities(comparison: Comparison) -> Figure:
     """Bag probabilities of each posterior against the reference's, with 90 % intervals."""
     predictions, labels = _tested(comparison)
-    reference = comparison.reference or next(iter(predictions))
+    # The reference may have failed.
+    reference = next((n for n in predictions if n == comparison.reference), next(iter(predictions)))
     others = [name for name in predictions if name != reference]
     if not others:
         raise ValueError(
@@ -238,7 +242,7 @@ def calibration(comparison: Comparison) -> Figure:
         panels[0].set_ylabel("observed frequency")
         figure.legend(
             handles=[
-                Patch(color="#DDDDDD", label="90 % band if calibrated"),
+                Patch(color="#DDDDDD", label="90 % if calibrated, pointwise"),
                 Line2D([], [], color=_GREY, linewidth=1.8, label="observed frequency"),
                 Line2D([], [], color=_GREY, marker="|", ls="", label="one test bag"),
             ],
@@ -271,16 +275,13 @@ def _draw_reliability(
 
 def _tested(comparison: Comparison):
     """Predictions by engine and labels of the test bags."""
-    predictions = {
-        name: verdict.evidence.prediction
-        for name, verdict in comparison.verdicts.items()
-        if verdict.evidence.prediction is not None and not verdict.evidence.failed
-    }
-    if comparison.test is None or not predictions:
+    if comparison.test is None:
         raise ValueError(
             "comparison has no test bags, so no probabilities to draw; pass test= to compare"
         )
-    return predictions, np.asarray(comparison.test.labels)
+    if not comparison.predictions:
+        raise ValueError("every posterior failed, so no probabilities to draw; see the sentences")
+    return comparison.predictions, np.asarray(comparison.test.labels)
 
 
 def _looks(comparison: Comparison) -> tuple[dict[str, str], dict[str, str]]:
@@ -294,14 +295,17 @@ def _looks(comparison: Comparison) -> tuple[dict[str, str], dict[str, str]]:
     )
 
 
-def _most_different_sites(comparison: Comparison, count: int) -> list[str]:
+def _most_different_sites(
+    comparison: Comparison, draws: dict[str, xr.Dataset], count: int
+) -> list[str]:
     """The scalar sites on which some posterior is furthest from the reference, in their order."""
-    errors = [v.accuracy for v in comparison.verdicts.values() if v.accuracy is not None]
+    errors = [v.reference.accuracy for v in comparison.verdicts.values() if v.reference is not None]
     if errors:
         worst = np.max([np.abs(error.error) for error in errors], axis=0)
         names = errors[0].names
     else:
-        names = site_names(next(iter(comparison.verdicts.values())).evidence.draws)
+        first, *others = draws.values()
+        names = site_names(first[[n for n in first if all(n in other for other in others)]])
         worst = -np.arange(len(names), dtype=float)
     return [names[i] for i in np.sort(np.argsort(-worst)[:count])]
 
@@ -324,12 +328,15 @@ def _as_tree(comparison: Comparison, engine: str, names: Sequence[str]) -> xr.Da
 
 def _scalar_sites(draws: xr.Dataset) -> xr.Dataset:
     """Each scalar site as a variable of its own, named as in `site_names`."""
-    flat = [
-        draws[name].stack(scalar=[d for d in draws[name].dims if d not in ("chain", "draw")])
-        for name in sorted(draws, key=str)
-    ]
-    columns = [site.isel(scalar=i, drop=True) for site in flat for i in range(site.sizes["scalar"])]
-    return xr.Dataset(dict(zip(site_names(draws), columns, strict=True)))
+    columns = []
+    for name in sorted(draws, key=str):
+        values = draws[name].transpose("chain", "draw", ...).to_numpy()
+        columns += list(np.moveaxis(values.reshape(*values.shape[:2], -1), -1, 0))
+    named = zip(site_names(draws), columns, strict=True)
+    return xr.Dataset(
+        {name: (("chain", "draw"), column) for name, column in named},
+        {dim: draws[dim] for dim in ("chain", "draw")},
+    )
 
 
 def _same_length(draws: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
@@ -348,7 +355,7 @@ def _same_length(draws: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
     return thinned
 
 
-def _without_the_start(bound: Float[np.ndarray, " T"]) -> tuple[float, float]:
+def _without_the_start(bound: Float[np.ndarray, " _"]) -> tuple[float, float]:
     """Limits in which the first steps may fall out below, so that the end can be seen."""
     high, low = float(bound.max()), float(np.quantile(bound, 0.1))
     room = max(high - low, 1e-3 * abs(high), 1e-9)

@@ -16,6 +16,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from .measures import MEASURES, formatted
+from .targets import in_words
 
 if TYPE_CHECKING:
     from .comparison import Comparison
@@ -92,7 +93,10 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
     ------
     OSError
         If the folder cannot be made or written.
+    ValueError
+        If two posteriors would be saved in one file.
     """
+    _check_file_stems(list(comparison.posteriors))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(metrics(comparison), indent=2, ensure_ascii=False, allow_nan=False)
@@ -120,6 +124,19 @@ def _save_posteriors(comparison: Comparison, folder: Path) -> Iterator[str]:
             yield f"{name} is not among the files: {error}."
 
 
+def _check_file_stems(names: list[str]) -> None:
+    """Refuse names that differ only in what a file name leaves out, or in their capitals."""
+    owner: dict[str, str] = {}
+    for name in names:
+        stem = _file_stem(name).casefold()
+        if stem in owner:
+            raise ValueError(
+                f"posteriors {owner[stem]!r} and {name!r} would be saved in one file, {stem}.nc; "
+                "give one of them another name"
+            )
+        owner[stem] = name
+
+
 def _file_stem(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
 
@@ -132,7 +149,8 @@ def _sections(comparison: Comparison) -> list[_Section]:
     groups = list(dict.fromkeys(measure.group for measure in MEASURES))
     what, worked, how_far, matters = groups
     has_bound = any(p.elbo is not None and len(p.elbo) for p in comparison.posteriors.values())
-    samplers = [name for name, p in comparison.posteriors.items() if p.is_mcmc]
+    evidence = {name: verdict.evidence for name, verdict in comparison.verdicts.items()}
+    samplers = [name for name, one in evidence.items() if one.is_sampler and not one.failed]
     sections = [
         _Section(what, _model_text(comparison), what, []),
         _Section(worked, comparison.reference_sentence, worked, []),
@@ -151,21 +169,20 @@ def _sections(comparison: Comparison) -> list[_Section]:
                 _Picture(f"rank_{stem}.png", _RANK, comparison.plot_rank(name)),
             ]
         )
-    sections[2].pictures.append(_Picture("forest.png", _FOREST, comparison.plot_forest()))
-    if len(samplers) < len(comparison.posteriors):
+    if not all(one.failed for one in evidence.values()):
+        sections[2].pictures.append(_Picture("forest.png", _FOREST, comparison.plot_forest()))
+    if not all(one.is_sampler for one in evidence.values()):
         sections[2].pictures.append(_Picture("khat.png", _KHAT, comparison.plot_khat()))
-    if comparison.test is not None:
-        sections[3].pictures.extend(_test_pictures(comparison))
+    sections[3].pictures.extend(_test_pictures(comparison))
     return sections
 
 
-def _test_pictures(comparison: Comparison) -> list[_Picture]:
-    pictures = []
-    if len(comparison.posteriors) > 1:
-        figure = comparison.plot_probabilities()
-        pictures.append(_Picture("probabilities.png", _PROBABILITIES, figure))
-    figure = comparison.plot_calibration()
-    return [*pictures, _Picture("calibration.png", _CALIBRATION, figure)]
+def _test_pictures(comparison: Comparison) -> Iterator[_Picture]:
+    """What the posteriors with predictions allow."""
+    if len(comparison.predictions) > 1:
+        yield _Picture("probabilities.png", _PROBABILITIES, comparison.plot_probabilities())
+    if comparison.predictions:
+        yield _Picture("calibration.png", _CALIBRATION, comparison.plot_calibration())
 
 
 _HOW_FAR = (
@@ -179,7 +196,8 @@ _FOREST = "The sites on which some posterior is furthest from the reference."
 _KHAT = "k̂ sees only where the approximation has draws; a mode it never visits goes unnoticed."
 _PROBABILITIES = "Each test bag once; 90 % intervals of the engine in the title."
 _CALIBRATION = (
-    "Isotonic regression of the test labels on the predictions; calibrated ones stay in the band."
+    "Isotonic regression of the test labels on the predictions. Calibrated ones are in the band "
+    "with probability 90 % at each point, so somewhere along it they may well leave it."
 )
 
 
@@ -187,13 +205,13 @@ def _model_text(comparison: Comparison) -> str:
     posterior = next(iter(comparison.posteriors.values()))
     bags = posterior.bags
     text = (
-        f"{posterior.model!r} on {bags.num_bags:,} bags with {bags.num_instances:,} instances of "
-        f"{bags.num_features:,} features."
+        f"{in_words(posterior.model)} on {bags.num_bags:,} bags with {bags.num_instances:,} "
+        f"instances of {bags.num_features:,} features."
     )
     if comparison.has_one_target:
         return text
-    named = ", ".join(f"{name}: {v.target}" for name, v in comparison.verdicts.items())
-    return f"{text} The posteriors are about different models: {named}."
+    named = "; ".join(f"{name}: {v.target}" for name, v in comparison.verdicts.items())
+    return f"{text} That is the first; the posteriors have different targets: {named}."
 
 
 def _test_text(comparison: Comparison) -> str:

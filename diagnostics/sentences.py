@@ -5,19 +5,31 @@ from __future__ import annotations
 import math
 
 from .accuracy import Accuracy
+from .convergence import Convergence
 from .scores import PredictionDifference
-from .verdict import Verdict
+from .targets import is_logistic
+from .verdict import Peer, Verdict
 
 __all__ = ["reference_sentence", "sentence"]
 
-# Means and sds of two samplers of one posterior differ by more than this in Monte-Carlo standard
-# errors once in a million comparisons of a hundred quantities.
+# Means and sds of 100 sites are 200 Gaussian errors, if two samplers have one posterior: some |z|
+# is larger than this by chance with probability 200 · P(|z| > 5.5) ≈ 8e-6.
 _LARGEST_Z = 5.5
 _LARGEST_KHAT = 0.7
 _EASY_KHAT = 0.5
-# Below both, another posterior makes no difference that a user of the predictions would notice.
+# A mean over sites tells how wide intervals are where no site's width is further from it than by
+# this factor.
+_SAME_WIDTH = 1.25
+# Below all, another posterior makes no difference that a user of the predictions would notice.
 _SMALL_PROBABILITY = 0.02
+_SMALL_WORST_PROBABILITY = 0.05
 _SMALL_LOG_LOSS = 0.01
+
+_FAULTS = {
+    "too short": "is too short",
+    "one chain": "cannot be judged by R̂",
+    "not mixed": "has not mixed",
+}
 
 _FRACTIONS = (
     (0.28, 0.38, "a third as wide as"),
@@ -30,28 +42,47 @@ _FRACTIONS = (
 
 
 def reference_sentence(reference: str | None, verdicts: dict[str, Verdict], *, chosen: bool) -> str:
-    """What all are compared with, and whether it may be."""
+    """What all are compared with, whether it may be, and what all are about if not as usual."""
+    named = {verdict.target for verdict in verdicts.values()}
+    target = named.pop() if len(named) == 1 else ""
+    about = f" All are about {target}, not the logistic model, and say nothing of that one."
+    return _reference(reference, verdicts, chosen=chosen) + (about if target else "")
+
+
+def _reference(reference: str | None, verdicts: dict[str, Verdict], *, chosen: bool) -> str:
     if reference is None:
+        has_sampler = any(verdict.evidence.is_sampler for verdict in verdicts.values())
         return (
-            "No sampler is among the posteriors: nothing says how far off they are but k̂; add "
-            "nuts or gibbs."
+            f"{'Every sampler failed' if has_sampler else 'No sampler is among the posteriors'}: "
+            "nothing but k̂ says how far off an approximation is; add nuts or gibbs."
         )
-    chains = verdicts[reference].evidence.convergence
+    evidence = verdicts[reference].evidence
+    chains = evidence.convergence
+    start = f"The reference is {reference}"
+    if evidence.failed:
+        return f"{start}, as asked for; but it failed ({evidence.failure}): there are no errors."
     if chains is None:
-        return f"The reference is {reference}, itself an approximation: agreement is no proof."
-    why = (
-        "the sampler with the largest smallest effective sample size "
-        f"({min(chains.ess_bulk, chains.ess_tail):,.0f})"
-    )
-    start = f"The reference is {reference}" + (f", {why}" if chosen else ", as asked for")
+        return f"{start}, itself an approximation: agreement is no proof."
+    start += f", {_why_chosen(reference, verdicts, chains)}" if chosen else ", as asked for"
     if not chains.mixed:
+        remedy = "" if chains.num_chains == 1 else ", run longer chains"
         return (
-            f"{start}; but it has not mixed ({'; '.join(chains.complaints())}): all errors here "
-            "are provisional, run longer chains."
+            f"{start}; but it {_FAULTS[chains.verdict]} ({'; '.join(chains.complaints())}): all "
+            f"errors here are provisional{remedy}."
         )
     if not chains.is_reference:
         return f"{start}; it has mixed, but with an ESS below 1,000: longer chains would be better."
     return f"{start}."
+
+
+def _why_chosen(reference: str, verdicts: dict[str, Verdict], chains: Convergence) -> str:
+    logistic = {name: is_logistic(v.evidence.posterior.model) for name, v in verdicts.items()}
+    preferred = logistic[reference] and not all(logistic.values())
+    return (
+        f"the sampler{' of the logistic model' if preferred else ''} with the largest smallest "
+        f"effective sample size ({chains.smallest_ess:,.0f})"
+        f"{' of those that have mixed' if chains.mixed else ''}"
+    )
 
 
 def sentence(name: str, verdict: Verdict) -> str:
@@ -67,14 +98,12 @@ def sentence(name: str, verdict: Verdict) -> str:
     str
     """
     if verdict.evidence.failed:
-        return (
-            f"{name} failed ({verdict.evidence.posterior.status.sentence}): none of its numbers "
-            "means anything."
-        )
+        return f"{name} failed ({verdict.evidence.failure}): none of its numbers means anything."
     parts = [
         _own_quality(name, verdict),
         _distance(name, verdict),
-        _own_target(name, verdict),
+        _other_target(verdict),
+        _runaway(name, verdict),
         _importance(verdict),
         _predictions(verdict),
     ]
@@ -93,6 +122,8 @@ def _own_quality(name: str, verdict: Verdict) -> str:
         faults = "; ".join(chains.complaints())
         if chains.verdict == "too short":
             return f"{name}'s {run} are too few (worst R̂ {chains.rhat:.3f}; {faults})."
+        if chains.verdict == "one chain":
+            return f"{name}'s {run} cannot be judged by R̂: {faults}."
         return f"{name}'s {run} have not mixed: {faults}. Do not use them."
     divergent = "" if math.isnan(chains.divergences) else ", no divergence"
     return (
@@ -103,28 +134,43 @@ def _own_quality(name: str, verdict: Verdict) -> str:
 
 def _distance(name: str, verdict: Verdict) -> str:
     """How far from the reference."""
-    error, reference = verdict.accuracy, verdict.reference
-    if error is None or reference is None:
+    peer = verdict.reference
+    if peer is None:
         return ""
-    if verdict.evidence.convergence is not None and not verdict.has_other_target:
-        return _agreement(error, reference)
+    if verdict.evidence.is_sampler and not verdict.has_other_target:
+        return f"It {_agreement(verdict, peer)}"
+    error, ratio = _error_of_mean(name, peer.accuracy), _brief(peer.accuracy.mean_sd_ratio)
     if verdict.has_other_target:
-        return _error_of_mean(name, error) + (
-            f", and its sd {_brief(error.mean_sd_ratio)} times {reference}'s."
-        )
-    return _error_of_mean(name, error) + (
-        f" and its sd is {_brief(error.mean_sd_ratio)} of {reference}'s: intervals from it are "
-        f"{_width(error.mean_sd_ratio)} they should be."
+        return f"{error}, and its sd on average {ratio} times {peer.name}'s."
+    than = "they should be" if _is_judged_by(peer, verdict) else f"{peer.name}'s"
+    return (
+        f"{error} and its sd is on average {ratio} of {peer.name}'s: intervals from it are "
+        f"{_width(peer.accuracy)} {than}."
     )
 
 
-def _agreement(error: Accuracy, reference: str) -> str:
+def _is_judged_by(peer: Peer, verdict: Verdict) -> bool:
+    """Whether what the reference says is what should be."""
+    return peer.evidence.can_judge and not verdict.is_left_behind
+
+
+def _agreement(verdict: Verdict, peer: Peer) -> str:
+    error = peer.accuracy
     agrees = error.largest_z <= _LARGEST_Z
     return (
-        f"It {'agrees' if agrees else 'does not agree'} with {reference}: largest |z| "
+        f"{'agrees' if agrees else 'does not agree'} with {peer.name}: largest |z| "
         f"{error.largest_z:.1f} Monte-Carlo standard errors over {len(error.z)} means and sds"
-        + ("." if agrees else ", so one of the two is wrong or has not mixed.")
+        + ("." if agrees else f", {_why_not(verdict.evidence.convergence, peer)}.")
     )
+
+
+def _why_not(chains: Convergence | None, peer: Peer) -> str:
+    """Two posteriors of one target that differ, the first a sampler's."""
+    if not peer.evidence.is_sampler:
+        return f"but {peer.name} is an approximation"
+    if peer.evidence.can_judge and chains is not None and chains.mixed:
+        return "so one of the two is wrong"
+    return "but they have not both mixed for long enough to say which is right"
 
 
 def _error_of_mean(name: str, error: Accuracy) -> str:
@@ -137,11 +183,14 @@ def _error_of_mean(name: str, error: Accuracy) -> str:
     )
 
 
-def _width(ratio: float) -> str:
-    for low, high, words in _FRACTIONS:
-        if low <= ratio <= high:
+def _width(error: Accuracy) -> str:
+    mean, low, high = error.mean_sd_ratio, error.sd_ratio.min(), error.sd_ratio.max()
+    if low < mean / _SAME_WIDTH or high > mean * _SAME_WIDTH:
+        return f"{_brief(low)} to {_brief(high)} times as wide as"
+    for least, most, words in _FRACTIONS:
+        if least <= mean <= most:
             return words
-    return f"{_brief(ratio)} times as wide as"
+    return f"{_brief(mean)} times as wide as"
 
 
 def _brief(value: float) -> str:
@@ -151,35 +200,56 @@ def _brief(value: float) -> str:
     )
 
 
-def _own_target(name: str, verdict: Verdict) -> str:
-    """What to make of a posterior whose model is another than the reference's."""
-    if not verdict.has_other_target:
+def _other_target(verdict: Verdict) -> str:
+    """What to make of a posterior that is about something else than the reference."""
+    peer, own = verdict.reference, verdict.own_reference
+    if peer is None or not verdict.has_other_target:
         return ""
-    start = f"Its target, {verdict.target}, is another model than {verdict.reference}'s"
-    own, own_reference = verdict.own_accuracy, verdict.own_reference
+    if verdict.has_other_mixing:
+        start = f"Its target, {verdict.target}, is another model than {peer.name}'s"
+    else:
+        how = "given" if verdict.evidence.is_sampler else "learned or given"
+        start = (
+            f"Its hyper-parameters, {verdict.target}, were {how} otherwise than {peer.name}'s, "
+            f"{peer.target}"
+        )
     if own is None:
         return (
-            f"{start}: that distance mixes the difference of the models with any error of the "
+            f"{start}: that distance mixes the difference of the targets with any error of the "
             f"engine; the typical |value| of its sites is {_brief(verdict.size)}."
         )
-    unmixed = "" if verdict.own_reference_mixed else " (but has not mixed)"
-    text = (
-        f"{start}; against {own_reference}, which samples its own target{unmixed}, its mean is "
-        f"{_brief(own.mean_error)} sd off and its sd ratio {_brief(own.mean_sd_ratio)}."
-    )
-    if not verdict.is_left_behind:
-        return text
+    if verdict.evidence.is_sampler:
+        return f"{start}. On its own target it {_agreement(verdict, own)}"
+    chains = own.evidence.convergence
+    fault = "" if chains is None or chains.mixed else f" (but {_FAULTS[chains.verdict]})"
     return (
-        f"{text} That target has run away from it: typical |value| {_brief(verdict.own_size)} "
-        f"under {own_reference}, {_brief(verdict.size)} here. {name} stopped at a local optimum "
-        "that is no approximation of its own model's posterior."
+        f"{start}; against {own.name}, which samples its own target{fault}, its mean is "
+        f"{_brief(own.accuracy.mean_error)} sd off and its sd ratio "
+        f"{_brief(own.accuracy.mean_sd_ratio)}, on average."
+    )
+
+
+def _runaway(name: str, verdict: Verdict) -> str:
+    """Whether the posterior of its own model lies elsewhere."""
+    far = verdict.runaway
+    if far is None:
+        return ""
+    target = f"Its target, {verdict.target}," if verdict.target else "Its target"
+    return (
+        f"{'That target' if verdict.has_other_target else target} has run away from it: typical "
+        f"|value| {_brief(far.size)} under {far.name}, {_brief(verdict.size)} here. "
+    ) + (
+        f"{name}'s chains agree with each other, but never came there."
+        if verdict.evidence.is_sampler
+        else f"{name} stopped at a local optimum that is no approximation of its own model's "
+        "posterior."
     )
 
 
 def _importance(verdict: Verdict) -> str:
     """What k̂ says of an approximation."""
     khat = verdict.evidence.khat
-    if verdict.evidence.convergence is not None:
+    if verdict.evidence.is_sampler:
         return ""
     if math.isnan(khat):
         return "k̂ could not be computed: some density is not finite at its own draws."
@@ -187,31 +257,42 @@ def _importance(verdict: Verdict) -> str:
         return f"k̂ = {khat:.2f}: importance weighting cannot mend it."
     if verdict.is_left_behind:
         return f"k̂ = {khat:.2f} does not see that: it knows only where there are draws."
-    how = "easily" if khat <= _EASY_KHAT else "barely"
-    return f"k̂ = {khat:.2f}: importance weighting can {how} mend what is wrong where it has draws."
+    where = "mend what is wrong where it has draws"
+    if khat <= _EASY_KHAT:
+        return f"k̂ = {khat:.2f}: importance weighting can easily {where}."
+    return f"k̂ = {khat:.2f}: importance weighting can reliably {where}, given more of them."
 
 
 def _predictions(verdict: Verdict) -> str:
     scores, difference = verdict.scores, verdict.difference
     if scores is None:
         return ""
-    if difference is None:
+    if difference is None or verdict.reference is None:
         return f"On the test bags its log loss is {scores.log_loss:.3f}."
-    change = f"{difference.log_loss:+.3f} ± {difference.log_loss_error:.3f}"
+    error = difference.log_loss_error
+    change = f"{difference.log_loss:+.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}")
     return (
         f"On the test bags its probabilities are {difference.probability:.3f} from "
-        f"{verdict.reference}'s on average (worst {difference.worst_probability:.3f}), its log "
-        f"loss {scores.log_loss:.3f} ({change}): {_consequence(difference)}."
+        f"{verdict.reference.name}'s on average (worst {difference.worst_probability:.3f}), its "
+        f"log loss {scores.log_loss:.3f} ({change}): {_consequence(verdict, difference)}."
     )
 
 
-def _consequence(difference: PredictionDifference) -> str:
-    same_probabilities = difference.probability <= _SMALL_PROBABILITY
-    same_loss = abs(difference.log_loss) <= _SMALL_LOG_LOSS
-    if same_probabilities and same_loss:
-        return "for predictions here it makes no difference"
+def _consequence(verdict: Verdict, difference: PredictionDifference) -> str:
+    if math.isnan(difference.log_loss_error):
+        return "one bag says nothing of which is better"
+    if difference.probability <= _SMALL_PROBABILITY and abs(difference.log_loss) <= _SMALL_LOG_LOSS:
+        if difference.worst_probability <= _SMALL_WORST_PROBABILITY:
+            return "for predictions here it makes no difference"
+        return "on average it makes no difference, but it does for some bags"
     if abs(difference.log_loss) <= 2 * difference.log_loss_error:
         return "the probabilities differ, but these bags cannot tell which are better"
     if difference.log_loss > 0:
         return "predictions here are worse for it"
-    return "predictions here are better for it, though it is further from the posterior"
+    is_further = verdict.reference is not None and (
+        _is_judged_by(verdict.reference, verdict)
+        and not verdict.evidence.is_sampler
+        and not verdict.has_other_target
+    )
+    further = ", though it is further from the posterior" if is_further else ""
+    return f"predictions here are better for it{further}"

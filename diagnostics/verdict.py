@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 
 import arviz as az
 import numpy as np
@@ -13,15 +13,13 @@ from jaxtyping import Array, Float
 from ..datasets.bags import Bags
 from ..inference.posterior import Posterior, Prediction
 from ..inference.programs import log_joint
-from ..models.model import Model
 from .accuracy import Accuracy, accuracy, pareto_khat
 from .convergence import Convergence, continuous_sites, convergence
 from .scores import PredictionDifference, Scores, prediction_difference, score
+from .targets import is_logistic, mixing_of
 
-__all__ = ["Evidence", "Verdict", "gather", "judge", "targets"]
+__all__ = ["Evidence", "Peer", "Verdict", "best_sampler", "gather", "judge"]
 
-# Fields that an engine may learn: other values of them are no other kind of model.
-_HYPERPARAMETERS = ("kernel", "mean")
 # Sites this many times larger than an approximation has them: another region altogether.
 _RUNAWAY = 10.0
 
@@ -35,13 +33,13 @@ class Evidence:
     posterior : Posterior
     draws : Dataset
         Of its continuous sites, dimensions chain and draw: a sampler's stored ones, fresh
-        independent ones of an approximation.
+        independent ones of an approximation (stored ones if it failed).
     convergence : Convergence or None
         Of a sampler.
     khat : float
         Of an approximation, against the exact marginal of its own model; NaN for a sampler.
     prediction : Prediction or None
-        Of the test bags, if there are any.
+        Of the test bags, if there are any and the engine did not fail.
     """
 
     posterior: Posterior
@@ -51,10 +49,54 @@ class Evidence:
     prediction: Prediction | None = field(repr=False)
 
     @property
+    def failure(self) -> str:
+        """What went wrong, from the engine or from draws that are not finite; empty if nothing."""
+        return _failure(self.posterior, self.draws)
+
+    @property
     def failed(self) -> bool:
         """Whether the engine says so, or a draw is not finite."""
-        finite = all(bool(np.isfinite(site).all()) for site in self.draws.data_vars.values())
-        return self.posterior.status.kind == "failed" or not finite
+        return bool(self.failure)
+
+    @property
+    def is_sampler(self) -> bool:
+        """Whether it is a sampler's."""
+        return self.posterior.is_mcmc
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether it is a sampler's whose chains are good enough to judge others by."""
+        return self.convergence is not None and self.convergence.is_reference
+
+
+def _failure(posterior: Posterior, draws: xr.Dataset) -> str:
+    if posterior.status.kind == "failed":
+        return posterior.status.sentence
+    finite = all(bool(np.isfinite(site).all()) for site in draws.data_vars.values())
+    return "" if finite else "a draw is not finite"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another posterior, as a measure for this one.
+
+    Attributes
+    ----------
+    name : str
+    target : str
+        As from `targets`.
+    evidence : Evidence
+    accuracy : Accuracy
+        Of this posterior against it.
+    size : float
+        Mean |value| of the compared sites under it.
+    """
+
+    name: str
+    target: str
+    evidence: Evidence
+    accuracy: Accuracy
+    size: float
 
 
 @dataclass(frozen=True)
@@ -65,19 +107,16 @@ class Verdict:
     ----------
     evidence : Evidence
     target : str
-        The model it is about, in what sets it apart from the others; empty if nothing does.
-    reference : str or None
-        The posterior that all are compared with; None if there is none, or it is this one.
-    has_other_target : bool
-        Whether the reference is about another model.
-    own_reference : str or None
+        The model it is about, in what sets it apart from the others or from the logistic one;
+        empty if nothing does.
+    reference : Peer or None
+        What all are compared with; None if there is none, it is this one, or one of them failed.
+    own_reference : Peer or None
         A sampler of this posterior's own target, where the reference has another one.
-    own_reference_mixed : bool
-        Whether that sampler's chains have mixed.
-    accuracy, own_accuracy : Accuracy or None
-        Against each of them.
-    size, own_size : float
-        Mean |value| of the compared sites, here and under ``own_reference``.
+    runaway : Peer or None
+        A sampler of this posterior's own target that lies elsewhere, at values many times larger.
+    size : float
+        Mean |value| of the compared sites.
     scores : Scores or None
         On the test bags.
     difference : PredictionDifference or None
@@ -86,21 +125,18 @@ class Verdict:
 
     evidence: Evidence
     target: str
-    reference: str | None
-    has_other_target: bool
-    own_reference: str | None
-    own_reference_mixed: bool
-    accuracy: Accuracy | None
-    own_accuracy: Accuracy | None
+    reference: Peer | None
+    own_reference: Peer | None
+    runaway: Peer | None
     size: float
-    own_size: float
     scores: Scores | None
     difference: PredictionDifference | None
 
     def row(self) -> dict[str, object]:
         """The row of the table, by column."""
         posterior, chains = self.evidence.posterior, self.evidence.convergence
-        error, own, scores = self.accuracy, self.own_accuracy, self.scores
+        error = self.reference.accuracy if self.reference else None
+        own, scores, is_same = self.own_reference, self.scores, not self.has_other_target
         return {
             "target": self.target,
             "status": self.status,
@@ -117,10 +153,10 @@ class Verdict:
             "worst_error": error.worst_error if error else math.nan,
             "error_mcse": error.mean_error_mcse if error else math.nan,
             "sd_ratio": error.mean_sd_ratio if error else math.nan,
-            "largest_z": error.largest_z if error and chains else math.nan,
-            "own_reference": self.own_reference or "",
-            "own_mean_error": own.mean_error if own else math.nan,
-            "own_sd_ratio": own.mean_sd_ratio if own else math.nan,
+            "largest_z": error.largest_z if error and chains and is_same else math.nan,
+            "own_reference": own.name if own else "",
+            "own_mean_error": own.accuracy.mean_error if own else math.nan,
+            "own_sd_ratio": own.accuracy.mean_sd_ratio if own else math.nan,
             "size": self.size,
             **{
                 name.name: getattr(scores, name.name) if scores else math.nan
@@ -130,10 +166,22 @@ class Verdict:
         }
 
     @property
+    def has_other_target(self) -> bool:
+        """Whether the reference is about another model, or other hyper-parameters of this one."""
+        return self.reference is not None and self.reference.target != self.target
+
+    @property
+    def has_other_mixing(self) -> bool:
+        """Whether the reference has another ψ: more than other hyper-parameters."""
+        if self.reference is None:
+            return False
+        mine, theirs = self.evidence.posterior.model, self.reference.evidence.posterior.model
+        return mixing_of(mine) != mixing_of(theirs)
+
+    @property
     def is_left_behind(self) -> bool:
         """Whether its own model's posterior lies elsewhere, at values many times larger."""
-        is_sampler = self.evidence.convergence is not None
-        return not is_sampler and self.own_size > _RUNAWAY * self.size
+        return self.runaway is not None
 
     @property
     def status(self) -> str:
@@ -168,10 +216,26 @@ def gather(
     -------
     Evidence
     """
-    prediction = None if test is None else posterior.predict(test)
-    if posterior.is_mcmc:
-        draws = continuous_sites(posterior.tree["posterior"].to_dataset())
-        return Evidence(posterior, draws, convergence(posterior), math.nan, prediction)
+    draws, khat = continuous_sites(posterior.tree["posterior"].to_dataset()), math.nan
+    # An approximation that failed may have no law to draw from.
+    if not posterior.is_mcmc and posterior.status.kind != "failed":
+        draws, khat = _fresh_draws(posterior, num_draws, seed)
+    prediction = None
+    if test is not None and not _failure(posterior, draws):
+        prediction = posterior.predict(test)
+    return Evidence(
+        posterior=posterior,
+        draws=draws,
+        convergence=convergence(posterior) if posterior.is_mcmc else None,
+        khat=khat,
+        prediction=prediction,
+    )
+
+
+def _fresh_draws(
+    posterior: Posterior, num_draws: int, seed: int | Array
+) -> tuple[xr.Dataset, float]:
+    """Independent draws of an approximation as one chain, and its k̂ by them."""
     fresh = posterior.draws(num_draws, seed=seed)
     log_target = log_joint(posterior.model.marginal(), fresh, posterior.bags)
     log_approximation = posterior.log_density(fresh)
@@ -179,9 +243,7 @@ def gather(
     one_chain = {name: value[None] for name, value in fresh.items()}
     dims = {name: list(names) for name, names in posterior.model.dims.items() if name in fresh}
     tree = az.from_dict({"posterior": one_chain}, dims=dims)
-    return Evidence(
-        posterior, continuous_sites(tree["posterior"].to_dataset()), None, khat, prediction
-    )
+    return continuous_sites(tree["posterior"].to_dataset()), khat
 
 
 def judge(
@@ -209,100 +271,59 @@ def judge(
     Verdict
     """
     mine = evidence[name]
-    others = None if reference in (None, name) else reference
-    own = _own_reference(name, evidence, targets, reference)
-    own_chains = evidence[own].convergence if own else None
     sites = sorted(set.intersection(*(set(map(str, e.draws.data_vars)) for e in evidence.values())))
 
-    def error_against(other: str | None) -> Accuracy | None:
-        if other is None or mine.failed or evidence[other].failed:
+    def peer(other: str | None) -> Peer | None:
+        if other is None or other == name or mine.failed or evidence[other].failed:
             return None
-        return accuracy(mine.draws[sites], evidence[other].draws[sites])
+        theirs = evidence[other].draws[sites]
+        error = accuracy(mine.draws[sites], theirs)
+        return Peer(other, targets[other], evidence[other], error, _size(theirs))
 
+    size = _size(mine.draws[sites])
+    siblings = {
+        other: known
+        for other, known in evidence.items()
+        if other != name and targets[other] == targets[name] and known.is_sampler
+    }
+    far = [o for o, known in siblings.items() if _size(known.draws[sites]) > _RUNAWAY * size]
+    has_other_target = reference is not None and targets[reference] != targets[name]
+    compared = peer(reference)
     scores = difference = None
-    if test is not None and mine.prediction is not None and not mine.failed:
+    if test is not None and mine.prediction is not None:
         scores = score(mine.prediction, test)
-        theirs = evidence[others].prediction if others else None
-        if theirs is not None:
-            difference = prediction_difference(mine.prediction, theirs, test)
+        if compared is not None and compared.evidence.prediction is not None:
+            difference = prediction_difference(mine.prediction, compared.evidence.prediction, test)
     return Verdict(
         evidence=mine,
         target=targets[name],
-        reference=others,
-        has_other_target=others is not None and targets[name] != targets[others],
-        own_reference=own,
-        own_reference_mixed=own_chains is not None and own_chains.mixed,
-        accuracy=error_against(others),
-        own_accuracy=error_against(own),
-        size=_size(mine.draws[sites]),
-        own_size=_size(evidence[own].draws[sites]) if own else math.nan,
+        reference=compared,
+        own_reference=peer(best_sampler(siblings)) if has_other_target else None,
+        runaway=peer(next(iter(far), None)),
+        size=size,
         scores=scores,
         difference=difference,
     )
 
 
-def _own_reference(
-    name: str, evidence: dict[str, Evidence], targets: dict[str, str], reference: str | None
-) -> str | None:
-    """The sampler of this target with the largest smallest ESS, if the reference has another."""
-    if reference is None or targets[name] == targets[reference]:
-        return None
-    samplers = [other for other in evidence if other != name and targets[other] == targets[name]]
-    return best_sampler({other: evidence[other] for other in samplers})
-
-
 def best_sampler(evidence: dict[str, Evidence]) -> str | None:
-    """The sampler with the largest smallest ESS, bulk or tail; None if there is none."""
-    ess = {
-        name: min(known.convergence.ess_bulk, known.convergence.ess_tail)
+    """The sampler to judge others by; None if there is none.
+
+    One of the logistic model if there is one, then one whose chains have mixed, then the one with
+    the largest smallest effective sample size.
+    """
+    rank = {
+        name: (
+            is_logistic(known.posterior.model),
+            known.convergence.mixed,
+            known.convergence.smallest_ess,
+        )
         for name, known in evidence.items()
         if known.convergence is not None and not known.failed
     }
-    return max(ess, key=lambda name: ess[name]) if ess else None
+    return max(rank, key=lambda name: rank[name]) if rank else None
 
 
 def _size(draws: xr.Dataset) -> float:
     values = np.concatenate([np.abs(site.to_numpy()).ravel() for site in draws.data_vars.values()])
     return float(values.mean())
-
-
-def targets(models: dict[str, Model]) -> dict[str, str]:
-    """What sets each model apart from the others, hyper-parameters aside.
-
-    Parameters
-    ----------
-    models : dict of Model
-        Dataclasses of one class.
-
-    Returns
-    -------
-    dict of str
-        Such as ``logistic`` or ``GammaMixing(alpha=1.0, beta=2.5)``; empty strings where all
-        models are alike.
-    """
-    described = {name: _description(model) for name, model in models.items()}
-    parts = next(iter(described.values()))
-    differing = [part for part in parts if len({d[part] for d in described.values()}) > 1]
-    return {name: ", ".join(d[part] for part in differing) for name, d in described.items()}
-
-
-def _description(model: Model) -> dict[str, str]:
-    """Each field that makes the model what it is, in words."""
-    words = {"priors": f"priors on {', '.join(model.priors)}" if model.priors else "no priors"}
-    if not is_dataclass(model):
-        return words
-    for entry in fields(model):
-        value = getattr(model, entry.name)
-        if isinstance(value, np.ndarray) or entry.name in _HYPERPARAMETERS:
-            continue
-        words[entry.name] = (
-            _mixing_name(value) if entry.name == "mixing" else f"{entry.name}={value!r}"
-        )
-    return words
-
-
-def _mixing_name(mixing: object) -> str:
-    if type(mixing).__name__ == "PolyaGammaMixing":
-        return "logistic"
-    # A function in it would be printed with its address.
-    return repr(mixing) if " at 0x" not in repr(mixing) else type(mixing).__name__

@@ -1,5 +1,6 @@
 """The command line: what it prints, and that every mistake is one line and exit code 2."""
 
+import gzip
 import json
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 from milzoo.cli import main
 from milzoo.cli.experiment import Plan
 from milzoo.datasets import simulate_instances
-from milzoo.inference import coordinate_ascent
+from milzoo.inference import coordinate_ascent, nuts
 from milzoo.models import RBF, GammaMixing
 
 SMALL = ("--set", "num_inducing=5", "--engines", "coordinate_ascent")
@@ -92,6 +93,11 @@ def test_the_seed_decides_everything(run):
         (("compare", "vgpmil"), "Missing argument"),
         (("compare", "vgpmil", "digits", "--sed", "1"), "No such option"),
         (("compare", "vgpmil", "digits", "--seed", "one"), "Invalid value for '--seed'"),
+        (
+            ("compare", "vgpmil", "digits", "--seed", "-1"),
+            "Invalid value for '--seed': Input should be greater",
+        ),
+        (("compare", "vgpmil", "digits", "--seed", 2**32), "Invalid value for '--seed'"),
         (("compar",), "No such command 'compar'"),
     ],
 )
@@ -101,6 +107,74 @@ def test_a_mistake_is_one_line_and_exit_code_2(run, arguments, message):
     assert err.startswith("error: ") and message in err
     assert err.count("\n") == 1
     assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("id,bag_label,x0", "error: the frame has no column 'bag'\n"),
+        ("bag,bag_label,x0", "column 'bag_label' has type"),
+    ],
+)
+def test_a_mistake_in_ones_own_data_is_one_line(run, monkeypatch, tmp_path, columns, message):
+    with gzip.open(tmp_path / "mine.csv.gz", "wt") as file:
+        file.write(f"{columns}\na,no,1\nb,yes,2\n")
+    monkeypatch.setenv("MILZOO_DATA", str(tmp_path))
+    code, out, err = run("compare", "vgpmil", "mine")
+    assert code == 2 and message in err and err.count("\n") == 1
+    assert "Traceback" not in out + err
+
+
+def out_of_memory(model, bags, *, seed):
+    raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+
+def test_an_engine_that_breaks_is_one_line_or_a_traceback_if_asked_for(run, monkeypatch):
+    monkeypatch.setattr("milzoo.inference.coordinate_ascent", out_of_memory)
+    code, _, err = run("compare", "vgpmil", "digits", *SMALL)
+    assert code == 2 and err == "error: RESOURCE_EXHAUSTED: out of memory\n"
+    monkeypatch.setenv("MILZOO_TRACEBACK", "1")
+    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
+        run("compare", "vgpmil", "digits", *SMALL)
+
+
+def test_without_a_command_there_is_help_and_no_empty_error(run):
+    code, out, err = run()
+    assert code == 2
+    assert "Usage: milzoo" in out + err and "error" not in err
+    assert "MILZOO_TRACEBACK" in out + err
+
+
+def test_the_table_is_shown_though_the_report_cannot_be_saved(run, monkeypatch, tmp_path):
+    def full(self, folder):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("milzoo.diagnostics.Comparison.save_report", full)
+    code, out, err = run("compare", "vgpmil", "digits", *SMALL, "--out", tmp_path / "report")
+    assert code == 2 and "no space left" in err
+    assert "PSIS k̂" in out and "k̂ =" in out
+    code, out, _ = run("compare", "vgpmil", "digits", *SMALL, "--out", tmp_path / "b", "--json")
+    assert code == 2 and "coordinate_ascent" in json.loads(out)["engines"]
+
+
+def test_another_mixing_is_compared_with_a_sampler_of_the_logistic_model(run, monkeypatch):
+    def brief(model, bags, *, seed):
+        return nuts(model, bags, seed=seed, num_warmup=50, num_samples=20)
+
+    monkeypatch.setattr("milzoo.inference.nuts", brief)
+    gamma = ("compare", "vgpmil", "digits", "--set", "num_inducing=5", "--set", "mixing=gamma:1,2")
+    _, out, _ = run(*gamma, "--engines", "coordinate_ascent,nuts", "--json")
+    content = json.loads(out)
+    targets = {name: row["target"] for name, row in content["engines"].items()}
+    named = "GammaMixing(alpha=1.0, beta=2.0)"
+    assert targets == {
+        "coordinate_ascent": named,
+        "nuts": named,
+        "nuts (logistic)": "logistic",
+    }
+    assert content["reference"] == "nuts (logistic)"
+    code, out, _ = run(*gamma, "--engines", "coordinate_ascent")
+    assert code == 0 and "logistic)" not in out and named in "".join(out.split("\n"))
 
 
 def test_a_missing_data_file_is_one_line(run, monkeypatch, tmp_path):

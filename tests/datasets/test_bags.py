@@ -417,6 +417,11 @@ BAD_INPUT = {
         KeyError,
         "the frame has no column 'truth'",
     ),
+    "mask with NaN": (
+        lambda: Bags.from_padded(np.ones((2, 2, 1)), mask=[[1, nan], [1, 1]]),
+        ValueError,
+        r"mask\[0, 1\] is NaN; expected True or False",
+    ),
     "split of everything": (
         lambda: random_bags().split(1.0, seed=0),
         ValueError,
@@ -426,6 +431,16 @@ BAD_INPUT = {
         lambda: random_bags().split(0.01, seed=0),
         ValueError,
         "fraction is 0.01, which leaves a part of 9 bags empty",
+    ),
+    "split by a negative seed": (
+        lambda: random_bags().split(0.5, seed=-1),
+        ValueError,
+        "seed is -1; expected a whole number of at least 0",
+    ),
+    "folds by a negative seed": (
+        lambda: random_bags().folds(3, seed=-1),
+        ValueError,
+        "seed is -1; expected a whole number of at least 0",
     ),
     "one fold": (
         lambda: random_bags().folds(1, seed=0),

@@ -379,6 +379,16 @@ def test_an_archive_with_other_counts_or_files_is_refused(nowhere):
         load("musk1")
 
 
+def test_a_cached_download_that_is_no_archive_is_to_be_deleted(nowhere):
+    cache = pooch.os_cache("milzoo")
+    cache.mkdir(parents=True)
+    (cache / "musk1.zip").write_text("<html>try again later</html>")
+    with pytest.raises(
+        ValueError, match=r"musk1.zip is no zip archive .*; delete it to have it fetched again"
+    ):
+        load("musk1")
+
+
 def test_uncompress_undoes_unix_compress():
     assert catalogue_module._uncompress(PACKED_MUSK_ROWS) == MUSK_ROWS
     assert (

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import arviz as az
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from milzoo.diagnostics import compare
 from milzoo.diagnostics.convergence import convergence
+from milzoo.diagnostics.scores import PredictionDifference
+from milzoo.diagnostics.sentences import sentence
 from milzoo.inference import coordinate_ascent, laplace
-from milzoo.models import GammaMixing
+from milzoo.models import GammaMixing, ScaleMixture
 
 
 def sampled(posterior, values):
@@ -66,8 +69,9 @@ def test_a_halved_sd_is_measured_as_half_and_said_so(posteriors):
     row = comparison.table.loc["half"]
     # 4,000 draws on each side: the ratio of sds has relative standard error 1/√4000 at most.
     assert row["sd_ratio"] == pytest.approx(0.5, rel=4.5 / np.sqrt(4000))
-    assert "intervals from it are half as wide as they should be" in comparison.sentences["half"]
-    assert "0.50 of whole's" in comparison.sentences["half"]
+    assert "its sd is on average 0.50 of whole's" in comparison.sentences["half"]
+    # What an approximation says is no measure of what should be.
+    assert "intervals from it are half as wide as whole's." in comparison.sentences["half"]
 
 
 def test_khat_tells_a_narrow_approximation_from_a_good_one(problem, posteriors):
@@ -114,6 +118,45 @@ def test_the_reference_is_the_sampler_with_the_largest_smallest_ess(comparison):
     assert np.isnan(comparison.table.loc[comparison.reference, "mean_error"])
 
 
+def diverging(posterior):
+    tree = posterior.tree.copy(deep=True)
+    tree["sample_stats"]["diverging"].values[0, :3] = True
+    return replace(posterior, tree=tree)
+
+
+def slow(posterior):
+    """Every draw twice, so that half as many are worth as much."""
+    half = posterior.tree["posterior"]["inducing_value"].to_numpy()[:, :250]
+    return sampled(posterior, np.repeat(half, 2, axis=1))
+
+
+def test_a_sampler_that_mixed_comes_before_one_with_a_larger_ess(chains):
+    comparison = compare({"diverging": diverging(chains(0)), "slow": slow(chains(1))})
+    ess = comparison.table["ess_bulk"]
+    assert ess["slow"] < ess["diverging"]
+    assert comparison.reference == "slow"
+    assert "of those that have mixed" in comparison.reference_sentence
+
+
+def test_a_sampler_of_the_logistic_model_comes_before_one_of_another(chains, problem):
+    gamma = replace(problem[2], mixing=GammaMixing(1.0, 1.0))
+    comparison = compare({"gamma": replace(chains(0), model=gamma), "logistic": slow(chains(1))})
+    assert comparison.reference == "logistic"
+    assert "of the logistic model" in comparison.reference_sentence
+
+
+def test_one_chain_cannot_be_judged_by_rhat(posteriors, chains):
+    tree = chains(0).tree.isel(chain=[0])
+    one = replace(posteriors["nuts"], tree=tree)
+    comparison = compare({"one": one, "cavi": posteriors["cavi"]})
+    assert comparison.table.loc["one", "status"] == "one chain"
+    text = comparison.sentences["one"]
+    assert "one's 1 × 500 draws cannot be judged by R̂: one chain, run four" in text
+    assert "it cannot be judged by R̂" in comparison.reference_sentence
+    for words in (comparison.reference_sentence, text):
+        assert "not mixed" not in words and "Do not use" not in words
+
+
 def test_without_a_sampler_there_is_no_reference_and_no_error(posteriors):
     comparison = compare({"cavi": posteriors["cavi"]})
     assert comparison.reference is None
@@ -133,22 +176,27 @@ def test_chains_that_have_not_mixed_are_not_to_be_used(posteriors):
     assert "has not mixed" in comparison.reference_sentence
 
 
-def test_chains_that_agree_but_are_short_are_too_few(chains):
-    # Every half of every chain has the same 25 values, in some order, each ten times running.
+@pytest.fixture
+def short(chains):
+    """Every half of every chain has the same 25 values, in some order, each ten times running."""
     random = np.random.default_rng(0)
     values = random.standard_normal((25, 8))
     halves = [np.repeat(random.permutation(values), 10, axis=0) for _ in range(8)]
-    comparison = compare({"short": sampled(chains(0), np.reshape(halves, (4, 500, 8)))})
+    return sampled(chains(0), np.reshape(halves, (4, 500, 8)))
+
+
+def test_chains_that_agree_but_are_short_are_too_few(short):
+    comparison = compare({"short": short})
     assert comparison.table.loc["short", "status"] == "too short"
     ess = comparison.table.loc["short", ["ess_bulk", "ess_tail"]].min()
     assert "are too few (worst R̂" in comparison.sentences["short"]
     assert f"smallest ESS {ess:,.0f}, should be above 400" in comparison.sentences["short"]
+    assert "but it is too short (smallest ESS" in comparison.reference_sentence
+    assert "not mixed" not in comparison.reference_sentence
 
 
 def test_divergences_are_complained_about(posteriors):
-    tree = posteriors["nuts"].tree.copy(deep=True)
-    tree["sample_stats"]["diverging"].values[0, :3] = True
-    comparison = compare({"nuts": replace(posteriors["nuts"], tree=tree)})
+    comparison = compare({"nuts": diverging(posteriors["nuts"])})
     assert comparison.table.loc["nuts", "divergences"] == 3
     assert "3 divergences" in comparison.sentences["nuts"]
 
@@ -161,6 +209,59 @@ def test_draws_that_are_not_finite_are_a_failure_and_no_reference(posteriors):
     assert comparison.reference == "nuts"
     assert comparison.table.loc["broken", "status"] == "failed"
     assert comparison.sentences["broken"].startswith("broken failed")
+
+
+# ---------------------------------------------------------------- in whose name it is said
+
+
+@pytest.fixture
+def judged(posteriors, chains, problem):
+    """An approximation beside a sampler that is long enough to judge it."""
+    comparison = compare({"cavi": posteriors["cavi"], "a": chains(0)}, test=problem[1])
+    assert comparison.verdicts["a"].evidence.convergence.is_reference
+    return comparison
+
+
+def with_sd_ratios(verdict, ratios):
+    """The verdict with these for its sites, one after another."""
+    peer = verdict.reference
+    accuracy = replace(peer.accuracy, sd_ratio=np.resize(ratios, len(peer.accuracy.names)))
+    return replace(verdict, reference=replace(peer, accuracy=accuracy))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ([0.5], "intervals from it are half as wide as they should be."),
+        ([0.95, 1.05], "intervals from it are as wide as they should be."),
+        ([0.45, 1.55], "intervals from it are 0.45 to 1.55 times as wide as they should be."),
+        ([0.3, 0.7], "intervals from it are 0.30 to 0.70 times as wide as they should be."),
+    ],
+)
+def test_a_mean_width_is_told_only_where_the_sites_agree_on_it(judged, ratios, expected):
+    text = sentence("cavi", with_sd_ratios(judged.verdicts["cavi"], ratios))
+    assert f"its sd is on average {np.mean(ratios):.2f} of a's: {expected}" in text
+
+
+def test_a_sampler_that_has_not_mixed_says_not_what_should_be(chains, posteriors):
+    bad = diverging(chains(0, shift=1.0))
+    kinds = {"cavi": posteriors["cavi"], "bad": bad, "b": chains(1)}
+    texts = compare(kinds, reference="bad").sentences
+    assert "should be" not in texts["cavi"]
+    assert "as wide as bad's." in texts["cavi"]
+    assert "does not agree with bad" in texts["b"]
+    assert "is wrong" not in texts["b"]
+    assert "have not both mixed for long enough to say which is right" in texts["b"]
+
+
+def test_of_two_good_samplers_that_disagree_one_is_wrong(chains, posteriors):
+    texts = compare({"a": chains(0), "b": chains(1, shift=1.0)}, reference="a").sentences
+    assert "so one of the two is wrong." in texts["b"]
+    texts = compare({"cavi": posteriors["cavi"], "b": chains(1)}, reference="cavi").sentences
+    assert "does not agree with cavi" in texts["b"] and "cavi is an approximation" in texts["b"]
+
+
+# ---------------------------------------------------------------- other targets
 
 
 def test_posteriors_of_other_models_are_told_apart_and_a_runaway_is_shown(posteriors, problem):
@@ -186,10 +287,104 @@ def test_posteriors_of_other_models_are_told_apart_and_a_runaway_is_shown(poster
     assert "as they should be" not in text
 
 
-def test_learned_hyperparameters_are_no_other_target(posteriors, problem):
+def test_a_runaway_is_shown_where_all_posteriors_have_the_same_target(posteriors, problem):
+    training, _, model = problem
+    gamma = replace(model, mixing=GammaMixing(1.0, 1.0))
+    far = 30.0 + posteriors["nuts"].tree["posterior"]["inducing_value"].to_numpy()
+    comparison = compare(
+        {
+            "cavi": coordinate_ascent(gamma, training, seed=0),
+            "nuts": replace(sampled(posteriors["nuts"], far), model=gamma),
+        }
+    )
+    name = "GammaMixing(alpha=1.0, beta=1.0)"
+    assert set(comparison.table["target"]) == {name}
+    assert f"All are about {name}, not the logistic model" in comparison.reference_sentence
+    text = comparison.sentences["cavi"]
+    assert f"{name}, has run away from it" in text
+    assert f"{comparison.table.loc['nuts', 'size']:,.0f} under nuts" in text
+    assert "does not see that" in text or "cannot mend it" in text
+
+
+def test_a_sampler_that_stayed_at_home_does_not_hide_a_runaway(posteriors, chains, problem):
+    training, _, model = problem
+    gamma = replace(model, mixing=GammaMixing(1.0, 1.0))
+    comparison = compare(
+        {
+            "logistic": chains(0),
+            "cavi": coordinate_ascent(gamma, training, seed=0),
+            "home": replace(chains(1), model=gamma),
+            "far": replace(slow(chains(2, shift=100.0)), model=gamma),
+        }
+    )
+    texts = comparison.sentences
+    assert comparison.reference == "logistic"
+    assert comparison.table.loc["cavi", "own_reference"] == "home"
+    for name in ("cavi", "home"):
+        assert "has run away from it: typical |value| 100 under far" in texts[name]
+    assert "home's chains agree with each other, but never came there." in texts["home"]
+    assert "run away" not in texts["far"]
+    assert "On its own target it does not agree with home" in texts["far"]
+    assert "so one of the two is wrong." in texts["far"]
+
+
+def test_other_values_of_hyperparameters_are_another_target(chains, problem):
+    model = problem[2].with_hyperparameters({"variance": 5.0})
+    comparison = compare({"a": chains(0), "b": replace(chains(1, shift=1.0), model=model)})
+    assert list(comparison.table["target"]) == ["variance=4.0", "variance=5.0"]
+    (text,) = (comparison.sentences[name] for name in "ab" if name != comparison.reference)
+    assert "is wrong" not in text and "agree" not in text
+    assert "Its hyper-parameters, variance=" in text
+
+
+LAWS = {
+    "number": 4.0,
+    "log-normal": dist.LogNormal(0.0, 1.0),
+    "wider log-normal": dist.LogNormal(0.0, 2.0),
+    "truncated": dist.TruncatedNormal(0.0, 1.0, low=0.0),
+    "wider truncated": dist.TruncatedNormal(0.0, 2.0, low=0.0),
+    "transformed": dist.TransformedDistribution(
+        dist.Normal(0.0, 1.0), dist.transforms.ExpTransform()
+    ),
+    "wider transformed": dist.TransformedDistribution(
+        dist.Normal(0.0, 2.0), dist.transforms.ExpTransform()
+    ),
+}
+
+
+def test_other_priors_are_other_targets_and_equal_ones_are_not(chains, problem):
+    kernel = problem[2].kernel
+
+    def planted(law):
+        model = replace(problem[2], kernel=replace(kernel, variance=law))
+        return replace(chains(0), model=model)
+
+    targets = compare({name: planted(law) for name, law in LAWS.items()}).table["target"]
+    assert targets.nunique() == len(LAWS)
+    assert targets["wider log-normal"] == "variance=LogNormal(loc=0.0, scale=2.0)"
+    assert not targets.str.contains("0x").any()
+    again = [planted(dist.LogNormal(0.0, 1.0)) for _ in range(2)]
+    assert "target" not in compare({"a": again[0], "b": again[1]}).table
+
+
+def test_two_functions_in_the_model_are_two_targets(chains, problem):
+    def planted(slope):
+        psi = ScaleMixture.from_log_density(lambda f: -slope * f**2)
+        return replace(chains(0), model=replace(problem[2], mixing=psi))
+
+    assert compare({"a": planted(0.1), "b": planted(0.2)}).table["target"].nunique() == 2
+
+
+def test_learned_hyperparameters_are_said_to_be_other_than_the_references(posteriors, problem):
     training, _, model = problem
     moved = coordinate_ascent(model.with_hyperparameters({"variance": 5.0}), training, seed=0)
-    assert "target" not in compare({"cavi": moved, "nuts": posteriors["nuts"]}).table
+    comparison = compare({"cavi": moved, "nuts": posteriors["nuts"]})
+    text = comparison.sentences["cavi"]
+    assert (
+        "Its hyper-parameters, variance=5.0, were learned or given otherwise than nuts's, "
+        "variance=4.0" in text
+    )
+    assert "should be" not in text and "another model" not in text
 
 
 def test_predictions_are_compared_with_the_reference(comparison, posteriors, problem):
@@ -201,11 +396,73 @@ def test_predictions_are_compared_with_the_reference(comparison, posteriors, pro
     assert f"{apart:.3f} from {comparison.reference}'s on average" in comparison.sentences["cavi"]
 
 
+def difference(mean=0.001, worst=0.002, log_loss=0.001, error=0.001):
+    return PredictionDifference(mean, worst, log_loss, error)
+
+
+FURTHER = "predictions here are better for it, though it is further from the posterior"
+
+
+@pytest.mark.parametrize(
+    ("planted", "expected"),
+    [
+        (difference(), "for predictions here it makes no difference"),
+        (difference(worst=0.3), "on average it makes no difference, but it does for some bags"),
+        (difference(mean=0.1, worst=0.3, error=0.1), "these bags cannot tell which are better"),
+        (difference(log_loss=0.2, error=0.01), "predictions here are worse for it"),
+        (difference(log_loss=-0.2, error=0.01), FURTHER),
+        (difference(error=np.nan), "(+0.001): one bag says nothing of which is better"),
+    ],
+)
+def test_what_other_predictions_mean(judged, planted, expected):
+    text = sentence("cavi", replace(judged.verdicts["cavi"], difference=planted))
+    assert text.endswith(f"{expected}.")
+    assert "nan" not in text
+
+
+def test_only_an_approximation_of_a_good_reference_is_further_from_the_posterior(
+    judged, posteriors, chains, problem
+):
+    training, test, model = problem
+    gamma = coordinate_ascent(replace(model, mixing=GammaMixing(1.0, 1.0)), training, seed=0)
+    better = difference(log_loss=-0.2, error=0.01)
+    for name, posterior, reference in (
+        ("a sampler", chains(1), chains(0)),
+        ("another target", gamma, chains(0)),
+        ("reference no sampler", posteriors["cavi"], posteriors["cavi"]),
+    ):
+        comparison = compare({name: posterior, "a": reference}, reference="a", test=test)
+        text = sentence(name, replace(comparison.verdicts[name], difference=better))
+        assert text.endswith("predictions here are better for it."), name
+
+
+def test_a_single_test_bag_has_no_error_of_its_difference(posteriors, chains, problem):
+    test = problem[1].select([0])
+    text = compare({"cavi": posteriors["cavi"], "a": chains(0)}, test=test).sentences["cavi"]
+    assert "one bag says nothing" in text and "nan" not in text
+
+
 def test_comparing_twice_gives_the_same_table(comparison, posteriors, problem):
     assert compare(posteriors, test=problem[1]).table.equals(comparison.table)
 
 
+def test_an_error_stands_beside_the_measure_that_it_is_of(comparison):
+    columns = list(comparison.table.columns)
+    assert columns[columns.index("mean_error") + 1] == "error_mcse"
+
+
 # ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_posteriors_without_names_are_refused(posteriors):
+    with pytest.raises(TypeError, match=r"posteriors is a list; expected a mapping .* \{'nuts'"):
+        compare(list(posteriors.values()))
+
+
+def test_no_draws_to_judge_by_are_refused(posteriors):
+    with pytest.raises(ValueError, match="num_draws is 0; expected an integer of at least 1"):
+        compare(posteriors, num_draws=0)
 
 
 def test_no_posteriors_are_refused():

@@ -5,11 +5,13 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from matplotlib import pyplot as plt
 from milzoo.diagnostics import compare
-from milzoo.inference import Posterior, coordinate_ascent
-from milzoo.models import ScaleMixture
+from milzoo.inference import Posterior, coordinate_ascent, laplace, nuts
+from milzoo.inference.posterior import Status
+from milzoo.models import GammaMixing, ScaleMixture
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,93 @@ def test_the_metrics_are_the_table_as_plain_json(folder, comparison):
         for column, value in row.items():
             expected = comparison.table.loc[name, column]
             assert value == expected or (value is None and np.isnan(expected))
+
+
+def test_hyperparameters_with_priors_are_drawn_like_other_sites(problem, tmp_path):
+    training, test, model = problem
+    kernel = replace(model.kernel, variance=dist.LogNormal(1.0, 0.5))
+    model = replace(model, kernel=kernel, mean=dist.Normal(-1.5, 0.5))
+    short = {"num_warmup": 100, "num_samples": 50}
+    comparison = compare(
+        {
+            "nuts": nuts(model, training, seed=0, **short),
+            "laplace": laplace(model, training, seed=0),
+        },
+        test=test,
+    )
+    page = comparison.save_report(tmp_path).read_text("utf-8")
+    assert "variance=LogNormal(loc=1.0, scale=0.5)" in page and " at 0x" not in page
+    labels = [text.get_text() for text in comparison.plot_forest(max_sites=10).axes[0].texts]
+    assert {"variance", "mean", "inducing_value[7]"} < set(labels) and len(labels) == 10
+
+
+def failed(posterior):
+    """What is left of an approximation whose numbers overflowed."""
+    tree = posterior.tree.copy(deep=True)
+    tree["posterior"]["inducing_value"].values[:] = np.nan
+    return replace(
+        posterior,
+        tree=tree,
+        status=Status("failed", "the bound is not finite"),
+        elbo=np.array([-30.0, -20.0, np.nan, np.nan]),
+        approximation=posterior.approximation
+        and replace(posterior.approximation, mean=np.full(8, np.nan)),
+    )
+
+
+def test_a_failed_engine_leaves_the_report_of_the_others_whole(posteriors, problem, tmp_path):
+    comparison = compare(
+        {"cavi": failed(posteriors["cavi"]), "nuts": posteriors["nuts"]}, test=problem[1]
+    )
+    page = comparison.save_report(tmp_path).read_text("utf-8")
+    assert "cavi failed (the bound is not finite)" in page
+    written = {path.name for path in tmp_path.iterdir()}
+    assert {"elbo.png", "forest.png", "calibration.png", "trace_nuts.png"} < written
+    assert "probabilities.png" not in written  # there is nothing to compare with
+    assert np.isfinite(comparison.plot_elbo().axes[0].get_ylim()).all()
+
+
+def test_a_failed_reference_leaves_a_report(posteriors, problem, tmp_path):
+    kinds = {
+        "broken": failed(posteriors["nuts"]),
+        "nuts": posteriors["nuts"],
+        "cavi": posteriors["cavi"],
+    }
+    comparison = compare(kinds, reference="broken", test=problem[1])
+    comparison.save_report(tmp_path)
+    assert "but it failed" in comparison.reference_sentence
+    assert "broken's" not in comparison.sentences["cavi"]
+    assert (tmp_path / "probabilities.png").exists()
+    assert not (tmp_path / "trace_broken.png").exists()
+
+
+def test_where_all_failed_the_report_says_so(posteriors, problem, tmp_path):
+    comparison = compare({"cavi": failed(posteriors["cavi"])}, test=problem[1])
+    page = comparison.save_report(tmp_path).read_text("utf-8")
+    assert "cavi failed" in page
+    assert {path.suffix for path in tmp_path.iterdir()} == {".html", ".json", ".nc", ".png"}
+    with pytest.raises(ValueError, match="every posterior failed"):
+        comparison.plot_forest()
+
+
+def test_the_page_says_which_model_each_posterior_is_about(posteriors, problem, tmp_path):
+    training, _, model = problem
+    moved = coordinate_ascent(model.with_hyperparameters({"variance": 5.0}), training, seed=0)
+    comparison = compare({"nuts": posteriors["nuts"], "learned": moved})
+    page = comparison.save_report(tmp_path / "values").read_text("utf-8")
+    assert "different targets: nuts: variance=4.0; learned: variance=5.0" in page
+    gamma = replace(model, mixing=GammaMixing(1.0, 2.0))
+    alone = compare({"cavi": coordinate_ascent(gamma, training, seed=0)})
+    page = alone.save_report(tmp_path / "gamma").read_text("utf-8")
+    assert re.search(r"<th>target</th>\s*<td>GammaMixing\(alpha=1.0, beta=2.0\)</td>", page)
+
+
+def test_two_names_that_make_one_file_are_refused(posteriors, tmp_path):
+    nuts = posteriors["nuts"]
+    comparison = compare({"a b": nuts, "A_B": nuts}, reference="a b")
+    with pytest.raises(ValueError, match="'a b' and 'A_B' would be saved in one file"):
+        comparison.save_report(tmp_path / "report")
+    assert not (tmp_path / "report").exists()
 
 
 def test_a_saved_posterior_can_be_read_back(folder, posteriors):

@@ -1,0 +1,113 @@
+"""What a posterior is about: its model, in what sets it apart from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from inspect import signature
+
+import jax
+import numpy as np
+from numpyro.distributions import Distribution, TransformedDistribution
+from numpyro.distributions.transforms import Transform
+
+from ..models.model import Model
+from ..models.scale_mixtures import PolyaGammaMixing
+
+__all__ = ["in_words", "is_logistic", "mixing_of", "targets"]
+
+
+def targets(models: dict[str, Model]) -> dict[str, str]:
+    """What sets each model apart from the others, or all of them from the logistic one.
+
+    Parameters
+    ----------
+    models : dict of Model
+        Dataclasses of one class.
+
+    Returns
+    -------
+    dict of str
+        Such as ``logistic`` or ``GammaMixing(alpha=1.0, beta=2.5), variance=4.0``; empty strings
+        where all models are alike and logistic.
+    """
+    described = {name: _parts(model) for name, model in models.items()}
+    needs_mixing = not all(map(is_logistic, models.values()))
+
+    def is_named(part: str) -> bool:
+        differs = len({words.get(part) for words in described.values()}) > 1
+        return differs or (needs_mixing and part == "mixing")
+
+    parts = dict.fromkeys(part for words in described.values() for part in words)
+    named = [part for part in parts if is_named(part)]
+    return {
+        name: ", ".join(words[part] for part in named if part in words)
+        for name, words in described.items()
+    }
+
+
+def is_logistic(model: Model) -> bool:
+    """Whether ψ is the logistic function's."""
+    return isinstance(mixing_of(model), PolyaGammaMixing)
+
+
+def mixing_of(model: Model) -> object:
+    """ψ of a model; the logistic function's where it has no other."""
+    return getattr(model, "mixing", PolyaGammaMixing())
+
+
+def _parts(model: Model) -> dict[str, str]:
+    """Each field that makes the model what it is, in words; ψ first."""
+    words = {"mixing": "logistic" if is_logistic(model) else in_words(mixing_of(model))}
+    for name, value in _fields(model):
+        if name == "mixing" or isinstance(value, np.ndarray):
+            continue
+        if is_dataclass(value):
+            words[name] = type(value).__name__
+            words |= {inner: f"{inner}={in_words(v)}" for inner, v in _fields(value)}
+        else:
+            words[name] = f"{name}={in_words(value)}"
+    return words
+
+
+def _fields(value: object) -> Iterator[tuple[str, object]]:
+    if is_dataclass(value):
+        yield from ((entry.name, getattr(value, entry.name)) for entry in fields(value))
+
+
+def in_words(value: object) -> str:
+    """A model, or a part of it, as it would be written down; arrays of its fields left out.
+
+    Numbers have six digits: no sampler runs for long enough to see a smaller difference.
+
+    Examples
+    --------
+    >>> from numpyro.distributions import LogNormal
+    >>> in_words(LogNormal(0, 1 / 3)), in_words(100)
+    ('LogNormal(loc=0.0, scale=0.333333)', '100.0')
+    """
+    if isinstance(value, Distribution):
+        return _call(value, _made_from(value))
+    if is_dataclass(value):
+        shown = [(n, v) for n, v in _fields(value) if not isinstance(v, np.ndarray)]
+        return _call(value, [f"{name}={in_words(inner)}" for name, inner in shown])
+    if isinstance(value, int | float | np.number | jax.Array) and np.ndim(value) == 0:
+        return repr(float(f"{float(value):.6g}"))
+    return repr(value)
+
+
+def _made_from(law: Distribution) -> list[str]:
+    """The arguments of a law."""
+    if type(law) is TransformedDistribution:  # it keeps them under other names
+        steps = law.transforms
+        return [in_words(law.base_dist), *(_call(step, _numbers(step)) for step in steps)]
+    names = [name for name in signature(type(law)).parameters if name != "validate_args"]
+    return [f"{name}={in_words(getattr(law, name))}" for name in names]
+
+
+def _numbers(transform: Transform) -> list[str]:
+    return [in_words(leaf) for leaf in jax.tree.leaves(transform)]
+
+
+def _call(value: object, arguments: list[str]) -> str:
+    return f"{type(value).__name__}({', '.join(arguments)})"
