@@ -50,6 +50,14 @@ class Plan:
     settings: dict[str, Any]
     seed: int
 
+    @property
+    def protocol(self) -> str:
+        """How the data are used."""
+        return (
+            f"{_TRAINING_SHARE:.0%} of the bags of {self.data} to train on, standardised by them, "
+            f"seed {self.seed}"
+        )
+
     @classmethod
     def read(
         cls, model: str, data: str, engines: list[str], settings: list[str], *, seed: int
@@ -143,9 +151,7 @@ def _fit(
     display: Display,
 ) -> Posterior:
     """Run one engine and show its times and warnings."""
-    options = dict(_ENGINE_OPTIONS.get(engine.__name__, {}))
-    if "progress" in inspect.signature(engine).parameters:
-        options["progress"] = display.progress
+    options = _ENGINE_OPTIONS.get(engine.__name__, {}) | {"progress": display.progress}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         posterior = engine(model, training, seed=seed, **options)

@@ -6,6 +6,7 @@ Nothing heavy is imported here: JAX starts inside the commands, when its devices
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -92,7 +93,11 @@ def compare(
     else:
         shown.comparison(comparison)
     if out is not None:
-        shown.report(comparison.save_report(out))
+        shown.report(comparison.save_report(out, origin=_command_line(plan.protocol)))
+
+
+def _command_line(protocol: str) -> str:
+    return f"{shlex.join(['milzoo', *sys.argv[1:]])} ({protocol});"
 
 
 @app.command()

@@ -113,13 +113,16 @@ class Comparison:
         """Observed frequency by predicted probability of the test bags, by isotonic regression."""
         return figures.calibration(self)
 
-    def save_report(self, folder: str | PathLike) -> Path:
+    def save_report(self, folder: str | PathLike, *, origin: str = "") -> Path:
         """Write ``report.html``, its figures, ``metrics.json`` and a NetCDF file per posterior.
 
         Parameters
         ----------
         folder : path
             Made if it is not there.
+        origin : str
+            What made it (data, split, seed, command), so that it can be made again; put on the
+            page and into ``metrics.json`` beside the versions of the packages.
 
         Returns
         -------
@@ -131,7 +134,7 @@ class Comparison:
         OSError
             If the folder cannot be written.
         """
-        return write_report(self, Path(folder))
+        return write_report(self, Path(folder), origin)
 
     def _sampler(self, engine: str | None) -> str:
         samplers = [name for name, posterior in self.posteriors.items() if posterior.is_mcmc]

@@ -6,9 +6,11 @@ import base64
 import io
 import json
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,13 +78,15 @@ def _plain(value: object) -> object:
     return number if math.isfinite(number) else None
 
 
-def write_report(comparison: Comparison, folder: Path) -> Path:
+def write_report(comparison: Comparison, folder: Path, origin: str) -> Path:
     """Write all files of a report.
 
     Parameters
     ----------
     comparison : Comparison
     folder : Path
+    origin : str
+        What made it.
 
     Returns
     -------
@@ -99,12 +103,14 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
     _check_file_stems(list(comparison.posteriors))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(metrics(comparison), indent=2, ensure_ascii=False, allow_nan=False)
+        made_by = f"{origin} {_machinery()}".strip()
+        content = {"made_by": made_by, **metrics(comparison)}
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
         (folder / "metrics.json").write_text(text, encoding="utf-8")
         sections = _sections(comparison)
         for picture in (p for section in sections for p in section.pictures):
             picture.figure.savefig(folder / picture.file)
-        notes = [*_save_posteriors(comparison, folder)]
+        notes = [*_save_posteriors(comparison, folder), f"Made by: {made_by}"]
         page = folder / "report.html"
         page.write_text(_page(comparison, sections, notes), encoding="utf-8")
     except OSError as error:
@@ -113,6 +119,13 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
             "folder that you may write to, or a name that is not taken"
         ) from error
     return page
+
+
+def _machinery() -> str:
+    versions = ", ".join(
+        f"{name} {version(name)}" for name in ("milzoo", "jax", "numpyro", "arviz")
+    )
+    return f"{versions}; {os.cpu_count()} cores."
 
 
 def _save_posteriors(comparison: Comparison, folder: Path) -> Iterator[str]:

@@ -125,7 +125,7 @@ def test_a_mistake_in_ones_own_data_is_one_line(run, monkeypatch, tmp_path, colu
     assert "Traceback" not in out + err
 
 
-def out_of_memory(model, bags, *, seed):
+def out_of_memory(model, bags, *, seed, progress):
     raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
 
@@ -146,7 +146,7 @@ def test_without_a_command_there_is_help_and_no_empty_error(run):
 
 
 def test_the_table_is_shown_though_the_report_cannot_be_saved(run, monkeypatch, tmp_path):
-    def full(self, folder):
+    def full(self, folder, *, origin):
         raise OSError("no space left on device")
 
     monkeypatch.setattr("milzoo.diagnostics.Comparison.save_report", full)
@@ -158,7 +158,7 @@ def test_the_table_is_shown_though_the_report_cannot_be_saved(run, monkeypatch, 
 
 
 def test_another_mixing_is_compared_with_a_sampler_of_the_logistic_model(run, monkeypatch):
-    def brief(model, bags, *, seed):
+    def brief(model, bags, *, seed, progress):
         return nuts(model, bags, seed=seed, num_warmup=50, num_samples=20)
 
     monkeypatch.setattr("milzoo.inference.nuts", brief)
@@ -199,7 +199,7 @@ def test_a_report_folder_without_permission_is_refused(run, tmp_path, monkeypatc
 def test_a_warning_of_an_engine_is_shown_by_its_name(run, monkeypatch):
     import warnings
 
-    def noisy(model, bags, *, seed):
+    def noisy(model, bags, *, seed, progress):
         warnings.warn("steep here", UserWarning, stacklevel=2)
         return coordinate_ascent(model, bags, seed=seed)
 

@@ -59,6 +59,14 @@ def test_the_metrics_are_the_table_as_plain_json(folder, comparison):
             assert value == expected or (value is None and np.isnan(expected))
 
 
+def test_a_report_says_what_made_it(posteriors, tmp_path):
+    comparison = compare({"cavi": posteriors["cavi"]})
+    page = comparison.save_report(tmp_path, origin="a <script>, seed 0;").read_text("utf-8")
+    made_by = json.loads((tmp_path / "metrics.json").read_text("utf-8"))["made_by"]
+    assert re.match(r"a <script>, seed 0; milzoo \S+, jax \S+, numpyro \S+, arviz \S+;", made_by)
+    assert "Made by: a &lt;script&gt;, seed 0; milzoo" in page
+
+
 def test_hyperparameters_with_priors_are_drawn_like_other_sites(problem, tmp_path):
     training, test, model = problem
     kernel = replace(model.kernel, variance=dist.LogNormal(1.0, 0.5))
