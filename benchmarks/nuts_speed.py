@@ -6,8 +6,8 @@
 
 All run at the same target acceptances, as many chains at once as there are cores, with diagonal
 mass matrices. ESS is ArviZ's bulk ESS of the M inducing values over all chains; ESS/s divides its
-median and its minimum by the seconds of sampling, after compilation and warm-up. nutpie's seconds are split by
-leapfrog steps.
+median and its minimum by the seconds of sampling, after compilation and warm-up. nutpie's seconds
+are split by leapfrog steps.
 """
 
 from __future__ import annotations
