@@ -595,3 +595,47 @@ def _check_bags(logits: AnyArray, bag_index: AnyArray, bag_label: AnyArray, num_
             f"{'' if np.all(np.diff(index) >= 0) else ' and is not sorted'}, but must be "
             f"non-decreasing in 0 … {num_bags - 1}; sort the instances by bag first."
         )
+
+
+# --------------------------------------------------------------------------------------
+# A Gaussian times a logistic function
+# --------------------------------------------------------------------------------------
+def draw_tilted_gaussian(
+    key: Array, mean: Float[Array, " N"], scale: Float[Array, " N"]
+) -> Float[Array, " N"]:
+    """Exact draws from p(f) ∝ N(f; a, s²) σ(f).
+
+    log σ lies below its tangent at x₀: log σ(f) ≤ log σ(x₀) + σ(−x₀)(f − x₀). The tangent turns
+    N(a, s²) into N(a + s²σ(−x₀), s²); x₀ is chosen as the mean of that proposal.
+
+    Parameters
+    ----------
+    key : JAX key
+    mean, scale : array
+        a and s.
+
+    Returns
+    -------
+    array
+    """
+
+    def newton(_: Array, x: Float[Array, " N"]) -> Float[Array, " N"]:
+        slope = jax.nn.sigmoid(-x)
+        return x - (x - mean - scale**2 * slope) / (1 + scale**2 * slope * (1 - slope))
+
+    tangent_point = jax.lax.fori_loop(0, 20, newton, jnp.maximum(mean, 0.0))
+    slope = jax.nn.sigmoid(-tangent_point)
+    proposal_mean = mean + scale**2 * slope
+
+    def attempt(state: tuple) -> tuple:
+        key, value, accepted = state
+        key, normal_key, uniform_key = jax.random.split(key, 3)
+        proposal = proposal_mean + scale * jax.random.normal(normal_key, mean.shape, mean.dtype)
+        tangent = slope * (proposal - tangent_point) - jax.nn.softplus(-tangent_point)
+        log_ratio = -jax.nn.softplus(-proposal) - tangent
+        uniform = jax.random.uniform(uniform_key, mean.shape, mean.dtype)
+        takes = ~accepted & (jnp.log(uniform) < log_ratio)
+        return key, jnp.where(takes, proposal, value), accepted | takes
+
+    start = (key, proposal_mean, jnp.zeros(mean.shape, bool))
+    return jax.lax.while_loop(lambda state: ~jnp.all(state[2]), attempt, start)[1]

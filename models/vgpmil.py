@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,10 @@ import numpyro.distributions as dist
 from jax.core import Tracer
 from jax.nn import softplus
 from jaxtyping import Array, Float, Num
-from numpyro.distributions.transforms import LowerCholeskyAffine
 from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
-from sklearn.cluster import KMeans
 
 from ..datasets.bags import Bags
-from .distributions import InstanceLabels, NoisyMaximum
+from .distributions import InstanceLabels, NoisyMaximum, draw_tilted_gaussian
 from .gaussian_integrals import (
     QuadratureRule,
     log_expectation,
@@ -27,23 +25,25 @@ from .gaussian_integrals import (
     logistic_rule,
     trapezoid_rule,
 )
-from .kernels import RBF, Parameter
+from .kernels import Parameter
 from .model import Draws, Program
 from .scale_mixtures import Mixing, PolyaGammaMixing, log_two_cosh_half
-from .sparse_gp import SparseConditional, sparse_conditional
+from .sparse_gp import (
+    SparseConditional,
+    SparseGPModel,
+    draw_inducing_value,
+    largest_variance,
+)
 
 __all__ = ["VGPMIL"]
 
 
-# The largest variance that the quadrature is made for where it has a prior: nodes are needed in
-# proportion to its root. By its error term the rule for 64 is still good to 1e-5 at 400.
-_LARGEST_VARIANCE = 64.0
 # Integrand evaluations held at once while predicting: 32 MiB in 64 bit.
 _PREDICTION_BLOCK = 2**22
 
 
 @dataclass(frozen=True, eq=False)
-class VGPMIL:
+class VGPMIL(SparseGPModel):
     """Sparse-GP multiple-instance learning with instance labels and a noisy maximum.
 
     .. code-block:: text
@@ -94,12 +94,9 @@ class VGPMIL:
     Castro-Macías et al. (2024), equations 1–4 and 18–22; Haußmann et al. (2017).
     """
 
-    kernel: RBF
-    inducing_points: Float[np.ndarray, "M D"] = field(repr=False)
     mean: Parameter = 0.0
     sharpness: float = 100.0
     mixing: Mixing = field(default_factory=PolyaGammaMixing)
-    jitter: float = 1e-6
 
     name: ClassVar[str] = "vgpmil"
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -111,19 +108,7 @@ class VGPMIL:
     }
 
     def __post_init__(self) -> None:
-        points = np.array(self.inducing_points, dtype=np.float64)
-        if points.ndim != 2 or points.size == 0:
-            raise ValueError(
-                f"VGPMIL inducing_points have shape {points.shape}; expected (M, D), one row for "
-                "each inducing point"
-            )
-        if not np.isfinite(points).all():
-            row = int(np.flatnonzero(~np.isfinite(points).all(axis=1))[0])
-            raise ValueError(
-                f"VGPMIL inducing_points row {row} has a NaN or an infinity; expected numbers"
-            )
-        points.setflags(write=False)
-        object.__setattr__(self, "inducing_points", points)
+        super().__post_init__()
         if not (np.isfinite(self.sharpness) and self.sharpness >= 1):
             raise ValueError(
                 f"VGPMIL sharpness is {self.sharpness}; expected a finite number of at least 1 "
@@ -132,8 +117,6 @@ class VGPMIL:
         is_number = isinstance(self.mean, int | float | np.number | np.ndarray)
         if is_number and not (np.ndim(self.mean) == 0 and np.isfinite(self.mean)):
             raise ValueError(f"VGPMIL mean is {self.mean}; expected a finite number or a prior")
-        if not (np.isfinite(self.jitter) and self.jitter >= 0):
-            raise ValueError(f"VGPMIL jitter is {self.jitter}; expected a number of at least 0")
         if self.priors and not self.is_logistic:
             raise ValueError(
                 f"{', '.join(self.priors)} of VGPMIL have priors, and mixing is {self.mixing}: the "
@@ -141,69 +124,18 @@ class VGPMIL:
                 "use PolyaGammaMixing()"
             )
 
-    @classmethod
-    def for_bags(
-        cls,
-        bags: Bags,
-        num_inducing: int = 50,
-        variance: Parameter = 0.5,
-        length_scale: Parameter | None = None,
-        seed: int = 0,
-        **fields: Any,
-    ) -> Self:
-        """Fill in what depends on the data: k-means centres as Z, ℓ = √D.
-
-        Parameters
-        ----------
-        bags : Bags
-            Training bags, features on comparable scales (``bags.standardize()``).
-        num_inducing : int
-            M, the number of inducing points.
-        variance, length_scale : float or Distribution
-            Of the kernel; ``length_scale=None`` means √D.
-        seed : int
-            Of k-means.
-        **fields
-            The other fields of the model.
-
-        Returns
-        -------
-        VGPMIL
-
-        Raises
-        ------
-        ValueError
-            If there are fewer distinct instances than inducing points.
-        """
-        distinct = len(np.unique(bags.instances, axis=0))
-        if not 1 <= num_inducing <= distinct:
-            raise ValueError(
-                f"num_inducing is {num_inducing}; expected between 1 and {distinct}, the number "
-                "of distinct instances in these bags"
-            )
-        clusters = KMeans(num_inducing, n_init=1, random_state=seed).fit(bags.instances)
-        if length_scale is None:
-            length_scale = float(np.sqrt(bags.instances.shape[1]))
-        kernel = RBF(variance=variance, length_scale=length_scale)
-        return cls(kernel=kernel, inducing_points=clusters.cluster_centers_, **fields)
-
     # ------------------------------------------------------------------ hyper-parameters
 
     @property
     def priors(self) -> dict[str, dist.Distribution]:
         """The hyper-parameters that are to be inferred, by site name."""
         mean = {"mean": self.mean} if isinstance(self.mean, dist.Distribution) else {}
-        return self.kernel.priors | mean
+        return super().priors | mean
 
     def with_hyperparameters(self, values: dict) -> Self:
         """Replace hyper-parameters (``variance``, ``length_scale``, ``mean``) by given values."""
-        kernel = self.kernel.with_values(values)
-        return replace(self, kernel=kernel, mean=values.get("mean", self.mean))
-
-    @property
-    def latent_sites(self) -> tuple[str, ...]:
-        """The inducing values, and the hyper-parameters that have a prior."""
-        return ("inducing_value", *self.priors)
+        model = super().with_hyperparameters(values)
+        return replace(model, mean=values.get("mean", self.mean))
 
     @property
     def is_logistic(self) -> bool:
@@ -214,22 +146,6 @@ class VGPMIL:
     def reparametrisation(self) -> dict[str, Reparam]:
         """How samplers should whiten the sites: u = Lε, f = μ0 + Au + √k̃ η."""
         return {"inducing_value": TransformReparam(), "evidence": LocScaleReparam(0.0)}
-
-    def conditional(self, bags: Bags) -> SparseConditional:
-        """What the instances of these bags need to know of the inducing values.
-
-        Raises
-        ------
-        ValueError
-            If the bags have another number of features than the inducing points.
-        """
-        expected, found = self.inducing_points.shape[1], bags.instances.shape[1]
-        if expected != found:
-            raise ValueError(
-                f"bags have {found} features, but the inducing points of this model have "
-                f"{expected}; pass bags with the {expected} features that the model was made for"
-            )
-        return sparse_conditional(self.kernel, self.inducing_points, bags.instances, self.jitter)
 
     # ------------------------------------------------------------------ the three programs
 
@@ -299,16 +215,10 @@ class VGPMIL:
     def _evidence_given_inducing_values(
         self, bags: Bags
     ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        drawn = {name: numpyro.sample(name, prior) for name, prior in self.priors.items()}
-        model = self.with_hyperparameters(drawn)
+        model = self.draw_hyperparameters()
         conditional = model.conditional(bags)
-        white = dist.Normal(jnp.zeros(conditional.cholesky.shape[0]), 1.0).to_event(1)
-        colour = LowerCholeskyAffine(jnp.zeros_like(white.mean), conditional.cholesky)
-        inducing_value = numpyro.sample(
-            "inducing_value", dist.TransformedDistribution(white, colour)
-        )  # u ~ N(0, LLᵀ)
-        location = model.mean + conditional.mean(inducing_value)
-        return location, conditional.residual_scale
+        inducing_value = draw_inducing_value(conditional.cholesky)
+        return model.mean + conditional.mean(inducing_value), conditional.residual_scale
 
     def _reweight_evidence(self, evidence: Float[Array, " N"]) -> None:
         if not self.is_logistic:  # p(f) ∝ N(f) ψ(f)/φ(f)
@@ -322,7 +232,7 @@ class VGPMIL:
 
     def _quadrature_rule(self, scale: Float[Array, " N"]) -> QuadratureRule:
         if isinstance(scale, Tracer):
-            largest = np.sqrt(_largest_value(self.kernel.variance))
+            largest = np.sqrt(largest_variance(self.kernel))
         else:
             largest = float(np.asarray(scale).max())  # max of a JAX array would be traced
         if self.is_logistic:
@@ -448,7 +358,7 @@ class VGPMIL:
         )
         label = law.sample(label_key)
         sign = 2.0 * label - 1.0
-        positive = _tilted_gaussian(evidence_key, sign * location, scale)
+        positive = draw_tilted_gaussian(evidence_key, sign * location, scale)
         return sign * positive, label
 
 
@@ -507,44 +417,3 @@ def _predict_in_blocks(
         inducing_values,
         batch_size=max(1, _PREDICTION_BLOCK // evaluations),
     )
-
-
-def _tilted_gaussian(
-    key: Array, mean: Float[Array, " N"], scale: Float[Array, " N"]
-) -> Float[Array, " N"]:
-    """Exact draws from p(f) ∝ N(f; a, s²) σ(f).
-
-    log σ lies below its tangent at x₀: log σ(f) ≤ log σ(x₀) + σ(−x₀)(f − x₀). The tangent turns
-    N(a, s²) into N(a + s²σ(−x₀), s²); x₀ is chosen as the mean of that proposal.
-    """
-
-    def newton(_: Array, x: Float[Array, " N"]) -> Float[Array, " N"]:
-        slope = jax.nn.sigmoid(-x)
-        return x - (x - mean - scale**2 * slope) / (1 + scale**2 * slope * (1 - slope))
-
-    tangent_point = jax.lax.fori_loop(0, 20, newton, jnp.maximum(mean, 0.0))
-    slope = jax.nn.sigmoid(-tangent_point)
-    proposal_mean = mean + scale**2 * slope
-
-    def attempt(state: tuple) -> tuple:
-        key, value, accepted = state
-        key, normal_key, uniform_key = jax.random.split(key, 3)
-        proposal = proposal_mean + scale * jax.random.normal(normal_key, mean.shape, mean.dtype)
-        tangent = slope * (proposal - tangent_point) - softplus(-tangent_point)
-        log_ratio = -softplus(-proposal) - tangent
-        uniform = jax.random.uniform(uniform_key, mean.shape, mean.dtype)
-        takes = ~accepted & (jnp.log(uniform) < log_ratio)
-        return key, jnp.where(takes, proposal, value), accepted | takes
-
-    start = (key, proposal_mean, jnp.zeros(mean.shape, bool))
-    return jax.lax.while_loop(lambda state: ~jnp.all(state[2]), attempt, start)[1]
-
-
-def _largest_value(parameter: Parameter) -> float:
-    if isinstance(parameter, int | float | np.number | Array):
-        return float(parameter)
-    try:
-        with jax.ensure_compile_time_eval():  # a prior is never traced
-            return min(float(parameter.icdf(0.9999)), _LARGEST_VARIANCE)
-    except (NotImplementedError, ImportError):  # some quantiles need TensorFlow Probability
-        return _LARGEST_VARIANCE

@@ -83,7 +83,7 @@ def test_pymcs_own_sampler_samples_the_full_program(problem):
         sampler="pymc",
     )
     tree = posterior.tree
-    assert posterior.status.kind == "converged"
+    assert posterior.status.kind != "failed"
     assert set(tree["posterior"].data_vars) == {"inducing_value", "evidence"}
     assert tree["posterior"]["evidence"].shape == (1, 150, bags.num_instances)
     assert tree["sample_stats"]["n_steps"].mean() > 1

@@ -675,7 +675,7 @@ def test_duplicate_rows_and_constant_columns_just_work():
     ],
     ids=lambda value: next(iter(value.items())).__repr__() if isinstance(value, dict) else "",
 )
-def test_fields_out_of_range_are_refused_by_name(fields, message):
+def test_fields_out_of_range_are_refused_by_name(fields, message, without_type_checks):
     defaults = {"kernel": RBF(1.0, 1.0), "inducing_points": np.zeros((2, 2))}
     with pytest.raises(ValueError, match=f"VGPMIL .*{message}"):
         VGPMIL(**(defaults | fields))

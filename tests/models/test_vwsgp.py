@@ -1,0 +1,247 @@
+"""VWSGP's programs against dense Gaussian algebra, quadrature and each other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from milzoo.datasets import Bags
+from milzoo.models import RBF
+from milzoo.models.distributions import PolyaGamma
+from milzoo.models.model import Model
+from milzoo.models.vwsgp import VWSGP
+from numpyro import handlers
+from numpyro.infer.util import log_density
+from scipy import integrate, stats
+from scipy.special import expit, logsumexp
+
+LIKELIHOODS = ["bernoulli", "probit"]
+
+
+@pytest.fixture(autouse=True)
+def _in_64_bit():
+    with jax.enable_x64(True):
+        yield
+
+
+def small_bags(sizes=(1, 4, 2, 7), labels=(1, 0, 0, 1), seed=0):
+    instances = np.random.default_rng(seed).normal(size=(sum(sizes), 2))
+    return Bags.from_arrays(instances, np.repeat(np.arange(len(sizes)), sizes), list(labels))
+
+
+def small_model(**fields):
+    points = np.random.default_rng(9).normal(size=(3, 2))
+    return VWSGP(RBF(1.4, 0.9), points, **fields)
+
+
+def dense_bag_evidence(model, bags):
+    """K_ZZ, and a_b, k̄_b by inverse matrices and a loop over the bags."""
+    kernel, points, x = model.kernel, model.inducing_points, bags.instances
+
+    def covariance(left, right):
+        distance = ((left[:, None] - right[None]) ** 2).sum(-1)
+        return kernel.variance * np.exp(-distance / (2 * kernel.length_scale**2))
+
+    K_ZZ = covariance(points, points) + model.jitter * kernel.variance * np.eye(len(points))
+    A = covariance(x, points) @ np.linalg.inv(K_ZZ)
+    residual = kernel.variance - np.sum(A * covariance(x, points), axis=1)
+    in_bag = [bags.bag_index == b for b in range(bags.num_bags)]
+    return (
+        K_ZZ,
+        np.array([A[rows].sum(axis=0) for rows in in_bag]),
+        np.array([residual[rows].sum() for rows in in_bag]),
+    )
+
+
+def joint(program, bags, **sites):
+    return float(log_density(program, (bags,), {}, sites)[0])
+
+
+def label_probability(model, evidence):
+    if model.likelihood == "bernoulli":
+        return expit(evidence)
+    return stats.norm.cdf(evidence / np.sqrt(1 + model.noise))
+
+
+def test_it_keeps_the_protocol_of_models():
+    assert isinstance(small_model(), Model)
+
+
+@pytest.mark.parametrize("length", [1, 3, 5, 14, 4096])
+def test_bag_sums_are_those_of_a_loop_whatever_the_chunks(length, monkeypatch):
+    monkeypatch.setattr("milzoo.models.sparse_gp._CHUNK", length)
+    jax.clear_caches()
+    bags, model = small_bags(), small_model()
+    K_ZZ, weights, variance = dense_bag_evidence(model, bags)
+    accumulated = model.accumulated(bags)
+    u = np.array([0.3, -1.0, 2.0])
+    np.testing.assert_allclose(accumulated.mean(jnp.asarray(u)), weights @ u, rtol=1e-9)
+    np.testing.assert_allclose(accumulated.residual_variance, variance, rtol=1e-9)
+    np.testing.assert_allclose(accumulated.cholesky @ accumulated.cholesky.T, K_ZZ, rtol=1e-12)
+
+
+def test_bag_sums_have_derivatives_by_the_kernel():
+    bags, model = small_bags(), small_model()
+
+    def total(log_length_scale):
+        moved = model.with_hyperparameters({"length_scale": jnp.exp(log_length_scale)})
+        sums = moved.accumulated(bags)
+        return jnp.sum(jnp.cos(sums.projection)) + jnp.sum(sums.residual_variance)
+
+    step = 1e-5
+    difference = (total(0.1 + step) - total(0.1 - step)) / (2 * step)
+    np.testing.assert_allclose(jax.grad(total)(0.1), difference, rtol=1e-6)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_full_program_has_the_density_written_by_hand(likelihood):
+    bags, model = small_bags(), small_model(likelihood=likelihood, noise=0.7)
+    K_ZZ, weights, variance = dense_bag_evidence(model, bags)
+    u, s = np.array([0.3, -1.0, 0.5]), np.array([0.4, -0.2, 1.0, 2.0])
+    found = joint(model, bags, inducing_value=jnp.asarray(u), bag_evidence=jnp.asarray(s))
+    probability = label_probability(model, s)
+    expected = stats.multivariate_normal(cov=K_ZZ).logpdf(u)
+    expected += stats.norm(weights @ u, np.sqrt(variance)).logpdf(s).sum()
+    expected += np.log(np.where(bags.labels == 1, probability, 1 - probability)).sum()
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("variance", [1.4, 60.0])
+def test_integral_of_the_full_program_over_the_evidence_is_the_marginal_program(
+    likelihood, variance
+):
+    bags = small_bags()
+    model = small_model(likelihood=likelihood).with_hyperparameters({"variance": variance})
+    K_ZZ, weights, residual = dense_bag_evidence(model, bags)
+    u = np.linalg.cholesky(K_ZZ) @ np.array([0.3, -1.0, 0.5])
+    expected = stats.multivariate_normal(cov=K_ZZ).logpdf(u)
+    for mean, scale, label in zip(weights @ u, np.sqrt(residual), bags.labels, strict=True):
+
+        def integrand(z, mean=mean, scale=scale, label=label):
+            probability = label_probability(model, (2 * label - 1) * (mean + scale * z))
+            return stats.norm.pdf(z) * probability
+
+        expected += np.log(integrate.quad(integrand, -12, 12, points=[-mean / scale], limit=400)[0])
+    found = joint(model.marginal(), bags, inducing_value=jnp.asarray(u))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_integrating_an_augmentation_leaves_the_full_program():
+    bags, model = small_bags(sizes=(2, 1), labels=(1, 0)), small_model()
+    sites = {"inducing_value": jnp.array([0.3, -1.0, 0.5]), "bag_evidence": jnp.array([0.8, -2.0])}
+    omega, other = np.geomspace(1e-4, 20, 401), 0.1
+    values = [
+        joint(model.augmented(), bags, augmentation=jnp.array([one, other]), **sites)
+        for one in omega
+    ]
+    found = np.log(integrate.simpson(np.exp(values) * omega, x=np.log(omega)))
+    expected = joint(model, bags, **sites) + float(PolyaGamma(1, -2.0).log_prob(other))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_predictions_equal_dense_monte_carlo_over_new_evidence(likelihood):
+    bags, model = small_bags(), small_model(likelihood=likelihood)
+    _, weights, residual = dense_bag_evidence(model, bags)
+    u = np.array([[0.3, -1.0, 0.5], [2.0, 0.1, -0.4]])
+    found = model.predict({"inducing_value": u}, bags)
+    noise = np.random.default_rng(0).normal(size=(200_000, 1, bags.num_bags))
+    evidence = u @ weights.T + np.sqrt(residual) * noise
+    draws = label_probability(model, evidence)
+    error = draws.std(axis=0) / np.sqrt(len(noise))
+    assert (np.abs(found["bag_probability"] - draws.mean(axis=0)) < 4.5 * error).all()
+    # The first bag holds one instance: alone, that is the same bag.
+    np.testing.assert_allclose(
+        found["instance_probability"][:, 0], found["bag_probability"][:, 0], rtol=1e-7
+    )
+
+
+def test_predicting_with_priors_is_predicting_draw_by_draw_with_numbers():
+    bags = small_bags()
+    model = small_model().with_hyperparameters({"variance": dist.LogNormal(0.0, 1.0)})
+    draws = {
+        "inducing_value": np.random.default_rng(0).normal(size=(3, 3)),
+        "variance": np.array([0.5, 1.0, 30.0]),
+    }
+    found = model.predict(draws, bags)
+    for i, variance in enumerate(draws["variance"]):
+        fixed = model.with_hyperparameters({"variance": float(variance)})
+        expected = fixed.predict({"inducing_value": draws["inducing_value"][i : i + 1]}, bags)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name][i], value[0], atol=1e-7)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_completed_evidence_has_the_moments_of_quadrature(likelihood):
+    bags, model = small_bags(), small_model(likelihood=likelihood, noise=0.3)
+    _, weights, residual = dense_bag_evidence(model, bags)
+    u = np.array([0.3, -1.0, 0.5])
+    draws = {"inducing_value": np.tile(u, (20_000, 1))}
+    evidence = model.complete(draws, bags, seed=0)["bag_evidence"]
+    z = np.linspace(-10, 10, 4001)
+    for b, label in enumerate(bags.labels):
+        s = weights[b] @ u + np.sqrt(residual[b]) * z
+        probability = label_probability(model, (2 * label - 1) * s)
+        weight = stats.norm.pdf(z) * probability
+        mean = weight @ s / weight.sum()
+        deviation = np.sqrt(weight @ (s - mean) ** 2 / weight.sum())
+        assert abs(evidence[:, b].mean() - mean) < 4.5 * deviation / np.sqrt(20_000)
+        assert abs(evidence[:, b].std() - deviation) < 4.5 * deviation / np.sqrt(2 * 10_000)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_order_of_instances_and_bags_changes_nothing(likelihood):
+    bags, model = small_bags(), small_model(likelihood=likelihood)
+    u = jnp.array([0.3, -1.0, 0.5])
+    order = np.random.default_rng(0).permutation(len(bags.instances))
+    moved = Bags.from_arrays(
+        bags.instances[order],
+        bags.bag_index[order],
+        bags.labels[list(dict.fromkeys(bags.bag_index[order]))],
+    )
+    before, after = (joint(model.marginal(), one, inducing_value=u) for one in (bags, moved))
+    np.testing.assert_allclose(after, before, rtol=1e-10)
+
+
+def test_a_bag_of_one_is_sparse_gp_classification():
+    bags = small_bags(sizes=(1,) * 6, labels=(1, 0, 0, 1, 1, 0))
+    model = small_model()
+    u = jnp.array([0.3, -1.0, 0.5])
+    conditional = model.conditional(bags)
+    mean, scale = np.asarray(conditional.mean(u)), np.asarray(conditional.residual_scale)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    signs = 2 * np.asarray(bags.labels) - 1
+    values = np.log(expit(signs[:, None] * (mean[:, None] + scale[:, None] * nodes)))
+    expected = logsumexp(values, b=weights / weights.sum(), axis=1).sum()
+    sites = {"inducing_value": u}
+    found = joint(model.marginal(), bags, **sites)
+    unlabelled = handlers.substitute(handlers.seed(model.marginal(), 0), sites)
+    prior = handlers.trace(unlabelled).get_trace(bags)["inducing_value"]["fn"].log_prob(u)
+    np.testing.assert_allclose(found, float(prior) + expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"noise": -0.1}, r"noise is -0\.1; expected a number of at least 0"),
+        ({"likelihood": "logit"}, "likelihood is 'logit'; expected one of bernoulli, probit"),
+        ({"jitter": -1.0}, r"jitter is -1\.0; expected a number of at least 0"),
+    ],
+    ids=["noise", "likelihood", "jitter"],
+)
+def test_fields_out_of_range_are_refused_by_name(fields, message, without_type_checks):
+    with pytest.raises(ValueError, match=f"VWSGP {message}"):
+        small_model(**fields)
+
+
+def test_what_cannot_be_done_is_refused():
+    bags, model = small_bags(), small_model()
+    with pytest.raises(NotImplementedError, match="no augmented program; use likelihood='bernou"):
+        small_model(likelihood="probit").augmented()
+    wide = Bags.from_arrays(np.zeros((2, 5)), [0, 1], [0, 1])
+    with pytest.raises(ValueError, match="bags have 5 features, but the inducing points"):
+        model.predict({"inducing_value": np.zeros((1, 3))}, wide)
+    unlabelled = Bags.from_arrays(bags.instances, bags.bag_index)
+    with pytest.raises(ValueError, match="bags have no labels; complete"):
+        model.complete({"inducing_value": np.zeros((1, 3))}, unlabelled, seed=0)
