@@ -118,7 +118,7 @@ def far_ascent_row(target: str, model: VGPMIL, bags: Bags, sizes: Sizes, seed: i
         state = state._replace(tilt=far, label_logits=-far)
         state = jax.lax.fori_loop(0, 200, lambda _, s: vgpmil.step(problem, s), state)
         bound = float(vgpmil.elbo(problem, state))
-        fitted = vgpmil.VGPMILApproximation.from_state(problem, state)
+        fitted = vgpmil.approximation(problem, state)
     draws = fitted.draws(model, bags, jax.random.key(seed), sizes.num_draws)
     evidence = given_inducing_values(model, bags, draws["inducing_value"][None], seed)
     seconds = time.perf_counter() - started

@@ -68,10 +68,15 @@ class RBF:
                 object.__setattr__(self, field.name, float(value))
 
     @property
+    def parameters(self) -> dict[str, Parameter]:
+        """All of them, by site name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
     def priors(self) -> dict[str, Distribution]:
         """The parameters that are to be inferred, by site name."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Distribution)}
+        given = self.parameters
+        return {name: value for name, value in given.items() if isinstance(value, Distribution)}
 
     def with_values(self, values: dict) -> Self:
         """Replace parameters by ``values``; names that are no kernel parameter are ignored."""

@@ -169,7 +169,7 @@ def accumulated_conditional(
 
     References
     ----------
-    Kandemir et al. (2016), equation 6.
+    Kandemir et al. (2016), section 3.
     """
     with evaluated_now_unless_traced(kernel, inducing_points, bags.instances):
         return _accumulated_conditional(
@@ -299,9 +299,15 @@ class SparseGPModel:
         return cls(kernel=kernel, inducing_points=clusters.cluster_centers_, **fields)
 
     @property
+    def hyperparameters(self) -> dict[str, Parameter]:
+        """All of them, numbers or distributions, by site name."""
+        return self.kernel.parameters
+
+    @property
     def priors(self) -> dict[str, dist.Distribution]:
         """The hyper-parameters that are to be inferred, by site name."""
-        return self.kernel.priors
+        given = self.hyperparameters
+        return {name: v for name, v in given.items() if isinstance(v, dist.Distribution)}
 
     def with_hyperparameters(self, values: dict) -> Self:
         """Replace hyper-parameters by given values; other names are ignored."""

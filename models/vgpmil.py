@@ -127,10 +127,9 @@ class VGPMIL(SparseGPModel):
     # ------------------------------------------------------------------ hyper-parameters
 
     @property
-    def priors(self) -> dict[str, dist.Distribution]:
-        """The hyper-parameters that are to be inferred, by site name."""
-        mean = {"mean": self.mean} if isinstance(self.mean, dist.Distribution) else {}
-        return super().priors | mean
+    def hyperparameters(self) -> dict[str, Parameter]:
+        """Those of the kernel, and the mean."""
+        return super().hyperparameters | {"mean": self.mean}
 
     def with_hyperparameters(self, values: dict) -> Self:
         """Replace hyper-parameters (``variance``, ``length_scale``, ``mean``) by given values."""

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
 from ...datasets.bags import Bags
 from ...models.vgpmil import VGPMIL
+from ...models.vwsgp import VWSGP
 from ..chains import check_counts
 from ..posterior import Posterior, approximate_posterior, random_key, require_labels
-from . import vgpmil
-from .ascent import Ascent, ascend
+from . import vgpmil, vwsgp
+from .ascent import ascend
+from .learning import Algorithm, Learning
 
 __all__ = ["coordinate_ascent"]
 
 
 def coordinate_ascent(
-    model: VGPMIL,
+    model: VGPMIL | VWSGP,
     bags: Bags,
     *,
     seed: int | Array,
@@ -32,22 +35,22 @@ def coordinate_ascent(
 
     Parameters
     ----------
-    model : VGPMIL
+    model : VGPMIL or VWSGP
         With numbers as hyper-parameters (no priors).
     bags : Bags
         With labels.
     seed : int or JAX key
         Of the random start (mean field only) and of the draws in the tree.
     label_update : {"exact", "mean_field", "plug_in_max"}
-        How the instance labels are updated: by their exact joint law; one after another as
-        independent labels (the paper); all at once with the maximum of the others plugged in
+        How the instance labels of VGPMIL are updated: by their exact joint law; one after another
+        as independent labels (the paper); all at once with the maximum of the others plugged in
         (the published codes; no ascent). To rerun those codes give the model ``sharpness=1e12``,
         and ``max_steps=200`` with ``tolerance=0``.
     max_steps : int
     tolerance : float
         Converged when the bound moves by less than this share of its size in a step.
     learn_hyperparameters : bool
-        Whether to ascend the bound in log variance, log length scale and mean as well.
+        Whether to ascend the bound in log variance, log length scale and (VGPMIL) mean as well.
     num_draws : int
         Draws of q kept in the tree.
     progress : bool
@@ -63,31 +66,40 @@ def coordinate_ascent(
     ValueError
         If ``label_update`` is unknown, a hyper-parameter has a prior, or hyper-parameters are to
         be learned for a ψ whose normalising constant depends on them.
+    NotImplementedError
+        If the model or its likelihood has no closed form.
 
     References
     ----------
-    Castro-Macías et al. (2024), Algorithm 1.
+    Castro-Macías et al. (2024), Algorithm 1; Kandemir et al. (2016), section 3.
     """
     require_labels(bags, "coordinate_ascent")
     check_counts(num_draws=num_draws)
     _check(model, label_update, learn_hyperparameters)
     start_key, draw_key = jax.random.split(random_key(seed))
     with jax.enable_x64(True):
-        problem, state = vgpmil.init(model, bags, label_update=label_update, key=start_key)
+        algorithm, problem, state = _start(model, bags, label_update, start_key)
         limits = {"max_steps": max_steps, "tolerance": tolerance, "progress": progress}
         is_ascent = label_update != "plug_in_max"
         if learn_hyperparameters:
-            learning = vgpmil.Learning(model, bags)
-            start = learning.init(problem, state)
+            learning = Learning(algorithm, model, bags)
             ascent = ascend(
-                learning.step, learning.elbo, problem, start, is_ascent=is_ascent, **limits
+                learning.step,
+                learning.elbo,
+                problem,
+                learning.init(state),
+                is_ascent=is_ascent,
+                **limits,
             )
-            model, state = _learned(learning, ascent)
-            problem = learning.problem_at(problem, ascent.state.hyperparameters)
+            learned, state = ascent.state
+            problem = learning.problem_at(problem, learned)
+            model = learning.model_of(learned)
         else:
-            ascent = ascend(vgpmil.step, vgpmil.elbo, problem, state, is_ascent=is_ascent, **limits)
+            ascent = ascend(
+                algorithm.step, algorithm.elbo, problem, state, is_ascent=is_ascent, **limits
+            )
             state = ascent.state
-        approximation = vgpmil.VGPMILApproximation.from_state(problem, state)
+        approximation = algorithm.approximation(problem, state)
     return approximate_posterior(
         model,
         bags,
@@ -102,27 +114,41 @@ def coordinate_ascent(
     )
 
 
-def _learned(learning: vgpmil.Learning, ascent: Ascent) -> tuple[VGPMIL, vgpmil.VGPMILState]:
-    log_variance, log_length_scale, mean = ascent.state.hyperparameters
-    values = {
-        "variance": float(jnp.exp(log_variance)),
-        "length_scale": float(jnp.exp(log_length_scale)),
-        "mean": float(mean),
-    }
-    return learning.model.with_hyperparameters(values), ascent.state.factors
+def _start(
+    model: VGPMIL | VWSGP, bags: Bags, label_update: vgpmil.LabelUpdate, key: Array
+) -> tuple[Algorithm, Any, Any]:
+    match model:
+        case VGPMIL():
+            return vgpmil, *vgpmil.init(model, bags, label_update=label_update, key=key)
+        case VWSGP():
+            return vwsgp, *vwsgp.init(model, bags)
+        case _:
+            raise NotImplementedError(
+                f"{type(model).__name__} has no closed form; sample it with nuts, or fit it by svi"
+            )
 
 
-def _check(model: VGPMIL, label_update: str, learn_hyperparameters: bool) -> None:
+def _check(model: VGPMIL | VWSGP, label_update: str, learn_hyperparameters: bool) -> None:
     if label_update not in vgpmil.LABEL_UPDATES:
         raise ValueError(
             f"label_update is {label_update!r}; expected one of {', '.join(vgpmil.LABEL_UPDATES)}"
+        )
+    if label_update != "exact" and not isinstance(model, VGPMIL):
+        raise ValueError(
+            f"label_update is {label_update!r}, but {type(model).__name__} has no instance labels "
+            "to update; leave it out"
+        )
+    if isinstance(model, VWSGP) and model.likelihood != "bernoulli":
+        raise NotImplementedError(
+            f"likelihood={model.likelihood!r} of VWSGP has no closed form; fit it by svi or "
+            "laplace, or sample it with nuts"
         )
     if model.priors:
         raise ValueError(
             f"{', '.join(model.priors)} of the model have priors, but coordinate_ascent needs "
             "numbers; give numbers and learn_hyperparameters=True, or sample with nuts"
         )
-    if learn_hyperparameters and not model.is_logistic:
+    if learn_hyperparameters and isinstance(model, VGPMIL) and not model.is_logistic:
         raise ValueError(
             f"learn_hyperparameters=True with mixing={model.mixing}: the normalising constant of "
             "that prior depends on the hyper-parameters and is not in the bound, which would grow "

@@ -20,27 +20,30 @@ mean-field one of the q it arrives at.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import optax
 from jax.nn import sigmoid, softplus
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
 from ...models.distributions import InstanceLabels
-from ...models.model import Draws, Program
+from ...models.model import Program
 from ...models.scale_mixtures import Mixing
 from ...models.vgpmil import VGPMIL
 from .. import archive
 from ..products import row_sums_of_squares, weighted_gram
+from .inducing import (
+    InducingApproximation,
+    coloured,
+    divergence_from_prior,
+    inducing_posterior,
+)
 
 __all__ = [
     "LABEL_UPDATES",
@@ -48,8 +51,11 @@ __all__ = [
     "VGPMILProblem",
     "VGPMILRules",
     "VGPMILState",
+    "approximation",
     "elbo",
+    "evaluated_at",
     "init",
+    "settled",
     "step",
     "with_moments",
 ]
@@ -220,7 +226,7 @@ def elbo(problem: VGPMILProblem, state: VGPMILState) -> Float[Array, ""]:
     theta = mixing.expected_precision(state.tilt)
     evidence = mixing.log_density(state.tilt) - 0.5 * state.evidence_mean
     evidence -= 0.5 * theta * (state.second_moment - state.tilt**2)
-    return labels + jnp.sum(evidence) - _divergence_from_prior(state)
+    return labels + jnp.sum(evidence) - divergence_from_prior(state.mean, state.precision_cholesky)
 
 
 # ------------------------------------------------------------------ q(u)
@@ -234,15 +240,6 @@ def statistics(
     probability = label_probability(problem, state.label_logits)
     residual = probability - 0.5 - theta * problem.prior_mean
     return weighted_gram(problem.projection, theta), residual @ problem.projection
-
-
-def inducing_posterior(
-    gram: Float[Array, "M M"], linear: Float[Array, " M"]
-) -> tuple[Float[Array, " M"], Float[Array, "M M"]]:
-    """Mean and precision factor of q(ε) = N(S Vᵀ(π − ½ − θμ0), S), S = (I + VᵀΘV)⁻¹."""
-    precision = jnp.eye(gram.shape[0], dtype=gram.dtype) + gram
-    precision_cholesky = jnp.linalg.cholesky(precision)
-    return jax.scipy.linalg.cho_solve((precision_cholesky, True), linear), precision_cholesky
 
 
 def with_moments(
@@ -259,17 +256,47 @@ def with_moments(
     return VGPMILState(mean, precision_cholesky, evidence_mean, second_moment, tilt, label_logits)
 
 
-def _divergence_from_prior(state: VGPMILState) -> Float[Array, ""]:
-    """KL(q(ε) ‖ N(0, I)) = ½ [tr S + mᵀm − M − log|S|]."""
-    num_inducing = state.mean.shape[0]
-    identity = jnp.eye(num_inducing, dtype=state.mean.dtype)
-    inverse = solve_triangular(state.precision_cholesky, identity, lower=True)  # S = R⁻ᵀR⁻¹
-    log_determinant = 2.0 * jnp.sum(jnp.log(jnp.diagonal(state.precision_cholesky)))
-    trace = jnp.sum(inverse**2)
-    return 0.5 * (trace + state.mean @ state.mean - num_inducing + log_determinant)
-
-
 # ------------------------------------------------------------------ q(y)
+
+
+def evaluated_at(problem: VGPMILProblem, model: VGPMIL, bags: Bags) -> VGPMILProblem:
+    """The problem with another kernel and prior mean.
+
+    Parameters
+    ----------
+    problem : VGPMILProblem
+    model : VGPMIL
+    bags : Bags
+
+    Returns
+    -------
+    VGPMILProblem
+    """
+    conditional = model.conditional(bags)
+    return problem._replace(
+        cholesky=conditional.cholesky,
+        projection=conditional.projection,
+        residual_variance=conditional.residual_variance,
+        prior_mean=jnp.asarray(model.mean, dtype=conditional.projection.dtype),
+    )
+
+
+def settled(problem: VGPMILProblem, state: VGPMILState) -> VGPMILState:
+    """The same q(ε) and labels under a moved problem: moments anew, tilts at their optimum.
+
+    Parameters
+    ----------
+    problem : VGPMILProblem
+    state : VGPMILState
+
+    Returns
+    -------
+    VGPMILState
+    """
+    there = with_moments(
+        problem, state.mean, state.precision_cholesky, state.tilt, state.label_logits
+    )
+    return there._replace(tilt=jnp.sqrt(there.second_moment))
 
 
 def label_probability(
@@ -353,125 +380,16 @@ LABEL_UPDATE_RULES = {
 }
 
 
-# ------------------------------------------------------------------ learned hyper-parameters
-
-
-class LearningState(NamedTuple):
-    """Hyper-parameters beside the variational parameters."""
-
-    hyperparameters: Float[Array, " 3"]  # log v, log ℓ, μ0
-    factors: VGPMILState
-
-
-@dataclass(frozen=True)
-class Learning:
-    """Coordinate ascent in q and in (log v, log ℓ, μ0) by turns (paper, §4).
-
-    The whitened q(ε) stays as it is while the kernel moves; with it the bound is raised by a few
-    quasi-Newton steps with line search, so that the whole is monotone.
-    """
-
-    model: VGPMIL
-    bags: Bags
-    num_inner_steps: int = 4
-
-    def init(self, problem: VGPMILProblem, state: VGPMILState) -> LearningState:
-        """Start from the model's own values."""
-        kernel = self.model.kernel
-        values = [np.log(kernel.variance), np.log(kernel.length_scale), self.model.mean]
-        return LearningState(jnp.array(values, dtype=state.mean.dtype), state)
-
-    def with_values(self, hyperparameters: Float[Array, " 3"]) -> VGPMIL:
-        """The model with other hyper-parameters."""
-        variance, length_scale = jnp.exp(hyperparameters[0]), jnp.exp(hyperparameters[1])
-        return self.model.with_hyperparameters(
-            {"variance": variance, "length_scale": length_scale, "mean": hyperparameters[2]}
-        )
-
-    def problem_at(
-        self, problem: VGPMILProblem, hyperparameters: Float[Array, " 3"]
-    ) -> VGPMILProblem:
-        """The problem with the kernel evaluated anew."""
-        model = self.with_values(hyperparameters)
-        conditional = model.conditional(self.bags)
-        return problem._replace(
-            cholesky=conditional.cholesky,
-            projection=conditional.projection,
-            residual_variance=conditional.residual_variance,
-            prior_mean=hyperparameters[2],
-        )
-
-    def moved(
-        self, problem: VGPMILProblem, state: LearningState, hyperparameters: Float[Array, " 3"]
-    ) -> tuple[VGPMILProblem, VGPMILState]:
-        """Problem and consistent factors at other hyper-parameters, tilts at their optimum."""
-        there = self.problem_at(problem, hyperparameters)
-        factors = with_moments(
-            there,
-            state.factors.mean,
-            state.factors.precision_cholesky,
-            state.factors.tilt,
-            state.factors.label_logits,
-        )
-        return there, factors._replace(tilt=jnp.sqrt(factors.second_moment))
-
-    def step(self, problem: VGPMILProblem, state: LearningState) -> LearningState:
-        """All factors once, then the hyper-parameters."""
-        here = self.problem_at(problem, state.hyperparameters)
-        state = LearningState(state.hyperparameters, step(here, state.factors))
-
-        def loss(hyperparameters: Float[Array, " 3"]) -> Float[Array, ""]:
-            return -elbo(*self.moved(problem, state, hyperparameters))
-
-        best = _minimise(loss, state.hyperparameters, self.num_inner_steps)
-        return LearningState(best, self.moved(problem, state, best)[1])
-
-    def elbo(self, problem: VGPMILProblem, state: LearningState) -> Float[Array, ""]:
-        """The bound at the learned hyper-parameters."""
-        return elbo(self.problem_at(problem, state.hyperparameters), state.factors)
-
-
-def _minimise(
-    loss: Callable[[Float[Array, " P"]], Float[Array, ""]],
-    start: Float[Array, " P"],
-    num_steps: int,
-) -> Float[Array, " P"]:
-    optimiser = optax.lbfgs()
-    value_and_gradient = optax.value_and_grad_from_state(loss)
-
-    def one_step(_: Array, carry: tuple) -> tuple:
-        point, memory = carry
-        value, gradient = value_and_gradient(point, state=memory)
-        change, memory = optimiser.update(
-            gradient, memory, point, value=value, grad=gradient, value_fn=loss
-        )
-        return optax.apply_updates(point, change), memory
-
-    end, _ = jax.lax.fori_loop(0, num_steps, one_step, (start, optimiser.init(start)))
-    # A line search that fails may end a rounding error higher.
-    return jnp.where(loss(end) < loss(start), end, start)
-
-
 # ------------------------------------------------------------------ the posterior as a law
-
-
-def _lower_factor(root: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """Lower triangular factor of root rootᵀ, without forming the product."""
-    upper = jnp.linalg.qr(root.T, mode="r")
-    return (upper * jnp.sign(jnp.diagonal(upper))[:, None]).T
 
 
 @archive.register
 @dataclass(frozen=True, eq=False)
-class VGPMILApproximation:
+class VGPMILApproximation(InducingApproximation):
     """q(u) p(f | u) q(ω) q(y): what coordinate ascent leaves behind.
 
     Attributes
     ----------
-    mean : array (M,)
-        m, of u.
-    scale_tril : array (M, M)
-        Lower factor of S: the covariance of u is S = scale_tril scale_trilᵀ.
     tilt : array (N,)
         c of q(ω_n).
     label_logits : array (N,)
@@ -480,40 +398,9 @@ class VGPMILApproximation:
         How η is to be read: joint law ("exact") or independent labels.
     """
 
-    mean: Float[np.ndarray, " M"]
-    scale_tril: Float[np.ndarray, "M M"]
     tilt: Float[np.ndarray, " N"]
     label_logits: Float[np.ndarray, " N"]
     label_update: LabelUpdate
-
-    @classmethod
-    def from_state(cls, problem: VGPMILProblem, state: VGPMILState) -> Self:
-        """Undo the whitening: u = Lε has mean L m and covariance (L R⁻ᵀ)(L R⁻ᵀ)ᵀ."""
-        cholesky = problem.cholesky
-        root = solve_triangular(state.precision_cholesky, cholesky.T, lower=True).T  # L R⁻ᵀ
-        return cls(
-            mean=np.asarray(cholesky @ state.mean),
-            scale_tril=np.asarray(_lower_factor(root)),
-            tilt=np.asarray(state.tilt),
-            label_logits=np.asarray(state.label_logits),
-            label_update=problem.rules.label_update,
-        )
-
-    def inducing_law(self) -> dist.MultivariateNormal:
-        """q(u) = N(m, S)."""
-        return dist.MultivariateNormal(
-            jnp.asarray(self.mean), scale_tril=jnp.asarray(self.scale_tril)
-        )
-
-    def draws(self, model: VGPMIL, bags: Bags, key: Array, num_draws: int) -> Draws:
-        """Draws of ``inducing_value`` from q(u)."""
-        with jax.enable_x64(True):
-            return {"inducing_value": np.asarray(self.inducing_law().sample(key, (num_draws,)))}
-
-    def log_density(self, model: VGPMIL, bags: Bags, draws: Draws) -> Float[np.ndarray, " S"]:
-        """log q(u) of each draw."""
-        with jax.enable_x64(True):
-            return np.asarray(self.inducing_law().log_prob(jnp.asarray(draws["inducing_value"])))
 
     def guide(self, model: VGPMIL) -> Program:
         """q(u) p(f | u) q(ω) q(y), the guide of ``model.augmented()`` on the training bags."""
@@ -540,3 +427,23 @@ class VGPMILApproximation:
             model.sharpness,
             bags.num_bags,
         )
+
+
+def approximation(problem: VGPMILProblem, state: VGPMILState) -> VGPMILApproximation:
+    """The state as the law that it leaves behind.
+
+    Parameters
+    ----------
+    problem : VGPMILProblem
+    state : VGPMILState
+
+    Returns
+    -------
+    VGPMILApproximation
+    """
+    return VGPMILApproximation(
+        **coloured(problem.cholesky, state.mean, state.precision_cholesky),
+        tilt=np.asarray(state.tilt),
+        label_logits=np.asarray(state.label_logits),
+        label_update=problem.rules.label_update,
+    )

@@ -1,0 +1,89 @@
+"""q(u), the factor that the closed forms of all sparse GP models share; whitened, u = Lε."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from ...datasets.bags import Bags
+from ...models.model import Draws, Model
+
+__all__ = ["InducingApproximation", "coloured", "divergence_from_prior", "inducing_posterior"]
+
+
+def inducing_posterior(
+    gram: Float[Array, "M M"], linear: Float[Array, " M"]
+) -> tuple[Float[Array, " M"], Float[Array, "M M"]]:
+    """Mean and precision factor of q(ε) = N(S Vᵀ(π − ½ − θμ0), S), S = (I + VᵀΘV)⁻¹."""
+    precision = jnp.eye(gram.shape[0], dtype=gram.dtype) + gram
+    precision_cholesky = jnp.linalg.cholesky(precision)
+    return jax.scipy.linalg.cho_solve((precision_cholesky, True), linear), precision_cholesky
+
+
+def divergence_from_prior(
+    mean: Float[Array, " M"], precision_cholesky: Float[Array, "M M"]
+) -> Float[Array, ""]:
+    """KL(q(ε) ‖ N(0, I)) = ½ [tr S + mᵀm − M − log|S|]."""
+    num_inducing = mean.shape[0]
+    identity = jnp.eye(num_inducing, dtype=mean.dtype)
+    inverse = solve_triangular(precision_cholesky, identity, lower=True)  # S = R⁻ᵀR⁻¹
+    log_determinant = 2.0 * jnp.sum(jnp.log(jnp.diagonal(precision_cholesky)))
+    trace = jnp.sum(inverse**2)
+    return 0.5 * (trace + mean @ mean - num_inducing + log_determinant)
+
+
+def coloured(
+    cholesky: Float[Array, "M M"],
+    mean: Float[Array, " M"],
+    precision_cholesky: Float[Array, "M M"],
+) -> dict[str, Float[np.ndarray, "..."]]:
+    """``mean`` and ``scale_tril`` of u = Lε: L m, and the lower factor of (L R⁻ᵀ)(L R⁻ᵀ)ᵀ."""
+    root = solve_triangular(precision_cholesky, cholesky.T, lower=True).T  # L R⁻ᵀ
+    return {
+        "mean": np.asarray(cholesky @ mean),
+        "scale_tril": np.asarray(_lower_factor(root)),
+    }
+
+
+def _lower_factor(root: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """Lower triangular factor of root rootᵀ, without forming the product."""
+    upper = jnp.linalg.qr(root.T, mode="r")
+    return (upper * jnp.sign(jnp.diagonal(upper))[:, None]).T
+
+
+@dataclass(frozen=True, eq=False)
+class InducingApproximation:
+    """q(u) = N(m, S).
+
+    Attributes
+    ----------
+    mean : array (M,)
+        m, of u.
+    scale_tril : array (M, M)
+        Lower factor of S: the covariance of u is S = scale_tril scale_trilᵀ.
+    """
+
+    mean: Float[np.ndarray, " M"]
+    scale_tril: Float[np.ndarray, "M M"]
+
+    def inducing_law(self) -> dist.MultivariateNormal:
+        """q(u) = N(m, S)."""
+        return dist.MultivariateNormal(
+            jnp.asarray(self.mean), scale_tril=jnp.asarray(self.scale_tril)
+        )
+
+    def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> Draws:
+        """Draws of ``inducing_value`` from q(u)."""
+        with jax.enable_x64(True):
+            return {"inducing_value": np.asarray(self.inducing_law().sample(key, (num_draws,)))}
+
+    def log_density(self, model: Model, bags: Bags, draws: Draws) -> Float[np.ndarray, " S"]:
+        """log q(u) of each draw."""
+        with jax.enable_x64(True):
+            return np.asarray(self.inducing_law().log_prob(jnp.asarray(draws["inducing_value"])))

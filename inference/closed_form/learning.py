@@ -1,0 +1,133 @@
+"""Hyper-parameters learned beside the variational parameters, by ascent of the same bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from ...datasets.bags import Bags
+from ...models.sparse_gp import SparseGPModel
+
+__all__ = ["Algorithm", "Learning", "LearningState"]
+
+type Values = dict[str, Float[Array, ""]]
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    """What a closed form of one model is made of: a module of pure functions."""
+
+    def step(self, problem: Any, state: Any, /) -> Any:
+        """One round of updates."""
+        ...
+
+    def elbo(self, problem: Any, state: Any, /) -> Float[Array, ""]:
+        """The bound."""
+        ...
+
+    def evaluated_at(self, problem: Any, model: Any, bags: Bags, /) -> Any:
+        """The problem under other hyper-parameters."""
+        ...
+
+    def settled(self, problem: Any, state: Any, /) -> Any:
+        """The same q(ε) under a moved problem, what follows from it anew."""
+        ...
+
+    def approximation(self, problem: Any, state: Any, /) -> Any:
+        """The state as the law that it leaves behind."""
+        ...
+
+
+class LearningState(NamedTuple):
+    """Hyper-parameters beside the variational parameters."""
+
+    unconstrained: Values  # log v, log ℓ and, where there is one, μ0
+    factors: Any
+
+
+@dataclass(frozen=True)
+class Learning[M: SparseGPModel]:
+    """Coordinate ascent in q and in the hyper-parameters by turns.
+
+    The whitened q(ε) stays as it is while the kernel moves; with it the bound is raised by a few
+    quasi-Newton steps with line search, so that the whole is monotone.
+
+    References
+    ----------
+    Castro-Macías et al. (2024), section 4.
+    """
+
+    algorithm: Algorithm
+    model: M
+    bags: Bags
+    num_inner_steps: int = 4
+
+    def init(self, state: Any) -> LearningState:
+        """Start from the model's own values."""
+        return LearningState(
+            {
+                name: jnp.asarray(value if name == "mean" else jnp.log(value), dtype=float)
+                for name, value in self.model.hyperparameters.items()
+            },
+            state,
+        )
+
+    def model_at(self, unconstrained: Values) -> M:
+        """The model with other hyper-parameters."""
+        values = {
+            name: value if name == "mean" else jnp.exp(value)
+            for name, value in unconstrained.items()
+        }
+        return self.model.with_hyperparameters(values)
+
+    def model_of(self, unconstrained: Values) -> M:
+        """The model with what was learned, as plain numbers."""
+        learned = self.model_at(unconstrained).hyperparameters
+        return self.model.with_hyperparameters({n: float(v) for n, v in learned.items()})
+
+    def problem_at(self, problem: Any, unconstrained: Values) -> Any:
+        """The problem with the kernel evaluated anew."""
+        return self.algorithm.evaluated_at(problem, self.model_at(unconstrained), self.bags)
+
+    def step(self, problem: Any, state: LearningState) -> LearningState:
+        """All factors once, then the hyper-parameters."""
+        here = self.problem_at(problem, state.unconstrained)
+        factors = self.algorithm.step(here, state.factors)
+
+        def moved(unconstrained: Values) -> tuple[Any, Any]:
+            there = self.problem_at(problem, unconstrained)
+            return there, self.algorithm.settled(there, factors)
+
+        def loss(unconstrained: Values) -> Float[Array, ""]:
+            return -self.algorithm.elbo(*moved(unconstrained))
+
+        best = _minimise(loss, state.unconstrained, self.num_inner_steps)
+        return LearningState(best, moved(best)[1])
+
+    def elbo(self, problem: Any, state: LearningState) -> Float[Array, ""]:
+        """The bound at the learned hyper-parameters."""
+        return self.algorithm.elbo(self.problem_at(problem, state.unconstrained), state.factors)
+
+
+def _minimise(loss: Callable[[Values], Float[Array, ""]], start: Values, num_steps: int) -> Values:
+    optimiser = optax.lbfgs()
+    value_and_gradient = optax.value_and_grad_from_state(loss)
+
+    def one_step(_: Array, carry: tuple) -> tuple:
+        point, memory = carry
+        value, gradient = value_and_gradient(point, state=memory)
+        change, memory = optimiser.update(
+            gradient, memory, point, value=value, grad=gradient, value_fn=loss
+        )
+        return optax.apply_updates(point, change), memory
+
+    end, _ = jax.lax.fori_loop(0, num_steps, one_step, (start, optimiser.init(start)))
+    # A line search that fails may end a rounding error higher.
+    is_lower = loss(end) < loss(start)
+    return jax.tree.map(lambda new, old: jnp.where(is_lower, new, old), end, start)

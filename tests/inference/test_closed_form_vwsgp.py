@@ -1,0 +1,199 @@
+"""The closed-form bound of VWSGP and its coordinate ascent."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from milzoo.datasets import Bags, simulate
+from milzoo.inference import coordinate_ascent
+from milzoo.inference.closed_form import vwsgp
+from milzoo.inference.programs import log_likelihood
+from milzoo.models import RBF
+from milzoo.models.vwsgp import VWSGP
+from numpyro.infer import Trace_ELBO
+from scipy.special import logsumexp
+
+
+def problem_with(num_inducing, seed=0):
+    """Bags of one to six instances, labels drawn from the model itself."""
+    random = np.random.default_rng(seed)
+    sizes = [1, 6, 2, 4, 3, 5] * 2
+    design = Bags.from_list([random.normal(size=(size, 2)) for size in sizes])
+    model = VWSGP.for_bags(design, num_inducing=num_inducing, variance=2.0, length_scale=1.5)
+    return model, simulate(model, design, seed=seed)[0]
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return problem_with(num_inducing=4)
+
+
+# ------------------------------------------------------------------ against other code
+
+
+def test_bound_equals_trace_elbo_of_the_guide(problem):
+    model, bags = problem
+    posterior = coordinate_ascent(model, bags, seed=0, max_steps=4)
+    with jax.enable_x64(True):
+        program, guide = model.augmented(), posterior.guide
+        one = Trace_ELBO(1).loss
+        keys = jax.random.split(jax.random.key(0), 4000)
+        draws = -np.asarray(jax.jit(jax.vmap(lambda k: one(k, {}, program, guide, bags)))(keys))
+    error = draws.mean() - posterior.elbo[-1]
+    assert abs(error) < 4.5 * draws.std(ddof=1) / np.sqrt(draws.size)
+
+
+def test_steps_equal_the_papers_equations_in_plain_numpy(problem):
+    model, bags = problem
+    posterior = coordinate_ascent(model, bags, seed=0, max_steps=5, tolerance=0.0)
+    mean, covariance, tilt = _paper_in_numpy(model, bags, steps=5)
+    approximation = posterior.approximation
+    np.testing.assert_allclose(approximation.mean, mean, rtol=1e-7, atol=1e-9)
+    found = approximation.scale_tril @ approximation.scale_tril.T
+    np.testing.assert_allclose(found, covariance, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(approximation.tilt, tilt, rtol=1e-7)
+
+
+def _paper_in_numpy(model, bags, steps):
+    """Section 3 with K⁻¹ and traces as printed, a loop over the bags."""
+    kernel, points = model.kernel, model.inducing_points
+
+    def covariance_of(left, right):
+        distance = ((left[:, None] - right[None]) ** 2).sum(axis=-1)
+        return kernel.variance * np.exp(-0.5 * distance / kernel.length_scale**2)
+
+    K_ZZ = covariance_of(points, points) + model.jitter * kernel.variance * np.eye(len(points))
+    inverse = np.linalg.inv(K_ZZ)
+    sums, residual = [], []
+    for b in range(bags.num_bags):
+        K_ZX = covariance_of(points, bags.instances[bags.bag_index == b])
+        sums.append(inverse @ K_ZX.sum(axis=1))
+        residual.append(K_ZX.shape[1] * kernel.variance - np.trace(K_ZX.T @ inverse @ K_ZX))
+    mean, covariance = np.zeros(len(points)), K_ZZ
+    for step in range(steps + 1):
+        tilt = np.array(
+            [
+                np.sqrt(np.trace(np.outer(a, a) @ (np.outer(mean, mean) + covariance)) + rest)
+                for a, rest in zip(sums, residual, strict=True)
+            ]
+        )
+        if step == steps:
+            return mean, covariance, tilt
+        bound = (1 / (1 + np.exp(-tilt)) - 0.5) / (2 * tilt)  # λ(ξ)
+        precision = inverse + sum(
+            2 * weight * np.outer(a, a) for weight, a in zip(bound, sums, strict=True)
+        )
+        covariance = np.linalg.inv(precision)
+        mean = covariance @ sum(
+            (label - 0.5) * a for label, a in zip(bags.labels, sums, strict=True)
+        )
+    raise AssertionError
+
+
+# ------------------------------------------------------------------ as mathematics
+
+
+def test_gradient_of_the_bound_is_zero_at_the_fixed_point(problem):
+    model, bags = problem
+    with jax.enable_x64(True):
+        start, state = vwsgp.init(model, bags)
+        state = jax.lax.fori_loop(0, 500, lambda _, s: vwsgp.step(start, s), state)
+
+        def bound(mean, precision_cholesky, tilt):
+            moved = vwsgp.settled(
+                start, state._replace(mean=mean, precision_cholesky=precision_cholesky)
+            )
+            return vwsgp.elbo(start, moved._replace(tilt=tilt))
+
+        arguments = (state.mean, state.precision_cholesky, state.tilt)
+        mean, cholesky, tilt = jax.jit(jax.grad(bound, argnums=(0, 1, 2)))(*arguments)
+    for gradient in (mean, np.tril(cholesky), tilt):
+        assert np.abs(gradient).max() < 1e-9
+
+
+def test_no_step_lowers_the_bound():
+    # 1,000 random problems of 12 bags, a fifth with labels all 1 and a fifth with labels all 0.
+    random = np.random.default_rng(0)
+    num_problems, num_bags, num_inducing = 1000, 12, 3
+    labels = random.integers(0, 2, size=(num_problems, num_bags))
+    labels[:200], labels[-200:] = 1, 0
+    problems = vwsgp.VWSGPProblem(
+        cholesky=np.broadcast_to(np.eye(num_inducing), (num_problems, num_inducing, num_inducing)),
+        projection=random.normal(size=(num_problems, num_bags, num_inducing))
+        * random.choice([0.1, 1.0, 30.0], size=(num_problems, 1, 1)),
+        residual_variance=random.gamma(0.5, 20.0, size=(num_problems, num_bags)),
+        half_sign=labels - 0.5,
+    )
+
+    def run(problem):
+        nothing = jnp.zeros(num_bags)
+        state = vwsgp.VWSGPState(
+            jnp.zeros(num_inducing), jnp.eye(num_inducing), nothing, nothing, nothing
+        )
+        state = vwsgp.settled(problem, state)
+
+        def one_step(state, _):
+            state = vwsgp.step(problem, state)
+            return state, vwsgp.elbo(problem, state)
+
+        later = jax.lax.scan(one_step, state, length=25)[1]
+        return jnp.concatenate([vwsgp.elbo(problem, state)[None], later])
+
+    with jax.enable_x64(True):
+        over_problems = jax.jit(lambda p: jax.lax.map(run, p))
+        traces = np.asarray(over_problems(jax.tree.map(jnp.asarray, problems)))
+    assert np.isfinite(traces).all()
+    # Rounding, as the bound is a difference of sums larger than itself.
+    allowed = 1e-10 * np.maximum(1.0, np.abs(traces[:, :-1]))
+    assert (np.diff(traces, axis=1) > -allowed).all()
+
+
+@pytest.mark.parametrize("num_inducing", [1, 2])
+def test_bound_lies_below_the_log_evidence_by_quadrature(num_inducing):
+    model, bags = problem_with(num_inducing, seed=4)
+    posterior = coordinate_ascent(model, bags, seed=0)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    white = np.stack(np.meshgrid(*[nodes] * num_inducing), axis=-1).reshape(-1, num_inducing)
+    log_weights = sum(np.meshgrid(*[np.log(weights / weights.sum())] * num_inducing)).ravel()
+    with jax.enable_x64(True):
+        cholesky = np.asarray(model.accumulated(bags).cholesky)
+    draws = {"inducing_value": white @ cholesky.T}
+    likelihood = log_likelihood(model.marginal(), draws, bags).sum(axis=1)
+    evidence = logsumexp(likelihood + log_weights)
+    assert posterior.elbo[-1] < evidence
+
+
+def test_order_of_instances_changes_nothing(problem):
+    model, bags = problem
+    order = np.random.default_rng(0).permutation(bags.num_instances)
+    moved = Bags.from_arrays(
+        bags.instances[order],
+        bags.bag_index[order],
+        bags.labels[list(dict.fromkeys(bags.bag_index[order]))],
+    )
+    first, second = (coordinate_ascent(model, one, seed=0) for one in (bags, moved))
+    np.testing.assert_allclose(first.elbo, second.elbo, rtol=1e-10)
+    np.testing.assert_allclose(first.approximation.mean, second.approximation.mean, atol=1e-9)
+
+
+# ------------------------------------------------------------------ as an engine
+
+
+def test_learning_hyperparameters_raises_the_bound_and_never_lowers_it(problem):
+    model, bags = problem
+    fixed = coordinate_ascent(model, bags, seed=0)
+    learned = coordinate_ascent(model, bags, seed=0, learn_hyperparameters=True, max_steps=60)
+    assert np.diff(learned.elbo).min() > -1e-9
+    assert learned.elbo[-1] > fixed.elbo[-1]
+    assert set(learned.model.hyperparameters) == {"variance", "length_scale"}
+    again = coordinate_ascent(learned.model, bags, seed=0)
+    assert again.elbo[-1] > learned.elbo[-1] - 1e-6
+
+
+def test_what_has_no_closed_form_is_refused(problem):
+    model, bags = problem
+    with pytest.raises(ValueError, match="VWSGP has no instance labels to update; leave it out"):
+        coordinate_ascent(model, bags, seed=0, label_update="mean_field")
+    probit = VWSGP(RBF(1.0, 1.0), model.inducing_points, likelihood="probit")
+    with pytest.raises(NotImplementedError, match="likelihood='probit' of VWSGP has no closed"):
+        coordinate_ascent(probit, bags, seed=0)
