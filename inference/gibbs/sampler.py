@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from ...datasets.bags import Bags
 from ...models.vgpmil import VGPMIL
+from ...models.vwsgp import VWSGP
 from ..chains import check_counts, run_chains
 from ..posterior import Posterior, random_key, require_labels, sampled_posterior
-from .vgpmil import VGPMILGibbs, VGPMILGibbsState
+from .vgpmil import VGPMILGibbs
+from .vwsgp import VWSGPGibbs
 
 __all__ = ["gibbs"]
 
-_SITES = ("inducing_value", "evidence", "instance_label")
-
 
 def gibbs(
-    model: VGPMIL,
+    model: VGPMIL | VWSGP,
     bags: Bags,
     *,
     seed: int | Array,
@@ -33,7 +35,7 @@ def gibbs(
 
     Parameters
     ----------
-    model : VGPMIL
+    model : VGPMIL or VWSGP
         With numbers as hyper-parameters (no priors) and a known mixing law.
     bags : Bags
         With labels.
@@ -44,7 +46,8 @@ def gibbs(
         Sweeps for each draw, of warm-up too. Data augmentation mixes slowly where almost all
         labels of the instances are alike; more sweeps for a draw cost no memory.
     keep : str or tuple of str
-        Sites kept in the tree: ``inducing_value`` (always), ``evidence``, ``instance_label``.
+        Sites kept in the tree: ``inducing_value`` (always); of VGPMIL ``evidence`` and
+        ``instance_label``, of VWSGP ``bag_evidence``.
     progress : bool
         Whether to draw a bar.
 
@@ -57,7 +60,7 @@ def gibbs(
     ValueError
         If a hyper-parameter has a prior, ``thin`` is not positive or ``keep`` has an unknown name.
     NotImplementedError
-        If the mixing law p(ω) is not known.
+        If the model has no sampler, or its mixing law p(ω) is not known.
     """
     require_labels(bags, "gibbs")
     if model.priors:
@@ -65,20 +68,15 @@ def gibbs(
             f"{', '.join(model.priors)} of the model have priors, which have no conjugate "
             "conditional; give numbers, or sample with nuts"
         )
-    keep = (keep,) if isinstance(keep, str) else keep
-    unknown = sorted(set(keep) - set(_SITES))
-    if unknown:
-        raise ValueError(f"keep has {', '.join(unknown)}; expected some of {', '.join(_SITES)}")
     check_counts(thin=thin)
     key = random_key(seed)
     with jax.enable_x64(True):
-        model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
-        sweep = VGPMILGibbs.for_model(model, bags)
-        kept = {"inducing_value", *keep}
+        sweep = _sweep(model, bags)
+        kept = _kept(keep, sweep.site_names)
 
-        def collect(state: VGPMILGibbsState) -> tuple[dict[str, Array], dict[str, Array]]:
+        def collect(state: Any) -> tuple[dict[str, Array], dict[str, Array]]:
             sites = sweep.sites(state)
-            return {name: sites[name] for name in _SITES if name in kept}, {}
+            return {name: sites[name] for name in kept}, {}
 
         run = run_chains(
             sweep.init,
@@ -91,3 +89,24 @@ def gibbs(
             progress=progress,
         )
     return sampled_posterior(model, bags, engine="gibbs", run=run)
+
+
+def _sweep(model: VGPMIL | VWSGP, bags: Bags) -> Any:
+    match model:
+        case VGPMIL():
+            model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
+            return VGPMILGibbs.for_model(model, bags)
+        case VWSGP():
+            return VWSGPGibbs.for_model(model, bags)
+        case _:
+            raise NotImplementedError(
+                f"{type(model).__name__} has no Gibbs sampler; sample it with nuts"
+            )
+
+
+def _kept(keep: str | tuple[str, ...], names: tuple[str, ...]) -> list[str]:
+    wanted = {"inducing_value", *((keep,) if isinstance(keep, str) else keep)}
+    unknown = sorted(wanted - set(names))
+    if unknown:
+        raise ValueError(f"keep has {', '.join(unknown)}; expected some of {', '.join(names)}")
+    return [name for name in names if name in wanted]

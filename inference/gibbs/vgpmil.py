@@ -15,11 +15,10 @@ with u = Lε, κ = y − ½.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
@@ -27,7 +26,7 @@ from ...models.distributions import InstanceLabels
 from ...models.scale_mixtures import Mixing
 from ...models.sparse_gp import SparseConditional
 from ...models.vgpmil import VGPMIL
-from ..products import weighted_gram
+from .inducing import draw_evidence, draw_white
 
 __all__ = ["VGPMILGibbs", "VGPMILGibbsState"]
 
@@ -56,6 +55,8 @@ class VGPMILGibbs:
         T.
     mixing : Mixing
     """
+
+    site_names: ClassVar[tuple[str, ...]] = ("inducing_value", "evidence", "instance_label")
 
     conditional: SparseConditional
     prior_mean: Float[Array, ""]
@@ -113,15 +114,8 @@ class VGPMILGibbs:
     ) -> Float[Array, " M"]:
         """ε | ω, y with the evidence integrated out."""
         projection, variance = self.conditional.projection, self.conditional.residual_variance
-        weight = 1.0 / (1.0 + omega * variance)
-        gram = weighted_gram(projection, omega * weight)
-        linear = ((label - 0.5 - omega * self.prior_mean) * weight) @ projection
-        precision = jnp.eye(gram.shape[0], dtype=gram.dtype) + gram
-        cholesky = jnp.linalg.cholesky(precision)  # P = RRᵀ
-        noise = jax.random.normal(key, linear.shape, linear.dtype)
-        return cho_solve((cholesky, True), linear) + solve_triangular(
-            cholesky, noise, lower=True, trans="T"
-        )
+        # Of the evidence about its mean μ0: (y − ½)f − ωf²/2 is linear there with slope κ − ωμ0.
+        return draw_white(key, projection, variance, omega, label - 0.5 - omega * self.prior_mean)
 
     def draw_evidence(
         self,
@@ -131,9 +125,5 @@ class VGPMILGibbs:
         omega: Float[Array, " N"],
     ) -> Float[Array, " N"]:
         """f | u, ω, y, independently over instances."""
-        variance = self.conditional.residual_variance
         location = self.prior_mean + self.conditional.projection @ white
-        weight = 1.0 / (1.0 + omega * variance)
-        noise = jax.random.normal(key, variance.shape, variance.dtype)
-        mean = (location + variance * (label - 0.5)) * weight
-        return mean + jnp.sqrt(variance * weight) * noise
+        return draw_evidence(key, location, self.conditional.residual_variance, omega, label - 0.5)
