@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -18,6 +19,7 @@ from sklearn.cluster import KMeans
 
 from ..datasets.bags import Bags
 from .kernels import RBF, Parameter
+from .model import Draws
 from .tracing import evaluated_now_unless_traced
 
 __all__ = [
@@ -343,6 +345,32 @@ class SparseGPModel:
         """
         self.check_width(bags)
         return sparse_conditional(self.kernel, self.inducing_points, bags.instances, self.jitter)
+
+    def over_draws(
+        self,
+        one_draw: Callable[[Array, dict[str, Array]], tuple[Array, ...]],
+        draws: Draws,
+        bags: Bags,
+        seed: int | Array,
+    ) -> tuple[np.ndarray, ...]:
+        """What ``complete`` draws back, draw by draw: ``one_draw(key, sites)`` for each.
+
+        Raises
+        ------
+        ValueError
+            If the bags have no labels.
+        """
+        if bags.labels is None:
+            raise ValueError(
+                "bags have no labels; complete() draws the evidence given the bag labels, so "
+                "pass the labelled bags that the posterior was made from"
+            )
+        with jax.enable_x64(True):
+            sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
+            key = jax.random.key(seed) if isinstance(seed, int) else seed
+            keys = jax.random.split(key, sites["inducing_value"].shape[0])
+            added = jax.jit(partial(jax.lax.map, lambda args: one_draw(*args)))((keys, sites))
+            return tuple(np.asarray(one) for one in added)
 
     def draw_hyperparameters(self) -> Self:
         """A site for every prior, and the model with what was drawn in its place."""

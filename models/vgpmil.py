@@ -317,24 +317,14 @@ class VGPMIL(SparseGPModel):
         NotImplementedError
             If ψ is not the hyperbolic secant.
         """
-        if bags.labels is None:
-            raise ValueError(
-                "bags have no labels; complete() draws the evidence given the bag labels, so "
-                "pass the labelled bags that the posterior was made from"
-            )
         if not self.is_logistic:
             raise NotImplementedError(
                 f"complete() knows the logistic model only, not mixing={self.mixing}; sample the "
                 "evidence with nuts(..., program='full') or gibbs instead"
             )
-        with jax.enable_x64(True):
-            sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
-            key = jax.random.key(seed) if isinstance(seed, int) else seed
-            keys = jax.random.split(key, sites["inducing_value"].shape[0])
-            complete_one = jax.jit(lambda args: self._complete_one(bags, *args))
-            evidence, label = jax.lax.map(complete_one, (keys, sites))
-            added = {"evidence": np.asarray(evidence), "instance_label": np.asarray(label)}
-            return dict(draws) | added
+        one_draw = partial(self._complete_one, bags)
+        evidence, label = self.over_draws(one_draw, draws, bags, seed)
+        return dict(draws) | {"evidence": evidence, "instance_label": label}
 
     def _complete_one(
         self, bags: Bags, key: Array, site: dict[str, Float[Array, "..."]]

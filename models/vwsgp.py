@@ -267,29 +267,19 @@ class VWSGP(SparseGPModel):
         ValueError
             If the bags have no labels.
         """
-        if bags.labels is None:
-            raise ValueError(
-                "bags have no labels; complete() draws the evidence given the bag labels, so "
-                "pass the labelled bags that the posterior was made from"
-            )
-        sign = 2.0 * np.asarray(bags.labels) - 1.0
-        with jax.enable_x64(True):
-            sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
-            key = jax.random.key(seed) if isinstance(seed, int) else seed
-            keys = jax.random.split(key, sites["inducing_value"].shape[0])
-            one_draw = partial(self._complete_one, bags, jnp.asarray(sign))
-            evidence = jax.jit(partial(jax.lax.map, one_draw))((keys, sites))
-            return dict(draws) | {"bag_evidence": np.asarray(evidence)}
+        one_draw = partial(self._complete_one, bags)
+        (evidence,) = self.over_draws(one_draw, draws, bags, seed)
+        return dict(draws) | {"bag_evidence": evidence}
 
     def _complete_one(
-        self, bags: Bags, sign: Float[Array, " B"], arguments: tuple[Array, dict[str, Array]]
-    ) -> Float[Array, " B"]:
-        key, site = arguments
+        self, bags: Bags, key: Array, site: dict[str, Float[Array, "..."]]
+    ) -> tuple[Float[Array, " B"]]:
+        sign = 2.0 * jnp.asarray(bags.labels) - 1.0
         accumulated = self.with_hyperparameters(site).accumulated(bags)
         location = sign * accumulated.mean(site["inducing_value"])
         scale = accumulated.residual_scale
         draw = draw_tilted_gaussian if self.likelihood == "bernoulli" else self._draw_skew_gaussian
-        return sign * draw(key, location, scale)
+        return (sign * draw(key, location, scale),)
 
     def _draw_skew_gaussian(
         self, key: Array, mean: Float[Array, " B"], scale: Float[Array, " B"]

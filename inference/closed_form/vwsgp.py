@@ -65,7 +65,7 @@ class VWSGPState(NamedTuple):
 
 
 class VWSGPProblem(NamedTuple):
-    """All that stays fixed during the ascent."""
+    """All that stays fixed during the ascent; the first three as in `SparseConditional`."""
 
     cholesky: Float[Array, "M M"]  # L
     projection: Float[Array, "B M"]  # Σ V_n
@@ -90,14 +90,8 @@ def init(model: VWSGP, bags: Bags) -> tuple[VWSGPProblem, VWSGPState]:
     -------
     VWSGPProblem, VWSGPState
     """
-    accumulated = model.accumulated(bags)
-    problem = VWSGPProblem(
-        cholesky=accumulated.cholesky,
-        projection=accumulated.projection,
-        residual_variance=accumulated.residual_variance,
-        half_sign=jnp.asarray(bags.labels) - 0.5,
-    )
-    num_inducing = accumulated.cholesky.shape[0]
+    problem = VWSGPProblem(*model.accumulated(bags)[:3], half_sign=jnp.asarray(bags.labels) - 0.5)
+    num_inducing = problem.cholesky.shape[0]
     return problem, _with_moments(problem, jnp.zeros(num_inducing), jnp.eye(num_inducing))
 
 
@@ -178,12 +172,7 @@ def evaluated_at(problem: VWSGPProblem, model: VWSGP, bags: Bags) -> VWSGPProble
     -------
     VWSGPProblem
     """
-    accumulated = model.accumulated(bags)
-    return problem._replace(
-        cholesky=accumulated.cholesky,
-        projection=accumulated.projection,
-        residual_variance=accumulated.residual_variance,
-    )
+    return VWSGPProblem(*model.accumulated(bags)[:3], half_sign=problem.half_sign)
 
 
 def settled(problem: VWSGPProblem, state: VWSGPState) -> VWSGPState:

@@ -5,11 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
 from arviz_stats.base import array_stats
 from milzoo.datasets import Bags, simulate, simulate_instances
 from milzoo.models import VGPMIL
+from milzoo.models.vwsgp import VWSGP
+from numpyro.infer import Trace_ELBO
 from scipy.special import expit
 
 
@@ -38,7 +41,33 @@ def one_inducing_point() -> tuple[VGPMIL, Bags]:
     return model, bags
 
 
+@pytest.fixture(scope="session")
+def accumulating_problem():
+    """Function of the number of inducing points that gives a `VWSGP` and bags drawn from it."""
+
+    def of(num_inducing: int, seed: int) -> tuple[VWSGP, Bags]:
+        design = ragged_bags([1, 6, 2, 4, 3, 5] * 2, num_features=2, seed=seed)
+        model = VWSGP.for_bags(design, num_inducing, variance=2.0, length_scale=1.5)
+        return model, simulate(model, design, seed=seed)[0]
+
+    return of
+
+
 # ------------------------------------------------------------------ Monte Carlo
+
+
+@pytest.fixture(scope="session")
+def trace_elbo_draws():
+    """Function of a posterior that gives 4,000 one-draw estimates of its bound by `Trace_ELBO`."""
+
+    def of(posterior, bags) -> np.ndarray:
+        with jax.enable_x64(True):
+            program, guide, one = posterior.model.augmented(), posterior.guide, Trace_ELBO(1).loss
+            keys = jax.random.split(jax.random.key(0), 4000)
+            losses = jax.jit(jax.vmap(lambda key: one(key, {}, program, guide, bags)))(keys)
+            return -np.asarray(losses)
+
+    return of
 
 
 class Moments(NamedTuple):

@@ -4,41 +4,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from milzoo.datasets import Bags, simulate
+from milzoo.datasets import Bags
 from milzoo.inference import coordinate_ascent
 from milzoo.inference.closed_form import vwsgp
 from milzoo.inference.programs import log_likelihood
 from milzoo.models import RBF
 from milzoo.models.vwsgp import VWSGP
-from numpyro.infer import Trace_ELBO
 from scipy.special import logsumexp
 
 
-def problem_with(num_inducing, seed=0):
-    """Bags of one to six instances, labels drawn from the model itself."""
-    random = np.random.default_rng(seed)
-    sizes = [1, 6, 2, 4, 3, 5] * 2
-    design = Bags.from_list([random.normal(size=(size, 2)) for size in sizes])
-    model = VWSGP.for_bags(design, num_inducing=num_inducing, variance=2.0, length_scale=1.5)
-    return model, simulate(model, design, seed=seed)[0]
-
-
 @pytest.fixture(scope="module")
-def problem():
-    return problem_with(num_inducing=4)
+def problem(accumulating_problem):
+    return accumulating_problem(num_inducing=4, seed=0)
 
 
 # ------------------------------------------------------------------ against other code
 
 
-def test_bound_equals_trace_elbo_of_the_guide(problem):
+def test_bound_equals_trace_elbo_of_the_guide(problem, trace_elbo_draws):
     model, bags = problem
     posterior = coordinate_ascent(model, bags, seed=0, max_steps=4)
-    with jax.enable_x64(True):
-        program, guide = model.augmented(), posterior.guide
-        one = Trace_ELBO(1).loss
-        keys = jax.random.split(jax.random.key(0), 4000)
-        draws = -np.asarray(jax.jit(jax.vmap(lambda k: one(k, {}, program, guide, bags)))(keys))
+    draws = trace_elbo_draws(posterior, bags)
     error = draws.mean() - posterior.elbo[-1]
     assert abs(error) < 4.5 * draws.std(ddof=1) / np.sqrt(draws.size)
 
@@ -149,8 +135,8 @@ def test_no_step_lowers_the_bound():
 
 
 @pytest.mark.parametrize("num_inducing", [1, 2])
-def test_bound_lies_below_the_log_evidence_by_quadrature(num_inducing):
-    model, bags = problem_with(num_inducing, seed=4)
+def test_bound_lies_below_the_log_evidence_by_quadrature(accumulating_problem, num_inducing):
+    model, bags = accumulating_problem(num_inducing, seed=4)
     posterior = coordinate_ascent(model, bags, seed=0)
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     white = np.stack(np.meshgrid(*[nodes] * num_inducing), axis=-1).reshape(-1, num_inducing)

@@ -7,25 +7,15 @@ alarm in 10⁵ runs of this file.
 import jax
 import numpy as np
 import pytest
-from milzoo.datasets import Bags, simulate
 from milzoo.inference import gibbs, nuts
 from milzoo.inference.programs import log_likelihood
 from milzoo.models import RBF
 from milzoo.models.vwsgp import VWSGP
 
 
-def problem_with(num_inducing, seed=0):
-    """Bags of one to six instances, labels drawn from the model itself."""
-    random = np.random.default_rng(seed)
-    sizes = [1, 6, 2, 4, 3, 5] * 2
-    design = Bags.from_list([random.normal(size=(size, 2)) for size in sizes])
-    model = VWSGP.for_bags(design, num_inducing=num_inducing, variance=2.0, length_scale=1.5)
-    return model, simulate(model, design, seed=seed)[0]
-
-
 @pytest.fixture(scope="module")
-def problem():
-    return problem_with(num_inducing=4)
+def problem(accumulating_problem):
+    return accumulating_problem(num_inducing=4, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +46,8 @@ def test_evidence_drawn_back_is_that_of_the_sampler(problem, posterior, moments)
     assert moments(posterior.tree["posterior"]["bag_evidence"]).largest_z(completed) < 5.5
 
 
-def test_one_inducing_value_has_the_moments_of_quadrature(moments):
-    model, bags = problem_with(num_inducing=1, seed=4)
+def test_one_inducing_value_has_the_moments_of_quadrature(accumulating_problem, moments):
+    model, bags = accumulating_problem(num_inducing=1, seed=4)
     nodes, weights = np.polynomial.hermite_e.hermegauss(100)
     with jax.enable_x64(True):
         scale = float(np.asarray(model.accumulated(bags).cholesky)[0, 0])
