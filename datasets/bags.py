@@ -25,6 +25,7 @@ from .checks import (
     code_bag_labels,
     code_instance_labels,
     join_instance_labels,
+    one_for_each_bag,
     read_only,
     warn_if_one_class,
 )
@@ -37,13 +38,13 @@ __all__ = ["Bags"]
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """N instances in B bags, with a label T_b ∈ {0, 1} for each bag.
+    """N instances in B bags, with a label T_b ∈ {0, 1} or a target Y_b ∈ ℝ for each bag.
 
     Build it with `from_list`, `from_arrays`, `from_frame` or `from_padded`: they check everything
     once and name the bag, row or argument that is wrong. The plain constructor trusts its
     arguments. Arrays are 64-bit NumPy copies, read only.
 
-    A ``Bags`` is a JAX pytree whose leaves are the four arrays, so it passes through ``jax.jit``;
+    A ``Bags`` is a JAX pytree whose leaves are the five arrays, so it passes through ``jax.jit``;
     ``num_bags`` stays static, and ``names`` are left behind (empty after unflattening).
 
     Parameters
@@ -60,6 +61,8 @@ class Bags:
         The name of each bag, used in messages and to find published folds.
     num_bags : int
         B.
+    targets : (B,) float array or None
+        Y_b, for regression; see `with_targets`.
     """
 
     instances: Float[np.ndarray | Array, "N D"]
@@ -68,6 +71,7 @@ class Bags:
     instance_labels: Int[np.ndarray | Array, " N"] | None
     names: tuple[str, ...]
     num_bags: int
+    targets: Float[np.ndarray | Array, " B"] | None = None
 
     # ---------------------------------------------------------------- the doors
 
@@ -208,6 +212,7 @@ class Bags:
         bag_label: str | None = "bag_label",
         instance_label: str | None = "instance_label",
         features: Sequence[str] | None = None,
+        bag_target: str | None = "bag_target",
     ) -> Self:
         """Bags from a data frame with one row for each instance.
 
@@ -224,6 +229,9 @@ class Bags:
             ``"instance_label"`` need not be there.
         features : sequence of str or None
             The columns of features; if left out, all other numeric columns.
+        bag_target : str or None
+            The column of targets, the same throughout a bag. The column ``"bag_target"`` need not
+            be there.
 
         Returns
         -------
@@ -241,21 +249,31 @@ class Bags:
         UserWarning
             If all bags have the same label.
         """
+        import pandas as pd
+
         if instance_label == "instance_label" and instance_label not in frame:
             instance_label = None
-        roles = [column for column in (bag, bag_label, instance_label) if column is not None]
+        if bag_target == "bag_target" and bag_target not in frame:
+            bag_target = None
+        given = (bag, bag_label, instance_label, bag_target)
+        roles = [column for column in given if column is not None]
         for column in [*roles, *(features or ())]:
             check_column(frame, column, optional=column == bag_label)
         if features is None:
             features = list(frame.drop(columns=roles).select_dtypes("number").columns)
         if len(features) == 0:
             raise ValueError(f"features: no numeric column besides {roles}; expected at least one")
-        return cls.from_arrays(
+        bags = cls.from_arrays(
             np.column_stack([as_column(frame, feature) for feature in features]),
             frame[bag].to_numpy(),
             labels=None if bag_label is None else as_column(frame, bag_label),
             instance_labels=None if instance_label is None else as_column(frame, instance_label),
         )
+        if bag_target is None:
+            return bags
+        codes = pd.factorize(frame[bag])[0]
+        targets = one_for_each_bag(as_column(frame, bag_target), codes, bags.names, "target")
+        return bags.with_targets(targets)
 
     @classmethod
     def from_padded(
@@ -323,6 +341,32 @@ class Bags:
             rows=rows,
         )
 
+    def with_targets(self, targets: ArrayLike) -> Self:
+        """These bags with a real number each to be predicted, for multiple-instance regression.
+
+        Parameters
+        ----------
+        targets : (B,) array
+            Y_b, in any units; the models have prior mean 0, so centre them.
+
+        Returns
+        -------
+        Bags
+
+        Raises
+        ------
+        ValueError
+            If there is not one finite number for each bag.
+        TypeError
+            If something is not a number.
+        """
+        given = as_vector(targets, self.num_bags, "targets", "bag")
+        if not np.isfinite(given).all():
+            bag = int(np.argmin(np.isfinite(given)))
+            name = self.names[bag] if self.names else bag
+            raise ValueError(f"targets: bag {name!r} has {given[bag]}; expected a finite number")
+        return replace(self, targets=read_only(given))
+
     @classmethod
     def _checked(
         cls,
@@ -368,9 +412,10 @@ class Bags:
         return np.split(np.asarray(self.instances), self.starts[1:])
 
     def to_frame(self) -> pd.DataFrame:
-        """A data frame as `from_frame` reads: columns bag, bag_label, instance_label, x0 … x{D−1}.
+        """A data frame as `from_frame` reads: bag, bag_label, bag_target, instance_label, x0 … .
 
-        Label columns are there where labels are; an unknown instance label is missing (NA).
+        Columns of labels and targets are there where these are; an unknown instance label is
+        missing (NA).
 
         Raises
         ------
@@ -386,6 +431,8 @@ class Bags:
         columns: dict[str, Any] = {"bag": names[bag_index]}
         if self.labels is not None:
             columns["bag_label"] = np.asarray(self.labels)[bag_index]
+        if self.targets is not None:
+            columns["bag_target"] = np.asarray(self.targets)[bag_index]
         if self.instance_labels is not None:
             known = pd.Series(np.asarray(self.instance_labels), dtype="Int64")
             columns["instance_label"] = known.mask(known == -1)
@@ -397,7 +444,8 @@ class Bags:
     def to_padded(self) -> dict[str, np.ndarray | None]:
         """Arrays padded to the longest bag under torchmil's keys ``X, Y, y_inst, mask``.
 
-        Padding is 0 in ``X`` and −1 (unknown) in ``y_inst``; labels that are not known are None.
+        Padding is 0 in ``X`` and −1 (unknown) in ``y_inst``; labels that are not known are None,
+        and targets are left behind.
         """
         sizes = self.bag_sizes
         mask = np.arange(sizes.max()) < sizes[:, None]
@@ -446,6 +494,7 @@ class Bags:
             instance_labels=part(self.instance_labels, rows),
             names=tuple(self.names[b] for b in numbers) if self.names else (),
             num_bags=len(numbers),
+            targets=part(self.targets, numbers),
         )
 
     def split(self, fraction: float, *, seed: int) -> tuple[Bags, Bags]:
@@ -582,7 +631,7 @@ class Bags:
             positive = int(self.labels.sum())
             counts += f" ({positive} positive, {self.num_bags - positive} negative)"
         else:
-            counts += " (unlabelled)"
+            counts += " (with targets)" if self.targets is not None else " (unlabelled)"
         sizes = self.bag_sizes
         return (
             f"Bags({counts} of {sizes.min()} to {sizes.max()} instances, {self.num_instances} "
@@ -636,7 +685,7 @@ def _random(seed: int) -> np.random.Generator:
 
 # ------------------------------------------------------------------------ pytree
 
-_LEAVES = ("instances", "bag_index", "labels", "instance_labels")
+_LEAVES = ("instances", "bag_index", "labels", "instance_labels", "targets")
 
 
 def _flatten_with_keys(bags: Bags) -> tuple[tuple[tuple[Any, Any], ...], int]:

@@ -114,14 +114,21 @@ def as_bag_labels(
             f"({num_rows},), one for each row"
         )
     code_bag_labels(given, lambda row: f"bag {names[codes[row]]!r}, row {row}")
+    return one_for_each_bag(given, codes, names, "label")
+
+
+def one_for_each_bag(
+    given: Float[np.ndarray, " N"], codes: Int[np.ndarray, " N"], names: tuple[str, ...], kind: str
+) -> Float[np.ndarray, " B"]:
+    """Values given for each row, which are the same throughout a bag."""
     first_row = np.unique(codes, return_index=True)[1]
-    differs = given != given[first_row][codes]
+    differs = (given != given[first_row][codes]) & ~np.isnan(given)
     if differs.any():
         row = int(np.argmax(differs))
         first = first_row[codes[row]]
         raise ValueError(
-            f"labels: bag {names[codes[row]]!r} has two labels, {given[first]:g} in row {first} "
-            f"and {given[row]:g} in row {row}; expected one label for each bag"
+            f"{kind}s: bag {names[codes[row]]!r} has two {kind}s, {given[first]:g} in row {first} "
+            f"and {given[row]:g} in row {row}; expected one {kind} for each bag"
         )
     return given[first_row]
 

@@ -21,13 +21,14 @@ def simulate(
 ) -> tuple[Bags, dict[str, np.ndarray]]:
     """Bag labels drawn from the prior of a NumPyro program, and all else that it drew on the way.
 
-    θ ~ p(θ), T ~ p(T | θ, X) at the instances X of ``bags``, whose own labels are left aside.
+    θ ~ p(θ), T ~ p(T | θ, X) at the instances X of ``bags``, whose own labels are left aside; or
+    targets Y, from a program of these.
 
     Parameters
     ----------
     model : callable
-        A NumPyro program of ``Bags`` with a sample site ``bag_label`` of shape (B,), observed only
-        when ``bags.labels`` is not None.
+        A NumPyro program of ``Bags`` with a sample site ``bag_label`` (or ``bag_target``) of shape
+        (B,), observed only when ``bags.labels`` (``bags.targets``) is not None.
     bags : Bags
         The design: its instances and their grouping are kept.
     seed : int or JAX key
@@ -36,18 +37,19 @@ def simulate(
     Returns
     -------
     bags : Bags
-        With the drawn labels, and no instance labels (they would be about the labels before).
+        With the drawn labels or targets, and no instance labels (they would be about the labels
+        before).
     sites : dict of str to array
         The values of all sample and deterministic sites, ``bag_label`` among them.
 
     Raises
     ------
     ValueError
-        If the program has no site ``bag_label``, or it is not one label 0 or 1 for each bag.
+        If the program has neither site, or ``bag_label`` is not one label 0 or 1 for each bag.
     """
     from numpyro import handlers
 
-    unlabelled = replace(bags, labels=None, instance_labels=None)
+    unlabelled = replace(bags, labels=None, instance_labels=None, targets=None)
     with jax.enable_x64(True):
         trace = handlers.trace(handlers.seed(model, seed)).get_trace(unlabelled)
     sites = {
@@ -55,6 +57,8 @@ def simulate(
         for name, site in trace.items()
         if site["type"] in ("sample", "deterministic")
     }
+    if "bag_target" in sites:
+        return unlabelled.with_targets(sites["bag_target"]), sites
     if "bag_label" not in sites:
         raise ValueError(
             f"model has no site 'bag_label' to take labels from; its sites are {sorted(sites)}"

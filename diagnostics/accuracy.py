@@ -12,6 +12,9 @@ from jaxtyping import Float
 
 __all__ = ["Accuracy", "accuracy", "pareto_khat"]
 
+# Log ratios this close are one number: no weight differs from another by more than a thousandth.
+_ALIKE = 1e-3
+
 
 @dataclass(frozen=True)
 class Accuracy:
@@ -145,7 +148,7 @@ def pareto_khat(
     Returns
     -------
     float
-        NaN if some density is not finite.
+        NaN if some density is not finite; −∞ if all ratios are alike, and q is p.
 
     References
     ----------
@@ -165,5 +168,7 @@ def pareto_khat(
     """
     if not (np.isfinite(log_target).all() and np.isfinite(log_approximation).all()):
         return float("nan")
+    if np.ptp(log_target - log_approximation) < _ALIKE:
+        return float("-inf")
     # psislw is written for leave-one-out, where the ratio is 1/likelihood: it negates its input.
     return float(array_stats.psislw(log_approximation - log_target)[1])

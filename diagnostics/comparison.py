@@ -17,9 +17,11 @@ from matplotlib.figure import Figure
 
 from ..datasets.bags import Bags
 from ..inference.chains import check_counts
-from ..inference.posterior import Posterior, Prediction
+from ..inference.posterior import Posterior
+from ..inference.prediction import Prediction
+from ..models.model import part_of_bags
 from . import figures
-from .measures import MEASURES
+from .measures import MEASURES, OF_LABELS, OF_NUMBERS
 from .report import metrics, write_report
 from .sentences import reference_sentence, sentence
 from .targets import targets
@@ -55,7 +57,8 @@ class Comparison:
         """One row for each posterior; NaN where a measure does not apply.
 
         The columns are those of `MEASURES`; the ones about targets are there only if these differ
-        or are not the logistic model's.
+        or are not the logistic model's, and test scores those of what is predicted, label or
+        number.
         """
         rows = {name: verdict.row() for name, verdict in self.verdicts.items()}
         table = pd.DataFrame.from_dict(rows, orient="index")[[m.column for m in MEASURES]]
@@ -63,7 +66,8 @@ class Comparison:
         if not any(verdict.target for verdict in self.verdicts.values()):
             about_targets = ["target", "own_reference", "own_mean_error", "own_sd_ratio", "size"]
             table = table.drop(columns=about_targets)
-        return table
+        predicts_numbers = any(v.predicts_numbers for v in self.verdicts.values())
+        return table.drop(columns=list(OF_LABELS if predicts_numbers else OF_NUMBERS))
 
     @cached_property
     def sentences(self) -> dict[str, str]:
@@ -77,9 +81,9 @@ class Comparison:
 
     @property
     def predictions(self) -> dict[str, Prediction]:
-        """Of the test bags, by each posterior that did not fail; empty if there are none."""
+        """Of the labels of test bags, by each posterior that did not fail; empty if none."""
         known = {name: verdict.evidence.prediction for name, verdict in self.verdicts.items()}
-        return {name: prediction for name, prediction in known.items() if prediction is not None}
+        return {name: one for name, one in known.items() if isinstance(one, Prediction)}
 
     def metrics(self) -> dict[str, Any]:
         """Table and sentences as JSON's types; None where a measure does not apply."""
@@ -218,20 +222,21 @@ def _check(posteriors: Mapping[str, Posterior], reference: str | None, test: Bag
         raise ValueError(
             f"reference is {reference!r}, none of the posteriors; did you mean {near[0]!r}?"
         )
-    if test is not None and test.labels is None:
-        raise ValueError(
-            "test bags have no labels; compare scores predictions against them: pass labelled "
-            "bags, or leave test out"
-        )
     (first, one), *rest = posteriors.items()
+    if test is not None and getattr(test, part_of_bags(one.model)) is None:
+        raise ValueError(
+            f"test bags have no {part_of_bags(one.model)}; compare scores predictions against "
+            "them: pass bags that have them, or leave test out"
+        )
     for name, other in rest:
         _check_same_bags(first, one.bags, name, other.bags)
         _check_same_sites(first, one, name, other)
 
 
 def _check_same_bags(first: str, one: Bags, name: str, other: Bags) -> None:
-    for part in ("bag_index", "labels", "instances"):
-        if not np.array_equal(getattr(one, part), getattr(other, part)):
+    for part in ("bag_index", "labels", "targets", "instances"):
+        ours, theirs = (np.asarray(getattr(bags, part)) for bags in (one, other))
+        if not np.array_equal(ours, theirs):
             raise ValueError(
                 f"posteriors {first!r} and {name!r} are of different bags (their {part} differ); "
                 "expected all of the same training bags"

@@ -174,7 +174,7 @@ def _draw_khats(
             axes.plot(value, position, markers[name], color=colours[name], markersize=9)
             axes.annotate(f"{value:.2f}", (value, position), (9, -4), textcoords="offset points")
         else:
-            axes.text(left, position, "  not finite")
+            axes.text(left, position, "  exact" if value == -np.inf else "  not finite")
     axes.set_yticks(range(len(values)), list(values))
     axes.set(xlim=(left, right), ylim=(len(values) - 0.5, -0.5))
     axes.set_xlabel("PSIS k̂: reweighting mends easily to 0.5, with more draws to 0.7, not beyond")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["MEASURES", "Measure", "formatted"]
+__all__ = ["MEASURES", "OF_LABELS", "OF_NUMBERS", "Measure", "formatted"]
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,20 @@ MEASURES = (
     Measure("own_sd_ratio", "sd ratio to it", _ERROR, ".3g"),
     Measure("size", "mean |value of a site|", _ERROR, ",.3g"),
     Measure("log_loss", "log loss", _TEST, ".3f"),
+    Measure("rmse", "root mean squared error", _TEST, ",.4g"),
     Measure("brier", "Brier score", _TEST, ".3f"),
     Measure("auc", "AUC", _TEST, ".3f"),
     Measure("accuracy", "accuracy", _TEST, ".3f"),
     Measure("probability_difference", "mean |ΔP| from reference", _TEST, ".3f"),
     Measure("instance_auc", "instance AUC", _TEST, ".3f"),
     Measure("instance_auc_pr", "instance AUC-PR", _TEST, ".3f"),
+)
+
+# Scores that only one kind of prediction has.
+OF_NUMBERS = ("rmse",)
+OF_LABELS = (
+    *("brier", "auc", "accuracy", "probability_difference"),
+    *("instance_auc", "instance_auc_pr"),
 )
 
 
@@ -78,4 +86,6 @@ def formatted(measure: Measure, value: object) -> str:
         return value
     if not isinstance(value, int | float) or math.isnan(value):
         return "–"
+    if value == -math.inf:
+        return "−∞"
     return format(value, measure.pattern)

@@ -10,49 +10,56 @@ from jaxtyping import Float, Int
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from ..datasets.bags import Bags
-from ..inference.posterior import Prediction
+from ..inference.prediction import Prediction, TargetPrediction
 
 __all__ = ["PredictionDifference", "Scores", "bag_log_loss", "prediction_difference", "score"]
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores on test bags; NaN where the truth holds one class only, or is not known.
+    """Scores on test bags; NaN where they do not apply or the truth holds one class only.
 
     Attributes
     ----------
     log_loss : float
-        −mean log P(T* = truth).
+        −mean log P(T* = truth), or −mean log p(Y* = truth).
     brier : float
         Mean squared difference of probability and truth.
     auc, accuracy : float
         Of bags, the latter at probability ½.
     instance_auc, instance_auc_pr : float
         Of instances whose label is known; the latter is the average precision.
+    rmse : float
+        √ of the mean squared error of predicted targets, in their units.
     """
 
     log_loss: float
-    brier: float
-    auc: float
-    accuracy: float
-    instance_auc: float
-    instance_auc_pr: float
+    brier: float = math.nan
+    auc: float = math.nan
+    accuracy: float = math.nan
+    instance_auc: float = math.nan
+    instance_auc_pr: float = math.nan
+    rmse: float = math.nan
 
 
-def score(prediction: Prediction, test: Bags) -> Scores:
-    """Score predicted probabilities of labelled bags.
+def score(prediction: Prediction | TargetPrediction, test: Bags) -> Scores:
+    """Score predicted probabilities of labelled bags, or predicted laws of targets.
 
     Parameters
     ----------
-    prediction : Prediction
+    prediction : Prediction or TargetPrediction
         Of ``test``.
     test : Bags
-        With labels.
+        With labels, or targets.
 
     Returns
     -------
     Scores
     """
+    log_loss = float(bag_log_loss(prediction, test).mean())
+    if isinstance(prediction, TargetPrediction):
+        error = prediction.bag_target - np.asarray(test.targets)
+        return Scores(log_loss=log_loss, rmse=float(np.sqrt(np.mean(error**2))))
     truth, probability = np.asarray(test.labels), prediction.bag_probability
     if test.instance_labels is None:
         known = np.zeros(test.num_instances, bool)
@@ -62,7 +69,7 @@ def score(prediction: Prediction, test: Bags) -> Scores:
         known = instance_truth >= 0
     instances = instance_truth[known], prediction.instance_probability[known]
     return Scores(
-        log_loss=float(bag_log_loss(prediction, test).mean()),
+        log_loss=log_loss,
         brier=float(np.mean((probability - truth) ** 2)),
         auc=_if_two_classes(roc_auc_score, truth, probability),
         accuracy=float(np.mean((probability > 0.5) == (truth == 1))),
@@ -71,8 +78,10 @@ def score(prediction: Prediction, test: Bags) -> Scores:
     )
 
 
-def bag_log_loss(prediction: Prediction, test: Bags) -> Float[np.ndarray, " B"]:
-    """−log P(T* = truth) of each bag."""
+def bag_log_loss(prediction: Prediction | TargetPrediction, test: Bags) -> Float[np.ndarray, " B"]:
+    """−log P(T* = truth), or −log p(Y* = truth), of each bag."""
+    if isinstance(prediction, TargetPrediction):
+        return -prediction.log_density(np.asarray(test.targets))
     probability = np.where(
         np.asarray(test.labels) == 1, prediction.bag_probability, 1 - prediction.bag_probability
     )
@@ -86,41 +95,57 @@ class PredictionDifference:
 
     Attributes
     ----------
-    probability, worst_probability : float
-        Mean and largest absolute difference of bag probabilities.
+    mean, worst : float
+        Mean and largest absolute difference of bag probabilities; or of predicted targets, in the
+        reference's predictive sds.
     log_loss : float
         Difference of log losses (positive: worse than the reference).
     log_loss_error : float
         Its standard error over bags, paired.
     """
 
-    probability: float
-    worst_probability: float
+    mean: float
+    worst: float
     log_loss: float
     log_loss_error: float
 
 
 def prediction_difference(
-    prediction: Prediction, reference: Prediction, test: Bags
+    prediction: Prediction | TargetPrediction,
+    reference: Prediction | TargetPrediction,
+    test: Bags,
 ) -> PredictionDifference:
-    """Compare predictions of the same labelled bags.
+    """Compare predictions of the same bags.
 
     Parameters
     ----------
-    prediction, reference : Prediction
+    prediction, reference : Prediction or TargetPrediction
+        Both of one kind.
     test : Bags
-        With labels.
+        With labels, or targets.
 
     Returns
     -------
     PredictionDifference
     """
-    apart = np.abs(prediction.bag_probability - reference.bag_probability)
     loss = bag_log_loss(prediction, test) - bag_log_loss(reference, test)
     error = loss.std(ddof=1) / np.sqrt(len(loss)) if len(loss) > 1 else math.nan
+    apart = _distance(prediction, reference)
     return PredictionDifference(
         float(apart.mean()), float(apart.max()), float(loss.mean()), float(error)
     )
+
+
+def _distance(
+    prediction: Prediction | TargetPrediction, reference: Prediction | TargetPrediction
+) -> Float[np.ndarray, " B"]:
+    match prediction, reference:
+        case Prediction(), Prediction():
+            return np.abs(prediction.bag_probability - reference.bag_probability)
+        case TargetPrediction(), TargetPrediction():
+            spread = np.sqrt((reference.bag_scale**2).mean(axis=0) + reference.bag_mean.var(axis=0))
+            return np.abs(prediction.bag_target - reference.bag_target) / spread
+    raise TypeError("prediction and reference are of different kinds; expected both of one model")
 
 
 def _if_two_classes(

@@ -253,6 +253,8 @@ def _importance(verdict: Verdict) -> str:
         return ""
     if math.isnan(khat):
         return "k̂ could not be computed: some density is not finite at its own draws."
+    if khat == -math.inf:
+        return "Its density is that of the exact posterior at every draw."
     if khat > _LARGEST_KHAT:
         return f"k̂ = {khat:.2f}: importance weighting cannot mend it."
     if verdict.is_left_behind:
@@ -271,22 +273,27 @@ def _predictions(verdict: Verdict) -> str:
         return f"On the test bags its log loss is {scores.log_loss:.3f}."
     error = difference.log_loss_error
     change = f"{difference.log_loss:+.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}")
+    unit = " predictive sds" if verdict.predicts_numbers else ""
     return (
-        f"On the test bags its probabilities are {difference.probability:.3f} from "
-        f"{verdict.reference.name}'s on average (worst {difference.worst_probability:.3f}), its "
+        f"On the test bags its {_predicted(verdict)} are {difference.mean:.3f}{unit} from "
+        f"{verdict.reference.name}'s on average (worst {difference.worst:.3f}), its "
         f"log loss {scores.log_loss:.3f} ({change}): {_consequence(verdict, difference)}."
     )
+
+
+def _predicted(verdict: Verdict) -> str:
+    return "targets" if verdict.predicts_numbers else "probabilities"
 
 
 def _consequence(verdict: Verdict, difference: PredictionDifference) -> str:
     if math.isnan(difference.log_loss_error):
         return "one bag says nothing of which is better"
-    if difference.probability <= _SMALL_PROBABILITY and abs(difference.log_loss) <= _SMALL_LOG_LOSS:
-        if difference.worst_probability <= _SMALL_WORST_PROBABILITY:
+    if difference.mean <= _SMALL_PROBABILITY and abs(difference.log_loss) <= _SMALL_LOG_LOSS:
+        if difference.worst <= _SMALL_WORST_PROBABILITY:
             return "for predictions here it makes no difference"
         return "on average it makes no difference, but it does for some bags"
     if abs(difference.log_loss) <= 2 * difference.log_loss_error:
-        return "the probabilities differ, but these bags cannot tell which are better"
+        return f"the {_predicted(verdict)} differ, but these bags cannot tell which are better"
     if difference.log_loss > 0:
         return "predictions here are worse for it"
     is_further = verdict.reference is not None and (

@@ -11,7 +11,8 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
-from ..inference.posterior import Posterior, Prediction
+from ..inference.posterior import Posterior
+from ..inference.prediction import Prediction, TargetPrediction
 from ..inference.programs import log_joint
 from .accuracy import Accuracy, accuracy, pareto_khat
 from .convergence import Convergence, continuous_sites, convergence
@@ -38,7 +39,7 @@ class Evidence:
         Of a sampler.
     khat : float
         Of an approximation, against the exact marginal of its own model; NaN for a sampler.
-    prediction : Prediction or None
+    prediction : Prediction, TargetPrediction or None
         Of the test bags, if there are any and the engine did not fail.
     """
 
@@ -46,7 +47,7 @@ class Evidence:
     draws: xr.Dataset = field(repr=False)
     convergence: Convergence | None
     khat: float
-    prediction: Prediction | None = field(repr=False)
+    prediction: Prediction | TargetPrediction | None = field(repr=False)
 
     @property
     def failure(self) -> str:
@@ -162,8 +163,13 @@ class Verdict:
                 name.name: getattr(scores, name.name) if scores else math.nan
                 for name in fields(Scores)
             },
-            "probability_difference": self.difference.probability if self.difference else math.nan,
+            "probability_difference": self.difference.mean if self.difference else math.nan,
         }
+
+    @property
+    def predicts_numbers(self) -> bool:
+        """Whether it is about real numbers for bags, not labels."""
+        return self.evidence.posterior.model.observed_site == "bag_target"
 
     @property
     def has_other_target(self) -> bool:

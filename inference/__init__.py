@@ -4,7 +4,8 @@ from .closed_form import coordinate_ascent
 from .gibbs import gibbs
 from .laplace import laplace
 from .nuts import nuts
-from .posterior import Posterior, Prediction, Status
+from .posterior import Posterior, Status
+from .prediction import Prediction, TargetPrediction
 from .pymc_nuts import pymc_nuts
 from .svi import svi
 
@@ -12,6 +13,7 @@ __all__ = [
     "Posterior",
     "Prediction",
     "Status",
+    "TargetPrediction",
     "coordinate_ascent",
     "gibbs",
     "laplace",

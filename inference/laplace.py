@@ -13,7 +13,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.optimize import OptimizeResult, minimize
 
 from ..datasets.bags import Bags
-from ..models.model import Model
+from ..models.model import Model, observations
 from .chains import check_counts
 from .gaussian import GaussianApproximation, whitened_program
 from .posterior import (
@@ -21,7 +21,6 @@ from .posterior import (
     Status,
     approximate_posterior,
     random_key,
-    require_labels,
 )
 from .progress import Progress
 
@@ -46,7 +45,7 @@ def laplace(
     ----------
     model : Model
     bags : Bags
-        With labels.
+        With labels, or what the model learns from.
     seed : int or JAX key
         Of the draws in the tree.
     max_steps : int
@@ -60,7 +59,7 @@ def laplace(
     Posterior
         ``status`` is ``failed`` if the curvature at the end is not that of a mode.
     """
-    require_labels(bags, "laplace")
+    observations(model, bags, "laplace")
     check_counts(max_steps=max_steps, num_draws=num_draws)
     key = random_key(seed)
     with jax.enable_x64(True):

@@ -13,9 +13,9 @@ from numpyro.infer.hmc import HMCState
 from numpyro.infer.util import constrain_fn
 
 from ..datasets.bags import Bags
-from ..models.model import Model, Program
+from ..models.model import Model, Program, observations
 from .chains import check_probability, run_chains
-from .posterior import Posterior, random_key, require_labels, sampled_posterior
+from .posterior import Posterior, random_key, sampled_posterior
 
 __all__ = ["NUTSChain", "nuts"]
 
@@ -42,7 +42,7 @@ def nuts(
     ----------
     model : Model
     bags : Bags
-        With labels.
+        With labels, or what the model learns from.
     seed : int or JAX key
     num_warmup, num_samples, num_chains : int
         Draws per chain; chains run at once, on all devices.
@@ -67,7 +67,7 @@ def nuts(
     ----------
     Hoffman and Gelman (2014); Phan, Pradhan and Jankowiak (2019), iterative NUTS.
     """
-    require_labels(bags, "nuts")
+    observations(model, bags, "nuts")
     check_probability(target_accept=target_accept)
     key = random_key(seed)
     with jax.enable_x64(True):
@@ -128,8 +128,8 @@ class NUTSChain:
         """The model's own sites at a state."""
         values = constrain_fn(self.program, (self.bags,), {}, state.z, return_deterministic=True)
         wanted = (*self.model.priors, *self.model.dims)
-        observed = {"bag_label"}
-        return {name: values[name] for name in wanted if name in values and name not in observed}
+        given = self.model.observed_site
+        return {name: values[name] for name in wanted if name in values and name != given}
 
 
 def _statistics(state: HMCState) -> dict[str, Array]:

@@ -19,14 +19,14 @@ from jaxtyping import Array, Float
 from ..datasets.bags import Bags
 from ..models.model import Draws, Model, Program
 from . import archive
-from .chains import ChainRun, check_counts, check_probability
+from .chains import ChainRun, check_counts
+from .prediction import Prediction, TargetPrediction
 from .programs import log_likelihood
 
 __all__ = [
     "LARGEST_RHAT",
     "Approximation",
     "Posterior",
-    "Prediction",
     "Status",
     "approximate_posterior",
     "random_key",
@@ -77,45 +77,6 @@ class Approximation(Protocol):
     def guide(self, model: Any) -> Program:
         """q as a NumPyro guide."""
         ...
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """Probabilities of new bags and their instances, with their draws.
-
-    Attributes
-    ----------
-    bag_draws : array (S, B)
-        P(T* = 1 | draw).
-    instance_draws : array (S, N)
-        P(y* = 1 | draw).
-    """
-
-    bag_draws: Float[np.ndarray, "S B"] = field(repr=False)
-    instance_draws: Float[np.ndarray, "S N"] = field(repr=False)
-
-    @property
-    def bag_probability(self) -> Float[np.ndarray, " B"]:
-        """Posterior mean of P(T* = 1)."""
-        return self.bag_draws.mean(axis=0)
-
-    @property
-    def instance_probability(self) -> Float[np.ndarray, " N"]:
-        """Posterior mean of P(y* = 1)."""
-        return self.instance_draws.mean(axis=0)
-
-    def bag_interval(self, mass: float = 0.9) -> Float[np.ndarray, "2 B"]:
-        """Equal-tailed posterior interval of P(T* = 1), lower and upper end."""
-        return _equal_tailed(self.bag_draws, mass)
-
-    def instance_interval(self, mass: float = 0.9) -> Float[np.ndarray, "2 N"]:
-        """Equal-tailed posterior interval of P(y* = 1), lower and upper end."""
-        return _equal_tailed(self.instance_draws, mass)
-
-
-def _equal_tailed(draws: Float[np.ndarray, "S K"], mass: float) -> Float[np.ndarray, "2 K"]:
-    check_probability(mass=mass)
-    return np.quantile(draws, [(1 - mass) / 2, (1 + mass) / 2], axis=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,20 +171,25 @@ class Posterior:
             return None
         return self.approximation.log_density(self.model, self.bags, draws)
 
-    def predict(self, bags: Bags) -> Prediction:
-        """Probabilities of the given bags and their instances, over all stored draws.
+    def predict(self, bags: Bags, **options: Any) -> Prediction | TargetPrediction:
+        """What is known of the given bags and their instances, over all stored draws.
 
         Parameters
         ----------
         bags : Bags
             With the features that the model was made for; labels are not used.
+        **options
+            Of the model's own ``predict``.
 
         Returns
         -------
-        Prediction
+        Prediction or TargetPrediction
+            Probabilities of labels, or laws of targets.
         """
-        probabilities = self.model.predict(self.stored_draws(), bags)
-        return Prediction(probabilities["bag_probability"], probabilities["instance_probability"])
+        predicted = self.model.predict(self.stored_draws(), bags, **options)
+        if self.model.observed_site == "bag_target":
+            return TargetPrediction(**predicted)
+        return Prediction(predicted["bag_probability"], predicted["instance_probability"])
 
     def save(self, path: str | PathLike) -> None:
         """Write everything to one NetCDF file.
@@ -385,14 +351,17 @@ def _tree(model: Model, bags: Bags, draws: Draws, statistics: Draws) -> xr.DataT
     constant = {"instances": bags.instances, "bag_index": bags.bag_index}
     if bags.instance_labels is not None:
         constant["true_instance_label"] = bags.instance_labels
+    known = {"bag_label": bags.labels, "bag_target": bags.targets}
+    observed = {name: value for name, value in known.items() if value is not None}
     groups = {
         "posterior": draws,
         "sample_stats": statistics,
-        "log_likelihood": {"bag_label": by_bag.reshape(chains, length, -1)},
-        "observed_data": {"bag_label": bags.labels},
+        "log_likelihood": {model.observed_site: by_bag.reshape(chains, length, -1)},
+        "observed_data": observed,
         "constant_data": constant,
     }
     own_dims = {name: list(dims) for name, dims in model.dims.items()}
+    own_dims |= {name: ["bag"] for name in observed}
     return from_dict(
         {name: group for name, group in groups.items() if group},
         dims=own_dims
@@ -408,25 +377,24 @@ def _tree(model: Model, bags: Bags, draws: Draws, statistics: Draws) -> xr.DataT
 def _bags_of(tree: xr.DataTree) -> Bags:
     constant = tree["constant_data"].to_dataset()
     known = "true_instance_label" in constant
-    observed = tree["observed_data"].to_dataset()["bag_label"]
+    observed = tree["observed_data"].to_dataset()
+
+    def part(name: str) -> np.ndarray | None:
+        return observed[name].to_numpy() if name in observed else None
+
     # Checked when they came in, and warned about: not again.
     return Bags(
         instances=constant["instances"].to_numpy(),
         bag_index=constant["bag_index"].to_numpy(),
-        labels=observed.to_numpy(),
+        labels=part("bag_label"),
         instance_labels=constant["true_instance_label"].to_numpy() if known else None,
         names=tuple(str(name) for name in observed["bag"].to_numpy()),
-        num_bags=observed.size,
+        num_bags=observed.sizes["bag"],
+        targets=part("bag_target"),
     )
 
 
 def require_labels(bags: Bags, engine: str) -> None:
-    """Refuse bags that an engine cannot learn from.
-
-    Raises
-    ------
-    ValueError
-        If the bags have no labels.
-    """
+    """Refuse bags that an engine cannot learn from."""
     if bags.labels is None:
         raise ValueError(f"bags have no labels; {engine} needs one for each bag to learn from")

@@ -40,15 +40,15 @@ def log_joint(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarray, "
 
 
 def log_likelihood(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarray, "S B"]:
-    """log P(T_b | draw) for each bag and draw.
+    """log P(T_b | draw), or log p(Y_b | draw), for each bag and draw.
 
     Parameters
     ----------
     program : callable
-        A NumPyro program of ``bags`` with the observed site ``bag_label``.
+        A NumPyro program of ``bags`` with the observed site ``bag_label`` or ``bag_target``.
     draws : dict of arrays
     bags : Bags
-        With labels.
+        With labels, or targets.
 
     Returns
     -------
@@ -58,7 +58,8 @@ def log_likelihood(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarr
     def one_draw(site: dict[str, Array]) -> Float[Array, " B"]:
         # The key is never used: every latent site is substituted.
         sites = trace(substitute(seed(program, jax.random.key(0)), site)).get_trace(bags)
-        return sites["bag_label"]["fn"].log_prob(sites["bag_label"]["value"])
+        observed = sites["bag_target" if "bag_target" in sites else "bag_label"]
+        return observed["fn"].log_prob(observed["value"])
 
     return _over_draws(one_draw, draws, bags)
 

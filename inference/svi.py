@@ -22,7 +22,7 @@ from numpyro.infer.autoguide import (
 )
 
 from ..datasets.bags import Bags
-from ..models.model import Model
+from ..models.model import Model, observations
 from .chains import check_counts
 from .gaussian import GaussianApproximation, WhitenedProgram, whitened_program
 from .posterior import (
@@ -30,7 +30,6 @@ from .posterior import (
     Status,
     approximate_posterior,
     random_key,
-    require_labels,
 )
 from .progress import Progress
 
@@ -71,7 +70,7 @@ def svi(
     ----------
     model : Model
     bags : Bags
-        With labels.
+        With labels, or what the model learns from.
     seed : int or JAX key
     guide : {"multivariate_normal", "normal", "low_rank_multivariate_normal"}
         A Gaussian in whitened, unconstrained coordinates.
@@ -98,7 +97,7 @@ def svi(
     ValueError
         If the guide is unknown or a count is not positive.
     """
-    require_labels(bags, "svi")
+    observations(model, bags, "svi")
     _check(guide)
     check_counts(max_steps=max_steps, num_particles=num_particles, num_draws=num_draws)
     if not 0 < learning_rate < np.inf:

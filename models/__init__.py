@@ -3,5 +3,6 @@
 from .kernels import RBF
 from .scale_mixtures import GammaMixing, PolyaGammaMixing, ScaleMixture
 from .vgpmil import VGPMIL
+from .vwsgp import VWSGP
 
-__all__ = ["RBF", "VGPMIL", "GammaMixing", "PolyaGammaMixing", "ScaleMixture"]
+__all__ = ["RBF", "VGPMIL", "VWSGP", "GammaMixing", "PolyaGammaMixing", "ScaleMixture"]

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from numpyro import __version__ as _  # noqa: F401
 from numpyro.distributions import Distribution
 
-__all__ = ["RBF"]
+__all__ = ["RBF", "Parameter", "may_be_positive"]
 
 # While JAX traces, a traced array stands in for the number.
 type Parameter = float | Distribution | Array
@@ -59,7 +59,7 @@ class RBF:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not _may_be_positive(value):
+            if not may_be_positive(value):
                 raise ValueError(
                     f"RBF {field.name} is {value}; expected a positive finite number or a "
                     "NumPyro distribution of one, such as LogNormal"
@@ -113,7 +113,7 @@ class RBF:
         return self.variance * jnp.exp(-0.5 * squared_distance / self.length_scale**2)
 
 
-def _may_be_positive(value: Any) -> bool:
+def may_be_positive(value: Any) -> bool:
     """Judge numbers and distributions, not what stands in for a number while JAX traces."""
     if isinstance(value, Distribution):
         lower_bound = getattr(value.support, "lower_bound", None)

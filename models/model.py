@@ -12,14 +12,24 @@ from numpyro.infer.reparam import Reparam
 
 from ..datasets.bags import Bags
 
-__all__ = ["Draws", "Model", "Program"]
+__all__ = ["Draws", "Model", "Observing", "Program", "observations", "part_of_bags"]
 
 type Program = Callable[[Bags], None]
 type Draws = dict[str, np.ndarray]
 
 
 @runtime_checkable
-class Model(Protocol):
+class Observing(Protocol):
+    """What has something to learn from."""
+
+    @property
+    def observed_site(self) -> str:
+        """The site of what is known of the bags: ``bag_label``, or ``bag_target``."""
+        ...
+
+
+@runtime_checkable
+class Model(Observing, Protocol):
     """A generative model of bag labels, its hyper-parameters as fields.
 
     Calling it is the NumPyro program as its paper tells it; ``marginal()`` is the same posterior
@@ -62,9 +72,40 @@ class Model(Protocol):
         ...
 
     def predict(self, draws: Draws, bags: Bags) -> Draws:
-        """``bag_probability`` (S, B) and ``instance_probability`` (S, N) under each draw."""
+        """What is known of new bags and their instances under each draw.
+
+        Of labels: ``bag_probability`` (S, B) and ``instance_probability`` (S, N). Of targets:
+        ``bag_mean``, ``bag_scale``, ``instance_mean``, ``instance_scale``, of like shapes.
+        """
         ...
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what ``marginal()`` summed out."""
         ...
+
+
+# What an observed site is called as a part of `Bags`.
+_PARTS = {"bag_label": "labels", "bag_target": "targets"}
+
+
+def part_of_bags(model: Observing) -> str:
+    """What the model learns from, as a part of `Bags`: ``labels``, or ``targets``."""
+    return _PARTS[model.observed_site]
+
+
+def observations(model: Observing, bags: Bags, needed_by: str) -> np.ndarray:
+    """What the model learns from: labels or targets, one for each bag.
+
+    Raises
+    ------
+    ValueError
+        If the bags do not have them, in the name of what needs them.
+    """
+    part = part_of_bags(model)
+    values = getattr(bags, part)
+    if values is None:
+        raise ValueError(
+            f"bags have no {part}; {needed_by} needs one for each bag to learn from"
+            + ("" if part == "labels" else ": bags.with_targets(…)")
+        )
+    return values

@@ -19,7 +19,7 @@ from sklearn.cluster import KMeans
 
 from ..datasets.bags import Bags
 from .kernels import RBF, Parameter
-from .model import Draws
+from .model import Draws, observations
 from .tracing import evaluated_now_unless_traced
 
 __all__ = [
@@ -320,6 +320,11 @@ class SparseGPModel:
         """The inducing values, and the hyper-parameters that have a prior."""
         return ("inducing_value", *self.priors)
 
+    @property
+    def observed_site(self) -> str:
+        """The labels of the bags."""
+        return "bag_label"
+
     def check_width(self, bags: Bags) -> None:
         """Refuse bags that this model was not made for.
 
@@ -358,13 +363,9 @@ class SparseGPModel:
         Raises
         ------
         ValueError
-            If the bags have no labels.
+            If the bags have no labels (or targets).
         """
-        if bags.labels is None:
-            raise ValueError(
-                "bags have no labels; complete() draws the evidence given the bag labels, so "
-                "pass the labelled bags that the posterior was made from"
-            )
+        observations(self, bags, "complete()")
         with jax.enable_x64(True):
             sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
             key = jax.random.key(seed) if isinstance(seed, int) else seed

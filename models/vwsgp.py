@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 from ..datasets.bags import Bags
 from .distributions import PolyaGamma, draw_tilted_gaussian
 from .gaussian_integrals import QuadratureRule, log_expected_sigmoid, logistic_rule
+from .kernels import Parameter, may_be_positive
 from .model import Draws, Program
 from .sparse_gp import (
     SparseConditional,
@@ -30,8 +31,10 @@ from .sparse_gp import (
 
 __all__ = ["VWSGP"]
 
-type Likelihood = Literal["bernoulli", "probit"]
-LIKELIHOODS: tuple[Likelihood, ...] = ("bernoulli", "probit")
+type Likelihood = Literal["bernoulli", "gaussian", "probit"]
+LIKELIHOODS: tuple[Likelihood, ...] = ("bernoulli", "gaussian", "probit")
+type Accumulation = Literal["joint", "independent_instances"]
+ACCUMULATIONS: tuple[Accumulation, ...] = ("joint", "independent_instances")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,26 +49,34 @@ class VWSGP(SparseGPModel):
         T_b | s_b       ~ Bernoulli(σ(s_b))                        bag_label      (bag)
 
     with A = K_XZ K_ZZ⁻¹, k̃_n = k(x_n, x_n) − (A K_ZX)_nn, a_b = Σ_{n∈b} A_n and k̄_b = Σ_{n∈b} k̃_n.
-    The instances enter by their sums alone.
+    The instances enter by their sums alone. The last line is another for other likelihoods:
+
+    .. code-block:: text
+
+        "probit"        Y_b ~ N(s_b, noise), T_b ~ Bernoulli(Φ(Y_b))
+        "gaussian"      Y_b ~ N(s_b, noise)                        bag_target     (bag)
 
     ===============  ======  =====================================================
     field            symbol  meaning
     ===============  ======  =====================================================
     kernel           k       ``RBF(variance, length_scale)``: v and ℓ
     inducing_points  Z       (M, D)
-    likelihood               ``"bernoulli"``: σ; ``"probit"``: Y_b ~ N(s_b, noise), Φ(Y_b)
-    noise            1/α     variance of Y_b, for ``"probit"`` only
+    likelihood               ``"bernoulli"``, ``"probit"`` or ``"gaussian"``
+    noise            1/α     variance of Y_b; not used by ``"bernoulli"``
     ===============  ======  =====================================================
 
     Calling it is the paper's program with s_b as sites; ``marginal()`` has them integrated out, so
-    that only u remains; ``augmented()`` has s_b and the Pólya-Gamma ω_b of σ.
+    that only u remains; ``augmented()`` has in it what the closed-form bound needs.
 
     Parameters
     ----------
     kernel : RBF
     inducing_points : array (M, D)
-    likelihood : {"bernoulli", "probit"}
-    noise : float
+    likelihood : {"bernoulli", "gaussian", "probit"}
+        Labels by the logistic function or by Φ; or targets: multiple-instance regression.
+    noise : float or Distribution
+        At least 0 for ``"probit"``, above 0 for ``"gaussian"``, where a distribution makes it the
+        site ``noise``.
     jitter : float
         Added to the diagonal of K_ZZ, as a share of the kernel variance.
 
@@ -76,18 +87,21 @@ class VWSGP(SparseGPModel):
 
     References
     ----------
-    Kandemir et al. (2016), Variational weakly supervised Gaussian processes, BMVC.
+    Kandemir et al. (2016), Variational weakly supervised Gaussian processes, BMVC: section 3;
+    footnote 1 for targets, section 4.3 for the probit.
     """
 
     likelihood: Likelihood = "bernoulli"
-    noise: float = 1.0
+    noise: Parameter = 1.0
 
     name: ClassVar[str] = "vwsgp"
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
         "inducing_value": ("inducing_point",),
         "bag_evidence": ("bag",),
         "augmentation": ("bag",),
+        "latent_utility": ("bag",),
         "bag_label": ("bag",),
+        "bag_target": ("bag",),
     }
 
     def __post_init__(self) -> None:
@@ -96,8 +110,34 @@ class VWSGP(SparseGPModel):
             raise ValueError(
                 f"VWSGP likelihood is {self.likelihood!r}; expected one of {', '.join(LIKELIHOODS)}"
             )
-        if not (np.isfinite(self.noise) and self.noise >= 0):
-            raise ValueError(f"VWSGP noise is {self.noise}; expected a number of at least 0")
+        if self.likelihood == "gaussian" and not may_be_positive(self.noise):
+            raise ValueError(
+                f"VWSGP noise is {self.noise}; expected a positive finite number or a NumPyro "
+                "distribution of one, such as LogNormal"
+            )
+        if self.likelihood != "gaussian":
+            is_number = isinstance(self.noise, int | float | np.number)
+            if not (is_number and np.isfinite(self.noise) and self.noise >= 0):
+                raise ValueError(f"VWSGP noise is {self.noise}; expected a number of at least 0")
+
+    @property
+    def observed_site(self) -> str:
+        """``bag_target`` for the Gaussian likelihood, else ``bag_label``."""
+        return "bag_target" if self.likelihood == "gaussian" else "bag_label"
+
+    @property
+    def hyperparameters(self) -> dict[str, Parameter]:
+        """Those of the kernel, and of the Gaussian likelihood the noise.
+
+        That of the probit is none: a larger one is a smaller kernel variance.
+        """
+        noise = {"noise": self.noise} if self.likelihood == "gaussian" else {}
+        return super().hyperparameters | noise
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """Replace hyper-parameters (``variance``, ``length_scale``, ``noise``) by given values."""
+        model = super().with_hyperparameters(values)
+        return replace(model, noise=values["noise"]) if "noise" in values else model
 
     @property
     def reparametrisation(self) -> dict[str, Reparam]:
@@ -118,54 +158,69 @@ class VWSGP(SparseGPModel):
     # ------------------------------------------------------------------ the three programs
 
     def __call__(self, bags: Bags) -> None:
-        """The paper's program u → s → T."""
-        self._label_given_evidence(self._draw_bag_evidence(bags), bags)
+        """The paper's program u → s → T, or Y."""
+        model = self.draw_hyperparameters()
+        model._observe(model._law_given_evidence(model._draw_bag_evidence(bags)), bags)
 
     def marginal(self) -> Program:
-        """The program with s_b integrated out: P(T_b = 1 | u) = E σ(s_b) or Φ(a_bᵀu/√v_b).
+        """The program with s_b integrated out.
 
-        Returns
-        -------
-        callable
-            A NumPyro program of ``bags``; v_b = 1 + noise + k̄_b.
-        """
-        return self._marginal_program
-
-    def augmented(self) -> Program:
-        """The program with s_b and ω_b in it: what the closed-form bound bounds.
+        P(T_b = 1 | u) = E σ(s_b), or Φ(a_bᵀu/√v_b) with v_b = 1 + noise + k̄_b; or
+        Y_b | u ~ N(a_bᵀu, k̄_b + noise).
 
         Returns
         -------
         callable
             A NumPyro program of ``bags``.
-
-        Raises
-        ------
-        NotImplementedError
-            If the likelihood is not the logistic one.
         """
-        if self.likelihood != "bernoulli":
-            raise NotImplementedError(
-                f"likelihood={self.likelihood!r} of VWSGP has no augmented program; use "
-                "likelihood='bernoulli', or an engine that does not augment (nuts, laplace, svi)"
-            )
-        return self._augmented_program
+        return self._marginal_program
+
+    def augmented(self) -> Program:
+        """What the closed-form bound bounds.
+
+        Logistic: the program with s_b and the Pólya-Gamma ω_b of σ. Probit: with the latent
+        utility z_b ~ N(a_bᵀu, v_b) whose sign is the label. Gaussian: nothing need be added, and
+        it is ``marginal()``.
+
+        Returns
+        -------
+        callable
+            A NumPyro program of ``bags``.
+        """
+        match self.likelihood:
+            case "bernoulli":
+                return self._polya_gamma_program
+            case "probit":
+                return self._utility_program
+        return self._marginal_program
 
     def _marginal_program(self, bags: Bags) -> None:
-        location, scale = self._bag_evidence_given_inducing_values(bags)
-        logits = self._label_logits(location, scale, self._quadrature_rule(scale, bags))
-        _observe_labels(dist.Bernoulli(logits=logits), bags)
+        model = self.draw_hyperparameters()
+        location, scale = model._bag_evidence_given_inducing_values(bags)
+        rule = self._quadrature_rule(scale, bags)
+        model._observe(model._law_given_inducing_values(location, scale, rule), bags)
 
-    def _augmented_program(self, bags: Bags) -> None:
+    def _polya_gamma_program(self, bags: Bags) -> None:
         evidence = self._draw_bag_evidence(bags)
         with numpyro.plate("bag", bags.num_bags):
             numpyro.sample("augmentation", PolyaGamma(1, evidence))
-        self._label_given_evidence(evidence, bags)
+        self._observe(self._law_given_evidence(evidence), bags)
+
+    def _utility_program(self, bags: Bags) -> None:
+        location, scale = self.draw_hyperparameters()._bag_evidence_given_inducing_values(bags)
+        with numpyro.plate("bag", bags.num_bags):
+            law = dist.Normal(location, jnp.sqrt(self.utility_variance(scale**2)))
+            utility = numpyro.sample("latent_utility", law)
+        self._observe(dist.Delta((utility > 0).astype(int)), bags)
+
+    def utility_variance(self, residual_variance: Float[Array, " K"]) -> Float[Array, " K"]:
+        """Of the probit's latent utility given u: v_b = 1 + noise + k̄_b."""
+        return 1.0 + self.noise + residual_variance
 
     def _bag_evidence_given_inducing_values(
         self, bags: Bags
     ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-        accumulated = self.draw_hyperparameters().accumulated(bags)
+        accumulated = self.accumulated(bags)
         inducing_value = draw_inducing_value(accumulated.cholesky)
         return accumulated.mean(inducing_value), accumulated.residual_scale
 
@@ -174,19 +229,36 @@ class VWSGP(SparseGPModel):
         with numpyro.plate("bag", bags.num_bags):
             return numpyro.sample("bag_evidence", dist.Normal(location, scale))
 
-    def _label_given_evidence(self, evidence: Float[Array, " B"], bags: Bags) -> None:
-        if self.likelihood == "bernoulli":
-            logits = evidence
+    def _law_given_evidence(self, evidence: Float[Array, " B"]) -> dist.Distribution:
+        match self.likelihood:
+            case "bernoulli":
+                return dist.Bernoulli(logits=evidence)
+            case "probit":
+                return dist.Bernoulli(logits=_probit_logits(evidence / jnp.sqrt(1.0 + self.noise)))
+        return dist.Normal(evidence, jnp.sqrt(self.noise))
+
+    def _law_given_inducing_values(
+        self, location: Float[Array, " K"], scale: Float[Array, " K"], rule: QuadratureRule
+    ) -> dist.Distribution:
+        """Of a label or a target where s ~ N(location, scale²)."""
+        if self.likelihood == "gaussian":
+            return dist.Normal(location, jnp.sqrt(scale**2 + self.noise))
+        return dist.Bernoulli(logits=self._label_logits(location, scale, rule))
+
+    def _observe(self, law: dist.Distribution, bags: Bags) -> None:
+        if self.likelihood == "gaussian":
+            observed = None if bags.targets is None else jnp.asarray(bags.targets)
         else:
-            logits = _probit_logits(evidence / jnp.sqrt(1.0 + self.noise))
-        _observe_labels(dist.Bernoulli(logits=logits), bags)
+            observed = None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
+        with numpyro.plate("bag", bags.num_bags):
+            numpyro.sample(self.observed_site, law, obs=observed)
 
     def _label_logits(
         self, location: Float[Array, " K"], scale: Float[Array, " K"], rule: QuadratureRule
     ) -> Float[Array, " K"]:
         """log P(T=1)/P(T=0) where s ~ N(location, scale²); through it both keep their digits."""
         if self.likelihood == "probit":
-            return _probit_logits(location / jnp.sqrt(1.0 + self.noise + scale**2))
+            return _probit_logits(location / jnp.sqrt(self.utility_variance(scale**2)))
         positive = log_expected_sigmoid(location, scale, rule)
         return positive - log_expected_sigmoid(-location, scale, rule)
 
@@ -199,62 +271,120 @@ class VWSGP(SparseGPModel):
 
     # ------------------------------------------------------------------ what draws imply
 
-    def predict(self, draws: Draws, bags: Bags) -> Draws:
-        """Bag and instance probabilities under each draw, the new evidence integrated out.
+    def predict(self, draws: Draws, bags: Bags, *, accumulation: Accumulation = "joint") -> Draws:
+        """Bags and instances under each draw, the new evidence integrated out.
 
         Parameters
         ----------
         draws : dict of arrays
             ``inducing_value`` (S, M), and (S,) for each hyper-parameter that has a prior.
         bags : Bags
-            B bags with N instances; their labels are not used.
+            B bags with N instances; their labels and targets are not used.
+        accumulation : {"joint", "independent_instances"}
+            How evidence adds up. Given u the evidence s* of a bag is one Gaussian, and what its
+            instances share through u is kept: exact. ``"independent_instances"`` is the paper's:
+            f*_n ~ N(A_n m, A_n S A_nᵀ + k̃_n) one by one, with m and S those of the draws, which
+            drops the covariances; S = 1 then, for the bags.
 
         Returns
         -------
         dict of arrays
-            ``bag_probability`` (S, B): P(T* = 1 | u), exactly, as s* given u is one Gaussian;
-            ``instance_probability`` (S, N): P(T* = 1 | u) of a bag that holds this instance alone.
-            The model has no instance labels.
+            Of labels: ``bag_probability`` (S, B), P(T* = 1 | u); ``instance_probability`` (S, N),
+            that of a bag that holds this instance alone, as the model has no instance labels.
+            Of targets: ``bag_mean`` and ``bag_scale`` (S, B) of Y* | u; ``instance_mean`` and
+            ``instance_scale`` (S, N) of f*_n | u, the share that an instance has in it.
+
+        Raises
+        ------
+        ValueError
+            If ``accumulation`` is unknown.
         """
+        if accumulation not in ACCUMULATIONS:
+            raise ValueError(
+                f"accumulation is {accumulation!r}; expected one of {', '.join(ACCUMULATIONS)}"
+            )
         largest = float(np.max(draws.get("variance", self.kernel.variance)))
         longest = int(bags.bag_sizes.max())
-        rules = (logistic_rule(np.sqrt(longest * largest)), logistic_rule(np.sqrt(largest)))
+        rules = logistic_rule(np.sqrt(longest * largest)), logistic_rule(np.sqrt(largest))
         with jax.enable_x64(True):
             sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
             fixed = None if self.priors else (self.accumulated(bags), self.conditional(bags))
-            one_draw = partial(self._probabilities, bags, rules)
+            one_draw = partial(self._predict_one, bags, rules)
             over_draws = jax.jit(lambda fixed, sites: jax.lax.map(partial(one_draw, fixed), sites))
-            bag, instance = over_draws(fixed, sites)
-            return {
-                "bag_probability": np.asarray(bag),
-                "instance_probability": np.asarray(instance),
-            }
+            predicted = over_draws(fixed, sites)
+            if accumulation == "independent_instances":
+                predicted |= self._predict_independently(sites, bags)
+            return {name: np.asarray(value) for name, value in predicted.items()}
 
-    def _probabilities(
+    def _predict_one(
         self,
         bags: Bags,
         rules: tuple[QuadratureRule, QuadratureRule],
         fixed: tuple[SparseConditional, SparseConditional] | None,
         site: dict[str, Float[Array, "..."]],
-    ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
-        if fixed is None:
-            model = self.with_hyperparameters(site)
-            fixed = model.accumulated(bags), model.conditional(bags)
-        bag, instance = (
-            self._label_logits(rows.mean(site["inducing_value"]), rows.residual_scale, rule)
-            for rows, rule in zip(fixed, rules, strict=True)
+    ) -> dict[str, Float[Array, " _"]]:
+        model = self.with_hyperparameters(site)
+        rows = fixed or (model.accumulated(bags), model.conditional(bags))
+        bag, instance = ((r.mean(site["inducing_value"]), r.residual_scale) for r in rows)
+        return model._describe_bags(*bag, rules[0]) | model._describe_instances(*instance, rules[1])
+
+    def _describe_bags(
+        self, location: Float[Array, " B"], scale: Float[Array, " B"], rule: QuadratureRule
+    ) -> dict[str, Float[Array, " B"]]:
+        law = self._law_given_inducing_values(location, scale, rule)
+        if isinstance(law, dist.Normal):
+            return {"bag_mean": law.mean, "bag_scale": law.scale}
+        return {"bag_probability": law.mean}
+
+    def _describe_instances(
+        self, location: Float[Array, " N"], scale: Float[Array, " N"], rule: QuadratureRule
+    ) -> dict[str, Float[Array, " N"]]:
+        if self.likelihood == "gaussian":
+            return {"instance_mean": location, "instance_scale": scale}
+        return {"instance_probability": jax.nn.sigmoid(self._label_logits(location, scale, rule))}
+
+    def _predict_independently(
+        self, sites: dict[str, Float[Array, "S ..."]], bags: Bags
+    ) -> dict[str, Float[Array, "1 B"]]:
+        """The bags as if each instance drew inducing values of its own, with their moments."""
+        mean, variance = self._instance_moments(sites, bags)
+        by_bag = partial(
+            jax.ops.segment_sum, segment_ids=bags.bag_index, num_segments=bags.num_bags
         )
-        return jax.nn.sigmoid(bag), jax.nn.sigmoid(instance)
+        location, scale = by_bag(mean), jnp.sqrt(by_bag(variance))
+        typical = {name: jnp.mean(sites[name]) for name in self.priors}
+        model = self.with_hyperparameters(typical)
+        described = model._describe_bags(location, scale, logistic_rule(float(scale.max())))
+        return {name: value[None] for name, value in described.items()}
+
+    def _instance_moments(
+        self, sites: dict[str, Float[Array, "S ..."]], bags: Bags
+    ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+        """Mean and variance of f_n over all draws of u: A_n m and A_n S A_nᵀ + k̃_n."""
+        fixed = None if self.priors else self.conditional(bags)
+
+        def add(sums: tuple, site: dict[str, Float[Array, "..."]]) -> tuple[tuple, None]:
+            rows = fixed or self.with_hyperparameters(site).conditional(bags)
+            value, (count, mean, spread, residual) = rows.mean(site["inducing_value"]), sums
+            change = value - mean  # Welford: no difference of large sums
+            mean = mean + change / (count + 1)
+            spread = spread + change * (value - mean)
+            return (count + 1, mean, spread, residual + rows.residual_variance), None
+
+        nothing = jnp.zeros(bags.num_instances)
+        start = (jnp.zeros(()), nothing, nothing, nothing)
+        (count, mean, spread, residual), _ = jax.jit(partial(jax.lax.scan, add))(start, sites)
+        return mean, (spread + residual) / count
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """Draw back what ``marginal()`` integrated out: the evidence of the bags given T.
+        """Draw back what ``marginal()`` integrated out: the evidence of the bags given T or Y.
 
         Parameters
         ----------
         draws : dict of arrays
             As for ``predict``.
         bags : Bags
-            With labels.
+            With labels, or targets.
         seed : int or JAX key
 
         Returns
@@ -265,7 +395,7 @@ class VWSGP(SparseGPModel):
         Raises
         ------
         ValueError
-            If the bags have no labels.
+            If the bags have no labels (or targets).
         """
         one_draw = partial(self._complete_one, bags)
         (evidence,) = self.over_draws(one_draw, draws, bags, seed)
@@ -274,30 +404,34 @@ class VWSGP(SparseGPModel):
     def _complete_one(
         self, bags: Bags, key: Array, site: dict[str, Float[Array, "..."]]
     ) -> tuple[Float[Array, " B"]]:
+        model = self.with_hyperparameters(site)
+        accumulated = model.accumulated(bags)
+        location, scale = accumulated.mean(site["inducing_value"]), accumulated.residual_scale
+        if self.likelihood == "gaussian":
+            return (model._draw_evidence_of_target(key, location, scale, bags),)
         sign = 2.0 * jnp.asarray(bags.labels) - 1.0
-        accumulated = self.with_hyperparameters(site).accumulated(bags)
-        location = sign * accumulated.mean(site["inducing_value"])
-        scale = accumulated.residual_scale
         draw = draw_tilted_gaussian if self.likelihood == "bernoulli" else self._draw_skew_gaussian
-        return (sign * draw(key, location, scale),)
+        return (sign * draw(key, sign * location, scale),)
+
+    def _draw_evidence_of_target(
+        self, key: Array, mean: Float[Array, " B"], scale: Float[Array, " B"], bags: Bags
+    ) -> Float[Array, " B"]:
+        """Draws of s_b | Y_b, u ~ N(a + g (Y − a), g noise) with g = k̄/(k̄ + noise)."""
+        gain = scale**2 / (scale**2 + self.noise)
+        middle = mean + gain * (jnp.asarray(bags.targets) - mean)
+        return dist.Normal(middle, jnp.sqrt(gain * self.noise)).sample(key)
 
     def _draw_skew_gaussian(
         self, key: Array, mean: Float[Array, " B"], scale: Float[Array, " B"]
     ) -> Float[Array, " B"]:
         """Draws from p(s) ∝ N(s; a, k̄) Φ(s/√(1 + noise)), by way of z ~ N(s, 1 + noise), z > 0."""
         latent_key, evidence_key = jax.random.split(key)
-        rest, variance = 1.0 + self.noise, 1.0 + self.noise + scale**2  # v_b
+        rest, variance = 1.0 + self.noise, self.utility_variance(scale**2)
         deviation = jnp.sqrt(variance)
         above = jax.random.truncated_normal(latent_key, -mean / deviation, jnp.inf)
         noise = jax.random.normal(evidence_key, mean.shape, mean.dtype)
         # s | z ~ N(a + k̄ (z − a)/v, k̄ (1 + noise)/v)
         return mean + scale**2 / deviation * above + scale * jnp.sqrt(rest / variance) * noise
-
-
-def _observe_labels(law: dist.Distribution, bags: Bags) -> None:
-    labels = None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
-    with numpyro.plate("bag", bags.num_bags):
-        numpyro.sample("bag_label", law, obs=labels)
 
 
 def _probit_logits(location: Float[Array, " K"]) -> Float[Array, " K"]:

@@ -8,11 +8,12 @@ import jax
 from jaxtyping import Array
 
 from ...datasets.bags import Bags
+from ...models.model import observations
 from ...models.vgpmil import VGPMIL
 from ...models.vwsgp import VWSGP
 from ..chains import check_counts
-from ..posterior import Posterior, approximate_posterior, random_key, require_labels
-from . import vgpmil, vwsgp
+from ..posterior import Posterior, approximate_posterior, random_key
+from . import vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
 from .ascent import ascend
 from .learning import Algorithm, Learning
 
@@ -33,12 +34,15 @@ def coordinate_ascent(
 ) -> Posterior:
     """Fit the closed-form approximation by coordinate ascent on its bound.
 
+    Of VWSGP: by Jaakkola's bound for the logistic likelihood, by a latent utility (Albert and
+    Chib) for the probit; for targets one step is the exact posterior, and the bound log p(Y).
+
     Parameters
     ----------
     model : VGPMIL or VWSGP
         With numbers as hyper-parameters (no priors).
     bags : Bags
-        With labels.
+        With labels, or with targets for the Gaussian likelihood.
     seed : int or JAX key
         Of the random start (mean field only) and of the draws in the tree.
     label_update : {"exact", "mean_field", "plug_in_max"}
@@ -50,7 +54,8 @@ def coordinate_ascent(
     tolerance : float
         Converged when the bound moves by less than this share of its size in a step.
     learn_hyperparameters : bool
-        Whether to ascend the bound in log variance, log length scale and (VGPMIL) mean as well.
+        Whether to ascend the bound in log variance, log length scale and, where the model has
+        them, mean and log noise as well. For the Gaussian likelihood the bound is the evidence.
     num_draws : int
         Draws of q kept in the tree.
     progress : bool
@@ -67,15 +72,15 @@ def coordinate_ascent(
         If ``label_update`` is unknown, a hyper-parameter has a prior, or hyper-parameters are to
         be learned for a ψ whose normalising constant depends on them.
     NotImplementedError
-        If the model or its likelihood has no closed form.
+        If the model has no closed form.
 
     References
     ----------
     Castro-Macías et al. (2024), Algorithm 1; Kandemir et al. (2016), section 3.
     """
-    require_labels(bags, "coordinate_ascent")
     check_counts(num_draws=num_draws)
     _check(model, label_update, learn_hyperparameters)
+    observations(model, bags, "coordinate_ascent")
     start_key, draw_key = jax.random.split(random_key(seed))
     with jax.enable_x64(True):
         algorithm, problem, state = _start(model, bags, label_update, start_key)
@@ -120,8 +125,12 @@ def _start(
     match model:
         case VGPMIL():
             return vgpmil, *vgpmil.init(model, bags, label_update=label_update, key=key)
-        case VWSGP():
+        case VWSGP(likelihood="bernoulli"):
             return vwsgp, *vwsgp.init(model, bags)
+        case VWSGP(likelihood="probit"):
+            return vwsgp_probit, *vwsgp_probit.init(model, bags)
+        case VWSGP(likelihood="gaussian"):
+            return vwsgp_gaussian, *vwsgp_gaussian.init(model, bags)
         case _:
             raise NotImplementedError(
                 f"{type(model).__name__} has no closed form; sample it with nuts, or fit it by svi"
@@ -137,11 +146,6 @@ def _check(model: VGPMIL | VWSGP, label_update: str, learn_hyperparameters: bool
         raise ValueError(
             f"label_update is {label_update!r}, but {type(model).__name__} has no instance labels "
             "to update; leave it out"
-        )
-    if isinstance(model, VWSGP) and model.likelihood != "bernoulli":
-        raise NotImplementedError(
-            f"likelihood={model.likelihood!r} of VWSGP has no closed form; fit it by svi or "
-            "laplace, or sample it with nuts"
         )
     if model.priors:
         raise ValueError(

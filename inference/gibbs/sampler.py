@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ...datasets.bags import Bags
+from ...models.model import observations
 from ...models.vgpmil import VGPMIL
 from ...models.vwsgp import VWSGP
 from ..chains import check_counts, run_chains
-from ..posterior import Posterior, random_key, require_labels, sampled_posterior
+from ..posterior import Posterior, random_key, sampled_posterior
 from .vgpmil import VGPMILGibbs
 from .vwsgp import VWSGPGibbs
 
@@ -62,13 +63,13 @@ def gibbs(
     NotImplementedError
         If the model has no sampler, or its mixing law p(ω) is not known.
     """
-    require_labels(bags, "gibbs")
     if model.priors:
         raise ValueError(
             f"{', '.join(model.priors)} of the model have priors, which have no conjugate "
             "conditional; give numbers, or sample with nuts"
         )
     check_counts(thin=thin)
+    observations(model, bags, "gibbs")
     key = random_key(seed)
     with jax.enable_x64(True):
         sweep = _sweep(model, bags)

@@ -63,7 +63,15 @@ class VWSGPGibbs:
         NotImplementedError
             If the likelihood is not the logistic one.
         """
-        model.augmented()  # raises where there is no augmentation
+        if model.likelihood != "bernoulli":
+            raise NotImplementedError(
+                f"likelihood={model.likelihood!r} of VWSGP has no Gibbs sampler; "
+                + (
+                    "its exact posterior is coordinate_ascent's"
+                    if model.likelihood == "gaussian"
+                    else "sample it with nuts"
+                )
+            )
         return cls(model.accumulated(bags), jnp.asarray(bags.labels) - 0.5)
 
     def init(self, key: Array) -> VWSGPGibbsState:

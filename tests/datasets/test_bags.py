@@ -657,6 +657,8 @@ def test_leaves_are_the_arrays_and_absent_labels_are_no_leaf(bags):
     np.testing.assert_array_equal(doubled.instances, 2 * unlabelled.instances)
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(bags)]
     assert paths == [".instances", ".bag_index", ".labels", ".instance_labels"]
+    with_targets = bags.with_targets(np.arange(9.0))
+    assert len(jax.tree.leaves(with_targets)) == 5
 
 
 def test_unflattening_checks_nothing():
@@ -664,3 +666,36 @@ def test_unflattening_checks_nothing():
     gradient = jax.grad(lambda bags: jnp.sum(bags.instances**2), allow_int=True)(bags)
     np.testing.assert_allclose(gradient.instances, 2 * bags.instances, rtol=1e-6)
     jax.tree.map(lambda _: object(), bags)
+
+
+# ------------------------------------------------------------------ targets
+
+
+def test_targets_go_with_their_bags(bags):
+    numbers = np.arange(bags.num_bags) / 2
+    given = bags.with_targets(numbers)
+    np.testing.assert_array_equal(given.select([4, 1]).targets, [2.0, 0.5])
+    np.testing.assert_array_equal(given.standardize().targets, numbers)
+    train, test = given.split(0.5, seed=0)
+    assert sorted([*train.targets, *test.targets]) == numbers.tolist()
+    assert not given.targets.flags.writeable
+    assert bags.targets is None
+
+
+def test_a_frame_takes_targets_there_and_back():
+    given = random_bags(labelled=False).with_targets(np.linspace(-1, 1, 9))
+    assert "with targets" in repr(given)
+    frame = given.to_frame()
+    back = Bags.from_frame(frame, bag_label=None)
+    assert_same(back, given)
+    np.testing.assert_array_equal(back.targets, given.targets)
+    frame.loc[frame.index[-1], "bag_target"] = 7.0
+    with pytest.raises(ValueError, match="targets: bag '8' has two targets, 1 in row"):
+        Bags.from_frame(frame, bag_label=None)
+
+
+def test_targets_that_are_no_numbers_are_named(bags):
+    with pytest.raises(ValueError, match=r"targets has shape \(2,\); expected \(9,\), one"):
+        bags.with_targets([1.0, 2.0])
+    with pytest.raises(ValueError, match="targets: bag 'bag 3' has nan; expected a finite number"):
+        bags.with_targets([0, 1, 2, nan, 4, 5, 6, 7, 8])

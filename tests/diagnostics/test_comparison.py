@@ -6,12 +6,13 @@ import arviz as az
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics import compare
 from milzoo.diagnostics.convergence import convergence
 from milzoo.diagnostics.scores import PredictionDifference
 from milzoo.diagnostics.sentences import sentence
-from milzoo.inference import coordinate_ascent, laplace
-from milzoo.models import GammaMixing, ScaleMixture
+from milzoo.inference import coordinate_ascent, laplace, nuts
+from milzoo.models import VWSGP, GammaMixing, ScaleMixture
 
 
 def sampled(posterior, values):
@@ -504,3 +505,42 @@ def test_the_chains_of_an_approximation_are_not_judged(posteriors):
 def test_traces_of_an_approximation_are_refused(comparison):
     with pytest.raises(ValueError, match="expected a sampler of this comparison: nuts, gibbs"):
         comparison.plot_trace("cavi")
+
+
+# ------------------------------------------------------------------ targets
+
+
+@pytest.fixture(scope="module")
+def regression_comparison():
+    design = simulate_instances(40, range(1, 5), num_features=2, seed=0)
+    model = VWSGP.for_bags(
+        design, 5, variance=2.0, length_scale=1.5, likelihood="gaussian", noise=0.3
+    )
+    train, test = simulate(model, design, seed=1)[0].split(0.7, seed=0)
+    exact = coordinate_ascent(model, train, seed=0)
+    wrong = coordinate_ascent(replace(model, noise=30.0), train, seed=0)
+    sampled = nuts(model, train, seed=0, num_samples=1500)
+    return compare({"exact": exact, "wrong": wrong, "nuts": sampled}, test=test)
+
+
+def test_posteriors_of_targets_are_scored_by_their_errors(regression_comparison):
+    table = regression_comparison.table
+    assert {"log_loss", "rmse"} <= set(table.columns)
+    assert not {"auc", "accuracy", "brier", "instance_auc"} & set(table.columns)
+    assert table.loc["wrong", "rmse"] > table.loc["exact", "rmse"]
+    assert table.loc["wrong", "log_loss"] > table.loc["exact", "log_loss"]
+    assert "predictive sds from nuts's on average" in regression_comparison.sentences["exact"]
+
+
+def test_an_exact_posterior_is_called_exact(regression_comparison, tmp_path):
+    assert regression_comparison.table.loc["exact", "khat"] == -np.inf
+    assert "that of the exact posterior at every draw" in regression_comparison.sentences["exact"]
+    assert "exact posterior at every draw" in regression_comparison.sentences["wrong"]  # of its own
+    page = regression_comparison.save_report(tmp_path)
+    assert "root mean squared error" in page.read_text(encoding="utf-8")
+
+
+def test_test_bags_without_targets_are_refused(regression_comparison):
+    bare = replace(regression_comparison.test, targets=None)
+    with pytest.raises(ValueError, match="test bags have no targets; compare scores predictions"):
+        compare(regression_comparison.posteriors, test=bare)

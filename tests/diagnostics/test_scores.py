@@ -46,8 +46,8 @@ def test_unknown_truth_and_one_class_give_no_ranking(test_bags):
 def test_differences_of_predictions_are_those_by_hand(test_bags):
     reference = predicted([0.7, 0.4, 0.6], [0.5] * 6)
     difference = prediction_difference(PREDICTION, reference, test_bags)
-    assert difference.probability == pytest.approx(0.4 / 3)
-    assert difference.worst_probability == pytest.approx(0.3)
+    assert difference.mean == pytest.approx(0.4 / 3)
+    assert difference.worst == pytest.approx(0.3)
     loss = np.log([0.7 / 0.8, 1.0, 0.6 / 0.3])
     assert difference.log_loss == pytest.approx(loss.mean())
     assert difference.log_loss_error == pytest.approx(loss.std(ddof=1) / np.sqrt(3))

@@ -45,9 +45,9 @@ def one_inducing_point() -> tuple[VGPMIL, Bags]:
 def accumulating_problem():
     """Function of the number of inducing points that gives a `VWSGP` and bags drawn from it."""
 
-    def of(num_inducing: int, seed: int) -> tuple[VWSGP, Bags]:
+    def of(num_inducing: int, seed: int, **fields) -> tuple[VWSGP, Bags]:
         design = ragged_bags([1, 6, 2, 4, 3, 5] * 2, num_features=2, seed=seed)
-        model = VWSGP.for_bags(design, num_inducing, variance=2.0, length_scale=1.5)
+        model = VWSGP.for_bags(design, num_inducing, variance=2.0, length_scale=1.5, **fields)
         return model, simulate(model, design, seed=seed)[0]
 
     return of

@@ -1,4 +1,4 @@
-"""The closed-form bound of VWSGP and its coordinate ascent."""
+"""The closed-form bounds of VWSGP with labels and their coordinate ascent."""
 
 import jax
 import jax.numpy as jnp
@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import coordinate_ascent
-from milzoo.inference.closed_form import vwsgp
+from milzoo.inference.closed_form import vwsgp, vwsgp_probit
 from milzoo.inference.programs import log_likelihood
-from milzoo.models import RBF
-from milzoo.models.vwsgp import VWSGP
+from scipy import stats
 from scipy.special import logsumexp
 
 
@@ -18,11 +17,21 @@ def problem(accumulating_problem):
     return accumulating_problem(num_inducing=4, seed=0)
 
 
+@pytest.fixture(scope="module")
+def probit_problem(accumulating_problem):
+    return accumulating_problem(num_inducing=4, seed=4, likelihood="probit", noise=0.5)
+
+
+@pytest.fixture(params=["problem", "probit_problem"])
+def either_problem(request):
+    return request.getfixturevalue(request.param)
+
+
 # ------------------------------------------------------------------ against other code
 
 
-def test_bound_equals_trace_elbo_of_the_guide(problem, trace_elbo_draws):
-    model, bags = problem
+def test_bound_equals_trace_elbo_of_the_guide(either_problem, trace_elbo_draws):
+    model, bags = either_problem
     posterior = coordinate_ascent(model, bags, seed=0, max_steps=4)
     draws = trace_elbo_draws(posterior, bags)
     error = draws.mean() - posterior.elbo[-1]
@@ -76,7 +85,38 @@ def _paper_in_numpy(model, bags, steps):
     raise AssertionError
 
 
+def test_probit_steps_equal_albert_and_chibs_in_plain_numpy(probit_problem):
+    model, bags = probit_problem
+    posterior = coordinate_ascent(model, bags, seed=0, max_steps=5, tolerance=0.0)
+    with jax.enable_x64(True):
+        accumulated = jax.tree.map(np.asarray, model.accumulated(bags))
+    prior = accumulated.cholesky @ accumulated.cholesky.T
+    weights = np.linalg.solve(accumulated.cholesky.T, accumulated.projection.T).T  # a_b
+    variance = 1 + model.noise + accumulated.residual_variance
+    precision = np.linalg.inv(prior) + (weights.T / variance) @ weights
+    mean = np.zeros(len(prior))
+    for _ in range(5):
+        lower, upper = np.where(bags.labels == 1, 0.0, -np.inf), np.where(bags.labels, np.inf, 0.0)
+        location, scale = weights @ mean, np.sqrt(variance)
+        cut_off = stats.truncnorm(
+            (lower - location) / scale, (upper - location) / scale, location, scale
+        )
+        mean = np.linalg.solve(precision, weights.T @ (cut_off.mean() / variance))
+    np.testing.assert_allclose(posterior.approximation.mean, mean, rtol=1e-7, atol=1e-9)
+    covariance = posterior.approximation.scale_tril @ posterior.approximation.scale_tril.T
+    np.testing.assert_allclose(covariance, np.linalg.inv(precision), rtol=1e-6, atol=1e-9)
+
+
 # ------------------------------------------------------------------ as mathematics
+
+
+def test_gradient_of_the_probit_bound_is_zero_at_the_fixed_point(probit_problem):
+    with jax.enable_x64(True):
+        start, state = vwsgp_probit.init(*probit_problem)
+        state = jax.lax.fori_loop(0, 500, lambda _, s: vwsgp_probit.step(start, s), state)
+        gradient = jax.jit(jax.grad(lambda s: vwsgp_probit.elbo(start, s)))(state)
+    assert np.abs(gradient.mean).max() < 1e-9
+    assert np.abs(np.tril(gradient.precision_cholesky)).max() < 1e-9
 
 
 def test_gradient_of_the_bound_is_zero_at_the_fixed_point(problem):
@@ -95,6 +135,43 @@ def test_gradient_of_the_bound_is_zero_at_the_fixed_point(problem):
         mean, cholesky, tilt = jax.jit(jax.grad(bound, argnums=(0, 1, 2)))(*arguments)
     for gradient in (mean, np.tril(cholesky), tilt):
         assert np.abs(gradient).max() < 1e-9
+
+
+def test_no_step_lowers_the_probit_bound():
+    random = np.random.default_rng(1)
+    num_problems, num_bags, num_inducing = 1000, 12, 3
+    signs = random.choice([-1.0, 1.0], size=(num_problems, num_bags))
+    signs[:200], signs[-200:] = 1.0, -1.0
+    problems = vwsgp_probit.ProbitProblem(
+        cholesky=np.broadcast_to(np.eye(num_inducing), (num_problems, num_inducing, num_inducing)),
+        projection=random.normal(size=(num_problems, num_bags, num_inducing))
+        * random.choice([0.1, 1.0, 30.0], size=(num_problems, 1, 1)),
+        utility_variance=1.0 + random.gamma(0.5, 20.0, size=(num_problems, num_bags)),
+        sign=signs,
+    )
+
+    def run(problem):
+        start = vwsgp_probit.ProbitState(jnp.zeros(num_inducing), jnp.eye(num_inducing))
+
+        def one_step(state, _):
+            state = vwsgp_probit.step(problem, state)
+            return state, vwsgp_probit.elbo(problem, state)
+
+        later = jax.lax.scan(one_step, start, length=25)[1]
+        return jnp.concatenate([vwsgp_probit.elbo(problem, start)[None], later])
+
+    assert_rising(run, problems)
+
+
+def assert_rising(run, problems):
+    """``run`` gives the bound by step of each problem."""
+    with jax.enable_x64(True):
+        over_problems = jax.jit(lambda p: jax.lax.map(run, p))
+        traces = np.asarray(over_problems(jax.tree.map(jnp.asarray, problems)))
+    assert np.isfinite(traces).all()
+    # Rounding, as the bound is a difference of sums larger than itself.
+    allowed = 1e-10 * np.maximum(1.0, np.abs(traces[:, :-1]))
+    assert (np.diff(traces, axis=1) > -allowed).all()
 
 
 def test_no_step_lowers_the_bound():
@@ -125,18 +202,15 @@ def test_no_step_lowers_the_bound():
         later = jax.lax.scan(one_step, state, length=25)[1]
         return jnp.concatenate([vwsgp.elbo(problem, state)[None], later])
 
-    with jax.enable_x64(True):
-        over_problems = jax.jit(lambda p: jax.lax.map(run, p))
-        traces = np.asarray(over_problems(jax.tree.map(jnp.asarray, problems)))
-    assert np.isfinite(traces).all()
-    # Rounding, as the bound is a difference of sums larger than itself.
-    allowed = 1e-10 * np.maximum(1.0, np.abs(traces[:, :-1]))
-    assert (np.diff(traces, axis=1) > -allowed).all()
+    assert_rising(run, problems)
 
 
 @pytest.mark.parametrize("num_inducing", [1, 2])
-def test_bound_lies_below_the_log_evidence_by_quadrature(accumulating_problem, num_inducing):
-    model, bags = accumulating_problem(num_inducing, seed=4)
+@pytest.mark.parametrize("likelihood", ["bernoulli", "probit"])
+def test_bound_lies_below_the_log_evidence_by_quadrature(
+    accumulating_problem, num_inducing, likelihood
+):
+    model, bags = accumulating_problem(num_inducing, seed=4, likelihood=likelihood)
     posterior = coordinate_ascent(model, bags, seed=0)
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     white = np.stack(np.meshgrid(*[nodes] * num_inducing), axis=-1).reshape(-1, num_inducing)
@@ -144,13 +218,13 @@ def test_bound_lies_below_the_log_evidence_by_quadrature(accumulating_problem, n
     with jax.enable_x64(True):
         cholesky = np.asarray(model.accumulated(bags).cholesky)
     draws = {"inducing_value": white @ cholesky.T}
-    likelihood = log_likelihood(model.marginal(), draws, bags).sum(axis=1)
-    evidence = logsumexp(likelihood + log_weights)
+    by_node = log_likelihood(model.marginal(), draws, bags).sum(axis=1)
+    evidence = logsumexp(by_node + log_weights)
     assert posterior.elbo[-1] < evidence
 
 
-def test_order_of_instances_changes_nothing(problem):
-    model, bags = problem
+def test_order_of_instances_changes_nothing(either_problem):
+    model, bags = either_problem
     order = np.random.default_rng(0).permutation(bags.num_instances)
     moved = Bags.from_arrays(
         bags.instances[order],
@@ -165,8 +239,8 @@ def test_order_of_instances_changes_nothing(problem):
 # ------------------------------------------------------------------ as an engine
 
 
-def test_learning_hyperparameters_raises_the_bound_and_never_lowers_it(problem):
-    model, bags = problem
+def test_learning_hyperparameters_raises_the_bound_and_never_lowers_it(either_problem):
+    model, bags = either_problem
     fixed = coordinate_ascent(model, bags, seed=0)
     learned = coordinate_ascent(model, bags, seed=0, learn_hyperparameters=True, max_steps=60)
     assert np.diff(learned.elbo).min() > -1e-9
@@ -180,6 +254,3 @@ def test_what_has_no_closed_form_is_refused(problem):
     model, bags = problem
     with pytest.raises(ValueError, match="VWSGP has no instance labels to update; leave it out"):
         coordinate_ascent(model, bags, seed=0, label_update="mean_field")
-    probit = VWSGP(RBF(1.0, 1.0), model.inducing_points, likelihood="probit")
-    with pytest.raises(NotImplementedError, match="likelihood='probit' of VWSGP has no closed"):
-        coordinate_ascent(probit, bags, seed=0)

@@ -600,7 +600,7 @@ def test_completion_uses_the_hyper_parameters_of_each_draw():
 def test_what_cannot_be_completed_is_refused():
     bags, model = small_bags(), small_model()
     draws = {"inducing_value": np.zeros((1, 3))}
-    with pytest.raises(ValueError, match=r"bags have no labels; complete\(\) draws the evidence"):
+    with pytest.raises(ValueError, match=r"bags have no labels; complete\(\) needs one"):
         model.complete(draws, Bags.from_list(bags.to_list()), seed=0)
     with pytest.raises(NotImplementedError, match=r"knows the logistic model only.*GammaMixing"):
         small_model(mixing=MIXINGS[1]).complete(draws, bags, seed=0)

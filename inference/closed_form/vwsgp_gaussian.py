@@ -1,0 +1,188 @@
+"""The exact posterior and evidence of VWSGP with targets, in whitened coordinates u = Lε.
+
+Y_b | ε ~ N(V_b ε, v_b) with v_b = k̄_b + noise is linear regression on M coefficients: one step
+from anywhere is the posterior, and the bound there is the log evidence itself.
+
+======================  =========================================
+code                    symbol
+======================  =========================================
+``projection``          V = Σ_{n∈b} V_n, so that a_bᵀu = Vε
+``target_variance``     v_b
+``precision_cholesky``  R, RRᵀ = I + Vᵀ diag(1/v) V = S⁻¹
+``mean``                m = S Vᵀ (Y/v)
+======================  =========================================
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpyro
+from jaxtyping import Array, Float
+
+from ...datasets.bags import Bags
+from ...models.model import Program
+from ...models.vwsgp import VWSGP
+from .. import archive
+from ..products import row_sums_of_squares, weighted_gram
+from .inducing import (
+    InducingApproximation,
+    coloured,
+    divergence_from_prior,
+    inducing_posterior,
+)
+
+__all__ = [
+    "GaussianProblem",
+    "GaussianState",
+    "TargetApproximation",
+    "approximation",
+    "elbo",
+    "evaluated_at",
+    "init",
+    "settled",
+    "step",
+]
+
+
+class GaussianState(NamedTuple):
+    """q(ε) = N(m, S)."""
+
+    mean: Float[Array, " M"]
+    precision_cholesky: Float[Array, "M M"]  # R
+
+
+class GaussianProblem(NamedTuple):
+    """All that stays fixed; the first two as in `SparseConditional`."""
+
+    cholesky: Float[Array, "M M"]  # L
+    projection: Float[Array, "B M"]  # V
+    target_variance: Float[Array, " B"]  # k̄ + noise
+    target: Float[Array, " B"]  # Y
+
+
+def init(model: VWSGP, bags: Bags) -> tuple[GaussianProblem, GaussianState]:
+    """The problem, and q(u) = p(u).
+
+    Parameters
+    ----------
+    model : VWSGP
+        With numbers as hyper-parameters.
+    bags : Bags
+        With targets.
+
+    Returns
+    -------
+    GaussianProblem, GaussianState
+    """
+    problem = _problem(model, bags, jnp.asarray(bags.targets))
+    num_inducing = problem.cholesky.shape[0]
+    return problem, GaussianState(jnp.zeros(num_inducing), jnp.eye(num_inducing))
+
+
+def _problem(model: VWSGP, bags: Bags, target: Float[Array, " B"]) -> GaussianProblem:
+    accumulated = model.accumulated(bags)
+    target_variance = accumulated.residual_variance + model.noise
+    return GaussianProblem(accumulated.cholesky, accumulated.projection, target_variance, target)
+
+
+def step(problem: GaussianProblem, state: GaussianState) -> GaussianState:
+    """The posterior: sums over the bags, q(u) from the sums.
+
+    Parameters
+    ----------
+    problem : GaussianProblem
+    state : GaussianState
+        Of which nothing is used.
+
+    Returns
+    -------
+    GaussianState
+    """
+    precision = 1.0 / problem.target_variance
+    gram = weighted_gram(problem.projection, precision)
+    linear = (problem.target * precision) @ problem.projection
+    return GaussianState(*inducing_posterior(gram, linear))
+
+
+def elbo(problem: GaussianProblem, state: GaussianState) -> Float[Array, ""]:
+    """The evidence lower bound of any q(u); at the posterior, log p(Y).
+
+    ELBO = Σ_b [log N(Y_b; a_bᵀm, v_b) − a_bᵀS a_b / (2v_b)] − KL(q(u) ‖ p(u)).
+
+    Parameters
+    ----------
+    problem : GaussianProblem
+    state : GaussianState
+
+    Returns
+    -------
+    float
+        In nats.
+    """
+    variance = row_sums_of_squares(problem.projection, state.precision_cholesky)
+    squared_error = (problem.target - problem.projection @ state.mean) ** 2 + variance
+    by_bag = jnp.log(2 * jnp.pi * problem.target_variance) + squared_error / problem.target_variance
+    return -0.5 * jnp.sum(by_bag) - divergence_from_prior(state.mean, state.precision_cholesky)
+
+
+def evaluated_at(problem: GaussianProblem, model: VWSGP, bags: Bags) -> GaussianProblem:
+    """The problem with another kernel and noise.
+
+    Parameters
+    ----------
+    problem : GaussianProblem
+    model : VWSGP
+    bags : Bags
+
+    Returns
+    -------
+    GaussianProblem
+    """
+    return _problem(model, bags, problem.target)
+
+
+def settled(problem: GaussianProblem, state: GaussianState) -> GaussianState:
+    """The posterior of a moved problem: what is learned ascends the evidence itself.
+
+    Parameters
+    ----------
+    problem : GaussianProblem
+    state : GaussianState
+
+    Returns
+    -------
+    GaussianState
+    """
+    return step(problem, state)
+
+
+@archive.register
+class TargetApproximation(InducingApproximation):
+    """p(u | Y), exactly."""
+
+    def guide(self, model: VWSGP) -> Program:
+        """q(u), the guide of ``model.augmented()`` and of ``model.marginal()``."""
+
+        def guide(bags: Bags) -> None:
+            numpyro.sample("inducing_value", self.inducing_law())
+
+        return guide
+
+
+def approximation(problem: GaussianProblem, state: GaussianState) -> TargetApproximation:
+    """The state as the law that it leaves behind.
+
+    Parameters
+    ----------
+    problem : GaussianProblem
+    state : GaussianState
+
+    Returns
+    -------
+    TargetApproximation
+    """
+    return TargetApproximation(
+        **coloured(problem.cholesky, state.mean, state.precision_cholesky),
+    )

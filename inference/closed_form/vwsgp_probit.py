@@ -1,0 +1,228 @@
+"""Closed-form updates of VWSGP with the probit, in whitened coordinates u = Lε.
+
+The label is the sign of a latent utility z_b | u ~ N(a_bᵀu, v_b) with v_b = 1 + noise + k̄_b
+(Albert and Chib). Under q(u) q(z) both factors are known laws: q(u) Gaussian, q(z_b) Gaussian cut
+off at zero. The precision of q(u) never moves.
+
+======================  =========================================
+code                    symbol
+======================  =========================================
+``projection``          V = Σ_{n∈b} V_n, so that a_bᵀu = Vε
+``utility_variance``    v_b
+``sign``                ±1 for T_b = 1, 0
+``standing``            ±a_bᵀm/√v_b
+``precision_cholesky``  R, RRᵀ = I + Vᵀ diag(1/v) V = S⁻¹
+======================  =========================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.scipy.special import log_ndtr
+from jax.scipy.stats import norm
+from jaxtyping import Array, Float
+from numpyro.distributions.transforms import AffineTransform
+
+from ...datasets.bags import Bags
+from ...models.model import Program
+from ...models.vwsgp import VWSGP
+from .. import archive
+from ..products import row_sums_of_squares, weighted_gram
+from .inducing import (
+    InducingApproximation,
+    coloured,
+    divergence_from_prior,
+    inducing_posterior,
+)
+
+__all__ = [
+    "ProbitApproximation",
+    "ProbitProblem",
+    "ProbitState",
+    "approximation",
+    "elbo",
+    "evaluated_at",
+    "init",
+    "settled",
+    "step",
+]
+
+
+class ProbitState(NamedTuple):
+    """q(ε) = N(m, S); q(z) follows from it."""
+
+    mean: Float[Array, " M"]
+    precision_cholesky: Float[Array, "M M"]  # R
+
+
+class ProbitProblem(NamedTuple):
+    """All that stays fixed; the first two as in `SparseConditional`."""
+
+    cholesky: Float[Array, "M M"]  # L
+    projection: Float[Array, "B M"]  # V
+    utility_variance: Float[Array, " B"]  # v
+    sign: Float[Array, " B"]
+
+
+def init(model: VWSGP, bags: Bags) -> tuple[ProbitProblem, ProbitState]:
+    """The problem, and q(u) = p(u).
+
+    Parameters
+    ----------
+    model : VWSGP
+        With numbers as hyper-parameters.
+    bags : Bags
+        With labels.
+
+    Returns
+    -------
+    ProbitProblem, ProbitState
+    """
+    problem = _problem(model, bags, 2.0 * jnp.asarray(bags.labels) - 1.0)
+    num_inducing = problem.cholesky.shape[0]
+    return problem, ProbitState(jnp.zeros(num_inducing), jnp.eye(num_inducing))
+
+
+def _problem(model: VWSGP, bags: Bags, sign: Float[Array, " B"]) -> ProbitProblem:
+    accumulated = model.accumulated(bags)
+    utility_variance = model.utility_variance(accumulated.residual_variance)
+    return ProbitProblem(accumulated.cholesky, accumulated.projection, utility_variance, sign)
+
+
+def step(problem: ProbitProblem, state: ProbitState) -> ProbitState:
+    """q(z), then q(u).
+
+    Parameters
+    ----------
+    problem : ProbitProblem
+    state : ProbitState
+
+    Returns
+    -------
+    ProbitState
+    """
+    precision = 1.0 / problem.utility_variance
+    gram = weighted_gram(problem.projection, precision)
+    linear = (expected_utility(problem, state) * precision) @ problem.projection
+    return ProbitState(*inducing_posterior(gram, linear))
+
+
+def expected_utility(problem: ProbitProblem, state: ProbitState) -> Float[Array, " B"]:
+    """E z_b = a_bᵀm ± √v_b φ(x)/Φ(x), x = ±a_bᵀm/√v_b: the mean of a Gaussian cut off at zero."""
+    x = _standing(problem, state)
+    excess = jnp.exp(norm.logpdf(x) - log_ndtr(x))  # φ/Φ, also far in the tail
+    return problem.sign * jnp.sqrt(problem.utility_variance) * (x + excess)
+
+
+def elbo(problem: ProbitProblem, state: ProbitState) -> Float[Array, ""]:
+    """The evidence lower bound of any q(u), with q(z) at its best for it.
+
+    ELBO = Σ_b [log Φ(±a_bᵀm/√v_b) − a_bᵀS a_b/(2v_b)] − KL(q(u) ‖ p(u)).
+
+    Parameters
+    ----------
+    problem : ProbitProblem
+    state : ProbitState
+
+    Returns
+    -------
+    float
+        In nats.
+    """
+    variance = row_sums_of_squares(problem.projection, state.precision_cholesky)
+    by_bag = log_ndtr(_standing(problem, state)) - 0.5 * variance / problem.utility_variance
+    return jnp.sum(by_bag) - divergence_from_prior(state.mean, state.precision_cholesky)
+
+
+def _standing(problem: ProbitProblem, state: ProbitState) -> Float[Array, " B"]:
+    return problem.sign * (problem.projection @ state.mean) / jnp.sqrt(problem.utility_variance)
+
+
+def evaluated_at(problem: ProbitProblem, model: VWSGP, bags: Bags) -> ProbitProblem:
+    """The problem with another kernel.
+
+    Parameters
+    ----------
+    problem : ProbitProblem
+    model : VWSGP
+    bags : Bags
+
+    Returns
+    -------
+    ProbitProblem
+    """
+    return _problem(model, bags, problem.sign)
+
+
+def settled(problem: ProbitProblem, state: ProbitState) -> ProbitState:
+    """The same q(ε) under a moved problem: q(z) is not kept.
+
+    Parameters
+    ----------
+    problem : ProbitProblem
+    state : ProbitState
+
+    Returns
+    -------
+    ProbitState
+    """
+    return state
+
+
+@archive.register
+@dataclass(frozen=True, eq=False)
+class ProbitApproximation(InducingApproximation):
+    """q(u) q(z).
+
+    Attributes
+    ----------
+    utility_location, utility_scale : array (B,)
+        Of the Gaussian that q(z_b) is before it is cut off: a_bᵀm and √v_b.
+    sign : array (B,)
+        The side that is left of it.
+    """
+
+    utility_location: Float[np.ndarray, " B"]
+    utility_scale: Float[np.ndarray, " B"]
+    sign: Float[np.ndarray, " B"]
+
+    def guide(self, model: VWSGP) -> Program:
+        """q(u) q(z), the guide of ``model.augmented()`` on the training bags."""
+
+        def guide(bags: Bags) -> None:
+            numpyro.sample("inducing_value", self.inducing_law())
+            sign = jnp.asarray(self.sign)
+            above = dist.TruncatedNormal(
+                sign * self.utility_location, jnp.asarray(self.utility_scale), low=0.0
+            )
+            with numpyro.plate("bag", bags.num_bags):
+                cut_off = dist.TransformedDistribution(above, AffineTransform(0.0, sign))
+                numpyro.sample("latent_utility", cut_off)
+
+        return guide
+
+
+def approximation(problem: ProbitProblem, state: ProbitState) -> ProbitApproximation:
+    """The state as the law that it leaves behind.
+
+    Parameters
+    ----------
+    problem : ProbitProblem
+    state : ProbitState
+
+    Returns
+    -------
+    ProbitApproximation
+    """
+    return ProbitApproximation(
+        **coloured(problem.cholesky, state.mean, state.precision_cholesky),
+        utility_location=np.asarray(problem.projection @ state.mean),
+        utility_scale=np.sqrt(np.asarray(problem.utility_variance)),
+        sign=np.asarray(problem.sign),
+    )
