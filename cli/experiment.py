@@ -204,6 +204,8 @@ def _setting(model: Any, text: str) -> tuple[str, Any]:
         raise ValueError(f"unknown setting {name!r} of {model.name}; {_hint(name, whole)}")
     if name == "mixing":
         return name, _mixing(value.strip())
+    if name == "likelihood":
+        return name, value.strip()  # the model knows which there are
     return name, _number(name, value.strip(), whole=whole[name])
 
 

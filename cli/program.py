@@ -76,8 +76,9 @@ def compare(
 
     Trains on 70 % of the bags, standardised, and scores predictions on the others. Settings are
     the fields of the model and what it is made from, such as num_inducing=50, variance=0.5,
-    length_scale=8, mean=-1, sharpness=100 or mixing=gamma:1,2.5; with gamma mixing the logistic
-    model is sampled as well, if a sampler is among the engines.
+    length_scale=8, mean=-1, sharpness=100 or mixing=gamma:1,2.5 of vgpmil, likelihood=probit of
+    vwsgp; with gamma mixing the logistic model is sampled as well, if a sampler is among the
+    engines.
     """
     _one_device_for_each_core()
     from . import experiment, printing

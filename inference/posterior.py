@@ -30,7 +30,6 @@ __all__ = [
     "Status",
     "approximate_posterior",
     "random_key",
-    "require_labels",
     "sampled_posterior",
 ]
 
@@ -392,9 +391,3 @@ def _bags_of(tree: xr.DataTree) -> Bags:
         num_bags=observed.sizes["bag"],
         targets=part("bag_target"),
     )
-
-
-def require_labels(bags: Bags, engine: str) -> None:
-    """Refuse bags that an engine cannot learn from."""
-    if bags.labels is None:
-        raise ValueError(f"bags have no labels; {engine} needs one for each bag to learn from")

@@ -6,6 +6,7 @@ import difflib
 import importlib.metadata
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,9 +14,11 @@ import numpy as np
 from jaxtyping import Array
 
 from ..datasets.bags import Bags
+from ..models.model import observations
 from ..models.vgpmil import VGPMIL
+from ..models.vwsgp import VWSGP
 from .chains import ChainRun, check_counts, check_probability
-from .posterior import Posterior, random_key, require_labels, sampled_posterior
+from .posterior import Posterior, random_key, sampled_posterior
 
 if TYPE_CHECKING:
     import pymc
@@ -51,9 +54,9 @@ def pymc_nuts(
 
     Parameters
     ----------
-    model : VGPMIL
+    model : VGPMIL or VWSGP
     bags : Bags
-        With labels.
+        With labels, or what the model learns from.
     seed : int or JAX key
     num_warmup, num_samples, num_chains : int
         At least 1. Draws per chain; chains run at once, one on each core.
@@ -100,15 +103,10 @@ def pymc_nuts(
         )
     check_counts(num_warmup=num_warmup, num_samples=num_samples, num_chains=num_chains)
     check_probability(target_accept=target_accept)
-    require_labels(bags, "pymc_nuts")
-    if not isinstance(model, VGPMIL):
-        raise NotImplementedError(
-            f"{type(model).__name__} has no twin in PyMC, VGPMIL has; sample with nuts instead"
-        )
-    from ..models.twins.vgpmil import pymc_twin  # PyMC is optional, and takes seconds to import
-
+    make_twin = _twin_of(model)
+    observations(model, bags, "pymc_nuts")
     started = time.perf_counter()
-    twin = pymc_twin(model, bags, program=program)
+    twin = make_twin(model, bags, program=program)
     sites = [v.name for v in twin.unobserved_RVs if v.name in {*model.dims, *model.priors}]
     settings: dict[str, Any] = {
         "tune": num_warmup,
@@ -125,6 +123,21 @@ def pymc_nuts(
         inference_library=sampler, inference_library_version=importlib.metadata.version(sampler)
     )
     return posterior
+
+
+def _twin_of(model: Any) -> Callable[..., pymc.Model]:
+    """What makes the PyMC program; PyMC is optional, and takes seconds to import."""
+    match model:
+        case VGPMIL():
+            from ..models.twins.vgpmil import pymc_twin
+        case VWSGP():
+            from ..models.twins.vwsgp import pymc_twin
+        case _:
+            raise NotImplementedError(
+                f"{type(model).__name__} has no twin in PyMC, VGPMIL and VWSGP have; sample with "
+                "nuts instead"
+            )
+    return pymc_twin
 
 
 def _run_nutpie(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import optax
-from jax.stages import Compiled
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import (
     AutoContinuous,
@@ -22,7 +23,8 @@ from numpyro.infer.autoguide import (
 )
 
 from ..datasets.bags import Bags
-from ..models.model import Model, observations
+from ..models.model import Model, Program, observations
+from ..models.vwsgp import VWSGP
 from .chains import check_counts
 from .gaussian import GaussianApproximation, WhitenedProgram, whitened_program
 from .posterior import (
@@ -32,9 +34,12 @@ from .posterior import (
     random_key,
 )
 from .progress import Progress
+from .quadrature_bound import QuadratureBound, WhiteGaussian
 
 __all__ = ["svi"]
 
+type Expectation = Literal["monte_carlo", "quadrature"]
+EXPECTATIONS: tuple[Expectation, ...] = ("monte_carlo", "quadrature")
 type Guide = Literal["multivariate_normal", "normal", "low_rank_multivariate_normal"]
 _GUIDES: dict[Guide, type[AutoContinuous]] = {
     "multivariate_normal": AutoMultivariateNormal,
@@ -43,6 +48,8 @@ _GUIDES: dict[Guide, type[AutoContinuous]] = {
 }
 # Steps between two looks at the bar.
 _BLOCK = 100
+# Of the whitened q at the start, as NumPyro has it.
+_START_SCALE = 0.1
 # Nats. The bound of a Gaussian whose mean is one sd off is lower by as much.
 _SETTLED = 0.5
 _SLOPE_DRAWS = 256
@@ -54,9 +61,11 @@ def svi(
     *,
     seed: int | Array,
     guide: Guide = "multivariate_normal",
+    expectation: Expectation = "monte_carlo",
     max_steps: int = 4000,
     learning_rate: float = 0.02,
     num_particles: int = 8,
+    batch_size: int | None = None,
     num_draws: int = 1000,
     progress: bool = False,
 ) -> Posterior:
@@ -74,12 +83,17 @@ def svi(
     seed : int or JAX key
     guide : {"multivariate_normal", "normal", "low_rank_multivariate_normal"}
         A Gaussian in whitened, unconstrained coordinates.
+    expectation : {"monte_carlo", "quadrature"}
+        Of the log likelihood under q: by draws, for every model; or by one 1-D integral for each
+        bag, for VWSGP with numbers as hyper-parameters and a ``"multivariate_normal"``.
     max_steps : int
-        Rounded up to hundreds.
+        Rounded up to whole blocks.
     learning_rate : float
         Of the first step.
     num_particles : int
-        Draws per step of the gradient estimate.
+        Draws per step of the gradient estimate, for ``"monte_carlo"``.
+    batch_size : int or None
+        Bags per step, for ``"quadrature"``; all if left out.
     num_draws : int
         Draws of the approximation kept in the tree.
     progress : bool
@@ -88,40 +102,47 @@ def svi(
     Returns
     -------
     Posterior
-        ``elbo`` is the mean of the stochastic bound over blocks of 100 steps. ``status`` is
+        ``elbo`` is the bound by blocks: the mean of its estimates over 100 steps, or with
+        ``"quadrature"`` the bound itself after each pass over the bags. ``status`` is
         ``converged`` if by its slope at the end less than half a nat is lacking in the mean and
         the overall scale of q. (Its trace ends flat in any case: the learning rate falls to zero.)
 
     Raises
     ------
     ValueError
-        If the guide is unknown or a count is not positive.
+        If the guide or the expectation is unknown or does not fit the other or the model, or a
+        count is not positive.
+
+    References
+    ----------
+    Kandemir et al. (2016), section 4.3, for ``"quadrature"`` and the probit.
     """
     observations(model, bags, "svi")
-    _check(guide)
+    _check(model, bags, guide, expectation, batch_size)
     check_counts(max_steps=max_steps, num_particles=num_particles, num_draws=num_draws)
     if not 0 < learning_rate < np.inf:
         raise ValueError(f"learning_rate is {learning_rate}; expected a positive finite number")
     run_key, draw_key, slope_key = jax.random.split(random_key(seed), 3)
     with jax.enable_x64(True):
         target = whitened_program(model, bags)
-        law = _GUIDES[guide](target.program)
-        schedule = optax.cosine_decay_schedule(learning_rate, max_steps)
-        optimiser = SVI(target.program, law, optax.adam(schedule), Trace_ELBO(num_particles))
+        adam = optax.adam(optax.cosine_decay_schedule(learning_rate, max_steps))
         started = time.perf_counter()
-        state = optimiser.init(run_key, bags)
-        run_block = _compiled_block(optimiser, state, bags)
+        if isinstance(model, VWSGP) and expectation == "quadrature":
+            fit = _by_quadrature(model, bags, adam, batch_size or bags.num_bags, run_key)
+        else:
+            fit = _by_draws(target.program, bags, adam, guide, num_particles, run_key)
         compile_seconds = time.perf_counter() - started
         started = time.perf_counter()
-        blocks = []
-        with Progress("svi", max_steps, shown=progress) as bar:
-            for _ in range(-(-max_steps // _BLOCK)):
-                state, losses = run_block(state)
-                blocks.append(-np.asarray(losses))
-                bar.advance(_BLOCK)
+        state, trace = fit.start, []
+        num_blocks = -(-max_steps // fit.steps_in_block)
+        with Progress("svi", num_blocks * fit.steps_in_block, shown=progress) as bar:
+            for _ in range(num_blocks):
+                state, bound = fit.run_block(state)
+                trace.append(float(bound))
+                bar.advance(fit.steps_in_block)
         seconds = time.perf_counter() - started
-        approximation = _gaussian(law, optimiser.get_params(state))
-        status = _judge(target, approximation, len(blocks) * _BLOCK, slope_key)
+        approximation = fit.approximation(state)
+        status = _judge(target, approximation, num_blocks * fit.steps_in_block, slope_key)
     return approximate_posterior(
         model,
         bags,
@@ -132,22 +153,100 @@ def svi(
         status=status,
         seconds=seconds,
         compile_seconds=compile_seconds,
-        elbo=np.array([block.mean() for block in blocks]),
+        elbo=np.array(trace),
     )
 
 
-def _check(guide: str) -> None:
-    if guide not in _GUIDES:
-        near = get_close_matches(guide, _GUIDES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"guide is {guide!r}; expected one of {', '.join(_GUIDES)}{hint}")
+@dataclass(frozen=True)
+class _Fit:
+    """A compiled ascent: a state, a block of steps on it, the law that a state stands for."""
+
+    start: Any
+    run_block: Callable[[Any], tuple[Any, Array]]  # state → state, the bound
+    steps_in_block: int
+    approximation: Callable[[Any], GaussianApproximation]
 
 
-def _compiled_block(optimiser: SVI, state: object, bags: Bags) -> Compiled:
-    def block(state: object) -> tuple[object, Float[Array, " _"]]:
-        return jax.lax.scan(lambda s, _: optimiser.update(s, bags), state, length=_BLOCK)
+def _by_draws(
+    program: Program,
+    bags: Bags,
+    adam: optax.GradientTransformation,
+    guide: Guide,
+    num_particles: int,
+    key: Array,
+) -> _Fit:
+    """NumPyro's SVI."""
+    law = _GUIDES[guide](program)
+    optimiser = SVI(program, law, adam, Trace_ELBO(num_particles))
+    start = optimiser.init(key, bags)
 
-    return jax.jit(block).lower(state).compile()
+    def block(state: object) -> tuple[object, Array]:
+        state, losses = jax.lax.scan(lambda s, _: optimiser.update(s, bags), state, length=_BLOCK)
+        return state, -jnp.mean(losses)
+
+    return _Fit(
+        start,
+        jax.jit(block).lower(start).compile(),
+        _BLOCK,
+        lambda state: _gaussian(law, optimiser.get_params(state)),
+    )
+
+
+def _by_quadrature(
+    model: VWSGP, bags: Bags, adam: optax.GradientTransformation, batch_size: int, key: Array
+) -> _Fit:
+    """Steps on the bound without draws; a block is a pass over the bags, shuffled."""
+    bound = QuadratureBound.of(model, bags)
+    law = WhiteGaussian.start(bound.projection.shape[1], _START_SCALE)
+    steps = bags.num_bags // batch_size
+
+    def one_step(state: tuple, chosen: Array) -> tuple[tuple, None]:
+        law, memory, key = state
+        slope = jax.grad(lambda law: -bound.estimate(law, chosen))(law)
+        change, memory = adam.update(slope, memory, law)
+        return (optax.apply_updates(law, change), memory, key), None
+
+    def one_pass(state: tuple) -> tuple[tuple, Array]:
+        law, memory, key = state
+        key, shuffle_key = jax.random.split(key)
+        order = jax.random.permutation(shuffle_key, bags.num_bags)
+        batches = order[: steps * batch_size].reshape(steps, batch_size)
+        state, _ = jax.lax.scan(one_step, (law, memory, key), batches)
+        return state, bound(state[0])
+
+    start = (law, adam.init(law), key)
+    compiled = jax.jit(one_pass).lower(start).compile()
+    return _Fit(start, compiled, steps, lambda state: state[0].as_approximation())
+
+
+def _check(model: Model, bags: Bags, guide: str, expectation: str, batch_size: int | None) -> None:
+    for argument, value, known in (
+        ("guide", guide, tuple(_GUIDES)),
+        ("expectation", expectation, EXPECTATIONS),
+    ):
+        if value not in known:
+            near = get_close_matches(value, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{argument} is {value!r}; expected one of {', '.join(known)}{hint}")
+    if expectation == "monte_carlo":
+        if batch_size is not None:
+            raise ValueError(
+                f"batch_size is {batch_size} with expectation='monte_carlo', which takes all bags "
+                "at every step; leave it out, or use expectation='quadrature'"
+            )
+        return
+    if not isinstance(model, VWSGP) or model.priors or guide != "multivariate_normal":
+        raise ValueError(
+            f"expectation='quadrature' with a {type(model).__name__} "
+            f"{'with priors ' if model.priors else ''}and guide={guide!r}; expected a VWSGP with "
+            "numbers as hyper-parameters and guide='multivariate_normal'"
+        )
+    if batch_size is not None:
+        check_counts(batch_size=batch_size)
+        if batch_size > bags.num_bags:
+            raise ValueError(
+                f"batch_size is {batch_size}; expected at most {bags.num_bags}, the number of bags"
+            )
 
 
 def _gaussian(law: AutoContinuous, parameters: dict[str, Array]) -> GaussianApproximation:

@@ -115,7 +115,9 @@ def _sparse_conditional(
     jitter: Float[Array, ""],
 ) -> SparseConditional:
     cholesky, floor = _inducing_cholesky(kernel, inducing_points, jitter)
-    projection, residual_variance = _project(kernel, inducing_points, cholesky, floor, instances)
+    cross = kernel.covariance(inducing_points, instances)
+    projection = solve_triangular(cholesky, cross, lower=True).T  # V = K_XZ L⁻ᵀ
+    residual_variance = _residual_variance(kernel, projection, floor)
     return SparseConditional(cholesky, projection, residual_variance, jnp.sqrt(residual_variance))
 
 
@@ -129,18 +131,11 @@ def _inducing_cholesky(
     return jnp.linalg.cholesky(covariance + diagonal), floor
 
 
-def _project(
-    kernel: RBF,
-    inducing_points: Float[Array, "M D"],
-    cholesky: Float[Array, "M M"],
-    floor: Float[Array, ""],
-    instances: Float[Array, "N D"],
-) -> tuple[Float[Array, "N M"], Float[Array, " N"]]:
-    """V = K_XZ L⁻ᵀ and k̃."""
-    cross = kernel.covariance(inducing_points, instances)
-    projection = solve_triangular(cholesky, cross, lower=True).T
-    # Rounding can push k̃ below 0 where an instance is an inducing point.
-    return projection, jnp.maximum(kernel.variance - jnp.sum(projection**2, axis=1), floor)
+def _residual_variance(
+    kernel: RBF, projection: Float[Array, "N M"], floor: Float[Array, ""]
+) -> Float[Array, " N"]:
+    """k̃; rounding can push it below 0 where an instance is an inducing point."""
+    return jnp.maximum(kernel.variance - jnp.sum(projection**2, axis=1), floor)
 
 
 def accumulated_conditional(
@@ -148,6 +143,7 @@ def accumulated_conditional(
     inducing_points: Float[Array, "M D"] | Float[np.ndarray, "M D"],
     bags: Bags,
     jitter: float,
+    dtype: str = "float64",
 ) -> SparseConditional:
     """Condition the evidence that the bags accumulate, s_b = Σ_{n∈b} f_n, on the inducing values.
 
@@ -162,6 +158,9 @@ def accumulated_conditional(
     bags : Bags
     jitter : float
         As for `sparse_conditional`.
+    dtype : {"float64", "float32"}
+        Of the kernel between instances and inducing points; sums over instances and all that is
+        M × M are 64-bit in any case.
 
     Returns
     -------
@@ -175,11 +174,11 @@ def accumulated_conditional(
     """
     with evaluated_now_unless_traced(kernel, inducing_points, bags.instances):
         return _accumulated_conditional(
-            kernel, inducing_points, bags.instances, bags.bag_index, jitter, bags.num_bags
+            kernel, inducing_points, bags.instances, bags.bag_index, jitter, bags.num_bags, dtype
         )
 
 
-@partial(jax.jit, static_argnames="num_bags")
+@partial(jax.jit, static_argnames=("num_bags", "dtype"))
 def _accumulated_conditional(
     kernel: RBF,
     inducing_points: Float[Array, "M D"],
@@ -187,32 +186,78 @@ def _accumulated_conditional(
     bag_index: Int[Array, " N"],
     jitter: Float[Array, ""],
     num_bags: int,
+    dtype: str,
 ) -> SparseConditional:
     cholesky, floor = _inducing_cholesky(kernel, inducing_points, jitter)
-    size, length = instances.shape[0], min(_CHUNK, instances.shape[0])
-    starts = jnp.arange(0, size, length)
-
-    @jax.checkpoint  # a gradient makes each chunk again and holds none
-    def add_chunk(sums: tuple[Array, Array], start: Array) -> tuple[tuple[Array, Array], None]:
-        # The last chunk reaches back to be as long as the others: what it repeats counts nothing.
-        first = jnp.minimum(start, size - length)
-        rows = jax.lax.dynamic_slice_in_dim(instances, first, length)
-        bag = jax.lax.dynamic_slice_in_dim(bag_index, first, length)
-        is_new = first + jnp.arange(length) >= start
-        projection, variance = _project(kernel, inducing_points, cholesky, floor, rows)
-        counted = (jnp.where(is_new[:, None], projection, 0.0), jnp.where(is_new, variance, 0.0))
-        by_bag = partial(
-            jax.ops.segment_sum,
-            segment_ids=bag,
-            num_segments=num_bags,
-            indices_are_sorted=True,
-        )
-        return jax.tree.map(jnp.add, sums, jax.tree.map(by_bag, counted)), None
-
-    dtype = cholesky.dtype
-    nothing = (jnp.zeros((num_bags, cholesky.shape[0]), dtype), jnp.zeros(num_bags, dtype))
-    (projection, variance), _ = jax.lax.scan(add_chunk, nothing, starts)
+    narrow = jax.dtypes.canonicalize_dtype(dtype)  # without 64 bit there is 32 bit only
+    sums = _CrossSums(
+        *(
+            jax.tree.map(lambda leaf: jnp.asarray(leaf, narrow), part)
+            for part in (kernel, inducing_points, _whitener(cholesky), floor)
+        ),
+        num_bags=num_bags,
+        total_dtype=cholesky.dtype,
+    )
+    cross, variance = sums.over(instances, bag_index)
+    projection = solve_triangular(cholesky, cross.T, lower=True).T  # Σ V_n = (Σ K_nZ) L⁻ᵀ
     return SparseConditional(cholesky, projection, variance, jnp.sqrt(variance))
+
+
+def _whitener(cholesky: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """L⁻ᵀ."""
+    identity = jnp.eye(cholesky.shape[0], dtype=cholesky.dtype)
+    return solve_triangular(cholesky, identity, lower=True).T
+
+
+type _Totals = tuple[Float[Array, "B M"], Float[Array, " B"]]
+
+
+class _CrossSums(NamedTuple):
+    """Σ_{n∈b} K_nZ and Σ_{n∈b} k̃_n, in chunks of instances; sums have a type of their own."""
+
+    kernel: RBF
+    inducing_points: Float[Array, "M D"]
+    whitener: Float[Array, "M M"]  # L⁻ᵀ
+    floor: Float[Array, ""]
+    num_bags: int
+    total_dtype: Any
+
+    def over(self, instances: Float[Array, "N D"], bag_index: Int[Array, " N"]) -> _Totals:
+        """All instances: whole chunks in a loop, and what remains."""
+        size = instances.shape[0]
+        length = min(_CHUNK, size)
+        whole = size // length
+
+        @jax.checkpoint  # a gradient makes each chunk again and holds none
+        def add(totals: _Totals, rows: Array, bag: Array) -> _Totals:
+            return self._add_chunk(totals, rows, bag)
+
+        def add_whole(totals: _Totals, number: Array) -> tuple[_Totals, None]:
+            rows, bag = (
+                jax.lax.dynamic_slice_in_dim(array, number * length, length)
+                for array in (instances, bag_index)
+            )
+            return add(totals, rows, bag), None
+
+        nothing = (
+            jnp.zeros((self.num_bags, self.whitener.shape[0]), self.total_dtype),
+            jnp.zeros(self.num_bags, self.total_dtype),
+        )
+        totals, _ = jax.lax.scan(add_whole, nothing, jnp.arange(whole))
+        rest = slice(whole * length, size)
+        return add(totals, instances[rest], bag_index[rest]) if whole * length < size else totals
+
+    def _add_chunk(
+        self, totals: _Totals, rows: Float[Array, "R D"], bag: Int[Array, " R"]
+    ) -> _Totals:
+        cross = self.kernel.covariance(rows.astype(self.whitener.dtype), self.inducing_points)
+        variance = _residual_variance(self.kernel, cross @ self.whitener, self.floor)
+
+        def by_bag(total: Float[Array, "B ..."], values: Float[Array, "R ..."]) -> Array:
+            wide = values.astype(self.total_dtype)
+            return total.at[bag].add(wide, indices_are_sorted=True, mode="promise_in_bounds")
+
+        return by_bag(totals[0], cross), by_bag(totals[1], variance)
 
 
 @dataclass(frozen=True, eq=False)

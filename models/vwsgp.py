@@ -33,6 +33,7 @@ __all__ = ["VWSGP"]
 
 type Likelihood = Literal["bernoulli", "gaussian", "probit"]
 LIKELIHOODS: tuple[Likelihood, ...] = ("bernoulli", "gaussian", "probit")
+type Precision = Literal["float64", "float32"]
 type Accumulation = Literal["joint", "independent_instances"]
 ACCUMULATIONS: tuple[Accumulation, ...] = ("joint", "independent_instances")
 
@@ -144,8 +145,19 @@ class VWSGP(SparseGPModel):
         """How samplers should whiten the sites: u = Lε, s = a_bᵀu + √k̄ η."""
         return {"inducing_value": TransformReparam(), "bag_evidence": LocScaleReparam(0.0)}
 
-    def accumulated(self, bags: Bags) -> SparseConditional:
+    def accumulated(self, bags: Bags, dtype: Precision = "float64") -> SparseConditional:
         """a_b and k̄_b in whitened coordinates, in one pass over the instances.
+
+        Parameters
+        ----------
+        bags : Bags
+        dtype : {"float64", "float32"}
+            Of the kernel; sums are 64-bit. Kernels in 32 bit are wrong by 1e-7 or so, and k̃ by
+            more where K_ZZ is close to singular.
+
+        Returns
+        -------
+        SparseConditional
 
         Raises
         ------
@@ -153,7 +165,7 @@ class VWSGP(SparseGPModel):
             If the bags have another number of features than the inducing points.
         """
         self.check_width(bags)
-        return accumulated_conditional(self.kernel, self.inducing_points, bags, self.jitter)
+        return accumulated_conditional(self.kernel, self.inducing_points, bags, self.jitter, dtype)
 
     # ------------------------------------------------------------------ the three programs
 
@@ -197,11 +209,11 @@ class VWSGP(SparseGPModel):
     def _marginal_program(self, bags: Bags) -> None:
         model = self.draw_hyperparameters()
         location, scale = model._bag_evidence_given_inducing_values(bags)
-        rule = self._quadrature_rule(scale, bags)
-        model._observe(model._law_given_inducing_values(location, scale, rule), bags)
+        rule = self.quadrature_rule(scale, bags)
+        model._observe(model.law_given_inducing_values(location, scale, rule), bags)
 
     def _polya_gamma_program(self, bags: Bags) -> None:
-        evidence = self._draw_bag_evidence(bags)
+        evidence = self.draw_hyperparameters()._draw_bag_evidence(bags)
         with numpyro.plate("bag", bags.num_bags):
             numpyro.sample("augmentation", PolyaGamma(1, evidence))
         self._observe(self._law_given_evidence(evidence), bags)
@@ -213,7 +225,7 @@ class VWSGP(SparseGPModel):
             utility = numpyro.sample("latent_utility", law)
         self._observe(dist.Delta((utility > 0).astype(int)), bags)
 
-    def utility_variance(self, residual_variance: Float[Array, " K"]) -> Float[Array, " K"]:
+    def utility_variance(self, residual_variance: Float[Array, "*K"]) -> Float[Array, "*K"]:
         """Of the probit's latent utility given u: v_b = 1 + noise + k̄_b."""
         return 1.0 + self.noise + residual_variance
 
@@ -237,10 +249,22 @@ class VWSGP(SparseGPModel):
                 return dist.Bernoulli(logits=_probit_logits(evidence / jnp.sqrt(1.0 + self.noise)))
         return dist.Normal(evidence, jnp.sqrt(self.noise))
 
-    def _law_given_inducing_values(
-        self, location: Float[Array, " K"], scale: Float[Array, " K"], rule: QuadratureRule
+    def law_given_inducing_values(
+        self, location: Float[Array, "*K"], scale: Float[Array, "*K"], rule: QuadratureRule
     ) -> dist.Distribution:
-        """Of a label or a target where s ~ N(location, scale²)."""
+        """The law of a label or a target where s ~ N(location, scale²).
+
+        Parameters
+        ----------
+        location, scale : array
+            a_bᵀu and √k̄_b.
+        rule : QuadratureRule
+            As from ``quadrature_rule``; used by the logistic likelihood only.
+
+        Returns
+        -------
+        Distribution
+        """
         if self.likelihood == "gaussian":
             return dist.Normal(location, jnp.sqrt(scale**2 + self.noise))
         return dist.Bernoulli(logits=self._label_logits(location, scale, rule))
@@ -254,15 +278,16 @@ class VWSGP(SparseGPModel):
             numpyro.sample(self.observed_site, law, obs=observed)
 
     def _label_logits(
-        self, location: Float[Array, " K"], scale: Float[Array, " K"], rule: QuadratureRule
-    ) -> Float[Array, " K"]:
+        self, location: Float[Array, "*K"], scale: Float[Array, "*K"], rule: QuadratureRule
+    ) -> Float[Array, "*K"]:
         """log P(T=1)/P(T=0) where s ~ N(location, scale²); through it both keep their digits."""
         if self.likelihood == "probit":
             return _probit_logits(location / jnp.sqrt(self.utility_variance(scale**2)))
         positive = log_expected_sigmoid(location, scale, rule)
         return positive - log_expected_sigmoid(-location, scale, rule)
 
-    def _quadrature_rule(self, scale: Float[Array, " B"], bags: Bags) -> QuadratureRule:
+    def quadrature_rule(self, scale: Float[Array, " B"], bags: Bags) -> QuadratureRule:
+        """A rule that serves all these scales; traced ones by the largest that they may be."""
         if not isinstance(scale, Tracer):
             return logistic_rule(float(np.asarray(scale).max()))
         # k̄_b is at most N_b v.
@@ -331,7 +356,7 @@ class VWSGP(SparseGPModel):
     def _describe_bags(
         self, location: Float[Array, " B"], scale: Float[Array, " B"], rule: QuadratureRule
     ) -> dict[str, Float[Array, " B"]]:
-        law = self._law_given_inducing_values(location, scale, rule)
+        law = self.law_given_inducing_values(location, scale, rule)
         if isinstance(law, dist.Normal):
             return {"bag_mean": law.mean, "bag_scale": law.scale}
         return {"bag_probability": law.mean}
@@ -434,6 +459,6 @@ class VWSGP(SparseGPModel):
         return mean + scale**2 / deviation * above + scale * jnp.sqrt(rest / variance) * noise
 
 
-def _probit_logits(location: Float[Array, " K"]) -> Float[Array, " K"]:
+def _probit_logits(location: Float[Array, "*K"]) -> Float[Array, "*K"]:
     """log Φ(x) − log Φ(−x)."""
     return log_ndtr(location) - log_ndtr(-location)

@@ -23,12 +23,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
 from ...models.distributions import PolyaGamma
 from ...models.model import Program
 from ...models.scale_mixtures import PolyaGammaMixing
+from ...models.sparse_gp import SparseConditional
 from ...models.vwsgp import VWSGP
 from .. import archive
 from ..products import row_sums_of_squares, weighted_gram
@@ -47,6 +48,7 @@ __all__ = [
     "elbo",
     "evaluated_at",
     "init",
+    "init_from_sums",
     "settled",
     "step",
 ]
@@ -90,7 +92,25 @@ def init(model: VWSGP, bags: Bags) -> tuple[VWSGPProblem, VWSGPState]:
     -------
     VWSGPProblem, VWSGPState
     """
-    problem = VWSGPProblem(*model.accumulated(bags)[:3], half_sign=jnp.asarray(bags.labels) - 0.5)
+    return init_from_sums(model.accumulated(bags), jnp.asarray(bags.labels))
+
+
+def init_from_sums(
+    accumulated: SparseConditional, labels: Int[Array, " B"]
+) -> tuple[VWSGPProblem, VWSGPState]:
+    """The same from a_b and k̄_b, for bags whose instances no memory holds at once.
+
+    Parameters
+    ----------
+    accumulated : SparseConditional
+        As from ``VWSGP.accumulated``, the rows of any number of parts joined.
+    labels : array (B,)
+
+    Returns
+    -------
+    VWSGPProblem, VWSGPState
+    """
+    problem = VWSGPProblem(*accumulated[:3], half_sign=labels - 0.5)
     num_inducing = problem.cholesky.shape[0]
     return problem, _with_moments(problem, jnp.zeros(num_inducing), jnp.eye(num_inducing))
 

@@ -16,6 +16,7 @@ from ..chains import check_counts, run_chains
 from ..posterior import Posterior, random_key, sampled_posterior
 from .vgpmil import VGPMILGibbs
 from .vwsgp import VWSGPGibbs
+from .vwsgp_probit import VWSGPProbitGibbs
 
 __all__ = ["gibbs"]
 
@@ -48,7 +49,8 @@ def gibbs(
         labels of the instances are alike; more sweeps for a draw cost no memory.
     keep : str or tuple of str
         Sites kept in the tree: ``inducing_value`` (always); of VGPMIL ``evidence`` and
-        ``instance_label``, of VWSGP ``bag_evidence``.
+        ``instance_label``, of VWSGP ``bag_evidence``, or of its
+        probit ``latent_utility``.
     progress : bool
         Whether to draw a bar.
 
@@ -97,8 +99,15 @@ def _sweep(model: VGPMIL | VWSGP, bags: Bags) -> Any:
         case VGPMIL():
             model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
             return VGPMILGibbs.for_model(model, bags)
-        case VWSGP():
+        case VWSGP(likelihood="bernoulli"):
             return VWSGPGibbs.for_model(model, bags)
+        case VWSGP(likelihood="probit"):
+            return VWSGPProbitGibbs.for_model(model, bags)
+        case VWSGP(likelihood="gaussian"):
+            raise NotImplementedError(
+                "likelihood='gaussian' of VWSGP needs no Gibbs sampler: coordinate_ascent gives "
+                "its exact posterior"
+            )
         case _:
             raise NotImplementedError(
                 f"{type(model).__name__} has no Gibbs sampler; sample it with nuts"

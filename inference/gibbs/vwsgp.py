@@ -1,4 +1,4 @@
-"""The exact conditionals of augmented VWSGP, the bag evidence integrated out of the inducing draw.
+"""The exact conditionals of VWSGP by Pólya-Gamma, the evidence integrated out of the draw of u.
 
 One sweep, from the bag evidence s of the last one:
 
@@ -56,22 +56,7 @@ class VWSGPGibbs:
 
     @classmethod
     def for_model(cls, model: VWSGP, bags: Bags) -> Self:
-        """Pass over the instances once.
-
-        Raises
-        ------
-        NotImplementedError
-            If the likelihood is not the logistic one.
-        """
-        if model.likelihood != "bernoulli":
-            raise NotImplementedError(
-                f"likelihood={model.likelihood!r} of VWSGP has no Gibbs sampler; "
-                + (
-                    "its exact posterior is coordinate_ascent's"
-                    if model.likelihood == "gaussian"
-                    else "sample it with nuts"
-                )
-            )
+        """Pass over the instances once."""
         return cls(model.accumulated(bags), jnp.asarray(bags.labels) - 0.5)
 
     def init(self, key: Array) -> VWSGPGibbsState:

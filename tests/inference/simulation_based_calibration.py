@@ -13,6 +13,7 @@ from arviz_stats.base import array_stats
 from milzoo.datasets import Bags
 from milzoo.inference.nuts import NUTSChain
 from milzoo.models import RBF, VGPMIL
+from milzoo.models.vwsgp import VWSGP
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import Predictive
 from scipy import stats
@@ -47,33 +48,80 @@ class Ranks:
         return {name: p for name, p in p_values.items() if p < FALSE_ALARM_RATE / len(p_values)}
 
 
-def small_problem() -> tuple[VGPMIL, Bags, Bags]:
-    """A model with three inducing values, six bags of one to four instances, one test bag."""
+@dataclass(frozen=True)
+class Problem:
+    """What a calibration is about.
+
+    Attributes
+    ----------
+    model : VGPMIL or VWSGP
+    design : Bags
+        The bags that labels are simulated for.
+    test_bag : Bags
+        The one bag that is predicted.
+    evidence : str
+        The site whose first value is ranked where the sampler has it.
+    """
+
+    model: VGPMIL | VWSGP
+    design: Bags
+    test_bag: Bags
+    evidence: str
+
+
+INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
+
+
+def design_and_test_bag(sizes: list[int]) -> tuple[Bags, Bags]:
     random = np.random.default_rng(7)
-    sizes = [1, 2, 3, 4, 2, 3]
-    bags = Bags.from_list([random.normal(size=(size, 2)) for size in sizes])
-    test_bag = Bags.from_list([random.normal(size=(2, 2))])
-    points = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
-    return VGPMIL(RBF(4.0, 1.3), points, mean=-0.8), bags, test_bag
+    design, test_bag = (
+        Bags.from_list([random.normal(size=(size, 2)) for size in some]) for some in (sizes, [2])
+    )
+    return design, test_bag
 
 
-def nuts_chain(model: VGPMIL, bags: Bags) -> NUTSChain:
-    return NUTSChain.for_model(model, bags, num_warmup=WARMUP)
+def vgpmil_problem() -> Problem:
+    """Six bags of one to four instances."""
+    model = VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8)
+    return Problem(model, *design_and_test_bag([1, 2, 3, 4, 2, 3]), evidence="evidence")
 
 
-def calibrate(chain_for, *, simulations: int, thinning: int, key: int) -> Ranks:
+def vwsgp_problem(likelihood: str) -> Problem:
+    """Thirty bags of one to six instances; k̄ is a sixth of the variance of the bag evidence.
+
+    To forget k̄ in Gibbs' draw of u hardly moves ranks: it takes this many bags to show.
+    """
+    model = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood=likelihood)
+    sizes = [6, 1, 2, 4, 3, 5] * 5
+    return Problem(model, *design_and_test_bag(sizes), evidence="bag_evidence")
+
+
+PROBLEMS = {
+    "vgpmil": vgpmil_problem(),
+    "vwsgp": vwsgp_problem("bernoulli"),
+    "probit vwsgp": vwsgp_problem("probit"),
+}
+
+
+def nuts_on(program: str):
+    """Function of model and labelled bags that gives a NUTS chain on the named program."""
+    return lambda model, bags: NUTSChain.for_model(model, bags, num_warmup=WARMUP, program=program)
+
+
+def calibrate(chain_for, *, problem: Problem, simulations: int, thinning: int, key: int) -> Ranks:
     """Simulate and sample in one compiled loop.
 
     Parameters
     ----------
     chain_for : callable
         (model, labelled bags) → an object with ``init``, ``step`` and ``sites``.
+    problem : Problem
     simulations : int
     thinning : int
         Steps from one retained draw to the next.
     key : int
     """
-    model, design, test_bag = small_problem()
+    model, design = problem.model, problem.design
 
     def one(simulation):
         labels, chain_key, truth = simulation
@@ -85,11 +133,11 @@ def calibrate(chain_for, *, simulations: int, thinning: int, key: int) -> Ranks:
 
         def retain(state, _):
             state = advance(state, thinning)
-            return state, quantities(model, bags, test_bag, chain.sites(state))
+            return state, quantities(problem, bags, chain.sites(state))
 
         start = advance(chain.init(chain_key), WARMUP)
         draws = jax.lax.scan(retain, start, length=RETAINED)[1]
-        true = quantities(model, bags, test_bag, truth)
+        true = quantities(problem, bags, truth)
         return draws, {name: true[name] for name in draws}
 
     with jax.enable_x64(True):
@@ -103,18 +151,18 @@ def calibrate(chain_for, *, simulations: int, thinning: int, key: int) -> Ranks:
     return Ranks(ranks, effective_share(draws))
 
 
-def quantities(model, bags, test_bag, sites):
+def quantities(problem, bags, sites):
     """What is ranked: every site that the sampler has, a prediction, and the fit to the labels."""
     values = {f"inducing_value {m}": value for m, value in enumerate(sites["inducing_value"])}
-    if "evidence" in sites:
-        values["evidence 0"] = sites["evidence"][0]
+    if problem.evidence in sites:
+        values[f"{problem.evidence} 0"] = sites[problem.evidence][0]
     given = {"inducing_value": sites["inducing_value"]}
 
     def label_law(some_bags):
-        program = seed(substitute(model.marginal(), given), jax.random.key(0))
+        program = seed(substitute(problem.model.marginal(), given), jax.random.key(0))
         return trace(program).get_trace(some_bags)["bag_label"]["fn"]
 
-    values["test bag probability"] = label_law(test_bag).mean[0]
+    values["test bag probability"] = label_law(problem.test_bag).mean[0]
     values["log likelihood"] = label_law(bags).log_prob(bags.labels).sum()
     return values
 

@@ -1,4 +1,4 @@
-"""Simulation-based calibration of both samplers, short; at full length under tests/slow.
+"""Simulation-based calibration of the samplers, short; at full length under tests/slow.
 
 Each calibration is one look at all its quantities together, false alarm below 1e-4.
 """
@@ -6,6 +6,8 @@ Each calibration is one look at all its quantities together, false alarm below 1
 from dataclasses import replace
 
 import pytest
+from milzoo.inference.gibbs import vwsgp
+from milzoo.inference.gibbs.inducing import draw_white
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
 
 SIMULATIONS = 100
@@ -13,22 +15,33 @@ SIMULATIONS = 100
 
 @pytest.fixture(scope="module")
 def calibrate(simulation_based_calibration):
-    def short(chain_for, thinning):
+    def short(problem, chain_for, thinning):
         return simulation_based_calibration.calibrate(
-            chain_for, simulations=SIMULATIONS, thinning=thinning, key=1
+            chain_for,
+            problem=simulation_based_calibration.PROBLEMS[problem],
+            simulations=SIMULATIONS,
+            thinning=thinning,
+            key=1,
         )
 
     return short
 
 
-def test_nuts_is_calibrated(calibrate, simulation_based_calibration):
-    ranks = calibrate(simulation_based_calibration.nuts_chain, thinning=2)
+@pytest.mark.parametrize(
+    ("problem", "program", "thinning"),
+    [("vgpmil", "marginal", 2), ("vwsgp", "marginal", 3), ("vwsgp", "full", 2)],
+)
+def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):
+    ranks = calibrate(problem, simulation_based_calibration.nuts_on(program), thinning)
     assert ranks.outside_the_bands() == {}
     assert ranks.effective_share > 0.75  # draws must be nearly independent, or ranks pile up
 
 
-def test_gibbs_is_calibrated(calibrate):
-    ranks = calibrate(VGPMILGibbs.for_model, thinning=5)
+@pytest.mark.parametrize(
+    ("problem", "sampler"), [("vgpmil", VGPMILGibbs), ("vwsgp", vwsgp.VWSGPGibbs)]
+)
+def test_gibbs_is_calibrated(calibrate, problem, sampler):
+    ranks = calibrate(problem, sampler.for_model, thinning=5)
     assert ranks.outside_the_bands() == {}
     assert ranks.effective_share > 0.75
 
@@ -42,15 +55,26 @@ class ShiftedGibbs(VGPMILGibbs):
 
 def test_a_wrong_constant_in_one_conditional_is_found(calibrate, without_type_checks):
     # Evidence and inducing values give it away, at p below 1e-6.
-    found = calibrate(ShiftedGibbs.for_model, thinning=5).outside_the_bands()
+    found = calibrate("vgpmil", ShiftedGibbs.for_model, thinning=5).outside_the_bands()
     assert "evidence 0" in found
+    assert "inducing_value 0" in found
+
+
+def test_a_wrong_constant_in_the_draw_of_inducing_values_is_found(calibrate, monkeypatch):
+    def shifted(key, projection, residual_variance, omega, pull):  # κ = T − 0.4
+        return draw_white(key, projection, residual_variance, omega, pull + 0.1)
+
+    monkeypatch.setattr(vwsgp, "draw_white", shifted)
+    # At p below 1e-8.
+    found = calibrate("vwsgp", vwsgp.VWSGPGibbs.for_model, thinning=5).outside_the_bands()
+    assert "bag_evidence 0" in found
     assert "inducing_value 0" in found
 
 
 def test_labels_read_the_wrong_way_round_are_found(calibrate, simulation_based_calibration):
     def swapped(model, bags):
         other = replace(bags, labels=1 - bags.labels)
-        return simulation_based_calibration.nuts_chain(model, other)
+        return simulation_based_calibration.nuts_on("marginal")(model, other)
 
     # The log likelihood tells labels from no labels; the prior alone leaves the others uniform.
-    assert "log likelihood" in calibrate(swapped, thinning=2).outside_the_bands()
+    assert "log likelihood" in calibrate("vgpmil", swapped, thinning=2).outside_the_bands()

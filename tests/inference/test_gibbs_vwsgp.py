@@ -1,6 +1,6 @@
 """Gibbs sampling of VWSGP against NUTS and quadrature.
 
-At most 60 numbers are looked at with |z| ≤ 5.5 Monte-Carlo standard errors: fewer than one false
+At most 120 numbers are looked at with |z| ≤ 5.5 Monte-Carlo standard errors: fewer than one false
 alarm in 10⁵ runs of this file.
 """
 
@@ -64,6 +64,25 @@ def test_what_cannot_be_sampled_is_refused(problem):
     model, bags = problem
     with pytest.raises(ValueError, match="keep has evidence; expected some of inducing_value, bag"):
         gibbs(model, bags, seed=0, keep="evidence")
-    probit = VWSGP(RBF(1.0, 1.0), model.inducing_points, likelihood="probit")
-    with pytest.raises(NotImplementedError, match="has no Gibbs sampler; sample it with nuts"):
-        gibbs(probit, bags, seed=0)
+    targets = VWSGP(RBF(1.0, 1.0), model.inducing_points, likelihood="gaussian")
+    with pytest.raises(NotImplementedError, match="coordinate_ascent gives its exact posterior"):
+        gibbs(targets, bags.with_targets(bags.labels), seed=0)
+
+
+def test_probit_inducing_values_and_evidence_agree_with_nuts(accumulating_problem, moments):
+    model, bags = accumulating_problem(num_inducing=4, seed=4, likelihood="probit", noise=0.5)
+    sampled = gibbs(
+        model, bags, seed=0, num_samples=4000, keep=("inducing_value", "latent_utility")
+    )
+    marginal = nuts(model, bags, seed=1, num_samples=3000)
+    ours, theirs = (moments(p.tree["posterior"]["inducing_value"]) for p in (sampled, marginal))
+    assert ours.largest_z(theirs) < 5.5
+    is_above = sampled.tree["posterior"]["latent_utility"].to_numpy() > 0
+    assert (is_above == (bags.labels == 1)).all()
+    # The evidence that NUTS has as sites is the one drawn back from Gibbs' inducing values.
+    full = nuts(model, bags, seed=2, program="full", num_samples=3000)
+    draws = sampled.tree["posterior"]["inducing_value"].to_numpy()
+    flat = {"inducing_value": draws.reshape(-1, draws.shape[-1])}
+    evidence = model.complete(flat, bags, seed=0)["bag_evidence"]
+    ours = moments(evidence.reshape(*draws.shape[:2], -1))
+    assert ours.largest_z(moments(full.tree["posterior"]["bag_evidence"])) < 5.5

@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from milzoo.datasets import Bags
 from milzoo.models import RBF
-from milzoo.models.sparse_gp import sparse_conditional
+from milzoo.models.sparse_gp import accumulated_conditional, sparse_conditional
 
 KERNEL = RBF(variance=1.7, length_scale=1.2)
 
@@ -140,3 +141,33 @@ def test_traced_instances_give_what_fixed_ones_give():
     traced = jax.jit(lambda x: sparse_conditional(KERNEL, z, x, 1e-6))(jnp.asarray(x))
     for one, other in zip(traced, sparse_conditional(KERNEL, z, x, 1e-6), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
+
+
+def test_sums_stay_64_bit_where_the_kernel_is_32_bit():
+    # 200,000 times the same instance: added up in 32 bit, rounding would grow to 1e-4 and more.
+    place = np.array([[0.3, -0.2]])
+    bags = Bags.from_arrays(np.repeat(place, 200_000, axis=0), np.zeros(200_000, int))
+    points = np.random.default_rng(0).normal(size=(3, 2))
+    with jax.enable_x64(True):
+        one = sparse_conditional(RBF(1.4, 0.9), points, place, 1e-6)
+        many = accumulated_conditional(RBF(1.4, 0.9), points, bags, 1e-6, "float32")
+    assert many.projection.dtype == many.residual_variance.dtype == np.float64
+    np.testing.assert_allclose(many.projection[0], 200_000 * one.projection[0], rtol=2e-6)
+    # k̃ is a difference from v = 1.4, so that its 32-bit rounding is of that size.
+    rounding = 200_000 * 1.4 * 4 * np.finfo(np.float32).eps
+    expected = 200_000 * one.residual_variance
+    np.testing.assert_allclose(many.residual_variance, expected, rtol=0, atol=rounding)
+
+
+def test_a_kernel_in_32_bit_moves_the_sums_by_its_rounding():
+    random = np.random.default_rng(1)
+    bags = Bags.from_list([random.normal(size=(size, 5)) for size in (1, 700, 9000)])
+    points = random.normal(size=(8, 5))
+    with jax.enable_x64(True):
+        wide, narrow = (
+            accumulated_conditional(RBF(1.4, 2.0), points, bags, 1e-6, dtype)
+            for dtype in ("float64", "float32")
+        )
+    assert np.any(np.asarray(wide.projection) != np.asarray(narrow.projection))
+    np.testing.assert_allclose(narrow.projection, wide.projection, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(narrow.residual_variance, wide.residual_variance, rtol=1e-5)

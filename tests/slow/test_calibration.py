@@ -1,49 +1,54 @@
-"""Simulation-based calibration of both samplers, 500 simulations each.
+"""Simulation-based calibration of the samplers, 500 simulations each.
 
-The bands are Kolmogorov and Smirnov's, Bonferroni over the quantities: each sampler is one look
-with a false alarm in 1e-4 of all runs.
+The bands are Kolmogorov and Smirnov's, Bonferroni over the quantities: each sampler of a model is
+one look with a false alarm in 1e-4 of all runs.
 """
 
 from dataclasses import replace
 
 import pytest
+from milzoo.inference.gibbs import vwsgp
+from milzoo.inference.gibbs.inducing import draw_white
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
-from milzoo.inference.nuts import NUTSChain
 
 SIMULATIONS = 500
 
 
 @pytest.fixture(scope="module")
 def calibrate(simulation_based_calibration):
-    def long(chain_for, thinning):
+    def long(problem, chain_for, thinning):
         return simulation_based_calibration.calibrate(
-            chain_for, simulations=SIMULATIONS, thinning=thinning, key=2
+            chain_for,
+            problem=simulation_based_calibration.PROBLEMS[problem],
+            simulations=SIMULATIONS,
+            thinning=thinning,
+            key=2,
         )
 
     return long
 
 
-@pytest.fixture(scope="module")
-def nuts_on(simulation_based_calibration):
-    warmup = simulation_based_calibration.WARMUP
-
-    def named(program):
-        return lambda model, bags: NUTSChain.for_model(
-            model, bags, num_warmup=warmup, program=program
-        )
-
-    return named
-
-
-@pytest.mark.parametrize("program", ["marginal", "full"])
-def test_nuts_is_calibrated(calibrate, nuts_on, program):
-    ranks = calibrate(nuts_on(program), thinning=3)
+@pytest.mark.parametrize(
+    ("problem", "program", "thinning"),
+    [
+        ("vgpmil", "marginal", 3),
+        ("vgpmil", "full", 3),
+        ("vwsgp", "marginal", 4),
+        ("vwsgp", "full", 3),
+        ("probit vwsgp", "marginal", 4),
+    ],
+)
+def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):
+    ranks = calibrate(problem, simulation_based_calibration.nuts_on(program), thinning)
     assert ranks.outside_the_bands() == {}
     assert ranks.effective_share > 0.8
 
 
-def test_gibbs_is_calibrated(calibrate):
-    ranks = calibrate(VGPMILGibbs.for_model, thinning=8)
+@pytest.mark.parametrize(
+    ("problem", "sampler"), [("vgpmil", VGPMILGibbs), ("vwsgp", vwsgp.VWSGPGibbs)]
+)
+def test_gibbs_is_calibrated(calibrate, problem, sampler):
+    ranks = calibrate(problem, sampler.for_model, thinning=8)
     assert ranks.outside_the_bands() == {}
     assert ranks.effective_share > 0.8
 
@@ -56,11 +61,27 @@ class FixedAugmentation(VGPMILGibbs):
 
 
 def test_an_augmentation_that_is_not_drawn_is_found(calibrate):
-    assert calibrate(FixedAugmentation.for_model, thinning=8).outside_the_bands()
+    assert calibrate("vgpmil", FixedAugmentation.for_model, thinning=8).outside_the_bands()
 
 
-def test_a_wrong_sharpness_is_found_by_the_log_likelihood(calibrate, nuts_on):
+def with_fixed_augmentation(key, projection, residual_variance, omega, pull):
+    return draw_white(key, projection, residual_variance, 0.0 * omega + 0.25, pull)
+
+
+def with_forgotten_residual_variance(key, projection, residual_variance, omega, pull):
+    return draw_white(key, projection, 0.0 * residual_variance, omega, pull)
+
+
+@pytest.mark.parametrize("faulty", [with_fixed_augmentation, with_forgotten_residual_variance])
+def test_a_wrong_weight_in_the_draw_of_inducing_values_is_found(calibrate, monkeypatch, faulty):
+    monkeypatch.setattr(vwsgp, "draw_white", faulty)
+    ranks = calibrate("vwsgp", vwsgp.VWSGPGibbs.for_model, thinning=8)
+    assert "log likelihood" in ranks.outside_the_bands()
+
+
+def test_a_wrong_sharpness_is_found_by_the_log_likelihood(calibrate, simulation_based_calibration):
     def blunt(model, bags):
-        return nuts_on("marginal")(replace(model, sharpness=5.0), bags)
+        changed = replace(model, sharpness=5.0)
+        return simulation_based_calibration.nuts_on("marginal")(changed, bags)
 
-    assert "log likelihood" in calibrate(blunt, thinning=3).outside_the_bands()
+    assert "log likelihood" in calibrate("vgpmil", blunt, thinning=3).outside_the_bands()

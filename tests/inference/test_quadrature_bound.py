@@ -1,0 +1,150 @@
+"""The bound without draws, and SVI on it.
+
+Monte-Carlo checks are seeded, 12 numbers at 4.5 standard errors: a false alarm in 1e-4 of all
+seeds.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from milzoo.inference import coordinate_ascent, svi
+from milzoo.inference.closed_form import vwsgp, vwsgp_gaussian, vwsgp_probit
+from milzoo.inference.programs import log_likelihood
+from milzoo.inference.quadrature_bound import QuadratureBound, WhiteGaussian
+from scipy.special import logsumexp
+
+LIKELIHOODS = ["bernoulli", "probit", "gaussian"]
+
+
+@pytest.fixture(scope="module", params=LIKELIHOODS)
+def problem(request, accumulating_problem):
+    return accumulating_problem(num_inducing=3, seed=4, likelihood=request.param, noise=0.5)
+
+
+def random_law(num_inducing, seed):
+    random = np.random.default_rng(seed)
+    return WhiteGaussian(
+        jnp.asarray(random.normal(size=num_inducing)),
+        jnp.asarray(-random.gamma(1.0, size=num_inducing)),
+        jnp.asarray(0.2 * random.normal(size=(num_inducing, num_inducing))),
+    )
+
+
+@pytest.mark.parametrize("factor", [1.0, 60.0])
+def test_expected_log_likelihood_is_that_of_draws(problem, factor):
+    model, bags = problem
+    model = model.with_hyperparameters({"variance": 2.0 * factor})
+    with jax.enable_x64(True):
+        law, bound = random_law(3, seed=1), QuadratureBound.of(model, bags)
+        found = np.asarray(bound.expected_log_likelihood(law, jnp.arange(bags.num_bags)))
+        white = np.random.default_rng(0).normal(size=(20_000, 3)) @ np.asarray(law.scale_tril).T
+        white += np.asarray(law.mean)
+        draws = white @ np.asarray(model.accumulated(bags).cholesky).T
+        by_draw = log_likelihood(model.marginal(), {"inducing_value": draws}, bags)
+    error = by_draw.std(axis=0) / np.sqrt(len(white))
+    assert (np.abs(found - by_draw.mean(axis=0)) < 4.5 * error).all()
+
+
+def test_divergence_is_that_of_dense_algebra():
+    with jax.enable_x64(True):
+        law = random_law(3, seed=2)
+        covariance = np.asarray(law.scale_tril @ law.scale_tril.T)
+        mean = np.asarray(law.mean)
+        expected = np.trace(covariance) + mean @ mean - 3 - np.linalg.slogdet(covariance)[1]
+        np.testing.assert_allclose(law.divergence, expected / 2, rtol=1e-12)
+
+
+def test_every_choice_of_bags_is_right_on_average(problem):
+    with jax.enable_x64(True):
+        law, bound = random_law(3, seed=3), QuadratureBound.of(*problem)
+        pairs = jnp.arange(bound.projection.shape[0]).reshape(-1, 2)
+        estimates = [bound.estimate(law, pair) for pair in pairs]
+        np.testing.assert_allclose(np.mean(estimates), bound(law), rtol=1e-12)
+
+
+def white_law(state):
+    """A closed form's q(ε) as coordinates of this bound."""
+    precision = state.precision_cholesky @ state.precision_cholesky.T
+    factor = jnp.linalg.cholesky(jnp.linalg.inv(precision))
+    return WhiteGaussian(state.mean, jnp.log(jnp.diagonal(factor)), factor)
+
+
+@pytest.mark.parametrize("algorithm", [vwsgp, vwsgp_probit])
+def test_closed_forms_bound_it_from_below_at_the_same_q(accumulating_problem, algorithm):
+    likelihood = "probit" if algorithm is vwsgp_probit else "bernoulli"
+    model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=likelihood)
+    with jax.enable_x64(True):
+        fixed, state = algorithm.init(model, bags)
+        bound = QuadratureBound.of(model, bags)
+        for _ in range(6):
+            state = algorithm.step(fixed, state)
+            assert algorithm.elbo(fixed, state) < bound(white_law(state)) - 1e-3
+
+
+def test_of_targets_it_is_the_closed_form(accumulating_problem):
+    model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood="gaussian")
+    with jax.enable_x64(True):
+        fixed, start = vwsgp_gaussian.init(model, bags)
+        state = vwsgp_gaussian.step(fixed, start)
+        bound = QuadratureBound.of(model, bags)
+        expected = vwsgp_gaussian.elbo(fixed, state)
+        np.testing.assert_allclose(bound(white_law(state)), expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "probit"])
+@pytest.mark.parametrize("num_inducing", [1, 2])
+def test_its_top_lies_between_the_closed_form_and_the_evidence(
+    accumulating_problem, likelihood, num_inducing
+):
+    model, bags = accumulating_problem(num_inducing, seed=4, likelihood=likelihood)
+    fitted = svi(model, bags, seed=0, expectation="quadrature", max_steps=1500)
+    assert fitted.status.kind == "converged"
+    closed = coordinate_ascent(model, bags, seed=0)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    white = np.stack(np.meshgrid(*[nodes] * num_inducing), axis=-1).reshape(-1, num_inducing)
+    log_weights = sum(np.meshgrid(*[np.log(weights / weights.sum())] * num_inducing)).ravel()
+    with jax.enable_x64(True):
+        cholesky = np.asarray(model.accumulated(bags).cholesky)
+    draws = {"inducing_value": white @ cholesky.T}
+    by_node = log_likelihood(model.marginal(), draws, bags).sum(axis=1)
+    evidence = logsumexp(by_node + log_weights)
+    assert closed.elbo[-1] < fitted.elbo[-1] < evidence
+
+
+def test_batches_of_bags_come_to_the_same_place(accumulating_problem):
+    model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood="probit")
+    whole = svi(model, bags, seed=0, expectation="quadrature", max_steps=1500)
+    batched = svi(model, bags, seed=1, expectation="quadrature", max_steps=9000, batch_size=4)
+    assert len(batched.elbo) == 9000 / 3  # a pass is three steps
+    np.testing.assert_allclose(batched.elbo[-1], whole.elbo[-1], atol=0.02)
+    by_draws = svi(model, bags, seed=2)
+    np.testing.assert_allclose(by_draws.elbo[-1], whole.elbo[-1], atol=0.1)
+
+
+def test_of_targets_it_finds_the_exact_posterior(accumulating_problem):
+    model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood="gaussian")
+    exact = coordinate_ascent(model, bags, seed=0)
+    fitted = svi(model, bags, seed=0, expectation="quadrature", max_steps=4000)
+    np.testing.assert_allclose(fitted.elbo[-1], exact.elbo[-1], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"expectation": "quadratur"}, "expectation is 'quadratur'; .* did you mean 'quadrature'"),
+        ({"batch_size": 2}, "batch_size is 2 with expectation='monte_carlo'"),
+        ({"expectation": "quadrature", "batch_size": 0}, "batch_size is 0; expected an integer"),
+        ({"expectation": "quadrature", "batch_size": 13}, "is 13; expected at most 12, the number"),
+        ({"expectation": "quadrature", "guide": "normal"}, "a VWSGP and guide='normal'; expected"),
+    ],
+    ids=["name", "by draws", "none", "too many", "guide"],
+)
+def test_options_that_do_not_fit_are_refused(problem, options, message, without_type_checks):
+    with pytest.raises(ValueError, match=message):
+        svi(*problem, seed=0, **options)
+
+
+def test_models_without_one_number_for_each_bag_are_refused(small_problem):
+    with pytest.raises(ValueError, match="expectation='quadrature' with a VGPMIL"):
+        svi(*small_problem, seed=0, expectation="quadrature")
