@@ -137,7 +137,7 @@ def _design() -> Design:
     arguments = parser.parse_args()
     if arguments.toy:
         return Design(20_000, 10, 200, 20, 20, 10, arguments.seed)
-    return Design(int(os.environ.get("NN", "10000000")), 100, 2_000, 100, 250, 10, arguments.seed)
+    return Design(10_000_000, 100, 2_000, 100, 250, 10, arguments.seed)
 
 
 def _chunks(design: Design, first: int, clock: Clock, name: str) -> Iterator[Bags]:

@@ -12,7 +12,7 @@ p₀            P(no positive instance in the bag)           ``exp(log_none_posi
 H             how firmly T_b = max y_n is believed         ``sharpness``
 ============  ===========================================  ==========================
 
-All three work in 32 and in 64 bit, under ``jit`` and ``vmap``.
+All of them work in 32 and in 64 bit, under ``jit`` and ``vmap``.
 """
 
 import math
@@ -25,7 +25,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
-from numpyro.distributions import Distribution, constraints
+from numpyro.distributions import BernoulliLogits, Distribution, constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.util import is_prng_key, not_jax_tracer
 
@@ -317,6 +317,29 @@ def _sum_of_draws(
         return key, remaining - accepted.astype(remaining.dtype), total
 
     return lax.while_loop(unfinished, one_pass, (key, remaining, total))[2] / 4
+
+
+# --------------------------------------------------------------------------------------
+# Labels by their log odds
+# --------------------------------------------------------------------------------------
+class LogOddsLabel(BernoulliLogits):
+    """Label in {0, 1} with log P(T=1)/P(T=0) given, its log probability smooth at 0 as well.
+
+    NumPyro 0.22's own has the slopes 0 and 1 at log odds 0 where they are ±½, so that whatever
+    starts there, such as a search for the mode from u = 0, never leaves.
+
+    Parameters
+    ----------
+    logits : array
+        log P(T=1) − log P(T=0). Its shape is the batch shape.
+    """
+
+    @validate_sample
+    def log_prob(
+        self, value: ArrayLike, intermediates: list[Any] | None = None
+    ) -> Float[Array, "..."]:
+        """Log probability of labels in {0, 1}."""
+        return jax.nn.log_sigmoid(jnp.where(jnp.asarray(value) == 1, 1, -1) * self.logits)
 
 
 # --------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ __all__ = [
 # proportion to its root. By its error term the rule for 64 is still good to 1e-5 at 400.
 _LARGEST_VARIANCE = 64.0
 # Instances of which the kernel is held at once while a bag's sums are made.
-_CHUNK = 4096
+_CHUNK = 2048
 
 
 class SparseConditional(NamedTuple):
@@ -117,7 +117,7 @@ def _sparse_conditional(
     cholesky, floor = _inducing_cholesky(kernel, inducing_points, jitter)
     cross = kernel.covariance(inducing_points, instances)
     projection = solve_triangular(cholesky, cross, lower=True).T  # V = K_XZ L⁻ᵀ
-    residual_variance = _residual_variance(kernel, projection, floor)
+    residual_variance = _residual_variance(kernel, jnp.sum(projection**2, axis=1), floor)
     return SparseConditional(cholesky, projection, residual_variance, jnp.sqrt(residual_variance))
 
 
@@ -132,10 +132,10 @@ def _inducing_cholesky(
 
 
 def _residual_variance(
-    kernel: RBF, projection: Float[Array, "N M"], floor: Float[Array, ""]
+    kernel: RBF, explained: Float[Array, " N"], floor: Float[Array, ""]
 ) -> Float[Array, " N"]:
-    """k̃; rounding can push it below 0 where an instance is an inducing point."""
-    return jnp.maximum(kernel.variance - jnp.sum(projection**2, axis=1), floor)
+    """k̃ = v − ‖V_n‖²; rounding can push it below 0 where an instance is an inducing point."""
+    return jnp.maximum(kernel.variance - explained, floor)
 
 
 def accumulated_conditional(
@@ -251,7 +251,12 @@ class _CrossSums(NamedTuple):
         self, totals: _Totals, rows: Float[Array, "R D"], bag: Int[Array, " R"]
     ) -> _Totals:
         cross = self.kernel.covariance(rows.astype(self.whitener.dtype), self.inducing_points)
-        variance = _residual_variance(self.kernel, cross @ self.whitener, self.floor)
+        half = self.whitener.shape[0] // 2
+        # V = K L⁻ᵀ, and L⁻ᵀ is upper triangular: its left half needs half of its rows.
+        left = cross[:, :half] @ self.whitener[:half, :half]
+        right = cross @ self.whitener[:, half:]
+        explained = jnp.sum(left**2, axis=1) + jnp.sum(right**2, axis=1)
+        variance = _residual_variance(self.kernel, explained, self.floor)
 
         def by_bag(total: Float[Array, "B ..."], values: Float[Array, "R ..."]) -> Array:
             wide = values.astype(self.total_dtype)

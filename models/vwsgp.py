@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 
 from ..datasets.bags import Bags
-from .distributions import PolyaGamma, draw_tilted_gaussian
+from .distributions import LogOddsLabel, PolyaGamma, draw_tilted_gaussian
 from .gaussian_integrals import QuadratureRule, log_expected_sigmoid, logistic_rule
 from .kernels import Parameter, may_be_positive
 from .model import Draws, Program
@@ -244,9 +244,9 @@ class VWSGP(SparseGPModel):
     def _law_given_evidence(self, evidence: Float[Array, " B"]) -> dist.Distribution:
         match self.likelihood:
             case "bernoulli":
-                return dist.Bernoulli(logits=evidence)
+                return LogOddsLabel(logits=evidence)
             case "probit":
-                return dist.Bernoulli(logits=_probit_logits(evidence / jnp.sqrt(1.0 + self.noise)))
+                return LogOddsLabel(logits=_probit_logits(evidence / jnp.sqrt(1.0 + self.noise)))
         return dist.Normal(evidence, jnp.sqrt(self.noise))
 
     def law_given_inducing_values(
@@ -267,7 +267,7 @@ class VWSGP(SparseGPModel):
         """
         if self.likelihood == "gaussian":
             return dist.Normal(location, jnp.sqrt(scale**2 + self.noise))
-        return dist.Bernoulli(logits=self._label_logits(location, scale, rule))
+        return LogOddsLabel(logits=self._label_logits(location, scale, rule))
 
     def _observe(self, law: dist.Distribution, bags: Bags) -> None:
         if self.likelihood == "gaussian":

@@ -55,8 +55,9 @@ class LearningState(NamedTuple):
 class Learning[M: SparseGPModel]:
     """Coordinate ascent in q and in the hyper-parameters by turns.
 
-    The whitened q(ε) stays as it is while the kernel moves; with it the bound is raised by a few
-    quasi-Newton steps with line search, so that the whole is monotone.
+    A few quasi-Newton steps with line search raise the bound in the hyper-parameters, each value of
+    which is judged after one round of updates under it: q(ε) moves along with the kernel, as on a
+    ridge it must, and the whole is monotone.
 
     References
     ----------
@@ -96,13 +97,12 @@ class Learning[M: SparseGPModel]:
         return self.algorithm.evaluated_at(problem, self.model_at(unconstrained), self.bags)
 
     def step(self, problem: Any, state: LearningState) -> LearningState:
-        """All factors once, then the hyper-parameters."""
-        here = self.problem_at(problem, state.unconstrained)
-        factors = self.algorithm.step(here, state.factors)
+        """The hyper-parameters and, under them, all factors once."""
 
         def moved(unconstrained: Values) -> tuple[Any, Any]:
             there = self.problem_at(problem, unconstrained)
-            return there, self.algorithm.settled(there, factors)
+            settled = self.algorithm.settled(there, state.factors)
+            return there, self.algorithm.step(there, settled)
 
         def loss(unconstrained: Values) -> Float[Array, ""]:
             return -self.algorithm.elbo(*moved(unconstrained))

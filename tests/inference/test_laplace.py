@@ -190,3 +190,18 @@ def test_bags_without_labels_are_refused(small_problem):
     model, bags = small_problem
     with pytest.raises(ValueError, match="bags have no labels; laplace needs one for each bag"):
         laplace(model, replace(bags, labels=None), seed=0)
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "probit"])
+def test_mode_of_accumulated_evidence_is_that_of_a_grid(accumulating_problem, likelihood):
+    model, bags = accumulating_problem(num_inducing=1, seed=4, likelihood=likelihood)
+    posterior = laplace(model, bags, seed=0)
+    assert posterior.status.kind == "converged"
+    grid = np.linspace(-4, 4, 8001)[:, None]
+    density = log_joint(model.marginal(), {"inducing_value": grid}, bags)
+    found = posterior.draws(40_000, seed=0)["inducing_value"]
+    top = int(np.argmax(density))
+    curvature = np.diff(density[[top - 200, top, top + 200]], n=2)[0] / (200 * 0.001) ** 2
+    deviation = 1 / np.sqrt(-curvature)
+    assert abs(found.mean() - grid[top, 0]) < 4.5 * deviation / 200 + 0.001
+    np.testing.assert_allclose(found.std(), deviation, rtol=0.03)

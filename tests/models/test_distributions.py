@@ -16,6 +16,7 @@ import numpyro
 import pytest
 from milzoo.models.distributions import (
     InstanceLabels,
+    LogOddsLabel,
     NoisyMaximum,
     PolyaGamma,
     polya_gamma_kl,
@@ -644,3 +645,20 @@ def test_expanded_and_masked_copies_keep_the_law():
     )
     masked = NoisyMaximum(np.array([-1.0, -2.0]), 5.0).mask(np.array([True, False]))
     assert float(masked.log_prob(np.array([1, 1]))[1]) == 0
+
+
+# ------------------------------------------------------------------ labels by their log odds
+
+
+def test_log_odds_give_the_log_probabilities_of_both_labels():
+    log_odds = np.array([-800.0, -3.0, 0.0, 0.2, 50.0])
+    with jax.enable_x64(True):
+        found = np.stack([LogOddsLabel(logits=log_odds).log_prob(label) for label in (0, 1)])
+    expected = [-np.logaddexp(0, log_odds), -np.logaddexp(0, -log_odds)]
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize(("label", "slope"), [(0, -0.5), (1, 0.5)])
+def test_slope_at_even_odds_is_one_half(label, slope):
+    found = jax.grad(lambda x: LogOddsLabel(logits=x).log_prob(label))(0.0)
+    assert found == slope
