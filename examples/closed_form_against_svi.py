@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib.ticker import FixedLocator, NullLocator
 from milzoo.datasets import load
 from milzoo.inference import svi
 from milzoo.inference.closed_form import vwsgp, vwsgp_probit
@@ -23,7 +24,7 @@ from milzoo.models import VWSGP
 
 IS_TOY = "--toy" in sys.argv
 DATA, PASSES = ("digits", 10) if IS_TOY else ("musk1", 60)
-LEARNING_RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
+LEARNING_RATES = (0.1,) if IS_TOY else (1.0, 0.3, 0.1, 0.03, 0.01)
 BATCH_SIZE = 8
 
 # %%
@@ -107,6 +108,9 @@ for panel, (likelihood, found) in zip(panels, curves.items(), strict=True):
         ylim=(best - 0.75 * bags.num_bags, best + 2),
         xscale="log",
     )
+    panel.xaxis.set_major_locator(FixedLocator([1, 2, 5, 10, 20, 50]))
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.xaxis.set_minor_locator(NullLocator())
     panel.spines[["top", "right"]].set_visible(False)
 panels[0].set_ylabel("nats")
 panels[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)

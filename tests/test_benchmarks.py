@@ -9,28 +9,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from milzoo.datasets import load
+from milzoo.datasets import Bags, load
 from milzoo.inference import coordinate_ascent
 from milzoo.inference.closed_form import vgpmil
-from milzoo.models import VGPMIL
+from milzoo.models import RBF, VGPMIL, VWSGP
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def musk1_label_updates():
-    path = BENCHMARKS / "musk1_label_updates.py"
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(specification)
-    # Its frozen dataclasses look their own module up by name.
-    sys.modules[path.stem] = module
-    specification.loader.exec_module(module)
-    yield module
-    del sys.modules[path.stem]
+def benchmark():
+    """Function of a benchmark's name that gives its module."""
+    loaded = []
+
+    def named(name):
+        specification = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+        module = importlib.util.module_from_spec(specification)
+        # Its frozen dataclasses look their own module up by name.
+        sys.modules[name] = module
+        specification.loader.exec_module(module)
+        loaded.append(name)
+        return module
+
+    yield named
+    for name in loaded:
+        del sys.modules[name]
 
 
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
-def test_a_bag_left_out_by_zero_rows_is_a_bag_left_out(musk1_label_updates, label_update):
+def test_a_bag_left_out_by_zero_rows_is_a_bag_left_out(benchmark, label_update):
+    musk1_label_updates = benchmark("musk1_label_updates")
     bags = load("digits").select(np.arange(12)).standardize()
     held_out = np.arange(bags.num_bags) % 3 == 0
     model = replace(VGPMIL.for_bags(bags, num_inducing=6), mean=-2.0)
@@ -45,3 +53,74 @@ def test_a_bag_left_out_by_zero_rows_is_a_bag_left_out(musk1_label_updates, labe
         mean = model.conditional(bags).cholesky @ state.mean
     np.testing.assert_allclose(mean, others.approximation.mean, atol=1e-5)
     np.testing.assert_allclose(bound, others.elbo[-1], rtol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def fold(benchmark):
+    """A fold of the accuracy benchmark, and the kernel to fit it with, as a stack of one."""
+    accuracy = benchmark("vwsgp_accuracy")
+    bags = load("digits").select(np.arange(30))
+    held_out = np.arange(bags.num_bags) % 3 == 0
+    return accuracy, accuracy.Fold.of(bags, held_out, num_inducing=6, seed=0), RBF(2.0, 6.0)
+
+
+def fitted(fold, name, **options):
+    accuracy, one, kernel = fold
+    with jax.enable_x64(True):
+        stacked = jax.tree.map(lambda value: jnp.asarray([value]), kernel)
+        return accuracy.FITS[name](one, stacked, **options)
+
+
+def test_a_fold_of_the_accuracy_benchmark_is_coordinate_ascent_on_the_other_bags(fold):
+    _, one, kernel = fold
+    found = fitted(fold, "default", max_steps=2000, tolerance=1e-13)
+    model = VWSGP(kernel, one.inducing_points)
+    others = one.bags.select(~one.held_out)
+    expected = coordinate_ascent(model, others, seed=0, tolerance=1e-13, max_steps=2000)
+    np.testing.assert_allclose(found.bound, expected.elbo[-1], rtol=1e-9)
+    # Draws that have the mean and the covariance of q(u) exactly.
+    q = expected.approximation
+    steps = np.sqrt(6) * q.scale_tril.T
+    draws = {"inducing_value": np.concatenate([q.mean + steps, q.mean - steps])}
+    alone = model.predict(draws, one.bags, accumulation="independent_instances")
+    np.testing.assert_allclose(
+        found.independent_probability(), alone["bag_probability"][0], atol=1e-6
+    )
+    by_draw = expected.predict(one.bags).bag_draws
+    error = by_draw.std(axis=0) / np.sqrt(len(by_draw))
+    # 30 bags at 4.5 standard errors: a false alarm in 2e-4 of all seeds.
+    assert (np.abs(found.bag_probability() - by_draw.mean(axis=0)) < 4.5 * error).all()
+
+
+def test_a_kernel_learned_by_the_accuracy_benchmark_is_that_of_the_engine(fold):
+    _, one, kernel = fold
+    found = fitted(fold, "learned", max_steps=300, tolerance=1e-11)
+    expected = coordinate_ascent(
+        VWSGP(kernel, one.inducing_points),
+        one.bags.select(~one.held_out),
+        seed=0,
+        tolerance=1e-11,
+        max_steps=300,
+        learn_hyperparameters=True,
+    )
+    np.testing.assert_allclose(found.bound, expected.elbo[-1], atol=1e-3)
+
+
+def test_sums_made_chunk_by_chunk_give_the_posterior_of_all_bags_at_once(benchmark):
+    scale = benchmark("vwsgp_scale")
+    design = scale.Design(4_000, 5, 50, 20, 8, steps=10, seed=1)
+    chunks = [design.chunk(number) for number in range(design.num_chunks)]
+    whole = Bags.from_list(
+        [bag for chunk in chunks for bag in chunk.to_list()],
+        np.concatenate([chunk.labels for chunk in chunks]),
+    )
+    model = design.model()
+    with jax.enable_x64(True):
+        problem, state = scale._fitted(design, model, scale.Clock())
+        mean = np.asarray(problem.cholesky @ state.mean)
+    expected = coordinate_ascent(model, whole, seed=0, max_steps=10, tolerance=0.0)
+    deviation = np.sqrt(
+        np.diag(expected.approximation.scale_tril @ expected.approximation.scale_tril.T)
+    )
+    # 32-bit kernels: a ten thousandth of a posterior sd.
+    assert (np.abs(mean - expected.approximation.mean) < 1e-4 * deviation).all()

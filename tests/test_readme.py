@@ -20,6 +20,17 @@ def test_example_gives_the_verdict():
     assert re.search(r"NUTS's 4 × 1,000 draws have mixed", run.stdout)
 
 
+def test_the_example_of_learning_curves_holds_what_it_says(tmp_path):
+    script, picture = (
+        REPOSITORY / "examples" / "closed_form_against_svi.py",
+        tmp_path / "curves.png",
+    )
+    command = [sys.executable, script, "--toy", "--out", picture]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert len(re.findall(r"within a nat of its end after \d passes", run.stdout)) == 2
+    assert picture.stat().st_size > 10_000
+
+
 def test_every_make_target_and_picture_of_the_readme_exists():
     readme = (REPOSITORY / "README.md").read_text()
     makefile = (REPOSITORY / "Makefile").read_text()
@@ -27,5 +38,5 @@ def test_every_make_target_and_picture_of_the_readme_exists():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     for path in re.findall(r"\]\((?!https?:)([^)#]+)\)", readme):
         assert (REPOSITORY / path).exists(), path
-    for script in set(re.findall(r"python (benchmarks/\S+\.py)", readme)):
+    for script in set(re.findall(r"python ((?:benchmarks|examples)/\S+\.py)", readme)):
         assert (REPOSITORY / script).exists(), script
