@@ -17,6 +17,7 @@ from ..diagnostics import Comparison
 from ..diagnostics import compare as compare_posteriors
 from ..inference import Posterior
 from ..models import GammaMixing, PolyaGammaMixing
+from ..models.vwsgp import LIKELIHOODS
 from .printing import Display
 
 __all__ = ["Plan", "check_folder", "engines_by_name", "models_by_name", "run"]
@@ -117,8 +118,15 @@ def run(plan: Plan, display: Display) -> Comparison:
     Returns
     -------
     Comparison
+
+    Raises
+    ------
+    ValueError
+        If the model is to learn from targets and the data have labels only.
     """
-    training, test = load(plan.data).split(_TRAINING_SHARE, seed=plan.seed)
+    bags = load(plan.data)
+    _check_targets(plan, bags)
+    training, test = bags.split(_TRAINING_SHARE, seed=plan.seed)
     training, test = training.standardize(), test.standardize(training)
     model = plan.model.for_bags(training, seed=plan.seed, **plan.settings)
     display.say(f"{model!r}")
@@ -134,6 +142,16 @@ def run(plan: Plan, display: Display) -> Comparison:
             title, engine = f"{name} (logistic)", plan.engines[name]
             posteriors[title] = _fit(title, engine, logistic, training, plan.seed, display)
     return compare_posteriors(posteriors, test=test, seed=plan.seed)
+
+
+def _check_targets(plan: Plan, bags: Bags) -> None:
+    """Refuse what only Python could mend, in words for the command line."""
+    if plan.settings.get("likelihood") == "gaussian" and bags.targets is None:
+        raise ValueError(
+            f"likelihood=gaussian learns from a number for each bag, and the bags of {plan.data} "
+            "have labels only; use bernoulli or probit, data of your own with a column bag_target, "
+            "or bags.with_targets in Python"
+        )
 
 
 def _preferred_sampler(posteriors: dict[str, Posterior]) -> list[str]:
@@ -205,7 +223,7 @@ def _setting(model: Any, text: str) -> tuple[str, Any]:
     if name == "mixing":
         return name, _mixing(value.strip())
     if name == "likelihood":
-        return name, value.strip()  # the model knows which there are
+        return name, _likelihood(value.strip())
     return name, _number(name, value.strip(), whole=whole[name])
 
 
@@ -229,6 +247,12 @@ def _number(name: str, value: str, *, whole: bool) -> float | int:
     except ValueError as error:
         expected = "a whole number" if whole else "a number"
         raise ValueError(f"setting {name} is {value!r}; expected {expected}") from error
+
+
+def _likelihood(value: str) -> str:
+    if value not in LIKELIHOODS:
+        raise ValueError(f"setting likelihood is {value!r}; {_hint(value, LIKELIHOODS)}")
+    return value
 
 
 def _mixing(value: str) -> PolyaGammaMixing | GammaMixing:

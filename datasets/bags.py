@@ -223,7 +223,8 @@ class Bags:
         bag : str
             The column of bag ids.
         bag_label : str or None
-            The column of bag labels, the same throughout a bag; None for unlabelled bags.
+            The column of bag labels, the same throughout a bag; None for unlabelled bags. The
+            column ``"bag_label"`` need not be there beside one of targets.
         instance_label : str or None
             The column of instance labels, empty (NaN) where unknown. The column
             ``"instance_label"`` need not be there.
@@ -255,6 +256,8 @@ class Bags:
             instance_label = None
         if bag_target == "bag_target" and bag_target not in frame:
             bag_target = None
+        if bag_label == "bag_label" and bag_label not in frame and bag_target is not None:
+            bag_label = None
         given = (bag, bag_label, instance_label, bag_target)
         roles = [column for column in given if column is not None]
         for column in [*roles, *(features or ())]:

@@ -74,7 +74,8 @@ def load(
     ``x_train, y_train, x_test, y_test``), and for any other name a file ``NAME.csv.gz`` (a slash in
     the name becomes an underscore) with one row for each instance and columns ``bag``,
     ``bag_label`` (0/1), ``instance_label`` (where known) and features ``x0, x1, …``; a file
-    of your own in this format loads by its name too. Where ``musk1`` and ``musk2`` are not in the
+    of your own in this format loads by its name too, and may have ``bag_target`` (a number) beside
+    or in place of ``bag_label``. Where ``musk1`` and ``musk2`` are not in the
     folder, they are fetched from UCI once, into the user's cache.
 
     ``digits`` has as many balanced bags as its images allow: 82 negative bags of 10, and 82

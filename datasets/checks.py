@@ -120,9 +120,16 @@ def as_bag_labels(
 def one_for_each_bag(
     given: Float[np.ndarray, " N"], codes: Int[np.ndarray, " N"], names: tuple[str, ...], kind: str
 ) -> Float[np.ndarray, " B"]:
-    """Values given for each row, which are the same throughout a bag."""
+    """Values given for each row, finite and the same throughout a bag."""
+    finite = np.isfinite(given)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise ValueError(
+            f"{kind}s: bag {names[codes[row]]!r}, row {row} has {kind} {given[row]:g}; expected a "
+            "finite number, the same in each row of a bag"
+        )
     first_row = np.unique(codes, return_index=True)[1]
-    differs = (given != given[first_row][codes]) & ~np.isnan(given)
+    differs = given != given[first_row][codes]
     if differs.any():
         row = int(np.argmax(differs))
         first = first_row[codes[row]]

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from ..datasets.bags import Bags
 from ..inference.chains import check_counts
 from ..inference.posterior import Posterior
-from ..inference.prediction import Prediction
+from ..inference.prediction import Prediction, TargetPrediction
 from ..models.model import part_of_bags
 from . import figures
 from .measures import MEASURES, OF_LABELS, OF_NUMBERS
@@ -56,9 +56,9 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """One row for each posterior; NaN where a measure does not apply.
 
-        The columns are those of `MEASURES`; the ones about targets are there only if these differ
-        or are not the logistic model's, and test scores those of what is predicted, label or
-        number.
+        The columns are those of `MEASURES`; the ones about what a posterior is about are there
+        only if that differs or its ψ is not the logistic one, and test scores those of what is
+        predicted, label or number.
         """
         rows = {name: verdict.row() for name, verdict in self.verdicts.items()}
         table = pd.DataFrame.from_dict(rows, orient="index")[[m.column for m in MEASURES]]
@@ -66,8 +66,7 @@ class Comparison:
         if not any(verdict.target for verdict in self.verdicts.values()):
             about_targets = ["target", "own_reference", "own_mean_error", "own_sd_ratio", "size"]
             table = table.drop(columns=about_targets)
-        predicts_numbers = any(v.predicts_numbers for v in self.verdicts.values())
-        return table.drop(columns=list(OF_LABELS if predicts_numbers else OF_NUMBERS))
+        return table.drop(columns=list(OF_LABELS if self.predicts_numbers else OF_NUMBERS))
 
     @cached_property
     def sentences(self) -> dict[str, str]:
@@ -80,13 +79,28 @@ class Comparison:
         return len({verdict.target for verdict in self.verdicts.values()}) == 1
 
     @property
+    def predicts_numbers(self) -> bool:
+        """Whether the posteriors are about real-valued targets of bags, not labels."""
+        return any(verdict.predicts_numbers for verdict in self.verdicts.values())
+
+    @property
     def predictions(self) -> dict[str, Prediction]:
         """Of the labels of test bags, by each posterior that did not fail; empty if none."""
         known = {name: verdict.evidence.prediction for name, verdict in self.verdicts.items()}
         return {name: one for name, one in known.items() if isinstance(one, Prediction)}
 
+    @property
+    def target_predictions(self) -> dict[str, TargetPrediction]:
+        """Of the targets of test bags, by each posterior that did not fail; empty if none."""
+        known = {name: verdict.evidence.prediction for name, verdict in self.verdicts.items()}
+        return {name: one for name, one in known.items() if isinstance(one, TargetPrediction)}
+
     def metrics(self) -> dict[str, Any]:
-        """Table and sentences as JSON's types; None where a measure does not apply."""
+        """Table and sentences as JSON's types.
+
+        None stands where a measure does not apply, and the strings ``"-inf"`` and ``"inf"`` for
+        infinite ones, which JSON does not have: k̂ is ``"-inf"`` where an approximation is exact.
+        """
         return metrics(self)
 
     def plot_forest(self, max_sites: int = 12) -> Figure:
@@ -112,6 +126,10 @@ class Comparison:
     def plot_probabilities(self) -> Figure:
         """Probabilities of the test bags, with intervals, against the reference's."""
         return figures.probabilities(self)
+
+    def plot_targets(self) -> Figure:
+        """Predicted targets of the test bags, with 90 % predictive intervals, against the truth."""
+        return figures.targets(self)
 
     def plot_calibration(self) -> Figure:
         """Observed frequency by predicted probability of the test bags, by isotonic regression."""
@@ -173,10 +191,11 @@ def compare(
         (also learned ones) or priors are lawful and are told apart as other targets; other
         inducing points are not.
     reference : str or None
-        The one to measure errors against; if left out, the best sampler: of the logistic model,
-        mixed, with the largest smallest effective sample size, in this order.
+        The one to measure errors against; if left out, the best sampler: of the logistic model if
+        there is one, mixed, with the largest smallest effective sample size, in this order.
     test : Bags or None
-        Labelled bags that no posterior has seen, features scaled as in training.
+        Bags that no posterior has seen, features scaled as in training, with what the posteriors
+        predict: labels, or targets.
     num_draws : int
         Fresh draws of each approximation, for k̂ and for its errors.
     seed : int or JAX key
@@ -191,8 +210,9 @@ def compare(
     TypeError
         If the posteriors have no names.
     ValueError
-        If the posteriors are not of the same bags or not of comparable models, the reference is
-        none of them, the test bags have no labels, or there are no draws to judge by.
+        If the posteriors are not of the same bags or not of comparable models, some predict labels
+        and some targets, the reference is none of them, the test bags do not have what is
+        predicted, or there are no draws to judge by.
     """
     check_counts(num_draws=num_draws)
     _check(posteriors, reference, test)
@@ -223,6 +243,8 @@ def _check(posteriors: Mapping[str, Posterior], reference: str | None, test: Bag
             f"reference is {reference!r}, none of the posteriors; did you mean {near[0]!r}?"
         )
     (first, one), *rest = posteriors.items()
+    for name, other in rest:
+        _check_same_kind(first, one, name, other)
     if test is not None and getattr(test, part_of_bags(one.model)) is None:
         raise ValueError(
             f"test bags have no {part_of_bags(one.model)}; compare scores predictions against "
@@ -231,6 +253,15 @@ def _check(posteriors: Mapping[str, Posterior], reference: str | None, test: Bag
     for name, other in rest:
         _check_same_bags(first, one.bags, name, other.bags)
         _check_same_sites(first, one, name, other)
+
+
+def _check_same_kind(first: str, one: Posterior, name: str, other: Posterior) -> None:
+    ours, theirs = part_of_bags(one.model), part_of_bags(other.model)
+    if ours != theirs:
+        raise ValueError(
+            f"posterior {first!r} predicts {ours} and {name!r} predicts {theirs}; expected all of "
+            "one kind: compare each kind by itself"
+        )
 
 
 def _check_same_bags(first: str, one: Bags, name: str, other: Bags) -> None:

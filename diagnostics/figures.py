@@ -11,7 +11,7 @@ import arviz_plots
 import matplotlib as mpl
 import numpy as np
 import xarray as xr
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,12 +19,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from sklearn.isotonic import isotonic_regression
 
+from ..datasets.bags import Bags
 from .accuracy import site_names
 
 if TYPE_CHECKING:
     from .comparison import Comparison
 
-__all__ = ["calibration", "elbo", "forest", "khat", "probabilities", "rank", "trace"]
+__all__ = ["calibration", "elbo", "forest", "khat", "probabilities", "rank", "targets", "trace"]
 
 # Okabe and Ito's palette, told apart with every kind of colour vision; its yellow is too faint.
 _COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -196,7 +197,9 @@ def probabilities(comparison: Comparison) -> Figure:
         figure, panels = _panels(len(others), height=3.6, share=True)
         for panel, name in zip(panels, others, strict=True):
             panel.axline((0, 0), slope=1, color=_GREY, linewidth=1, zorder=1)
-            _draw_probabilities(panel, across, predictions[name], labels, colours[name])
+            low, high = predictions[name].bag_interval(0.9)
+            centre = predictions[name].bag_probability
+            _draw_intervals(panel, across, centre, (low, high), labels == 1, colours[name])
             panel.set(title=name, xlabel=f"P(positive), {reference}", aspect="equal")
             panel.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         panels[0].set_ylabel("P(positive), title's engine")
@@ -211,10 +214,17 @@ def probabilities(comparison: Comparison) -> Figure:
     return figure
 
 
-def _draw_probabilities(panel: Axes, across, prediction, labels, colour: str) -> None:
-    centre, (low, high) = prediction.bag_probability, prediction.bag_interval(0.9)
-    for label, fill in ((1, colour), (0, "white")):
-        rows = labels == label
+def _draw_intervals(
+    panel: Axes,
+    across: Float[np.ndarray, " B"],
+    centre: Float[np.ndarray, " B"],
+    interval: tuple[Float[np.ndarray, " B"], Float[np.ndarray, " B"]],
+    is_filled: Bool[np.ndarray, " B"],
+    colour: str,
+) -> None:
+    """A dot with an interval for each bag, filled or hollow."""
+    low, high = interval
+    for rows, fill in ((is_filled, colour), (~is_filled, "white")):
         panel.errorbar(
             across[rows],
             centre[rows],
@@ -227,6 +237,43 @@ def _draw_probabilities(panel: Axes, across, prediction, labels, colour: str) ->
             alpha=0.8,
             zorder=2,
         )
+
+
+def targets(comparison: Comparison) -> Figure:
+    """Targets as each posterior predicts them against the true ones, with 90 % intervals."""
+    test = _test_bags(comparison, "targets")
+    if not comparison.predicts_numbers:
+        raise ValueError(
+            "these posteriors predict labels, so there are no targets to draw; expected posteriors "
+            "of a model of targets: draw these by plot_probabilities or plot_calibration"
+        )
+    predictions = comparison.target_predictions
+    if not predictions:
+        raise ValueError("every posterior failed, so no targets to draw; see the sentences for why")
+    truth = np.asarray(test.targets)
+    middle = float(truth.mean())
+    colours, _ = _looks(comparison)
+    with mpl.rc_context(_STYLE):
+        # One scale for all: how wide the intervals are is what there is to compare.
+        figure, panels = _panels(len(predictions), height=3.6, share=True)
+        for panel, (name, prediction) in zip(panels, predictions.items(), strict=True):
+            low, high = prediction.bag_interval(0.9)
+            inside = (low <= truth) & (truth <= high)
+            panel.axline((middle, middle), slope=1, color=_GREY, linewidth=1, zorder=1)
+            _draw_intervals(panel, truth, prediction.bag_target, (low, high), inside, colours[name])
+            panel.set(title=f"{name}: {inside.sum()} of {len(truth)} inside", xlabel="true target")
+        for panel in panels[::3]:
+            panel.set_ylabel("predicted target")
+        figure.legend(
+            handles=[
+                Line2D([], [], color=_GREY, marker="o", label="truth inside the 90 % interval"),
+                Line2D([], [], color=_GREY, marker="o", mfc="white", label="outside"),
+                Line2D([], [], color=_GREY, linewidth=1, label="predicted = true"),
+            ],
+            loc="outside lower center",
+            ncols=3,
+        )
+    return figure
 
 
 def calibration(comparison: Comparison) -> Figure:
@@ -275,13 +322,23 @@ def _draw_reliability(
 
 def _tested(comparison: Comparison):
     """Predictions by engine and labels of the test bags."""
-    if comparison.test is None:
+    test = _test_bags(comparison, "probabilities")
+    if comparison.predicts_numbers:
         raise ValueError(
-            "comparison has no test bags, so no probabilities to draw; pass test= to compare"
+            "these posteriors predict targets, so there are no probabilities to draw; expected "
+            "posteriors of a model of labels: draw these by plot_targets"
         )
     if not comparison.predictions:
         raise ValueError("every posterior failed, so no probabilities to draw; see the sentences")
-    return comparison.predictions, np.asarray(comparison.test.labels)
+    return comparison.predictions, np.asarray(test.labels)
+
+
+def _test_bags(comparison: Comparison, what: str) -> Bags:
+    if comparison.test is None:
+        raise ValueError(
+            f"comparison has no test bags, so no {what} to draw; pass test= to compare"
+        )
+    return comparison.test
 
 
 def _looks(comparison: Comparison) -> tuple[dict[str, str], dict[str, str]]:

@@ -62,12 +62,13 @@ MEASURES = (
     Measure("auc", "AUC", _TEST, ".3f"),
     Measure("accuracy", "accuracy", _TEST, ".3f"),
     Measure("probability_difference", "mean |ΔP| from reference", _TEST, ".3f"),
+    Measure("target_difference", "mean |Δ| from reference (predictive sd)", _TEST, ".3f"),
     Measure("instance_auc", "instance AUC", _TEST, ".3f"),
     Measure("instance_auc_pr", "instance AUC-PR", _TEST, ".3f"),
 )
 
 # Scores that only one kind of prediction has.
-OF_NUMBERS = ("rmse",)
+OF_NUMBERS = ("rmse", "target_difference")
 OF_LABELS = (
     *("brier", "auc", "accuracy", "probability_difference"),
     *("instance_auc", "instance_auc_pr"),

@@ -58,7 +58,10 @@ class _Section:
 
 
 def metrics(comparison: Comparison) -> dict[str, Any]:
-    """Table and sentences as JSON's types; None where a measure does not apply."""
+    """Table and sentences as JSON's types; None where a measure does not apply, infinity a string.
+
+    k̂ is ``"-inf"`` where an approximation is exact.
+    """
     rows = comparison.table.to_dict(orient="index")
     return {
         "reference": comparison.reference,
@@ -75,7 +78,9 @@ def _plain(value: object) -> object:
     if isinstance(value, str):
         return value or None
     number = float(value)  # type: ignore[arg-type]
-    return number if math.isfinite(number) else None
+    if math.isinf(number):  # is a result, though JSON has no number for it
+        return str(number)
+    return None if math.isnan(number) else number
 
 
 def write_report(comparison: Comparison, folder: Path, origin: str) -> Path:
@@ -110,7 +115,11 @@ def write_report(comparison: Comparison, folder: Path, origin: str) -> Path:
         sections = _sections(comparison)
         for picture in (p for section in sections for p in section.pictures):
             picture.figure.savefig(folder / picture.file)
-        notes = [*_save_posteriors(comparison, folder), f"Made by: {made_by}"]
+        notes = [
+            *_notes_on_scores(comparison),
+            *_save_posteriors(comparison, folder),
+            f"Made by: {made_by}",
+        ]
         page = folder / "report.html"
         page.write_text(_page(comparison, sections, notes), encoding="utf-8")
     except OSError as error:
@@ -126,6 +135,14 @@ def _machinery() -> str:
         f"{name} {version(name)}" for name in ("milzoo", "jax", "numpyro", "arviz")
     )
     return f"{versions}; {os.cpu_count()} cores."
+
+
+def _notes_on_scores(comparison: Comparison) -> Iterator[str]:
+    """What a model has to say of its instance probabilities, where these are scored."""
+    note = getattr(next(iter(comparison.posteriors.values())).model, "instance_note", "")
+    scores = (verdict.scores for verdict in comparison.verdicts.values())
+    if note and any(one is not None and not math.isnan(one.instance_auc) for one in scores):
+        yield f"Instance AUC and AUC-PR: {note}."
 
 
 def _save_posteriors(comparison: Comparison, folder: Path) -> Iterator[str]:
@@ -194,6 +211,8 @@ def _test_pictures(comparison: Comparison) -> Iterator[_Picture]:
     """What the posteriors with predictions allow."""
     if len(comparison.predictions) > 1:
         yield _Picture("probabilities.png", _PROBABILITIES, comparison.plot_probabilities())
+    if comparison.target_predictions:
+        yield _Picture("targets.png", _TARGETS, comparison.plot_targets())
     if comparison.predictions:
         yield _Picture("calibration.png", _CALIBRATION, comparison.plot_calibration())
 
@@ -208,6 +227,10 @@ _RANK = "Ranks of each chain among all draws; chains that agree wander about zer
 _FOREST = "The sites on which some posterior is furthest from the reference."
 _KHAT = "k̂ sees only where the approximation has draws; a mode it never visits goes unnoticed."
 _PROBABILITIES = "Each test bag once; 90 % intervals of the engine in the title."
+_TARGETS = (
+    "Each test bag once, its 90 % predictive interval by the engine in the title; of good "
+    "intervals nine in ten hold the truth."
+)
 _CALIBRATION = (
     "Isotonic regression of the test labels on the predictions. Calibrated ones are in the band "
     "with probability 90 % at each point, so somewhere along it they may well leave it."

@@ -28,7 +28,8 @@ class Scores:
     auc, accuracy : float
         Of bags, the latter at probability ½.
     instance_auc, instance_auc_pr : float
-        Of instances whose label is known; the latter is the average precision.
+        Of instances whose label is known; the latter is the average precision. A model without
+        instance labels says in its ``instance_note`` what it ranks.
     rmse : float
         √ of the mean squared error of predicted targets, in their units.
     """
@@ -130,22 +131,23 @@ def prediction_difference(
     """
     loss = bag_log_loss(prediction, test) - bag_log_loss(reference, test)
     error = loss.std(ddof=1) / np.sqrt(len(loss)) if len(loss) > 1 else math.nan
-    apart = _distance(prediction, reference)
+    apart = np.abs(_centre(prediction) - _centre(reference)) / _unit(reference)
     return PredictionDifference(
         float(apart.mean()), float(apart.max()), float(loss.mean()), float(error)
     )
 
 
-def _distance(
-    prediction: Prediction | TargetPrediction, reference: Prediction | TargetPrediction
-) -> Float[np.ndarray, " B"]:
-    match prediction, reference:
-        case Prediction(), Prediction():
-            return np.abs(prediction.bag_probability - reference.bag_probability)
-        case TargetPrediction(), TargetPrediction():
-            spread = np.sqrt((reference.bag_scale**2).mean(axis=0) + reference.bag_mean.var(axis=0))
-            return np.abs(prediction.bag_target - reference.bag_target) / spread
-    raise TypeError("prediction and reference are of different kinds; expected both of one model")
+def _centre(prediction: Prediction | TargetPrediction) -> Float[np.ndarray, " B"]:
+    if isinstance(prediction, TargetPrediction):
+        return prediction.bag_target
+    return prediction.bag_probability
+
+
+def _unit(reference: Prediction | TargetPrediction) -> Float[np.ndarray, " B"]:
+    """What differences are measured in: predictive sds of targets, or 1 of probabilities."""
+    if isinstance(reference, TargetPrediction):
+        return np.sqrt((reference.bag_scale**2).mean(axis=0) + reference.bag_mean.var(axis=0))
+    return np.ones(reference.bag_draws.shape[1])
 
 
 def _if_two_classes(

@@ -23,6 +23,10 @@ _SAME_WIDTH = 1.25
 # Below all, another posterior makes no difference that a user of the predictions would notice.
 _SMALL_PROBABILITY = 0.02
 _SMALL_WORST_PROBABILITY = 0.05
+# Of targets, in predictive sds: one that is d off adds d²/2 to the log loss if the reference is
+# right, 0.005 and 0.03 here, and 90 % intervals hold 89.8 % and 88.9 % of the truths.
+_SMALL_SHIFT = 0.1
+_SMALL_WORST_SHIFT = 0.25
 _SMALL_LOG_LOSS = 0.01
 
 _FAULTS = {
@@ -205,7 +209,7 @@ def _other_target(verdict: Verdict) -> str:
     peer, own = verdict.reference, verdict.own_reference
     if peer is None or not verdict.has_other_target:
         return ""
-    if verdict.has_other_mixing:
+    if verdict.has_other_model:
         start = f"Its target, {verdict.target}, is another model than {peer.name}'s"
     else:
         how = "given" if verdict.evidence.is_sampler else "learned or given"
@@ -288,8 +292,11 @@ def _predicted(verdict: Verdict) -> str:
 def _consequence(verdict: Verdict, difference: PredictionDifference) -> str:
     if math.isnan(difference.log_loss_error):
         return "one bag says nothing of which is better"
-    if difference.mean <= _SMALL_PROBABILITY and abs(difference.log_loss) <= _SMALL_LOG_LOSS:
-        if difference.worst <= _SMALL_WORST_PROBABILITY:
+    small, small_worst = _SMALL_PROBABILITY, _SMALL_WORST_PROBABILITY
+    if verdict.predicts_numbers:
+        small, small_worst = _SMALL_SHIFT, _SMALL_WORST_SHIFT
+    if difference.mean <= small and abs(difference.log_loss) <= _SMALL_LOG_LOSS:
+        if difference.worst <= small_worst:
             return "for predictions here it makes no difference"
         return "on average it makes no difference, but it does for some bags"
     if abs(difference.log_loss) <= 2 * difference.log_loss_error:

@@ -14,11 +14,11 @@ from numpyro.distributions.transforms import Transform
 from ..models.model import Model
 from ..models.scale_mixtures import PolyaGammaMixing
 
-__all__ = ["in_words", "is_logistic", "mixing_of", "targets"]
+__all__ = ["in_words", "is_logistic", "is_same_model", "targets"]
 
 
 def targets(models: dict[str, Model]) -> dict[str, str]:
-    """What sets each model apart from the others, or all of them from the logistic one.
+    """What sets each model apart from the others, or their ψ from the logistic one.
 
     Parameters
     ----------
@@ -28,15 +28,16 @@ def targets(models: dict[str, Model]) -> dict[str, str]:
     Returns
     -------
     dict of str
-        Such as ``logistic`` or ``GammaMixing(alpha=1.0, beta=2.5), variance=4.0``; empty strings
-        where all models are alike and logistic.
+        Such as ``logistic``, ``probit`` or ``GammaMixing(alpha=1.0, beta=2.5), variance=4.0``;
+        empty strings where all models are alike, and no other ψ than the logistic one in them.
     """
     described = {name: _parts(model) for name, model in models.items()}
-    needs_mixing = not all(map(is_logistic, models.values()))
+    # Another ψ may have no posterior at all, which readers must be told; another likelihood has.
+    needs_kind = not all(map(_has_logistic_mixing, models.values()))
 
     def is_named(part: str) -> bool:
         differs = len({words.get(part) for words in described.values()}) > 1
-        return differs or (needs_mixing and part == "mixing")
+        return differs or (needs_kind and part == _KIND)
 
     parts = dict.fromkeys(part for words in described.values() for part in words)
     named = [part for part in parts if is_named(part)]
@@ -47,20 +48,44 @@ def targets(models: dict[str, Model]) -> dict[str, str]:
 
 
 def is_logistic(model: Model) -> bool:
-    """Whether ψ is the logistic function's."""
-    return isinstance(mixing_of(model), PolyaGammaMixing)
+    """Whether labels come of the evidence by the logistic function, not another ψ or likelihood."""
+    return _has_logistic_mixing(model) and _likelihood_of(model) == "bernoulli"
 
 
-def mixing_of(model: Model) -> object:
+def is_same_model(one: Model, other: Model) -> bool:
+    """Whether nothing but values of hyper-parameters, or priors of them, may set the two apart."""
+    return _without_hyperparameters(one) == _without_hyperparameters(other)
+
+
+def _has_logistic_mixing(model: Model) -> bool:
+    return isinstance(_mixing_of(model), PolyaGammaMixing)
+
+
+def _mixing_of(model: Model) -> object:
     """ψ of a model; the logistic function's where it has no other."""
     return getattr(model, "mixing", PolyaGammaMixing())
 
 
+def _likelihood_of(model: Model) -> str:
+    """What labels or targets are given the evidence; a model without a choice has labels."""
+    return getattr(model, "likelihood", "bernoulli")
+
+
+def _without_hyperparameters(model: Model) -> dict[str, str]:
+    hyperparameters = getattr(model, "hyperparameters", {})
+    return {part: words for part, words in _parts(model).items() if part not in hyperparameters}
+
+
+# The part of a model that is its ψ and its likelihood.
+_KIND = "kind"
+
+
 def _parts(model: Model) -> dict[str, str]:
-    """Each field that makes the model what it is, in words; ψ first."""
-    words = {"mixing": "logistic" if is_logistic(model) else in_words(mixing_of(model))}
+    """Each field that makes the model what it is, in words; ψ or the likelihood first."""
+    words = {_KIND: _kind(model)}
     for name, value in _fields(model):
-        if name == "mixing" or isinstance(value, np.ndarray):
+        # None is what a model has no use for, such as a noise of the logistic likelihood.
+        if name in ("mixing", "likelihood") or value is None or isinstance(value, np.ndarray):
             continue
         if is_dataclass(value):
             words[name] = type(value).__name__
@@ -68,6 +93,12 @@ def _parts(model: Model) -> dict[str, str]:
         else:
             words[name] = f"{name}={in_words(value)}"
     return words
+
+
+def _kind(model: Model) -> str:
+    if is_logistic(model):
+        return "logistic"
+    return _likelihood_of(model) if _has_logistic_mixing(model) else in_words(_mixing_of(model))
 
 
 def _fields(value: object) -> Iterator[tuple[str, object]]:

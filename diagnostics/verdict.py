@@ -17,7 +17,7 @@ from ..inference.programs import log_joint
 from .accuracy import Accuracy, accuracy, pareto_khat
 from .convergence import Convergence, continuous_sites, convergence
 from .scores import PredictionDifference, Scores, prediction_difference, score
-from .targets import is_logistic, mixing_of
+from .targets import is_logistic, is_same_model
 
 __all__ = ["Evidence", "Peer", "Verdict", "best_sampler", "gather", "judge"]
 
@@ -108,8 +108,8 @@ class Verdict:
     ----------
     evidence : Evidence
     target : str
-        The model it is about, in what sets it apart from the others or from the logistic one;
-        empty if nothing does.
+        The model it is about, in what sets it apart from the others, or its ψ from the logistic
+        one; empty if nothing does.
     reference : Peer or None
         What all are compared with; None if there is none, it is this one, or one of them failed.
     own_reference : Peer or None
@@ -138,6 +138,7 @@ class Verdict:
         posterior, chains = self.evidence.posterior, self.evidence.convergence
         error = self.reference.accuracy if self.reference else None
         own, scores, is_same = self.own_reference, self.scores, not self.has_other_target
+        difference = self.difference.mean if self.difference else math.nan
         return {
             "target": self.target,
             "status": self.status,
@@ -163,7 +164,8 @@ class Verdict:
                 name.name: getattr(scores, name.name) if scores else math.nan
                 for name in fields(Scores)
             },
-            "probability_difference": self.difference.mean if self.difference else math.nan,
+            "probability_difference": math.nan if self.predicts_numbers else difference,
+            "target_difference": difference if self.predicts_numbers else math.nan,
         }
 
     @property
@@ -177,12 +179,12 @@ class Verdict:
         return self.reference is not None and self.reference.target != self.target
 
     @property
-    def has_other_mixing(self) -> bool:
-        """Whether the reference has another ψ: more than other hyper-parameters."""
+    def has_other_model(self) -> bool:
+        """Whether the reference is about another model: more than other hyper-parameters."""
         if self.reference is None:
             return False
         mine, theirs = self.evidence.posterior.model, self.reference.evidence.posterior.model
-        return mixing_of(mine) != mixing_of(theirs)
+        return not is_same_model(mine, theirs)
 
     @property
     def is_left_behind(self) -> bool:

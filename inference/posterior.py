@@ -98,7 +98,7 @@ class Posterior:
     sampling_seconds : float or None
         The part of ``seconds`` after warm-up; None for an approximation.
     elbo : array (T,) or None
-        The bound after each step (``svi``: its mean over each hundred), where the engine has one.
+        The bound after each step (``svi``: after each block of steps), where the engine has one.
     approximation : Approximation or None
         None for a sampler.
     """

@@ -24,7 +24,7 @@ class Prediction:
     bag_draws : array (S, B)
         P(T* = 1 | draw).
     instance_draws : array (S, N)
-        P(y* = 1 | draw).
+        P(y* = 1 | draw), as the model defines it.
     """
 
     bag_draws: Float[np.ndarray, "S B"] = field(repr=False)
@@ -37,7 +37,7 @@ class Prediction:
 
     @property
     def instance_probability(self) -> Float[np.ndarray, " N"]:
-        """Posterior mean of P(y* = 1)."""
+        """Posterior mean of P(y* = 1), as the model defines it."""
         return self.instance_draws.mean(axis=0)
 
     def bag_interval(self, mass: float = 0.9) -> Float[np.ndarray, "2 B"]:
@@ -78,6 +78,11 @@ class TargetPrediction:
 
     def log_density(self, targets: ArrayLike) -> Float[np.ndarray, " B"]:
         """log p(Y*) of each bag at the given targets (B,)."""
+        if np.shape(targets) != self.bag_mean.shape[1:]:
+            raise ValueError(
+                f"targets have shape {np.shape(targets)}; expected {self.bag_mean.shape[1:]}, one "
+                "for each bag that was predicted"
+            )
         by_draw = norm.logpdf(np.asarray(targets), self.bag_mean, self.bag_scale)
         return logsumexp(by_draw, axis=0) - np.log(len(by_draw))
 
@@ -109,4 +114,9 @@ def _mixture_interval(
 
 def _equal_tailed(draws: Float[np.ndarray, "S K"], mass: float) -> Float[np.ndarray, "2 K"]:
     check_probability(mass=mass)
+    if len(draws) < 2:
+        raise ValueError(
+            "prediction has one draw, as accumulation='independent_instances' gives it, and so no "
+            "interval; predict with accumulation='joint' for one"
+        )
     return np.quantile(draws, [(1 - mass) / 2, (1 + mass) / 2], axis=0)

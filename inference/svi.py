@@ -50,6 +50,7 @@ _GUIDES: dict[Guide, type[AutoContinuous]] = {
 _BLOCK = 100
 # Of the whitened q at the start, as NumPyro has it.
 _START_SCALE = 0.1
+_NUM_PARTICLES = 8
 # Nats. The bound of a Gaussian whose mean is one sd off is lower by as much.
 _SETTLED = 0.5
 _SLOPE_DRAWS = 256
@@ -64,7 +65,7 @@ def svi(
     expectation: Expectation = "monte_carlo",
     max_steps: int = 4000,
     learning_rate: float = 0.02,
-    num_particles: int = 8,
+    num_particles: int | None = None,
     batch_size: int | None = None,
     num_draws: int = 1000,
     progress: bool = False,
@@ -85,13 +86,14 @@ def svi(
         A Gaussian in whitened, unconstrained coordinates.
     expectation : {"monte_carlo", "quadrature"}
         Of the log likelihood under q: by draws, for every model; or by one 1-D integral for each
-        bag, for VWSGP with numbers as hyper-parameters and a ``"multivariate_normal"``.
+        bag (whose integrand is another one for the logistic likelihood), for VWSGP with numbers
+        as hyper-parameters and a ``"multivariate_normal"``.
     max_steps : int
         Rounded up to whole blocks.
     learning_rate : float
         Of the first step.
-    num_particles : int
-        Draws per step of the gradient estimate, for ``"monte_carlo"``.
+    num_particles : int or None
+        Draws per step of the gradient estimate, for ``"monte_carlo"``; 8 if left out.
     batch_size : int or None
         Bags per step, for ``"quadrature"``; all if left out.
     num_draws : int
@@ -118,7 +120,8 @@ def svi(
     Kandemir et al. (2016), section 4.3, for ``"quadrature"`` and the probit.
     """
     observations(model, bags, "svi")
-    _check(model, bags, guide, expectation, batch_size)
+    _check(model, bags, guide, expectation, batch_size, num_particles)
+    num_particles = _NUM_PARTICLES if num_particles is None else num_particles
     check_counts(max_steps=max_steps, num_particles=num_particles, num_draws=num_draws)
     if not 0 < learning_rate < np.inf:
         raise ValueError(f"learning_rate is {learning_rate}; expected a positive finite number")
@@ -195,7 +198,10 @@ def _by_draws(
 def _by_quadrature(
     model: VWSGP, bags: Bags, adam: optax.GradientTransformation, batch_size: int, key: Array
 ) -> _Fit:
-    """Steps on the bound without draws; a block is a pass over the bags, shuffled."""
+    """Steps on the bound without draws; a block is a pass over the bags, shuffled.
+
+    Bags that fill no batch wait for another pass.
+    """
     bound = QuadratureBound.of(model, bags)
     law = WhiteGaussian.start(bound.projection.shape[1], _START_SCALE)
     steps = bags.num_bags // batch_size
@@ -219,7 +225,14 @@ def _by_quadrature(
     return _Fit(start, compiled, steps, lambda state: state[0].as_approximation())
 
 
-def _check(model: Model, bags: Bags, guide: str, expectation: str, batch_size: int | None) -> None:
+def _check(
+    model: Model,
+    bags: Bags,
+    guide: str,
+    expectation: str,
+    batch_size: int | None,
+    num_particles: int | None,
+) -> None:
     for argument, value, known in (
         ("guide", guide, tuple(_GUIDES)),
         ("expectation", expectation, EXPECTATIONS),
@@ -240,6 +253,11 @@ def _check(model: Model, bags: Bags, guide: str, expectation: str, batch_size: i
             f"expectation='quadrature' with a {type(model).__name__} "
             f"{'with priors ' if model.priors else ''}and guide={guide!r}; expected a VWSGP with "
             "numbers as hyper-parameters and guide='multivariate_normal'"
+        )
+    if num_particles is not None:
+        raise ValueError(
+            f"num_particles is {num_particles} with expectation='quadrature', which draws "
+            "nothing; leave it out"
         )
     if batch_size is not None:
         check_counts(batch_size=batch_size)

@@ -10,6 +10,7 @@ y_n           label of instance n, in {0, 1}               ``value`` of `Instanc
 μ_n           log-odds of instance n being positive        ``logits``
 p₀            P(no positive instance in the bag)           ``exp(log_none_positive)``
 H             how firmly T_b = max y_n is believed         ``sharpness``
+logit P(T_b)  log odds of a positive label                 ``logits`` of `LogOddsLabel`
 ============  ===========================================  ==========================
 
 All of them work in 32 and in 64 bit, under ``jit`` and ``vmap``.
@@ -23,6 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.scipy.special import log_ndtr, ndtr, ndtri
+from jax.scipy.stats import norm
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
 from numpyro.distributions import BernoulliLogits, Distribution, constraints
@@ -30,6 +33,9 @@ from numpyro.distributions.util import validate_sample
 from numpyro.util import is_prng_key, not_jax_tracer
 
 AnyArray = Array | np.ndarray
+
+# Of `draw_above`: from the worst start, lower = 0 and U → 1, the error falls to rounding in these.
+_NEWTON_STEPS = 12
 
 # The density has two theta series, one in x and its dual in 1/x. At this point, in the units of
 # J*(1, z) = 4 PG(1, 2z), they converge equally fast, each with q < 0.002 on its own side.
@@ -662,3 +668,36 @@ def draw_tilted_gaussian(
 
     start = (key, proposal_mean, jnp.zeros(mean.shape, bool))
     return jax.lax.while_loop(lambda state: ~jnp.all(state[2]), attempt, start)[1]
+
+
+def draw_above(key: Array, lower: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Draws of a standard normal above ``lower``, exact however far out that is.
+
+    The inverse of the upper tail Q(x) = Φ(−x) at U·Q(lower). Where ``lower`` is positive it is
+    found in logs by Newton's method from √(lower² − 2 log U), which is never below it: log Q is
+    concave, so that the steps fall to it without ever passing.
+
+    Parameters
+    ----------
+    key : JAX key
+    lower : array
+
+    Returns
+    -------
+    array
+        Of the shape of ``lower``.
+    """
+    tiny = float(jnp.finfo(lower.dtype).tiny)
+    uniform = jax.random.uniform(key, lower.shape, lower.dtype, minval=tiny)
+    near = -ndtri(uniform * ndtr(-jnp.minimum(lower, 0.0)))
+    far = jnp.maximum(lower, 0.0)
+    log_tail = jnp.log(uniform) + log_ndtr(-far)
+
+    def newton(_: Array, x: Array) -> Array:
+        log_survival = log_ndtr(-x)
+        hazard = jnp.exp(norm.logpdf(x) - log_survival)
+        return x + (log_survival - log_tail) / hazard
+
+    start = jnp.sqrt(far**2 - 2 * jnp.log(uniform))
+    beyond = jax.lax.fori_loop(0, _NEWTON_STEPS, newton, start)
+    return jnp.where(lower > 0, beyond, near)

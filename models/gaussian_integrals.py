@@ -63,8 +63,8 @@ def logistic_rule(largest_standard_deviation: float) -> QuadratureRule:
     Returns
     -------
     QuadratureRule
-        12 or 16 nodes up to s² = ½ and 1, about (12 + s)·max(s, 1.4) above. The error of the log
-        stays below 3e-7, for means between −60 and 60.
+        12 or 16 nodes up to s² = ½ and 1, about (13 + 1.1 s)·max(s, 1.4) above. The error of the
+        log stays below 3e-7, for means between −60 and 60.
 
     Examples
     --------

@@ -30,7 +30,7 @@ class Observing(Protocol):
 
 @runtime_checkable
 class Model(Observing, Protocol):
-    """A generative model of bag labels, its hyper-parameters as fields.
+    """A generative model of bag labels or targets, its hyper-parameters as fields.
 
     Calling it is the NumPyro program as its paper tells it; ``marginal()`` is the same posterior
     with all sites gone that can be summed or integrated out exactly; ``augmented()`` has the

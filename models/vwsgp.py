@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 
 from ..datasets.bags import Bags
-from .distributions import LogOddsLabel, PolyaGamma, draw_tilted_gaussian
+from .distributions import LogOddsLabel, PolyaGamma, draw_above, draw_tilted_gaussian
 from .gaussian_integrals import QuadratureRule, log_expected_sigmoid, logistic_rule
 from .kernels import Parameter, may_be_positive
 from .model import Draws, Program
@@ -33,7 +33,7 @@ __all__ = ["VWSGP"]
 
 type Likelihood = Literal["bernoulli", "gaussian", "probit"]
 LIKELIHOODS: tuple[Likelihood, ...] = ("bernoulli", "gaussian", "probit")
-type Precision = Literal["float64", "float32"]
+type FloatType = Literal["float64", "float32"]
 type Accumulation = Literal["joint", "independent_instances"]
 ACCUMULATIONS: tuple[Accumulation, ...] = ("joint", "independent_instances")
 
@@ -75,9 +75,9 @@ class VWSGP(SparseGPModel):
     inducing_points : array (M, D)
     likelihood : {"bernoulli", "gaussian", "probit"}
         Labels by the logistic function or by Φ; or targets: multiple-instance regression.
-    noise : float or Distribution
+    noise : float, Distribution or None
         At least 0 for ``"probit"``, above 0 for ``"gaussian"``, where a distribution makes it the
-        site ``noise``.
+        site ``noise``; 1 for both if left out. ``"bernoulli"`` has none.
     jitter : float
         Added to the diagonal of K_ZZ, as a share of the kernel variance.
 
@@ -93,9 +93,13 @@ class VWSGP(SparseGPModel):
     """
 
     likelihood: Likelihood = "bernoulli"
-    noise: Parameter = 1.0
+    noise: Parameter | None = None
 
     name: ClassVar[str] = "vwsgp"
+    instance_note: ClassVar[str] = (
+        "an instance's probability is that of a bag that holds it alone; the model has no "
+        "instance labels"
+    )
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
         "inducing_value": ("inducing_point",),
         "bag_evidence": ("bag",),
@@ -111,15 +115,15 @@ class VWSGP(SparseGPModel):
             raise ValueError(
                 f"VWSGP likelihood is {self.likelihood!r}; expected one of {', '.join(LIKELIHOODS)}"
             )
-        if self.likelihood == "gaussian" and not may_be_positive(self.noise):
+        if self.noise is None and self.likelihood != "bernoulli":
+            object.__setattr__(self, "noise", 1.0)
+        if isinstance(self.noise, np.number | np.ndarray) and np.ndim(self.noise) == 0:
+            object.__setattr__(self, "noise", float(self.noise))
+        expected = _problem_with_noise(self.likelihood, self.noise)
+        if expected:
             raise ValueError(
-                f"VWSGP noise is {self.noise}; expected a positive finite number or a NumPyro "
-                "distribution of one, such as LogNormal"
+                f"VWSGP noise is {self.noise} with likelihood={self.likelihood!r}; {expected}"
             )
-        if self.likelihood != "gaussian":
-            is_number = isinstance(self.noise, int | float | np.number)
-            if not (is_number and np.isfinite(self.noise) and self.noise >= 0):
-                raise ValueError(f"VWSGP noise is {self.noise}; expected a number of at least 0")
 
     @property
     def observed_site(self) -> str:
@@ -141,19 +145,25 @@ class VWSGP(SparseGPModel):
         return replace(model, noise=values["noise"]) if "noise" in values else model
 
     @property
+    def noise_variance(self) -> Parameter:
+        """The noise, of a likelihood that has one."""
+        assert self.noise is not None
+        return self.noise
+
+    @property
     def reparametrisation(self) -> dict[str, Reparam]:
         """How samplers should whiten the sites: u = Lε, s = a_bᵀu + √k̄ η."""
         return {"inducing_value": TransformReparam(), "bag_evidence": LocScaleReparam(0.0)}
 
-    def accumulated(self, bags: Bags, dtype: Precision = "float64") -> SparseConditional:
+    def accumulated(self, bags: Bags, dtype: FloatType = "float64") -> SparseConditional:
         """a_b and k̄_b in whitened coordinates, in one pass over the instances.
 
         Parameters
         ----------
         bags : Bags
         dtype : {"float64", "float32"}
-            Of the kernel; sums are 64-bit. Kernels in 32 bit are wrong by 1e-7 or so, and k̃ by
-            more where K_ZZ is close to singular.
+            Of the kernel; under 64 bit the sums are 64-bit in any case. Kernels in 32 bit are
+            wrong by 1e-7 or so, and k̃ by more where K_ZZ is close to singular.
 
         Returns
         -------
@@ -227,7 +237,7 @@ class VWSGP(SparseGPModel):
 
     def utility_variance(self, residual_variance: Float[Array, "*K"]) -> Float[Array, "*K"]:
         """Of the probit's latent utility given u: v_b = 1 + noise + k̄_b."""
-        return 1.0 + self.noise + residual_variance
+        return 1.0 + self.noise_variance + residual_variance
 
     def _bag_evidence_given_inducing_values(
         self, bags: Bags
@@ -246,8 +256,10 @@ class VWSGP(SparseGPModel):
             case "bernoulli":
                 return LogOddsLabel(logits=evidence)
             case "probit":
-                return LogOddsLabel(logits=_probit_logits(evidence / jnp.sqrt(1.0 + self.noise)))
-        return dist.Normal(evidence, jnp.sqrt(self.noise))
+                return LogOddsLabel(
+                    logits=_probit_logits(evidence / jnp.sqrt(1.0 + self.noise_variance))
+                )
+        return dist.Normal(evidence, jnp.sqrt(self.noise_variance))
 
     def law_given_inducing_values(
         self, location: Float[Array, "*K"], scale: Float[Array, "*K"], rule: QuadratureRule
@@ -266,7 +278,7 @@ class VWSGP(SparseGPModel):
         Distribution
         """
         if self.likelihood == "gaussian":
-            return dist.Normal(location, jnp.sqrt(scale**2 + self.noise))
+            return dist.Normal(location, jnp.sqrt(scale**2 + self.noise_variance))
         return LogOddsLabel(logits=self._label_logits(location, scale, rule))
 
     def _observe(self, law: dist.Distribution, bags: Bags) -> None:
@@ -442,18 +454,18 @@ class VWSGP(SparseGPModel):
         self, key: Array, mean: Float[Array, " B"], scale: Float[Array, " B"], bags: Bags
     ) -> Float[Array, " B"]:
         """Draws of s_b | Y_b, u ~ N(a + g (Y − a), g noise) with g = k̄/(k̄ + noise)."""
-        gain = scale**2 / (scale**2 + self.noise)
+        gain = scale**2 / (scale**2 + self.noise_variance)
         middle = mean + gain * (jnp.asarray(bags.targets) - mean)
-        return dist.Normal(middle, jnp.sqrt(gain * self.noise)).sample(key)
+        return dist.Normal(middle, jnp.sqrt(gain * self.noise_variance)).sample(key)
 
     def _draw_skew_gaussian(
         self, key: Array, mean: Float[Array, " B"], scale: Float[Array, " B"]
     ) -> Float[Array, " B"]:
         """Draws from p(s) ∝ N(s; a, k̄) Φ(s/√(1 + noise)), by way of z ~ N(s, 1 + noise), z > 0."""
         latent_key, evidence_key = jax.random.split(key)
-        rest, variance = 1.0 + self.noise, self.utility_variance(scale**2)
+        rest, variance = 1.0 + self.noise_variance, self.utility_variance(scale**2)
         deviation = jnp.sqrt(variance)
-        above = jax.random.truncated_normal(latent_key, -mean / deviation, jnp.inf)
+        above = draw_above(latent_key, -mean / deviation)
         noise = jax.random.normal(evidence_key, mean.shape, mean.dtype)
         # s | z ~ N(a + k̄ (z − a)/v, k̄ (1 + noise)/v)
         return mean + scale**2 / deviation * above + scale * jnp.sqrt(rest / variance) * noise
@@ -462,3 +474,18 @@ class VWSGP(SparseGPModel):
 def _probit_logits(location: Float[Array, "*K"]) -> Float[Array, "*K"]:
     """log Φ(x) − log Φ(−x)."""
     return log_ndtr(location) - log_ndtr(-location)
+
+
+def _problem_with_noise(likelihood: Likelihood, noise: Any) -> str:
+    """What was expected in its place; empty if it is right."""
+    is_number = isinstance(noise, int | float)
+    match likelihood:
+        case "bernoulli":
+            return "" if noise is None else "that likelihood has none: leave it out"
+        case "probit":
+            if is_number and np.isfinite(noise) and noise >= 0:
+                return ""
+            return "expected a number of at least 0 (to infer it, put a prior on the variance)"
+    if (is_number or isinstance(noise, dist.Distribution | Array)) and may_be_positive(noise):
+        return ""
+    return "expected a positive finite number or a NumPyro distribution of one, such as LogNormal"

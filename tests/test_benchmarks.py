@@ -88,8 +88,8 @@ def test_a_fold_of_the_accuracy_benchmark_is_coordinate_ascent_on_the_other_bags
     )
     by_draw = expected.predict(one.bags).bag_draws
     error = by_draw.std(axis=0) / np.sqrt(len(by_draw))
-    # 30 bags at 4.5 standard errors: a false alarm in 2e-4 of all seeds.
-    assert (np.abs(found.bag_probability() - by_draw.mean(axis=0)) < 4.5 * error).all()
+    # 30 bags at 5 standard errors: a false alarm in 2e-5 of all seeds.
+    assert (np.abs(found.bag_probability() - by_draw.mean(axis=0)) < 5 * error).all()
 
 
 def test_a_kernel_learned_by_the_accuracy_benchmark_is_that_of_the_engine(fold):
@@ -103,6 +103,7 @@ def test_a_kernel_learned_by_the_accuracy_benchmark_is_that_of_the_engine(fold):
         max_steps=300,
         learn_hyperparameters=True,
     )
+    # Both stop when a step gains less than 1e-11 of the bound; along a ridge many may be left.
     np.testing.assert_allclose(found.bound, expected.elbo[-1], atol=1e-3)
 
 

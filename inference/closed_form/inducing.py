@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +15,34 @@ from jaxtyping import Array, Float
 from ...datasets.bags import Bags
 from ...models.model import Draws, Model
 
-__all__ = ["InducingApproximation", "coloured", "divergence_from_prior", "inducing_posterior"]
+__all__ = [
+    "InducingApproximation",
+    "InducingState",
+    "coloured",
+    "divergence_from_prior",
+    "inducing_posterior",
+]
+
+
+class InducingState(NamedTuple):
+    """q(ε) = N(m, S), where all other factors follow from it."""
+
+    mean: Float[Array, " M"]
+    precision_cholesky: Float[Array, "M M"]  # R, RRᵀ = S⁻¹
+
+    @classmethod
+    def prior(cls, num_inducing: int) -> Self:
+        """N(0, I)."""
+        return cls(jnp.zeros(num_inducing), jnp.eye(num_inducing))
 
 
 def inducing_posterior(
     gram: Float[Array, "M M"], linear: Float[Array, " M"]
 ) -> tuple[Float[Array, " M"], Float[Array, "M M"]]:
-    """Mean and precision factor of q(ε) = N(S Vᵀ(π − ½ − θμ0), S), S = (I + VᵀΘV)⁻¹."""
+    """Mean and precision factor of q(ε) = N(S linear, S), S = (I + gram)⁻¹.
+
+    ``gram`` is VᵀΘV with the precisions Θ of the model at hand, ``linear`` its pull on ε.
+    """
     precision = jnp.eye(gram.shape[0], dtype=gram.dtype) + gram
     precision_cholesky = jnp.linalg.cholesky(precision)
     return jax.scipy.linalg.cho_solve((precision_cholesky, True), linear), precision_cholesky

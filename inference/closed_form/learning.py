@@ -47,7 +47,7 @@ class Algorithm(Protocol):
 class LearningState(NamedTuple):
     """Hyper-parameters beside the variational parameters."""
 
-    unconstrained: Values  # log v, log ℓ and, where there is one, μ0
+    unconstrained: Values  # log v, log ℓ, and where there are any, μ0 and log noise
     factors: Any
 
 

@@ -28,6 +28,7 @@ from .. import archive
 from ..products import row_sums_of_squares, weighted_gram
 from .inducing import (
     InducingApproximation,
+    InducingState,
     coloured,
     divergence_from_prior,
     inducing_posterior,
@@ -35,8 +36,7 @@ from .inducing import (
 
 __all__ = [
     "GaussianProblem",
-    "GaussianState",
-    "TargetApproximation",
+    "GaussianTargetApproximation",
     "approximation",
     "elbo",
     "evaluated_at",
@@ -44,13 +44,6 @@ __all__ = [
     "settled",
     "step",
 ]
-
-
-class GaussianState(NamedTuple):
-    """q(ε) = N(m, S)."""
-
-    mean: Float[Array, " M"]
-    precision_cholesky: Float[Array, "M M"]  # R
 
 
 class GaussianProblem(NamedTuple):
@@ -62,7 +55,7 @@ class GaussianProblem(NamedTuple):
     target: Float[Array, " B"]  # Y
 
 
-def init(model: VWSGP, bags: Bags) -> tuple[GaussianProblem, GaussianState]:
+def init(model: VWSGP, bags: Bags) -> tuple[GaussianProblem, InducingState]:
     """The problem, and q(u) = p(u).
 
     Parameters
@@ -74,39 +67,38 @@ def init(model: VWSGP, bags: Bags) -> tuple[GaussianProblem, GaussianState]:
 
     Returns
     -------
-    GaussianProblem, GaussianState
+    GaussianProblem, InducingState
     """
     problem = _problem(model, bags, jnp.asarray(bags.targets))
-    num_inducing = problem.cholesky.shape[0]
-    return problem, GaussianState(jnp.zeros(num_inducing), jnp.eye(num_inducing))
+    return problem, InducingState.prior(problem.cholesky.shape[0])
 
 
 def _problem(model: VWSGP, bags: Bags, target: Float[Array, " B"]) -> GaussianProblem:
     accumulated = model.accumulated(bags)
-    target_variance = accumulated.residual_variance + model.noise
+    target_variance = accumulated.residual_variance + model.noise_variance
     return GaussianProblem(accumulated.cholesky, accumulated.projection, target_variance, target)
 
 
-def step(problem: GaussianProblem, state: GaussianState) -> GaussianState:
+def step(problem: GaussianProblem, state: InducingState) -> InducingState:
     """The posterior: sums over the bags, q(u) from the sums.
 
     Parameters
     ----------
     problem : GaussianProblem
-    state : GaussianState
+    state : InducingState
         Of which nothing is used.
 
     Returns
     -------
-    GaussianState
+    InducingState
     """
     precision = 1.0 / problem.target_variance
     gram = weighted_gram(problem.projection, precision)
     linear = (problem.target * precision) @ problem.projection
-    return GaussianState(*inducing_posterior(gram, linear))
+    return InducingState(*inducing_posterior(gram, linear))
 
 
-def elbo(problem: GaussianProblem, state: GaussianState) -> Float[Array, ""]:
+def elbo(problem: GaussianProblem, state: InducingState) -> Float[Array, ""]:
     """The evidence lower bound of any q(u); at the posterior, log p(Y).
 
     ELBO = Σ_b [log N(Y_b; a_bᵀm, v_b) − a_bᵀS a_b / (2v_b)] − KL(q(u) ‖ p(u)).
@@ -114,7 +106,7 @@ def elbo(problem: GaussianProblem, state: GaussianState) -> Float[Array, ""]:
     Parameters
     ----------
     problem : GaussianProblem
-    state : GaussianState
+    state : InducingState
 
     Returns
     -------
@@ -143,23 +135,23 @@ def evaluated_at(problem: GaussianProblem, model: VWSGP, bags: Bags) -> Gaussian
     return _problem(model, bags, problem.target)
 
 
-def settled(problem: GaussianProblem, state: GaussianState) -> GaussianState:
+def settled(problem: GaussianProblem, state: InducingState) -> InducingState:
     """The posterior of a moved problem: what is learned ascends the evidence itself.
 
     Parameters
     ----------
     problem : GaussianProblem
-    state : GaussianState
+    state : InducingState
 
     Returns
     -------
-    GaussianState
+    InducingState
     """
     return step(problem, state)
 
 
 @archive.register
-class TargetApproximation(InducingApproximation):
+class GaussianTargetApproximation(InducingApproximation):
     """p(u | Y), exactly."""
 
     def guide(self, model: VWSGP) -> Program:
@@ -171,18 +163,18 @@ class TargetApproximation(InducingApproximation):
         return guide
 
 
-def approximation(problem: GaussianProblem, state: GaussianState) -> TargetApproximation:
+def approximation(problem: GaussianProblem, state: InducingState) -> GaussianTargetApproximation:
     """The state as the law that it leaves behind.
 
     Parameters
     ----------
     problem : GaussianProblem
-    state : GaussianState
+    state : InducingState
 
     Returns
     -------
-    TargetApproximation
+    GaussianTargetApproximation
     """
-    return TargetApproximation(
+    return GaussianTargetApproximation(
         **coloured(problem.cholesky, state.mean, state.precision_cholesky),
     )

@@ -36,6 +36,7 @@ from .. import archive
 from ..products import row_sums_of_squares, weighted_gram
 from .inducing import (
     InducingApproximation,
+    InducingState,
     coloured,
     divergence_from_prior,
     inducing_posterior,
@@ -44,7 +45,6 @@ from .inducing import (
 __all__ = [
     "ProbitApproximation",
     "ProbitProblem",
-    "ProbitState",
     "approximation",
     "elbo",
     "evaluated_at",
@@ -52,13 +52,6 @@ __all__ = [
     "settled",
     "step",
 ]
-
-
-class ProbitState(NamedTuple):
-    """q(ε) = N(m, S); q(z) follows from it."""
-
-    mean: Float[Array, " M"]
-    precision_cholesky: Float[Array, "M M"]  # R
 
 
 class ProbitProblem(NamedTuple):
@@ -70,7 +63,7 @@ class ProbitProblem(NamedTuple):
     sign: Float[Array, " B"]
 
 
-def init(model: VWSGP, bags: Bags) -> tuple[ProbitProblem, ProbitState]:
+def init(model: VWSGP, bags: Bags) -> tuple[ProbitProblem, InducingState]:
     """The problem, and q(u) = p(u).
 
     Parameters
@@ -82,11 +75,10 @@ def init(model: VWSGP, bags: Bags) -> tuple[ProbitProblem, ProbitState]:
 
     Returns
     -------
-    ProbitProblem, ProbitState
+    ProbitProblem, InducingState
     """
     problem = _problem(model, bags, 2.0 * jnp.asarray(bags.labels) - 1.0)
-    num_inducing = problem.cholesky.shape[0]
-    return problem, ProbitState(jnp.zeros(num_inducing), jnp.eye(num_inducing))
+    return problem, InducingState.prior(problem.cholesky.shape[0])
 
 
 def _problem(model: VWSGP, bags: Bags, sign: Float[Array, " B"]) -> ProbitProblem:
@@ -95,32 +87,32 @@ def _problem(model: VWSGP, bags: Bags, sign: Float[Array, " B"]) -> ProbitProble
     return ProbitProblem(accumulated.cholesky, accumulated.projection, utility_variance, sign)
 
 
-def step(problem: ProbitProblem, state: ProbitState) -> ProbitState:
+def step(problem: ProbitProblem, state: InducingState) -> InducingState:
     """q(z), then q(u).
 
     Parameters
     ----------
     problem : ProbitProblem
-    state : ProbitState
+    state : InducingState
 
     Returns
     -------
-    ProbitState
+    InducingState
     """
     precision = 1.0 / problem.utility_variance
     gram = weighted_gram(problem.projection, precision)
     linear = (expected_utility(problem, state) * precision) @ problem.projection
-    return ProbitState(*inducing_posterior(gram, linear))
+    return InducingState(*inducing_posterior(gram, linear))
 
 
-def expected_utility(problem: ProbitProblem, state: ProbitState) -> Float[Array, " B"]:
+def expected_utility(problem: ProbitProblem, state: InducingState) -> Float[Array, " B"]:
     """E z_b = a_bᵀm ± √v_b φ(x)/Φ(x), x = ±a_bᵀm/√v_b: the mean of a Gaussian cut off at zero."""
     x = _standing(problem, state)
     excess = jnp.exp(norm.logpdf(x) - log_ndtr(x))  # φ/Φ, also far in the tail
     return problem.sign * jnp.sqrt(problem.utility_variance) * (x + excess)
 
 
-def elbo(problem: ProbitProblem, state: ProbitState) -> Float[Array, ""]:
+def elbo(problem: ProbitProblem, state: InducingState) -> Float[Array, ""]:
     """The evidence lower bound of any q(u), with q(z) at its best for it.
 
     ELBO = Σ_b [log Φ(±a_bᵀm/√v_b) − a_bᵀS a_b/(2v_b)] − KL(q(u) ‖ p(u)).
@@ -128,7 +120,7 @@ def elbo(problem: ProbitProblem, state: ProbitState) -> Float[Array, ""]:
     Parameters
     ----------
     problem : ProbitProblem
-    state : ProbitState
+    state : InducingState
 
     Returns
     -------
@@ -140,7 +132,7 @@ def elbo(problem: ProbitProblem, state: ProbitState) -> Float[Array, ""]:
     return jnp.sum(by_bag) - divergence_from_prior(state.mean, state.precision_cholesky)
 
 
-def _standing(problem: ProbitProblem, state: ProbitState) -> Float[Array, " B"]:
+def _standing(problem: ProbitProblem, state: InducingState) -> Float[Array, " B"]:
     return problem.sign * (problem.projection @ state.mean) / jnp.sqrt(problem.utility_variance)
 
 
@@ -160,17 +152,17 @@ def evaluated_at(problem: ProbitProblem, model: VWSGP, bags: Bags) -> ProbitProb
     return _problem(model, bags, problem.sign)
 
 
-def settled(problem: ProbitProblem, state: ProbitState) -> ProbitState:
+def settled(problem: ProbitProblem, state: InducingState) -> InducingState:
     """The same q(ε) under a moved problem: q(z) is not kept.
 
     Parameters
     ----------
     problem : ProbitProblem
-    state : ProbitState
+    state : InducingState
 
     Returns
     -------
-    ProbitState
+    InducingState
     """
     return state
 
@@ -208,13 +200,13 @@ class ProbitApproximation(InducingApproximation):
         return guide
 
 
-def approximation(problem: ProbitProblem, state: ProbitState) -> ProbitApproximation:
+def approximation(problem: ProbitProblem, state: InducingState) -> ProbitApproximation:
     """The state as the law that it leaves behind.
 
     Parameters
     ----------
     problem : ProbitProblem
-    state : ProbitState
+    state : InducingState
 
     Returns
     -------

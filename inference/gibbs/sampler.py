@@ -65,6 +65,11 @@ def gibbs(
     NotImplementedError
         If the model has no sampler, or its mixing law p(ω) is not known.
     """
+    if isinstance(model, VWSGP) and model.likelihood == "gaussian":
+        raise NotImplementedError(
+            "likelihood='gaussian' of VWSGP needs no Gibbs sampler: coordinate_ascent gives its "
+            "exact posterior, and nuts samples it where hyper-parameters have priors"
+        )
     if model.priors:
         raise ValueError(
             f"{', '.join(model.priors)} of the model have priors, which have no conjugate "
@@ -103,11 +108,6 @@ def _sweep(model: VGPMIL | VWSGP, bags: Bags) -> Any:
             return VWSGPGibbs.for_model(model, bags)
         case VWSGP(likelihood="probit"):
             return VWSGPProbitGibbs.for_model(model, bags)
-        case VWSGP(likelihood="gaussian"):
-            raise NotImplementedError(
-                "likelihood='gaussian' of VWSGP needs no Gibbs sampler: coordinate_ascent gives "
-                "its exact posterior"
-            )
         case _:
             raise NotImplementedError(
                 f"{type(model).__name__} has no Gibbs sampler; sample it with nuts"

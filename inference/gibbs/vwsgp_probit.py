@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
+from ...models.distributions import draw_above
 from ...models.sparse_gp import SparseConditional
 from ...models.vwsgp import VWSGP
 from .inducing import draw_white
@@ -84,7 +85,7 @@ class VWSGPProbitGibbs:
     def draw_utility(self, key: Array, white: Float[Array, " M"]) -> Float[Array, " B"]:
         """z | ε."""
         location, scale = self.accumulated.projection @ white, jnp.sqrt(self.utility_variance)
-        above = jax.random.truncated_normal(key, -self.sign * location / scale, jnp.inf)
+        above = draw_above(key, -self.sign * location / scale)
         return location + self.sign * scale * above
 
     def sites(self, state: VWSGPProbitGibbsState) -> dict[str, Array]:

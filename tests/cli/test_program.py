@@ -4,6 +4,7 @@ import gzip
 import json
 import sys
 
+import numpy as np
 import pytest
 from milzoo.cli import main
 from milzoo.cli.experiment import Plan
@@ -44,6 +45,28 @@ def test_json_is_all_that_a_machine_gets(run):
     assert content["model"] == "vgpmil" and content["data"] == "digits" and content["seed"] == 3
     assert 0 < content["engines"]["coordinate_ascent"]["log_loss"] < 2
     assert content["engines"]["coordinate_ascent"]["rhat"] is None
+
+
+def test_another_likelihood_is_one_setting_and_a_sampler_of_no_other_model_is_run(run):
+    probit = ("--set", "likelihood=probit", "--set", "num_inducing=5")
+    engines = ("--engines", "coordinate_ascent,laplace")
+    code, out, _ = run("compare", "vwsgp", "digits", *probit, *engines, "--json")
+    assert code == 0
+    rows = json.loads(out)["engines"]
+    assert set(rows) == {"coordinate_ascent", "laplace"}
+    for row in rows.values():
+        assert 0 < row["log_loss"] < 2 and "target" not in row
+
+
+def test_ones_own_data_may_have_targets(run, monkeypatch, tmp_path):
+    design = simulate_instances(12, 3, 2, seed=0)
+    frame = design.with_targets(np.linspace(-1, 1, 12)).to_frame()
+    frame.to_csv(tmp_path / "mine.csv.gz", index=False)
+    monkeypatch.setenv("MILZOO_DATA", str(tmp_path))
+    code, out, _ = run("compare", "vwsgp", "mine", *SMALL, "--set", "likelihood=gaussian", "--json")
+    assert code == 0
+    row = json.loads(out)["engines"]["coordinate_ascent"]
+    assert row["rmse"] > 0 and row["khat"] == "-inf"
 
 
 def test_settings_are_what_the_model_is_made_from():
@@ -87,6 +110,14 @@ def test_the_seed_decides_everything(run):
         (
             ("compare", "vgpmil", "digits", "--set", "mixing=gamma:1"),
             "setting mixing is 'gamma:1'; expected polya_gamma, or gamma:ALPHA,BETA",
+        ),
+        (
+            ("compare", "vwsgp", "digits", "--set", "likelihood=probitt"),
+            "setting likelihood is 'probitt'; did you mean 'probit'?",
+        ),
+        (
+            ("compare", "vwsgp", "digits", "--set", "likelihood=gaussian"),
+            "the bags of digits have labels only; use bernoulli or probit, data of your own with",
         ),
         (("compare", "vgpmil", "digits", "--set", "variance=-1"), "RBF variance is -1.0; expected"),
         (("compare", "vgpmil", "digits", "--set", "num_inducing=9999"), "num_inducing is 9999"),

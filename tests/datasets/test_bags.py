@@ -694,6 +694,29 @@ def test_a_frame_takes_targets_there_and_back():
         Bags.from_frame(frame, bag_label=None)
 
 
+def test_labels_need_not_be_in_a_frame_of_targets():
+    given = random_bags(labelled=False).with_targets(np.linspace(-1, 1, 9))
+    back = Bags.from_frame(given.to_frame())
+    assert back.labels is None
+    assert_same(back, given)
+    np.testing.assert_array_equal(back.targets, given.targets)
+    named = given.to_frame().rename(columns={"bag_target": "age"})
+    np.testing.assert_array_equal(Bags.from_frame(named, bag_target="age").targets, given.targets)
+    with pytest.raises(KeyError, match="no column 'bag_label'"):
+        Bags.from_frame(random_bags(labelled=False).to_frame())
+    with pytest.raises(KeyError, match="no column 'kind'"):
+        Bags.from_frame(given.to_frame(), bag_label="kind")
+
+
+@pytest.mark.parametrize("value", [nan, np.inf])
+@pytest.mark.parametrize("row", [0, 2])
+def test_a_target_that_is_missing_in_any_row_is_refused(row, value):
+    frame = Bags.from_list([[[0.0], [1.0], [2.0]]]).with_targets([0.5]).to_frame()
+    frame.loc[row, "bag_target"] = value
+    with pytest.raises(ValueError, match=rf"bag '0', row {row} has target {value}; expected a fin"):
+        Bags.from_frame(frame)
+
+
 def test_targets_that_are_no_numbers_are_named(bags):
     with pytest.raises(ValueError, match=r"targets has shape \(2,\); expected \(9,\), one"):
         bags.with_targets([1.0, 2.0])

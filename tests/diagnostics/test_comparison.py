@@ -1,5 +1,6 @@
 """Known answers planted in posteriors: copies, halved sds, shifted means, other targets."""
 
+import json
 from dataclasses import replace
 
 import arviz as az
@@ -11,6 +12,7 @@ from milzoo.diagnostics import compare
 from milzoo.diagnostics.convergence import convergence
 from milzoo.diagnostics.scores import PredictionDifference
 from milzoo.diagnostics.sentences import sentence
+from milzoo.diagnostics.targets import is_logistic
 from milzoo.inference import coordinate_ascent, laplace, nuts
 from milzoo.models import VWSGP, GammaMixing, ScaleMixture
 
@@ -388,6 +390,60 @@ def test_learned_hyperparameters_are_said_to_be_other_than_the_references(poster
     assert "should be" not in text and "another model" not in text
 
 
+# Two likelihoods of labels, as another person would set them up.
+
+
+@pytest.fixture(scope="module")
+def likelihoods():
+    """An approximation for each likelihood and kernel variance, of the same bags."""
+    design = simulate_instances(40, range(1, 5), num_features=2, seed=0)
+    logistic = VWSGP.for_bags(design, 5, variance=2.0, length_scale=1.5)
+    bags, _ = simulate(logistic, design, seed=1)
+    probit = replace(logistic, likelihood="probit")
+    models = {
+        "logistic": logistic,
+        "probit": probit,
+        "wide probit": probit.with_hyperparameters({"variance": 5.0}),
+        "noisy probit": replace(probit, noise=3.0),
+    }
+    return {name: laplace(model, bags, seed=0) for name, model in models.items()}
+
+
+def test_another_likelihood_is_another_model_and_not_other_hyperparameters(likelihoods):
+    kinds = {name: likelihoods[name] for name in ("logistic", "probit")}
+    comparison = compare(kinds, reference="logistic")
+    assert list(comparison.table["target"]) == ["logistic", "probit, noise=1.0"]
+    text = comparison.sentences["probit"]
+    assert "Its target, probit, noise=1.0, is another model than logistic's" in text
+    assert "hyper-parameters" not in text and "should be" not in text
+    kinds = {name: likelihoods[name] for name in ("probit", "noisy probit")}
+    text = compare(kinds, reference="probit").sentences["noisy probit"]
+    assert "Its target, noise=3.0, is another model than probit's" in text  # fixed, not learned
+
+
+def test_posteriors_of_one_likelihood_have_no_target_to_be_told(likelihoods):
+    comparison = compare({"a": likelihoods["probit"], "b": likelihoods["probit"]}, reference="a")
+    assert "target" not in comparison.table
+    assert "logistic" not in comparison.reference_sentence
+    kinds = {"a": likelihoods["probit"], "b": likelihoods["wide probit"]}
+    comparison = compare(kinds, reference="a")
+    assert list(comparison.table["target"]) == ["variance=2.0", "variance=5.0"]
+    assert "Its hyper-parameters, variance=5.0, were learned or" in comparison.sentences["b"]
+
+
+def test_other_odds_of_the_maximum_are_another_model(chains, problem):
+    blunt = replace(chains(1), model=replace(problem[2], sharpness=5.0))
+    comparison = compare({"a": chains(0), "b": blunt}, reference="a")
+    assert "Its target, sharpness=5.0, is another model than a's" in comparison.sentences["b"]
+
+
+def test_only_labels_by_the_logistic_function_are_the_logistic_models(likelihoods, problem):
+    assert is_logistic(problem[2]) and is_logistic(likelihoods["logistic"].model)
+    assert not is_logistic(likelihoods["probit"].model)
+    assert not is_logistic(replace(likelihoods["probit"].model, likelihood="gaussian"))
+    assert not is_logistic(replace(problem[2], mixing=GammaMixing(1.0, 1.0)))
+
+
 def test_predictions_are_compared_with_the_reference(comparison, posteriors, problem):
     test = problem[1]
     ours = posteriors["cavi"].predict(test).bag_probability
@@ -532,12 +588,86 @@ def test_posteriors_of_targets_are_scored_by_their_errors(regression_comparison)
     assert "predictive sds from nuts's on average" in regression_comparison.sentences["exact"]
 
 
+def test_distances_of_targets_stand_in_a_column_of_their_own(regression_comparison, comparison):
+    table = regression_comparison.table
+    assert "probability_difference" not in table and "target_difference" not in comparison.table
+    wrong = regression_comparison.verdicts["wrong"]
+    assert table.loc["wrong", "target_difference"] == wrong.difference.mean > 0
+    assert np.isnan(wrong.row()["probability_difference"])
+    assert np.isnan(comparison.verdicts["cavi"].row()["target_difference"])
+
+
+@pytest.mark.parametrize(
+    ("planted", "expected"),
+    [
+        (difference(mean=0.08, worst=0.2), "for predictions here it makes no difference"),
+        (difference(mean=0.08, worst=0.3), "but it does for some bags"),
+        (difference(mean=0.2, worst=0.3, error=0.1), "the targets differ, but these bags cannot"),
+    ],
+)
+def test_distances_of_targets_have_limits_of_their_own(regression_comparison, planted, expected):
+    verdict = regression_comparison.verdicts["exact"]
+    assert expected in sentence("exact", replace(verdict, difference=planted))
+
+
+def test_posteriors_of_labels_and_of_targets_are_not_compared(regression_comparison):
+    exact = regression_comparison.posteriors["exact"]
+    bags = exact.bags
+    both = replace(bags, labels=(bags.targets > 0).astype(int))
+    labels = coordinate_ascent(replace(exact.model, likelihood="probit"), both, seed=0)
+    expected = "posterior 'a' predicts targets and 'b' predicts labels; expected all of one kind"
+    with pytest.raises(ValueError, match=expected):
+        compare({"a": exact, "b": labels}, test=both)
+
+
+def test_noise_is_a_hyperparameter_of_targets(regression_comparison):
+    text = regression_comparison.sentences["wrong"]
+    assert "Its hyper-parameters, noise=30.0, were learned or given otherwise than nuts's" in text
+    assert "logistic" not in regression_comparison.reference_sentence
+
+
+def test_the_picture_of_targets_has_a_panel_for_each_posterior(regression_comparison):
+    panels = [panel for panel in regression_comparison.plot_targets().axes if panel.get_title()]
+    truth = np.asarray(regression_comparison.test.targets)
+    for panel, (name, posterior) in zip(
+        panels, regression_comparison.posteriors.items(), strict=True
+    ):
+        prediction = posterior.predict(regression_comparison.test)
+        low, high = prediction.bag_interval(0.9)
+        inside = ((low <= truth) & (truth <= high)).sum()
+        assert panel.get_title() == f"{name}: {inside} of {len(truth)} inside"
+        dots = np.concatenate([container[0].get_xydata() for container in panel.containers])
+        expected = np.column_stack([truth, prediction.bag_target])
+        np.testing.assert_array_equal(np.sort(dots, axis=0), np.sort(expected, axis=0))
+
+
+def test_pictures_of_the_other_kind_are_refused_by_their_names(regression_comparison, comparison):
+    for picture in (
+        regression_comparison.plot_probabilities,
+        regression_comparison.plot_calibration,
+    ):
+        with pytest.raises(
+            ValueError, match=r"predict targets, so there are no prob.* plot_targets"
+        ):
+            picture()
+    with pytest.raises(ValueError, match=r"predict labels, so there are no targets .* plot_prob"):
+        comparison.plot_targets()
+    with pytest.raises(ValueError, match="no test bags, so no targets to draw; pass test="):
+        compare({"exact": regression_comparison.posteriors["exact"]}).plot_targets()
+
+
 def test_an_exact_posterior_is_called_exact(regression_comparison, tmp_path):
     assert regression_comparison.table.loc["exact", "khat"] == -np.inf
     assert "that of the exact posterior at every draw" in regression_comparison.sentences["exact"]
     assert "exact posterior at every draw" in regression_comparison.sentences["wrong"]  # of its own
-    page = regression_comparison.save_report(tmp_path)
-    assert "root mean squared error" in page.read_text(encoding="utf-8")
+    page = regression_comparison.save_report(tmp_path).read_text(encoding="utf-8")
+    assert "root mean squared error" in page and "of good intervals nine in ten hold" in page
+    pictures = {path.name for path in tmp_path.glob("*.png")}
+    assert "targets.png" in pictures
+    assert not {"probabilities.png", "calibration.png"} & pictures
+    rows = json.loads((tmp_path / "metrics.json").read_text("utf-8"))["engines"]
+    assert rows["exact"]["khat"] == "-inf"  # a result …
+    assert rows["nuts"]["khat"] is None  # … and no result
 
 
 def test_test_bags_without_targets_are_refused(regression_comparison):

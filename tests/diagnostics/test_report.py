@@ -1,5 +1,6 @@
 """The report: all files there, the page whole by itself, and failures that say what to do."""
 
+import html
 import json
 import re
 from dataclasses import replace
@@ -144,6 +145,25 @@ def test_the_page_says_which_model_each_posterior_is_about(posteriors, problem, 
     alone = compare({"cavi": coordinate_ascent(gamma, training, seed=0)})
     page = alone.save_report(tmp_path / "gamma").read_text("utf-8")
     assert re.search(r"<th>target</th>\s*<td>GammaMixing\(alpha=1.0, beta=2.0\)</td>", page)
+
+
+NOTE = "an instance's probability is that of a bag that holds it alone"
+
+
+def test_a_model_without_instance_labels_says_what_its_instance_scores_are(
+    posteriors, problem, tmp_path, monkeypatch
+):
+    _, test, model = problem
+    cavi = {"cavi": posteriors["cavi"]}
+
+    def page(test):
+        report = compare(cavi, test=test).save_report(tmp_path)
+        return html.unescape(report.read_text("utf-8"))
+
+    assert "Instance AUC and AUC-PR:" not in page(test)
+    monkeypatch.setattr(type(model), "instance_note", NOTE, raising=False)
+    assert f"Instance AUC and AUC-PR: {NOTE}." in page(test)
+    assert NOTE not in page(replace(test, instance_labels=None))  # nothing is scored
 
 
 def test_two_names_that_make_one_file_are_refused(posteriors, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.diagnostics.scores import prediction_difference, score
 from milzoo.inference import Prediction
+from milzoo.inference.prediction import TargetPrediction
 
 
 @pytest.fixture
@@ -51,3 +52,16 @@ def test_differences_of_predictions_are_those_by_hand(test_bags):
     loss = np.log([0.7 / 0.8, 1.0, 0.6 / 0.3])
     assert difference.log_loss == pytest.approx(loss.mean())
     assert difference.log_loss_error == pytest.approx(loss.std(ddof=1) / np.sqrt(3))
+
+
+def test_differences_of_targets_are_in_the_references_predictive_sds(test_bags):
+    test = test_bags.with_targets([0.0, 1.0, 2.0])
+    instances = np.zeros((2, 6)), np.ones((2, 6))
+    ours = TargetPrediction(np.array(2 * [[1.0, 1.0, 3.0]]), np.ones((2, 3)), *instances)
+    # Two draws at ±3 of sd 4 each: the variance is 16 within and 9 between.
+    theirs = TargetPrediction(
+        np.array([[-3.0, -2.0, 0.0], [3.0, 4.0, 6.0]]), np.full((2, 3), 4.0), *instances
+    )
+    difference = prediction_difference(ours, theirs, test)
+    assert difference.mean == pytest.approx(1 / 5 / 3)
+    assert difference.worst == pytest.approx(1 / 5)

@@ -6,7 +6,7 @@ Each calibration is one look at all its quantities together, false alarm below 1
 from dataclasses import replace
 
 import pytest
-from milzoo.inference.gibbs import vwsgp
+from milzoo.inference.gibbs import vwsgp, vwsgp_probit
 from milzoo.inference.gibbs.inducing import draw_white
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
 
@@ -38,7 +38,12 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
 
 
 @pytest.mark.parametrize(
-    ("problem", "sampler"), [("vgpmil", VGPMILGibbs), ("vwsgp", vwsgp.VWSGPGibbs)]
+    ("problem", "sampler"),
+    [
+        ("vgpmil", VGPMILGibbs),
+        ("vwsgp", vwsgp.VWSGPGibbs),
+        ("probit vwsgp", vwsgp_probit.VWSGPProbitGibbs),
+    ],
 )
 def test_gibbs_is_calibrated(calibrate, problem, sampler):
     ranks = calibrate(problem, sampler.for_model, thinning=5)

@@ -7,6 +7,7 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import coordinate_ascent
 from milzoo.inference.closed_form import vwsgp, vwsgp_probit
+from milzoo.inference.closed_form.inducing import InducingState
 from milzoo.inference.programs import log_likelihood
 from scipy import stats
 from scipy.special import logsumexp
@@ -151,7 +152,7 @@ def test_no_step_lowers_the_probit_bound():
     )
 
     def run(problem):
-        start = vwsgp_probit.ProbitState(jnp.zeros(num_inducing), jnp.eye(num_inducing))
+        start = InducingState.prior(num_inducing)
 
         def one_step(state, _):
             state = vwsgp_probit.step(problem, state)

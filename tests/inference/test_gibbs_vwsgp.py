@@ -7,6 +7,7 @@ alarm in 10⁵ runs of this file.
 import jax
 import numpy as np
 import pytest
+from milzoo.datasets import load
 from milzoo.inference import gibbs, nuts
 from milzoo.inference.programs import log_likelihood
 from milzoo.models import RBF, VWSGP
@@ -86,3 +87,14 @@ def test_probit_inducing_values_and_evidence_agree_with_nuts(accumulating_proble
     evidence = model.complete(flat, bags, seed=0)["bag_evidence"]
     ours = moments(evidence.reshape(*draws.shape[:2], -1))
     assert ours.largest_z(moments(full.tree["posterior"]["bag_evidence"])) < 5.5
+
+
+def test_probit_chains_survive_a_start_far_on_the_wrong_side():
+    bags = load("digits").standardize()
+    model = VWSGP.for_bags(bags, variance=50.0, likelihood="probit")
+    posterior = gibbs(model, bags, seed=0, num_chains=8, num_warmup=5, num_samples=5)
+    assert posterior.status.kind != "failed"
+    completed = model.complete(
+        {"inducing_value": 20 * posterior.stored_draws()["inducing_value"]}, bags, seed=0
+    )
+    assert np.isfinite(completed["bag_evidence"]).all()

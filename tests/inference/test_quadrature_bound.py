@@ -1,7 +1,6 @@
 """The bound without draws, and SVI on it.
 
-Monte-Carlo checks are seeded, 12 numbers at 4.5 standard errors: a false alarm in 1e-4 of all
-seeds.
+Monte-Carlo checks are seeded, 72 numbers at 5 standard errors: a false alarm in 4e-5 of all seeds.
 """
 
 import jax
@@ -19,7 +18,8 @@ LIKELIHOODS = ["bernoulli", "probit", "gaussian"]
 
 @pytest.fixture(scope="module", params=LIKELIHOODS)
 def problem(request, accumulating_problem):
-    return accumulating_problem(num_inducing=3, seed=4, likelihood=request.param, noise=0.5)
+    noise = {} if request.param == "bernoulli" else {"noise": 0.5}
+    return accumulating_problem(num_inducing=3, seed=4, likelihood=request.param, **noise)
 
 
 def random_law(num_inducing, seed):
@@ -43,7 +43,7 @@ def test_expected_log_likelihood_is_that_of_draws(problem, factor):
         draws = white @ np.asarray(model.accumulated(bags).cholesky).T
         by_draw = log_likelihood(model.marginal(), {"inducing_value": draws}, bags)
     error = by_draw.std(axis=0) / np.sqrt(len(white))
-    assert (np.abs(found - by_draw.mean(axis=0)) < 4.5 * error).all()
+    assert (np.abs(found - by_draw.mean(axis=0)) < 5 * error).all()
 
 
 def test_divergence_is_that_of_dense_algebra():
@@ -53,6 +53,14 @@ def test_divergence_is_that_of_dense_algebra():
         mean = np.asarray(law.mean)
         expected = np.trace(covariance) + mean @ mean - 3 - np.linalg.slogdet(covariance)[1]
         np.testing.assert_allclose(law.divergence, expected / 2, rtol=1e-12)
+
+
+def test_bags_taken_one_by_one_have_the_values_of_all_at_once(problem, monkeypatch):
+    with jax.enable_x64(True):
+        law, bound = random_law(3, seed=1), QuadratureBound.of(*problem)
+        together = bound(law)
+        monkeypatch.setattr("milzoo.inference.quadrature_bound._NODES", 1)
+        np.testing.assert_allclose(bound(law), together, rtol=1e-12)
 
 
 def test_every_choice_of_bags_is_right_on_average(problem):
@@ -117,9 +125,12 @@ def test_batches_of_bags_come_to_the_same_place(accumulating_problem):
     whole = svi(model, bags, seed=0, expectation="quadrature", max_steps=1500)
     batched = svi(model, bags, seed=1, expectation="quadrature", max_steps=9000, batch_size=4)
     assert len(batched.elbo) == 9000 / 3  # a pass is three steps
-    np.testing.assert_allclose(batched.elbo[-1], whole.elbo[-1], atol=0.02)
+    # By what its own slope allows that an end called converged is short of the top: half a nat.
+    assert abs(batched.elbo[-1] - whole.elbo[-1]) < 0.5
+    # Its last entry is a mean of estimates over 100 steps, each with the noise of 8 draws.
     by_draws = svi(model, bags, seed=2)
-    np.testing.assert_allclose(by_draws.elbo[-1], whole.elbo[-1], atol=0.1)
+    noise = by_draws.elbo[-10:].std(ddof=1)
+    assert abs(by_draws.elbo[-1] - whole.elbo[-1]) < 0.5 + 5 * noise
 
 
 def test_of_targets_it_finds_the_exact_posterior(accumulating_problem):
@@ -136,9 +147,10 @@ def test_of_targets_it_finds_the_exact_posterior(accumulating_problem):
         ({"batch_size": 2}, "batch_size is 2 with expectation='monte_carlo'"),
         ({"expectation": "quadrature", "batch_size": 0}, "batch_size is 0; expected an integer"),
         ({"expectation": "quadrature", "batch_size": 13}, "is 13; expected at most 12, the number"),
+        ({"expectation": "quadrature", "num_particles": 4}, "num_particles is 4 with expectation="),
         ({"expectation": "quadrature", "guide": "normal"}, "a VWSGP and guide='normal'; expected"),
     ],
-    ids=["name", "by draws", "none", "too many", "guide"],
+    ids=["name", "by draws", "none", "too many", "particles", "guide"],
 )
 def test_options_that_do_not_fit_are_refused(problem, options, message, without_type_checks):
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,8 @@
-"""VWSGP's programs against dense Gaussian algebra, quadrature and each other."""
+"""VWSGP's programs against dense Gaussian algebra, quadrature and each other.
+
+Monte-Carlo checks are seeded; at most 60 numbers are looked at, with 5 standard errors: a false
+alarm in 4e-5 of all seeds.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +14,16 @@ from milzoo.models import RBF, VWSGP
 from milzoo.models.distributions import PolyaGamma
 from milzoo.models.model import Model
 from numpyro import handlers
+from numpyro.infer import Predictive
 from numpyro.infer.util import log_density
 from scipy import integrate, stats
 from scipy.special import expit, logsumexp
 
 LIKELIHOODS = ["bernoulli", "probit"]
+NOISY = {
+    "bernoulli": {"likelihood": "bernoulli"},
+    "probit": {"likelihood": "probit", "noise": 0.7},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +103,7 @@ def test_bag_sums_have_derivatives_by_the_kernel():
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_full_program_has_the_density_written_by_hand(likelihood):
-    bags, model = small_bags(), small_model(likelihood=likelihood, noise=0.7)
+    bags, model = small_bags(), small_model(**NOISY[likelihood])
     K_ZZ, weights, variance = dense_bag_evidence(model, bags)
     u, s = np.array([0.3, -1.0, 0.5]), np.array([0.4, -0.2, 1.0, 2.0])
     found = joint(model, bags, inducing_value=jnp.asarray(u), bag_evidence=jnp.asarray(s))
@@ -149,7 +158,7 @@ def test_predictions_equal_dense_monte_carlo_over_new_evidence(likelihood):
     evidence = u @ weights.T + np.sqrt(residual) * noise
     draws = label_probability(model, evidence)
     error = draws.std(axis=0) / np.sqrt(len(noise))
-    assert (np.abs(found["bag_probability"] - draws.mean(axis=0)) < 4.5 * error).all()
+    assert (np.abs(found["bag_probability"] - draws.mean(axis=0)) < 5 * error).all()
     # The first bag holds one instance: alone, that is the same bag.
     np.testing.assert_allclose(
         found["instance_probability"][:, 0], found["bag_probability"][:, 0], rtol=1e-7
@@ -173,7 +182,7 @@ def test_predicting_with_priors_is_predicting_draw_by_draw_with_numbers():
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_completed_evidence_has_the_moments_of_quadrature(likelihood):
-    bags, model = small_bags(), small_model(likelihood=likelihood, noise=0.3)
+    bags, model = small_bags(), small_model(**NOISY[likelihood])
     _, weights, residual = dense_bag_evidence(model, bags)
     u = np.array([0.3, -1.0, 0.5])
     draws = {"inducing_value": np.tile(u, (20_000, 1))}
@@ -185,8 +194,8 @@ def test_completed_evidence_has_the_moments_of_quadrature(likelihood):
         weight = stats.norm.pdf(z) * probability
         mean = weight @ s / weight.sum()
         deviation = np.sqrt(weight @ (s - mean) ** 2 / weight.sum())
-        assert abs(evidence[:, b].mean() - mean) < 4.5 * deviation / np.sqrt(20_000)
-        assert abs(evidence[:, b].std() - deviation) < 4.5 * deviation / np.sqrt(2 * 10_000)
+        assert abs(evidence[:, b].mean() - mean) < 5 * deviation / np.sqrt(20_000)
+        assert abs(evidence[:, b].std() - deviation) < 5 * deviation / np.sqrt(20_000)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
@@ -223,12 +232,23 @@ def test_a_bag_of_one_is_sparse_gp_classification():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"noise": -0.1}, r"noise is -0\.1; expected a number of at least 0"),
-        ({"noise": 0.0, "likelihood": "gaussian"}, r"noise is 0\.0; expected a positive finite"),
+        (
+            {"noise": 0.5},
+            r"noise is 0\.5 with .*'bernoulli'; that likelihood has none: leave it out",
+        ),
+        (
+            {"noise": -0.1, "likelihood": "probit"},
+            r"noise is -0\.1 with .*'probit'; expected a number of at least 0",
+        ),
+        (
+            {"noise": 0.0, "likelihood": "gaussian"},
+            r"noise is 0\.0 with .*'gaussian'; expected a positive finite number",
+        ),
+        ({"noise": [1.0], "likelihood": "gaussian"}, r"noise is \[1\.0\] with .*; expected a pos"),
         ({"likelihood": "logit"}, "likelihood is 'logit'; expected one of bernoulli, gaussian, "),
         ({"jitter": -1.0}, r"jitter is -1\.0; expected a number of at least 0"),
     ],
-    ids=["noise", "no noise", "likelihood", "jitter"],
+    ids=["unused noise", "noise", "no noise", "list", "likelihood", "jitter"],
 )
 def test_fields_out_of_range_are_refused_by_name(fields, message, without_type_checks):
     with pytest.raises(ValueError, match=f"VWSGP {message}"):
@@ -291,9 +311,9 @@ def test_evidence_completed_from_targets_has_the_moments_of_the_dense_gaussian(r
     precision = 1 / variance + 1 / 0.6
     mean = (weights @ u / variance + bags.targets / 0.6) / precision
     deviation = 1 / np.sqrt(precision)
-    assert (np.abs(evidence.mean(axis=0) - mean) < 4.5 * deviation / np.sqrt(20_000)).all()
+    assert (np.abs(evidence.mean(axis=0) - mean) < 5 * deviation / np.sqrt(20_000)).all()
     error = np.abs(evidence.std(axis=0) - deviation)
-    assert (error < 4.5 * deviation / np.sqrt(2 * 20_000)).all()
+    assert (error < 5 * deviation / np.sqrt(2 * 20_000)).all()
 
 
 def test_noise_with_a_prior_is_a_site_and_enters_the_predictions():
@@ -313,7 +333,6 @@ def test_noise_with_a_prior_is_a_site_and_enters_the_predictions():
 
 @pytest.mark.parametrize("likelihood", ["bernoulli", "probit", "gaussian"])
 def test_independent_instances_are_the_papers_sampler(likelihood):
-    # 4 bags at 4.5 standard errors, three times: a false alarm in 1e-4 of all seeds.
     bags, model = small_bags(), small_model(likelihood=likelihood)
     random = np.random.default_rng(0)
     root = np.tril(random.normal(size=(3, 3)))
@@ -329,12 +348,12 @@ def test_independent_instances_are_the_papers_sampler(likelihood):
     if likelihood == "gaussian":
         sampled, predicted = evidence, found["bag_mean"][0]
         spread = np.sqrt(evidence.var(axis=0) + model.noise)
-        np.testing.assert_allclose(found["bag_scale"][0], spread, rtol=4.5 / np.sqrt(2e5))
+        np.testing.assert_allclose(found["bag_scale"][0], spread, rtol=5 / np.sqrt(2e5))
     else:
         sampled = label_probability(model, evidence)
         predicted = found["bag_probability"][0]
     error = sampled.std(axis=0) / np.sqrt(len(noise))
-    assert (np.abs(predicted - sampled.mean(axis=0)) < 4.5 * error).all()
+    assert (np.abs(predicted - sampled.mean(axis=0)) < 5 * error).all()
 
 
 def test_a_bag_of_one_is_predicted_alike_by_both_accumulations():
@@ -345,3 +364,32 @@ def test_a_bag_of_one_is_predicted_alike_by_both_accumulations():
         for one in ("joint", "independent_instances")
     )
     np.testing.assert_allclose(joint_[0], alone[0], rtol=1e-7)
+
+
+# ------------------------------------------------------------------ 32 bit
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "probit", "gaussian"])
+def test_all_programs_work_in_32_bit(likelihood):
+    bags = small_bags().with_targets([0.4, -1.0, 0.3, 2.0])
+    model, values = small_model(likelihood=likelihood), np.random.default_rng(0).normal(size=3)
+
+    def density(program, u):
+        return log_density(program, (bags,), {}, {"inducing_value": u})[0]
+
+    def value_and_slope():
+        return jax.value_and_grad(lambda u: density(model.marginal(), u))(jnp.asarray(values))
+
+    exact = value_and_slope()
+    with jax.enable_x64(False):
+        rough = value_and_slope()
+        draws = Predictive(model, num_samples=3)(jax.random.key(0), bags)
+        added = Predictive(model.augmented(), num_samples=3)(jax.random.key(0), bags)
+    assert rough[0].dtype == draws["bag_evidence"].dtype == np.float32
+    assert all(np.isfinite(site).all() for site in added.values())
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3), rough, exact)
+
+
+def test_an_unknown_type_of_numbers_is_refused(without_type_checks):
+    with pytest.raises(ValueError, match="dtype is 'float16'; expected 'float64' or 'float32'"):
+        small_model().accumulated(small_bags(), dtype="float16")
