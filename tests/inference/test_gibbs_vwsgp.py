@@ -92,7 +92,7 @@ def test_probit_inducing_values_and_evidence_agree_with_nuts(accumulating_proble
 def test_probit_chains_survive_a_start_far_on_the_wrong_side():
     bags = load("digits").standardize()
     model = VWSGP.for_bags(bags, variance=50.0, likelihood="probit")
-    posterior = gibbs(model, bags, seed=0, num_chains=8, num_warmup=5, num_samples=5)
+    posterior = gibbs(model, bags, seed=0, num_chains=8, num_warmup=5, num_samples=10)
     assert posterior.status.kind != "failed"
     completed = model.complete(
         {"inducing_value": 20 * posterior.stored_draws()["inducing_value"]}, bags, seed=0

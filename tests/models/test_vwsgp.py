@@ -234,7 +234,7 @@ def test_a_bag_of_one_is_sparse_gp_classification():
     [
         (
             {"noise": 0.5},
-            r"noise is 0\.5 with .*'bernoulli'; that likelihood has none: leave it out",
+            r"noise is 0\.5 with .*'bernoulli'; that likelihood has none",
         ),
         (
             {"noise": -0.1, "likelihood": "probit"},
