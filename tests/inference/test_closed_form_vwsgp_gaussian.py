@@ -3,9 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags
-from milzoo.inference import Posterior, coordinate_ascent, laplace
+from milzoo.inference import Posterior, coordinate_ascent, laplace, nuts
 from milzoo.inference.closed_form import vwsgp_gaussian
 from milzoo.models import RBF, VWSGP
 from numpyro.infer import Trace_ELBO
@@ -146,3 +147,25 @@ def test_bags_without_targets_are_refused(problem):
     bare = Bags.from_arrays(bags.instances, bags.bag_index)
     with pytest.raises(ValueError, match="bags have no targets; coordinate_ascent needs one for"):
         coordinate_ascent(model, bare, seed=0)
+
+
+def test_nuts_on_priors_has_the_moments_that_the_exact_evidence_gives(problem, moments):
+    # Four numbers at 5.5 standard errors: a false alarm in 2e-7 of all seeds.
+    model, bags = problem
+    priors = {"variance": dist.LogNormal(0.5, 0.5), "noise": dist.LogNormal(-1.0, 0.7)}
+    sampled = nuts(model.with_hyperparameters(priors), bags, seed=0, num_samples=2000)
+    grid = np.linspace(-5, 5, 61)
+    logarithms = np.stack(np.meshgrid(0.5 + 0.5 * grid, -1.0 + 0.7 * grid), axis=-1).reshape(-1, 2)
+    prior = -0.5 * (((logarithms - [0.5, -1.0]) / [0.5, 0.7]) ** 2).sum(axis=1)
+    evidence = [
+        dense_law_of_targets(
+            model.with_hyperparameters({"variance": variance, "noise": noise}), bags
+        ).logpdf(bags.targets)
+        for variance, noise in np.exp(logarithms)
+    ]
+    weight = np.exp(prior + evidence - np.max(prior + evidence))
+    mean = weight @ logarithms / weight.sum()
+    deviation = np.sqrt(weight @ (logarithms - mean) ** 2 / weight.sum())
+    draws = sampled.tree["posterior"]
+    found = moments(np.log(np.stack([draws["variance"], draws["noise"]], axis=-1)))
+    assert found.largest_z(np.stack([mean, deviation])) < 5.5
