@@ -108,3 +108,15 @@ def test_the_seed_decides_the_instances():
 def test_sizes_below_one_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         simulate_instances(*arguments, seed=0)
+
+
+def test_simulated_targets_are_those_drawn_and_old_ones_do_not_matter(design):
+    def heights(bags):
+        with numpyro.plate("bag", bags.num_bags):
+            numpyro.sample("bag_target", dist.Normal(0.0, 1.0), obs=bags.targets)
+
+    old = design.with_targets(np.full(design.num_bags, 99.0))
+    bags, sites = simulate(heights, old, seed=3)
+    np.testing.assert_array_equal(bags.targets, sites["bag_target"])
+    assert np.abs(bags.targets).max() < 9
+    assert bags.labels is None

@@ -4,12 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from milzoo.datasets import Bags
+from milzoo.datasets import Bags, simulate
 from milzoo.inference import coordinate_ascent
 from milzoo.inference.closed_form import vwsgp, vwsgp_probit
 from milzoo.inference.closed_form.inducing import InducingState
 from milzoo.inference.programs import log_likelihood
+from milzoo.models import VWSGP
 from scipy import stats
+from scipy.optimize import approx_fprime
 from scipy.special import logsumexp
 
 
@@ -255,3 +257,26 @@ def test_what_has_no_closed_form_is_refused(problem):
     model, bags = problem
     with pytest.raises(ValueError, match="VWSGP has no instance labels to update; leave it out"):
         coordinate_ascent(model, bags, seed=0, label_update="mean_field")
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "probit"])
+def test_learning_ends_at_a_stationary_point_of_the_bound_of_its_own_fixed_points(likelihood):
+    random = np.random.default_rng(4)
+    design = Bags.from_list([random.normal(size=(s, 2)) for s in [1, 6, 2, 4, 3, 5] * 6])
+    model = VWSGP.for_bags(design, 4, variance=4.0, length_scale=1.0, likelihood=likelihood)
+    bags, _ = simulate(model, design, seed=4)
+    learned = coordinate_ascent(
+        model, bags, seed=0, learn_hyperparameters=True, tolerance=1e-11, max_steps=300
+    )
+    # All odds even is the bound of a kernel that says nothing: here there is something to learn.
+    assert learned.elbo[-1] > -bags.num_bags * np.log(2) + 0.5
+
+    def best_bound(logarithms):
+        values = dict(zip(learned.model.hyperparameters, np.exp(logarithms), strict=True))
+        moved = model.with_hyperparameters({n: float(v) for n, v in values.items()})
+        return coordinate_ascent(moved, bags, seed=0, tolerance=1e-13).elbo[-1]
+
+    found = np.log([float(v) for v in learned.model.hyperparameters.values()])
+    np.testing.assert_allclose(best_bound(found), learned.elbo[-1], atol=1e-4)
+    slope = approx_fprime(found, best_bound, 1e-4)
+    assert np.abs(slope).max() < 0.02

@@ -393,3 +393,17 @@ def test_all_programs_work_in_32_bit(likelihood):
 def test_an_unknown_type_of_numbers_is_refused(without_type_checks):
     with pytest.raises(ValueError, match="dtype is 'float16'; expected 'float64' or 'float32'"):
         small_model().accumulated(small_bags(), dtype="float16")
+
+
+def test_independent_instances_of_few_draws_have_the_moments_of_these_draws():
+    random = np.random.default_rng(0)
+    bags = Bags.from_arrays(random.normal(size=(7, 2)), [0, 1, 1, 1, 2, 2, 2])
+    model = VWSGP(RBF(1.4, 0.9), random.normal(size=(3, 2)), likelihood="gaussian", noise=0.6)
+    draws = random.normal(size=(3, 3))
+    found = model.predict({"inducing_value": draws}, bags, accumulation="independent_instances")
+    alone = model.predict({"inducing_value": draws}, bags)
+    of_instances = alone["instance_mean"].var(axis=0) + alone["instance_scale"][0] ** 2
+    variance = np.add.reduceat(of_instances, bags.starts) + 0.6
+    np.testing.assert_allclose(found["bag_scale"][0], np.sqrt(variance), rtol=1e-8)
+    shares = np.add.reduceat(alone["instance_mean"].mean(axis=0), bags.starts)
+    np.testing.assert_allclose(found["bag_mean"][0], shares, rtol=1e-8)

@@ -1,0 +1,45 @@
+"""What is said of new targets: mixtures of Gaussians, by hand."""
+
+import numpy as np
+import pytest
+from milzoo.datasets import Bags
+from milzoo.diagnostics.scores import score
+from milzoo.inference.prediction import Prediction, TargetPrediction
+from scipy import stats
+
+MEAN = np.array([[-1.0, 1.0, 2.0], [1.0, 1.0, 6.0]])
+SCALE = np.array([[1.0, 2.0, 0.5], [3.0, 2.0, 1.0]])
+
+
+@pytest.fixture
+def target_prediction():
+    return TargetPrediction(MEAN, SCALE, MEAN - 1.0, 2.0 * SCALE)
+
+
+def test_targets_are_scored_by_hand(target_prediction):
+    test = Bags.from_arrays(np.zeros((3, 1)), [0, 1, 2]).with_targets([0.0, 1.0, 2.0])
+    density = stats.norm.pdf(test.targets, MEAN, SCALE).mean(axis=0)
+    np.testing.assert_allclose(target_prediction.log_density(test.targets), np.log(density))
+    found = score(target_prediction, test)
+    assert found.log_loss == pytest.approx(-np.log(density).mean())
+    assert found.rmse == pytest.approx(np.sqrt(4 / 3))  # errors 0, 0 and 2
+
+
+def test_intervals_of_targets_cut_off_equal_tails_of_the_mixture(target_prediction):
+    for interval, mean, scale in (
+        (target_prediction.bag_interval(0.8), MEAN, SCALE),
+        (target_prediction.instance_interval(0.8), MEAN - 1.0, 2.0 * SCALE),
+    ):
+        below = [stats.norm.cdf(end, mean, scale).mean(axis=0) for end in interval]
+        np.testing.assert_allclose(below, np.repeat([[0.1], [0.9]], 3, axis=1), rtol=1e-8)
+
+
+def test_targets_of_other_bags_are_refused(target_prediction):
+    with pytest.raises(ValueError, match=r"targets have shape \(2,\); expected \(3,\), one"):
+        target_prediction.log_density([0.0, 1.0])
+
+
+def test_one_draw_has_no_interval():
+    prediction = Prediction(np.full((1, 2), 0.3), np.full((5, 2), 0.3))
+    with pytest.raises(ValueError, match="one draw, as accumulation='independent_instances' gives"):
+        prediction.bag_interval()
