@@ -23,12 +23,12 @@ class Prediction:
     ----------
     bag_draws : array (S, B)
         P(T* = 1 | draw).
-    instance_draws : array (S, N)
+    instance_draws : array (R, N)
         P(y* = 1 | draw), as the model defines it.
     """
 
     bag_draws: Float[np.ndarray, "S B"] = field(repr=False)
-    instance_draws: Float[np.ndarray, "S N"] = field(repr=False)
+    instance_draws: Float[np.ndarray, "R N"] = field(repr=False)
 
     @property
     def bag_probability(self) -> Float[np.ndarray, " B"]:
@@ -57,14 +57,14 @@ class TargetPrediction:
     ----------
     bag_mean, bag_scale : array (S, B)
         Of Y* given each draw.
-    instance_mean, instance_scale : array (S, N)
+    instance_mean, instance_scale : array (R, N)
         Of f*_n given each draw, which sum up to the bag's evidence.
     """
 
     bag_mean: Float[np.ndarray, "S B"] = field(repr=False)
     bag_scale: Float[np.ndarray, "S B"] = field(repr=False)
-    instance_mean: Float[np.ndarray, "S N"] = field(repr=False)
-    instance_scale: Float[np.ndarray, "S N"] = field(repr=False)
+    instance_mean: Float[np.ndarray, "R N"] = field(repr=False)
+    instance_scale: Float[np.ndarray, "R N"] = field(repr=False)
 
     @property
     def bag_target(self) -> Float[np.ndarray, " B"]:

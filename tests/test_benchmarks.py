@@ -32,7 +32,7 @@ def benchmark():
         return module
 
     yield named
-    for name in loaded:
+    for name in set(loaded):
         del sys.modules[name]
 
 
@@ -83,13 +83,13 @@ def test_a_fold_of_the_accuracy_benchmark_is_coordinate_ascent_on_the_other_bags
     steps = np.sqrt(6) * q.scale_tril.T
     draws = {"inducing_value": np.concatenate([q.mean + steps, q.mean - steps])}
     alone = model.predict(draws, one.bags, accumulation="independent_instances")
-    np.testing.assert_allclose(
-        found.independent_probability(), alone["bag_probability"][0], atol=1e-6
-    )
+    with jax.enable_x64(True):
+        joint, independent = found.bag_probability(), found.independent_probability()
+    np.testing.assert_allclose(independent, alone["bag_probability"][0], atol=1e-6)
     by_draw = expected.predict(one.bags).bag_draws
     error = by_draw.std(axis=0) / np.sqrt(len(by_draw))
     # 30 bags at 5 standard errors: a false alarm in 2e-5 of all seeds.
-    assert (np.abs(found.bag_probability() - by_draw.mean(axis=0)) < 5 * error).all()
+    assert (np.abs(joint - by_draw.mean(axis=0)) < 5 * error).all()
 
 
 def test_a_kernel_learned_by_the_accuracy_benchmark_is_that_of_the_engine(fold):

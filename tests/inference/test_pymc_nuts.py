@@ -14,8 +14,6 @@ from milzoo.datasets import simulate, simulate_instances
 from milzoo.inference import nuts
 from milzoo.inference.pymc_nuts import pymc_nuts
 from milzoo.models import VGPMIL
-from milzoo.models.vwsgp import VWSGP
-from numpyro.distributions import LogNormal
 
 LARGEST_Z = 5.5
 
@@ -92,20 +90,6 @@ def test_pymcs_own_sampler_samples_the_full_program(problem):
     assert tree["sample_stats"].attrs["inference_library"] == "pymc"
     assert posterior.compile_seconds > 0
     assert 0 < posterior.sampling_seconds < posterior.seconds
-
-
-def test_nutpie_samples_targets_with_the_evidence_of_the_bags_and_the_noise_as_sites():
-    design = simulate_instances(6, range(1, 4), num_features=2, seed=8)
-    model = VWSGP.for_bags(design, num_inducing=3, likelihood="gaussian", noise=LogNormal(0.0, 0.5))
-    bags, _ = simulate(model, design, seed=9)
-    posterior = pymc_nuts(
-        model, bags, seed=4, num_warmup=100, num_samples=50, num_chains=2, program="full"
-    )
-    tree = posterior.tree
-    assert posterior.status.kind != "failed"
-    assert set(tree["posterior"].data_vars) == {"inducing_value", "bag_evidence", "noise"}
-    assert tree["posterior"]["bag_evidence"].shape == (2, 50, bags.num_bags)
-    assert tree["log_likelihood"]["bag_target"].shape == (2, 50, bags.num_bags)
 
 
 # ---------------------------------------------------------------- refusals
