@@ -9,11 +9,14 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from milzoo.datasets import Bags
 from milzoo.inference import laplace
 from milzoo.inference.programs import log_joint
-from milzoo.models import RBF, GammaMixing
+from milzoo.models import RBF, VWSGP, GammaMixing
 from numpyro.infer import Predictive, Trace_ELBO
 from scipy import stats
+from scipy.special import expit
+from sklearn.gaussian_process import GaussianProcessClassifier, kernels
 
 PRIORS = {"variance": dist.LogNormal(0.5, 0.3), "length_scale": dist.LogNormal(0.4, 0.2)}
 
@@ -205,3 +208,21 @@ def test_mode_of_accumulated_evidence_is_that_of_a_grid(accumulating_problem, li
     deviation = 1 / np.sqrt(-curvature)
     assert abs(found.mean() - grid[top, 0]) < 4.5 * deviation / 200 + 0.001
     np.testing.assert_allclose(found.std(), deviation, rtol=0.03)
+
+
+def test_bags_of_one_with_all_instances_as_inducing_points_are_scikit_learns_classifier():
+    random = np.random.default_rng(2)
+    places = random.normal(size=(25, 2))
+    labels = (places[:, 0] + 0.5 * random.normal(size=25) > 0).astype(int)
+    bags = Bags.from_arrays(places, np.arange(25), labels)
+    model = VWSGP(RBF(2.5, 0.7), places, jitter=0.0)
+    kernel = kernels.ConstantKernel(2.5, "fixed") * kernels.RBF(0.7, "fixed")
+    theirs = GaussianProcessClassifier(kernel, optimizer=None).fit(places, labels).base_estimator_
+    q = laplace(model, bags, seed=0).approximation
+    with jax.enable_x64(True):
+        cholesky = np.asarray(model.conditional(bags).cholesky)
+    mode, root = cholesky @ q.mean, cholesky @ q.scale_tril
+    # Both stop their search for the mode by tolerances of their own, at 1e-6 or better.
+    np.testing.assert_allclose(expit(mode), theirs.pi_, atol=1e-5)
+    precision = np.linalg.inv(kernel(places)) + np.diag(theirs.pi_ * (1 - theirs.pi_))
+    np.testing.assert_allclose(root @ root.T @ precision, np.eye(25), atol=1e-4)
