@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
 from ...models.model import Draws, Model
+from ..products import weighted_gram
 
 __all__ = [
     "InducingApproximation",
@@ -21,6 +22,7 @@ __all__ = [
     "coloured",
     "divergence_from_prior",
     "inducing_posterior",
+    "regression",
 ]
 
 
@@ -46,6 +48,15 @@ def inducing_posterior(
     precision = jnp.eye(gram.shape[0], dtype=gram.dtype) + gram
     precision_cholesky = jnp.linalg.cholesky(precision)
     return jax.scipy.linalg.cho_solve((precision_cholesky, True), linear), precision_cholesky
+
+
+def regression(
+    projection: Float[Array, "B M"], target: Float[Array, " B"], variance: Float[Array, " B"]
+) -> InducingState:
+    """The posterior of ε where Y_b ~ N(V_b ε, v_b): S = (I + Vᵀ diag(1/v) V)⁻¹, m = S Vᵀ(Y/v)."""
+    precision = 1.0 / variance
+    gram, linear = weighted_gram(projection, precision), (target * precision) @ projection
+    return InducingState(*inducing_posterior(gram, linear))
 
 
 def divergence_from_prior(

@@ -25,13 +25,13 @@ from ...datasets.bags import Bags
 from ...models.model import Program
 from ...models.vwsgp import VWSGP
 from .. import archive
-from ..products import row_sums_of_squares, weighted_gram
+from ..products import row_sums_of_squares
 from .inducing import (
     InducingApproximation,
     InducingState,
     coloured,
     divergence_from_prior,
-    inducing_posterior,
+    regression,
 )
 
 __all__ = [
@@ -92,10 +92,7 @@ def step(problem: GaussianProblem, state: InducingState) -> InducingState:
     -------
     InducingState
     """
-    precision = 1.0 / problem.target_variance
-    gram = weighted_gram(problem.projection, precision)
-    linear = (problem.target * precision) @ problem.projection
-    return InducingState(*inducing_posterior(gram, linear))
+    return regression(problem.projection, problem.target, problem.target_variance)
 
 
 def elbo(problem: GaussianProblem, state: InducingState) -> Float[Array, ""]:

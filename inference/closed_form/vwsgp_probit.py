@@ -33,13 +33,13 @@ from ...datasets.bags import Bags
 from ...models.model import Program
 from ...models.vwsgp import VWSGP
 from .. import archive
-from ..products import row_sums_of_squares, weighted_gram
+from ..products import row_sums_of_squares
 from .inducing import (
     InducingApproximation,
     InducingState,
     coloured,
     divergence_from_prior,
-    inducing_posterior,
+    regression,
 )
 
 __all__ = [
@@ -99,10 +99,8 @@ def step(problem: ProbitProblem, state: InducingState) -> InducingState:
     -------
     InducingState
     """
-    precision = 1.0 / problem.utility_variance
-    gram = weighted_gram(problem.projection, precision)
-    linear = (expected_utility(problem, state) * precision) @ problem.projection
-    return InducingState(*inducing_posterior(gram, linear))
+    utility = expected_utility(problem, state)
+    return regression(problem.projection, utility, problem.utility_variance)
 
 
 def expected_utility(problem: ProbitProblem, state: InducingState) -> Float[Array, " B"]:
