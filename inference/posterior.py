@@ -78,6 +78,17 @@ class Approximation(Protocol):
         ...
 
 
+@runtime_checkable
+class Predictive(Protocol):
+    """An approximation under which predictions have a closed form."""
+
+    def predictive(
+        self, model: Any, bags: Bags, **options: Any
+    ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " N"]]:
+        """Probabilities of new bags and of their instances."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """The outcome of one engine on one model and one set of bags.
@@ -188,7 +199,11 @@ class Posterior:
         predicted = self.model.predict(self.stored_draws(), bags, **options)
         if self.model.observed_site == "bag_target":
             return TargetPrediction(**predicted)
-        return Prediction(predicted["bag_probability"], predicted["instance_probability"])
+        if isinstance(self.approximation, Predictive):
+            known = self.approximation.predictive(self.model, bags, **options)
+        else:
+            known = predicted.get("bag_predictive"), predicted.get("instance_predictive")
+        return Prediction(predicted["bag_probability"], predicted["instance_probability"], *known)
 
     def save(self, path: str | PathLike) -> None:
         """Write everything to one NetCDF file.
@@ -273,25 +288,28 @@ def sampled_posterior(model: Model, bags: Bags, *, engine: str, run: ChainRun) -
         ``status`` is ``failed`` if a draw is not finite, and ``converged`` if the chains agree;
         `compare` tells more.
     """
+    tree = _tree(model, bags, run.draws, run.statistics)
     return Posterior(
         model=model,
         engine=engine,
-        tree=_tree(model, bags, run.draws, run.statistics),
-        status=_mixed({name: run.draws[name] for name in model.latent_sites}),
+        tree=tree,
+        status=_mixed(tree, model.judged_by or model.latent_sites),
         seconds=run.warmup_seconds + run.sampling_seconds,
         compile_seconds=run.compile_seconds,
         sampling_seconds=run.sampling_seconds,
     )
 
 
-def _mixed(draws: Draws) -> Status:
+def _mixed(tree: xr.DataTree, names: tuple[str, ...]) -> Status:
+    posterior = tree["posterior"].to_dataset()
+    draws = {name: posterior[name].to_numpy() for name in names if name in posterior}
     if not all(np.isfinite(value).all() for value in draws.values()):
         return Status("failed", "a draw is not finite: the sampler left the support of the model")
     chains, length = next(iter(draws.values())).shape[:2]
     if length < 4:
         return Status("max_steps", f"{length} draws a chain are too few to judge")
     by_site = [array_stats.rhat(value, chain_axis=0, draw_axis=1) for value in draws.values()]
-    worst = max(float(np.max(rhat)) for rhat in by_site)
+    worst = max(float(np.nanmax(rhat)) for rhat in by_site)
     sentence = f"{chains} × {length} draws after warm-up, worst R̂ {worst:.3f}"
     return Status("converged" if worst < LARGEST_RHAT else "max_steps", sentence)
 
@@ -347,6 +365,8 @@ def _tree(model: Model, bags: Bags, draws: Draws, statistics: Draws) -> xr.DataT
     latent = {name: flat[name] for name in flat if name in model.latent_sites}
     by_bag = log_likelihood(model.marginal(), latent, bags)
     chains, length = next(iter(draws.values())).shape[:2]
+    for name, value in model.identified(latent, bags).items():
+        draws = draws | {name: value.reshape(chains, length, *value.shape[1:])}
     constant = {"instances": bags.instances, "bag_index": bags.bag_index}
     if bags.instance_labels is not None:
         constant["true_instance_label"] = bags.instance_labels

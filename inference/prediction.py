@@ -25,19 +25,28 @@ class Prediction:
         P(T* = 1 | draw).
     instance_draws : array (R, N)
         P(y* = 1 | draw), as the model defines it.
+    bag_predictive, instance_predictive : array (B,) and (N,), or None
+        The probabilities where they are not means over draws: of a model of the instances, Bayes'
+        rule wants the mean of the densities.
     """
 
     bag_draws: Float[np.ndarray, "S B"] = field(repr=False)
     instance_draws: Float[np.ndarray, "R N"] = field(repr=False)
+    bag_predictive: Float[np.ndarray, " B"] | None = field(default=None, repr=False)
+    instance_predictive: Float[np.ndarray, " N"] | None = field(default=None, repr=False)
 
     @property
     def bag_probability(self) -> Float[np.ndarray, " B"]:
-        """Posterior mean of P(T* = 1)."""
+        """P(T* = 1): the posterior mean, where the model has no better predictive."""
+        if self.bag_predictive is not None:
+            return self.bag_predictive
         return self.bag_draws.mean(axis=0)
 
     @property
     def instance_probability(self) -> Float[np.ndarray, " N"]:
-        """Posterior mean of P(y* = 1), as the model defines it."""
+        """P(y* = 1), likewise, as the model defines it."""
+        if self.instance_predictive is not None:
+            return self.instance_predictive
         return self.instance_draws.mean(axis=0)
 
     def bag_interval(self, mass: float = 0.9) -> Float[np.ndarray, "2 B"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,8 @@ __all__ = ["log_joint", "log_likelihood"]
 
 # Draws evaluated together fill the vector units, but a few thousand instances do that alone.
 _DRAWS, _INSTANCES = 16, 2**17
+# What may be known of bags. A factor is a site with an observation too, but not of these.
+_OBSERVED = ("bag_label", "bag_target", "instances")
 
 
 def log_joint(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarray, " S"]:
@@ -40,12 +43,13 @@ def log_joint(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarray, "
 
 
 def log_likelihood(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarray, "S B"]:
-    """log P(T_b | draw), or log p(Y_b | draw), for each bag and draw.
+    """log p(what is observed of bag b | draw), for each bag and draw.
 
     Parameters
     ----------
     program : callable
-        A NumPyro program of ``bags`` with the observed site ``bag_label`` or ``bag_target``.
+        A NumPyro program of ``bags`` that observes ``bag_label``, ``bag_target`` or ``instances``:
+        sites with a log density for each bag, or a law that tells it by ``log_prob_by_bag``.
     draws : dict of arrays
     bags : Bags
         With labels, or targets.
@@ -58,10 +62,14 @@ def log_likelihood(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarr
     def one_draw(site: dict[str, Array]) -> Float[Array, " B"]:
         # The key is never used: every latent site is substituted.
         sites = trace(substitute(seed(program, jax.random.key(0)), site)).get_trace(bags)
-        observed = sites["bag_target" if "bag_target" in sites else "bag_label"]
-        return observed["fn"].log_prob(observed["value"])
+        observed = [sites[name] for name in _OBSERVED if name in sites]
+        return sum((_by_bag(site["fn"], site["value"]) for site in observed), jnp.zeros(()))
 
     return _over_draws(one_draw, draws, bags)
+
+
+def _by_bag(law: Any, value: Array) -> Float[Array, " B"]:
+    return getattr(law, "log_prob_by_bag", law.log_prob)(value)
 
 
 def _over_draws(

@@ -39,6 +39,8 @@ class Model(Observing, Protocol):
 
     name: ClassVar[str]
     dims: ClassVar[dict[str, tuple[str, ...]]]
+    # What posteriors are compared on, as `identified` gives it; nothing where sites themselves are.
+    judged_by: ClassVar[tuple[str, ...]]
 
     @property
     def priors(self) -> dict[str, Distribution]:
@@ -76,6 +78,13 @@ class Model(Observing, Protocol):
 
         Of labels: ``bag_probability`` (S, B) and ``instance_probability`` (S, N). Of targets:
         ``bag_mean``, ``bag_scale``, ``instance_mean``, ``instance_scale``, of like shapes.
+        """
+        ...
+
+    def identified(self, draws: Draws, bags: Bags) -> Draws:
+        """What draws say of the bags learned from in the same terms, whatever made them.
+
+        Empty where the sites are such terms; clusters, whose names are arbitrary, are not.
         """
         ...
 

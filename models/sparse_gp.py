@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -289,6 +289,8 @@ class SparseGPModel:
     inducing_points: Float[np.ndarray, "M D"] = field(repr=False)
     jitter: float = field(default=1e-6, kw_only=True)
 
+    judged_by: ClassVar[tuple[str, ...]] = ()
+
     def __post_init__(self) -> None:
         name, points = type(self).__name__, np.array(self.inducing_points, dtype=np.float64)
         if points.ndim != 2 or points.size == 0:
@@ -402,6 +404,10 @@ class SparseGPModel:
         """
         self.check_width(bags)
         return sparse_conditional(self.kernel, self.inducing_points, bags.instances, self.jitter)
+
+    def identified(self, draws: Draws, bags: Bags) -> Draws:
+        """Nothing: inducing values and hyper-parameters can be compared as they are."""
+        return {}
 
     def over_draws(
         self,

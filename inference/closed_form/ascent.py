@@ -27,7 +27,7 @@ class Ascent:
     """Where coordinate ascent ended, and how it got there."""
 
     state: Any
-    elbo: Float[np.ndarray, " T"]
+    elbo: Float[np.ndarray, "T *S"]
     status: Status
     seconds: float
     compile_seconds: float
@@ -44,14 +44,14 @@ def ascend(
     is_ascent: bool,
     progress: bool,
 ) -> Ascent:
-    """Repeat ``step`` until the bound stops rising.
+    """Repeat ``step`` until the bound stops rising; of several starts at once, until all do.
 
     Parameters
     ----------
     step : callable
         Problem, state → state: one round of all updates.
     elbo : callable
-        Problem, state → the bound at it.
+        Problem, state → the bound at it, or one for each of several starts.
     problem : pytree
         What stays fixed, kept apart from the state so that no step copies it.
     state : pytree
@@ -67,7 +67,7 @@ def ascend(
     Returns
     -------
     Ascent
-        ``status`` is ``failed`` if the bound is not finite or falls where it must not.
+        ``status`` is ``failed`` if a bound is not finite or falls where it must not.
 
     Raises
     ------
@@ -85,13 +85,13 @@ def ascend(
     started = time.perf_counter()
     compiled = jax.jit(step_and_elbo).lower(problem, state).compile()
     compile_seconds = time.perf_counter() - started
-    trace: list[float] = []
+    trace: list[np.ndarray] = []
     status = None
     started = time.perf_counter()
     with one_lapack_thread(), Progress("coordinate ascent", max_steps, shown=progress) as bar:
         for _ in range(max_steps):
             state, bound = compiled(problem, state)
-            trace.append(float(bound))
+            trace.append(np.asarray(bound))
             bar.advance(1)
             status = _judge(trace, tolerance, is_ascent)
             if status is not None:
@@ -100,16 +100,17 @@ def ascend(
     return Ascent(state, np.array(trace), status or _cut_off(trace), seconds, compile_seconds)
 
 
-def _judge(trace: list[float], tolerance: float, is_ascent: bool) -> Status | None:
+def _judge(trace: list[np.ndarray], tolerance: float, is_ascent: bool) -> Status | None:
     bound = trace[-1]
-    if not np.isfinite(bound):
-        return Status("failed", f"the bound became {bound} at step {len(trace)}")
+    if not np.isfinite(bound).all():
+        wrong = bound[~np.isfinite(bound)].flat[0]
+        return Status("failed", f"the bound became {wrong} at step {len(trace)}")
     if len(trace) < 2:
         return None
-    change, size = bound - trace[-2], max(1.0, abs(bound))
-    if is_ascent and change < -_ROUNDING * size:
-        return Status("failed", f"the bound fell by {-change:.3g} at step {len(trace)}")
-    if abs(change) <= tolerance * size:
+    change, size = bound - trace[-2], np.maximum(1.0, np.abs(bound))
+    if is_ascent and (change < -_ROUNDING * size).any():
+        return Status("failed", f"the bound fell by {-change.min():.3g} at step {len(trace)}")
+    if (np.abs(change) <= tolerance * size).all():
         return Status(
             "converged",
             f"the bound moved by less than {tolerance:g} of its size at step {len(trace)}",
@@ -117,8 +118,9 @@ def _judge(trace: list[float], tolerance: float, is_ascent: bool) -> Status | No
     return None
 
 
-def _cut_off(trace: list[float]) -> Status:
+def _cut_off(trace: list[np.ndarray]) -> Status:
     if len(trace) < 2:
         return Status("max_steps", "one step is too few to judge")
-    last = trace[-1] - trace[-2]
+    change = np.ravel(trace[-1] - trace[-2])
+    last = change[np.argmax(np.abs(change))]
     return Status("max_steps", f"the bound moved by {last:+.2g} at the last step, {len(trace)}")

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 from jaxtyping import Array
 
 from ...datasets.bags import Bags
+from ...models.dpmil import DPMIL
 from ...models.model import observations
 from ...models.vgpmil import VGPMIL
 from ...models.vwsgp import VWSGP
 from ..chains import check_counts
-from ..posterior import Posterior, approximate_posterior, random_key
-from . import vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
-from .ascent import ascend
+from ..posterior import Posterior, Status, approximate_posterior, random_key
+from . import dpmil, vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
+from .ascent import Ascent, ascend
 from .learning import Algorithm, Learning
 
 __all__ = ["coordinate_ascent"]
 
 
+# Draws of q kept where nobody asks for another number, as long as they fit into 256 MiB.
+_NUM_DRAWS = 1000
+_NUMBERS_KEPT = 2**25
+_NUM_STARTS = 5
+
+
 def coordinate_ascent(
-    model: VGPMIL | VWSGP,
+    model: VGPMIL | VWSGP | DPMIL,
     bags: Bags,
     *,
     seed: int | Array,
-    label_update: vgpmil.LabelUpdate = "exact",
+    label_update: vgpmil.LabelUpdate | dpmil.LabelUpdate | None = None,
     max_steps: int = 1000,
     tolerance: float = 1e-8,
     learn_hyperparameters: bool = False,
-    num_draws: int = 1000,
+    num_starts: int | None = None,
+    num_draws: int | None = None,
     progress: bool = False,
 ) -> Posterior:
     """Fit the closed-form approximation by coordinate ascent on its bound.
@@ -39,25 +51,30 @@ def coordinate_ascent(
 
     Parameters
     ----------
-    model : VGPMIL or VWSGP
+    model : VGPMIL, VWSGP or DPMIL
         With numbers as hyper-parameters (no priors).
     bags : Bags
         With labels, or with targets for the Gaussian likelihood.
     seed : int or JAX key
-        Of the random start (mean field only) and of the draws in the tree.
-    label_update : {"exact", "mean_field", "plug_in_max"}
-        How the instance labels of VGPMIL are updated: by their exact joint law; one after another
-        as independent labels (the paper); all at once with the maximum of the others plugged in
-        (the published codes; no ascent). To rerun those codes give the model ``sharpness=1e12``,
-        and ``max_steps=200`` with ``tolerance=0``.
+        Of random starts (mean field and DPMIL) and of the draws in the tree.
+    label_update : str or None
+        How instance labels are updated; None for the first of these. Of VGPMIL ``"exact"``: by
+        their exact joint law; ``"mean_field"``: one after another as independent labels (the
+        paper); ``"plug_in_max"``: all at once with the maximum of the others plugged in (the
+        published codes; no ascent). To rerun those codes give the model ``sharpness=1e12``, and
+        ``max_steps=200`` with ``tolerance=0``. Of DPMIL ``"soft"``: by their exact law over all
+        labellings that a bag allows; ``"hard"``: to the best one (the paper).
     max_steps : int
     tolerance : float
         Converged when the bound moves by less than this share of its size in a step.
     learn_hyperparameters : bool
         Whether to ascend the bound in log variance, log length scale and, where the model has
         them, mean and log noise as well. For the Gaussian likelihood the bound is the evidence.
-    num_draws : int
-        Draws of q kept in the tree.
+    num_starts : int or None
+        Of DPMIL, whose bound has many tops: random starts, run at once; the best bound is kept and
+        ``status`` tells how far the others are below. None for 5.
+    num_draws : int or None
+        Draws of q kept in the tree; None for 1,000, or fewer if they would take 256 MiB.
     progress : bool
         Whether to draw a bar.
 
@@ -70,41 +87,29 @@ def coordinate_ascent(
     ------
     ValueError
         If ``label_update`` is unknown, a hyper-parameter has a prior, or hyper-parameters are to
-        be learned for a ψ whose normalising constant depends on them.
+        be learned for a ψ whose normalising constant depends on them, or of DPMIL.
     NotImplementedError
         If the model has no closed form.
 
     References
     ----------
-    Castro-Macías et al. (2024), Algorithm 1; Kandemir et al. (2016), section 3.
+    Castro-Macías et al. (2024), Algorithm 1; Kandemir et al. (2016), section 3; Kandemir and
+    Hamprecht (2014), Algorithm 1.
     """
-    check_counts(num_draws=num_draws)
-    _check(model, label_update, learn_hyperparameters)
+    updates = _label_updates(model)
+    label_update = updates[0] if label_update is None and updates else label_update
+    _check(model, label_update, updates, learn_hyperparameters, num_starts)
+    num_draws = _default_num_draws(model) if num_draws is None else num_draws
+    check_counts(num_draws=num_draws, num_starts=1 if num_starts is None else num_starts)
     observations(model, bags, "coordinate_ascent")
     start_key, draw_key = jax.random.split(random_key(seed))
+    limits = {"max_steps": max_steps, "tolerance": tolerance, "progress": progress}
     with jax.enable_x64(True):
-        algorithm, problem, state = _start(model, bags, label_update, start_key)
-        limits = {"max_steps": max_steps, "tolerance": tolerance, "progress": progress}
-        is_ascent = label_update != "plug_in_max"
-        if learn_hyperparameters:
-            learning = Learning(algorithm, model, bags)
-            ascent = ascend(
-                learning.step,
-                learning.elbo,
-                problem,
-                learning.init(state),
-                is_ascent=is_ascent,
-                **limits,
-            )
-            learned, state = ascent.state
-            problem = learning.problem_at(problem, learned)
-            model = learning.model_of(learned)
+        if isinstance(model, DPMIL):
+            fit = partial(_fit_from_many_starts, num_starts=num_starts or _NUM_STARTS)
         else:
-            ascent = ascend(
-                algorithm.step, algorithm.elbo, problem, state, is_ascent=is_ascent, **limits
-            )
-            state = ascent.state
-        approximation = algorithm.approximation(problem, state)
+            fit = partial(_fit_sparse_gp, learn_hyperparameters=learn_hyperparameters)
+        model, ascent, approximation = fit(model, bags, label_update, start_key, limits)
     return approximate_posterior(
         model,
         bags,
@@ -116,6 +121,72 @@ def coordinate_ascent(
         seconds=ascent.seconds,
         compile_seconds=ascent.compile_seconds,
         elbo=ascent.elbo,
+    )
+
+
+def _fit_sparse_gp(
+    model: VGPMIL | VWSGP,
+    bags: Bags,
+    label_update: Any,
+    key: Array,
+    limits: dict[str, Any],
+    *,
+    learn_hyperparameters: bool,
+) -> tuple[VGPMIL | VWSGP, Ascent, Any]:
+    """The model with what was learned, the ascent, and q."""
+    algorithm, problem, state = _start(model, bags, label_update, key)
+    is_ascent = label_update != "plug_in_max"
+    if not learn_hyperparameters:
+        step, bound = algorithm.step, algorithm.elbo
+        ascent = ascend(step, bound, problem, state, is_ascent=is_ascent, **limits)
+        return model, ascent, algorithm.approximation(problem, ascent.state)
+    learning = Learning(algorithm, model, bags)
+    start = learning.init(state)
+    ascent = ascend(learning.step, learning.elbo, problem, start, is_ascent=is_ascent, **limits)
+    learned, state = ascent.state
+    problem = learning.problem_at(problem, learned)
+    return learning.model_of(learned), ascent, algorithm.approximation(problem, state)
+
+
+def _fit_from_many_starts(
+    model: DPMIL,
+    bags: Bags,
+    label_update: Any,
+    key: Array,
+    limits: dict[str, Any],
+    *,
+    num_starts: int,
+) -> tuple[DPMIL, Ascent, Any]:
+    """The model, the ascent from the start that ended highest, and q at its end."""
+    problem, states = dpmil.init(
+        model, bags, label_update=label_update, num_starts=num_starts, key=key
+    )
+
+    def over_starts(function: Callable) -> Callable:
+        return jax.vmap(function, in_axes=(None, 0))
+
+    ascent = ascend(
+        over_starts(dpmil.step),
+        over_starts(dpmil.elbo),
+        problem,
+        states,
+        is_ascent=True,
+        **limits,
+    )
+    ends = ascent.elbo[-1]
+    best = int(np.argmax(np.where(np.isfinite(ends), ends, -np.inf)))
+    state = jax.tree.map(lambda leaf: leaf[best], ascent.state)
+    status = Status(ascent.status.kind, f"{ascent.status.sentence}; {_spread(ends)}")
+    approximation = dpmil.approximation(model, bags, problem, state, ends)
+    return model, replace(ascent, elbo=ascent.elbo[:, best], status=status), approximation
+
+
+def _spread(ends: np.ndarray) -> str:
+    if len(ends) == 1:
+        return "one start, which may be far from the best"
+    return (
+        f"the best of {len(ends)} starts, which ended between {ends.min():,.2f} and "
+        f"{ends.max():,.2f}"
     )
 
 
@@ -137,15 +208,50 @@ def _start(
             )
 
 
-def _check(model: VGPMIL | VWSGP, label_update: str, learn_hyperparameters: bool) -> None:
-    if label_update not in vgpmil.LABEL_UPDATES:
+def _label_updates(model: Any) -> tuple[str, ...]:
+    """Those that the model has, the usual one first."""
+    match model:
+        case VGPMIL():
+            return vgpmil.LABEL_UPDATES
+        case DPMIL():
+            return dpmil.LABEL_UPDATES
+        case _:
+            return ()
+
+
+def _default_num_draws(model: VGPMIL | VWSGP | DPMIL) -> int:
+    if not isinstance(model, DPMIL):
+        return _NUM_DRAWS
+    # A triangular root is kept as a square.
+    numbers = 2 * model.max_components * (model.num_features + np.size(model.scale))
+    return int(min(_NUM_DRAWS, max(10, _NUMBERS_KEPT // numbers)))
+
+
+def _check(
+    model: VGPMIL | VWSGP | DPMIL,
+    label_update: str | None,
+    updates: tuple[str, ...],
+    learn_hyperparameters: bool,
+    num_starts: int | None,
+) -> None:
+    kind = type(model).__name__
+    if label_update is not None and not updates:
         raise ValueError(
-            f"label_update is {label_update!r}; expected one of {', '.join(vgpmil.LABEL_UPDATES)}"
+            f"label_update is {label_update!r}, but {kind} has no instance labels to update; "
+            "leave it out"
         )
-    if label_update != "exact" and not isinstance(model, VGPMIL):
+    if label_update is not None and label_update not in updates:
         raise ValueError(
-            f"label_update is {label_update!r}, but {type(model).__name__} has no instance labels "
-            "to update; leave it out"
+            f"label_update is {label_update!r}; expected one of {', '.join(updates)} for {kind}"
+        )
+    if num_starts is not None and not isinstance(model, DPMIL):
+        raise ValueError(
+            f"num_starts is {num_starts}, but the closed form of {kind} has one start; leave it out"
+        )
+    if learn_hyperparameters and isinstance(model, DPMIL):
+        raise ValueError(
+            "learn_hyperparameters=True, but DPMIL has fixed hyper-parameters, as the paper: give "
+            "them to DPMIL.for_bags"
         )
     if model.priors:
         raise ValueError(

@@ -1,0 +1,552 @@
+"""Closed-form updates of DPMIL: variational Bayes under the constraint that bags have a witness.
+
+======================  ===========================================================
+code                    symbol
+======================  ===========================================================
+``gaussians``           q(μ_lk, Λ_lk): m, β, W, ν
+``sticks``              q(v_lk) = Beta(γ¹_lk, γ²_lk)
+``log_odds``            a_n = ℓ₊n − ℓ₋n, of q(r)
+``log_components``      log ρ_lkn = E log π_lk + E log N(x_n; μ_lk, Λ_lk⁻¹)
+``seen``                N_lk, Σx, Σφ(x), weighted by q(r_n = l) q(z_n = k | r_n = l)
+======================  ===========================================================
+
+ℓ_ln = log Σ_k ρ_lkn is the class's share of the bound with q(z | r) at its optimum. Given q(θ) the
+labels have an exact posterior over all labellings that a bag allows (soft), or a best labelling
+(hard, the paper's). A state holds q(θ) and the sums under the q(z, r) that is best for it, so a
+round is one pass over the instances; the first instances are those that may be positive.
+
+Coordinates are those in which the prior has W0 = 1 and m0 = 0. The paper's appendix has ν one too
+large and drops two halves in log ρ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.nn import logsumexp
+from jax.scipy.linalg import solve_triangular
+from jax.scipy.special import digamma
+from jaxtyping import Array, Bool, Float, Int
+from sklearn.cluster import KMeans
+
+from ...datasets.bags import Bags
+from ...models.dpmil import DPMIL, Pooling
+from ...models.mixtures import GaussianByPrecision
+from ...models.model import Draws, Program
+from ...models.normal_wishart import (
+    Covariance,
+    NormalGamma,
+    NormalWishart,
+    Statistics,
+    family,
+    log_predictive,
+)
+from ...models.witnesses import LabelRule
+from .. import archive
+
+__all__ = [
+    "LABEL_UPDATES",
+    "DPMILApproximation",
+    "DPMILProblem",
+    "DPMILState",
+    "LabelUpdate",
+    "approximation",
+    "elbo",
+    "init",
+    "step",
+]
+
+type LabelUpdate = Literal["hard", "soft"]
+LABEL_UPDATES: tuple[LabelUpdate, ...] = ("soft", "hard")
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class DPMILRules:
+    """What is decided before anything is compiled."""
+
+    label_update: LabelUpdate
+    covariance: Covariance
+
+
+class Instances(NamedTuple):
+    """Instances with their second moments, which every round needs twice."""
+
+    value: Float[Array, "N D"]  # x̃
+    moment: Float[Array, "N P"]  # φ(x̃)
+
+
+class Prior(NamedTuple):
+    """Hyper-parameters."""
+
+    mean_strength: Float[Array, ""]  # β0
+    degrees_of_freedom: Float[Array, ""]  # ν0
+    concentration: Float[Array, ""]  # α
+
+
+class DPMILProblem(NamedTuple):
+    """All that stays fixed during the ascent."""
+
+    candidates: Instances  # may be positive
+    negatives: Instances  # cannot be
+    rule: LabelRule  # of the candidates
+    prior: Prior
+    log_constant: Float[Array, ""]  # log p(T), and the Jacobian of the coordinates
+    rules: DPMILRules
+
+
+class Sticks(NamedTuple):
+    """q(v) = Beta(on, off)."""
+
+    on: Float[Array, "2 k"]  # γ¹
+    off: Float[Array, "2 k"]  # γ²
+
+    def expected_log_weight(self) -> Float[Array, "2 K"]:
+        """E log π_k = E log v_k + Σ_{j<k} E log(1 − v_j)."""
+        both = digamma(self.on + self.off)
+        none = jnp.zeros((*self.on.shape[:-1], 1))
+        left = jnp.concatenate([none, digamma(self.off) - both], axis=-1)
+        return jnp.cumsum(left, axis=-1) + jnp.concatenate([digamma(self.on) - both, none], axis=-1)
+
+
+class DPMILState(NamedTuple):
+    """q(θ), and what follows from it by one pass over the instances."""
+
+    gaussians: NormalWishart | NormalGamma  # of shape (2, K)
+    sticks: Sticks
+    log_odds: Float[Array, " C"]  # a, of the candidates
+    is_positive: Bool[Array, " C"]  # their best labels
+    seen: Statistics
+    log_evidence: Float[Array, ""]  # Σ_b log Σ_r Π ρ over the labellings allowed, or its best term
+
+
+# ------------------------------------------------------------------ init, step, elbo
+
+
+def init(
+    model: DPMIL, bags: Bags, *, label_update: LabelUpdate, num_starts: int, key: Array
+) -> tuple[DPMILProblem, DPMILState]:
+    """The problem, and starts in which all candidates are positive, as the paper has it.
+
+    The clusters of each start are those of k-means on either class, largest first.
+
+    Parameters
+    ----------
+    model : DPMIL
+    bags : Bags
+        With labels.
+    label_update : {"hard", "soft"}
+    num_starts : int
+        S.
+    key : array
+        Of k-means.
+
+    Returns
+    -------
+    DPMILProblem, DPMILState
+        The state with a leading axis of starts.
+    """
+    problem = _problem(model, bags, label_update)
+    seeds = np.asarray(jax.random.randint(key, (num_starts,), 0, 2**31 - 1))
+    by_class = (problem.negatives, problem.candidates)
+    clusters = [
+        np.stack([_clusters(part.value, model.max_components, int(seed)) for seed in seeds])
+        for part in by_class
+    ]
+
+    def start(negative: Int[Array, " N"], positive: Int[Array, " C"]) -> DPMILState:
+        one_hot = [jax.nn.one_hot(c, model.max_components) for c in (negative, positive)]
+        seen = [_statistics(*pair) for pair in zip(by_class, one_hot, strict=True)]
+        all_positive = jnp.ones(problem.candidates.value.shape[0], bool)
+        return _updated(problem, jax.tree.map(lambda *both: jnp.stack(both), *seen), all_positive)
+
+    return problem, jax.jit(jax.vmap(start))(*map(jnp.asarray, clusters))
+
+
+def step(problem: DPMILProblem, state: DPMILState) -> DPMILState:
+    """One round: q(θ) from the sums, then q(z, r) and the sums under it.
+
+    Parameters
+    ----------
+    problem : DPMILProblem
+    state : DPMILState
+
+    Returns
+    -------
+    DPMILState
+
+    References
+    ----------
+    Kandemir and Hamprecht (2014), algorithm 1 and appendix; Bishop (2006), 10.58–10.66.
+    """
+    return _updated(problem, state.seen, state.is_positive)
+
+
+def elbo(problem: DPMILProblem, state: DPMILState) -> Float[Array, ""]:
+    """The evidence lower bound, log p(T) and the uniform prior of the labellings counted.
+
+    Parameters
+    ----------
+    problem : DPMILProblem
+    state : DPMILState
+
+    Returns
+    -------
+    float
+        In nats.
+    """
+    prior = problem.prior
+    of_gaussians = state.gaussians.divergence_from_prior(
+        prior.mean_strength, prior.degrees_of_freedom
+    )
+    of_sticks = dist.kl_divergence(
+        dist.Beta(state.sticks.on, state.sticks.off, validate_args=False),
+        dist.Beta(jnp.ones_like(state.sticks.on), prior.concentration, validate_args=False),
+    )
+    divergence = jnp.sum(of_gaussians) + jnp.sum(of_sticks)
+    return problem.log_constant + state.log_evidence - divergence
+
+
+def _problem(model: DPMIL, bags: Bags, label_update: LabelUpdate) -> DPMILProblem:
+    rule, root = model.label_rule(bags), jnp.asarray(model.scale_root)
+    law = family(model.covariance)
+    deviation = jnp.asarray(bags.instances) - model.center
+    whitened = deviation @ root if model.covariance == "full" else deviation * root
+    may = np.flatnonzero(np.asarray(rule.known) > -np.inf)
+    cannot = np.flatnonzero(np.asarray(rule.known) == -np.inf)
+    parts = [Instances(whitened[i], law.second_moments(whitened[i])) for i in (may, cannot)]
+    diagonal = jnp.diagonal(root) if model.covariance == "full" else root
+    labels, share = jnp.asarray(bags.labels), model.positive_share
+    log_labels = jnp.sum(jnp.where(labels == 1, math.log(share), math.log1p(-share)))
+    values = (model.mean_strength, model.degrees_of_freedom, model.concentration)
+    return DPMILProblem(
+        candidates=parts[0],
+        negatives=parts[1],
+        rule=rule._replace(known=rule.known[may], bag_index=rule.bag_index[may]),
+        prior=Prior(*(jnp.asarray(value, dtype=whitened.dtype) for value in values)),
+        log_constant=log_labels + bags.num_instances * jnp.sum(jnp.log(diagonal)),
+        rules=DPMILRules(label_update, model.covariance),
+    )
+
+
+def _clusters(
+    instances: Float[Array, "N D"], max_components: int, seed: int
+) -> Int[np.ndarray, " N"]:
+    """k-means clusters, numbered from the largest: stick breaking expects them in this order."""
+    rows = np.asarray(instances)
+    num_clusters = min(max_components, len(np.unique(rows, axis=0)))
+    if num_clusters < 2:
+        return np.zeros(len(rows), int)
+    found = KMeans(num_clusters, n_init=1, random_state=seed).fit_predict(rows)
+    order = np.argsort(-np.bincount(found, minlength=num_clusters), kind="stable")
+    return np.argsort(order)[found]
+
+
+# ------------------------------------------------------------------ one round
+
+
+def _updated(
+    problem: DPMILProblem, seen: Statistics, was_positive: Bool[Array, " C"]
+) -> DPMILState:
+    """q(θ) from the sums, and all that follows from it."""
+    prior = problem.prior
+    gaussians = family(problem.rules.covariance).posterior(
+        seen, prior.mean_strength, prior.degrees_of_freedom
+    )
+    after = jnp.cumsum(seen.count[:, ::-1], axis=1)[:, ::-1][:, 1:]  # Σ_{j>k} N_j
+    sticks = Sticks(1 + seen.count[:, :-1], prior.concentration + after)
+    return _with_labels(problem, gaussians, sticks, was_positive)
+
+
+def _with_labels(
+    problem: DPMILProblem,
+    gaussians: NormalWishart | NormalGamma,
+    sticks: Sticks,
+    was_positive: Bool[Array, " C"],
+) -> DPMILState:
+    """One pass: q(z, r) at its optimum given q(θ), and the sums under it."""
+    log_density, log_weight = gaussians.expected_log_density(), sticks.expected_log_weight()
+
+    def log_components(part: Instances, klass: int) -> Float[Array, "N K"]:
+        constant, linear, quadratic = (of[klass] for of in log_density)
+        constant = constant + log_weight[klass]
+        return constant + part.value @ linear.T + part.moment @ quadratic.T
+
+    negative, positive = (log_components(problem.candidates, klass) for klass in (0, 1))
+    certain = log_components(problem.negatives, 0)
+    of_classes = jnp.stack([logsumexp(negative, axis=1), logsumexp(positive, axis=1)])  # ℓ₋, ℓ₊
+    log_odds = of_classes[1] - of_classes[0]
+    if problem.rules.label_update == "soft":
+        is_positive = problem.rule.known + log_odds > 0
+        weight = problem.rule.labels(log_odds).mean
+        log_evidence = jnp.sum(problem.rule.log_evidence(of_classes))
+    else:
+        is_positive = _best_labels(problem.rule, log_odds, was_positive)
+        weight = is_positive.astype(log_odds.dtype)
+        log_evidence = jnp.sum(jnp.where(is_positive, of_classes[1], of_classes[0]))
+        log_evidence += problem.rule.labels().log_prob(is_positive)
+    in_negative = _statistics(problem.negatives, jax.nn.softmax(certain, axis=1))
+    share = (1 - weight)[:, None] * jax.nn.softmax(negative, axis=1)
+    in_candidates = _statistics(problem.candidates, share)
+    in_positive = _statistics(
+        problem.candidates, weight[:, None] * jax.nn.softmax(positive, axis=1)
+    )
+    return DPMILState(
+        gaussians=gaussians,
+        sticks=sticks,
+        log_odds=log_odds,
+        is_positive=is_positive,
+        seen=jax.tree.map(
+            lambda one, other, last: jnp.stack([one + other, last]),
+            *(in_negative, in_candidates, in_positive),
+        ),
+        log_evidence=log_evidence + jnp.sum(logsumexp(certain, axis=1)),
+    )
+
+
+def _best_labels(
+    rule: LabelRule, log_odds: Float[Array, " C"], was_positive: Bool[Array, " C"]
+) -> Bool[Array, " C"]:
+    """The better class for each; where a bag is left without a witness, the best that was one.
+
+    References
+    ----------
+    Kandemir and Hamprecht (2014), equation 3 and algorithm 1.
+    """
+    index, num_bags = rule.bag_index, rule.num_bags
+
+    def over_bags(reduction, values: Array) -> Array:
+        return jnp.take(reduction(values, index, num_bags, indices_are_sorted=True), index)
+
+    better = rule.known + log_odds > 0
+    lacks = rule.needs_witness[index] & (over_bags(jax.ops.segment_sum, better.astype(int)) == 0)
+    of_former = jnp.where(was_positive, log_odds, -jnp.inf)
+    is_best = was_positive & (of_former == over_bags(jax.ops.segment_max, of_former))
+    place = jnp.arange(len(log_odds))
+    # Of repeated rows, which are equally good, one.
+    first = over_bags(jax.ops.segment_min, jnp.where(is_best, place, len(log_odds)))
+    return better | (lacks & (place == first))
+
+
+def _statistics(part: Instances, weight: Float[Array, "N K"]) -> Statistics:
+    return Statistics(jnp.sum(weight, axis=0), weight.T @ part.value, weight.T @ part.moment)
+
+
+# ------------------------------------------------------------------ what it leaves behind
+
+
+@archive.register
+@dataclass(frozen=True, eq=False)
+class DPMILApproximation:
+    """q(v) q(μ, Λ), and with it q(r) q(z | r).
+
+    Attributes
+    ----------
+    mean : array (2, K, D)
+        m.
+    strength, degrees_of_freedom : array (2, K)
+        β and ν.
+    scale_root : array (2, K, D, D) or (2, K, D)
+        R, lower triangular with RRᵀ = W; √w where precisions are diagonal.
+    stick_on, stick_off : array (2, K − 1)
+        γ¹ and γ².
+    label : array (N,)
+        The labels that a hard update chose, or those more probable than not.
+    label_update : {"hard", "soft"}
+    start_elbo : array (S,)
+        Where each start ended.
+    """
+
+    mean: Float[np.ndarray, "2 K D"]
+    strength: Float[np.ndarray, "2 K"]
+    degrees_of_freedom: Float[np.ndarray, "2 K"]
+    scale_root: Float[np.ndarray, "2 K *DD"]
+    stick_on: Float[np.ndarray, "2 k"]
+    stick_off: Float[np.ndarray, "2 k"]
+    label: Int[np.ndarray, " N"]
+    label_update: LabelUpdate
+    start_elbo: Float[np.ndarray, " S"]
+
+    @property
+    def num_components(self) -> int:
+        """K."""
+        return self.mean.shape[1]
+
+    @property
+    def expected_weight(self) -> Float[np.ndarray, "2 K"]:
+        """E π."""
+        on = self.stick_on / (self.stick_on + self.stick_off)
+        ones = np.ones((2, 1))
+        left = np.cumprod(np.concatenate([ones, 1 - on], axis=1), axis=1)
+        return left * np.concatenate([on, ones], axis=1)
+
+    def draws(self, model: DPMIL, bags: Bags, key: Array, num_draws: int) -> Draws:
+        """Draws of sticks, means and precisions."""
+        with jax.enable_x64(True):
+            keys = jax.random.split(key, num_draws)
+            found = jax.jit(lambda k: jax.lax.map(lambda one: self._draw(model, one), k))(keys)
+            return jax.tree.map(np.asarray, found)
+
+    def _draw(self, model: DPMIL, key: Array) -> dict[str, Array]:
+        stick_key, precision_key, mean_key = jax.random.split(key, 3)
+        precision = self._precision_law().sample(precision_key)
+        site = {
+            model.precision_site: precision,
+            "mean": self._mean_law(precision).sample(mean_key),
+        }
+        if self.num_components > 1:
+            site["stick"] = self._stick_law().sample(stick_key)
+        return {name: site[name] for name in model.latent_sites}
+
+    def log_density(self, model: DPMIL, bags: Bags, draws: Draws) -> Float[np.ndarray, " S"]:
+        """log q of each draw."""
+
+        def one(site: dict[str, Array]) -> Float[Array, ""]:
+            precision = site[model.precision_site]
+            total = self._precision_law().log_prob(precision)
+            total += self._mean_law(precision).log_prob(site["mean"])
+            return total + (self._stick_law().log_prob(site["stick"]) if "stick" in site else 0.0)
+
+        with jax.enable_x64(True):
+            sites = {name: jnp.asarray(draws[name]) for name in model.latent_sites}
+            return np.asarray(jax.jit(lambda d: jax.lax.map(one, d))(sites))
+
+    def guide(self, model: DPMIL) -> Program:
+        """q(θ) q(r) q(z | r), the guide of ``model.augmented()`` on the bags learned from."""
+
+        def guide(bags: Bags) -> None:
+            if self.num_components > 1:
+                numpyro.sample("stick", self._stick_law())
+            precision = numpyro.sample(model.precision_site, self._precision_law())
+            numpyro.sample("mean", self._mean_law(precision))
+            log_components = self._expected_log_components(model, bags)
+            label = numpyro.sample("instance_label", self._label_law(model, bags, log_components))
+            own = jnp.take_along_axis(log_components, label[None, None, :], axis=0)[0]
+            with numpyro.plate("instance", bags.num_instances):
+                numpyro.sample("cluster", dist.Categorical(logits=own.T))
+
+        return guide
+
+    def predictive(
+        self, model: DPMIL, bags: Bags, *, pooling: Pooling = "bayes"
+    ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " N"]]:
+        """Probabilities of new bags and their instances, by the Student-t mixtures under q.
+
+        References
+        ----------
+        Kandemir and Hamprecht (2014), section 3.2 and appendix.
+        """
+        model.check_width(bags)
+        with jax.enable_x64(True):
+            laws = (self.mean, self.scale_root, self.strength, self.degrees_of_freedom)
+            # W0's root is no part of it: R is in the units of the features.
+            density = jax.jit(
+                lambda x, log_weight, laws: jax.lax.map(
+                    lambda of: logsumexp(of[0][:, None] + log_predictive(x, *of[1]), axis=0),
+                    (log_weight, laws),
+                )
+            )
+            found = density(
+                jnp.asarray(bags.instances),
+                jnp.log(self.expected_weight),
+                tuple(jnp.asarray(law) for law in laws),
+            )
+        return model.probabilities(np.asarray(found), bags, pooling=pooling)
+
+    def _stick_law(self) -> dist.Distribution:
+        return dist.Beta(jnp.asarray(self.stick_on), jnp.asarray(self.stick_off)).to_event(2)
+
+    def _precision_law(self) -> dist.Distribution:
+        nu, root = jnp.asarray(self.degrees_of_freedom), jnp.asarray(self.scale_root)
+        if self._is_full:
+            law = dist.WishartCholesky(nu, scale_tril=root, validate_args=False)
+            return law.to_event(2)
+        return dist.Gamma(0.5 * nu[..., None], 0.5 / root**2).to_event(3)
+
+    def _mean_law(self, precision: Array) -> dist.Distribution:
+        root = precision if self._is_full else jnp.sqrt(precision)
+        mean, strength = jnp.asarray(self.mean), jnp.asarray(self.strength)
+        return GaussianByPrecision(mean, root, strength).to_event(2)
+
+    @property
+    def _is_full(self) -> bool:
+        return self.scale_root.ndim > self.mean.ndim
+
+    def _expected_log_components(self, model: DPMIL, bags: Bags) -> Float[Array, "2 K N"]:
+        """log ρ, from the definition: the updates have other coordinates."""
+        nu, root = jnp.asarray(self.degrees_of_freedom), jnp.asarray(self.scale_root)
+        deviation = jnp.asarray(bags.instances) - jnp.asarray(self.mean)[:, :, None, :]
+        num_features = self.mean.shape[-1]
+        if self._is_full:
+            whitened = jnp.einsum("lknd,lkde->lkne", deviation, root)
+            digammas = digamma((nu[..., None] - jnp.arange(num_features)) / 2)
+            diagonal = jnp.diagonal(root, axis1=-2, axis2=-1)
+        else:
+            whitened = deviation * root[:, :, None, :]
+            digammas = jnp.broadcast_to(digamma(nu / 2)[..., None], root.shape)
+            diagonal = root
+        log_determinant = jnp.sum(digammas + math.log(2) + 2 * jnp.log(diagonal), axis=-1)
+        constant = Sticks(jnp.asarray(self.stick_on), jnp.asarray(self.stick_off))
+        constant = constant.expected_log_weight() + 0.5 * log_determinant
+        constant -= 0.5 * num_features * (1 / jnp.asarray(self.strength) + math.log(2 * math.pi))
+        return constant[..., None] - 0.5 * nu[..., None] * jnp.sum(whitened**2, axis=-1)
+
+    def _label_law(
+        self, model: DPMIL, bags: Bags, log_components: Float[Array, "2 K N"]
+    ) -> dist.Distribution:
+        if self.label_update == "hard":
+            return dist.Delta(jnp.asarray(self.label), event_dim=1)
+        log_density = logsumexp(log_components, axis=1)
+        return model.label_rule(bags).labels(log_density[1] - log_density[0])
+
+
+def approximation(
+    model: DPMIL,
+    bags: Bags,
+    problem: DPMILProblem,
+    state: DPMILState,
+    start_elbo: Float[np.ndarray, " S"],
+) -> DPMILApproximation:
+    """One start's state as the law that it leaves behind, in the units of the features.
+
+    Parameters
+    ----------
+    model : DPMIL
+    bags : Bags
+    problem : DPMILProblem
+    state : DPMILState
+        Of one start.
+    start_elbo : array (S,)
+        Of all starts.
+
+    Returns
+    -------
+    DPMILApproximation
+    """
+    root, laws = jnp.asarray(model.scale_root), state.gaussians
+    if isinstance(laws, NormalWishart):
+        scale_root = root @ laws.scale_cholesky()
+        mean = solve_triangular(root.T, laws.mean.reshape(-1, model.num_features).T).T
+        mean = mean.reshape(laws.mean.shape)
+    else:
+        scale_root, mean = root / jnp.sqrt(laws.scatter), laws.mean / root
+    label = np.zeros(bags.num_instances, int)
+    label[np.asarray(model.label_rule(bags).known) > -np.inf] = np.asarray(state.is_positive)
+    return DPMILApproximation(
+        mean=np.asarray(model.center + mean),
+        strength=np.asarray(laws.strength),
+        degrees_of_freedom=np.asarray(laws.degrees_of_freedom),
+        scale_root=np.asarray(scale_root),
+        stick_on=np.asarray(state.sticks.on),
+        stick_off=np.asarray(state.sticks.off),
+        label=label,
+        label_update=problem.rules.label_update,
+        start_elbo=start_elbo,
+    )

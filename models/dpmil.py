@@ -1,0 +1,651 @@
+"""DPMIL: instances come from two Dirichlet-process mixtures, and a positive bag has a witness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.nn import softplus
+from jaxtyping import Array, Float
+from numpyro.distributions import Distribution
+from numpyro.infer.reparam import Reparam
+from scipy.special import logsumexp
+
+from ..datasets.bags import Bags
+from .mixtures import GaussianByPrecision, MixtureBags, Mixtures
+from .model import Draws, Program, observations
+from .normal_wishart import COVARIANCES, Covariance
+from .witnesses import LabelRule, log_some_positive, sum_over_bags
+
+__all__ = ["DPMIL", "POOLINGS", "Pooling", "Supervision", "bag_probability", "log_stick_weights"]
+
+type Supervision = Literal["bags", "instances"]
+type Pooling = Literal["bayes", "noisy_or"]
+SUPERVISIONS: tuple[Supervision, ...] = ("bags", "instances")
+POOLINGS: tuple[Pooling, ...] = ("bayes", "noisy_or")
+
+# Of the mean variance of the features, added to each variance: keeps the covariance of few or of
+# repeated instances, or one with a constant column, invertible.
+_RIDGE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class DPMIL:
+    """Two Dirichlet-process mixtures of Gaussians, one for each class of instances.
+
+    .. code-block:: text
+
+        v_lk              ~ Beta(1, α), k < K; v_lK = 1             stick             (class, stick)
+        Λ_lk              ~ Wishart(W0, ν0)                         precision_cholesky (class, component)
+        μ_lk | Λ_lk       ~ N(m0, (β0 Λ_lk)⁻¹)                      mean              (class, component)
+        T_b               ~ Bernoulli(τ)                            bag_label         (bag)
+        r_b | T_b         ~ uniform over the labellings allowed     instance_label    (instance)
+        z_n | r_n = l     ~ π_l,  π_lk = v_lk Π_{j<k} (1 − v_lj)    cluster           (instance)
+        x_n | r_n, z_n    ~ N(μ_rz, Λ_rz⁻¹)                         instances
+
+    A negative bag allows one labelling, all negative; a positive bag all with a positive label in
+    it. Class 0 is the negative one.
+
+    =====================  ======  =================================================================
+    field                  symbol  meaning
+    =====================  ======  =================================================================
+    center                 m0      (D,), where component means are expected
+    scale                  W0      (D, D), or (D,) for diagonal precisions, which are independent
+                                   Wishart laws of one dimension
+    degrees_of_freedom     ν0      more than D − 1 (diagonal: more than 0)
+    mean_strength          β0      instances that the prior mean counts for
+    concentration          α       large: many small clusters
+    max_components         K       truncation of each class
+    positive_share         τ       share of positive bags, before their instances are seen
+    supervision            –       ``"instances"``: instance labels that are known are used
+    needs_witness          –       False: a positive bag allows all labellings
+    =====================  ======  =================================================================
+
+    Calling the model, and ``marginal()``, is the program with clusters and instance labels summed
+    out: p(X_b | T_b = 1) = [Π(p₊ + p₋) − Πp₋]/(2^{N_b} − 1). ``augmented()`` has them in it.
+
+    Notes
+    -----
+    The paper's own special cases are `mimm` and `qda`. Clusters have no names: they may swap them
+    from draw to draw, so posteriors are judged by quantities that do not depend on the names.
+
+    Raises
+    ------
+    ValueError
+        If a field is out of range or shapes contradict each other.
+
+    References
+    ----------
+    Kandemir and Hamprecht (2014), section 3. There r_n is not drawn but chosen; the uniform law
+    over what the bag label allows is what makes the choice a posterior.
+    """
+
+    center: Float[np.ndarray, " D"]
+    scale: Float[np.ndarray, "*DD"]
+    degrees_of_freedom: float
+    mean_strength: float = 1.0
+    concentration: float = 2.0
+    max_components: int = 20
+    positive_share: float = 0.5
+    supervision: Supervision = "bags"
+    needs_witness: bool = True
+
+    name: ClassVar[str] = "dpmil"
+    observed_site: ClassVar[str] = "bag_label"
+    dims: ClassVar[dict[str, tuple[str, ...]]] = {
+        "stick": ("class", "stick_break"),
+        "mean": ("class", "component", "feature"),
+        "precision_cholesky": ("class", "component", "feature", "other_feature"),
+        "precision": ("class", "component", "feature"),
+        "instance_label": ("instance",),
+        "cluster": ("instance",),
+        "bag_label": ("bag",),
+        "instance_probability": ("free_instance",),
+        "log_density": ("bag",),
+        "occupied_components": ("class",),
+    }
+    judged_by: ClassVar[tuple[str, ...]] = (
+        "instance_probability",
+        "log_density",
+        "occupied_components",
+    )
+
+    def __post_init__(self) -> None:
+        num_features = len(self.center)
+        if np.shape(self.scale) not in ((num_features,), (num_features, num_features)):
+            raise ValueError(
+                f"DPMIL scale has shape {np.shape(self.scale)} and center {num_features} features; "
+                f"expected ({num_features}, {num_features}), or ({num_features},) for diagonal "
+                "precisions"
+            )
+        least = num_features - 1 if self.covariance == "full" else 0
+        for field, value, bound in (
+            ("degrees_of_freedom", self.degrees_of_freedom, least),
+            ("mean_strength", self.mean_strength, 0),
+            ("concentration", self.concentration, 0),
+        ):
+            if not (np.isfinite(value) and value > bound):
+                raise ValueError(f"DPMIL {field} is {value}; expected a number above {bound}")
+        if not isinstance(self.max_components, int | np.integer) or self.max_components < 1:
+            raise ValueError(
+                f"DPMIL max_components is {self.max_components}; expected an integer of at least 1"
+            )
+        if not 0 < self.positive_share < 1:
+            raise ValueError(
+                f"DPMIL positive_share is {self.positive_share}; expected a number between 0 and 1"
+            )
+        if self.supervision not in SUPERVISIONS:
+            raise ValueError(
+                f"DPMIL supervision is {self.supervision!r}; expected one of "
+                f"{', '.join(SUPERVISIONS)}"
+            )
+        try:
+            root = self.scale_root
+        except np.linalg.LinAlgError:
+            root = np.zeros(1)
+        if not (np.isfinite(root).all() and (np.diagonal(np.atleast_2d(root)) > 0).all()):
+            raise ValueError("DPMIL scale is not positive definite; expected W0 to be")
+
+    # ------------------------------------------------------------------ how it is made
+
+    @classmethod
+    def for_bags(
+        cls,
+        bags: Bags,
+        max_components: int = 20,
+        *,
+        covariance: Covariance = "full",
+        seed: int | None = None,
+        **others,
+    ) -> Self:
+        """The paper's prior: W0 the inverse covariance and m0 the mean of all instances.
+
+        ν0 is D + 1 (2 where precisions are diagonal, D + 1 of one feature), and τ the share of
+        positive bags.
+
+        Parameters
+        ----------
+        bags : Bags
+            With labels of both kinds.
+        max_components : int
+            K.
+        covariance : {"full", "diagonal"}
+        seed : None
+            Nothing is drawn; taken so that all models are made alike.
+        **others
+            Other fields.
+
+        Returns
+        -------
+        DPMIL
+
+        Raises
+        ------
+        ValueError
+            If all bags have one label or all instances are alike.
+        """
+        if covariance not in COVARIANCES:
+            raise ValueError(
+                f"covariance is {covariance!r}; expected one of {', '.join(COVARIANCES)}"
+            )
+        if bags.labels is None:
+            raise ValueError("bags have no labels; DPMIL.for_bags needs one for each bag")
+        share = float(np.mean(bags.labels))
+        if not 0 < share < 1:
+            raise ValueError(
+                f"all bags have label {int(share)}; DPMIL learns from bags of both labels"
+            )
+        instances = np.asarray(bags.instances)
+        variance = instances.var(axis=0)
+        if not variance.max() > 0:
+            raise ValueError(
+                "all instances are alike; expected features with a variance for DPMIL to model"
+            )
+        ridge = _RIDGE * variance.mean()
+        if covariance == "full":
+            spread = np.cov(instances.T, bias=True).reshape(2 * variance.shape)
+            factor = np.linalg.cholesky(spread + ridge * np.eye(len(variance)))
+            half = np.linalg.solve(factor, np.eye(len(variance)))
+            scale = half.T @ half
+        else:
+            scale = 1 / (variance + ridge)
+        fields = {
+            "center": instances.mean(axis=0),
+            "scale": scale,
+            "degrees_of_freedom": len(variance) + 1.0 if covariance == "full" else 2.0,
+            "positive_share": share,
+        }
+        return cls(**(fields | others), max_components=max_components)
+
+    @classmethod
+    def mimm(cls, bags: Bags, **others) -> Self:
+        """Foulds and Smyth's MIMM: one Gaussian for each class, and no bag needs a witness.
+
+        With a diagonal covariance unless another is asked for, as in their paper.
+        """
+        defaults = {"covariance": "diagonal", "max_components": 1, "needs_witness": False}
+        return cls.for_bags(bags, **(defaults | others))
+
+    @classmethod
+    def qda(cls, bags: Bags, **others) -> Self:
+        """Quadratic discriminant analysis: one Gaussian for each class, instance labels known.
+
+        Raises
+        ------
+        ValueError
+            If an instance label of a positive bag is not known.
+        """
+        known = bags.instance_labels
+        if known is None or (np.asarray(known) < 0).any():
+            raise ValueError(
+                "bags have instances of unknown label; DPMIL.qda is for instances that are all "
+                "labelled: use DPMIL.mimm, or give instance_labels"
+            )
+        defaults = {"max_components": 1, "supervision": "instances"}
+        return cls.for_bags(bags, **(defaults | others))
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def covariance(self) -> Covariance:
+        """Whether precisions are matrices or diagonal."""
+        return "full" if np.ndim(self.scale) == 2 else "diagonal"
+
+    @property
+    def num_features(self) -> int:
+        """D."""
+        return len(self.center)
+
+    @property
+    def scale_root(self) -> Float[np.ndarray, "*DD"]:
+        """B, lower triangular with BBᵀ = W0, or √W0: x̃ = Bᵀ(x − m0) has W0 = 1 and m0 = 0."""
+        scale = np.asarray(self.scale)
+        return np.linalg.cholesky(scale) if scale.ndim == 2 else np.sqrt(scale)
+
+    @property
+    def precision_site(self) -> str:
+        """What the site of the precisions is called."""
+        return "precision_cholesky" if self.covariance == "full" else "precision"
+
+    @property
+    def priors(self) -> dict[str, Distribution]:
+        """None: hyper-parameters are numbers."""
+        return {}
+
+    @property
+    def latent_sites(self) -> tuple[str, ...]:
+        """Sticks (of more than one component), means and precisions."""
+        sticks = ("stick",) if self.max_components > 1 else ()
+        return (*sticks, "mean", self.precision_site)
+
+    @property
+    def num_unknowns(self) -> int:
+        """How many real numbers a draw of the latent sites has."""
+        of_precision = self.num_features
+        if self.covariance == "full":
+            of_precision = self.num_features * (self.num_features + 1) // 2
+        by_class = self.max_components * (self.num_features + of_precision)
+        return 2 * (by_class + self.max_components - 1)
+
+    @property
+    def reparametrisation(self) -> dict[str, Reparam]:
+        """None."""
+        return {}
+
+    @property
+    def instance_note(self) -> str:
+        """What instance probabilities are."""
+        return "instances are ranked by p(x | positive) against p(x | negative), each by itself"
+
+    @property
+    def judged_note(self) -> str:
+        """What posteriors are compared on, and why."""
+        return (
+            "Clusters have no names to compare them by: errors are those of the probabilities of "
+            "the instances in positive bags, the log densities of the bags and the number of "
+            "occupied components in each class."
+        )
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """The model itself: no hyper-parameter has a prior."""
+        return self
+
+    def check_width(self, bags: Bags) -> None:
+        """Refuse bags of other features.
+
+        Raises
+        ------
+        ValueError
+            If their number is another.
+        """
+        if bags.num_features != self.num_features:
+            raise ValueError(
+                f"bags have {bags.num_features} features and the model {self.num_features}; "
+                "expected the features that the model was made for"
+            )
+
+    def label_rule(self, bags: Bags) -> LabelRule:
+        """Which labellings the bags allow.
+
+        Raises
+        ------
+        ValueError
+            If the bags have no labels, or other features, or instance labels are to be used and
+            there are none, or all in a positive bag are known to be negative.
+        """
+        self.check_width(bags)
+        labels = jnp.asarray(observations(self, bags, "DPMIL"))
+        index = jnp.asarray(bags.bag_index)
+        is_positive = labels[index] == 1
+        known = jnp.where(is_positive, 0.0, -jnp.inf)
+        needs = (labels == 1) & self.needs_witness
+        if self.supervision == "instances":
+            if bags.instance_labels is None:
+                raise ValueError(
+                    "bags have no instance labels, and supervision='instances' learns from them; "
+                    "give instance_labels, or use supervision='bags'"
+                )
+            given = jnp.asarray(bags.instance_labels)
+            known = jnp.where(given == 1, jnp.inf, jnp.where(given == 0, -jnp.inf, known))
+            has_known = sum_over_bags((given == 1).astype(int), index, bags.num_bags) > 0
+            _check_positive_bags(bags, self.needs_witness)
+            needs = needs & ~has_known
+        return LabelRule(known, needs, index)
+
+    # ------------------------------------------------------------------ the programs
+
+    def __call__(self, bags: Bags) -> None:
+        """The program with clusters and instance labels summed out."""
+        mixtures, rule = self._draw_mixtures(), self._draw_bag_labels(bags)
+        numpyro.sample("instances", MixtureBags(mixtures, rule), obs=_given(bags))
+
+    def marginal(self) -> Program:
+        """The same program.
+
+        Returns
+        -------
+        callable
+            A NumPyro program of ``bags``.
+        """
+        return self
+
+    def augmented(self) -> Program:
+        """The program with instance labels and clusters in it.
+
+        Returns
+        -------
+        callable
+            A NumPyro program of ``bags``.
+        """
+        return self._augmented_program
+
+    def _augmented_program(self, bags: Bags) -> None:
+        mixtures, rule = self._draw_mixtures(), self._draw_bag_labels(bags)
+        # The labels are one event: those of a positive bag are not independent.
+        label = numpyro.sample("instance_label", rule.labels())
+        with numpyro.plate("instance", bags.num_instances):
+            cluster = numpyro.sample("cluster", dist.Categorical(logits=mixtures.log_weight[label]))
+            numpyro.sample("instances", mixtures.of(label, cluster), obs=_given(bags))
+
+    def _draw_mixtures(self) -> Mixtures:
+        K, kind = self.max_components, self.covariance
+        stick = jnp.zeros((2, 0))
+        if K > 1:
+            beta = dist.Beta(jnp.ones((2, K - 1)), self.concentration)
+            stick = numpyro.sample("stick", beta.to_event(2))
+        root = jnp.asarray(self.scale_root)
+        if kind == "full":
+            law = dist.WishartCholesky(
+                jnp.full((2, K), self.degrees_of_freedom), scale_tril=root, validate_args=False
+            )
+            precision_root = numpyro.sample("precision_cholesky", law.to_event(2))
+        else:
+            rate = jnp.broadcast_to(0.5 / jnp.asarray(self.scale), (2, K, self.num_features))
+            law = dist.Gamma(0.5 * self.degrees_of_freedom, rate)
+            precision_root = jnp.sqrt(numpyro.sample("precision", law.to_event(3)))
+        center = jnp.broadcast_to(jnp.asarray(self.center), (2, K, self.num_features))
+        means = GaussianByPrecision(center, precision_root, self.mean_strength)
+        mean = numpyro.sample("mean", means.to_event(2))
+        return Mixtures(log_stick_weights(stick), mean, precision_root)
+
+    def _draw_bag_labels(self, bags: Bags) -> LabelRule:
+        with numpyro.plate("bag", bags.num_bags):
+            labels = numpyro.sample(
+                "bag_label",
+                dist.Bernoulli(jnp.full(bags.num_bags, self.positive_share)),
+                obs=None if bags.labels is None else jnp.asarray(bags.labels),
+            )
+        if bags.labels is not None:
+            return self.label_rule(bags)
+        self.check_width(bags)
+        is_positive = labels == 1
+        index = jnp.asarray(bags.bag_index)
+        known = jnp.where(is_positive[index], 0.0, -jnp.inf)
+        return LabelRule(known, is_positive & self.needs_witness, index)
+
+    # ------------------------------------------------------------------ what draws imply
+
+    def mixtures(self, site: dict[str, Array]) -> Mixtures:
+        """The mixtures that one draw of the latent sites makes."""
+        stick = site["stick"] if self.max_components > 1 else jnp.zeros((2, 0))
+        root = site[self.precision_site]
+        if self.covariance == "diagonal":
+            root = jnp.sqrt(root)
+        return Mixtures(log_stick_weights(stick), site["mean"], root)
+
+    def predict(self, draws: Draws, bags: Bags, *, pooling: Pooling = "bayes") -> Draws:
+        """Bag and instance probabilities under each draw, and by all draws together.
+
+        ρ_n = p₊(x_n)/(p₊(x_n) + p₋(x_n)) for an instance. For a bag, by Bayes:
+        τR/(τR + 1 − τ) with R = [Π(1 + p₊/p₋) − 1]/(2^N − 1), or the noisy-or 1 − Π(1 − ρ_n),
+        which is 0.999 for ten instances of which nothing is known.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            The latent sites, draws first.
+        bags : Bags
+            Their labels are not used.
+        pooling : {"bayes", "noisy_or"}
+
+        Returns
+        -------
+        dict of arrays
+            ``bag_probability`` (S, B) and ``instance_probability`` (S, N) under each draw;
+            ``bag_predictive`` (B,) and ``instance_predictive`` (N,) with the mean of p₊ and of p₋
+            over the draws in their places, the posterior predictive densities.
+
+        Raises
+        ------
+        ValueError
+            If ``pooling`` is unknown or the bags have other features.
+        """
+        self.check_width(bags)
+        log_density = self._over_draws(
+            lambda _, site: self.mixtures(site).log_density(jnp.asarray(bags.instances)),
+            draws,
+            bags,
+        )
+        by_draw = [self.probabilities(one, bags, pooling=pooling) for one in log_density]
+        mean_density = logsumexp(log_density, axis=0) - math.log(len(log_density))
+        bag, instance = self.probabilities(mean_density, bags, pooling=pooling)
+        return {
+            "bag_probability": np.stack([one[0] for one in by_draw]),
+            "instance_probability": np.stack([one[1] for one in by_draw]),
+            "bag_predictive": bag,
+            "instance_predictive": instance,
+        }
+
+    def probabilities(
+        self, log_density: Float[np.ndarray, "2 N"], bags: Bags, *, pooling: Pooling
+    ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " N"]]:
+        """Of bags and of instances, from log p₋ and log p₊ of each instance.
+
+        Raises
+        ------
+        ValueError
+            If ``pooling`` is unknown.
+        """
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
+        with jax.enable_x64(True):
+            logits = jnp.asarray(log_density[1] - log_density[0])
+            bag = bag_probability(logits, bags, self.positive_share, pooling)
+            return np.asarray(bag), np.asarray(jax.nn.sigmoid(logits))
+
+    def identified(self, draws: Draws, bags: Bags) -> Draws:
+        """What does not depend on the names of the clusters, of the bags learned from.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            The latent sites, draws first.
+        bags : Bags
+            With labels.
+
+        Returns
+        -------
+        dict of arrays
+            ``instance_probability`` (S, F): P(r_n = 1 | X, T, θ) of the F instances whose label is
+            free (left out if there are none); ``log_density`` (S, B): log p(X_b | T_b, θ);
+            ``occupied_components`` (S, 2): the expected number of components of each class with an
+            instance in them, given θ.
+        """
+        with jax.enable_x64(True):
+            free = np.flatnonzero(np.asarray(self.label_rule(bags).known) == 0)
+
+        def of_one(_: Array, site: dict[str, Array]) -> dict[str, Array]:
+            rule, instances = self.label_rule(bags), jnp.asarray(bags.instances)
+            log_components = self.mixtures(site).log_components(instances)
+            log_density = jax.nn.logsumexp(log_components, axis=1)
+            probability = rule.labels(log_density[1] - log_density[0]).mean
+            return {
+                "instance_probability": probability[free],
+                "log_density": rule.log_evidence(log_density),
+                "occupied_components": _expected_occupied(log_components, rule),
+            }
+
+        found = self._over_draws(of_one, draws, bags)
+        return found if len(free) else {k: v for k, v in found.items() if v.shape[-1]}
+
+    def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
+        """Draw back what was summed out: instance labels and clusters given T.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            The latent sites, draws first.
+        bags : Bags
+            With labels.
+        seed : int or JAX key
+
+        Returns
+        -------
+        dict of arrays
+            The draws, with ``instance_label`` (S, N) and ``cluster`` (S, N) added.
+        """
+
+        def of_one(key: Array, site: dict[str, Array]) -> dict[str, Array]:
+            log_components = self.mixtures(site).log_components(jnp.asarray(bags.instances))
+            return draw_labels(key, log_components, self.label_rule(bags))
+
+        return dict(draws) | self._over_draws(of_one, draws, bags, seed=seed)
+
+    def _over_draws(
+        self, function: Callable, draws: Draws, bags: Bags, *, seed: int | Array = 0
+    ) -> Draws:
+        """A function of a key and of one draw, compiled once, for all draws."""
+        with jax.enable_x64(True):
+            sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
+            key = jax.random.key(seed) if isinstance(seed, int) else seed
+            keys = jax.random.split(key, len(sites["mean"]))
+            mapped = jax.jit(partial(jax.lax.map, lambda given: function(*given)))
+            return jax.tree.map(np.asarray, mapped((keys, sites)))
+
+
+def log_stick_weights(stick: Float[Array, "*L k"]) -> Float[Array, "*L K"]:
+    """log π_k = log v_k + Σ_{j<k} log(1 − v_j), with v_K = 1; K = k + 1."""
+    none = jnp.zeros((*stick.shape[:-1], 1), stick.dtype)
+    left = jnp.cumsum(jnp.concatenate([none, jnp.log1p(-stick)], axis=-1), axis=-1)
+    return left + jnp.concatenate([jnp.log(stick), none], axis=-1)
+
+
+def draw_labels(
+    key: Array, log_components: Float[Array, "2 K N"], rule: LabelRule
+) -> dict[str, Array]:
+    """Instance labels and clusters from their joint law given the mixtures and T."""
+    label_key, cluster_key = jax.random.split(key)
+    log_density = jax.nn.logsumexp(log_components, axis=1)
+    label = rule.labels(log_density[1] - log_density[0]).sample(label_key)
+    own = jnp.take_along_axis(log_components, label[None, None, :], axis=0)[0]  # (K, N)
+    return {
+        "instance_label": label,
+        "cluster": jax.random.categorical(cluster_key, own, axis=0),
+    }
+
+
+def bag_probability(
+    logits: Float[Array, " N"], bags: Bags, positive_share: float, pooling: Pooling
+) -> Float[Array, " B"]:
+    """P(T* = 1) from log p₊/p₋ of the instances, by Bayes or by a noisy-or."""
+    index, num_bags = jnp.asarray(bags.bag_index), bags.num_bags
+    log_some = log_some_positive(logits, index, num_bags)
+    if pooling == "noisy_or":
+        return jnp.exp(log_some)
+    # log R = log[Π(1 + e^a) − 1] − log(2^N − 1), with Π(1 + e^a) − 1 = Π(1 + e^a) P(some r = 1).
+    log_ratio = sum_over_bags(softplus(logits) - math.log(2), index, num_bags)
+    log_ratio += log_some - log_some_positive(jnp.zeros_like(logits), index, num_bags)
+    prior = math.log(positive_share) - math.log1p(-positive_share)
+    return jax.nn.sigmoid(prior + log_ratio)
+
+
+def _expected_occupied(log_components: Float[Array, "2 K N"], rule: LabelRule) -> Float[Array, "2"]:
+    """Σ_k [1 − Π_b P(no instance of the bag is in component k | X_b, T_b, θ)], for each class."""
+    log_density = jax.nn.logsumexp(log_components, axis=1)
+    total = rule.log_evidence(log_density)
+
+    def of_one(component: tuple[Array, Array]) -> Float[Array, ""]:
+        klass, own = component
+        # The component is taken out of its class; what is left of a density is 1 − responsibility.
+        left = log_density[klass] + _log1m_exp(own - log_density[klass])
+        return jnp.sum(rule.log_evidence(log_density.at[klass].set(left)) - total)
+
+    K = log_components.shape[1]
+    klass = jnp.repeat(jnp.arange(2), K)
+    log_empty = jax.lax.map(of_one, (klass, log_components.reshape(2 * K, -1)))
+    return -jnp.sum(jnp.expm1(log_empty).reshape(2, K), axis=1)
+
+
+def _log1m_exp(x: Float[Array, " N"]) -> Float[Array, " N"]:
+    """log(1 − e^x), x ≤ 0; −∞ at 0."""
+    x = jnp.minimum(x, 0.0)
+    small = x > -math.log(2)
+    return jnp.where(small, jnp.log(-jnp.expm1(jnp.where(small, x, -1.0))), jnp.log1p(-jnp.exp(x)))
+
+
+def _check_positive_bags(bags: Bags, needs_witness: bool) -> None:
+    """Refuse a positive bag all of whose instances are known to be negative."""
+    if not (needs_witness and isinstance(bags.instance_labels, np.ndarray)):
+        return
+    may = np.zeros(bags.num_bags, bool)
+    np.logical_or.at(may, np.asarray(bags.bag_index), bags.instance_labels != 0)
+    wrong = np.flatnonzero(~may & (np.asarray(bags.labels) == 1))
+    if len(wrong):
+        name = bags.names[wrong[0]] if bags.names else wrong[0]
+        raise ValueError(
+            f"bag {name!r} is positive, but all its instances are known to be negative; "
+            "expected one that may be positive, or needs_witness=False"
+        )
+
+
+def _given(bags: Bags) -> Array | None:
+    """The instances where they are data; None where bags without labels are to be drawn."""
+    return None if bags.labels is None else jnp.asarray(bags.instances)
