@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -43,13 +43,13 @@ class DPMIL:
 
     .. code-block:: text
 
-        v_lk              ~ Beta(1, α), k < K; v_lK = 1             stick             (class, stick)
-        Λ_lk              ~ Wishart(W0, ν0)                         precision_cholesky (class, component)
-        μ_lk | Λ_lk       ~ N(m0, (β0 Λ_lk)⁻¹)                      mean              (class, component)
-        T_b               ~ Bernoulli(τ)                            bag_label         (bag)
-        r_b | T_b         ~ uniform over the labellings allowed     instance_label    (instance)
-        z_n | r_n = l     ~ π_l,  π_lk = v_lk Π_{j<k} (1 − v_lj)    cluster           (instance)
-        x_n | r_n, z_n    ~ N(μ_rz, Λ_rz⁻¹)                         instances
+        v_lk            ~ Beta(1, α), k < K; v_lK = 1             stick (class, stick_break)
+        Λ_lk            ~ Wishart(W0, ν0)                         precision_cholesky (class, …)
+        μ_lk | Λ_lk     ~ N(m0, (β0 Λ_lk)⁻¹)                      mean (class, component, feature)
+        T_b             ~ Bernoulli(τ)                            bag_label (bag)
+        r_b | T_b       ~ uniform over the labellings allowed     instance_label (instance)
+        z_n | r_n = l   ~ π_l,  π_lk = v_lk Π_{j<k} (1 − v_lj)    cluster (instance)
+        x_n | r_n, z_n  ~ N(μ_rz, Λ_rz⁻¹)                         instances
 
     A negative bag allows one labelling, all negative; a positive bag all with a positive label in
     it. Class 0 is the negative one.
@@ -89,7 +89,7 @@ class DPMIL:
     """
 
     center: Float[np.ndarray, " D"]
-    scale: Float[np.ndarray, "*DD"]
+    scale: Float[np.ndarray, "..."]
     degrees_of_freedom: float
     mean_strength: float = 1.0
     concentration: float = 2.0
@@ -99,7 +99,6 @@ class DPMIL:
     needs_witness: bool = True
 
     name: ClassVar[str] = "dpmil"
-    observed_site: ClassVar[str] = "bag_label"
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
         "stick": ("class", "stick_break"),
         "mean": ("class", "component", "feature"),
@@ -255,6 +254,11 @@ class DPMIL:
     # ------------------------------------------------------------------ what it is
 
     @property
+    def observed_site(self) -> str:
+        """What the model learns from, beside the instances."""
+        return "bag_label"
+
+    @property
     def covariance(self) -> Covariance:
         """Whether precisions are matrices or diagonal."""
         return "full" if np.ndim(self.scale) == 2 else "diagonal"
@@ -265,7 +269,7 @@ class DPMIL:
         return len(self.center)
 
     @property
-    def scale_root(self) -> Float[np.ndarray, "*DD"]:
+    def scale_root(self) -> Float[np.ndarray, "..."]:
         """B, lower triangular with BBᵀ = W0, or √W0: x̃ = Bᵀ(x − m0) has W0 = 1 and m0 = 0."""
         scale = np.asarray(self.scale)
         return np.linalg.cholesky(scale) if scale.ndim == 2 else np.sqrt(scale)
@@ -561,7 +565,7 @@ class DPMIL:
 
     def _over_draws(
         self, function: Callable, draws: Draws, bags: Bags, *, seed: int | Array = 0
-    ) -> Draws:
+    ) -> Any:
         """A function of a key and of one draw, compiled once, for all draws."""
         with jax.enable_x64(True):
             sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}

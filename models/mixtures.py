@@ -87,7 +87,7 @@ class Mixtures(NamedTuple):
 
     log_weight: Float[Array, "2 K"]
     mean: Float[Array, "2 K D"]
-    root: Float[Array, "2 K *DD"]
+    root: Float[Array, "2 K ..."]
 
     def log_components(self, instances: Float[Array, "N D"]) -> Float[Array, "2 K N"]:
         """log π_lk N(x_n; μ_lk, Λ_lk⁻¹)."""

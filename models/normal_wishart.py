@@ -46,7 +46,7 @@ _LOG_2PI = math.log(2 * math.pi)
 class Statistics(NamedTuple):
     """What components have seen of instances, by the weight of each."""
 
-    count: Float[Array, "*K"]  # N_k
+    occupancy: Float[Array, "*K"]  # N_k
     total: Float[Array, "*K D"]  # Σ r_nk x_n
     moment: Float[Array, "*K P"]  # Σ r_nk φ(x_n), φ as in ``second_moments``
 
@@ -70,7 +70,7 @@ class NormalWishart(NamedTuple):
         cls, seen: Statistics, strength: float | Array, degrees_of_freedom: float | Array
     ) -> Self:
         """The conjugate posterior under the prior (0, β0, 1, ν0); Bishop 10.60–10.63."""
-        beta = strength + seen.count
+        beta = strength + seen.occupancy
         mean = seen.total / beta[..., None]
         num_features = mean.shape[-1]
         upper = np.triu_indices(num_features)
@@ -78,7 +78,7 @@ class NormalWishart(NamedTuple):
         moment = half + jnp.triu(half, 1).mT
         outer = mean[..., :, None] * mean[..., None, :]
         scatter = jnp.eye(num_features) + moment - beta[..., None, None] * outer  # W⁻¹
-        return cls(mean, beta, jnp.linalg.cholesky(scatter), degrees_of_freedom + seen.count)
+        return cls(mean, beta, jnp.linalg.cholesky(scatter), degrees_of_freedom + seen.occupancy)
 
     @property
     def num_features(self) -> int:
@@ -160,7 +160,7 @@ class NormalWishart(NamedTuple):
 
 
 class NormalGamma(NamedTuple):
-    """The same for each feature by itself: Λ = diag(λ), λ_d ~ Wishart₁(w_d, ν) = Γ(ν/2, 1/(2w_d))."""
+    """The same, each feature by itself: Λ = diag(λ), λ_d ~ Γ(ν/2, 1/(2w_d)), a Wishart of D = 1."""
 
     mean: Float[Array, "*K D"]
     strength: Float[Array, "*K"]
@@ -177,10 +177,10 @@ class NormalGamma(NamedTuple):
         cls, seen: Statistics, strength: float | Array, degrees_of_freedom: float | Array
     ) -> Self:
         """The conjugate posterior under the prior (0, β0, 1, ν0)."""
-        beta = strength + seen.count
+        beta = strength + seen.occupancy
         mean = seen.total / beta[..., None]
         scatter = 1 + seen.moment - beta[..., None] * mean**2
-        return cls(mean, beta, scatter, degrees_of_freedom + seen.count)
+        return cls(mean, beta, scatter, degrees_of_freedom + seen.occupancy)
 
     @property
     def num_features(self) -> int:
@@ -231,7 +231,7 @@ class NormalGamma(NamedTuple):
 def log_predictive(
     instances: Float[Array, "N D"],
     mean: Float[Array, "K D"],
-    root: Float[Array, "K *DD"],
+    root: Float[Array, "K ..."],
     strength: Float[Array, " K"],
     degrees_of_freedom: Float[Array, " K"],
 ) -> Float[Array, "K N"]:

@@ -27,7 +27,7 @@ class Ascent:
     """Where coordinate ascent ended, and how it got there."""
 
     state: Any
-    elbo: Float[np.ndarray, "T *S"]
+    elbo: Float[np.ndarray, "T ..."]
     status: Status
     seconds: float
     compile_seconds: float

@@ -260,8 +260,8 @@ def _updated(
     gaussians = family(problem.rules.covariance).posterior(
         seen, prior.mean_strength, prior.degrees_of_freedom
     )
-    after = jnp.cumsum(seen.count[:, ::-1], axis=1)[:, ::-1][:, 1:]  # Σ_{j>k} N_j
-    sticks = Sticks(1 + seen.count[:, :-1], prior.concentration + after)
+    after = jnp.cumsum(seen.occupancy[:, ::-1], axis=1)[:, ::-1][:, 1:]  # Σ_{j>k} N_j
+    sticks = Sticks(1 + seen.occupancy[:, :-1], prior.concentration + after)
     return _with_labels(problem, gaussians, sticks, was_positive)
 
 
@@ -367,7 +367,7 @@ class DPMILApproximation:
     mean: Float[np.ndarray, "2 K D"]
     strength: Float[np.ndarray, "2 K"]
     degrees_of_freedom: Float[np.ndarray, "2 K"]
-    scale_root: Float[np.ndarray, "2 K *DD"]
+    scale_root: Float[np.ndarray, "2 K ..."]
     stick_on: Float[np.ndarray, "2 k"]
     stick_off: Float[np.ndarray, "2 k"]
     label: Int[np.ndarray, " N"]
