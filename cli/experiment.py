@@ -12,20 +12,33 @@ from pathlib import Path
 from typing import Any
 
 from .. import inference, models
-from ..datasets import Bags, load
+from ..datasets import Bags, kernel_pca, load
 from ..diagnostics import Comparison
 from ..diagnostics import compare as compare_posteriors
 from ..inference import Posterior
 from ..models import GammaMixing, PolyaGammaMixing
+from ..models.dpmil import SUPERVISIONS
+from ..models.normal_wishart import COVARIANCES
 from ..models.vwsgp import LIKELIHOODS
 from .printing import Display
 
 __all__ = ["Plan", "check_folder", "engines_by_name", "models_by_name", "run"]
 
 _TRAINING_SHARE = 0.7
+_ENGINES = ("coordinate_ascent", "laplace", "svi", "nuts", "gibbs")
 # Where the defaults of an engine leave the chains too short to judge others by.
 _ENGINE_OPTIONS: dict[str, dict[str, Any]] = {
     "gibbs": {"num_warmup": 100, "num_samples": 2000, "thin": 8}
+}
+
+# What for_bags itself makes.
+_MADE_FROM_BAGS = ("kernel", "inducing_points", "center", "scale")
+# Settings that are words, and what they stand for.
+_WORDS: dict[str, dict[str, object]] = {
+    "likelihood": {word: word for word in LIKELIHOODS},
+    "covariance": {word: word for word in COVARIANCES},
+    "supervision": {word: word for word in SUPERVISIONS},
+    "needs_witness": {"true": True, "false": False},
 }
 
 
@@ -43,6 +56,10 @@ class Plan:
     settings : dict
         Keyword arguments of ``for_bags``.
     seed : int
+    kernel_pca : int or None
+        Components that the features are reduced to.
+    skips_refusals : bool
+        Whether an engine that has no way with the model is left out.
     """
 
     model: type
@@ -50,28 +67,41 @@ class Plan:
     engines: dict[str, Callable[..., Posterior]]
     settings: dict[str, Any]
     seed: int
+    kernel_pca: int | None = None
+    skips_refusals: bool = False
 
     @property
     def protocol(self) -> str:
         """How the data are used."""
+        reduced = f", then {self.kernel_pca} kernel principal components" if self.kernel_pca else ""
         return (
-            f"{_TRAINING_SHARE:.0%} of the bags of {self.data} to train on, standardised by them, "
-            f"seed {self.seed}"
+            f"{_TRAINING_SHARE:.0%} of the bags of {self.data} to train on, standardised by them"
+            f"{reduced}, seed {self.seed}"
         )
 
     @classmethod
     def read(
-        cls, model: str, data: str, engines: list[str], settings: list[str], *, seed: int
+        cls,
+        model: str,
+        data: str,
+        engines: list[str] | None,
+        settings: list[str],
+        *,
+        seed: int,
+        kernel_pca: int | None = None,
     ) -> Plan:
         """Look up every name.
 
         Parameters
         ----------
         model, data : str
-        engines : list of str
+        engines : list of str or None
+            None for all but `pymc_nuts`, those left out that refuse the model.
         settings : list of str
             ``NAME=VALUE`` each.
         seed : int
+        kernel_pca : int or None
+            Components that the features are reduced to.
 
         Returns
         -------
@@ -83,6 +113,8 @@ class Plan:
             If a name is unknown (with the nearest known one) or a value is no number.
         """
         chosen = _look_up("model", model, models_by_name())
+        skips_refusals = engines is None
+        engines = list(_ENGINES) if engines is None else engines
         if not engines:
             raise ValueError(f"no engines; expected some of {', '.join(engines_by_name())}")
         return cls(
@@ -91,6 +123,8 @@ class Plan:
             engines={name: _look_up("engine", name, engines_by_name()) for name in engines},
             settings=dict(_setting(chosen, text) for text in settings),
             seed=seed,
+            kernel_pca=kernel_pca,
+            skips_refusals=skips_refusals,
         )
 
 
@@ -128,13 +162,19 @@ def run(plan: Plan, display: Display) -> Comparison:
     _check_targets(plan, bags)
     training, test = bags.split(_TRAINING_SHARE, seed=plan.seed)
     training, test = training.standardize(), test.standardize(training)
+    if plan.kernel_pca is not None:
+        training, test = kernel_pca(training, test, num_components=plan.kernel_pca)
     model = plan.model.for_bags(training, seed=plan.seed, **plan.settings)
     display.say(f"{model!r}")
     display.say(f"{training.num_bags} bags to train on, {test.num_bags} to test on")
-    posteriors = {
-        name: _fit(name, engine, model, training, plan.seed, display)
-        for name, engine in plan.engines.items()
-    }
+    posteriors = {}
+    for name, engine in plan.engines.items():
+        try:
+            posteriors[name] = _fit(name, engine, model, training, plan.seed, display)
+        except (ValueError, NotImplementedError) as error:
+            if not plan.skips_refusals or name == _ENGINES[0]:
+                raise
+            display.say(f"{name} is left out: {error}")
     if isinstance(plan.settings.get("mixing"), GammaMixing):
         logistic = replace(model, mixing=PolyaGammaMixing())
         # Engines of a model that has run away agree with each other: one must know the other model.
@@ -222,8 +262,8 @@ def _setting(model: Any, text: str) -> tuple[str, Any]:
         raise ValueError(f"unknown setting {name!r} of {model.name}; {_hint(name, whole)}")
     if name == "mixing":
         return name, _mixing(value.strip())
-    if name == "likelihood":
-        return name, _likelihood(value.strip())
+    if name in _WORDS:
+        return name, _word(name, value.strip())
     return name, _number(name, value.strip(), whole=whole[name])
 
 
@@ -236,9 +276,9 @@ def _settable(model: Any) -> dict[str, bool]:
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         and parameter.name not in ("bags", "seed")
     }
-    # The kernel and the inducing points are what for_bags itself makes.
-    others = [f.name for f in fields(model) if f.name not in ("kernel", "inducing_points")]
-    return made_from | dict.fromkeys(others, False)
+    others = [f.name for f in fields(model) if f.name not in _MADE_FROM_BAGS]
+    words = [name for name in _WORDS if name in inspect.signature(model.for_bags).parameters]
+    return dict.fromkeys([*words, *others], False) | made_from
 
 
 def _number(name: str, value: str, *, whole: bool) -> float | int:
@@ -249,10 +289,11 @@ def _number(name: str, value: str, *, whole: bool) -> float | int:
         raise ValueError(f"setting {name} is {value!r}; expected {expected}") from error
 
 
-def _likelihood(value: str) -> str:
-    if value not in LIKELIHOODS:
-        raise ValueError(f"setting likelihood is {value!r}; {_hint(value, LIKELIHOODS)}")
-    return value
+def _word(name: str, value: str) -> object:
+    known = _WORDS[name]
+    if value not in known:
+        raise ValueError(f"setting {name} is {value!r}; {_hint(value, known)}")
+    return known[value]
 
 
 def _mixing(value: str) -> PolyaGammaMixing | GammaMixing:

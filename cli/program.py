@@ -59,8 +59,12 @@ def compare(
     model: Annotated[str, typer.Argument(help="A model, as in `milzoo models`.")],
     data: Annotated[str, typer.Argument(help="A data set, as in `milzoo datasets`.")],
     engines: Annotated[
-        str, typer.Option(help="Engines by name, separated by commas.")
-    ] = "coordinate_ascent,laplace,svi,nuts,gibbs",
+        str | None,
+        typer.Option(
+            help="Engines by name, separated by commas.",
+            show_default="coordinate_ascent,laplace,svi,nuts,gibbs, as far as the model has them",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of the model; repeatable."),
@@ -69,6 +73,15 @@ def compare(
         int,
         typer.Option(min=0, max=2**32 - 1, help="Of the split, of k-means and of every engine."),
     ] = 0,
+    kernel_pca: Annotated[
+        int | None,
+        typer.Option(
+            "--kernel-pca",
+            min=1,
+            metavar="COMPONENTS",
+            help="Reduce the features by kernel PCA, fitted on the training bags.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for a report.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Only JSON on standard output.")] = False,
 ) -> None:
@@ -77,14 +90,18 @@ def compare(
     Trains on 70 % of the bags, standardised, and scores predictions on the others. Settings are
     the fields of the model and what it is made from, such as num_inducing=50, variance=0.5,
     length_scale=8, mean=-1, sharpness=100 or mixing=gamma:1,2.5 of vgpmil, likelihood=probit of
-    vwsgp; with gamma mixing the logistic model is sampled as well, if a sampler is among the
-    engines.
+    vwsgp, max_components=5 or covariance=diagonal of dpmil; with gamma mixing the logistic model
+    is sampled as well, if a sampler is among the engines.
     """
     _one_device_for_each_core()
     from . import experiment, printing
 
-    names = [name.strip() for name in engines.split(",") if name.strip()]
-    plan = experiment.Plan.read(model, data, names, settings or [], seed=seed)
+    names = None
+    if engines is not None:
+        names = [name.strip() for name in engines.split(",") if name.strip()]
+    plan = experiment.Plan.read(
+        model, data, names, settings or [], seed=seed, kernel_pca=kernel_pca
+    )
     if out is not None:
         experiment.check_folder(out)
     shown = printing.Display(quiet=json)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, fields
 
 import arviz as az
 import numpy as np
 import xarray as xr
 from arviz_stats.base.array import array_stats
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 __all__ = ["Accuracy", "accuracy", "pareto_khat"]
 
 # Log ratios this close are one number: no weight differs from another by more than a thousandth.
 _ALIKE = 1e-3
+# An sd this small is the rounding of a site that does not vary.
+_CONSTANT = 1e-12
 
 
 @dataclass(frozen=True)
 class Accuracy:
     """Errors of one posterior's means and sds against a reference, site by site.
+
+    Sites that do not vary, such as a probability that is 1 to the last digit, are left out.
 
     Attributes
     ----------
@@ -85,10 +90,12 @@ def accuracy(draws: xr.Dataset, reference: xr.Dataset) -> Accuracy:
     Accuracy
     """
     ours, theirs = _Moments.of(draws), _Moments.of(reference)
+    varies = np.minimum(ours.relative_sd, theirs.relative_sd) > _CONSTANT
+    ours, theirs = ours.part(varies), theirs.part(varies)
     mean_mcse = np.hypot(ours.mean_mcse, theirs.mean_mcse)
     sd_mcse = np.hypot(ours.sd_mcse, theirs.sd_mcse)
     return Accuracy(
-        names=site_names(reference),
+        names=tuple(itertools.compress(site_names(reference), varies)),
         error=(ours.mean - theirs.mean) / theirs.sd,
         error_mcse=mean_mcse / theirs.sd,
         sd_ratio=ours.sd / theirs.sd,
@@ -113,6 +120,15 @@ class _Moments:
             mean_mcse=_flat(az.mcse(draws, method="mean")),
             sd_mcse=_flat(az.mcse(draws, method="sd")),
         )
+
+    @property
+    def relative_sd(self) -> Float[np.ndarray, " Q"]:
+        """By the size of the mean, at least 1."""
+        return self.sd / np.maximum(1.0, np.abs(self.mean))
+
+    def part(self, chosen: Bool[np.ndarray, " Q"]) -> _Moments:
+        """Those of the chosen sites."""
+        return _Moments(*(getattr(self, entry.name)[chosen] for entry in fields(self)))
 
 
 def _flat(by_site: xr.Dataset) -> Float[np.ndarray, " Q"]:

@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from ..inference.posterior import LARGEST_RHAT, Posterior
+from ..models.model import Model
 
 __all__ = ["Convergence", "convergence"]
 
@@ -108,7 +109,7 @@ def convergence(posterior: Posterior) -> Convergence:
             f"posterior of {posterior.engine} is an approximation with independent draws; R̂ and "
             "ESS mean something for Markov chains only, see compare() for what judges it"
         )
-    draws = continuous_sites(posterior.tree["posterior"].to_dataset())
+    draws = judged_sites(posterior.tree["posterior"].to_dataset(), posterior.model)
     ess_bulk = _over_sites(np.nanmin, az.ess(draws, method="bulk"))
     seconds = posterior.sampling_seconds
     return Convergence(
@@ -122,9 +123,13 @@ def convergence(posterior: Posterior) -> Convergence:
     )
 
 
-def continuous_sites(draws: xr.Dataset) -> xr.Dataset:
-    """The sites whose mean and sd say something; instance labels are left out."""
-    return draws[[name for name, site in draws.data_vars.items() if site.dtype.kind == "f"]]
+def judged_sites(draws: xr.Dataset, model: Model) -> xr.Dataset:
+    """What a model is judged by: its identified quantities, or else the sites themselves.
+
+    Instance labels are left out: only what is continuous has a mean and an sd that say something.
+    """
+    names = [name for name, site in draws.data_vars.items() if site.dtype.kind == "f"]
+    return draws[[name for name in names if not model.judged_by or name in model.judged_by]]
 
 
 def _over_sites(worst, diagnostic: xr.Dataset) -> float:

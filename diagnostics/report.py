@@ -184,7 +184,7 @@ def _sections(comparison: Comparison) -> list[_Section]:
     sections = [
         _Section(what, _model_text(comparison), what, []),
         _Section(worked, comparison.reference_sentence, worked, []),
-        _Section(how_far, _HOW_FAR, how_far, []),
+        _Section(how_far, _how_far(comparison), how_far, []),
         _Section(matters, _test_text(comparison), matters, []),
     ]
     if has_bound:
@@ -219,7 +219,7 @@ def _test_pictures(comparison: Comparison) -> Iterator[_Picture]:
 
 _HOW_FAR = (
     "Errors are (mean − reference mean) in the reference's posterior standard deviations, over "
-    "all sites; their Monte-Carlo error stands beside them. k̂ is that of the ratios of the exact "
+    "all {sites}; their Monte-Carlo error stands beside them. k̂ is that of the ratios of the exact "
     "marginal posterior to the approximation, at draws from the approximation."
 )
 _TRACE = "Traces without drift or chains apart are what a sampler that works shows."
@@ -235,6 +235,12 @@ _CALIBRATION = (
     "Isotonic regression of the test labels on the predictions. Calibrated ones are in the band "
     "with probability 90 % at each point, so somewhere along it they may well leave it."
 )
+
+
+def _how_far(comparison: Comparison) -> str:
+    model = next(iter(comparison.posteriors.values())).model
+    text = _HOW_FAR.format(sites="of these quantities" if model.judged_by else "sites")
+    return f"{getattr(model, 'judged_note', '')} {text}".strip()
 
 
 def _model_text(comparison: Comparison) -> str:

@@ -47,10 +47,13 @@ _FRACTIONS = (
 
 def reference_sentence(reference: str | None, verdicts: dict[str, Verdict], *, chosen: bool) -> str:
     """What all are compared with, whether it may be, and what all are about if not as usual."""
+    first = next(iter(verdicts.values())).evidence.posterior.model
+    note = getattr(first, "judged_note", "")
     named = {verdict.target for verdict in verdicts.values()}
     target = named.pop() if len(named) == 1 else ""
     about = f" All are about {target}, not the logistic model, and say nothing of that one."
-    return _reference(reference, verdicts, chosen=chosen) + (about if target else "")
+    reason = _reference(reference, verdicts, chosen=chosen) + (about if target else "")
+    return f"{reason} {note}".strip()
 
 
 def _reference(reference: str | None, verdicts: dict[str, Verdict], *, chosen: bool) -> str:

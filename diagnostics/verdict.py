@@ -15,7 +15,7 @@ from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
 from ..inference.programs import log_joint
 from .accuracy import Accuracy, accuracy, pareto_khat
-from .convergence import Convergence, continuous_sites, convergence
+from .convergence import Convergence, convergence, judged_sites
 from .scores import PredictionDifference, Scores, prediction_difference, score
 from .targets import is_logistic, is_same_model
 
@@ -23,6 +23,8 @@ __all__ = ["Evidence", "Peer", "Verdict", "best_sampler", "gather", "judge"]
 
 # Sites this many times larger than an approximation has them: another region altogether.
 _RUNAWAY = 10.0
+# Fresh draws of an approximation take no more memory.
+_FRESH_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,8 @@ def gather(
     -------
     Evidence
     """
-    draws, khat = continuous_sites(posterior.tree["posterior"].to_dataset()), math.nan
+    stored = posterior.tree["posterior"].to_dataset()
+    draws, khat = judged_sites(stored, posterior.model), math.nan
     # An approximation that failed may have no law to draw from.
     if not posterior.is_mcmc and posterior.status.kind != "failed":
         draws, khat = _fresh_draws(posterior, num_draws, seed)
@@ -244,14 +247,17 @@ def _fresh_draws(
     posterior: Posterior, num_draws: int, seed: int | Array
 ) -> tuple[xr.Dataset, float]:
     """Independent draws of an approximation as one chain, and its k̂ by them."""
-    fresh = posterior.draws(num_draws, seed=seed)
-    log_target = log_joint(posterior.model.marginal(), fresh, posterior.bags)
+    model, bags = posterior.model, posterior.bags
+    size = sum(value.nbytes for value in posterior.draws(1, seed=seed).values())
+    fresh = posterior.draws(max(1, min(num_draws, _FRESH_BYTES // size)), seed=seed)
+    log_target = log_joint(model.marginal(), fresh, bags)
     log_approximation = posterior.log_density(fresh)
     khat = math.nan if log_approximation is None else pareto_khat(log_target, log_approximation)
-    one_chain = {name: value[None] for name, value in fresh.items()}
-    dims = {name: list(names) for name, names in posterior.model.dims.items() if name in fresh}
+    everything = fresh | model.identified(fresh, bags)
+    one_chain = {name: value[None] for name, value in everything.items()}
+    dims = {name: list(names) for name, names in model.dims.items() if name in everything}
     tree = az.from_dict({"posterior": one_chain}, dims=dims)
-    return continuous_sites(tree["posterior"].to_dataset()), khat
+    return judged_sites(tree["posterior"].to_dataset(), model), khat
 
 
 def judge(

@@ -22,6 +22,7 @@ from .posterior import (
     approximate_posterior,
     random_key,
 )
+from .programs import check_number_of_unknowns
 from .progress import Progress
 
 __all__ = ["laplace"]
@@ -60,6 +61,7 @@ def laplace(
         ``status`` is ``failed`` if the curvature at the end is not that of a mode.
     """
     observations(model, bags, "laplace")
+    check_number_of_unknowns(model, "laplace")
     check_counts(max_steps=max_steps, num_draws=num_draws)
     key = random_key(seed)
     with jax.enable_x64(True):

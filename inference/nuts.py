@@ -16,6 +16,7 @@ from ..datasets.bags import Bags
 from ..models.model import Model, Program, observations
 from .chains import check_probability, run_chains
 from .posterior import Posterior, random_key, sampled_posterior
+from .programs import check_number_of_unknowns
 
 __all__ = ["NUTSChain", "nuts"]
 
@@ -68,6 +69,7 @@ def nuts(
     Hoffman and Gelman (2014); Phan, Pradhan and Jankowiak (2019), iterative NUTS.
     """
     observations(model, bags, "nuts")
+    check_number_of_unknowns(model, "nuts")
     check_probability(target_accept=target_accept)
     key = random_key(seed)
     with jax.enable_x64(True):

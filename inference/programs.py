@@ -13,15 +13,35 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.util import log_density
 
 from ..datasets.bags import Bags
-from ..models.model import Draws, Program
+from ..models.dpmil import DPMIL
+from ..models.model import Draws, Model, Program
 
-__all__ = ["log_joint", "log_likelihood"]
+__all__ = ["check_number_of_unknowns", "log_joint", "log_likelihood"]
 
 
 # Draws evaluated together fill the vector units, but a few thousand instances do that alone.
 _DRAWS, _INSTANCES = 16, 2**17
+# Of a mixture of Gaussians: beyond, a chain of 1,500 steps takes more than an hour on a few cores.
+_MOST_UNKNOWNS = 1000
 # What may be known of bags. A factor is a site with an observation too, but not of these.
 _OBSERVED = ("bag_label", "bag_target", "instances")
+
+
+def check_number_of_unknowns(model: Model, engine: str) -> None:
+    """Refuse a mixture with so many unknown numbers that gradients would lead nowhere for hours.
+
+    Raises
+    ------
+    ValueError
+        If it has, with what to do instead.
+    """
+    if isinstance(model, DPMIL) and model.num_unknowns > _MOST_UNKNOWNS:
+        raise ValueError(
+            f"{engine} would have to find {model.num_unknowns:,} unknown numbers of DPMIL "
+            f"({model.max_components} components of {model.num_features} features in each class); "
+            f"expected at most {_MOST_UNKNOWNS:,}: use coordinate_ascent or gibbs, fewer features "
+            "(datasets.kernel_pca), fewer components or covariance='diagonal'"
+        )
 
 
 def log_joint(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarray, " S"]:

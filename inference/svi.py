@@ -33,6 +33,7 @@ from .posterior import (
     approximate_posterior,
     random_key,
 )
+from .programs import check_number_of_unknowns
 from .progress import Progress
 from .quadrature_bound import QuadratureBound, WhiteGaussian
 
@@ -120,6 +121,7 @@ def svi(
     Kandemir et al. (2016), section 4.3, for ``"quadrature"`` and the probit.
     """
     observations(model, bags, "svi")
+    check_number_of_unknowns(model, "svi")
     _check(model, bags, guide, expectation, batch_size, num_particles)
     num_particles = _NUM_PARTICLES if num_particles is None else num_particles
     check_counts(max_steps=max_steps, num_particles=num_particles, num_draws=num_draws)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -35,6 +34,8 @@ POOLINGS: tuple[Pooling, ...] = ("bayes", "noisy_or")
 # Of the mean variance of the features, added to each variance: keeps the covariance of few or of
 # repeated instances, or one with a constant column, invertible.
 _RIDGE = 1e-6
+# Numbers held at once while draws are looked at: 32 MiB in 64 bit.
+_BLOCK = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,6 +301,11 @@ class DPMIL:
         return 2 * (by_class + self.max_components - 1)
 
     @property
+    def numbers_in_a_draw(self) -> int:
+        """How many numbers a draw of them is kept in: a triangular root is kept as a square."""
+        return 2 * self.max_components * (self.num_features + np.size(self.scale) + 1)
+
+    @property
     def reparametrisation(self) -> dict[str, Reparam]:
         """None."""
         return {}
@@ -335,6 +341,13 @@ class DPMIL:
                 f"bags have {bags.num_features} features and the model {self.num_features}; "
                 "expected the features that the model was made for"
             )
+
+    def whitened(self, bags: Bags) -> Float[Array, "N D"]:
+        """x̃ = Bᵀ(x − m0), of which the prior has W0 = 1 and m0 = 0."""
+        self.check_width(bags)
+        deviation = jnp.asarray(bags.instances) - jnp.asarray(self.center)
+        root = jnp.asarray(self.scale_root)
+        return deviation @ root if self.covariance == "full" else deviation * root
 
     def label_rule(self, bags: Bags) -> LabelRule:
         """Which labellings the bags allow.
@@ -571,7 +584,12 @@ class DPMIL:
             sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
             key = jax.random.key(seed) if isinstance(seed, int) else seed
             keys = jax.random.split(key, len(sites["mean"]))
-            mapped = jax.jit(partial(jax.lax.map, lambda given: function(*given)))
+            # Draws evaluated together fill the vector units; many instances do that alone.
+            numbers = 2 * self.max_components * bags.num_instances * self.num_features
+            together = max(1, min(64, _BLOCK // numbers))
+            mapped = jax.jit(
+                lambda all_: jax.lax.map(lambda one: function(*one), all_, batch_size=together)
+            )
             return jax.tree.map(np.asarray, mapped((keys, sites)))
 
 
@@ -624,7 +642,8 @@ def _expected_occupied(log_components: Float[Array, "2 K N"], rule: LabelRule) -
 
     K = log_components.shape[1]
     klass = jnp.repeat(jnp.arange(2), K)
-    log_empty = jax.lax.map(of_one, (klass, log_components.reshape(2 * K, -1)))
+    together = min(2 * K, max(1, _BLOCK // log_density.size))
+    log_empty = jax.lax.map(of_one, (klass, log_components.reshape(2 * K, -1)), batch_size=together)
     return -jnp.sum(jnp.expm1(log_empty).reshape(2, K), axis=1)
 
 

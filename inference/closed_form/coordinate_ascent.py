@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -97,8 +96,8 @@ def coordinate_ascent(
     Hamprecht (2014), Algorithm 1.
     """
     updates = _label_updates(model)
-    label_update = updates[0] if label_update is None and updates else label_update
     _check(model, label_update, updates, learn_hyperparameters, num_starts)
+    chosen_update: Any = updates[0] if label_update is None and updates else label_update
     num_draws = _default_num_draws(model) if num_draws is None else num_draws
     check_counts(num_draws=num_draws, num_starts=1 if num_starts is None else num_starts)
     observations(model, bags, "coordinate_ascent")
@@ -106,10 +105,14 @@ def coordinate_ascent(
     limits = {"max_steps": max_steps, "tolerance": tolerance, "progress": progress}
     with jax.enable_x64(True):
         if isinstance(model, DPMIL):
-            fit = partial(_fit_from_many_starts, num_starts=num_starts or _NUM_STARTS)
+            starts = num_starts or _NUM_STARTS
+            ascent, approximation = _fit_from_many_starts(
+                model, bags, chosen_update, start_key, limits, num_starts=starts
+            )
         else:
-            fit = partial(_fit_sparse_gp, learn_hyperparameters=learn_hyperparameters)
-        model, ascent, approximation = fit(model, bags, label_update, start_key, limits)
+            model, ascent, approximation = _fit_sparse_gp(
+                model, bags, chosen_update, start_key, limits, learns=learn_hyperparameters
+            )
     return approximate_posterior(
         model,
         bags,
@@ -131,12 +134,12 @@ def _fit_sparse_gp(
     key: Array,
     limits: dict[str, Any],
     *,
-    learn_hyperparameters: bool,
+    learns: bool,
 ) -> tuple[VGPMIL | VWSGP, Ascent, Any]:
     """The model with what was learned, the ascent, and q."""
     algorithm, problem, state = _start(model, bags, label_update, key)
     is_ascent = label_update != "plug_in_max"
-    if not learn_hyperparameters:
+    if not learns:
         step, bound = algorithm.step, algorithm.elbo
         ascent = ascend(step, bound, problem, state, is_ascent=is_ascent, **limits)
         return model, ascent, algorithm.approximation(problem, ascent.state)
@@ -156,8 +159,8 @@ def _fit_from_many_starts(
     limits: dict[str, Any],
     *,
     num_starts: int,
-) -> tuple[DPMIL, Ascent, Any]:
-    """The model, the ascent from the start that ended highest, and q at its end."""
+) -> tuple[Ascent, Any]:
+    """The ascent from the start that ended highest, and q at its end."""
     problem, states = dpmil.init(
         model, bags, label_update=label_update, num_starts=num_starts, key=key
     )
@@ -178,7 +181,7 @@ def _fit_from_many_starts(
     state = jax.tree.map(lambda leaf: leaf[best], ascent.state)
     status = Status(ascent.status.kind, f"{ascent.status.sentence}; {_spread(ends)}")
     approximation = dpmil.approximation(model, bags, problem, state, ends)
-    return model, replace(ascent, elbo=ascent.elbo[:, best], status=status), approximation
+    return replace(ascent, elbo=ascent.elbo[:, best], status=status), approximation
 
 
 def _spread(ends: np.ndarray) -> str:
@@ -222,9 +225,7 @@ def _label_updates(model: Any) -> tuple[str, ...]:
 def _default_num_draws(model: VGPMIL | VWSGP | DPMIL) -> int:
     if not isinstance(model, DPMIL):
         return _NUM_DRAWS
-    # A triangular root is kept as a square.
-    numbers = 2 * model.max_components * (model.num_features + np.size(model.scale))
-    return int(min(_NUM_DRAWS, max(10, _NUMBERS_KEPT // numbers)))
+    return min(_NUM_DRAWS, max(10, _NUMBERS_KEPT // model.numbers_in_a_draw))
 
 
 def _check(

@@ -217,8 +217,7 @@ def elbo(problem: DPMILProblem, state: DPMILState) -> Float[Array, ""]:
 def _problem(model: DPMIL, bags: Bags, label_update: LabelUpdate) -> DPMILProblem:
     rule, root = model.label_rule(bags), jnp.asarray(model.scale_root)
     law = family(model.covariance)
-    deviation = jnp.asarray(bags.instances) - model.center
-    whitened = deviation @ root if model.covariance == "full" else deviation * root
+    whitened = model.whitened(bags)
     may = np.flatnonzero(np.asarray(rule.known) > -np.inf)
     cannot = np.flatnonzero(np.asarray(rule.known) == -np.inf)
     parts = [Instances(whitened[i], law.second_moments(whitened[i])) for i in (may, cannot)]

@@ -9,20 +9,25 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ...datasets.bags import Bags
+from ...models.dpmil import DPMIL
 from ...models.model import observations
 from ...models.vgpmil import VGPMIL
 from ...models.vwsgp import VWSGP
 from ..chains import check_counts, run_chains
 from ..posterior import Posterior, random_key, sampled_posterior
+from .dpmil import DPMILGibbs
 from .vgpmil import VGPMILGibbs
 from .vwsgp import VWSGPGibbs
 from .vwsgp_probit import VWSGPProbitGibbs
 
 __all__ = ["gibbs"]
 
+# GiB of draws.
+_LARGEST_TREE = 4
+
 
 def gibbs(
-    model: VGPMIL | VWSGP,
+    model: VGPMIL | VWSGP | DPMIL,
     bags: Bags,
     *,
     seed: int | Array,
@@ -30,14 +35,14 @@ def gibbs(
     num_samples: int = 1000,
     num_chains: int = 4,
     thin: int = 1,
-    keep: str | tuple[str, ...] = ("inducing_value",),
+    keep: str | tuple[str, ...] = (),
     progress: bool = False,
 ) -> Posterior:
     """Sample the exact posterior by data augmentation.
 
     Parameters
     ----------
-    model : VGPMIL or VWSGP
+    model : VGPMIL, VWSGP or DPMIL
         With numbers as hyper-parameters (no priors) and a known mixing law.
     bags : Bags
         With labels.
@@ -48,9 +53,9 @@ def gibbs(
         Sweeps for each draw, of warm-up too. Data augmentation mixes slowly where almost all
         labels of the instances are alike; more sweeps for a draw cost no memory.
     keep : str or tuple of str
-        Sites kept in the tree: ``inducing_value`` (always); of VGPMIL ``evidence`` and
-        ``instance_label``, of VWSGP ``bag_evidence``, or of its
-        probit ``latent_utility``.
+        Sites kept in the tree beside those of ``model.marginal()``, which always are: of VGPMIL
+        ``evidence`` and ``instance_label``, of VWSGP ``bag_evidence``, or of its probit
+        ``latent_utility``, of DPMIL ``instance_label`` and ``cluster``.
     progress : bool
         Whether to draw a bar.
 
@@ -61,7 +66,8 @@ def gibbs(
     Raises
     ------
     ValueError
-        If a hyper-parameter has a prior, ``thin`` is not positive or ``keep`` has an unknown name.
+        If a hyper-parameter has a prior, ``thin`` is not positive or ``keep`` has an unknown name,
+        or if the draws of DPMIL would take more than 4 GiB.
     NotImplementedError
         If the model has no sampler, or its mixing law p(ω) is not known.
     """
@@ -80,7 +86,8 @@ def gibbs(
     key = random_key(seed)
     with jax.enable_x64(True):
         sweep = _sweep(model, bags)
-        kept = _kept(keep, sweep.site_names)
+        kept = _kept(keep, sweep.site_names, model.latent_sites)
+        _check_size(model, num_samples * num_chains)
 
         def collect(state: Any) -> tuple[dict[str, Array], dict[str, Array]]:
             sites = sweep.sites(state)
@@ -99,7 +106,7 @@ def gibbs(
     return sampled_posterior(model, bags, engine="gibbs", run=run)
 
 
-def _sweep(model: VGPMIL | VWSGP, bags: Bags) -> Any:
+def _sweep(model: VGPMIL | VWSGP | DPMIL, bags: Bags) -> Any:
     match model:
         case VGPMIL():
             model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
@@ -108,15 +115,33 @@ def _sweep(model: VGPMIL | VWSGP, bags: Bags) -> Any:
             return VWSGPGibbs.for_model(model, bags)
         case VWSGP(likelihood="probit"):
             return VWSGPProbitGibbs.for_model(model, bags)
+        case DPMIL():
+            return DPMILGibbs.for_model(model, bags)
         case _:
             raise NotImplementedError(
                 f"{type(model).__name__} has no Gibbs sampler; sample it with nuts"
             )
 
 
-def _kept(keep: str | tuple[str, ...], names: tuple[str, ...]) -> list[str]:
-    wanted = {"inducing_value", *((keep,) if isinstance(keep, str) else keep)}
+def _kept(
+    keep: str | tuple[str, ...], names: tuple[str, ...], always: tuple[str, ...]
+) -> list[str]:
+    wanted = {*always, *((keep,) if isinstance(keep, str) else keep)}
     unknown = sorted(wanted - set(names))
     if unknown:
         raise ValueError(f"keep has {', '.join(unknown)}; expected some of {', '.join(names)}")
     return [name for name in names if name in wanted]
+
+
+def _check_size(model: VGPMIL | VWSGP | DPMIL, num_draws: int) -> None:
+    """Refuse what no memory holds."""
+    if not isinstance(model, DPMIL):
+        return
+    size = num_draws * model.numbers_in_a_draw * 8 / 2**30
+    if size > _LARGEST_TREE:
+        raise ValueError(
+            f"{num_draws:,} draws of DPMIL with {model.max_components} components of "
+            f"{model.num_features} features take {size:,.1f} GiB; expected at most "
+            f"{_LARGEST_TREE}: ask for fewer (num_samples, num_chains; thin for longer chains), "
+            "fewer features (kernel_pca) or components, or a diagonal covariance"
+        )

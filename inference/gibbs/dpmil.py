@@ -1,0 +1,188 @@
+"""The exact conditionals of DPMIL, in blocks.
+
+One sweep, from the labels r and the clusters z of the last one:
+
+.. code-block:: text
+
+    names of clusters | z      pairs swapped with the sticks and parameters integrated out
+    v | z                      Beta(1 + N_k, α + Σ_{j>k} N_j)
+    Λ, μ | r, z, X             normal-Wishart
+    r | v, μ, Λ, X, T          jointly in each bag, clusters summed out
+    z | r, v, μ, Λ, X
+
+Coordinates are those in which the prior has W0 = 1 and m0 = 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jax.scipy.special import betaln
+from jaxtyping import Array, Float, Int
+
+from ...datasets.bags import Bags
+from ...models.dpmil import DPMIL, draw_labels, log_stick_weights
+from ...models.mixtures import Mixtures
+from ...models.normal_wishart import Statistics, family
+from ...models.witnesses import LabelRule
+
+__all__ = ["DPMILGibbs", "DPMILGibbsState"]
+
+
+class DPMILGibbsState(NamedTuple):
+    """One chain."""
+
+    key: Array
+    label: Int[Array, " N"]  # r
+    cluster: Int[Array, " N"]  # z
+    stick: Float[Array, "2 k"]
+    mean: Float[Array, "2 K D"]  # of x̃
+    precision: Float[Array, "2 K ..."]  # of x̃: L, or λ
+
+
+@dataclass(frozen=True)
+class DPMILGibbs:
+    """The sweep as pure functions of the state.
+
+    Attributes
+    ----------
+    model : DPMIL
+    rule : LabelRule
+    instances : array (N, D)
+        x̃ = Bᵀ(x − m0).
+    moments : array (N, P)
+        φ(x̃).
+    """
+
+    site_names: ClassVar[tuple[str, ...]] = (
+        *("stick", "mean", "precision_cholesky", "precision"),
+        *("instance_label", "cluster"),
+    )
+
+    model: DPMIL
+    rule: LabelRule
+    instances: Float[Array, "N D"]
+    moments: Float[Array, "N P"]
+
+    @classmethod
+    def for_model(cls, model: DPMIL, bags: Bags) -> Self:
+        """Whiten the instances once."""
+        instances = model.whitened(bags)
+        moments = family(model.covariance).second_moments(instances)
+        return cls(model, model.label_rule(bags), instances, moments)
+
+    def init(self, key: Array) -> DPMILGibbsState:
+        """Labels from their prior; every instance with the nearest of K drawn from the data."""
+        key, label_key, centre_key = jax.random.split(key, 3)
+        label = self.rule.labels().sample(label_key)
+        K, shape = self.model.max_components, self.instances.shape
+        chosen = jax.random.randint(centre_key, (2, K), 0, shape[0])
+        centres = self.instances[chosen][label]  # (N, K, D)
+        cluster = jnp.argmin(jnp.sum((self.instances[:, None] - centres) ** 2, axis=2), axis=1)
+        # The first sweep draws the parameters before it looks at any.
+        identity = jnp.eye(shape[1]) if self.model.covariance == "full" else jnp.ones(shape[1])
+        return DPMILGibbsState(
+            key,
+            label,
+            cluster,
+            stick=jnp.full((2, K - 1), 0.5),
+            mean=jnp.zeros((2, K, shape[1])),
+            precision=jnp.broadcast_to(identity, (2, K, *identity.shape)),
+        )
+
+    def step(self, state: DPMILGibbsState) -> DPMILGibbsState:
+        """One sweep over v, Λ, μ, then r and z."""
+        key, name_key, parameter_key, label_key = jax.random.split(state.key, 4)
+        seen = self._seen(state.label, state.cluster)
+        # Which names the clusters of the state have does not matter any more: r and z come last.
+        order = jax.vmap(partial(_renamed, concentration=self.model.concentration))(
+            jax.random.split(name_key), seen.occupancy
+        )
+        seen = jax.tree.map(lambda values: jax.vmap(jnp.take, (0, 0, None))(values, order, 0), seen)
+        stick, mean, precision = self._draw_parameters(parameter_key, seen)
+        root = precision if self.model.covariance == "full" else jnp.sqrt(precision)
+        mixtures = Mixtures(log_stick_weights(stick), mean, root)
+        drawn = draw_labels(label_key, mixtures.log_components(self.instances), self.rule)
+        return DPMILGibbsState(
+            key, drawn["instance_label"], drawn["cluster"], stick, mean, precision
+        )
+
+    def sites(self, state: DPMILGibbsState) -> dict[str, Array]:
+        """The state as sites of the model, in the units of the features."""
+        root = jnp.asarray(self.model.scale_root)
+        flat = state.mean.reshape(-1, self.model.num_features)
+        if self.model.covariance == "full":
+            mean = solve_triangular(root.T, flat.T).T
+            precision = root @ state.precision
+        else:
+            mean, precision = flat / root, root**2 * state.precision
+        sites = {
+            "mean": self.model.center + mean.reshape(state.mean.shape),
+            self.model.precision_site: precision,
+            "instance_label": state.label,
+            "cluster": state.cluster,
+        }
+        return sites | ({"stick": state.stick} if self.model.max_components > 1 else {})
+
+    def _seen(self, label: Int[Array, " N"], cluster: Int[Array, " N"]) -> Statistics:
+        K = self.model.max_components
+        whose = label * K + cluster
+
+        def by_component(values: Array) -> Array:
+            return jax.ops.segment_sum(values, whose, 2 * K).reshape(2, K, *values.shape[1:])
+
+        ones = jnp.ones(len(whose), self.instances.dtype)
+        return Statistics(*map(by_component, (ones, self.instances, self.moments)))
+
+    def _draw_parameters(self, key: Array, seen: Statistics) -> tuple[Array, Array, Array]:
+        """v, μ and Λ given the sums."""
+        stick_key, gaussian_key = jax.random.split(key)
+        model, count = self.model, seen.occupancy
+        # Beta(a, b) is Γ(a)/(Γ(a) + Γ(b)).
+        shapes = jnp.stack([1 + count[:, :-1], model.concentration + _after(count)])
+        on, off = jax.random.gamma(stick_key, shapes)
+        law = family(model.covariance).posterior(
+            seen, model.mean_strength, model.degrees_of_freedom
+        )
+        return on / (on + off), *law.draw(gaussian_key)
+
+
+def _after(count: Float[Array, "*L K"]) -> Float[Array, "*L k"]:
+    """Σ_{j>k} N_j, for k < K."""
+    return jnp.flip(jnp.cumsum(jnp.flip(count, -1), axis=-1), -1)[..., 1:]
+
+
+def _renamed(key: Array, count: Float[Array, " K"], *, concentration: float) -> Int[Array, " K"]:
+    """An order of the components, by Metropolis' rule: K pairs are offered to swap their names.
+
+    With sticks and parameters integrated out, all that the names change is
+    p(z) = Π_k B(1 + N_k, α + Σ_{j>k} N_j)/B(1, α). Without it a large cluster that has come by a
+    late stick would keep it for long.
+    """
+    num_components = count.shape[0]
+
+    def log_probability(count: Float[Array, " K"]) -> Float[Array, ""]:
+        return jnp.sum(betaln(1 + count[:-1], concentration + _after(count)))
+
+    def offer(i: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        order, count = state
+        pair_key, accept_key = jax.random.split(jax.random.fold_in(key, i))
+        first, distance = jax.random.randint(
+            pair_key, (2,), jnp.array([0, 1]), jnp.array([num_components, num_components])
+        )
+        pair = jnp.stack([first, (first + distance) % num_components])
+        swapped = count.at[pair].set(count[pair[::-1]])
+        log_ratio = log_probability(swapped) - log_probability(count)
+        accepted = jnp.log(jax.random.uniform(accept_key)) < log_ratio
+        other = order.at[pair].set(order[pair[::-1]])
+        return jnp.where(accepted, other, order), jnp.where(accepted, swapped, count)
+
+    start = (jnp.arange(num_components), count)
+    if num_components == 1:
+        return start[0]
+    return jax.lax.fori_loop(0, num_components, offer, start)[0]
