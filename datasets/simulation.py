@@ -22,23 +22,25 @@ def simulate(
     """Bag labels drawn from the prior of a NumPyro program, and all else that it drew on the way.
 
     θ ~ p(θ), T ~ p(T | θ, X) at the instances X of ``bags``, whose own labels are left aside; or
-    targets Y, from a program of these.
+    targets Y, from a program of these; or T ~ p(T) and X ~ p(X | θ, T), from a program of the
+    instances, which takes the sizes of the bags alone.
 
     Parameters
     ----------
     model : callable
         A NumPyro program of ``Bags`` with a sample site ``bag_label`` (or ``bag_target``) of shape
-        (B,), observed only when ``bags.labels`` (``bags.targets``) is not None.
+        (B,), observed only when ``bags.labels`` (``bags.targets``) is not None; so is a site
+        ``instances`` of shape (N, D), if it has one.
     bags : Bags
-        The design: its instances and their grouping are kept.
+        The design: its instances, if the program draws none, and their grouping are kept.
     seed : int or JAX key
         Of the draw.
 
     Returns
     -------
     bags : Bags
-        With the drawn labels or targets, and no instance labels (they would be about the labels
-        before).
+        With the drawn labels or targets and instances, and no instance labels (they would be about
+        the labels before; the program's own are among the sites, if it has any).
     sites : dict of str to array
         The values of all sample and deterministic sites, ``bag_label`` among them.
 
@@ -70,7 +72,10 @@ def simulate(
             f"{np.unique(labels).tolist()}; expected one label 0 or 1 for each of "
             f"{bags.num_bags} bags"
         )
-    return replace(unlabelled, labels=read_only(labels.astype(np.int64))), sites
+    drawn = replace(unlabelled, labels=read_only(labels.astype(np.int64)))
+    if "instances" in sites:
+        drawn = replace(drawn, instances=read_only(sites["instances"]))
+    return drawn, sites
 
 
 def simulate_instances(

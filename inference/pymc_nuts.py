@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..datasets.bags import Bags
+from ..models.dpmil import DPMIL
 from ..models.model import observations
 from ..models.vgpmil import VGPMIL
 from ..models.vwsgp import VWSGP
@@ -54,14 +55,15 @@ def pymc_nuts(
 
     Parameters
     ----------
-    model : VGPMIL or VWSGP
+    model : DPMIL, VGPMIL or VWSGP
     bags : Bags
         With labels, or what the model learns from.
     seed : int or JAX key
     num_warmup, num_samples, num_chains : int
         At least 1. Draws per chain; chains run at once, one on each core.
     program : {"marginal", "full"}
-        With everything summed out that can be, or with the evidence as sites.
+        With everything summed out that can be, or with the evidence as sites; DPMIL, which has
+        none, in the first alone.
     sampler : {"nutpie", "pymc"}
         nutpie (in Rust, on code compiled by Numba), or PyMC's own (in Python, a new process for
         each chain: a script that calls it needs ``if __name__ == "__main__":``). The tree says
@@ -82,8 +84,8 @@ def pymc_nuts(
     NotImplementedError
         If the model has no twin in PyMC.
     ValueError
-        If the sampler or the program has another name, a count is not positive, or a prior or ψ
-        is not one that PyMC has too.
+        If the sampler or the program has another name, the twin has no such program, a count is
+        not positive, or a prior or ψ is not one that PyMC has too.
 
     Notes
     -----
@@ -128,14 +130,16 @@ def pymc_nuts(
 def _twin_of(model: Any) -> Callable[..., pymc.Model]:
     """What makes the PyMC program; PyMC is optional, and takes seconds to import."""
     match model:
+        case DPMIL():
+            from ..models.twins.dpmil import pymc_twin
         case VGPMIL():
             from ..models.twins.vgpmil import pymc_twin
         case VWSGP():
             from ..models.twins.vwsgp import pymc_twin
         case _:
             raise NotImplementedError(
-                f"{type(model).__name__} has no twin in PyMC, VGPMIL and VWSGP have; sample with "
-                "nuts instead"
+                f"{type(model).__name__} has no twin in PyMC, DPMIL, VGPMIL and VWSGP have; sample "
+                "with nuts instead"
             )
     return pymc_twin
 

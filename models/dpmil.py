@@ -543,15 +543,16 @@ class DPMIL:
             rule, instances = self.label_rule(bags), jnp.asarray(bags.instances)
             log_components = self.mixtures(site).log_components(instances)
             log_density = jax.nn.logsumexp(log_components, axis=1)
-            probability = rule.labels(log_density[1] - log_density[0]).mean
-            return {
-                "instance_probability": probability[free],
+            found = {
                 "log_density": rule.log_evidence(log_density),
-                "occupied_components": _expected_occupied(log_components, rule),
+                "occupied_components": expected_occupied(log_components, rule),
             }
+            if len(free):
+                probability = rule.labels(log_density[1] - log_density[0]).mean
+                found["instance_probability"] = probability[free]
+            return found
 
-        found = self._over_draws(of_one, draws, bags)
-        return found if len(free) else {k: v for k, v in found.items() if v.shape[-1]}
+        return self._over_draws(of_one, draws, bags)
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what was summed out: instance labels and clusters given T.
@@ -629,7 +630,7 @@ def bag_probability(
     return jax.nn.sigmoid(prior + log_ratio)
 
 
-def _expected_occupied(log_components: Float[Array, "2 K N"], rule: LabelRule) -> Float[Array, "2"]:
+def expected_occupied(log_components: Float[Array, "2 K N"], rule: LabelRule) -> Float[Array, "2"]:
     """Σ_k [1 − Π_b P(no instance of the bag is in component k | X_b, T_b, θ)], for each class."""
     log_density = jax.nn.logsumexp(log_components, axis=1)
     total = rule.log_evidence(log_density)

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.nn import log_sigmoid, softplus
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Num
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.util import is_prng_key
@@ -35,8 +35,8 @@ _LOG_TINY = -37.0
 
 
 def sum_over_bags(
-    values: Float[Array, "..."], bag_index: Int[AnyArray, " N"], num_bags: int
-) -> Float[Array, "..."]:
+    values: Num[Array, "..."], bag_index: Int[AnyArray, " N"], num_bags: int
+) -> Num[Array, "..."]:
     """Sums of the first axis over the instances of each bag."""
     return jax.ops.segment_sum(
         values, jnp.asarray(bag_index), num_segments=num_bags, indices_are_sorted=True

@@ -48,6 +48,7 @@ from ...models.normal_wishart import (
     family,
     log_predictive,
 )
+from ...models.tracing import evaluated_now_unless_traced
 from ...models.witnesses import LabelRule
 from .. import archive
 
@@ -114,6 +115,14 @@ class Sticks(NamedTuple):
         none = jnp.zeros((*self.on.shape[:-1], 1))
         left = jnp.concatenate([none, digamma(self.off) - both], axis=-1)
         return jnp.cumsum(left, axis=-1) + jnp.concatenate([digamma(self.on) - both, none], axis=-1)
+
+    def divergence_from_prior(self, concentration: Float[Array, ""]) -> Float[Array, ""]:
+        """Σ KL of each from Beta(1, α)."""
+        if self.on.shape[-1] == 0:  # a Beta law of no numbers is refused
+            return jnp.zeros(())
+        prior = dist.Beta(jnp.ones_like(self.on), concentration, validate_args=False)
+        ours = dist.Beta(self.on, self.off, validate_args=False)
+        return jnp.sum(dist.kl_divergence(ours, prior))
 
 
 class DPMILState(NamedTuple):
@@ -206,20 +215,18 @@ def elbo(problem: DPMILProblem, state: DPMILState) -> Float[Array, ""]:
     of_gaussians = state.gaussians.divergence_from_prior(
         prior.mean_strength, prior.degrees_of_freedom
     )
-    of_sticks = dist.kl_divergence(
-        dist.Beta(state.sticks.on, state.sticks.off, validate_args=False),
-        dist.Beta(jnp.ones_like(state.sticks.on), prior.concentration, validate_args=False),
-    )
-    divergence = jnp.sum(of_gaussians) + jnp.sum(of_sticks)
+    divergence = jnp.sum(of_gaussians) + state.sticks.divergence_from_prior(prior.concentration)
     return problem.log_constant + state.log_evidence - divergence
 
 
 def _problem(model: DPMIL, bags: Bags, label_update: LabelUpdate) -> DPMILProblem:
-    rule, root = model.label_rule(bags), jnp.asarray(model.scale_root)
-    law = family(model.covariance)
+    root, law = jnp.asarray(model.scale_root), family(model.covariance)
     whitened = model.whitened(bags)
-    may = np.flatnonzero(np.asarray(rule.known) > -np.inf)
-    cannot = np.flatnonzero(np.asarray(rule.known) == -np.inf)
+    # Who may be positive decides the shapes, also where the instances are traced.
+    with evaluated_now_unless_traced(bags.labels, bags.bag_index, bags.instance_labels):
+        rule = model.label_rule(bags)
+        may = np.flatnonzero(np.asarray(rule.known) > -np.inf)
+        cannot = np.flatnonzero(np.asarray(rule.known) == -np.inf)
     parts = [Instances(whitened[i], law.second_moments(whitened[i])) for i in (may, cannot)]
     diagonal = jnp.diagonal(root) if model.covariance == "full" else root
     labels, share = jnp.asarray(bags.labels), model.positive_share

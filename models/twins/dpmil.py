@@ -12,6 +12,8 @@ from .sparse_gp import Tensor, pm, pt, sum_over_bags
 
 __all__ = ["pymc_twin"]
 
+_BY_FEATURE = ("class", "component", "feature")
+
 
 def pymc_twin(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.Model:
     """The model as a PyMC program, to check the NumPyro programs and to race against them.
@@ -68,11 +70,14 @@ def pymc_twin(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.Mode
     model.label_rule(bags)  # refuses bags that the model cannot learn from
     with pm.Model(coords=_coordinates(model, bags)) as twin:
         log_weight = _draw_log_weights(model)
-        bartlett = _draw_bartlett_factors(model)
-        whitened_mean = _draw_whitened_means(model, bartlett)
-        log_density = _log_density(model, bags, log_weight, bartlett, whitened_mean)
+        squared_diagonal, bartlett = _draw_bartlett_factors(model)
+        whitened_mean = _draw_means(model, bartlett)
+        log_peak = log_weight + 0.5 * pt.log(squared_diagonal).sum(-1)
+        distance = _squared_distance(model, bags, bartlett, whitened_mean)
+        log_density = pt.logsumexp(log_peak[:, :, None] - 0.5 * distance, axis=1)
         pm.Bernoulli("bag_label", p=model.positive_share, observed=bags.labels, dims="bag")
-        pm.Potential("instances", _log_evidence(model, bags, log_density), dims="bag")
+        log_evidence = _log_evidence(model, bags, log_density + _log_unit(model))
+        pm.Potential("instances", log_evidence, dims="bag")
     return twin
 
 
@@ -88,78 +93,84 @@ def _coordinates(model: DPMIL, bags: Bags) -> dict[str, range]:
     }
 
 
+def _shape(model: DPMIL) -> tuple[int, int, int]:
+    # Shapes of the coordinates are told beforehand: by dims alone they would come at run time.
+    return 2, model.max_components, model.num_features
+
+
 # ---------------------------------------------------------------- the two mixtures
 
 
 def _draw_log_weights(model: DPMIL) -> Tensor:
-    """log π_lk = log v_lk + Σ_{j<k} log(1 − v_lj), (2, K)."""
-    nothing = np.zeros((2, 1))
-    if model.max_components == 1:
-        return pt.constant(nothing)
-    stick = pm.Beta("stick", 1.0, model.concentration, dims=("class", "stick_break"))
-    left = pt.cumsum(pt.log1p(-stick), axis=1)
-    broken = pt.concatenate([pt.log(stick), nothing], axis=1)  # v_lK = 1
-    return broken + pt.concatenate([nothing, left], axis=1)
+    """log π_lk = log v_lk + Σ_{j<k} log(1 − v_lj), (2, K), of the site ``stick``."""
+    num_components = model.max_components
+    if num_components == 1:
+        return pt.zeros((2, 1))
+    shape, dims = (2, num_components - 1), ("class", "stick_break")
+    stick = pm.Beta("stick", 1.0, model.concentration, shape=shape, dims=dims)[:, None, :]
+    own = np.eye(num_components, num_components - 1)  # the last component has none: v_K = 1
+    earlier = np.tri(num_components, num_components - 1, -1)
+    return (own * pt.log(stick) + earlier * pt.log1p(-stick)).sum(-1)
 
 
-def _draw_bartlett_factors(model: DPMIL) -> Tensor:
-    """A, (2, K, D, D), or its diagonal alone, (2, K, D)."""
+def _draw_bartlett_factors(model: DPMIL) -> tuple[Tensor, Tensor]:
+    """diag(A)², (2, K, D), and A, (2, K, D, D) or (2, K, D)."""
     is_full = model.covariance == "full"
-    by_feature = ("class", "component", "feature")
     lost = np.arange(model.num_features) if is_full else 0
-    squared = pm.ChiSquared("bartlett_diagonal", model.degrees_of_freedom - lost, dims=by_feature)
+    freedom = model.degrees_of_freedom - lost
+    squared = pm.ChiSquared("bartlett_diagonal", freedom, shape=_shape(model))
     root = _root_of_scale(model)  # B
     if not is_full:
-        pm.Deterministic("precision", root**2 * squared, dims=by_feature)
-        return pt.sqrt(squared)
+        pm.Deterministic("precision", root**2 * squared, dims=_BY_FEATURE)
+        return squared, pt.sqrt(squared)
     bartlett = _lower_triangular(model, pt.sqrt(squared))
-    pm.Deterministic("precision_cholesky", root @ bartlett, dims=(*by_feature, "other_feature"))
-    return bartlett
+    pm.Deterministic("precision_cholesky", root @ bartlett, dims=(*_BY_FEATURE, "other_feature"))
+    return squared, bartlett
 
 
 def _lower_triangular(model: DPMIL, diagonal: Tensor) -> Tensor:
-    """A of its diagonal, with standard normals below: the site ``bartlett_below``."""
-    num_features, num_components = model.num_features, model.max_components
-    on, (row, column) = np.arange(num_features), np.tril_indices(num_features, -1)
-    factor = pt.zeros((2, num_components, num_features, num_features))[..., on, on].set(diagonal)
+    """A of its diagonal, and of what stands below: the site ``bartlett_below``."""
+    num_features = model.num_features
     if num_features == 1:
-        return factor
-    below = pm.Normal("bartlett_below", shape=(2, num_components, len(row)))
-    return factor[..., row, column].set(below)
+        return diagonal[..., None]
+    row, column = np.tril_indices(num_features, -1)
+    shape = (2, model.max_components, len(row))
+    entries = pt.concatenate([diagonal, pm.Normal("bartlett_below", shape=shape)], axis=-1)
+    place = np.diag(np.arange(num_features))
+    place[row, column] = num_features + np.arange(len(row))
+    return entries[:, :, place] * np.tri(num_features)
 
 
-def _draw_whitened_means(model: DPMIL, bartlett: Tensor) -> Tensor:
+def _draw_means(model: DPMIL, bartlett: Tensor) -> Tensor:
     """Lᵀ(μ − m0) = ε/√β0, (2, K, D)."""
-    by_feature = ("class", "component", "feature")
-    whitened = pm.Normal("white_mean", dims=by_feature) / math.sqrt(model.mean_strength)
+    whitened = pm.Normal("white_mean", shape=_shape(model)) / math.sqrt(model.mean_strength)
     root = _root_of_scale(model)
     if model.covariance == "full":
+        # L = BA
         deviation = pt.linalg.solve_triangular(
             root @ bartlett, whitened, trans="T", lower=True, b_ndim=1
         )
     else:
         deviation = whitened / (root * bartlett)
-    pm.Deterministic("mean", model.center + deviation, dims=by_feature)
+    pm.Deterministic("mean", model.center + deviation, dims=_BY_FEATURE)
     return whitened
 
 
-def _log_density(
-    model: DPMIL, bags: Bags, log_weight: Tensor, bartlett: Tensor, whitened_mean: Tensor
-) -> Tensor:
-    """log p(x_n | r_n) of either class, (2, N)."""
+def _squared_distance(model: DPMIL, bags: Bags, bartlett: Tensor, whitened_mean: Tensor) -> Tensor:
+    """(x_n − μ)ᵀΛ(x_n − μ), (2, K, N), from Lᵀ(x − μ) = Aᵀ Bᵀ(x − m0) − Lᵀ(μ − m0)."""
     root, deviation = _root_of_scale(model), bags.instances - model.center
     if model.covariance == "full":
-        # Lᵀ(x − μ) = AᵀBᵀ(x − m0) − Lᵀ(μ − m0), of which the data is multiplied by B once.
         whitened = pt.constant(deviation @ root) @ bartlett
-        diagonal = pt.diagonal(bartlett, axis1=-2, axis2=-1)
-        log_root = np.log(np.diagonal(root)).sum()
     else:
         whitened = pt.constant(deviation * root) * bartlett[:, :, None, :]
-        diagonal, log_root = bartlett, np.log(root).sum()
-    distance = ((whitened - whitened_mean[:, :, None, :]) ** 2).sum(-1)
-    constant = log_root - 0.5 * model.num_features * math.log(2 * math.pi)
-    log_peak = log_weight + pt.log(diagonal).sum(-1) + constant
-    return pt.logsumexp(log_peak[:, :, None] - 0.5 * distance, axis=1)
+    return ((whitened - whitened_mean[:, :, None, :]) ** 2).sum(-1)
+
+
+def _log_unit(model: DPMIL) -> float:
+    """log |B| − (D/2) log 2π, of every Gaussian."""
+    root = _root_of_scale(model)
+    diagonal = np.diagonal(root) if model.covariance == "full" else root
+    return float(np.log(diagonal).sum()) - 0.5 * model.num_features * math.log(2 * math.pi)
 
 
 def _root_of_scale(model: DPMIL) -> np.ndarray:
@@ -175,16 +186,15 @@ def _log_evidence(model: DPMIL, bags: Bags, log_density: Tensor) -> Tensor:
     """log p(X_b | T_b), (B,): Π p(x_n | r_n) as a mean over the labellings that are allowed."""
     known = _known_labels(model, bags)
     needs = _bags_without_witness(model, bags, known)
-    free = (known < 0) & ~needs[bags.bag_index]
-    negative, positive = log_density[0], log_density[1]
-    one = pt.where(known == 1, positive, negative)
-    # In a bag that needs a witness p₋ is taken out of all brackets.
-    by_instance = pt.where(free, pt.logaddexp(negative, positive), one)
-    total = sum_over_bags(by_instance, bags)
+    log_ratio = log_density[1] - log_density[0]  # a = log p₊/p₋
+    # p₋ is taken out of all brackets; what a bag that needs a witness leaves there, comes below.
+    is_free = (known < 0) & ~needs[bags.bag_index]
+    left = np.where(is_free, 1.0, 0.0) * pt.softplus(log_ratio) + (known == 1) * log_ratio
+    total = sum_over_bags(log_density[0] + left, bags)
     if needs.any():
-        some = _log_some_positive(positive - negative, _places(bags, known, needs))
+        some = _log_some_positive(log_ratio, *_free_instances(bags, known, needs))
         total = total[np.flatnonzero(needs)].inc(some)
-    # 2^F labellings of F free instances are allowed, and one fewer where a witness is needed.
+    # Of F free instances there are 2^F labellings, one fewer if a witness is needed.
     count = np.bincount(bags.bag_index, known < 0, bags.num_bags)
     return total - count * math.log(2) - np.log1p(-np.where(needs, 0.5**count, 0.0))
 
@@ -203,23 +213,25 @@ def _bags_without_witness(model: DPMIL, bags: Bags, known: np.ndarray) -> np.nda
     return (bags.labels == 1) & ~has_witness & model.needs_witness
 
 
-def _places(bags: Bags, known: np.ndarray, needs: np.ndarray) -> np.ndarray:
-    """Where the free instances of each bag in need stand, a row for each; N to fill up rows."""
+def _free_instances(
+    bags: Bags, known: np.ndarray, needs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where those of each bag in need stand, a row for each, and which places only fill it up."""
     rows = [np.flatnonzero((bags.bag_index == b) & (known < 0)) for b in np.flatnonzero(needs)]
-    places = np.full((len(rows), max(map(len, rows))), bags.num_instances)
-    for row, found in zip(places, rows, strict=True):
-        row[: len(found)] = found
-    return places
+    sizes = np.array([len(row) for row in rows])
+    is_filling = np.arange(sizes.max()) >= sizes[:, None]
+    places = np.zeros(is_filling.shape, int)
+    places[~is_filling] = np.concatenate(rows)
+    return places, is_filling
 
 
-def _log_some_positive(log_ratio: Tensor, places: np.ndarray) -> Tensor:
-    """log[Π(1 + e^a) − 1] of the a = log p₊/p₋ in each row of places.
+def _log_some_positive(log_ratio: Tensor, places: np.ndarray, is_filling: np.ndarray) -> Tensor:
+    """log[Π(1 + e^a) − 1] over the instances of each row.
 
-    Labellings with a witness are told apart by the last one, j: Σ_j e^{a_j} Π_{i<j}(1 + e^{a_i}).
-    No term is negative, so that nothing cancels, and in logs none overflows or is lost.
+    It is the sum over the last of the positive ones, j, of e^{a_j} Π_{i<j}(1 + e^{a_i}), which is
+    σ(a_j) Π_{i≤j}(1 + e^{a_i}). No term is negative, so that nothing cancels, and in logs nothing
+    overflows or is lost.
     """
-    # Rows are filled up, as PyTensor has no maximum over segments: e^−∞ adds nothing.
-    odds = pt.concatenate([log_ratio, [-np.inf]])[places]
-    before = pt.cumsum(pt.softplus(odds[:, :-1]), axis=1)
-    before = pt.concatenate([np.zeros((len(places), 1)), before], axis=1)
-    return pt.logsumexp(odds + before, axis=1)
+    # PyTensor has no maximum over segments, hence the rows. What fills them up has e^a = 0.
+    odds = pt.where(is_filling, -np.inf, log_ratio[places])
+    return pt.logsumexp(pt.cumsum(pt.softplus(odds), axis=1) - pt.softplus(-odds), axis=1)

@@ -8,11 +8,14 @@ parameters and data, if and only if the sampler's posterior is that of the model
 from dataclasses import dataclass, replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from arviz_stats.base import array_stats
+from jax.nn import logsumexp
 from milzoo.datasets import Bags
 from milzoo.inference.nuts import NUTSChain
-from milzoo.models import RBF, VGPMIL
+from milzoo.models import DPMIL, RBF, VGPMIL
+from milzoo.models.dpmil import expected_occupied
 from milzoo.models.vwsgp import VWSGP
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import Predictive
@@ -68,6 +71,65 @@ class Problem:
     test_bag: Bags
     evidence: str
 
+    def simulate(self, key, simulations):
+        """What is drawn of the bags, by its name in `Bags`, and the truth behind it."""
+        truth = Predictive(self.model, num_samples=simulations)(key, self.design)
+        return {"labels": truth.pop("bag_label").astype(int)}, truth
+
+    def quantities(self, bags, sites):
+        """What is ranked: the sites that the sampler has, a prediction, the fit to the labels."""
+        values = {f"inducing_value {m}": value for m, value in enumerate(sites["inducing_value"])}
+        if self.evidence in sites:
+            values[f"{self.evidence} 0"] = sites[self.evidence][0]
+        given = {"inducing_value": sites["inducing_value"]}
+
+        def label_law(some_bags):
+            program = seed(substitute(self.model.marginal(), given), jax.random.key(0))
+            return trace(program).get_trace(some_bags)["bag_label"]["fn"]
+
+        values["test bag probability"] = label_law(self.test_bag).mean[0]
+        values["log likelihood"] = label_law(bags).log_prob(bags.labels).sum()
+        return values
+
+
+@dataclass(frozen=True)
+class MixtureProblem:
+    """A model of the instances, drawn for bags of given labels.
+
+    Attributes
+    ----------
+    model : DPMIL
+    design : Bags
+        With labels, which have no parameter; its instances give the sizes alone.
+    """
+
+    model: DPMIL
+    design: Bags
+
+    def simulate(self, key, simulations):
+        """The instances of the bags, and the truth behind them."""
+        program = substitute(self.model, {"bag_label": jnp.asarray(self.design.labels)})
+        unlabelled = replace(self.design, labels=None)
+        truth = Predictive(program, num_samples=simulations)(key, unlabelled)
+        return {"instances": truth.pop("instances")}, truth
+
+    def quantities(self, bags, sites):
+        """What is ranked, all of it the same whatever the clusters are called."""
+        mixtures, rule = self.model.mixtures(sites), self.model.label_rule(bags)
+        log_components = mixtures.log_components(bags.instances)
+        log_density = logsumexp(log_components, axis=1)
+        occupied = expected_occupied(log_components, rule)
+        return {
+            # The last instance is in a positive bag.
+            "log odds of an instance": log_density[1, -1] - log_density[0, -1],
+            "log density of a bag": rule.log_evidence(log_density)[0],
+            "log likelihood": rule.log_evidence(log_density).sum(),
+            "occupied, negative": occupied[0],
+            "occupied, positive": occupied[1],
+            "log density at the centre, negative": mixtures.log_density(jnp.zeros((1, 2)))[0, 0],
+            "log density at the centre, positive": mixtures.log_density(jnp.zeros((1, 2)))[1, 0],
+        }
+
 
 INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
 
@@ -96,10 +158,20 @@ def vwsgp_problem(likelihood: str) -> Problem:
     return Problem(model, *design_and_test_bag(sizes), evidence="bag_evidence")
 
 
+def dpmil_problem(covariance: str) -> MixtureProblem:
+    """Eight bags of one to four instances; components about two sd apart."""
+    design, _ = design_and_test_bag([1, 2, 3, 4, 2, 3, 4, 3])
+    scale = np.eye(2) / 4 if covariance == "full" else np.ones(2) / 4
+    model = DPMIL(np.zeros(2), scale, 4.0, mean_strength=0.2, max_components=3)
+    return MixtureProblem(model, replace(design, labels=np.array([0, 1] * 4)))
+
+
 PROBLEMS = {
     "vgpmil": vgpmil_problem(),
     "vwsgp": vwsgp_problem("bernoulli"),
     "probit vwsgp": vwsgp_problem("probit"),
+    "dpmil": dpmil_problem("full"),
+    "diagonal dpmil": dpmil_problem("diagonal"),
 }
 
 
@@ -115,7 +187,7 @@ def calibrate(chain_for, *, problem: Problem, simulations: int, thinning: int, k
     ----------
     chain_for : callable
         (model, labelled bags) → an object with ``init``, ``step`` and ``sites``.
-    problem : Problem
+    problem : Problem or MixtureProblem
     simulations : int
     thinning : int
         Steps from one retained draw to the next.
@@ -124,8 +196,8 @@ def calibrate(chain_for, *, problem: Problem, simulations: int, thinning: int, k
     model, design = problem.model, problem.design
 
     def one(simulation):
-        labels, chain_key, truth = simulation
-        bags = replace(design, labels=labels)
+        drawn, chain_key, truth = simulation
+        bags = replace(design, **drawn)
         chain = chain_for(model, bags)
 
         def advance(state, steps):
@@ -133,38 +205,21 @@ def calibrate(chain_for, *, problem: Problem, simulations: int, thinning: int, k
 
         def retain(state, _):
             state = advance(state, thinning)
-            return state, quantities(problem, bags, chain.sites(state))
+            return state, problem.quantities(bags, chain.sites(state))
 
         start = advance(chain.init(chain_key), WARMUP)
         draws = jax.lax.scan(retain, start, length=RETAINED)[1]
-        true = quantities(problem, bags, truth)
+        true = problem.quantities(bags, truth)
         return draws, {name: true[name] for name in draws}
 
     with jax.enable_x64(True):
         truth_key, chain_key = jax.random.split(jax.random.key(key))
-        truth = Predictive(model, num_samples=simulations)(truth_key, design)
-        labels = truth.pop("bag_label").astype(int)
+        drawn, truth = problem.simulate(truth_key, simulations)
         chain_keys = jax.random.split(chain_key, simulations)
         compiled = jax.jit(lambda *simulations: jax.lax.map(one, simulations))
-        draws, true = jax.tree.map(np.asarray, compiled(labels, chain_keys, truth))
+        draws, true = jax.tree.map(np.asarray, compiled(drawn, chain_keys, truth))
     ranks = {name: (draws[name] < true[name][:, None]).sum(axis=1) for name in draws}
     return Ranks(ranks, effective_share(draws))
-
-
-def quantities(problem, bags, sites):
-    """What is ranked: every site that the sampler has, a prediction, and the fit to the labels."""
-    values = {f"inducing_value {m}": value for m, value in enumerate(sites["inducing_value"])}
-    if problem.evidence in sites:
-        values[f"{problem.evidence} 0"] = sites[problem.evidence][0]
-    given = {"inducing_value": sites["inducing_value"]}
-
-    def label_law(some_bags):
-        program = seed(substitute(problem.model.marginal(), given), jax.random.key(0))
-        return trace(program).get_trace(some_bags)["bag_label"]["fn"]
-
-    values["test bag probability"] = label_law(problem.test_bag).mean[0]
-    values["log likelihood"] = label_law(bags).log_prob(bags.labels).sum()
-    return values
 
 
 def effective_share(draws) -> float:

@@ -7,7 +7,7 @@ one look with a false alarm in 1e-4 of all runs.
 from dataclasses import replace
 
 import pytest
-from milzoo.inference.gibbs import vwsgp
+from milzoo.inference.gibbs import dpmil, vwsgp
 from milzoo.inference.gibbs.inducing import draw_white
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
 
@@ -45,7 +45,13 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
 
 
 @pytest.mark.parametrize(
-    ("problem", "sampler"), [("vgpmil", VGPMILGibbs), ("vwsgp", vwsgp.VWSGPGibbs)]
+    ("problem", "sampler"),
+    [
+        ("vgpmil", VGPMILGibbs),
+        ("vwsgp", vwsgp.VWSGPGibbs),
+        ("dpmil", dpmil.DPMILGibbs),
+        ("diagonal dpmil", dpmil.DPMILGibbs),
+    ],
 )
 def test_gibbs_is_calibrated(calibrate, problem, sampler):
     ranks = calibrate(problem, sampler.for_model, thinning=8)
