@@ -486,19 +486,20 @@ class DPMIL:
             If ``pooling`` is unknown or the bags have other features.
         """
         self.check_width(bags)
-        log_density = self._over_draws(
-            lambda _, site: self.mixtures(site).log_density(jnp.asarray(bags.instances)),
-            draws,
-            bags,
-        )
-        by_draw = [self.probabilities(one, bags, pooling=pooling) for one in log_density]
+        _check_pooling(pooling)
+
+        def of_one(_: Array, site: dict[str, Array]) -> tuple[Array, Array, Array]:
+            log_density = self.mixtures(site).log_density(jnp.asarray(bags.instances))
+            return (log_density, *self._probabilities(log_density, bags, pooling))
+
+        log_density, bag, instance = self._over_draws(of_one, draws, bags)
         mean_density = logsumexp(log_density, axis=0) - math.log(len(log_density))
-        bag, instance = self.probabilities(mean_density, bags, pooling=pooling)
+        by_all = self.probabilities(mean_density, bags, pooling=pooling)
         return {
-            "bag_probability": np.stack([one[0] for one in by_draw]),
-            "instance_probability": np.stack([one[1] for one in by_draw]),
-            "bag_predictive": bag,
-            "instance_predictive": instance,
+            "bag_probability": bag,
+            "instance_probability": instance,
+            "bag_predictive": by_all[0],
+            "instance_predictive": by_all[1],
         }
 
     def probabilities(
@@ -511,12 +512,17 @@ class DPMIL:
         ValueError
             If ``pooling`` is unknown.
         """
-        if pooling not in POOLINGS:
-            raise ValueError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
+        _check_pooling(pooling)
         with jax.enable_x64(True):
-            logits = jnp.asarray(log_density[1] - log_density[0])
-            bag = bag_probability(logits, bags, self.positive_share, pooling)
-            return np.asarray(bag), np.asarray(jax.nn.sigmoid(logits))
+            found = self._probabilities(jnp.asarray(log_density), bags, pooling)
+            return np.asarray(found[0]), np.asarray(found[1])
+
+    def _probabilities(
+        self, log_density: Float[Array, "2 N"], bags: Bags, pooling: Pooling
+    ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
+        logits = log_density[1] - log_density[0]
+        bag = bag_probability(logits, bags, self.positive_share, pooling)
+        return bag, jax.nn.sigmoid(logits)
 
     def identified(self, draws: Draws, bags: Bags) -> Draws:
         """What does not depend on the names of the clusters, of the bags learned from.
@@ -668,6 +674,11 @@ def _check_positive_bags(bags: Bags, needs_witness: bool) -> None:
             f"bag {name!r} is positive, but all its instances are known to be negative; "
             "expected one that may be positive, or needs_witness=False"
         )
+
+
+def _check_pooling(pooling: str) -> None:
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
 
 
 def _given(bags: Bags) -> Array | None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...datasets.bags import Bags
 from ..dpmil import DPMIL
+from ..model import observations
 from .sparse_gp import Tensor, pm, pt, sum_over_bags
 
 __all__ = ["pymc_twin"]
@@ -30,9 +31,9 @@ def pymc_twin(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.Mode
         T_b       ~ Bernoulli(τ)                                bag_label
         X_b | T_b ~ clusters and instance labels summed out     instances (a potential)
 
-    A is Bartlett's: L Lᵀ = Λ ~ Wishart(W0, ν0), which PyMC has no way to sample. Means are not
-    centred: what an empty component keeps is its prior, a funnel in μ and Λ, and with a truncation
-    of K most components are empty. Where all of them are full, centred ones would mix better.
+    A is Bartlett's: L Lᵀ = Λ ~ Wishart(W0, ν0), which NUTS could not sample as it is. Means are not
+    centred: of K components most are empty, and an empty one keeps its prior, in which μ and Λ are
+    a funnel. Where all components have many instances, centred means would mix better.
 
     Parameters
     ----------
@@ -54,9 +55,8 @@ def pymc_twin(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.Mode
 
     Notes
     -----
-    Densities of the instances given the sites equal those of the NumPyro program; those of the
-    sites differ by the Jacobian of the coordinates A and ε. Each bag adds its own term to the
-    potential.
+    Densities equal those of the NumPyro program times the Jacobian of A and ε. The potential has
+    a term for each bag.
 
     References
     ----------
@@ -64,20 +64,20 @@ def pymc_twin(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.Mode
     """
     if program != "marginal":
         raise ValueError(
-            f"program is {program!r}; expected 'marginal': DPMIL has instance labels and clusters "
-            "beside it, which are discrete, and NUTS has no use for those"
+            f"program is {program!r}; expected 'marginal': what it sums out of DPMIL, clusters and "
+            "instance labels, is discrete, and NUTS could not sample it"
         )
-    model.label_rule(bags)  # refuses bags that the model cannot learn from
+    labels = observations(model, bags, "pymc_twin")
+    model.label_rule(bags)  # refuses other bags that the model cannot learn from
     with pm.Model(coords=_coordinates(model, bags)) as twin:
         log_weight = _draw_log_weights(model)
         squared_diagonal, bartlett = _draw_bartlett_factors(model)
         whitened_mean = _draw_means(model, bartlett)
-        log_peak = log_weight + 0.5 * pt.log(squared_diagonal).sum(-1)
+        log_peak = log_weight + 0.5 * pt.log(squared_diagonal).sum(-1) + _log_unit(model)
         distance = _squared_distance(model, bags, bartlett, whitened_mean)
         log_density = pt.logsumexp(log_peak[:, :, None] - 0.5 * distance, axis=1)
-        pm.Bernoulli("bag_label", p=model.positive_share, observed=bags.labels, dims="bag")
-        log_evidence = _log_evidence(model, bags, log_density + _log_unit(model))
-        pm.Potential("instances", log_evidence, dims="bag")
+        pm.Bernoulli("bag_label", p=model.positive_share, observed=labels, dims="bag")
+        pm.Potential("instances", _log_evidence(model, bags, log_density), dims="bag")
     return twin
 
 
@@ -114,7 +114,7 @@ def _draw_log_weights(model: DPMIL) -> Tensor:
 
 
 def _draw_bartlett_factors(model: DPMIL) -> tuple[Tensor, Tensor]:
-    """diag(A)², (2, K, D), and A, (2, K, D, D) or (2, K, D)."""
+    """diag(A)², (2, K, D), and A, (2, K, D, D) or (2, K, D); the site of the precisions."""
     is_full = model.covariance == "full"
     lost = np.arange(model.num_features) if is_full else 0
     freedom = model.degrees_of_freedom - lost
@@ -142,13 +142,13 @@ def _lower_triangular(model: DPMIL, diagonal: Tensor) -> Tensor:
 
 
 def _draw_means(model: DPMIL, bartlett: Tensor) -> Tensor:
-    """Lᵀ(μ − m0) = ε/√β0, (2, K, D)."""
+    """Lᵀ(μ − m0) = ε/√β0, (2, K, D), and the site ``mean``."""
     whitened = pm.Normal("white_mean", shape=_shape(model)) / math.sqrt(model.mean_strength)
     root = _root_of_scale(model)
     if model.covariance == "full":
-        # L = BA
+        precision_root = root @ bartlett  # L
         deviation = pt.linalg.solve_triangular(
-            root @ bartlett, whitened, trans="T", lower=True, b_ndim=1
+            precision_root, whitened, trans="T", lower=True, b_ndim=1
         )
     else:
         deviation = whitened / (root * bartlett)
@@ -187,10 +187,10 @@ def _log_evidence(model: DPMIL, bags: Bags, log_density: Tensor) -> Tensor:
     known = _known_labels(model, bags)
     needs = _bags_without_witness(model, bags, known)
     log_ratio = log_density[1] - log_density[0]  # a = log p₊/p₋
-    # p₋ is taken out of all brackets; what a bag that needs a witness leaves there, comes below.
+    # What an instance adds to log p₋: 0, a, or log(1 + e^a) if it is free in a bag that is, too.
     is_free = (known < 0) & ~needs[bags.bag_index]
-    left = np.where(is_free, 1.0, 0.0) * pt.softplus(log_ratio) + (known == 1) * log_ratio
-    total = sum_over_bags(log_density[0] + left, bags)
+    added = np.where(is_free, 1.0, 0.0) * pt.softplus(log_ratio) + (known == 1) * log_ratio
+    total = sum_over_bags(log_density[0] + added, bags)
     if needs.any():
         some = _log_some_positive(log_ratio, *_free_instances(bags, known, needs))
         total = total[np.flatnonzero(needs)].inc(some)
@@ -201,14 +201,15 @@ def _log_evidence(model: DPMIL, bags: Bags, log_density: Tensor) -> Tensor:
 
 def _known_labels(model: DPMIL, bags: Bags) -> np.ndarray:
     """r_n where it is known, −1 where it is free."""
-    known = np.where(bags.labels[bags.bag_index] == 1, -1, 0)
-    if model.supervision == "instances":
-        known = np.where(bags.instance_labels >= 0, bags.instance_labels, known)
+    known = np.where(np.asarray(bags.labels == 1)[bags.bag_index], -1, 0)
+    if model.supervision == "instances" and bags.instance_labels is not None:
+        given = np.asarray(bags.instance_labels)
+        known = np.where(given >= 0, given, known)
     return known
 
 
 def _bags_without_witness(model: DPMIL, bags: Bags, known: np.ndarray) -> np.ndarray:
-    """Which bags must have a positive instance among the free ones."""
+    """Which bags must have a witness among their free instances."""
     has_witness = np.bincount(bags.bag_index, known == 1, bags.num_bags) > 0
     return (bags.labels == 1) & ~has_witness & model.needs_witness
 

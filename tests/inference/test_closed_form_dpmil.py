@@ -79,7 +79,7 @@ def labelled() -> tuple[DPMIL, Bags]:
 def of_scikit_learn(model: DPMIL, instances: np.ndarray) -> BayesianGaussianMixture:
     """The same mixture of one class; no term is added to its covariances."""
     return BayesianGaussianMixture(
-        model.max_components,
+        n_components=model.max_components,
         weight_concentration_prior_type="dirichlet_process",
         weight_concentration_prior=model.concentration,
         mean_prior=model.center,
