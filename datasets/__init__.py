@@ -1,7 +1,16 @@
-"""The door that data come in by: one container, data sets by name, simulators."""
+"""The door that data come in by: one container, data sets by name, preprocessing, simulators."""
 
 from .bags import Bags
 from .catalogue import available, load, published_folds
+from .kernel_pca import kernel_pca
 from .simulation import simulate, simulate_instances
 
-__all__ = ["Bags", "available", "load", "published_folds", "simulate", "simulate_instances"]
+__all__ = [
+    "Bags",
+    "available",
+    "kernel_pca",
+    "load",
+    "published_folds",
+    "simulate",
+    "simulate_instances",
+]

@@ -6,11 +6,12 @@ import io
 import os
 import zipfile
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int, Integer, Num
+from jaxtyping import Float, Int, Integer, Num
 
 from .bags import Bags
 from .checks import read_only
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["BAGGING_SEED", "available", "load", "published_folds"]
 
 BAGGING_SEED = 2024
-"""Which image is in which bag is part of what ``digits`` and ``mnist`` are, hence this constant."""
+"""How ``digits``, ``mnist`` and ``kandemir2014`` are drawn is part of what they are, hence this
+constant."""
 
 _NEWSGROUPS = (
     "alt_atheism",
@@ -38,6 +40,7 @@ _NEWSGROUPS = (
 
 _DESCRIPTIONS = {
     "digits": "8×8 digits (scikit-learn) in 164 bags of 10; positive: 2, 9; instance labels known",
+    "kandemir2014": "2-D scene of 40 bags: 3 clusters that all share, 2 of witnesses; labels known",
     "musk1": "92 molecules, 476 conformations, 166 features: does it smell of musk? (UCI)",
     "musk2": "102 molecules, 6,598 conformations, 166 features; bags of 1 to 1,044 (UCI)",
     "elephant": "200 images, 1,391 segments, 230 features: is there an elephant?",
@@ -53,6 +56,17 @@ _MUSK_ARCHIVES = {
     "musk2": "https://archive.ics.uci.edu/static/public/75/musk+version+2.zip",
 }
 _MUSK_COUNTS = {"musk1": (92, 476), "musk2": (102, 6598)}  # molecules, conformations
+
+# Means and lower triangular roots of the covariances of the clusters in `kandemir2014`.
+_NEGATIVE_CLUSTERS = (
+    ((-3.0, 1.5), ((0.8, 0.0), (0.0, 0.8))),
+    ((1.5, 3.0), ((1.2, 0.0), (0.3, 0.4))),
+    ((0.5, -2.5), ((1.3, 0.0), (-0.3, 0.6))),
+)
+_POSITIVE_CLUSTERS = (
+    ((4.5, 0.0), ((0.6, 0.0), (0.2, 0.9))),
+    ((-1.7, 0.4), ((0.6, 0.0), (0.0, 0.6))),
+)
 
 _TABLE_FORMAT = (
     "one row for each instance with columns bag, bag_label (0/1), instance_label (where known) and "
@@ -70,18 +84,22 @@ def load(
 ) -> Bags:
     """The data set of that name, features as published: to standardize is the caller's choice.
 
-    ``digits`` comes with scikit-learn. All others are read from a folder: ``mnist.npz`` (arrays
-    ``x_train, y_train, x_test, y_test``), and for any other name a file ``NAME.csv.gz`` (a slash in
-    the name becomes an underscore) with one row for each instance and columns ``bag``,
-    ``bag_label`` (0/1), ``instance_label`` (where known) and features ``x0, x1, …``; a file
-    of your own in this format loads by its name too, and may have ``bag_target`` (a number) beside
-    or in place of ``bag_label``. Where ``musk1`` and ``musk2`` are not in the
+    ``digits`` comes with scikit-learn and ``kandemir2014`` is drawn. All others are read from a
+    folder: ``mnist.npz`` (arrays ``x_train, y_train, x_test, y_test``), and for any other name a
+    file ``NAME.csv.gz`` (a slash in the name becomes an underscore) with one row for each instance
+    and columns ``bag``, ``bag_label`` (0/1), ``instance_label`` (where known) and features ``x0,
+    x1, …``; a file of your own in this format loads by its name too, and may have ``bag_target`` (a
+    number) beside or in place of ``bag_label``. Where ``musk1`` and ``musk2`` are not in the
     folder, they are fetched from UCI once, into the user's cache.
 
     ``digits`` has as many balanced bags as its images allow: 82 negative bags of 10, and 82
     positive ones with 1, 2, 3 or 4 images of a 2 or a 9 (as equally often as can be), each image at
     most once. ``mnist`` has the paper's 3,500 and 3,500 (pixels divided by 255); they need 61,250
     images of other digits and there are 56,052, so that some of these are there twice.
+
+    ``kandemir2014`` is a scene as that paper's Figure 1 sketches it: 20 bags of each label, 6 to 12
+    instances with two features in each, from three Gaussian clusters; in a positive bag three in
+    ten, and one at least, are from two others instead, of which one overlaps with a negative one.
 
     Parameters
     ----------
@@ -90,7 +108,8 @@ def load(
     data_folder : path or None
         The folder; if left out, the environment variable ``MILZOO_DATA``.
     seed : int or None
-        ``digits`` and ``mnist`` only: another draw of the bags than the fixed `BAGGING_SEED`.
+        ``digits``, ``mnist`` and ``kandemir2014`` only: another draw of the bags than the fixed
+        `BAGGING_SEED`.
 
     Returns
     -------
@@ -108,9 +127,11 @@ def load(
     ----------
     F. M. Castro-Macías et al. (2024), "Hyperbolic Secant representation of the logistic function:
     Application to probabilistic Multiple Instance Learning for CT intracranial hemorrhage
-    detection", Artificial Intelligence (bags of digits). T. G. Dietterich, R. H. Lathrop and
-    T. Lozano-Pérez (1997), Artificial Intelligence 89 (musk). S. Andrews et al. (2002), NIPS
-    (elephant, fox). Z.-H. Zhou, Y.-Y. Sun and Y.-F. Li (2009), ICML (newsgroups).
+    detection", Artificial Intelligence (bags of digits). M. Kandemir and F. A. Hamprecht (2014),
+    "Instance label prediction by Dirichlet process multiple instance learning", UAI (the scene).
+    T. G. Dietterich, R. H. Lathrop and T. Lozano-Pérez (1997), Artificial Intelligence 89 (musk).
+    S. Andrews et al. (2002), NIPS (elephant, fox). Z.-H. Zhou, Y.-Y. Sun and Y.-F. Li (2009), ICML
+    (newsgroups).
     """
     folder = _data_folder(data_folder)
     path = None if folder is None else folder / f"{_file_stem(name)}.csv.gz"
@@ -118,9 +139,9 @@ def load(
         near = get_close_matches(name, _DESCRIPTIONS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_DESCRIPTIONS)}"
         raise ValueError(f"unknown data set {name!r}; {hint}")
-    if name in ("digits", "mnist"):
-        seed = BAGGING_SEED if seed is None else seed
-        return _digits(seed) if name == "digits" else _mnist(folder, seed)
+    drawn = {"digits": _digits, "mnist": partial(_mnist, folder), "kandemir2014": _scene}
+    if name in drawn:
+        return drawn[name](seed=BAGGING_SEED if seed is None else seed)
     if seed is not None:
         raise ValueError(f"seed is {seed}, but the bags of {name!r} are not drawn; leave it out")
     return Bags.from_frame(_table(name, path))
@@ -209,14 +230,14 @@ def _table(name: str, path: Path | None) -> pd.DataFrame:
 # ------------------------------------------------------------------------- digits
 
 
-def _digits(seed: int) -> Bags:
+def _digits(*, seed: int) -> Bags:
     from sklearn.datasets import load_digits
 
     images, digits = map(np.asarray, load_digits(return_X_y=True))
     return _bags_of_digits(images, digits, bags_of_each_label=82, unit=1.0, seed=seed)
 
 
-def _mnist(folder: Path | None, seed: int) -> Bags:
+def _mnist(folder: Path | None, *, seed: int) -> Bags:
     if folder is None or not (folder / "mnist.npz").is_file():
         raise FileNotFoundError(
             f"data set 'mnist': no mnist.npz in {_where(folder)}; get the file of that name that "
@@ -265,6 +286,45 @@ def _bags_of_digits(
         names=tuple(str(b) for b in range(num_bags)),
         num_bags=num_bags,
     )
+
+
+# -------------------------------------------------------------------------- scene
+
+
+def _scene(*, seed: int, bags_of_each_label: int = 20, witness_share: float = 0.3) -> Bags:
+    """Instances from 2-D clusters: the negative ones in all bags, the others in positive bags."""
+    random = np.random.RandomState(seed)
+    num_bags = 2 * bags_of_each_label
+    labels = random.permutation(np.resize([0, 1], num_bags))
+    sizes = random.randint(6, 13, size=num_bags)
+    bag_index = np.repeat(np.arange(num_bags), sizes)
+    # The smallest of a bag is a witness in any case, so that there is one.
+    chance = random.rand(len(bag_index))
+    smallest = np.minimum.reduceat(chance, np.cumsum(sizes) - sizes)[bag_index]
+    is_witness = (labels[bag_index] == 1) & (chance <= np.maximum(witness_share, smallest))
+    which, noise = random.rand(len(bag_index)), random.standard_normal((len(bag_index), 2))
+    instances = np.where(
+        is_witness[:, None],
+        _from_clusters(_POSITIVE_CLUSTERS, which, noise),
+        _from_clusters(_NEGATIVE_CLUSTERS, which, noise),
+    )
+    return Bags(
+        instances=read_only(instances),
+        bag_index=read_only(bag_index),
+        labels=read_only(labels),
+        instance_labels=read_only(is_witness.astype(np.int64)),
+        names=tuple(str(b) for b in range(num_bags)),
+        num_bags=num_bags,
+    )
+
+
+def _from_clusters(
+    clusters: tuple, which: Float[np.ndarray, " N"], noise: Float[np.ndarray, "N 2"]
+) -> Float[np.ndarray, "N 2"]:
+    """Standard normal noise moved into equally likely clusters, chosen by which ∈ [0, 1)."""
+    mean, root = (np.array(part) for part in zip(*clusters, strict=True))
+    chosen = (which * len(clusters)).astype(int)
+    return mean[chosen] + np.einsum("nij,nj->ni", root[chosen], noise)
 
 
 # --------------------------------------------------------------------------- musk

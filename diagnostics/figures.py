@@ -25,13 +25,27 @@ from .accuracy import site_names
 if TYPE_CHECKING:
     from .comparison import Comparison
 
-__all__ = ["calibration", "elbo", "forest", "khat", "probabilities", "rank", "targets", "trace"]
+__all__ = [
+    "COLOURS",
+    "GREY",
+    "STYLE",
+    "calibration",
+    "draw_intervals",
+    "elbo",
+    "forest",
+    "khat",
+    "probabilities",
+    "rank",
+    "rows_of_panels",
+    "targets",
+    "trace",
+]
 
 # Okabe and Ito's palette, told apart with every kind of colour vision; its yellow is too faint.
-_COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_GREY = "#666666"
-_STYLE: Any = {
+GREY = "#666666"
+STYLE: Any = {
     "font.size": 11,
     "axes.titlesize": 12,
     "axes.labelsize": 11,
@@ -99,8 +113,8 @@ def elbo(comparison: Comparison) -> Figure:
             "no posterior has a bound to draw; expected one of coordinate_ascent or svi among them"
         )
     colours, _ = _looks(comparison)
-    with mpl.rc_context(_STYLE):
-        figure, panels = _panels(len(traces), height=3.4)
+    with mpl.rc_context(STYLE):
+        figure, panels = rows_of_panels(len(traces), height=3.4)
         for panel, (name, bound) in zip(panels, traces.items(), strict=True):
             steps = np.arange(1, len(bound) + 1)
             panel.plot(steps, bound, color=colours[name], marker=".", markersize=4)
@@ -117,7 +131,7 @@ def trace(comparison: Comparison, engine: str) -> Figure:
     with _arviz_style():
         collection = arviz_plots.plot_trace(
             _as_tree(comparison, engine, chosen),
-            color=list(_COLOURS[1:]),
+            color=list(COLOURS[1:]),
             visuals={"trace": {"alpha": 0.6, "width": 0.7}},
             cols=["__variable__"],
             figure_kwargs={"figsize": (11, 3.4), "layout": "constrained"},
@@ -135,7 +149,7 @@ def rank(comparison: Comparison, engine: str) -> Figure:
             # that are alike in 70 % of trials (autocorrelation 0.7) where it should in 1 %.
             method="envelope",
             envelope_prob=0.99,
-            color=list(_COLOURS[1:]),
+            color=list(COLOURS[1:]),
             cols=["__variable__"],
             figure_kwargs={"figsize": (11, 3.4), "layout": "constrained"},
         )
@@ -156,7 +170,7 @@ def khat(comparison: Comparison) -> Figure:
             "no posterior is an approximation; k̂ judges coordinate_ascent, svi, laplace"
         )
     colours, markers = _looks(comparison)
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(8, 1.8 + 0.45 * len(values)), layout="constrained")
         axes = figure.subplots()
         _draw_khats(axes, values, colours, markers)
@@ -193,20 +207,20 @@ def probabilities(comparison: Comparison) -> Figure:
         )
     colours, _ = _looks(comparison)
     across = predictions[reference].bag_probability
-    with mpl.rc_context(_STYLE):
-        figure, panels = _panels(len(others), height=3.6, share=True)
+    with mpl.rc_context(STYLE):
+        figure, panels = rows_of_panels(len(others), height=3.6, share=True)
         for panel, name in zip(panels, others, strict=True):
-            panel.axline((0, 0), slope=1, color=_GREY, linewidth=1, zorder=1)
+            panel.axline((0, 0), slope=1, color=GREY, linewidth=1, zorder=1)
             low, high = predictions[name].bag_interval(0.9)
             centre = predictions[name].bag_probability
-            _draw_intervals(panel, across, centre, (low, high), labels == 1, colours[name])
+            draw_intervals(panel, across, centre, (low, high), labels == 1, colours[name])
             panel.set(title=name, xlabel=f"P(positive), {reference}", aspect="equal")
             panel.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         panels[0].set_ylabel("P(positive), title's engine")
         figure.legend(
             handles=[
-                Line2D([], [], color=_GREY, marker="o", label="positive bag"),
-                Line2D([], [], color=_GREY, marker="o", mfc="white", label="negative bag"),
+                Line2D([], [], color=GREY, marker="o", label="positive bag"),
+                Line2D([], [], color=GREY, marker="o", mfc="white", label="negative bag"),
             ],
             loc="outside lower center",
             ncols=2,
@@ -214,7 +228,7 @@ def probabilities(comparison: Comparison) -> Figure:
     return figure
 
 
-def _draw_intervals(
+def draw_intervals(
     panel: Axes,
     across: Float[np.ndarray, " B"],
     centre: Float[np.ndarray, " B"],
@@ -253,22 +267,22 @@ def targets(comparison: Comparison) -> Figure:
     truth = np.asarray(test.targets)
     middle = float(truth.mean())
     colours, _ = _looks(comparison)
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         # One scale for all: how wide the intervals are is what there is to compare.
-        figure, panels = _panels(len(predictions), height=3.6, share=True)
+        figure, panels = rows_of_panels(len(predictions), height=3.6, share=True)
         for panel, (name, prediction) in zip(panels, predictions.items(), strict=True):
             low, high = prediction.bag_interval(0.9)
             inside = (low <= truth) & (truth <= high)
-            panel.axline((middle, middle), slope=1, color=_GREY, linewidth=1, zorder=1)
-            _draw_intervals(panel, truth, prediction.bag_target, (low, high), inside, colours[name])
+            panel.axline((middle, middle), slope=1, color=GREY, linewidth=1, zorder=1)
+            draw_intervals(panel, truth, prediction.bag_target, (low, high), inside, colours[name])
             panel.set(title=f"{name}: {inside.sum()} of {len(truth)} inside", xlabel="true target")
         for panel in panels[::3]:
             panel.set_ylabel("predicted target")
         figure.legend(
             handles=[
-                Line2D([], [], color=_GREY, marker="o", label="truth inside the 90 % interval"),
-                Line2D([], [], color=_GREY, marker="o", mfc="white", label="outside"),
-                Line2D([], [], color=_GREY, linewidth=1, label="predicted = true"),
+                Line2D([], [], color=GREY, marker="o", label="truth inside the 90 % interval"),
+                Line2D([], [], color=GREY, marker="o", mfc="white", label="outside"),
+                Line2D([], [], color=GREY, linewidth=1, label="predicted = true"),
             ],
             loc="outside lower center",
             ncols=3,
@@ -280,8 +294,8 @@ def calibration(comparison: Comparison) -> Figure:
     """Reliability by isotonic regression (PAVA), with the band of a calibrated forecast."""
     predictions, labels = _tested(comparison)
     colours, _ = _looks(comparison)
-    with mpl.rc_context(_STYLE):
-        figure, panels = _panels(len(predictions), height=3.6, share=True)
+    with mpl.rc_context(STYLE):
+        figure, panels = rows_of_panels(len(predictions), height=3.6, share=True)
         for panel, (name, prediction) in zip(panels, predictions.items(), strict=True):
             _draw_reliability(panel, prediction.bag_probability, labels, colours[name])
             panel.set(title=name, xlabel="predicted probability", aspect="equal")
@@ -290,8 +304,8 @@ def calibration(comparison: Comparison) -> Figure:
         figure.legend(
             handles=[
                 Patch(color="#DDDDDD", label="90 % if calibrated, pointwise"),
-                Line2D([], [], color=_GREY, linewidth=1.8, label="observed frequency"),
-                Line2D([], [], color=_GREY, marker="|", ls="", label="one test bag"),
+                Line2D([], [], color=GREY, linewidth=1.8, label="observed frequency"),
+                Line2D([], [], color=GREY, marker="|", ls="", label="one test bag"),
             ],
             loc="outside lower center",
             ncols=3,
@@ -311,7 +325,7 @@ def _draw_reliability(
     curves = np.array([isotonic_regression(row.astype(float)) for row in simulated])
     low, high = np.quantile(curves, [0.05, 0.95], axis=0)
     panel.fill_between(sorted_probability, low, high, color="#DDDDDD")
-    panel.axline((0, 0), slope=1, color=_GREY, linewidth=1)
+    panel.axline((0, 0), slope=1, color=GREY, linewidth=1)
     observed = isotonic_regression(labels[order].astype(float))
     panel.plot(sorted_probability, observed, color=colour, linewidth=1.8)
     panel.plot(probability, labels, "|", color=colour, alpha=0.5, markersize=7)
@@ -345,9 +359,9 @@ def _looks(comparison: Comparison) -> tuple[dict[str, str], dict[str, str]]:
     """Colour and marker of each engine, the reference in black."""
     names = sorted(comparison.posteriors, key=lambda name: name != comparison.reference)
     first = 0 if comparison.reference else 1
-    looks = [(i + first) % len(_COLOURS) for i in range(len(names))]
+    looks = [(i + first) % len(COLOURS) for i in range(len(names))]
     return (
-        {name: _COLOURS[i] for name, i in zip(names, looks, strict=True)},
+        {name: COLOURS[i] for name, i in zip(names, looks, strict=True)},
         {name: _MARKERS[i] for name, i in zip(names, looks, strict=True)},
     )
 
@@ -422,11 +436,13 @@ def _without_the_start(bound: Float[np.ndarray, " _"]) -> tuple[float, float]:
 # ---------------------------------------------------------------- how they are laid out
 
 
-def _panels(count: int, *, height: float, share: bool = False) -> tuple[Figure, list[Axes]]:
+def rows_of_panels(
+    count: int, *, height: float, width: float = 3.7, share: bool = False
+) -> tuple[Figure, list[Axes]]:
     """Panels in rows of at most three, no pyplot state."""
     columns = min(count, 3)
     rows = -(-count // columns)
-    figure = Figure(figsize=(max(3.7 * columns, 5.5), height * rows), layout="constrained")
+    figure = Figure(figsize=(max(width * columns, 5.5), height * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=share)
     panels = list(grid.ravel())
     for empty in panels[count:]:
@@ -436,7 +452,7 @@ def _panels(count: int, *, height: float, share: bool = False) -> tuple[Figure, 
 
 @contextmanager
 def _arviz_style() -> Iterator[None]:
-    with mpl.rc_context(_STYLE), az.rc_context({"plot.backend": "matplotlib"}):
+    with mpl.rc_context(STYLE), az.rc_context({"plot.backend": "matplotlib"}):
         yield
 
 

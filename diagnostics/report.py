@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ..models.dpmil import DPMIL
+from .clusters import plot_components, plot_scene
 from .measures import MEASURES, formatted
 from .targets import in_words
 
@@ -203,8 +205,22 @@ def _sections(comparison: Comparison) -> list[_Section]:
         sections[2].pictures.append(_Picture("forest.png", _FOREST, comparison.plot_forest()))
     if not all(one.is_sampler for one in evidence.values()):
         sections[2].pictures.append(_Picture("khat.png", _KHAT, comparison.plot_khat()))
+    sections[2].pictures.extend(_cluster_pictures(comparison))
     sections[3].pictures.extend(_test_pictures(comparison))
     return sections
+
+
+def _cluster_pictures(comparison: Comparison) -> Iterator[_Picture]:
+    """Of posteriors of DPMIL that did not fail."""
+    posteriors = {
+        name: verdict.evidence.posterior
+        for name, verdict in comparison.verdicts.items()
+        if isinstance(verdict.evidence.posterior.model, DPMIL) and not verdict.evidence.failed
+    }
+    if posteriors:
+        yield _Picture("components.png", _COMPONENTS, plot_components(posteriors))
+        if next(iter(posteriors.values())).bags.num_features == 2:
+            yield _Picture("scene.png", _SCENE, plot_scene(posteriors))
 
 
 def _test_pictures(comparison: Comparison) -> Iterator[_Picture]:
@@ -226,6 +242,14 @@ _TRACE = "Traces without drift or chains apart are what a sampler that works sho
 _RANK = "Ranks of each chain among all draws; chains that agree wander about zero."
 _FOREST = "The sites on which some posterior is furthest from the reference."
 _KHAT = "k̂ sees only where the approximation has draws; a mode it never visits goes unnoticed."
+_COMPONENTS = (
+    "Weights of the clusters in their class. The q of coordinate ascent tells clusters by name; of "
+    "other posteriors the weights of each draw are sorted, as their clusters have no names."
+)
+_SCENE = (
+    "The bags learned from. Clusters with an instance or more in them, lines the wider the larger "
+    "the weight: expected ones under the q of coordinate ascent, else those of a typical draw."
+)
 _PROBABILITIES = "Each test bag once; 90 % intervals of the engine in the title."
 _TARGETS = (
     "Each test bag once, its 90 % predictive interval by the engine in the title; of good "

@@ -13,6 +13,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.nn import softplus
+from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 from numpyro.distributions import Distribution
 from numpyro.infer.reparam import Reparam
@@ -24,7 +25,19 @@ from .model import Draws, Program, observations
 from .normal_wishart import COVARIANCES, Covariance
 from .witnesses import LabelRule, log_some_positive, sum_over_bags
 
-__all__ = ["DPMIL", "POOLINGS", "Pooling", "Supervision", "bag_probability", "log_stick_weights"]
+__all__ = [
+    "DPMIL",
+    "POOLINGS",
+    "SUPERVISIONS",
+    "Pooling",
+    "Supervision",
+    "bag_probability",
+    "count_after",
+    "draw_labels",
+    "expected_occupied",
+    "log_evidence_of_counts",
+    "log_stick_weights",
+]
 
 type Supervision = Literal["bags", "instances"]
 type Pooling = Literal["bayes", "noisy_or"]
@@ -605,6 +618,23 @@ def log_stick_weights(stick: Float[Array, "*L k"]) -> Float[Array, "*L K"]:
     none = jnp.zeros((*stick.shape[:-1], 1), stick.dtype)
     left = jnp.cumsum(jnp.concatenate([none, jnp.log1p(-stick)], axis=-1), axis=-1)
     return left + jnp.concatenate([jnp.log(stick), none], axis=-1)
+
+
+def log_evidence_of_counts(
+    count: Float[Array, "*L K"], concentration: float | Array
+) -> Float[Array, "*L"]:
+    """log p(z) with the sticks integrated out: Σ_{k<K} log B(1 + N_k, α + Σ_{j>k} N_j) + log α.
+
+    By gammaln: ``jax.scipy.special.betaln`` is off by 1e-6.
+    """
+    on, off = 1 + count[..., :-1], concentration + count_after(count)
+    log_beta = gammaln(on) + gammaln(off) - gammaln(on + off)
+    return jnp.sum(log_beta + jnp.log(concentration), axis=-1)
+
+
+def count_after(count: Float[Array, "*L K"]) -> Float[Array, "*L k"]:
+    """Σ_{j>k} N_j, for k < K."""
+    return jnp.flip(jnp.cumsum(jnp.flip(count, -1), axis=-1), -1)[..., 1:]
 
 
 def draw_labels(

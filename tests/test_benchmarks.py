@@ -13,6 +13,7 @@ from milzoo.datasets import Bags, load
 from milzoo.inference import coordinate_ascent
 from milzoo.inference.closed_form import vgpmil
 from milzoo.models import RBF, VGPMIL, VWSGP
+from sklearn.metrics import roc_auc_score
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
@@ -125,3 +126,53 @@ def test_sums_made_chunk_by_chunk_give_the_posterior_of_all_bags_at_once(benchma
     )
     # 32-bit kernels: a ten thousandth of a posterior sd.
     assert (np.abs(mean - expected.approximation.mean) < 1e-4 * deviation).all()
+
+
+def test_the_newsgroups_benchmark_ranks_the_instances_of_each_bag_once(benchmark):
+    newsgroups = benchmark("dpmil_newsgroups")
+    random = np.random.default_rng(0)
+    label = np.arange(480) % 24 == 0  # the first of every second bag of twelve
+    instances = random.normal(size=(480, 3)) + 6 * label[:, None]
+    bags = Bags.from_arrays(instances, np.arange(480) // 12, np.arange(40) % 2 == 0, label)
+    protocol = replace(newsgroups.Protocol.toy(seed=0), components=(3,))
+    (row,) = newsgroups.rows_of(bags, protocol, print)
+    assert [len(fold.bag_truth) for fold in row.folds] == [20, 20]
+    assert sum(len(fold.instance_truth) for fold in row.folds) == 480
+    assert sum(fold.instance_truth.sum() for fold in row.folds) == 20
+    # Were the ranks another instance's, 0.5 with an sd of 0.07.
+    assert row.pooled(roc_auc_score, "instance") > 0.9
+
+
+def test_folds_of_the_newsgroups_benchmark_are_averaged_or_pooled(benchmark):
+    newsgroups = benchmark("dpmil_newsgroups")
+    truths, found = np.array([[0, 1], [0, 1]]), np.array([[0.1, 0.2], [0.3, 0.4]])
+    nothing = np.zeros(0)
+    folds = [
+        newsgroups.Fold(truth, ranked, nothing, nothing, 0, 0.0, 0, 0.0)
+        for truth, ranked in zip(truths, found, strict=True)
+    ]
+    row = newsgroups.Row(2, "hard", folds)
+    assert row.by_fold(roc_auc_score, "instance") == [1.0, 1.0]
+    assert row.pooled(roc_auc_score, "instance") == 0.75
+
+
+def test_the_speed_benchmark_of_dpmil_has_the_sizes_of_the_papers_data(benchmark):
+    speed = benchmark("dpmil_speed")
+    text, cancer = (design.bags(seed=0) for design in speed.FULL)
+    assert (text.num_instances, text.num_features, text.num_bags) == (3_600, 100, 100)
+    assert (cancer.num_instances, cancer.num_features, cancer.num_bags) == (14_303, 30, 210)
+    for bags, num_positive in ((text, 50), (cancer, 143)):
+        assert bags.labels.sum() == num_positive
+        witnesses = np.bincount(bags.bag_index, bags.instance_labels)
+        np.testing.assert_array_equal(witnesses > 0, bags.labels == 1)
+    # 50 certain and 1,750 at 0.0023, sd 2; of 143 and 9,597 at 0.78, sd 41: 5 sd.
+    assert abs(text.instance_labels.sum() - 0.03 * 1_800) < 10
+    assert abs(cancer.instance_labels.sum() - 0.534 * 14_303) < 210
+
+
+def test_the_speed_benchmark_of_dpmil_times_every_round_that_it_counts(benchmark):
+    speed = benchmark("dpmil_speed")
+    rows = list(speed.rows_of(speed.TOY[0], seed=0))
+    assert [row.rounds for row in rows] == [5, 5, 4]
+    for row in rows:
+        assert 0 < row.seconds < row.whole_seconds

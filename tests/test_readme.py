@@ -31,6 +31,15 @@ def test_the_example_of_learning_curves_holds_what_it_says(tmp_path):
     assert picture.stat().st_size > 10_000
 
 
+def test_the_example_of_clusters_holds_what_it_says(tmp_path):
+    script = REPOSITORY / "examples" / "clusters_of_witnesses.py"
+    command = [sys.executable, script, "--toy", "--out", tmp_path]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert len(re.findall(r"3 large negative clusters and 2 positive ones", run.stdout)) == 2
+    for picture in ("scene", "components"):
+        assert (tmp_path / f"kandemir2014_{picture}.png").stat().st_size > 10_000
+
+
 def test_every_make_target_and_picture_of_the_readme_exists():
     readme = (REPOSITORY / "README.md").read_text()
     makefile = (REPOSITORY / "Makefile").read_text()

@@ -22,11 +22,16 @@ from typing import ClassVar, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
-from jax.scipy.special import betaln
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
-from ...models.dpmil import DPMIL, draw_labels, log_stick_weights
+from ...models.dpmil import (
+    DPMIL,
+    count_after,
+    draw_labels,
+    log_evidence_of_counts,
+    log_stick_weights,
+)
 from ...models.mixtures import Mixtures
 from ...models.normal_wishart import Statistics, family
 from ...models.witnesses import LabelRule
@@ -144,7 +149,7 @@ class DPMILGibbs:
         stick_key, gaussian_key = jax.random.split(key)
         model, count = self.model, seen.occupancy
         # Beta(a, b) is Γ(a)/(Γ(a) + Γ(b)).
-        shapes = jnp.stack([1 + count[:, :-1], model.concentration + _after(count)])
+        shapes = jnp.stack([1 + count[:, :-1], model.concentration + count_after(count)])
         on, off = jax.random.gamma(stick_key, shapes)
         law = family(model.covariance).posterior(
             seen, model.mean_strength, model.degrees_of_freedom
@@ -152,22 +157,13 @@ class DPMILGibbs:
         return on / (on + off), *law.draw(gaussian_key)
 
 
-def _after(count: Float[Array, "*L K"]) -> Float[Array, "*L k"]:
-    """Σ_{j>k} N_j, for k < K."""
-    return jnp.flip(jnp.cumsum(jnp.flip(count, -1), axis=-1), -1)[..., 1:]
-
-
 def _renamed(key: Array, count: Float[Array, " K"], *, concentration: float) -> Int[Array, " K"]:
     """An order of the components, by Metropolis' rule: K pairs are offered to swap their names.
 
-    With sticks and parameters integrated out, all that the names change is
-    p(z) = Π_k B(1 + N_k, α + Σ_{j>k} N_j)/B(1, α). Without it a large cluster that has come by a
-    late stick would keep it for long.
+    With sticks and parameters integrated out, p(z) is all that the names change. Without it a
+    large cluster that has come by a late stick would keep it for long.
     """
     num_components = count.shape[0]
-
-    def log_probability(count: Float[Array, " K"]) -> Float[Array, ""]:
-        return jnp.sum(betaln(1 + count[:-1], concentration + _after(count)))
 
     def offer(i: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         order, count = state
@@ -177,8 +173,8 @@ def _renamed(key: Array, count: Float[Array, " K"], *, concentration: float) -> 
         )
         pair = jnp.stack([first, (first + distance) % num_components])
         swapped = count.at[pair].set(count[pair[::-1]])
-        log_ratio = log_probability(swapped) - log_probability(count)
-        accepted = jnp.log(jax.random.uniform(accept_key)) < log_ratio
+        before, after = (log_evidence_of_counts(c, concentration) for c in (count, swapped))
+        accepted = jnp.log(jax.random.uniform(accept_key)) < after - before
         other = order.at[pair].set(order[pair[::-1]])
         return jnp.where(accepted, other, order), jnp.where(accepted, swapped, count)
 

@@ -3,7 +3,7 @@
 import re
 import warnings
 from dataclasses import replace
-from itertools import product
+from itertools import permutations, product
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +103,8 @@ def test_one_round_equals_scikit_learns_with_labels_given(labelled, klass):
     model, bags = labelled
     instances = bags.instances[bags.instance_labels == klass]
     responsibilities = np.random.default_rng(1).dirichlet(np.ones(5), len(instances))
+    # From the largest on, where the sticks want them: a round would rename them.
+    responsibilities = responsibilities[:, np.argsort(-responsibilities.sum(axis=0))]
     with jax.enable_x64(True):
         problem, _ = dpmil.init(
             model, bags, label_update="soft", num_starts=1, key=jax.random.key(0)
@@ -356,6 +358,42 @@ def test_bound_never_falls_on_a_thousand_random_problems(
     fall = (-np.diff(bounds, axis=1) - tolerance[:, 1:]).max()
     assert fall <= 0, fall
     assert (soft >= hard - tolerance).all()
+
+
+@pytest.mark.parametrize("concentration", [0.5, 2.0])
+def test_components_are_renamed_only_where_the_sticks_prefer_it(concentration):
+    """Never below the order given, and from the largest on but for the last two."""
+    random = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        for _ in range(20):
+            count = jnp.asarray(random.gamma(0.3, 20.0, (2, 5)))
+            total = count[..., None] * jnp.arange(3.0)
+            seen = dpmil.Statistics(count, total, 2 * total)
+            found = dpmil._in_order(seen, jnp.asarray(concentration))
+            before, after = (
+                log_evidence_of_sticks(np.asarray(c), concentration)
+                for c in (count, found.occupancy)
+            )
+            assert (after >= before - 1e-12).all()
+            best = np.max(
+                [
+                    log_evidence_of_sticks(np.asarray(count)[:, list(order)], concentration)
+                    for order in permutations(range(5))
+                ],
+                axis=0,
+            )
+            # At most the last two are the wrong way round: the factor log((α + N)/(1 + N)).
+            assert (best - after < 4.0).all()
+            np.testing.assert_allclose(np.sort(found.occupancy), np.sort(count), rtol=1e-12)
+            np.testing.assert_allclose(found.moment, 2 * found.total, rtol=1e-12)
+            expected = found.occupancy[..., None] * jnp.arange(3.0)
+            np.testing.assert_allclose(found.total, expected, rtol=1e-12)
+
+
+def log_evidence_of_sticks(count: np.ndarray, concentration: float) -> np.ndarray:
+    after = np.cumsum(count[:, ::-1], axis=1)[:, ::-1][:, 1:]
+    by_stick = betaln(1 + count[:, :-1], concentration + after) - betaln(1, concentration)
+    return by_stick.sum(axis=1)
 
 
 def test_best_labels_equal_a_loop_over_bags():

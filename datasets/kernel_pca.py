@@ -1,0 +1,110 @@
+"""Kernel principal components of instances, found in the training bags alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .bags import Bags
+from .checks import read_only
+
+if TYPE_CHECKING:
+    from sklearn.decomposition import KernelPCA
+
+__all__ = ["kernel_pca"]
+
+
+def kernel_pca(
+    training: Bags, *others: Bags, num_components: int, length_scale: float | None = None
+) -> tuple[Bags, ...]:
+    """Bags whose features are kernel principal components, RBF kernel exp(−‖x − x'‖²/(2ℓ²)).
+
+    Components are those of the training instances, in order of falling variance. Feature j of a
+    training instance has mean 0 and variance λ_j/N, λ_j an eigenvalue of the centred kernel matrix,
+    and its covariances with the others are 0. The sign of each is such that the eigenvector's
+    largest entry is positive.
+
+    Parameters
+    ----------
+    training : Bags
+        Their instances are the N that components are found in.
+    *others : Bags
+        Projected on the components of the training bags; they have no part in finding them.
+    num_components : int
+        Features of the bags returned, 1 … N − 1.
+    length_scale : float or None
+        ℓ, in the units of the features. None for √num_components, as in the paper.
+
+    Returns
+    -------
+    tuple of Bags
+        The training bags, then the others, with all else that they had.
+
+    Raises
+    ------
+    ValueError
+        If the training instances do not have that many components, bags have other features than
+        the training bags, or the length scale is not a positive number.
+
+    Notes
+    -----
+    The paper reduces 200 features to 100 "with a length scale of √100", and 738 to 30 with √30:
+    the number under the root is that of components. It does not say whether the kernel has the 2
+    in exp(−‖x − x'‖²/(2ℓ²)); the heuristic that it names, γ = 1/number of features in
+    exp(−γ‖x − x'‖²), has none: for that give ℓ = √(num_components/2). It does not say either that
+    features were standardised first.
+
+    The kernel matrix of all training instances is held in memory, and its eigenvectors take a time
+    of the order of N³.
+
+    References
+    ----------
+    Kandemir and Hamprecht (2014), section 4.1. Schölkopf, Smola and Müller (1998), Neural
+    Computation 10.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> training, test = load("digits").split(0.2, seed=0)
+    >>> training, test = kernel_pca(training, test, num_components=5)
+    >>> test.num_features
+    5
+    """
+    if not 1 <= num_components < training.num_instances:
+        raise ValueError(
+            f"num_components is {num_components}; expected 1 to {training.num_instances - 1}, one "
+            f"less than the {training.num_instances} training instances"
+        )
+    length_scale = math.sqrt(num_components) if length_scale is None else length_scale
+    if not (math.isfinite(length_scale) and length_scale > 0):
+        raise ValueError(f"length_scale is {length_scale}; expected a positive number")
+    for number, bags in enumerate(others):
+        if bags.num_features != training.num_features:
+            raise ValueError(
+                f"others[{number}] has {bags.num_features} features, the training bags "
+                f"{training.num_features}; expected the same"
+            )
+    components = _fitted(training, num_components, length_scale)
+    return tuple(
+        replace(bags, instances=read_only(components.transform(np.asarray(bags.instances))))
+        for bags in (training, *others)
+    )
+
+
+def _fitted(training: Bags, num_components: int, length_scale: float) -> KernelPCA:
+    from sklearn.decomposition import KernelPCA
+
+    # Dense: the other solvers start at random. Scikit-learn turns the signs.
+    components = KernelPCA(
+        num_components, kernel="rbf", gamma=0.5 / length_scale**2, eigen_solver="dense"
+    ).fit(np.asarray(training.instances))
+    found = int(np.sum(components.eigenvalues_ > 0))
+    if found < num_components:
+        raise ValueError(
+            f"num_components is {num_components}, but the training instances vary along {found} "
+            f"only, with length_scale={length_scale:g}; repeated instances add none"
+        )
+    return components

@@ -1,0 +1,362 @@
+"""The pictures of DPMIL: the weights of its clusters, and where they lie among the instances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import matplotlib as mpl
+import numpy as np
+from jax.nn import logsumexp
+from jaxtyping import Bool, Float
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Ellipse, Patch
+
+from ..datasets.bags import Bags
+from ..inference.closed_form.dpmil import DPMILApproximation
+from ..inference.posterior import Posterior, Predictive
+from ..models.dpmil import DPMIL, log_stick_weights
+from .figures import COLOURS, GREY, STYLE, draw_intervals, rows_of_panels
+
+__all__ = ["plot_components", "plot_scene"]
+
+_CLASSES = ("negative", "positive")
+_CLASS_COLOURS = (COLOURS[2], COLOURS[1])
+_CLASS_LINES = ("--", "-")
+_TINTS = ("#EFF5FA", "#FCF3EC")
+_PROBABILITY = LinearSegmentedColormap.from_list(
+    "probability", [_CLASS_COLOURS[0], "#F4F4F4", _CLASS_COLOURS[1]]
+)
+# Draws that a sampler's probabilities are means over, and points on a side of their grid.
+_DRAWS, _GRID = 100, 90
+# Clusters shown beside those that may be occupied.
+_EMPTY_ONES = 3
+
+
+def plot_components(posteriors: Posterior | Mapping[str, Posterior]) -> Figure:
+    """How many clusters each class has, and their weights: means and 90 % intervals.
+
+    Under the q of coordinate ascent clusters have names: E π_lk of each, largest first. From draw
+    to draw of other posteriors they have none, so that the weights of each draw are sorted: the
+    k-th is the law of the k-th largest. Dashed: the expected number of clusters with an instance
+    in them.
+
+    Parameters
+    ----------
+    posteriors : Posterior or mapping of str to Posterior
+        Of DPMIL; a row for each.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ValueError
+        If a posterior is of another model, or failed.
+
+    References
+    ----------
+    Kandemir and Hamprecht (2014), Figure 4.
+    """
+    weights = {name: _Weights.of(one) for name, one in _of_dpmil(posteriors).items()}
+    with mpl.rc_context(STYLE):
+        height = 0.7 + 2.9 * len(weights)
+        figure = Figure(figsize=(8.5, height), layout="constrained")
+        rows = figure.subplots(len(weights), 2, squeeze=False, sharex=True, sharey=True)
+        for row, (name, found) in zip(rows, weights.items(), strict=True):
+            for klass, panel in enumerate(row):
+                found.draw(panel, klass)
+                number = found.occupied[:, klass].mean()
+                panel.set_title(f"{name}\n{_CLASSES[klass]} class: {number:.1f} occupied")
+            row[0].set_ylabel("weight in its class")
+        shown = max(found.num_shown for found in weights.values())
+        most = max(float(found.interval.max()) for found in weights.values())
+        rows[0, 0].set(xlim=(0.4, shown + 0.6), ylim=(-0.03 * most, 1.05 * most))
+        rows[0, 0].set_xticks(range(1, shown + 1, math.ceil(shown / 12)))
+        figure.legend(
+            handles=[
+                Line2D([], [], color=GREY, marker="o", ls="", label="mean and 90 % interval"),
+                Line2D([], [], color=GREY, ls="--", label="number of occupied clusters"),
+                Patch(color="#E4E4E4", label="its 90 % interval"),
+            ],
+            loc="outside lower center",
+            ncols=3,
+        )
+    return figure
+
+
+def plot_scene(posteriors: Posterior | Mapping[str, Posterior], bags: Bags | None = None) -> Figure:
+    """Instances of two features, coloured by their probability, with the clusters found.
+
+    Ellipses are 2 sd of the clusters that hold an instance or more, the wider their line the
+    larger their weight in their class: under the q of coordinate ascent with means E μ and
+    precisions E Λ; of other posteriors those of one draw, the one under which the log densities of
+    the bags are nearest to their means. The line is p(x | positive) = p(x | negative).
+
+    Parameters
+    ----------
+    posteriors : Posterior or mapping of str to Posterior
+        Of DPMIL; a panel for each.
+    bags : Bags or None
+        The instances shown; those learned from if left out.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ValueError
+        If there are not two features, or a posterior is of another model, or failed.
+
+    References
+    ----------
+    Kandemir and Hamprecht (2014), Figure 1.
+    """
+    named = _of_dpmil(posteriors)
+    bags = next(iter(named.values())).bags if bags is None else bags
+    if bags.num_features != 2:
+        raise ValueError(
+            f"bags have {bags.num_features} features; a scene has 2: expected such bags, as the "
+            "first two kernel principal components are (datasets.kernel_pca)"
+        )
+    with mpl.rc_context(STYLE):
+        figure, panels = rows_of_panels(len(named), height=4.8, width=4.0, share=True)
+        for panel, (name, posterior) in zip(panels, named.items(), strict=True):
+            _draw_scene(panel, posterior, bags)
+            which = "expected clusters" if _has_named_clusters(posterior) else "clusters of a draw"
+            panel.set(title=f"{name}\n{which}", xlabel="first feature")
+        for panel in panels[::3]:
+            panel.set_ylabel("second feature")
+        scale = ScalarMappable(Normalize(0, 1), _PROBABILITY)
+        figure.colorbar(scale, ax=panels, label="P(instance is positive)", aspect=30, pad=0.02)
+        figure.legend(handles=_scene_handles(bags), loc="outside lower center", ncols=2)
+    return figure
+
+
+# ---------------------------------------------------------------- weights
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Weights of the clusters of either class, largest first, and how many are occupied."""
+
+    mean: Float[np.ndarray, "2 K"]
+    interval: Float[np.ndarray, "2 2 K"]  # ends first
+    occupied: Float[np.ndarray, "S 2"]
+    have_names: bool
+
+    @classmethod
+    def of(cls, posterior: Posterior) -> _Weights:
+        draws, approximation = posterior.stored_draws(), posterior.approximation
+        weight = _drawn_weights(draws.get("stick"), len(draws["mean"]))
+        if isinstance(approximation, DPMILApproximation):
+            order = np.argsort(-approximation.expected_weight, axis=1, kind="stable")
+            mean = np.take_along_axis(approximation.expected_weight, order, axis=1)
+            weight = np.take_along_axis(weight, order[None], axis=2)
+        else:
+            weight = -np.sort(-weight, axis=2)
+            mean = weight.mean(axis=0)
+        interval = np.quantile(weight, [0.05, 0.95], axis=0)
+        named = _has_named_clusters(posterior)
+        return cls(mean, interval, draws["occupied_components"], named)
+
+    @property
+    def num_shown(self) -> int:
+        """All that may be occupied, and a few more."""
+        most = math.ceil(np.quantile(self.occupied, 0.95, axis=0).max())
+        return min(self.mean.shape[1], most + _EMPTY_ONES)
+
+    def draw(self, panel: Axes, klass: int) -> None:
+        """The weights of one class."""
+        number = self.occupied[:, klass]
+        panel.axvspan(*np.quantile(number, [0.05, 0.95]), color="#E4E4E4", zorder=0)
+        panel.axvline(number.mean(), color=GREY, ls="--", linewidth=1.2, zorder=1)
+        low, high = self.interval[:, klass]
+        rank = np.arange(1.0, self.mean.shape[1] + 1)
+        is_filled = np.ones(len(rank), bool)
+        centre = self.mean[klass]
+        draw_intervals(panel, rank, centre, (low, high), is_filled, _CLASS_COLOURS[klass])
+        what = "clusters of q, largest first" if self.have_names else "k-th largest of each draw"
+        panel.set_xlabel(what)
+        panel.tick_params(labelbottom=True)
+
+
+def _drawn_weights(stick: Float[np.ndarray, "S 2 k"] | None, num_draws: int) -> np.ndarray:
+    """π of each draw; one component needs no stick."""
+    if stick is None:
+        return np.ones((num_draws, 2, 1))
+    with jax.enable_x64(True):
+        return np.exp(np.asarray(log_stick_weights(jnp.asarray(stick))))
+
+
+# ---------------------------------------------------------------- the scene
+
+
+@dataclass(frozen=True)
+class _Clusters:
+    """Gaussians of either class; L is the root of a precision, LLᵀ or L² on its diagonal."""
+
+    weight: Float[np.ndarray, "2 K"]
+    mean: Float[np.ndarray, "2 K D"]
+    root: Float[np.ndarray, "2 K ..."]
+    occupancy: Float[np.ndarray, "2 K"]  # expected number of instances
+
+    @classmethod
+    def of(cls, posterior: Posterior) -> _Clusters:
+        q, model = posterior.approximation, posterior.model
+        assert isinstance(model, DPMIL)
+        if isinstance(q, DPMILApproximation):
+            # E Λ = νW, and N = β − β0.
+            nu = q.degrees_of_freedom.reshape(*q.strength.shape, *[1] * (q.scale_root.ndim - 2))
+            root = np.sqrt(nu) * q.scale_root
+            return cls(q.expected_weight, q.mean, root, q.strength - model.mean_strength)
+        draws = posterior.stored_draws()
+        # Of the highest density it would be one whose empty clusters are near their prior's mode,
+        # and of the highest likelihood one that overfits.
+        by_bag = draws["log_density"]
+        typical = int(np.argmin(np.sum((by_bag - by_bag.mean(axis=0)) ** 2, axis=1)))
+        draw = {name: value[typical] for name, value in draws.items()}
+        return cls.of_draw(model, draw, posterior.bags)
+
+    @classmethod
+    def of_draw(cls, model: DPMIL, draw: dict[str, np.ndarray], bags: Bags) -> _Clusters:
+        with jax.enable_x64(True):
+            mixtures = model.mixtures(
+                {name: jnp.asarray(draw[name]) for name in model.latent_sites}
+            )
+            log_components = mixtures.log_components(jnp.asarray(bags.instances))
+            log_density = logsumexp(log_components, axis=1)
+            positive = model.label_rule(bags).labels(log_density[1] - log_density[0]).mean
+            in_class = jnp.stack([1 - positive, positive])
+            share = in_class[:, None] * jnp.exp(log_components - log_density[:, None])
+            parts = (jnp.exp(mixtures.log_weight), mixtures.mean, mixtures.root, share.sum(axis=2))
+            return cls(*map(np.asarray, parts))
+
+    def ellipse(self, klass: int, k: int) -> Ellipse:
+        """2 sd of one cluster."""
+        root = self.root[klass, k]
+        root = root if root.ndim == 2 else np.diag(root)
+        precision, axis = np.linalg.eigh(root @ root.T)
+        along, across = 4 / np.sqrt(precision)
+        return Ellipse(
+            tuple(self.mean[klass, k]),
+            width=along,
+            height=across,
+            angle=math.degrees(math.atan2(axis[1, 0], axis[0, 0])),
+            fill=False,
+            edgecolor=_CLASS_COLOURS[klass],
+            linestyle=_CLASS_LINES[klass],
+            linewidth=0.6 + 4 * self.weight[klass, k],
+            zorder=4,
+        )
+
+
+def _draw_scene(panel: Axes, posterior: Posterior, bags: Bags) -> None:
+    instances = np.asarray(bags.instances)
+    low, high = instances.min(axis=0), instances.max(axis=0)
+    room = 0.12 * (high - low) + 1e-9
+    across, up = np.linspace(low - room, high + room, _GRID).T
+    grid = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2)
+    probability = _instance_probability(posterior, np.concatenate([instances, grid]))
+    behind = probability[len(instances) :].reshape(_GRID, _GRID)
+    panel.contourf(across, up, behind, levels=[0, 0.5, 1], colors=_TINTS, zorder=0)
+    if behind.min() < 0.5 < behind.max():
+        panel.contour(across, up, behind, levels=[0.5], colors="black", linewidths=1, zorder=1)
+    for rows, marker, edge, width in _marks(bags):
+        panel.scatter(
+            *instances[rows].T,
+            c=probability[: len(instances)][rows],
+            cmap=_PROBABILITY,
+            vmin=0,
+            vmax=1,
+            marker=marker,
+            s=24,
+            edgecolors=edge,
+            linewidths=width,
+            zorder=3,
+        )
+    clusters = _Clusters.of(posterior)
+    for klass, k in np.argwhere(clusters.occupancy >= 1).tolist():
+        panel.add_patch(clusters.ellipse(klass, k))
+    panel.set(xlim=across[[0, -1]], ylim=up[[0, -1]])
+
+
+def _marks(bags: Bags) -> Iterator[tuple[Bool[np.ndarray, " N"], str, str, float]]:
+    """Rows with their marker, by the label of the bag, and their edge, of witnesses the last."""
+    in_positive, is_witness = np.ones(bags.num_instances, bool), np.zeros(bags.num_instances, bool)
+    if bags.labels is not None:
+        in_positive = np.asarray(bags.labels)[np.asarray(bags.bag_index)] == 1
+    if bags.instance_labels is not None:
+        is_witness = np.asarray(bags.instance_labels) == 1
+    for of_kind, edge, width in ((~is_witness, GREY, 0.4), (is_witness, "black", 1.4)):
+        yield ~in_positive & of_kind, "s", edge, width
+        yield in_positive & of_kind, "o", edge, width
+
+
+def _instance_probability(
+    posterior: Posterior, points: Float[np.ndarray, "N D"]
+) -> Float[np.ndarray, " N"]:
+    """Of each by itself; a sampler's by some of its draws."""
+    bags = Bags.from_arrays(points, np.zeros(len(points), int))
+    if isinstance(posterior.approximation, Predictive):
+        return posterior.approximation.predictive(posterior.model, bags)[1]
+    stored = posterior.stored_draws()
+    kept = np.linspace(0, len(stored["mean"]) - 1, _DRAWS).astype(int)
+    draws = {name: value[np.unique(kept)] for name, value in stored.items()}
+    return posterior.model.predict(draws, bags)["instance_predictive"]
+
+
+def _scene_handles(bags: Bags) -> list[Line2D]:
+    def mark(marker: str, label: str, **looks: object) -> Line2D:
+        looks = {"mfc": "#F4F4F4", "mec": GREY, "ls": ""} | looks
+        return Line2D([], [], marker=marker, label=label, **looks)  # type: ignore[arg-type]
+
+    handles = [mark("o", "instance")]
+    if bags.labels is not None:
+        handles = [mark("o", "in a positive bag"), mark("s", "in a negative bag")]
+    if bags.instance_labels is not None:
+        handles.append(mark("o", "known witness", mec="black", mew=1.4))
+    handles.append(Line2D([], [], color="black", linewidth=1, label="either class is as likely"))
+    return handles + [
+        Line2D([], [], color=colour, ls=line, lw=2, label=f"{klass} cluster, 2 sd")
+        for klass, colour, line in zip(
+            reversed(_CLASSES), reversed(_CLASS_COLOURS), reversed(_CLASS_LINES), strict=True
+        )
+    ]
+
+
+# ---------------------------------------------------------------- what they are about
+
+
+def _of_dpmil(posteriors: Posterior | Mapping[str, Posterior]) -> dict[str, Posterior]:
+    """By name, checked."""
+    if isinstance(posteriors, Posterior):
+        posteriors = {posteriors.engine: posteriors}
+    if not posteriors:
+        raise ValueError("posteriors is empty; expected at least one, by name")
+    for name, posterior in posteriors.items():
+        if not isinstance(posterior.model, DPMIL):
+            raise ValueError(
+                f"posterior {name!r} is one of {posterior.model.name}, which has no clusters; "
+                "expected posteriors of dpmil"
+            )
+        if posterior.status.kind == "failed":
+            raise ValueError(
+                f"posterior {name!r} failed ({posterior.status.sentence}), so there is nothing to "
+                "draw; expected posteriors that did not"
+            )
+    return dict(posteriors)
+
+
+def _has_named_clusters(posterior: Posterior) -> bool:
+    """Whether a cluster is the same one in all draws."""
+    return isinstance(posterior.approximation, DPMILApproximation)
