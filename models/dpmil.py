@@ -160,12 +160,12 @@ class DPMIL:
                 f"DPMIL supervision is {self.supervision!r}; expected one of "
                 f"{', '.join(SUPERVISIONS)}"
             )
-        try:
-            root = self.scale_root
-        except np.linalg.LinAlgError:
-            root = np.zeros(1)
-        if not (np.isfinite(root).all() and (np.diagonal(np.atleast_2d(root)) > 0).all()):
-            raise ValueError("DPMIL scale is not positive definite; expected W0 to be")
+        if not np.isfinite(self.center).all():
+            raise ValueError("DPMIL center has a NaN or an infinity; expected numbers")
+        if not _is_positive_definite(np.asarray(self.scale)):
+            raise ValueError(
+                "DPMIL scale is not positive definite; expected W0 to be, and symmetric"
+            )
 
     # ------------------------------------------------------------------ how it is made
 
@@ -257,7 +257,9 @@ class DPMIL:
             If an instance label of a positive bag is not known.
         """
         known = bags.instance_labels
-        if known is None or (np.asarray(known) < 0).any():
+        labels = np.zeros(bags.num_bags) if bags.labels is None else np.asarray(bags.labels)
+        in_positive = labels[np.asarray(bags.bag_index)] == 1
+        if known is None or (np.asarray(known)[in_positive] < 0).any():
             raise ValueError(
                 "bags have instances of unknown label; DPMIL.qda is for instances that are all "
                 "labelled: use DPMIL.mimm, or give instance_labels"
@@ -475,8 +477,9 @@ class DPMIL:
         """Bag and instance probabilities under each draw, and by all draws together.
 
         ρ_n = p₊(x_n)/(p₊(x_n) + p₋(x_n)) for an instance. For a bag, by Bayes:
-        τR/(τR + 1 − τ) with R = [Π(1 + p₊/p₋) − 1]/(2^N − 1), or the noisy-or 1 − Π(1 − ρ_n),
-        which is 0.999 for ten instances of which nothing is known.
+        τR/(τR + 1 − τ) with R = [Π(1 + p₊/p₋) − 1]/(2^N − 1), or Π(1 + p₊/p₋)/2^N where no bag
+        needs a witness; or the noisy-or 1 − Π(1 − ρ_n), which is 0.999 for ten instances of which
+        nothing is known.
 
         Parameters
         ----------
@@ -534,7 +537,9 @@ class DPMIL:
         self, log_density: Float[Array, "2 N"], bags: Bags, pooling: Pooling
     ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
         logits = log_density[1] - log_density[0]
-        bag = bag_probability(logits, bags, self.positive_share, pooling)
+        bag = bag_probability(
+            logits, bags, self.positive_share, pooling, needs_witness=self.needs_witness
+        )
         return bag, jax.nn.sigmoid(logits)
 
     def identified(self, draws: Draws, bags: Bags) -> Draws:
@@ -652,16 +657,23 @@ def draw_labels(
 
 
 def bag_probability(
-    logits: Float[Array, " N"], bags: Bags, positive_share: float, pooling: Pooling
+    logits: Float[Array, " N"],
+    bags: Bags,
+    positive_share: float,
+    pooling: Pooling,
+    *,
+    needs_witness: bool = True,
 ) -> Float[Array, " B"]:
     """P(T* = 1) from log p₊/p₋ of the instances, by Bayes or by a noisy-or."""
     index, num_bags = jnp.asarray(bags.bag_index), bags.num_bags
     log_some = log_some_positive(logits, index, num_bags)
     if pooling == "noisy_or":
         return jnp.exp(log_some)
-    # log R = log[Π(1 + e^a) − 1] − log(2^N − 1), with Π(1 + e^a) − 1 = Π(1 + e^a) P(some r = 1).
+    # log R = log[Π(1 + e^a) − 1] − log(2^N − 1), with Π(1 + e^a) − 1 = Π(1 + e^a) P(some r = 1);
+    # without the condition R = Π(1 + e^a)/2^N.
     log_ratio = sum_over_bags(softplus(logits) - math.log(2), index, num_bags)
-    log_ratio += log_some - log_some_positive(jnp.zeros_like(logits), index, num_bags)
+    if needs_witness:
+        log_ratio += log_some - log_some_positive(jnp.zeros_like(logits), index, num_bags)
     prior = math.log(positive_share) - math.log1p(-positive_share)
     return jax.nn.sigmoid(prior + log_ratio)
 
@@ -699,11 +711,26 @@ def _check_positive_bags(bags: Bags, needs_witness: bool) -> None:
     np.logical_or.at(may, np.asarray(bags.bag_index), bags.instance_labels != 0)
     wrong = np.flatnonzero(~may & (np.asarray(bags.labels) == 1))
     if len(wrong):
-        name = bags.names[wrong[0]] if bags.names else wrong[0]
+        name = bags.names[wrong[0]] if bags.names else int(wrong[0])
         raise ValueError(
             f"bag {name!r} is positive, but all its instances are known to be negative; "
             "expected one that may be positive, or needs_witness=False"
         )
+
+
+def _is_positive_definite(scale: np.ndarray) -> bool:
+    if scale.ndim == 1:
+        return bool(np.isfinite(scale).all() and (scale > 0).all())
+    if not (
+        np.isfinite(scale).all()
+        and np.allclose(scale, scale.T, rtol=0, atol=1e-8 * np.abs(scale).max())
+    ):
+        return False
+    try:
+        np.linalg.cholesky(scale)
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def _check_pooling(pooling: str) -> None:

@@ -73,7 +73,12 @@ def log_some_positive(
     log_total = top + jnp.log(jnp.where(has_any, by_bag, 1.0))  # log S
     is_tiny = log_total < _LOG_TINY
     total = jnp.exp(jnp.where(is_tiny, 0.0, log_total))
-    exact = jnp.log(-jnp.expm1(-total))
+    is_large = total > math.log(2)
+    exact = jnp.where(
+        is_large,
+        jnp.log1p(-jnp.exp(-jnp.where(is_large, total, 1.0))),
+        jnp.log(-jnp.expm1(-jnp.where(is_large, 0.5, total))),
+    )
     return jnp.where(has_any, jnp.where(is_tiny, log_total, exact), -jnp.inf)
 
 
@@ -178,6 +183,8 @@ class WitnessLabels(Distribution):
         smallest = math.sqrt(float(jnp.finfo(logits.dtype).tiny))
         relative = jnp.maximum(jnp.exp(log_rate - jnp.take(top, index)), smallest)
         rings = jax.random.exponential(race_key, logits.shape, logits.dtype) / relative
+        # Fused, XLA would compute the rings twice, and the first of a bag would come 1e-17 late.
+        rings = jax.lax.optimization_barrier(rings)
         first = jax.ops.segment_min(rings, index, self.num_bags, indices_are_sorted=True)
         delay = rings - jnp.take(first, index)
 

@@ -304,7 +304,7 @@ def test_gradient_of_the_bound_is_zero_at_the_fixed_point(bags, label_update, co
     assert np.abs(moved[1].on).max() > 1e-3  # it sees a point that is not
 
 
-SHAPES = [([1] * 6, 1), ([2, 20], 2), ([1, 2, 5, 3], 3), ([4] * 6, 2), ([2, 9, 1, 3], 5)]
+SHAPES = [([1, 2, 5, 3, 1, 1], 3), ([2, 9, 1, 20], 1)]
 
 
 @pytest.mark.parametrize("sizes_and_features", SHAPES, ids=str)
@@ -313,7 +313,7 @@ SHAPES = [([1] * 6, 1), ([2, 20], 2), ([1, 2, 5, 3], 3), ([4] * 6, 2), ([2, 9, 1
 def test_bound_never_falls_on_a_thousand_random_problems(
     sizes_and_features, covariance, label_update
 ):
-    """Fifty for each of twenty kinds, fifteen rounds each; 1e-10 of the bound is rounding.
+    """125 for each of eight kinds, fifteen rounds each; 1e-10 of the bound is rounding.
 
     The data have outliers, scales from 0.01 to 10 prior sds and repeated rows; the start is random.
     (Of x = 10⁴ prior sds, sums of squares keep no digit beyond 10⁻⁸, and the bound is as rough.)
@@ -345,7 +345,7 @@ def test_bound_never_falls_on_a_thousand_random_problems(
 
         return jax.lax.scan(one, start, length=15)[1]
 
-    shape = (50, sum(sizes))
+    shape = (125, sum(sizes))
     size = 10.0 ** random.uniform(-2, 1, (*shape, 1))
     instances = size * random.standard_t(4, (*shape, num_features))
     instances[:, -1] = instances[:, 0]

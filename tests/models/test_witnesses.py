@@ -1,7 +1,7 @@
 """Labels with a witness in each positive bag, against brute force over all labellings.
 
 Statistical tests are seeded; `largest_z` keeps the false alarms of each below 5e-6 over all its
-looks, hence of the whole file (9 such tests) below 1e-4.
+looks, hence of the whole file (5 such tests) below 1e-4.
 """
 
 import math
