@@ -6,7 +6,7 @@ Each calibration is one look at all its quantities together, false alarm below 1
 from dataclasses import replace
 
 import pytest
-from milzoo.inference.gibbs import dpmil, vwsgp, vwsgp_probit
+from milzoo.inference.gibbs import vwsgp, vwsgp_probit
 from milzoo.inference.gibbs.inducing import draw_white
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
 
@@ -43,7 +43,6 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
         ("vgpmil", VGPMILGibbs, 5),
         ("vwsgp", vwsgp.VWSGPGibbs, 5),
         ("probit vwsgp", vwsgp_probit.VWSGPProbitGibbs, 8),
-        ("dpmil", dpmil.DPMILGibbs, 8),
     ],
 )
 def test_gibbs_is_calibrated(calibrate, problem, sampler, thinning):
@@ -75,14 +74,6 @@ def test_a_wrong_constant_in_the_draw_of_inducing_values_is_found(calibrate, mon
     found = calibrate("vwsgp", vwsgp.VWSGPGibbs.for_model, thinning=5).outside_the_bands()
     assert "bag_evidence 0" in found
     assert "inducing_value 0" in found
-
-
-def test_a_wrong_prior_of_the_components_is_found(calibrate):
-    def with_other_prior(model, bags):
-        other = replace(model, degrees_of_freedom=model.degrees_of_freedom + 1)  # as is printed
-        return dpmil.DPMILGibbs.for_model(other, bags)
-
-    assert "log likelihood" in calibrate("dpmil", with_other_prior, 8).outside_the_bands()
 
 
 def test_labels_read_the_wrong_way_round_are_found(calibrate, simulation_based_calibration):

@@ -85,6 +85,14 @@ def test_a_wrong_weight_in_the_draw_of_inducing_values_is_found(calibrate, monke
     assert "log likelihood" in ranks.outside_the_bands()
 
 
+def test_a_wrong_prior_of_the_components_is_found(calibrate):
+    def with_other_prior(model, bags):
+        other = replace(model, degrees_of_freedom=model.degrees_of_freedom + 1)  # as is printed
+        return dpmil.DPMILGibbs.for_model(other, bags)
+
+    assert "log likelihood" in calibrate("dpmil", with_other_prior, 8).outside_the_bands()
+
+
 def test_a_wrong_sharpness_is_found_by_the_log_likelihood(calibrate, simulation_based_calibration):
     def blunt(model, bags):
         changed = replace(model, sharpness=5.0)
