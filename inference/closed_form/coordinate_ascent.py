@@ -194,7 +194,7 @@ def _spread(ends: np.ndarray) -> str:
 
 
 def _start(
-    model: VGPMIL | VWSGP, bags: Bags, label_update: vgpmil.LabelUpdate, key: Array
+    model: VGPMIL | VWSGP, bags: Bags, label_update: Any, key: Array
 ) -> tuple[Algorithm, Any, Any]:
     match model:
         case VGPMIL():
