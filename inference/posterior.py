@@ -309,7 +309,9 @@ def _mixed(tree: xr.DataTree, names: tuple[str, ...]) -> Status:
     if length < 4:
         return Status("max_steps", f"{length} draws a chain are too few to judge")
     by_site = [array_stats.rhat(value, chain_axis=0, draw_axis=1) for value in draws.values()]
-    worst = max(float(np.nanmax(rhat)) for rhat in by_site)
+    every = np.concatenate([np.ravel(rhat) for rhat in by_site])
+    # A probability that is 1 in all draws has none; neither have draws that are all alike.
+    worst = float(np.nanmax(every)) if np.isfinite(every).any() else np.nan
     sentence = f"{chains} × {length} draws after warm-up, worst R̂ {worst:.3f}"
     return Status("converged" if worst < LARGEST_RHAT else "max_steps", sentence)
 
