@@ -84,8 +84,9 @@ def _to_whitened(
     traced = trace(program).get_trace(bags)
     vector, log_jacobian = {}, jnp.zeros(())
     for name in model.latent_sites:
-        law = traced[name]["fn"]
-        whitened = name in model.reparametrisation
+        law, whitened = traced[name]["fn"], name in model.reparametrisation
+        while whitened and isinstance(law, dist.Independent):
+            law = law.base_dist
         transform = law.transforms[0] if whitened else biject_to(law.support)
         value = transform._inverse(site[name])
         jacobian = transform.log_abs_det_jacobian(value, site[name])

@@ -20,6 +20,7 @@ from ..models.vgpmil import VGPMIL
 from ..models.vwsgp import VWSGP
 from .chains import ChainRun, check_counts, check_probability
 from .posterior import Posterior, random_key, sampled_posterior
+from .programs import check_number_of_unknowns
 
 if TYPE_CHECKING:
     import pymc
@@ -85,7 +86,8 @@ def pymc_nuts(
         If the model has no twin in PyMC.
     ValueError
         If the sampler or the program has another name, the twin has no such program, a count is
-        not positive, or a prior or ψ is not one that PyMC has too.
+        not positive, a prior or ψ is not one that PyMC has too, or a mixture has too many unknown
+        numbers for gradients.
 
     Notes
     -----
@@ -106,6 +108,7 @@ def pymc_nuts(
     check_counts(num_warmup=num_warmup, num_samples=num_samples, num_chains=num_chains)
     check_probability(target_accept=target_accept)
     make_twin = _twin_of(model)
+    check_number_of_unknowns(model, "pymc_nuts")
     observations(model, bags, "pymc_nuts")
     started = time.perf_counter()
     twin = make_twin(model, bags, program=program)

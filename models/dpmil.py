@@ -16,11 +16,11 @@ from jax.nn import softplus
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 from numpyro.distributions import Distribution
-from numpyro.infer.reparam import Reparam
+from numpyro.infer.reparam import Reparam, TransformReparam
 from scipy.special import logsumexp
 
 from ..datasets.bags import Bags
-from .mixtures import GaussianByPrecision, MixtureBags, Mixtures
+from .mixtures import MixtureBags, Mixtures, gaussian_by_precision
 from .model import Draws, Program, observations
 from .normal_wishart import COVARIANCES, Covariance
 from .witnesses import LabelRule, log_some_positive, sum_over_bags
@@ -322,8 +322,8 @@ class DPMIL:
 
     @property
     def reparametrisation(self) -> dict[str, Reparam]:
-        """None."""
-        return {}
+        """Means by their noise, which knows no scale: most components have no instances."""
+        return {"mean": TransformReparam()}
 
     @property
     def instance_note(self) -> str:
@@ -444,7 +444,7 @@ class DPMIL:
             law = dist.Gamma(0.5 * self.degrees_of_freedom, rate)
             precision_root = jnp.sqrt(numpyro.sample("precision", law.to_event(3)))
         center = jnp.broadcast_to(jnp.asarray(self.center), (2, K, self.num_features))
-        means = GaussianByPrecision(center, precision_root, self.mean_strength)
+        means = gaussian_by_precision(center, precision_root, self.mean_strength)
         mean = numpyro.sample("mean", means.to_event(2))
         return Mixtures(log_stick_weights(stick), mean, precision_root)
 

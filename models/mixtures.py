@@ -10,20 +10,83 @@ import jax.numpy as jnp
 from jax.nn import logsumexp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
-from numpyro.distributions import Distribution, constraints
+from numpyro.distributions import Distribution, Normal, TransformedDistribution, constraints
+from numpyro.distributions.transforms import Transform
 from numpyro.util import is_prng_key
 
 from .witnesses import LabelRule
 
-__all__ = ["GaussianByPrecision", "MixtureBags", "Mixtures"]
+__all__ = ["ByPrecisionRoot", "MixtureBags", "Mixtures", "gaussian_by_precision"]
 
 # Numbers held at once while densities are evaluated: 32 MiB in 64 bit.
 _BLOCK = 2**22
 _LOG_2PI = math.log(2 * math.pi)
 
 
-class GaussianByPrecision(Distribution):
-    """x ~ N(μ, (βΛ)⁻¹), the precision by its root.
+class ByPrecisionRoot(Transform):
+    """x = μ + L⁻ᵀε/√β: with ε ~ N(0, 1), x ~ N(μ, (βLLᵀ)⁻¹).
+
+    Parameters
+    ----------
+    loc : array (..., D)
+        μ.
+    root : array (..., D, D) or (..., D)
+        L, lower triangular; or √λ, where the precision is diagonal.
+    strength : float or array (...)
+        β.
+    """
+
+    domain = constraints.real_vector
+    codomain = constraints.real_vector
+
+    def __init__(self, loc: Array, root: Array, strength: Array | float = 1.0) -> None:
+        self.loc, self.root, self.strength = loc, root, strength
+
+    def __call__(self, x: Array) -> Array:
+        """x, from ε."""
+        noise = x / jnp.sqrt(jnp.asarray(self.strength))[..., None]
+        if not self._is_full:
+            return self.loc + noise / self.root
+        root = jnp.broadcast_to(self.root, (*noise.shape, noise.shape[-1]))
+        return self.loc + solve_triangular(root, noise[..., None], trans="T", lower=True)[..., 0]
+
+    def _inverse(self, y: Array) -> Array:
+        deviation = y - self.loc
+        if self._is_full:
+            whitened = jnp.einsum("...d,...de->...e", deviation, self.root)
+        else:
+            whitened = deviation * self.root
+        return jnp.sqrt(jnp.asarray(self.strength))[..., None] * whitened
+
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
+        """−log |L| − ½ D log β."""
+        diagonal = self.root
+        if self._is_full:
+            diagonal = jnp.diagonal(diagonal, axis1=-2, axis2=-1)
+        half = 0.5 * diagonal.shape[-1] * jnp.log(jnp.asarray(self.strength))
+        return jnp.broadcast_to(-jnp.sum(jnp.log(diagonal), axis=-1) - half, x.shape[:-1])
+
+    def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """That of x."""
+        return jnp.broadcast_shapes(shape, self.loc.shape)
+
+    def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """That of ε."""
+        return jnp.broadcast_shapes(shape, self.loc.shape)
+
+    def tree_flatten(self) -> tuple[Any, Any]:
+        """Numbers, and none that stay fixed."""
+        return (self.loc, self.root, self.strength), (("loc", "root", "strength"), {})
+
+    @property
+    def _is_full(self) -> bool:
+        return self.root.ndim > self.loc.ndim
+
+
+def gaussian_by_precision(
+    loc: Array, root: Array, strength: Array | float = 1.0
+) -> TransformedDistribution:
+    """N(μ, (βΛ)⁻¹), the precision by its root.
 
     Parameters
     ----------
@@ -33,43 +96,14 @@ class GaussianByPrecision(Distribution):
         L, lower triangular with LLᵀ = Λ; or √λ, where the precision is diagonal.
     strength : float or array (...)
         β.
+
+    Returns
+    -------
+    TransformedDistribution
+        Of standard normal noise, which is what samplers may prefer to move.
     """
-
-    support = constraints.real_vector
-    arg_constraints: dict[str, Any] = {}
-    reparametrized_params: list[str] = ["loc", "root", "strength"]
-    pytree_data_fields = ("loc", "root", "strength")
-    pytree_aux_fields = ("is_full",)
-
-    def __init__(
-        self, loc: Float[Array, "..."], root: Float[Array, "..."], strength: Array | float = 1.0
-    ) -> None:
-        self.loc, self.root, self.strength = loc, root, strength
-        self.is_full = root.ndim > loc.ndim
-        super().__init__(loc.shape[:-1], loc.shape[-1:], validate_args=False)
-
-    def log_prob(self, value: Float[Array, "..."], intermediates: Any = None) -> Array:
-        """Log density of each vector."""
-        strength = jnp.asarray(self.strength)[..., None]
-        deviation = value - self.loc
-        if self.is_full:
-            whitened = jnp.einsum("...d,...de->...e", deviation, self.root)
-            diagonal = jnp.diagonal(self.root, axis1=-2, axis2=-1)
-        else:
-            whitened, diagonal = deviation * self.root, self.root
-        each = jnp.log(diagonal) + 0.5 * jnp.log(strength) - 0.5 * strength * whitened**2
-        return jnp.sum(each - 0.5 * _LOG_2PI, axis=-1)
-
-    def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draws of each vector."""
-        assert is_prng_key(key) and key is not None
-        shape = (*sample_shape, *self.batch_shape, *self.event_shape)
-        noise = jax.random.normal(key, shape, jnp.result_type(float))
-        noise = noise / jnp.sqrt(jnp.asarray(self.strength))[..., None]
-        if not self.is_full:
-            return self.loc + noise / self.root
-        root = jnp.broadcast_to(self.root, (*shape, shape[-1]))
-        return self.loc + solve_triangular(root, noise[..., None], trans="T", lower=True)[..., 0]
+    noise = Normal(jnp.zeros_like(loc), 1.0).to_event(1)
+    return TransformedDistribution(noise, ByPrecisionRoot(loc, root, strength), validate_args=False)
 
 
 class Mixtures(NamedTuple):
@@ -82,7 +116,7 @@ class Mixtures(NamedTuple):
     mean : array (2, K, D)
         μ.
     root : array (2, K, D, D) or (2, K, D)
-        Of the precisions, as in `GaussianByPrecision`.
+        Of the precisions, as in `gaussian_by_precision`.
     """
 
     log_weight: Float[Array, "2 K"]
@@ -110,9 +144,9 @@ class Mixtures(NamedTuple):
         """log p(x_n | r_n) of either class."""
         return logsumexp(self.log_components(instances), axis=1)
 
-    def of(self, label: Int[Array, " N"], cluster: Int[Array, " N"]) -> GaussianByPrecision:
+    def of(self, label: Int[Array, " N"], cluster: Int[Array, " N"]) -> TransformedDistribution:
         """The Gaussians of the components that each instance belongs to."""
-        return GaussianByPrecision(self.mean[label, cluster], self.root[label, cluster])
+        return gaussian_by_precision(self.mean[label, cluster], self.root[label, cluster])
 
 
 class MixtureBags(Distribution):

@@ -62,8 +62,8 @@ class NormalWishart(NamedTuple):
     @staticmethod
     def second_moments(instances: Float[Array, "N D"]) -> Float[Array, "N P"]:
         """φ(x): the D(D + 1)/2 products x_i x_j with i ≤ j, row by row of the upper triangle."""
-        rows = [instances[:, i : i + 1] * instances[:, i:] for i in range(instances.shape[1])]
-        return jnp.concatenate(rows, axis=1)
+        first, second = np.triu_indices(instances.shape[1])
+        return instances[:, first] * instances[:, second]
 
     @classmethod
     def posterior(

@@ -38,7 +38,7 @@ from sklearn.cluster import KMeans
 
 from ...datasets.bags import Bags
 from ...models.dpmil import DPMIL, Pooling, count_after, log_evidence_of_counts
-from ...models.mixtures import GaussianByPrecision
+from ...models.mixtures import gaussian_by_precision
 from ...models.model import Draws, Program
 from ...models.normal_wishart import (
     Covariance,
@@ -75,6 +75,7 @@ class DPMILRules:
 
     label_update: LabelUpdate
     covariance: Covariance
+    max_components: int  # K
 
 
 class Instances(NamedTuple):
@@ -165,19 +166,12 @@ def init(
     """
     problem = _problem(model, bags, label_update)
     seeds = np.asarray(jax.random.randint(key, (num_starts,), 0, 2**31 - 1))
-    by_class = (problem.negatives, problem.candidates)
     clusters = [
         np.stack([_clusters(part.value, model.max_components, int(seed)) for seed in seeds])
-        for part in by_class
+        for part in (problem.negatives, problem.candidates)
     ]
-
-    def start(negative: Int[Array, " N"], positive: Int[Array, " C"]) -> DPMILState:
-        one_hot = [jax.nn.one_hot(c, model.max_components) for c in (negative, positive)]
-        seen = [_statistics(*pair) for pair in zip(by_class, one_hot, strict=True)]
-        all_positive = jnp.ones(problem.candidates.value.shape[0], bool)
-        return _updated(problem, jax.tree.map(lambda *both: jnp.stack(both), *seen), all_positive)
-
-    return problem, jax.jit(jax.vmap(start))(*map(jnp.asarray, clusters))
+    starts = jax.jit(jax.vmap(_start, in_axes=(None, 0, 0)))
+    return problem, starts(problem, *map(jnp.asarray, clusters))
 
 
 def step(problem: DPMILProblem, state: DPMILState) -> DPMILState:
@@ -228,7 +222,8 @@ def _problem(model: DPMIL, bags: Bags, label_update: LabelUpdate) -> DPMILProble
         rule = model.label_rule(bags)
         may = np.flatnonzero(np.asarray(rule.known) > -np.inf)
         cannot = np.flatnonzero(np.asarray(rule.known) == -np.inf)
-    parts = [Instances(whitened[i], law.second_moments(whitened[i])) for i in (may, cannot)]
+    moments = jax.jit(law.second_moments)
+    parts = [Instances(whitened[i], moments(whitened[i])) for i in (may, cannot)]
     diagonal = jnp.diagonal(root) if model.covariance == "full" else root
     labels, share = jnp.asarray(bags.labels), model.positive_share
     log_labels = jnp.sum(jnp.where(labels == 1, math.log(share), math.log1p(-share)))
@@ -239,7 +234,7 @@ def _problem(model: DPMIL, bags: Bags, label_update: LabelUpdate) -> DPMILProble
         rule=rule._replace(known=rule.known[may], bag_index=rule.bag_index[may]),
         prior=Prior(*(jnp.asarray(value, dtype=whitened.dtype) for value in values)),
         log_constant=log_labels + bags.num_instances * jnp.sum(jnp.log(diagonal)),
-        rules=DPMILRules(label_update, model.covariance),
+        rules=DPMILRules(label_update, model.covariance, model.max_components),
     )
 
 
@@ -254,6 +249,19 @@ def _clusters(
     found = KMeans(num_clusters, n_init=1, random_state=seed).fit_predict(rows)
     order = np.argsort(-np.bincount(found, minlength=num_clusters), kind="stable")
     return np.argsort(order)[found]
+
+
+def _start(
+    problem: DPMILProblem, negative: Int[Array, " N"], positive: Int[Array, " C"]
+) -> DPMILState:
+    """The state from the clusters of the negatives and of the candidates."""
+    max_components = problem.rules.max_components
+    seen = [
+        _statistics(part, jax.nn.one_hot(cluster, max_components))
+        for part, cluster in ((problem.negatives, negative), (problem.candidates, positive))
+    ]
+    all_positive = jnp.ones(problem.candidates.value.shape[0], bool)
+    return _updated(problem, jax.tree.map(lambda *both: jnp.stack(both), *seen), all_positive)
 
 
 # ------------------------------------------------------------------ one round
@@ -496,7 +504,7 @@ class DPMILApproximation:
     def _mean_law(self, precision: Array) -> dist.Distribution:
         root = precision if self._is_full else jnp.sqrt(precision)
         mean, strength = jnp.asarray(self.mean), jnp.asarray(self.strength)
-        return GaussianByPrecision(mean, root, strength).to_event(2)
+        return gaussian_by_precision(mean, root, strength).to_event(2)
 
     @property
     def _is_full(self) -> bool:

@@ -1,10 +1,12 @@
 """Three samplers that share no code, one posterior: NumPyro's NUTS, Gibbs, and nutpie on PyMC.
 
-VGPMIL on digits and on musk1, VWSGP on musk1: the mean and the sd of every inducing value and of
-every test bag's probability (f* integrated out) are compared between each two samplers in
+VGPMIL on digits and on musk1, VWSGP on musk1: every inducing value and every test bag's probability
+(f* integrated out). DPMIL on a scene of two features and K = 4, drawn from the model: what has no
+names, the probabilities of the instances in positive bags, the log densities of the bags and the
+numbers of occupied components. Mean and sd of each are compared between each two samplers in
 Monte-Carlo standard errors, |z| ≤ 5.5. A normal z is further out with probability 3.8e-8; there are
-3 × 2 × (50 + B*) numbers in each case, B* test bags: fewer than 1,800 in all, a false alarm in 7e-5
-of all runs.
+3 × 2 × (50 + B*) numbers in each case, B* test bags, and 3 × 2 × 62 of DPMIL: fewer than 2,200 in
+all, a false alarm in 9e-5 of all runs.
 """
 
 from itertools import combinations
@@ -12,44 +14,70 @@ from itertools import combinations
 import numpy as np
 import pytest
 from arviz_stats.base import array_stats
-from milzoo.datasets import load
+from milzoo.datasets import load, simulate, simulate_instances
 from milzoo.inference import gibbs, nuts
 from milzoo.inference.pymc_nuts import pymc_nuts
-from milzoo.models import VGPMIL, VWSGP
+from milzoo.models import DPMIL, VGPMIL, VWSGP
 
 LARGEST_Z = 5.5
 LEAST_ESS = 2000
-SAMPLERS = {
-    "nuts": lambda model, bags: nuts(model, bags, seed=1, num_samples=2000),
-    "gibbs": lambda model, bags: gibbs(model, bags, seed=2, num_samples=5000),
-    "pymc_nuts": lambda model, bags: pymc_nuts(model, bags, seed=3, num_samples=2000),
-}
+SAMPLERS = ("nuts", "gibbs", "pymc_nuts")
 
 
-CASES = [(VGPMIL, "digits"), (VGPMIL, "musk1"), (VWSGP, "musk1")]
+def posteriors(model, bags, num_samples, thin):
+    yield "nuts", nuts(model, bags, seed=1, num_samples=num_samples)
+    yield "gibbs", gibbs(model, bags, seed=2, num_samples=5000, thin=thin)
+    yield "pymc_nuts", pymc_nuts(model, bags, seed=3, num_samples=num_samples)
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0].name}-{case[1]}")
-def quantities(request):
+def of_gaussian_processes(kind, data):
     """Draws (chain, draw, 50 + B*) of each sampler: inducing values, test-bag probabilities."""
-    kind, data = request.param
-    if data != "digits":
-        request.getfixturevalue("data_folder")
     train, test = load(data).split(0.7, seed=0)
     train, test = train.standardize(), test.standardize(train)
     model = kind.for_bags(train)
     assert len(model.inducing_points) == 50
-    draws = {}
-    for name, sample in SAMPLERS.items():
-        posterior = sample(model, train)
+    for name, posterior in posteriors(model, train, num_samples=2000, thin=1):
         inducing_value = posterior.tree["posterior"]["inducing_value"].to_numpy()
         probability = posterior.predict(test).bag_draws
         by_chain = probability.reshape(*inducing_value.shape[:2], test.num_bags)
-        draws[name] = np.concatenate([inducing_value, by_chain], axis=2)
-    return draws
+        yield name, np.concatenate([inducing_value, by_chain], axis=2)
 
 
-@pytest.mark.parametrize("sampler", list(SAMPLERS))
+def of_mixtures():
+    """Draws (chain, draw, 62) of each sampler, of what `DPMIL.judged_by` names."""
+    design = simulate_instances(16, range(2, 8), num_features=2, seed=8)
+    model = DPMIL(
+        center=np.zeros(2),
+        scale=np.eye(2),
+        degrees_of_freedom=6.0,
+        mean_strength=0.2,
+        max_components=4,
+        positive_share=0.5,
+    )
+    bags, _ = simulate(model, design, seed=9)
+    for name, posterior in posteriors(model, bags, num_samples=3000, thin=4):
+        draws = posterior.tree["posterior"]
+        judged = [draws[site].to_numpy().astype(float) for site in model.judged_by]
+        yield name, np.concatenate([site.reshape(*site.shape[:2], -1) for site in judged], axis=2)
+
+
+CASES = {
+    "vgpmil-digits": lambda: of_gaussian_processes(VGPMIL, "digits"),
+    "vgpmil-musk1": lambda: of_gaussian_processes(VGPMIL, "musk1"),
+    "vwsgp-musk1": lambda: of_gaussian_processes(VWSGP, "musk1"),
+    "dpmil-scene": of_mixtures,
+}
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def quantities(request):
+    """Draws (chain, draw, quantity) of each sampler."""
+    if request.param.endswith("musk1"):
+        request.getfixturevalue("data_folder")
+    return dict(CASES[request.param]())
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("purpose", ["bulk", "mean", "sd"])
 def test_every_quantity_has_draws_enough(quantities, sampler, purpose):
     ess = array_stats.ess(quantities[sampler], chain_axis=0, draw_axis=1, method=purpose)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from milzoo.models.mixtures import GaussianByPrecision, MixtureBags, Mixtures
+from milzoo.models.mixtures import MixtureBags, Mixtures, gaussian_by_precision
 from milzoo.models.witnesses import LabelRule
 from scipy import stats
 from scipy.special import logsumexp
@@ -55,10 +55,11 @@ def test_the_density_is_scipys_with_the_inverse_of_strength_times_precision(cova
     random = np.random.default_rng(0)
     loc, root = random.normal(size=(2, 4, 3)), random_roots((2, 4), 3, covariance, seed=1)
     strength, x = random.uniform(0.2, 5.0, size=(2, 4)), random.normal(size=(2, 4, 3))
-    law = GaussianByPrecision(*map(jnp.asarray, (loc, root, strength)))
+    law = gaussian_by_precision(*map(jnp.asarray, (loc, root, strength)))
     assert law.batch_shape == (2, 4) and law.event_shape == (3,)
     found = law.log_prob(jnp.asarray(x))
-    of_one_strength = GaussianByPrecision(law.loc, law.root, 0.3).log_prob(jnp.asarray(x))
+    of_one_strength = gaussian_by_precision(jnp.asarray(loc), jnp.asarray(root), 0.3)
+    of_one_strength = of_one_strength.log_prob(jnp.asarray(x))
     for where in np.ndindex(2, 4):
         precision = precision_of(root[where], 3)
         for one, beta in ((found, strength[where]), (of_one_strength, 0.3)):
@@ -73,7 +74,7 @@ def test_slopes_of_the_density_are_those_of_differences(covariance):
     x = jnp.array([0.4, -1.3])
 
     def log_density(loc, root, strength):
-        return GaussianByPrecision(loc, root, strength).log_prob(x)
+        return gaussian_by_precision(loc, root, strength).log_prob(x)
 
     at = (jnp.array([0.1, 0.7]), root, jnp.asarray(0.8))
     flat, unravel = jax.flatten_util.ravel_pytree(at)
@@ -92,7 +93,7 @@ def test_draws_have_the_covariance_of_the_inverse_of_strength_times_precision(co
     number = 40_000
     loc = np.array([[3.0, -1.0, 0.5], [0.0, 100.0, -2.0]])
     root, strength = random_roots((2,), 3, covariance, seed=3), np.array([0.5, 7.0])
-    law = GaussianByPrecision(*map(jnp.asarray, (loc, root, strength)))
+    law = gaussian_by_precision(*map(jnp.asarray, (loc, root, strength)))
     draws = np.asarray(jax.jit(lambda key: law.sample(key, (number,)))(jax.random.key(4)))
     assert draws.shape == (number, 2, 3)
     looks = 2 * (2 * (3 + 9) + 9)

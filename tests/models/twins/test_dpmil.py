@@ -16,7 +16,6 @@ import pytensor
 import pytest
 from jax.scipy.linalg import solve_triangular
 from milzoo.datasets import Bags
-from milzoo.inference import pymc_nuts
 from milzoo.models import DPMIL
 from milzoo.models.twins.dpmil import pymc_twin
 from numpyro.infer.util import compute_log_probs
@@ -278,27 +277,6 @@ def test_draws_from_the_prior_have_its_moments(bags, covariance):
         z_scores((0.4 * distance) ** 2, 8.0),
     ]
     assert max(np.abs(one).max() for one in z) <= LARGEST_Z
-
-
-def test_nutpie_samples_the_twin():
-    random = np.random.default_rng(1)
-    places = [random.normal(size=(3, 2)) + 4.0 * (np.arange(3) == b % 3)[:, None] for b in range(8)]
-    bags = Bags.from_list(
-        [place if b % 2 else place % 2.0 for b, place in enumerate(places)], labels=[0, 1] * 4
-    )
-    model = DPMIL.for_bags(bags, 2)
-    posterior = pymc_nuts(model, bags, seed=0, num_warmup=50, num_samples=50, num_chains=2)
-    found = {name: value.shape for name, value in posterior.tree["posterior"].data_vars.items()}
-    assert found == {
-        "stick": (2, 50, 2, 1),
-        "mean": (2, 50, 2, 2, 2),
-        "precision_cholesky": (2, 50, 2, 2, 2, 2),
-        "instance_probability": (2, 50, 12),
-        "log_density": (2, 50, 8),
-        "occupied_components": (2, 50, 2),
-    }
-    assert posterior.status.kind != "failed"
-    assert posterior.predict(bags).bag_probability.shape == (8,)
 
 
 # ---------------------------------------------------------------- refusals
