@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["kernel_pca"]
 
+# Length scales, beyond which a kernel is nothing beside 1: exp(−5²/2) = 4e-6.
+_REACH = 5.0
+
 
 def kernel_pca(
     training: Bags, *others: Bags, num_components: int, length_scale: float | None = None
@@ -47,7 +50,8 @@ def kernel_pca(
     ------
     ValueError
         If the training instances do not have that many components, bags have other features than
-        the training bags, or the length scale is not a positive number.
+        the training bags, or the length scale is not a positive number, or so short that to most
+        training instances all others are equally far away.
 
     Notes
     -----
@@ -87,11 +91,26 @@ def kernel_pca(
                 f"others[{number}] has {bags.num_features} features, the training bags "
                 f"{training.num_features}; expected the same"
             )
+    _check_reach(training, length_scale)
     components = _fitted(training, num_components, length_scale)
     return tuple(
         replace(bags, instances=read_only(components.transform(np.asarray(bags.instances))))
         for bags in (training, *others)
     )
+
+
+def _check_reach(training: Bags, length_scale: float) -> None:
+    """Refuse a kernel matrix that is all but the identity."""
+    from sklearn.neighbors import NearestNeighbors
+
+    nearest = NearestNeighbors(n_neighbors=1).fit(np.asarray(training.instances)).kneighbors()[0]
+    typical = float(np.median(nearest))
+    if typical > _REACH * length_scale:
+        raise ValueError(
+            f"length_scale is {length_scale:g}, and half of the training instances are more than "
+            f"{typical:g} from the nearest other: the kernel would find no two alike; expected "
+            "features of less spread (bags.standardize()) or a longer length_scale"
+        )
 
 
 def _fitted(training: Bags, num_components: int, length_scale: float) -> KernelPCA:

@@ -22,7 +22,7 @@ from matplotlib.patches import Ellipse, Patch
 from ..datasets.bags import Bags
 from ..inference.closed_form.dpmil import DPMILApproximation
 from ..inference.posterior import Posterior, Predictive
-from ..models.dpmil import DPMIL, log_stick_weights
+from ..models.dpmil import DPMIL
 from .figures import COLOURS, GREY, STYLE, draw_intervals, rows_of_panels
 
 __all__ = ["plot_components", "plot_scene"]
@@ -157,7 +157,9 @@ class _Weights:
     @classmethod
     def of(cls, posterior: Posterior) -> _Weights:
         draws, approximation = posterior.stored_draws(), posterior.approximation
-        weight = _drawn_weights(draws.get("stick"), len(draws["mean"]))
+        model = posterior.model
+        assert isinstance(model, DPMIL)
+        weight = model.weights(draws)
         if isinstance(approximation, DPMILApproximation):
             order = np.argsort(-approximation.expected_weight, axis=1, kind="stable")
             mean = np.take_along_axis(approximation.expected_weight, order, axis=1)
@@ -188,14 +190,6 @@ class _Weights:
         what = "clusters of q, largest first" if self.have_names else "k-th largest of each draw"
         panel.set_xlabel(what)
         panel.tick_params(labelbottom=True)
-
-
-def _drawn_weights(stick: Float[np.ndarray, "S 2 k"] | None, num_draws: int) -> np.ndarray:
-    """π of each draw; one component needs no stick."""
-    if stick is None:
-        return np.ones((num_draws, 2, 1))
-    with jax.enable_x64(True):
-        return np.exp(np.asarray(log_stick_weights(jnp.asarray(stick))))
 
 
 # ---------------------------------------------------------------- the scene

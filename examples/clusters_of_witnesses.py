@@ -54,10 +54,7 @@ for name, posterior in posteriors.items():
     draws = posterior.tree["posterior"]
     probability[name] = draws["instance_probability"].mean(("chain", "draw")).to_numpy()
     auc = roc_auc_score(witness, probability[name])
-    stick = posterior.stored_draws()["stick"]
-    left = np.cumprod(1 - stick, axis=2)
-    weight = np.concatenate([stick, np.ones_like(left[..., :1])], axis=2)
-    weight[..., 1:] *= left
+    weight = posterior.model.weights(posterior.stored_draws())
     # Sorted in each draw: clusters have no names.
     large = (-np.sort(-weight, axis=2).mean(axis=0) > 0.1).sum(axis=1)
     occupied = draws["occupied_components"].mean(("chain", "draw")).to_numpy()

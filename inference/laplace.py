@@ -13,14 +13,13 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.optimize import OptimizeResult, minimize
 
 from ..datasets.bags import Bags
-from ..models.model import Model, observations
+from ..models.model import Model, observations, random_key
 from .chains import check_counts
 from .gaussian import GaussianApproximation, whitened_program
 from .posterior import (
     Posterior,
     Status,
     approximate_posterior,
-    random_key,
 )
 from .programs import check_number_of_unknowns
 from .progress import Progress

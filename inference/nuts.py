@@ -13,9 +13,9 @@ from numpyro.infer.hmc import HMCState
 from numpyro.infer.util import constrain_fn
 
 from ..datasets.bags import Bags
-from ..models.model import Model, Program, observations
+from ..models.model import Model, Program, observations, random_key
 from .chains import check_probability, run_chains
-from .posterior import Posterior, random_key, sampled_posterior
+from .posterior import Posterior, sampled_posterior
 from .programs import check_number_of_unknowns
 
 __all__ = ["NUTSChain", "nuts"]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from arviz_base import from_dict
@@ -17,7 +16,7 @@ from arviz_stats.base.array import array_stats
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
-from ..models.model import Draws, Model, Program
+from ..models.model import Draws, Model, Program, random_key
 from . import archive
 from .chains import ChainRun, check_counts
 from .prediction import Prediction, TargetPrediction
@@ -29,28 +28,12 @@ __all__ = [
     "Posterior",
     "Status",
     "approximate_posterior",
-    "random_key",
     "sampled_posterior",
 ]
 
 
 # Of chains that agree, rank-normalised and split.
 LARGEST_RHAT = 1.02
-
-
-def random_key(seed: int | Array) -> Array:
-    """A JAX key from an int, or the key itself.
-
-    Raises
-    ------
-    TypeError
-        If it is neither.
-    """
-    if isinstance(seed, int | np.integer):
-        return jax.random.key(int(seed))
-    if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
-        return seed
-    raise TypeError(f"seed is {seed!r}; expected an int or a JAX key (jax.random.key(0))")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Densities of NumPyro programs, over many draws in bounded memory."""
+"""NumPyro programs: densities over many draws in bounded memory, and which are too large."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_number_of_unknowns(model: Model, engine: str) -> None:
 
 
 def log_joint(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarray, " S"]:
-    """log p(draw, observed labels) of a program, for each draw of all its latent sites.
+    """log p(draw, what is observed) of a program, for each draw of all its latent sites.
 
     Parameters
     ----------

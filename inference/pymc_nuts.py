@@ -15,11 +15,11 @@ from jaxtyping import Array
 
 from ..datasets.bags import Bags
 from ..models.dpmil import DPMIL
-from ..models.model import observations
+from ..models.model import observations, random_key
 from ..models.vgpmil import VGPMIL
 from ..models.vwsgp import VWSGP
 from .chains import ChainRun, check_counts, check_probability
-from .posterior import Posterior, random_key, sampled_posterior
+from .posterior import Posterior, sampled_posterior
 from .programs import check_number_of_unknowns
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from numpyro.infer.autoguide import (
 )
 
 from ..datasets.bags import Bags
-from ..models.model import Model, Program, observations
+from ..models.model import Model, Program, observations, random_key
 from ..models.vwsgp import VWSGP
 from .chains import check_counts
 from .gaussian import GaussianApproximation, WhitenedProgram, whitened_program
@@ -31,7 +31,6 @@ from .posterior import (
     Posterior,
     Status,
     approximate_posterior,
-    random_key,
 )
 from .programs import check_number_of_unknowns
 from .progress import Progress

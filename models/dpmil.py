@@ -13,6 +13,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.nn import softplus
+from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 from numpyro.distributions import Distribution
@@ -21,7 +22,7 @@ from scipy.special import logsumexp
 
 from ..datasets.bags import Bags
 from .mixtures import MixtureBags, Mixtures, gaussian_by_precision
-from .model import Draws, Program, observations
+from .model import Draws, Program, observations, random_key
 from .normal_wishart import COVARIANCES, Covariance
 from .witnesses import LabelRule, log_some_positive, sum_over_bags
 
@@ -132,6 +133,8 @@ class DPMIL:
     )
 
     def __post_init__(self) -> None:
+        for field in ("center", "scale"):
+            object.__setattr__(self, field, np.asarray(getattr(self, field), float))
         num_features = len(self.center)
         if np.shape(self.scale) not in ((num_features,), (num_features, num_features)):
             raise ValueError(
@@ -217,15 +220,17 @@ class DPMIL:
                 f"all bags have label {int(share)}; DPMIL learns from bags of both labels"
             )
         instances = np.asarray(bags.instances)
-        variance = instances.var(axis=0)
-        if not variance.max() > 0:
+        varies = np.ptp(instances, axis=0) > 0
+        if not varies.any():
             raise ValueError(
                 "all instances are alike; expected features with a variance for DPMIL to model"
             )
-        ridge = _RIDGE * variance.mean()
+        variance = np.where(varies, instances.var(axis=0), 0.0)
+        # A share of each feature's own variance: their units do not matter.
+        ridge = _RIDGE * np.where(varies, variance, variance.mean())
         if covariance == "full":
             spread = np.cov(instances.T, bias=True).reshape(2 * variance.shape)
-            factor = np.linalg.cholesky(spread + ridge * np.eye(len(variance)))
+            factor = np.linalg.cholesky(spread + np.diag(ridge))
             half = np.linalg.solve(factor, np.eye(len(variance)))
             scale = half.T @ half
         else:
@@ -315,10 +320,11 @@ class DPMIL:
         by_class = self.max_components * (self.num_features + of_precision)
         return 2 * (by_class + self.max_components - 1)
 
-    @property
-    def numbers_in_a_draw(self) -> int:
-        """How many numbers a draw of them is kept in: a triangular root is kept as a square."""
-        return 2 * self.max_components * (self.num_features + np.size(self.scale) + 1)
+    def numbers_in_a_draw(self, bags: Bags) -> int:
+        """How many numbers a draw is kept in, at most, with what it implies for the bags."""
+        # A triangular root is kept as a square.
+        of_parameters = 2 * self.max_components * (self.num_features + np.size(self.scale) + 1)
+        return of_parameters + bags.num_instances + bags.num_bags + 2
 
     @property
     def reparametrisation(self) -> dict[str, Reparam]:
@@ -363,6 +369,16 @@ class DPMIL:
         deviation = jnp.asarray(bags.instances) - jnp.asarray(self.center)
         root = jnp.asarray(self.scale_root)
         return deviation @ root if self.covariance == "full" else deviation * root
+
+    def in_units(
+        self, mean: Float[Array, "2 K D"], root: Float[Array, "2 K ..."]
+    ) -> tuple[Float[Array, "2 K D"], Float[Array, "2 K ..."]]:
+        """From the coordinates of `whitened`: means m0 + B⁻ᵀμ̃ and roots BL̃ of precisions."""
+        center, of_scale = jnp.asarray(self.center), jnp.asarray(self.scale_root)
+        if self.covariance == "diagonal":
+            return center + mean / of_scale, of_scale * root
+        back = solve_triangular(of_scale.T, mean.reshape(-1, self.num_features).T).T
+        return center + back.reshape(mean.shape), of_scale @ root
 
     def label_rule(self, bags: Bags) -> LabelRule:
         """Which labellings the bags allow.
@@ -472,6 +488,23 @@ class DPMIL:
         if self.covariance == "diagonal":
             root = jnp.sqrt(root)
         return Mixtures(log_stick_weights(stick), site["mean"], root)
+
+    def weights(self, draws: Draws) -> Float[np.ndarray, "S 2 K"]:
+        """π of each draw: the weights of the components, which the sticks make.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            The latent sites, draws first.
+
+        Returns
+        -------
+        array (S, 2, K)
+        """
+        if self.max_components == 1:
+            return np.ones((len(draws["mean"]), 2, 1))
+        with jax.enable_x64(True):
+            return np.exp(np.asarray(log_stick_weights(jnp.asarray(draws["stick"]))))
 
     def predict(self, draws: Draws, bags: Bags, *, pooling: Pooling = "bayes") -> Draws:
         """Bag and instance probabilities under each draw, and by all draws together.
@@ -607,8 +640,7 @@ class DPMIL:
         """A function of a key and of one draw, compiled once, for all draws."""
         with jax.enable_x64(True):
             sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
-            key = jax.random.key(seed) if isinstance(seed, int) else seed
-            keys = jax.random.split(key, len(sites["mean"]))
+            keys = jax.random.split(random_key(seed), len(sites["mean"]))
             # Draws evaluated together fill the vector units; many instances do that alone.
             numbers = 2 * self.max_components * bags.num_instances * self.num_features
             together = max(1, min(64, _BLOCK // numbers))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Protocol, Self, runtime_checkable
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 from numpyro.distributions import Distribution
@@ -12,7 +14,15 @@ from numpyro.infer.reparam import Reparam
 
 from ..datasets.bags import Bags
 
-__all__ = ["Draws", "Model", "Observing", "Program", "observations", "part_of_bags"]
+__all__ = [
+    "Draws",
+    "Model",
+    "Observing",
+    "Program",
+    "observations",
+    "part_of_bags",
+    "random_key",
+]
 
 type Program = Callable[[Bags], None]
 type Draws = dict[str, np.ndarray]
@@ -118,3 +128,18 @@ def observations(model: Observing, bags: Bags, needed_by: str) -> np.ndarray:
             + ("" if part == "labels" else ": bags.with_targets(…)")
         )
     return values
+
+
+def random_key(seed: int | Array) -> Array:
+    """A JAX key from an int, or the key itself.
+
+    Raises
+    ------
+    TypeError
+        If it is neither.
+    """
+    if isinstance(seed, int | np.integer):
+        return jax.random.key(int(seed))
+    if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        return seed
+    raise TypeError(f"seed is {seed!r}; expected an int or a JAX key (jax.random.key(0))")

@@ -187,6 +187,10 @@ class NormalGamma(NamedTuple):
         """D."""
         return self.mean.shape[-1]
 
+    def scale_cholesky(self) -> Float[Array, "*K D"]:
+        """√w, the root of W."""
+        return 1 / jnp.sqrt(self.scatter)
+
     def expected_log_determinant(self) -> Float[Array, "*K"]:
         """E log |Λ| = Σ_d [Ψ(ν/2) + log 2 + log w_d]."""
         each = digamma(self.degrees_of_freedom / 2) + math.log(2)

@@ -19,7 +19,7 @@ from sklearn.cluster import KMeans
 
 from ..datasets.bags import Bags
 from .kernels import RBF, Parameter
-from .model import Draws, observations
+from .model import Draws, observations, random_key
 from .tracing import evaluated_now_unless_traced
 
 __all__ = [
@@ -426,7 +426,7 @@ class SparseGPModel:
         observations(self, bags, "complete()")
         with jax.enable_x64(True):
             sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
-            key = jax.random.key(seed) if isinstance(seed, int) else seed
+            key = random_key(seed)
             keys = jax.random.split(key, sites["inducing_value"].shape[0])
             added = jax.jit(partial(jax.lax.map, lambda args: one_draw(*args)))((keys, sites))
             return tuple(np.asarray(one) for one in added)

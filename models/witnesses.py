@@ -60,10 +60,7 @@ def log_some_positive(
     -------
     array (B,)
     """
-    # log softplus(a) is a where e^a is nothing beside 1.
-    is_far = logits < _LOG_TINY
-    near = jnp.log(softplus(jnp.where(is_far, 0.0, logits)))
-    log_rate = jnp.where(is_far, logits, near)
+    log_rate = _log_softplus(logits)
     top = jax.ops.segment_max(log_rate, jnp.asarray(bag_index), num_bags, indices_are_sorted=True)
     top = jnp.where(jnp.isfinite(top), top, 0.0)
     top = jax.lax.stop_gradient(top)
@@ -80,6 +77,12 @@ def log_some_positive(
         jnp.log(-jnp.expm1(-jnp.where(is_large, 0.5, total))),
     )
     return jnp.where(has_any, jnp.where(is_tiny, log_total, exact), -jnp.inf)
+
+
+def _log_softplus(logits: Float[Array, " N"]) -> Float[Array, " N"]:
+    """log log(1 + e^a): a itself where e^a is nothing beside 1."""
+    is_far = logits < _LOG_TINY
+    return jnp.where(is_far, logits, jnp.log(softplus(jnp.where(is_far, 0.0, logits))))
 
 
 class WitnessLabels(Distribution):
@@ -100,9 +103,10 @@ class WitnessLabels(Distribution):
     num_bags : int
         B (static under ``jit``).
 
-    Reference
-    ---------
-    `InstanceLabels` is the noisy version; this is its limit H → ∞.
+    See Also
+    --------
+    InstanceLabels
+        The noisy version, of which this is the limit H → ∞.
     """
 
     arg_constraints = {
@@ -173,13 +177,12 @@ class WitnessLabels(Distribution):
         free_key, start_key, race_key = jax.random.split(key, 3)
         logits, index = jnp.asarray(self.logits), jnp.asarray(self.bag_index)
         free = jax.random.bernoulli(free_key, jax.nn.sigmoid(logits))
-        needs = jnp.asarray(self.needs_witness)
 
-        is_far = logits < _LOG_TINY
-        log_rate = jnp.where(is_far, logits, jnp.log(softplus(jnp.where(is_far, 0.0, logits))))
-        log_rate = jnp.minimum(log_rate, jnp.finfo(logits.dtype).max)
+        log_rate = jnp.minimum(_log_softplus(logits), jnp.finfo(logits.dtype).max)
         top = jax.ops.segment_max(log_rate, index, self.num_bags, indices_are_sorted=True)
-        top = jnp.where(jnp.isfinite(top), top, 0.0)
+        # Where a witness is certain the condition says nothing.
+        needs = jnp.asarray(self.needs_witness) & (top < jnp.finfo(logits.dtype).max)
+        top = jnp.where(needs & jnp.isfinite(top), top, 0.0)
         smallest = math.sqrt(float(jnp.finfo(logits.dtype).tiny))
         relative = jnp.maximum(jnp.exp(log_rate - jnp.take(top, index)), smallest)
         rings = jax.random.exponential(race_key, logits.shape, logits.dtype) / relative

@@ -12,11 +12,11 @@ from jaxtyping import Array
 
 from ...datasets.bags import Bags
 from ...models.dpmil import DPMIL
-from ...models.model import observations
+from ...models.model import observations, random_key
 from ...models.vgpmil import VGPMIL
 from ...models.vwsgp import VWSGP
 from ..chains import check_counts
-from ..posterior import Posterior, Status, approximate_posterior, random_key
+from ..posterior import Posterior, Status, approximate_posterior
 from . import dpmil, vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
 from .ascent import Ascent, ascend
 from .learning import Algorithm, Learning
@@ -62,7 +62,8 @@ def coordinate_ascent(
         paper); ``"plug_in_max"``: all at once with the maximum of the others plugged in (the
         published codes; no ascent). To rerun those codes give the model ``sharpness=1e12``, and
         ``max_steps=200`` with ``tolerance=0``. Of DPMIL ``"soft"``: by their exact law over all
-        labellings that a bag allows; ``"hard"``: to the best one (the paper).
+        labellings that a bag allows; ``"hard"``: to the better class for
+        each instance, with the paper's repair where a bag is left without a witness.
     max_steps : int
     tolerance : float
         Converged when the bound moves by less than this share of its size in a step.
@@ -98,7 +99,7 @@ def coordinate_ascent(
     updates = _label_updates(model)
     _check(model, label_update, updates, learn_hyperparameters, num_starts)
     chosen_update: Any = updates[0] if label_update is None and updates else label_update
-    num_draws = _default_num_draws(model) if num_draws is None else num_draws
+    num_draws = _default_num_draws(model, bags) if num_draws is None else num_draws
     check_counts(num_draws=num_draws, num_starts=1 if num_starts is None else num_starts)
     observations(model, bags, "coordinate_ascent")
     start_key, draw_key = jax.random.split(random_key(seed))
@@ -222,10 +223,10 @@ def _label_updates(model: Any) -> tuple[str, ...]:
             return ()
 
 
-def _default_num_draws(model: VGPMIL | VWSGP | DPMIL) -> int:
+def _default_num_draws(model: VGPMIL | VWSGP | DPMIL, bags: Bags) -> int:
     if not isinstance(model, DPMIL):
         return _NUM_DRAWS
-    return min(_NUM_DRAWS, max(10, _NUMBERS_KEPT // model.numbers_in_a_draw))
+    return min(_NUM_DRAWS, max(10, _NUMBERS_KEPT // model.numbers_in_a_draw(bags)))
 
 
 def _check(

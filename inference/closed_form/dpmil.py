@@ -11,12 +11,13 @@ code                    symbol
 ======================  ===========================================================
 
 ℓ_ln = log Σ_k ρ_lkn is the class's share of the bound with q(z | r) at its optimum. Given q(θ) the
-labels have an exact posterior over all labellings that a bag allows (soft), or a best labelling
-(hard, the paper's). A state holds q(θ) and the sums under the q(z, r) that is best for it, so a
-round is one pass over the instances; the first instances are those that may be positive.
+labels have an exact posterior over all labellings that a bag allows (soft), or are chosen: the
+better class for each, and in a bag left without a witness the best of those that were positive
+stays so (hard, the paper's). A state holds q(θ) and the sums under the q(z, r) that follows from
+it, so a round is one pass over the instances; the candidates are those that may be positive.
 
 Coordinates are those in which the prior has W0 = 1 and m0 = 0. The paper's appendix has ν one too
-large and drops two halves in log ρ.
+large and lacks the half before E log |Λ| in log ρ.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.nn import logsumexp
-from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import digamma, gammaln
 from jaxtyping import Array, Bool, Float, Int
 from sklearn.cluster import KMeans
@@ -135,7 +135,7 @@ class DPMILState(NamedTuple):
     log_odds: Float[Array, " C"]  # a, of the candidates
     is_positive: Bool[Array, " C"]  # their best labels
     seen: Statistics
-    log_evidence: Float[Array, ""]  # Σ_b log Σ_r Π ρ over the labellings allowed, or its best term
+    log_evidence: Float[Array, ""]  # log Σ_r p(r) Π e^ℓ over the labellings, or the term chosen
 
 
 # ------------------------------------------------------------------ init, step, elbo
@@ -282,17 +282,23 @@ def _updated(
 
 
 def _in_order(seen: Statistics, concentration: Float[Array, ""]) -> Statistics:
-    """The components of each class from the largest, where the sticks prefer that.
+    """The order of the components that the sticks like best, of each class.
 
     To rename components is a step of the ascent too: it moves q(v) alone. Without it a large
-    component behind small ones stays there, and most starts end tens of nats too low. Of the last
-    two components the sticks may prefer the smaller one first, so the whole order is judged.
+    component behind small ones stays there, and most starts end tens of nats too low. But for the
+    last component, which has no stick, the largest come first: to swap neighbours changes
+    α + Σ_{j>k} N_j alone. Which is the last is tried out.
     """
-    before = log_evidence_of_counts(seen.occupancy, concentration)
-    order = jnp.argsort(-seen.occupancy, axis=1)
-    ordered = jnp.take_along_axis(seen.occupancy, order, axis=1)
-    gains = log_evidence_of_counts(ordered, concentration) > before
-    order = jnp.where(gains[:, None], order, jnp.arange(order.shape[1]))
+    places = np.arange(seen.occupancy.shape[1])
+    one_last = np.stack([np.append(np.delete(places, place), place) for place in places])
+
+    def best(count: Float[Array, " K"]) -> Int[Array, " K"]:
+        orders = jnp.argsort(-count)[one_last]
+        # As it is, unless another order gains: names that change for nothing hide what converges.
+        orders = jnp.concatenate([jnp.asarray(places)[None], orders])
+        return orders[jnp.argmax(log_evidence_of_counts(count[orders], concentration))]
+
+    order = jax.vmap(best)(seen.occupancy)
     return jax.tree.map(jax.vmap(lambda values, by: values[by]), seen, Statistics(*[order] * 3))
 
 
@@ -315,8 +321,8 @@ def _with_labels(
     of_classes = jnp.stack([logsumexp(negative, axis=1), logsumexp(positive, axis=1)])  # ℓ₋, ℓ₊
     log_odds = of_classes[1] - of_classes[0]
     if problem.rules.label_update == "soft":
-        is_positive = problem.rule.known + log_odds > 0
         weight = problem.rule.labels(log_odds).mean
+        is_positive = weight > 0.5
         log_evidence = jnp.sum(problem.rule.log_evidence(of_classes))
     else:
         is_positive = _best_labels(problem.rule, log_odds, was_positive)
@@ -561,17 +567,12 @@ def approximation(
     -------
     DPMILApproximation
     """
-    root, laws = jnp.asarray(model.scale_root), state.gaussians
-    if isinstance(laws, NormalWishart):
-        scale_root = root @ laws.scale_cholesky()
-        mean = solve_triangular(root.T, laws.mean.reshape(-1, model.num_features).T).T
-        mean = mean.reshape(laws.mean.shape)
-    else:
-        scale_root, mean = root / jnp.sqrt(laws.scatter), laws.mean / root
+    laws = state.gaussians
+    mean, scale_root = model.in_units(laws.mean, laws.scale_cholesky())
     label = np.zeros(bags.num_instances, int)
     label[np.asarray(model.label_rule(bags).known) > -np.inf] = np.asarray(state.is_positive)
     return DPMILApproximation(
-        mean=np.asarray(model.center + mean),
+        mean=np.asarray(mean),
         strength=np.asarray(laws.strength),
         degrees_of_freedom=np.asarray(laws.degrees_of_freedom),
         scale_root=np.asarray(scale_root),

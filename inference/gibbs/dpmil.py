@@ -21,7 +21,6 @@ from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
@@ -119,16 +118,12 @@ class DPMILGibbs:
 
     def sites(self, state: DPMILGibbsState) -> dict[str, Array]:
         """The state as sites of the model, in the units of the features."""
-        root = jnp.asarray(self.model.scale_root)
-        flat = state.mean.reshape(-1, self.model.num_features)
-        if self.model.covariance == "full":
-            mean = solve_triangular(root.T, flat.T).T
-            precision = root @ state.precision
-        else:
-            mean, precision = flat / root, root**2 * state.precision
+        is_full = self.model.covariance == "full"
+        root = state.precision if is_full else jnp.sqrt(state.precision)
+        mean, root = self.model.in_units(state.mean, root)
         sites = {
-            "mean": self.model.center + mean.reshape(state.mean.shape),
-            self.model.precision_site: precision,
+            "mean": mean,
+            self.model.precision_site: root if is_full else root**2,
             "instance_label": state.label,
             "cluster": state.cluster,
         }

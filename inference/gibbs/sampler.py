@@ -10,11 +10,11 @@ from jaxtyping import Array
 
 from ...datasets.bags import Bags
 from ...models.dpmil import DPMIL
-from ...models.model import observations
+from ...models.model import observations, random_key
 from ...models.vgpmil import VGPMIL
 from ...models.vwsgp import VWSGP
 from ..chains import check_counts, run_chains
-from ..posterior import Posterior, random_key, sampled_posterior
+from ..posterior import Posterior, sampled_posterior
 from .dpmil import DPMILGibbs
 from .vgpmil import VGPMILGibbs
 from .vwsgp import VWSGPGibbs
@@ -87,7 +87,7 @@ def gibbs(
     with jax.enable_x64(True):
         sweep = _sweep(model, bags)
         kept = _kept(keep, sweep.site_names, model.latent_sites)
-        _check_size(model, num_samples * num_chains)
+        _check_size(model, bags, num_samples * num_chains, kept)
 
         def collect(state: Any) -> tuple[dict[str, Array], dict[str, Array]]:
             sites = sweep.sites(state)
@@ -133,15 +133,17 @@ def _kept(
     return [name for name in names if name in wanted]
 
 
-def _check_size(model: VGPMIL | VWSGP | DPMIL, num_draws: int) -> None:
+def _check_size(model: VGPMIL | VWSGP | DPMIL, bags: Bags, num_draws: int, kept: list[str]) -> None:
     """Refuse what no memory holds."""
     if not isinstance(model, DPMIL):
         return
-    size = num_draws * model.numbers_in_a_draw * 8 / 2**30
+    of_instances = bags.num_instances * len(set(kept) - set(model.latent_sites))
+    size = num_draws * (model.numbers_in_a_draw(bags) + of_instances) * 8 / 2**30
     if size > _LARGEST_TREE:
         raise ValueError(
             f"{num_draws:,} draws of DPMIL with {model.max_components} components of "
-            f"{model.num_features} features take {size:,.1f} GiB; expected at most "
-            f"{_LARGEST_TREE}: ask for fewer (num_samples, num_chains; thin for longer chains), "
-            "fewer features (kernel_pca) or components, or a diagonal covariance"
+            f"{model.num_features} features and {bags.num_instances:,} instances take "
+            f"{size:,.1f} GiB; expected at most {_LARGEST_TREE}: ask for fewer (num_samples, "
+            "num_chains; thin for longer chains), fewer features (kernel_pca) or "
+            "components, or a diagonal covariance"
         )

@@ -176,3 +176,12 @@ def test_bags_of_other_features_are_named(training, test):
     message = r"others\[1\] has 5 features, the training bags 6; expected the same"
     with pytest.raises(ValueError, match=message):
         kernel_pca(training, test, other, num_components=2)
+
+
+def test_a_length_scale_that_reaches_no_neighbour_is_refused(training):
+    """The kernel matrix would be all but the identity, and its components noise."""
+    far = Bags.from_arrays(100.0 * training.instances, training.bag_index, training.labels)
+    with pytest.raises(ValueError, match=r"length_scale is 2.* from the nearest other.* longer"):
+        kernel_pca(far, num_components=4)
+    kernel_pca(far, num_components=4, length_scale=200.0)
+    kernel_pca(far.standardize(), num_components=4)

@@ -154,6 +154,16 @@ def test_an_ellipse_for_each_occupied_cluster_two_expected_sd_wide(named):
             np.testing.assert_allclose(distance, 4.0)
 
 
+def test_probabilities_of_a_sampler_are_those_of_draws_far_apart(nameless, bags, monkeypatch):
+    monkeypatch.setattr(clusters_module, "_DRAWS", 7)
+    found = clusters_module._instance_probability(nameless, bags.instances)
+    draws = nameless.stored_draws()
+    some = np.linspace(0, len(draws["mean"]) - 1, 7).astype(int)
+    model, some_draws = nameless.model, {name: value[some] for name, value in draws.items()}
+    expected = model.predict(some_draws, bags)["instance_predictive"]
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
 def test_the_larger_the_weight_the_wider_the_line(named):
     panel = plot_scene(named).axes[0]
     q = named.approximation
@@ -163,7 +173,7 @@ def test_the_larger_the_weight_the_wider_the_line(named):
         assert (
             np.argsort(widths).tolist() == np.argsort(q.expected_weight[klass, occupied]).tolist()
         )
-        assert {ellipse.get_linestyle() for ellipse in ellipses(panel, colour)} == {"--"} or klass
+        assert {e.get_linestyle() for e in ellipses(panel, colour)} == {("--", "-")[klass]}
 
 
 def test_clusters_of_nameless_posteriors_are_those_of_a_typical_draw(named, nameless):

@@ -271,7 +271,8 @@ def test_bound_stays_below_the_log_evidence(label_update, seed):
     posterior = coordinate_ascent(model, bags, seed=0, label_update=label_update, num_draws=10)
     evidence = enumerated_log_evidence(model, bags)
     assert posterior.elbo[-1] < evidence
-    assert posterior.elbo[-1] > evidence - 10  # and is not far below
+    # The names of two clusters in each class cost up to log 4 = 1.4, and labels are not much more.
+    assert posterior.elbo[-1] > evidence - 3
 
 
 def settled(model, bags, label_update, steps=3000):
@@ -362,9 +363,8 @@ def test_bound_never_falls_on_a_thousand_random_problems(
     assert (soft >= hard - tolerance).all()
 
 
-@pytest.mark.parametrize("concentration", [0.5, 2.0])
-def test_components_are_renamed_only_where_the_sticks_prefer_it(concentration):
-    """Never below the order given, and from the largest on but for the last two."""
+@pytest.mark.parametrize("concentration", [0.5, 2.0, 5.0])
+def test_components_are_in_the_best_of_all_orders(concentration):
     random = np.random.default_rng(0)
     with jax.enable_x64(True):
         for _ in range(20):
@@ -372,11 +372,7 @@ def test_components_are_renamed_only_where_the_sticks_prefer_it(concentration):
             total = count[..., None] * jnp.arange(3.0)
             seen = dpmil.Statistics(count, total, 2 * total)
             found = dpmil._in_order(seen, jnp.asarray(concentration))
-            before, after = (
-                log_evidence_of_sticks(np.asarray(c), concentration)
-                for c in (count, found.occupancy)
-            )
-            assert (after >= before - 1e-12).all()
+            after = log_evidence_of_sticks(np.asarray(found.occupancy), concentration)
             best = np.max(
                 [
                     log_evidence_of_sticks(np.asarray(count)[:, list(order)], concentration)
@@ -384,12 +380,20 @@ def test_components_are_renamed_only_where_the_sticks_prefer_it(concentration):
                 ],
                 axis=0,
             )
-            # At most the last two are the wrong way round: the factor log((α + N)/(1 + N)).
-            assert (best - after < 4.0).all()
+            np.testing.assert_allclose(after, best, rtol=1e-12)
             np.testing.assert_allclose(np.sort(found.occupancy), np.sort(count), rtol=1e-12)
             np.testing.assert_allclose(found.moment, 2 * found.total, rtol=1e-12)
             expected = found.occupancy[..., None] * jnp.arange(3.0)
             np.testing.assert_allclose(found.total, expected, rtol=1e-12)
+
+
+def test_components_keep_their_names_where_no_order_is_better():
+    """Many are empty, and empty ones are alike."""
+    with jax.enable_x64(True):
+        count = jnp.asarray([[9.0, 4.0, 0.0, 0.0], [3.0, 1.0, 1.0, 0.0]])
+        named = jnp.broadcast_to(jnp.arange(4.0), (2, 4))[..., None]
+        found = dpmil._in_order(dpmil.Statistics(count, named, named), jnp.asarray(1.0))
+        np.testing.assert_array_equal(found.total, named)
 
 
 def log_evidence_of_sticks(count: np.ndarray, concentration: float) -> np.ndarray:

@@ -29,8 +29,6 @@ def test_the_limit_is_on_what_is_unknown_not_on_the_data(bags):
     with pytest.raises(ValueError, match="1,006 unknown"):
         check_number_of_unknowns(DPMIL.for_bags(bags, max_components=18), "nuts")
     check_number_of_unknowns(DPMIL.for_bags(bags, max_components=17), "nuts")
-    check_number_of_unknowns(
-        DPMIL.for_bags(bags, max_components=20, covariance="diagonal"), "nuts"
-    )
+    check_number_of_unknowns(DPMIL.for_bags(bags, max_components=20, covariance="diagonal"), "nuts")
     instances = np.asarray(bags.instances)
     assert DPMIL.for_bags(bags, max_components=17).num_unknowns > instances.size

@@ -713,6 +713,23 @@ def test_whitened_instances_have_covariance_one_under_the_prior_for_bags():
 
 
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
+def test_units_of_features_do_not_matter(covariance):
+    bags = training_bags(3)
+    other = replace(bags, instances=bags.instances * [1.0, 1e6, 1e-6] + [0.0, 1e6, 1e-5])
+    one, another = (
+        np.asarray(DPMIL.for_bags(b, covariance=covariance).whitened(b)) for b in (bags, other)
+    )
+    # Digits are lost to the place of the second feature and the condition of the covariance.
+    np.testing.assert_allclose(another, one, rtol=1e-6, atol=1e-8)
+
+
+def test_lists_of_numbers_are_taken():
+    model = DPMIL([0, 0], [[2, 0], [0, 1]], 3.0, max_components=2)
+    assert model.center.dtype == model.scale.dtype == float
+    assert model.covariance == "full"
+
+
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
 def test_a_constant_feature_and_more_features_than_instances_leave_a_prior(covariance):
     random = np.random.default_rng(10)
     instances = random.normal(size=(2, 2, 6))

@@ -487,7 +487,17 @@ def test_slopes_of_the_evidence_are_the_probabilities_of_the_labels(shift, preci
     assert bool(jnp.isfinite(evidence_of(rule, log_density)).all())
 
 
-def test_slopes_stay_finite_where_a_class_has_no_density():
+def test_a_bag_with_a_certain_witness_is_drawn_as_if_there_were_no_condition():
+    logits = np.array([INF, -1.0, -2.0, 0.0])
+    law = WitnessLabels(jnp.asarray(logits), jnp.zeros(4, int), jnp.array([True]), 1)
+    draws, mean = draws_of(law, 20_000, seed=0), np.asarray(law.mean)
+    np.testing.assert_allclose(mean, 1 / (1 + np.exp(-logits)), rtol=1e-6)
+    assert (draws[:, 0] == 1).all()
+    error = np.sqrt(mean * (1 - mean) / len(draws))[1:]
+    assert (np.abs(draws.mean(axis=0) - mean)[1:] / error).max() < largest_z(3)
+
+
+def test_the_evidence_is_right_where_a_class_has_no_density():
     """−∞ of one class: the label is then certain."""
     log_density = random_log_density()
     log_density[1, MEMBERS[4][0]] = log_density[0, MEMBERS[4][1]] = -INF
