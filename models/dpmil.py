@@ -15,7 +15,7 @@ import numpyro.distributions as dist
 from jax.nn import softplus
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from numpyro.distributions import Distribution
 from numpyro.infer.reparam import Reparam, TransformReparam
 from scipy.special import logsumexp
@@ -537,7 +537,7 @@ class DPMIL:
         self.check_width(bags)
         _check_pooling(pooling)
 
-        def of_one(_: Array, site: dict[str, Array]) -> tuple[Array, Array, Array]:
+        def of_one(_: Array, site: dict[str, Array], bags: Bags) -> tuple[Array, Array, Array]:
             log_density = self.mixtures(site).log_density(jnp.asarray(bags.instances))
             return (log_density, *self._probabilities(log_density, bags, pooling))
 
@@ -596,7 +596,9 @@ class DPMIL:
         with jax.enable_x64(True):
             free = np.flatnonzero(np.asarray(self.label_rule(bags).known) == 0)
 
-        def of_one(_: Array, site: dict[str, Array]) -> dict[str, Array]:
+        def of_one(
+            _: Array, site: dict[str, Array], bags: Bags, free: Int[Array, " F"]
+        ) -> dict[str, Array]:
             rule, instances = self.label_rule(bags), jnp.asarray(bags.instances)
             log_components = self.mixtures(site).log_components(instances)
             log_density = jax.nn.logsumexp(log_components, axis=1)
@@ -609,7 +611,7 @@ class DPMIL:
                 found["instance_probability"] = probability[free]
             return found
 
-        return self._over_draws(of_one, draws, bags)
+        return self._over_draws(of_one, draws, bags, free)
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what was summed out: instance labels and clusters given T.
@@ -627,27 +629,33 @@ class DPMIL:
         dict of arrays
             The draws, with ``instance_label`` (S, N) and ``cluster`` (S, N) added.
         """
+        self.label_rule(bags)  # raises what it has to say of bags that are not traced
 
-        def of_one(key: Array, site: dict[str, Array]) -> dict[str, Array]:
+        def of_one(key: Array, site: dict[str, Array], bags: Bags) -> dict[str, Array]:
             log_components = self.mixtures(site).log_components(jnp.asarray(bags.instances))
             return draw_labels(key, log_components, self.label_rule(bags))
 
         return dict(draws) | self._over_draws(of_one, draws, bags, seed=seed)
 
     def _over_draws(
-        self, function: Callable, draws: Draws, bags: Bags, *, seed: int | Array = 0
+        self, function: Callable, draws: Draws, bags: Bags, *data: Any, seed: int | Array = 0
     ) -> Any:
-        """A function of a key and of one draw, compiled once, for all draws."""
+        """A function of a key, one draw, the bags and other data, compiled once for all draws."""
         with jax.enable_x64(True):
             sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
             keys = jax.random.split(random_key(seed), len(sites["mean"]))
             # Draws evaluated together fill the vector units; many instances do that alone.
             numbers = 2 * self.max_components * bags.num_instances * self.num_features
             together = max(1, min(64, _BLOCK // numbers))
-            mapped = jax.jit(
-                lambda all_: jax.lax.map(lambda one: function(*one), all_, batch_size=together)
-            )
-            return jax.tree.map(np.asarray, mapped((keys, sites)))
+
+            # Data are arguments: as constants they would be a part of the program.
+            @jax.jit
+            def mapped(all_draws: Any, data: Any) -> Any:
+                return jax.lax.map(
+                    lambda one: function(*one, *data), all_draws, batch_size=together
+                )
+
+            return jax.tree.map(np.asarray, mapped((keys, sites), (bags, *data)))
 
 
 def log_stick_weights(stick: Float[Array, "*L k"]) -> Float[Array, "*L K"]:

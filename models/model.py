@@ -112,7 +112,7 @@ def part_of_bags(model: Observing) -> str:
     return _PARTS[model.observed_site]
 
 
-def observations(model: Observing, bags: Bags, needed_by: str) -> np.ndarray:
+def observations(model: Observing, bags: Bags, needed_by: str) -> np.ndarray | Array:
     """What the model learns from: labels or targets, one for each bag.
 
     Raises

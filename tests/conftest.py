@@ -1,10 +1,13 @@
 """What holds for the whole suite: the devices, enforced array shapes, the data folder."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import jaxtyping
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -64,3 +67,46 @@ def without_type_checks():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+# ------------------------------------------------------------------ Monte Carlo
+
+
+class Moments(NamedTuple):
+    """Mean and sd of every quantity, (2, K), with their Monte-Carlo standard errors."""
+
+    values: np.ndarray
+    errors: np.ndarray
+
+    def largest_z(self, other: "Moments | np.ndarray") -> float:
+        """Largest difference in standard errors, from another chain's or from exact moments."""
+        values, errors = other if isinstance(other, Moments) else (other, 0.0)
+        return float(np.abs((self.values - values) / np.hypot(self.errors, errors)).max())
+
+
+@pytest.fixture(scope="session")
+def moments():
+    """Function of draws (chain, draw, …) that gives their `Moments`."""
+    from arviz_stats.base import array_stats  # it imports JAX
+
+    def of(draws) -> Moments:
+        draws = np.asarray(draws, float)
+        draws = draws.reshape(*draws.shape[:2], -1)
+        errors = [
+            array_stats.mcse(draws, chain_axis=0, draw_axis=1, method=name)
+            for name in ("mean", "sd")
+        ]
+        values = [draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))]
+        return Moments(np.stack(values), np.stack(errors))
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def simulation_based_calibration():
+    """The code that the quick and the slow calibration share: a test file cannot be imported."""
+    path = REPOSITORY / "tests" / "inference" / "simulation_based_calibration.py"
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -146,7 +147,8 @@ def init(
 ) -> tuple[DPMILProblem, DPMILState]:
     """The problem, and starts in which all candidates are positive, as the paper has it.
 
-    The clusters of each start are those of k-means on either class, largest first.
+    The clusters of each start are those of k-means on either class, largest first. A start has the
+    sums over them alone: its q(θ) is not a law yet, and comes with the first step.
 
     Parameters
     ----------
@@ -254,14 +256,17 @@ def _clusters(
 def _start(
     problem: DPMILProblem, negative: Int[Array, " N"], positive: Int[Array, " C"]
 ) -> DPMILState:
-    """The state from the clusters of the negatives and of the candidates."""
+    """The sums over the clusters of the negatives and of the candidates; q(θ) is still to come."""
     max_components = problem.rules.max_components
     seen = [
         _statistics(part, jax.nn.one_hot(cluster, max_components))
         for part, cluster in ((problem.negatives, negative), (problem.candidates, positive))
     ]
+    both = jax.tree.map(lambda *of_class: jnp.stack(of_class), *seen)
     all_positive = jnp.ones(problem.candidates.value.shape[0], bool)
-    return _updated(problem, jax.tree.map(lambda *both: jnp.stack(both), *seen), all_positive)
+    shapes = jax.eval_shape(_updated, problem, both, all_positive)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return nothing._replace(seen=both, is_positive=all_positive)
 
 
 # ------------------------------------------------------------------ one round
@@ -427,20 +432,11 @@ class DPMILApproximation:
     def draws(self, model: DPMIL, bags: Bags, key: Array, num_draws: int) -> Draws:
         """Draws of sticks, means and precisions."""
         with jax.enable_x64(True):
-            keys = jax.random.split(key, num_draws)
-            found = jax.jit(lambda k: jax.lax.map(lambda one: self._draw(model, one), k))(keys)
-            return jax.tree.map(np.asarray, found)
-
-    def _draw(self, model: DPMIL, key: Array) -> dict[str, Array]:
-        stick_key, precision_key, mean_key = jax.random.split(key, 3)
-        precision = self._precision_law().sample(precision_key)
-        site = {
-            model.precision_site: precision,
-            "mean": self._mean_law(precision).sample(mean_key),
-        }
-        if self.num_components > 1:
-            site["stick"] = self._stick_law().sample(stick_key)
-        return {name: site[name] for name in model.latent_sites}
+            stick = self._stick_law() if self.num_components > 1 else None
+            of_means = jnp.asarray(self.mean), jnp.asarray(self.strength)
+            found = _draws(stick, self._precision_law(), *of_means, key, num_draws)
+            site = dict(zip(("stick", model.precision_site, "mean"), found, strict=True))
+            return {name: np.asarray(site[name]) for name in model.latent_sites}
 
     def log_density(self, model: DPMIL, bags: Bags, draws: Draws) -> Float[np.ndarray, " S"]:
         """log q of each draw."""
@@ -542,6 +538,27 @@ class DPMILApproximation:
             return dist.Delta(jnp.asarray(self.label), event_dim=1)
         log_density = logsumexp(log_components, axis=1)
         return model.label_rule(bags).labels(log_density[1] - log_density[0])
+
+
+@partial(jax.jit, static_argnames="num_draws")
+def _draws(
+    stick_law: dist.Distribution | None,
+    precision_law: dist.Distribution,
+    mean: Float[Array, "2 K D"],
+    strength: Float[Array, "2 K"],
+    key: Array,
+    num_draws: int,
+) -> tuple[Array | None, Array, Array]:
+    """Compiled once for all fits of one size."""
+
+    def one(key: Array) -> tuple[Array | None, Array, Array]:
+        stick_key, precision_key, mean_key = jax.random.split(key, 3)
+        precision = precision_law.sample(precision_key)
+        root = precision if precision.ndim > mean.ndim else jnp.sqrt(precision)
+        drawn = gaussian_by_precision(mean, root, strength).sample(mean_key)
+        return None if stick_law is None else stick_law.sample(stick_key), precision, drawn
+
+    return jax.lax.map(one, jax.random.split(key, num_draws))
 
 
 def approximation(

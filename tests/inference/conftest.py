@@ -1,14 +1,12 @@
 """Small problems, and what is known of them, that the engines' tests share."""
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
-from arviz_stats.base import array_stats
 from milzoo.datasets import Bags, simulate, simulate_instances
 from milzoo.models import VGPMIL
 from milzoo.models.vwsgp import VWSGP
@@ -64,49 +62,15 @@ def trace_elbo_draws():
         with jax.enable_x64(True):
             program, guide, one = posterior.model.augmented(), posterior.guide, Trace_ELBO(1).loss
             keys = jax.random.split(jax.random.key(0), 4000)
-            losses = jax.jit(jax.vmap(lambda key: one(key, {}, program, guide, bags)))(keys)
-            return -np.asarray(losses)
+
+            # It runs once: to optimise it takes longer than it saves.
+            @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+            def losses(keys):
+                return jax.vmap(lambda key: one(key, {}, program, guide, bags))(keys)
+
+            return -np.asarray(losses(keys))
 
     return of
-
-
-class Moments(NamedTuple):
-    """Mean and sd of every quantity, (2, K), with their Monte-Carlo standard errors."""
-
-    values: np.ndarray
-    errors: np.ndarray
-
-    def largest_z(self, other: "Moments | np.ndarray") -> float:
-        """Largest difference in standard errors, from another chain's or from exact moments."""
-        values, errors = other if isinstance(other, Moments) else (other, 0.0)
-        return float(np.abs((self.values - values) / np.hypot(self.errors, errors)).max())
-
-
-@pytest.fixture(scope="session")
-def moments():
-    """Function of draws (chain, draw, …) that gives their `Moments`."""
-
-    def of(draws) -> Moments:
-        draws = np.asarray(draws, float)
-        draws = draws.reshape(*draws.shape[:2], -1)
-        errors = [
-            array_stats.mcse(draws, chain_axis=0, draw_axis=1, method=name)
-            for name in ("mean", "sd")
-        ]
-        values = [draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))]
-        return Moments(np.stack(values), np.stack(errors))
-
-    return of
-
-
-@pytest.fixture(scope="session")
-def simulation_based_calibration():
-    """The code that the quick and the slow calibration share: test files cannot be imported."""
-    path = Path(__file__).with_name("simulation_based_calibration.py")
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 # ------------------------------------------------------------------ one inducing value, exactly

@@ -3,7 +3,7 @@
 import re
 import warnings
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import cycle, permutations, product
 
 import jax
 import jax.numpy as jnp
@@ -48,17 +48,16 @@ VARIANTS = {
     "as the paper": {},
     "diagonal": {"covariance": "diagonal"},
     "labels known": {"supervision": "instances"},
-    "no witness needed": {"needs_witness": False},
-    "one component": {"max_components": 1},
+    "one component, no witness needed": {"max_components": 1, "needs_witness": False},
 }
 
 
 @pytest.mark.parametrize(
     ("variant", "label_update"),
-    [*((variant, "soft") for variant in VARIANTS), ("as the paper", "hard"), ("diagonal", "hard")],
+    [*((variant, "soft") for variant in VARIANTS), ("as the paper", "hard")],
 )
 def test_bound_equals_trace_elbo_of_the_guide(bags, variant, label_update, trace_elbo_draws):
-    # Seven looks at 4.5 standard errors: a false alarm in 5e-5 of all runs.
+    # Five looks at 4.5 standard errors: a false alarm in 4e-5 of all runs.
     model = DPMIL.for_bags(bags, **({"max_components": 3} | VARIANTS[variant]))
     posterior = coordinate_ascent(
         model, bags, seed=0, label_update=label_update, max_steps=4, num_starts=1, num_draws=10
@@ -105,8 +104,13 @@ def test_one_round_equals_scikit_learns_with_labels_given(labelled, klass):
     model, bags = labelled
     instances = bags.instances[bags.instance_labels == klass]
     responsibilities = np.random.default_rng(1).dirichlet(np.ones(5), len(instances))
-    # From the largest on, where the sticks want them: a round would rename them.
-    responsibilities = responsibilities[:, np.argsort(-responsibilities.sum(axis=0))]
+    # As the sticks want them: a round would rename them.
+    count = responsibilities.sum(axis=0)
+    order = max(
+        map(list, permutations(range(5))),
+        key=lambda one: log_evidence_of_sticks(count[None, one], model.concentration)[0],
+    )
+    responsibilities = responsibilities[:, order]
     with jax.enable_x64(True):
         problem, _ = dpmil.init(
             model, bags, label_update="soft", num_starts=1, key=jax.random.key(0)
@@ -114,7 +118,8 @@ def test_one_round_equals_scikit_learns_with_labels_given(labelled, klass):
         part = (problem.negatives, problem.candidates)[klass]
         one = dpmil._statistics(part, jnp.asarray(responsibilities))
         seen = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), one)
-        state = dpmil._updated(problem, seen, jnp.ones(len(problem.candidates.value), bool))
+        all_positive = jnp.ones(len(problem.candidates.value), bool)
+        state = jax.jit(dpmil._updated)(problem, seen, all_positive)
         q = dpmil.approximation(model, bags, problem, state, np.zeros(1))
         log_components = np.asarray(q._expected_log_components(model, bags))[klass]
     log_components = log_components[:, bags.instance_labels == klass].T
@@ -435,7 +440,7 @@ def test_predictive_is_the_mean_density_over_draws_of_q(fitted, bags):
     """The Student-t mixtures are integrals over q(θ): 4,000 draws come to within their error."""
     model = fitted.model
     log_density = model._over_draws(
-        lambda _, site: model.mixtures(site).log_density(jnp.asarray(bags.instances)),
+        lambda _, site, bags: model.mixtures(site).log_density(bags.instances),
         fitted.stored_draws(),
         bags,
     )
@@ -487,26 +492,26 @@ def test_density_of_the_draws_is_that_of_the_guide(fitted, bags):
             np.testing.assert_allclose(fitted.log_density(one), expected, rtol=1e-10)
 
 
+# Of one size where they can be: programs are then compiled once for each update.
 DEGENERATE = {
-    "repeated rows": np.repeat(np.array([[0.0, 1.0], [2.0, -1.0]]), 6, axis=0),
-    "a constant column": np.column_stack([np.arange(12.0), np.full(12, 3.0)]),
+    "repeated rows": np.repeat(np.array([[0.0, 1.0, 5.0], [2.0, -1.0, 5.0]]), 6, axis=0),
+    "a constant column": np.column_stack([np.arange(12.0), np.full(12, 0.1), np.arange(12.0) % 5]),
     "more features than instances": np.random.default_rng(0).normal(size=(12, 40)),
     "collinear features": np.outer(np.arange(12.0), [1.0, -2.0, 0.5]),
-    "far from the origin": 1e6 + np.random.default_rng(1).normal(size=(12, 2)),
+    "far from the origin": 1e6 + np.random.default_rng(1).normal(size=(12, 3)),
     "of all sizes": np.random.default_rng(2).normal(size=(12, 3)) * [1e-6, 1.0, 1e6],
 }
 
 
 @pytest.mark.parametrize(
     ("name", "covariance", "label_update"),
-    list(
-        zip(
-            DEGENERATE,
-            ["full", "full", "full", "full", "diagonal", "diagonal"],
-            ["soft", "hard"] * 3,
-            strict=True,
-        )
-    ),
+    [
+        *(
+            (name, "full", update)
+            for name, update in zip(DEGENERATE, cycle(["soft", "hard"]), strict=False)
+        ),
+        ("a constant column", "diagonal", "hard"),
+    ],
 )
 def test_degenerate_data_give_a_finite_bound_that_never_falls(name, covariance, label_update):
     instances = DEGENERATE[name]

@@ -284,7 +284,10 @@ def test_sites_are_those_the_model_names_with_as_many_unknowns(shape):
     shapes = jax.eval_shape(latent)
     assert set(shapes) == set(model.latent_sites)
     assert model.num_unknowns == sum(free.size for _, free in shapes.values())
-    assert model.numbers_in_a_draw >= sum(value.size for value, _ in shapes.values())
+    draws = random_draws(model)
+    kept = sum(value[0].size for value in (draws | model.identified(draws, bags)).values())
+    # At most: labels of negative bags are not among what is kept, and the last stick is 1.
+    assert kept <= model.numbers_in_a_draw(bags) <= kept + bags.num_instances + 2
     for name, (value, _) in shapes.items():
         assert len(model.dims[name]) == value.ndim
 
@@ -723,7 +726,7 @@ def test_units_of_features_do_not_matter(covariance):
     np.testing.assert_allclose(another, one, rtol=1e-6, atol=1e-8)
 
 
-def test_lists_of_numbers_are_taken():
+def test_lists_of_numbers_are_taken(without_type_checks):
     model = DPMIL([0, 0], [[2, 0], [0, 1]], 3.0, max_components=2)
     assert model.center.dtype == model.scale.dtype == float
     assert model.covariance == "full"
