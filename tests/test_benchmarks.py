@@ -135,7 +135,9 @@ def test_the_newsgroups_benchmark_ranks_the_instances_of_each_bag_once(benchmark
     instances = random.normal(size=(480, 3)) + 6 * label[:, None]
     bags = Bags.from_arrays(instances, np.arange(480) // 12, np.arange(40) % 2 == 0, label)
     protocol = replace(newsgroups.Protocol.toy(seed=0), components=(3,))
-    (row,) = newsgroups.rows_of(bags, protocol, print)
+    row, given = newsgroups.rows_of(bags, protocol, print)
+    assert (row.labels, given.labels) == ("hard", "given")
+    assert [fold.witness_precision for fold in given.folds] == [1.0, 1.0]
     assert [len(fold.bag_truth) for fold in row.folds] == [20, 20]
     assert sum(len(fold.instance_truth) for fold in row.folds) == 480
     assert sum(fold.instance_truth.sum() for fold in row.folds) == 20
