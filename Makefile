@@ -18,7 +18,7 @@ demo: .venv/installed  ## VGPMIL on digits by every engine, into report/report.h
 test: .venv/installed  ## the suite
 	$(bin)/pytest --numprocesses=auto --dist=loadfile
 
-test-slow: .venv/installed  ## simulation-based calibration at full length
+test-slow: .venv/installed  ## samplers at full length: calibrated, and against each other
 	$(bin)/pytest tests/slow
 
 lint: .venv/installed  ## style, layout and types

@@ -21,7 +21,8 @@ __all__ = ["check_number_of_unknowns", "log_joint", "log_likelihood"]
 
 # Draws evaluated together fill the vector units, but a few thousand instances do that alone.
 _DRAWS, _INSTANCES = 16, 2**17
-# Of a mixture of Gaussians: beyond, a chain of 1,500 steps takes more than an hour on a few cores.
+# Of a mixture of Gaussians. With 950 a draw of NUTS takes 0.17 s for 400 instances, and its draws
+# are few that count: for thousands of instances a chain would take hours.
 _MOST_UNKNOWNS = 1000
 # What may be known of bags. A factor is a site with an observation too, but not of these.
 _OBSERVED = ("bag_label", "bag_target", "instances")

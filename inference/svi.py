@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import (
@@ -276,8 +277,12 @@ def _gaussian(law: AutoContinuous, parameters: dict[str, Array]) -> GaussianAppr
         if hasattr(posterior, "covariance_matrix")
         else jnp.diag(posterior.variance)
     )
+    # The guide has sites one after another as the program has them, a flat pytree by their names.
+    place = jnp.arange(posterior.mean.shape[0])
+    order = ravel_pytree(law._unpack_latent(place))[0]
     return GaussianApproximation(
-        np.asarray(posterior.mean), np.asarray(jnp.linalg.cholesky(covariance))
+        np.asarray(posterior.mean[order]),
+        np.asarray(jnp.linalg.cholesky(covariance[order][:, order])),
     )
 
 
