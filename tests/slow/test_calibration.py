@@ -50,7 +50,7 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
         ("vgpmil", VGPMILGibbs, 8),
         ("vwsgp", vwsgp.VWSGPGibbs, 8),
         ("dpmil", dpmil.DPMILGibbs, 16),
-        ("diagonal dpmil", dpmil.DPMILGibbs, 16),
+        ("diagonal dpmil", dpmil.DPMILGibbs, 24),
     ],
 )
 def test_gibbs_is_calibrated(calibrate, problem, sampler, thinning):
