@@ -73,7 +73,7 @@ def kernel_pca(
     --------
     >>> from milzoo.datasets import load
     >>> training, test = load("digits").split(0.2, seed=0)
-    >>> training, test = kernel_pca(training, test, num_components=5)
+    >>> training, test = kernel_pca(training, test, num_components=5, length_scale=20.0)
     >>> test.num_features
     5
     """
