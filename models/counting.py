@@ -1,0 +1,358 @@
+r"""Sums over all labellings of a bag that are weighed by the count of the positive labels.
+
+With weights e^φ_n of positive labels and a potential C of the count,
+
+.. math:: Z = \sum_y C(\sum_n y_n) \prod_n e^{φ_n y_n} = \sum_c C(c) \, e_c,
+
+where e_c, the elementary symmetric polynomials of the e^φ, are the coefficients of
+Π(1 + e^{φ_n} x). Polynomials are multiplied in pairs, pairs of pairs and so on: a tree, of all bags
+at once.
+
+Two routes. `log_symmetric` has every log e_c, by sums of exponentials, with all its digits however
+small it is. `log_partition` has log Z alone and is an order of magnitude faster: φ is tilted to
+φ + t so that the counts that weigh most in Z are the likeliest ones, and what then underflows is
+nothing beside them. No term is ever subtracted, so slopes, which are P(y_n = 1), keep their digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.nn import softplus
+from jaxtyping import Array, Float, Int
+
+from .witnesses import sum_over_bags
+
+__all__ = ["CountTree", "log_partition", "log_symmetric"]
+
+# Coefficients in a block of `_product`, so that blocks meet in matrix products.
+_BLOCK = 64
+# Beyond as many coefficients products are taken by Fourier transform.
+_DIRECT = 4097
+# Counts at which log e_c is bounded from above, rounds in which it is bounded better where Z has
+# its weight, and steps of bisection for the tilt of each.
+_PLACES, _ROUNDS, _BISECTIONS = 9, 2, 30
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class CountTree:
+    """Where instances stand: bags from the deepest on, each padded to a power of two.
+
+    Attributes
+    ----------
+    leaf : array (L,)
+        The instance at each leaf; N at leaves that pad.
+    bag : array (B,)
+        The bag of each root.
+    num_roots : tuple of int
+        How many bags have their root at each depth: 2^depth leaves.
+    bag_index : array (N,)
+    size : array (B,)
+        Instances of each bag.
+    count, count_bag : array (N + B,)
+        Every count 0 … N_b of every bag, and the bag: what potentials are functions of.
+    """
+
+    leaf: Int[np.ndarray | Array, " L"]
+    bag: Int[np.ndarray | Array, " B"]
+    bag_index: Int[np.ndarray | Array, " N"]
+    size: Int[np.ndarray | Array, " B"]
+    count: Int[np.ndarray | Array, " M"]
+    count_bag: Int[np.ndarray | Array, " M"]
+    num_roots: tuple[int, ...] = jax.tree.static()
+
+    @classmethod
+    def for_bags(cls, bag_index: Int[np.ndarray, " N"], num_bags: int) -> Self:
+        """Plant it.
+
+        Parameters
+        ----------
+        bag_index : array (N,)
+            Non-decreasing, no bag left out.
+        num_bags : int
+
+        Returns
+        -------
+        CountTree
+        """
+        size = np.bincount(bag_index, minlength=num_bags)
+        depth = np.ceil(np.log2(size)).astype(int)
+        order = np.argsort(-depth, kind="stable")
+        first = np.cumsum(size) - size
+        leaves = [
+            np.where(np.arange(2**k) < n, start + np.arange(2**k), len(bag_index))
+            for start, n, k in zip(first[order], size[order], depth[order], strict=True)
+        ]
+        return cls(
+            leaf=np.concatenate(leaves),
+            bag=order,
+            bag_index=np.asarray(bag_index),
+            size=size,
+            count=np.concatenate([np.arange(n + 1) for n in size]),
+            count_bag=np.repeat(np.arange(num_bags), size + 1),
+            num_roots=tuple(np.bincount(depth).tolist()),
+        )
+
+    @property
+    def num_bags(self) -> int:
+        """B."""
+        return self.size.shape[0]
+
+    def by_root(self, values: Float[Array, "*S M"], fill: float) -> list[Float[Array, "..."]]:
+        """Values of every count as the roots of each depth have them, from depth 0 on."""
+        padded = jnp.concatenate([values, jnp.full((*values.shape[:-1], 1), fill)], axis=-1)
+        start = jnp.cumsum(self.size + 1) - self.size - 1
+        found, end = [], self.num_bags
+        for depth, number in enumerate(self.num_roots):
+            bags, end = self.bag[end - number : end], end - number
+            count = jnp.arange(2**depth + 1)
+            there = count <= self.size[bags][:, None]
+            place = jnp.where(there, start[bags][:, None] + count, values.shape[-1])
+            found.append(padded[..., place])
+        return found
+
+    def from_roots(self, values: list[Float[Array, "..."]]) -> Float[Array, "*S B"]:
+        """One value of each root, from depth 0 on, as one of each bag."""
+        of_roots = jnp.concatenate(values[::-1], axis=-1)
+        return jnp.zeros_like(of_roots).at[..., self.bag].set(of_roots)
+
+
+# ------------------------------------------------------------------ all counts, in logs
+
+
+def log_symmetric(tree: CountTree, logits: Float[Array, " N"]) -> Float[Array, " M"]:
+    """log e_c of every count of every bag: log Σ_{y: Σy = c} Π e^{φ_n y_n}.
+
+    Parameters
+    ----------
+    tree : CountTree
+    logits : array (N,)
+        φ; ±∞ are allowed where a label is known, −∞ for 0. (∞ has no finite e_c.)
+
+    Returns
+    -------
+    array (N + B,)
+        As ``tree.count`` has them. Less Σ log(1 + e^φ) of the bag it is the log law of the number
+        of positive labels that are independent, a Poisson-binomial law.
+
+    Notes
+    -----
+    Of the order of N_b² exponentials for a bag.
+    """
+    leaf = _at_leaves(tree, logits)
+    roots = _grow(tree, jnp.stack([jnp.zeros_like(leaf), leaf], axis=-1), _log_product)
+    found = jnp.full(tree.count.shape[0] + 1, -jnp.inf, leaf.dtype)
+    place = tree.by_root(jnp.arange(tree.count.shape[0], dtype=leaf.dtype), tree.count.shape[0])
+    for values, where in zip(roots, place, strict=True):
+        found = found.at[where.astype(int)].set(values)
+    return found[:-1]
+
+
+def _at_leaves(tree: CountTree, values: Float[Array, "*S N"]) -> Float[Array, "*S L"]:
+    nothing = jnp.full((*values.shape[:-1], 1), -jnp.inf, values.dtype)
+    return jnp.concatenate([values, nothing], axis=-1)[..., tree.leaf]
+
+
+def _grow(tree: CountTree, leaves, product) -> list:
+    """The roots of each depth; nodes are the last axis but one of every array of a state."""
+    found, nodes = [], leaves
+    for number in tree.num_roots:
+        end = jax.tree.leaves(nodes)[0].shape[-2] - number
+        found.append(_nodes(nodes, slice(end, None)))
+        nodes = _nodes(nodes, slice(end))
+        if end:
+            nodes = product(_nodes(nodes, slice(0, None, 2)), _nodes(nodes, slice(1, None, 2)))
+    return found
+
+
+def _nodes(state, which: slice):
+    return jax.tree.map(lambda values: values[..., which, :], state)
+
+
+def _log_product(one: Float[Array, "*S n"], other: Float[Array, "*S n"]) -> Float[Array, "*S m"]:
+    """Of polynomials by the logs of their coefficients."""
+    terms = one[..., :, None] + other[..., None, :]
+    return _log_sum(_skewed(terms, -jnp.inf), axis=-2)
+
+
+def _log_sum(terms: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
+    """logsumexp with finite slopes also where all terms are −∞."""
+    top = jnp.max(terms, axis=axis, keepdims=True)
+    top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
+    total = jnp.sum(jnp.exp(terms - top), axis=axis)
+    is_some = total > 0
+    return jnp.where(
+        is_some, jnp.log(jnp.where(is_some, total, 1.0)) + jnp.squeeze(top, axis), -jnp.inf
+    )
+
+
+def _skewed(table: Float[Array, "*S n m"], fill: float) -> Float[Array, "*S n l"]:
+    """Each row one place further to the right than the one before: antidiagonals are columns."""
+    height, width = table.shape[-2:]
+    wide = jnp.pad(
+        table, [(0, 0)] * (table.ndim - 1) + [(0, height)], constant_values=fill
+    ).reshape(*table.shape[:-2], -1)
+    return wide[..., :-height].reshape(*table.shape[:-2], height, height + width - 1)
+
+
+# ------------------------------------------------------------------ one sum, tilted
+
+
+def log_partition(
+    tree: CountTree, logits: Float[Array, " N"], log_potential: Float[Array, "S M"]
+) -> Float[Array, "S B"]:
+    """log Z = log Σ_c C(c) e_c of each bag, for S potentials at once.
+
+    Parameters
+    ----------
+    tree : CountTree
+    logits : array (N,)
+        φ, finite.
+    log_potential : array (S, N + B)
+        log C of every count of every bag, as ``tree.count`` has them; −∞ where C = 0, but not of
+        all counts of a bag.
+
+    Returns
+    -------
+    array (S, B)
+        Its slopes are P(y_n = 1 | C).
+    """
+    fixed = jax.lax.stop_gradient
+    tilt = fixed(_tilts(tree, fixed(logits), fixed(log_potential)))  # (S, B)
+    tilted = logits + tilt[:, tree.bag_index]
+    # (1, e^φ), of which the larger is 1.
+    size = jnp.maximum(0.0, fixed(_at_leaves(tree, tilted)))
+    leaf = jnp.exp(_at_leaves(tree, tilted) - size)
+    state = (jnp.stack([jnp.exp(-size), leaf], axis=-1), size[..., None])
+    roots = _grow(tree, state, _scaled_product)
+    log_weight = log_potential - tree.count * tilt[:, tree.count_bag]
+    weights = tree.by_root(log_weight, -jnp.inf)
+    found = []
+    for (coefficients, log_scale), log_c in zip(roots, weights, strict=True):
+        is_some = coefficients > 0
+        logs = jnp.where(is_some, jnp.log(jnp.where(is_some, coefficients, 1.0)), -jnp.inf)
+        found.append(_log_sum(log_c + logs, axis=-1) + log_scale[..., 0])
+    return tree.from_roots(found)
+
+
+def _scaled_product(one, other):
+    """Of polynomials whose coefficients are at most 1, each with the log of its scale."""
+    (first, of_first), (second, of_second) = one, other
+    coefficients = _product(first, second)
+    top = jax.lax.stop_gradient(jnp.max(coefficients, axis=-1, keepdims=True))
+    return coefficients / top, of_first + of_second + jnp.log(top)
+
+
+def _product(one: Float[Array, "*S n"], other: Float[Array, "*S n"]) -> Float[Array, "*S m"]:
+    """Coefficients of the product of two polynomials of one length; blocks by matrix products."""
+    length = one.shape[-1]
+    if length <= _BLOCK + 1:
+        return jnp.sum(_skewed(one[..., :, None] * other[..., None, :], 0.0), axis=-2)
+    if length > _DIRECT:
+        transforms = jnp.fft.rfft(one, 2 * length) * jnp.fft.rfft(other, 2 * length)
+        # What is rounding error, 1e-16 of the largest, may have a sign.
+        return jnp.maximum(jnp.fft.irfft(transforms, 2 * length)[..., : 2 * length - 1], 0.0)
+    num_blocks = -(-length // _BLOCK)
+    one, other = (_in_blocks(each, num_blocks) for each in (one, other))
+    # Row i of a block's table is the block, i places further on.
+    shift = np.arange(2 * _BLOCK - 1) - np.arange(_BLOCK)[:, None]
+    inside = (shift >= 0) & (shift < _BLOCK)
+    table = jnp.where(inside, other[..., np.clip(shift, 0, _BLOCK - 1)], 0.0)
+    pairs = jnp.einsum("...pi,...qik->...kpq", one, table)
+    by_block = jnp.sum(_skewed(pairs, 0.0), axis=-2)  # (…, 2 _BLOCK − 1, 2 num_blocks − 1)
+    by_block = jnp.swapaxes(by_block, -1, -2)
+    nothing = jnp.zeros((*by_block.shape[:-2], 1, _BLOCK), by_block.dtype)
+    low = jnp.concatenate([by_block[..., :_BLOCK], nothing], axis=-2)
+    beyond = jnp.pad(by_block[..., _BLOCK:], [(0, 0)] * (by_block.ndim - 1) + [(0, 1)])
+    high = jnp.concatenate([nothing, beyond], axis=-2)
+    return (low + high).reshape(*low.shape[:-2], -1)[..., : 2 * length - 1]
+
+
+def _in_blocks(values: Float[Array, "*S n"], num_blocks: int) -> Float[Array, "*S p q"]:
+    padding = [(0, 0)] * (values.ndim - 1) + [(0, num_blocks * _BLOCK - values.shape[-1])]
+    return jnp.pad(values, padding).reshape(*values.shape[:-1], num_blocks, _BLOCK)
+
+
+def _tilts(
+    tree: CountTree, logits: Float[Array, " N"], log_potential: Float[Array, "S M"]
+) -> Float[Array, "S B"]:
+    """t of each bag, under which the count that weighs most in Z is the expected one.
+
+    log e_c is at most K(t) − tc for every t, K(t) = Σ log(1 + e^{φ + t}), and near the least of
+    these bounds, which is that of the t with E c = c. That t is found for a few counts; the least
+    of their bounds stands for log e_c in the search for the count that weighs most, where it is
+    made better. If many t would do, it is the one whose e^{−tc} C(c) is flattest there.
+    """
+    share = (np.arange(_PLACES) + 0.5) / _PLACES
+    tilt = _tilt_to(tree, logits, jnp.asarray(share[:, None] * tree.size))
+    log_e = jnp.min(_bound(tree, logits, tilt), axis=0)
+    for _ in range(_ROUNDS):
+        heaviest = _heaviest(tree, log_potential + log_e)
+        log_e = jnp.minimum(log_e, _bound(tree, logits, _tilt_to(tree, logits, heaviest)))
+    heaviest = _heaviest(tree, log_potential + log_e)
+    low, high = (_tilt_to(tree, logits, heaviest + step) for step in (-0.5, 0.5))
+    return jnp.clip(_slope(tree, log_potential, heaviest), low, high)
+
+
+def _bound(
+    tree: CountTree, logits: Float[Array, " N"], tilt: Float[Array, "P B"]
+) -> Float[Array, "P M"]:
+    """K(t) − tc, at every count."""
+    of_bags = _sums(tree, softplus(logits + tilt[:, tree.bag_index]))
+    return of_bags[:, tree.count_bag] - tilt[:, tree.count_bag] * tree.count
+
+
+def _heaviest(tree: CountTree, weight: Float[Array, "S M"]) -> Int[Array, "S B"]:
+    """The first count of each bag with the largest weight."""
+
+    def of_one(weight: Float[Array, " M"]) -> Int[Array, " B"]:
+        in_order = {"num_segments": tree.num_bags, "indices_are_sorted": True}
+        best = jax.ops.segment_max(weight, tree.count_bag, **in_order)
+        count = jnp.where(weight >= best[tree.count_bag], tree.count, weight.shape[0])
+        return jax.ops.segment_min(count, tree.count_bag, **in_order)
+
+    return jax.vmap(of_one)(weight)
+
+
+def _slope(
+    tree: CountTree, log_potential: Float[Array, "S M"], count: Int[Array, "S B"]
+) -> Float[Array, "S B"]:
+    """Of log C at a count: the mean of the differences to its neighbours, of those that count."""
+    first = jnp.cumsum(tree.size + 1) - tree.size - 1
+    here, others = first + count, []
+    for step, is_there in ((-1, count > 0), (1, count < tree.size)):
+        pair = [jnp.take_along_axis(log_potential, at, axis=1) for at in (here, here + step)]
+        difference = step * (pair[1] - pair[0])
+        others.append(jnp.where(is_there & jnp.isfinite(difference), difference, jnp.nan))
+    return jnp.nan_to_num(jnp.nanmean(jnp.stack(others), axis=0))
+
+
+def _tilt_to(
+    tree: CountTree, logits: Float[Array, " N"], expected: Float[Array, "P B"] | Int[Array, "P B"]
+) -> Float[Array, "P B"]:
+    """t with Σ σ(φ_n + t) = a count expected, by bisection."""
+    # Exactly none or all are expected of no finite tilt.
+    expected = jnp.clip(jnp.asarray(expected, logits.dtype), 0.25, tree.size - 0.25)
+    index, num = tree.bag_index, tree.num_bags
+    low = -jax.ops.segment_max(logits, index, num, indices_are_sorted=True) - 40.0
+    high = -jax.ops.segment_min(logits, index, num, indices_are_sorted=True) + 40.0
+    low, high = (jnp.broadcast_to(end, expected.shape) for end in (low, high))
+
+    def halve(_, ends):
+        low, high = ends
+        middle = 0.5 * (low + high)
+        above = _sums(tree, jax.nn.sigmoid(logits + middle[:, index])) > expected
+        return jnp.where(above, low, middle), jnp.where(above, middle, high)
+
+    low, high = jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high))
+    return 0.5 * (low + high)
+
+
+def _sums(tree: CountTree, values: Float[Array, "P N"]) -> Float[Array, "P B"]:
+    """Sums over the instances of each bag, of several rows."""
+    return sum_over_bags(values.T, tree.bag_index, tree.num_bags).T
