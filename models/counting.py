@@ -9,9 +9,9 @@ where e_c, the elementary symmetric polynomials of the e^φ, are the coefficient
 at once.
 
 Two routes. `log_symmetric` has every log e_c, by sums of exponentials, with all its digits however
-small it is. `log_partition` has log Z alone and is an order of magnitude faster: φ is tilted to
-φ + t so that the counts that weigh most in Z are the likeliest ones, and what then underflows is
-nothing beside them. No term is ever subtracted, so slopes, which are P(y_n = 1), keep their digits.
+small it is. `log_partition` has log Z alone, by sums of products: φ is tilted to φ + t so that the
+counts that weigh most in Z are the likeliest ones, and what then underflows is nothing beside them.
+No term is ever subtracted, so slopes, which are P(y_n = 1), keep their digits.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def log_symmetric(tree: CountTree, logits: Float[Array, " N"]) -> Float[Array, "
     ----------
     tree : CountTree
     logits : array (N,)
-        φ; ±∞ are allowed where a label is known, −∞ for 0. (∞ has no finite e_c.)
+        φ; −∞ where a label is known to be 0.
 
     Returns
     -------
@@ -221,6 +221,12 @@ def log_partition(
     -------
     array (S, B)
         Its slopes are P(y_n = 1 | C).
+
+    Notes
+    -----
+    Beyond 4,096 instances in a bag products are taken by Fourier transform, whose error is a share
+    of the largest coefficient: log C should be concave then, so that no count far from the largest
+    has weight. All potentials of the paper are.
     """
     fixed = jax.lax.stop_gradient
     tilt = fixed(_tilts(tree, fixed(logits), fixed(log_potential)))  # (S, B)
