@@ -30,7 +30,7 @@ from .witnesses import sum_over_bags
 __all__ = ["CountTree", "log_partition", "log_symmetric"]
 
 # Coefficients in a block of `_product`, so that blocks meet in matrix products.
-_BLOCK = 64
+_BLOCK = 16
 # Beyond as many coefficients products are taken by Fourier transform.
 _DIRECT = 4097
 # Counts at which log e_c is bounded from above, rounds in which it is bounded better where Z has

@@ -156,7 +156,7 @@ def test_products_of_long_polynomials_change_nothing(monkeypatch, block, direct)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("length", [2, 65, 66, 129, 300])
+@pytest.mark.parametrize("length", [2, 17, 18, 65, 300])
 def test_a_product_is_numpys(length):
     random = np.random.default_rng(length)
     one, other = random.random((2, 3, length))
