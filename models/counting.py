@@ -103,18 +103,26 @@ class CountTree:
         """B."""
         return self.size.shape[0]
 
-    def by_root(self, values: Float[Array, "*S M"], fill: float) -> list[Float[Array, "..."]]:
-        """Values of every count as the roots of each depth have them, from depth 0 on."""
-        padded = jnp.concatenate([values, jnp.full((*values.shape[:-1], 1), fill)], axis=-1)
-        start = jnp.cumsum(self.size + 1) - self.size - 1
+    @property
+    def first_count(self) -> Int[Array, " B"]:
+        """Where the counts of each bag begin."""
+        return jnp.cumsum(self.size + 1) - self.size - 1
+
+    def places(self) -> list[Int[Array, "G W"]]:
+        """Where each count of the roots of each depth stands, from depth 0 on; N + B where none."""
         found, end = [], self.num_bags
         for depth, number in enumerate(self.num_roots):
             bags, end = self.bag[end - number : end], end - number
             count = jnp.arange(2**depth + 1)
             there = count <= self.size[bags][:, None]
-            place = jnp.where(there, start[bags][:, None] + count, values.shape[-1])
-            found.append(padded[..., place])
+            place = self.first_count[bags][:, None] + count
+            found.append(jnp.where(there, place, self.count.shape[0]))
         return found
+
+    def by_root(self, values: Float[Array, "*S M"]) -> list[Float[Array, "..."]]:
+        """Log weights of every count as the roots of each depth have them, from depth 0 on."""
+        padded = _with_nothing(values)
+        return [padded[..., place] for place in self.places()]
 
     def from_roots(self, values: list[Float[Array, "..."]]) -> Float[Array, "*S B"]:
         """One value of each root, from depth 0 on, as one of each bag."""
@@ -144,18 +152,18 @@ def log_symmetric(tree: CountTree, logits: Float[Array, " N"]) -> Float[Array, "
     -----
     Of the order of N_b² exponentials for a bag.
     """
-    leaf = _at_leaves(tree, logits)
+    leaf = _with_nothing(logits)[tree.leaf]
     roots = _grow(tree, jnp.stack([jnp.zeros_like(leaf), leaf], axis=-1), _log_product)
     found = jnp.full(tree.count.shape[0] + 1, -jnp.inf, leaf.dtype)
-    place = tree.by_root(jnp.arange(tree.count.shape[0], dtype=leaf.dtype), tree.count.shape[0])
-    for values, where in zip(roots, place, strict=True):
-        found = found.at[where.astype(int)].set(values)
+    for values, place in zip(roots, tree.places(), strict=True):
+        found = found.at[place].set(values)
     return found[:-1]
 
 
-def _at_leaves(tree: CountTree, values: Float[Array, "*S N"]) -> Float[Array, "*S L"]:
-    nothing = jnp.full((*values.shape[:-1], 1), -jnp.inf, values.dtype)
-    return jnp.concatenate([values, nothing], axis=-1)[..., tree.leaf]
+def _with_nothing(log_weight: Float[Array, "..."]) -> Float[Array, "..."]:
+    """A last place without weight, for what pads."""
+    nothing = jnp.full((*log_weight.shape[:-1], 1), -jnp.inf, log_weight.dtype)
+    return jnp.concatenate([log_weight, nothing], axis=-1)
 
 
 def _grow(tree: CountTree, leaves, product) -> list:
@@ -230,14 +238,13 @@ def log_partition(
     """
     fixed = jax.lax.stop_gradient
     tilt = fixed(_tilts(tree, fixed(logits), fixed(log_potential)))  # (S, B)
-    tilted = logits + tilt[:, tree.bag_index]
+    leaf = _with_nothing(logits + tilt[:, tree.bag_index])[:, tree.leaf]
     # (1, e^φ), of which the larger is 1.
-    size = jnp.maximum(0.0, fixed(_at_leaves(tree, tilted)))
-    leaf = jnp.exp(_at_leaves(tree, tilted) - size)
-    state = (jnp.stack([jnp.exp(-size), leaf], axis=-1), size[..., None])
-    roots = _grow(tree, state, _scaled_product)
+    log_scale = jnp.maximum(0.0, fixed(leaf))
+    pair = jnp.stack([jnp.exp(-log_scale), jnp.exp(leaf - log_scale)], axis=-1)
+    roots = _grow(tree, (pair, log_scale[..., None]), _scaled_product)
     log_weight = log_potential - tree.count * tilt[:, tree.count_bag]
-    weights = tree.by_root(log_weight, -jnp.inf)
+    weights = tree.by_root(log_weight)
     found = []
     for (coefficients, log_scale), log_c in zip(roots, weights, strict=True):
         is_some = coefficients > 0
@@ -329,8 +336,7 @@ def _slope(
     tree: CountTree, log_potential: Float[Array, "S M"], count: Int[Array, "S B"]
 ) -> Float[Array, "S B"]:
     """Of log C at a count: the mean of the differences to its neighbours, of those that count."""
-    first = jnp.cumsum(tree.size + 1) - tree.size - 1
-    here, others = first + count, []
+    here, others = tree.first_count + count, []
     for step, is_there in ((-1, count > 0), (1, count < tree.size)):
         pair = [jnp.take_along_axis(log_potential, at, axis=1) for at in (here, here + step)]
         difference = step * (pair[1] - pair[0])

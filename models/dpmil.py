@@ -726,7 +726,7 @@ def expected_occupied(log_components: Float[Array, "2 K N"], rule: LabelRule) ->
     def of_one(component: tuple[Array, Array]) -> Float[Array, ""]:
         klass, own = component
         # The component is taken out of its class; what is left of a density is 1 − responsibility.
-        left = log_density[klass] + _log1m_exp(own - log_density[klass])
+        left = log_density[klass] + jax.nn.log1mexp(jnp.maximum(log_density[klass] - own, 0.0))
         return jnp.sum(rule.log_evidence(log_density.at[klass].set(left)) - total)
 
     K = log_components.shape[1]
@@ -734,13 +734,6 @@ def expected_occupied(log_components: Float[Array, "2 K N"], rule: LabelRule) ->
     together = min(2 * K, max(1, _BLOCK // log_density.size))
     log_empty = jax.lax.map(of_one, (klass, log_components.reshape(2 * K, -1)), batch_size=together)
     return -jnp.sum(jnp.expm1(log_empty).reshape(2, K), axis=1)
-
-
-def _log1m_exp(x: Float[Array, " N"]) -> Float[Array, " N"]:
-    """log(1 − e^x), x ≤ 0; −∞ at 0."""
-    x = jnp.minimum(x, 0.0)
-    small = x > -math.log(2)
-    return jnp.where(small, jnp.log(-jnp.expm1(jnp.where(small, x, -1.0))), jnp.log1p(-jnp.exp(x)))
 
 
 def _check_positive_bags(bags: Bags, needs_witness: bool) -> None:

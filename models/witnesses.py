@@ -70,6 +70,7 @@ def log_some_positive(
     log_total = top + jnp.log(jnp.where(has_any, by_bag, 1.0))  # log S
     is_tiny = log_total < _LOG_TINY
     total = jnp.exp(jnp.where(is_tiny, 0.0, log_total))
+    # jax.nn.log1mexp has no slope where e^{−S} rounds to 1.
     is_large = total > math.log(2)
     exact = jnp.where(
         is_large,

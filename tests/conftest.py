@@ -103,6 +103,33 @@ def moments():
 
 
 @pytest.fixture(scope="session")
+def scene_of_clusters():
+    """Function of a number of bags, their sizes and a seed: `DPMIL`, D = 2, K = 4, and its bags."""
+    from milzoo.datasets import simulate, simulate_instances
+    from milzoo.models import DPMIL
+
+    def of(num_bags, sizes, seed):
+        design = simulate_instances(num_bags, sizes, num_features=2, seed=seed)
+        fields = {"degrees_of_freedom": 6.0, "mean_strength": 0.2, "max_components": 4}
+        model = DPMIL(np.zeros(2), np.eye(2), **fields)
+        return model, simulate(model, design, seed=seed + 1)[0]
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def judged_draws():
+    """Function of a posterior that gives the draws (chain, draw, …) of what it is judged by."""
+
+    def of(posterior) -> np.ndarray:
+        draws = posterior.tree["posterior"]
+        judged = [draws[site].to_numpy().astype(float) for site in posterior.model.judged_by]
+        return np.concatenate([site.reshape(*site.shape[:2], -1) for site in judged], axis=2)
+
+    return of
+
+
+@pytest.fixture(scope="session")
 def simulation_based_calibration():
     """The code that the quick and the slow calibration share: a test file cannot be imported."""
     path = REPOSITORY / "tests" / "inference" / "simulation_based_calibration.py"

@@ -62,8 +62,8 @@ def coordinate_ascent(
         paper); ``"plug_in_max"``: all at once with the maximum of the others plugged in (the
         published codes; no ascent). To rerun those codes give the model ``sharpness=1e12``, and
         ``max_steps=200`` with ``tolerance=0``. Of DPMIL ``"soft"``: by their exact law over all
-        labellings that a bag allows; ``"hard"``: to the better class for
-        each instance, with the paper's repair where a bag is left without a witness.
+        labellings that a bag allows; ``"hard"``: to the better class for each instance, with the
+        paper's repair where a bag is left without a witness.
     max_steps : int
     tolerance : float
         Converged when the bound moves by less than this share of its size in a step.

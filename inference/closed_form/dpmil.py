@@ -264,6 +264,7 @@ def _start(
     ]
     both = jax.tree.map(lambda *of_class: jnp.stack(of_class), *seen)
     all_positive = jnp.ones(problem.candidates.value.shape[0], bool)
+    # To work it out here as well would compile the round twice.
     shapes = jax.eval_shape(_updated, problem, both, all_positive)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return nothing._replace(seen=both, is_positive=all_positive)

@@ -14,10 +14,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 from arviz_stats.base import array_stats
-from milzoo.datasets import load, simulate, simulate_instances
+from milzoo.datasets import load
 from milzoo.inference import gibbs, nuts
 from milzoo.inference.pymc_nuts import pymc_nuts
-from milzoo.models import DPMIL, VGPMIL, VWSGP
+from milzoo.models import VGPMIL, VWSGP
 
 LARGEST_Z = 5.5
 LEAST_ESS = 2000
@@ -43,38 +43,25 @@ def of_gaussian_processes(kind, data):
         yield name, np.concatenate([inducing_value, by_chain], axis=2)
 
 
-def of_mixtures():
+def of_mixtures(scene_of_clusters, judged_draws):
     """Draws (chain, draw, 62) of each sampler, of what `DPMIL.judged_by` names."""
-    design = simulate_instances(16, range(2, 8), num_features=2, seed=8)
-    model = DPMIL(
-        center=np.zeros(2),
-        scale=np.eye(2),
-        degrees_of_freedom=6.0,
-        mean_strength=0.2,
-        max_components=4,
-        positive_share=0.5,
-    )
-    bags, _ = simulate(model, design, seed=9)
+    model, bags = scene_of_clusters(16, range(2, 8), seed=8)
     for name, posterior in posteriors(model, bags, num_samples=3000, thin=4):
-        draws = posterior.tree["posterior"]
-        judged = [draws[site].to_numpy().astype(float) for site in model.judged_by]
-        yield name, np.concatenate([site.reshape(*site.shape[:2], -1) for site in judged], axis=2)
+        yield name, judged_draws(posterior)
 
 
-CASES = {
-    "vgpmil-digits": lambda: of_gaussian_processes(VGPMIL, "digits"),
-    "vgpmil-musk1": lambda: of_gaussian_processes(VGPMIL, "musk1"),
-    "vwsgp-musk1": lambda: of_gaussian_processes(VWSGP, "musk1"),
-    "dpmil-scene": of_mixtures,
-}
+CASES = {"vgpmil-digits": VGPMIL, "vgpmil-musk1": VGPMIL, "vwsgp-musk1": VWSGP}
 
 
-@pytest.fixture(scope="module", params=list(CASES))
-def quantities(request):
+@pytest.fixture(scope="module", params=[*CASES, "dpmil-scene"])
+def quantities(request, scene_of_clusters, judged_draws):
     """Draws (chain, draw, quantity) of each sampler."""
-    if request.param.endswith("musk1"):
+    if request.param == "dpmil-scene":
+        return dict(of_mixtures(scene_of_clusters, judged_draws))
+    data = request.param.split("-")[1]
+    if data == "musk1":
         request.getfixturevalue("data_folder")
-    return dict(CASES[request.param]())
+    return dict(of_gaussian_processes(CASES[request.param], data))
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
