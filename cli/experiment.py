@@ -16,7 +16,14 @@ from ..datasets import Bags, kernel_pca, load
 from ..diagnostics import Comparison
 from ..diagnostics import compare as compare_posteriors
 from ..inference import Posterior
-from ..models import GammaMixing, PolyaGammaMixing
+from ..models import (
+    AtLeastOne,
+    GammaMixing,
+    MajorityCardinality,
+    NormalCardinality,
+    PolyaGammaMixing,
+)
+from ..models.cardinality import WEIGHT_PRIORS
 from ..models.dpmil import SUPERVISIONS
 from ..models.normal_wishart import COVARIANCES
 from ..models.vwsgp import LIKELIHOODS
@@ -25,7 +32,11 @@ from .printing import Display
 __all__ = ["Plan", "check_folder", "engines_by_name", "models_by_name", "run"]
 
 _TRAINING_SHARE = 0.7
+# The first is the paper's own, and must run.
 _ENGINES = ("coordinate_ascent", "laplace", "svi", "nuts", "gibbs")
+_ENGINES_OF: dict[str, tuple[str, ...]] = {
+    "cardinality": ("maximum_a_posteriori", "laplace", "svi", "nuts"),
+}
 # Where the defaults of an engine leave the chains too short to judge others by.
 _ENGINE_OPTIONS: dict[str, dict[str, Any]] = {
     "gibbs": {"num_warmup": 100, "num_samples": 2000, "thin": 8}
@@ -37,6 +48,7 @@ _MADE_FROM_BAGS = ("kernel", "inducing_points", "center", "scale")
 _WORDS: dict[str, dict[str, object]] = {
     "likelihood": {word: word for word in LIKELIHOODS},
     "covariance": {word: word for word in COVARIANCES},
+    "weight_prior": {word: word for word in WEIGHT_PRIORS},
     "supervision": {word: word for word in SUPERVISIONS},
     "needs_witness": {"true": True, "false": False},
 }
@@ -96,7 +108,7 @@ class Plan:
         ----------
         model, data : str
         engines : list of str or None
-            None for all but `pymc_nuts`, those left out that refuse the model.
+            None for the usual ones of the model, those left out that refuse its settings.
         settings : list of str
             ``NAME=VALUE`` each.
         seed : int
@@ -114,7 +126,7 @@ class Plan:
         """
         chosen = _look_up("model", model, models_by_name())
         skips_refusals = engines is None
-        engines = list(_ENGINES) if engines is None else engines
+        engines = list(_usual_engines(chosen)) if engines is None else engines
         if not engines:
             raise ValueError(f"no engines; expected some of {', '.join(engines_by_name())}")
         return cls(
@@ -126,6 +138,10 @@ class Plan:
             kernel_pca=kernel_pca,
             skips_refusals=skips_refusals,
         )
+
+
+def _usual_engines(model: Any) -> tuple[str, ...]:
+    return _ENGINES_OF.get(model.name, _ENGINES)
 
 
 def models_by_name() -> dict[str, Any]:
@@ -172,7 +188,7 @@ def run(plan: Plan, display: Display) -> Comparison:
         try:
             posteriors[name] = _fit(name, engine, model, training, plan.seed, display)
         except (ValueError, NotImplementedError) as error:
-            if not plan.skips_refusals or name == _ENGINES[0]:
+            if not plan.skips_refusals or name == _usual_engines(plan.model)[0]:
                 raise
             display.say(f"{name} is left out: {error}")
     if isinstance(plan.settings.get("mixing"), GammaMixing):
@@ -260,8 +276,8 @@ def _setting(model: Any, text: str) -> tuple[str, Any]:
     whole = _settable(model)
     if name not in whole:
         raise ValueError(f"unknown setting {name!r} of {model.name}; {_hint(name, whole)}")
-    if name == "mixing":
-        return name, _mixing(value.strip())
+    if name in _CALLS:
+        return name, _CALLS[name](value.strip())
     if name in _WORDS:
         return name, _word(name, value.strip())
     return name, _number(name, value.strip(), whole=whole[name])
@@ -298,13 +314,39 @@ def _word(name: str, value: str) -> object:
 
 def _mixing(value: str) -> PolyaGammaMixing | GammaMixing:
     """``polya_gamma``, or ``gamma:ALPHA,BETA``."""
-    kind, _, numbers = value.partition(":")
-    if kind == "polya_gamma" and not numbers:
-        return PolyaGammaMixing()
-    parts = numbers.split(",")
-    if kind == "gamma" and len(parts) == 2:
-        alpha, beta = (_number("mixing", part, whole=False) for part in parts)
-        return GammaMixing(alpha, beta)
+    kind, numbers = _kind_and_numbers("mixing", value)
+    match kind, len(numbers):
+        case "polya_gamma", 0:
+            return PolyaGammaMixing()
+        case "gamma", 2:
+            return GammaMixing(*numbers)
     raise ValueError(
         f"setting mixing is {value!r}; expected polya_gamma, or gamma:ALPHA,BETA as in gamma:1,2.5"
     )
+
+
+def _potential(value: str) -> NormalCardinality | MajorityCardinality | AtLeastOne:
+    """``normal``, ``normal:MU,SIGMA``, ``majority`` or ``at_least_one``."""
+    kind, numbers = _kind_and_numbers("potential", value)
+    match kind, len(numbers):
+        case "normal", 0 | 2:
+            return NormalCardinality(*numbers)
+        case "majority", 0:
+            return MajorityCardinality()
+        case "at_least_one", 0:
+            return AtLeastOne()
+    raise ValueError(
+        f"setting potential is {value!r}; expected normal:MU,SIGMA as in normal:0.5,0.1, normal, "
+        "majority or at_least_one"
+    )
+
+
+def _kind_and_numbers(name: str, value: str) -> tuple[str, list[float]]:
+    """``KIND:NUMBER,NUMBER``."""
+    kind, _, numbers = value.partition(":")
+    parts = numbers.split(",") if numbers else []
+    return kind, [_number(name, part, whole=False) for part in parts]
+
+
+# Settings that are neither a word nor a number.
+_CALLS: dict[str, Callable[[str], Any]] = {"mixing": _mixing, "potential": _potential}

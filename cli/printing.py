@@ -71,7 +71,11 @@ def _table(comparison: Comparison) -> Table:
 
 def _broken(name: str) -> str:
     """A long name on two lines: ``coordinate_ascent`` in eleven columns."""
-    return escape(name.replace("_", "_\n", 1).replace(" (", "\n("))
+    ends = [place + 1 for place, letter in enumerate(name) if letter == "_"]
+    if not ends:
+        return escape(name.replace(" (", "\n("))
+    end = min(ends, key=lambda place: abs(2 * place - len(name)))
+    return escape(f"{name[:end]}\n{name[end:]}".replace(" (", "\n("))
 
 
 def print_names(kind: str, known: Mapping[str, Any]) -> None:

@@ -23,7 +23,8 @@ _CONSTANT = 1e-12
 class Accuracy:
     """Errors of one posterior's means and sds against a reference, site by site.
 
-    Sites that do not vary, such as a probability that is 1 to the last digit, are left out.
+    Sites that do not vary, such as a probability that is 1 to the last digit, are left out; but not
+    for a point, which has one draw, no sd and no Monte-Carlo error.
 
     Attributes
     ----------
@@ -111,20 +112,22 @@ class _Moments:
     sd: Float[np.ndarray, " Q"]
     mean_mcse: Float[np.ndarray, " Q"]
     sd_mcse: Float[np.ndarray, " Q"]
+    relative_sd: Float[np.ndarray, " Q"]  # by the size of the mean, at least 1
 
     @classmethod
     def of(cls, draws: xr.Dataset) -> _Moments:
+        mean = _flat(draws.mean(("chain", "draw")))
+        if draws.sizes["chain"] * draws.sizes["draw"] == 1:
+            nothing = np.zeros_like(mean)
+            return cls(mean, nothing, nothing, nothing, relative_sd=nothing + np.inf)
+        sd = _flat(draws.std(("chain", "draw"), ddof=1))
         return cls(
-            mean=_flat(draws.mean(("chain", "draw"))),
-            sd=_flat(draws.std(("chain", "draw"), ddof=1)),
+            mean=mean,
+            sd=sd,
             mean_mcse=_flat(az.mcse(draws, method="mean")),
             sd_mcse=_flat(az.mcse(draws, method="sd")),
+            relative_sd=sd / np.maximum(1.0, np.abs(mean)),
         )
-
-    @property
-    def relative_sd(self) -> Float[np.ndarray, " Q"]:
-        """By the size of the mean, at least 1."""
-        return self.sd / np.maximum(1.0, np.abs(self.mean))
 
     def part(self, chosen: Bool[np.ndarray, " Q"]) -> _Moments:
         """Those of the chosen sites."""

@@ -163,11 +163,12 @@ def khat(comparison: Comparison) -> Figure:
     values = {
         name: verdict.evidence.khat
         for name, verdict in comparison.verdicts.items()
-        if not comparison.posteriors[name].is_mcmc
+        if verdict.evidence.has_law
     }
     if not values:
         raise ValueError(
-            "no posterior is an approximation; k̂ judges coordinate_ascent, svi, laplace"
+            "no posterior is an approximation that is more than a point; k̂ judges "
+            "coordinate_ascent, svi, laplace"
         )
     colours, markers = _looks(comparison)
     with mpl.rc_context(STYLE):
@@ -211,9 +212,10 @@ def probabilities(comparison: Comparison) -> Figure:
         figure, panels = rows_of_panels(len(others), height=3.6, share=True)
         for panel, name in zip(panels, others, strict=True):
             panel.axline((0, 0), slope=1, color=GREY, linewidth=1, zorder=1)
-            low, high = predictions[name].bag_interval(0.9)
-            centre = predictions[name].bag_probability
-            draw_intervals(panel, across, centre, (low, high), labels == 1, colours[name])
+            centre, interval = predictions[name].bag_probability, None
+            if not comparison.verdicts[name].evidence.is_point:
+                interval = predictions[name].bag_interval(0.9)
+            draw_intervals(panel, across, centre, interval, labels == 1, colours[name])
             panel.set(title=name, xlabel=f"P(positive), {reference}", aspect="equal")
             panel.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         panels[0].set_ylabel("P(positive), title's engine")
@@ -232,12 +234,12 @@ def draw_intervals(
     panel: Axes,
     across: Float[np.ndarray, " B"],
     centre: Float[np.ndarray, " B"],
-    interval: tuple[Float[np.ndarray, " B"], Float[np.ndarray, " B"]],
+    interval: Sequence[Float[np.ndarray, " B"]] | Float[np.ndarray, "2 B"] | None,
     is_filled: Bool[np.ndarray, " B"],
     colour: str,
 ) -> None:
-    """A dot with an interval for each bag, filled or hollow."""
-    low, high = interval
+    """A dot with an interval for each bag, if there are any, filled or hollow."""
+    low, high = (centre, centre) if interval is None else interval
     for rows, fill in ((is_filled, colour), (~is_filled, "white")):
         panel.errorbar(
             across[rows],
@@ -411,8 +413,12 @@ def _scalar_sites(draws: xr.Dataset) -> xr.Dataset:
 
 
 def _same_length(draws: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    """One chain each, thinned to the length of the shortest, so that they stack."""
-    length = min(one.sizes["chain"] * one.sizes["draw"] for one in draws.values())
+    """One chain each, thinned to the length of the shortest, so that they stack.
+
+    A point, which has one draw, has it as often.
+    """
+    totals = [one.sizes["chain"] * one.sizes["draw"] for one in draws.values()]
+    length = min((total for total in totals if total > 1), default=1)
     thinned = {}
     for name, one in draws.items():
         total = one.sizes["chain"] * one.sizes["draw"]

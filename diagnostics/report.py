@@ -203,7 +203,7 @@ def _sections(comparison: Comparison) -> list[_Section]:
         )
     if not all(one.failed for one in evidence.values()):
         sections[2].pictures.append(_Picture("forest.png", _FOREST, comparison.plot_forest()))
-    if not all(one.is_sampler for one in evidence.values()):
+    if any(one.has_law for one in evidence.values()):
         sections[2].pictures.append(_Picture("khat.png", _KHAT, comparison.plot_khat()))
     sections[2].pictures.extend(_cluster_pictures(comparison))
     sections[3].pictures.extend(_test_pictures(comparison))

@@ -146,6 +146,9 @@ def _distance(name: str, verdict: Verdict) -> str:
         return ""
     if verdict.evidence.is_sampler and not verdict.has_other_target:
         return f"It {_agreement(verdict, peer)}"
+    if verdict.evidence.is_point:
+        distance = _error_of_mean(name, peer.accuracy, what="mode")
+        return f"{distance}. It is one point, without any interval."
     error, ratio = _error_of_mean(name, peer.accuracy), _brief(peer.accuracy.mean_sd_ratio)
     if verdict.has_other_target:
         return f"{error}, and its sd on average {ratio} times {peer.name}'s."
@@ -180,12 +183,12 @@ def _why_not(chains: Convergence | None, peer: Peer) -> str:
     return "but they have not both mixed for long enough to say which is right"
 
 
-def _error_of_mean(name: str, error: Accuracy) -> str:
+def _error_of_mean(name: str, error: Accuracy, what: str = "mean") -> str:
     worst = f"worst {_brief(error.worst_error)} sd at {error.worst_site}"
     # Without any error of its own, |error| averages √(2/π) ≈ 0.8 Monte-Carlo standard errors.
     noise = "which is noise: " if error.mean_error < error.mean_error_mcse else ""
     return (
-        f"{name}'s mean is {_brief(error.mean_error)} sd off on average ({worst}; {noise}"
+        f"{name}'s {what} is {_brief(error.mean_error)} sd off on average ({worst}; {noise}"
         f"Monte-Carlo error {_brief(error.mean_error_mcse)})"
     )
 
@@ -256,7 +259,7 @@ def _runaway(name: str, verdict: Verdict) -> str:
 def _importance(verdict: Verdict) -> str:
     """What k̂ says of an approximation."""
     khat = verdict.evidence.khat
-    if verdict.evidence.is_sampler:
+    if not verdict.evidence.has_law:
         return ""
     if math.isnan(khat):
         return "k̂ could not be computed: some density is not finite at its own draws."

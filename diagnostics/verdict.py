@@ -11,6 +11,7 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
+from ..inference.maximum_a_posteriori import PointApproximation
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
 from ..inference.programs import log_joint
@@ -65,6 +66,16 @@ class Evidence:
     def is_sampler(self) -> bool:
         """Whether it is a sampler's."""
         return self.posterior.is_mcmc
+
+    @property
+    def is_point(self) -> bool:
+        """Whether it is the mode alone."""
+        return _is_point(self.posterior)
+
+    @property
+    def has_law(self) -> bool:
+        """Whether it is an approximation with a density, which k̂ can judge."""
+        return not (self.is_sampler or self.is_point)
 
     @property
     def can_judge(self) -> bool:
@@ -243,13 +254,18 @@ def gather(
     )
 
 
+def _is_point(posterior: Posterior) -> bool:
+    return isinstance(posterior.approximation, PointApproximation)
+
+
 def _fresh_draws(
     posterior: Posterior, num_draws: int, seed: int | Array
 ) -> tuple[xr.Dataset, float]:
     """Independent draws of an approximation as one chain, and its k̂ by them."""
     model, bags = posterior.model, posterior.bags
     size = sum(value.nbytes for value in posterior.draws(1, seed=seed).values())
-    fresh = posterior.draws(max(1, min(num_draws, _FRESH_BYTES // size)), seed=seed)
+    wanted = 1 if _is_point(posterior) else min(num_draws, _FRESH_BYTES // size)
+    fresh = posterior.draws(max(1, wanted), seed=seed)
     log_target = log_joint(model.marginal(), fresh, bags)
     log_approximation = posterior.log_density(fresh)
     khat = math.nan if log_approximation is None else pareto_khat(log_target, log_approximation)

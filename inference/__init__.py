@@ -3,6 +3,7 @@
 from .closed_form import coordinate_ascent
 from .gibbs import gibbs
 from .laplace import laplace
+from .maximum_a_posteriori import maximum_a_posteriori
 from .nuts import nuts
 from .posterior import Posterior, Status
 from .prediction import Prediction, TargetPrediction
@@ -17,6 +18,7 @@ __all__ = [
     "coordinate_ascent",
     "gibbs",
     "laplace",
+    "maximum_a_posteriori",
     "nuts",
     "pymc_nuts",
     "svi",

@@ -56,6 +56,11 @@ def encode(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         content = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
         return {"class": type(value).__name__, "fields": content}
+    if callable(value):
+        raise ValueError(
+            f"potential is {value!r}, a function, which no file can hold; save the draws with "
+            "posterior.tree.to_netcdf, or use NormalCardinality, MajorityCardinality or AtLeastOne"
+        )
     if isinstance(value, np.ndarray) or hasattr(value, "__jax_array__") or hasattr(value, "dtype"):
         array = np.asarray(value)
         return {"array": array.tolist(), "dtype": str(array.dtype), "shape": list(array.shape)}

@@ -39,12 +39,15 @@ class WhitenedProgram(NamedTuple):
         Flat vector → values of the model's own latent sites.
     origin : array (P,)
         Zero: u at its prior mean, parameters at the unconstrained zero.
+    kink : array (P,)
+        1/b of coordinates with a prior Laplace(0, b), whose density has no slope at 0; else 0.
     """
 
     program: Program
     log_density: Callable[[Float[Array, " P"]], Float[Array, ""]]
     constrain: Callable[[Float[Array, " P"]], Sites]
     origin: Float[Array, " P"]
+    kink: Float[np.ndarray, " P"]
 
 
 def whitened_program(model: Model, bags: Bags) -> WhitenedProgram:
@@ -63,6 +66,10 @@ def whitened_program(model: Model, bags: Bags) -> WhitenedProgram:
     # Only the structure is wanted: no draw that this key makes is used.
     info = initialize_model(jax.random.key(0), program, model_args=(bags,))
     flat, unravel = ravel_pytree(info.param_info.z)
+    kinks = {
+        name: jnp.full_like(value, _kink(info.model_trace[name]["fn"]))
+        for name, value in info.param_info.z.items()
+    }
 
     def constrain(vector: Float[Array, " P"]) -> Sites:
         values = constrain_fn(program, (bags,), {}, unravel(vector), return_deterministic=True)
@@ -73,7 +80,14 @@ def whitened_program(model: Model, bags: Bags) -> WhitenedProgram:
         log_density=lambda vector: -info.potential_fn(unravel(vector)),
         constrain=constrain,
         origin=jnp.zeros_like(flat),
+        kink=np.asarray(ravel_pytree(kinks)[0]),
     )
+
+
+def _kink(law: dist.Distribution) -> float:
+    while isinstance(law, dist.Independent | dist.ExpandedDistribution):
+        law = law.base_dist
+    return float(np.max(1.0 / law.scale)) if isinstance(law, dist.Laplace) else 0.0
 
 
 def _to_whitened(

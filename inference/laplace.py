@@ -58,6 +58,11 @@ def laplace(
     -------
     Posterior
         ``status`` is ``failed`` if the curvature at the end is not that of a mode.
+
+    Raises
+    ------
+    ValueError
+        If a site has a Laplace prior, whose density has no curvature at 0.
     """
     observations(model, bags, "laplace")
     check_number_of_unknowns(model, "laplace")
@@ -66,6 +71,12 @@ def laplace(
     with jax.enable_x64(True):
         started = time.perf_counter()
         target = whitened_program(model, bags)
+        if target.kink.any():
+            raise ValueError(
+                "the prior of some site is a Laplace distribution, whose density has a kink at 0 "
+                "and no curvature: laplace needs a smooth one; give a Normal prior "
+                "(weight_prior='normal'), or use maximum_a_posteriori, svi or nuts"
+            )
         value_and_gradient, hessian = _compiled_derivatives(target.log_density, target.origin)
         compile_seconds = time.perf_counter() - started
         started = time.perf_counter()

@@ -52,8 +52,8 @@ class Approximation(Protocol):
         """Draws from q of the latent sites of ``model.marginal()``."""
         ...
 
-    def log_density(self, model: Any, bags: Bags, draws: Draws) -> Float[np.ndarray, " S"]:
-        """log q of each draw."""
+    def log_density(self, model: Any, bags: Bags, draws: Draws) -> Float[np.ndarray, " S"] | None:
+        """log q of each draw; None of a point."""
         ...
 
     def guide(self, model: Any) -> Program:
@@ -159,7 +159,7 @@ class Posterior:
         }
 
     def log_density(self, draws: Draws) -> Float[np.ndarray, " S"] | None:
-        """log q of each draw, or None for a sampler, which has no density of its own."""
+        """log q of each draw, or None for a sampler or a point, which have no density."""
         if self.approximation is None:
             return None
         return self.approximation.log_density(self.model, self.bags, draws)

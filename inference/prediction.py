@@ -125,7 +125,8 @@ def _equal_tailed(draws: Float[np.ndarray, "S K"], mass: float) -> Float[np.ndar
     check_probability(mass=mass)
     if len(draws) < 2:
         raise ValueError(
-            "prediction has one draw, as accumulation='independent_instances' gives it, and so no "
-            "interval; predict with accumulation='joint' for one"
+            "prediction has one draw, as maximum_a_posteriori and "
+            "accumulation='independent_instances' give it, and so no interval; use another engine, "
+            "or accumulation='joint'"
         )
     return np.quantile(draws, [(1 - mass) / 2, (1 + mass) / 2], axis=0)

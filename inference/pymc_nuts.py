@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..datasets.bags import Bags
+from ..models.cardinality import CardinalityModel
 from ..models.dpmil import DPMIL
 from ..models.model import observations, random_key
 from ..models.vgpmil import VGPMIL
@@ -56,15 +57,15 @@ def pymc_nuts(
 
     Parameters
     ----------
-    model : DPMIL, VGPMIL or VWSGP
+    model : CardinalityModel, DPMIL, VGPMIL or VWSGP
     bags : Bags
         With labels, or what the model learns from.
     seed : int or JAX key
     num_warmup, num_samples, num_chains : int
         At least 1. Draws per chain; chains run at once, one on each core.
     program : {"marginal", "full"}
-        With everything summed out that can be, or with the evidence as sites; DPMIL, which has
-        none, in the first alone.
+        With everything summed out that can be, or with the evidence as sites; DPMIL and
+        CardinalityModel, which have none, in the first alone.
     sampler : {"nutpie", "pymc"}
         nutpie (in Rust, on code compiled by Numba), or PyMC's own (in Python, a new process for
         each chain: a script that calls it needs ``if __name__ == "__main__":``). The tree says
@@ -133,6 +134,8 @@ def pymc_nuts(
 def _twin_of(model: Any) -> Callable[..., pymc.Model]:
     """What makes the PyMC program; PyMC is optional, and takes seconds to import."""
     match model:
+        case CardinalityModel():
+            from ..models.twins.cardinality import pymc_twin
         case DPMIL():
             from ..models.twins.dpmil import pymc_twin
         case VGPMIL():

@@ -1,9 +1,27 @@
 """What do we believe? One paper, one file: the generative models as NumPyro programs."""
 
+from .cardinality import (
+    AtLeastOne,
+    CardinalityModel,
+    MajorityCardinality,
+    NormalCardinality,
+)
 from .dpmil import DPMIL
 from .kernels import RBF
 from .scale_mixtures import GammaMixing, PolyaGammaMixing, ScaleMixture
 from .vgpmil import VGPMIL
 from .vwsgp import VWSGP
 
-__all__ = ["DPMIL", "RBF", "VGPMIL", "VWSGP", "GammaMixing", "PolyaGammaMixing", "ScaleMixture"]
+__all__ = [
+    "DPMIL",
+    "RBF",
+    "VGPMIL",
+    "VWSGP",
+    "AtLeastOne",
+    "CardinalityModel",
+    "GammaMixing",
+    "MajorityCardinality",
+    "NormalCardinality",
+    "PolyaGammaMixing",
+    "ScaleMixture",
+]

@@ -11,24 +11,27 @@ at once.
 Two routes. `log_symmetric` has every log e_c, by sums of exponentials, with all its digits however
 small it is. `log_partition` has log Z alone, by sums of products: φ is tilted to φ + t so that the
 counts that weigh most in Z are the likeliest ones, and what then underflows is nothing beside them.
-No term is ever subtracted, so slopes, which are P(y_n = 1), keep their digits.
+No term is ever subtracted, so slopes, which are P(y_n = 1), keep their digits. `draw_labels` goes
+down the tree of the first: a count for the root, and at each node its share for either half.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.nn import softplus
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .witnesses import sum_over_bags
 
-__all__ = ["CountTree", "log_partition", "log_symmetric"]
+__all__ = ["CountTree", "draw_labels", "log_partition", "log_symmetric"]
 
+# Bags of at most 64 instances have all their terms in logs: it is quicker than to look for a tilt.
+_LOG_DEPTHS = 7
 # Coefficients in a block of `_product`, so that blocks meet in matrix products.
 _BLOCK = 16
 # Beyond as many coefficients products are taken by Fourier transform.
@@ -36,6 +39,13 @@ _DIRECT = 4097
 # Counts at which log e_c is bounded from above, rounds in which it is bounded better where Z has
 # its weight, and steps of bisection for the tilt of each.
 _PLACES, _ROUNDS, _BISECTIONS = 9, 2, 30
+
+
+class Part(NamedTuple):
+    """Some of the bags: their leaves, and how many have their root at each depth."""
+
+    leaf: Int[np.ndarray | Array, " L"]
+    num_roots: tuple[int, ...]
 
 
 @jax.tree_util.register_dataclass
@@ -119,6 +129,17 @@ class CountTree:
             found.append(jnp.where(there, place, self.count.shape[0]))
         return found
 
+    def parted(self, depth: int) -> tuple[Part, Part]:
+        """The bags whose depth is less, and the others."""
+        small, others = self.num_roots[:depth], self.num_roots[depth:]
+        num_leaves = sum(number << k for k, number in enumerate(small))
+        first = self.leaf.shape[0] - num_leaves
+        deepest = max((k for k, number in enumerate(small) if number), default=-1)
+        return (
+            Part(self.leaf[first:], small[: deepest + 1]),
+            Part(self.leaf[:first], (0,) * len(small) + others),
+        )
+
     def by_root(self, values: Float[Array, "*S M"]) -> list[Float[Array, "..."]]:
         """Log weights of every count as the roots of each depth have them, from depth 0 on."""
         padded = _with_nothing(values)
@@ -133,6 +154,7 @@ class CountTree:
 # ------------------------------------------------------------------ all counts, in logs
 
 
+@jax.jit
 def log_symmetric(tree: CountTree, logits: Float[Array, " N"]) -> Float[Array, " M"]:
     """log e_c of every count of every bag: log Σ_{y: Σy = c} Π e^{φ_n y_n}.
 
@@ -152,12 +174,61 @@ def log_symmetric(tree: CountTree, logits: Float[Array, " N"]) -> Float[Array, "
     -----
     Of the order of N_b² exponentials for a bag.
     """
-    leaf = _with_nothing(logits)[tree.leaf]
-    roots = _grow(tree, jnp.stack([jnp.zeros_like(leaf), leaf], axis=-1), _log_product)
-    found = jnp.full(tree.count.shape[0] + 1, -jnp.inf, leaf.dtype)
+    roots = _roots(tree.num_roots, _log_levels(tree, logits))
+    found = jnp.full(tree.count.shape[0] + 1, -jnp.inf, roots[0].dtype)
     for values, place in zip(roots, tree.places(), strict=True):
         found = found.at[place].set(values)
     return found[:-1]
+
+
+@jax.jit
+def draw_labels(
+    tree: CountTree, key: Array, logits: Float[Array, " N"], log_potential: Float[Array, " M"]
+) -> Int[Array, " N"]:
+    """Labels of all instances, drawn from p(y) ∝ C(Σy) Π e^{φ_n y_n}, independently by bag.
+
+    Parameters
+    ----------
+    tree : CountTree
+    key : JAX key
+    logits : array (N,)
+        φ.
+    log_potential : array (N + B,)
+        log C of every count of every bag; −∞ where C = 0, but not of all counts of a bag.
+
+    Returns
+    -------
+    array (N,)
+    """
+    levels, weights = _log_levels(tree, logits), tree.by_root(log_potential)
+    keys = jax.random.split(key, (len(levels), 2))
+    count = jnp.zeros(0, int)  # of the nodes above
+    for depth in reversed(range(len(levels))):
+        root_key, split_key = keys[depth]
+        inner = levels[depth].shape[-2] - tree.num_roots[depth]
+        log_law = weights[depth] + levels[depth][inner:]
+        of_roots = jax.random.categorical(root_key, log_law, axis=-1)
+        of_children = _split(split_key, levels[depth][:inner], count)
+        count = jnp.concatenate([of_children, of_roots])
+    labels = jnp.zeros(logits.shape[0] + 1, int).at[tree.leaf].set(count)
+    return labels[:-1]
+
+
+def _split(
+    key: Array, children: Float[Array, "twice n"], count: Int[Array, " K"]
+) -> Int[Array, " twice"]:
+    """The counts of two siblings whose sum is given, drawn for each pair."""
+    one, other = children[0::2], children[1::2]
+    rest = count[:, None] - jnp.arange(one.shape[-1])
+    of_rest = jnp.take_along_axis(other, jnp.clip(rest, 0, one.shape[-1] - 1), axis=1)
+    log_law = jnp.where((rest >= 0) & (rest < one.shape[-1]), one + of_rest, -jnp.inf)
+    first = jax.random.categorical(key, log_law, axis=-1)
+    return jnp.stack([first, count - first], axis=1).reshape(-1)
+
+
+def _log_levels(part: CountTree | Part, logits: Float[Array, " N"]) -> list[Float[Array, "K n"]]:
+    leaf = _with_nothing(logits)[part.leaf]
+    return _levels(part.num_roots, jnp.stack([jnp.zeros_like(leaf), leaf], axis=-1), _log_product)
 
 
 def _with_nothing(log_weight: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -166,16 +237,22 @@ def _with_nothing(log_weight: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.concatenate([log_weight, nothing], axis=-1)
 
 
-def _grow(tree: CountTree, leaves, product) -> list:
-    """The roots of each depth; nodes are the last axis but one of every array of a state."""
+def _levels(num_roots: tuple[int, ...], leaves, product) -> list:
+    """The nodes of each depth, roots last; they are the last axis but one of all arrays there."""
     found, nodes = [], leaves
-    for number in tree.num_roots:
-        end = jax.tree.leaves(nodes)[0].shape[-2] - number
-        found.append(_nodes(nodes, slice(end, None)))
-        nodes = _nodes(nodes, slice(end))
-        if end:
-            nodes = product(_nodes(nodes, slice(0, None, 2)), _nodes(nodes, slice(1, None, 2)))
+    for number in num_roots:
+        found.append(nodes)
+        inner = jax.tree.leaves(nodes)[0].shape[-2] - number
+        if inner:
+            nodes = product(_nodes(nodes, slice(0, inner, 2)), _nodes(nodes, slice(1, inner, 2)))
     return found
+
+
+def _roots(num_roots: tuple[int, ...], levels: list) -> list:
+    return [
+        _nodes(level, slice(jax.tree.leaves(level)[0].shape[-2] - number, None))
+        for level, number in zip(levels, num_roots, strict=True)
+    ]
 
 
 def _nodes(state, which: slice):
@@ -222,13 +299,12 @@ def log_partition(
     logits : array (N,)
         φ, finite.
     log_potential : array (S, N + B)
-        log C of every count of every bag, as ``tree.count`` has them; −∞ where C = 0, but not of
-        all counts of a bag.
+        log C of every count of every bag, as ``tree.count`` has them; −∞ where C = 0.
 
     Returns
     -------
     array (S, B)
-        Its slopes are P(y_n = 1 | C).
+        Its slopes are P(y_n = 1 | C); −∞, with slopes 0, where C = 0 for all counts of a bag.
 
     Notes
     -----
@@ -236,21 +312,44 @@ def log_partition(
     of the largest coefficient: log C should be concave then, so that no count far from the largest
     has weight. All potentials of the paper are.
     """
+    has_weight = _has_weight(tree, log_potential)
+    log_potential = jnp.where(has_weight[:, tree.count_bag], log_potential, 0.0)
+    small, large = tree.parted(_LOG_DEPTHS)
+    terms = tree.by_root(log_potential)[:_LOG_DEPTHS]
+    for depth, log_e in enumerate(_roots(small.num_roots, _log_levels(small, logits))):
+        terms[depth] += log_e
+    if len(large.leaf):
+        terms += _tilted_terms(tree, large, logits, log_potential)
+    log_z = tree.from_roots([_log_sum(of_roots, axis=-1) for of_roots in terms])
+    return jnp.where(has_weight, log_z, -jnp.inf)
+
+
+def _tilted_terms(
+    tree: CountTree, part: Part, logits: Float[Array, " N"], log_potential: Float[Array, "S M"]
+) -> list[Float[Array, "S K n"]]:
+    """log C(c) + log e_c of the large bags, by depth, as far as they are more than nothing in Z."""
     fixed = jax.lax.stop_gradient
     tilt = fixed(_tilts(tree, fixed(logits), fixed(log_potential)))  # (S, B)
-    leaf = _with_nothing(logits + tilt[:, tree.bag_index])[:, tree.leaf]
+    leaf = _with_nothing(logits + tilt[:, tree.bag_index])[:, part.leaf]
     # (1, e^φ), of which the larger is 1.
     log_scale = jnp.maximum(0.0, fixed(leaf))
     pair = jnp.stack([jnp.exp(-log_scale), jnp.exp(leaf - log_scale)], axis=-1)
-    roots = _grow(tree, (pair, log_scale[..., None]), _scaled_product)
-    log_weight = log_potential - tree.count * tilt[:, tree.count_bag]
-    weights = tree.by_root(log_weight)
+    levels = _levels(part.num_roots, (pair, log_scale[..., None]), _scaled_product)
+    weights = tree.by_root(log_potential - tree.count * tilt[:, tree.count_bag])
     found = []
-    for (coefficients, log_scale), log_c in zip(roots, weights, strict=True):
+    for (coefficients, log_scale), log_c in list(
+        zip(_roots(part.num_roots, levels), weights, strict=True)
+    )[_LOG_DEPTHS:]:
         is_some = coefficients > 0
         logs = jnp.where(is_some, jnp.log(jnp.where(is_some, coefficients, 1.0)), -jnp.inf)
-        found.append(_log_sum(log_c + logs, axis=-1) + log_scale[..., 0])
-    return tree.from_roots(found)
+        found.append(log_c + logs + log_scale)
+    return found
+
+
+def _has_weight(tree: CountTree, log_potential: Float[Array, "S M"]) -> Bool[Array, "S B"]:
+    """Whether some count of a bag may be."""
+    is_some = (log_potential > -jnp.inf).astype(int)
+    return sum_over_bags(is_some.T, tree.count_bag, tree.num_bags).T > 0
 
 
 def _scaled_product(one, other):

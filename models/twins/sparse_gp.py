@@ -73,6 +73,10 @@ def parameter(name: str, value: Parameter) -> Tensor:
         If PyMC may not have that distribution.
     """
     match value:
+        case dist.Beta():
+            return pm.Beta(
+                name, alpha=float(value.concentration1), beta=float(value.concentration0)
+            )
         case dist.LogNormal():
             return pm.LogNormal(name, mu=float(value.loc), sigma=float(value.scale))
         case dist.InverseGamma():
@@ -86,7 +90,7 @@ def parameter(name: str, value: Parameter) -> Tensor:
         case dist.Distribution():
             raise ValueError(
                 f"prior of {name} is {type(value).__name__}; expected one that PyMC has too: "
-                "Gamma, HalfNormal, InverseGamma, LogNormal or Normal"
+                "Beta, Gamma, HalfNormal, InverseGamma, LogNormal or Normal"
             )
     return pt.constant(float(value))
 

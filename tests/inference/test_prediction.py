@@ -41,5 +41,5 @@ def test_targets_of_other_bags_are_refused(target_prediction):
 
 def test_one_draw_has_no_interval():
     prediction = Prediction(np.full((1, 2), 0.3), np.full((5, 2), 0.3))
-    with pytest.raises(ValueError, match="one draw, as accumulation='independent_instances' gives"):
+    with pytest.raises(ValueError, match="one draw, as maximum_a_posteriori and accumulation='ind"):
         prediction.bag_interval()

@@ -20,7 +20,9 @@ IN_NUMPYRO = {
     "white_inducing_value": "inducing_value_base",
     "white_evidence": "evidence_decentered",
     "white_bag_evidence": "bag_evidence_decentered",
+    "white_weights": "weights_base",
 }
+CONSTRAINED = {"log": jnp.exp, "logodds": jax.nn.sigmoid}
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +45,7 @@ def inducing_points(bags) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def random_points():
-    """Function of a twin that gives values of its variables (positive ones in logs)."""
+    """Function of a twin that gives values of its variables (positive ones in logs, and so on)."""
     return _random_points
 
 
@@ -57,7 +59,7 @@ def twin_densities():
 def assert_same_density(bags):
     """Function of what makes twins, a model and a program that compares at random points."""
 
-    def assert_same(pymc_twin, model, program):
+    def assert_same(pymc_twin, model, program, bags=bags):
         twin = pymc_twin(model, bags, program=program)
         points = _random_points(twin)
         ours, our_slopes = _numpyro_densities(model, bags, program, points)
@@ -110,12 +112,13 @@ def _numpyro_densities(model, bags, program, points):
     )
 
     def log_p(point):
-        sites = {
-            IN_NUMPYRO.get(name, name.removesuffix("_log__")): (
-                jnp.exp(value) if name.endswith("_log__") else value
-            )
-            for name, value in point.items()
-        }
+        sites = {}
+        for name, value in point.items():
+            site, _, transform = name.removesuffix("__").rpartition("_")
+            if name.endswith("__"):
+                sites[site] = CONSTRAINED[transform](value)
+            else:
+                sites[IN_NUMPYRO.get(name, name)] = value
         return log_density(target, (bags,), {}, sites)[0]
 
     with jax.enable_x64(True):

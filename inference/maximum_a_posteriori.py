@@ -1,0 +1,215 @@
+"""The mode of the posterior: what papers train, and a point that knows no uncertainty."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, Int
+from numpyro.handlers import block
+from scipy.optimize import minimize
+
+from ..datasets.bags import Bags
+from ..models.model import Draws, Model, Program, observations, random_key
+from . import archive
+from .chains import check_counts
+from .gaussian import WhitenedProgram, whitened_program
+from .posterior import Posterior, Status, approximate_posterior
+from .programs import check_number_of_unknowns
+from .progress import Progress
+
+__all__ = ["PointApproximation", "maximum_a_posteriori"]
+
+# Largest slope at a mode, in nats for a step of one prior sd.
+_FLAT = 1e-4
+
+
+def maximum_a_posteriori(
+    model: Model,
+    bags: Bags,
+    *,
+    seed: int | Array,
+    num_starts: int = 1,
+    max_steps: int = 1000,
+    progress: bool = False,
+) -> Posterior:
+    """Find the mode of the posterior density, and keep nothing else of it.
+
+    The density is that of ``model.marginal()`` in whitened, unconstrained coordinates, as for
+    `laplace`; the search is L-BFGS-B. A Laplace prior has a kink at 0, where modes like to be: such
+    a coordinate is written v⁺ − v⁻ with both parts at least 0, a smooth problem with bounds, so
+    that weights of exactly 0 come out as such.
+
+    Parameters
+    ----------
+    model : Model
+    bags : Bags
+        With labels, or what the model learns from.
+    seed : int or JAX key
+        Of all starts but the first, which is the prior mean of u or θ.
+    num_starts : int
+        The others are drawn from N(0, I) in whitened coordinates; the highest mode is kept.
+    max_steps : int
+        Of each search.
+    progress : bool
+        Whether to draw a bar.
+
+    Returns
+    -------
+    Posterior
+        Its one draw is the mode; it has no ``log_density``, and its predictions no intervals.
+        ``elbo`` is None; ``status`` tells the log density at the mode.
+
+    References
+    ----------
+    Hajimirsadeghi and Mori (2017), equation 9, where r(θ) is −log of the prior density.
+    """
+    observations(model, bags, "maximum_a_posteriori")
+    check_number_of_unknowns(model, "maximum_a_posteriori")
+    check_counts(num_starts=num_starts, max_steps=max_steps)
+    start_key, draw_key = jax.random.split(random_key(seed))
+    with jax.enable_x64(True):
+        started = time.perf_counter()
+        target = whitened_program(model, bags)
+        search = _Search.of(target)
+        compile_seconds = time.perf_counter() - started
+        starts = np.array(jax.random.normal(start_key, (num_starts, target.origin.size)))
+        starts[0] = np.asarray(target.origin)
+        started = time.perf_counter()
+        found = []
+        with Progress("maximum a posteriori", num_starts, shown=progress) as bar:
+            for start in starts:
+                found.append(search.run(start, max_steps))
+                bar.advance(1)
+        heights = [end.log_density for end in found]
+        best = found[int(np.argmax(np.where(np.isfinite(heights), heights, -np.inf)))]
+        seconds = time.perf_counter() - started
+    return approximate_posterior(
+        model,
+        bags,
+        PointApproximation(best.point),
+        engine="maximum_a_posteriori",
+        key=draw_key,
+        num_draws=1,
+        status=_status(best, num_starts),
+        seconds=seconds,
+        compile_seconds=compile_seconds,
+        elbo=None,
+    )
+
+
+class _End(NamedTuple):
+    """Where a search ended."""
+
+    point: Float[np.ndarray, " P"]  # v
+    log_density: float
+    slope: float  # the largest that no bound stands in the way of
+    steps: int
+
+
+class _Search(NamedTuple):
+    """A compiled loss over v, or over (v⁺, v⁻) at the coordinates that have a kink."""
+
+    loss: Callable[[Float[np.ndarray, " Q"]], tuple[float, Float[np.ndarray, " Q"]]]
+    kinked: Int[np.ndarray, " K"]  # where in v
+
+    @classmethod
+    def of(cls, target: WhitenedProgram) -> _Search:
+        """Compile it for a whitened program."""
+        num, kinked = target.origin.size, np.flatnonzero(target.kink)
+        kink = jnp.asarray(target.kink[kinked])
+
+        def loss(parts: Float[Array, " Q"]) -> Float[Array, ""]:
+            upper, lower = parts[:num], parts[num:]
+            vector = upper.at[kinked].add(-lower)
+            # |v| is in the density; v⁺ + v⁻ takes its place, and equals it at the mode.
+            size = upper[kinked] + lower - jnp.abs(vector[kinked])
+            return -target.log_density(vector) + jnp.sum(kink * size)
+
+        start = jnp.zeros(num + kinked.size)
+        compiled = jax.jit(jax.value_and_grad(loss)).lower(start).compile()
+
+        def as_numpy(parts: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = compiled(jnp.asarray(parts))
+            return float(value), np.asarray(gradient)
+
+        return cls(as_numpy, kinked)
+
+    def run(self, start: Float[np.ndarray, " P"], max_steps: int) -> _End:
+        """One search, from v."""
+        upper = start.copy()
+        upper[self.kinked] = np.maximum(start[self.kinked], 0.0)
+        parts = np.concatenate([upper, np.maximum(-start[self.kinked], 0.0)])
+        lowest = np.full(parts.size, -np.inf)
+        lowest[self.kinked] = lowest[start.size :] = 0.0
+        found = minimize(
+            self.loss,
+            parts,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(low, None) for low in lowest],
+            options={"maxiter": max_steps, "maxfun": 10 * max_steps, "ftol": 1e-14, "gtol": 1e-6},
+        )
+        is_held = (found.x <= lowest) & (found.jac > 0)
+        slope = float(np.abs(np.where(is_held, 0.0, found.jac)).max())
+        return _End(self._point(found.x), float(-found.fun), slope, int(found.nit))
+
+    def _point(self, parts: Float[np.ndarray, " Q"]) -> Float[np.ndarray, " P"]:
+        """v = v⁺ − v⁻."""
+        size = parts.size - self.kinked.size
+        vector = parts[:size].copy()
+        vector[self.kinked] -= parts[size:]
+        return vector
+
+
+def _status(best: _End, num_starts: int) -> Status:
+    height = f"log density {best.log_density:,.2f}"
+    if not np.isfinite(best.log_density):
+        return Status("failed", f"the {height} at the end of the search is not finite")
+    others = "" if num_starts == 1 else f", the highest of {num_starts} starts"
+    sentence = f"{height} after {best.steps} steps of L-BFGS-B, slope {best.slope:.1g}{others}"
+    return Status("converged" if best.slope < _FLAT else "max_steps", sentence)
+
+
+@archive.register
+@dataclass(frozen=True, eq=False)
+class PointApproximation:
+    """One point of the flat space of ``whitened_program``; no law, so no density.
+
+    Attributes
+    ----------
+    point : array (P,)
+    """
+
+    point: Float[np.ndarray, " P"]
+
+    def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> Draws:
+        """The point, as often as asked for."""
+        with jax.enable_x64(True):
+            sites = whitened_program(model, bags).constrain(jnp.asarray(self.point))
+            values = {name: np.asarray(value) for name, value in sites.items()}
+        return {
+            name: np.broadcast_to(value, (num_draws, *value.shape)).copy()
+            for name, value in values.items()
+        }
+
+    def log_density(self, model: Model, bags: Bags, draws: Draws) -> None:
+        """None: a point has none."""
+
+    def guide(self, model: Model) -> Program:
+        """The point as a guide of ``model.marginal()``."""
+
+        def guide(bags: Bags) -> None:
+            with block():  # the sites of the program itself are none of the guide's
+                sites = whitened_program(model, bags).constrain(jnp.asarray(self.point))
+            for name, value in sites.items():
+                numpyro.sample(name, dist.Delta(value, event_dim=value.ndim))
+
+        return guide

@@ -1,0 +1,669 @@
+r"""Cardinality models: a bag's label and the number of its positive instances go together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+from numpyro.distributions import Distribution, constraints
+from numpyro.distributions.transforms import AffineTransform
+from numpyro.distributions.util import validate_sample
+from numpyro.infer.reparam import Reparam, TransformReparam
+from numpyro.util import is_prng_key
+
+from ..datasets.bags import Bags
+from .counting import CountTree, draw_labels, log_partition
+from .distributions import LogOddsLabel
+from .kernels import Parameter, may_be_positive
+from .model import Draws, Program, observations, random_key
+from .tracing import evaluated_now_unless_traced
+from .witnesses import sum_over_bags
+
+__all__ = [
+    "AtLeastOne",
+    "BagLabelByCount",
+    "CardinalityModel",
+    "CardinalityPotential",
+    "InstanceLabelsByCount",
+    "MajorityCardinality",
+    "NormalCardinality",
+]
+
+type WeightPrior = Literal["normal", "laplace"]
+WEIGHT_PRIORS: tuple[WeightPrior, ...] = ("normal", "laplace")
+# Prior sd of the log odds of a typical instance: 5 % to 95 % within one sd.
+_TYPICAL_LOGIT = 3.0
+# Draws evaluated together fill the vector units; many instances do that alone.
+_DRAWS, _INSTANCES = 16, 2**17
+
+
+# ------------------------------------------------------------------ potentials
+
+
+@runtime_checkable
+class CardinalityPotential(Protocol):
+    """What the number of positive instances of a bag says of its label, and the label of it."""
+
+    def __call__(self, count: Int[Array, " K"], size: Int[Array, " K"]) -> Float[Array, "2 K"]:
+        """log C⁻ and log C⁺ of counts of positive instances in bags of the sizes given.
+
+        −∞ where C = 0. Constants that both have in common mean nothing.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class NormalCardinality:
+    """A share μ of the instances of a positive bag is positive, none of a negative one; about.
+
+    C⁺(c) = exp(−(c/m − μ)²/2σ²), C⁻(c) = exp(−(c/m)²/2σ²), m the size of the bag.
+
+    Parameters
+    ----------
+    mu : float or Distribution
+        μ, above 0 and at most 1; a NumPyro distribution makes it the site ``mu``, to be inferred.
+    sigma : float or Distribution
+        σ > 0; a distribution makes it the site ``sigma``.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or a distribution has other values.
+
+    References
+    ----------
+    Hajimirsadeghi and Mori (2017), equation 3; they have σ = 0.1 and μ out of 0.1, 0.2, …, 1.
+
+    Examples
+    --------
+    >>> potential = NormalCardinality(mu=0.5, sigma=0.5)
+    >>> potential(jnp.array([0, 4]), jnp.array([4, 4])).tolist()
+    [[-0.0, -2.0], [-0.5, -0.5]]
+    """
+
+    mu: Parameter = 0.5
+    sigma: Parameter = 0.1
+
+    def __post_init__(self) -> None:
+        for name, value in self.parameters.items():
+            if not may_be_positive(value):
+                raise ValueError(
+                    f"NormalCardinality {name} is {value}; expected a positive finite number or a "
+                    "NumPyro distribution of one, such as Beta or LogNormal"
+                )
+            if isinstance(value, np.number | np.ndarray):
+                object.__setattr__(self, name, float(value))
+        if isinstance(self.mu, int | float) and self.mu > 1:
+            raise ValueError(
+                f"NormalCardinality mu is {self.mu}; expected at most 1: it is a share of a bag"
+            )
+
+    def __call__(self, count: Int[Array, " K"], size: Int[Array, " K"]) -> Float[Array, "2 K"]:
+        """−(c/m)²/2σ² and −(c/m − μ)²/2σ²."""
+        share = count / size
+        distance = jnp.stack([share, share - self.mu])
+        return -0.5 * (distance / self.sigma) ** 2
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """Both, by site name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def with_values(self, values: dict) -> Self:
+        """Replace parameters by ``values``; other names are ignored."""
+        return replace(self, **{name: values[name] for name in self.parameters if name in values})
+
+
+@dataclass(frozen=True)
+class MajorityCardinality:
+    """Half of the instances of a positive bag are positive, or more; fewer of a negative one.
+
+    References
+    ----------
+    Hajimirsadeghi and Mori (2017), equation 4.
+    """
+
+    def __call__(self, count: Int[Array, " K"], size: Int[Array, " K"]) -> Float[Array, "2 K"]:
+        """log of 1(c/m < ½) and of 1(c/m ≥ ½)."""
+        return _log_of_either(2 * count >= size)
+
+
+@dataclass(frozen=True)
+class AtLeastOne:
+    """A bag is positive if one of its instances is: what multiple-instance learning began with."""
+
+    def __call__(self, count: Int[Array, " K"], size: Int[Array, " K"]) -> Float[Array, "2 K"]:
+        """log of 1(c = 0) and of 1(c ≥ 1)."""
+        return _log_of_either(count >= 1)
+
+
+def _log_of_either(is_positive: Array) -> Float[Array, "2 K"]:
+    return jnp.where(jnp.stack([~is_positive, is_positive]), 0.0, -jnp.inf)
+
+
+# ------------------------------------------------------------------ laws
+
+
+class BagLabelByCount(LogOddsLabel):
+    r"""Labels of bags whose instance labels are weighed by their count; these are summed out.
+
+    .. math:: P(Y_b) = Z_b^{(Y)} / (Z_b^{(+)} + Z_b^{(-)}), \quad
+        Z_b^{(Y)} = \sum_{y_b} C^{(Y)}(\textstyle\sum_n y_n) \prod_{n \in b} e^{φ_n y_n}
+
+    Parameters
+    ----------
+    tree : CountTree
+        The bags.
+    instance_logits : array (N,)
+        φ.
+    log_potential : array (2, N + B)
+        log C⁻ and log C⁺ of every count of every bag, as ``tree.count`` has them.
+
+    References
+    ----------
+    Hajimirsadeghi and Mori (2017), equations 7 and 8.
+    """
+
+    def __init__(
+        self,
+        tree: CountTree,
+        instance_logits: Float[Array, " N"],
+        log_potential: Float[Array, "2 M"],
+    ) -> None:
+        negative, positive = jax.jit(partial(log_partition, tree))(instance_logits, log_potential)
+        # A label that no count allows has infinite log odds, which NumPyro's checks would refuse.
+        super().__init__(positive - negative, validate_args=False)
+
+
+class InstanceLabelsByCount(Distribution):
+    r"""Joint law of all instance labels, p(y_b) ∝ C(Σ y_n) Π e^{φ_n y_n}.
+
+    Parameters
+    ----------
+    tree : CountTree
+        The bags, which are independent.
+    logits : array (N,)
+        φ.
+    log_potential : array (N + B,)
+        log C of every count of every bag.
+
+    References
+    ----------
+    Hajimirsadeghi and Mori (2017), equation 1.
+    """
+
+    arg_constraints = {"logits": constraints.real_vector}
+    support = constraints.independent(constraints.boolean, 1)
+    reparametrized_params: list[str] = []
+    pytree_data_fields = ("tree", "logits", "log_potential")
+
+    def __init__(
+        self, tree: CountTree, logits: Float[Array, " N"], log_potential: Float[Array, " M"]
+    ) -> None:
+        self.tree, self.logits, self.log_potential = tree, logits, log_potential
+        super().__init__((), jnp.shape(logits), validate_args=False)
+
+    @property
+    def mean(self) -> Float[Array, " N"]:
+        """P(y_n = 1) = ∂ log Z/∂φ_n."""
+
+        def log_normaliser(logits: Float[Array, " N"]) -> Float[Array, ""]:
+            return jnp.sum(log_partition(self.tree, logits, self.log_potential[None]))
+
+        return jax.grad(log_normaliser)(self.logits)
+
+    @property
+    def variance(self) -> Float[Array, " N"]:
+        """P(y_n = 1) P(y_n = 0)."""
+        mean = self.mean
+        return mean * (1 - mean)
+
+    @validate_sample
+    def log_prob(
+        self, value: Int[Array, " N"], intermediates: list[Any] | None = None
+    ) -> Float[Array, ""]:
+        """Joint log probability of the N labels."""
+        count = sum_over_bags(value, self.tree.bag_index, self.tree.num_bags)
+        log_weight = self.log_potential[self.tree.first_count + count]
+        log_normaliser = log_partition(self.tree, self.logits, self.log_potential[None])[0]
+        return jnp.sum(value * self.logits) + jnp.sum(log_weight - log_normaliser)
+
+    def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Int[Array, "..."]:
+        """Draw all labels exactly; array of shape ``sample_shape + (N,)``."""
+        assert is_prng_key(key) and key is not None
+        keys = jax.random.split(key, math.prod(sample_shape))
+        draw = partial(draw_labels, self.tree)
+        drawn = jax.vmap(lambda key: draw(key, self.logits, self.log_potential))(keys)
+        return drawn.reshape(*sample_shape, *self.event_shape)
+
+
+# ------------------------------------------------------------------ the model
+
+
+@dataclass(frozen=True, eq=False)
+class CardinalityModel:
+    r"""Multi-instance cardinality potentials (MICPM): labels of bags by how many are positive.
+
+    .. code-block:: text
+
+        θ               ~ N(0, s²), or Laplace(0, s)               weights        (feature)
+        φ_n             = θᵀx_n
+        p(y_b, Y_b | θ) ∝ C^(Y_b)(Σ_n y_n) Π_n e^{φ_n y_n}         instance_label (instance)
+                                                                   bag_label      (bag)
+
+    over all labels y_b of the instances of bag b and its own label Y_b together: an undirected
+    model of the labels given the instances. Summed over y_b it is
+    P(Y_b) = Z^(Y_b)/(Z⁺ + Z⁻), Z^(Y) = Σ_y C^(Y)(Σy) Π e^{φ_n y_n}, exactly.
+
+    ================  =======  =====================================================
+    field             symbol   meaning
+    ================  =======  =====================================================
+    potential         C⁻, C⁺   what a count of positive instances says of the label
+    weight_scale      s        the paper's λ is 1/2s² (Normal) or 1/s (Laplace)
+    weight_prior               ``"normal"`` or ``"laplace"``
+    intercept_scale            φ_n = θ₀ + θᵀx_n with θ₀ ~ N(0, intercept_scale²)
+    ================  =======  =====================================================
+
+    Calling it, and ``marginal()``, is the program with the instance labels summed out;
+    ``augmented()`` has them in it.
+
+    Parameters
+    ----------
+    potential : callable
+        `NormalCardinality`, `MajorityCardinality`, `AtLeastOne` or another
+        `CardinalityPotential`: counts and sizes of bags to log C⁻ and log C⁺.
+    weight_scale : float or Distribution
+        s > 0; a NumPyro distribution makes it the site ``weight_scale``, to be inferred.
+    weight_prior : {"normal", "laplace"}
+    intercept_scale : float or None
+        Prior sd of the site ``intercept``. None, as in the paper, for no intercept.
+
+    Raises
+    ------
+    ValueError
+        If a field is out of range.
+
+    References
+    ----------
+    Hajimirsadeghi and Mori (2017), section 3.2.
+    """
+
+    potential: Callable = field(default_factory=NormalCardinality)
+    weight_scale: Parameter = 1.0
+    weight_prior: WeightPrior = "normal"
+    intercept_scale: float | None = None
+
+    name: ClassVar[str] = "cardinality"
+    judged_by: ClassVar[tuple[str, ...]] = ()
+    instance_note: ClassVar[str] = (
+        "an instance's probability is P(y = 1 | X), its bag's label summed out (equation 13); what "
+        "is positive of an instance is decided by the cardinality potential alone"
+    )
+    dims: ClassVar[dict[str, tuple[str, ...]]] = {
+        "weights": ("feature",),
+        "intercept": (),
+        "instance_label": ("instance",),
+        "bag_label": ("bag",),
+    }
+
+    def __post_init__(self) -> None:
+        if not callable(self.potential) or isinstance(self.potential, type):
+            raise TypeError(
+                f"CardinalityModel potential is {self.potential!r}; expected NormalCardinality(), "
+                "MajorityCardinality(), AtLeastOne() or another function of counts and bag sizes"
+            )
+        if not may_be_positive(self.weight_scale):
+            raise ValueError(
+                f"CardinalityModel weight_scale is {self.weight_scale}; expected a positive finite "
+                "number or a NumPyro distribution of one, such as HalfNormal"
+            )
+        if self.weight_prior not in WEIGHT_PRIORS:
+            raise ValueError(
+                f"CardinalityModel weight_prior is {self.weight_prior!r}; expected one of "
+                f"{', '.join(WEIGHT_PRIORS)}"
+            )
+        scale = self.intercept_scale
+        if scale is not None and not (np.isfinite(scale) and scale > 0):
+            raise ValueError(
+                f"CardinalityModel intercept_scale is {scale}; expected a positive finite number, "
+                "or None for no intercept"
+            )
+
+    @classmethod
+    def for_bags(
+        cls,
+        bags: Bags,
+        potential: Callable | None = None,
+        weight_scale: Parameter | None = None,
+        weight_prior: WeightPrior = "normal",
+        intercept_scale: float | None = None,
+        seed: int | None = None,
+    ) -> Self:
+        """Fill in what depends on the data: the scale of the weights.
+
+        Parameters
+        ----------
+        bags : Bags
+            Training bags, features on comparable scales (``bags.standardize()``).
+        potential : callable or None
+            None for `NormalCardinality`.
+        weight_scale : float, Distribution or None
+            None for 3 over the root mean square length of the instances, so that the log odds φ of
+            a typical one have a prior sd of 3.
+        weight_prior : {"normal", "laplace"}
+        intercept_scale : float or None
+        seed : None
+            Not used: nothing here is random.
+
+        Returns
+        -------
+        CardinalityModel
+
+        Raises
+        ------
+        ValueError
+            If all instances are zero.
+        """
+        length = float(np.sqrt(np.mean(np.sum(bags.instances**2, axis=1))))
+        if weight_scale is None and length == 0:
+            raise ValueError(
+                "instances are all zero, so no weight has anything to do with them; expected "
+                "features that differ, or a weight_scale"
+            )
+        return cls(
+            potential=NormalCardinality() if potential is None else potential,
+            weight_scale=_TYPICAL_LOGIT / length if weight_scale is None else weight_scale,
+            weight_prior=weight_prior,
+            intercept_scale=intercept_scale,
+        )
+
+    # ------------------------------------------------------------------ hyper-parameters
+
+    @property
+    def hyperparameters(self) -> dict[str, Parameter]:
+        """Those of the potential, and the scale of the weights."""
+        own, potential = {"weight_scale": self.weight_scale}, self.potential
+        return own | (potential.parameters if isinstance(potential, NormalCardinality) else {})
+
+    @property
+    def priors(self) -> dict[str, Distribution]:
+        """The hyper-parameters that are to be inferred, by site name."""
+        given = self.hyperparameters
+        return {name: value for name, value in given.items() if isinstance(value, Distribution)}
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """Replace hyper-parameters (``weight_scale``, ``mu``, ``sigma``) by given values."""
+        potential = self.potential
+        if isinstance(potential, NormalCardinality):
+            potential = potential.with_values(values)
+        weight_scale = values.get("weight_scale", self.weight_scale)
+        return replace(self, weight_scale=weight_scale, potential=potential)
+
+    @property
+    def observed_site(self) -> str:
+        """The labels of the bags."""
+        return "bag_label"
+
+    @property
+    def latent_sites(self) -> tuple[str, ...]:
+        """The weights, the intercept if there is one, and hyper-parameters that have a prior."""
+        intercept = () if self.intercept_scale is None else ("intercept",)
+        return ("weights", *intercept, *self.priors)
+
+    @property
+    def reparametrisation(self) -> dict[str, Reparam]:
+        """How samplers should whiten the sites: θ = s ε."""
+        return {"weights": TransformReparam()}
+
+    # ------------------------------------------------------------------ the programs
+
+    def __call__(self, bags: Bags) -> None:
+        """The program θ → Y, instance labels summed out exactly."""
+        model, logits = self._draw_logits(bags)
+        tree = self.tree(bags)
+        law = BagLabelByCount(tree, logits, model.log_potential(tree, bags))
+        with numpyro.plate("bag", bags.num_bags):
+            numpyro.sample("bag_label", law, obs=_given(bags))
+
+    def marginal(self) -> Program:
+        """The same program.
+
+        Returns
+        -------
+        callable
+            A NumPyro program of ``bags``.
+        """
+        return self
+
+    def augmented(self) -> Program:
+        """The program with the instance labels in it.
+
+        y_b ~ p(y) ∝ (C⁺ + C⁻)(Σy) Π e^{φ_n y_n}, and Y_b by the odds C⁺(Σy) : C⁻(Σy).
+
+        Returns
+        -------
+        callable
+            A NumPyro program of ``bags``.
+        """
+        return self._augmented_program
+
+    def _augmented_program(self, bags: Bags) -> None:
+        model, logits = self._draw_logits(bags)
+        tree = self.tree(bags)
+        log_potential = model.log_potential(tree, bags)
+        law = InstanceLabelsByCount(tree, logits, jnp.logaddexp(*log_potential))
+        label = numpyro.sample("instance_label", law)
+        count = sum_over_bags(label, tree.bag_index, tree.num_bags)
+        negative, positive = log_potential[:, tree.first_count + count]
+        with numpyro.plate("bag", bags.num_bags):
+            law = LogOddsLabel(positive - negative, validate_args=False)
+            numpyro.sample("bag_label", law, obs=_given(bags))
+
+    def _draw_logits(self, bags: Bags) -> tuple[Self, Float[Array, " N"]]:
+        """The model with what was drawn of its hyper-parameters, and φ."""
+        drawn = {name: numpyro.sample(name, prior) for name, prior in self.priors.items()}
+        model = self.with_hyperparameters(drawn)
+        sites = {"weights": numpyro.sample("weights", model._weight_law(bags.num_features))}
+        if self.intercept_scale is not None:
+            law = dist.Normal(0.0, self.intercept_scale)
+            sites["intercept"] = numpyro.sample("intercept", law)
+        return model, _logits(sites, bags)
+
+    def _weight_law(self, num_features: int) -> Distribution:
+        """The prior of θ in a form that `TransformReparam` whitens."""
+        unit = dist.Normal if self.weight_prior == "normal" else dist.Laplace
+        white = unit(jnp.zeros(num_features), 1.0)
+        return dist.TransformedDistribution(
+            white, AffineTransform(0.0, self.weight_scale)
+        ).to_event(1)
+
+    def tree(self, bags: Bags) -> CountTree:
+        """The bags, as sums over counts need them."""
+        return CountTree.for_bags(np.asarray(bags.bag_index), bags.num_bags)
+
+    def log_potential(self, tree: CountTree, bags: Bags) -> Float[Array, "2 M"]:
+        """log C⁻ and log C⁺ of every count of every bag.
+
+        Raises
+        ------
+        ValueError
+            If the potential gives something else, or leaves a bag without any label, or without
+            the one it has.
+        """
+        with evaluated_now_unless_traced(*self.hyperparameters.values()):
+            count, size = jnp.asarray(tree.count), jnp.asarray(tree.size)[tree.count_bag]
+            values = jnp.asarray(self.potential(count, size), float)
+        if values.shape != (2, len(count)):
+            raise ValueError(
+                f"potential gives an array of shape {values.shape} for {len(count)} counts; "
+                f"expected (2, {len(count)}): log C⁻ and log C⁺ of each"
+            )
+        if not isinstance(values, Tracer):
+            _check_values(np.asarray(values), tree, bags)
+        return values
+
+    # ------------------------------------------------------------------ what draws imply
+
+    def predict(self, draws: Draws, bags: Bags) -> Draws:
+        """Bag and instance probabilities under each draw.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            ``weights`` (S, D), and (S,) for the intercept and each hyper-parameter with a prior.
+        bags : Bags
+            B bags with N instances; their labels are not used.
+
+        Returns
+        -------
+        dict of arrays
+            ``bag_probability`` (S, B): P(Y = 1 | X, θ); ``instance_probability`` (S, N):
+            P(y_n = 1 | X, θ) = ∂ log(Z⁺ + Z⁻)/∂φ_n.
+
+        Raises
+        ------
+        ValueError
+            If the bags have another number of features than there are weights.
+
+        References
+        ----------
+        Hajimirsadeghi and Mori (2017), equations 7 and 13.
+        """
+        unlabelled = replace(bags, labels=None, instance_labels=None)
+
+        def of_one(_: Array, site: dict[str, Array]) -> tuple[Array, Array]:
+            model, tree = self.with_hyperparameters(site), self.tree(bags)
+            return probabilities(tree, _logits(site, bags), model.log_potential(tree, unlabelled))
+
+        bag, instance = self._over_draws(of_one, draws, bags)
+        return {"bag_probability": bag, "instance_probability": instance}
+
+    def identified(self, draws: Draws, bags: Bags) -> Draws:
+        """Nothing: weights can be compared as they are."""
+        return {}
+
+    def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
+        """Draw back what was summed out: the instance labels given those of the bags.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            As for ``predict``.
+        bags : Bags
+            With labels.
+        seed : int or JAX key
+
+        Returns
+        -------
+        dict of arrays
+            The draws, with ``instance_label`` (S, N) added.
+
+        Raises
+        ------
+        ValueError
+            If the bags have no labels.
+        """
+        labels = jnp.asarray(observations(self, bags, "complete()"))
+
+        def of_one(key: Array, site: dict[str, Array]) -> Array:
+            model, tree = self.with_hyperparameters(site), self.tree(bags)
+            both = model.log_potential(tree, bags)
+            given = both[labels[tree.count_bag], jnp.arange(both.shape[1])]
+            return draw_labels(tree, key, _logits(site, bags), given)
+
+        return dict(draws) | {"instance_label": self._over_draws(of_one, draws, bags, seed=seed)}
+
+    def _over_draws(
+        self, function: Callable, draws: Draws, bags: Bags, *, seed: int | Array = 0
+    ) -> Any:
+        """A function of a key and one draw, compiled once for all draws."""
+        _check_width(draws, bags)
+        together = max(1, min(_DRAWS, _INSTANCES // bags.num_instances))
+        with jax.enable_x64(True):
+            sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
+            keys = jax.random.split(random_key(seed), len(sites["weights"]))
+
+            @jax.jit
+            def mapped(all_draws: Any) -> Any:
+                return jax.lax.map(lambda one: function(*one), all_draws, batch_size=together)
+
+            return jax.tree.map(np.asarray, mapped((keys, sites)))
+
+
+def probabilities(
+    tree: CountTree, logits: Float[Array, " N"], log_potential: Float[Array, "2 M"]
+) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
+    """P(Y_b = 1) of each bag and P(y_n = 1) of each instance, no label given.
+
+    Parameters
+    ----------
+    tree : CountTree
+    logits : array (N,)
+        φ.
+    log_potential : array (2, N + B)
+
+    Returns
+    -------
+    array (B,), array (N,)
+
+    References
+    ----------
+    Hajimirsadeghi and Mori (2017), equations 7 and 13.
+    """
+
+    def log_normaliser(logits: Float[Array, " N"]) -> tuple[Array, Array]:
+        negative, positive = log_partition(tree, logits, log_potential)
+        return jnp.sum(jnp.logaddexp(negative, positive)), positive - negative
+
+    instance, log_odds = jax.grad(log_normaliser, has_aux=True)(logits)
+    return jax.nn.sigmoid(log_odds), instance
+
+
+def _logits(site: dict[str, Array], bags: Bags) -> Float[Array, " N"]:
+    """φ = θ₀ + Xθ."""
+    return jnp.asarray(bags.instances) @ site["weights"] + site.get("intercept", 0.0)
+
+
+def _given(bags: Bags) -> Array | None:
+    return None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
+
+
+def _check_width(draws: Draws, bags: Bags) -> None:
+    found, expected = bags.num_features, draws["weights"].shape[-1]
+    if found != expected:
+        raise ValueError(
+            f"bags have {found} features, but there are weights for {expected}; pass bags with "
+            f"the {expected} features that were learned from"
+        )
+
+
+def _check_values(values: np.ndarray, tree: CountTree, bags: Bags) -> None:
+    if np.isnan(values).any() or (values == np.inf).any():
+        place = int(np.flatnonzero(np.isnan(values).any(0) | (values == np.inf).any(0))[0])
+        raise ValueError(
+            f"potential is {values[:, place]} for a count of {tree.count[place]} in a bag of "
+            f"{tree.size[tree.count_bag[place]]}; expected log C⁻ and log C⁺, numbers or −∞"
+        )
+    may_be = np.stack([np.bincount(tree.count_bag, row > -np.inf) > 0 for row in values])
+    impossible = ~may_be.any(axis=0)
+    labels = None if isinstance(bags.labels, Tracer) else bags.labels
+    if labels is not None:
+        impossible |= ~may_be[np.asarray(labels), np.arange(tree.num_bags)]
+    if impossible.any():
+        bag = int(np.flatnonzero(impossible)[0])
+        name = bags.names[bag] if bags.names else bag
+        label = "any label" if labels is None else f"label {labels[bag]}"
+        raise ValueError(
+            f"potential gives no weight to {label} of bag {name!r}, whatever the count "
+            f"of its {tree.size[bag]} instances; expected some count with log C above −∞"
+        )

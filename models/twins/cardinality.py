@@ -1,0 +1,132 @@
+"""Cardinality models in PyMC: written from the paper, sharing no formula with the NumPyro one."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from pytensor.scan.basic import scan
+
+from ...datasets.bags import Bags
+from ..cardinality import AtLeastOne, CardinalityModel, MajorityCardinality, NormalCardinality
+from .sparse_gp import Tensor, parameter, pm, pt
+
+__all__ = ["pymc_twin"]
+
+
+def pymc_twin(model: CardinalityModel, bags: Bags, *, program: str = "marginal") -> pm.Model:
+    """The model as a PyMC program, to check the NumPyro program and to race against it.
+
+    .. code-block:: text
+
+        ε        ~ N(0, I), or Laplace(0, 1)                   white_weights
+        θ        = s ε                                         weights
+        θ₀       ~ N(0, intercept_scale²)                      intercept (if there is one)
+        p_b(c)   = P(c of the instances of b are positive), one instance after another
+        Y_b      ~ odds Σ_c C⁺(c) p_b(c) : Σ_c C⁻(c) p_b(c)    bag_label
+
+    Parameters
+    ----------
+    model : CardinalityModel
+        Its hyper-parameters are numbers, or priors that PyMC has too.
+    bags : Bags
+        With labels to condition on them; without, they are a site.
+    program : {"marginal"}
+
+    Returns
+    -------
+    pymc.Model
+
+    Raises
+    ------
+    ImportError
+        If PyMC is not installed.
+    ValueError
+        If ``program`` is another, or a prior is not one that PyMC has too.
+
+    Notes
+    -----
+    p_b are chances of independent labels, P(y_n = 1) = σ(φ_n), in plain numbers: below 1e−308 they
+    are lost. All bags have a column for each count of the largest one.
+
+    References
+    ----------
+    Hajimirsadeghi and Mori (2017), section 3.2.
+    """
+    if program != "marginal":
+        raise ValueError(
+            f"program is {program!r}; expected 'marginal': what it sums out, the instance labels, "
+            "is discrete, and NUTS could not sample it"
+        )
+    coordinates = {"feature": range(bags.num_features), "bag": range(bags.num_bags)}
+    with pm.Model(coords=coordinates) as twin:
+        scale = parameter("weight_scale", model.weight_scale)
+        white = (
+            pm.Normal("white_weights", dims="feature")
+            if model.weight_prior == "normal"
+            else pm.Laplace("white_weights", mu=0.0, b=1.0, dims="feature")
+        )
+        weights = pm.Deterministic("weights", scale * white, dims="feature")
+        logits = pt.constant(bags.instances) @ weights
+        if model.intercept_scale is not None:
+            logits = logits + pm.Normal("intercept", sigma=model.intercept_scale)
+        law = _law_of_counts(pt.sigmoid(logits), bags)
+        negative, positive = (_log_mean(law, log_c) for log_c in _log_potential(model, bags))
+        pm.Bernoulli("bag_label", logit_p=positive - negative, observed=bags.labels, dims="bag")
+    return twin
+
+
+def _law_of_counts(probability: Tensor, bags: Bags) -> Tensor:
+    """p_b(c) of independent labels, (B, 1 + the size of the largest bag)."""
+    place, is_there = _places(bags)
+    in_bags = pt.where(is_there, probability[place], 0.0)  # an instance that is not is negative
+    nobody = np.zeros((bags.num_bags, is_there.shape[1] + 1))
+    nobody[:, 0] = 1.0
+
+    def with_one_more(one: Tensor, law: Tensor) -> Tensor:
+        moved = pt.concatenate([pt.zeros_like(law[:, :1]), law[:, :-1]], axis=1)
+        return law * (1.0 - one[:, None]) + moved * one[:, None]
+
+    laws = scan(
+        with_one_more, sequences=in_bags.T, outputs_info=pt.constant(nobody), return_updates=False
+    )
+    return laws[-1]
+
+
+def _places(bags: Bags) -> tuple[np.ndarray, np.ndarray]:
+    """The instance at each place of each bag, (B, size of the largest), and whether there is."""
+    place = bags.starts[:, None] + np.arange(bags.bag_sizes.max())
+    is_there = np.arange(bags.bag_sizes.max()) < bags.bag_sizes[:, None]
+    return np.where(is_there, place, 0), is_there
+
+
+def _log_potential(model: CardinalityModel, bags: Bags) -> tuple[Tensor, Tensor]:
+    """log C⁻ and log C⁺ of every count (B, 1 + size of the largest bag); −∞ where there is none."""
+    size = bags.bag_sizes[:, None]
+    count = np.broadcast_to(np.arange(size.max() + 1), (len(size), size.max() + 1))
+    share = count / size
+    match model.potential:
+        case NormalCardinality(mu=mu, sigma=sigma):
+            mu, sigma = parameter("mu", mu), parameter("sigma", sigma)
+            both = [-0.5 * ((share - centre) / sigma) ** 2 for centre in (0.0, mu)]
+        case MajorityCardinality():
+            both = _logs([share < 0.5, share >= 0.5])
+        case AtLeastOne():
+            both = _logs([count == 0, count > 0])
+        case potential:
+            sizes = np.broadcast_to(size, count.shape)
+            with jax.enable_x64(True):
+                values = potential(*(jnp.asarray(each.ravel()) for each in (count, sizes)))
+            both = list(np.asarray(values).reshape(2, *count.shape))
+    negative, positive = (pt.where(count <= size, one, -np.inf) for one in both)
+    return negative, positive
+
+
+def _logs(events: list[np.ndarray]) -> list[np.ndarray]:
+    return [np.where(event, 0.0, -np.inf) for event in events]
+
+
+def _log_mean(law: Tensor, log_c: Tensor) -> Tensor:
+    """log Σ_c C(c) p(c)."""
+    highest = pt.max(log_c, axis=1, keepdims=True)
+    return pt.log(pt.sum(law * pt.exp(log_c - highest), axis=1)) + highest[:, 0]
