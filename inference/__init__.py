@@ -2,6 +2,11 @@
 
 from .closed_form import coordinate_ascent
 from .gibbs import gibbs
+from .kernel_machines import (
+    CardinalityKernelClassifier,
+    CardinalityKernelLearner,
+    CardinalityKernelSVM,
+)
 from .laplace import laplace
 from .maximum_a_posteriori import maximum_a_posteriori
 from .nuts import nuts
@@ -11,6 +16,9 @@ from .pymc_nuts import pymc_nuts
 from .svi import svi
 
 __all__ = [
+    "CardinalityKernelClassifier",
+    "CardinalityKernelLearner",
+    "CardinalityKernelSVM",
     "Posterior",
     "Prediction",
     "Status",

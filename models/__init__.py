@@ -6,6 +6,7 @@ from .cardinality import (
     MajorityCardinality,
     NormalCardinality,
 )
+from .cardinality_kernel import CardinalityKernel
 from .dpmil import DPMIL
 from .kernels import RBF
 from .scale_mixtures import GammaMixing, PolyaGammaMixing, ScaleMixture
@@ -18,6 +19,7 @@ __all__ = [
     "VGPMIL",
     "VWSGP",
     "AtLeastOne",
+    "CardinalityKernel",
     "CardinalityModel",
     "GammaMixing",
     "MajorityCardinality",

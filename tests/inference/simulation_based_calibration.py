@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from arviz_stats.base import array_stats
 from jax.nn import logsumexp
 from milzoo.datasets import Bags
 from milzoo.inference.nuts import NUTSChain
-from milzoo.models import DPMIL, RBF, VGPMIL
+from milzoo.models import DPMIL, RBF, VGPMIL, CardinalityModel, NormalCardinality
 from milzoo.models.dpmil import expected_occupied
 from milzoo.models.vwsgp import VWSGP
 from numpyro.handlers import seed, substitute, trace
@@ -57,7 +58,7 @@ class Problem:
 
     Attributes
     ----------
-    model : VGPMIL or VWSGP
+    model : VGPMIL, VWSGP or CardinalityModel
     design : Bags
         The bags that labels are simulated for.
     test_bag : Bags
@@ -66,10 +67,10 @@ class Problem:
         The site whose first value is ranked where the sampler has it.
     """
 
-    model: VGPMIL | VWSGP
+    model: VGPMIL | VWSGP | CardinalityModel
     design: Bags
     test_bag: Bags
-    evidence: str
+    evidence: str = ""
 
     def simulate(self, key, simulations):
         """What is drawn of the bags, by its name in `Bags`, and the truth behind it."""
@@ -78,10 +79,14 @@ class Problem:
 
     def quantities(self, bags, sites):
         """What is ranked: the sites that the sampler has, a prediction, the fit to the labels."""
-        values = {f"inducing_value {m}": value for m, value in enumerate(sites["inducing_value"])}
+        given = {name: sites[name] for name in self.model.latent_sites}
+        values = {
+            f"{name} {m}": value
+            for name, site in given.items()
+            for m, value in enumerate(jnp.atleast_1d(site))
+        }
         if self.evidence in sites:
             values[f"{self.evidence} 0"] = sites[self.evidence][0]
-        given = {"inducing_value": sites["inducing_value"]}
 
         def label_law(some_bags):
             program = seed(substitute(self.model.marginal(), given), jax.random.key(0))
@@ -158,6 +163,14 @@ def vwsgp_problem(likelihood: str) -> Problem:
     return Problem(model, *design_and_test_bag(sizes), evidence="bag_evidence")
 
 
+def cardinality_problem() -> Problem:
+    """Twenty bags of one to six instances, and priors on all that may have one."""
+    potential = NormalCardinality(mu=dist.Beta(4.0, 4.0), sigma=0.2)
+    scale = dist.LogNormal(0.0, 0.5)
+    model = CardinalityModel(potential, scale, weight_prior="laplace", intercept_scale=1.0)
+    return Problem(model, *design_and_test_bag([6, 1, 2, 4, 3] * 4))
+
+
 def dpmil_problem(covariance: str) -> MixtureProblem:
     """Eight bags of one to four instances; components about two sd apart."""
     design, _ = design_and_test_bag([1, 2, 3, 4, 2, 3, 4, 3])
@@ -170,6 +183,7 @@ PROBLEMS = {
     "vgpmil": vgpmil_problem(),
     "vwsgp": vwsgp_problem("bernoulli"),
     "probit vwsgp": vwsgp_problem("probit"),
+    "cardinality": cardinality_problem(),
     "dpmil": dpmil_problem("full"),
     "diagonal dpmil": dpmil_problem("diagonal"),
 }

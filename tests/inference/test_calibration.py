@@ -29,7 +29,12 @@ def calibrate(simulation_based_calibration):
 
 @pytest.mark.parametrize(
     ("problem", "program", "thinning"),
-    [("vgpmil", "marginal", 2), ("vwsgp", "marginal", 3), ("vwsgp", "full", 2)],
+    [
+        ("vgpmil", "marginal", 2),
+        ("vwsgp", "marginal", 3),
+        ("vwsgp", "full", 2),
+        ("cardinality", "marginal", 4),
+    ],
 )
 def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):
     ranks = calibrate(problem, simulation_based_calibration.nuts_on(program), thinning)

@@ -36,6 +36,7 @@ def calibrate(simulation_based_calibration):
         ("vwsgp", "marginal", 4),
         ("vwsgp", "full", 3),
         ("probit vwsgp", "marginal", 4),
+        ("cardinality", "marginal", 6),
     ],
 )
 def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):
@@ -99,3 +100,11 @@ def test_a_wrong_sharpness_is_found_by_the_log_likelihood(calibrate, simulation_
         return simulation_based_calibration.nuts_on("marginal")(changed, bags)
 
     assert "log likelihood" in calibrate("vgpmil", blunt, thinning=3).outside_the_bands()
+
+
+def test_a_wrong_potential_is_found_by_the_log_likelihood(calibrate, simulation_based_calibration):
+    def blunt(model, bags):
+        changed = replace(model, potential=replace(model.potential, sigma=0.5))
+        return simulation_based_calibration.nuts_on("marginal")(changed, bags)
+
+    assert "log likelihood" in calibrate("cardinality", blunt, thinning=6).outside_the_bands()

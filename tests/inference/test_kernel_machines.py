@@ -1,0 +1,122 @@
+"""Machines on the cardinality kernel: scikit-learn on it, slopes of what is learned, refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from milzoo.datasets import simulate, simulate_instances
+from milzoo.inference import (
+    CardinalityKernelLearner,
+    CardinalityKernelSVM,
+    maximum_a_posteriori,
+)
+from milzoo.inference.kernel_machines import KernelObjective
+from milzoo.models import RBF, CardinalityKernel, CardinalityModel, NormalCardinality
+from sklearn.svm import SVC
+
+INSTANCE_KERNEL, PENALTY = RBF(1.0, 1.5), 2.0
+
+
+@pytest.fixture(scope="module")
+def bags():
+    design = simulate_instances(40, range(1, 7), num_features=3, seed=0)
+    return simulate(CardinalityModel(NormalCardinality(0.6, 0.2), 3.0), design, seed=4)[0]
+
+
+def model_with(prior="normal"):
+    return CardinalityModel(NormalCardinality(0.6, 0.2), 1.0, prior, intercept_scale=0.5)
+
+
+@pytest.fixture(scope="module")
+def machine(bags):
+    return CardinalityKernelSVM(model_with(), INSTANCE_KERNEL, PENALTY).fit(bags)
+
+
+def test_a_machine_is_scikit_learns_on_the_kernel_at_the_mode(bags, machine):
+    mode = maximum_a_posteriori(model_with(), bags, seed=0).stored_draws()
+    kernel = CardinalityKernel(
+        model_with(), mode["weights"][0], INSTANCE_KERNEL, float(mode["intercept"][0])
+    )
+    reference = SVC(C=PENALTY, kernel="precomputed", tol=1e-6).fit(kernel(bags, bags), bags.labels)
+    few = bags.select([0, 5, 7])
+    expected = reference.decision_function(kernel(few, bags))
+    np.testing.assert_allclose(machine.decision_function(few), expected, atol=1e-6)
+    np.testing.assert_array_equal(machine.predict(few), reference.predict(kernel(few, bags)))
+    assert machine.status.kind == "converged"
+
+
+@pytest.mark.parametrize("prior", ["normal", "laplace"])
+def test_the_slope_at_fixed_support_is_a_finite_difference(bags, prior):
+    """Of −½ αᵀYKYα + r(θ), whose kernel is that of `CardinalityKernel`."""
+    start = CardinalityKernel(model_with(prior), np.array([1.0, -2.0, 0.5]), INSTANCE_KERNEL, 0.3)
+    signed = np.random.default_rng(0).normal(size=bags.num_bags)
+    with jax.enable_x64(True):
+        objective = KernelObjective.of(start, bags, PENALTY)
+        _, slope = objective.rest(jnp.asarray(objective.origin), jnp.asarray(signed))
+
+    def of(white):
+        kernel = objective.kernel_at(white)(bags, bags)
+        size = 0.5 * white**2
+        if prior == "laplace":
+            size[:3] = np.sqrt(white[:3] ** 2 + 1e-4) - 1e-2
+        return size.sum() - 0.5 * signed @ kernel @ signed
+
+    step = 2e-3  # fourth order
+    expected = [
+        sum(
+            w * of(objective.origin + k * step * unit)
+            for k, w in ((-2, 1), (-1, -8), (1, 8), (2, -1))
+        )
+        / (12 * step)
+        for unit in np.eye(4)
+    ]
+    np.testing.assert_allclose(slope, expected, rtol=1e-8, atol=1e-8)
+
+
+def test_the_slope_of_the_whole_is_that_at_fixed_support(bags):
+    """Danskin: α moves along, and its first-order change is nothing."""
+    start = CardinalityKernel(model_with(), np.array([1.0, -2.0, 0.5]), INSTANCE_KERNEL, 0.3)
+    with jax.enable_x64(True):
+        objective = KernelObjective.of(start, bags, PENALTY)
+        _, slope = objective(objective.origin)
+        step = 1e-3
+        expected = [
+            (objective(objective.origin + step * u)[0] - objective(objective.origin - step * u)[0])
+            / (2 * step)
+            for u in np.eye(4)
+        ]
+    # The dual is solved to 1e-6, so differences over 2e-3 to 1e-3.
+    np.testing.assert_allclose(slope, expected, atol=2e-3)
+
+
+def test_learning_ends_below_its_start_where_the_slope_is_nothing(bags, machine):
+    learned = CardinalityKernelLearner(model_with(), INSTANCE_KERNEL, PENALTY).fit(bags)
+    assert (np.diff(learned.objective) <= 1e-9).all()
+    with jax.enable_x64(True):
+        objective = KernelObjective.of(machine.kernel, bags, PENALTY)
+        at_start, _ = objective(objective.origin)
+        end = KernelObjective.of(learned.kernel, bags, PENALTY)
+        at_end, slope = end(end.origin)
+    np.testing.assert_allclose(at_end, learned.objective[-1], rtol=1e-6)
+    assert at_end < at_start - 0.1
+    assert np.abs(slope).max() < 0.05
+    assert "steps of L-BFGS" in learned.status.sentence
+    assert np.mean(learned.predict(bags) == bags.labels) > 0.6
+
+
+# ------------------------------------------------------------------ what they refuse
+
+
+@pytest.mark.parametrize("kind", [CardinalityKernelSVM, CardinalityKernelLearner])
+def test_bad_input_is_refused(bags, kind):
+    with pytest.raises(ValueError, match=f"{kind.__name__} penalty is 0.0; expected a positive"):
+        kind(model_with(), INSTANCE_KERNEL, 0.0)
+    fresh = kind(model_with(), INSTANCE_KERNEL)
+    with pytest.raises(ValueError, match=r"bags have the label 1 only; .* needs bags of both"):
+        fresh.fit(bags.select(bags.labels == 1))
+
+
+def test_bags_without_labels_are_refused():
+    design = simulate_instances(3, 2, num_features=3, seed=0)
+    with pytest.raises(ValueError, match="bags have no labels; CardinalityKernelSVM needs"):
+        CardinalityKernelSVM(model_with(), INSTANCE_KERNEL).fit(design)
