@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from ..datasets.bags import Bags
 from ..models.model import Draws, Model, Program
 from . import archive
 
-__all__ = ["GaussianApproximation", "WhitenedProgram", "whitened_program"]
+__all__ = ["GaussianApproximation", "WhitenedProgram", "slopes_at_kinks", "whitened_program"]
 
 type Sites = dict[str, Array]
 
@@ -39,15 +39,12 @@ class WhitenedProgram(NamedTuple):
         Flat vector → values of the model's own latent sites.
     origin : array (P,)
         Zero: u at its prior mean, parameters at the unconstrained zero.
-    kink : array (P,)
-        1/b of coordinates with a prior Laplace(0, b), whose density has no slope at 0; else 0.
     """
 
     program: Program
     log_density: Callable[[Float[Array, " P"]], Float[Array, ""]]
     constrain: Callable[[Float[Array, " P"]], Sites]
     origin: Float[Array, " P"]
-    kink: Float[np.ndarray, " P"]
 
 
 def whitened_program(model: Model, bags: Bags) -> WhitenedProgram:
@@ -66,10 +63,6 @@ def whitened_program(model: Model, bags: Bags) -> WhitenedProgram:
     # Only the structure is wanted: no draw that this key makes is used.
     info = initialize_model(jax.random.key(0), program, model_args=(bags,))
     flat, unravel = ravel_pytree(info.param_info.z)
-    kinks = {
-        name: jnp.full_like(value, _kink(info.model_trace[name]["fn"]))
-        for name, value in info.param_info.z.items()
-    }
 
     def constrain(vector: Float[Array, " P"]) -> Sites:
         values = constrain_fn(program, (bags,), {}, unravel(vector), return_deterministic=True)
@@ -80,11 +73,36 @@ def whitened_program(model: Model, bags: Bags) -> WhitenedProgram:
         log_density=lambda vector: -info.potential_fn(unravel(vector)),
         constrain=constrain,
         origin=jnp.zeros_like(flat),
-        kink=np.asarray(ravel_pytree(kinks)[0]),
     )
 
 
-def _kink(law: dist.Distribution) -> float:
+def slopes_at_kinks(program: Program, bags: Bags) -> Float[np.ndarray, " P"]:
+    """1/b of coordinates with a prior Laplace(0, b), whose density has no slope at 0; else 0.
+
+    Parameters
+    ----------
+    program : callable
+        Reparametrised, as in `WhitenedProgram`.
+    bags : Bags
+
+    Returns
+    -------
+    array (P,)
+    """
+    traced = trace(seed(program, jax.random.key(0))).get_trace(bags)
+    latent = {
+        name: np.full(_unconstrained_shape(site), _slope_at_kink(site["fn"]))
+        for name, site in traced.items()
+        if site["type"] == "sample" and not site["is_observed"]
+    }
+    return np.asarray(ravel_pytree(latent)[0])
+
+
+def _unconstrained_shape(site: dict[str, Any]) -> tuple[int, ...]:
+    return biject_to(site["fn"].support).inverse_shape(np.shape(site["value"]))
+
+
+def _slope_at_kink(law: dist.Distribution) -> float:
     while isinstance(law, dist.Independent | dist.ExpandedDistribution):
         law = law.base_dist
     return float(np.max(1.0 / law.scale)) if isinstance(law, dist.Laplace) else 0.0

@@ -15,7 +15,7 @@ from scipy.optimize import OptimizeResult, minimize
 from ..datasets.bags import Bags
 from ..models.model import Model, observations, random_key
 from .chains import check_counts
-from .gaussian import GaussianApproximation, whitened_program
+from .gaussian import GaussianApproximation, slopes_at_kinks, whitened_program
 from .posterior import (
     Posterior,
     Status,
@@ -71,7 +71,7 @@ def laplace(
     with jax.enable_x64(True):
         started = time.perf_counter()
         target = whitened_program(model, bags)
-        if target.kink.any():
+        if slopes_at_kinks(target.program, bags).any():
             raise ValueError(
                 "the prior of some site is a Laplace distribution, whose density has a kink at 0 "
                 "and no curvature: laplace needs a smooth one; give a Normal prior "

@@ -20,7 +20,7 @@ from ..datasets.bags import Bags
 from ..models.model import Draws, Model, Program, observations, random_key
 from . import archive
 from .chains import check_counts
-from .gaussian import WhitenedProgram, whitened_program
+from .gaussian import WhitenedProgram, slopes_at_kinks, whitened_program
 from .posterior import Posterior, Status, approximate_posterior
 from .programs import check_number_of_unknowns
 from .progress import Progress
@@ -78,7 +78,7 @@ def maximum_a_posteriori(
     with jax.enable_x64(True):
         started = time.perf_counter()
         target = whitened_program(model, bags)
-        search = _Search.of(target)
+        search = _Search.of(target, bags)
         compile_seconds = time.perf_counter() - started
         starts = np.array(jax.random.normal(start_key, (num_starts, target.origin.size)))
         starts[0] = np.asarray(target.origin)
@@ -121,10 +121,11 @@ class _Search(NamedTuple):
     kinked: Int[np.ndarray, " K"]  # where in v
 
     @classmethod
-    def of(cls, target: WhitenedProgram) -> _Search:
+    def of(cls, target: WhitenedProgram, bags: Bags) -> _Search:
         """Compile it for a whitened program."""
-        num, kinked = target.origin.size, np.flatnonzero(target.kink)
-        kink = jnp.asarray(target.kink[kinked])
+        slopes = slopes_at_kinks(target.program, bags)
+        num, kinked = slopes.size, np.flatnonzero(slopes)
+        kink = jnp.asarray(slopes[kinked])
 
         def loss(parts: Float[Array, " Q"]) -> Float[Array, ""]:
             upper, lower = parts[:num], parts[num:]

@@ -74,6 +74,20 @@ def test_bags_of_one_are_logistic_regression(prior):
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
+def test_a_sparse_process_has_the_mode_of_laplace(small_problem):
+    model, bags = small_problem
+    found = maximum_a_posteriori(model, bags, seed=0).approximation.point
+    np.testing.assert_allclose(found, laplace(model, bags, seed=0).approximation.mean, atol=1e-5)
+
+
+def test_a_mixture_whose_sites_are_constrained_has_a_mode(scene_of_clusters):
+    model, bags = scene_of_clusters(6, [2, 3], seed=1)
+    found = maximum_a_posteriori(model, bags, seed=0)
+    assert found.status.kind == "converged"
+    root = mode_of(found, "precision_cholesky")
+    assert root.shape == (2, 4, 2, 2) and (np.diagonal(root, axis1=2, axis2=3) > 0).all()
+
+
 def test_more_starts_never_end_lower(bags):
     model = model_with("normal")
     one, more = (maximum_a_posteriori(model, bags, seed=3, num_starts=n) for n in (1, 4))
