@@ -81,7 +81,7 @@ def test_a_sparse_process_has_the_mode_of_laplace(small_problem):
 
 
 def test_a_mixture_whose_sites_are_constrained_has_a_mode(scene_of_clusters):
-    model, bags = scene_of_clusters(6, [2, 3], seed=1)
+    model, bags = scene_of_clusters(6, range(2, 4), seed=1)
     found = maximum_a_posteriori(model, bags, seed=0)
     assert found.status.kind == "converged"
     root = mode_of(found, "precision_cholesky")
