@@ -23,10 +23,10 @@ from ..models import (
     NormalCardinality,
     PolyaGammaMixing,
 )
+from ..models.bag_evidence import LIKELIHOODS
 from ..models.cardinality import WEIGHT_PRIORS
 from ..models.dpmil import SUPERVISIONS
 from ..models.normal_wishart import COVARIANCES
-from ..models.vwsgp import LIKELIHOODS
 from .printing import Display
 
 __all__ = ["Plan", "check_folder", "engines_by_name", "models_by_name", "run"]

@@ -144,8 +144,8 @@ def _twin_of(model: Any) -> Callable[..., pymc.Model]:
             from ..models.twins.vwsgp import pymc_twin
         case _:
             raise NotImplementedError(
-                f"{type(model).__name__} has no twin in PyMC, DPMIL, VGPMIL and VWSGP have; sample "
-                "with nuts instead"
+                f"{type(model).__name__} has no twin in PyMC, CardinalityModel, DPMIL, VGPMIL and "
+                "VWSGP have; sample with nuts instead"
             )
     return pymc_twin
 

@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ..datasets.bags import Bags
+from ..models.bag_evidence import BagEvidenceModel
 from ..models.gaussian_integrals import QuadratureRule, trapezoid_rule
 from ..models.model import observations
-from ..models.vwsgp import VWSGP
 from .gaussian import GaussianApproximation
 
 __all__ = ["QuadratureBound", "WhiteGaussian"]
@@ -65,7 +65,7 @@ class QuadratureBound:
 
     Attributes
     ----------
-    model : VWSGP
+    model : BagEvidenceModel
     projection : array (B, M)
         V, a_bᵀu = Vε.
     residual_scale : array (B,)
@@ -78,7 +78,7 @@ class QuadratureBound:
         Of a_bᵀu under q.
     """
 
-    model: VWSGP
+    model: BagEvidenceModel
     projection: Float[Array, "B M"]
     residual_scale: Float[Array, " B"]
     observed: Float[Array, " B"]
@@ -86,7 +86,7 @@ class QuadratureBound:
     outer: QuadratureRule
 
     @classmethod
-    def of(cls, model: VWSGP, bags: Bags) -> Self:
+    def of(cls, model: BagEvidenceModel, bags: Bags) -> Self:
         """Pass over the instances once."""
         accumulated = model.accumulated(bags)
         projection, scale = accumulated.projection, accumulated.residual_scale

@@ -24,8 +24,8 @@ from numpyro.infer.autoguide import (
 )
 
 from ..datasets.bags import Bags
+from ..models.bag_evidence import BagEvidenceModel
 from ..models.model import Model, Program, observations, random_key
-from ..models.vwsgp import VWSGP
 from .chains import check_counts
 from .gaussian import GaussianApproximation, WhitenedProgram, whitened_program
 from .posterior import (
@@ -87,8 +87,8 @@ def svi(
         A Gaussian in whitened, unconstrained coordinates.
     expectation : {"monte_carlo", "quadrature"}
         Of the log likelihood under q: by draws, for every model; or by one 1-D integral for each
-        bag (whose integrand is another one for the logistic likelihood), for VWSGP with numbers
-        as hyper-parameters and a ``"multivariate_normal"``.
+        bag (whose integrand is another one for the logistic likelihood), for VWSGP or
+        CardinalityGP with numbers as hyper-parameters and a ``"multivariate_normal"``.
     max_steps : int
         Rounded up to whole blocks.
     learning_rate : float
@@ -132,7 +132,7 @@ def svi(
         target = whitened_program(model, bags)
         adam = optax.adam(optax.cosine_decay_schedule(learning_rate, max_steps))
         started = time.perf_counter()
-        if isinstance(model, VWSGP) and expectation == "quadrature":
+        if isinstance(model, BagEvidenceModel) and expectation == "quadrature":
             fit = _by_quadrature(model, bags, adam, batch_size or bags.num_bags, run_key)
         else:
             fit = _by_draws(target.program, bags, adam, guide, num_particles, run_key)
@@ -198,7 +198,11 @@ def _by_draws(
 
 
 def _by_quadrature(
-    model: VWSGP, bags: Bags, adam: optax.GradientTransformation, batch_size: int, key: Array
+    model: BagEvidenceModel,
+    bags: Bags,
+    adam: optax.GradientTransformation,
+    batch_size: int,
+    key: Array,
 ) -> _Fit:
     """Steps on the bound without draws; a block is a pass over the bags, shuffled.
 
@@ -250,11 +254,11 @@ def _check(
                 "at every step; leave it out, or use expectation='quadrature'"
             )
         return
-    if not isinstance(model, VWSGP) or model.priors or guide != "multivariate_normal":
+    if not isinstance(model, BagEvidenceModel) or model.priors or guide != "multivariate_normal":
         raise ValueError(
             f"expectation='quadrature' with a {type(model).__name__} "
-            f"{'with priors ' if model.priors else ''}and guide={guide!r}; expected a VWSGP with "
-            "numbers as hyper-parameters and guide='multivariate_normal'"
+            f"{'with priors ' if model.priors else ''}and guide={guide!r}; expected a VWSGP or "
+            "CardinalityGP with numbers as hyper-parameters and guide='multivariate_normal'"
         )
     if num_particles is not None:
         raise ValueError(

@@ -6,6 +6,7 @@ from .cardinality import (
     MajorityCardinality,
     NormalCardinality,
 )
+from .cardinality_gp import CardinalityGP
 from .cardinality_kernel import CardinalityKernel
 from .dpmil import DPMIL
 from .kernels import RBF
@@ -19,6 +20,7 @@ __all__ = [
     "VGPMIL",
     "VWSGP",
     "AtLeastOne",
+    "CardinalityGP",
     "CardinalityKernel",
     "CardinalityModel",
     "GammaMixing",

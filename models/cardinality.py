@@ -37,6 +37,8 @@ __all__ = [
     "InstanceLabelsByCount",
     "MajorityCardinality",
     "NormalCardinality",
+    "check_width",
+    "probabilities",
 ]
 
 type WeightPrior = Literal["normal", "laplace"]
@@ -587,7 +589,7 @@ class CardinalityModel:
         self, function: Callable, draws: Draws, bags: Bags, *, seed: int | Array = 0
     ) -> Any:
         """A function of a key and one draw, compiled once for all draws."""
-        _check_width(draws, bags)
+        check_width(draws["weights"].shape[-1], bags)
         together = max(1, min(_DRAWS, _INSTANCES // bags.num_instances))
         with jax.enable_x64(True):
             sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
@@ -638,12 +640,18 @@ def _given(bags: Bags) -> Array | None:
     return None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
 
 
-def _check_width(draws: Draws, bags: Bags) -> None:
-    found, expected = bags.num_features, draws["weights"].shape[-1]
-    if found != expected:
+def check_width(num_weights: int, bags: Bags) -> None:
+    """Refuse bags that weights were not learned from.
+
+    Raises
+    ------
+    ValueError
+        If the bags have another number of features than there are weights.
+    """
+    if bags.num_features != num_weights:
         raise ValueError(
-            f"bags have {found} features, but there are weights for {expected}; pass bags with "
-            f"the {expected} features that were learned from"
+            f"bags have {bags.num_features} features, but there are weights for {num_weights}; "
+            f"pass bags with the {num_weights} features that were learned from"
         )
 
 

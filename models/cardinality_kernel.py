@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import jax
@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
-from .cardinality import CardinalityModel
+from .cardinality import CardinalityModel, check_width, probabilities
+from .counting import CountTree
 from .kernels import RBF
 
 __all__ = ["CardinalityKernel", "joint_kernel"]
@@ -154,8 +155,18 @@ class CardinalityKernel:
 
     def instance_probability(self, bags: Bags) -> Float[np.ndarray, " N"]:
         """p_n = P(y_n = 1 | X), bag labels summed out (equation 13)."""
-        draws = {"weights": self.weights[None], "intercept": np.array([self.intercept])}
-        return self.model.predict(draws, bags)["instance_probability"][0]
+        check_width(len(self.weights), bags)
+        tree, unlabelled = self.model.tree(bags), replace(bags, labels=None)
+        with jax.enable_x64(True):
+            logits = jnp.asarray(bags.instances @ self.weights + self.intercept)
+            return np.asarray(_marginals(tree, logits, self.model.log_potential(tree, unlabelled)))
+
+
+@jax.jit
+def _marginals(
+    tree: CountTree, logits: Float[Array, " N"], log_potential: Float[Array, "2 M"]
+) -> Float[Array, " N"]:
+    return probabilities(tree, logits, log_potential)[1]
 
 
 @partial(jax.jit, static_argnames=("num_left", "num_right"))

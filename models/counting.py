@@ -11,8 +11,9 @@ at once.
 Two routes. `log_symmetric` has every log e_c, by sums of exponentials, with all its digits however
 small it is. `log_partition` has log Z alone, by sums of products: φ is tilted to φ + t so that the
 counts that weigh most in Z are the likeliest ones, and what then underflows is nothing beside them.
-No term is ever subtracted, so slopes, which are P(y_n = 1), keep their digits. `draw_labels` goes
-down the tree of the first: a count for the root, and at each node its share for either half.
+(Bags of at most 64 instances go the first way there too, which is the quicker one for them.) No
+term is ever subtracted, so slopes, which are P(y_n = 1), keep their digits. `draw_labels` goes down
+the tree of the first: a count for the root, and at each node its share for either half.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from .model import Draws, observations, random_key
 from .tracing import evaluated_now_unless_traced
 
 __all__ = [
+    "InducingModel",
     "SparseConditional",
     "SparseGPModel",
     "accumulated_conditional",
@@ -267,8 +268,74 @@ class _CrossSums(NamedTuple):
         return by_bag(totals[0], cross), by_bag(totals[1], variance)
 
 
+class InducingModel:
+    """What all models with values at inducing points have in common, whatever their kernel."""
+
+    name: ClassVar[str]
+    judged_by: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        """Nothing to check."""
+
+    @property
+    def hyperparameters(self) -> dict[str, Parameter]:
+        """All of them, numbers or distributions, by site name."""
+        return {}
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """Replace hyper-parameters by given values; other names are ignored."""
+        return self
+
+    @property
+    def priors(self) -> dict[str, dist.Distribution]:
+        """The hyper-parameters that are to be inferred, by site name."""
+        given = self.hyperparameters
+        return {name: v for name, v in given.items() if isinstance(v, dist.Distribution)}
+
+    @property
+    def latent_sites(self) -> tuple[str, ...]:
+        """The inducing values, and the hyper-parameters that have a prior."""
+        return ("inducing_value", *self.priors)
+
+    @property
+    def observed_site(self) -> str:
+        """The labels of the bags."""
+        return "bag_label"
+
+    def identified(self, draws: Draws, bags: Bags) -> Draws:
+        """Nothing: inducing values and hyper-parameters can be compared as they are."""
+        return {}
+
+    def over_draws(
+        self,
+        one_draw: Callable[[Array, dict[str, Array]], tuple[Array, ...]],
+        draws: Draws,
+        bags: Bags,
+        seed: int | Array,
+    ) -> tuple[np.ndarray, ...]:
+        """What ``complete`` draws back, draw by draw: ``one_draw(key, sites)`` for each.
+
+        Raises
+        ------
+        ValueError
+            If the bags have no labels (or targets).
+        """
+        observations(self, bags, "complete()")
+        with jax.enable_x64(True):
+            sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
+            key = random_key(seed)
+            keys = jax.random.split(key, sites["inducing_value"].shape[0])
+            added = jax.jit(partial(jax.lax.map, lambda args: one_draw(*args)))((keys, sites))
+            return tuple(np.asarray(one) for one in added)
+
+    def draw_hyperparameters(self) -> Self:
+        """A site for every prior, and the model with what was drawn in its place."""
+        drawn = {name: numpyro.sample(name, prior) for name, prior in self.priors.items()}
+        return self.with_hyperparameters(drawn)
+
+
 @dataclass(frozen=True, eq=False)
-class SparseGPModel:
+class SparseGPModel(InducingModel):
     """What models of a sparse Gaussian process have in common: u ~ N(0, K_ZZ) and its kernel.
 
     Parameters
@@ -289,9 +356,8 @@ class SparseGPModel:
     inducing_points: Float[np.ndarray, "M D"] = field(repr=False)
     jitter: float = field(default=1e-6, kw_only=True)
 
-    judged_by: ClassVar[tuple[str, ...]] = ()
-
     def __post_init__(self) -> None:
+        super().__post_init__()
         name, points = type(self).__name__, np.array(self.inducing_points, dtype=np.float64)
         if points.ndim != 2 or points.size == 0:
             raise ValueError(
@@ -357,27 +423,11 @@ class SparseGPModel:
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
         """All of them, numbers or distributions, by site name."""
-        return self.kernel.parameters
-
-    @property
-    def priors(self) -> dict[str, dist.Distribution]:
-        """The hyper-parameters that are to be inferred, by site name."""
-        given = self.hyperparameters
-        return {name: v for name, v in given.items() if isinstance(v, dist.Distribution)}
+        return super().hyperparameters | self.kernel.parameters
 
     def with_hyperparameters(self, values: dict) -> Self:
         """Replace hyper-parameters by given values; other names are ignored."""
-        return replace(self, kernel=self.kernel.with_values(values))
-
-    @property
-    def latent_sites(self) -> tuple[str, ...]:
-        """The inducing values, and the hyper-parameters that have a prior."""
-        return ("inducing_value", *self.priors)
-
-    @property
-    def observed_site(self) -> str:
-        """The labels of the bags."""
-        return "bag_label"
+        return replace(super().with_hyperparameters(values), kernel=self.kernel.with_values(values))
 
     def check_width(self, bags: Bags) -> None:
         """Refuse bags that this model was not made for.
@@ -405,37 +455,6 @@ class SparseGPModel:
         self.check_width(bags)
         return sparse_conditional(self.kernel, self.inducing_points, bags.instances, self.jitter)
 
-    def identified(self, draws: Draws, bags: Bags) -> Draws:
-        """Nothing: inducing values and hyper-parameters can be compared as they are."""
-        return {}
-
-    def over_draws(
-        self,
-        one_draw: Callable[[Array, dict[str, Array]], tuple[Array, ...]],
-        draws: Draws,
-        bags: Bags,
-        seed: int | Array,
-    ) -> tuple[np.ndarray, ...]:
-        """What ``complete`` draws back, draw by draw: ``one_draw(key, sites)`` for each.
-
-        Raises
-        ------
-        ValueError
-            If the bags have no labels (or targets).
-        """
-        observations(self, bags, "complete()")
-        with jax.enable_x64(True):
-            sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
-            key = random_key(seed)
-            keys = jax.random.split(key, sites["inducing_value"].shape[0])
-            added = jax.jit(partial(jax.lax.map, lambda args: one_draw(*args)))((keys, sites))
-            return tuple(np.asarray(one) for one in added)
-
-    def draw_hyperparameters(self) -> Self:
-        """A site for every prior, and the model with what was drawn in its place."""
-        drawn = {name: numpyro.sample(name, prior) for name, prior in self.priors.items()}
-        return self.with_hyperparameters(drawn)
-
 
 def draw_inducing_value(cholesky: Float[Array, "M M"]) -> Float[Array, " M"]:
     """The site ``inducing_value``, u ~ N(0, LLᵀ), in a form that `TransformReparam` whitens."""
@@ -444,12 +463,12 @@ def draw_inducing_value(cholesky: Float[Array, "M M"]) -> Float[Array, " M"]:
     return numpyro.sample("inducing_value", dist.TransformedDistribution(white, colour))
 
 
-def largest_variance(kernel: RBF) -> float:
+def largest_variance(variance: Parameter) -> float:
     """The kernel variance that quadrature has to serve, where it has a prior by its quantiles."""
-    if isinstance(kernel.variance, int | float | np.number | Array):
-        return float(kernel.variance)
+    if isinstance(variance, int | float | np.number | Array):
+        return float(variance)
     try:
         with jax.ensure_compile_time_eval():  # a prior is never traced
-            return min(float(kernel.variance.icdf(0.9999)), _LARGEST_VARIANCE)
+            return min(float(variance.icdf(0.9999)), _LARGEST_VARIANCE)
     except (NotImplementedError, ImportError):  # some quantiles need TensorFlow Probability
         return _LARGEST_VARIANCE

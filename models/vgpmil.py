@@ -231,7 +231,7 @@ class VGPMIL(SparseGPModel):
 
     def _quadrature_rule(self, scale: Float[Array, " N"]) -> QuadratureRule:
         if isinstance(scale, Tracer):
-            largest = np.sqrt(largest_variance(self.kernel))
+            largest = np.sqrt(largest_variance(self.kernel.variance))
         else:
             largest = float(np.asarray(scale).max())  # max of a JAX array would be traced
         if self.is_logistic:

@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Array
 
 from ...datasets.bags import Bags
+from ...models.bag_evidence import BagEvidenceModel
 from ...models.dpmil import DPMIL
 from ...models.model import observations, random_key
 from ...models.vgpmil import VGPMIL
-from ...models.vwsgp import VWSGP
 from ..chains import check_counts
 from ..posterior import Posterior, Status, approximate_posterior
 from . import dpmil, vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
@@ -31,7 +31,7 @@ _NUM_STARTS = 5
 
 
 def coordinate_ascent(
-    model: VGPMIL | VWSGP | DPMIL,
+    model: VGPMIL | BagEvidenceModel | DPMIL,
     bags: Bags,
     *,
     seed: int | Array,
@@ -45,12 +45,13 @@ def coordinate_ascent(
 ) -> Posterior:
     """Fit the closed-form approximation by coordinate ascent on its bound.
 
-    Of VWSGP: by Jaakkola's bound for the logistic likelihood, by a latent utility (Albert and
-    Chib) for the probit; for targets one step is the exact posterior, and the bound log p(Y).
+    Of VWSGP and CardinalityGP: by Jaakkola's bound for the logistic likelihood, by a latent utility
+    (Albert and Chib) for the probit; for targets one step is the exact posterior, and the bound
+    log p(Y).
 
     Parameters
     ----------
-    model : VGPMIL, VWSGP or DPMIL
+    model : VGPMIL, VWSGP, CardinalityGP or DPMIL
         With numbers as hyper-parameters (no priors).
     bags : Bags
         With labels, or with targets for the Gaussian likelihood.
@@ -129,14 +130,14 @@ def coordinate_ascent(
 
 
 def _fit_sparse_gp(
-    model: VGPMIL | VWSGP,
+    model: VGPMIL | BagEvidenceModel,
     bags: Bags,
     label_update: Any,
     key: Array,
     limits: dict[str, Any],
     *,
     learns: bool,
-) -> tuple[VGPMIL | VWSGP, Ascent, Any]:
+) -> tuple[VGPMIL | BagEvidenceModel, Ascent, Any]:
     """The model with what was learned, the ascent, and q."""
     algorithm, problem, state = _start(model, bags, label_update, key)
     is_ascent = label_update != "plug_in_max"
@@ -195,16 +196,16 @@ def _spread(ends: np.ndarray) -> str:
 
 
 def _start(
-    model: VGPMIL | VWSGP, bags: Bags, label_update: Any, key: Array
+    model: VGPMIL | BagEvidenceModel, bags: Bags, label_update: Any, key: Array
 ) -> tuple[Algorithm, Any, Any]:
     match model:
         case VGPMIL():
             return vgpmil, *vgpmil.init(model, bags, label_update=label_update, key=key)
-        case VWSGP(likelihood="bernoulli"):
+        case BagEvidenceModel(likelihood="bernoulli"):
             return vwsgp, *vwsgp.init(model, bags)
-        case VWSGP(likelihood="probit"):
+        case BagEvidenceModel(likelihood="probit"):
             return vwsgp_probit, *vwsgp_probit.init(model, bags)
-        case VWSGP(likelihood="gaussian"):
+        case BagEvidenceModel(likelihood="gaussian"):
             return vwsgp_gaussian, *vwsgp_gaussian.init(model, bags)
         case _:
             raise NotImplementedError(
@@ -223,14 +224,14 @@ def _label_updates(model: Any) -> tuple[str, ...]:
             return ()
 
 
-def _default_num_draws(model: VGPMIL | VWSGP | DPMIL, bags: Bags) -> int:
+def _default_num_draws(model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags) -> int:
     if not isinstance(model, DPMIL):
         return _NUM_DRAWS
     return min(_NUM_DRAWS, max(10, _NUMBERS_KEPT // model.numbers_in_a_draw(bags)))
 
 
 def _check(
-    model: VGPMIL | VWSGP | DPMIL,
+    model: VGPMIL | BagEvidenceModel | DPMIL,
     label_update: str | None,
     updates: tuple[str, ...],
     learn_hyperparameters: bool,

@@ -12,7 +12,7 @@ import optax
 from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
-from ...models.sparse_gp import SparseGPModel
+from ...models.sparse_gp import InducingModel
 
 __all__ = ["Algorithm", "Learning", "LearningState"]
 
@@ -52,7 +52,7 @@ class LearningState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Learning[M: SparseGPModel]:
+class Learning[M: InducingModel]:
     """Coordinate ascent in q and in the hyper-parameters by turns.
 
     A few quasi-Newton steps with line search raise the bound in the hyper-parameters, each value of

@@ -26,11 +26,11 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
+from ...models.bag_evidence import BagEvidenceModel
 from ...models.distributions import PolyaGamma
 from ...models.model import Program
 from ...models.scale_mixtures import PolyaGammaMixing
 from ...models.sparse_gp import SparseConditional
-from ...models.vwsgp import VWSGP
 from .. import archive
 from ..products import row_sums_of_squares, weighted_gram
 from .inducing import (
@@ -78,12 +78,12 @@ class VWSGPProblem(NamedTuple):
 # ------------------------------------------------------------------ init, step, elbo
 
 
-def init(model: VWSGP, bags: Bags) -> tuple[VWSGPProblem, VWSGPState]:
+def init(model: BagEvidenceModel, bags: Bags) -> tuple[VWSGPProblem, VWSGPState]:
     """The problem, and q(u) = p(u).
 
     Parameters
     ----------
-    model : VWSGP
+    model : BagEvidenceModel
         With numbers as hyper-parameters.
     bags : Bags
         With labels.
@@ -179,13 +179,13 @@ def _with_moments(
 # ------------------------------------------------------------------ under another kernel
 
 
-def evaluated_at(problem: VWSGPProblem, model: VWSGP, bags: Bags) -> VWSGPProblem:
+def evaluated_at(problem: VWSGPProblem, model: BagEvidenceModel, bags: Bags) -> VWSGPProblem:
     """The problem with another kernel.
 
     Parameters
     ----------
     problem : VWSGPProblem
-    model : VWSGP
+    model : BagEvidenceModel
     bags : Bags
 
     Returns
@@ -226,7 +226,7 @@ class VWSGPApproximation(InducingApproximation):
 
     tilt: Float[np.ndarray, " B"]
 
-    def guide(self, model: VWSGP) -> Program:
+    def guide(self, model: BagEvidenceModel) -> Program:
         """q(u) p(s | u) q(ω), the guide of ``model.augmented()`` on the training bags."""
 
         def guide(bags: Bags) -> None:

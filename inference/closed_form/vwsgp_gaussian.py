@@ -22,8 +22,8 @@ import numpyro
 from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
+from ...models.bag_evidence import BagEvidenceModel
 from ...models.model import Program
-from ...models.vwsgp import VWSGP
 from .. import archive
 from ..products import row_sums_of_squares
 from .inducing import (
@@ -55,12 +55,12 @@ class GaussianProblem(NamedTuple):
     target: Float[Array, " B"]  # Y
 
 
-def init(model: VWSGP, bags: Bags) -> tuple[GaussianProblem, InducingState]:
+def init(model: BagEvidenceModel, bags: Bags) -> tuple[GaussianProblem, InducingState]:
     """The problem, and q(u) = p(u).
 
     Parameters
     ----------
-    model : VWSGP
+    model : BagEvidenceModel
         With numbers as hyper-parameters.
     bags : Bags
         With targets.
@@ -73,7 +73,7 @@ def init(model: VWSGP, bags: Bags) -> tuple[GaussianProblem, InducingState]:
     return problem, InducingState.prior(problem.cholesky.shape[0])
 
 
-def _problem(model: VWSGP, bags: Bags, target: Float[Array, " B"]) -> GaussianProblem:
+def _problem(model: BagEvidenceModel, bags: Bags, target: Float[Array, " B"]) -> GaussianProblem:
     accumulated = model.accumulated(bags)
     target_variance = accumulated.residual_variance + model.noise_variance
     return GaussianProblem(accumulated.cholesky, accumulated.projection, target_variance, target)
@@ -116,13 +116,13 @@ def elbo(problem: GaussianProblem, state: InducingState) -> Float[Array, ""]:
     return -0.5 * jnp.sum(by_bag) - divergence_from_prior(state.mean, state.precision_cholesky)
 
 
-def evaluated_at(problem: GaussianProblem, model: VWSGP, bags: Bags) -> GaussianProblem:
+def evaluated_at(problem: GaussianProblem, model: BagEvidenceModel, bags: Bags) -> GaussianProblem:
     """The problem with another kernel and noise.
 
     Parameters
     ----------
     problem : GaussianProblem
-    model : VWSGP
+    model : BagEvidenceModel
     bags : Bags
 
     Returns
@@ -151,7 +151,7 @@ def settled(problem: GaussianProblem, state: InducingState) -> InducingState:
 class GaussianTargetApproximation(InducingApproximation):
     """p(u | Y), exactly."""
 
-    def guide(self, model: VWSGP) -> Program:
+    def guide(self, model: BagEvidenceModel) -> Program:
         """q(u), the guide of ``model.augmented()`` and of ``model.marginal()``."""
 
         def guide(bags: Bags) -> None:

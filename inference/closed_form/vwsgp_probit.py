@@ -30,8 +30,8 @@ from jaxtyping import Array, Float
 from numpyro.distributions.transforms import AffineTransform
 
 from ...datasets.bags import Bags
+from ...models.bag_evidence import BagEvidenceModel
 from ...models.model import Program
-from ...models.vwsgp import VWSGP
 from .. import archive
 from ..products import row_sums_of_squares
 from .inducing import (
@@ -63,12 +63,12 @@ class ProbitProblem(NamedTuple):
     sign: Float[Array, " B"]
 
 
-def init(model: VWSGP, bags: Bags) -> tuple[ProbitProblem, InducingState]:
+def init(model: BagEvidenceModel, bags: Bags) -> tuple[ProbitProblem, InducingState]:
     """The problem, and q(u) = p(u).
 
     Parameters
     ----------
-    model : VWSGP
+    model : BagEvidenceModel
         With numbers as hyper-parameters.
     bags : Bags
         With labels.
@@ -81,7 +81,7 @@ def init(model: VWSGP, bags: Bags) -> tuple[ProbitProblem, InducingState]:
     return problem, InducingState.prior(problem.cholesky.shape[0])
 
 
-def _problem(model: VWSGP, bags: Bags, sign: Float[Array, " B"]) -> ProbitProblem:
+def _problem(model: BagEvidenceModel, bags: Bags, sign: Float[Array, " B"]) -> ProbitProblem:
     accumulated = model.accumulated(bags)
     utility_variance = model.utility_variance(accumulated.residual_variance)
     return ProbitProblem(accumulated.cholesky, accumulated.projection, utility_variance, sign)
@@ -134,13 +134,13 @@ def _standing(problem: ProbitProblem, state: InducingState) -> Float[Array, " B"
     return problem.sign * (problem.projection @ state.mean) / jnp.sqrt(problem.utility_variance)
 
 
-def evaluated_at(problem: ProbitProblem, model: VWSGP, bags: Bags) -> ProbitProblem:
+def evaluated_at(problem: ProbitProblem, model: BagEvidenceModel, bags: Bags) -> ProbitProblem:
     """The problem with another kernel.
 
     Parameters
     ----------
     problem : ProbitProblem
-    model : VWSGP
+    model : BagEvidenceModel
     bags : Bags
 
     Returns
@@ -182,7 +182,7 @@ class ProbitApproximation(InducingApproximation):
     utility_scale: Float[np.ndarray, " B"]
     sign: Float[np.ndarray, " B"]
 
-    def guide(self, model: VWSGP) -> Program:
+    def guide(self, model: BagEvidenceModel) -> Program:
         """q(u) q(z), the guide of ``model.augmented()`` on the training bags."""
 
         def guide(bags: Bags) -> None:

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ...datasets.bags import Bags
+from ...models.bag_evidence import BagEvidenceModel
 from ...models.dpmil import DPMIL
 from ...models.model import observations, random_key
 from ...models.vgpmil import VGPMIL
-from ...models.vwsgp import VWSGP
 from ..chains import check_counts, run_chains
 from ..posterior import Posterior, sampled_posterior
 from .dpmil import DPMILGibbs
@@ -27,7 +27,7 @@ _LARGEST_TREE = 4
 
 
 def gibbs(
-    model: VGPMIL | VWSGP | DPMIL,
+    model: VGPMIL | BagEvidenceModel | DPMIL,
     bags: Bags,
     *,
     seed: int | Array,
@@ -42,7 +42,7 @@ def gibbs(
 
     Parameters
     ----------
-    model : VGPMIL, VWSGP or DPMIL
+    model : VGPMIL, VWSGP, CardinalityGP or DPMIL
         With numbers as hyper-parameters (no priors) and a known mixing law.
     bags : Bags
         With labels.
@@ -54,8 +54,8 @@ def gibbs(
         labels of the instances are alike; more sweeps for a draw cost no memory.
     keep : str or tuple of str
         Sites kept in the tree beside those of ``model.marginal()``, which always are: of VGPMIL
-        ``evidence`` and ``instance_label``, of VWSGP ``bag_evidence``, or of its probit
-        ``latent_utility``, of DPMIL ``instance_label`` and ``cluster``.
+        ``evidence`` and ``instance_label``, of VWSGP and CardinalityGP ``bag_evidence``, or of the
+        probit ``latent_utility``, of DPMIL ``instance_label`` and ``cluster``.
     progress : bool
         Whether to draw a bar.
 
@@ -71,10 +71,11 @@ def gibbs(
     NotImplementedError
         If the model has no sampler, or its mixing law p(ω) is not known.
     """
-    if isinstance(model, VWSGP) and model.likelihood == "gaussian":
+    if isinstance(model, BagEvidenceModel) and model.likelihood == "gaussian":
         raise NotImplementedError(
-            "likelihood='gaussian' of VWSGP needs no Gibbs sampler: coordinate_ascent gives its "
-            "exact posterior, and nuts samples it where hyper-parameters have priors"
+            f"likelihood='gaussian' of {type(model).__name__} needs no Gibbs sampler: "
+            "coordinate_ascent gives its exact posterior, and nuts samples it where "
+            "hyper-parameters have priors"
         )
     if model.priors:
         raise ValueError(
@@ -106,14 +107,14 @@ def gibbs(
     return sampled_posterior(model, bags, engine="gibbs", run=run)
 
 
-def _sweep(model: VGPMIL | VWSGP | DPMIL, bags: Bags) -> Any:
+def _sweep(model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags) -> Any:
     match model:
         case VGPMIL():
             model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
             return VGPMILGibbs.for_model(model, bags)
-        case VWSGP(likelihood="bernoulli"):
+        case BagEvidenceModel(likelihood="bernoulli"):
             return VWSGPGibbs.for_model(model, bags)
-        case VWSGP(likelihood="probit"):
+        case BagEvidenceModel(likelihood="probit"):
             return VWSGPProbitGibbs.for_model(model, bags)
         case DPMIL():
             return DPMILGibbs.for_model(model, bags)
@@ -133,7 +134,9 @@ def _kept(
     return [name for name in names if name in wanted]
 
 
-def _check_size(model: VGPMIL | VWSGP | DPMIL, bags: Bags, num_draws: int, kept: list[str]) -> None:
+def _check_size(
+    model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags, num_draws: int, kept: list[str]
+) -> None:
     """Refuse what no memory holds."""
     if not isinstance(model, DPMIL):
         return

@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
+from ...models.bag_evidence import BagEvidenceModel
 from ...models.distributions import PolyaGamma
 from ...models.sparse_gp import SparseConditional
-from ...models.vwsgp import VWSGP
 from .inducing import draw_evidence, draw_white
 
 __all__ = ["VWSGPGibbs", "VWSGPGibbsState"]
@@ -55,7 +55,7 @@ class VWSGPGibbs:
     half_sign: Float[Array, " B"]
 
     @classmethod
-    def for_model(cls, model: VWSGP, bags: Bags) -> Self:
+    def for_model(cls, model: BagEvidenceModel, bags: Bags) -> Self:
         """Pass over the instances once."""
         return cls(model.accumulated(bags), jnp.asarray(bags.labels) - 0.5)
 

@@ -20,9 +20,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
+from ...models.bag_evidence import BagEvidenceModel
 from ...models.distributions import draw_above
 from ...models.sparse_gp import SparseConditional
-from ...models.vwsgp import VWSGP
 from .inducing import draw_white
 
 __all__ = ["VWSGPProbitGibbs", "VWSGPProbitGibbsState"]
@@ -57,7 +57,7 @@ class VWSGPProbitGibbs:
     sign: Float[Array, " B"]
 
     @classmethod
-    def for_model(cls, model: VWSGP, bags: Bags) -> Self:
+    def for_model(cls, model: BagEvidenceModel, bags: Bags) -> Self:
         """Pass over the instances once."""
         accumulated = model.accumulated(bags)
         utility_variance = model.utility_variance(accumulated.residual_variance)

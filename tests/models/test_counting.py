@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.models import counting
-from milzoo.models.counting import CountTree, log_partition, log_symmetric
+from milzoo.models.counting import CountTree, draw_labels, log_partition, log_symmetric
 from scipy.special import logsumexp
 
 SIZES = [3, 1, 7, 12, 2, 5, 70, 4]
@@ -66,6 +66,13 @@ def potentials(tree):
 
 slow = jax.jit(log_symmetric)
 fast = jax.jit(log_partition)
+
+
+@pytest.fixture(params=[0, 7], ids=["tilted", "in logs"])
+def partition(request, monkeypatch):
+    """`log_partition`, all bags of which are tilted, or the small ones summed in logs."""
+    monkeypatch.setattr(counting, "_LOG_DEPTHS", request.param)
+    return jax.jit(lambda *arguments: log_partition(*arguments))
 
 
 def slow_partition(tree, logits, log_potential, sizes):
@@ -134,10 +141,10 @@ def test_an_instance_that_cannot_be_positive_counts_for_nothing():
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
-def test_the_tilted_sum_is_that_over_all_counts(scale):
+def test_the_sum_is_that_over_all_counts(partition, scale):
     tree, logits = tree_of(SIZES), random_logits(SIZES, scale, seed=3)
     log_potential = potentials(tree)
-    found = fast(tree, jnp.asarray(logits), jnp.asarray(log_potential))
+    found = partition(tree, jnp.asarray(logits), jnp.asarray(log_potential))
     expected = slow_partition(tree, logits, log_potential, SIZES)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-11)
 
@@ -165,7 +172,7 @@ def test_a_product_is_numpys(length):
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
-def test_slopes_are_the_chances_of_each_label_over_all_labellings():
+def test_slopes_are_the_chances_of_each_label_over_all_labellings(partition):
     sizes = SIZES[:6]
     tree, logits = tree_of(sizes), random_logits(sizes, 4.0, seed=5)
     log_potential = potentials(tree)
@@ -173,7 +180,7 @@ def test_slopes_are_the_chances_of_each_label_over_all_labellings():
     @jax.jit
     @jax.jacrev
     def slopes_of(logits):
-        return jnp.sum(log_partition(tree, logits, jnp.asarray(log_potential)), axis=1)
+        return jnp.sum(partition(tree, logits, jnp.asarray(log_potential)), axis=1)
 
     of_bags = zip(
         in_bags(logits, sizes),
@@ -189,7 +196,7 @@ def test_slopes_are_the_chances_of_each_label_over_all_labellings():
         np.testing.assert_allclose(slopes, chance, rtol=1e-11, atol=1e-300)
 
 
-def test_slopes_of_either_route_are_the_same():
+def test_slopes_of_either_route_are_the_same(partition):
     tree, logits = tree_of(SIZES), random_logits(SIZES, 30.0, seed=6)
     weight = jnp.asarray(potentials(tree)[1])
 
@@ -197,11 +204,52 @@ def test_slopes_of_either_route_are_the_same():
         roots = tree.by_root(weight + log_symmetric(tree, logits))
         return sum(jnp.sum(counting._log_sum(root, axis=-1)) for root in roots)
 
-    def tilted(logits):
-        return jnp.sum(log_partition(tree, logits, weight[None]))
+    def by_partition(logits):
+        return jnp.sum(partition(tree, logits, weight[None]))
 
-    found, expected = (jax.jit(jax.grad(f))(jnp.asarray(logits)) for f in (tilted, by_counts))
+    found, expected = (jax.jit(jax.grad(f))(jnp.asarray(logits)) for f in (by_partition, by_counts))
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-300)
+
+
+def test_a_potential_without_weight_for_a_bag_leaves_the_others_alone(partition):
+    tree, logits = tree_of(SIZES), random_logits(SIZES, 3.0, seed=8)
+    count = np.asarray(tree.count)
+    at_least_three = jnp.where(count >= 3, 0.0, -INF)[None]
+
+    def of(logits):
+        found = partition(tree, logits, at_least_three)[0]
+        return jnp.sum(jnp.where(jnp.isfinite(found), found, 0.0)), found
+
+    slopes, found = jax.jit(jax.grad(of, has_aux=True))(jnp.asarray(logits))
+    expected = slow_partition(tree, logits, np.asarray(at_least_three), SIZES)[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    assert (np.isneginf(found) == (np.array(SIZES) < 3)).all()
+    few = np.repeat(np.array(SIZES) < 3, SIZES)
+    assert (slopes[few] == 0).all() and (slopes[~few] > 0).all()
+
+
+# ------------------------------------------------------------------ draws
+
+
+def test_labels_are_drawn_by_their_chance_also_in_large_bags():
+    sizes, draws = [70, 1, 5], 4000
+    tree, logits = tree_of(sizes), jnp.asarray(random_logits(sizes, 2.0, seed=9))
+    weight = jnp.asarray(potentials(tree)[1])  # half of the instances, about
+    keys = jax.random.split(jax.random.key(0), draws)
+    draw = jax.jit(lambda keys: jax.lax.map(lambda k: draw_labels(tree, k, logits, weight), keys))
+    labels = np.asarray(draw(keys))
+    chance = np.asarray(jax.jit(jax.grad(lambda x: fast(tree, x, weight[None]).sum()))(logits))
+    # 76 labels at 5.5 sd: a false alarm in 3e-6 of all seeds.
+    error = np.sqrt(chance * (1 - chance) / draws)
+    assert (np.abs(labels.mean(axis=0) - chance) <= 5.5 * error).all()
+    count = labels[:, :70].sum(axis=1)
+    log_law = np.asarray(weight + slow(tree, logits))[:71]
+    law = np.exp(log_law - logsumexp(log_law))
+    mean = law @ np.arange(71)
+    spread = np.sqrt(law @ (np.arange(71) - mean) ** 2 / draws)
+    # Labels of one bag hang together: its count has a law of its own.
+    assert abs(count.mean() - mean) <= 5 * spread
+    np.testing.assert_allclose(count.var(), draws * spread**2, rtol=0.15)
 
 
 def test_bags_do_not_know_each_other():
