@@ -190,7 +190,7 @@ def test_the_table_is_shown_though_the_report_cannot_be_saved(run, monkeypatch, 
 
 def test_another_mixing_is_compared_with_a_sampler_of_the_logistic_model(run, monkeypatch):
     def brief(model, bags, *, seed, progress):
-        return nuts(model, bags, seed=seed, num_warmup=50, num_samples=20)
+        return nuts(model, bags, seed=seed, num_warmup=10, num_samples=10)
 
     monkeypatch.setattr("milzoo.inference.nuts", brief)
     gamma = ("compare", "vgpmil", "digits", "--set", "num_inducing=5", "--set", "mixing=gamma:1,2")

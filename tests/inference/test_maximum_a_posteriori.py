@@ -9,8 +9,9 @@ import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances
 from milzoo.diagnostics import compare
 from milzoo.inference import Posterior, laplace, maximum_a_posteriori, nuts
+from milzoo.inference.gaussian import slopes_at_kinks
 from milzoo.models import AtLeastOne, CardinalityModel, NormalCardinality
-from numpyro.handlers import seed, trace
+from numpyro.handlers import reparam, seed, trace
 from numpyro.infer.util import log_density
 from sklearn.linear_model import LogisticRegression
 
@@ -80,12 +81,13 @@ def test_a_sparse_process_has_the_mode_of_laplace(small_problem):
     np.testing.assert_allclose(found, laplace(model, bags, seed=0).approximation.mean, atol=1e-5)
 
 
-def test_a_mixture_whose_sites_are_constrained_has_a_mode(scene_of_clusters):
+def test_kinks_are_counted_in_unconstrained_coordinates(scene_of_clusters):
+    """A 2 × 2 Cholesky factor has three, whatever its shape: 2 × 4 of them, means, 2 × 3 sticks."""
     model, bags = scene_of_clusters(6, range(2, 4), seed=1)
-    found = maximum_a_posteriori(model, bags, seed=0)
-    assert found.status.kind == "converged"
-    root = mode_of(found, "precision_cholesky")
-    assert root.shape == (2, 4, 2, 2) and (np.diagonal(root, axis1=2, axis2=3) > 0).all()
+    program = reparam(model.marginal(), config=model.reparametrisation)
+    with jax.enable_x64(True):
+        slopes = slopes_at_kinks(program, bags)
+    np.testing.assert_array_equal(slopes, np.zeros(8 * 3 + 8 * 2 + 6))
 
 
 def test_more_starts_never_end_lower(bags):

@@ -16,7 +16,7 @@ from milzoo.models import (
 )
 from scipy.spatial.distance import cdist
 
-SIZES = [1, 3, 6, 2, 4, 12]
+SIZES = [1, 3, 6, 2, 4, 9]
 WEIGHTS, INTERCEPT = np.array([2.0, -1.0, 1.5]), -0.3
 
 
