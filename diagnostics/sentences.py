@@ -111,6 +111,7 @@ def sentence(name: str, verdict: Verdict) -> str:
         _distance(name, verdict),
         _other_target(verdict),
         _runaway(name, verdict),
+        "It is one point, without any interval." if verdict.evidence.is_point else "",
         _importance(verdict),
         _predictions(verdict),
     ]
@@ -147,8 +148,7 @@ def _distance(name: str, verdict: Verdict) -> str:
     if verdict.evidence.is_sampler and not verdict.has_other_target:
         return f"It {_agreement(verdict, peer)}"
     if verdict.evidence.is_point:
-        distance = _error_of_mean(name, peer.accuracy, what="mode")
-        return f"{distance}. It is one point, without any interval."
+        return f"{_error_of_mean(name, peer.accuracy, what='mode')}."
     error, ratio = _error_of_mean(name, peer.accuracy), _brief(peer.accuracy.mean_sd_ratio)
     if verdict.has_other_target:
         return f"{error}, and its sd on average {ratio} times {peer.name}'s."

@@ -53,13 +53,14 @@ def encode(value: Any) -> Any:
         )
     if isinstance(value, dist.Distribution):
         return _encode_distribution(value)
-    if is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value) and not isinstance(value, type) and type(value).__name__ in _CLASSES:
         content = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
         return {"class": type(value).__name__, "fields": content}
     if callable(value):
         raise ValueError(
-            f"potential is {value!r}, a function, which no file can hold; save the draws with "
-            "posterior.tree.to_netcdf, or use NormalCardinality, MajorityCardinality or AtLeastOne"
+            f"a potential is {value!r}, a function of your own, which no file can hold; save the "
+            "draws with posterior.tree.to_netcdf, or use NormalCardinality, MajorityCardinality or "
+            "AtLeastOne"
         )
     if isinstance(value, np.ndarray) or hasattr(value, "__jax_array__") or hasattr(value, "dtype"):
         array = np.asarray(value)

@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 
 from ..datasets.bags import Bags
 from ..models.cardinality import CardinalityModel, probabilities
-from ..models.cardinality_kernel import CardinalityKernel, joint_kernel
+from ..models.cardinality_kernel import CardinalityKernel, check_numbers, joint_kernel
 from ..models.kernels import RBF
 from .chains import check_counts
 from .maximum_a_posteriori import maximum_a_posteriori
@@ -25,7 +25,7 @@ __all__ = ["CardinalityKernelClassifier", "CardinalityKernelLearner", "Cardinali
 
 # Of the dual: its value is what the kernel is learned by.
 _DUAL_TOLERANCE = 1e-6
-# Largest slope at the end, in nats for a step of one prior sd.
+# Largest slope of T at the end, for a step of one unit of the prior's scale.
 _FLAT = 1e-2
 # A Laplace prior is smoothed within this share of its scale, as the paper advises.
 _SMOOTHED = 1e-2
@@ -102,6 +102,7 @@ class CardinalityKernelSVM:
 
     def __post_init__(self) -> None:
         _check_penalty(type(self).__name__, self.penalty)
+        check_numbers(type(self).__name__, self.model, self.instance_kernel)
 
     def fit(self, bags: Bags) -> CardinalityKernelClassifier:
         """Find the mode, and train.
@@ -155,7 +156,8 @@ class CardinalityKernelLearner:
 
     Notes
     -----
-    T has kinks where a support vector comes or goes, and other minima than the one that is found.
+    T has kinks where a support vector comes or goes, at which a search may stop, and other minima
+    than the one that is found. The kernel between all instances is held at once: 8 N² bytes.
 
     References
     ----------
@@ -169,6 +171,7 @@ class CardinalityKernelLearner:
 
     def __post_init__(self) -> None:
         _check_penalty(type(self).__name__, self.penalty)
+        check_numbers(type(self).__name__, self.model, self.instance_kernel)
         check_counts(max_steps=self.max_steps)
 
     def fit(self, bags: Bags) -> CardinalityKernelClassifier:
@@ -204,7 +207,9 @@ class CardinalityKernelLearner:
         kernel = objective.kernel_at(found.x)
         slope = float(np.abs(found.jac).max())
         sentence = f"T = {found.fun:,.4f} after {found.nit} steps of L-BFGS, slope {slope:.1g}"
-        status = Status("converged" if found.success else "max_steps", sentence)
+        status = Status("converged", sentence)
+        if slope > _FLAT:
+            status = Status("max_steps", f"{sentence}: {found.message}")
         machine = _train(kernel(bags, bags), bags, self.penalty)
         return CardinalityKernelClassifier(kernel, bags, machine, status, np.array(values))
 

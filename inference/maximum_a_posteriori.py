@@ -27,7 +27,7 @@ from .progress import Progress
 
 __all__ = ["PointApproximation", "maximum_a_posteriori"]
 
-# Largest slope at a mode, in nats for a step of one prior sd.
+# Largest slope at a mode, in nats for a step of one unit of the whitened coordinates.
 _FLAT = 1e-4
 
 

@@ -22,7 +22,7 @@ from numpyro.infer.reparam import Reparam, TransformReparam
 from numpyro.util import is_prng_key
 
 from ..datasets.bags import Bags
-from .counting import CountTree, draw_labels, log_partition
+from .counting import SMALL_BAG, CountTree, draw_labels, log_partition
 from .distributions import LogOddsLabel
 from .kernels import Parameter, may_be_positive
 from .model import Draws, Program, observations, random_key
@@ -49,6 +49,10 @@ _TYPICAL_LOGIT = 3.0
 _DRAWS, _INSTANCES = 16, 2**17
 
 
+# Of the parameters of a normal potential, for messages.
+_PRIORS = {"mu": "Beta", "sigma": "LogNormal"}
+
+
 # ------------------------------------------------------------------ potentials
 
 
@@ -59,7 +63,8 @@ class CardinalityPotential(Protocol):
     def __call__(self, count: Int[Array, " K"], size: Int[Array, " K"]) -> Float[Array, "2 K"]:
         """log C⁻ and log C⁺ of counts of positive instances in bags of the sizes given.
 
-        −∞ where C = 0. Constants that both have in common mean nothing.
+        −∞ where C = 0. Constants that both have in common mean nothing. Where log C is not concave
+        in the count, bags of more than 64 instances take the slower way, in logs.
         """
         ...
 
@@ -101,13 +106,17 @@ class NormalCardinality:
             if not may_be_positive(value):
                 raise ValueError(
                     f"NormalCardinality {name} is {value}; expected a positive finite number or a "
-                    "NumPyro distribution of one, such as Beta or LogNormal"
+                    f"NumPyro distribution of one, such as {_PRIORS[name]}"
                 )
             if isinstance(value, np.number | np.ndarray):
                 object.__setattr__(self, name, float(value))
-        if isinstance(self.mu, int | float) and self.mu > 1:
+        highest: Any = self.mu
+        if isinstance(highest, Distribution):
+            highest = getattr(highest.support, "upper_bound", math.inf)
+        if isinstance(highest, int | float) and highest > 1:
             raise ValueError(
-                f"NormalCardinality mu is {self.mu}; expected at most 1: it is a share of a bag"
+                f"NormalCardinality mu is {self.mu}; expected at most 1, it is a share of a bag: "
+                "a number, or a distribution such as Beta"
             )
 
     def __call__(self, count: Int[Array, " K"], size: Int[Array, " K"]) -> Float[Array, "2 K"]:
@@ -360,8 +369,8 @@ class CardinalityModel:
         potential : callable or None
             None for `NormalCardinality`.
         weight_scale : float, Distribution or None
-            None for 3 over the root mean square length of the instances, so that the log odds φ of
-            a typical one have a prior sd of 3.
+            None for what gives θᵀx of a typical instance, one of the root mean square length, a
+            prior sd of 3.
         weight_prior : {"normal", "laplace"}
         intercept_scale : float or None
         seed : None
@@ -382,9 +391,12 @@ class CardinalityModel:
                 "instances are all zero, so no weight has anything to do with them; expected "
                 "features that differ, or a weight_scale"
             )
+        if weight_scale is None:
+            deviation = math.sqrt(2) if weight_prior == "laplace" else 1.0  # of scale 1
+            weight_scale = _TYPICAL_LOGIT / (length * deviation)
         return cls(
             potential=NormalCardinality() if potential is None else potential,
-            weight_scale=_TYPICAL_LOGIT / length if weight_scale is None else weight_scale,
+            weight_scale=weight_scale,
             weight_prior=weight_prior,
             intercept_scale=intercept_scale,
         )
@@ -463,7 +475,10 @@ class CardinalityModel:
         model, logits = self._draw_logits(bags)
         tree = self.tree(bags)
         log_potential = model.log_potential(tree, bags)
-        law = InstanceLabelsByCount(tree, logits, jnp.logaddexp(*log_potential))
+        # C⁺ + C⁻ has two peaks.
+        law = InstanceLabelsByCount(
+            replace(tree, in_logs=True), logits, jnp.logaddexp(*log_potential)
+        )
         label = numpyro.sample("instance_label", law)
         count = sum_over_bags(label, tree.bag_index, tree.num_bags)
         negative, positive = log_potential[:, tree.first_count + count]
@@ -490,8 +505,13 @@ class CardinalityModel:
         ).to_event(1)
 
     def tree(self, bags: Bags) -> CountTree:
-        """The bags, as sums over counts need them."""
-        return CountTree.for_bags(np.asarray(bags.bag_index), bags.num_bags)
+        """The bags, as sums over counts need them; all in logs where log C is not concave."""
+        tree = CountTree.for_bags(np.asarray(bags.bag_index), bags.num_bags)
+        if isinstance(self.potential, NormalCardinality | MajorityCardinality | AtLeastOne):
+            return tree
+        with jax.ensure_compile_time_eval():
+            values = np.asarray(self.log_potential(tree, replace(bags, labels=None)))
+        return replace(tree, in_logs=not _is_concave(values, tree))
 
     def log_potential(self, tree: CountTree, bags: Bags) -> Float[Array, "2 M"]:
         """log C⁻ and log C⁺ of every count of every bag.
@@ -653,6 +673,20 @@ def check_width(num_weights: int, bags: Bags) -> None:
             f"bags have {bags.num_features} features, but there are weights for {num_weights}; "
             f"pass bags with the {num_weights} features that were learned from"
         )
+
+
+def _is_concave(values: np.ndarray, tree: CountTree) -> bool:
+    """Whether log C is, in all bags that are not summed in logs anyway; to rounding."""
+    in_bags = np.split(values, np.cumsum(tree.size + 1)[:-1], axis=1)
+    for of_bag in (one for one in in_bags if one.shape[1] > SMALL_BAG + 1):
+        for row in of_bag:
+            is_some = row > -np.inf
+            there = row[is_some]
+            has_gap = (np.diff(np.flatnonzero(is_some)) > 1).any()
+            slack = 1e-9 * np.abs(there).max(initial=1.0)
+            if has_gap or (np.diff(there, 2) > slack).any():
+                return False
+    return True
 
 
 def _check_values(values: np.ndarray, tree: CountTree, bags: Bags) -> None:

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from ..datasets.bags import Bags
 from .bag_evidence import BagEvidenceModel, FloatType, Likelihood
+from .cardinality import check_width
 from .cardinality_kernel import CardinalityKernel
 from .kernels import Parameter, may_be_positive
 from .sparse_gp import SparseConditional
@@ -89,6 +90,7 @@ class CardinalityGP(BagEvidenceModel):
             )
         if not (np.isfinite(self.jitter) and self.jitter >= 0):
             raise ValueError(f"CardinalityGP jitter is {self.jitter}; expected at least 0")
+        check_width(len(self.kernel.weights), self.made_at)
 
     @classmethod
     def at_bags(
@@ -209,8 +211,8 @@ class CardinalityGP(BagEvidenceModel):
         between = jnp.asarray(self.kernel(made_at, made_at))
         floor = jnp.maximum(self.jitter, 8 * jnp.finfo(between.dtype).eps)
         cholesky = jnp.linalg.cholesky(between + floor * jnp.eye(made_at.num_bags))
-        cross = jnp.asarray(self.kernel(made_at, bags))
-        return cholesky, solve_triangular(cholesky, cross, lower=True).T  # V = K_bZ L⁻ᵀ
+        cross = jnp.asarray(self.kernel(bags, made_at))
+        return cholesky, solve_triangular(cholesky, cross.T, lower=True).T  # V = K_bZ L⁻ᵀ
 
     @property
     def made_at(self) -> Bags:

@@ -15,10 +15,12 @@ from .cardinality import CardinalityModel, check_width, probabilities
 from .counting import CountTree
 from .kernels import RBF
 
-__all__ = ["CardinalityKernel", "joint_kernel"]
+__all__ = ["CardinalityKernel", "check_numbers", "joint_kernel"]
 
 # Rows of the kernel between instances that are held at once.
 _ROWS = 2048
+# The same where it is wanted within bags alone.
+_OWN_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,15 +73,7 @@ class CardinalityKernel:
     intercept: float = 0.0
 
     def __post_init__(self) -> None:
-        for kind, priors in (
-            ("model", self.model.priors),
-            ("instance_kernel", self.instance_kernel.priors),
-        ):
-            if priors:
-                raise ValueError(
-                    f"{', '.join(priors)} of the {kind} have priors, but a CardinalityKernel has "
-                    "one value for each; give numbers"
-                )
+        check_numbers(type(self).__name__, self.model, self.instance_kernel)
         weights = np.array(self.weights, dtype=np.float64)
         if weights.ndim != 1 or not np.isfinite(weights).all():
             raise ValueError(
@@ -144,8 +138,8 @@ class CardinalityKernel:
         return total
 
     def _of_itself(self, bags: Bags, share: Float[np.ndarray, " N"]) -> Float[np.ndarray, " P"]:
-        """k̃(X, X) of each bag, of as many together as have about ``_ROWS`` instances."""
-        total, group = np.empty(bags.num_bags), bags.starts // _ROWS
+        """k̃(X, X) of each bag, of as many together as have about ``_OWN_ROWS`` instances."""
+        total, group = np.empty(bags.num_bags), bags.starts // _OWN_ROWS
         for number in np.unique(group):
             chosen = group == number
             own = share[chosen[bags.bag_index]]
@@ -160,6 +154,23 @@ class CardinalityKernel:
         with jax.enable_x64(True):
             logits = jnp.asarray(bags.instances @ self.weights + self.intercept)
             return np.asarray(_marginals(tree, logits, self.model.log_potential(tree, unlabelled)))
+
+
+def check_numbers(name: str, model: CardinalityModel, instance_kernel: RBF) -> None:
+    """Refuse priors where numbers are wanted.
+
+    Raises
+    ------
+    ValueError
+        If the model or the kernel has one.
+    """
+    of_parts = {"model": model.priors, "instance_kernel": instance_kernel.priors}
+    for kind, priors in of_parts.items():
+        if priors:
+            raise ValueError(
+                f"{', '.join(priors)} of the {kind} have priors, but a {name} has one value for "
+                "each; give numbers"
+            )
 
 
 @jax.jit

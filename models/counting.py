@@ -10,10 +10,11 @@ at once.
 
 Two routes. `log_symmetric` has every log e_c, by sums of exponentials, with all its digits however
 small it is. `log_partition` has log Z alone, by sums of products: φ is tilted to φ + t so that the
-counts that weigh most in Z are the likeliest ones, and what then underflows is nothing beside them.
-(Bags of at most 64 instances go the first way there too, which is the quicker one for them.) No
-term is ever subtracted, so slopes, which are P(y_n = 1), keep their digits. `draw_labels` goes down
-the tree of the first: a count for the root, and at each node its share for either half.
+counts that weigh most in Z are the likeliest ones, and what then underflows is nothing beside them,
+if C has one peak. (Bags of at most 64 instances go the first way there too, which is the quicker
+one for them, and so do all on request.) No term is ever subtracted, so slopes, which are
+P(y_n = 1), keep their digits. `draw_labels` goes down the tree of the first: a count for the root,
+and at each node its share for either half.
 """
 
 from __future__ import annotations
@@ -24,22 +25,21 @@ from typing import NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.nn import softplus
 from jaxtyping import Array, Bool, Float, Int
 
 from .witnesses import sum_over_bags
 
-__all__ = ["CountTree", "draw_labels", "log_partition", "log_symmetric"]
+__all__ = ["SMALL_BAG", "CountTree", "draw_labels", "log_partition", "log_symmetric"]
 
 # Bags of at most 64 instances have all their terms in logs: it is quicker than to look for a tilt.
 _LOG_DEPTHS = 7
+SMALL_BAG = 64
 # Coefficients in a block of `_product`, so that blocks meet in matrix products.
 _BLOCK = 16
-# Beyond as many coefficients products are taken by Fourier transform.
+# Polynomials with more coefficients are multiplied by Fourier transform.
 _DIRECT = 4097
-# Counts at which log e_c is bounded from above, rounds in which it is bounded better where Z has
-# its weight, and steps of bisection for the tilt of each.
-_PLACES, _ROUNDS, _BISECTIONS = 9, 2, 30
+# Steps in the search for a tilt.
+_BISECTIONS = 30
 
 
 class Part(NamedTuple):
@@ -62,6 +62,8 @@ class CountTree:
         The bag of each root.
     num_roots : tuple of int
         How many bags have their root at each depth: 2^depth leaves.
+    in_logs : bool
+        Whether `log_partition` takes all bags in logs, whatever their size.
     bag_index : array (N,)
     size : array (B,)
         Instances of each bag.
@@ -76,6 +78,7 @@ class CountTree:
     count: Int[np.ndarray | Array, " M"]
     count_bag: Int[np.ndarray | Array, " M"]
     num_roots: tuple[int, ...] = jax.tree.static()
+    in_logs: bool = jax.tree.static(default=False)
 
     @classmethod
     def for_bags(cls, bag_index: Int[np.ndarray, " N"], num_bags: int) -> Self:
@@ -309,14 +312,16 @@ def log_partition(
 
     Notes
     -----
-    Beyond 4,096 instances in a bag products are taken by Fourier transform, whose error is a share
-    of the largest coefficient: log C should be concave then, so that no count far from the largest
-    has weight. All potentials of the paper are.
+    In bags of more than 64 instances log C must be concave, as those of the paper are, so that no
+    count far from the one that weighs most has weight; where it is not, set ``tree.in_logs``.
+    Beyond 8,192 instances products are taken by Fourier transform, whose error is a share of the
+    largest coefficient.
     """
     has_weight = _has_weight(tree, log_potential)
     log_potential = jnp.where(has_weight[:, tree.count_bag], log_potential, 0.0)
-    small, large = tree.parted(_LOG_DEPTHS)
-    terms = tree.by_root(log_potential)[:_LOG_DEPTHS]
+    log_depths = len(tree.num_roots) if tree.in_logs else _LOG_DEPTHS
+    small, large = tree.parted(log_depths)
+    terms = tree.by_root(log_potential)[:log_depths]
     for depth, log_e in enumerate(_roots(small.num_roots, _log_levels(small, logits))):
         terms[depth] += log_e
     if len(large.leaf):
@@ -396,73 +401,60 @@ def _tilts(
 ) -> Float[Array, "S B"]:
     """t of each bag, under which the count that weighs most in Z is the expected one.
 
-    log e_c is at most K(t) − tc for every t, K(t) = Σ log(1 + e^{φ + t}), and near the least of
-    these bounds, which is that of the t with E c = c. That t is found for a few counts; the least
-    of their bounds stands for log e_c in the search for the count that weighs most, where it is
-    made better. If many t would do, it is the one whose e^{−tc} C(c) is flattest there.
+    Near c = Σ σ(φ_n + t), the expected count, log e_c falls by t a step. So C(c) e_c is at its top
+    where log C rises by t a step; of a concave log C the rise there is less the larger t is, and
+    bisection finds the t that it equals. Then e^{−tc} C(c) is at its top there too, and no error of
+    a coefficient elsewhere is made larger.
     """
-    share = (np.arange(_PLACES) + 0.5) / _PLACES
-    tilt = _tilt_to(tree, logits, jnp.asarray(share[:, None] * tree.size))
-    log_e = jnp.min(_bound(tree, logits, tilt), axis=0)
-    for _ in range(_ROUNDS):
-        heaviest = _heaviest(tree, log_potential + log_e)
-        log_e = jnp.minimum(log_e, _bound(tree, logits, _tilt_to(tree, logits, heaviest)))
-    heaviest = _heaviest(tree, log_potential + log_e)
-    low, high = (_tilt_to(tree, logits, heaviest + step) for step in (-0.5, 0.5))
-    return jnp.clip(_slope(tree, log_potential, heaviest), low, high)
-
-
-def _bound(
-    tree: CountTree, logits: Float[Array, " N"], tilt: Float[Array, "P B"]
-) -> Float[Array, "P M"]:
-    """K(t) − tc, at every count."""
-    of_bags = _sums(tree, softplus(logits + tilt[:, tree.bag_index]))
-    return of_bags[:, tree.count_bag] - tilt[:, tree.count_bag] * tree.count
-
-
-def _heaviest(tree: CountTree, weight: Float[Array, "S M"]) -> Int[Array, "S B"]:
-    """The first count of each bag with the largest weight."""
-
-    def of_one(weight: Float[Array, " M"]) -> Int[Array, " B"]:
-        in_order = {"num_segments": tree.num_bags, "indices_are_sorted": True}
-        best = jax.ops.segment_max(weight, tree.count_bag, **in_order)
-        count = jnp.where(weight >= best[tree.count_bag], tree.count, weight.shape[0])
-        return jax.ops.segment_min(count, tree.count_bag, **in_order)
-
-    return jax.vmap(of_one)(weight)
-
-
-def _slope(
-    tree: CountTree, log_potential: Float[Array, "S M"], count: Int[Array, "S B"]
-) -> Float[Array, "S B"]:
-    """Of log C at a count: the mean of the differences to its neighbours, of those that count."""
-    here, others = tree.first_count + count, []
-    for step, is_there in ((-1, count > 0), (1, count < tree.size)):
-        pair = [jnp.take_along_axis(log_potential, at, axis=1) for at in (here, here + step)]
-        difference = step * (pair[1] - pair[0])
-        others.append(jnp.where(is_there & jnp.isfinite(difference), difference, jnp.nan))
-    return jnp.nan_to_num(jnp.nanmean(jnp.stack(others), axis=0))
-
-
-def _tilt_to(
-    tree: CountTree, logits: Float[Array, " N"], expected: Float[Array, "P B"] | Int[Array, "P B"]
-) -> Float[Array, "P B"]:
-    """t with Σ σ(φ_n + t) = a count expected, by bisection."""
-    # Exactly none or all are expected of no finite tilt.
-    expected = jnp.clip(jnp.asarray(expected, logits.dtype), 0.25, tree.size - 0.25)
     index, num = tree.bag_index, tree.num_bags
     low = -jax.ops.segment_max(logits, index, num, indices_are_sorted=True) - 40.0
     high = -jax.ops.segment_min(logits, index, num, indices_are_sorted=True) + 40.0
-    low, high = (jnp.broadcast_to(end, expected.shape) for end in (low, high))
+    shape = (log_potential.shape[0], num)
+    ends = _support(tree, log_potential)
 
-    def halve(_, ends):
-        low, high = ends
+    def halve(_, bracket):
+        low, high = bracket
         middle = 0.5 * (low + high)
-        above = _sums(tree, jax.nn.sigmoid(logits + middle[:, index])) > expected
+        expected = _sums(tree, jax.nn.sigmoid(logits + middle[:, index]))
+        above = _rise(tree, log_potential, ends, expected) < middle
         return jnp.where(above, low, middle), jnp.where(above, middle, high)
 
-    low, high = jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high))
+    bracket = (jnp.broadcast_to(low, shape), jnp.broadcast_to(high, shape))
+    low, high = jax.lax.fori_loop(0, _BISECTIONS, halve, bracket)
     return 0.5 * (low + high)
+
+
+def _support(
+    tree: CountTree, log_potential: Float[Array, "S M"]
+) -> tuple[Int[Array, "S B"], Int[Array, "S B"]]:
+    """The least and the largest count of each bag that C allows."""
+
+    def of_one(log_c: Float[Array, " M"]) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
+        in_order = {"num_segments": tree.num_bags, "indices_are_sorted": True}
+        is_some = log_c > -jnp.inf
+        least = jnp.where(is_some, tree.count, log_c.shape[0])
+        largest = jnp.where(is_some, tree.count, -1)
+        return (
+            jax.ops.segment_min(least, tree.count_bag, **in_order),
+            jax.ops.segment_max(largest, tree.count_bag, **in_order),
+        )
+
+    return jax.vmap(of_one)(log_potential)
+
+
+def _rise(
+    tree: CountTree,
+    log_potential: Float[Array, "S M"],
+    support: tuple[Int[Array, "S B"], Int[Array, "S B"]],
+    count: Float[Array, "S B"],
+) -> Float[Array, "S B"]:
+    """By how much log C rises from one count to the next; towards its support where it is −∞."""
+    least, largest = support
+    below = jnp.clip(jnp.floor(count).astype(int), 0, tree.size - 1)
+    here = tree.first_count + below
+    pair = [jnp.take_along_axis(log_potential, at, axis=1) for at in (here, here + 1)]
+    rise = jnp.where(below >= largest, -jnp.inf, pair[1] - pair[0])
+    return jnp.where(below < least, jnp.inf, rise)
 
 
 def _sums(tree: CountTree, values: Float[Array, "P N"]) -> Float[Array, "P B"]:

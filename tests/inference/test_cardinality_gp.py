@@ -97,13 +97,22 @@ def test_gibbs_agrees_with_nuts(problem, moments):
     assert found[0].largest_z(found[1]) <= 5.5
 
 
-def test_intervals_are_wider_far_from_all_bags(problem, fitted):
-    """Where no bag is alike the prior comes back: P = ½ on average, and anything may be."""
+def test_far_from_all_bags_nothing_is_known(problem, fitted):
+    """Where no bag is alike the prior comes back: P = E σ(s) = ½, whatever was learned."""
     far = Bags.from_list([np.full((2, 2), 50.0)])
     prediction = fitted.predict(far)
-    np.testing.assert_allclose(prediction.bag_probability, 0.5, atol=0.02)
+    np.testing.assert_allclose(prediction.bag_probability, 0.5, atol=1e-3)
     near = fitted.predict(problem[1])
     assert np.abs(near.bag_probability - 0.5).max() > 0.2
+    assert np.ptp(fitted.predict(far).bag_draws) < 1e-3
+    assert np.diff(near.bag_interval(), axis=0).min() > 0.05
+
+
+def test_an_instance_is_a_bag_that_holds_it_alone(problem, fitted):
+    bags = problem[1].select([1, 2])
+    alone = Bags.from_arrays(bags.instances, np.arange(bags.num_instances))
+    found, expected = fitted.predict(bags).instance_draws, fitted.predict(alone).bag_draws
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
 def test_the_variance_is_learned_or_has_a_prior(problem):
@@ -135,5 +144,7 @@ def test_bad_input_is_refused(kernel, design, without_type_checks):
     with pytest.raises(ValueError, match="CardinalityGP likelihood is 'cauchy'; expected one of"):
         CardinalityGP.at_bags(kernel, design, likelihood="cauchy")
     narrow = Bags.from_list([np.ones((2, 1))])
+    with pytest.raises(ValueError, match="bags have 1 features, but there are weights for 2"):
+        CardinalityGP.at_bags(kernel, narrow)
     with pytest.raises(ValueError, match="bags have 1 features, but this process was made at"):
         CardinalityGP.at_bags(kernel, design).accumulated(narrow)

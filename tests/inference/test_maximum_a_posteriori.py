@@ -1,6 +1,7 @@
 """The mode: where slopes vanish, as scikit-learn has it, and a point in all that follows."""
 
 import warnings
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -90,8 +91,19 @@ def test_kinks_are_counted_in_unconstrained_coordinates(scene_of_clusters):
     np.testing.assert_array_equal(slopes, np.zeros(8 * 3 + 8 * 2 + 6))
 
 
-def test_more_starts_never_end_lower(bags):
-    model = model_with("normal")
+def all_alike_or_not(count, size):
+    """The same for θ and −θ: θ = 0 has no slope, and is no mode."""
+    share = jnp.abs(2 * count / size - 1)
+    return jnp.stack([-5 * share, -5 * (1 - share)])
+
+
+def test_more_starts_leave_a_saddle():
+    random = np.random.default_rng(0)
+    labels = np.arange(20) % 2
+    side = random.choice([-1.0, 1.0], (20, 4)) * (1 - labels[:, None]) + labels[:, None]
+    instances = side[:, :, None] * (2.0 + random.normal(size=(20, 4, 1)))
+    bags = Bags.from_list(list(instances), labels=labels)
+    model = CardinalityModel(all_alike_or_not)
     one, more = (maximum_a_posteriori(model, bags, seed=3, num_starts=n) for n in (1, 4))
 
     def height(posterior):
@@ -99,7 +111,9 @@ def test_more_starts_never_end_lower(bags):
         with jax.enable_x64(True):
             return float(log_density(model, (bags,), {}, {n: v[0] for n, v in draws.items()})[0])
 
-    assert height(more) >= height(one) - 1e-6
+    assert mode_of(one) == 0
+    assert abs(mode_of(more)) > 0.5
+    assert height(more) > height(one) + 1
     assert "the highest of 4 starts" in more.status.sentence
 
 
@@ -133,11 +147,20 @@ def test_a_point_comes_back_from_its_file(mode, tmp_path):
     assert loaded.model.potential == mode.model.potential
 
 
-def test_a_potential_that_is_a_function_is_in_no_file(bags, tmp_path):
-    model = CardinalityModel(lambda count, size: jnp.stack([-1.0 * count, 0.0 * count]))
-    found = maximum_a_posteriori(model, bags, seed=0)
-    with pytest.raises(ValueError, match=r"potential is <function .*>, a function, which no file"):
+@dataclass(frozen=True)
+class Own:
+    strength: float = 1.0
+
+    def __call__(self, count, size):
+        return jnp.stack([-self.strength * count, 0.0 * count])
+
+
+@pytest.mark.parametrize("potential", [Own(), Own().__call__])
+def test_a_potential_of_ones_own_is_in_no_file(bags, potential, tmp_path):
+    found = maximum_a_posteriori(CardinalityModel(potential), bags, seed=0)
+    with pytest.raises(ValueError, match=r"potential is .*Own.*, a function of your own, which no"):
         found.save(tmp_path / "mode.nc")
+    assert not (tmp_path / "mode.nc").exists()
 
 
 def test_compare_says_that_a_mode_is_one_point(bags, mode, tmp_path):
@@ -154,6 +177,8 @@ def test_compare_says_that_a_mode_is_one_point(bags, mode, tmp_path):
     weights = [n.startswith("weights") for n in found.names]
     np.testing.assert_allclose(found.error[weights], error, rtol=1e-10)
     assert "mode's mode is" in comparison.sentences["mode"]
+    alone = compare({"mode": mode})
+    assert "It is one point, without any interval." in alone.sentences["mode"]
     assert "It is one point, without any interval." in comparison.sentences["mode"]
     assert "k̂" not in comparison.sentences["mode"]
 

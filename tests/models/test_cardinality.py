@@ -226,14 +226,34 @@ def test_a_constant_that_both_potentials_share_means_nothing(bags):
         np.testing.assert_allclose(value, other[name], rtol=1e-11)
 
 
-def test_the_prior_of_a_typical_instance_has_an_sd_of_three(bags):
-    model = CardinalityModel.for_bags(bags)
-    variance = model.weight_scale**2 * (bags.instances**2).sum(axis=1)
+@pytest.mark.parametrize("prior", ["normal", "laplace"])
+def test_the_prior_of_a_typical_instance_has_an_sd_of_three(bags, prior):
+    model = CardinalityModel.for_bags(bags, weight_prior=prior)
+    law = {"normal": dist.Normal, "laplace": dist.Laplace}[prior](0.0, model.weight_scale)
+    variance = float(law.variance) * (bags.instances**2).sum(axis=1)
     assert np.isclose(variance.mean(), 9.0)
 
 
-def test_a_posterior_without_labels_is_the_prior(bags):
-    """Laplace weights, and a prior on each hyper-parameter: what the program draws."""
+def test_a_second_peak_of_a_potential_is_not_lost_in_a_large_bag():
+    """A quarter of the instances are all but surely positive; C wants none of them, or half."""
+
+    def none_or_half(count, size):
+        peaks = jnp.where(count == 0, 46.0, jnp.where(count == 50, 0.0, -jnp.inf))
+        return jnp.stack([peaks, jnp.where(count == 25, -954.0, -jnp.inf)])
+
+    instances = np.where(np.arange(100) < 25, 40.0, -40.0)[:, None]
+    model = CardinalityModel(none_or_half)
+    found = model.predict({"weights": np.ones((1, 1))}, Bags.from_list([instances]))
+    log_e = np.zeros(1)
+    for logit in instances[:, 0]:
+        log_e = np.logaddexp(np.append(log_e, -np.inf), np.append(-np.inf, log_e + logit))
+    log_odds = -954.0 + log_e[25] - np.logaddexp(46.0 + log_e[0], log_e[50])
+    expected = -np.logaddexp(0.0, log_odds)  # log P(Y = 0)
+    np.testing.assert_allclose(found["bag_probability"], [[-np.expm1(expected)]], rtol=1e-9)
+
+
+def test_sites_have_the_priors_that_the_fields_say(bags):
+    """Laplace weights, and a prior on each hyper-parameter."""
     model = CardinalityModel(
         NormalCardinality(dist.Beta(2.0, 3.0), dist.LogNormal(-1.0, 0.3)),
         weight_scale=dist.HalfNormal(2.0),
@@ -292,10 +312,11 @@ def test_a_potential_that_is_no_function_is_refused(without_type_checks):
 @pytest.mark.parametrize(
     ("mu", "sigma", "message"),
     [
-        (1.5, 0.1, "mu is 1.5; expected at most 1: it is a share"),
+        (1.5, 0.1, "mu is 1.5; expected at most 1, it is a share"),
         (0.0, 0.1, "mu is 0.0; expected a positive"),
         (0.5, -0.1, "sigma is -0.1; expected a positive"),
         (0.5, dist.Normal(0.0, 1.0), "sigma is .*Normal.*; expected a positive"),
+        (dist.LogNormal(0.0, 1.0), 0.1, "mu is .*LogNormal.*; expected at most 1"),
     ],
 )
 def test_a_normal_potential_out_of_range_is_refused(mu, sigma, message):

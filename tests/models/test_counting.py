@@ -163,6 +163,27 @@ def test_products_of_long_polynomials_change_nothing(monkeypatch, block, direct)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
 
 
+def test_by_fourier_transform_sums_and_slopes_are_right_at_full_size(monkeypatch):
+    """8,200 instances: halves of the bag have more coefficients than are multiplied directly."""
+    tree = tree_of([8200])
+    logits = np.random.default_rng(5).uniform(-5, 5, 8200)
+    weight = jnp.asarray(potentials(tree)[:5])  # the concave ones
+
+    def with_slopes(logits):
+        def of(logits):
+            values = log_partition(tree, logits, weight)[:, 0]
+            return jnp.sum(values), values
+
+        return jax.jit(jax.grad(of, has_aux=True))(logits)[::-1]
+
+    value, slopes = with_slopes(jnp.asarray(logits))
+    assert counting._DIRECT < 8193 <= 2 * counting._DIRECT
+    expected = logsumexp(np.asarray(weight) + one_by_one(logits), axis=1)
+    np.testing.assert_allclose(value, expected, rtol=1e-12, atol=1e-9)
+    monkeypatch.setattr(counting, "_DIRECT", 10**6)
+    np.testing.assert_allclose(slopes, with_slopes(jnp.asarray(logits))[1], rtol=1e-9)
+
+
 @pytest.mark.parametrize("length", [2, 17, 18, 65, 300])
 def test_a_product_is_numpys(length):
     random = np.random.default_rng(length)
