@@ -93,6 +93,10 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         """Instances of the longest bag."""
         return int(bags.bag_sizes.max())
 
+    def conditional(self, bags: Bags) -> SparseConditional:
+        """A bag of one instance has the evidence of that instance."""
+        return SparseGPModel.conditional(self, bags)
+
     def accumulated(self, bags: Bags, dtype: FloatType = "float64") -> SparseConditional:
         """a_b and k̄_b in whitened coordinates, in one pass over the instances.
 
