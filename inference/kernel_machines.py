@@ -105,7 +105,7 @@ class CardinalityKernelSVM:
         check_numbers(type(self).__name__, self.model, self.instance_kernel)
 
     def fit(self, bags: Bags) -> CardinalityKernelClassifier:
-        """Find the mode, and train.
+        """Find the weights of the kernel, and train on it.
 
         Parameters
         ----------
@@ -122,13 +122,22 @@ class CardinalityKernelSVM:
             If the bags have no labels, or one only.
         """
         _check_labels(bags, type(self).__name__)
-        kernel, status = _kernel_at_the_mode(self.model, self.instance_kernel, bags)
+        kernel, status, objective = self._find_kernel(bags)
         machine = _train(kernel(bags, bags), bags, self.penalty)
-        return CardinalityKernelClassifier(kernel, bags, machine, status, np.empty(0))
+        return CardinalityKernelClassifier(kernel, bags, machine, status, objective)
+
+    def _find_kernel(self, bags: Bags) -> tuple[CardinalityKernel, Status, Float[np.ndarray, " T"]]:
+        """The kernel, how its search ended, and T at each step of it."""
+        # One start, at the prior mean: nothing is random.
+        mode = maximum_a_posteriori(self.model, bags, seed=0)
+        sites = {name: value[0] for name, value in mode.stored_draws().items()}
+        intercept = float(sites.get("intercept", 0.0))
+        kernel = CardinalityKernel(self.model, sites["weights"], self.instance_kernel, intercept)
+        return kernel, mode.status, np.empty(0)
 
 
 @dataclass(frozen=True)
-class CardinalityKernelLearner:
+class CardinalityKernelLearner(CardinalityKernelSVM):
     r"""MICPKL: weights of the kernel and the machine on it, learned together.
 
     .. math:: \min_θ T(θ), \quad
@@ -164,35 +173,14 @@ class CardinalityKernelLearner:
     Hajimirsadeghi and Mori (2017), Algorithm 1; it starts at random, and takes steps of one size.
     """
 
-    model: CardinalityModel
-    instance_kernel: RBF
-    penalty: float = 1.0
     max_steps: int = 100
 
     def __post_init__(self) -> None:
-        _check_penalty(type(self).__name__, self.penalty)
-        check_numbers(type(self).__name__, self.model, self.instance_kernel)
+        super().__post_init__()
         check_counts(max_steps=self.max_steps)
 
-    def fit(self, bags: Bags) -> CardinalityKernelClassifier:
-        """Learn both.
-
-        Parameters
-        ----------
-        bags : Bags
-            With both labels among them.
-
-        Returns
-        -------
-        CardinalityKernelClassifier
-
-        Raises
-        ------
-        ValueError
-            If the bags have no labels, or one only.
-        """
-        _check_labels(bags, type(self).__name__)
-        start, _ = _kernel_at_the_mode(self.model, self.instance_kernel, bags)
+    def _find_kernel(self, bags: Bags) -> tuple[CardinalityKernel, Status, Float[np.ndarray, " T"]]:
+        start, *_ = super()._find_kernel(bags)
         with jax.enable_x64(True):
             objective = KernelObjective.of(start, bags, self.penalty)
             values: list[float] = []
@@ -210,8 +198,7 @@ class CardinalityKernelLearner:
         status = Status("converged", sentence)
         if slope > _FLAT:
             status = Status("max_steps", f"{sentence}: {found.message}")
-        machine = _train(kernel(bags, bags), bags, self.penalty)
-        return CardinalityKernelClassifier(kernel, bags, machine, status, np.array(values))
+        return kernel, status, np.array(values)
 
 
 @dataclass(frozen=True)
@@ -295,16 +282,6 @@ def _log_prior_loss(model: CardinalityModel, white: Float[Array, " P"]) -> Float
     num = white.shape[0] - (model.intercept_scale is not None)
     size = jnp.sqrt(white[:num] ** 2 + _SMOOTHED**2) - _SMOOTHED
     return jnp.sum(size) + 0.5 * jnp.sum(white[num:] ** 2)
-
-
-def _kernel_at_the_mode(
-    model: CardinalityModel, instance_kernel: RBF, bags: Bags
-) -> tuple[CardinalityKernel, Status]:
-    # One start, at the prior mean: nothing is random.
-    mode = maximum_a_posteriori(model, bags, seed=0)
-    sites = {name: value[0] for name, value in mode.stored_draws().items()}
-    intercept = float(sites.get("intercept", 0.0))
-    return CardinalityKernel(model, sites["weights"], instance_kernel, intercept), mode.status
 
 
 def _train(kernel: Float[np.ndarray, "B B"], bags: Bags, penalty: float) -> SVC:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -36,7 +37,7 @@ type FloatType = Literal["float64", "float32"]
 
 
 @dataclass(frozen=True, eq=False)
-class BagEvidenceModel(InducingModel):
+class BagEvidenceModel(InducingModel, ABC):
     """What models of a Gaussian evidence of each bag have in common, whatever its kernel.
 
     .. code-block:: text
@@ -126,21 +127,25 @@ class BagEvidenceModel(InducingModel):
     # ------------------------------------------------------------------ what a model has to say
 
     @property
+    @abstractmethod
     def variance(self) -> Parameter:
         """v, of each term of the evidence."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def most_terms(self, bags: Bags) -> int:
         """How many terms the evidence of a bag has at most: its variance is at most as many v."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def accumulated(self, bags: Bags, dtype: FloatType = "float64") -> SparseConditional:
         """a_b and k̄_b in whitened coordinates, a row for each bag."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def conditional(self, bags: Bags) -> SparseConditional:
         """The same of bags that hold one instance each, a row for each instance."""
-        raise NotImplementedError
+        ...
 
     # ------------------------------------------------------------------ the three programs
 

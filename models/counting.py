@@ -33,7 +33,7 @@ __all__ = ["SMALL_BAG", "CountTree", "draw_labels", "log_partition", "log_symmet
 
 # Bags of at most 64 instances have all their terms in logs: it is quicker than to look for a tilt.
 _LOG_DEPTHS = 7
-SMALL_BAG = 64
+SMALL_BAG = 2 ** (_LOG_DEPTHS - 1)
 # Coefficients in a block of `_product`, so that blocks meet in matrix products.
 _BLOCK = 16
 # Polynomials with more coefficients are multiplied by Fourier transform.
