@@ -191,6 +191,8 @@ class BagLabelByCount(LogOddsLabel):
         instance_logits: Float[Array, " N"],
         log_potential: Float[Array, "2 M"],
     ) -> None:
+        # Compiled as one also where a program is run as it is, as NumPyro does to see its sites; the
+        # tree is no argument, so that all that follows from it is a constant.
         negative, positive = jax.jit(partial(log_partition, tree))(instance_logits, log_potential)
         # A label that no count allows has infinite log odds, which NumPyro's checks would refuse.
         super().__init__(positive - negative, validate_args=False)
@@ -221,7 +223,9 @@ class InstanceLabelsByCount(Distribution):
     def __init__(
         self, tree: CountTree, logits: Float[Array, " N"], log_potential: Float[Array, " M"]
     ) -> None:
-        self.tree, self.logits, self.log_potential = tree, logits, log_potential
+        # C may have two peaks, as C⁺ + C⁻ has.
+        self.tree = replace(tree, in_logs=True)
+        self.logits, self.log_potential = logits, log_potential
         super().__init__((), jnp.shape(logits), validate_args=False)
 
     @property
@@ -475,10 +479,7 @@ class CardinalityModel:
         model, logits = self._draw_logits(bags)
         tree = self.tree(bags)
         log_potential = model.log_potential(tree, bags)
-        # C⁺ + C⁻ has two peaks.
-        law = InstanceLabelsByCount(
-            replace(tree, in_logs=True), logits, jnp.logaddexp(*log_potential)
-        )
+        law = InstanceLabelsByCount(tree, logits, jnp.logaddexp(*log_potential))
         label = numpyro.sample("instance_label", law)
         count = sum_over_bags(label, tree.bag_index, tree.num_bags)
         negative, positive = log_potential[:, tree.first_count + count]
