@@ -191,8 +191,8 @@ class BagLabelByCount(LogOddsLabel):
         instance_logits: Float[Array, " N"],
         log_potential: Float[Array, "2 M"],
     ) -> None:
-        # Compiled as one also where a program is run as it is, as NumPyro does to see its sites; the
-        # tree is no argument, so that all that follows from it is a constant.
+        # Compiled as one also where a program is run as it is, as NumPyro does to see its sites.
+        # The tree is no argument: all that follows from it is then a constant.
         negative, positive = jax.jit(partial(log_partition, tree))(instance_logits, log_potential)
         # A label that no count allows has infinite log odds, which NumPyro's checks would refuse.
         super().__init__(positive - negative, validate_args=False)
