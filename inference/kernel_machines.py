@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from functools import partial
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from sklearn.svm import SVC
 from ..datasets.bags import Bags
 from ..models.cardinality import CardinalityModel, probabilities
 from ..models.cardinality_kernel import CardinalityKernel, check_numbers, joint_kernel
+from ..models.counting import CountTree
 from ..models.kernels import RBF
 from .chains import check_counts
 from .maximum_a_posteriori import maximum_a_posteriori
@@ -181,24 +182,79 @@ class CardinalityKernelLearner(CardinalityKernelSVM):
 
     def _find_kernel(self, bags: Bags) -> tuple[CardinalityKernel, Status, Float[np.ndarray, " T"]]:
         start, *_ = super()._find_kernel(bags)
-        with jax.enable_x64(True):
-            objective = KernelObjective.of(start, bags, self.penalty)
-            values: list[float] = []
-            found = minimize(
-                objective,
-                objective.origin,
-                jac=True,
-                method="L-BFGS-B",
-                callback=lambda intermediate_result: values.append(intermediate_result.fun),
-                options={"maxiter": self.max_steps, "gtol": _FLAT, "ftol": 1e-10},
-            )
-        kernel = objective.kernel_at(found.x)
-        slope = float(np.abs(found.jac).max())
-        sentence = f"T = {found.fun:,.4f} after {found.nit} steps of L-BFGS, slope {slope:.1g}"
-        status = Status("converged", sentence)
-        if slope > _FLAT:
-            status = Status("max_steps", f"{sentence}: {found.message}")
-        return kernel, status, np.array(values)
+        return learn_kernel(KernelObjective.of(start, bags, self.penalty), self.max_steps)
+
+
+# ------------------------------------------------------------------ what is learned by
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class KernelProblem:
+    """What the kernel between the bags, and the prior, are made of; nothing of it hangs on θ.
+
+    Attributes
+    ----------
+    tree : CountTree
+    log_potential : array (2, N + B)
+    design : array (N, P)
+        The instances, and of a model with an intercept a column of ones.
+    scale : array (P,)
+        s, and that of the intercept: θ = s v.
+    between : array (N, N)
+        k_x of all instances.
+    num_laplace : int
+        So many of the weights, from the first on, have a Laplace prior.
+    """
+
+    tree: CountTree
+    log_potential: Float[Array, "2 M"]
+    design: Float[Array, "N P"]
+    scale: Float[Array, " P"]
+    between: Float[Array, "N N"]
+    num_laplace: int = jax.tree.static()
+
+    @classmethod
+    def of(cls, kernel: CardinalityKernel, bags: Bags) -> Self:
+        """That of the model and the instance kernel of ``kernel``."""
+        model, instances = kernel.model, np.asarray(bags.instances)
+        scale = np.full(bags.num_features, model.weight_scale)
+        if model.intercept_scale is not None:
+            instances = np.column_stack([instances, np.ones(len(instances))])
+            scale = np.append(scale, model.intercept_scale)
+        tree = model.tree(bags)
+        return cls(
+            tree=tree,
+            log_potential=model.log_potential(tree, bags),
+            design=jnp.asarray(instances),
+            scale=jnp.asarray(scale),
+            between=kernel.instance_kernel.covariance(bags.instances, bags.instances),
+            num_laplace=bags.num_features if model.weight_prior == "laplace" else 0,
+        )
+
+
+@jax.jit
+def kernel_of(problem: KernelProblem, white: Float[Array, " P"]) -> Float[Array, "B B"]:
+    """K at θ = s v, normalised (equation 16)."""
+    tree = problem.tree
+    logits = problem.design @ (problem.scale * white)
+    share = probabilities(tree, logits, problem.log_potential)[1]
+    index, num = tree.bag_index, tree.num_bags
+    joint = joint_kernel(problem.between, share, share, index, index, num, num)
+    own = jnp.sqrt(jnp.diagonal(joint))
+    return joint / (own[:, None] * own)
+
+
+@jax.jit
+@partial(jax.value_and_grad, argnums=1)
+def loss_at_fixed_support(
+    problem: KernelProblem, white: Float[Array, " P"], signed: Float[Array, " B"]
+) -> Float[Array, ""]:
+    """−½ αᵀYKYα + r(θ) of Yα, and its slope in v."""
+    laplace, normal = white[: problem.num_laplace], white[problem.num_laplace :]
+    size = jnp.sqrt(laplace**2 + _SMOOTHED**2) - _SMOOTHED
+    log_prior_loss = jnp.sum(size) + 0.5 * jnp.sum(normal**2)
+    return log_prior_loss - 0.5 * signed @ kernel_of(problem, white) @ signed
 
 
 @dataclass(frozen=True)
@@ -211,77 +267,82 @@ class KernelObjective:
     bags : Bags
     penalty : float
         C.
-    kernel : callable
-        v → K, compiled.
-    rest : callable
-        v, Yα → −½ αᵀYKYα + r(θ) with its slope in v, compiled.
+    problem : KernelProblem
+        Problems of one shape share one compiled program.
     """
 
     start: CardinalityKernel
     bags: Bags
     penalty: float
-    kernel: Callable[[Array], Array]
-    rest: Callable[[Array, Array], tuple[Array, Array]]
+    problem: KernelProblem
 
     @classmethod
     def of(cls, start: CardinalityKernel, bags: Bags, penalty: float) -> Self:
-        """Compile it; the kernel between instances does not hang on θ and is made once."""
-        model, index, num = start.model, jnp.asarray(bags.bag_index), bags.num_bags
-        between = start.instance_kernel.covariance(bags.instances, bags.instances)
-        instances = jnp.asarray(bags.instances)
-        tree = model.tree(bags)
-        log_potential = model.log_potential(tree, bags)
-
-        def kernel(white: Float[Array, " P"]) -> Float[Array, "B B"]:
-            weights, intercept = _in_units(model, white)
-            logits = instances @ weights + intercept
-            share = probabilities(tree, logits, log_potential)[1]
-            joint = joint_kernel(between, share, share, index, index, num, num)
-            own = jnp.sqrt(jnp.diagonal(joint))
-            return joint / (own[:, None] * own)
-
-        def rest(white: Float[Array, " P"], signed: Float[Array, " B"]) -> Float[Array, ""]:
-            return _log_prior_loss(model, white) - 0.5 * signed @ kernel(white) @ signed
-
-        return cls(start, bags, penalty, jax.jit(kernel), jax.jit(jax.value_and_grad(rest)))
+        """Make the kernel between all instances, once."""
+        with jax.enable_x64(True):
+            return cls(start, bags, penalty, KernelProblem.of(start, bags))
 
     def __call__(self, white: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
         """T and ∂T/∂v, that of the dual at its best α held fixed."""
-        machine = _train(np.asarray(self.kernel(jnp.asarray(white))), self.bags, self.penalty)
+        with jax.enable_x64(True):
+            signed = self.signed_support(np.asarray(kernel_of(self.problem, jnp.asarray(white))))
+            value, slope = loss_at_fixed_support(self.problem, jnp.asarray(white), signed)
+        return float(np.abs(signed).sum()) + float(value), np.asarray(slope)
+
+    def signed_support(self, kernel: Float[np.ndarray, "B B"]) -> Float[np.ndarray, " B"]:
+        """Yα where the dual is at its best on this kernel."""
+        machine = _train(kernel, self.bags, self.penalty)
         signed = np.zeros(self.bags.num_bags)
-        signed[machine.support_] = machine.dual_coef_[0]  # Yα
-        value, slope = self.rest(jnp.asarray(white), jnp.asarray(signed))
-        return float(np.abs(signed).sum() + value), np.asarray(slope)
+        signed[machine.support_] = machine.dual_coef_[0]
+        return signed
 
     @property
     def origin(self) -> Float[np.ndarray, " P"]:
         """v of the kernel that the search starts at."""
-        model, start = self.start.model, self.start
-        white = start.weights / model.weight_scale
-        if model.intercept_scale is None:
-            return white
-        return np.append(white, start.intercept / model.intercept_scale)
+        start = self.start
+        has_intercept = start.model.intercept_scale is not None
+        theta = np.append(start.weights, start.intercept) if has_intercept else start.weights
+        return theta / np.asarray(self.problem.scale)
 
     def kernel_at(self, white: Float[np.ndarray, " P"]) -> CardinalityKernel:
         """The kernel with θ = s v."""
-        weights, intercept = _in_units(self.start.model, white)
-        return replace(self.start, weights=np.asarray(weights), intercept=float(intercept))
+        theta = np.asarray(self.problem.scale) * white
+        num = self.bags.num_features
+        return replace(self.start, weights=theta[:num], intercept=float(theta[num:].sum()))
 
 
-def _in_units(model: CardinalityModel, white: Any) -> tuple[Any, Any]:
-    """θ and θ₀ of v."""
-    if model.intercept_scale is None:
-        return model.weight_scale * white, 0.0
-    return model.weight_scale * white[:-1], model.intercept_scale * white[-1]
+def learn_kernel(
+    objective: KernelObjective, max_steps: int
+) -> tuple[CardinalityKernel, Status, Float[np.ndarray, " T"]]:
+    """Lower T by L-BFGS.
 
+    Parameters
+    ----------
+    objective : KernelObjective
+    max_steps : int
 
-def _log_prior_loss(model: CardinalityModel, white: Float[Array, " P"]) -> Float[Array, ""]:
-    """r(θ)."""
-    if model.weight_prior == "normal":
-        return 0.5 * white @ white
-    num = white.shape[0] - (model.intercept_scale is not None)
-    size = jnp.sqrt(white[:num] ** 2 + _SMOOTHED**2) - _SMOOTHED
-    return jnp.sum(size) + 0.5 * jnp.sum(white[num:] ** 2)
+    Returns
+    -------
+    CardinalityKernel
+    Status
+    array (T,)
+        T at each step.
+    """
+    values: list[float] = []
+    found = minimize(
+        objective,
+        objective.origin,
+        jac=True,
+        method="L-BFGS-B",
+        callback=lambda intermediate_result: values.append(intermediate_result.fun),
+        options={"maxiter": max_steps, "gtol": _FLAT, "ftol": 1e-10},
+    )
+    slope = float(np.abs(found.jac).max())
+    sentence = f"T = {found.fun:,.4f} after {found.nit} steps of L-BFGS, slope {slope:.1g}"
+    status = Status("converged", sentence)
+    if slope > _FLAT:
+        status = Status("max_steps", f"{sentence}: {found.message}")
+    return objective.kernel_at(found.x), status, np.array(values)
 
 
 def _train(kernel: Float[np.ndarray, "B B"], bags: Bags, penalty: float) -> SVC:
