@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 
 from ..datasets.bags import Bags
 from ..models.cardinality import CardinalityModel, probabilities
-from ..models.cardinality_kernel import CardinalityKernel, check_numbers, joint_kernel
+from ..models.cardinality_kernel import CardinalityKernel, check_numbers, sums_between_bags
 from ..models.counting import CountTree
 from ..models.kernels import RBF
 from .chains import check_counts
@@ -203,6 +203,8 @@ class KernelProblem:
         s, and that of the intercept: θ = s v.
     between : array (N, N)
         k_x of all instances.
+    regardless : array (B, B)
+        Σ k_x/2 over the instances of each two bags: the part of k̃ that no label has to do with.
     num_laplace : int
         So many of the weights, from the first on, have a Laplace prior.
     """
@@ -212,6 +214,7 @@ class KernelProblem:
     design: Float[Array, "N P"]
     scale: Float[Array, " P"]
     between: Float[Array, "N N"]
+    regardless: Float[Array, "B B"]
     num_laplace: int = jax.tree.static()
 
     @classmethod
@@ -223,12 +226,15 @@ class KernelProblem:
             instances = np.column_stack([instances, np.ones(len(instances))])
             scale = np.append(scale, model.intercept_scale)
         tree = model.tree(bags)
+        between = kernel.instance_kernel.covariance(bags.instances, bags.instances)
+        one = jnp.ones(bags.num_instances)
         return cls(
             tree=tree,
             log_potential=model.log_potential(tree, bags),
             design=jnp.asarray(instances),
             scale=jnp.asarray(scale),
-            between=kernel.instance_kernel.covariance(bags.instances, bags.instances),
+            between=between,
+            regardless=0.5 * _sums(between, one, tree),
             num_laplace=bags.num_features if model.weight_prior == "laplace" else 0,
         )
 
@@ -236,25 +242,26 @@ class KernelProblem:
 @jax.jit
 def kernel_of(problem: KernelProblem, white: Float[Array, " P"]) -> Float[Array, "B B"]:
     """K at θ = s v, normalised (equation 16)."""
-    tree = problem.tree
     logits = problem.design @ (problem.scale * white)
-    share = probabilities(tree, logits, problem.log_potential)[1]
-    index, num = tree.bag_index, tree.num_bags
-    joint = joint_kernel(problem.between, share, share, index, index, num, num)
+    share = probabilities(problem.tree, logits, problem.log_potential)[1]
+    # k̃, of p p' + (1 − p)(1 − p') = ½ + 2 (p − ½)(p' − ½)
+    joint = problem.regardless + 2.0 * _sums(problem.between, share - 0.5, problem.tree)
     own = jnp.sqrt(jnp.diagonal(joint))
     return joint / (own[:, None] * own)
 
 
 @jax.jit
-@partial(jax.value_and_grad, argnums=1)
-def loss_at_fixed_support(
-    problem: KernelProblem, white: Float[Array, " P"], signed: Float[Array, " B"]
-) -> Float[Array, ""]:
-    """−½ αᵀYKYα + r(θ) of Yα, and its slope in v."""
+def log_prior_loss(problem: KernelProblem, white: Float[Array, " P"]) -> Float[Array, ""]:
+    """r(θ)."""
     laplace, normal = white[: problem.num_laplace], white[problem.num_laplace :]
-    size = jnp.sqrt(laplace**2 + _SMOOTHED**2) - _SMOOTHED
-    log_prior_loss = jnp.sum(size) + 0.5 * jnp.sum(normal**2)
-    return log_prior_loss - 0.5 * signed @ kernel_of(problem, white) @ signed
+    return jnp.sum(jnp.sqrt(laplace**2 + _SMOOTHED**2) - _SMOOTHED) + 0.5 * jnp.sum(normal**2)
+
+
+def _sums(
+    between: Float[Array, "N N"], weight: Float[Array, " N"], tree: CountTree
+) -> Float[Array, "B B"]:
+    index, num = tree.bag_index, tree.num_bags
+    return sums_between_bags(between, weight, weight, index, index, num, num)
 
 
 @dataclass(frozen=True)
@@ -285,9 +292,14 @@ class KernelObjective:
     def __call__(self, white: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
         """T and ∂T/∂v, that of the dual at its best α held fixed."""
         with jax.enable_x64(True):
-            signed = self.signed_support(np.asarray(kernel_of(self.problem, jnp.asarray(white))))
-            value, slope = loss_at_fixed_support(self.problem, jnp.asarray(white), signed)
-        return float(np.abs(signed).sum()) + float(value), np.asarray(slope)
+            point = jnp.asarray(white)
+            kernel, pull = jax.vjp(partial(kernel_of, self.problem), point)
+            signed = self.signed_support(np.asarray(kernel))
+            prior, slope = jax.value_and_grad(partial(log_prior_loss, self.problem))(point)
+            # 1ᵀα − ½ αᵀYKYα + r(θ)
+            value = np.abs(signed).sum() - 0.5 * signed @ np.asarray(kernel) @ signed + float(prior)
+            (by_kernel,) = pull(jnp.asarray(-0.5 * np.outer(signed, signed)))
+            return float(value), np.asarray(slope + by_kernel)
 
     def signed_support(self, kernel: Float[np.ndarray, "B B"]) -> Float[np.ndarray, " B"]:
         """Yα where the dual is at its best on this kernel."""

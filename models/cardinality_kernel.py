@@ -8,14 +8,14 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ..datasets.bags import Bags
 from .cardinality import CardinalityModel, check_width, probabilities
 from .counting import CountTree
 from .kernels import RBF
 
-__all__ = ["CardinalityKernel", "check_numbers", "joint_kernel"]
+__all__ = ["CardinalityKernel", "check_numbers", "joint_kernel", "sums_between_bags"]
 
 # Rows of the kernel between instances that are held at once.
 _ROWS = 2048
@@ -185,8 +185,8 @@ def joint_kernel(
     between: Float[Array, "N M"],
     left: Float[Array, " N"],
     right: Float[Array, " M"],
-    left_index: Array,
-    right_index: Array,
+    left_index: Int[Array, " N"],
+    right_index: Int[Array, " M"],
     num_left: int,
     num_right: int,
 ) -> Float[Array, "P Q"]:
@@ -210,12 +210,42 @@ def joint_kernel(
     ----------
     Hajimirsadeghi and Mori (2017), equation 15.
     """
-    member = jax.nn.one_hot(right_index, num_right, dtype=between.dtype)  # (M, Q)
+    sums = partial(
+        sums_between_bags,
+        left_index=left_index,
+        right_index=right_index,
+        num_left=num_left,
+        num_right=num_right,
+    )
+    # p p' + (1 − p)(1 − p') = ½ + 2 (p − ½)(p' − ½)
+    regardless = sums(between, jnp.ones_like(left), jnp.ones_like(right))
+    return 0.5 * regardless + 2.0 * sums(between, left - 0.5, right - 0.5)
 
-    def of_label(left: Float[Array, " N"], right: Float[Array, " M"]) -> Float[Array, "P Q"]:
-        by_right = between @ (right[:, None] * member)
-        return jax.ops.segment_sum(
-            left[:, None] * by_right, left_index, num_left, indices_are_sorted=True
-        )
 
-    return of_label(left, right) + of_label(1.0 - left, 1.0 - right)
+def sums_between_bags(
+    between: Float[Array, "N M"],
+    left: Float[Array, " N"],
+    right: Float[Array, " M"],
+    left_index: Int[Array, " N"] | Int[np.ndarray, " N"],
+    right_index: Int[Array, " M"] | Int[np.ndarray, " M"],
+    num_left: int,
+    num_right: int,
+) -> Float[Array, "P Q"]:
+    """Σ_ij k_x(x_i, x'_j) l_i r_j over the instances of each two bags.
+
+    Parameters
+    ----------
+    between : array (N, M)
+    left, right : array (N,), (M,)
+        l, r.
+    left_index, right_index : array (N,), (M,)
+        The bag of each instance, non-decreasing.
+    num_left, num_right : int
+
+    Returns
+    -------
+    array (P, Q)
+    """
+    add = partial(jax.ops.segment_sum, indices_are_sorted=True)
+    by_left = add(left[:, None] * between, left_index, num_left)  # (P, M)
+    return add((by_left * right).T, right_index, num_right).T
