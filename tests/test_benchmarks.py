@@ -10,9 +10,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.datasets import Bags, load
-from milzoo.inference import coordinate_ascent
+from milzoo.inference import (
+    CardinalityKernelLearner,
+    CardinalityKernelSVM,
+    coordinate_ascent,
+    maximum_a_posteriori,
+)
 from milzoo.inference.closed_form import vgpmil
-from milzoo.models import RBF, VGPMIL, VWSGP
+from milzoo.models import (
+    RBF,
+    VGPMIL,
+    VWSGP,
+    CardinalityGP,
+    CardinalityKernel,
+    CardinalityModel,
+    NormalCardinality,
+)
+from scipy.special import expit, logit
 from sklearn.metrics import roc_auc_score
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -178,3 +192,85 @@ def test_the_speed_benchmark_of_dpmil_times_every_round_that_it_counts(benchmark
     assert [row.rounds for row in rows] == [5, 5, 5]
     for row in rows:
         assert 0 < row.seconds < row.total
+
+
+@pytest.fixture(scope="module")
+def counted(benchmark):
+    """What the accuracy benchmark of cardinality models finds in a fold, and the fold."""
+    accuracy = benchmark("cardinality_accuracy")
+    bags = load("digits").select(np.arange(40))
+    protocol = replace(
+        accuracy.Protocol.toy(seed=0),
+        inner_folds=2,
+        mu=(0.4,),
+        penalty=(1.0,),
+        max_steps=200,
+    )
+    with jax.enable_x64(True):
+        fold = accuracy.Fold.of(bags, np.arange(40) % 4 == 0, protocol)
+        return fold, accuracy.outcomes_of(fold, protocol)
+
+
+def test_a_fold_is_scaled_by_its_training_bags_and_split_among_them(counted):
+    fold, _ = counted
+    training = fold.bags.select(fold.outer.learned_from).instances
+    varies = np.ptp(training, axis=0) > 0
+    np.testing.assert_allclose(training[:, varies].min(axis=0), 0.0, atol=1e-12)
+    np.testing.assert_allclose(training[:, varies].max(axis=0), 1.0, atol=1e-12)
+    assert (fold.bags.instances[:, ~varies] == 0.0).all()
+    judged = np.sum([part.judged for part in fold.inner], axis=0)
+    np.testing.assert_array_equal(judged, fold.outer.learned_from)
+    for part in fold.inner:
+        np.testing.assert_array_equal(part.judged | part.learned_from, fold.outer.learned_from)
+        assert not (part.judged & part.learned_from).any()
+
+
+@pytest.mark.parametrize("method", ["MICPM", "MICPK-SVM", "MICPKL", "GP by the bound"])
+def test_a_fold_of_the_cardinality_benchmark_is_the_package_on_its_training_bags(counted, method):
+    fold, outcomes = counted
+    found, setting = outcomes[method]
+    training, test = (fold.bags.select(one) for one in fold.outer)
+    scale = 1 / np.sqrt(2 * setting["regularisation"])
+    model = CardinalityModel(NormalCardinality(setting["mu"], 0.1), scale)
+    between = RBF(1.0, 0.2 * np.sqrt(64))
+    if method == "MICPM":
+        mode = maximum_a_posteriori(model, training, seed=0)
+        expected = logit(mode.predict(test).bag_probability)
+    elif method == "GP by the bound":
+        mode = maximum_a_posteriori(model, training, seed=0).stored_draws()
+        kernel = CardinalityKernel(model, mode["weights"][0], between)
+        process = CardinalityGP.at_bags(kernel, training, setting["variance"])
+        fit = coordinate_ascent(process, training, seed=0, tolerance=1e-12, max_steps=1000)
+        q = fit.approximation
+        given = process.accumulated(test)
+        whitened = np.linalg.solve(np.asarray(given.cholesky), np.c_[q.mean, q.scale_tril])
+        mean, *spread = (np.asarray(given.projection) @ whitened).T
+        sd = np.sqrt(np.sum(np.square(spread), axis=0) + np.asarray(given.residual_variance))
+        nodes, weights = np.polynomial.hermite_e.hermegauss(101)
+        by_node = expit(mean[:, None] + sd[:, None] * nodes)
+        expected = logit(by_node @ weights / weights.sum())
+    else:
+        kind = CardinalityKernelSVM if method == "MICPK-SVM" else CardinalityKernelLearner
+        expected = kind(model, between, setting["penalty"]).fit(training).decision_function(test)
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_settings_are_those_of_the_best_agreement_on_inner_folds(counted):
+    """By the package, of λ; the first of equals."""
+    fold, outcomes = counted
+    scores = {}
+    for mu, regularisation in [(0.4, 10.0), (0.4, 1.0)]:
+        model = CardinalityModel(NormalCardinality(mu, 0.1), 1 / np.sqrt(2 * regularisation))
+        right, likelihood = [], []
+        for part in fold.inner:
+            mode = maximum_a_posteriori(model, fold.bags.select(part.learned_from), seed=0)
+            judged = fold.bags.select(part.judged)
+            probability = mode.predict(judged).bag_probability
+            right.append((probability > 0.5) == judged.labels)
+            likelihood.append(np.log(np.where(judged.labels, probability, 1 - probability)))
+        scores[mu, regularisation] = (
+            np.mean(np.concatenate(right)),
+            np.sum(np.concatenate(likelihood)),
+        )
+    chosen = outcomes["MICPM"].setting
+    assert (chosen["mu"], chosen["regularisation"]) == max(scores, key=scores.__getitem__)
