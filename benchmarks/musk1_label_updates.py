@@ -31,6 +31,7 @@ from jax.scipy.linalg import solve_triangular
 from milzoo.datasets import Bags, load, published_folds
 from milzoo.inference import nuts
 from milzoo.inference.closed_form import vgpmil
+from milzoo.inference.closed_form.ascent import ascend_inside
 from milzoo.models import VGPMIL
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
@@ -117,21 +118,10 @@ def ascend(
     problem: vgpmil.VGPMILProblem, label_logits: jax.Array, max_steps: int, tolerance: float
 ) -> vgpmil.VGPMILState:
     """The loop of ``coordinate_ascent`` from q(u) = p(u), compiled whole."""
-
-    def unfinished(carry: tuple) -> jax.Array:
-        step, _, bound, change = carry
-        return (step < max_steps) & (jnp.abs(change) > tolerance * jnp.maximum(1.0, jnp.abs(bound)))
-
-    def one_step(carry: tuple) -> tuple:
-        step, state, bound, _ = carry
-        state = vgpmil.step(problem, state)
-        new = vgpmil.elbo(problem, state)
-        return step + 1, state, new, new - bound
-
     num_inducing = problem.projection.shape[1]
     state = with_best_tilt(problem, jnp.zeros(num_inducing), jnp.eye(num_inducing), label_logits)
-    start = (0, state, vgpmil.elbo(problem, state), jnp.inf)
-    return jax.lax.while_loop(unfinished, one_step, start)[1]
+    step, elbo = partial(vgpmil.step, problem), partial(vgpmil.elbo, problem)
+    return ascend_inside(step, elbo, state, max_steps=max_steps, tolerance=tolerance)[0]
 
 
 def with_best_tilt(

@@ -28,12 +28,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from milzoo.datasets import Bags, load, published_folds
 from milzoo.inference.closed_form import vwsgp
+from milzoo.inference.closed_form.ascent import ascend_inside
 from milzoo.inference.closed_form.learning import Learning, LearningState
 from milzoo.inference.lapack import one_lapack_thread
 from milzoo.inference.products import row_sums_of_squares
 from milzoo.models import RBF, VWSGP
 from milzoo.models.gaussian_integrals import log_expected_sigmoid, logistic_rule
-from milzoo.models.scale_mixtures import PolyaGammaMixing
 from milzoo.models.sparse_gp import (
     SparseConditional,
     accumulated_conditional,
@@ -127,8 +127,7 @@ class Fold(NamedTuple):
 class WithoutHeldOut:
     """The closed form of VWSGP as `Learning` wants it, the problem of which is the fold.
 
-    A bag held out has a_b = 0, k̄_b = 1 and no label: it adds nothing to q(u), and to the bound a
-    constant, which `Fit` has taken off.
+    A bag held out adds a constant to the bound, which `Fit` has taken off.
     """
 
     step = staticmethod(vwsgp.step)
@@ -138,13 +137,9 @@ class WithoutHeldOut:
 
     @staticmethod
     def evaluated_at(fold: Fold, model: VWSGP, bags: Bags) -> vwsgp.VWSGPProblem:
-        cholesky, projection, residual_variance, _ = fold.accumulated(model.kernel)
-        return vwsgp.VWSGPProblem(
-            cholesky,
-            jnp.where(fold.held_out[:, None], 0.0, projection),
-            jnp.where(fold.held_out, 1.0, residual_variance),
-            jnp.where(fold.held_out, 0.0, jnp.asarray(bags.labels) - 0.5),
-        )
+        accumulated = fold.accumulated(model.kernel)
+        whole, _ = vwsgp.init_from_sums(accumulated, jnp.asarray(bags.labels))
+        return vwsgp.without(whole, jnp.asarray(fold.held_out))
 
 
 class Fit(NamedTuple):
@@ -176,7 +171,9 @@ def fit_given_kernel(fold: Fold, starts: RBF, *, max_steps: int, tolerance: floa
     learning = _learning(fold)
     problem = learning.problem_at(fold, start.unconstrained)
     step, elbo = partial(vwsgp.step, problem), partial(vwsgp.elbo, problem)
-    factors, bound, steps = _ascend(step, elbo, start.factors, max_steps, tolerance)
+    factors, bound, steps = ascend_inside(
+        step, elbo, start.factors, max_steps=max_steps, tolerance=tolerance
+    )
     return _fit(fold, start._replace(factors=factors), bound, steps)
 
 
@@ -205,7 +202,7 @@ def fit_learned(fold: Fold, starts: RBF, *, max_steps: int, tolerance: float) ->
     learning = _learning(fold)
     step, elbo = partial(learning.step, fold), partial(learning.elbo, fold)
     start = _start(fold, _chosen(starts, best))
-    return _fit(fold, *_ascend(step, elbo, start, max_steps, tolerance))
+    return _fit(fold, *ascend_inside(step, elbo, start, max_steps=max_steps, tolerance=tolerance))
 
 
 FITS = {"learned": fit_learned, "default": fit_given_kernel}
@@ -233,33 +230,6 @@ def _start(fold: Fold, kernel: RBF) -> LearningState:
     return LearningState(unconstrained, vwsgp.settled(problem, prior))
 
 
-def _ascend[State](
-    step: Callable[[State], State],
-    elbo: Callable[[State], Array],
-    state: State,
-    max_steps: int,
-    tolerance: float,
-) -> tuple[State, Array, Array]:
-    """The loop of ``coordinate_ascent``, compiled whole: the last state, its bound, the steps."""
-
-    def unfinished(carry: tuple) -> Array:
-        steps, _, bound, change = carry
-        return (steps < max_steps) & (
-            jnp.abs(change) > tolerance * jnp.maximum(1.0, jnp.abs(bound))
-        )
-
-    def one_step(carry: tuple) -> tuple:
-        steps, state, bound, _ = carry
-        state = step(state)
-        new = elbo(state)
-        return steps + 1, state, new, new - bound
-
-    steps, state, bound, _ = jax.lax.while_loop(
-        unfinished, one_step, (0, state, elbo(state), jnp.inf)
-    )
-    return state, bound, steps
-
-
 def _fit(fold: Fold, state: LearningState, bound: Array, steps: Array) -> Fit:
     kernel = _learning(fold).model_at(state.unconstrained).kernel
     _, projection, residual_variance, _ = fold.accumulated(kernel)
@@ -267,7 +237,7 @@ def _fit(fold: Fold, state: LearningState, bound: Array, steps: Array) -> Fit:
     instances = sparse_conditional(kernel, fold.inducing_points, fold.bags.instances, JITTER)
     by_instance = row_sums_of_squares(instances.projection, state.factors.precision_cholesky)
     independent = jnp.zeros_like(spread).at[fold.bags.bag_index].add(by_instance)
-    constant = PolyaGammaMixing().log_density(jnp.asarray(1.0)) * jnp.sum(fold.held_out)
+    constant = -jnp.log(2 * jnp.cosh(0.5)) * jnp.sum(fold.held_out)
     return Fit(
         kernel,
         bound - constant,

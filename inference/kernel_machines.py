@@ -9,20 +9,32 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from scipy.optimize import minimize
 from sklearn.svm import SVC
 
 from ..datasets.bags import Bags
 from ..models.cardinality import CardinalityModel, probabilities
-from ..models.cardinality_kernel import CardinalityKernel, check_numbers, sums_between_bags
+from ..models.cardinality_kernel import (
+    CardinalityKernel,
+    check_numbers,
+    joint_from,
+    sums_between_bags,
+)
 from ..models.counting import CountTree
 from ..models.kernels import RBF
 from .chains import check_counts
 from .maximum_a_posteriori import maximum_a_posteriori
 from .posterior import Status
 
-__all__ = ["CardinalityKernelClassifier", "CardinalityKernelLearner", "CardinalityKernelSVM"]
+__all__ = [
+    "CardinalityKernelClassifier",
+    "CardinalityKernelLearner",
+    "CardinalityKernelSVM",
+    "KernelObjective",
+    "learn_kernel",
+    "train",
+]
 
 # Of the dual: its value is what the kernel is learned by.
 _DUAL_TOLERANCE = 1e-6
@@ -124,7 +136,7 @@ class CardinalityKernelSVM:
         """
         _check_labels(bags, type(self).__name__)
         kernel, status, objective = self._find_kernel(bags)
-        machine = _train(kernel(bags, bags), bags, self.penalty)
+        machine = train(kernel(bags, bags), np.asarray(bags.labels), self.penalty)
         return CardinalityKernelClassifier(kernel, bags, machine, status, objective)
 
     def _find_kernel(self, bags: Bags) -> tuple[CardinalityKernel, Status, Float[np.ndarray, " T"]]:
@@ -166,8 +178,10 @@ class CardinalityKernelLearner(CardinalityKernelSVM):
 
     Notes
     -----
-    T has kinks where a support vector comes or goes, at which a search may stop, and other minima
-    than the one that is found. The kernel between all instances is held at once: 8 N² bytes.
+    T is not convex: there are other minima than the one that is found. Its slope has kinks where a
+    support vector comes or goes, and is known as well as α is, so that a search may end before the
+    slope is nothing; ``status`` tells. The kernel between all instances is held several times at
+    once: a few times 8 N² bytes.
 
     References
     ----------
@@ -204,7 +218,7 @@ class KernelProblem:
     between : array (N, N)
         k_x of all instances.
     regardless : array (B, B)
-        Σ k_x/2 over the instances of each two bags: the part of k̃ that no label has to do with.
+        Σ k_x over the instances of each two bags, whatever their labels.
     num_laplace : int
         So many of the weights, from the first on, have a Laplace prior.
     """
@@ -234,7 +248,7 @@ class KernelProblem:
             design=jnp.asarray(instances),
             scale=jnp.asarray(scale),
             between=between,
-            regardless=0.5 * _sums(between, one, tree),
+            regardless=_sums(between, one, tree),
             num_laplace=bags.num_features if model.weight_prior == "laplace" else 0,
         )
 
@@ -244,8 +258,7 @@ def kernel_of(problem: KernelProblem, white: Float[Array, " P"]) -> Float[Array,
     """K at θ = s v, normalised (equation 16)."""
     logits = problem.design @ (problem.scale * white)
     share = probabilities(problem.tree, logits, problem.log_potential)[1]
-    # k̃, of p p' + (1 − p)(1 − p') = ½ + 2 (p − ½)(p' − ½)
-    joint = problem.regardless + 2.0 * _sums(problem.between, share - 0.5, problem.tree)
+    joint = joint_from(problem.regardless, _sums(problem.between, share - 0.5, problem.tree))
     own = jnp.sqrt(jnp.diagonal(joint))
     return joint / (own[:, None] * own)
 
@@ -275,19 +288,31 @@ class KernelObjective:
     penalty : float
         C.
     problem : KernelProblem
-        Problems of one shape share one compiled program.
+        The kernel between the bags as a function of v. Those of one shape are compiled once.
+    learned_from : array (B,)
+        Which bags the machine is trained on: α of the others is 0, and so is their part in T. Folds
+        of a cross-validation then all have the same shapes.
     """
 
     start: CardinalityKernel
     bags: Bags
     penalty: float
     problem: KernelProblem
+    learned_from: Bool[np.ndarray, " B"]
 
     @classmethod
-    def of(cls, start: CardinalityKernel, bags: Bags, penalty: float) -> Self:
-        """Make the kernel between all instances, once."""
+    def of(
+        cls,
+        start: CardinalityKernel,
+        bags: Bags,
+        penalty: float,
+        learned_from: Bool[np.ndarray, " B"] | None = None,
+    ) -> Self:
+        """Make the kernel between all instances, once; learn from all bags if none are named."""
+        if learned_from is None:
+            learned_from = np.ones(bags.num_bags, dtype=bool)
         with jax.enable_x64(True):
-            return cls(start, bags, penalty, KernelProblem.of(start, bags))
+            return cls(start, bags, penalty, KernelProblem.of(start, bags), learned_from)
 
     def __call__(self, white: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
         """T and ∂T/∂v, that of the dual at its best α held fixed."""
@@ -303,9 +328,10 @@ class KernelObjective:
 
     def signed_support(self, kernel: Float[np.ndarray, "B B"]) -> Float[np.ndarray, " B"]:
         """Yα where the dual is at its best on this kernel."""
-        machine = _train(kernel, self.bags, self.penalty)
+        labels = np.asarray(self.bags.labels)
+        machine = train(kernel, labels, self.penalty, self.learned_from)
         signed = np.zeros(self.bags.num_bags)
-        signed[machine.support_] = machine.dual_coef_[0]
+        signed[np.flatnonzero(self.learned_from)[machine.support_]] = machine.dual_coef_[0]
         return signed
 
     @property
@@ -357,8 +383,29 @@ def learn_kernel(
     return objective.kernel_at(found.x), status, np.array(values)
 
 
-def _train(kernel: Float[np.ndarray, "B B"], bags: Bags, penalty: float) -> SVC:
-    return SVC(C=penalty, kernel="precomputed", tol=_DUAL_TOLERANCE).fit(kernel, bags.labels)
+def train(
+    kernel: Float[np.ndarray, "B B"],
+    labels: Int[np.ndarray, " B"],
+    penalty: float,
+    learned_from: Bool[np.ndarray, " B"] | None = None,
+) -> SVC:
+    """A machine on a kernel between bags, all of them or those that are learned from.
+
+    Parameters
+    ----------
+    kernel : array (B, B)
+    labels : array (B,)
+    penalty : float
+        C.
+    learned_from : array (B,) or None
+
+    Returns
+    -------
+    SVC
+    """
+    chosen = slice(None) if learned_from is None else learned_from
+    machine = SVC(C=penalty, kernel="precomputed", tol=_DUAL_TOLERANCE)
+    return machine.fit(kernel[chosen][:, chosen], labels[chosen])
 
 
 def _check_penalty(name: str, penalty: float) -> None:

@@ -165,10 +165,6 @@ def _log_of_either(is_positive: Array) -> Float[Array, "2 K"]:
 # ------------------------------------------------------------------ laws
 
 
-# Compiled once for bags of the same sizes.
-_log_partition = jax.jit(log_partition)
-
-
 class BagLabelByCount(LogOddsLabel):
     r"""Labels of bags whose instance labels are weighed by their count; these are summed out.
 
@@ -195,8 +191,7 @@ class BagLabelByCount(LogOddsLabel):
         instance_logits: Float[Array, " N"],
         log_potential: Float[Array, "2 M"],
     ) -> None:
-        # Compiled as one also where a program is run as it is, as NumPyro does to see its sites.
-        negative, positive = _log_partition(tree, instance_logits, log_potential)
+        negative, positive = log_partition(tree, instance_logits, log_potential)
         # A label that no count allows has infinite log odds, which NumPyro's checks would refuse.
         super().__init__(positive - negative, validate_args=False)
 

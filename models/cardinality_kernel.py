@@ -15,7 +15,13 @@ from .cardinality import CardinalityModel, check_width, probabilities
 from .counting import CountTree
 from .kernels import RBF
 
-__all__ = ["CardinalityKernel", "check_numbers", "joint_kernel", "sums_between_bags"]
+__all__ = [
+    "CardinalityKernel",
+    "check_numbers",
+    "joint_from",
+    "joint_kernel",
+    "sums_between_bags",
+]
 
 # Rows of the kernel between instances that are held at once.
 _ROWS = 2048
@@ -217,9 +223,19 @@ def joint_kernel(
         num_left=num_left,
         num_right=num_right,
     )
-    # p p' + (1 − p)(1 − p') = ½ + 2 (p − ½)(p' − ½)
     regardless = sums(between, jnp.ones_like(left), jnp.ones_like(right))
-    return 0.5 * regardless + 2.0 * sums(between, left - 0.5, right - 0.5)
+    return joint_from(regardless, sums(between, left - 0.5, right - 0.5))
+
+
+def joint_from(
+    regardless: Float[Array, "P Q"], of_labels: Float[Array, "P Q"]
+) -> Float[Array, "P Q"]:
+    """k̃ from Σ k_x and Σ k_x (p − ½)(p' − ½), since p p' + (1 − p)(1 − p') = ½ + 2 (p − ½)(p' − ½).
+
+    Where the labels of two bags are surely opposite the parts cancel, but for the rounding of
+    Σ k_x; as k̃ of a bag with itself is at least ½ Σ k_x, that is rounding after normalisation too.
+    """
+    return 0.5 * regardless + 2.0 * of_labels
 
 
 def sums_between_bags(

@@ -292,6 +292,7 @@ def _skewed(table: Float[Array, "*S n m"], fill: float) -> Float[Array, "*S n l"
 # ------------------------------------------------------------------ one sum, tilted
 
 
+@jax.jit
 def log_partition(
     tree: CountTree, logits: Float[Array, " N"], log_potential: Float[Array, "S M"]
 ) -> Float[Array, "S B"]:

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ..chains import check_counts
 from ..lapack import one_lapack_thread
 from ..posterior import Status
 from ..progress import Progress
 
-__all__ = ["Ascent", "ascend"]
+__all__ = ["Ascent", "ascend", "ascend_inside"]
 
 # A fall of the bound below this share of its size is rounding.
 _ROUNDING = 1e-9
@@ -98,6 +99,52 @@ def ascend(
                 break
     seconds = time.perf_counter() - started
     return Ascent(state, np.array(trace), status or _cut_off(trace), seconds, compile_seconds)
+
+
+def ascend_inside[State](
+    step: Callable[[State], State],
+    elbo: Callable[[State], Array],
+    state: State,
+    *,
+    max_steps: int,
+    tolerance: float | Float[Array, ""],
+) -> tuple[State, Float[Array, ""], Int[Array, ""]]:
+    """The same loop inside a compiled program, without a trace or a status.
+
+    Parameters
+    ----------
+    step : callable
+        State → state.
+    elbo : callable
+        State → the bound.
+    state : pytree
+    max_steps : int
+    tolerance : float
+
+    Returns
+    -------
+    pytree
+        The last state.
+    float
+        Its bound.
+    int
+        Steps taken.
+    """
+
+    def unfinished(carry: tuple) -> Array:
+        steps, _, bound, change = carry
+        is_moving = jnp.abs(change) > tolerance * jnp.maximum(1.0, jnp.abs(bound))
+        return (steps < max_steps) & is_moving
+
+    def one_step(carry: tuple) -> tuple:
+        steps, state, bound, _ = carry
+        state = step(state)
+        new = elbo(state)
+        return steps + 1, state, new, new - bound
+
+    start = (jnp.zeros((), int), state, elbo(state), jnp.inf)
+    steps, state, bound, _ = jax.lax.while_loop(unfinished, one_step, start)
+    return state, bound, steps
 
 
 def _judge(trace: list[np.ndarray], tolerance: float, is_ascent: bool) -> Status | None:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ...datasets.bags import Bags
 from ...models.bag_evidence import BagEvidenceModel
@@ -51,6 +51,7 @@ __all__ = [
     "init_from_sums",
     "settled",
     "step",
+    "without",
 ]
 
 _LOGISTIC = PolyaGammaMixing()
@@ -173,6 +174,28 @@ def _with_moments(
     second_moment = evidence_mean**2 + variance + problem.residual_variance
     return VWSGPState(
         mean, precision_cholesky, evidence_mean, second_moment, jnp.sqrt(second_moment)
+    )
+
+
+def without(problem: VWSGPProblem, held_out: Bool[Array, " B"]) -> VWSGPProblem:
+    """Leave bags out of a problem whose shapes stay the same: folds are then compiled once.
+
+    Such a bag has a_b = 0, k̄_b = 1 and no label. It adds nothing to q(u), and to the bound
+    −log 2cosh(½) whatever the kernel is. (With k̄_b = 0 the root of E s_b² would have no slope.)
+
+    Parameters
+    ----------
+    problem : VWSGPProblem
+    held_out : array (B,)
+
+    Returns
+    -------
+    VWSGPProblem
+    """
+    return problem._replace(
+        projection=jnp.where(held_out[:, None], 0.0, problem.projection),
+        residual_variance=jnp.where(held_out, 1.0, problem.residual_variance),
+        half_sign=jnp.where(held_out, 0.0, problem.half_sign),
     )
 
 

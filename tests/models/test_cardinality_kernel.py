@@ -68,6 +68,16 @@ def test_kernel_is_that_of_all_labellings(bags, potential):
     np.testing.assert_allclose(kernel(few, bags), expected, rtol=1e-10)
 
 
+def test_labels_that_are_surely_opposite_leave_rounding_alone():
+    """½ Σ k_x and 2 Σ k_x (p − ½)(p' − ½) cancel: what is left is small beside k of one bag."""
+    bags = Bags.from_list([np.full((3, 1), 1.0), np.full((2, 1), -1.0)], labels=[1, 0])
+    kernel = CardinalityKernel(CardinalityModel(), np.array([80.0]), RBF(1.0, 10.0))
+    positive, negative = (kernel.instance_probability(bags)[n] for n in (0, 4))
+    assert positive > 1 - 1e-8 and negative < 1e-8
+    exact = np.exp(-0.02) * (positive * negative + (1 - positive) * (1 - negative))
+    np.testing.assert_allclose(kernel(bags, bags)[0, 1], exact, atol=1e-15)
+
+
 def test_chunks_change_nothing(bags, monkeypatch):
     kernel = kernel_with(NormalCardinality())
     few = bags.select([1, 3])
