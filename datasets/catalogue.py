@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int, Integer, Num
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["BAGGING_SEED", "available", "load", "published_folds"]
 
 BAGGING_SEED = 2024
-"""How ``digits``, ``mnist`` and ``kandemir2014`` are drawn is part of what they are, hence this
-constant."""
+"""How ``digits``, ``mnist``, ``kandemir2014`` and ``venkatesan2015`` are drawn is part of what they
+are, hence this constant."""
 
 _NEWSGROUPS = (
     "alt_atheism",
@@ -41,6 +42,7 @@ _NEWSGROUPS = (
 _DESCRIPTIONS = {
     "digits": "8×8 digits (scikit-learn) in 164 bags of 10; positive: 2, 9; instance labels known",
     "kandemir2014": "2-D scene of 40 bags: 3 clusters that all share, 2 of witnesses; labels known",
+    "venkatesan2015": "2-D scene of 80 bags: 4 clusters that all share, 4 of witnesses, 1 hard",
     "musk1": "92 molecules, 476 conformations, 166 features: does it smell of musk? (UCI)",
     "musk2": "102 molecules, 6,598 conformations, 166 features; bags of 1 to 1,044 (UCI)",
     "elephant": "200 images, 1,391 segments, 230 features: is there an elephant?",
@@ -57,16 +59,46 @@ _MUSK_ARCHIVES = {
 }
 _MUSK_COUNTS = {"musk1": (92, 476), "musk2": (102, 6598)}  # molecules, conformations
 
-# Means and lower triangular roots of the covariances of the clusters in `kandemir2014`.
-_NEGATIVE_CLUSTERS = (
-    ((-3.0, 1.5), ((0.8, 0.0), (0.0, 0.8))),
-    ((1.5, 3.0), ((1.2, 0.0), (0.3, 0.4))),
-    ((0.5, -2.5), ((1.3, 0.0), (-0.3, 0.6))),
-)
-_POSITIVE_CLUSTERS = (
-    ((4.5, 0.0), ((0.6, 0.0), (0.2, 0.9))),
-    ((-1.7, 0.4), ((0.6, 0.0), (0.0, 0.6))),
-)
+
+class _Scene(NamedTuple):
+    """Means and lower triangular roots of the covariances of 2-D clusters."""
+
+    bags_of_each_label: int
+    negative: tuple
+    positive: tuple
+
+
+def _round(centre: tuple[float, float], deviation: float) -> tuple:
+    return centre, ((deviation, 0.0), (0.0, deviation))
+
+
+_SCENES = {
+    "kandemir2014": _Scene(
+        20,
+        negative=(
+            _round((-3.0, 1.5), 0.8),
+            ((1.5, 3.0), ((1.2, 0.0), (0.3, 0.4))),
+            ((0.5, -2.5), ((1.3, 0.0), (-0.3, 0.6))),
+        ),
+        positive=(((4.5, 0.0), ((0.6, 0.0), (0.2, 0.9))), _round((-1.7, 0.4), 0.6)),
+    ),
+    "venkatesan2015": _Scene(
+        40,
+        negative=(
+            _round((0.0, 1.5), 1.0),
+            _round((1.0, -2.6), 0.8),
+            _round((5.0, -3.0), 0.8),
+            _round((-3.5, 0.0), 0.8),
+        ),
+        # The last is within two and a half sds of a negative one.
+        positive=(
+            _round((-4.0, 4.0), 0.45),
+            _round((4.0, 4.0), 0.45),
+            _round((-4.0, -4.0), 0.45),
+            _round((2.2, -0.6), 0.35),
+        ),
+    ),
+}
 
 _TABLE_FORMAT = (
     "one row for each instance with columns bag, bag_label (0/1), instance_label (where known) and "
@@ -84,13 +116,13 @@ def load(
 ) -> Bags:
     """The data set of that name, features as published: to standardize is the caller's choice.
 
-    ``digits`` comes with scikit-learn and ``kandemir2014`` is drawn. All others are read from a
-    folder: ``mnist.npz`` (arrays ``x_train, y_train, x_test, y_test``), and for any other name a
-    file ``NAME.csv.gz`` (a slash in the name becomes an underscore) with one row for each instance
-    and columns ``bag``, ``bag_label`` (0/1), ``instance_label`` (where known) and features ``x0,
-    x1, …``; a file of your own in this format loads by its name too, and may have ``bag_target`` (a
-    number) beside or in place of ``bag_label``. Where ``musk1`` and ``musk2`` are not in the
-    folder, they are fetched from UCI once, into the user's cache.
+    ``digits`` comes with scikit-learn; ``kandemir2014`` and ``venkatesan2015`` are drawn. All
+    others are read from a folder: ``mnist.npz`` (arrays ``x_train, y_train, x_test, y_test``), and
+    for any other name a file ``NAME.csv.gz`` (a slash in the name becomes an underscore) with one
+    row for each instance and columns ``bag``, ``bag_label`` (0/1), ``instance_label`` (where known)
+    and features ``x0, x1, …``; a file of your own in this format loads by its name too, and may
+    have ``bag_target`` (a number) beside or in place of ``bag_label``. Where ``musk1`` and
+    ``musk2`` are not in the folder, they are fetched from UCI once, into the user's cache.
 
     ``digits`` has as many balanced bags as its images allow: 82 negative bags of 10, and 82
     positive ones with 1, 2, 3 or 4 images of a 2 or a 9 (as equally often as can be), each image at
@@ -108,7 +140,7 @@ def load(
     data_folder : path or None
         The folder; if left out, the environment variable ``MILZOO_DATA``.
     seed : int or None
-        ``digits``, ``mnist`` and ``kandemir2014`` only: another draw of the bags than the fixed
+        ``digits``, ``mnist`` and the scenes only: another draw of the bags than the fixed
         `BAGGING_SEED`.
 
     Returns
@@ -128,7 +160,9 @@ def load(
     F. M. Castro-Macías et al. (2024), "Hyperbolic Secant representation of the logistic function:
     Application to probabilistic Multiple Instance Learning for CT intracranial hemorrhage
     detection", Artificial Intelligence (bags of digits). M. Kandemir and F. A. Hamprecht (2014),
-    "Instance label prediction by Dirichlet process multiple instance learning", UAI (the scene).
+    "Instance label prediction by Dirichlet process multiple instance learning", UAI (a scene).
+    R. Venkatesan, P. S. Chandakkar and B. Li (2015), "Simpler non-parametric methods provide as
+    good or better results to multiple-instance learning", ICCV (a scene).
     T. G. Dietterich, R. H. Lathrop and T. Lozano-Pérez (1997), Artificial Intelligence 89 (musk).
     S. Andrews et al. (2002), NIPS (elephant, fox). Z.-H. Zhou, Y.-Y. Sun and Y.-F. Li (2009), ICML
     (newsgroups).
@@ -139,7 +173,8 @@ def load(
         near = get_close_matches(name, _DESCRIPTIONS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_DESCRIPTIONS)}"
         raise ValueError(f"unknown data set {name!r}; {hint}")
-    drawn = {"digits": _digits, "mnist": partial(_mnist, folder), "kandemir2014": _scene}
+    drawn: dict[str, Callable[..., Bags]] = {"digits": _digits, "mnist": partial(_mnist, folder)}
+    drawn |= {name: partial(_drawn_from, scene) for name, scene in _SCENES.items()}
     if name in drawn:
         return drawn[name](seed=BAGGING_SEED if seed is None else seed)
     if seed is not None:
@@ -291,10 +326,10 @@ def _bags_of_digits(
 # -------------------------------------------------------------------------- scene
 
 
-def _scene(*, seed: int, bags_of_each_label: int = 20, witness_share: float = 0.3) -> Bags:
+def _drawn_from(scene: _Scene, *, seed: int, witness_share: float = 0.3) -> Bags:
     """Instances from 2-D clusters: the negative ones in all bags, the others in positive bags."""
     random = np.random.RandomState(seed)
-    num_bags = 2 * bags_of_each_label
+    num_bags = 2 * scene.bags_of_each_label
     labels = random.permutation(np.resize([0, 1], num_bags))
     sizes = random.randint(6, 13, size=num_bags)
     bag_index = np.repeat(np.arange(num_bags), sizes)
@@ -305,8 +340,8 @@ def _scene(*, seed: int, bags_of_each_label: int = 20, witness_share: float = 0.
     which, noise = random.rand(len(bag_index)), random.standard_normal((len(bag_index), 2))
     instances = np.where(
         is_witness[:, None],
-        _from_clusters(_POSITIVE_CLUSTERS, which, noise),
-        _from_clusters(_NEGATIVE_CLUSTERS, which, noise),
+        _from_clusters(scene.positive, which, noise),
+        _from_clusters(scene.negative, which, noise),
     )
     return Bags(
         instances=read_only(instances),

@@ -9,9 +9,11 @@ from .kernel_machines import (
 )
 from .laplace import laplace
 from .maximum_a_posteriori import maximum_a_posteriori
+from .measure_machines import Elbow, MeasureClassifier, MeasureLearner, choose_by_elbow
 from .nuts import nuts
 from .posterior import Posterior, Status
 from .prediction import Prediction, TargetPrediction
+from .prototypes import PrototypeClassifier, PrototypeLearner
 from .pymc_nuts import pymc_nuts
 from .svi import svi
 
@@ -19,10 +21,16 @@ __all__ = [
     "CardinalityKernelClassifier",
     "CardinalityKernelLearner",
     "CardinalityKernelSVM",
+    "Elbow",
+    "MeasureClassifier",
+    "MeasureLearner",
     "Posterior",
     "Prediction",
+    "PrototypeClassifier",
+    "PrototypeLearner",
     "Status",
     "TargetPrediction",
+    "choose_by_elbow",
     "coordinate_ascent",
     "gibbs",
     "laplace",

@@ -10,6 +10,7 @@ from .cardinality_gp import CardinalityGP
 from .cardinality_kernel import CardinalityKernel
 from .dpmil import DPMIL
 from .kernels import RBF
+from .neighbours import NeighbourMeasure, ParzenMeasure, scored
 from .scale_mixtures import GammaMixing, PolyaGammaMixing, ScaleMixture
 from .vgpmil import VGPMIL
 from .vwsgp import VWSGP
@@ -25,7 +26,10 @@ __all__ = [
     "CardinalityModel",
     "GammaMixing",
     "MajorityCardinality",
+    "NeighbourMeasure",
     "NormalCardinality",
+    "ParzenMeasure",
     "PolyaGammaMixing",
     "ScaleMixture",
+    "scored",
 ]

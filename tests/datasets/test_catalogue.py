@@ -195,6 +195,29 @@ def test_another_seed_draws_another_scene(scene):
     assert other.instances.shape != scene.instances.shape
 
 
+def test_the_scene_of_four_has_its_witnesses_around_four_points():
+    bags = load("venkatesan2015")
+    assert (bags.num_bags, bags.labels.sum(), bags.num_features) == (80, 40, 2)
+    witnesses = np.bincount(bags.bag_index, weights=bags.instance_labels)
+    np.testing.assert_array_equal(bags.labels, witnesses > 0)
+    centres = np.array([[-4.0, 4.0], [4.0, 4.0], [-4.0, -4.0], [2.2, -0.6]])
+    found = bags.instances[bags.instance_labels == 1]
+    distance = np.linalg.norm(found[:, None] - centres, axis=2)
+    assert (
+        distance.min(axis=1) < 4.5 * np.array([0.45, 0.45, 0.45, 0.35])[distance.argmin(1)]
+    ).all()
+    # Of about 115 each quarter has at least 14 but for a chance of 1e-4.
+    assert np.bincount(distance.argmin(axis=1), minlength=4).min() >= 14
+
+
+def test_the_scene_of_four_is_the_same_everywhere_and_always():
+    bags = load("venkatesan2015")
+    # Recorded when the data set was defined; a change would be another data set.
+    assert (bags.num_instances, bags.instance_labels.sum()) == (721, 111)
+    np.testing.assert_allclose(bags.instances[0], [2.52702022, -0.31505414], atol=1e-8)
+    assert (load("venkatesan2015", seed=1).instances[0] != bags.instances[0]).any()
+
+
 # ----------------------------------------------------------------------- the folder
 
 
@@ -213,7 +236,7 @@ def test_published_data_sets_have_the_published_counts(name, data_folder):
 
 
 def test_every_shared_data_set_loads(data_folder):
-    for name in set(available()) - {"digits", "mnist", "kandemir2014"}:
+    for name in set(available()) - {"digits", "mnist", "kandemir2014", "venkatesan2015"}:
         assert load(name, data_folder=data_folder).num_bags >= 92
 
 
@@ -331,7 +354,16 @@ def test_missing_folds_say_where_they_were_looked_for(nowhere):
 
 def test_available_describes_every_data_set_in_a_line():
     described = available()
-    named = {"digits", "kandemir2014", "musk1", "musk2", "elephant", "fox", "mnist"}
+    named = {
+        "digits",
+        "kandemir2014",
+        "venkatesan2015",
+        "musk1",
+        "musk2",
+        "elephant",
+        "fox",
+        "mnist",
+    }
     assert named < set(described)
     assert sum(name.startswith("newsgroups/") for name in described) == 10
     assert all(0 < len(text) < 100 and "\n" not in text for text in described.values())
@@ -343,7 +375,7 @@ def test_available_describes_every_data_set_in_a_line():
         ("digit", "unknown data set 'digit'; did you mean 'digits'?"),
         ("Elefant", "did you mean 'elephant'?"),
         ("newsgroups/rec_sport_hokey", "did you mean 'newsgroups/rec_sport_hockey'?"),
-        ("zzz", "unknown data set 'zzz'; known are digits, kandemir2014, musk1, musk2"),
+        ("zzz", "unknown data set 'zzz'; known are digits, kandemir2014, venkatesan2015"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(name, message):
