@@ -2,6 +2,7 @@
 
 from .closed_form import coordinate_ascent
 from .gibbs import gibbs
+from .grid import grid
 from .kernel_machines import (
     CardinalityKernelClassifier,
     CardinalityKernelLearner,
@@ -33,6 +34,7 @@ __all__ = [
     "choose_by_elbow",
     "coordinate_ascent",
     "gibbs",
+    "grid",
     "laplace",
     "maximum_a_posteriori",
     "nuts",

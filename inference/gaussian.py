@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,7 +22,13 @@ from ..datasets.bags import Bags
 from ..models.model import Draws, Model, Program
 from . import archive
 
-__all__ = ["GaussianApproximation", "WhitenedProgram", "slopes_at_kinks", "whitened_program"]
+__all__ = [
+    "FlatApproximation",
+    "GaussianApproximation",
+    "WhitenedProgram",
+    "slopes_at_kinks",
+    "whitened_program",
+]
 
 type Sites = dict[str, Array]
 
@@ -127,25 +134,12 @@ def _to_whitened(
     return ravel_pytree(vector)[0], log_jacobian
 
 
-@archive.register
-@dataclass(frozen=True, eq=False)
-class GaussianApproximation:
-    """q = N(mean, scale_tril scale_trilᵀ) over the flat vector of ``whitened_program``.
+class FlatApproximation(ABC):
+    """A law q over the flat vector of ``whitened_program``, and what follows for the sites."""
 
-    Attributes
-    ----------
-    mean : array (P,)
-    scale_tril : array (P, P)
-    """
-
-    mean: Float[np.ndarray, " P"]
-    scale_tril: Float[np.ndarray, "P P"]
-
-    def law(self) -> dist.MultivariateNormal:
+    @abstractmethod
+    def law(self) -> dist.Distribution:
         """q over the flat vector."""
-        return dist.MultivariateNormal(
-            jnp.asarray(self.mean), scale_tril=jnp.asarray(self.scale_tril), validate_args=False
-        )
 
     def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> Draws:
         """Draws of the model's latent sites."""
@@ -180,3 +174,24 @@ class GaussianApproximation:
                 log_jacobian = jnp.zeros(())
 
         return guide
+
+
+@archive.register
+@dataclass(frozen=True, eq=False)
+class GaussianApproximation(FlatApproximation):
+    """q = N(mean, scale_tril scale_trilᵀ) over the flat vector of ``whitened_program``.
+
+    Attributes
+    ----------
+    mean : array (P,)
+    scale_tril : array (P, P)
+    """
+
+    mean: Float[np.ndarray, " P"]
+    scale_tril: Float[np.ndarray, "P P"]
+
+    def law(self) -> dist.MultivariateNormal:
+        """q over the flat vector."""
+        return dist.MultivariateNormal(
+            jnp.asarray(self.mean), scale_tril=jnp.asarray(self.scale_tril), validate_args=False
+        )

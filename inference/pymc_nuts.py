@@ -16,6 +16,7 @@ from jaxtyping import Array
 from ..datasets.bags import Bags
 from ..models.cardinality import CardinalityModel
 from ..models.dpmil import DPMIL
+from ..models.measure_threshold import MeasureThreshold
 from ..models.model import observations, random_key
 from ..models.vgpmil import VGPMIL
 from ..models.vwsgp import VWSGP
@@ -138,14 +139,16 @@ def _twin_of(model: Any) -> Callable[..., pymc.Model]:
             from ..models.twins.cardinality import pymc_twin
         case DPMIL():
             from ..models.twins.dpmil import pymc_twin
+        case MeasureThreshold():
+            from ..models.twins.measure_threshold import pymc_twin
         case VGPMIL():
             from ..models.twins.vgpmil import pymc_twin
         case VWSGP():
             from ..models.twins.vwsgp import pymc_twin
         case _:
             raise NotImplementedError(
-                f"{type(model).__name__} has no twin in PyMC, CardinalityModel, DPMIL, VGPMIL and "
-                "VWSGP have; sample with nuts instead"
+                f"{type(model).__name__} has no twin in PyMC, CardinalityModel, DPMIL, "
+                "MeasureThreshold, VGPMIL and VWSGP have; sample with nuts instead"
             )
     return pymc_twin
 

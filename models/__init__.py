@@ -10,6 +10,7 @@ from .cardinality_gp import CardinalityGP
 from .cardinality_kernel import CardinalityKernel
 from .dpmil import DPMIL
 from .kernels import RBF
+from .measure_threshold import MeasureThreshold
 from .neighbours import NeighbourMeasure, ParzenMeasure, scored
 from .scale_mixtures import GammaMixing, PolyaGammaMixing, ScaleMixture
 from .vgpmil import VGPMIL
@@ -26,6 +27,7 @@ __all__ = [
     "CardinalityModel",
     "GammaMixing",
     "MajorityCardinality",
+    "MeasureThreshold",
     "NeighbourMeasure",
     "NormalCardinality",
     "ParzenMeasure",

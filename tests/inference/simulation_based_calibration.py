@@ -15,7 +15,14 @@ from arviz_stats.base import array_stats
 from jax.nn import logsumexp
 from milzoo.datasets import Bags
 from milzoo.inference.nuts import NUTSChain
-from milzoo.models import DPMIL, RBF, VGPMIL, CardinalityModel, NormalCardinality
+from milzoo.models import (
+    DPMIL,
+    RBF,
+    VGPMIL,
+    CardinalityModel,
+    MeasureThreshold,
+    NormalCardinality,
+)
 from milzoo.models.dpmil import expected_occupied
 from milzoo.models.vwsgp import VWSGP
 from numpyro.handlers import seed, substitute, trace
@@ -58,7 +65,7 @@ class Problem:
 
     Attributes
     ----------
-    model : VGPMIL, VWSGP or CardinalityModel
+    model : VGPMIL, VWSGP, CardinalityModel or MeasureThreshold
     design : Bags
         The bags that labels are simulated for.
     test_bag : Bags
@@ -67,7 +74,7 @@ class Problem:
         The site whose first value is ranked where the sampler has it.
     """
 
-    model: VGPMIL | VWSGP | CardinalityModel
+    model: VGPMIL | VWSGP | CardinalityModel | MeasureThreshold
     design: Bags
     test_bag: Bags
     evidence: str = ""
@@ -171,6 +178,12 @@ def cardinality_problem() -> Problem:
     return Problem(model, *design_and_test_bag([6, 1, 2, 4, 3] * 4))
 
 
+def measure_threshold_problem() -> Problem:
+    """Fifteen bags of one to six instances; the features, two measures, are held fixed."""
+    model = MeasureThreshold(dist.Normal(0.5, 1.0), dist.LogNormal(-1.0, 0.5))
+    return Problem(model, *design_and_test_bag([6, 1, 2, 4, 3] * 3))
+
+
 def dpmil_problem(covariance: str) -> MixtureProblem:
     """Eight bags of one to four instances; components about two sd apart."""
     design, _ = design_and_test_bag([1, 2, 3, 4, 2, 3, 4, 3])
@@ -184,6 +197,7 @@ PROBLEMS = {
     "vwsgp": vwsgp_problem("bernoulli"),
     "probit vwsgp": vwsgp_problem("probit"),
     "cardinality": cardinality_problem(),
+    "measure threshold": measure_threshold_problem(),
     "dpmil": dpmil_problem("full"),
     "diagonal dpmil": dpmil_problem("diagonal"),
 }

@@ -34,6 +34,7 @@ def calibrate(simulation_based_calibration):
         ("vwsgp", "marginal", 3),
         ("vwsgp", "full", 2),
         ("cardinality", "marginal", 4),
+        ("measure threshold", "marginal", 4),
     ],
 )
 def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):

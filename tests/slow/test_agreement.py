@@ -4,23 +4,34 @@ VGPMIL on digits and on musk1, VWSGP on musk1: every inducing value and every te
 (f* integrated out). DPMIL on a scene of two features and K = 4, drawn from the model: what has no
 names, the probabilities of the instances in positive bags, the log densities of the bags and the
 numbers of occupied components. The cardinality model, which has no Gibbs sampler, on simulated
-bags: weights, intercept, hyper-parameters, the probabilities of bags and instances. Mean and sd of
-each are compared between each two samplers in Monte-Carlo standard errors, |z| ≤ 5.5. A normal z is
-further out with probability 3.8e-8; there are 3 × 2 × (50 + B*) numbers in each case, B* test bags,
-3 × 2 × 62 of DPMIL and 2 × 227 of the cardinality model: fewer than 2,600 in all, a false alarm in
-1e-4 of all runs.
+bags: weights, intercept, hyper-parameters, the probabilities of bags and instances. The threshold
+on a measure, with independent draws from the grid in the place of Gibbs: its sites, the
+probabilities of the bags. Mean and sd of each are compared between each two samplers in Monte-Carlo
+standard errors, |z| ≤ 5.5. A normal z is further out with probability 3.8e-8; there are
+3 × 2 × (50 + B*) numbers in each case, B* test bags (28 or 49), 3 × 2 × 62 of DPMIL, 2 × 227 of the
+cardinality model and 3 × 2 × 42 of the threshold: 2,608 in all, a false alarm in 1e-4 of all runs.
 """
 
 from itertools import combinations
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 from arviz_stats.base import array_stats
 from milzoo.datasets import load, simulate, simulate_instances
-from milzoo.inference import gibbs, nuts
+from milzoo.inference import gibbs, grid, nuts
 from milzoo.inference.pymc_nuts import pymc_nuts
-from milzoo.models import VGPMIL, VWSGP, CardinalityModel, NormalCardinality
+from milzoo.models import (
+    VGPMIL,
+    VWSGP,
+    CardinalityModel,
+    MeasureThreshold,
+    NeighbourMeasure,
+    NormalCardinality,
+    scored,
+)
+from numpyro.handlers import substitute
 
 LARGEST_Z = 5.5
 LEAST_ESS = 2000
@@ -67,14 +78,32 @@ def of_counts():
         yield name, np.concatenate([part.reshape(4, 6000, -1) for part in parts], axis=2)
 
 
+def of_thresholds():
+    """Draws (chain, draw, 42): T, s, 40 bags, whose probabilities tell of the measures too."""
+    measures = [NeighbourMeasure(k=k) for k in (1, 3, 8)]
+    design = scored(measures, load("kandemir2014")).standardize()
+    model = MeasureThreshold()
+    truth = {"threshold": jnp.asarray(0.8), "softness": jnp.asarray(0.4)}
+    bags = simulate(substitute(model.marginal(), truth), design, seed=0)[0]
+    fitted = dict(posteriors(model, bags, num_samples=6000))
+    fitted["grid"] = grid(model, bags, seed=4, num_draws=24_000)
+    for name, posterior in fitted.items():
+        draws = posterior.stored_draws()
+        sites = [draws[site] for site in model.latent_sites]
+        parts = [*sites, posterior.predict(bags).bag_draws]
+        yield name, np.concatenate([part.reshape(4, 6000, -1) for part in parts], axis=2)
+
+
 CASES = {"vgpmil-digits": VGPMIL, "vgpmil-musk1": VGPMIL, "vwsgp-musk1": VWSGP}
 
 
-@pytest.fixture(scope="module", params=[*CASES, "dpmil-scene", "cardinality"])
+@pytest.fixture(scope="module", params=[*CASES, "dpmil-scene", "cardinality", "threshold"])
 def quantities(request, scene_of_clusters, judged_draws):
     """Draws (chain, draw, quantity) of each sampler."""
     if request.param == "cardinality":
         return dict(of_counts())
+    if request.param == "threshold":
+        return dict(of_thresholds())
     if request.param == "dpmil-scene":
         return dict(of_mixtures(scene_of_clusters, judged_draws))
     data = request.param.split("-")[1]

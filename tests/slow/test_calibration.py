@@ -6,6 +6,7 @@ one look with a false alarm in 1e-4 of all runs.
 
 from dataclasses import replace
 
+import numpyro.distributions as dist
 import pytest
 from milzoo.inference.gibbs import dpmil, vwsgp
 from milzoo.inference.gibbs.inducing import draw_white
@@ -37,6 +38,7 @@ def calibrate(simulation_based_calibration):
         ("vwsgp", "full", 3),
         ("probit vwsgp", "marginal", 4),
         ("cardinality", "marginal", 6),
+        ("measure threshold", "marginal", 6),
     ],
 )
 def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):
@@ -108,3 +110,11 @@ def test_a_wrong_potential_is_found_by_the_log_likelihood(calibrate, simulation_
         return simulation_based_calibration.nuts_on("marginal")(changed, bags)
 
     assert "log likelihood" in calibrate("cardinality", blunt, thinning=6).outside_the_bands()
+
+
+def test_a_wrong_softness_is_found_by_the_log_likelihood(calibrate, simulation_based_calibration):
+    def sharp(model, bags):
+        changed = replace(model, softness_prior=dist.LogNormal(-3.0, 0.5))
+        return simulation_based_calibration.nuts_on("marginal")(changed, bags)
+
+    assert "log likelihood" in calibrate("measure threshold", sharp, 6).outside_the_bands()

@@ -1,0 +1,244 @@
+"""The exact posterior of two numbers, on a grid."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpyro.distributions import Distribution, constraints
+from numpyro.distributions.util import validate_sample
+from numpyro.util import is_prng_key
+from scipy.optimize import minimize
+
+from ..datasets.bags import Bags
+from ..models.model import Model, observations, random_key
+from . import archive
+from .chains import check_counts
+from .gaussian import FlatApproximation, whitened_program
+from .posterior import Posterior, Status, approximate_posterior
+
+__all__ = ["GridApproximation", "grid"]
+
+# Outside the grid the density is below e^−20 of its highest.
+_DROP = 20.0
+# Points evaluated together fill the vector units.
+_TOGETHER = 64
+# Steps in which a side of the grid is moved out, each by half of the width before it.
+_MOST_MOVES = 60
+# Points of a coarse look along each axis, from which the sides are moved in.
+_COARSE = 81
+
+
+def grid(
+    model: Model,
+    bags: Bags,
+    *,
+    seed: int | Array,
+    num_points: int = 301,
+    num_draws: int = 1000,
+) -> Posterior:
+    """The posterior of a model with two unknown numbers, its density summed up on a grid.
+
+    The grid is even in the unconstrained coordinates and reaches to where the density of
+    ``model.marginal()`` is below e^−20 of its highest. Sums over even points converge faster than
+    any power of their distance, so that of a smooth density evidence and moments are exact but for
+    what lies outside. Between the points the law that is kept is bilinear: draws and their density
+    are as exact as the points are close.
+
+    Parameters
+    ----------
+    model : Model
+        With two unknown numbers in ``marginal()``, such as `MeasureThreshold`.
+    bags : Bags
+        With labels, or what the model learns from.
+    seed : int or JAX key
+        Of the draws in the tree.
+    num_points : int
+        In each direction.
+    num_draws : int
+        Kept in the tree.
+
+    Returns
+    -------
+    Posterior
+        ``elbo`` has one value: the log evidence itself.
+
+    Raises
+    ------
+    ValueError
+        If the model has another number of unknowns.
+    """
+    observations(model, bags, "grid")
+    check_counts(num_points=num_points, num_draws=num_draws)
+    if num_points < 3:
+        raise ValueError(f"num_points is {num_points}; expected at least 3 to interpolate between")
+    key = random_key(seed)
+    with jax.enable_x64(True):
+        started = time.perf_counter()
+        target = whitened_program(model, bags)
+        if target.origin.size != 2:
+            raise ValueError(
+                f"{type(model).__name__} has {target.origin.size} unknown numbers in marginal(); "
+                "grid is for 2: use nuts, svi or laplace"
+            )
+        density = _compiled(target.log_density)
+        density(np.zeros((1, 2)))
+        compile_seconds = time.perf_counter() - started
+        started = time.perf_counter()
+        low, high = _box(density)
+        axes = [np.linspace(low[n], high[n], num_points) for n in (0, 1)]
+        values = density(_product(axes)).reshape(num_points, num_points)
+        seconds = time.perf_counter() - started
+    cell = math.prod(float(axis[1] - axis[0]) for axis in axes)
+    top = float(values.max())
+    log_evidence = top + math.log(np.exp(values - top).sum() * cell)
+    approximation = GridApproximation(axes[0], axes[1], values - log_evidence)
+    return approximate_posterior(
+        model,
+        bags,
+        approximation,
+        engine="grid",
+        key=key,
+        num_draws=num_draws,
+        status=_status(values, log_evidence),
+        seconds=seconds,
+        compile_seconds=compile_seconds,
+        elbo=np.array([log_evidence]),
+    )
+
+
+def _compiled(
+    log_density: Callable[[Array], Array],
+) -> Callable[[Float[np.ndarray, "P 2"]], Float[np.ndarray, " P"]]:
+    """At any number of points; every number is compiled once."""
+    mapped = jax.jit(lambda points: jax.lax.map(log_density, points, batch_size=_TOGETHER))
+    return lambda points: np.asarray(mapped(jnp.asarray(points)))
+
+
+def _product(axes: list[np.ndarray]) -> Float[np.ndarray, "P 2"]:
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+
+
+def _box(density: Callable) -> tuple[np.ndarray, np.ndarray]:
+    """Sides beyond which the density is below e^−20 of its highest."""
+    found = minimize(lambda point: -density(point[None])[0], np.zeros(2), method="Nelder-Mead")
+    low, high = found.x - 1.0, found.x + 1.0
+    for _ in range(_MOST_MOVES):
+        axes = [np.linspace(low[n], high[n], _COARSE) for n in (0, 1)]
+        values = density(_product(axes)).reshape(_COARSE, _COARSE)
+        is_high = values > values.max() - _DROP
+        moved = [_sides(axis, is_high.any(axis=1 - n)) for n, axis in enumerate(axes)]
+        low, high = (np.array(side) for side in list(zip(*moved, strict=True))[:2])
+        if all(is_settled for *_, is_settled in moved):
+            break
+    return low, high
+
+
+def _sides(axis: np.ndarray, is_high: np.ndarray) -> tuple[float, float, bool]:
+    """One point beyond those that count, far out where they reach the side; and if that will do."""
+    first, last = np.flatnonzero(is_high)[[0, -1]]
+    out = 0.5 * (axis[-1] - axis[0])
+    low = axis[first - 1] if first > 0 else axis[0] - out
+    high = axis[last + 1] if last < len(axis) - 1 else axis[-1] + out
+    reaches = first == 0 or last == len(axis) - 1
+    return float(low), float(high), bool(not reaches and last - first > len(axis) // 2)
+
+
+def _status(values: Float[np.ndarray, "G G"], log_evidence: float) -> Status:
+    edge = np.concatenate([values[0], values[-1], values[:, 0], values[:, -1]]).max()
+    sentence = (
+        f"log evidence {log_evidence:,.3f} on {values.shape[0]} × {values.shape[1]} points, the "
+        f"density at the edge e^{edge - values.max():.0f} of the highest"
+    )
+    return Status("converged" if edge < values.max() - 0.5 * _DROP else "max_steps", sentence)
+
+
+class BilinearLaw(Distribution):
+    """A density on the plane, known at the points of an even grid, bilinear between them.
+
+    Parameters
+    ----------
+    first, second : array (G,), (H,)
+        The axes.
+    log_density : array (G, H)
+        log q at their points; normalised here.
+    """
+
+    arg_constraints = {"log_density": constraints.independent(constraints.real, 2)}
+    support = constraints.real_vector
+    reparametrized_params: list[str] = []
+    pytree_data_fields = ("first", "second", "log_density")
+
+    def __init__(
+        self,
+        first: Float[Array, " G"],
+        second: Float[Array, " H"],
+        log_density: Float[Array, "G H"],
+    ) -> None:
+        self.first, self.second = first, second
+        self.step = jnp.stack([first[1] - first[0], second[1] - second[0]])
+        # Each point is the peak of a tent whose volume is that of one cell.
+        volume = jax.nn.logsumexp(log_density) + jnp.sum(jnp.log(self.step))
+        self.log_density = log_density - volume
+        super().__init__((), (2,), validate_args=False)
+
+    def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
+        """Draws, of shape ``sample_shape + (2,)``: a tent, and a place under it."""
+        assert is_prng_key(key) and key is not None
+        tent_key, place_key = jax.random.split(key)
+        below = jnp.cumsum(jnp.exp(self.log_density - jnp.max(self.log_density)))
+        place = jax.random.uniform(tent_key, sample_shape, below.dtype) * below[-1]
+        which = jnp.searchsorted(below, place)
+        row, column = jnp.divmod(which, len(self.second))
+        peak = jnp.stack([self.first[row], self.second[column]], axis=-1)
+        uniform = jax.random.uniform(place_key, (2, *peak.shape), peak.dtype)
+        return peak + self.step * (uniform[0] - uniform[1])  # a triangular law
+
+    @validate_sample
+    def log_prob(
+        self, value: Float[Array, "... 2"], intermediates: list[Any] | None = None
+    ) -> Float[Array, "..."]:
+        """log of the interpolated density; −∞ off the grid."""
+        place = (value - jnp.stack([self.first[0], self.second[0]])) / self.step
+        cells = jnp.array(self.log_density.shape) - 1
+        corner = jnp.clip(jnp.floor(place), 0, cells - 1).astype(int)
+        share = place - corner
+        terms = [
+            self.log_density[corner[..., 0] + i, corner[..., 1] + j]
+            + jnp.log(share[..., 0] if i else 1 - share[..., 0])
+            + jnp.log(share[..., 1] if j else 1 - share[..., 1])
+            for i in (0, 1)
+            for j in (0, 1)
+        ]
+        is_inside = jnp.all((place >= 0) & (place <= cells), axis=-1)
+        return jnp.where(is_inside, jax.nn.logsumexp(jnp.stack(terms), axis=0), -jnp.inf)
+
+
+@archive.register
+@dataclass(frozen=True, eq=False)
+class GridApproximation(FlatApproximation):
+    """The posterior density at the points of a grid in unconstrained coordinates.
+
+    Attributes
+    ----------
+    first, second : array (G,)
+        The axes.
+    log_posterior : array (G, G)
+        log p(point | data), normalised.
+    """
+
+    first: Float[np.ndarray, " G"]
+    second: Float[np.ndarray, " G"]
+    log_posterior: Float[np.ndarray, "G G"]
+
+    def law(self) -> BilinearLaw:
+        """q over the flat vector, interpolated between the points."""
+        parts = (self.first, self.second, self.log_posterior)
+        return BilinearLaw(*(jnp.asarray(part) for part in parts))

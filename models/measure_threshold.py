@@ -1,0 +1,386 @@
+r"""A soft threshold on a measure of the instances: what of the neighbour method can be sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, Int
+from numpyro.distributions import Distribution, constraints
+from numpyro.distributions.util import validate_sample
+from numpyro.infer.reparam import Reparam
+
+from ..datasets.bags import Bags
+from .distributions import LogOddsLabel
+from .model import Draws, Program, observations, random_key
+from .witnesses import WitnessLabels, log_some_positive, sum_over_bags
+
+__all__ = ["BagLabelsByMeasure", "MeasureThreshold"]
+
+# Draws evaluated together.
+_DRAWS = 16
+
+
+class BagLabelsByMeasure(Distribution):
+    r"""Joint law of the labels of all bags, one of several sets of log odds being behind them all.
+
+    .. math:: p(Y) = \frac{1}{K} \sum_k \prod_b P_k(Y_b)
+
+    Parameters
+    ----------
+    logits : array (K, B)
+        log P_k(Y_b = 1) − log P_k(Y_b = 0).
+    """
+
+    arg_constraints = {"logits": constraints.independent(constraints.real, 2)}
+    support = constraints.independent(constraints.boolean, 1)
+    reparametrized_params: list[str] = []
+    pytree_data_fields = ("logits",)
+
+    def __init__(self, logits: Float[Array, "K B"]) -> None:
+        self.logits = logits
+        super().__init__((), jnp.shape(logits)[1:], validate_args=False)
+
+    @property
+    def mean(self) -> Float[Array, " B"]:
+        """P(Y_b = 1)."""
+        return jnp.mean(jax.nn.sigmoid(self.logits), axis=0)
+
+    @property
+    def variance(self) -> Float[Array, " B"]:
+        """P(Y_b = 1) P(Y_b = 0)."""
+        return self.mean * (1 - self.mean)
+
+    def log_likelihood(self, value: Int[Array, " B"]) -> Float[Array, "K B"]:
+        """log P_k(Y_b)."""
+        return LogOddsLabel(self.logits, validate_args=False).log_prob(value)
+
+    @validate_sample
+    def log_prob(
+        self, value: Int[Array, " B"], intermediates: list[Any] | None = None
+    ) -> Float[Array, ""]:
+        """log p(Y)."""
+        by_measure = jnp.sum(self.log_likelihood(value), axis=1)
+        return jax.nn.logsumexp(by_measure) - jnp.log(len(by_measure))
+
+    def log_prob_by_bag(self, value: Int[Array, " B"]) -> Float[Array, " B"]:
+        """log p(Y_b | the labels of the other bags), by which leaving one out goes.
+
+        Bags are not independent, since all have one measure: the sum of these is not log p(Y).
+        """
+        by_bag = self.log_likelihood(value)
+        all_bags = jnp.sum(by_bag, axis=1, keepdims=True)
+        others = jax.nn.logsumexp(all_bags - by_bag, axis=0)
+        return jax.nn.logsumexp(all_bags) - others
+
+    def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Int[Array, "..."]:
+        """Draw a measure, then the labels; array of shape ``sample_shape + (B,)``."""
+        assert key is not None
+        measure_key, label_key = jax.random.split(key)
+        which = jax.random.randint(measure_key, sample_shape, 0, len(self.logits))
+        chance = jax.nn.sigmoid(self.logits)[which]
+        return jax.random.bernoulli(label_key, chance).astype(int)
+
+
+@dataclass(frozen=True, eq=False)
+class MeasureThreshold:
+    r"""A noisy-or of a soft threshold on a measure f, one of K: a pseudo-likelihood.
+
+    .. code-block:: text
+
+        k               ~ uniform on 1 … K                              measure
+        T               ~ Normal                                        threshold
+        s               ~ LogNormal                                     softness
+        y_n | T, s, k   ~ Bernoulli(σ((f_k(x_n) − T)/s))                instance_label (instance)
+        Y_b             = 1 if some y_n in it is, else 0                bag_label      (bag)
+
+    Its bags have the measures as features: those that `scored` makes, of `NeighbourMeasure` with
+    several k for instance, standardised so that one threshold means the same for all. As s → 0 it
+    is the paper's hard threshold (with a = 1).
+
+    **What it is not.** f is made from the labels of the other bags, and is then taken as given: the
+    product over bags is no probability of all labels, but a pseudo-likelihood. A posterior says how
+    well threshold, softness and k are known *given f*; it knows nothing of how f itself would
+    change with other bags, and each label is used twice. Calibration with f held fixed checks
+    samplers, not this use of the labels.
+
+    Calling it is the program with the instance labels summed out; in ``marginal()`` the measure is
+    summed out too; ``augmented()`` has all in it.
+
+    ================  =======  =====================================================
+    field             symbol   meaning
+    ================  =======  =====================================================
+    threshold_prior            of T, in sds of the measure over all instances
+    softness_prior             of s, likewise; positive
+    ================  =======  =====================================================
+
+    Parameters
+    ----------
+    threshold_prior : Distribution
+    softness_prior : Distribution
+
+    Raises
+    ------
+    ValueError
+        If a prior has another support.
+
+    References
+    ----------
+    The measures are those of Venkatesan, Chandakkar and Li (2015), who have no probabilities; this
+    reading of them is ours.
+    """
+
+    threshold_prior: Distribution = dist.Normal(0.0, 2.0)
+    softness_prior: Distribution = dist.LogNormal(-1.0, 1.0)
+
+    name: ClassVar[str] = "measure_threshold"
+    judged_by: ClassVar[tuple[str, ...]] = ()
+    instance_note: ClassVar[str] = (
+        "an instance's probability is that of a bag that holds it alone: its measure above the "
+        "threshold"
+    )
+    dims: ClassVar[dict[str, tuple[str, ...]]] = {
+        "threshold": (),
+        "softness": (),
+        "measure": (),
+        "instance_label": ("instance",),
+        "bag_label": ("bag",),
+    }
+
+    def __post_init__(self) -> None:
+        _check_prior("threshold_prior", self.threshold_prior, constraints.real)
+        _check_prior("softness_prior", self.softness_prior, constraints.positive)
+
+    # ------------------------------------------------------------------ hyper-parameters
+
+    @property
+    def priors(self) -> dict[str, Distribution]:
+        """None: threshold and softness are sites of their own."""
+        return {}
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """The model itself: it has none."""
+        return self
+
+    @property
+    def observed_site(self) -> str:
+        """The labels of the bags."""
+        return "bag_label"
+
+    @property
+    def latent_sites(self) -> tuple[str, ...]:
+        """Threshold and softness."""
+        return ("threshold", "softness")
+
+    @property
+    def reparametrisation(self) -> dict[str, Reparam]:
+        """None is needed."""
+        return {}
+
+    # ------------------------------------------------------------------ the programs
+
+    def __call__(self, bags: Bags) -> None:
+        """The program (T, s, k) → Y, instance labels summed out."""
+        sites = self._draw()
+        num_measures = bags.instances.shape[1]
+        which = numpyro.sample("measure", dist.DiscreteUniform(0, num_measures - 1))
+        with numpyro.plate("bag", bags.num_bags):
+            law = LogOddsLabel(bag_logits(sites, bags)[which], validate_args=False)
+            numpyro.sample("bag_label", law, obs=_given(bags))
+
+    def marginal(self) -> Program:
+        """The program with the measure summed out as well.
+
+        Returns
+        -------
+        callable
+            A NumPyro program of ``bags``.
+        """
+        return self._marginal_program
+
+    def augmented(self) -> Program:
+        """The program with the instance labels in it.
+
+        Returns
+        -------
+        callable
+            A NumPyro program of ``bags``.
+        """
+        return self._augmented_program
+
+    def _marginal_program(self, bags: Bags) -> None:
+        law = BagLabelsByMeasure(bag_logits(self._draw(), bags))
+        numpyro.sample("bag_label", law, obs=_given(bags))
+
+    def _augmented_program(self, bags: Bags) -> None:
+        sites = self._draw()
+        num_measures = bags.instances.shape[1]
+        which = numpyro.sample("measure", dist.DiscreteUniform(0, num_measures - 1))
+        logits = _instance_logits(sites, bags)[which]
+        with numpyro.plate("instance", bags.num_instances):
+            label = numpyro.sample("instance_label", dist.Bernoulli(logits=logits))
+        count = sum_over_bags(label, bags.bag_index, bags.num_bags)
+        with numpyro.plate("bag", bags.num_bags):
+            # A label that follows is a law of certainty: log odds of ±∞.
+            law = LogOddsLabel(jnp.where(count > 0, jnp.inf, -jnp.inf), validate_args=False)
+            numpyro.sample("bag_label", law, obs=_given(bags))
+
+    def _draw(self) -> dict[str, Array]:
+        return {
+            "threshold": numpyro.sample("threshold", self.threshold_prior),
+            "softness": numpyro.sample("softness", self.softness_prior),
+        }
+
+    # ------------------------------------------------------------------ what draws imply
+
+    def predict(self, draws: Draws, bags: Bags) -> Draws:
+        """Bag and instance probabilities under each draw, all measures having their say.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            ``threshold`` and ``softness`` (S,), and ``measure_probability`` (S, K), which
+            `identified` gives for the bags learned from, and posteriors store.
+        bags : Bags
+            B bags with N instances, their measures as features; their labels are not used.
+
+        Returns
+        -------
+        dict of arrays
+            ``bag_probability`` (S, B) and ``instance_probability`` (S, N).
+
+        Raises
+        ------
+        ValueError
+            If the draws do not say how likely each measure is, or of other ones.
+        """
+        self._check_measures(draws, bags)
+
+        def of_one(site: dict[str, Array]) -> tuple[Array, Array]:
+            weight = site["measure_probability"]
+            bag = jax.nn.sigmoid(bag_logits(site, bags))
+            instance = jax.nn.sigmoid(_instance_logits(site, bags))
+            return weight @ bag, weight @ instance
+
+        names = (*self.latent_sites, "measure_probability")
+        bag, instance = _over_draws(of_one, {name: draws[name] for name in names})
+        return {"bag_probability": bag, "instance_probability": instance}
+
+    def identified(self, draws: Draws, bags: Bags) -> Draws:
+        """How likely each measure is, given the bags learned from.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            ``threshold`` and ``softness`` (S,).
+        bags : Bags
+            With labels.
+
+        Returns
+        -------
+        dict of arrays
+            ``measure_probability`` (S, K): P(k | T, s, Y).
+        """
+        labels = jnp.asarray(observations(self, bags, "identified()"))
+
+        def of_one(site: dict[str, Array]) -> Float[Array, " K"]:
+            law = BagLabelsByMeasure(bag_logits(site, bags))
+            return jax.nn.softmax(jnp.sum(law.log_likelihood(labels), axis=1))
+
+        sites = {name: draws[name] for name in self.latent_sites}
+        return {"measure_probability": _over_draws(of_one, sites)}
+
+    def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
+        """Draw back what was summed out: the measure, and the instance labels given those of bags.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            ``threshold`` and ``softness`` (S,).
+        bags : Bags
+            With labels.
+        seed : int or JAX key
+
+        Returns
+        -------
+        dict of arrays
+            The draws, with ``measure`` (S,) and ``instance_label`` (S, N) added.
+
+        Raises
+        ------
+        ValueError
+            If the bags have no labels.
+        """
+        is_positive = jnp.asarray(observations(self, bags, "complete()")) == 1
+        known = jnp.where(is_positive, 0.0, -jnp.inf)[jnp.asarray(bags.bag_index)]
+
+        def of_one(site: dict[str, Array]) -> tuple[Array, Array]:
+            measure_key, label_key = jax.random.split(site["key"])
+            which = jax.random.categorical(measure_key, jnp.log(site["measure_probability"]))
+            logits = known + _instance_logits(site, bags)[which]
+            law = WitnessLabels(logits, bags.bag_index, is_positive, bags.num_bags)
+            return which, law.sample(label_key)
+
+        with jax.enable_x64(True):
+            keys = jax.random.split(random_key(seed), len(draws["threshold"]))
+            sites = {name: draws[name] for name in self.latent_sites} | {"key": keys}
+            which, label = _over_draws(of_one, sites | self.identified(draws, bags))
+        return dict(draws) | {"measure": which, "instance_label": label}
+
+    def _check_measures(self, draws: Draws, bags: Bags) -> None:
+        if "measure_probability" not in draws:
+            raise ValueError(
+                "draws have no measure_probability; model.identified(draws, bags) gives it for the "
+                "bags that were learned from"
+            )
+        expected, found = draws["measure_probability"].shape[1], bags.num_features
+        if expected != found:
+            raise ValueError(
+                f"bags have {found} features, but {expected} measures were learned from; pass bags "
+                "that `scored` has made with the same measures"
+            )
+
+
+def bag_logits(site: dict[str, Array], bags: Bags) -> Float[Array, "K B"]:
+    """log P(Y_b = 1) − log P(Y_b = 0) under each measure: a noisy-or."""
+
+    def of_one(logits: Float[Array, " N"]) -> Float[Array, " B"]:
+        none = -sum_over_bags(jax.nn.softplus(logits), bags.bag_index, bags.num_bags)
+        return log_some_positive(logits, bags.bag_index, bags.num_bags) - none
+
+    return jax.vmap(of_one)(_instance_logits(site, bags))
+
+
+def _instance_logits(site: dict[str, Array], bags: Bags) -> Float[Array, "K N"]:
+    """(f_k(x_n) − T)/s."""
+    return (jnp.asarray(bags.instances).T - site["threshold"]) / site["softness"]
+
+
+def _over_draws(function: Callable, sites: dict[str, Any]) -> Any:
+    """A function of one draw, for all of them."""
+    with jax.enable_x64(True):
+        on_device = jax.tree.map(jnp.asarray, sites)
+        mapped = jax.jit(lambda s: jax.lax.map(function, s, batch_size=_DRAWS))(on_device)
+        return jax.tree.map(np.asarray, mapped)
+
+
+def _given(bags: Bags) -> Array | None:
+    return None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
+
+
+def _check_prior(name: str, prior: Distribution, wanted: constraints.Constraint) -> None:
+    """Refuse a prior of something else than a real number, or a positive one."""
+    is_scalar = isinstance(prior, Distribution) and prior.shape() == ()
+    values = prior.support if is_scalar else None
+    is_right = values is constraints.real if wanted is constraints.real else values == wanted
+    if not is_right:
+        raise ValueError(
+            f"MeasureThreshold {name} is {prior!r}; expected a NumPyro distribution of one "
+            f"{'real' if wanted is constraints.real else 'positive'} number"
+        )

@@ -1,0 +1,67 @@
+"""The soft threshold on a measure in PyMC: sharing no formula with the NumPyro one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...datasets.bags import Bags
+from ..measure_threshold import MeasureThreshold
+from .sparse_gp import parameter, pm, pt
+
+__all__ = ["pymc_twin"]
+
+
+def pymc_twin(model: MeasureThreshold, bags: Bags, *, program: str = "marginal") -> pm.Model:
+    """The model as a PyMC program, to check the NumPyro program and to race against it.
+
+    .. code-block:: text
+
+        T            ~ Normal                                        threshold
+        s            ~ LogNormal                                     softness
+        P_k(Y_b = 0) = Π_n 1/(1 + exp((f_k(x_n) − T)/s))
+        Y            ~ (1/K) Σ_k Π_b P_k(Y_b)                        bag_label (a factor)
+
+    Parameters
+    ----------
+    model : MeasureThreshold
+        With priors that PyMC has too.
+    bags : Bags
+        With labels, their measures as features.
+    program : {"marginal"}
+
+    Returns
+    -------
+    pymc.Model
+
+    Raises
+    ------
+    ImportError
+        If PyMC is not installed.
+    ValueError
+        If ``program`` is another, the bags have no labels, or a prior is not one that PyMC has too.
+
+    Notes
+    -----
+    1 − P_k(Y_b = 0) is lost below 1e−16.
+    """
+    if program != "marginal":
+        raise ValueError(
+            f"program is {program!r}; expected 'marginal': what it sums out, the measure, is "
+            "discrete, and NUTS could not sample it"
+        )
+    if bags.labels is None:
+        raise ValueError(
+            "bags have no labels; in PyMC the labels of all bags are one factor, which cannot be "
+            "drawn"
+        )
+    is_positive = np.asarray(bags.labels) == 1
+    in_bag = np.asarray(bags.bag_index) == np.arange(bags.num_bags)[:, None]
+    with pm.Model(coords={"bag": range(bags.num_bags)}) as twin:
+        threshold = parameter("threshold", model.threshold_prior)
+        softness = parameter("softness", model.softness_prior)
+        logits = (pt.constant(bags.instances) - threshold) / softness  # (N, K)
+        log_none = pt.dot(pt.constant(in_bag.astype(float)), -pt.softplus(logits))  # (B, K)
+        by_bag = pt.where(is_positive[:, None], pt.log(-pt.expm1(log_none)), log_none)
+        of_measure = pt.sum(by_bag, axis=0)
+        pm.Potential("bag_label", pt.logsumexp(of_measure) - np.log(bags.num_features))
+    return twin

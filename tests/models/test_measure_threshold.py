@@ -1,0 +1,174 @@
+"""The soft threshold on a measure against sums over all labels, and its hard limit."""
+
+from dataclasses import replace
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from milzoo.datasets import Bags, load, simulate
+from milzoo.inference import MeasureLearner
+from milzoo.inference.programs import log_joint, log_likelihood
+from milzoo.models import MeasureThreshold, NeighbourMeasure, scored
+from milzoo.models.measure_threshold import BagLabelsByMeasure
+from scipy.special import expit, logsumexp
+from scipy.stats import lognorm, norm
+
+NUM_MEASURES = 3
+
+
+@pytest.fixture(scope="module")
+def bags():
+    """Four bags of two, one, three and one instances."""
+    random = np.random.default_rng(0)
+    parts = [random.normal(size=(size, NUM_MEASURES)) for size in (2, 1, 3, 1)]
+    return Bags.from_list(parts, labels=[1, 0, 1, 1])
+
+
+@pytest.fixture(scope="module")
+def draws():
+    random = np.random.default_rng(1)
+    return {"threshold": random.normal(size=6), "softness": np.exp(random.normal(size=6) - 1)}
+
+
+def by_all_labels(threshold, softness, bags, labels):
+    """log P_k(Y_b) by the sum over the labels of the instances, (K, B)."""
+    chance = expit((bags.instances - threshold) / softness)
+    found = np.empty((NUM_MEASURES, bags.num_bags))
+    for k in range(NUM_MEASURES):
+        for b, label in enumerate(labels):
+            own = chance[bags.bag_index == b, k]
+            total = 0.0
+            for each in product([0, 1], repeat=len(own)):
+                if max(each) == label:
+                    total += np.prod(np.where(np.array(each) == 1, own, 1 - own))
+            found[k, b] = np.log(total)
+    return found
+
+
+def test_the_marginal_program_is_the_sum_over_all_labels_and_measures(bags, draws):
+    model = MeasureThreshold()
+    expected = [
+        norm(0, 2).logpdf(t)
+        + lognorm(1.0, scale=np.exp(-1)).logpdf(s)
+        + logsumexp(by_all_labels(t, s, bags, bags.labels).sum(axis=1))
+        - np.log(NUM_MEASURES)
+        for t, s in zip(draws["threshold"], draws["softness"], strict=True)
+    ]
+    np.testing.assert_allclose(log_joint(model.marginal(), draws, bags), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("program", ["called", "augmented"])
+def test_programs_with_discrete_sites_sum_to_the_marginal_one(bags, draws, program):
+    model = MeasureThreshold()
+    one = {name: value[:1] for name, value in draws.items()}
+    labellings = [[0] * 7] if program == "called" else list(product([0, 1], repeat=7))
+    values = [
+        dict(one)
+        | {"measure": np.array([k])}
+        | ({} if program == "called" else {"instance_label": np.array([labelling])})
+        for k in range(NUM_MEASURES)
+        for labelling in labellings
+    ]
+    together = {name: np.concatenate([value[name] for value in values]) for name in values[0]}
+    full = log_joint(model if program == "called" else model.augmented(), together, bags)
+    expected = log_joint(model.marginal(), one, bags)[0]
+    np.testing.assert_allclose(logsumexp(full), expected, rtol=1e-12)
+
+
+def test_a_bag_is_judged_by_what_the_other_labels_say_of_the_measure(bags, draws):
+    """log p(Y) − log p(Y without b), by which leave-one-out goes."""
+    t, s = draws["threshold"][0], draws["softness"][0]
+    by_bag = by_all_labels(t, s, bags, bags.labels)
+    whole = logsumexp(by_bag.sum(axis=1))
+    expected = [whole - logsumexp(np.delete(by_bag, b, axis=1).sum(axis=1)) for b in range(4)]
+    found = log_likelihood(MeasureThreshold().marginal(), draws, bags)[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_labels_are_drawn_with_their_probabilities():
+    logits = jnp.array([[2.0, -1.0], [-3.0, 0.5]])
+    law = BagLabelsByMeasure(logits)
+    drawn = np.asarray(law.sample(jax.random.key(0), (40_000,)))
+    for pair in product([0, 1], repeat=2):
+        chance = float(jnp.exp(law.log_prob(jnp.array(pair))))
+        share = np.mean((drawn == pair).all(axis=1))
+        # Four looks at 4.5 sd: a false alarm in 3e-5 of all seeds.
+        assert abs(share - chance) < 4.5 * np.sqrt(chance * (1 - chance) / len(drawn))
+    np.testing.assert_allclose(law.mean, expit(np.asarray(logits)).mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(law.variance, law.mean * (1 - law.mean), rtol=1e-6)
+
+
+def test_predictions_are_means_over_measures_by_their_posterior(bags, draws):
+    model = MeasureThreshold()
+    known = dict(draws) | model.identified(draws, bags)
+    assert known["measure_probability"].shape == (6, NUM_MEASURES)
+    predicted = model.predict(known, replace(bags, labels=None))
+    for n, (t, s) in enumerate(zip(draws["threshold"], draws["softness"], strict=True)):
+        of_measure = by_all_labels(t, s, bags, bags.labels).sum(axis=1)
+        weight = np.exp(of_measure - logsumexp(of_measure))
+        np.testing.assert_allclose(known["measure_probability"][n], weight, rtol=1e-10)
+        positive = np.exp(by_all_labels(t, s, bags, [1] * 4))
+        np.testing.assert_allclose(predicted["bag_probability"][n], weight @ positive, rtol=1e-10)
+        own = expit((bags.instances - t) / s) @ weight
+        np.testing.assert_allclose(predicted["instance_probability"][n], own, rtol=1e-10)
+
+
+def test_what_was_summed_out_is_drawn_back(bags, draws):
+    model = MeasureThreshold()
+    one = {name: np.repeat(value[:1], 20_000) for name, value in draws.items()}
+    drawn = model.complete(one, bags, seed=0)
+    highest = [drawn["instance_label"][:, bags.bag_index == b].max(axis=1) for b in range(4)]
+    assert (bags.labels == np.array(highest).T).all()
+    expected = model.identified(draws, bags)["measure_probability"][0]
+    for k, chance in enumerate(expected):
+        error = np.sqrt(chance * (1 - chance) / 20_000)
+        assert abs(np.mean(drawn["measure"] == k) - chance) < 4.5 * error
+    # P(y_n = 1 | Y) of the first instance, by Bayes within its bag of two.
+    t, s = draws["threshold"][0], draws["softness"][0]
+    chance = expit((bags.instances[:2] - t) / s)
+    given = chance[0] / (1 - np.prod(1 - chance, axis=0))
+    mean = given @ expected
+    error = np.sqrt(mean * (1 - mean) / 20_000)
+    assert abs(drawn["instance_label"][:, 0].mean() - mean) < 4.5 * error
+
+
+def test_a_sharp_threshold_is_the_papers():
+    bags = load("kandemir2014")
+    training, test = bags.split(0.7, seed=0)
+    measure = NeighbourMeasure(k=3)
+    hard = MeasureLearner(measure).fit(training)
+    draws = {
+        "threshold": np.array([hard.threshold.value]),
+        "softness": np.array([1e-6]),
+        "measure_probability": np.ones((1, 1)),
+    }
+    predicted = MeasureThreshold().predict(draws, scored([measure], training, test))
+    np.testing.assert_array_equal(predicted["bag_probability"][0] > 0.5, hard.predict(test))
+
+
+def test_labels_can_be_simulated(bags):
+    drawn, sites = simulate(MeasureThreshold().marginal(), bags, seed=0)
+    assert drawn.labels.shape == (4,)
+    assert {"threshold", "softness"} < set(sites)
+
+
+# ------------------------------------------------------------------ what it refuses
+
+
+def test_bad_input_is_refused(bags, draws):
+    with pytest.raises(ValueError, match=r"softness_prior is .*; expected a NumPyro distri"):
+        MeasureThreshold(softness_prior=dist.Normal(0.0, 1.0))
+    with pytest.raises(ValueError, match=r"threshold_prior is .* of one real number"):
+        MeasureThreshold(threshold_prior=dist.LogNormal(0.0, 1.0))
+    model = MeasureThreshold()
+    with pytest.raises(ValueError, match=r"draws have no measure_probability; model.identified"):
+        model.predict(draws, bags)
+    known = dict(draws) | model.identified(draws, bags)
+    narrow = replace(bags, instances=bags.instances[:, :2])
+    with pytest.raises(ValueError, match="bags have 2 features, but 3 measures were learned from"):
+        model.predict(known, narrow)
+    with pytest.raises(ValueError, match="bags have no labels; complete"):
+        model.complete(draws, replace(bags, labels=None), seed=0)
