@@ -36,14 +36,15 @@ _TRAINING_SHARE = 0.7
 _ENGINES = ("coordinate_ascent", "laplace", "svi", "nuts", "gibbs")
 _ENGINES_OF: dict[str, tuple[str, ...]] = {
     "cardinality": ("maximum_a_posteriori", "laplace", "svi", "nuts"),
+    "diverse_density": ("maximum_a_posteriori", "laplace", "svi", "nuts"),
 }
 # Where the defaults of an engine leave the chains too short to judge others by.
 _ENGINE_OPTIONS: dict[str, dict[str, Any]] = {
     "gibbs": {"num_warmup": 100, "num_samples": 2000, "thin": 8}
 }
 
-# What for_bags itself makes.
-_MADE_FROM_BAGS = ("kernel", "inducing_points", "center", "scale")
+# What for_bags itself makes, or no word or number says.
+_NOT_SETTABLE = ("kernel", "inducing_points", "center", "scale", "concept_prior", "scale_prior")
 # Settings that are words, and what they stand for.
 _WORDS: dict[str, dict[str, object]] = {
     "likelihood": {word: word for word in LIKELIHOODS},
@@ -292,7 +293,7 @@ def _settable(model: Any) -> dict[str, bool]:
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         and parameter.name not in ("bags", "seed")
     }
-    others = [f.name for f in fields(model) if f.name not in _MADE_FROM_BAGS]
+    others = [f.name for f in fields(model) if f.name not in _NOT_SETTABLE]
     words = [name for name in _WORDS if name in inspect.signature(model.for_bags).parameters]
     return dict.fromkeys([*words, *others], False) | made_from
 

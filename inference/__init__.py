@@ -1,6 +1,7 @@
 """How do we compute it? Engines; every one takes (model, bags) and returns a Posterior."""
 
 from .closed_form import coordinate_ascent
+from .concepts import EMDD, DiverseDensityLearner
 from .gibbs import gibbs
 from .grid import grid
 from .kernel_machines import (
@@ -19,9 +20,11 @@ from .pymc_nuts import pymc_nuts
 from .svi import svi
 
 __all__ = [
+    "EMDD",
     "CardinalityKernelClassifier",
     "CardinalityKernelLearner",
     "CardinalityKernelSVM",
+    "DiverseDensityLearner",
     "Elbow",
     "MeasureClassifier",
     "MeasureLearner",

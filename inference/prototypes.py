@@ -1,4 +1,4 @@
-"""Prototypes: peaks of a neighbour measure, with a radius each, from which bags are classified."""
+"""Prototypes: peaks, of a neighbour measure or else, with a radius each: they classify bags."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.spatial.distance import cdist
 
 from ..datasets.bags import Bags
 from ..models.neighbours import NeighbourMeasure
@@ -23,25 +22,53 @@ _ROUNDS = 20
 
 
 class Peaks(NamedTuple):
-    """Local maxima of a measure, the highest first.
+    """Local maxima of a function on feature space, the highest first.
 
     Attributes
     ----------
     points : array (P, D)
     heights : array (P,)
-        f there.
+        Its values there.
+    scales : array (P, D)
+        What features are multiplied by around each point before distances are taken.
     """
 
     points: Float[np.ndarray, "P D"]
     heights: Float[np.ndarray, " P"]
+    scales: Float[np.ndarray, "P D"]
+
+    def sorted(self) -> Peaks:
+        """The highest first; of equals the one that came first."""
+        return self.select(np.argsort(-self.heights, kind="stable"))
 
     def suppressed(self, separation: float) -> Peaks:
-        """Those with no higher one closer than ``separation`` that is itself left."""
+        """Those with no higher one closer than ``separation`` that is itself left.
+
+        Distances are taken in the scales of the higher one over its largest: what it ignores keeps
+        nothing apart from it.
+        """
         left: list[int] = []
         for n, point in enumerate(self.points):
-            if not left or np.min(cdist([point], self.points[left])) >= separation:
+            higher = self.select(np.array(left, dtype=int))
+            relative = higher.scales / higher.scales.max(axis=1, keepdims=True)
+            distance = np.linalg.norm(relative * (higher.points - point), axis=1)
+            if np.all(distance >= separation):
                 left.append(n)
-        return Peaks(self.points[left], self.heights[left])
+        return self.select(np.array(left, dtype=int))
+
+    def select(self, chosen: Int[np.ndarray, " Q"] | slice) -> Peaks:
+        """Some of them."""
+        return Peaks(*(part[chosen] for part in self))
+
+    def distances(self, instances: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N P"]:
+        """From each instance to each point, √Σ_d s_d² (x_d − t_d)²."""
+        return np.stack(
+            [
+                np.linalg.norm(scale * (instances - point), axis=1)
+                for point, scale in zip(self.points, self.scales, strict=True)
+            ],
+            axis=1,
+        )
 
 
 def climb(
@@ -91,8 +118,7 @@ def climb(
         risen = moving & (found > heights)
         points[risen], heights[risen], slopes[risen] = ahead[risen], found[risen], slope[risen]
         length *= np.where(risen, 1.5, 0.5)
-    order = np.argsort(-heights, kind="stable")
-    return Peaks(points[order], heights[order])
+    return Peaks(points, heights, np.ones_like(points)).sorted()
 
 
 @dataclass(frozen=True)
@@ -154,23 +180,15 @@ class PrototypeLearner:
         -------
         PrototypeClassifier
         """
-        peaks = self.find_peaks(bags)
-        peaks = Peaks(*(part[: self.max_prototypes] for part in peaks))
-        labels = np.asarray(bags.labels)
-        distance = cdist(np.asarray(bags.instances), peaks.points)
-        return PrototypeClassifier(
-            peaks, find_radii(distance, bags, labels, self.min_positive), self.min_positive
-        )
+        peaks = self.find_peaks(bags).select(slice(self.max_prototypes))
+        return PrototypeClassifier.learn(peaks, bags, self.min_positive)
 
     def find_peaks(self, bags: Bags) -> Peaks:
         """All peaks that are left of the climbs, the highest first."""
-        # A look at the labels before the starts are chosen by them.
-        self.measure.neighbours(np.asarray(bags.instances)[:1], bags)
-        is_start = np.asarray(bags.labels)[bags.bag_index] == 1
         peaks = climb(
             self.measure,
             bags,
-            np.asarray(bags.instances)[is_start],
+            instances_of_positive_bags(bags),
             first_step=0.5 * self.separation,
             max_steps=self.max_steps,
         )
@@ -193,6 +211,25 @@ class PrototypeClassifier:
     peaks: Peaks
     radii: Float[np.ndarray, " n"]
     min_positive: int
+
+    @classmethod
+    def learn(cls, peaks: Peaks, bags: Bags, min_positive: int) -> PrototypeClassifier:
+        """Radii of the fewest errors on labelled bags.
+
+        Parameters
+        ----------
+        peaks : Peaks
+        bags : Bags
+        min_positive : int
+            a.
+
+        Returns
+        -------
+        PrototypeClassifier
+        """
+        distance = peaks.distances(np.asarray(bags.instances))
+        radii = find_radii(distance, bags, np.asarray(bags.labels), min_positive)
+        return cls(peaks, radii, min_positive)
 
     def decision_function(self, bags: Bags) -> Float[np.ndarray, " P"]:
         """How far inside a radius the a-th instance is that is deepest in one.
@@ -217,8 +254,22 @@ class PrototypeClassifier:
         return (self._depth(bags) >= 0).astype(int)
 
     def _depth(self, bags: Bags) -> Float[np.ndarray, " N"]:
-        distance = cdist(np.asarray(bags.instances), self.peaks.points)
+        distance = self.peaks.distances(np.asarray(bags.instances))
         return np.max(self.radii - distance, axis=1)
+
+
+def instances_of_positive_bags(bags: Bags) -> Float[np.ndarray, "P D"]:
+    """Where climbs begin.
+
+    Raises
+    ------
+    ValueError
+        If bags have no labels, or none is positive.
+    """
+    if bags.labels is None or not np.any(bags.labels):
+        found = "no labels" if bags.labels is None else "no positive one among them"
+        raise ValueError(f"bags have {found}; prototypes are looked for from positive bags")
+    return np.asarray(bags.instances)[np.asarray(bags.labels)[bags.bag_index] == 1]
 
 
 def find_radii(

@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from ..datasets.bags import Bags
 from ..models.cardinality import CardinalityModel
+from ..models.diverse_density import DiverseDensity
 from ..models.dpmil import DPMIL
 from ..models.measure_threshold import MeasureThreshold
 from ..models.model import observations, random_key
@@ -139,6 +140,8 @@ def _twin_of(model: Any) -> Callable[..., pymc.Model]:
             from ..models.twins.cardinality import pymc_twin
         case DPMIL():
             from ..models.twins.dpmil import pymc_twin
+        case DiverseDensity():
+            from ..models.twins.diverse_density import pymc_twin
         case MeasureThreshold():
             from ..models.twins.measure_threshold import pymc_twin
         case VGPMIL():
@@ -147,8 +150,9 @@ def _twin_of(model: Any) -> Callable[..., pymc.Model]:
             from ..models.twins.vwsgp import pymc_twin
         case _:
             raise NotImplementedError(
-                f"{type(model).__name__} has no twin in PyMC, CardinalityModel, DPMIL, "
-                "MeasureThreshold, VGPMIL and VWSGP have; sample with nuts instead"
+                f"{type(model).__name__} has no twin in PyMC, CardinalityModel, "
+                "DiverseDensity, DPMIL, MeasureThreshold, VGPMIL and VWSGP have; sample with nuts "
+                "instead"
             )
     return pymc_twin
 

@@ -8,6 +8,7 @@ from .cardinality import (
 )
 from .cardinality_gp import CardinalityGP
 from .cardinality_kernel import CardinalityKernel
+from .diverse_density import DiverseDensity
 from .dpmil import DPMIL
 from .kernels import RBF
 from .measure_threshold import MeasureThreshold
@@ -25,6 +26,7 @@ __all__ = [
     "CardinalityGP",
     "CardinalityKernel",
     "CardinalityModel",
+    "DiverseDensity",
     "GammaMixing",
     "MajorityCardinality",
     "MeasureThreshold",

@@ -25,7 +25,7 @@ from ..datasets.bags import Bags
 from .counting import SMALL_BAG, CountTree, draw_labels, log_partition
 from .distributions import LogOddsLabel
 from .kernels import Parameter, may_be_positive
-from .model import Draws, Program, observations, random_key
+from .model import Draws, Program, given_labels, observations, random_key
 from .tracing import evaluated_now_unless_traced
 from .witnesses import sum_over_bags
 
@@ -449,7 +449,7 @@ class CardinalityModel:
         tree = self.tree(bags)
         law = BagLabelByCount(tree, logits, model.log_potential(tree, bags))
         with numpyro.plate("bag", bags.num_bags):
-            numpyro.sample("bag_label", law, obs=_given(bags))
+            numpyro.sample("bag_label", law, obs=given_labels(bags))
 
     def marginal(self) -> Program:
         """The same program.
@@ -483,7 +483,7 @@ class CardinalityModel:
         negative, positive = log_potential[:, tree.first_count + count]
         with numpyro.plate("bag", bags.num_bags):
             law = LogOddsLabel(positive - negative, validate_args=False)
-            numpyro.sample("bag_label", law, obs=_given(bags))
+            numpyro.sample("bag_label", law, obs=given_labels(bags))
 
     def _draw_logits(self, bags: Bags) -> tuple[Self, Float[Array, " N"]]:
         """The model with what was drawn of its hyper-parameters, and φ."""
@@ -653,10 +653,6 @@ def probabilities(
 def _logits(site: dict[str, Array], bags: Bags) -> Float[Array, " N"]:
     """φ = θ₀ + Xθ."""
     return jnp.asarray(bags.instances) @ site["weights"] + site.get("intercept", 0.0)
-
-
-def _given(bags: Bags) -> Array | None:
-    return None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
 
 
 def check_width(num_weights: int, bags: Bags) -> None:

@@ -2,13 +2,11 @@ r"""A soft threshold on a measure of the instances: what of the neighbour method
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int
@@ -18,13 +16,18 @@ from numpyro.infer.reparam import Reparam
 
 from ..datasets.bags import Bags
 from .distributions import LogOddsLabel
-from .model import Draws, Program, observations, random_key
-from .witnesses import WitnessLabels, log_some_positive, sum_over_bags
+from .model import (
+    Draws,
+    Program,
+    check_prior,
+    given_labels,
+    observations,
+    over_draws,
+    random_key,
+)
+from .witnesses import WitnessLabels, log_odds_of_some, sum_over_bags
 
 __all__ = ["BagLabelsByMeasure", "MeasureThreshold"]
-
-# Draws evaluated together.
-_DRAWS = 16
 
 
 class BagLabelsByMeasure(Distribution):
@@ -154,8 +157,8 @@ class MeasureThreshold:
     }
 
     def __post_init__(self) -> None:
-        _check_prior("threshold_prior", self.threshold_prior, constraints.real)
-        _check_prior("softness_prior", self.softness_prior, constraints.positive)
+        check_prior("MeasureThreshold", "threshold_prior", self.threshold_prior, constraints.real)
+        check_prior("MeasureThreshold", "softness_prior", self.softness_prior, constraints.positive)
 
     # ------------------------------------------------------------------ hyper-parameters
 
@@ -192,7 +195,7 @@ class MeasureThreshold:
         which = numpyro.sample("measure", dist.DiscreteUniform(0, num_measures - 1))
         with numpyro.plate("bag", bags.num_bags):
             law = LogOddsLabel(bag_logits(sites, bags)[which], validate_args=False)
-            numpyro.sample("bag_label", law, obs=_given(bags))
+            numpyro.sample("bag_label", law, obs=given_labels(bags))
 
     def marginal(self) -> Program:
         """The program with the measure summed out as well.
@@ -216,7 +219,7 @@ class MeasureThreshold:
 
     def _marginal_program(self, bags: Bags) -> None:
         law = BagLabelsByMeasure(bag_logits(self._draw(), bags))
-        numpyro.sample("bag_label", law, obs=_given(bags))
+        numpyro.sample("bag_label", law, obs=given_labels(bags))
 
     def _augmented_program(self, bags: Bags) -> None:
         sites = self._draw()
@@ -229,7 +232,7 @@ class MeasureThreshold:
         with numpyro.plate("bag", bags.num_bags):
             # A label that follows is a law of certainty: log odds of ±∞.
             law = LogOddsLabel(jnp.where(count > 0, jnp.inf, -jnp.inf), validate_args=False)
-            numpyro.sample("bag_label", law, obs=_given(bags))
+            numpyro.sample("bag_label", law, obs=given_labels(bags))
 
     def _draw(self) -> dict[str, Array]:
         return {
@@ -269,7 +272,7 @@ class MeasureThreshold:
             return weight @ bag, weight @ instance
 
         names = (*self.latent_sites, "measure_probability")
-        bag, instance = _over_draws(of_one, {name: draws[name] for name in names})
+        bag, instance = over_draws(of_one, {name: draws[name] for name in names})
         return {"bag_probability": bag, "instance_probability": instance}
 
     def identified(self, draws: Draws, bags: Bags) -> Draws:
@@ -294,7 +297,7 @@ class MeasureThreshold:
             return jax.nn.softmax(jnp.sum(law.log_likelihood(labels), axis=1))
 
         sites = {name: draws[name] for name in self.latent_sites}
-        return {"measure_probability": _over_draws(of_one, sites)}
+        return {"measure_probability": over_draws(of_one, sites)}
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what was summed out: the measure, and the instance labels given those of bags.
@@ -330,7 +333,7 @@ class MeasureThreshold:
         with jax.enable_x64(True):
             keys = jax.random.split(random_key(seed), len(draws["threshold"]))
             sites = {name: draws[name] for name in self.latent_sites} | {"key": keys}
-            which, label = _over_draws(of_one, sites | self.identified(draws, bags))
+            which, label = over_draws(of_one, sites | self.identified(draws, bags))
         return dict(draws) | {"measure": which, "instance_label": label}
 
     def _check_measures(self, draws: Draws, bags: Bags) -> None:
@@ -351,8 +354,7 @@ def bag_logits(site: dict[str, Array], bags: Bags) -> Float[Array, "K B"]:
     """log P(Y_b = 1) − log P(Y_b = 0) under each measure: a noisy-or."""
 
     def of_one(logits: Float[Array, " N"]) -> Float[Array, " B"]:
-        none = -sum_over_bags(jax.nn.softplus(logits), bags.bag_index, bags.num_bags)
-        return log_some_positive(logits, bags.bag_index, bags.num_bags) - none
+        return log_odds_of_some(logits, bags.bag_index, bags.num_bags)
 
     return jax.vmap(of_one)(_instance_logits(site, bags))
 
@@ -360,27 +362,3 @@ def bag_logits(site: dict[str, Array], bags: Bags) -> Float[Array, "K B"]:
 def _instance_logits(site: dict[str, Array], bags: Bags) -> Float[Array, "K N"]:
     """(f_k(x_n) − T)/s."""
     return (jnp.asarray(bags.instances).T - site["threshold"]) / site["softness"]
-
-
-def _over_draws(function: Callable, sites: dict[str, Any]) -> Any:
-    """A function of one draw, for all of them."""
-    with jax.enable_x64(True):
-        on_device = jax.tree.map(jnp.asarray, sites)
-        mapped = jax.jit(lambda s: jax.lax.map(function, s, batch_size=_DRAWS))(on_device)
-        return jax.tree.map(np.asarray, mapped)
-
-
-def _given(bags: Bags) -> Array | None:
-    return None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
-
-
-def _check_prior(name: str, prior: Distribution, wanted: constraints.Constraint) -> None:
-    """Refuse a prior of something else than a real number, or a positive one."""
-    is_scalar = isinstance(prior, Distribution) and prior.shape() == ()
-    values = prior.support if is_scalar else None
-    is_right = values is constraints.real if wanted is constraints.real else values == wanted
-    if not is_right:
-        raise ValueError(
-            f"MeasureThreshold {name} is {prior!r}; expected a NumPyro distribution of one "
-            f"{'real' if wanted is constraints.real else 'positive'} number"
-        )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
-from numpyro.distributions import Distribution
+from jaxtyping import Array, Int
+from numpyro.distributions import Distribution, constraints
 from numpyro.infer.reparam import Reparam
 
 from ..datasets.bags import Bags
@@ -19,13 +19,19 @@ __all__ = [
     "Model",
     "Observing",
     "Program",
+    "check_prior",
+    "given_labels",
     "observations",
+    "over_draws",
     "part_of_bags",
     "random_key",
 ]
 
 type Program = Callable[[Bags], None]
 type Draws = dict[str, np.ndarray]
+
+# Draws evaluated together.
+_DRAWS = 16
 
 
 @runtime_checkable
@@ -128,6 +134,50 @@ def observations(model: Observing, bags: Bags, needed_by: str) -> np.ndarray | A
             + ("" if part == "labels" else ": bags.with_targets(…)")
         )
     return values
+
+
+def given_labels(bags: Bags) -> Int[Array, " B"] | None:
+    """What a program observes: the labels, or None where they are to be drawn."""
+    return None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
+
+
+def check_prior(owner: str, name: str, prior: Distribution, wanted: constraints.Constraint) -> None:
+    """Refuse a prior of something else than one real number, or one positive number.
+
+    Raises
+    ------
+    ValueError
+        If it is no distribution, has an event or batch shape, or another support.
+    """
+    is_scalar = isinstance(prior, Distribution) and prior.shape() == ()
+    values = prior.support if is_scalar else None
+    is_right = values is constraints.real if wanted is constraints.real else values == wanted
+    if not is_right:
+        raise ValueError(
+            f"{owner} {name} is {prior!r}; expected a NumPyro distribution of one "
+            f"{'real' if wanted is constraints.real else 'positive'} number"
+        )
+
+
+def over_draws(function: Callable[[dict[str, Array]], Any], sites: dict[str, Any]) -> Any:
+    """A function of one draw, for all of them, some evaluated together.
+
+    Parameters
+    ----------
+    function : callable
+        Of the sites of one draw.
+    sites : dict of arrays
+        By draw on the first axis.
+
+    Returns
+    -------
+    pytree of arrays
+        Likewise.
+    """
+    with jax.enable_x64(True):
+        on_device = jax.tree.map(jnp.asarray, sites)
+        mapped = jax.jit(lambda s: jax.lax.map(function, s, batch_size=_DRAWS))(on_device)
+        return jax.tree.map(np.asarray, mapped)
 
 
 def random_key(seed: int | Array) -> Array:

@@ -26,7 +26,13 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.util import is_prng_key
 
-__all__ = ["LabelRule", "WitnessLabels", "log_some_positive", "sum_over_bags"]
+__all__ = [
+    "LabelRule",
+    "WitnessLabels",
+    "log_odds_of_some",
+    "log_some_positive",
+    "sum_over_bags",
+]
 
 type AnyArray = np.ndarray | Array
 
@@ -78,6 +84,27 @@ def log_some_positive(
         jnp.log(-jnp.expm1(-jnp.where(is_large, 0.5, total))),
     )
     return jnp.where(has_any, jnp.where(is_tiny, log_total, exact), -jnp.inf)
+
+
+def log_odds_of_some(
+    logits: Float[Array, " N"], bag_index: Int[AnyArray, " N"], num_bags: int
+) -> Float[Array, " B"]:
+    """log P(some r_n = 1) − log P(no r_n = 1) of each bag: a noisy-or.
+
+    Parameters
+    ----------
+    logits : array (N,)
+        a; ±∞ where a label is known.
+    bag_index : array (N,)
+        Non-decreasing.
+    num_bags : int
+
+    Returns
+    -------
+    array (B,)
+    """
+    log_none = -sum_over_bags(softplus(logits), bag_index, num_bags)
+    return log_some_positive(logits, bag_index, num_bags) - log_none
 
 
 def _log_softplus(logits: Float[Array, " N"]) -> Float[Array, " N"]:

@@ -256,6 +256,15 @@ def test_a_fold_is_scaled_by_its_training_bags_and_split_among_them(counted):
         assert not (part.judged & part.learned_from).any()
 
 
+def test_bags_are_judged_by_the_inner_fit_that_has_not_seen_them(counted):
+    fold = counted.fold
+    sign = np.where(fold.bags.labels == 1, 1.0, -1.0)
+    found = [np.where(part.judged, sign, -10 * sign) for part in fold.inner]
+    accuracy, likelihood = fold.validated(found)
+    assert accuracy == 1.0
+    np.testing.assert_allclose(likelihood, -np.log1p(np.exp(-1.0)))  # that of a log odds of 1
+
+
 def test_labels_and_instances_of_bags_held_out_have_no_say(counted):
     bags, held_out = counted.bags, counted.fold.outer.judged
     moved = np.flatnonzero(held_out)[0]

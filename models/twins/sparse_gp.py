@@ -64,8 +64,10 @@ def check_program(program: str) -> None:
         raise ValueError(f"program is {program!r}; expected 'marginal' or 'full'")
 
 
-def parameter(name: str, value: Parameter) -> Tensor:
+def parameter(name: str, value: Parameter, *, dims: str | None = None) -> Tensor:
     """A number as it is, a NumPyro distribution as PyMC's distribution of the same law.
+
+    With ``dims`` it is an array of independent draws.
 
     Raises
     ------
@@ -75,18 +77,25 @@ def parameter(name: str, value: Parameter) -> Tensor:
     match value:
         case dist.Beta():
             return pm.Beta(
-                name, alpha=float(value.concentration1), beta=float(value.concentration0)
+                name,
+                alpha=float(value.concentration1),
+                beta=float(value.concentration0),
+                dims=dims,
             )
         case dist.LogNormal():
-            return pm.LogNormal(name, mu=float(value.loc), sigma=float(value.scale))
+            return pm.LogNormal(name, mu=float(value.loc), sigma=float(value.scale), dims=dims)
         case dist.InverseGamma():
-            return pm.InverseGamma(name, alpha=float(value.concentration), beta=float(value.rate))
+            return pm.InverseGamma(
+                name, alpha=float(value.concentration), beta=float(value.rate), dims=dims
+            )
         case dist.Gamma():
-            return pm.Gamma(name, alpha=float(value.concentration), beta=float(value.rate))
+            return pm.Gamma(
+                name, alpha=float(value.concentration), beta=float(value.rate), dims=dims
+            )
         case dist.HalfNormal():
-            return pm.HalfNormal(name, sigma=float(value.scale))
+            return pm.HalfNormal(name, sigma=float(value.scale), dims=dims)
         case dist.Normal():
-            return pm.Normal(name, mu=float(value.loc), sigma=float(value.scale))
+            return pm.Normal(name, mu=float(value.loc), sigma=float(value.scale), dims=dims)
         case dist.Distribution():
             raise ValueError(
                 f"prior of {name} is {type(value).__name__}; expected one that PyMC has too: "

@@ -20,6 +20,7 @@ from milzoo.models import (
     RBF,
     VGPMIL,
     CardinalityModel,
+    DiverseDensity,
     MeasureThreshold,
     NormalCardinality,
 )
@@ -65,7 +66,7 @@ class Problem:
 
     Attributes
     ----------
-    model : VGPMIL, VWSGP, CardinalityModel or MeasureThreshold
+    model : VGPMIL, VWSGP, CardinalityModel, MeasureThreshold or DiverseDensity
     design : Bags
         The bags that labels are simulated for.
     test_bag : Bags
@@ -74,7 +75,7 @@ class Problem:
         The site whose first value is ranked where the sampler has it.
     """
 
-    model: VGPMIL | VWSGP | CardinalityModel | MeasureThreshold
+    model: VGPMIL | VWSGP | CardinalityModel | MeasureThreshold | DiverseDensity
     design: Bags
     test_bag: Bags
     evidence: str = ""
@@ -184,6 +185,12 @@ def measure_threshold_problem() -> Problem:
     return Problem(model, *design_and_test_bag([6, 1, 2, 4, 3] * 3))
 
 
+def diverse_density_problem() -> Problem:
+    """Fifteen bags of one to six instances among which a concept is wide: peaks are not apart."""
+    model = DiverseDensity(dist.Normal(0.0, 1.0), dist.LogNormal(-0.3, 0.4))
+    return Problem(model, *design_and_test_bag([6, 1, 2, 4, 3] * 3))
+
+
 def dpmil_problem(covariance: str) -> MixtureProblem:
     """Eight bags of one to four instances; components about two sd apart."""
     design, _ = design_and_test_bag([1, 2, 3, 4, 2, 3, 4, 3])
@@ -198,6 +205,7 @@ PROBLEMS = {
     "probit vwsgp": vwsgp_problem("probit"),
     "cardinality": cardinality_problem(),
     "measure threshold": measure_threshold_problem(),
+    "diverse density": diverse_density_problem(),
     "dpmil": dpmil_problem("full"),
     "diagonal dpmil": dpmil_problem("diagonal"),
 }

@@ -35,6 +35,7 @@ def calibrate(simulation_based_calibration):
         ("vwsgp", "full", 2),
         ("cardinality", "marginal", 4),
         ("measure threshold", "marginal", 4),
+        ("diverse density", "marginal", 4),
     ],
 )
 def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):

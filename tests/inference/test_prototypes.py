@@ -65,7 +65,7 @@ def test_under_plain_distances_a_climb_leaves_the_instances(scene):
 
 def test_of_close_peaks_the_highest_is_left():
     points = np.array([[0.0], [1.0], [1.8], [5.0]])
-    left = Peaks(points, np.array([4.0, 3.0, 2.0, 1.0])).suppressed(1.5)
+    left = Peaks(points, np.array([4.0, 3.0, 2.0, 1.0]), np.ones((4, 1))).suppressed(1.5)
     assert left.points.ravel().tolist() == [0.0, 1.8, 5.0]
     assert left.heights.tolist() == [4.0, 2.0, 1.0]
 
@@ -124,5 +124,5 @@ def test_bad_input_is_refused(scene):
         PrototypeLearner(MEASURE, separation=0.0)
     with pytest.raises(ValueError, match="max_prototypes is 0; expected"):
         PrototypeLearner(MEASURE, 1.0, max_prototypes=0)
-    with pytest.raises(ValueError, match="bags have no labels; a measure is made of bags of both"):
+    with pytest.raises(ValueError, match="bags have no labels; prototypes are looked for from"):
         PrototypeLearner(MEASURE, 1.0).fit(replace(scene, labels=None))

@@ -6,10 +6,12 @@ names, the probabilities of the instances in positive bags, the log densities of
 numbers of occupied components. The cardinality model, which has no Gibbs sampler, on simulated
 bags: weights, intercept, hyper-parameters, the probabilities of bags and instances. The threshold
 on a measure, with independent draws from the grid in the place of Gibbs: its sites, the
-probabilities of the bags. Mean and sd of each are compared between each two samplers in Monte-Carlo
+probabilities of the bags. Diverse density on bags of one concept, no Gibbs: concept, scales, the
+probabilities of six bags. Mean and sd of each are compared between each two samplers in Monte-Carlo
 standard errors, |z| ≤ 5.5. A normal z is further out with probability 3.8e-8; there are
 3 × 2 × (50 + B*) numbers in each case, B* test bags (28 or 49), 3 × 2 × 62 of DPMIL, 2 × 227 of the
-cardinality model and 3 × 2 × 42 of the threshold: 2,608 in all, a false alarm in 1e-4 of all runs.
+cardinality model, 3 × 2 × 42 of the threshold and 2 × 10 of diverse density: 2,628 in all, a false
+alarm in 1e-4 of all runs.
 """
 
 from itertools import combinations
@@ -26,6 +28,7 @@ from milzoo.models import (
     VGPMIL,
     VWSGP,
     CardinalityModel,
+    DiverseDensity,
     MeasureThreshold,
     NeighbourMeasure,
     NormalCardinality,
@@ -94,16 +97,33 @@ def of_thresholds():
         yield name, np.concatenate([part.reshape(4, 6000, -1) for part in parts], axis=2)
 
 
+def of_concepts():
+    """Draws (chain, draw, 10): two sites of 2 numbers, the first 6 bags."""
+    model = DiverseDensity(dist.Normal(0.0, 1.0), dist.LogNormal(0.0, 0.5))
+    truth = {"concept": jnp.array([0.4, -0.3]), "scale": jnp.array([1.2, 0.7])}
+    design = simulate_instances(40, range(1, 7), num_features=2, seed=0)
+    bags = simulate(substitute(model, truth), design, seed=1)[0]
+    for name, posterior in posteriors(model, bags, num_samples=6000):
+        draws = posterior.stored_draws()
+        sites = [draws[site] for site in model.latent_sites]
+        parts = [*sites, posterior.predict(bags.select(np.arange(6))).bag_draws]
+        yield name, np.concatenate([part.reshape(4, 6000, -1) for part in parts], axis=2)
+
+
 CASES = {"vgpmil-digits": VGPMIL, "vgpmil-musk1": VGPMIL, "vwsgp-musk1": VWSGP}
 
 
-@pytest.fixture(scope="module", params=[*CASES, "dpmil-scene", "cardinality", "threshold"])
+@pytest.fixture(
+    scope="module", params=[*CASES, "dpmil-scene", "cardinality", "threshold", "concept"]
+)
 def quantities(request, scene_of_clusters, judged_draws):
     """Draws (chain, draw, quantity) of each sampler."""
     if request.param == "cardinality":
         return dict(of_counts())
     if request.param == "threshold":
         return dict(of_thresholds())
+    if request.param == "concept":
+        return dict(of_concepts())
     if request.param == "dpmil-scene":
         return dict(of_mixtures(scene_of_clusters, judged_draws))
     data = request.param.split("-")[1]

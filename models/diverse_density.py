@@ -1,0 +1,283 @@
+r"""Diverse density: one concept that all positive bags share, and no negative ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+from numpyro.distributions import Distribution, constraints
+from numpyro.infer.reparam import Reparam
+
+from ..datasets.bags import Bags
+from .distributions import LogOddsLabel
+from .model import (
+    Draws,
+    Program,
+    check_prior,
+    given_labels,
+    observations,
+    over_draws,
+    random_key,
+)
+from .witnesses import WitnessLabels, log_odds_of_some, sum_over_bags
+
+__all__ = ["DiverseDensity", "concept_logits", "log_diverse_density"]
+
+type AnyArray = np.ndarray | Array
+
+# At the concept itself P(y_n = 1) is 1, and no negative bag is possible: log odds end here.
+_SMALLEST = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class DiverseDensity:
+    r"""A noisy-or of how near instances are to one concept, each feature with a scale of its own.
+
+    .. code-block:: text
+
+        t_d          ~ Normal                                        concept        (feature)
+        s_d          ~ LogNormal                                     scale          (feature)
+        y_n | t, s   ~ Bernoulli(exp(−Σ_d s_d² (x_nd − t_d)²))       instance_label (instance)
+        Y_b          = 1 if some y_n in it is, else 0                bag_label      (bag)
+
+    Its likelihood as a function of t and s is the diverse density of Maron and Lozano-Pérez, which
+    Venkatesan and co-authors compare with (`DiverseDensityLearner` maximises it from many starts,
+    `EMDD` a variant); with priors it has a posterior. That has a peak wherever positive bags meet:
+    with several concepts in the data, samplers stay at one of them, and R̂ tells.
+
+    Calling it is the program with the instance labels summed out, as ``marginal()`` is;
+    ``augmented()`` has them in it.
+
+    ==================  =======  ====================================================
+    field               symbol   meaning
+    ==================  =======  ====================================================
+    concept_prior                of each t_d, in the units of the features
+    scale_prior                  of each s_d, in one over them; positive
+    ==================  =======  ====================================================
+
+    Parameters
+    ----------
+    concept_prior : Distribution
+    scale_prior : Distribution
+
+    Raises
+    ------
+    ValueError
+        If a prior has another support.
+
+    References
+    ----------
+    Maron and Lozano-Pérez (1998); Venkatesan, Chandakkar and Li (2015), equation 1. The priors are
+    ours.
+    """
+
+    concept_prior: Distribution = dist.Normal(0.0, 1.0)
+    scale_prior: Distribution = dist.LogNormal(0.0, 1.0)
+
+    name: ClassVar[str] = "diverse_density"
+    judged_by: ClassVar[tuple[str, ...]] = ()
+    instance_note: ClassVar[str] = (
+        "an instance's probability is that of a bag that holds it alone: how near the concept it is"
+    )
+    dims: ClassVar[dict[str, tuple[str, ...]]] = {
+        "concept": ("feature",),
+        "scale": ("feature",),
+        "instance_label": ("instance",),
+        "bag_label": ("bag",),
+    }
+
+    def __post_init__(self) -> None:
+        check_prior("DiverseDensity", "concept_prior", self.concept_prior, constraints.real)
+        check_prior("DiverseDensity", "scale_prior", self.scale_prior, constraints.positive)
+
+    @classmethod
+    def for_bags(cls, bags: Bags, seed: int | None = None) -> Self:
+        """Fill in what depends on the data: how fast probabilities fall with the distance.
+
+        The prior median of s is that at which two instances, √(2D) apart on average, have
+        Σ s² (x − z)² = 4.
+
+        Parameters
+        ----------
+        bags : Bags
+            Training bags, each feature with mean 0 and sd 1 (``bags.standardize()``).
+        seed : None
+            Not used: nothing here is random.
+
+        Returns
+        -------
+        DiverseDensity
+        """
+        return cls(scale_prior=dist.LogNormal(0.5 * math.log(2.0 / bags.num_features), 1.0))
+
+    # ------------------------------------------------------------------ hyper-parameters
+
+    @property
+    def priors(self) -> dict[str, Distribution]:
+        """None: concept and scales are sites of their own."""
+        return {}
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """The model itself: it has none."""
+        return self
+
+    @property
+    def observed_site(self) -> str:
+        """The labels of the bags."""
+        return "bag_label"
+
+    @property
+    def latent_sites(self) -> tuple[str, ...]:
+        """Concept and scales."""
+        return ("concept", "scale")
+
+    @property
+    def reparametrisation(self) -> dict[str, Reparam]:
+        """None is needed."""
+        return {}
+
+    # ------------------------------------------------------------------ the programs
+
+    def __call__(self, bags: Bags) -> None:
+        """The program (t, s) → Y, instance labels summed out."""
+        logits = self._draw_logits(bags)
+        with numpyro.plate("bag", bags.num_bags):
+            odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
+            law = LogOddsLabel(odds, validate_args=False)
+            numpyro.sample("bag_label", law, obs=given_labels(bags))
+
+    def marginal(self) -> Program:
+        """The program itself.
+
+        Returns
+        -------
+        callable
+            A NumPyro program of ``bags``.
+        """
+        return self.__call__
+
+    def augmented(self) -> Program:
+        """The program with the instance labels in it.
+
+        Returns
+        -------
+        callable
+            A NumPyro program of ``bags``.
+        """
+        return self._augmented_program
+
+    def _augmented_program(self, bags: Bags) -> None:
+        logits = self._draw_logits(bags)
+        with numpyro.plate("instance", bags.num_instances):
+            label = numpyro.sample("instance_label", dist.Bernoulli(logits=logits))
+        count = sum_over_bags(label, bags.bag_index, bags.num_bags)
+        with numpyro.plate("bag", bags.num_bags):
+            # A label that follows is a law of certainty: log odds of ±∞.
+            law = LogOddsLabel(jnp.where(count > 0, jnp.inf, -jnp.inf), validate_args=False)
+            numpyro.sample("bag_label", law, obs=given_labels(bags))
+
+    def _draw_logits(self, bags: Bags) -> Float[Array, " N"]:
+        with numpyro.plate("feature", bags.num_features):
+            concept = numpyro.sample("concept", self.concept_prior)
+            scale = numpyro.sample("scale", self.scale_prior)
+        return concept_logits({"concept": concept, "scale": scale}, bags.instances)
+
+    # ------------------------------------------------------------------ what draws imply
+
+    def predict(self, draws: Draws, bags: Bags) -> Draws:
+        """Bag and instance probabilities under each draw.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            ``concept`` and ``scale`` (S, D).
+        bags : Bags
+            B bags with N instances; their labels are not used.
+
+        Returns
+        -------
+        dict of arrays
+            ``bag_probability`` (S, B) and ``instance_probability`` (S, N).
+
+        Raises
+        ------
+        ValueError
+            If the bags have another number of features.
+        """
+        expected, found = draws["concept"].shape[1], bags.num_features
+        if expected != found:
+            raise ValueError(
+                f"bags have {found} features, but the concept has {expected}; pass bags with the "
+                f"{expected} features that were learned from"
+            )
+
+        def of_one(site: dict[str, Array]) -> tuple[Array, Array]:
+            logits = concept_logits(site, bags.instances)
+            odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
+            return jax.nn.sigmoid(odds), jax.nn.sigmoid(logits)
+
+        bag, instance = over_draws(of_one, {name: draws[name] for name in self.latent_sites})
+        return {"bag_probability": bag, "instance_probability": instance}
+
+    def identified(self, draws: Draws, bags: Bags) -> Draws:
+        """Nothing: concept and scales are comparable themselves."""
+        return {}
+
+    def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
+        """Draw back what was summed out: the instance labels, given those of the bags.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            ``concept`` and ``scale`` (S, D).
+        bags : Bags
+            With labels.
+        seed : int or JAX key
+
+        Returns
+        -------
+        dict of arrays
+            The draws, with ``instance_label`` (S, N) added.
+
+        Raises
+        ------
+        ValueError
+            If the bags have no labels.
+        """
+        is_positive = jnp.asarray(observations(self, bags, "complete()")) == 1
+        known = jnp.where(is_positive, 0.0, -jnp.inf)[jnp.asarray(bags.bag_index)]
+
+        def of_one(site: dict[str, Array]) -> Array:
+            logits = known + concept_logits(site, bags.instances)
+            law = WitnessLabels(logits, bags.bag_index, is_positive, bags.num_bags)
+            return law.sample(site["key"])
+
+        with jax.enable_x64(True):
+            keys = jax.random.split(random_key(seed), len(draws["concept"]))
+        sites = {name: draws[name] for name in self.latent_sites} | {"key": keys}
+        return dict(draws) | {"instance_label": over_draws(of_one, sites)}
+
+
+def concept_logits(
+    site: Mapping[str, AnyArray], points: Float[AnyArray, "N D"]
+) -> Float[Array, " N"]:
+    """log odds of exp(−q) at points, where q = Σ_d s_d² (x_nd − t_d)²."""
+    offset = jnp.asarray(site["scale"]) * (jnp.asarray(points) - jnp.asarray(site["concept"]))
+    # From q = 1e-12 on: at q = 0 they are infinite, and nothing has a slope.
+    q = jnp.maximum(jnp.sum(offset**2, axis=1), _SMALLEST)
+    return -q - jnp.log(-jnp.expm1(-q))
+
+
+def log_diverse_density(site: Mapping[str, AnyArray], bags: Bags) -> Float[Array, " B"]:
+    """log P(Y_b | t, s) of each bag; bags with labels."""
+    logits = concept_logits(site, bags.instances)
+    odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
+    return LogOddsLabel(odds, validate_args=False).log_prob(jnp.asarray(bags.labels, dtype=int))
