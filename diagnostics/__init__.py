@@ -2,5 +2,13 @@
 
 from .clusters import plot_components, plot_scene
 from .comparison import Comparison, compare
+from .surfaces import Surface, plot_surfaces
 
-__all__ = ["Comparison", "compare", "plot_components", "plot_scene"]
+__all__ = [
+    "Comparison",
+    "Surface",
+    "compare",
+    "plot_components",
+    "plot_scene",
+    "plot_surfaces",
+]

@@ -40,6 +40,18 @@ def test_the_example_of_clusters_holds_what_it_says(tmp_path):
         assert (tmp_path / f"kandemir2014_{picture}.png").stat().st_size > 10_000
 
 
+def test_the_example_of_prototypes_holds_what_it_says_and_the_readme_too(tmp_path):
+    script = REPOSITORY / "examples" / "prototypes_of_a_scene.py"
+    command = [sys.executable, script, "--out", tmp_path]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    readme = (REPOSITORY / "README.md").read_text()
+    assert len(run.stdout.splitlines()) == 7
+    for line in run.stdout.splitlines():
+        what, printed = re.fullmatch(r"(.*): (.*) \[.*\]", line).groups()
+        assert f"| {what} | {printed} |" in readme
+    assert (tmp_path / "venkatesan2015_peaks.png").stat().st_size > 10_000
+
+
 def test_every_make_target_and_picture_of_the_readme_exists():
     readme = (REPOSITORY / "README.md").read_text()
     makefile = (REPOSITORY / "Makefile").read_text()
