@@ -202,5 +202,9 @@ def choose_by_elbow(measures: Sequence[Measure], bags: Bags, *, min_positive: in
         raise ValueError("there are no measures to choose from; expected one at least")
     learners = [MeasureLearner(measure, min_positive) for measure in measures]
     errors = np.array([learner.fit(bags).threshold.error for learner in learners])
-    chord = np.linspace(errors[0], errors[-1], len(errors))
-    return Elbow(measures[int(np.argmax(chord - errors))], errors)
+    return Elbow(measures[elbow_of(errors)], errors)
+
+
+def elbow_of(errors: Float[np.ndarray, " K"]) -> int:
+    """Where they are farthest below the chord from the first to the last; the first of equals."""
+    return int(np.argmax(np.linspace(errors[0], errors[-1], len(errors)) - errors))

@@ -12,7 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.datasets import Bags, load
-from milzoo.inference import CardinalityKernelSVM, coordinate_ascent, maximum_a_posteriori
+from milzoo.inference import (
+    CardinalityKernelSVM,
+    MeasureLearner,
+    coordinate_ascent,
+    maximum_a_posteriori,
+)
 from milzoo.inference.closed_form import vgpmil
 from milzoo.inference.kernel_machines import KernelObjective
 from milzoo.models import (
@@ -22,10 +27,13 @@ from milzoo.models import (
     CardinalityGP,
     CardinalityKernel,
     CardinalityModel,
+    NeighbourMeasure,
     NormalCardinality,
 )
+from scipy.spatial.distance import cdist
 from scipy.special import expit, logit
 from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -376,3 +384,90 @@ def test_settings_are_those_of_the_best_agreement_on_inner_folds(counted):
     settings = [(penalty, length) for penalty in (1.0, 100.0) for length in (0.8, 0.2)]
     best = max(settings, key=lambda setting: of_machine(*setting))
     assert (machine["penalty"], machine["length_scale"]) == best
+
+
+@pytest.fixture(scope="module")
+def neighbours(benchmark):
+    """The benchmark of measures, its small protocol, and training bags among those of digits."""
+    module = benchmark("neighbour_accuracy")
+    bags = load("digits").select(np.arange(60))
+    return module, module.Protocol.toy(seed=0), bags, np.arange(60) % 3 > 0
+
+
+def test_the_benchmarks_measures_and_thresholds_are_those_of_the_package(neighbours):
+    module, protocol, bags, training = neighbours
+    scene, labels = module.Scene.of(bags, training), bags.labels
+    measures = scene.measures(training, labels, 3)
+    learned_from, judged = (
+        some.standardize(bags.select(training))
+        for some in (bags.select(training), bags.select(~training))
+    )
+    for setting in module.settings_of(protocol):
+        learner = MeasureLearner(NeighbourMeasure(setting.k), setting.min_positive)
+        expected = learner.fit(learned_from).predict(judged) == judged.labels
+        score = scene.scores(measures, setting)
+        found = module.is_right(score, training, ~training, labels, labels)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_k_and_a_are_those_of_the_best_accuracy_on_inner_folds(neighbours):
+    module, protocol, bags, training = neighbours
+    inside = np.flatnonzero(training)
+    right = dict.fromkeys(module.settings_of(protocol), 0)
+    moved = bags.standardize(bags.select(training))
+    splitter = StratifiedKFold(protocol.inner_folds, shuffle=True, random_state=protocol.seed)
+    for learned_from, judged in splitter.split(inside, bags.labels[inside]):
+        some, others = (moved.select(inside[part]) for part in (learned_from, judged))
+        for k, a in right:
+            machine = MeasureLearner(NeighbourMeasure(k), a).fit(some)
+            right[k, a] += np.sum(machine.predict(others) == others.labels)
+    best = max(right, key=right.get)
+    assert len(set(right.values())) > 1
+    assert module.choose(module.Scene.of(bags, training), training, protocol) == best
+
+
+def test_no_label_or_instance_of_a_judged_bag_moves_what_is_chosen(neighbours):
+    module, protocol, bags, training = neighbours
+    is_moved = ~training[bags.bag_index]
+    other = Bags.from_arrays(
+        np.where(is_moved[:, None], 16 - bags.instances, bags.instances),
+        bags.bag_index,
+        np.where(training, bags.labels, 1 - bags.labels),
+    )
+    found = []
+    for some in (bags, other):
+        scene = module.Scene.of(some, training)
+        measures = scene.measures(training, some.labels, 3)[:, ~is_moved]
+        found.append((module.choose(scene, training, protocol), measures))
+    assert found[0][0] == found[1][0]
+    np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-9)
+
+
+def test_flipped_labels_are_those_of_training_bags_and_all_else_is_true(neighbours, monkeypatch):
+    module, protocol, bags, _ = neighbours
+    seen = []
+
+    def record(scene, training, _):
+        seen.append((np.asarray(scene.bags.labels), training))
+        return module.Setting(1, 1)
+
+    monkeypatch.setattr(module, "load", lambda _: bags)
+    monkeypatch.setattr(module, "choose", record)
+    module.accuracy_when_flipped("digits", 0.25, protocol)
+    assert len(seen) == protocol.runs
+    for labels, training in seen:
+        assert (labels != bags.labels)[training].sum() == round(0.25 * training.sum())
+        assert (labels == bags.labels)[~training].all()
+
+
+def test_the_speed_benchmark_of_measures_times_what_it_says(benchmark):
+    speed = benchmark("neighbour_speed")
+    points, bags = speed.data(200, seed=0)
+    assert points.shape == bags.instances.shape == (200, 100)
+    assert bags.labels.mean() == 0.5
+    np.testing.assert_allclose(
+        speed.run("NeighbourMeasure", points[:7], bags),
+        NeighbourMeasure(speed.K).scores(points[:7], bags),
+    )
+    nearest = np.sort(cdist(points[:7], bags.instances), axis=1)[:, : speed.K]
+    np.testing.assert_allclose(speed.run("scikit-learn", points[:7], bags), nearest, rtol=1e-6)
