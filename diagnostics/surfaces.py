@@ -47,7 +47,7 @@ class Surface(NamedTuple):
 def plot_surfaces(surfaces: Mapping[str, Surface], bags: Bags, *, num_peaks: int) -> Figure:
     """Heat maps side by side, with instances and the highest peaks, in their order.
 
-    Colours end at a quantile: below it all is of one colour.
+    Shades end at a quantile: below it all is white. Peaks outside the instances' box are not drawn.
 
     Parameters
     ----------
@@ -65,7 +65,8 @@ def plot_surfaces(surfaces: Mapping[str, Surface], bags: Bags, *, num_peaks: int
     Raises
     ------
     ValueError
-        If there are no surfaces, or the bags have no labels or another number of features.
+        If there are no surfaces, or one is the same everywhere or not finite, or the bags have no
+        labels or another number of features.
     """
     if not surfaces:
         raise ValueError("surfaces is empty; expected at least one, by title")
@@ -77,7 +78,7 @@ def plot_surfaces(surfaces: Mapping[str, Surface], bags: Bags, *, num_peaks: int
     with mpl.rc_context(STYLE):
         figure, panels = rows_of_panels(len(surfaces), height=5.2, width=4.0, share=True)
         for panel, (title, surface) in zip(panels, surfaces.items(), strict=True):
-            _draw(panel, surface, bags, num_peaks)
+            _draw(panel, title, surface, bags, num_peaks)
             panel.set(title=title, xlabel="first feature")
         for panel in panels[::3]:
             panel.set_ylabel("second feature")
@@ -85,7 +86,7 @@ def plot_surfaces(surfaces: Mapping[str, Surface], bags: Bags, *, num_peaks: int
     return figure
 
 
-def _draw(panel: Axes, surface: Surface, bags: Bags, num_peaks: int) -> None:
+def _draw(panel: Axes, title: str, surface: Surface, bags: Bags, num_peaks: int) -> None:
     instances = np.asarray(bags.instances)
     low, high = instances.min(axis=0), instances.max(axis=0)
     room = 0.08 * (high - low)
@@ -93,6 +94,11 @@ def _draw(panel: Axes, surface: Surface, bags: Bags, num_peaks: int) -> None:
     grid = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2)
     height = surface.height(grid)
     lowest, highest = np.quantile(height, _FLOOR), height.max()
+    if not (np.isfinite([lowest, highest]).all() and lowest < highest):
+        raise ValueError(
+            f"height of surface {title!r} goes from {height.min():.3g} to {height.max():.3g} on "
+            "the plane; expected finite values that differ"
+        )
     levels = np.linspace(lowest, highest, 25)
     colours = panel.contourf(
         across, up, height.reshape(_GRID, _GRID), levels=levels, cmap=_SHADES, extend="min"

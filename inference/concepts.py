@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,14 +24,24 @@ __all__ = ["EMDD", "DiverseDensityLearner"]
 
 # Slope, in nats for a step of one over the scales, at which a climb ends.
 _FLAT = 1e-5
+# And at which it has been at a peak.
+_AT_REST = 1e-3
 # Points whose heights are found together.
 _TOGETHER = 64
 # Rounds of EM-DD; it ends where one does not raise the likelihood, by this share of it.
 _ROUNDS = 50
 _GAIN = 1e-9
 
-type Concept = Mapping[str, np.ndarray | Array]  # sites of `DiverseDensity`: its point, its scales
+type Concept = dict[str, Array]  # sites of `DiverseDensity`: its point, its scales
 type Height = Callable[[Concept], Float[Array, ""]]
+
+
+class _End(NamedTuple):
+    """Of one climb, or of all of them."""
+
+    concept: Concept
+    height: Float[Array, "..."]
+    is_at_rest: Bool[Array, "..."]
 
 
 @dataclass(frozen=True)
@@ -40,11 +51,11 @@ class DiverseDensityLearner:
     .. math:: \prod_b P(Y_b | t, s), \quad
         P(Y_b = 0 | t, s) = \prod_{n ∈ b} \big(1 - e^{-Σ_d s_d² (x_{nd} - t_d)²}\big)
 
-    is climbed by L-BFGS, in t and log s, from every instance of every positive bag. It is the
-    likelihood of `DiverseDensity`: one concept that all positive bags share. Where they have
-    several, log P(Y_b = 1) of bags that have another one falls with the square of the distance, so
-    that few bags far away pull harder than many close by, and a concept that most have may be no
-    peak at all. ``label_noise`` sets an end to that.
+    is climbed by L-BFGS, in t and log s, from every instance of every positive bag. With
+    ``label_noise`` 0 it is the likelihood of `DiverseDensity`: one concept that all positive bags
+    share. Where they have several, log P(Y_b = 1) of a bag that has another one falls with the
+    square of the distance, so that few bags far away pull harder than many close by, and a concept
+    that many have may be no peak at all. ``label_noise`` sets an end to that.
 
     Parameters
     ----------
@@ -57,7 +68,7 @@ class DiverseDensityLearner:
         out, and t is anywhere in it.
     label_noise : float
         ε, the share of bags whose label is taken to be wrong: ε + (1 − 2ε) P(Y_b) takes the place
-        of P(Y_b). Arithmetic in which 1 − (1 − p) is 0 for p below 1e−16 has such an ε unasked.
+        of P(Y_b). A small constant under P(Y_b), so that it has a logarithm, is such an ε.
     max_prototypes : int
         The highest peaks are kept.
     min_positive : int
@@ -124,6 +135,9 @@ class DiverseDensityLearner:
     def find_peaks(self, bags: Bags) -> Peaks:
         """All peaks that are left of the climbs, the highest first.
 
+        Climbs that have not come to rest are left out, and those that end farther beyond all
+        instances than these are apart: there t goes to infinity as s goes to 0.
+
         Parameters
         ----------
         bags : Bags
@@ -133,34 +147,58 @@ class DiverseDensityLearner:
         -------
         Peaks
             Their heights are log likelihoods.
+
+        Raises
+        ------
+        ValueError
+            If they have no labels, or none that is positive, or no climb ends at a peak.
         """
         starts = instances_of_positive_bags(bags)
         with jax.enable_x64(True):
             on_device = jax.tree.map(jnp.asarray, bags)
-            ends, heights = _climb_from_all(self, jnp.asarray(starts), on_device)
-            peaks = Peaks(*(np.asarray(part) for part in (ends["concept"], heights, ends["scale"])))
+            ends = jax.tree.map(np.asarray, _climb_from_all(self, jnp.asarray(starts), on_device))
+        points, instances = ends.concept["concept"], np.asarray(bags.instances)
+        low, high = instances.min(axis=0), instances.max(axis=0)
+        is_near = (points >= 2 * low - high) & (points <= 2 * high - low)
+        is_peak = ends.is_at_rest & is_near.all(axis=1)
+        if not is_peak.any():
+            raise ValueError(
+                f"none of {len(starts)} climbs ended at a peak near the instances; try another "
+                f"scale (here {self.scale}), label_noise or max_steps"
+            )
+        peaks = Peaks(points, ends.height, ends.concept["scale"]).select(np.flatnonzero(is_peak))
         return peaks.sorted().suppressed(self.separation)
 
     def heights(self, points: Float[np.ndarray, "P D"], bags: Bags) -> Float[np.ndarray, " P"]:
-        """What is climbed, at points with the scales of the start."""
-        scale = np.full(bags.num_features, self.scale)
-        with jax.enable_x64(True):
-            at = jax.jit(
-                lambda points: jax.lax.map(
-                    lambda point: self.height({"concept": point, "scale": scale}, bags),
-                    points,
-                    batch_size=_TOGETHER,
-                )
-            )
-            return np.asarray(at(jnp.asarray(points)))
+        """What is climbed, at points with the scales of the start.
 
-    def height(self, concept: Concept, bags: Bags) -> Float[Array, ""]:
+        Parameters
+        ----------
+        points : array (P, D)
+        bags : Bags
+            With labels.
+
+        Returns
+        -------
+        array (P,)
+
+        Raises
+        ------
+        ValueError
+            If they have no labels, or none that is positive.
+        """
+        instances_of_positive_bags(bags)  # for what it refuses
+        with jax.enable_x64(True):
+            on_device = jax.tree.map(jnp.asarray, (points, bags))
+            return np.asarray(_heights_at(self, *on_device))
+
+    def _height(self, concept: Concept, bags: Bags) -> Float[Array, ""]:
         """What is climbed: the log likelihood of a concept."""
         return self._with_label_noise(log_diverse_density(concept, bags))
 
-    def climb(self, start: Concept, bags: Bags) -> tuple[Concept, Float[Array, ""]]:
-        """Where the ascent from one concept ends, and the log likelihood there."""
-        return self._ascend(partial(self.height, bags=bags), start)
+    def _climb(self, start: Concept, bags: Bags) -> _End:
+        """Where the ascent from one concept ends."""
+        return self._ascend(partial(self._height, bags=bags), start)
 
     def _with_label_noise(self, log_likelihood: Float[Array, " B"]) -> Float[Array, ""]:
         """Σ_b log(ε + (1 − 2ε) P(Y_b))."""
@@ -171,9 +209,8 @@ class DiverseDensityLearner:
             )
         return jnp.sum(log_likelihood)
 
-    def _ascend(self, height: Height, start: Concept) -> tuple[Concept, Float[Array, ""]]:
+    def _ascend(self, height: Height, start: Concept) -> _End:
         """L-BFGS from a concept, in steps of its own scales."""
-        start = jax.tree.map(jnp.asarray, start)
         num_features = start["concept"].size
 
         def moved(step: Float[Array, " P"]) -> Concept:
@@ -188,7 +225,8 @@ class DiverseDensityLearner:
 
         none = jnp.zeros(num_features * (2 if self.learns_scales else 1))
         step = _descend(depth, none, self.max_steps)
-        return moved(step), height(moved(step))
+        steepest = jnp.max(jnp.abs(jax.grad(depth)(step)))
+        return _End(moved(step), height(moved(step)), steepest < _AT_REST)
 
 
 @dataclass(frozen=True)
@@ -198,37 +236,37 @@ class EMDD(DiverseDensityLearner):
     .. math:: P(Y_b = 1 | t, s) = \max_{n ∈ b} e^{-Σ_d s_d² (x_{nd} - t_d)²}
 
     Each round takes the nearest instance of every bag and climbs with these alone, until a round
-    does not raise the likelihood. A round may lower it: of a negative bag another instance may be
-    nearest to where the concept has gone. Parameters are those of `DiverseDensityLearner`.
+    does not raise the likelihood, which is that of no model here. A round may lower it: of a
+    negative bag another instance may be nearest to where the concept has gone; so rounds may end
+    short of a peak. Parameters are those of `DiverseDensityLearner`.
 
     References
     ----------
     Zhang and Goldman (2001); compared with by Venkatesan, Chandakkar and Li (2015).
     """
 
-    def height(self, concept: Concept, bags: Bags) -> Float[Array, ""]:
+    def _height(self, concept: Concept, bags: Bags) -> Float[Array, ""]:
         """What is climbed: the log likelihood of a concept by the nearest instances."""
         return self._height_of(nearest_in_bags(concept, bags), bags, concept)
 
-    def climb(self, start: Concept, bags: Bags) -> tuple[Concept, Float[Array, ""]]:
-        """Where the rounds from one concept end, and the log likelihood there."""
+    def _climb(self, start: Concept, bags: Bags) -> _End:
+        """Where the rounds from one concept end."""
 
         def one_round(carry: tuple) -> tuple:
             concept, height, _, num = carry
             nearest = nearest_in_bags(concept, bags)
-            moved, _ = self._ascend(partial(self._height_of, nearest, bags), concept)
-            there = self.height(moved, bags)
+            moved = self._ascend(partial(self._height_of, nearest, bags), concept).concept
+            there = self._height(moved, bags)
             is_higher = there > height + _GAIN * jnp.abs(height)
             kept = jax.tree.map(lambda a, b: jnp.where(is_higher, a, b), moved, concept)
             return kept, jnp.where(is_higher, there, height), is_higher, num + 1
 
-        start = jax.tree.map(jnp.asarray, start)
-        concept, height, *_ = jax.lax.while_loop(
+        concept, height, is_rising, _ = jax.lax.while_loop(
             lambda carry: carry[2] & (carry[3] < _ROUNDS),
             one_round,
-            (start, self.height(start, bags), jnp.array(True), 0),
+            (start, self._height(start, bags), jnp.array(True), 0),
         )
-        return concept, height
+        return _End(concept, height, ~is_rising)
 
     def _height_of(
         self, instances: Float[Array, "B D"], bags: Bags, concept: Concept
@@ -279,10 +317,23 @@ def _descend(
 @partial(jax.jit, static_argnums=0)
 def _climb_from_all(
     learner: DiverseDensityLearner, starts: Float[Array, "P D"], bags: Bags
-) -> tuple[Concept, Float[Array, " P"]]:
-    def of_one(start: Float[Array, " D"]) -> tuple[Concept, Float[Array, ""]]:
-        concept = {"concept": start, "scale": jnp.full_like(start, learner.scale)}
-        return learner.climb(concept, bags)
+) -> _End:
+    def of_one(start: Float[Array, " D"]) -> _End:
+        return learner._climb(_at_start(learner, start), bags)
 
     # One after the other in one program: side by side each would wait for the slowest.
     return jax.lax.map(of_one, starts)
+
+
+@partial(jax.jit, static_argnums=0)
+def _heights_at(
+    learner: DiverseDensityLearner, points: Float[Array, "P D"], bags: Bags
+) -> Float[Array, " P"]:
+    def of_one(point: Float[Array, " D"]) -> Float[Array, ""]:
+        return learner._height(_at_start(learner, point), bags)
+
+    return jax.lax.map(of_one, points, batch_size=_TOGETHER)
+
+
+def _at_start(learner: DiverseDensityLearner, point: Float[Array, " D"]) -> Concept:
+    return {"concept": point, "scale": jnp.full_like(point, learner.scale)}

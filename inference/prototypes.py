@@ -242,6 +242,12 @@ class PrototypeClassifier:
         Returns
         -------
         array (P,)
+            In the units of the feature that counts most there.
+
+        Raises
+        ------
+        ValueError
+            If the bags have another number of features.
         """
         return nth_highest(self._depth(bags), bags, self.min_positive)
 
@@ -254,8 +260,15 @@ class PrototypeClassifier:
         return (self._depth(bags) >= 0).astype(int)
 
     def _depth(self, bags: Bags) -> Float[np.ndarray, " N"]:
+        num_features = self.peaks.points.shape[1]
+        if bags.num_features != num_features:
+            raise ValueError(
+                f"bags have {bags.num_features} features, but prototypes have {num_features}; pass "
+                f"bags with the {num_features} features that were learned from"
+            )
         distance = self.peaks.distances(np.asarray(bags.instances))
-        return np.max(self.radii - distance, axis=1)
+        # Each in its own scales: over the largest, that of the features again.
+        return np.max((self.radii - distance) / self.peaks.scales.max(axis=1), axis=1)
 
 
 def instances_of_positive_bags(bags: Bags) -> Float[np.ndarray, "P D"]:

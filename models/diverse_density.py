@@ -49,9 +49,9 @@ class DiverseDensity:
         Y_b          = 1 if some y_n in it is, else 0                bag_label      (bag)
 
     Its likelihood as a function of t and s is the diverse density of Maron and Lozano-Pérez, which
-    Venkatesan and co-authors compare with (`DiverseDensityLearner` maximises it from many starts,
-    `EMDD` a variant); with priors it has a posterior. That has a peak wherever positive bags meet:
-    with several concepts in the data, samplers stay at one of them, and R̂ tells.
+    Venkatesan and co-authors compare with (`DiverseDensityLearner` maximises it from many starts);
+    with priors it has a posterior. That may have several peaks. Chains that end at different ones
+    show in R̂; chains that all miss one do not.
 
     Calling it is the program with the instance labels summed out, as ``marginal()`` is;
     ``augmented()`` has them in it.

@@ -15,6 +15,7 @@ from milzoo.datasets import Bags, load
 from milzoo.inference import (
     CardinalityKernelSVM,
     MeasureLearner,
+    choose_by_elbow,
     coordinate_ascent,
     maximum_a_posteriori,
 )
@@ -460,14 +461,51 @@ def test_flipped_labels_are_those_of_training_bags_and_all_else_is_true(neighbou
         assert (labels == bags.labels)[~training].all()
 
 
+def accuracy_by_the_package(moved, training, k, min_positive):
+    """Bags judged by those that are learned from, all with features standardised by these."""
+    learned_from, judged = moved.select(training), moved.select(~training)
+    machine = MeasureLearner(NeighbourMeasure(k), min_positive).fit(learned_from)
+    return np.mean(machine.predict(judged) == judged.labels)
+
+
+def test_a_run_has_k_at_the_elbow_of_the_training_error(neighbours):
+    module, protocol, bags, training = neighbours
+    by_elbow, by_test_bags = module.runs_on(bags, [~training], protocol)
+    moved = bags.standardize(bags.select(training))
+    measures = [NeighbourMeasure(k) for k in protocol.k]
+    k = choose_by_elbow(measures, moved.select(training)).measure.k
+    assert by_elbow == pytest.approx(100 * accuracy_by_the_package(moved, training, k, 1))
+    all_of_them = [
+        accuracy_by_the_package(moved, training, *setting)
+        for setting in module.settings_of(protocol)
+    ]
+    assert by_test_bags == pytest.approx(100 * max(all_of_them))
+
+
+def test_the_honest_figure_is_that_of_settings_chosen_in_each_fold(neighbours, monkeypatch):
+    module, protocol, bags, _ = neighbours
+    monkeypatch.setattr(module, "load", lambda _: bags)
+    (found,) = module.honest("digits", protocol).accuracy
+    fold_of = module._folds("digits", protocol)[:, 0]
+    by_fold = []
+    for fold in (1, 2):
+        training = fold_of != fold
+        setting = module.choose(module.Scene.of(bags, training), training, protocol)
+        moved = bags.standardize(bags.select(training))
+        by_fold.append(accuracy_by_the_package(moved, training, *setting))
+    # Both have as many bags.
+    assert found == pytest.approx(100 * np.mean(by_fold))
+
+
 def test_the_speed_benchmark_of_measures_times_what_it_says(benchmark):
     speed = benchmark("neighbour_speed")
     points, bags = speed.data(200, seed=0)
     assert points.shape == bags.instances.shape == (200, 100)
-    assert bags.labels.mean() == 0.5
-    np.testing.assert_allclose(
-        speed.run("NeighbourMeasure", points[:7], bags),
-        NeighbourMeasure(speed.K).scores(points[:7], bags),
-    )
-    nearest = np.sort(cdist(points[:7], bags.instances), axis=1)[:, : speed.K]
+    distances, label = cdist(points[:7], bags.instances), bags.labels[bags.bag_index]
+    nearest = np.sort(distances, axis=1)[:, : speed.K]
     np.testing.assert_allclose(speed.run("scikit-learn", points[:7], bags), nearest, rtol=1e-6)
+    votes = [
+        np.sort(distances[:, label == one], axis=1)[:, : speed.K].sum(axis=1) for one in (0, 1)
+    ]
+    found = speed.run("NeighbourMeasure", points[:7], bags)
+    np.testing.assert_allclose(found, votes[0] - votes[1], rtol=1e-6)

@@ -45,7 +45,7 @@ def test_the_example_of_prototypes_holds_what_it_says_and_the_readme_too(tmp_pat
     command = [sys.executable, script, "--out", tmp_path]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     readme = (REPOSITORY / "README.md").read_text()
-    assert len(run.stdout.splitlines()) == 7
+    assert len(run.stdout.splitlines()) == 8
     for line in run.stdout.splitlines():
         what, printed = re.fullmatch(r"(.*): (.*) \[.*\]", line).groups()
         assert f"| {what} | {printed} |" in readme

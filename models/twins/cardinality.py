@@ -78,7 +78,7 @@ def pymc_twin(model: CardinalityModel, bags: Bags, *, program: str = "marginal")
 
 def _law_of_counts(probability: Tensor, bags: Bags) -> Tensor:
     """p_b(c) of independent labels, (B, 1 + the size of the largest bag)."""
-    place, is_there = _places(bags)
+    place, is_there = places(bags)
     in_bags = pt.where(is_there, probability[place], 0.0)  # an instance that is not is negative
     nobody = np.zeros((bags.num_bags, is_there.shape[1] + 1))
     nobody[:, 0] = 1.0
@@ -93,7 +93,7 @@ def _law_of_counts(probability: Tensor, bags: Bags) -> Tensor:
     return laws[-1]
 
 
-def _places(bags: Bags) -> tuple[np.ndarray, np.ndarray]:
+def places(bags: Bags) -> tuple[np.ndarray, np.ndarray]:
     """The instance at each place of each bag, (B, size of the largest), and whether there is."""
     place = bags.starts[:, None] + np.arange(bags.bag_sizes.max())
     is_there = np.arange(bags.bag_sizes.max()) < bags.bag_sizes[:, None]

@@ -6,9 +6,13 @@ import numpy as np
 
 from ...datasets.bags import Bags
 from ..diverse_density import DiverseDensity
+from .cardinality import places
 from .sparse_gp import parameter, pm, pt
 
 __all__ = ["pymc_twin"]
+
+# Of q: at 0 no negative bag is possible. Of log Σ p: where squares of p are nothing beside it.
+_SMALLEST, _LOG_FAR = 1e-12, -40.0
 
 
 def pymc_twin(model: DiverseDensity, bags: Bags, *, program: str = "marginal") -> pm.Model:
@@ -40,21 +44,26 @@ def pymc_twin(model: DiverseDensity, bags: Bags, *, program: str = "marginal") -
 
     Notes
     -----
-    1 − P(Y_b = 1) is lost below 1e−16.
+    As in `DiverseDensity`, squared distances count from 1e−12 on.
     """
     if program != "marginal":
         raise ValueError(
             f"program is {program!r}; expected 'marginal': what it sums out, the instance labels, "
             "are discrete, and NUTS could not sample them"
         )
-    in_bag = np.asarray(bags.bag_index) == np.arange(bags.num_bags)[:, None]
+    place, is_there = places(bags)
     coordinates = {"feature": range(bags.num_features), "bag": range(bags.num_bags)}
     with pm.Model(coords=coordinates) as twin:
         concept = parameter("concept", model.concept_prior, dims="feature")
         scale = parameter("scale", model.scale_prior, dims="feature")
         offset = pt.constant(bags.instances) - concept
-        near = pt.exp(-pt.dot(offset**2, scale**2))  # P(y_n = 1)
-        log_none = pt.dot(pt.constant(in_bag.astype(float)), pt.log1p(-near))
-        logit = pt.log(pt.expm1(-log_none))
+        q = pt.dot(offset**2, scale**2)[place]  # (B, size of the largest)
+        log_not = pt.log1mexp(-pt.maximum(q, _SMALLEST))  # log P(y_n = 0)
+        log_none = pt.sum(pt.where(is_there, log_not, 0.0), axis=1)
+        # Far from all instances of a bag 1 − Π(1 − p) is 0 to rounding, and Σ p is what it is.
+        log_sum = pt.logsumexp(pt.where(is_there, -q, -np.inf), axis=1)
+        is_far = log_sum < _LOG_FAR
+        exact = pt.log(-pt.expm1(pt.where(is_far, -1.0, log_none)))
+        logit = pt.where(is_far, log_sum, exact) - log_none
         pm.Bernoulli("bag_label", logit_p=logit, observed=bags.labels, dims="bag")
     return twin

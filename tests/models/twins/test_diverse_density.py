@@ -1,5 +1,8 @@
 """The PyMC twin against the NumPyro program: the same density, the same slope, at random points."""
 
+from dataclasses import replace
+
+import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.models import DiverseDensity
@@ -17,6 +20,14 @@ def test_density_and_slope_are_those_of_the_numpyro_program(assert_same_density,
     twin = pymc_twin(MODELS[name], bags)
     for site in MODELS[name].latent_sites:
         assert twin.named_vars_to_dims[site] == MODELS[name].dims[site]
+
+
+@pytest.mark.parametrize("bag", [1, 2])
+def test_a_bag_far_away_has_a_density_and_a_slope(assert_same_density, bags, bag):
+    """Of either label. q is some thousands there, and e^−q nothing."""
+    moved = np.where(bags.bag_index == bag, 30.0, 0.0)
+    far = replace(bags, instances=bags.instances + moved[:, None])
+    assert_same_density(pymc_twin, MODELS["default"], "marginal", far)
 
 
 def test_what_pymc_cannot_do_is_refused(bags):
