@@ -11,14 +11,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Bool, Float
 
 from ..datasets.bags import Bags
 from ..models.distributions import LogOddsLabel
 from ..models.diverse_density import concept_logits, log_diverse_density
 from .chains import check_counts
-from .prototypes import Peaks, PrototypeClassifier, instances_of_positive_bags
+from .descent import descend, steepest
+from .prototypes import Peaks, PrototypeClassifier, check_some_positive, instances_of_positive_bags
 
 __all__ = ["EMDD", "DiverseDensityLearner"]
 
@@ -187,7 +187,7 @@ class DiverseDensityLearner:
         ValueError
             If they have no labels, or none that is positive.
         """
-        instances_of_positive_bags(bags)  # for what it refuses
+        check_some_positive(bags)
         with jax.enable_x64(True):
             on_device = jax.tree.map(jnp.asarray, (points, bags))
             return np.asarray(_heights_at(self, *on_device))
@@ -224,9 +224,9 @@ class DiverseDensityLearner:
             return -height(moved(step))
 
         none = jnp.zeros(num_features * (2 if self.learns_scales else 1))
-        step = _descend(depth, none, self.max_steps)
-        steepest = jnp.max(jnp.abs(jax.grad(depth)(step)))
-        return _End(moved(step), height(moved(step)), steepest < _AT_REST)
+        step = descend(depth, none, self.max_steps, _FLAT)
+        is_at_rest = steepest(jax.grad(depth)(step)) < _AT_REST
+        return _End(moved(step), height(moved(step)), is_at_rest)
 
 
 @dataclass(frozen=True)
@@ -285,33 +285,6 @@ def nearest_in_bags(concept: Concept, bags: Bags) -> Float[Array, "B D"]:
     place = jnp.where(logits == highest[index], place, len(logits))
     first = jax.ops.segment_min(place, index, num_bags, indices_are_sorted=True)
     return jnp.asarray(bags.instances)[first]
-
-
-def _descend(
-    depth: Callable[[Float[Array, " P"]], Float[Array, ""]],
-    start: Float[Array, " P"],
-    max_steps: int,
-) -> Float[Array, " P"]:
-    """Where L-BFGS ends: where nothing slopes, or after so many steps; not above its start."""
-    optimiser = optax.lbfgs()
-    value_and_gradient = optax.value_and_grad_from_state(depth)
-
-    def slopes(carry: tuple) -> Bool[Array, ""]:
-        _, _, steepest, num = carry
-        return (steepest > _FLAT) & (num < max_steps)
-
-    def one_step(carry: tuple) -> tuple:
-        point, memory, _, num = carry
-        value, gradient = value_and_gradient(point, state=memory)
-        change, memory = optimiser.update(
-            gradient, memory, point, value=value, grad=gradient, value_fn=depth
-        )
-        steepest = jnp.max(jnp.abs(optax.tree.get(memory, "grad")))
-        return optax.apply_updates(point, change), memory, steepest, num + 1
-
-    begun = (start, optimiser.init(start), jnp.array(jnp.inf), 0)
-    end = jax.lax.while_loop(slopes, one_step, begun)[0]
-    return jnp.where(depth(end) <= depth(start), end, start)
 
 
 @partial(jax.jit, static_argnums=0)

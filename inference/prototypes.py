@@ -279,10 +279,21 @@ def instances_of_positive_bags(bags: Bags) -> Float[np.ndarray, "P D"]:
     ValueError
         If bags have no labels, or none is positive.
     """
+    check_some_positive(bags)
+    return np.asarray(bags.instances)[np.asarray(bags.labels)[bags.bag_index] == 1]
+
+
+def check_some_positive(bags: Bags) -> None:
+    """Refuse bags of which none is positive.
+
+    Raises
+    ------
+    ValueError
+        If bags have no labels, or none is positive.
+    """
     if bags.labels is None or not np.any(bags.labels):
         found = "no labels" if bags.labels is None else "no positive one among them"
         raise ValueError(f"bags have {found}; prototypes are looked for from positive bags")
-    return np.asarray(bags.instances)[np.asarray(bags.labels)[bags.bag_index] == 1]
 
 
 def find_radii(

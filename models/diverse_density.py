@@ -9,7 +9,6 @@ from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
@@ -17,7 +16,7 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.infer.reparam import Reparam
 
 from ..datasets.bags import Bags
-from .distributions import LogOddsLabel
+from .distributions import AnyArray, LogOddsLabel
 from .model import (
     Draws,
     Program,
@@ -27,11 +26,10 @@ from .model import (
     over_draws,
     random_key,
 )
-from .witnesses import WitnessLabels, log_odds_of_some, sum_over_bags
+from .noisy_or import labels_given_bags, sample_labels
+from .witnesses import log_odds_of_some
 
 __all__ = ["DiverseDensity", "concept_logits", "log_diverse_density"]
-
-type AnyArray = np.ndarray | Array
 
 # At the concept itself P(y_n = 1) is 1, and no negative bag is possible: log odds end here.
 _SMALLEST = 1e-12
@@ -175,14 +173,7 @@ class DiverseDensity:
         return self._augmented_program
 
     def _augmented_program(self, bags: Bags) -> None:
-        logits = self._draw_logits(bags)
-        with numpyro.plate("instance", bags.num_instances):
-            label = numpyro.sample("instance_label", dist.Bernoulli(logits=logits))
-        count = sum_over_bags(label, bags.bag_index, bags.num_bags)
-        with numpyro.plate("bag", bags.num_bags):
-            # A label that follows is a law of certainty: log odds of ±∞.
-            law = LogOddsLabel(jnp.where(count > 0, jnp.inf, -jnp.inf), validate_args=False)
-            numpyro.sample("bag_label", law, obs=given_labels(bags))
+        sample_labels(self._draw_logits(bags), bags)
 
     def _draw_logits(self, bags: Bags) -> Float[Array, " N"]:
         with numpyro.plate("feature", bags.num_features):
@@ -253,12 +244,10 @@ class DiverseDensity:
             If the bags have no labels.
         """
         is_positive = jnp.asarray(observations(self, bags, "complete()")) == 1
-        known = jnp.where(is_positive, 0.0, -jnp.inf)[jnp.asarray(bags.bag_index)]
 
         def of_one(site: dict[str, Array]) -> Array:
-            logits = known + concept_logits(site, bags.instances)
-            law = WitnessLabels(logits, bags.bag_index, is_positive, bags.num_bags)
-            return law.sample(site["key"])
+            logits = concept_logits(site, bags.instances)
+            return labels_given_bags(logits, bags, is_positive).sample(site["key"])
 
         with jax.enable_x64(True):
             keys = jax.random.split(random_key(seed), len(draws["concept"]))

@@ -25,7 +25,8 @@ from .model import (
     over_draws,
     random_key,
 )
-from .witnesses import WitnessLabels, log_odds_of_some, sum_over_bags
+from .noisy_or import labels_given_bags, sample_labels
+from .witnesses import log_odds_of_some
 
 __all__ = ["BagLabelsByMeasure", "MeasureThreshold"]
 
@@ -225,14 +226,7 @@ class MeasureThreshold:
         sites = self._draw()
         num_measures = bags.instances.shape[1]
         which = numpyro.sample("measure", dist.DiscreteUniform(0, num_measures - 1))
-        logits = _instance_logits(sites, bags)[which]
-        with numpyro.plate("instance", bags.num_instances):
-            label = numpyro.sample("instance_label", dist.Bernoulli(logits=logits))
-        count = sum_over_bags(label, bags.bag_index, bags.num_bags)
-        with numpyro.plate("bag", bags.num_bags):
-            # A label that follows is a law of certainty: log odds of ±∞.
-            law = LogOddsLabel(jnp.where(count > 0, jnp.inf, -jnp.inf), validate_args=False)
-            numpyro.sample("bag_label", law, obs=given_labels(bags))
+        sample_labels(_instance_logits(sites, bags)[which], bags)
 
     def _draw(self) -> dict[str, Array]:
         return {
@@ -321,14 +315,12 @@ class MeasureThreshold:
             If the bags have no labels.
         """
         is_positive = jnp.asarray(observations(self, bags, "complete()")) == 1
-        known = jnp.where(is_positive, 0.0, -jnp.inf)[jnp.asarray(bags.bag_index)]
 
         def of_one(site: dict[str, Array]) -> tuple[Array, Array]:
             measure_key, label_key = jax.random.split(site["key"])
             which = jax.random.categorical(measure_key, jnp.log(site["measure_probability"]))
-            logits = known + _instance_logits(site, bags)[which]
-            law = WitnessLabels(logits, bags.bag_index, is_positive, bags.num_bags)
-            return which, law.sample(label_key)
+            logits = _instance_logits(site, bags)[which]
+            return which, labels_given_bags(logits, bags, is_positive).sample(label_key)
 
         with jax.enable_x64(True):
             keys = jax.random.split(random_key(seed), len(draws["threshold"]))

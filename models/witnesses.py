@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.nn import log_sigmoid, softplus
 from jaxtyping import Array, Bool, Float, Int, Num
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.util import is_prng_key
+
+from .distributions import AnyArray
 
 __all__ = [
     "LabelRule",
@@ -33,8 +34,6 @@ __all__ = [
     "log_some_positive",
     "sum_over_bags",
 ]
-
-type AnyArray = np.ndarray | Array
 
 # Below, log(1 − e^{−S}) is log S to rounding.
 _LOG_TINY = -37.0

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
 from ...models.sparse_gp import InducingModel
+from ..descent import descend
 
 __all__ = ["Algorithm", "Learning", "LearningState"]
 
@@ -107,27 +105,9 @@ class Learning[M: InducingModel]:
         def loss(unconstrained: Values) -> Float[Array, ""]:
             return -self.algorithm.elbo(*moved(unconstrained))
 
-        best = _minimise(loss, state.unconstrained, self.num_inner_steps)
+        best = descend(loss, state.unconstrained, self.num_inner_steps)
         return LearningState(best, moved(best)[1])
 
     def elbo(self, problem: Any, state: LearningState) -> Float[Array, ""]:
         """The bound at the learned hyper-parameters."""
         return self.algorithm.elbo(self.problem_at(problem, state.unconstrained), state.factors)
-
-
-def _minimise(loss: Callable[[Values], Float[Array, ""]], start: Values, num_steps: int) -> Values:
-    optimiser = optax.lbfgs()
-    value_and_gradient = optax.value_and_grad_from_state(loss)
-
-    def one_step(_: Array, carry: tuple) -> tuple:
-        point, memory = carry
-        value, gradient = value_and_gradient(point, state=memory)
-        change, memory = optimiser.update(
-            gradient, memory, point, value=value, grad=gradient, value_fn=loss
-        )
-        return optax.apply_updates(point, change), memory
-
-    end, _ = jax.lax.fori_loop(0, num_steps, one_step, (start, optimiser.init(start)))
-    # A line search that fails may end a rounding error higher.
-    is_lower = loss(end) < loss(start)
-    return jax.tree.map(lambda new, old: jnp.where(is_lower, new, old), end, start)
