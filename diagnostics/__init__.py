@@ -2,13 +2,16 @@
 
 from .clusters import plot_components, plot_scene
 from .comparison import Comparison, compare
+from .simulation_calibration import SimulationCalibration, simulation_calibration
 from .surfaces import Surface, plot_surfaces
 
 __all__ = [
     "Comparison",
+    "SimulationCalibration",
     "Surface",
     "compare",
     "plot_components",
     "plot_scene",
     "plot_surfaces",
+    "simulation_calibration",
 ]

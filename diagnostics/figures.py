@@ -24,6 +24,7 @@ from .accuracy import site_names
 
 if TYPE_CHECKING:
     from .comparison import Comparison
+    from .simulation_calibration import SimulationCalibration
 
 __all__ = [
     "COLOURS",
@@ -34,6 +35,7 @@ __all__ = [
     "elbo",
     "forest",
     "khat",
+    "pit_differences",
     "probabilities",
     "rank",
     "rows_of_panels",
@@ -454,6 +456,41 @@ def rows_of_panels(
     for empty in panels[count:]:
         empty.set_axis_off()
     return figure, panels[:count]
+
+
+def pit_differences(calibration: SimulationCalibration) -> Figure:
+    """Distribution functions of PIT values less that of the uniform law, and the test's band.
+
+    ArviZ's `plot_ecdf_pit` has other tests in it, and would say so in the picture.
+    """
+    band, wrong = calibration.smallest_gap, set(calibration.not_uniform)
+    with mpl.rc_context(STYLE):
+        figure, panels = rows_of_panels(len(calibration.pit), height=2.6, share=True)
+        for panel, (name, pit) in zip(panels, calibration.pit.items(), strict=True):
+            panel.axhspan(-band, band, color=GREY, alpha=0.15, lw=0)
+            panel.axhline(0.0, color=GREY, lw=0.8)
+            panel.plot(*_less_uniform(pit), color=COLOURS[1])
+            panel.plot(*_less_uniform(np.abs(2 * pit - 1)), color=COLOURS[2], ls="--")
+            panel.set(title=name + (": not uniform" if name in wrong else ""), xlim=(0, 1))
+        for panel in panels[::3]:
+            panel.set_ylabel("ECDF − uniform")
+        handles = [
+            Line2D([], [], color=COLOURS[1], label="p, the share of draws below the truth"),
+            Line2D([], [], color=COLOURS[2], ls="--", label="|2p − 1|: central intervals"),
+            Patch(color=GREY, alpha=0.15, lw=0, label="where all lines stay if it is right"),
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(3, len(panels)))
+        figure.suptitle(
+            f"{calibration.subject}, {calibration.num_simulations} simulations", fontsize=12
+        )
+    return figure
+
+
+def _less_uniform(pit: Float[np.ndarray, " S"]) -> tuple[np.ndarray, np.ndarray]:
+    """Where an empirical distribution function steps, and how far it is from the diagonal there."""
+    at = np.repeat(np.sort(pit), 2)
+    share = np.repeat(np.arange(len(pit) + 1), 2)[1:-1] / len(pit)
+    return np.concatenate([[0], at, [1]]), np.concatenate([[0], share - at, [0]])
 
 
 @contextmanager

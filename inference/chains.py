@@ -17,7 +17,13 @@ from jaxtyping import Array
 from .lapack import one_lapack_thread
 from .progress import Progress
 
-__all__ = ["ChainRun", "check_counts", "check_probability", "run_chains"]
+__all__ = [
+    "ChainRun",
+    "check_counts",
+    "check_probability",
+    "run_chains",
+    "spread_over_devices",
+]
 
 # Steps between two looks at the progress bar. Each block is one call of one compiled program.
 _BLOCK = 100
@@ -97,6 +103,30 @@ def run_chains(
     sampling_seconds = time.perf_counter() - started - warmup_seconds
     draws, statistics = jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=1), *collected)
     return ChainRun(draws, statistics, compile_seconds, warmup_seconds, sampling_seconds)
+
+
+def spread_over_devices(
+    function: Callable[[Array], Any], *, together: int
+) -> tuple[Callable[[Array], Any], int]:
+    """Map a function of a key over keys, on all devices.
+
+    Parameters
+    ----------
+    function : callable
+        Key → pytree.
+    together : int
+        Keys for each accelerator; a CPU has one, and the next when it is done with it.
+
+    Returns
+    -------
+    callable
+        Keys → pytree, keys first.
+    int
+        How many keys it takes.
+    """
+    on_each = 1 if jax.default_backend() == "cpu" else together
+    num_keys = on_each * len(jax.local_devices())
+    return _spread(function, _chain_mesh(num_keys)), num_keys
 
 
 def check_counts(**counts: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from ..datasets.bags import Bags
 from ..models.dpmil import DPMIL
 from ..models.model import Draws, Model, Program
 
-__all__ = ["check_number_of_unknowns", "log_joint", "log_likelihood"]
+__all__ = ["check_number_of_unknowns", "log_joint", "log_likelihood", "log_likelihood_of_one"]
 
 
 # Draws evaluated together fill the vector units, but a few thousand instances do that alone.
@@ -79,14 +79,17 @@ def log_likelihood(program: Program, draws: Draws, bags: Bags) -> Float[np.ndarr
     -------
     array (S, B)
     """
+    return _over_draws(lambda site: log_likelihood_of_one(program, site, bags), draws, bags)
 
-    def one_draw(site: dict[str, Array]) -> Float[Array, " B"]:
-        # The key is never used: every latent site is substituted.
-        sites = trace(substitute(seed(program, jax.random.key(0)), site)).get_trace(bags)
-        observed = [sites[name] for name in _OBSERVED if name in sites]
-        return sum((_by_bag(site["fn"], site["value"]) for site in observed), jnp.zeros(()))
 
-    return _over_draws(one_draw, draws, bags)
+def log_likelihood_of_one(
+    program: Program, site: Mapping[str, np.ndarray | Array], bags: Bags
+) -> Float[Array, " B"]:
+    """The same of one draw, as JAX traces it."""
+    # The key is never used: every latent site is substituted.
+    sites = trace(substitute(seed(program, jax.random.key(0)), dict(site))).get_trace(bags)
+    observed = [sites[name] for name in _OBSERVED if name in sites]
+    return sum((_by_bag(site["fn"], site["value"]) for site in observed), jnp.zeros(()))
 
 
 def _by_bag(law: Any, value: Array) -> Float[Array, " B"]:

@@ -19,7 +19,6 @@ from ..datasets.bags import Bags
 from ..models.bag_evidence import BagEvidenceModel
 from ..models.gaussian_integrals import QuadratureRule, trapezoid_rule
 from ..models.model import observations
-from .gaussian import GaussianApproximation
 
 __all__ = ["QuadratureBound", "WhiteGaussian"]
 
@@ -53,10 +52,6 @@ class WhiteGaussian(NamedTuple):
         """KL(q(ε) ‖ N(0, I)) = ½ [tr LLᵀ + mᵀm − M − 2 log|L|]."""
         squares = jnp.sum(self.scale_tril**2) + self.mean @ self.mean
         return 0.5 * (squares - self.mean.shape[0]) - jnp.sum(self.log_diagonal)
-
-    def as_approximation(self) -> GaussianApproximation:
-        """The law of the whitened program that it is."""
-        return GaussianApproximation(np.asarray(self.mean), np.asarray(self.scale_tril))
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +36,7 @@ from .programs import check_number_of_unknowns
 from .progress import Progress
 from .quadrature_bound import QuadratureBound, WhiteGaussian
 
-__all__ = ["svi"]
+__all__ = ["Fit", "Guide", "falling_adam", "fit_by_draws", "svi"]
 
 type Expectation = Literal["monte_carlo", "quadrature"]
 EXPECTATIONS: tuple[Expectation, ...] = ("monte_carlo", "quadrature")
@@ -130,23 +129,24 @@ def svi(
     run_key, draw_key, slope_key = jax.random.split(random_key(seed), 3)
     with jax.enable_x64(True):
         target = whitened_program(model, bags)
-        adam = optax.adam(optax.cosine_decay_schedule(learning_rate, max_steps))
+        adam = falling_adam(learning_rate, max_steps)
         started = time.perf_counter()
         if isinstance(model, BagEvidenceModel) and expectation == "quadrature":
             fit = _by_quadrature(model, bags, adam, batch_size or bags.num_bags, run_key)
         else:
-            fit = _by_draws(target.program, bags, adam, guide, num_particles, run_key)
+            fit = fit_by_draws(target.program, bags, adam, guide, num_particles, run_key)
+        run_block = jax.jit(fit.run_block).lower(fit.start).compile()
         compile_seconds = time.perf_counter() - started
         started = time.perf_counter()
         state, trace = fit.start, []
         num_blocks = -(-max_steps // fit.steps_in_block)
         with Progress("svi", num_blocks * fit.steps_in_block, shown=progress) as bar:
             for _ in range(num_blocks):
-                state, bound = fit.run_block(state)
+                state, bound = run_block(state)
                 trace.append(float(bound))
                 bar.advance(fit.steps_in_block)
         seconds = time.perf_counter() - started
-        approximation = fit.approximation(state)
+        approximation = GaussianApproximation(*map(np.asarray, fit.gaussian(state)))
         status = _judge(target, approximation, num_blocks * fit.steps_in_block, slope_key)
     return approximate_posterior(
         model,
@@ -162,25 +162,46 @@ def svi(
     )
 
 
-@dataclass(frozen=True)
-class _Fit:
-    """A compiled ascent: a state, a block of steps on it, the law that a state stands for."""
+class Fit(NamedTuple):
+    """An ascent: a state, a block of steps on it, the law that a state stands for."""
 
     start: Any
     run_block: Callable[[Any], tuple[Any, Array]]  # state → state, the bound
     steps_in_block: int
-    approximation: Callable[[Any], GaussianApproximation]
+    gaussian: Callable[[Any], tuple[Array, Array]]  # state → mean, scale_tril
 
 
-def _by_draws(
+def falling_adam(learning_rate: float, max_steps: int) -> optax.GradientTransformation:
+    """Adam, its learning rate falling to zero along a cosine."""
+    return optax.adam(optax.cosine_decay_schedule(learning_rate, max_steps))
+
+
+def fit_by_draws(
     program: Program,
     bags: Bags,
     adam: optax.GradientTransformation,
     guide: Guide,
     num_particles: int,
     key: Array,
-) -> _Fit:
-    """NumPyro's SVI."""
+) -> Fit:
+    """NumPyro's SVI.
+
+    Parameters
+    ----------
+    program : callable
+        Whitened, a NumPyro program of ``bags``.
+    bags : Bags
+    adam : GradientTransformation
+    guide : str
+    num_particles : int
+        Draws for each estimate of the slope.
+    key : array
+        Of all draws.
+
+    Returns
+    -------
+    Fit
+    """
     law = _GUIDES[guide](program)
     optimiser = SVI(program, law, adam, Trace_ELBO(num_particles))
     start = optimiser.init(key, bags)
@@ -189,12 +210,7 @@ def _by_draws(
         state, losses = jax.lax.scan(lambda s, _: optimiser.update(s, bags), state, length=_BLOCK)
         return state, -jnp.mean(losses)
 
-    return _Fit(
-        start,
-        jax.jit(block).lower(start).compile(),
-        _BLOCK,
-        lambda state: _gaussian(law, optimiser.get_params(state)),
-    )
+    return Fit(start, block, _BLOCK, lambda state: _gaussian(law, optimiser.get_params(state)))
 
 
 def _by_quadrature(
@@ -203,7 +219,7 @@ def _by_quadrature(
     adam: optax.GradientTransformation,
     batch_size: int,
     key: Array,
-) -> _Fit:
+) -> Fit:
     """Steps on the bound without draws; a block is a pass over the bags, shuffled.
 
     Bags that fill no batch wait for another pass.
@@ -227,8 +243,7 @@ def _by_quadrature(
         return state, bound(state[0])
 
     start = (law, adam.init(law), key)
-    compiled = jax.jit(one_pass).lower(start).compile()
-    return _Fit(start, compiled, steps, lambda state: state[0].as_approximation())
+    return Fit(start, one_pass, steps, lambda state: (state[0].mean, state[0].scale_tril))
 
 
 def _check(
@@ -273,7 +288,7 @@ def _check(
             )
 
 
-def _gaussian(law: AutoContinuous, parameters: dict[str, Array]) -> GaussianApproximation:
+def _gaussian(law: AutoContinuous, parameters: dict[str, Array]) -> tuple[Array, Array]:
     with numpyro.validation_enabled(False):  # parameters that diverged are told by the status
         posterior = law.get_posterior(parameters)
     covariance = (
@@ -284,10 +299,7 @@ def _gaussian(law: AutoContinuous, parameters: dict[str, Array]) -> GaussianAppr
     # The guide has sites one after another as the program has them, a flat pytree by their names.
     place = jnp.arange(posterior.mean.shape[0])
     order = ravel_pytree(law._unpack_latent(place))[0]
-    return GaussianApproximation(
-        np.asarray(posterior.mean[order]),
-        np.asarray(jnp.linalg.cholesky(covariance[order][:, order])),
-    )
+    return posterior.mean[order], jnp.linalg.cholesky(covariance[order][:, order])
 
 
 def _judge(

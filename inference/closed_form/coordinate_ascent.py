@@ -21,7 +21,7 @@ from . import dpmil, vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
 from .ascent import Ascent, ascend
 from .learning import Algorithm, Learning
 
-__all__ = ["coordinate_ascent"]
+__all__ = ["check_update", "coordinate_ascent", "start_of"]
 
 
 # Draws of q kept where nobody asks for another number, as long as they fit into 256 MiB.
@@ -97,9 +97,8 @@ def coordinate_ascent(
     Castro-Macías et al. (2024), Algorithm 1; Kandemir et al. (2016), section 3; Kandemir and
     Hamprecht (2014), Algorithm 1.
     """
-    updates = _label_updates(model)
-    _check(model, label_update, updates, learn_hyperparameters, num_starts)
-    chosen_update: Any = updates[0] if label_update is None and updates else label_update
+    chosen_update = check_update(model, label_update)
+    _check(model, learn_hyperparameters, num_starts)
     num_draws = _default_num_draws(model, bags) if num_draws is None else num_draws
     check_counts(num_draws=num_draws, num_starts=1 if num_starts is None else num_starts)
     observations(model, bags, "coordinate_ascent")
@@ -139,7 +138,7 @@ def _fit_sparse_gp(
     learns: bool,
 ) -> tuple[VGPMIL | BagEvidenceModel, Ascent, Any]:
     """The model with what was learned, the ascent, and q."""
-    algorithm, problem, state = _start(model, bags, label_update, key)
+    algorithm, problem, state = start_of(model, bags, label_update, key)
     is_ascent = label_update != "plug_in_max"
     if not learns:
         step, bound = algorithm.step, algorithm.elbo
@@ -195,9 +194,16 @@ def _spread(ends: np.ndarray) -> str:
     )
 
 
-def _start(
+def start_of(
     model: VGPMIL | BagEvidenceModel, bags: Bags, label_update: Any, key: Array
 ) -> tuple[Algorithm, Any, Any]:
+    """The updates of a model, what stays fixed, and the state to start from.
+
+    Raises
+    ------
+    NotImplementedError
+        If the model has no closed form.
+    """
     match model:
         case VGPMIL():
             return vgpmil, *vgpmil.init(model, bags, label_update=label_update, key=key)
@@ -230,14 +236,15 @@ def _default_num_draws(model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags) -> 
     return min(_NUM_DRAWS, max(10, _NUMBERS_KEPT // model.numbers_in_a_draw(bags)))
 
 
-def _check(
-    model: VGPMIL | BagEvidenceModel | DPMIL,
-    label_update: str | None,
-    updates: tuple[str, ...],
-    learn_hyperparameters: bool,
-    num_starts: int | None,
-) -> None:
-    kind = type(model).__name__
+def check_update(model: Any, label_update: str | None) -> Any:
+    """Which label update is meant.
+
+    Raises
+    ------
+    ValueError
+        If it is unknown, or a hyper-parameter has a prior.
+    """
+    updates, kind = _label_updates(model), type(model).__name__
     if label_update is not None and not updates:
         raise ValueError(
             f"label_update is {label_update!r}, but {kind} has no instance labels to update; "
@@ -247,6 +254,18 @@ def _check(
         raise ValueError(
             f"label_update is {label_update!r}; expected one of {', '.join(updates)} for {kind}"
         )
+    if model.priors:
+        raise ValueError(
+            f"{', '.join(model.priors)} of the model have priors, but coordinate_ascent needs "
+            "numbers; give numbers and learn_hyperparameters=True, or sample with nuts"
+        )
+    return updates[0] if label_update is None and updates else label_update
+
+
+def _check(
+    model: VGPMIL | BagEvidenceModel | DPMIL, learn_hyperparameters: bool, num_starts: int | None
+) -> None:
+    kind = type(model).__name__
     if num_starts is not None and not isinstance(model, DPMIL):
         raise ValueError(
             f"num_starts is {num_starts}, but the closed form of {kind} has one start; leave it out"
@@ -255,11 +274,6 @@ def _check(
         raise ValueError(
             "learn_hyperparameters=True, but DPMIL has fixed hyper-parameters, as the paper: give "
             "them to DPMIL.for_bags"
-        )
-    if model.priors:
-        raise ValueError(
-            f"{', '.join(model.priors)} of the model have priors, but coordinate_ascent needs "
-            "numbers; give numbers and learn_hyperparameters=True, or sample with nuts"
         )
     if learn_hyperparameters and isinstance(model, VGPMIL) and not model.is_logistic:
         raise ValueError(

@@ -20,7 +20,7 @@ from .vgpmil import VGPMILGibbs
 from .vwsgp import VWSGPGibbs
 from .vwsgp_probit import VWSGPProbitGibbs
 
-__all__ = ["gibbs"]
+__all__ = ["check_conjugate", "gibbs", "sweep_of"]
 
 # GiB of draws.
 _LARGEST_TREE = 4
@@ -71,22 +71,12 @@ def gibbs(
     NotImplementedError
         If the model has no sampler, or its mixing law p(ω) is not known.
     """
-    if isinstance(model, BagEvidenceModel) and model.likelihood == "gaussian":
-        raise NotImplementedError(
-            f"likelihood='gaussian' of {type(model).__name__} needs no Gibbs sampler: "
-            "coordinate_ascent gives its exact posterior, and nuts samples it where "
-            "hyper-parameters have priors"
-        )
-    if model.priors:
-        raise ValueError(
-            f"{', '.join(model.priors)} of the model have priors, which have no conjugate "
-            "conditional; give numbers, or sample with nuts"
-        )
+    check_conjugate(model)
     check_counts(thin=thin)
     observations(model, bags, "gibbs")
     key = random_key(seed)
     with jax.enable_x64(True):
-        sweep = _sweep(model, bags)
+        sweep = sweep_of(model, bags)
         kept = _kept(keep, sweep.site_names, model.latent_sites)
         _check_size(model, bags, num_samples * num_chains, kept)
 
@@ -107,7 +97,37 @@ def gibbs(
     return sampled_posterior(model, bags, engine="gibbs", run=run)
 
 
-def _sweep(model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags) -> Any:
+def check_conjugate(model: VGPMIL | BagEvidenceModel | DPMIL) -> None:
+    """Refuse what has no sampler for its likelihood, or its hyper-parameters.
+
+    Raises
+    ------
+    ValueError
+        If a hyper-parameter has a prior.
+    NotImplementedError
+        If the likelihood is Gaussian.
+    """
+    if isinstance(model, BagEvidenceModel) and model.likelihood == "gaussian":
+        raise NotImplementedError(
+            f"likelihood='gaussian' of {type(model).__name__} needs no Gibbs sampler: "
+            "coordinate_ascent gives its exact posterior, and nuts samples it where "
+            "hyper-parameters have priors"
+        )
+    if model.priors:
+        raise ValueError(
+            f"{', '.join(model.priors)} of the model have priors, which have no conjugate "
+            "conditional; give numbers, or sample with nuts"
+        )
+
+
+def sweep_of(model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags) -> Any:
+    """The chain of a model: ``init``, ``step``, ``sites``.
+
+    Raises
+    ------
+    NotImplementedError
+        If the model has none, or its mixing law p(ω) is not known.
+    """
     match model:
         case VGPMIL():
             model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known

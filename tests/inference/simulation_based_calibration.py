@@ -1,19 +1,16 @@
-"""Simulation-based calibration: draw a truth from the prior, labels from the truth, sample.
-
-Over such simulations the rank of the truth among posterior draws is uniform for every function of
-parameters and data, if and only if the sampler's posterior is that of the model (Talts et al.
-2018; Modrák et al. 2023 for functions of the data, such as the log likelihood).
-"""
+"""What samplers are calibrated on: models, designs of a few bags, and what is ranked of them."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from arviz_stats.base import array_stats
 from jax.nn import logsumexp
 from milzoo.datasets import Bags
+from milzoo.diagnostics import SimulationCalibration, simulation_calibration
+from milzoo.inference.inside import ChainInside
 from milzoo.inference.nuts import NUTSChain
 from milzoo.models import (
     DPMIL,
@@ -27,37 +24,8 @@ from milzoo.models import (
 from milzoo.models.dpmil import expected_occupied
 from milzoo.models.vwsgp import VWSGP
 from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import Predictive
-from scipy import stats
 
-# Draws kept of every chain; ranks run from 0 to this number.
-RETAINED = 99
 WARMUP = 150
-# For one look at all quantities of one sampler together.
-FALSE_ALARM_RATE = 1e-4
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """Ranks of the truth by quantity; ESS per retained draw, of the quantity that has fewest."""
-
-    by_quantity: dict[str, np.ndarray]
-    effective_share: float
-
-    def p_values(self) -> dict[str, float]:
-        """Kolmogorov and Smirnov's, exact; a uniform draw makes the ranks continuous."""
-        random = np.random.default_rng(0)
-        return {
-            name: stats.kstest(
-                (rank + random.uniform(size=rank.size)) / (RETAINED + 1), "uniform"
-            ).pvalue
-            for name, rank in self.by_quantity.items()
-        }
-
-    def outside_the_bands(self) -> dict[str, float]:
-        """Quantities whose ECDF leaves its band; all stay within with probability 1 − 1e-4."""
-        p_values = self.p_values()
-        return {name: p for name, p in p_values.items() if p < FALSE_ALARM_RATE / len(p_values)}
 
 
 @dataclass(frozen=True)
@@ -79,11 +47,6 @@ class Problem:
     design: Bags
     test_bag: Bags
     evidence: str = ""
-
-    def simulate(self, key, simulations):
-        """What is drawn of the bags, by its name in `Bags`, and the truth behind it."""
-        truth = Predictive(self.model, num_samples=simulations)(key, self.design)
-        return {"labels": truth.pop("bag_label").astype(int)}, truth
 
     def quantities(self, bags, sites):
         """What is ranked: the sites that the sampler has, a prediction, the fit to the labels."""
@@ -118,13 +81,6 @@ class MixtureProblem:
 
     model: DPMIL
     design: Bags
-
-    def simulate(self, key, simulations):
-        """The instances of the bags, and the truth behind them."""
-        program = substitute(self.model, {"bag_label": jnp.asarray(self.design.labels)})
-        unlabelled = replace(self.design, labels=None)
-        truth = Predictive(program, num_samples=simulations)(key, unlabelled)
-        return {"instances": truth.pop("instances")}, truth
 
     def quantities(self, bags, sites):
         """What is ranked, all of it the same whatever the clusters are called."""
@@ -213,11 +169,13 @@ PROBLEMS = {
 
 def nuts_on(program: str):
     """Function of model and labelled bags that gives a NUTS chain on the named program."""
-    return lambda model, bags: NUTSChain.for_model(model, bags, num_warmup=WARMUP, program=program)
+    return partial(NUTSChain.for_model, num_warmup=WARMUP, program=program)
 
 
-def calibrate(chain_for, *, problem: Problem, simulations: int, thinning: int, key: int) -> Ranks:
-    """Simulate and sample in one compiled loop.
+def calibrate(
+    chain_for, *, problem: Problem, simulations: int, thinning: int, key: int
+) -> SimulationCalibration:
+    """Simulate and sample.
 
     Parameters
     ----------
@@ -229,39 +187,11 @@ def calibrate(chain_for, *, problem: Problem, simulations: int, thinning: int, k
         Steps from one retained draw to the next.
     key : int
     """
-    model, design = problem.model, problem.design
-
-    def one(simulation):
-        drawn, chain_key, truth = simulation
-        bags = replace(design, **drawn)
-        chain = chain_for(model, bags)
-
-        def advance(state, steps):
-            return jax.lax.fori_loop(0, steps, lambda _, s: chain.step(s), state)
-
-        def retain(state, _):
-            state = advance(state, thinning)
-            return state, problem.quantities(bags, chain.sites(state))
-
-        start = advance(chain.init(chain_key), WARMUP)
-        draws = jax.lax.scan(retain, start, length=RETAINED)[1]
-        true = problem.quantities(bags, truth)
-        return draws, {name: true[name] for name in draws}
-
-    with jax.enable_x64(True):
-        truth_key, chain_key = jax.random.split(jax.random.key(key))
-        drawn, truth = problem.simulate(truth_key, simulations)
-        chain_keys = jax.random.split(chain_key, simulations)
-        compiled = jax.jit(lambda *simulations: jax.lax.map(one, simulations))
-        draws, true = jax.tree.map(np.asarray, compiled(drawn, chain_keys, truth))
-    ranks = {name: (draws[name] < true[name][:, None]).sum(axis=1) for name in draws}
-    return Ranks(ranks, effective_share(draws))
-
-
-def effective_share(draws) -> float:
-    """ESS per retained draw, median over 50 simulations, of the quantity that has fewest."""
-    shares = [
-        np.median([array_stats.ess(chain[None], chain_axis=0, draw_axis=1) for chain in chains])
-        for chains in (values[:50] for values in draws.values())
-    ]
-    return float(min(shares)) / RETAINED
+    return simulation_calibration(
+        problem.model,
+        ChainInside(chain_for, num_warmup=WARMUP, thin=thinning),
+        problem.design,
+        seed=key,
+        simulations=simulations,
+        quantities=problem.quantities,
+    )

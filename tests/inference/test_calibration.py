@@ -40,7 +40,7 @@ def calibrate(simulation_based_calibration):
 )
 def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):
     ranks = calibrate(problem, simulation_based_calibration.nuts_on(program), thinning)
-    assert ranks.outside_the_bands() == {}
+    assert ranks.not_uniform == []
     assert ranks.effective_share > 0.75  # draws must be nearly independent, or ranks pile up
 
 
@@ -49,12 +49,12 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
     [
         ("vgpmil", VGPMILGibbs, 5),
         ("vwsgp", vwsgp.VWSGPGibbs, 5),
-        ("probit vwsgp", vwsgp_probit.VWSGPProbitGibbs, 8),
+        ("probit vwsgp", vwsgp_probit.VWSGPProbitGibbs, 10),
     ],
 )
 def test_gibbs_is_calibrated(calibrate, problem, sampler, thinning):
     ranks = calibrate(problem, sampler.for_model, thinning)
-    assert ranks.outside_the_bands() == {}
+    assert ranks.not_uniform == []
     assert ranks.effective_share > 0.75
 
 
@@ -67,7 +67,7 @@ class ShiftedGibbs(VGPMILGibbs):
 
 def test_a_wrong_constant_in_one_conditional_is_found(calibrate, without_type_checks):
     # Evidence and inducing values give it away, at p below 1e-6.
-    found = calibrate("vgpmil", ShiftedGibbs.for_model, thinning=5).outside_the_bands()
+    found = calibrate("vgpmil", ShiftedGibbs.for_model, thinning=5).not_uniform
     assert "evidence 0" in found
     assert "inducing_value 0" in found
 
@@ -78,7 +78,7 @@ def test_a_wrong_constant_in_the_draw_of_inducing_values_is_found(calibrate, mon
 
     monkeypatch.setattr(vwsgp, "draw_white", shifted)
     # At p below 1e-8.
-    found = calibrate("vwsgp", vwsgp.VWSGPGibbs.for_model, thinning=5).outside_the_bands()
+    found = calibrate("vwsgp", vwsgp.VWSGPGibbs.for_model, thinning=5).not_uniform
     assert "bag_evidence 0" in found
     assert "inducing_value 0" in found
 
@@ -89,4 +89,4 @@ def test_labels_read_the_wrong_way_round_are_found(calibrate, simulation_based_c
         return simulation_based_calibration.nuts_on("marginal")(model, other)
 
     # The log likelihood tells labels from no labels; the prior alone leaves the others uniform.
-    assert "log likelihood" in calibrate("vgpmil", swapped, thinning=2).outside_the_bands()
+    assert "log likelihood" in calibrate("vgpmil", swapped, thinning=2).not_uniform

@@ -126,3 +126,11 @@ def test_bad_input_is_refused(scene):
         PrototypeLearner(MEASURE, 1.0, max_prototypes=0)
     with pytest.raises(ValueError, match="bags have no labels; prototypes are looked for from"):
         PrototypeLearner(MEASURE, 1.0).fit(replace(scene, labels=None))
+
+
+def test_separation_is_in_the_units_of_the_features_whatever_the_scales_are():
+    points, heights = np.array([[0.0], [0.5]]), np.array([2.0, 1.0])
+    for scale in (0.1, 1.0, 4.0):
+        peaks = Peaks(points, heights, np.full((2, 1), scale))
+        assert len(peaks.suppressed(0.6).points) == 1
+        assert len(peaks.suppressed(0.4).points) == 2

@@ -44,7 +44,7 @@ def calibrate(simulation_based_calibration):
 )
 def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):
     ranks = calibrate(problem, simulation_based_calibration.nuts_on(program), thinning)
-    assert ranks.outside_the_bands() == {}
+    assert ranks.not_uniform == []
     assert ranks.effective_share > 0.8
 
 
@@ -59,7 +59,7 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
 )
 def test_gibbs_is_calibrated(calibrate, problem, sampler, thinning):
     ranks = calibrate(problem, sampler.for_model, thinning)
-    assert ranks.outside_the_bands() == {}
+    assert ranks.not_uniform == []
     assert ranks.effective_share > 0.8
 
 
@@ -71,7 +71,7 @@ class FixedAugmentation(VGPMILGibbs):
 
 
 def test_an_augmentation_that_is_not_drawn_is_found(calibrate):
-    assert calibrate("vgpmil", FixedAugmentation.for_model, thinning=8).outside_the_bands()
+    assert calibrate("vgpmil", FixedAugmentation.for_model, thinning=8).not_uniform
 
 
 def with_fixed_augmentation(key, projection, residual_variance, omega, pull):
@@ -86,7 +86,7 @@ def with_forgotten_residual_variance(key, projection, residual_variance, omega, 
 def test_a_wrong_weight_in_the_draw_of_inducing_values_is_found(calibrate, monkeypatch, faulty):
     monkeypatch.setattr(vwsgp, "draw_white", faulty)
     ranks = calibrate("vwsgp", vwsgp.VWSGPGibbs.for_model, thinning=8)
-    assert "log likelihood" in ranks.outside_the_bands()
+    assert "log likelihood" in ranks.not_uniform
 
 
 def test_a_wrong_prior_of_the_components_is_found(calibrate):
@@ -94,7 +94,7 @@ def test_a_wrong_prior_of_the_components_is_found(calibrate):
         other = replace(model, degrees_of_freedom=model.degrees_of_freedom + 1)  # as is printed
         return dpmil.DPMILGibbs.for_model(other, bags)
 
-    assert "log likelihood" in calibrate("dpmil", with_other_prior, 8).outside_the_bands()
+    assert "log likelihood" in calibrate("dpmil", with_other_prior, 8).not_uniform
 
 
 def test_a_wrong_sharpness_is_found_by_the_log_likelihood(calibrate, simulation_based_calibration):
@@ -102,7 +102,7 @@ def test_a_wrong_sharpness_is_found_by_the_log_likelihood(calibrate, simulation_
         changed = replace(model, sharpness=5.0)
         return simulation_based_calibration.nuts_on("marginal")(changed, bags)
 
-    assert "log likelihood" in calibrate("vgpmil", blunt, thinning=3).outside_the_bands()
+    assert "log likelihood" in calibrate("vgpmil", blunt, thinning=3).not_uniform
 
 
 def test_a_wrong_potential_is_found_by_the_log_likelihood(calibrate, simulation_based_calibration):
@@ -110,7 +110,7 @@ def test_a_wrong_potential_is_found_by_the_log_likelihood(calibrate, simulation_
         changed = replace(model, potential=replace(model.potential, sigma=0.5))
         return simulation_based_calibration.nuts_on("marginal")(changed, bags)
 
-    assert "log likelihood" in calibrate("cardinality", blunt, thinning=6).outside_the_bands()
+    assert "log likelihood" in calibrate("cardinality", blunt, thinning=6).not_uniform
 
 
 def test_a_wrong_softness_is_found_by_the_log_likelihood(calibrate, simulation_based_calibration):
@@ -118,4 +118,4 @@ def test_a_wrong_softness_is_found_by_the_log_likelihood(calibrate, simulation_b
         changed = replace(model, softness_prior=dist.LogNormal(-3.0, 0.5))
         return simulation_based_calibration.nuts_on("marginal")(changed, bags)
 
-    assert "log likelihood" in calibrate("measure threshold", sharp, 6).outside_the_bands()
+    assert "log likelihood" in calibrate("measure threshold", sharp, 6).not_uniform

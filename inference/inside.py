@@ -1,0 +1,306 @@
+"""Engines inside a compiled program: draws as a pure function of bags and a key.
+
+An engine proper fits one set of bags, watches how that goes and wraps up what it found. Where
+hundreds of data sets are to be fitted that differ in their labels alone, it would compile hundreds
+of times. What stands here is traced once, and may be mapped over data sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Bool, Float
+
+from ..datasets.bags import Bags
+from ..models.dpmil import DPMIL
+from ..models.model import Model
+from .chains import check_counts
+from .closed_form.ascent import ascend_inside
+from .closed_form.coordinate_ascent import check_update, start_of
+from .descent import descend, steepest
+from .gaussian import whitened_program
+from .gibbs.sampler import check_conjugate, sweep_of
+from .nuts import TARGET_ACCEPT, NUTSChain
+from .svi import Guide, falling_adam, fit_by_draws
+
+__all__ = [
+    "AscentInside",
+    "ChainInside",
+    "DrawsInside",
+    "Inside",
+    "LaplaceInside",
+    "SVIInside",
+    "inside",
+]
+
+# Slope of the log density, whitened, up to which a mode is found.
+_FLAT = 1e-6
+# And up to which it counts as one: rounding in the density may keep a search from the other.
+_AT_REST = 1e-3
+
+
+class DrawsInside(NamedTuple):
+    """What an engine inside a program gives.
+
+    Attributes
+    ----------
+    sites : dict of arrays
+        Latent sites of ``model.marginal()``, draws first; others where the engine has them.
+    is_settled : bool
+        Whether an iteration ended by itself; of a chain always.
+    """
+
+    sites: dict[str, Array]
+    is_settled: Bool[Array, ""]
+
+
+@runtime_checkable
+class Inside(Protocol):
+    """An engine whose draws can be traced; a frozen dataclass of its options."""
+
+    @property
+    def are_independent(self) -> bool:
+        """Whether draws are, as those of an approximation, not of a chain."""
+        ...
+
+    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
+        """So many draws; what is observed of the bags may be a tracer, their sizes may not."""
+        ...
+
+
+@runtime_checkable
+class Chain(Protocol):
+    """A Markov kernel as pure functions of its state."""
+
+    def init(self, key: Array, /) -> Any:
+        """A start."""
+        ...
+
+    def step(self, state: Any, /) -> Any:
+        """One step."""
+        ...
+
+    def sites(self, state: Any, /) -> dict[str, Array]:
+        """The model's sites at a state."""
+        ...
+
+
+@dataclass(frozen=True)
+class ChainInside:
+    """One chain, some steps of which are left out.
+
+    Attributes
+    ----------
+    chain_for : callable
+        (model, bags) → `Chain`.
+    num_warmup : int
+        Steps before the first draw.
+    thin : int
+        Steps for each draw.
+    """
+
+    chain_for: Callable[[Any, Bags], Chain]
+    num_warmup: int = 500
+    thin: int = 1
+
+    def __post_init__(self) -> None:
+        check_counts(num_warmup=self.num_warmup, thin=self.thin)
+
+    @classmethod
+    def nuts(
+        cls,
+        *,
+        num_warmup: int = 500,
+        thin: int = 1,
+        program: str = "marginal",
+        target_accept: float = TARGET_ACCEPT,
+    ) -> ChainInside:
+        """As `milzoo.inference.nuts`."""
+        options = {"num_warmup": num_warmup, "program": program, "target_accept": target_accept}
+        return cls(partial(NUTSChain.for_model, **options), num_warmup, thin)
+
+    @classmethod
+    def gibbs(cls, *, num_warmup: int = 500, thin: int = 1) -> ChainInside:
+        """As `milzoo.inference.gibbs`."""
+        return cls(_conjugate_chain, num_warmup, thin)
+
+    @property
+    def are_independent(self) -> bool:
+        """No."""
+        return False
+
+    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
+        """Every ``thin``-th state after warm-up."""
+        chain = self.chain_for(model, bags)
+
+        def advance(state: Any, steps: int) -> Any:
+            return jax.lax.fori_loop(0, steps, lambda _, s: chain.step(s), state)
+
+        def retain(state: Any, _: None) -> tuple[Any, dict[str, Array]]:
+            state = advance(state, self.thin)
+            return state, chain.sites(state)
+
+        start = advance(chain.init(key), self.num_warmup)
+        return DrawsInside(jax.lax.scan(retain, start, length=num_draws)[1], jnp.array(True))
+
+
+def _conjugate_chain(model: Any, bags: Bags) -> Chain:
+    check_conjugate(model)
+    return sweep_of(model, bags)
+
+
+@dataclass(frozen=True)
+class AscentInside:
+    """Closed-form coordinate ascent of a sparse GP model, as `milzoo.inference.coordinate_ascent`.
+
+    Attributes
+    ----------
+    label_update : str or None
+    max_steps : int
+    tolerance : float
+    """
+
+    label_update: str | None = None
+    max_steps: int = 1000
+    tolerance: float = 1e-8
+
+    def __post_init__(self) -> None:
+        check_counts(max_steps=self.max_steps)
+
+    @property
+    def are_independent(self) -> bool:
+        """Yes."""
+        return True
+
+    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
+        """u = L(m + R⁻ᵀz), z ~ N(0, I), q(ε) = N(m, (RRᵀ)⁻¹) being where the ascent ends."""
+        if isinstance(model, DPMIL):
+            raise NotImplementedError(
+                "the closed form of DPMIL, from many starts, is not to be had inside a program; "
+                "give coordinate_ascent itself, which runs for one set of bags after another"
+            )
+        start_key, draw_key = jax.random.split(key)
+        update = check_update(model, self.label_update)
+        algorithm, problem, state = start_of(model, bags, update, start_key)
+        end, _, steps = ascend_inside(
+            partial(algorithm.step, problem),
+            partial(algorithm.elbo, problem),
+            state,
+            max_steps=self.max_steps,
+            tolerance=self.tolerance,
+        )
+        noise = jax.random.normal(draw_key, (len(end.mean), num_draws), end.mean.dtype)
+        white = end.mean[:, None] + solve_triangular(end.precision_cholesky.T, noise, lower=False)
+        return DrawsInside({"inducing_value": (problem.cholesky @ white).T}, steps < self.max_steps)
+
+
+@dataclass(frozen=True)
+class LaplaceInside:
+    """Laplace's approximation, as `milzoo.inference.laplace`, the mode by L-BFGS.
+
+    Attributes
+    ----------
+    max_steps : int
+    """
+
+    max_steps: int = 200
+
+    def __post_init__(self) -> None:
+        check_counts(max_steps=self.max_steps)
+
+    @property
+    def are_independent(self) -> bool:
+        """Yes."""
+        return True
+
+    def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
+        """From N(mode, H⁻¹) in whitened, unconstrained coordinates."""
+        target = whitened_program(model, bags)
+
+        def depth(vector: Float[Array, " P"]) -> Float[Array, ""]:
+            return -target.log_density(vector)
+
+        mode = descend(depth, target.origin, self.max_steps, _FLAT)
+        root = jnp.linalg.cholesky(jax.hessian(depth)(mode))  # H = RRᵀ
+        is_settled = jnp.isfinite(root).all() & (steepest(jax.grad(depth)(mode)) < _AT_REST)
+        noise = jax.random.normal(key, (mode.size, num_draws), mode.dtype)
+        vectors = mode + solve_triangular(root.T, noise, lower=False).T
+        return DrawsInside(jax.lax.map(target.constrain, vectors), is_settled)
+
+
+@dataclass(frozen=True)
+class SVIInside:
+    """A Gaussian by stochastic gradients, as `milzoo.inference.svi`; it never ends by itself.
+
+    Attributes
+    ----------
+    guide : str
+    max_steps : int
+        Rounded up to whole blocks.
+    learning_rate : float
+    num_particles : int
+    """
+
+    guide: Guide = "multivariate_normal"
+    max_steps: int = 4000
+    learning_rate: float = 0.02
+    num_particles: int = 8
+
+    def __post_init__(self) -> None:
+        check_counts(max_steps=self.max_steps, num_particles=self.num_particles)
+
+    @property
+    def are_independent(self) -> bool:
+        """Yes."""
+        return True
+
+    def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
+        """From q in whitened, unconstrained coordinates."""
+        run_key, draw_key = jax.random.split(key)
+        target = whitened_program(model, bags)
+        adam = falling_adam(self.learning_rate, self.max_steps)
+        fit = fit_by_draws(target.program, bags, adam, self.guide, self.num_particles, run_key)
+        num_blocks = -(-self.max_steps // fit.steps_in_block)
+        end = jax.lax.fori_loop(0, num_blocks, lambda _, s: fit.run_block(s)[0], fit.start)
+        mean, scale_tril = fit.gaussian(end)
+        noise = jax.random.normal(draw_key, (num_draws, mean.size), mean.dtype)
+        sites = jax.lax.map(target.constrain, mean + noise @ scale_tril.T)
+        return DrawsInside(sites, jnp.isfinite(scale_tril).all())
+
+
+_BY_NAME: dict[str, Callable[..., Inside]] = {
+    "nuts": ChainInside.nuts,
+    "gibbs": ChainInside.gibbs,
+    "coordinate_ascent": AscentInside,
+    "laplace": LaplaceInside,
+    "svi": SVIInside,
+}
+
+
+def inside(name: str, **options: Any) -> Inside:
+    """An engine by its name, with options.
+
+    Parameters
+    ----------
+    name : {"nuts", "gibbs", "coordinate_ascent", "laplace", "svi"}
+    **options
+        Of `ChainInside.nuts`, `ChainInside.gibbs`, `AscentInside`, `LaplaceInside`, `SVIInside`.
+
+    Returns
+    -------
+    Inside
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name.
+    """
+    if name not in _BY_NAME:
+        raise ValueError(f"engine is {name!r}; expected one of {', '.join(_BY_NAME)}")
+    return _BY_NAME[name](**options)

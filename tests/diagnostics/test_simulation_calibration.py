@@ -1,0 +1,281 @@
+"""Calibration by simulation: what it finds, what it passes, and how a killed run goes on.
+
+The engine that must pass is exact: a Gaussian likelihood's closed form. False alarm below 1e-4 in
+each look; faults are found at seeds that are fixed.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from milzoo.datasets import simulate_instances
+from milzoo.diagnostics import SimulationCalibration, simulation_calibration
+from milzoo.inference import coordinate_ascent, laplace, svi
+from milzoo.inference.inside import AscentInside, DrawsInside, LaplaceInside, SVIInside
+from milzoo.models import DPMIL, RBF, VGPMIL
+from milzoo.models.vwsgp import VWSGP
+from scipy import stats
+
+INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
+DESIGN = simulate_instances(12, range(1, 5), num_features=2, seed=3)
+EXACT = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood="gaussian", noise=0.5)
+LOGISTIC = VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8)
+
+
+@dataclass(frozen=True)
+class Distorted:
+    """A planted fault: draws of an exact engine, moved and stretched around their mean."""
+
+    shift: float = 0.0
+    stretch: float = 1.0
+    is_settled: bool = True
+    are_independent = True
+
+    def draws(self, model, bags, key, num_draws):
+        sites = AscentInside().draws(model, bags, key, num_draws).sites
+        moved = {}
+        for name, site in sites.items():
+            mean, sd = site.mean(axis=0), site.std(axis=0)
+            moved[name] = mean + self.shift * sd + self.stretch * (site - mean)
+        return DrawsInside(moved, jnp.array(self.is_settled))
+
+
+def _calibrated(engine, simulations=1000, **options):
+    return simulation_calibration(EXACT, engine, DESIGN, seed=1, simulations=simulations, **options)
+
+
+@pytest.fixture(scope="module")
+def right():
+    return _calibrated("coordinate_ascent")
+
+
+@pytest.fixture(scope="module")
+def too_narrow():
+    return _calibrated(Distorted(stretch=0.7))
+
+
+def test_an_exact_engine_passes(right):
+    assert right.is_calibrated
+    assert right.table["is_symmetric"].all()
+    # Rms of S standard normal numbers, sds estimated from 99 draws: 1.01 ± 0.02.
+    assert right.table["spread"].to_numpy() == pytest.approx(1.01, abs=0.1)
+    assert right.effective_share == 1.0
+    (sentence,) = right.sentences
+    assert sentence.startswith("coordinate_ascent on vwsgp: nothing found in 1000 simulations of 4")
+
+
+def test_sds_times_seven_tenths_are_found_and_are_symmetric(too_narrow):
+    assert not too_narrow.is_calibrated
+    table = too_narrow.table
+    latent = [name for name in table.index if name.startswith("inducing_value")]
+    assert set(latent) <= set(too_narrow.not_uniform)
+    assert table.loc[latent, "is_symmetric"].all()
+    assert table.loc[latent, "spread"].to_numpy() == pytest.approx(1 / 0.7, abs=0.15)
+    assert (table.loc[latent, "p_coverage"] < table.loc[latent, "p_uniform"]).all()
+    assert "its ranks are symmetric" in " ".join(too_narrow.sentences)
+
+
+def test_a_shifted_mean_is_found_by_ranks_and_by_their_symmetry():
+    shifted = _calibrated(Distorted(shift=0.5))
+    table = shifted.table
+    latent = [name for name in table.index if name.startswith("inducing_value")]
+    assert set(latent) <= set(shifted.not_uniform)
+    assert not table.loc[latent, "is_symmetric"].any()
+    assert table.loc[latent, "shift"].to_numpy() == pytest.approx(-0.5, abs=0.15)
+    assert "one-sided" in " ".join(shifted.sentences)
+
+
+def test_an_engine_that_did_not_come_to_an_end_is_not_calibrated():
+    cut_off = _calibrated(Distorted(is_settled=False), simulations=8)
+    assert not cut_off.is_calibrated
+    assert "did not come to an end in 8 of 8 simulations" in cut_off.sentences[0]
+
+
+def test_draws_of_a_chain_that_depend_on_each_other_are_told(right):
+    chained = SimulationCalibration(**(vars(right) | {"effective_share": 0.3}))
+    assert not chained.is_calibrated
+    assert "raise thin" in chained.sentences[0]
+
+
+def test_jaakkolas_bound_is_found_to_be_too_narrow():
+    found = simulation_calibration(
+        LOGISTIC, "coordinate_ascent", DESIGN, seed=1, simulations=400, tolerance=1e-6
+    )
+    table = found.table
+    assert found.not_uniform
+    assert (table.loc[found.not_uniform, "spread"] > 1.1).all()
+
+
+# --------------------------------------------------------------------- the measure itself
+
+
+def test_pit_is_the_share_of_draws_below_the_truth_and_ties_are_drawn():
+    """A quantity that is −1, 0 or 1 by the bags alone, and one that counts."""
+
+    @dataclass(frozen=True)
+    class Counting:
+        """Draws 0, 1, …, 8, whatever the bags are."""
+
+        are_independent = True
+
+        def draws(self, model, bags, key, num_draws):
+            count = jnp.arange(float(num_draws))
+            return DrawsInside({"inducing_value": count[:, None] * jnp.ones(3)}, jnp.array(True))
+
+    def quantities(bags, sites):
+        first = sites["inducing_value"][0]
+        is_draw = first == jnp.round(first)  # a true value is no whole number
+        return {"above 3": jnp.where(is_draw, first, 3.5), "always 0": 0.0 * first}
+
+    found = _calibrated(Counting(), simulations=200, num_draws=9, quantities=quantities)
+    # Four of nine draws are below 3.5: ranks between 4 and 5 of 10, u uniform.
+    assert ((found.pit["above 3"] >= 0.4) & (found.pit["above 3"] < 0.5)).all()
+    np.testing.assert_allclose(found.deviation["above 3"], (3.5 - 4.0) / np.std(range(9), ddof=1))
+    # All are equal: the truth is as likely in each place.
+    assert stats.kstest(found.pit["always 0"], "uniform").pvalue > 1e-4
+    assert np.ptp(found.pit["always 0"]) > 0.9
+
+
+def test_p_values_are_those_of_scipy_and_the_gap_is_where_they_turn(right):
+    pit = right.pit["log likelihood"]
+    row = right.table.loc["log likelihood"]
+    assert row.p_uniform == stats.kstest(pit, "uniform").pvalue
+    assert row.p_coverage == stats.kstest(np.abs(2 * pit - 1), "uniform").pvalue
+    # Two tests of each of four quantities.
+    assert stats.kstwo.sf(right.smallest_gap, 1000) == pytest.approx(1e-4 / 8, rel=0.01)
+
+
+def test_a_model_of_the_instances_keeps_the_labels_and_ranks_the_likelihood_alone():
+    model = DPMIL(np.zeros(2), np.eye(2) / 4, 4.0, mean_strength=0.2, max_components=2)
+    labelled = simulate_instances(4, 2, num_features=2, seed=0)
+    labelled = type(labelled).from_arrays(labelled.instances, labelled.bag_index, [0, 1, 0, 1])
+
+    def labels_seen(bags, sites):
+        return {"first label": bags.labels[0] + 0.0, "second label": bags.labels[1] + 0.0}
+
+    run = partial(simulation_calibration, model, "gibbs", labelled, seed=0, simulations=3)
+    seen = run(num_warmup=1, quantities=labels_seen, num_draws=5)
+    assert set(seen.pit) == {"first label", "second label"}
+    assert set(run(num_warmup=1, num_draws=5).pit) == {"log likelihood"}
+
+
+# --------------------------------------------------------------------- engines inside a program
+
+
+@pytest.mark.parametrize(
+    ("engine", "inside"),
+    [
+        (coordinate_ascent, AscentInside()),
+        (laplace, LaplaceInside()),
+        (partial(svi, max_steps=2000), SVIInside(max_steps=2000)),
+    ],
+    ids=["coordinate_ascent", "laplace", "svi"],
+)
+def test_inside_a_program_an_engine_finds_what_it_finds_outside(engine, inside, x64):
+    labels = np.arange(DESIGN.num_bags) % 2
+    bags = type(DESIGN).from_arrays(DESIGN.instances, DESIGN.bag_index, labels)
+    outside = engine(LOGISTIC, bags, seed=0).draws(4000, seed=1)["inducing_value"]
+    found = inside.draws(LOGISTIC, bags, x64(2), 4000)
+    assert bool(found.is_settled)
+    draws, sd = np.asarray(found.sites["inducing_value"]), outside.std(axis=0)
+    # Means of 4,000 draws twice, 0.022 sds; SVI ends within 0.1 sd of where it is going.
+    room = 0.11 + (0.15 if isinstance(inside, SVIInside) else 0.0)
+    assert np.abs(draws.mean(axis=0) - outside.mean(axis=0)) / sd == pytest.approx(0.0, abs=room)
+    np.testing.assert_allclose(draws.std(axis=0), sd, rtol=room)
+
+
+@pytest.fixture(scope="module")
+def x64():
+    """Function of a number that gives a key, under 64 bits as all that uses it."""
+    import jax
+
+    with jax.enable_x64(True):
+        yield jax.random.key
+
+
+def test_an_engine_as_a_function_fits_one_data_set_after_another():
+    found = _calibrated(coordinate_ascent, simulations=4, num_draws=49, num_starts=None)
+    assert found.num_simulations == 4
+    assert found.is_settled.all()
+    assert found.subject == "coordinate_ascent on vwsgp"
+    assert all((np.abs(deviation) < 5).all() for deviation in found.deviation.values())
+
+
+# --------------------------------------------------------------------- killed, and gone on
+
+
+def test_a_killed_run_goes_on_and_ends_as_an_unbroken_one(tmp_path):
+    unbroken = _calibrated("coordinate_ascent", simulations=12)
+    path = tmp_path / "calibration.jsonl"
+    _calibrated("coordinate_ascent", simulations=7, checkpoint=path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 8  # the first is of which run it is
+    # Killed while the seventh was written.
+    path.write_bytes(b"".join(lines[:7]) + lines[7][:20])
+    whole = _calibrated("coordinate_ascent", simulations=12, checkpoint=path)
+    for name, pit in unbroken.pit.items():
+        assert whole.pit[name].tolist() == pit.tolist()
+        assert whole.deviation[name].tolist() == unbroken.deviation[name].tolist()
+    # What was finished was not done again.
+    assert path.read_bytes().startswith(b"".join(lines[:7]))
+
+
+def test_a_finished_run_is_read_and_not_run(tmp_path):
+    path = tmp_path / "calibration.jsonl"
+    first = _calibrated("coordinate_ascent", simulations=5, checkpoint=path)
+
+    header, *entries = path.read_text().splitlines()
+    entry = json.loads(entries[0])
+    entry["pit"]["log likelihood"] = 0.125
+    path.write_text("\n".join([header, json.dumps(entry), *entries[1:]]) + "\n")
+    again = _calibrated("coordinate_ascent", simulations=5, checkpoint=path)
+    assert again.pit["log likelihood"][0] == 0.125
+    assert again.pit["log likelihood"][1:].tolist() == first.pit["log likelihood"][1:].tolist()
+    # Fewer than there are.
+    assert _calibrated("coordinate_ascent", simulations=2, checkpoint=path).num_simulations == 2
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    path = tmp_path / "calibration.jsonl"
+    _calibrated("coordinate_ascent", simulations=2, checkpoint=path)
+    with pytest.raises(ValueError, match=r"is of another run: its engine differ"):
+        _calibrated("coordinate_ascent", simulations=2, checkpoint=path, max_steps=7)
+    with pytest.raises(ValueError, match=r"its num_draws differ \(num_draws was 99, is 50\)"):
+        _calibrated("coordinate_ascent", simulations=2, checkpoint=path, num_draws=50)
+    path.write_text("something else\n")
+    with pytest.raises(ValueError, match="is no journal of milzoo"):
+        _calibrated("coordinate_ascent", simulations=2, checkpoint=path)
+
+
+# --------------------------------------------------------------------- what it refuses, its picture
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match=r"engine is 'nut'; expected one of nuts, gibbs"):
+        _calibrated("nut", simulations=2)
+    with pytest.raises(ValueError, match=r"simulations is 0; expected an integer of at least 1"):
+        _calibrated("laplace", simulations=0)
+    with pytest.raises(NotImplementedError, match="needs no Gibbs sampler"):
+        _calibrated("gibbs", simulations=2)
+    model = DPMIL(np.zeros(2), np.eye(2), 4.0)
+    with pytest.raises(NotImplementedError, match="give coordinate_ascent itself"):
+        simulation_calibration(model, "coordinate_ascent", DESIGN, seed=0, simulations=2)
+
+
+def test_the_picture_has_a_panel_for_each_quantity_and_names_those_that_fail(right, too_narrow):
+    titles = [panel.get_title() for panel in too_narrow.plot().axes if panel.get_title()]
+    assert titles[0] == "inducing_value 0: not uniform"
+    assert len(titles) == 4
+    gap = right.smallest_gap
+    for panel in right.plot().axes[:4]:
+        for line in panel.lines[1:]:
+            assert np.abs(line.get_ydata()).max() < gap
+
+
+def test_the_tree_is_as_arviz_has_it(right):
+    group = right.tree()["prior_sbc"]
+    assert group["log likelihood"].dims == ("chain", "draw")
+    assert group["log likelihood"].shape == (1, 1000)
