@@ -115,11 +115,10 @@ def is_right(
     training: Bool[np.ndarray, " B"],
     judged: Bool[np.ndarray, " B"],
     labels: Int[np.ndarray, " B"],
-    truth: Int[np.ndarray, " B"],
 ) -> Bool[np.ndarray, " J"]:
-    """Whether bags are on the side of their true label, of a threshold that others' labels give."""
+    """Whether bags are on the side of their label, of a threshold that others' labels give."""
     threshold = Threshold.learn(score[training], labels[training])
-    return (score[judged] >= threshold.value) == (truth[judged] == 1)
+    return (score[judged] >= threshold.value) == (labels[judged] == 1)
 
 
 # --------------------------------------------------------------------- everything chosen inside
@@ -135,7 +134,7 @@ def choose(scene: Scene, training: Bool[np.ndarray, " B"], protocol: Protocol) -
         measures = scene.measures(masks[0], labels, max(protocol.k))
         for setting in settings_of(protocol):
             score = scene.scores(measures, setting)
-            right[setting] += int(is_right(score, *masks, labels, labels).sum())
+            right[setting] += int(is_right(score, *masks, labels).sum())
     return max(settings_of(protocol), key=right.__getitem__)
 
 
@@ -159,7 +158,7 @@ def honest(name: str, protocol: Protocol) -> Honest:
             setting = choose(scene, ~judged, protocol)
             chosen[setting] += 1
             score = scene.scores(scene.measures(~judged, labels, setting.k), setting)
-            right.append(is_right(score, ~judged, judged, labels, labels))
+            right.append(is_right(score, ~judged, judged, labels))
         accuracy.append(100 * float(np.concatenate(right).mean()))
     return Honest(accuracy, chosen)
 
@@ -220,9 +219,7 @@ def runs_on(
         scene = Scene.of(bags, ~judged)
         measures = scene.measures(~judged, labels, max(protocol.k))
         scores = {one: scene.scores(measures, one) for one in settings_of(protocol)}
-        right = {
-            one: is_right(score, ~judged, judged, labels, labels) for one, score in scores.items()
-        }
+        right = {one: is_right(score, ~judged, judged, labels) for one, score in scores.items()}
         errors = [
             Threshold.learn(scores[Setting(k, 1)][~judged], labels[~judged]).error
             for k in protocol.k
@@ -261,7 +258,7 @@ def accuracy_when_flipped(name: str, share: float, protocol: Protocol) -> list[f
         scene = Scene.of(Bags.from_arrays(bags.instances, bags.bag_index, labels), ~judged)
         setting = choose(scene, ~judged, protocol)
         score = scene.scores(scene.measures(~judged, labels, setting.k), setting)
-        found.append(100 * float(is_right(score, ~judged, judged, labels, truth).mean()))
+        found.append(100 * float(is_right(score, ~judged, judged, labels).mean()))
     return found
 
 

@@ -28,13 +28,13 @@ from scipy import stats
 
 from ..datasets.bags import Bags
 from ..inference.chains import check_counts, spread_over_devices
+from ..inference.checkpoint import Entry, Journal, identity
 from ..inference.inside import Inside, inside
 from ..inference.posterior import Posterior
 from ..inference.programs import log_likelihood_of_one
 from ..inference.progress import Progress
 from ..models.model import Model, random_key
 from .figures import pit_differences
-from .journal import Entry, Journal, described
 
 __all__ = ["SimulationCalibration", "simulation_calibration"]
 
@@ -438,19 +438,15 @@ def _open(
 ) -> Journal | None:
     if checkpoint is None:
         return None
-    design = trial.design
-    kept = (design.instances, design.bag_index, design.labels)
-    return Journal(
-        checkpoint,
-        {
-            "model": described(trial.model),
-            "engine": described(engine),
-            "bags": " ".join(described(part) for part in kept),
-            "quantities": described(trial.quantities),
-            "num_draws": trial.num_draws,
-            "seed": described(key),
-        },
+    run = identity(
+        trial.model,
+        trial.design,
+        engine=engine,
+        quantities=trial.quantities,
+        num_draws=trial.num_draws,
+        seed=key,
     )
+    return Journal(checkpoint, run)
 
 
 def _run(

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Array
 
+from .checkpoint import BlockFolder
 from .lapack import one_lapack_thread
 from .progress import Progress
 
@@ -50,6 +51,7 @@ def run_chains(
     num_samples: int,
     num_chains: int,
     progress: bool,
+    checkpoint: BlockFolder | None = None,
 ) -> ChainRun:
     """Run a Markov kernel for several chains at once.
 
@@ -69,6 +71,8 @@ def run_chains(
     num_warmup, num_samples, num_chains : int
     progress : bool
         Whether to draw a bar.
+    checkpoint : BlockFolder or None
+        Where blocks are written to as they end, and read from if they are there.
 
     Returns
     -------
@@ -82,27 +86,34 @@ def run_chains(
     check_counts(num_samples=num_samples, num_chains=num_chains)
     if not isinstance(num_warmup, int | np.integer) or num_warmup < 0:
         raise ValueError(f"num_warmup is {num_warmup}; expected an integer of at least 0")
-    mesh = _chain_mesh(num_chains)
+    blocks, mesh = _blocks(num_warmup, num_samples), _chain_mesh(num_chains)
     started = time.perf_counter()
     states = _spread(init, mesh)(jax.random.split(key, num_chains))
-    run_block = _compiled_block(step, collect, mesh, states)
+    finished: list[tuple[Any, float]] = []
+    if checkpoint and checkpoint.num_blocks:
+        finished = checkpoint.blocks(like=jax.eval_shape(jax.vmap(collect), states))
+        states = checkpoint.state(like=states)
+    ahead = blocks[len(finished) :]
+    run_block: Any = _compiled_block(step, collect, mesh, states) if ahead else None
     compile_seconds = time.perf_counter() - started
 
     total = num_warmup + num_samples
-    collected, warmup_seconds, started = [], 0.0, time.perf_counter()
     with one_lapack_thread(), Progress(f"{num_chains} chains", total, shown=progress) as bar:
-        for first in _block_starts(num_warmup, num_samples):
-            length = min(_BLOCK, (num_warmup if first < num_warmup else total) - first)
-            states, block = run_block(states, jnp.asarray(length))
-            if first < num_warmup:
-                jax.block_until_ready(states)
-                warmup_seconds = time.perf_counter() - started
-            else:
-                collected.append(jax.tree.map(lambda x, n=length: np.asarray(x)[:, :n], block))
+        bar.advance(total - sum(length for length, _ in ahead))
+        for length, num_kept in ahead:
+            started = time.perf_counter()
+            states, rows = run_block(states, jnp.asarray(length))
+            rows = jax.tree.map(lambda x, n=num_kept: np.asarray(x)[:, :n], rows)
+            finished.append((rows, time.perf_counter() - started))
+            if checkpoint:
+                checkpoint.write(states, *finished[-1])
             bar.advance(length)
-    sampling_seconds = time.perf_counter() - started - warmup_seconds
-    draws, statistics = jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=1), *collected)
-    return ChainRun(draws, statistics, compile_seconds, warmup_seconds, sampling_seconds)
+    rows, seconds = zip(*finished, strict=True)
+    num_before = len(blocks) - -(-num_samples // _BLOCK)
+    draws, statistics = jax.tree.map(lambda *some: np.concatenate(some, axis=1), *rows)
+    return ChainRun(
+        draws, statistics, compile_seconds, sum(seconds[:num_before]), sum(seconds[num_before:])
+    )
 
 
 def spread_over_devices(
@@ -155,9 +166,13 @@ def check_probability(**probabilities: float) -> None:
             raise ValueError(f"{name} is {probability}; expected a number between 0 and 1")
 
 
-def _block_starts(num_warmup: int, num_samples: int) -> list[int]:
-    warmup = range(0, num_warmup, _BLOCK)
-    return [*warmup, *range(num_warmup, num_warmup + num_samples, _BLOCK)]
+def _blocks(num_warmup: int, num_samples: int) -> list[tuple[int, int]]:
+    """Steps of each block, and how many of them are kept: none of warm-up."""
+
+    def parts(num: int) -> list[int]:
+        return [min(_BLOCK, num - first) for first in range(0, num, _BLOCK)]
+
+    return [*((n, 0) for n in parts(num_warmup)), *((n, n) for n in parts(num_samples))]
 
 
 def _chain_mesh(num_chains: int) -> jax.sharding.Mesh:

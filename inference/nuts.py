@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os import PathLike
 from typing import Literal, Self
 
 import jax
@@ -15,6 +16,7 @@ from numpyro.infer.util import constrain_fn
 from ..datasets.bags import Bags
 from ..models.model import Model, Program, observations, random_key
 from .chains import check_probability, run_chains
+from .checkpoint import block_folder
 from .posterior import Posterior, sampled_posterior
 from .programs import check_number_of_unknowns
 
@@ -35,6 +37,7 @@ def nuts(
     num_chains: int = 4,
     program: Literal["marginal", "full"] = "marginal",
     target_accept: float = TARGET_ACCEPT,
+    checkpoint: str | PathLike | None = None,
     progress: bool = False,
 ) -> Posterior:
     """Sample the exact posterior with NumPyro's NUTS, sites whitened.
@@ -52,6 +55,10 @@ def nuts(
         as sites: same posterior, many more dimensions.
     target_accept : float
         Acceptance probability that the step size is tuned to.
+    checkpoint : path or None
+        A folder for what is finished, a file for every 100 draws. Run again with the same
+        arguments, a run that was killed goes on behind the last of them and ends with the same
+        draws as if it had not been.
     progress : bool
         Whether to draw a bar.
 
@@ -62,7 +69,7 @@ def nuts(
     Raises
     ------
     ValueError
-        If ``program`` is unknown.
+        If ``program`` is unknown, or the checkpoint is of another run.
 
     References
     ----------
@@ -72,6 +79,18 @@ def nuts(
     check_number_of_unknowns(model, "nuts")
     check_probability(target_accept=target_accept)
     key = random_key(seed)
+    folder = block_folder(
+        checkpoint,
+        model,
+        bags,
+        engine="nuts",
+        seed=key,
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        program=program,
+        target_accept=target_accept,
+    )
     with jax.enable_x64(True):
         chain = NUTSChain.for_model(
             model, bags, num_warmup=num_warmup, program=program, target_accept=target_accept
@@ -85,6 +104,7 @@ def nuts(
             num_samples=num_samples,
             num_chains=num_chains,
             progress=progress,
+            checkpoint=folder,
         )
     return sampled_posterior(model, bags, engine="nuts", run=run)
 

@@ -407,7 +407,7 @@ def test_the_benchmarks_measures_and_thresholds_are_those_of_the_package(neighbo
         learner = MeasureLearner(NeighbourMeasure(setting.k), setting.min_positive)
         expected = learner.fit(learned_from).predict(judged) == judged.labels
         score = scene.scores(measures, setting)
-        found = module.is_right(score, training, ~training, labels, labels)
+        found = module.is_right(score, training, ~training, labels)
         np.testing.assert_array_equal(found, expected)
 
 

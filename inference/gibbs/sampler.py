@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from ...models.dpmil import DPMIL
 from ...models.model import observations, random_key
 from ...models.vgpmil import VGPMIL
 from ..chains import check_counts, run_chains
+from ..checkpoint import block_folder
 from ..posterior import Posterior, sampled_posterior
 from .dpmil import DPMILGibbs
 from .vgpmil import VGPMILGibbs
@@ -36,6 +38,7 @@ def gibbs(
     num_chains: int = 4,
     thin: int = 1,
     keep: str | tuple[str, ...] = (),
+    checkpoint: str | PathLike | None = None,
     progress: bool = False,
 ) -> Posterior:
     """Sample the exact posterior by data augmentation.
@@ -56,6 +59,10 @@ def gibbs(
         Sites kept in the tree beside those of ``model.marginal()``, which always are: of VGPMIL
         ``evidence`` and ``instance_label``, of VWSGP and CardinalityGP ``bag_evidence``, or of the
         probit ``latent_utility``, of DPMIL ``instance_label`` and ``cluster``.
+    checkpoint : path or None
+        A folder for what is finished, a file for every 100 draws. Run again with the same
+        arguments, a run that was killed goes on behind the last of them and ends with the same
+        draws as if it had not been.
     progress : bool
         Whether to draw a bar.
 
@@ -67,7 +74,7 @@ def gibbs(
     ------
     ValueError
         If a hyper-parameter has a prior, ``thin`` is not positive or ``keep`` has an unknown name,
-        or if the draws of DPMIL would take more than 4 GiB.
+        or if the draws of DPMIL would take more than 4 GiB, or the checkpoint is of another run.
     NotImplementedError
         If the model has no sampler, or its mixing law p(ω) is not known.
     """
@@ -79,6 +86,19 @@ def gibbs(
         sweep = sweep_of(model, bags)
         kept = _kept(keep, sweep.site_names, model.latent_sites)
         _check_size(model, bags, num_samples * num_chains, kept)
+
+        folder = block_folder(
+            checkpoint,
+            model,
+            bags,
+            engine="gibbs",
+            seed=key,
+            num_warmup=num_warmup,
+            num_samples=num_samples,
+            num_chains=num_chains,
+            thin=thin,
+            keep=kept,
+        )
 
         def collect(state: Any) -> tuple[dict[str, Array], dict[str, Array]]:
             sites = sweep.sites(state)
@@ -93,6 +113,7 @@ def gibbs(
             num_samples=num_samples,
             num_chains=num_chains,
             progress=progress,
+            checkpoint=folder,
         )
     return sampled_posterior(model, bags, engine="gibbs", run=run)
 

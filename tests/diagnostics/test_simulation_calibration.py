@@ -241,12 +241,12 @@ def test_a_finished_run_is_read_and_not_run(tmp_path):
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     path = tmp_path / "calibration.jsonl"
     _calibrated("coordinate_ascent", simulations=2, checkpoint=path)
-    with pytest.raises(ValueError, match=r"is of another run: its engine differ"):
+    with pytest.raises(ValueError, match=r"is of another run, in its engine"):
         _calibrated("coordinate_ascent", simulations=2, checkpoint=path, max_steps=7)
-    with pytest.raises(ValueError, match=r"its num_draws differ \(num_draws was 99, is 50\)"):
+    with pytest.raises(ValueError, match=r"in its num_draws \(num_draws was 99, is 50\)"):
         _calibrated("coordinate_ascent", simulations=2, checkpoint=path, num_draws=50)
     path.write_text("something else\n")
-    with pytest.raises(ValueError, match="is no journal of milzoo"):
+    with pytest.raises(ValueError, match="holds no run of milzoo"):
         _calibrated("coordinate_ascent", simulations=2, checkpoint=path)
 
 
