@@ -2,6 +2,7 @@
 
 from .clusters import plot_components, plot_scene
 from .comparison import Comparison, compare
+from .correction import importance_resample
 from .simulation_calibration import SimulationCalibration, simulation_calibration
 from .surfaces import Surface, plot_surfaces
 
@@ -10,6 +11,7 @@ __all__ = [
     "SimulationCalibration",
     "Surface",
     "compare",
+    "importance_resample",
     "plot_components",
     "plot_scene",
     "plot_surfaces",

@@ -8,13 +8,10 @@ from dataclasses import dataclass, fields
 import arviz as az
 import numpy as np
 import xarray as xr
-from arviz_stats.base.array import array_stats
 from jaxtyping import Bool, Float
 
-__all__ = ["Accuracy", "accuracy", "pareto_khat"]
+__all__ = ["Accuracy", "accuracy"]
 
-# Log ratios this close are one number: no weight differs from another by more than a thousandth.
-_ALIKE = 1e-3
 # An sd this small is the rounding of a site that does not vary.
 _CONSTANT = 1e-12
 
@@ -146,48 +143,3 @@ def site_names(draws: xr.Dataset) -> tuple[str, ...]:
         indices = [",".join(map(str, index)) for index in np.ndindex(shape)]
         names += [f"{name}[{index}]" if index else str(name) for index in indices]
     return tuple(names)
-
-
-def pareto_khat(
-    log_target: Float[np.ndarray, " S"], log_approximation: Float[np.ndarray, " S"]
-) -> float:
-    """Pareto k̂ of the importance ratios p/q at draws from q.
-
-    Below 0.7 (0.5) reweighting the draws by p/q can mend the approximation (easily); above, the
-    ratios have so heavy a tail that it cannot. It sees only where q puts its draws: a mode of p
-    that q never visits goes unnoticed.
-
-    Parameters
-    ----------
-    log_target : array (S,)
-        log p, up to a constant.
-    log_approximation : array (S,)
-        log q.
-
-    Returns
-    -------
-    float
-        NaN if some density is not finite; −∞ if all ratios are alike, and q is p.
-
-    References
-    ----------
-    Vehtari et al. (2024), Pareto smoothed importance sampling; Yao et al. (2018), Yes, but did it
-    work?
-
-    Examples
-    --------
-    Draws from a Gaussian three times too narrow miss the target's tails; the opposite mistake is
-    harmless:
-
-    >>> draw = np.random.default_rng(1).standard_normal(4000)
-    >>> pareto_khat(-0.5 * (draw / 3) ** 2, -0.5 * draw**2) > 0.7
-    True
-    >>> pareto_khat(-0.5 * (3 * draw) ** 2, -0.5 * draw**2) < 0.5
-    True
-    """
-    if not (np.isfinite(log_target).all() and np.isfinite(log_approximation).all()):
-        return float("nan")
-    if np.ptp(log_target - log_approximation) < _ALIKE:
-        return float("-inf")
-    # psislw is written for leave-one-out, where the ratio is 1/likelihood: it negates its input.
-    return float(array_stats.psislw(log_approximation - log_target)[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..inference.importance import EASY_KHAT, LARGEST_KHAT
 from .accuracy import Accuracy
 from .convergence import Convergence
 from .scores import PredictionDifference
@@ -15,8 +16,6 @@ __all__ = ["reference_sentence", "sentence"]
 # Means and sds of 100 sites are 200 Gaussian errors, if two samplers have one posterior: some |z|
 # is larger than this by chance with probability 200 · P(|z| > 5.5) ≈ 8e-6.
 _LARGEST_Z = 5.5
-_LARGEST_KHAT = 0.7
-_EASY_KHAT = 0.5
 # A mean over sites tells how wide intervals are where no site's width is further from it than by
 # this factor.
 _SAME_WIDTH = 1.25
@@ -265,12 +264,12 @@ def _importance(verdict: Verdict) -> str:
         return "k̂ could not be computed: some density is not finite at its own draws."
     if khat == -math.inf:
         return "Its density is that of the exact posterior at every draw."
-    if khat > _LARGEST_KHAT:
+    if khat > LARGEST_KHAT:
         return f"k̂ = {khat:.2f}: importance weighting cannot mend it."
     if verdict.is_left_behind:
         return f"k̂ = {khat:.2f} does not see that: it knows only where there are draws."
     where = "mend what is wrong where it has draws"
-    if khat <= _EASY_KHAT:
+    if khat <= EASY_KHAT:
         return f"k̂ = {khat:.2f}: importance weighting can easily {where}."
     return f"k̂ = {khat:.2f}: importance weighting can reliably {where}, given more of them."
 

@@ -11,11 +11,12 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
+from ..inference.importance import pareto_khat
 from ..inference.maximum_a_posteriori import PointApproximation
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
 from ..inference.programs import log_joint
-from .accuracy import Accuracy, accuracy, pareto_khat
+from .accuracy import Accuracy, accuracy
 from .convergence import Convergence, convergence, judged_sites
 from .scores import PredictionDifference, Scores, prediction_difference, score
 from .targets import is_logistic, is_same_model

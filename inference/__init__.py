@@ -4,6 +4,7 @@ from .closed_form import coordinate_ascent
 from .concepts import EMDD, DiverseDensityLearner
 from .gibbs import gibbs
 from .grid import grid
+from .importance import ImportanceResampled
 from .kernel_machines import (
     CardinalityKernelClassifier,
     CardinalityKernelLearner,
@@ -26,6 +27,7 @@ __all__ = [
     "CardinalityKernelSVM",
     "DiverseDensityLearner",
     "Elbow",
+    "ImportanceResampled",
     "MeasureClassifier",
     "MeasureLearner",
     "Posterior",

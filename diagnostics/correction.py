@@ -1,0 +1,110 @@
+"""An approximation mended: its draws weighted by the exact model, and resampled."""
+
+from __future__ import annotations
+
+import time
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from ..inference.chains import check_counts
+from ..inference.importance import LARGEST_KHAT, ImportanceResampled, WeightedDraws
+from ..inference.posterior import Approximation, Posterior, Status, approximate_posterior
+from ..models.model import random_key
+
+__all__ = ["importance_resample"]
+
+
+def importance_resample(
+    posterior: Posterior,
+    *,
+    seed: int | Array,
+    num_draws: int = 1000,
+    num_proposals: int = 20_000,
+) -> Posterior:
+    """Mend an approximation by importance sampling of the exact posterior, Pareto smoothed.
+
+    Draws of q are weighted by p(u, Y)/q(u), p being the model with everything summed out, never a
+    bound; the largest weights are smoothed; draws are taken again in proportion. Means, intervals
+    and predictions of the result are those of the exact posterior, as far as q goes there: a mode
+    that q never visits stays unvisited, and nothing here would tell.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Of an engine that leaves a density: coordinate_ascent, laplace, svi or grid.
+    seed : int or JAX key
+    num_draws : int
+        Kept in the tree.
+    num_proposals : int
+        Draws of q behind them.
+
+    Returns
+    -------
+    Posterior
+        Engine ``importance_resample(…)``. ``status`` has k̂ and how many draws the proposals are
+        worth; it is ``failed`` where k̂ is above 0.7 and no number of proposals is enough.
+
+    Raises
+    ------
+    ValueError
+        If the posterior is a sampler's, or a point, or failed.
+
+    References
+    ----------
+    Vehtari et al. (2024), Pareto smoothed importance sampling; Yao et al. (2018), Yes, but did it
+    work?
+    """
+    check_counts(num_draws=num_draws, num_proposals=num_proposals)
+    q = _law_of(posterior)
+    key, weight_key = jax.random.split(random_key(seed))
+    mended = ImportanceResampled(q, num_proposals)
+    started = time.perf_counter()
+    found = mended.weighted(posterior.model, posterior.bags, weight_key)
+    seconds = time.perf_counter() - started
+    return approximate_posterior(
+        posterior.model,
+        posterior.bags,
+        mended,
+        engine=f"importance_resample({posterior.engine})",
+        key=key,
+        num_draws=num_draws,
+        status=_status(found),
+        seconds=posterior.seconds + seconds,
+        compile_seconds=posterior.compile_seconds,
+        elbo=None,
+    )
+
+
+def _law_of(posterior: Posterior) -> Approximation:
+    """What draws are proposed by."""
+    if posterior.status.kind == "failed":
+        raise ValueError(
+            f"posterior of {posterior.engine} failed ({posterior.status.sentence}); expected one "
+            "that has a law to propose from"
+        )
+    law = posterior.approximation
+    few = None if law is None else posterior.log_density(posterior.draws(1, seed=0))
+    if law is None or few is None:
+        raise ValueError(
+            f"posterior of {posterior.engine} has no density to weigh its draws by; expected one "
+            "of coordinate_ascent, laplace, svi or grid"
+        )
+    return law
+
+
+def _status(found: WeightedDraws) -> Status:
+    worth, of = f"{found.effective_size:,.0f}", f"{len(found.weights):,}"
+    if np.isnan(found.khat):
+        return Status("failed", "a density of the model or of the approximation is not finite")
+    if found.khat > LARGEST_KHAT:
+        return Status(
+            "failed",
+            f"PSIS k̂ is {found.khat:.2f}, above {LARGEST_KHAT}: the ratios p/q have so heavy a "
+            "tail that no number of proposals mends this approximation; sample with nuts, or begin "
+            "from another one",
+        )
+    if found.khat == -np.inf:
+        return Status("converged", "all ratios p/q are alike: there is nothing to mend")
+    return Status("converged", f"PSIS k̂ {found.khat:.2f}: {of} proposals are worth {worth} draws")

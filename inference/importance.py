@@ -1,0 +1,152 @@
+"""Importance ratios of an exact posterior and its approximation: k̂, weights, draws by weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from arviz_stats.base.array import array_stats
+from jaxtyping import Array, Float
+
+from ..datasets.bags import Bags
+from ..models.model import Draws, Program
+from . import archive
+from .programs import log_joint
+
+__all__ = ["EASY_KHAT", "LARGEST_KHAT", "ImportanceResampled", "WeightedDraws", "pareto_khat"]
+
+# Up to these, importance sampling mends an approximation: at all, and with draws that are few.
+LARGEST_KHAT, EASY_KHAT = 0.7, 0.5
+# Log ratios this close are one number: no weight differs from another by more than a thousandth.
+_ALIKE = 1e-3
+
+
+def pareto_khat(
+    log_target: Float[np.ndarray, " S"], log_approximation: Float[np.ndarray, " S"]
+) -> float:
+    """Pareto k̂ of the importance ratios p/q at draws from q.
+
+    Below 0.7 (0.5) reweighting the draws by p/q can mend the approximation (easily); above, the
+    ratios have so heavy a tail that it cannot. It sees only where q puts its draws: a mode of p
+    that q never visits goes unnoticed.
+
+    Parameters
+    ----------
+    log_target : array (S,)
+        log p, up to a constant.
+    log_approximation : array (S,)
+        log q.
+
+    Returns
+    -------
+    float
+        NaN if some density is not finite; −∞ if all ratios are alike, and q is p.
+
+    References
+    ----------
+    Vehtari et al. (2024), Pareto smoothed importance sampling; Yao et al. (2018), Yes, but did it
+    work?
+
+    Examples
+    --------
+    Draws from a Gaussian three times too narrow miss the target's tails; the opposite mistake is
+    harmless:
+
+    >>> draw = np.random.default_rng(1).standard_normal(4000)
+    >>> pareto_khat(-0.5 * (draw / 3) ** 2, -0.5 * draw**2) > 0.7
+    True
+    >>> pareto_khat(-0.5 * (3 * draw) ** 2, -0.5 * draw**2) < 0.5
+    True
+    """
+    return _smoothed(log_target, log_approximation)[1]
+
+
+def _smoothed(
+    log_target: Float[np.ndarray, " S"], log_approximation: Float[np.ndarray, " S"]
+) -> tuple[Float[np.ndarray, " S"], float]:
+    """Weights that sum to 1, and k̂; equal weights where that is not finite."""
+    log_ratio = log_target - log_approximation
+    equal = np.full(len(log_ratio), 1.0 / len(log_ratio))
+    if not (np.isfinite(log_target).all() and np.isfinite(log_approximation).all()):
+        return equal, float("nan")
+    if np.ptp(log_ratio) < _ALIKE:
+        return equal, float("-inf")
+    # psislw is written for leave-one-out, where the ratio is 1/likelihood: it negates its input.
+    log_weights, khat = array_stats.psislw(-log_ratio)
+    weights = np.exp(np.asarray(log_weights) - np.max(log_weights))
+    return weights / weights.sum(), float(khat)
+
+
+class WeightedDraws(NamedTuple):
+    """Draws of q and how much each counts for p.
+
+    Attributes
+    ----------
+    draws : dict of arrays
+        Latent sites, draws first.
+    weights : array (S,)
+        p/q, their tail smoothed by a generalised Pareto law; they sum to 1.
+    khat : float
+        Of that law.
+    """
+
+    draws: Draws
+    weights: Float[np.ndarray, " S"]
+    khat: float
+
+    @property
+    def effective_size(self) -> float:
+        """1/Σ w²: as many independent draws would tell as much."""
+        return float(1.0 / np.sum(self.weights**2))
+
+
+@archive.register
+@dataclass(frozen=True, eq=False)
+class ImportanceResampled:
+    """A law without a density: proposals of an approximation, each kept as often as p/q says.
+
+    Attributes
+    ----------
+    proposal : Approximation
+        q.
+    num_proposals : int
+        Draws of q behind each set of draws of this.
+    """
+
+    proposal: Any
+    num_proposals: int
+
+    def weighted(self, model: Any, bags: Bags, key: Array) -> WeightedDraws:
+        """Proposals, with weights that the exact marginal of the model gives them."""
+        draws = self.proposal.draws(model, bags, key, self.num_proposals)
+        log_target = log_joint(model.marginal(), draws, bags)
+        log_proposal = self.proposal.log_density(model, bags, draws)
+        return WeightedDraws(draws, *_smoothed(log_target, log_proposal))
+
+    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> Draws:
+        """Proposals, drawn again by their weights."""
+        propose_key, choose_key = jax.random.split(key)
+        found = self.weighted(model, bags, propose_key)
+        with jax.enable_x64(True):
+            chosen = jax.random.choice(
+                choose_key, self.num_proposals, (num_draws,), p=found.weights
+            )
+        return {name: value[np.asarray(chosen)] for name, value in found.draws.items()}
+
+    def log_density(self, model: Any, bags: Bags, draws: Draws) -> None:
+        """None: it is known by draws alone."""
+
+    def guide(self, model: Any) -> Program:
+        """None to be had.
+
+        Raises
+        ------
+        ValueError
+            Always.
+        """
+        raise ValueError(
+            "resampled draws have no density, and so no guide; take that of the posterior that was "
+            "resampled"
+        )

@@ -1,0 +1,84 @@
+"""An approximation mended by weights, against NUTS; and what no weights mend."""
+
+import numpy as np
+import pytest
+from milzoo.datasets import Bags
+from milzoo.diagnostics import compare, importance_resample
+from milzoo.inference import (
+    Posterior,
+    coordinate_ascent,
+    laplace,
+    maximum_a_posteriori,
+)
+from milzoo.models import CardinalityModel
+
+
+@pytest.fixture(scope="module")
+def approximation(problem):
+    training, _, model = problem
+    return laplace(model, training, seed=0)
+
+
+@pytest.fixture(scope="module")
+def mended(approximation):
+    return importance_resample(approximation, seed=1, num_draws=2000)
+
+
+def test_a_mended_approximation_agrees_with_nuts_where_the_other_did_not(
+    approximation, mended, posteriors, problem
+):
+    found = compare(
+        {"NUTS": posteriors["nuts"], "Laplace": approximation, "mended": mended},
+        reference="NUTS",
+        test=problem[1],
+    )
+    table = found.table
+    assert table.loc["Laplace", "khat"] < 0.7
+    assert table.loc["mended", "mean_error"] < 0.5 * table.loc["Laplace", "mean_error"]
+    # Eight means and sds of 2,000 draws each side.
+    assert table.loc["mended", "mean_error"] < 4 * table.loc["mended", "error_mcse"]
+    assert table.loc["mended", "probability_difference"] < 0.01
+    assert np.isnan(table.loc["mended", "khat"])
+
+
+def test_the_status_says_what_the_proposals_are_worth(mended):
+    assert mended.engine == "importance_resample(laplace)"
+    assert mended.status.kind == "converged"
+    assert mended.status.sentence.startswith("PSIS k̂ 0.")
+    assert "20,000 proposals are worth" in mended.status.sentence
+
+
+def test_what_weights_cannot_mend_is_said_to_have_failed(problem):
+    training, _, model = problem
+    narrow = coordinate_ascent(model, training, seed=0, label_update="mean_field")
+    beyond = importance_resample(narrow, seed=0)
+    assert beyond.status.kind == "failed"
+    assert "no number of proposals mends this approximation" in beyond.status.sentence
+    assert compare({"beyond": beyond}).table.loc["beyond", "status"] == "failed"
+
+
+def test_draws_survive_saving_and_new_ones_are_the_same(mended, tmp_path):
+    mended.save(tmp_path / "mended.nc")
+    back = Posterior.load(tmp_path / "mended.nc")
+    kept, again = mended.draws(50, seed=3), back.draws(50, seed=3)
+    np.testing.assert_array_equal(kept["inducing_value"], again["inducing_value"])
+    assert back.status == mended.status
+    assert back.log_density(kept) is None
+
+
+def test_what_has_no_density_is_refused(posteriors, mended):
+    with pytest.raises(ValueError, match="posterior of nuts has no density to weigh its draws by"):
+        importance_resample(posteriors["nuts"], seed=0)
+    with pytest.raises(ValueError, match=r"importance_resample\(laplace\) has no density"):
+        importance_resample(mended, seed=0)
+    with pytest.raises(ValueError, match="num_proposals is 0"):
+        importance_resample(mended, seed=0, num_proposals=0)
+    with pytest.raises(ValueError, match="take that of the posterior that was resampled"):
+        _ = mended.guide
+
+
+def test_a_point_is_refused():
+    bags = Bags.from_list([np.ones((2, 1)), -np.ones((2, 1))], [1, 0])
+    point = maximum_a_posteriori(CardinalityModel(), bags, seed=0)
+    with pytest.raises(ValueError, match="posterior of maximum_a_posteriori has no density"):
+        importance_resample(point, seed=0)

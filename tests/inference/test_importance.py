@@ -1,0 +1,118 @@
+"""k̂ against tails that are known, and what weights by it make of draws: a wrong sign of it lies."""
+
+import jax
+import numpy as np
+import pytest
+from milzoo.inference.importance import ImportanceResampled, WeightedDraws, pareto_khat
+from milzoo.models import RBF
+from milzoo.models.vwsgp import VWSGP
+from scipy import stats
+
+
+def test_draws_from_a_narrow_gaussian_cannot_mend_a_student():
+    draws = stats.norm.rvs(size=4000, random_state=0)
+    assert pareto_khat(stats.t(3).logpdf(draws), stats.norm.logpdf(draws)) > 0.7
+
+
+def test_draws_from_a_student_easily_mend_a_gaussian():
+    draws = stats.t(3).rvs(size=4000, random_state=0)
+    assert pareto_khat(stats.norm.logpdf(draws), stats.t(3).logpdf(draws)) < 0.5
+
+
+@pytest.mark.parametrize("ratio", [1.2, 1.5, 3.0])
+def test_khat_of_gaussian_ratios_is_the_known_tail_index(ratio):
+    """For q = N(0, 1), p = N(0, s²) the ratio has the Pareto tail index k = 1 − 1/s²."""
+    khats = []
+    for seed in range(20):
+        draws = stats.norm.rvs(size=20_000, random_state=seed)
+        khats.append(pareto_khat(stats.norm(scale=ratio).logpdf(draws), stats.norm.logpdf(draws)))
+    error = np.std(khats, ddof=1) / np.sqrt(len(khats))
+    # The log factor of the tail leaves a bias of finite samples that falls slowly.
+    assert np.mean(khats) == pytest.approx(1 - 1 / ratio**2, abs=4.5 * error + 0.15)
+
+
+def test_a_density_that_is_not_finite_gives_no_khat():
+    assert np.isnan(pareto_khat(np.array([0.0, -np.inf]), np.zeros(2)))
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.8])
+def test_khat_of_exponential_ratios_is_their_tail_index(rate):
+    """For q = Exp(1), p = Exp(λ) the ratio λ e^{(1−λ)x} is a Pareto variable, k = 1 − λ."""
+    draws = np.random.default_rng(0).exponential(size=(20, 20_000))
+    khats = [pareto_khat(-rate * some, -some) for some in draws]
+    error = np.std(khats, ddof=1) / np.sqrt(len(khats))
+    # A prior worth ten observations at ½ draws k̂ there: (k − ½) 10/434 of 424 in the tail.
+    assert np.mean(khats) == pytest.approx(1 - rate, abs=4.5 * error + 0.01)
+    # With the wrong sign the ratio is bounded.
+    assert pareto_khat(-draws[0], -rate * draws[0]) < 0.1 < min(khats)
+
+
+# --------------------------------------------------------------------- weights and draws
+
+INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
+MODEL = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood="gaussian", noise=0.5)
+
+
+class Wider:
+    """A closed form with sds half as large again: N(m, 2.25 S)."""
+
+    def __init__(self, law):
+        self.law = law
+
+    def draws(self, model, bags, key, num_draws):
+        draws = self.law.draws(model, bags, key, num_draws)["inducing_value"]
+        return {"inducing_value": self.law.mean + 1.5 * (draws - self.law.mean)}
+
+    def log_density(self, model, bags, draws):
+        inward = self.law.mean + (draws["inducing_value"] - self.law.mean) / 1.5
+        log_density = self.law.log_density(model, bags, {"inducing_value": inward})
+        return log_density - len(self.law.mean) * np.log(1.5)
+
+
+@pytest.fixture(scope="module")
+def exact():
+    from milzoo.datasets import simulate, simulate_instances
+    from milzoo.inference import coordinate_ascent
+
+    design = simulate_instances(12, range(1, 5), num_features=2, seed=3)
+    return coordinate_ascent(MODEL, simulate(MODEL, design, seed=1)[0], seed=0)
+
+
+def test_weights_turn_a_wide_proposal_into_the_exact_posterior(exact):
+    law, num = exact.approximation, 40_000
+    mended = ImportanceResampled(Wider(law), num)
+    found = mended.weighted(MODEL, exact.bags, jax.random.key(0))
+    assert found.khat < 0.3  # bounded ratios
+    assert found.weights.sum() == pytest.approx(1.0)
+    # Of N(0, I) by N(0, a²I) in three dimensions: E w² = (a²/√(2a² − 1))³.
+    worth = num / (1.5**2 / np.sqrt(2 * 1.5**2 - 1)) ** 3
+    assert found.effective_size == pytest.approx(worth, rel=0.03)
+
+    draws, covariance = found.draws["inducing_value"], law.scale_tril @ law.scale_tril.T
+    mean = found.weights @ draws
+    error = np.sqrt(np.diag(covariance) / worth)
+    assert np.abs(mean - law.mean).max() / error.min() < 5
+    spread = (found.weights * (draws - law.mean).T) @ (draws - law.mean)
+    np.testing.assert_allclose(spread, covariance, atol=6 * np.diag(covariance).max() / worth**0.5)
+
+    kept = mended.draws(MODEL, exact.bags, jax.random.key(1), 4000)["inducing_value"]
+    assert np.abs(kept.mean(axis=0) - law.mean) / np.sqrt(np.diag(covariance) / 4000) == (
+        pytest.approx(0.0, abs=5)
+    )
+    np.testing.assert_allclose(kept.std(axis=0), np.sqrt(np.diag(covariance)), rtol=0.08)
+
+
+def test_where_all_ratios_are_alike_weights_are_equal(exact):
+    found = ImportanceResampled(exact.approximation, 500).weighted(
+        MODEL, exact.bags, jax.random.key(0)
+    )
+    assert found.khat == -np.inf
+    assert found.weights.tolist() == [1 / 500] * 500
+    assert found.effective_size == pytest.approx(500)
+
+
+def test_the_effective_size_of_equal_and_of_single_weights_is_known():
+    draws = {"x": np.zeros(4)}
+    assert WeightedDraws(draws, np.full(4, 0.25), 0.0).effective_size == 4.0
+    assert WeightedDraws(draws, np.array([0.0, 1.0, 0.0, 0.0]), 0.0).effective_size == 1.0
+    assert WeightedDraws(draws, np.array([0.5, 0.5, 0.0, 0.0]), 0.0).effective_size == 2.0
