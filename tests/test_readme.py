@@ -52,6 +52,22 @@ def test_the_example_of_prototypes_holds_what_it_says_and_the_readme_too(tmp_pat
     assert (tmp_path / "venkatesan2015_peaks.png").stat().st_size > 10_000
 
 
+def test_the_example_of_calibration_has_the_rows_of_the_readme(tmp_path):
+    script = REPOSITORY / "examples" / "calibration_of_every_engine.py"
+    command = [sys.executable, script, "--toy", "--out", tmp_path]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    readme = (REPOSITORY / "README.md").read_text()
+    header, _, *rows = [line for line in run.stdout.splitlines() if line.startswith("|")]
+    assert header in readme
+    assert len(rows) == 6
+    for row in rows:
+        assert f"\n{row.split(' | ')[0]} | " in readme
+    # Forty simulations are enough for these two.
+    assert re.search(r"^\| coordinate_ascent, mean field \| \d+ \| [1-6] of 6", "\n".join(rows))
+    assert re.search(r"^\| nuts \| \d+ \| 0 of 6", "\n".join(rows), re.MULTILINE)
+    assert (tmp_path / "calibration_of_coordinate_ascent.png").stat().st_size > 10_000
+
+
 def test_every_make_target_and_picture_of_the_readme_exists():
     readme = (REPOSITORY / "README.md").read_text()
     makefile = (REPOSITORY / "Makefile").read_text()
