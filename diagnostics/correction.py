@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import jax
@@ -14,6 +15,8 @@ from ..inference.posterior import Approximation, Posterior, Status, approximate_
 from ..models.model import random_key
 
 __all__ = ["importance_resample"]
+
+_FEWEST_PROPOSALS = 1000
 
 
 def importance_resample(
@@ -44,24 +47,29 @@ def importance_resample(
     -------
     Posterior
         Engine ``importance_resample(…)``. ``status`` has k̂ and how many draws the proposals are
-        worth; it is ``failed`` where k̂ is above 0.7 and no number of proposals is enough.
+        worth; it is ``failed`` where k̂ is above 0.7 (0.67 for 1,000 proposals): no number of them
+        is enough.
 
     Raises
     ------
     ValueError
-        If the posterior is a sampler's, or a point, or failed.
+        If the posterior is a sampler's, or a point, or failed, or proposals are too few.
 
     References
     ----------
     Vehtari et al. (2024), Pareto smoothed importance sampling; Yao et al. (2018), Yes, but did it
     work?
     """
-    check_counts(num_draws=num_draws, num_proposals=num_proposals)
-    q = _law_of(posterior)
-    key, weight_key = jax.random.split(random_key(seed))
-    mended = ImportanceResampled(q, num_proposals)
+    check_counts(num_draws=num_draws)
+    if num_proposals < _FEWEST_PROPOSALS:
+        raise ValueError(
+            f"num_proposals is {num_proposals}; expected at least {_FEWEST_PROPOSALS:,}: the tail "
+            "of fewer weights says nothing"
+        )
+    mended, key = ImportanceResampled(_law_of(posterior), num_proposals), random_key(seed)
     started = time.perf_counter()
-    found = mended.weighted(posterior.model, posterior.bags, weight_key)
+    # Those that the draws in the tree are taken from.
+    found = mended.weighted(posterior.model, posterior.bags, jax.random.split(key)[0])
     seconds = time.perf_counter() - started
     return approximate_posterior(
         posterior.model,
@@ -95,16 +103,19 @@ def _law_of(posterior: Posterior) -> Approximation:
 
 
 def _status(found: WeightedDraws) -> Status:
-    worth, of = f"{found.effective_size:,.0f}", f"{len(found.weights):,}"
+    worth, num = f"{found.effective_size:,.0f}", len(found.weights)
+    largest = min(LARGEST_KHAT, 1 - 1 / math.log10(num))
     if np.isnan(found.khat):
         return Status("failed", "a density of the model or of the approximation is not finite")
-    if found.khat > LARGEST_KHAT:
+    if found.khat > largest:
         return Status(
             "failed",
-            f"PSIS k̂ is {found.khat:.2f}, above {LARGEST_KHAT}: the ratios p/q have so heavy a "
+            f"PSIS k̂ is {found.khat:.2f}, above {largest:.2f}: the ratios p/q have so heavy a "
             "tail that no number of proposals mends this approximation; sample with nuts, or begin "
             "from another one",
         )
     if found.khat == -np.inf:
         return Status("converged", "all ratios p/q are alike: there is nothing to mend")
-    return Status("converged", f"PSIS k̂ {found.khat:.2f}: {of} proposals are worth {worth} draws")
+    return Status(
+        "converged", f"PSIS k̂ {found.khat:.2f}: {num:,} proposals are worth {worth} draws"
+    )

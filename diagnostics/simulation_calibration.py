@@ -27,7 +27,7 @@ from numpyro.handlers import substitute, trace
 from scipy import stats
 
 from ..datasets.bags import Bags
-from ..inference.chains import check_counts, spread_over_devices
+from ..inference.chains import check_counts, check_probability, spread_over_devices
 from ..inference.checkpoint import Entry, Journal, identity
 from ..inference.inside import Inside, inside
 from ..inference.posterior import Posterior
@@ -48,6 +48,8 @@ _PARTS = {"bag_label": "labels", "bag_target": "targets", "instances": "instance
 _MOST_NUMBERS = 20
 # Below it ranks of a chain's draws pile up at the ends, as those of too narrow a posterior do.
 _LEAST_EFFECTIVE = 0.75
+# An ESS needs as many.
+_FEWEST_DRAWS = 4
 # One program of an accelerator fits so many data sets at once.
 _TOGETHER = 64
 
@@ -66,7 +68,8 @@ class SimulationCalibration:
     deviation : dict of arrays (S,)
         By quantity: truth less posterior mean, in posterior sds.
     is_settled : array (S,)
-        Whether the engine came to an end by itself, and its draws are finite.
+        Whether draws are finite and an engine that comes to an end by itself did (`DrawsInside`);
+        of one that is a function, whether an approximation is ``converged``.
     num_draws : int
     effective_share : float
         ESS for each draw of the quantity that has fewest, median over simulations; 1 of an engine
@@ -101,9 +104,10 @@ class SimulationCalibration:
             Wilcoxon's signed ranks, of p being symmetric around ½ (VSBC, Yao et al. 2018): too
             narrow or too wide a law may be, one that is shifted is not. ``shift`` and
             ``shift_error``: mean deviation of the truth, in posterior sds, and its standard error.
-            ``spread``: root mean square of the deviations, 1 where sds are right; above, they are
-            too small by that factor. ``is_uniform`` (of SBC and coverage), ``is_symmetric``: at the
-            rate ``false_alarm_rate`` over all quantities together.
+            ``spread``: root mean square of the deviations; of a Gaussian posterior that is not
+            shifted how many times too small its sds are (1.016 if not at all, by 99 draws).
+            ``is_uniform`` (of SBC and coverage), ``is_symmetric``: at the rate
+            ``false_alarm_rate`` over all quantities together.
         """
         rows = {name: self._row(name) for name in self.pit}
         table = pd.DataFrame.from_dict(rows, orient="index")
@@ -160,11 +164,11 @@ class SimulationCalibration:
                 f"{self.subject} did not come to an end in {unsettled} of {self.num_simulations} "
                 "simulations, or its draws were not finite there; nothing is calibrated that fails"
             )
-        if self.effective_share < _LEAST_EFFECTIVE:
+        if not self.effective_share >= _LEAST_EFFECTIVE:
             yield (
                 f"draws of {self.subject} depend on each other (ESS {self.effective_share:.2f} a "
                 "draw), so that ranks pile up at the ends even where the sampler is right: raise "
-                "thin"
+                "thin, or give each draw more samples"
             )
 
     def _findings(self) -> Iterator[str]:
@@ -265,11 +269,14 @@ def simulation_calibration(
     ----------
     Talts et al. (2018); Modrák et al. (2023); Yao, Vehtari, Simpson and Gelman (2018).
     """
-    check_counts(simulations=simulations, num_draws=num_draws)
+    check_counts(simulations=simulations)
+    check_probability(false_alarm_rate=false_alarm_rate)
+    if num_draws < _FEWEST_DRAWS:
+        raise ValueError(f"num_draws is {num_draws}; expected at least {_FEWEST_DRAWS}")
     key = random_key(seed)
     chosen = _chosen(engine, options)
     ranked = partial(usual_quantities, model) if quantities is None else quantities
-    name = engine if isinstance(engine, str) else getattr(engine, "__name__", type(engine).__name__)
+    name = engine if isinstance(engine, str) else _name(chosen)
     trial = _Trial(model, bags, ranked, num_draws)
     with jax.enable_x64(True):
         if isinstance(chosen, Inside):
@@ -291,6 +298,12 @@ def _chosen(engine: str | Inside | WholeEngine, options: dict[str, Any]) -> Insi
             "fields: make another one"
         )
     return engine
+
+
+def _name(engine: Inside | WholeEngine) -> str:
+    if isinstance(engine, Inside):
+        return type(engine).__name__
+    return _name(engine.func) if isinstance(engine, partial) else engine.__name__
 
 
 def usual_quantities(model: Model, bags: Bags, sites: Sites) -> dict[str, Array]:
@@ -356,6 +369,7 @@ class _Trial:
 
     def compiled(self, engine: Inside, key: Array) -> EntriesOf:
         """Simulations of an engine that is traced, some at once."""
+        engine.check(self.model, self.bags_with(self.simulate(key)[0]))
 
         def one(key: Array) -> dict[str, Any]:
             simulate_key, engine_key, place_key = jax.random.split(key, 3)
@@ -387,7 +401,6 @@ class _Trial:
             bags = self.bags_with(jax.tree.map(np.asarray, drawn))
             posterior = engine(self.model, bags, seed=keys[1])
             sites = _draws_of(posterior, self.num_draws, keys[2])
-            sites = {name: sites[name] for name in self.model.latent_sites}
             placed = jax.tree.map(np.asarray, place(drawn, truth, sites, keys[3]))
             settled = np.asarray(posterior.is_mcmc or posterior.status.kind == "converged")
             return [_entry(placed | {"is_settled": settled}, not posterior.is_mcmc)]
@@ -471,7 +484,9 @@ def _summary(
         names = entries[0][what]
         return {name: np.array([entry[what][name] for entry in entries]) for name in names}
 
-    shares = [np.median(ess) / num_draws for ess in by_quantity("ess").values()]
+    # A quantity that does not vary among draws has no ESS.
+    varying = [ess[np.isfinite(ess)] for ess in by_quantity("ess").values()]
+    shares = [np.median(ess) / num_draws for ess in varying if ess.size]
     return SimulationCalibration(
         subject=subject,
         pit=by_quantity("pit"),

@@ -106,7 +106,7 @@ def run_chains(
             rows = jax.tree.map(lambda x, n=num_kept: np.asarray(x)[:, :n], rows)
             finished.append((rows, time.perf_counter() - started))
             if checkpoint:
-                checkpoint.write(states, *finished[-1])
+                checkpoint.write(len(finished) - 1, states, *finished[-1])
             bar.advance(length)
     rows, seconds = zip(*finished, strict=True)
     num_before = len(blocks) - -(-num_samples // _BLOCK)

@@ -1,7 +1,7 @@
 """What long runs write down on the way, so that a killed one goes on where it was.
 
-Each thing written is whole or not there, and on the disk before the next is begun. Beside it stands
-of which run it is: what is found under other arguments is refused, not mixed in.
+Each thing written is whole or not there, whatever becomes of the process. Beside it stands of which
+run it is: what is found under other arguments is refused, not mixed in.
 """
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import CodeType, FunctionType, MethodType
 from typing import IO, Any
 
 import jax
 import numpy as np
 from jax import Array
+from numpyro.distributions import Distribution
 
 from ..datasets.bags import Bags
 
@@ -29,6 +32,9 @@ type Run = dict[str, str]
 
 # A header begins with it.
 _BEGIN = b'{"milzoo": '
+_UNFINISHED = ".unfinished"
+# What tells distributions apart beside their parameters.
+_OF_DISTRIBUTIONS = ("batch_shape", "event_shape", "base_dist", "transforms")
 
 
 def identity(model: Any, bags: Bags, **others: Any) -> Run:
@@ -39,14 +45,14 @@ def identity(model: Any, bags: Bags, **others: Any) -> Run:
     model : Model
     bags : Bags
     **others
-        Engine, options, seed. Of functions only the name is known.
+        Engine, options, seed.
 
     Returns
     -------
     dict of str
     """
     parts = [described(getattr(bags, field.name)) for field in fields(bags)]
-    digest = hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
+    digest = _digest(" ".join(parts).encode())
     of_bags = f"{bags.num_bags} bags, {bags.num_instances} instances, {digest}"
     known = {name: described(value) for name, value in others.items()}
     return {"model": described(model), "bags": of_bags} | known
@@ -55,7 +61,8 @@ def identity(model: Any, bags: Bags, **others: Any) -> Run:
 class Journal:
     """A file of one JSON object a line: of which run it is, then an entry for each simulation.
 
-    A line that a dying process left unfinished is dropped when the file is opened again.
+    A line that a dying process left unfinished is dropped when the file is opened again. Another
+    process on the same run does no harm: it writes the same.
 
     Parameters
     ----------
@@ -70,35 +77,28 @@ class Journal:
     """
 
     def __init__(self, path: str | os.PathLike, run: Run) -> None:
-        self._path = Path(path)
-        self.entries: list[Entry] = []
-        if self._path.exists():
-            self._read(run)
-        else:
-            self._path.touch()
-        if self._path.stat().st_size == 0:
-            self._append_line({"milzoo": run})
+        self._path, self._run = Path(path), run
+        self.entries: list[Entry] = self._read() if self._path.exists() else []
 
     def append(self, entry: Entry) -> None:
-        """Write one entry."""
-        self._append_line(entry)
+        """Write one entry, the file with the first."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [] if self._path.exists() and self._path.stat().st_size else [{"milzoo": self._run}]
+        with self._path.open("a", encoding="utf-8") as file:
+            for line in (*lines, {"number": len(self.entries)} | entry):
+                file.write(json.dumps(line) + "\n")
+            _force(file)
         self.entries.append(entry)
 
-    def _append_line(self, entry: Entry) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
-            _force(file)
-
-    def _read(self, run: Run) -> None:
+    def _read(self) -> list[Entry]:
         whole, newline, unfinished = self._path.read_bytes().rpartition(b"\n")
-        if newline:
-            header, *lines = whole.decode(errors="replace").split("\n")
-            _check_run(self._path, header, run)
-            self.entries = [json.loads(line) for line in lines]
-        elif not unfinished.startswith(_BEGIN[: len(unfinished)]):
-            _check_run(self._path, "", run)  # a file of something else, without a line
+        header, *lines = whole.decode(errors="replace").split("\n")
+        if newline or not unfinished.startswith(_BEGIN[: len(unfinished)]):
+            _check_run(self._path, header, self._run)
         with self._path.open("rb+") as file:
             file.truncate(len(whole) + len(newline))
+        numbered = {entry.pop("number"): entry for entry in map(json.loads, lines)}
+        return [numbered[n] for n in range(len(numbered)) if n in numbered]
 
 
 class BlockFolder:
@@ -117,29 +117,36 @@ class BlockFolder:
     """
 
     def __init__(self, path: str | os.PathLike, run: Run) -> None:
-        self._path = Path(path)
-        header = self._path / "run.json"
-        if header.exists():
-            _check_run(self._path, header.read_text(), run)
-            return
-        if self._path.exists() and not (self._path.is_dir() and not any(self._path.iterdir())):
+        self._path, self._run = Path(path), run
+        if self._header.exists():
+            _check_run(self._path, self._header.read_text(), run)
+        elif self._path.exists() and self._holds_something():
             raise ValueError(
                 f"{self._path} is there already and holds no run of milzoo; give the path of a new "
                 "folder, or of one that an earlier run has begun"
             )
-        self._path.mkdir(parents=True, exist_ok=True)
-        self._write("run.json", lambda file: file.write(json.dumps({"milzoo": run}).encode()))
+
+    @property
+    def _header(self) -> Path:
+        return self._path / "run.json"
+
+    def _holds_something(self) -> bool:
+        if not self._path.is_dir():
+            return True
+        return any(path.suffix != _UNFINISHED for path in self._path.iterdir())
 
     @property
     def num_blocks(self) -> int:
         """How many are finished."""
         return next(n for n in count() if not self._block(n).exists())
 
-    def write(self, state: Any, rows: Any, seconds: float) -> None:
-        """Write the block after those that are there.
+    def write(self, number: int, state: Any, rows: Any, seconds: float) -> None:
+        """Write a block, the folder with the first.
 
         Parameters
         ----------
+        number : int
+            Of the block, from 0 on.
         state : pytree
             After the block.
         rows : pytree
@@ -152,10 +159,12 @@ class BlockFolder:
             for what, tree in (("state", state), ("row", rows), ("second", seconds))
             for n, leaf in enumerate(jax.tree.leaves(tree))
         }
-        self._write(
-            self._block(self.num_blocks).name,
-            lambda file: np.savez(file, allow_pickle=False, **arrays),
-        )
+        self._path.mkdir(parents=True, exist_ok=True)
+        if not self._header.exists():
+            header = json.dumps({"milzoo": self._run}).encode()
+            self._write(self._header.name, lambda file: file.write(header))
+        name = self._block(number).name
+        self._write(name, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
     def blocks(self, like: Any) -> list[tuple[Any, float]]:
         """What was kept of each, in the structure of another's, and how long it took."""
@@ -179,7 +188,7 @@ class BlockFolder:
         return jax.tree.unflatten(structure, leaves)
 
     def _write(self, name: str, write: Callable[[Any], Any]) -> None:
-        unfinished = self._path / f"{name}.unfinished"
+        unfinished = self._path / f"{name}.{os.getpid()}{_UNFINISHED}"
         with unfinished.open("wb") as file:
             write(file)
             _force(file)
@@ -231,21 +240,74 @@ def _check_run(path: Path, header: str, run: Run) -> None:
 
 
 def described(value: Any) -> str:
-    """What a value is, the same in every process: functions by name, arrays by a digest."""
+    """What a value is, the same in every process.
+
+    Arrays by a digest; functions by their name, their code and what they have around them, though
+    not by what those that they call do.
+    """
+    return _described(value, ())
+
+
+def _described(value: Any, inside: tuple[int, ...]) -> str:
+    if id(value) in inside:
+        return "itself"
+
+    def part(other: Any) -> str:
+        return _described(other, (*inside, id(value)))
+
+    def parts(others: Mapping[str, Any]) -> str:
+        return ", ".join(f"{name}={part(other)}" for name, other in sorted(others.items()))
+
     match value:
-        case partial():
-            options = ", ".join(f"{k}={described(v)}" for k, v in sorted(value.keywords.items()))
-            return f"{described(value.func)}({options})"
+        case np.generic():
+            return repr(value.item())
         case np.ndarray() | jax.Array():
             array = _as_numpy(value)
-            digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+            digest = _digest(np.ascontiguousarray(array).tobytes())
             return f"{array.dtype}{list(array.shape)} {digest}"
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            parts = ", ".join(
-                f"{field.name}={described(getattr(value, field.name))}" for field in fields(value)
-            )
-            return f"{type(value).__name__}({parts})"
-        case _ if isinstance(value, type | Callable):
-            return getattr(value, "__qualname__", type(value).__qualname__)
+        case dict():
+            return "{" + parts({str(name): other for name, other in value.items()}) + "}"
+        case list() | tuple():
+            return f"{type(value).__name__}({', '.join(map(part, value))})"
+        case partial():
+            return f"{part(value.func)}({part(value.args)}, {parts(value.keywords)})"
+        case MethodType():
+            return f"{part(value.__self__)}.{value.__name__}"
+        case FunctionType():
+            around = [cell.cell_contents for cell in value.__closure__ or ()]
+            code = _digest(_code(value.__code__).encode())
+            return f"{_name(value)} {code}({part([*around, value.__defaults__])})"
+        case Distribution():
+            # Not all that it holds: some of that it computes when it is first asked.
+            names = (*value.arg_constraints, *_OF_DISTRIBUTIONS)
+            held = {name: getattr(value, name) for name in names if hasattr(value, name)}
+            return f"{_name(type(value))}({parts(held)})"
+        case type():
+            return _name(value)
+        case _ if is_dataclass(value):
+            held = {field.name: getattr(value, field.name) for field in fields(value)}
+            return f"{type(value).__name__}({parts(held)})"
+        case _ if hasattr(value, "__wrapped__"):  # by jax.jit, for one
+            return part(value.__wrapped__)
+        case _ if hasattr(value, "__dict__"):
+            return f"{_name(type(value))}({parts(vars(value))})"
         case _:
-            return repr(value)
+            return _without_addresses(repr(value))
+
+
+def _name(of: Any) -> str:
+    return f"{of.__module__}.{of.__qualname__}"
+
+
+def _code(code: CodeType) -> str:
+    """What a function does, wherever it stands."""
+    constants = [_code(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {constants}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", text)

@@ -126,9 +126,14 @@ class ImportanceResampled:
         return WeightedDraws(draws, *_smoothed(log_target, log_proposal))
 
     def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> Draws:
-        """Proposals, drawn again by their weights."""
-        propose_key, choose_key = jax.random.split(key)
-        found = self.weighted(model, bags, propose_key)
+        """Proposals, drawn again by their weights; NaN where these are no numbers."""
+        weight_key, choose_key = jax.random.split(key)
+        found = self.weighted(model, bags, weight_key)
+        if np.isnan(found.khat):
+            return {
+                name: np.full((num_draws, *value.shape[1:]), np.nan)
+                for name, value in found.draws.items()
+            }
         with jax.enable_x64(True):
             chosen = jax.random.choice(
                 choose_key, self.num_proposals, (num_draws,), p=found.weights

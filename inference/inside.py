@@ -21,13 +21,15 @@ from ..datasets.bags import Bags
 from ..models.dpmil import DPMIL
 from ..models.model import Model
 from .chains import check_counts
-from .closed_form.ascent import ascend_inside
+from .closed_form.ascent import ascend_inside, check_limits
 from .closed_form.coordinate_ascent import check_update, start_of
 from .descent import descend, steepest
 from .gaussian import whitened_program
 from .gibbs.sampler import check_conjugate, sweep_of
+from .laplace import check_smooth
 from .nuts import TARGET_ACCEPT, NUTSChain
-from .svi import Guide, falling_adam, fit_by_draws
+from .programs import check_number_of_unknowns
+from .svi import Guide, check_ascent, falling_adam, fit_by_draws
 
 __all__ = [
     "AscentInside",
@@ -53,7 +55,8 @@ class DrawsInside(NamedTuple):
     sites : dict of arrays
         Latent sites of ``model.marginal()``, draws first; others where the engine has them.
     is_settled : bool
-        Whether an iteration ended by itself; of a chain always.
+        Whether an iteration that ends by itself did; of chains and of SVI, which do not, whether
+        there is anything to draw from.
     """
 
     sites: dict[str, Array]
@@ -67,6 +70,10 @@ class Inside(Protocol):
     @property
     def are_independent(self) -> bool:
         """Whether draws are, as those of an approximation, not of a chain."""
+        ...
+
+    def check(self, model: Any, bags: Bags) -> None:
+        """Refuse a model that the engine has no way with; before anything is traced."""
         ...
 
     def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
@@ -135,6 +142,10 @@ class ChainInside:
         """No."""
         return False
 
+    def check(self, model: Any, bags: Bags) -> None:
+        """What makes a chain of the model refuses it."""
+        self.chain_for(model, bags)
+
     def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
         """Every ``thin``-th state after warm-up."""
         chain = self.chain_for(model, bags)
@@ -171,20 +182,32 @@ class AscentInside:
     tolerance: float = 1e-8
 
     def __post_init__(self) -> None:
-        check_counts(max_steps=self.max_steps)
+        check_limits(self.max_steps, self.tolerance)
 
     @property
     def are_independent(self) -> bool:
         """Yes."""
         return True
 
-    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
-        """u = L(m + R⁻ᵀz), z ~ N(0, I), q(ε) = N(m, (RRᵀ)⁻¹) being where the ascent ends."""
+    def check(self, model: Any, bags: Bags) -> None:
+        """Refuse models without a closed form, with priors, and mixtures.
+
+        Raises
+        ------
+        ValueError
+            If a hyper-parameter has a prior, or the label update is unknown.
+        NotImplementedError
+            If the model has no closed form, or one from many starts.
+        """
         if isinstance(model, DPMIL):
             raise NotImplementedError(
                 "the closed form of DPMIL, from many starts, is not to be had inside a program; "
                 "give coordinate_ascent itself, which runs for one set of bags after another"
             )
+        start_of(model, bags, check_update(model, self.label_update), jax.random.key(0))
+
+    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
+        """u = L(m + R⁻ᵀz), z ~ N(0, I), q(ε) = N(m, (RRᵀ)⁻¹) being where the ascent ends."""
         start_key, draw_key = jax.random.split(key)
         update = check_update(model, self.label_update)
         algorithm, problem, state = start_of(model, bags, update, start_key)
@@ -218,6 +241,16 @@ class LaplaceInside:
     def are_independent(self) -> bool:
         """Yes."""
         return True
+
+    def check(self, model: Model, bags: Bags) -> None:
+        """Refuse densities without curvature, and of too many numbers.
+
+        Raises
+        ------
+        ValueError
+        """
+        check_number_of_unknowns(model, "laplace")
+        check_smooth(whitened_program(model, bags).program, bags)
 
     def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
         """From N(mode, H⁻¹) in whitened, unconstrained coordinates."""
@@ -254,11 +287,21 @@ class SVIInside:
 
     def __post_init__(self) -> None:
         check_counts(max_steps=self.max_steps, num_particles=self.num_particles)
+        check_ascent(self.guide, self.learning_rate)
 
     @property
     def are_independent(self) -> bool:
         """Yes."""
         return True
+
+    def check(self, model: Model, bags: Bags) -> None:
+        """Refuse densities of too many numbers.
+
+        Raises
+        ------
+        ValueError
+        """
+        check_number_of_unknowns(model, "svi")
 
     def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
         """From q in whitened, unconstrained coordinates."""

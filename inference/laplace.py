@@ -13,7 +13,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.optimize import OptimizeResult, minimize
 
 from ..datasets.bags import Bags
-from ..models.model import Model, observations, random_key
+from ..models.model import Model, Program, observations, random_key
 from .chains import check_counts
 from .gaussian import GaussianApproximation, slopes_at_kinks, whitened_program
 from .posterior import (
@@ -24,7 +24,7 @@ from .posterior import (
 from .programs import check_number_of_unknowns
 from .progress import Progress
 
-__all__ = ["laplace"]
+__all__ = ["check_smooth", "laplace"]
 
 
 def laplace(
@@ -71,12 +71,7 @@ def laplace(
     with jax.enable_x64(True):
         started = time.perf_counter()
         target = whitened_program(model, bags)
-        if slopes_at_kinks(target.program, bags).any():
-            raise ValueError(
-                "the prior of some site is a Laplace distribution, whose density has a kink at 0 "
-                "and no curvature: laplace needs a smooth one; give a Normal prior "
-                "(weight_prior='normal'), or use maximum_a_posteriori, svi or nuts"
-            )
+        check_smooth(target.program, bags)
         value_and_gradient, hessian = _compiled_derivatives(target.log_density, target.origin)
         compile_seconds = time.perf_counter() - started
         started = time.perf_counter()
@@ -104,6 +99,22 @@ def laplace(
         compile_seconds=compile_seconds,
         elbo=None,
     )
+
+
+def check_smooth(program: Program, bags: Bags) -> None:
+    """Refuse a density without curvature at 0.
+
+    Raises
+    ------
+    ValueError
+        If a site of the whitened program has a Laplace prior.
+    """
+    if slopes_at_kinks(program, bags).any():
+        raise ValueError(
+            "the prior of some site is a Laplace distribution, whose density has a kink at 0 and "
+            "no curvature: laplace needs a smooth one; give a Normal prior "
+            "(weight_prior='normal'), or use maximum_a_posteriori, svi or nuts"
+        )
 
 
 def _compiled_derivatives(

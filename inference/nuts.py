@@ -76,8 +76,6 @@ def nuts(
     Hoffman and Gelman (2014); Phan, Pradhan and Jankowiak (2019), iterative NUTS.
     """
     observations(model, bags, "nuts")
-    check_number_of_unknowns(model, "nuts")
-    check_probability(target_accept=target_accept)
     key = random_key(seed)
     folder = block_folder(
         checkpoint,
@@ -129,7 +127,16 @@ class NUTSChain:
         program: Literal["marginal", "full"] = "marginal",
         target_accept: float = TARGET_ACCEPT,
     ) -> Self:
-        """Whiten the program; raises ValueError if its name is unknown."""
+        """Whiten the program.
+
+        Raises
+        ------
+        ValueError
+            If the name of the program is unknown, ``target_accept`` is no probability, or the model
+            has too many unknown numbers.
+        """
+        check_number_of_unknowns(model, "nuts")
+        check_probability(target_accept=target_accept)
         if program not in ("marginal", "full"):
             raise ValueError(f"program is {program!r}; expected 'marginal' or 'full'")
         target = reparam(

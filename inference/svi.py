@@ -36,7 +36,7 @@ from .programs import check_number_of_unknowns
 from .progress import Progress
 from .quadrature_bound import QuadratureBound, WhiteGaussian
 
-__all__ = ["Fit", "Guide", "falling_adam", "fit_by_draws", "svi"]
+__all__ = ["Fit", "Guide", "check_ascent", "falling_adam", "fit_by_draws", "svi"]
 
 type Expectation = Literal["monte_carlo", "quadrature"]
 EXPECTATIONS: tuple[Expectation, ...] = ("monte_carlo", "quadrature")
@@ -124,8 +124,7 @@ def svi(
     _check(model, bags, guide, expectation, batch_size, num_particles)
     num_particles = _NUM_PARTICLES if num_particles is None else num_particles
     check_counts(max_steps=max_steps, num_particles=num_particles, num_draws=num_draws)
-    if not 0 < learning_rate < np.inf:
-        raise ValueError(f"learning_rate is {learning_rate}; expected a positive finite number")
+    check_ascent(guide, learning_rate)
     run_key, draw_key, slope_key = jax.random.split(random_key(seed), 3)
     with jax.enable_x64(True):
         target = whitened_program(model, bags)
@@ -169,6 +168,25 @@ class Fit(NamedTuple):
     run_block: Callable[[Any], tuple[Any, Array]]  # state → state, the bound
     steps_in_block: int
     gaussian: Callable[[Any], tuple[Array, Array]]  # state → mean, scale_tril
+
+
+def check_ascent(guide: str, learning_rate: float) -> None:
+    """Refuse a guide that there is not, or a rate by which nothing is learned.
+
+    Raises
+    ------
+    ValueError
+    """
+    _check_choice("guide", guide, tuple(_GUIDES))
+    if not 0 < learning_rate < np.inf:
+        raise ValueError(f"learning_rate is {learning_rate}; expected a positive finite number")
+
+
+def _check_choice(argument: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        near = get_close_matches(value, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{argument} is {value!r}; expected one of {', '.join(known)}{hint}")
 
 
 def falling_adam(learning_rate: float, max_steps: int) -> optax.GradientTransformation:
@@ -254,14 +272,7 @@ def _check(
     batch_size: int | None,
     num_particles: int | None,
 ) -> None:
-    for argument, value, known in (
-        ("guide", guide, tuple(_GUIDES)),
-        ("expectation", expectation, EXPECTATIONS),
-    ):
-        if value not in known:
-            near = get_close_matches(value, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{argument} is {value!r}; expected one of {', '.join(known)}{hint}")
+    _check_choice("expectation", expectation, EXPECTATIONS)
     if expectation == "monte_carlo":
         if batch_size is not None:
             raise ValueError(

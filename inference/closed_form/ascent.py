@@ -17,7 +17,7 @@ from ..lapack import one_lapack_thread
 from ..posterior import Status
 from ..progress import Progress
 
-__all__ = ["Ascent", "ascend", "ascend_inside"]
+__all__ = ["Ascent", "ascend", "ascend_inside", "check_limits"]
 
 # A fall of the bound below this share of its size is rounding.
 _ROUNDING = 1e-9
@@ -75,9 +75,7 @@ def ascend(
     ValueError
         If ``max_steps`` or ``tolerance`` is out of range.
     """
-    check_counts(max_steps=max_steps)
-    if not tolerance >= 0:
-        raise ValueError(f"tolerance is {tolerance}; expected a number of at least 0")
+    check_limits(max_steps, tolerance)
 
     def step_and_elbo(problem: Any, state: Any) -> tuple[Any, Array]:
         state = step(problem, state)
@@ -99,6 +97,19 @@ def ascend(
                 break
     seconds = time.perf_counter() - started
     return Ascent(state, np.array(trace), status or _cut_off(trace), seconds, compile_seconds)
+
+
+def check_limits(max_steps: int, tolerance: float) -> None:
+    """Refuse limits at which nothing would end, or begin.
+
+    Raises
+    ------
+    ValueError
+        If one is out of range.
+    """
+    check_counts(max_steps=max_steps)
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance is {tolerance}; expected a number of at least 0")
 
 
 def ascend_inside[State](

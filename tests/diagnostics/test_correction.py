@@ -71,8 +71,8 @@ def test_what_has_no_density_is_refused(posteriors, mended):
         importance_resample(posteriors["nuts"], seed=0)
     with pytest.raises(ValueError, match=r"importance_resample\(laplace\) has no density"):
         importance_resample(mended, seed=0)
-    with pytest.raises(ValueError, match="num_proposals is 0"):
-        importance_resample(mended, seed=0, num_proposals=0)
+    with pytest.raises(ValueError, match="num_proposals is 20; expected at least 1,000"):
+        importance_resample(mended, seed=0, num_proposals=20)
     with pytest.raises(ValueError, match="take that of the posterior that was resampled"):
         _ = mended.guide
 

@@ -5,17 +5,19 @@ each look; faults are found at seeds that are fixed.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import simulate_instances
 from milzoo.diagnostics import SimulationCalibration, simulation_calibration
 from milzoo.inference import coordinate_ascent, laplace, svi
 from milzoo.inference.inside import AscentInside, DrawsInside, LaplaceInside, SVIInside
-from milzoo.models import DPMIL, RBF, VGPMIL
+from milzoo.models import DPMIL, RBF, VGPMIL, CardinalityModel
 from milzoo.models.vwsgp import VWSGP
 from scipy import stats
 
@@ -33,6 +35,9 @@ class Distorted:
     stretch: float = 1.0
     is_settled: bool = True
     are_independent = True
+
+    def check(self, model, bags):
+        pass
 
     def draws(self, model, bags, key, num_draws):
         sites = AscentInside().draws(model, bags, key, num_draws).sites
@@ -98,6 +103,9 @@ def test_draws_of_a_chain_that_depend_on_each_other_are_told(right):
     chained = SimulationCalibration(**(vars(right) | {"effective_share": 0.3}))
     assert not chained.is_calibrated
     assert "raise thin" in chained.sentences[0]
+    unknown = SimulationCalibration(**(vars(right) | {"effective_share": np.nan}))
+    assert not unknown.is_calibrated
+    assert "raise thin" in unknown.sentences[0]
 
 
 def test_jaakkolas_bound_is_found_to_be_too_narrow():
@@ -112,14 +120,15 @@ def test_jaakkolas_bound_is_found_to_be_too_narrow():
 # --------------------------------------------------------------------- the measure itself
 
 
-def test_pit_is_the_share_of_draws_below_the_truth_and_ties_are_drawn():
-    """A quantity that is −1, 0 or 1 by the bags alone, and one that counts."""
-
+def test_pit_is_the_share_of_draws_below_the_truth_and_among_equals_the_truth_is_anywhere():
     @dataclass(frozen=True)
     class Counting:
         """Draws 0, 1, …, 8, whatever the bags are."""
 
         are_independent = True
+
+        def check(self, model, bags):
+            pass
 
         def draws(self, model, bags, key, num_draws):
             count = jnp.arange(float(num_draws))
@@ -128,24 +137,60 @@ def test_pit_is_the_share_of_draws_below_the_truth_and_ties_are_drawn():
     def quantities(bags, sites):
         first = sites["inducing_value"][0]
         is_draw = first == jnp.round(first)  # a true value is no whole number
-        return {"above 3": jnp.where(is_draw, first, 3.5), "always 0": 0.0 * first}
+        value = jnp.where(is_draw, first, 3.5)
+        return {
+            "count": value,
+            "pairs": jnp.where(is_draw, jnp.floor(first / 2), 1.0),  # 0 0 1 1 2 2 3 3 4, and 1
+            "always 0": 0.0 * first,
+        }
 
     found = _calibrated(Counting(), simulations=200, num_draws=9, quantities=quantities)
-    # Four of nine draws are below 3.5: ranks between 4 and 5 of 10, u uniform.
-    assert ((found.pit["above 3"] >= 0.4) & (found.pit["above 3"] < 0.5)).all()
-    np.testing.assert_allclose(found.deviation["above 3"], (3.5 - 4.0) / np.std(range(9), ddof=1))
-    # All are equal: the truth is as likely in each place.
+    # Four of nine draws are below 3.5: (4 + u)/10.
+    assert (found.pit["count"] >= 0.4).all()
+    assert (found.pit["count"] < 0.5).all()
+    np.testing.assert_allclose(found.deviation["count"], (3.5 - 4.0) / np.std(range(9), ddof=1))
+    # Two are below 1 and two are equal to it: (2 + 3u)/10.
+    assert stats.kstest((found.pit["pairs"] - 0.2) / 0.3, "uniform").pvalue > 1e-4
+    assert (found.pit["pairs"] >= 0.2).all()
+    assert (found.pit["pairs"] < 0.5).all()
+    # All are equal: anywhere.
     assert stats.kstest(found.pit["always 0"], "uniform").pvalue > 1e-4
-    assert np.ptp(found.pit["always 0"]) > 0.9
 
 
-def test_p_values_are_those_of_scipy_and_the_gap_is_where_they_turn(right):
-    pit = right.pit["log likelihood"]
-    row = right.table.loc["log likelihood"]
-    assert row.p_uniform == stats.kstest(pit, "uniform").pvalue
-    assert row.p_coverage == stats.kstest(np.abs(2 * pit - 1), "uniform").pvalue
-    # Two tests of each of four quantities.
-    assert stats.kstwo.sf(right.smallest_gap, 1000) == pytest.approx(1e-4 / 8, rel=0.01)
+def _with_pit(pit):
+    return SimulationCalibration(
+        subject="made up",
+        pit={"one": pit, "other": np.linspace(0.001, 0.999, len(pit))},
+        deviation={"one": stats.norm.ppf(pit), "other": np.zeros(len(pit))},
+        is_settled=np.ones(len(pit), bool),
+        num_draws=99,
+        effective_share=1.0,
+        false_alarm_rate=1e-4,
+    )
+
+
+def test_what_leaves_the_band_is_not_uniform_and_what_stays_is():
+    steps = (np.arange(400) + 0.5) / 400  # an ECDF within 1/800 of uniform
+    gap = _with_pit(steps).smallest_gap
+    # Two tests of each of two quantities.
+    assert stats.kstwo.sf(gap, 400) == pytest.approx(1e-4 / 4, rel=0.01)
+    # Half of a gap g in the ranks is one of g in their distance from the middle, and the reverse.
+    for share, is_uniform in ((0.95, True), (1.05, False)):
+        edge = share * gap - 1 / 800
+        toward_one_side = edge + (1 - edge) * steps
+        assert _with_pit(toward_one_side).table.loc["one", "is_uniform"] == is_uniform
+        outward = np.where(steps < 0.5, (1 - edge) * steps, 1 - (1 - edge) * (1 - steps))
+        assert _with_pit(outward).table.loc["one", "is_uniform"] == is_uniform
+    assert _with_pit(toward_one_side).not_uniform == ["one"]
+
+
+def test_symmetry_is_judged_by_signed_ranks():
+    outward = np.concatenate([np.linspace(0.001, 0.1, 100), 1 - np.linspace(0.001, 0.1, 100)])
+    table = _with_pit(outward).table
+    assert table.loc["one", "p_symmetric"] > 0.5
+    assert not table.loc["one", "is_uniform"]
+    upward = np.linspace(0.3, 0.999, 200)
+    assert not _with_pit(upward).table.loc["one", "is_symmetric"]
 
 
 def test_a_model_of_the_instances_keeps_the_labels_and_ranks_the_likelihood_alone():
@@ -174,11 +219,12 @@ def test_a_model_of_the_instances_keeps_the_labels_and_ranks_the_likelihood_alon
     ],
     ids=["coordinate_ascent", "laplace", "svi"],
 )
-def test_inside_a_program_an_engine_finds_what_it_finds_outside(engine, inside, x64):
+def test_inside_a_program_an_engine_finds_what_it_finds_outside(engine, inside):
     labels = np.arange(DESIGN.num_bags) % 2
     bags = type(DESIGN).from_arrays(DESIGN.instances, DESIGN.bag_index, labels)
     outside = engine(LOGISTIC, bags, seed=0).draws(4000, seed=1)["inducing_value"]
-    found = inside.draws(LOGISTIC, bags, x64(2), 4000)
+    with jax.enable_x64(True):
+        found = inside.draws(LOGISTIC, bags, jax.random.key(2), 4000)
     assert bool(found.is_settled)
     draws, sd = np.asarray(found.sites["inducing_value"]), outside.std(axis=0)
     # Means of 4,000 draws twice, 0.022 sds; SVI ends within 0.1 sd of where it is going.
@@ -187,19 +233,11 @@ def test_inside_a_program_an_engine_finds_what_it_finds_outside(engine, inside, 
     np.testing.assert_allclose(draws.std(axis=0), sd, rtol=room)
 
 
-@pytest.fixture(scope="module")
-def x64():
-    """Function of a number that gives a key, under 64 bits as all that uses it."""
-    import jax
-
-    with jax.enable_x64(True):
-        yield jax.random.key
-
-
 def test_an_engine_as_a_function_fits_one_data_set_after_another():
     found = _calibrated(coordinate_ascent, simulations=4, num_draws=49, num_starts=None)
     assert found.num_simulations == 4
     assert found.is_settled.all()
+    # With options, it is a `partial`.
     assert found.subject == "coordinate_ascent on vwsgp"
     assert all((np.abs(deviation) < 5).all() for deviation in found.deviation.values())
 
@@ -253,16 +291,46 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 # --------------------------------------------------------------------- what it refuses, its picture
 
 
-def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match=r"engine is 'nut'; expected one of nuts, gibbs"):
-        _calibrated("nut", simulations=2)
-    with pytest.raises(ValueError, match=r"simulations is 0; expected an integer of at least 1"):
-        _calibrated("laplace", simulations=0)
+@pytest.mark.parametrize(
+    ("engine", "options", "message"),
+    [
+        ("nut", {}, r"engine is 'nut'; expected one of nuts, gibbs"),
+        ("laplace", {"simulations": 0}, r"simulations is 0; expected an integer of at least 1"),
+        ("laplace", {"num_draws": 3}, r"num_draws is 3; expected at least 4"),
+        ("laplace", {"false_alarm_rate": 0.0}, r"false_alarm_rate is 0.0; expected a number"),
+        ("nuts", {"target_accept": 3.0}, r"target_accept is 3.0; expected a number between"),
+        ("nuts", {"program": "margnal"}, r"program is 'margnal'; expected 'marginal' or 'full'"),
+        ("nuts", {"thin": 0}, r"thin is 0; expected an integer of at least 1"),
+        ("svi", {"guide": "x"}, r"guide is 'x'; expected one of multivariate_normal"),
+        ("svi", {"learning_rate": 0.0}, r"learning_rate is 0.0; expected a positive finite"),
+        ("coordinate_ascent", {"tolerance": -1.0}, r"tolerance is -1.0; expected a number of at"),
+        ("coordinate_ascent", {"label_update": "x"}, r"has no instance labels to update"),
+        (Distorted(), {"max_steps": 3}, r"Distorted was given with max_steps; its options are"),
+    ],
+)
+def test_bad_input_is_refused_and_leaves_no_checkpoint(
+    engine, options, message, tmp_path, without_type_checks
+):
+    path = tmp_path / "calibration.jsonl"
+    with pytest.raises(ValueError, match=message):
+        _calibrated(engine, **({"simulations": 2, "checkpoint": path} | options))
+    assert not path.exists()
+
+
+def test_models_that_an_engine_has_no_way_with_are_refused_as_by_the_engine():
     with pytest.raises(NotImplementedError, match="needs no Gibbs sampler"):
         _calibrated("gibbs", simulations=2)
-    model = DPMIL(np.zeros(2), np.eye(2), 4.0)
+    run = partial(simulation_calibration, bags=DESIGN, seed=0, simulations=2)
     with pytest.raises(NotImplementedError, match="give coordinate_ascent itself"):
-        simulation_calibration(model, "coordinate_ascent", DESIGN, seed=0, simulations=2)
+        run(DPMIL(np.zeros(2), np.eye(2), 4.0), "coordinate_ascent")
+    with pytest.raises(ValueError, match="density has a kink at 0"):
+        run(CardinalityModel(weight_prior="laplace"), "laplace")
+    with pytest.raises(ValueError, match="of the model have priors, but coordinate_ascent needs"):
+        run(replace(LOGISTIC, kernel=RBF(dist.LogNormal(0.0, 1.0), 1.3)), "coordinate_ascent")
+    large = DPMIL(np.zeros(40), np.eye(40), 50.0, max_components=5)
+    for engine in ("nuts", "laplace", "svi"):
+        with pytest.raises(ValueError, match=f"{engine} would have to find"):
+            run(large, engine, bags=simulate_instances(3, 2, num_features=40, seed=0))
 
 
 def test_the_picture_has_a_panel_for_each_quantity_and_names_those_that_fail(right, too_narrow):

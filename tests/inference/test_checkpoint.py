@@ -3,16 +3,28 @@
 Real processes are killed in tests/slow/test_killed.py.
 """
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
 import jax
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.inference import gibbs, nuts
 from milzoo.inference.checkpoint import BlockFolder, Journal, described, identity
-from milzoo.models import RBF, VGPMIL
+from milzoo.models import (
+    RBF,
+    VGPMIL,
+    CardinalityModel,
+    DiverseDensity,
+    GammaMixing,
+    NormalCardinality,
+    ScaleMixture,
+)
 
 INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
 MODEL = VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8)
@@ -58,7 +70,7 @@ def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_draws(engine, unbr
     assert _is_the_same(unbroken, engine(checkpoint=folder))
 
 
-def test_a_finished_run_is_read_and_not_run(engine, unbroken, tmp_path, monkeypatch):
+def test_a_finished_run_is_read_and_not_run(engine, unbroken, tmp_path):
     folder = tmp_path / "chains"
     whole = engine(checkpoint=folder)
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
@@ -106,8 +118,11 @@ def test_a_journal_whose_first_line_was_not_finished_begins_anew(tmp_path):
     header = path.read_bytes().splitlines(keepends=True)[0]
     for length in (0, 3, len(header) - 1):
         path.write_bytes(header[:length])
-        assert Journal(path, {"engine": "nuts"}).entries == []
-        assert path.read_bytes() == header
+        journal = Journal(path, {"engine": "nuts"})
+        assert journal.entries == []
+        journal.append({"n": 1})
+        assert path.read_bytes().startswith(header)
+        assert Journal(path, {"engine": "nuts"}).entries == [{"n": 1}]
 
 
 def test_keys_and_numbers_come_back_as_they_were(tmp_path):
@@ -115,7 +130,7 @@ def test_keys_and_numbers_come_back_as_they_were(tmp_path):
     with jax.enable_x64(True):
         state = {"key": jax.random.key(3), "step": jax.numpy.asarray(0.1), "count": (7,)}
         state = jax.tree.map(jax.numpy.asarray, state)
-        folder.write(state, np.arange(3.0), 0.5)
+        folder.write(0, state, np.arange(3.0), 0.5)
         back = folder.state(like=state)
     assert jax.random.key_data(back["key"]).tolist() == jax.random.key_data(state["key"]).tolist()
     assert back["key"].dtype == state["key"].dtype
@@ -124,13 +139,139 @@ def test_keys_and_numbers_come_back_as_they_were(tmp_path):
     assert folder.blocks(like=np.zeros(3))[0][0].tolist() == [0.0, 1.0, 2.0]
 
 
-def test_descriptions_tell_apart_what_differs_and_nothing_else():
+def _times(factor):
+    return lambda bags, sites: {"x": factor * sites["x"]}
+
+
+class Held:
+    """A method that depends on what it belongs to, and a constructor that is inherited."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def quantities(self, bags, sites):
+        return {"x": self.number}
+
+    @classmethod
+    def for_model(cls, model, bags):
+        return cls(1)
+
+
+class Other(Held):
+    pass
+
+
+DIFFERENT = [
+    (MODEL, replace(MODEL, inducing_points=INDUCING_POINTS + 1e-12)),
+    (jax.random.key(1), jax.random.key(2)),
+    (dist.Beta(1.0, 1.0), dist.Beta(5.0, 1.0)),
+    (dist.LogNormal(0.0, 1.0), dist.LogNormal(5.0, 1.0)),
+    (dist.Normal(0.0, 1.0), dist.Laplace(0.0, 1.0)),
+    (DiverseDensity(), DiverseDensity(concept_prior=dist.Normal(0.0, 2.0))),
+    (CardinalityModel(), CardinalityModel(NormalCardinality(mu=dist.Beta(2.0, 2.0)))),
+    (VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mixing=GammaMixing(0.5, 2.5)), MODEL),
+    (ScaleMixture(lambda x: -x), ScaleMixture(lambda x: -2 * x)),
+    (partial(min, 1), partial(min, 2)),
+    (partial(nuts, seed=1), partial(nuts, seed=2)),
+    (_times(2.0), _times(3.0)),
+    (jax.jit(_times(2.0)), jax.jit(_times(3.0))),
+    (Held(1).quantities, Held(2).quantities),
+    (Held(1), Held(2)),
+    (Held.for_model, Other.for_model),
+    ({"a": (np.zeros(3), [1])}, {"a": (np.ones(3), [1])}),
+    (1, 1.0),
+    ("1", 1),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT, ids=map(str, range(len(DIFFERENT))))
+def test_descriptions_tell_apart_what_differs(one, other):
+    assert described(one) != described(other)
+
+
+SUBJECTS = """
+from functools import partial
+import jax, numpy as np, numpyro.distributions as dist
+from milzoo.inference.checkpoint import described
+from milzoo.inference.inside import ChainInside, inside
+from milzoo.models import *
+points = np.array([[-0.8, 0.3], [0.7, 0.8]])
+def quantities(bags, sites):
+    return {"x": max(sites, key=lambda name: sites[name])}
+subjects = [
+    VGPMIL(RBF(dist.LogNormal(0.0, 1.0), 1.3), points, mean=-0.8),
+    VGPMIL(RBF(4.0, 1.3), points, mixing=ScaleMixture(lambda x: -abs(x))),
+    DPMIL(np.zeros(2), np.eye(2), 4.0),
+    CardinalityModel(NormalCardinality(mu=dist.Beta(4.0, 4.0)), dist.HalfNormal(1.0)),
+    DiverseDensity(scale_prior=dist.TransformedDistribution(
+        dist.Normal(0.0, 1.0), dist.transforms.ExpTransform())),
+    MeasureThreshold(), inside("nuts", thin=3), inside("gibbs"), inside("svi"),
+    quantities, jax.jit(quantities), partial(quantities, sites={"a": dist.Normal(0.0, 1.0)}),
+    (dist.Normal(0.0, 1.0), {"a": quantities}), np.float64(0.1),
+]
+print("\\n".join(described(subject) for subject in subjects))
+"""
+
+
+def test_descriptions_are_the_same_in_every_process():
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", SUBJECTS],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert said[0] == said[1]
+    assert len(said[0].splitlines()) == 14
+    assert " at 0x" not in said[0]
+
+
+def test_descriptions_do_not_depend_on_use_or_on_copies():
+    prior = dist.Beta(4.0, 4.0)
+    before = described(prior)
+    prior.sample(jax.random.key(0)), prior.log_prob(0.5), prior.mean
+    assert described(prior) == before
     assert described(MODEL) == described(VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS.copy(), mean=-0.8))
-    assert described(MODEL) != described(replace(MODEL, inducing_points=INDUCING_POINTS + 1e-12))
-    assert described(jax.random.key(1)) != described(jax.random.key(2))
-    assert described(partial(nuts, seed=1)) == "nuts(seed=1)"
+    assert described(np.float64(0.1)) == described(0.1)
     of_bags = identity(MODEL, BAGS)["bags"]
     assert of_bags == identity(MODEL, replace(BAGS, labels=BAGS.labels.copy()))["bags"]
     moved = BAGS.instances.copy()
     moved[0, 0] += 1e-12
     assert of_bags != identity(MODEL, replace(BAGS, instances=moved))["bags"]
+
+
+# --------------------------------------------------------------------- refused, killed early, twice
+
+
+def test_a_call_that_is_refused_leaves_nothing_behind(tmp_path, without_type_checks):
+    folder = tmp_path / "chains"
+    for wrong in ({"program": "margnal"}, {"num_samples": 0}, {"num_chains": 0}):
+        with pytest.raises(ValueError, match=r"program is|num_samples is|num_chains is"):
+            nuts(MODEL, BAGS, seed=1, checkpoint=folder, **(COUNTS | wrong))
+    assert not folder.exists()
+
+
+def test_a_folder_whose_header_was_not_finished_begins_anew(tmp_path):
+    (tmp_path / "run.json.123.unfinished").write_text('{"milz')
+    folder = BlockFolder(tmp_path, {"engine": "nuts"})
+    folder.write(0, np.zeros(1), np.zeros(1), 0.0)
+    assert BlockFolder(tmp_path, {"engine": "nuts"}).num_blocks == 1
+
+
+def test_two_processes_on_one_run_do_no_harm(tmp_path):
+    """One that was taken for dead, and its successor: each writes the same under one number."""
+    path = tmp_path / "new" / "journal.jsonl"
+    first, second = Journal(path, {}), Journal(path, {})
+    for number in range(2):
+        first.append({"n": number})
+        second.append({"n": number})
+    assert Journal(path, {}).entries == [{"n": 0}, {"n": 1}]
+    folders = [BlockFolder(tmp_path / "run", {}) for _ in range(2)]
+    for number in range(2):
+        for folder in folders:
+            folder.write(number, np.zeros(1), np.full(1, float(number)), 0.0)
+    rows = [row.tolist() for row, _ in BlockFolder(tmp_path / "run", {}).blocks(like=np.zeros(1))]
+    assert rows == [[0.0], [1.0]]

@@ -102,6 +102,22 @@ def test_weights_turn_a_wide_proposal_into_the_exact_posterior(exact):
     np.testing.assert_allclose(kept.std(axis=0), np.sqrt(np.diag(covariance)), rtol=0.08)
 
 
+class Broken(Wider):
+    """One density in a hundred is no number."""
+
+    def log_density(self, model, bags, draws):
+        log_density = super().log_density(model, bags, draws)
+        return np.where(np.arange(len(log_density)) % 100 == 3, np.nan, log_density)
+
+
+def test_draws_are_none_where_weights_are_no_numbers(exact):
+    broken = ImportanceResampled(Broken(exact.approximation), 500)
+    assert np.isnan(broken.weighted(MODEL, exact.bags, jax.random.key(0)).khat)
+    draws = broken.draws(MODEL, exact.bags, jax.random.key(0), 7)["inducing_value"]
+    assert draws.shape == (7, 3)
+    assert np.isnan(draws).all()
+
+
 def test_where_all_ratios_are_alike_weights_are_equal(exact):
     found = ImportanceResampled(exact.approximation, 500).weighted(
         MODEL, exact.bags, jax.random.key(0)

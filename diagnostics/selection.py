@@ -1,0 +1,283 @@
+"""Which of several models predicts bags that it has not seen, and would the bound have said so."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import arviz as az
+import jax
+import numpy as np
+import pandas as pd
+from jaxtyping import Array, Bool, Float
+
+from ..datasets.bags import Bags
+from ..inference import coordinate_ascent
+from ..inference.posterior import Posterior
+from ..inference.progress import Progress
+from ..models.dpmil import DPMIL
+from ..models.model import Model, observations, random_key
+from .scores import bag_log_loss
+
+__all__ = ["CRITERIA", "Selection", "select"]
+
+CRITERIA = ("loo", "cross_validation", "elbo")
+# Of bags, left out or tested.
+_PREDICTIVE = ("loo", "cross_validation")
+
+type Fit = Callable[..., Posterior]
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Models side by side, by what they say of bags that they have not seen, and by their bounds.
+
+    Attributes
+    ----------
+    by : str
+        The criterion that chooses.
+    elpd : dict of dict of arrays (B,)
+        By criterion (``loo``, ``cross_validation``) and model: log p(label of a bag | other bags),
+        bags in the same order for all models.
+    elbo : dict of float
+        By model; NaN where the engine has none.
+    num_refitted : dict of int
+        By model: bags that it was fitted without, where weights could not leave them out.
+    """
+
+    by: str
+    elpd: dict[str, dict[str, Float[np.ndarray, " B"]]] = field(repr=False)
+    elbo: dict[str, float]
+    num_refitted: dict[str, int]
+
+    @property
+    def chosen(self) -> str:
+        """The best model by the criterion."""
+        return self.chosen_by[self.by]
+
+    @property
+    def chosen_by(self) -> dict[str, str]:
+        """The best model by each criterion that is known."""
+        best = {
+            criterion: max(by_model, key=lambda name: by_model[name].sum())
+            for criterion, by_model in self.elpd.items()
+        }
+        known = {name: bound for name, bound in self.elbo.items() if np.isfinite(bound)}
+        return best | ({"elbo": max(known, key=known.__getitem__)} if known else {})
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each model, the best by the criterion first.
+
+        Returns
+        -------
+        DataFrame
+            For each predictive criterion its sum over bags in nats, how far that is below the
+            best model's, and the standard error of the difference, by bag. ``refitted``: how many
+            bags leave-one-out had to fit anew without. ``elbo``. ``chosen_by``: the criteria that
+            choose the model.
+        """
+        table = pd.DataFrame(index=pd.Index(list(self.elbo), name="model"))
+        for criterion, by_model in self.elpd.items():
+            table[criterion] = {name: one.sum() for name, one in by_model.items()}
+            behind = {name: self._behind(criterion, name) for name in by_model}
+            table[f"{criterion}_behind"] = {name: found[0] for name, found in behind.items()}
+            table[f"{criterion}_behind_error"] = {name: found[1] for name, found in behind.items()}
+            if criterion == "loo":
+                table["refitted"] = self.num_refitted
+        table["elbo"] = self.elbo
+        table["chosen_by"] = [
+            ", ".join(criterion for criterion, best in self.chosen_by.items() if best == name)
+            for name in table.index
+        ]
+        return table.sort_values(self.by, ascending=False)
+
+    def _behind(self, criterion: str, name: str) -> tuple[float, float]:
+        """How far below the best of the criterion a model is, and the standard error of that."""
+        by_model = self.elpd[criterion]
+        difference = by_model[self.chosen_by[criterion]] - by_model[name]
+        error = np.sqrt(len(difference)) * difference.std(ddof=1)
+        return float(difference.sum()), float(error)
+
+    @property
+    def sentences(self) -> list[str]:
+        """Which model is chosen by what, and what it would cost to follow another criterion."""
+        return [*self._choices()]
+
+    def _choices(self) -> Iterator[str]:
+        agree = [criterion for criterion, best in self.chosen_by.items() if best == self.chosen]
+        yield f"{self.chosen} is chosen by {' and '.join(agree)}"
+        for criterion, best in self.chosen_by.items():
+            if best == self.chosen:
+                continue
+            if self.by not in self.elpd:
+                yield f"{criterion} chooses {best}"
+                continue
+            behind, error = self._behind(self.by, best)
+            yield (
+                f"{criterion} chooses {best}, which predicts worse by {behind:.1f} ± {error:.1f} "
+                f"nats over all bags ({self.by})"
+                + (": within two standard errors" if behind < 2 * error else "")
+            )
+
+
+def select(
+    models: Mapping[str, Model],
+    bags: Bags,
+    *,
+    seed: int | Array,
+    by: str = "loo",
+    criteria: tuple[str, ...] = CRITERIA,
+    engine: Fit = coordinate_ascent,
+    num_folds: int = 10,
+    progress: bool = False,
+    **options: Any,
+) -> Selection:
+    """Choose among models by what they say of bags that they have not seen.
+
+    What is asked of each bag is log p(its label | the other bags), as the engine would say it.
+    Leave-one-bag-out weights the draws of one fit by 1/p(label | draw), Pareto smoothed; where k̂ of
+    these weights is above 0.7 (less for fewer than 2,200 draws) the model is fitted again without
+    the bag. Of an approximation q
+    takes the place of the posterior: the weights take from q what the bag had given, had q been
+    exact.
+
+    Parameters
+    ----------
+    models : dict of Model
+        By the names that they have in the table.
+    bags : Bags
+        With labels, or targets.
+    seed : int or JAX key
+        Of fits and folds.
+    by : {"loo", "cross_validation", "elbo"}
+        What chooses.
+    criteria : tuple of str
+        What stands in the table; ``by`` among them.
+    engine : callable
+        (model, bags, seed=…) → `Posterior`.
+    num_folds : int
+        Of cross-validation.
+    progress : bool
+        Whether to draw a bar.
+    **options
+        Of the engine.
+
+    Returns
+    -------
+    Selection
+
+    Raises
+    ------
+    ValueError
+        If there is no model, a criterion is unknown, a fit failed, or bags are without labels.
+    NotImplementedError
+        If a model is DPMIL, whose likelihood is of something else than labels.
+
+    References
+    ----------
+    Vehtari, Gelman and Gabry (2017), practical Bayesian model evaluation by leave-one-out.
+    """
+    _check(models, by, criteria)
+    for model in models.values():
+        observations(model, bags, "select")
+        if isinstance(model, DPMIL):
+            raise NotImplementedError(
+                "DPMIL's likelihood is of instances given labels, and weights by it leave out the "
+                "instances of a bag, not its label; compare its posteriors on test bags"
+            )
+    with Progress("models", len(models), shown=progress) as bar:
+        found = {}
+        for name, model in models.items():
+            trial = _Trial(name, partial(engine, model, **options), bags, random_key(seed))
+            found[name] = trial.judged(criteria, num_folds)
+            bar.advance(1)
+    return Selection(
+        by=by,
+        elpd={
+            criterion: {name: one.elpd[criterion] for name, one in found.items()}
+            for criterion in _PREDICTIVE
+            if criterion in criteria
+        },
+        elbo={name: one.elbo for name, one in found.items()},
+        num_refitted={name: one.num_refitted for name, one in found.items()},
+    )
+
+
+def _check(models: Mapping[str, Model], by: str, criteria: tuple[str, ...]) -> None:
+    if not models:
+        raise ValueError("models is empty; expected at least one, by name")
+    for criterion in (by, *criteria):
+        if criterion not in CRITERIA:
+            raise ValueError(
+                f"criterion {criterion!r} is unknown; expected some of {', '.join(CRITERIA)}"
+            )
+    if by not in criteria:
+        raise ValueError(f"by is {by!r}, which is not among criteria={criteria}; add it")
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What is known of one model."""
+
+    elpd: dict[str, Float[np.ndarray, " B"]]
+    elbo: float
+    num_refitted: int
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """One model, and how it is fitted."""
+
+    name: str
+    fit: Fit
+    bags: Bags
+    key: Array
+
+    def judged(self, criteria: tuple[str, ...], num_folds: int) -> _Judged:
+        whole = self._fitted(self.bags)
+        elpd, num_refitted = {}, 0
+        if "loo" in criteria:
+            elpd["loo"], num_refitted = self._leave_one_out(whole)
+        if "cross_validation" in criteria:
+            elpd["cross_validation"] = self._cross_validated(num_folds)
+        elbo = float("nan") if whole.elbo is None else float(whole.elbo[-1])
+        return _Judged(elpd, elbo, num_refitted)
+
+    def _leave_one_out(self, whole: Posterior) -> tuple[Float[np.ndarray, " B"], int]:
+        """By weights, and by fits without the bag where its k̂ is bad."""
+        with warnings.catch_warnings():  # what they warn of is done here
+            warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto", UserWarning)
+            found: Any = az.loo(whole.tree, pointwise=True)
+        elpd, khat = np.array(found.elpd_i, dtype=float), np.asarray(found.pareto_k)
+        # A k̂ that is no number is of weights that say nothing.
+        bad = np.flatnonzero(~(khat <= found.good_k))
+        for bag in bad:
+            left_out = np.arange(self.bags.num_bags) == bag
+            elpd[bag] = self._predicted(left_out)[0]
+        return elpd, len(bad)
+
+    def _cross_validated(self, num_folds: int) -> Float[np.ndarray, " B"]:
+        """By fold: the same order for all models."""
+        fold_seed = int(jax.random.randint(self.key, (), 0, 2**31 - 1))
+        pairs = self.bags.folds(num_folds, seed=fold_seed)
+        return np.concatenate([self._of(self._fitted(train), test) for train, test in pairs])
+
+    def _predicted(self, left_out: Bool[np.ndarray, " B"]) -> Float[np.ndarray, " L"]:
+        return self._of(self._fitted(self.bags.select(~left_out)), self.bags.select(left_out))
+
+    def _of(self, posterior: Posterior, test: Bags) -> Float[np.ndarray, " L"]:
+        """log p(label | what was learned from) of test bags."""
+        return -bag_log_loss(posterior.predict(test), test)
+
+    def _fitted(self, bags: Bags) -> Posterior:
+        posterior = self.fit(bags, seed=self.key)
+        if posterior.status.kind == "failed":
+            raise ValueError(
+                f"{posterior.engine} failed on model {self.name!r} ({posterior.status.sentence}); "
+                "leave the model out, or choose another engine"
+            )
+        return posterior

@@ -1,0 +1,126 @@
+"""Choosing among models: what is computed, against fits without each bag; and what disagrees."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from milzoo.datasets import simulate, simulate_instances
+from milzoo.diagnostics import Selection, select
+from milzoo.diagnostics.scores import bag_log_loss
+from milzoo.inference import coordinate_ascent, nuts
+from milzoo.models import DPMIL, RBF, VGPMIL
+from milzoo.models.vwsgp import VWSGP
+from scipy import stats
+
+INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
+DESIGN = simulate_instances(16, range(1, 5), num_features=2, seed=3)
+GAUSSIAN = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood="gaussian", noise=0.5)
+LOGISTIC = VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8)
+WITH_TARGETS, _ = simulate(GAUSSIAN, DESIGN, seed=1)
+WITH_LABELS, _ = simulate(LOGISTIC, DESIGN, seed=1)
+
+
+@pytest.fixture(scope="module")
+def by_closed_form():
+    models = {"as simulated": GAUSSIAN, "noise of 5": replace(GAUSSIAN, noise=5.0)}
+    return models, select(models, WITH_TARGETS, seed=0, num_folds=16, num_draws=4000)
+
+
+def _left_out(model, bags):
+    """log p(target of a bag | the others), exactly: the evidence of all less that of the others."""
+    whole = coordinate_ascent(model, bags, seed=0).elbo[-1]
+    index = np.arange(bags.num_bags)
+    return np.array(
+        [whole - coordinate_ascent(model, bags.select(index != b), seed=0).elbo[-1] for b in index]
+    )
+
+
+def test_both_predictive_criteria_are_those_of_fits_without_each_bag(by_closed_form):
+    models, found = by_closed_form
+    for name, model in models.items():
+        exact = _left_out(model, WITH_TARGETS)
+        # Weights of 4,000 draws; their error is that of a mean of p(y | draw) by bag.
+        np.testing.assert_allclose(found.elpd["loo"][name], exact, atol=0.05)
+        # Sixteen folds of sixteen bags leave one out too, in another order.
+        np.testing.assert_allclose(
+            np.sort(found.elpd["cross_validation"][name]), np.sort(exact), atol=0.05
+        )
+
+
+def test_differences_have_the_error_of_a_sum_of_differences_by_bag(by_closed_form):
+    _, found = by_closed_form
+    best, other = found.chosen, next(name for name in found.elbo if name != found.chosen)
+    difference = found.elpd["loo"][best] - found.elpd["loo"][other]
+    row = found.table.loc[other]
+    assert row["loo_behind"] == pytest.approx(difference.sum())
+    assert row["loo_behind_error"] == pytest.approx(stats.sem(difference) * len(difference))
+    assert found.table.index[0] == best
+    assert found.table.loc[best, "loo_behind"] == 0.0
+
+
+def test_the_model_that_made_the_targets_is_chosen_by_all(by_closed_form):
+    _, found = by_closed_form
+    assert set(found.chosen_by.values()) == {"as simulated"}
+    assert found.sentences == ["as simulated is chosen by loo and cross_validation and elbo"]
+    assert found.num_refitted == {"as simulated": 0, "noise of 5": 0}
+
+
+def test_a_bag_that_weights_cannot_leave_out_is_fitted_without():
+    """One target far out: no draw of the posterior with it says what the others alone would."""
+    targets = WITH_TARGETS.targets.copy()
+    targets[3] += 40.0
+    bags = replace(WITH_TARGETS, targets=targets)
+    found = select({"outlier": GAUSSIAN}, bags, seed=0, criteria=("loo",))
+    assert found.num_refitted["outlier"] >= 1
+    is_left_out = np.arange(bags.num_bags) == 3
+    without = coordinate_ascent(GAUSSIAN, bags.select(~is_left_out), seed=0)
+    left_out = bags.select(is_left_out)
+    expected = -bag_log_loss(without.predict(left_out), left_out)[0]
+    assert found.elpd["loo"]["outlier"][3] == pytest.approx(expected, rel=1e-12)
+    # The mean of a density over 1,000 draws, 23 sds out, is known to some nats.
+    assert expected == pytest.approx(_left_out(GAUSSIAN, bags)[3], rel=0.05)
+
+
+def test_labels_are_left_out_by_weights_of_chains_as_by_fits_without_them():
+    options = {"num_warmup": 200, "num_samples": 1000, "num_chains": 2}
+    found = select(
+        {"logistic": LOGISTIC}, WITH_LABELS, seed=0, criteria=("loo",), engine=nuts, **options
+    )
+    assert np.isnan(found.elbo["logistic"])
+    index = np.arange(WITH_LABELS.num_bags)
+    for bag in (7,):
+        without = nuts(LOGISTIC, WITH_LABELS.select(index != bag), seed=5, **options)
+        left_out = WITH_LABELS.select(index == bag)
+        expected = -bag_log_loss(without.predict(left_out), left_out)[0]
+        # 2,000 draws on each side, an ESS of some hundreds: P is known to 0.02.
+        assert found.elpd["loo"]["logistic"][bag] == pytest.approx(expected, abs=0.15)
+
+
+def test_criteria_that_disagree_are_told_with_what_it_costs():
+    bag = np.arange(4.0)
+    elpd = {"loo": {"a": -bag, "b": -bag - np.array([0.0, 1.0, 0.0, 1.0])}}
+    found = Selection("loo", elpd, {"a": -9.0, "b": -7.0}, {"a": 0, "b": 0})
+    assert found.chosen_by == {"loo": "a", "elbo": "b"}
+    first, second = found.sentences
+    assert first == "a is chosen by loo"
+    # Differences 0, 1, 0, 1: sum 2, sd 1/√3 by four bags.
+    assert second.startswith("elbo chooses b, which predicts worse by 2.0 ± 1.2 nats")
+    assert second.endswith(": within two standard errors")
+    assert found.table.loc["b", "chosen_by"] == "elbo"
+    by_bound = Selection("elbo", elpd, {"a": -9.0, "b": -7.0}, {"a": 0, "b": 0})
+    assert by_bound.chosen == "b"
+    assert by_bound.sentences == ["b is chosen by elbo", "loo chooses a"]
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="models is empty"):
+        select({}, WITH_LABELS, seed=0)
+    with pytest.raises(ValueError, match="criterion 'waic' is unknown"):
+        select({"a": LOGISTIC}, WITH_LABELS, seed=0, by="waic")
+    with pytest.raises(ValueError, match=r"by is 'loo', which is not among criteria"):
+        select({"a": LOGISTIC}, WITH_LABELS, seed=0, criteria=("elbo",))
+    with pytest.raises(ValueError, match="bags have no labels; select needs one for each bag"):
+        select({"a": LOGISTIC}, replace(WITH_LABELS, labels=None), seed=0)
+    model = DPMIL(np.zeros(2), np.eye(2), 4.0)
+    with pytest.raises(NotImplementedError, match="DPMIL's likelihood is of instances"):
+        select({"a": model}, WITH_LABELS, seed=0)
