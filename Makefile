@@ -6,7 +6,7 @@ python := $(firstword $(PYTHON))
 bin := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint benchmarks clean
+.PHONY: help demo test test-slow lint benchmarks notebooks clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -31,8 +31,15 @@ benchmarks: .venv/installed  ## every benchmark at toy size
 	    echo "== $$file"; $(bin)/python $$file --toy; \
 	done
 
+notebooks: .venv/installed  ## examples that are numbered, run, into notebooks/
+	@mkdir -p notebooks; set -e; for file in $(wildcard examples/[0-9]*.py); do \
+	    name=notebooks/$$(basename $$file .py).ipynb; echo "== $$name"; \
+	    $(bin)/jupytext --quiet --to ipynb --output $$name $$file; \
+	    $(bin)/jupyter execute --inplace $$name; \
+	done
+
 clean:  ## remove all that make has made
-	rm -rf .venv build dist report *.egg-info .pytest_cache .ruff_cache .hypothesis .jax_cache
+	rm -rf .venv build dist report notebooks *.egg-info .pytest_cache .ruff_cache .hypothesis .jax_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/installed: pyproject.toml constraints.txt

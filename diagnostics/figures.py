@@ -24,7 +24,6 @@ from .accuracy import site_names
 
 if TYPE_CHECKING:
     from .comparison import Comparison
-    from .simulation_calibration import SimulationCalibration
 
 __all__ = [
     "COLOURS",
@@ -36,6 +35,7 @@ __all__ = [
     "forest",
     "khat",
     "pit_differences",
+    "predictive_statistics",
     "probabilities",
     "rank",
     "rows_of_panels",
@@ -458,19 +458,20 @@ def rows_of_panels(
     return figure, panels[:count]
 
 
-def pit_differences(calibration: SimulationCalibration) -> Figure:
+def pit_differences(
+    pit: dict[str, Float[np.ndarray, " S"]], *, band: float, wrong: Sequence[str], title: str
+) -> Figure:
     """Distribution functions of PIT values less that of the uniform law, and the test's band.
 
     ArviZ's `plot_ecdf_pit` has other tests in it, and would say so in the picture.
     """
-    band, wrong = calibration.smallest_gap, set(calibration.not_uniform)
     with mpl.rc_context(STYLE):
-        figure, panels = rows_of_panels(len(calibration.pit), height=2.6, share=True)
-        for panel, (name, pit) in zip(panels, calibration.pit.items(), strict=True):
+        figure, panels = rows_of_panels(len(pit), height=2.6, share=True)
+        for panel, (name, values) in zip(panels, pit.items(), strict=True):
             panel.axhspan(-band, band, color=GREY, alpha=0.15, lw=0)
             panel.axhline(0.0, color=GREY, lw=0.8)
-            panel.plot(*_less_uniform(pit), color=COLOURS[1])
-            panel.plot(*_less_uniform(np.abs(2 * pit - 1)), color=COLOURS[2], ls="--")
+            panel.plot(*_less_uniform(values), color=COLOURS[1])
+            panel.plot(*_less_uniform(np.abs(2 * values - 1)), color=COLOURS[2], ls="--")
             panel.set(title=name + (": not uniform" if name in wrong else ""), xlim=(0, 1))
         for panel in panels[::3]:
             panel.set_ylabel("ECDF − uniform")
@@ -480,9 +481,7 @@ def pit_differences(calibration: SimulationCalibration) -> Figure:
             Patch(color=GREY, alpha=0.15, lw=0, label="where all lines stay if it is right"),
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(3, len(panels)))
-        figure.suptitle(
-            f"{calibration.subject}, {calibration.num_simulations} simulations", fontsize=12
-        )
+        figure.suptitle(title, fontsize=12)
     return figure
 
 
@@ -491,6 +490,32 @@ def _less_uniform(pit: Float[np.ndarray, " S"]) -> tuple[np.ndarray, np.ndarray]
     at = np.repeat(np.sort(pit), 2)
     share = np.repeat(np.arange(len(pit) + 1), 2)[1:-1] / len(pit)
     return np.concatenate([[0], at, [1]]), np.concatenate([[0], share - at, [0]])
+
+
+def predictive_statistics(
+    observed: dict[str, float],
+    prior: dict[str, Float[np.ndarray, " S"]],
+    posterior: dict[str, Float[np.ndarray, " S"]],
+) -> Figure:
+    """Histograms of statistics of replicates under prior and posterior, and the observed value."""
+    with mpl.rc_context(STYLE):
+        figure, panels = rows_of_panels(len(observed), height=2.8)
+        for panel, (name, value) in zip(panels, observed.items(), strict=True):
+            both = np.concatenate([prior[name], posterior[name], [value]])
+            edges = np.histogram_bin_edges(both, bins=30).tolist()
+            panel.hist(prior[name], edges, color=GREY, alpha=0.4, density=True)
+            panel.hist(
+                posterior[name], edges, color=COLOURS[2], density=True, histtype="step", lw=1.5
+            )
+            panel.axvline(value, color=COLOURS[1], lw=2)
+            panel.set(title=name, yticks=[])
+        handles = [
+            Patch(color=GREY, alpha=0.4, label="under the prior"),
+            Patch(fc="none", ec=COLOURS[2], lw=1.5, label="under the posterior"),
+            Line2D([], [], color=COLOURS[1], lw=2, label="observed"),
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    return figure
 
 
 @contextmanager

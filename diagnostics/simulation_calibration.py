@@ -202,7 +202,12 @@ class SimulationCalibration:
             A panel for each quantity; bands hold all lines of an engine that is right but in a
             share ``false_alarm_rate`` of runs, at most.
         """
-        return pit_differences(self)
+        return pit_differences(
+            self.pit,
+            band=self.smallest_gap,
+            wrong=self.not_uniform,
+            title=f"{self.subject}, {self.num_simulations} simulations",
+        )
 
 
 def simulation_calibration(

@@ -1,0 +1,297 @@
+"""Is the model itself believable? Predictive checks, coverage of the truth, what the prior does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import arviz as az
+import jax
+import numpy as np
+import pandas as pd
+from jaxtyping import Array, Float
+from matplotlib.figure import Figure
+from numpyro.infer import Predictive
+
+from ..datasets.bags import Bags
+from ..inference.chains import check_counts, check_probability
+from ..inference.posterior import Posterior
+from ..inference.prediction import TargetPrediction
+from ..inference.programs import log_joint
+from ..models.dpmil import DPMIL
+from ..models.model import observations, random_key
+from .figures import predictive_statistics
+
+__all__ = [
+    "PredictiveCheck",
+    "interval_coverage",
+    "predictive_check",
+    "prior_sensitivity",
+]
+
+# Of what is known of bags, replicates first, and the bags: a number for each replicate.
+type Statistic = Callable[[Float[np.ndarray, "S B"], Bags], Float[np.ndarray, " S"]]
+
+# A replicate as extreme as what was observed is rarer than this, by chance.
+_RARE = 0.05
+
+
+def share_of_positive(labels: Float[np.ndarray, "S B"], bags: Bags) -> Float[np.ndarray, " S"]:
+    """How many bags of a hundred are positive, over a hundred."""
+    return labels.mean(axis=1)
+
+
+def size_of_positive(labels: Float[np.ndarray, "S B"], bags: Bags) -> Float[np.ndarray, " S"]:
+    """Correlation of label and size: large bags have more chances of a witness."""
+    return _correlation(labels, np.asarray(bags.bag_sizes, dtype=float))
+
+
+def distance_of_positive(labels: Float[np.ndarray, "S B"], bags: Bags) -> Float[np.ndarray, " S"]:
+    """Correlation of label and the distance of a bag's farthest instance from the mean of all."""
+    deviation = np.asarray(bags.instances) - np.asarray(bags.instances).mean(axis=0)
+    farthest = np.maximum.reduceat(np.linalg.norm(deviation, axis=1), np.asarray(bags.starts))
+    return _correlation(labels, farthest)
+
+
+def _correlation(
+    values: Float[np.ndarray, "S B"], other: Float[np.ndarray, " B"]
+) -> Float[np.ndarray, " S"]:
+    """0 where one of the two does not vary."""
+    values, other = values - values.mean(axis=1, keepdims=True), other - other.mean()
+    size = np.sqrt((values**2).sum(axis=1) * (other**2).sum())
+    return np.divide(values @ other, size, out=np.zeros(len(values)), where=size > 0)
+
+
+OF_LABELS: dict[str, Statistic] = {
+    "share of positive bags": share_of_positive,
+    "correlation with size": size_of_positive,
+    "correlation with farthest instance": distance_of_positive,
+}
+OF_TARGETS: dict[str, Statistic] = {
+    "mean": lambda targets, bags: targets.mean(axis=1),
+    "sd": lambda targets, bags: targets.std(axis=1),
+    "lowest": lambda targets, bags: targets.min(axis=1),
+    "highest": lambda targets, bags: targets.max(axis=1),
+    "correlation with size": size_of_positive,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class PredictiveCheck:
+    """What replicates of the data look like, before and after these were seen.
+
+    Attributes
+    ----------
+    observed : dict of float
+        By statistic.
+    prior, posterior : dict of arrays (S,)
+        The same of replicates of all bags, drawn from the model and from the posterior.
+    """
+
+    observed: dict[str, float]
+    prior: dict[str, Float[np.ndarray, " S"]] = field(repr=False)
+    posterior: dict[str, Float[np.ndarray, " S"]] = field(repr=False)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each statistic: observed, mean and sd of replicates, two-sided p by each law.
+
+        p is no level of a test: of the posterior it is on the safe side, the data being used twice.
+        """
+        rows = {
+            name: {
+                "observed": value,
+                **_row("prior", self.prior[name], value),
+                **_row("posterior", self.posterior[name], value),
+            }
+            for name, value in self.observed.items()
+        }
+        return pd.DataFrame.from_dict(rows, orient="index")
+
+    @property
+    def sentences(self) -> list[str]:
+        """Which statistics the model does not make."""
+        return list(self._findings())
+
+    def _findings(self) -> Iterator[str]:
+        for name, row in self.table.iterrows():
+            if row["posterior_p"] < _RARE:
+                yield (
+                    f"{name} is {row['observed']:.3g}, and {row['posterior_mean']:.3g} ± "
+                    f"{row['posterior_sd']:.2g} in replicates (p = {row['posterior_p']:.2g}): the "
+                    "model does not make data like these"
+                )
+            elif row["prior_p"] < _RARE:
+                yield (
+                    f"{name} is {row['observed']:.3g}, and {row['prior_mean']:.3g} ± "
+                    f"{row['prior_sd']:.2g} under the prior (p = {row['prior_p']:.2g}): data like "
+                    "these were not expected, but the posterior makes them"
+                )
+
+    def plot(self) -> Figure:
+        """Replicates under prior and posterior, and where the data are; a panel a statistic."""
+        return predictive_statistics(self.observed, self.prior, self.posterior)
+
+
+def _row(law: str, replicates: Float[np.ndarray, " S"], observed: float) -> dict[str, float]:
+    # The observed value counts as a replicate, so that p is never 0.
+    below, above = (
+        (1 + (side <= 0).sum()) for side in (replicates - observed, observed - replicates)
+    )
+    return {
+        f"{law}_mean": float(replicates.mean()),
+        f"{law}_sd": float(replicates.std(ddof=1)),
+        f"{law}_p": float(min(1.0, 2 * min(below, above) / (1 + len(replicates)))),
+    }
+
+
+def predictive_check(
+    posterior: Posterior,
+    *,
+    seed: int | Array,
+    statistics: Mapping[str, Statistic] | None = None,
+    num_replicates: int = 1000,
+) -> PredictiveCheck:
+    """Draw labels (targets) of all bags again, and compare them with those that were learned from.
+
+    Parameters
+    ----------
+    posterior : Posterior
+    seed : int or JAX key
+    statistics : dict of callables or None
+        (labels of all bags, replicates first; bags) → a number for each replicate; None for the
+        share of positive bags and how labels go with the sizes and with the farthest instances of
+        bags (mean, sd and extremes of targets).
+    num_replicates : int
+
+    Returns
+    -------
+    PredictiveCheck
+
+    Raises
+    ------
+    NotImplementedError
+        Of DPMIL, which makes instances, not labels.
+
+    References
+    ----------
+    Gelman, Meng and Stern (1996); Gabry et al. (2019).
+    """
+    check_counts(num_replicates=num_replicates)
+    model, bags = posterior.model, posterior.bags
+    if isinstance(model, DPMIL):
+        raise NotImplementedError(
+            "DPMIL makes instances, not labels, which have no parameter: replicates of labels say "
+            "nothing of it"
+        )
+    if statistics is None:
+        statistics = OF_LABELS if model.observed_site == "bag_label" else OF_TARGETS
+    prior_key, posterior_key = jax.random.split(random_key(seed))
+    seen = np.asarray(observations(model, bags, "predictive_check"), dtype=float)[None]
+    before = _from_the_prior(posterior, prior_key, num_replicates)
+    after = _from_the_posterior(posterior, posterior_key, num_replicates)
+    return PredictiveCheck(
+        observed={name: float(of(seen, bags)[0]) for name, of in statistics.items()},
+        prior={name: of(before, bags) for name, of in statistics.items()},
+        posterior={name: of(after, bags) for name, of in statistics.items()},
+    )
+
+
+def _from_the_prior(posterior: Posterior, key: Array, num: int) -> Float[np.ndarray, "S B"]:
+    model, bags = posterior.model, posterior.bags
+    bare = replace(bags, labels=None, targets=None, instance_labels=None)
+    with jax.enable_x64(True):
+        drawn = Predictive(model, num_samples=num)(key, bare)
+        return np.asarray(drawn[model.observed_site], dtype=float)
+
+
+def _from_the_posterior(posterior: Posterior, key: Array, num: int) -> Float[np.ndarray, "S B"]:
+    stored = posterior.stored_draws()
+    random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    chosen = random.integers(len(next(iter(stored.values()))), size=num)
+    draws = {name: value[chosen] for name, value in stored.items()}
+    predicted = posterior.model.predict(draws, posterior.bags)
+    if posterior.model.observed_site == "bag_target":
+        law = TargetPrediction(**predicted)
+        return random.normal(law.bag_mean, law.bag_scale)
+    chance = predicted["bag_probability"]
+    return (random.random(chance.shape) < chance).astype(float)
+
+
+def interval_coverage(
+    draws: Mapping[str, Float[np.ndarray, "S ..."]],
+    truth: Mapping[str, Float[np.ndarray, "..."]],
+    *,
+    levels: tuple[float, ...] = (0.5, 0.8, 0.9, 0.95),
+) -> pd.DataFrame:
+    """How many true values lie in central intervals, where the truth is known.
+
+    Parameters
+    ----------
+    draws : dict of arrays
+        Sites by name, draws first, as ``posterior.stored_draws()`` has them.
+    truth : dict of arrays
+        As `simulate` gives it; sites that are in both are counted, number by number.
+    levels : tuple of float
+        Of the intervals.
+
+    Returns
+    -------
+    DataFrame
+        A row for each level: ``covered``, the share of true values inside, and ``num_values``.
+        Values of one posterior depend on each other; for a test there is `simulation_calibration`.
+
+    Raises
+    ------
+    ValueError
+        If a level is no probability, or no site is in both.
+    """
+    shared = sorted(set(draws) & set(truth))
+    if not shared:
+        raise ValueError(
+            f"truth has {', '.join(sorted(truth))}, and draws have {', '.join(sorted(draws))}; "
+            "expected a site that is in both"
+        )
+    for level in levels:
+        check_probability(level=level)
+    below = np.concatenate(
+        [np.ravel((np.asarray(draws[name]) < np.asarray(truth[name])).mean(0)) for name in shared]
+    )
+    from_the_middle = np.abs(2 * below - 1)
+    rows = {
+        level: {"covered": float((from_the_middle <= level).mean()), "num_values": below.size}
+        for level in levels
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("level")
+
+
+def prior_sensitivity(posterior: Posterior) -> pd.DataFrame:
+    """How much the posterior would move if prior or likelihood counted a little more, by ArviZ.
+
+    Draws are weighted as if the density of the prior, or of the likelihood, were raised to a power
+    close to 1, and compared with what they were. Of an approximation it is q that is weighted.
+
+    Parameters
+    ----------
+    posterior : Posterior
+
+    Returns
+    -------
+    DataFrame
+        A row for each number of the latent sites: ``prior``, ``likelihood`` (more than 0.05 is
+        much) and ``diagnosis``, as `arviz.psense_summary` has them.
+
+    References
+    ----------
+    Kallioinen et al. (2024), detecting and diagnosing prior and likelihood sensitivity.
+    """
+    model, tree = posterior.model, posterior.tree
+    sites = {name: posterior.stored_draws()[name] for name in model.latent_sites}
+    by_bag = tree["log_likelihood"][model.observed_site]
+    both = log_joint(model.marginal(), sites, posterior.bags).reshape(by_bag.shape[:2])
+    with_prior = tree.copy()
+    log_prior = az.from_dict({"log_prior": {"prior": both - by_bag.sum("bag").to_numpy()}})
+    with_prior["log_prior"] = log_prior["log_prior"]
+    found: Any = az.psense_summary(with_prior, var_names=list(model.latent_sites))
+    return found

@@ -1,0 +1,180 @@
+"""One bag, instance by instance: what each posterior thinks of them, and what they look like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib as mpl
+import numpy as np
+from jaxtyping import Bool, Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from ..datasets.bags import Bags
+from ..inference.prediction import Prediction
+from .figures import COLOURS, STYLE
+
+__all__ = ["plot_bag"]
+
+_POSITIVE = COLOURS[1]
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_MOST_IMAGES = 30
+
+
+def plot_bag(
+    predictions: Mapping[str, Prediction],
+    bags: Bags,
+    bag: int,
+    *,
+    image_shape: tuple[int, int] | None = None,
+    images: Float[np.ndarray, "N P"] | None = None,
+    mass: float = 0.9,
+) -> Figure:
+    """Probabilities of the instances of one bag with intervals; and the instances, if images.
+
+    Parameters
+    ----------
+    predictions : dict of Prediction
+        Of all bags, by the name of the posterior.
+    bags : Bags
+    bag : int
+        Which.
+    image_shape : pair of int or None
+        Height and width of an instance that is an image, for a row of pictures above.
+    images : array (N, P) or None
+        Its pixels, for all instances; the features of the bags if left out (before they are
+        standardised they look better).
+    mass : float
+        Of the intervals.
+
+    Returns
+    -------
+    Figure
+        Instances that are known to be positive have a red frame, or a red number.
+
+    Raises
+    ------
+    ValueError
+        If there is no prediction or no such bag, or images have another number of pixels, or there
+        are too many.
+    """
+    inside = np.flatnonzero(np.asarray(bags.bag_index) == bag)
+    pixels = np.asarray(bags.instances if images is None else images)
+    _check(predictions, bags, bag, inside, pixels, image_shape)
+    is_positive = np.zeros(len(inside), bool)
+    if bags.instance_labels is not None:
+        is_positive = np.asarray(bags.instance_labels)[inside] == 1
+    with mpl.rc_context(STYLE):
+        width = min(12.0, max(5.5, 1.0 + 0.75 * len(inside)))
+        figure = Figure(figsize=(width, 3.4 + (1.0 if image_shape else 0.0)), layout="constrained")
+        panel = figure.subplots()
+        _draw_probabilities(panel, predictions, inside, is_positive, mass)
+        if image_shape:
+            _draw_images(panel, pixels[inside].reshape(-1, *image_shape), is_positive)
+        figure.suptitle(_title(bags, bag), fontsize=12)
+        figure.legend(
+            handles=_handles(list(predictions), bool(is_positive.any())),
+            loc="outside lower center",
+            ncols=4,
+        )
+    return figure
+
+
+def _check(
+    predictions: Mapping[str, Prediction],
+    bags: Bags,
+    bag: int,
+    inside: np.ndarray,
+    pixels: np.ndarray,
+    image_shape: tuple[int, int] | None,
+) -> None:
+    if not predictions:
+        raise ValueError("predictions is empty; expected at least one, by name")
+    if not len(inside):
+        raise ValueError(
+            f"bag is {bag}; expected the number, 0 to {bags.num_bags - 1}, of a bag with instances"
+        )
+    if image_shape is None:
+        return
+    if pixels.shape != (bags.num_instances, np.prod(image_shape)):
+        raise ValueError(
+            f"images have shape {pixels.shape}; expected {bags.num_instances} of "
+            f"{np.prod(image_shape)} pixels each, for image_shape={image_shape}"
+        )
+    if len(inside) > _MOST_IMAGES:
+        raise ValueError(
+            f"bag {bag} has {len(inside)} instances; expected at most {_MOST_IMAGES} to draw as "
+            "images: leave image_shape out"
+        )
+
+
+def _title(bags: Bags, bag: int) -> str:
+    name = f"bag {bags.names[bag]}" if bags.names else f"bag {bag}"
+    if bags.labels is None:
+        return name
+    return f"{name}, {'positive' if np.asarray(bags.labels)[bag] == 1 else 'negative'}"
+
+
+def _draw_images(
+    panel: Axes, images: Float[np.ndarray, "n h w"], is_positive: Bool[np.ndarray, " n"]
+) -> None:
+    """Above the panel, each over its number."""
+    for place, (image, marked) in enumerate(zip(images, is_positive, strict=True)):
+        bounds = (place - 0.45, 1.04, 0.9, 0.34)
+        above = panel.inset_axes(bounds, transform=panel.get_xaxis_transform())
+        above.imshow(image, cmap="gray_r", interpolation="nearest")
+        above.set(xticks=[], yticks=[])
+        looks = {"color": _POSITIVE, "linewidth": 3} if marked else {"color": "#BBBBBB"}
+        for side in above.spines.values():
+            side.set(visible=True, **looks)
+
+
+def _draw_probabilities(
+    panel: Axes,
+    predictions: Mapping[str, Prediction],
+    inside: np.ndarray,
+    is_positive: Bool[np.ndarray, " n"],
+    mass: float,
+) -> None:
+    place = np.arange(len(inside))
+    for number, prediction in enumerate(predictions.values()):
+        low, high = prediction.instance_interval(mass)[:, inside]
+        centre = prediction.instance_probability[inside]
+        offset = 0.12 * (number - (len(predictions) - 1) / 2)
+        panel.errorbar(
+            place + offset,
+            centre,
+            yerr=np.maximum([centre - low, high - centre], 0),
+            fmt=_MARKERS[number % len(_MARKERS)],
+            color=_colour(number),
+            markersize=5,
+            elinewidth=1.0,
+        )
+    panel.set(
+        xlim=(-0.6, len(inside) - 0.4),
+        ylim=(-0.02, 1.02),
+        ylabel=f"P(positive), {mass:.0%} interval",
+        xlabel="instance",
+    )
+    panel.set_xticks(place, [str(n + 1) for n in place])
+    for label, marked in zip(panel.get_xticklabels(), is_positive, strict=True):
+        if marked:
+            label.set(color=_POSITIVE, fontweight="bold")
+
+
+def _colour(number: int) -> str:
+    """Not that of positive instances."""
+    others = [colour for colour in COLOURS if colour != _POSITIVE]
+    return others[number % len(others)]
+
+
+def _handles(names: list[str], has_positive: bool) -> list[Line2D | Patch]:
+    handles: list[Line2D | Patch] = [
+        Line2D([], [], color=_colour(n), marker=_MARKERS[n % len(_MARKERS)], ls="", label=name)
+        for n, name in enumerate(names)
+    ]
+    if has_positive:
+        handles.append(Patch(fc="none", ec=_POSITIVE, lw=2, label="truly positive"))
+    return handles
