@@ -344,6 +344,15 @@ class Bags:
             rows=rows,
         )
 
+    def without_labels(self) -> Self:
+        """These bags with nothing known of them: no labels, of bags or instances, no targets.
+
+        Returns
+        -------
+        Bags
+        """
+        return replace(self, labels=None, instance_labels=None, targets=None)
+
     def with_targets(self, targets: ArrayLike) -> Self:
         """These bags with a real number each to be predicted, for multiple-instance regression.
 

@@ -13,7 +13,7 @@ from jaxtyping import Array
 from .bags import Bags
 from .checks import read_only
 
-__all__ = ["simulate", "simulate_instances"]
+__all__ = ["draw_sites", "simulate", "simulate_instances"]
 
 
 def simulate(
@@ -49,16 +49,10 @@ def simulate(
     ValueError
         If the program has neither site, or ``bag_label`` is not one label 0 or 1 for each bag.
     """
-    from numpyro import handlers
-
-    unlabelled = replace(bags, labels=None, instance_labels=None, targets=None)
+    unlabelled = bags.without_labels()
     with jax.enable_x64(True):
-        trace = handlers.trace(handlers.seed(model, seed)).get_trace(unlabelled)
-    sites = {
-        name: np.asarray(site["value"])
-        for name, site in trace.items()
-        if site["type"] in ("sample", "deterministic")
-    }
+        drawn_sites = draw_sites(model, bags, seed)
+    sites = {name: np.asarray(value) for name, value in drawn_sites.items()}
     if "bag_target" in sites:
         return unlabelled.with_targets(sites["bag_target"]), sites
     if "bag_label" not in sites:
@@ -76,6 +70,30 @@ def simulate(
     if "instances" in sites:
         drawn = replace(drawn, instances=read_only(sites["instances"]))
     return drawn, sites
+
+
+def draw_sites(model: Callable[[Bags], Any], bags: Bags, seed: int | Array) -> dict[str, Array]:
+    """All that a NumPyro program draws on bags of which nothing is known; JAX may trace it.
+
+    Parameters
+    ----------
+    model : callable
+    bags : Bags
+    seed : int or JAX key
+
+    Returns
+    -------
+    dict of str to array
+        The values of all sample and deterministic sites.
+    """
+    from numpyro import handlers
+
+    trace = handlers.trace(handlers.seed(model, seed)).get_trace(bags.without_labels())
+    return {
+        name: jax.numpy.asarray(site["value"])
+        for name, site in trace.items()
+        if site["type"] in ("sample", "deterministic")
+    }
 
 
 def simulate_instances(

@@ -93,8 +93,8 @@ def _law_of(posterior: Posterior) -> Approximation:
             "that has a law to propose from"
         )
     law = posterior.approximation
-    few = None if law is None else posterior.log_density(posterior.draws(1, seed=0))
-    if law is None or few is None:
+    density = None if law is None else posterior.log_density(posterior.draws(1, seed=0))
+    if law is None or density is None:
         raise ValueError(
             f"posterior of {posterior.engine} has no density to weigh its draws by; expected one "
             "of coordinate_ascent, laplace, svi or grid"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import arviz as az
@@ -38,17 +38,19 @@ _RARE = 0.05
 
 
 def share_of_positive(labels: Float[np.ndarray, "S B"], bags: Bags) -> Float[np.ndarray, " S"]:
-    """How many bags of a hundred are positive, over a hundred."""
+    """The share of the bags that are positive."""
     return labels.mean(axis=1)
 
 
-def size_of_positive(labels: Float[np.ndarray, "S B"], bags: Bags) -> Float[np.ndarray, " S"]:
-    """Correlation of label and size: large bags have more chances of a witness."""
+def correlation_with_size(labels: Float[np.ndarray, "S B"], bags: Bags) -> Float[np.ndarray, " S"]:
+    """Of label (or target) and size: large bags have more chances of a witness."""
     return _correlation(labels, np.asarray(bags.bag_sizes, dtype=float))
 
 
-def distance_of_positive(labels: Float[np.ndarray, "S B"], bags: Bags) -> Float[np.ndarray, " S"]:
-    """Correlation of label and the distance of a bag's farthest instance from the mean of all."""
+def correlation_with_farthest(
+    labels: Float[np.ndarray, "S B"], bags: Bags
+) -> Float[np.ndarray, " S"]:
+    """Of label and the distance of a bag's farthest instance from the mean of all instances."""
     deviation = np.asarray(bags.instances) - np.asarray(bags.instances).mean(axis=0)
     farthest = np.maximum.reduceat(np.linalg.norm(deviation, axis=1), np.asarray(bags.starts))
     return _correlation(labels, farthest)
@@ -65,15 +67,15 @@ def _correlation(
 
 OF_LABELS: dict[str, Statistic] = {
     "share of positive bags": share_of_positive,
-    "correlation with size": size_of_positive,
-    "correlation with farthest instance": distance_of_positive,
+    "correlation with size": correlation_with_size,
+    "correlation with farthest instance": correlation_with_farthest,
 }
 OF_TARGETS: dict[str, Statistic] = {
     "mean": lambda targets, bags: targets.mean(axis=1),
     "sd": lambda targets, bags: targets.std(axis=1),
     "lowest": lambda targets, bags: targets.min(axis=1),
     "highest": lambda targets, bags: targets.max(axis=1),
-    "correlation with size": size_of_positive,
+    "correlation with size": correlation_with_size,
 }
 
 
@@ -200,9 +202,8 @@ def predictive_check(
 
 def _from_the_prior(posterior: Posterior, key: Array, num: int) -> Float[np.ndarray, "S B"]:
     model, bags = posterior.model, posterior.bags
-    bare = replace(bags, labels=None, targets=None, instance_labels=None)
     with jax.enable_x64(True):
-        drawn = Predictive(model, num_samples=num)(key, bare)
+        drawn = Predictive(model, num_samples=num)(key, bags.without_labels())
         return np.asarray(drawn[model.observed_site], dtype=float)
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COLOURS",
     "GREY",
+    "MARKERS",
     "STYLE",
     "calibration",
     "draw_intervals",
@@ -45,7 +46,7 @@ __all__ = [
 
 # Okabe and Ito's palette, told apart with every kind of colour vision; its yellow is too faint.
 COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GREY = "#666666"
 STYLE: Any = {
     "font.size": 11,
@@ -239,15 +240,16 @@ def draw_intervals(
     interval: Sequence[Float[np.ndarray, " B"]] | Float[np.ndarray, "2 B"] | None,
     is_filled: Bool[np.ndarray, " B"],
     colour: str,
+    marker: str = "o",
 ) -> None:
-    """A dot with an interval for each bag, if there are any, filled or hollow."""
+    """A dot with an interval for each bag or instance, if there are any, filled or hollow."""
     low, high = (centre, centre) if interval is None else interval
     for rows, fill in ((is_filled, colour), (~is_filled, "white")):
         panel.errorbar(
             across[rows],
             centre[rows],
             yerr=np.maximum([(centre - low)[rows], (high - centre)[rows]], 0),
-            fmt="o",
+            fmt=marker,
             color=colour,
             markerfacecolor=fill,
             markersize=5,
@@ -366,7 +368,7 @@ def _looks(comparison: Comparison) -> tuple[dict[str, str], dict[str, str]]:
     looks = [(i + first) % len(COLOURS) for i in range(len(names))]
     return (
         {name: COLOURS[i] for name, i in zip(names, looks, strict=True)},
-        {name: _MARKERS[i] for name, i in zip(names, looks, strict=True)},
+        {name: MARKERS[i] for name, i in zip(names, looks, strict=True)},
     )
 
 

@@ -14,12 +14,11 @@ from matplotlib.patches import Patch
 
 from ..datasets.bags import Bags
 from ..inference.prediction import Prediction
-from .figures import COLOURS, STYLE
+from .figures import COLOURS, MARKERS, STYLE, draw_intervals
 
 __all__ = ["plot_bag"]
 
 _POSITIVE = COLOURS[1]
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _MOST_IMAGES = 30
 
 
@@ -138,20 +137,12 @@ def _draw_probabilities(
     is_positive: Bool[np.ndarray, " n"],
     mass: float,
 ) -> None:
-    place = np.arange(len(inside))
+    place, is_drawn = np.arange(len(inside)), np.ones(len(inside), bool)
     for number, prediction in enumerate(predictions.values()):
         low, high = prediction.instance_interval(mass)[:, inside]
         centre = prediction.instance_probability[inside]
-        offset = 0.12 * (number - (len(predictions) - 1) / 2)
-        panel.errorbar(
-            place + offset,
-            centre,
-            yerr=np.maximum([centre - low, high - centre], 0),
-            fmt=_MARKERS[number % len(_MARKERS)],
-            color=_colour(number),
-            markersize=5,
-            elinewidth=1.0,
-        )
+        across = place + 0.12 * (number - (len(predictions) - 1) / 2)
+        draw_intervals(panel, across, centre, (low, high), is_drawn, *_looks(number))
     panel.set(
         xlim=(-0.6, len(inside) - 0.4),
         ylim=(-0.02, 1.02),
@@ -164,17 +155,17 @@ def _draw_probabilities(
             label.set(color=_POSITIVE, fontweight="bold")
 
 
-def _colour(number: int) -> str:
-    """Not that of positive instances."""
+def _looks(number: int) -> tuple[str, str]:
+    """Colour, not that of positive instances, and marker."""
     others = [colour for colour in COLOURS if colour != _POSITIVE]
-    return others[number % len(others)]
+    return others[number % len(others)], MARKERS[number % len(MARKERS)]
 
 
 def _handles(names: list[str], has_positive: bool) -> list[Line2D | Patch]:
-    handles: list[Line2D | Patch] = [
-        Line2D([], [], color=_colour(n), marker=_MARKERS[n % len(_MARKERS)], ls="", label=name)
-        for n, name in enumerate(names)
-    ]
+    handles: list[Line2D | Patch] = []
+    for number, name in enumerate(names):
+        colour, marker = _looks(number)
+        handles.append(Line2D([], [], color=colour, marker=marker, ls="", label=name))
     if has_positive:
         handles.append(Patch(fc="none", ec=_POSITIVE, lw=2, label="truly positive"))
     return handles

@@ -22,11 +22,11 @@ import xarray as xr
 from arviz_stats.base.array import array_stats
 from jaxtyping import Array, Bool, Float
 from matplotlib.figure import Figure
-from numpyro.handlers import seed as with_seed
-from numpyro.handlers import substitute, trace
+from numpyro.handlers import substitute
 from scipy import stats
 
 from ..datasets.bags import Bags
+from ..datasets.simulation import draw_sites
 from ..inference.chains import check_counts, check_probability, spread_over_devices
 from ..inference.checkpoint import Entry, Journal, identity
 from ..inference.inside import Inside, inside
@@ -280,7 +280,7 @@ def simulation_calibration(
         raise ValueError(f"num_draws is {num_draws}; expected at least {_FEWEST_DRAWS}")
     key = random_key(seed)
     chosen = _chosen(engine, options)
-    ranked = partial(usual_quantities, model) if quantities is None else quantities
+    ranked = partial(_usual_quantities, model) if quantities is None else quantities
     name = engine if isinstance(engine, str) else _name(chosen)
     trial = _Trial(model, bags, ranked, num_draws)
     with jax.enable_x64(True):
@@ -311,7 +311,7 @@ def _name(engine: Inside | WholeEngine) -> str:
     return _name(engine.func) if isinstance(engine, partial) else engine.__name__
 
 
-def usual_quantities(model: Model, bags: Bags, sites: Sites) -> dict[str, Array]:
+def _usual_quantities(model: Model, bags: Bags, sites: Sites) -> dict[str, Array]:
     """The numbers in the latent sites, and the log likelihood."""
     given = {name: sites[name] for name in model.latent_sites}
     values = {
@@ -337,16 +337,10 @@ class _Trial:
 
     def simulate(self, key: Array) -> tuple[Sites, Sites]:
         """What is drawn of the bags, by part, and the truth behind it."""
-        bare = replace(self.design, labels=None, targets=None, instance_labels=None)
-        sites = trace(with_seed(self.model, key)).get_trace(bare)
-        if "instances" in sites and self.design.labels is not None:
+        truth = draw_sites(self.model, self.design, key)
+        if "instances" in truth and self.design.labels is not None:
             held = substitute(self.model, {"bag_label": jnp.asarray(self.design.labels)})
-            sites = trace(with_seed(held, key)).get_trace(bare)
-        truth = {
-            name: site["value"]
-            for name, site in sites.items()
-            if site["type"] in ("sample", "deterministic")
-        }
+            truth = draw_sites(held, self.design, key)
         drawn = {part: truth[name] for name, part in _PARTS.items() if name in truth}
         if "labels" in drawn:
             drawn["labels"] = drawn["labels"].astype(int)
@@ -354,8 +348,7 @@ class _Trial:
 
     def bags_with(self, drawn: Sites) -> Bags:
         """The design with what was drawn."""
-        bare: dict[str, Any] = {"labels": None, "targets": None, "instance_labels": None}
-        return replace(self.design, **(bare | dict(drawn)))
+        return replace(self.design.without_labels(), **drawn)
 
     def place(self, drawn: Sites, truth: Sites, sites: Sites, key: Array) -> dict[str, Any]:
         """Where the truth lies among draws; by quantity."""

@@ -11,9 +11,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import IO, Any
@@ -97,8 +98,7 @@ class Journal:
             _check_run(self._path, header, self._run)
         with self._path.open("rb+") as file:
             file.truncate(len(whole) + len(newline))
-        numbered = {entry.pop("number"): entry for entry in map(json.loads, lines)}
-        return [numbered[n] for n in range(len(numbered)) if n in numbered]
+        return _up_to_a_gap(lines)
 
 
 class BlockFolder:
@@ -200,6 +200,16 @@ def block_folder(
 ) -> BlockFolder | None:
     """A folder for blocks of the run that `identity` describes; None where no path is given."""
     return None if path is None else BlockFolder(path, identity(model, bags, **others))
+
+
+def _up_to_a_gap(lines: list[str]) -> list[Entry]:
+    """Entries from number 0 on; two processes at once may have torn each other's lines."""
+    numbered: dict[int, Entry] = {}
+    for line in lines:
+        with suppress(ValueError):
+            entry = json.loads(line)
+            numbered[entry.pop("number")] = entry
+    return [numbered[n] for n in takewhile(numbered.__contains__, count())]
 
 
 def _force(file: IO) -> None:

@@ -7,10 +7,11 @@ of times. What stands here is traced once, and may be mapped over data sets.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ from .chains import check_counts
 from .closed_form.ascent import ascend_inside, check_limits
 from .closed_form.coordinate_ascent import check_update, start_of
 from .descent import descend, steepest
-from .gaussian import whitened_program
+from .gaussian import WhitenedProgram, whitened_program
 from .gibbs.sampler import check_conjugate, sweep_of
 from .laplace import check_smooth
 from .nuts import TARGET_ACCEPT, NUTSChain
@@ -35,6 +36,7 @@ __all__ = [
     "AscentInside",
     "ChainInside",
     "DrawsInside",
+    "GaussianInside",
     "Inside",
     "LaplaceInside",
     "SVIInside",
@@ -67,10 +69,8 @@ class DrawsInside(NamedTuple):
 class Inside(Protocol):
     """An engine whose draws can be traced; a frozen dataclass of its options."""
 
-    @property
-    def are_independent(self) -> bool:
-        """Whether draws are, as those of an approximation, not of a chain."""
-        ...
+    # Whether draws are, as those of an approximation, not of a chain.
+    are_independent: ClassVar[bool]
 
     def check(self, model: Any, bags: Bags) -> None:
         """Refuse a model that the engine has no way with; before anything is traced."""
@@ -112,6 +112,8 @@ class ChainInside:
         Steps for each draw.
     """
 
+    are_independent: ClassVar[bool] = False
+
     chain_for: Callable[[Any, Bags], Chain]
     num_warmup: int = 500
     thin: int = 1
@@ -136,11 +138,6 @@ class ChainInside:
     def gibbs(cls, *, num_warmup: int = 500, thin: int = 1) -> ChainInside:
         """As `milzoo.inference.gibbs`."""
         return cls(_conjugate_chain, num_warmup, thin)
-
-    @property
-    def are_independent(self) -> bool:
-        """No."""
-        return False
 
     def check(self, model: Any, bags: Bags) -> None:
         """What makes a chain of the model refuses it."""
@@ -177,17 +174,14 @@ class AscentInside:
     tolerance : float
     """
 
+    are_independent: ClassVar[bool] = True
+
     label_update: str | None = None
     max_steps: int = 1000
     tolerance: float = 1e-8
 
     def __post_init__(self) -> None:
         check_limits(self.max_steps, self.tolerance)
-
-    @property
-    def are_independent(self) -> bool:
-        """Yes."""
-        return True
 
     def check(self, model: Any, bags: Bags) -> None:
         """Refuse models without a closed form, with priors, and mixtures.
@@ -223,8 +217,39 @@ class AscentInside:
         return DrawsInside({"inducing_value": (problem.cholesky @ white).T}, steps < self.max_steps)
 
 
+class GaussianInside(ABC):
+    """A Gaussian in whitened, unconstrained coordinates; a frozen dataclass of its options."""
+
+    are_independent: ClassVar[bool] = True
+
+    @abstractmethod
+    def check(self, model: Model, bags: Bags) -> None:
+        """Refuse a model that it has no way with."""
+
+    @abstractmethod
+    def law(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianLaw:
+        """What approximates the density of the target."""
+
+    def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
+        """v = m + Sz, z ~ N(0, I), and the sites that v stands for."""
+        law_key, draw_key = jax.random.split(key)
+        target = whitened_program(model, bags)
+        law = self.law(target, bags, law_key)
+        noise = jax.random.normal(draw_key, (num_draws, law.mean.size), law.mean.dtype)
+        sites = jax.lax.map(target.constrain, law.mean + noise @ law.root.T)
+        return DrawsInside(sites, law.is_settled)
+
+
+class _GaussianLaw(NamedTuple):
+    """N(m, SSᵀ), and whether an iteration that ends by itself came to an end there."""
+
+    mean: Float[Array, " P"]  # m
+    root: Float[Array, "P P"]  # S
+    is_settled: Bool[Array, ""]
+
+
 @dataclass(frozen=True)
-class LaplaceInside:
+class LaplaceInside(GaussianInside):
     """Laplace's approximation, as `milzoo.inference.laplace`, the mode by L-BFGS.
 
     Attributes
@@ -237,11 +262,6 @@ class LaplaceInside:
     def __post_init__(self) -> None:
         check_counts(max_steps=self.max_steps)
 
-    @property
-    def are_independent(self) -> bool:
-        """Yes."""
-        return True
-
     def check(self, model: Model, bags: Bags) -> None:
         """Refuse densities without curvature, and of too many numbers.
 
@@ -252,23 +272,21 @@ class LaplaceInside:
         check_number_of_unknowns(model, "laplace")
         check_smooth(whitened_program(model, bags).program, bags)
 
-    def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
-        """From N(mode, H⁻¹) in whitened, unconstrained coordinates."""
-        target = whitened_program(model, bags)
+    def law(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianLaw:
+        """N(mode, H⁻¹), H the curvature there."""
 
         def depth(vector: Float[Array, " P"]) -> Float[Array, ""]:
             return -target.log_density(vector)
 
         mode = descend(depth, target.origin, self.max_steps, _FLAT)
-        root = jnp.linalg.cholesky(jax.hessian(depth)(mode))  # H = RRᵀ
-        is_settled = jnp.isfinite(root).all() & (steepest(jax.grad(depth)(mode)) < _AT_REST)
-        noise = jax.random.normal(key, (mode.size, num_draws), mode.dtype)
-        vectors = mode + solve_triangular(root.T, noise, lower=False).T
-        return DrawsInside(jax.lax.map(target.constrain, vectors), is_settled)
+        factor = jnp.linalg.cholesky(jax.hessian(depth)(mode))  # H = RRᵀ
+        root = solve_triangular(factor.T, jnp.eye(mode.size, dtype=mode.dtype), lower=False)  # R⁻ᵀ
+        is_flat = steepest(jax.grad(depth)(mode)) < _AT_REST
+        return _GaussianLaw(mode, root, is_flat & jnp.isfinite(factor).all())
 
 
 @dataclass(frozen=True)
-class SVIInside:
+class SVIInside(GaussianInside):
     """A Gaussian by stochastic gradients, as `milzoo.inference.svi`; it never ends by itself.
 
     Attributes
@@ -289,11 +307,6 @@ class SVIInside:
         check_counts(max_steps=self.max_steps, num_particles=self.num_particles)
         check_ascent(self.guide, self.learning_rate)
 
-    @property
-    def are_independent(self) -> bool:
-        """Yes."""
-        return True
-
     def check(self, model: Model, bags: Bags) -> None:
         """Refuse densities of too many numbers.
 
@@ -303,18 +316,14 @@ class SVIInside:
         """
         check_number_of_unknowns(model, "svi")
 
-    def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
-        """From q in whitened, unconstrained coordinates."""
-        run_key, draw_key = jax.random.split(key)
-        target = whitened_program(model, bags)
+    def law(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianLaw:
+        """Where the steps end."""
         adam = falling_adam(self.learning_rate, self.max_steps)
-        fit = fit_by_draws(target.program, bags, adam, self.guide, self.num_particles, run_key)
+        fit = fit_by_draws(target.program, bags, adam, self.guide, self.num_particles, key)
         num_blocks = -(-self.max_steps // fit.steps_in_block)
         end = jax.lax.fori_loop(0, num_blocks, lambda _, s: fit.run_block(s)[0], fit.start)
         mean, scale_tril = fit.gaussian(end)
-        noise = jax.random.normal(draw_key, (num_draws, mean.size), mean.dtype)
-        sites = jax.lax.map(target.constrain, mean + noise @ scale_tril.T)
-        return DrawsInside(sites, jnp.isfinite(scale_tril).all())
+        return _GaussianLaw(mean, scale_tril, jnp.isfinite(scale_tril).all())
 
 
 _BY_NAME: dict[str, Callable[..., Inside]] = {

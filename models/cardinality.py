@@ -560,7 +560,7 @@ class CardinalityModel:
         ----------
         Hajimirsadeghi and Mori (2017), equations 7 and 13.
         """
-        unlabelled = replace(bags, labels=None, instance_labels=None)
+        unlabelled = bags.without_labels()
 
         def of_one(_: Array, site: dict[str, Array]) -> tuple[Array, Array]:
             model, tree = self.with_hyperparameters(site), self.tree(bags)

@@ -722,3 +722,14 @@ def test_targets_that_are_no_numbers_are_named(bags):
         bags.with_targets([1.0, 2.0])
     with pytest.raises(ValueError, match="targets: bag 'bag 3' has nan; expected a finite number"):
         bags.with_targets([0, 1, 2, nan, 4, 5, 6, 7, 8])
+
+
+def test_without_labels_nothing_is_known_and_all_else_stays():
+    labelled = Bags.from_list(
+        [np.ones((2, 1)), np.zeros((1, 1))], [1, 0], instance_labels=[[1, 0], [0]], names=["a", "b"]
+    )
+    bare = labelled.with_targets(np.arange(labelled.num_bags)).without_labels()
+    assert bare.labels is bare.instance_labels is bare.targets is None
+    np.testing.assert_array_equal(bare.instances, labelled.instances)
+    np.testing.assert_array_equal(bare.bag_index, labelled.bag_index)
+    assert bare.names == labelled.names

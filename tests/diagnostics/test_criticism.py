@@ -14,9 +14,9 @@ from milzoo.diagnostics import (
     prior_sensitivity,
 )
 from milzoo.diagnostics.criticism import (
-    distance_of_positive,
+    correlation_with_farthest,
+    correlation_with_size,
     share_of_positive,
-    size_of_positive,
 )
 from milzoo.inference import coordinate_ascent, gibbs
 from milzoo.inference.programs import log_joint
@@ -51,11 +51,11 @@ def test_statistics_of_labels_are_what_they_say():
     assert share_of_positive(labels, bags).tolist() == pytest.approx([1 / 3, 1.0])
     expected = np.corrcoef(labels[0], [1, 3, 2])[0, 1]
     # Where all are positive nothing goes with anything.
-    assert size_of_positive(labels, bags).tolist() == pytest.approx([expected, 0.0])
+    assert correlation_with_size(labels, bags).tolist() == pytest.approx([expected, 0.0])
     mean = (0 + 3 - 2) / 6
     distances = np.abs(np.array([0.0, 1.0, -1.0]) - mean)
     expected = np.corrcoef(labels[0], distances)[0, 1]
-    assert distance_of_positive(labels, bags).tolist() == pytest.approx([expected, 0.0])
+    assert correlation_with_farthest(labels, bags).tolist() == pytest.approx([expected, 0.0])
 
 
 def test_replicates_of_targets_have_the_law_that_is_known(exact):

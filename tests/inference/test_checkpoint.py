@@ -269,6 +269,10 @@ def test_two_processes_on_one_run_do_no_harm(tmp_path):
         first.append({"n": number})
         second.append({"n": number})
     assert Journal(path, {}).entries == [{"n": 0}, {"n": 1}]
+    # A line that one tore from the other is lost, and what stands behind it is done again.
+    header, zero, *_ = path.read_text().splitlines(keepends=True)
+    path.write_text(header + zero + '{"number": 1, {"number"\n{"number": 2, "n": 2}\n')
+    assert Journal(path, {}).entries == [{"n": 0}]
     folders = [BlockFolder(tmp_path / "run", {}) for _ in range(2)]
     for number in range(2):
         for folder in folders:
