@@ -6,7 +6,7 @@ python := $(firstword $(PYTHON))
 bin := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint benchmarks notebooks clean
+.PHONY: help demo test test-slow lint benchmarks notebooks site clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -31,20 +31,23 @@ benchmarks: .venv/installed  ## every benchmark at toy size
 	    echo "== $$file"; $(bin)/python $$file --toy; \
 	done
 
-notebooks: .venv/installed  ## examples that are numbered, run, into notebooks/
-	@mkdir -p notebooks; set -e; for file in $(wildcard examples/[0-9]*.py); do \
-	    name=notebooks/$$(basename $$file .py).ipynb; echo "== $$name"; \
+notebooks: .venv/installed  ## examples that are numbered, run, into docs/notebooks/
+	@mkdir -p docs/notebooks; set -e; for file in $(wildcard examples/[0-9]*.py); do \
+	    name=docs/notebooks/$$(basename $$file .py).ipynb; echo "== $$name"; \
 	    $(bin)/jupytext --quiet --to ipynb --output $$name $$file; \
 	    $(bin)/jupyter execute --inplace $$name; \
 	done
 
+site: notebooks  ## guides and notebooks as pages, into site/
+	$(bin)/sphinx-build -W --keep-going -q docs site
+
 clean:  ## remove all that make has made
-	rm -rf .venv build dist report notebooks *.egg-info .pytest_cache .ruff_cache .hypothesis .jax_cache
+	rm -rf .venv build dist report site docs/notebooks *.egg-info .pytest_cache .ruff_cache .hypothesis .jax_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/installed: pyproject.toml constraints.txt
 	@test -n "$(call works,$(python))" || \
 	    { echo "milzoo needs Python 3.12 or newer, and $(python) is not: make PYTHON=..." >&2; exit 1; }
 	$(python) -m venv .venv
-	$(bin)/python -m pip install -q -c constraints.txt -e '.[pymc,notebooks,dev]'
+	$(bin)/python -m pip install -q -c constraints.txt -e '.[pymc,notebooks,site,dev]'
 	@touch $@

@@ -11,8 +11,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import inference, models
-from ..datasets import Bags, kernel_pca, load
+from ..datasets import Bags, image_shape, kernel_pca, load
 from ..diagnostics import Comparison
 from ..diagnostics import compare as compare_posteriors
 from ..inference import Posterior
@@ -29,7 +31,14 @@ from ..models.dpmil import SUPERVISIONS
 from ..models.normal_wishart import COVARIANCES
 from .printing import Display
 
-__all__ = ["Plan", "check_folder", "engines_by_name", "models_by_name", "run"]
+__all__ = [
+    "Plan",
+    "check_folder",
+    "engines_by_name",
+    "images_of_test_bags",
+    "models_by_name",
+    "run",
+]
 
 _TRAINING_SHARE = 0.7
 # The first is the paper's own, and must run.
@@ -199,6 +208,15 @@ def run(plan: Plan, display: Display) -> Comparison:
             title, engine = f"{name} (logistic)", plan.engines[name]
             posteriors[title] = _fit(title, engine, logistic, training, plan.seed, display)
     return compare_posteriors(posteriors, test=test, seed=plan.seed)
+
+
+def images_of_test_bags(plan: Plan) -> dict[str, Any]:
+    """How instances look, before they are standardised: `Comparison.save_report` draws them."""
+    shape = image_shape(plan.data)
+    if shape is None:
+        return {}
+    _, test = load(plan.data).split(_TRAINING_SHARE, seed=plan.seed)
+    return {"image_shape": shape, "images": np.asarray(test.instances)}
 
 
 def _check_targets(plan: Plan, bags: Bags) -> None:

@@ -112,7 +112,9 @@ def compare(
     else:
         shown.comparison(comparison)
     if out is not None:
-        shown.report(comparison.save_report(out, origin=_command_line(plan.protocol)))
+        images = experiment.images_of_test_bags(plan)
+        origin = _command_line(plan.protocol)
+        shown.report(comparison.save_report(out, origin=origin, **images))
 
 
 def _command_line(protocol: str) -> str:

@@ -1,13 +1,14 @@
 """The door that data come in by: one container, data sets by name, preprocessing, simulators."""
 
 from .bags import Bags
-from .catalogue import available, load, published_folds
+from .catalogue import available, image_shape, load, published_folds
 from .kernel_pca import kernel_pca
 from .simulation import simulate, simulate_instances
 
 __all__ = [
     "Bags",
     "available",
+    "image_shape",
     "kernel_pca",
     "load",
     "published_folds",

@@ -20,7 +20,7 @@ from .checks import read_only
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["BAGGING_SEED", "available", "load", "published_folds"]
+__all__ = ["BAGGING_SEED", "available", "image_shape", "load", "published_folds"]
 
 BAGGING_SEED = 2024
 """How ``digits``, ``mnist``, ``kandemir2014`` and ``venkatesan2015`` are drawn is part of what they
@@ -52,6 +52,8 @@ _DESCRIPTIONS = {
     f"newsgroups/{group}": f"100 bags of posts, 200 term features: is one from {group}?"
     for group in _NEWSGROUPS
 }
+
+_IMAGES = {"digits": (8, 8), "mnist": (28, 28)}
 
 _MUSK_ARCHIVES = {
     "musk1": "https://archive.ics.uci.edu/static/public/74/musk+version+1.zip",
@@ -109,6 +111,11 @@ _TABLE_FORMAT = (
 def available() -> dict[str, str]:
     """The names that `load` knows, each with a description of one line."""
     return dict(_DESCRIPTIONS)
+
+
+def image_shape(name: str) -> tuple[int, int] | None:
+    """Height and width where the features of that data set are pixels, row by row; else None."""
+    return _IMAGES.get(name)
 
 
 def load(

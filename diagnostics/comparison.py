@@ -8,19 +8,23 @@ from difflib import get_close_matches
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Array
+from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 
 from ..datasets.bags import Bags
 from ..inference.chains import check_counts
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
+from ..models.dpmil import DPMIL
 from ..models.model import part_of_bags
 from . import figures
+from .criticism import PredictiveCheck, predictive_check, prior_sensitivity
+from .inside_a_bag import plot_bag
+from .leave_one_out import all_left_out, leave_one_out_sentences, leave_one_out_table
 from .measures import MEASURES, OF_LABELS, OF_NUMBERS
 from .report import metrics, write_report
 from .sentences import reference_sentence, sentence
@@ -28,6 +32,9 @@ from .targets import targets
 from .verdict import Verdict, best_sampler, gather, judge
 
 __all__ = ["Comparison", "compare"]
+
+# Instances of a bag whose intervals can be told apart in a picture.
+_READABLE = 30
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,22 @@ class Comparison:
         """What the numbers of each posterior mean."""
         return {name: sentence(name, verdict) for name, verdict in self.verdicts.items()}
 
+    @cached_property
+    def left_out(self) -> dict[str, Any]:
+        """`leave_one_out` of each posterior that allows it, as ArviZ's ``ELPDData``."""
+        return all_left_out(self.posteriors)
+
+    @cached_property
+    def loo(self) -> pd.DataFrame:
+        """What each posterior says of bags left out, best first; see `leave_one_out_table`."""
+        return leave_one_out_table(self.left_out)
+
+    @cached_property
+    def loo_sentences(self) -> list[str]:
+        """Which model predicts bags left out best, and which numbers are provisional."""
+        targets = {name: verdict.target for name, verdict in self.verdicts.items()}
+        return list(leave_one_out_sentences(self.left_out, targets)) if self.left_out else []
+
     @property
     def has_one_target(self) -> bool:
         """Whether all posteriors are about one model with the same hyper-parameters."""
@@ -94,6 +117,33 @@ class Comparison:
         """Of the targets of test bags, by each posterior that did not fail; empty if none."""
         known = {name: verdict.evidence.prediction for name, verdict in self.verdicts.items()}
         return {name: one for name, one in known.items() if isinstance(one, TargetPrediction)}
+
+    @cached_property
+    def check(self) -> PredictiveCheck | None:
+        """Labels (targets) drawn again under the reference, or the first that has draws.
+
+        None where no posterior can, as of a model that makes no labels.
+        """
+        posterior = self._posterior_of_the_model
+        return None if posterior is None else predictive_check(posterior, seed=0)
+
+    @cached_property
+    def sensitivity(self) -> pd.DataFrame | None:
+        """`prior_sensitivity` of the posterior that `check` is of."""
+        posterior = self._posterior_of_the_model
+        return None if posterior is None else prior_sensitivity(posterior)
+
+    @property
+    def _posterior_of_the_model(self) -> Posterior | None:
+        """The one to judge the model by: not its engine."""
+        sound = {
+            name: posterior
+            for name, posterior in self.posteriors.items()
+            if not (self.verdicts[name].evidence.failed or self.verdicts[name].evidence.is_point)
+            and not isinstance(posterior.model, DPMIL)
+        }
+        first = next(iter(sound.values()), None)
+        return sound.get(self.reference, first) if self.reference else first
 
     def metrics(self) -> dict[str, Any]:
         """Table and sentences as JSON's types.
@@ -131,11 +181,66 @@ class Comparison:
         """Predicted targets of the test bags, with 90 % predictive intervals, against the truth."""
         return figures.targets(self)
 
-    def plot_calibration(self) -> Figure:
-        """Observed frequency by predicted probability of the test bags, by isotonic regression."""
-        return figures.calibration(self)
+    def plot_calibration(self, of: Literal["bags", "instances"] = "bags") -> Figure:
+        """Observed frequency by predicted probability on test bags, by isotonic regression.
 
-    def save_report(self, folder: str | PathLike, *, origin: str = "") -> Path:
+        Of instances it is that of those whose label is known.
+        """
+        return figures.calibration(self, of)
+
+    def plot_marginals(self, max_sites: int = 6) -> Figure:
+        """Densities of the sites on which the posteriors differ most, one over the other."""
+        return figures.marginals(self, max_sites)
+
+    def plot_left_out(self, engine: str | None = None) -> Figure:
+        """k̂ of leaving each bag out; of the reference, or of the first that can, if none is named.
+
+        Raises
+        ------
+        ValueError
+            If the posterior cannot leave a bag out.
+        """
+        return figures.left_out(self, engine)
+
+    def plot_bag(
+        self,
+        bag: int | None = None,
+        *,
+        image_shape: tuple[int, int] | None = None,
+        images: Float[np.ndarray, "N P"] | None = None,
+    ) -> Figure:
+        """Instances of one test bag with intervals; see `milzoo.diagnostics.plot_bag`.
+
+        Parameters
+        ----------
+        bag : int or None
+            Which; None for the positive one whose instances the posteriors see most differently.
+        image_shape, images
+            As there.
+        """
+        test = figures.labelled_test_bags(self)
+        chosen = self._most_disputed_bag(test) if bag is None else bag
+        # The reference in black, as in the other pictures.
+        order = sorted(self.predictions, key=lambda name: name != self.reference)
+        predictions = {name: self.predictions[name] for name in order}
+        return plot_bag(predictions, test, chosen, image_shape=image_shape, images=images)
+
+    def _most_disputed_bag(self, test: Bags) -> int:
+        """The positive test bag whose instances the posteriors see most differently, if small."""
+        instances = np.array([one.instance_probability for one in self.predictions.values()])
+        dispute = np.maximum.reduceat(np.ptp(instances, axis=0), np.asarray(test.starts))
+        is_small = np.asarray(test.bag_sizes) <= _READABLE
+        is_shown = (np.asarray(test.labels) == 1) & is_small
+        return int(np.argmax(np.where(is_shown, dispute + 2, np.where(is_small, dispute + 1, 0))))
+
+    def save_report(
+        self,
+        folder: str | PathLike,
+        *,
+        origin: str = "",
+        image_shape: tuple[int, int] | None = None,
+        images: Float[np.ndarray, "N P"] | None = None,
+    ) -> Path:
         """Write ``report.html``, its figures, ``metrics.json`` and a NetCDF file per posterior.
 
         Parameters
@@ -145,6 +250,8 @@ class Comparison:
         origin : str
             What made it (data, split, seed, command), so that it can be made again; put on the
             page and into ``metrics.json`` beside the versions of the packages.
+        image_shape, images
+            Of the test instances, if they are images; see `plot_bag`.
 
         Returns
         -------
@@ -155,8 +262,10 @@ class Comparison:
         ------
         OSError
             If the folder cannot be written.
+        ValueError
+            If images have another number of pixels.
         """
-        return write_report(self, Path(folder), origin)
+        return write_report(self, Path(folder), origin, image_shape=image_shape, images=images)
 
     def _sampler(self, engine: str | None) -> str:
         samplers = [name for name, posterior in self.posteriors.items() if posterior.is_mcmc]

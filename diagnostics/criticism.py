@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +26,7 @@ from ..models.model import observations, random_key
 from .figures import predictive_statistics
 
 __all__ = [
+    "MUCH_SENSITIVITY",
     "PredictiveCheck",
     "interval_coverage",
     "predictive_check",
@@ -35,6 +38,8 @@ type Statistic = Callable[[Float[np.ndarray, "S B"], Bags], Float[np.ndarray, " 
 
 # A replicate as extreme as what was observed is rarer than this, by chance.
 _RARE = 0.05
+# Of power scaling, as ArviZ has it.
+MUCH_SENSITIVITY = 0.05
 
 
 def share_of_positive(labels: Float[np.ndarray, "S B"], bags: Bags) -> Float[np.ndarray, " S"]:
@@ -294,5 +299,18 @@ def prior_sensitivity(posterior: Posterior) -> pd.DataFrame:
     with_prior = tree.copy()
     log_prior = az.from_dict({"log_prior": {"prior": both - by_bag.sum("bag").to_numpy()}})
     with_prior["log_prior"] = log_prior["log_prior"]
-    found: Any = az.psense_summary(with_prior, var_names=list(model.latent_sites))
+    with _without_messages(logging.getLogger("arviz_stats.psense")):  # the table says the same
+        found: Any = az.psense_summary(with_prior, var_names=list(model.latent_sites))
     return found
+
+
+@contextmanager
+def _without_messages(logger: logging.Logger) -> Iterator[None]:
+    def refuse(record: logging.LogRecord) -> bool:
+        return False
+
+    logger.addFilter(refuse)
+    try:
+        yield
+    finally:
+        logger.removeFilter(refuse)

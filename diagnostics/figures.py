@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import arviz as az
 import arviz_plots
@@ -17,10 +17,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from sklearn.isotonic import isotonic_regression
 
 from ..datasets.bags import Bags
+from ..inference.grid import GridApproximation
 from .accuracy import site_names
+from .reliability import Reliability, reliability
 
 if TYPE_CHECKING:
     from .comparison import Comparison
@@ -35,6 +36,9 @@ __all__ = [
     "elbo",
     "forest",
     "khat",
+    "labelled_test_bags",
+    "left_out",
+    "marginals",
     "pit_differences",
     "predictive_statistics",
     "probabilities",
@@ -104,13 +108,88 @@ def _tidy_forest(figure: Figure, looks: dict[str, tuple[str, str]]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
 
 
+def marginals(comparison: Comparison, max_sites: int) -> Figure:
+    """Densities of the sites on which the posteriors differ most, by engine; points have none."""
+    draws = {
+        name: verdict.evidence.draws
+        for name, verdict in comparison.verdicts.items()
+        if not (verdict.evidence.failed or verdict.evidence.is_point)
+    }
+    if not draws:
+        raise ValueError("no posterior has draws of which a density could be drawn")
+    shown = _most_different_sites(comparison, draws, max_sites)
+    table = {name: _scalar_sites(one)[shown] for name, one in _same_length(draws).items()}
+    colours, _ = _looks(comparison)
+    with _arviz_style():
+        collection = arviz_plots.plot_dist(
+            {name: az.convert_to_datatree(one) for name, one in table.items()},
+            kind="kde",
+            color=[colours[name] for name in table],
+            aes={"color": ["model"]},
+            cols=["__variable__"],
+            col_wrap=3,
+            visuals={
+                "credible_interval": False,
+                "point_estimate": False,
+                "point_estimate_text": False,
+                "dist": {"width": 1.6},
+            },
+            figure_kwargs={
+                "figsize": (11, 0.8 + 2.4 * -(-len(shown) // 3)),
+                "layout": "constrained",
+            },
+        )
+    figure = _taken(collection, "Densities where the posteriors differ most")
+    handles = [Line2D([], [], color=colours[name], label=name) for name in table]
+    columns = min(4, len(handles))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+    return figure
+
+
+def left_out(comparison: Comparison, engine: str | None) -> Figure:
+    """k̂ of the weights that leave each bag out, beside the limit for it."""
+    known = comparison.left_out
+    chosen = engine
+    if chosen is None:
+        chosen = comparison.reference if comparison.reference in known else next(iter(known), None)
+    if chosen is None or chosen not in known:
+        raise ValueError(
+            f"engine is {engine!r}; expected a posterior that can leave bags out: "
+            f"{', '.join(known) or 'this comparison has none'}"
+        )
+    colours, _ = _looks(comparison)
+    khat, largest = np.asarray(known[chosen].pareto_k), known[chosen].good_k
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(8, 3.2), layout="constrained")
+        panel = figure.subplots()
+        panel.axhline(largest, color=GREY, linewidth=1)
+        panel.annotate(
+            f"beyond weighting: above {largest:.2f}",
+            (1, largest),
+            (0, 3),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            ha="right",
+            color=GREY,
+        )
+        panel.plot(np.arange(len(khat)), khat, "o", color=colours[chosen], markersize=4)
+        panel.set(xlabel="bag learned from", ylabel="k̂ without it", title=chosen)
+        panel.set_ylim(min(-0.1, *khat) - 0.05, max(1.0, *khat) + 0.1)
+    return figure
+
+
 def elbo(comparison: Comparison) -> Figure:
-    """The bound by recorded step, a panel for each engine that has one."""
+    """The bound by recorded step, a panel for each engine that has one.
+
+    Where a grid is among the posteriors of a target, its evidence is what all bounds are below.
+    """
     traces = {
         name: posterior.elbo
         for name, posterior in comparison.posteriors.items()
         if posterior.elbo is not None and len(posterior.elbo) > 0
     }
+    evidence = _known_evidence(comparison)
+    traces = {n: bound for n, bound in traces.items() if not _is_grid(comparison, n)} or traces
     if not traces:
         raise ValueError(
             "no posterior has a bound to draw; expected one of coordinate_ascent or svi among them"
@@ -122,10 +201,30 @@ def elbo(comparison: Comparison) -> Figure:
             steps = np.arange(1, len(bound) + 1)
             panel.plot(steps, bound, color=colours[name], marker=".", markersize=4)
             panel.set(title=f"{name}: ends at {bound[-1]:,.2f}", xlabel="recorded step")
-            if np.isfinite(bound).any():
-                panel.set_ylim(*_without_the_start(bound[np.isfinite(bound)]))
+            highest = evidence.get(comparison.verdicts[name].target)
+            shown = bound[np.isfinite(bound)]
+            if highest is not None:
+                panel.axhline(highest, color=GREY, ls="--", lw=1)
+                panel.set_xlabel(f"recorded step (dashed: log evidence, {highest:,.2f})")
+                shown = np.append(shown, highest)
+            if len(shown):
+                panel.set_ylim(*_without_the_start(shown))
         panels[0].set_ylabel("ELBO")
     return figure
+
+
+def _known_evidence(comparison: Comparison) -> dict[str, float]:
+    """log p(labels) by target, where a grid has summed it up."""
+    return {
+        verdict.target: float(posterior.elbo[-1])
+        for name, verdict in comparison.verdicts.items()
+        if _is_grid(comparison, name) and not verdict.evidence.failed
+        if (posterior := comparison.posteriors[name]).elbo is not None
+    }
+
+
+def _is_grid(comparison: Comparison, name: str) -> bool:
+    return isinstance(comparison.posteriors[name].approximation, GridApproximation)
 
 
 def trace(comparison: Comparison, engine: str) -> Figure:
@@ -296,22 +395,29 @@ def targets(comparison: Comparison) -> Figure:
     return figure
 
 
-def calibration(comparison: Comparison) -> Figure:
+def calibration(comparison: Comparison, of: Literal["bags", "instances"] = "bags") -> Figure:
     """Reliability by isotonic regression (PAVA), with the band of a calibrated forecast."""
     predictions, labels = _tested(comparison)
+    forecasts = {name: one.bag_probability for name, one in predictions.items()}
+    if of == "instances":
+        labels, forecasts = _of_known_instances(comparison)
     colours, _ = _looks(comparison)
     with mpl.rc_context(STYLE):
-        figure, panels = rows_of_panels(len(predictions), height=3.6, share=True)
-        for panel, (name, prediction) in zip(panels, predictions.items(), strict=True):
-            _draw_reliability(panel, prediction.bag_probability, labels, colours[name])
-            panel.set(title=name, xlabel="predicted probability", aspect="equal")
+        figure, panels = rows_of_panels(len(forecasts), height=3.6, share=True)
+        for panel, (name, probability) in zip(panels, forecasts.items(), strict=True):
+            found = reliability(probability, labels)
+            _draw_reliability(panel, found, colours[name])
+            panel.plot(probability, labels, "|", color=colours[name], alpha=0.5, markersize=7)
+            title = f"{name}: error {found.error:.3f}, {found.error_if_calibrated:.3f} by chance"
+            panel.set_title(title, fontsize=11)
+            panel.set(xlabel="predicted probability", aspect="equal")
             panel.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         panels[0].set_ylabel("observed frequency")
         figure.legend(
             handles=[
                 Patch(color="#DDDDDD", label="90 % if calibrated, pointwise"),
                 Line2D([], [], color=GREY, linewidth=1.8, label="observed frequency"),
-                Line2D([], [], color=GREY, marker="|", ls="", label="one test bag"),
+                Line2D([], [], color=GREY, marker="|", ls="", label=f"one test {of[:-1]}"),
             ],
             loc="outside lower center",
             ncols=3,
@@ -319,22 +425,25 @@ def calibration(comparison: Comparison) -> Figure:
     return figure
 
 
-def _draw_reliability(
-    panel: Axes, probability: Float[np.ndarray, " B"], labels: Int[np.ndarray, " B"], colour: str
-) -> None:
-    order = np.argsort(probability)
-    sorted_probability = probability[order]
-    # What calibrated forecasts of these bags would show: labels drawn from them (Dimitriadis,
-    # Gneiting and Jordan, 2021).
-    random = np.random.default_rng(0)
-    simulated = random.random((1000, len(labels))) < sorted_probability
-    curves = np.array([isotonic_regression(row.astype(float)) for row in simulated])
-    low, high = np.quantile(curves, [0.05, 0.95], axis=0)
-    panel.fill_between(sorted_probability, low, high, color="#DDDDDD")
+def _draw_reliability(panel: Axes, found: Reliability, colour: str) -> None:
+    panel.fill_between(found.probability, found.low, found.high, color="#DDDDDD")
     panel.axline((0, 0), slope=1, color=GREY, linewidth=1)
-    observed = isotonic_regression(labels[order].astype(float))
-    panel.plot(sorted_probability, observed, color=colour, linewidth=1.8)
-    panel.plot(probability, labels, "|", color=colour, alpha=0.5, markersize=7)
+    panel.plot(found.probability, found.frequency, color=colour, linewidth=1.8)
+
+
+def _of_known_instances(
+    comparison: Comparison,
+) -> tuple[Int[np.ndarray, " K"], dict[str, Float[np.ndarray, " K"]]]:
+    """Labels of the test instances that have one, and their probabilities by engine."""
+    truth = _test_bags(comparison, "probabilities").instance_labels
+    known = np.zeros(0, bool) if truth is None else np.asarray(truth) >= 0
+    if truth is None or not known.any():
+        raise ValueError(
+            "no label of a test instance is known, so their calibration cannot be drawn; pass test "
+            'bags with instance_labels, or draw that of the bags: of="bags"'
+        )
+    forecasts = {n: one.instance_probability[known] for n, one in comparison.predictions.items()}
+    return np.asarray(truth)[known], forecasts
 
 
 # ---------------------------------------------------------------- what the pictures are about
@@ -342,6 +451,11 @@ def _draw_reliability(
 
 def _tested(comparison: Comparison):
     """Predictions by engine and labels of the test bags."""
+    return comparison.predictions, np.asarray(labelled_test_bags(comparison).labels)
+
+
+def labelled_test_bags(comparison: Comparison) -> Bags:
+    """The test bags, if there are probabilities of theirs to draw."""
     test = _test_bags(comparison, "probabilities")
     if comparison.predicts_numbers:
         raise ValueError(
@@ -350,7 +464,7 @@ def _tested(comparison: Comparison):
         )
     if not comparison.predictions:
         raise ValueError("every posterior failed, so no probabilities to draw; see the sentences")
-    return comparison.predictions, np.asarray(test.labels)
+    return test
 
 
 def _test_bags(comparison: Comparison, what: str) -> Bags:

@@ -30,7 +30,7 @@ class Measure:
     pattern: str
 
 
-_RUN = "What was run"
+_RUN = "What was fitted?"
 _SAMPLER = "Did the samplers work?"
 _ERROR = "How far off?"
 _TEST = "Does it matter on test bags?"
@@ -61,17 +61,22 @@ MEASURES = (
     Measure("brier", "Brier score", _TEST, ".3f"),
     Measure("auc", "AUC", _TEST, ".3f"),
     Measure("accuracy", "accuracy", _TEST, ".3f"),
+    Measure("calibration_error", "calibration error", _TEST, ".3f"),
+    Measure("calibration_chance", "calibration error by chance", _TEST, ".3f"),
     Measure("probability_difference", "mean |ΔP| from reference", _TEST, ".3f"),
     Measure("target_difference", "mean |Δ| from reference (predictive sd)", _TEST, ".3f"),
     Measure("instance_auc", "instance AUC", _TEST, ".3f"),
     Measure("instance_auc_pr", "instance AUC-PR", _TEST, ".3f"),
+    Measure("instance_calibration_error", "instance calibration error", _TEST, ".3f"),
+    Measure("instance_calibration_chance", "instance calibration error by chance", _TEST, ".3f"),
 )
 
 # Scores that only one kind of prediction has.
 OF_NUMBERS = ("rmse", "target_difference")
 OF_LABELS = (
     *("brier", "auc", "accuracy", "probability_difference"),
-    *("instance_auc", "instance_auc_pr"),
+    *("calibration_error", "calibration_chance", "instance_auc", "instance_auc_pr"),
+    *("instance_calibration_error", "instance_calibration_chance"),
 )
 
 

@@ -7,18 +7,22 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
 from html import escape
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
+from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from ..models.dpmil import DPMIL
 from .clusters import plot_components, plot_scene
+from .criticism import MUCH_SENSITIVITY
 from .measures import MEASURES, formatted
 from .targets import in_words
 
@@ -48,15 +52,22 @@ class _Picture:
     caption: str
     figure: Figure
 
+    @cached_property
+    def png(self) -> bytes:
+        buffer = io.BytesIO()
+        self.figure.savefig(buffer, format="png")
+        return buffer.getvalue()
+
 
 @dataclass(frozen=True)
 class _Section:
-    """A question of the reader: a group of measures and the pictures that answer it."""
+    """A question of the reader: the table, the pictures and the findings that answer it."""
 
     title: str
     text: str
-    group: str
+    table: pd.DataFrame
     pictures: list[_Picture]
+    findings: tuple[str, ...] = ()
 
 
 def metrics(comparison: Comparison) -> dict[str, Any]:
@@ -85,7 +96,14 @@ def _plain(value: object) -> object:
     return None if math.isnan(number) else number
 
 
-def write_report(comparison: Comparison, folder: Path, origin: str) -> Path:
+def write_report(
+    comparison: Comparison,
+    folder: Path,
+    origin: str,
+    *,
+    image_shape: tuple[int, int] | None = None,
+    images: Float[np.ndarray, "N P"] | None = None,
+) -> Path:
     """Write all files of a report.
 
     Parameters
@@ -94,6 +112,8 @@ def write_report(comparison: Comparison, folder: Path, origin: str) -> Path:
     folder : Path
     origin : str
         What made it.
+    image_shape, images
+        Of the test instances, if they are images.
 
     Returns
     -------
@@ -105,7 +125,7 @@ def write_report(comparison: Comparison, folder: Path, origin: str) -> Path:
     OSError
         If the folder cannot be made or written.
     ValueError
-        If two posteriors would be saved in one file.
+        If two posteriors would be saved in one file, or images have another number of pixels.
     """
     _check_file_stems(list(comparison.posteriors))
     try:
@@ -114,9 +134,9 @@ def write_report(comparison: Comparison, folder: Path, origin: str) -> Path:
         content = {"made_by": made_by, **metrics(comparison)}
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
         (folder / "metrics.json").write_text(text, encoding="utf-8")
-        sections = _sections(comparison)
+        sections = _sections(comparison, partial(_bag, comparison, image_shape, images))
         for picture in (p for section in sections for p in section.pictures):
-            picture.figure.savefig(folder / picture.file)
+            (folder / picture.file).write_bytes(picture.png)
         notes = [
             *_notes_on_scores(comparison),
             *_save_posteriors(comparison, folder),
@@ -144,7 +164,7 @@ def _notes_on_scores(comparison: Comparison) -> Iterator[str]:
     note = getattr(next(iter(comparison.posteriors.values())).model, "instance_note", "")
     scores = (verdict.scores for verdict in comparison.verdicts.values())
     if note and any(one is not None and not math.isnan(one.instance_auc) for one in scores):
-        yield f"Instance AUC and AUC-PR: {note}."
+        yield f"Instance scores: {note}."
 
 
 def _save_posteriors(comparison: Comparison, folder: Path) -> Iterator[str]:
@@ -176,7 +196,7 @@ def _file_stem(name: str) -> str:
 # ---------------------------------------------------------------- what is on the page
 
 
-def _sections(comparison: Comparison) -> list[_Section]:
+def _sections(comparison: Comparison, bag: Callable[[], _Picture]) -> list[_Section]:
     """As a reader asks: what was fitted, did it work, how far off, does it matter."""
     groups = list(dict.fromkeys(measure.group for measure in MEASURES))
     what, worked, how_far, matters = groups
@@ -184,10 +204,13 @@ def _sections(comparison: Comparison) -> list[_Section]:
     evidence = {name: verdict.evidence for name, verdict in comparison.verdicts.items()}
     samplers = [name for name, one in evidence.items() if one.is_sampler and not one.failed]
     sections = [
-        _Section(what, _model_text(comparison), what, []),
-        _Section(worked, comparison.reference_sentence, worked, []),
-        _Section(how_far, _how_far(comparison), how_far, []),
-        _Section(matters, _test_text(comparison), matters, []),
+        _Section(what, _model_text(comparison), _measured(comparison, what), []),
+        _Section(worked, comparison.reference_sentence, _measured(comparison, worked), []),
+        _Section(how_far, _how_far(comparison), _measured(comparison, how_far), []),
+        _Section(matters, _test_text(comparison), _measured(comparison, matters), []),
+        _Section(
+            "Which model is better?", _MODEL, _left_out(comparison), [], _of_the_model(comparison)
+        ),
     ]
     if has_bound:
         sections[0].pictures.append(
@@ -203,10 +226,17 @@ def _sections(comparison: Comparison) -> list[_Section]:
         )
     if not all(one.failed for one in evidence.values()):
         sections[2].pictures.append(_Picture("forest.png", _FOREST, comparison.plot_forest()))
+    if any(not (one.failed or one.is_point) for one in evidence.values()):
+        sections[2].pictures.append(
+            _Picture("marginals.png", _MARGINALS, comparison.plot_marginals())
+        )
     if any(one.has_law for one in evidence.values()):
         sections[2].pictures.append(_Picture("khat.png", _KHAT, comparison.plot_khat()))
     sections[2].pictures.extend(_cluster_pictures(comparison))
     sections[3].pictures.extend(_test_pictures(comparison))
+    if comparison.predictions:
+        sections[3].pictures.append(bag())
+    sections[4].pictures.extend(_model_pictures(comparison))
     return sections
 
 
@@ -231,6 +261,30 @@ def _test_pictures(comparison: Comparison) -> Iterator[_Picture]:
         yield _Picture("targets.png", _TARGETS, comparison.plot_targets())
     if comparison.predictions:
         yield _Picture("calibration.png", _CALIBRATION, comparison.plot_calibration())
+        scores = (verdict.scores for verdict in comparison.verdicts.values())
+        if any(one and not math.isnan(one.instance_calibration_error) for one in scores):
+            yield _Picture(
+                "instance_calibration.png",
+                _INSTANCE_CALIBRATION,
+                comparison.plot_calibration("instances"),
+            )
+
+
+def _bag(
+    comparison: Comparison,
+    image_shape: tuple[int, int] | None,
+    images: Float[np.ndarray, "N P"] | None,
+) -> _Picture:
+    figure = comparison.plot_bag(image_shape=image_shape, images=images)
+    return _Picture("bag.png", _BAG, figure)
+
+
+def _model_pictures(comparison: Comparison) -> Iterator[_Picture]:
+    """What says something of the model, not of an engine."""
+    if comparison.left_out:
+        yield _Picture("left_out.png", _LEFT_OUT, comparison.plot_left_out())
+    if comparison.check is not None:
+        yield _Picture("predictive_check.png", _CHECK, comparison.check.plot())
 
 
 _HOW_FAR = (
@@ -260,6 +314,77 @@ _CALIBRATION = (
     "with probability 90 % at each point, so somewhere along it they may well leave it."
 )
 
+_MARGINALS = "Each site by itself: posteriors that agree here may differ in how sites go along."
+_INSTANCE_CALIBRATION = (
+    "The same of the test instances whose label is known. Those of one bag are not independent, so "
+    "that the band is too narrow."
+)
+_BAG = (
+    "A positive test bag: of those that are small enough to draw the one whose instances the "
+    "posteriors see most differently; 90 % intervals."
+)
+_MODEL = (
+    "Log probabilities of the labels (targets) of bags that are left out, one at a time, summed "
+    "over all: of the model, as far as each engine's draws can tell."
+)
+_LEFT_OUT = (
+    "How far the posterior without a bag is from the one with it: a bag with a high k̂ decides much "
+    "by itself."
+)
+_CHECK = (
+    "The data's bags with labels drawn again, from the model and from its posterior: a model that "
+    "is right makes data like those observed."
+)
+
+
+def _of_the_model(comparison: Comparison) -> tuple[str, ...]:
+    """What leaving bags out, drawing them again and moving the prior say of the model."""
+    left_out = comparison.loo_sentences or [
+        "No posterior here can say what it would have said of a bag, had it not seen that bag."
+    ]
+    return (*left_out, *_drawn_again(comparison), *_moved(comparison))
+
+
+def _drawn_again(comparison: Comparison) -> Iterator[str]:
+    if comparison.check is None:
+        return
+    for found in comparison.check.sentences:
+        yield f"{found[0].upper()}{found[1:]}."
+    if not comparison.check.sentences:
+        yield "What is drawn again under the posterior looks like what was observed."
+
+
+def _moved(comparison: Comparison) -> Iterator[str]:
+    """How many numbers the prior moves."""
+    if comparison.sensitivity is None:
+        return
+    moved = comparison.sensitivity["prior"].to_numpy(dtype=float) > MUCH_SENSITIVITY
+    yield (
+        f"Of {len(moved)} unknown numbers {moved.sum()} would move noticeably if the prior counted "
+        "a little more or less (power scaling)."
+    )
+
+
+def _left_out(comparison: Comparison) -> pd.DataFrame:
+    """The table of bags left out, as people read it."""
+    table = comparison.loo
+    labels = {
+        "elpd": ("log p(bags left out)", ",.2f"),
+        "se": ("its standard error", ",.2f"),
+        "elpd_diff": ("behind the best", ",.2f"),
+        "dse": ("standard error of that", ",.2f"),
+        "p": ("effective parameters", ",.1f"),
+        "bad_bags": ("bags that weights cannot leave out", ",.0f"),
+        "worst_khat": ("worst k̂", ".2f"),
+    }
+    return pd.DataFrame(
+        {
+            label: [format(value, pattern) for value in table[column]]
+            for column, (label, pattern) in labels.items()
+        },
+        index=table.index,
+    ).T
+
 
 def _how_far(comparison: Comparison) -> str:
     model = next(iter(comparison.posteriors.values())).model
@@ -288,26 +413,33 @@ def _test_text(comparison: Comparison) -> str:
 
 def _page(comparison: Comparison, sections: list[_Section], notes: list[str]) -> str:
     names = ", ".join(comparison.posteriors)
-    verdicts = "".join(f"<li>{escape(text)}</li>" for text in comparison.sentences.values())
-    body = "".join(_section_html(comparison, section) for section in sections)
+    verdicts = _list_html(comparison.sentences.values())
+    body = "".join(_section_html(section) for section in sections)
     remarks = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(names)}</title><style>{_CSS}</style></head><body>"
         f"<h1>How far may they be trusted? {escape(names)}</h1>"
-        f"<h2>The verdicts</h2><p>{escape(comparison.reference_sentence)}</p><ul>{verdicts}</ul>"
+        f"<h2>The verdicts</h2><p>{escape(comparison.reference_sentence)}</p>{verdicts}"
         f"{body}{remarks}</body></html>\n"
     )
 
 
-def _section_html(comparison: Comparison, section: _Section) -> str:
+def _section_html(section: _Section) -> str:
     pictures = "".join(_picture_html(picture) for picture in section.pictures)
-    table = _table_html(comparison, section.group)
-    return f"<h2>{escape(section.title)}</h2><p>{escape(section.text)}</p>{table}{pictures}"
+    table, findings = _table_html(section.table), _list_html(section.findings)
+    return (
+        f"<h2>{escape(section.title)}</h2><p>{escape(section.text)}</p>{findings}{table}{pictures}"
+    )
 
 
-def _table_html(comparison: Comparison, group: str) -> str:
+def _list_html(sentences: Iterable[str]) -> str:
+    items = "".join(f"<li>{escape(text)}</li>" for text in sentences)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _measured(comparison: Comparison, group: str) -> pd.DataFrame:
     """The measures of a group, engines as columns; rows and columns that say nothing left out."""
     table = comparison.table
     cells = pd.DataFrame(
@@ -319,17 +451,18 @@ def _table_html(comparison: Comparison, group: str) -> str:
         index=table.index,
     ).T
     says = ~cells.isin(["–", ""])
-    cells = cells.loc[says.any(axis=1), says.any(axis=0)]
+    return cells.loc[says.any(axis=1), says.any(axis=0)]
+
+
+def _table_html(cells: pd.DataFrame) -> str:
     if cells.empty:
         return ""
-    cells.columns.name = None
+    cells = cells.rename_axis(columns=None)
     return f'<div class="wide">{cells.to_html(border=0, escape=True)}</div>'
 
 
 def _picture_html(picture: _Picture) -> str:
-    buffer = io.BytesIO()
-    picture.figure.savefig(buffer, format="png")
-    data = base64.b64encode(buffer.getvalue()).decode()
+    data = base64.b64encode(picture.png).decode()
     caption = escape(picture.caption)
     return (
         f'<figure><img alt="{caption}" src="data:image/png;base64,{data}">'

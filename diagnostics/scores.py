@@ -11,6 +11,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from ..datasets.bags import Bags
 from ..inference.prediction import Prediction, TargetPrediction
+from .reliability import reliability
 
 __all__ = ["PredictionDifference", "Scores", "bag_log_loss", "prediction_difference", "score"]
 
@@ -27,9 +28,14 @@ class Scores:
         Mean squared difference of probability and truth.
     auc, accuracy : float
         Of bags, the latter at probability ½.
+    calibration_error, calibration_chance : float
+        Of bags: mean |probability − frequency|, the latter by isotonic regression, and what it
+        would be in the mean by chance, were the probabilities right; see `reliability`.
     instance_auc, instance_auc_pr : float
         Of instances whose label is known; the latter is the average precision. A model without
         instance labels says in its ``instance_note`` what it ranks.
+    instance_calibration_error, instance_calibration_chance : float
+        The same of these instances.
     rmse : float
         √ of the mean squared error of predicted targets, in their units.
     """
@@ -38,8 +44,12 @@ class Scores:
     brier: float = math.nan
     auc: float = math.nan
     accuracy: float = math.nan
+    calibration_error: float = math.nan
+    calibration_chance: float = math.nan
     instance_auc: float = math.nan
     instance_auc_pr: float = math.nan
+    instance_calibration_error: float = math.nan
+    instance_calibration_chance: float = math.nan
     rmse: float = math.nan
 
 
@@ -69,13 +79,19 @@ def score(prediction: Prediction | TargetPrediction, test: Bags) -> Scores:
         instance_truth = np.asarray(test.instance_labels)
         known = instance_truth >= 0
     instances = instance_truth[known], prediction.instance_probability[known]
+    calibration = _calibration(truth, probability)
+    instance_calibration = _calibration(*instances)
     return Scores(
         log_loss=log_loss,
         brier=float(np.mean((probability - truth) ** 2)),
         auc=_if_two_classes(roc_auc_score, truth, probability),
         accuracy=float(np.mean((probability > 0.5) == (truth == 1))),
+        calibration_error=calibration[0],
+        calibration_chance=calibration[1],
         instance_auc=_if_two_classes(roc_auc_score, *instances),
         instance_auc_pr=_if_two_classes(average_precision_score, *instances),
+        instance_calibration_error=instance_calibration[0],
+        instance_calibration_chance=instance_calibration[1],
     )
 
 
@@ -154,3 +170,13 @@ def _if_two_classes(
     measure, truth: Int[np.ndarray, " K"], probability: Float[np.ndarray, " K"]
 ) -> float:
     return float(measure(truth, probability)) if len(np.unique(truth)) == 2 else math.nan
+
+
+def _calibration(
+    truth: Int[np.ndarray, " K"], probability: Float[np.ndarray, " K"]
+) -> tuple[float, float]:
+    """Calibration error, and its mean by chance."""
+    if len(truth) == 0:
+        return math.nan, math.nan
+    found = reliability(probability, truth)
+    return found.error, found.error_if_calibrated

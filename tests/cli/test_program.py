@@ -177,7 +177,7 @@ def test_without_a_command_there_is_help_and_no_empty_error(run):
 
 
 def test_the_table_is_shown_though_the_report_cannot_be_saved(run, monkeypatch, tmp_path):
-    def full(self, folder, *, origin):
+    def full(self, folder, **how):
         raise OSError("no space left on device")
 
     monkeypatch.setattr("milzoo.diagnostics.Comparison.save_report", full)

@@ -3,14 +3,17 @@
 import html
 import json
 import re
+import shutil
+import subprocess
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 from matplotlib import pyplot as plt
 from milzoo.diagnostics import compare
-from milzoo.inference import Posterior, coordinate_ascent, nuts
+from milzoo.inference import Posterior, coordinate_ascent, grid, maximum_a_posteriori, nuts
 from milzoo.inference.posterior import Status
 from milzoo.models import GammaMixing, ScaleMixture
 
@@ -26,7 +29,8 @@ def test_the_report_has_all_its_files(folder):
     assert {path.name for path in folder.iterdir()} == {
         *("report.html", "metrics.json", "cavi.nc", "nuts.nc", "gibbs.nc", "elbo.png"),
         *("trace_nuts.png", "rank_nuts.png", "trace_gibbs.png", "rank_gibbs.png", "forest.png"),
-        *("khat.png", "probabilities.png", "calibration.png"),
+        *("khat.png", "marginals.png", "probabilities.png", "calibration.png"),
+        *("instance_calibration.png", "bag.png", "left_out.png", "predictive_check.png"),
     }
 
 
@@ -35,9 +39,36 @@ def test_the_page_holds_each_figure_and_needs_no_network(folder):
     assert len(re.findall("<img ", page)) == len(list(folder.glob("*.png")))
     assert len(re.findall('src="data:image/png;base64,', page)) == page.count("<img ")
     assert not re.search("https?:|<script|<link", page)
-    questions = ["What was run", "Did the samplers work", "How far off", "Does it matter"]
+    questions = ["What was fitted", "Did the samplers", "How far", "Does it", "Which model"]
     places = [page.index(f"<h2>{question}") for question in questions]
     assert places == sorted(places)
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+# Writes into the title what a reader would see: figures drawn of all figures, and whether the page
+# is wider than its window. What goes wrong on the page is written to the console.
+PROBE = """<script>window.onload = () => {
+  const figures = [...document.images];
+  const drawn = figures.filter(one => one.complete && one.naturalWidth > 50 && one.width > 50);
+  const fits = document.documentElement.scrollWidth <= window.innerWidth;
+  document.title = `${drawn.length} of ${figures.length}, ${fits ? "fits" : "too wide"}`;
+}</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium, Debian's package chromium, is not here")
+@pytest.mark.parametrize("width", [1200, 500], ids=["wide", "narrow"])
+def test_a_browser_draws_each_figure_and_complains_of_nothing(folder, tmp_path, width):
+    page = tmp_path / "probed.html"
+    page.write_text((folder / "report.html").read_text("utf-8") + PROBE, "utf-8")
+    browser = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+    browser += [f"--window-size={width},900", f"--user-data-dir={tmp_path / 'profile'}"]
+    run = subprocess.run(
+        [*browser, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    number = len(list(folder.glob("*.png")))
+    assert f"<title>{number} of {number}, fits</title>" in run.stdout
+    assert not re.findall(r".*CONSOLE.*", run.stderr)
 
 
 def test_the_page_has_the_sentences_and_escapes_names(posteriors, tmp_path):
@@ -154,9 +185,9 @@ def test_a_model_without_instance_labels_says_what_its_instance_scores_are(
         report = compare(cavi, test=test).save_report(tmp_path)
         return html.unescape(report.read_text("utf-8"))
 
-    assert "Instance AUC and AUC-PR:" not in page(test)
+    assert "Instance scores:" not in page(test)
     monkeypatch.setattr(type(model), "instance_note", NOTE, raising=False)
-    assert f"Instance AUC and AUC-PR: {NOTE}." in page(test)
+    assert f"Instance scores: {NOTE}." in page(test)
     assert NOTE not in page(replace(test, instance_labels=None))  # nothing is scored
 
 
@@ -217,6 +248,69 @@ def test_pictures_of_what_is_not_there_are_refused(posteriors):
         (sampler.plot_khat, "no posterior is an approximation"),
         (sampler.plot_probabilities, "no test bags"),
         (sampler.plot_calibration, "no test bags"),
+        (sampler.plot_bag, "no test bags"),
+        (partial(sampler.plot_left_out, "gibbs"), "expected a posterior .* leave bags out: nuts"),
     ):
         with pytest.raises(ValueError, match=message):
             picture()
+
+
+def test_instances_without_known_labels_have_no_calibration(posteriors, problem):
+    test = replace(problem[1], instance_labels=None)
+    comparison = compare({"nuts": posteriors["nuts"]}, test=test)
+    with pytest.raises(ValueError, match="no label of a test instance is known"):
+        comparison.plot_calibration("instances")
+    assert comparison.table["instance_calibration_error"].isna().all()
+
+
+def test_the_calibration_drawn_is_that_of_the_table(comparison):
+    for of, column in (("bags", "calibration_error"), ("instances", "instance_calibration_error")):
+        titles = [panel.get_title() for panel in comparison.plot_calibration(of).axes]
+        for name, error in comparison.table[column].items():
+            assert any(title.startswith(f"{name}: error {error:.3f},") for title in titles)
+
+
+def test_the_bag_drawn_is_the_positive_one_that_posteriors_dispute_most(comparison):
+    test = comparison.test
+    by_engine = [one.instance_probability for one in comparison.predictions.values()]
+    dispute = np.ptp(by_engine, axis=0)
+    positive = np.flatnonzero(np.asarray(test.labels) == 1)
+    expected = max(positive, key=lambda bag: dispute[np.asarray(test.bag_index) == bag].max())
+    title = f"bag {test.names[expected]}, positive"
+    assert comparison.plot_bag().get_suptitle() == title
+    assert comparison.plot_bag(int(positive[0])).get_suptitle() != title or expected == positive[0]
+
+
+def test_images_are_drawn_if_it_is_said_how(comparison, tmp_path):
+    images = np.zeros((comparison.test.num_instances, 6))
+    with pytest.raises(ValueError, match=r"expected .* 12 pixels each, for image_shape=\(3, 4\)"):
+        comparison.save_report(tmp_path, image_shape=(3, 4), images=images)
+    figure = comparison.plot_bag(image_shape=(2, 3), images=images)
+    assert len(figure.axes[0].child_axes) > 0
+
+
+def test_densities_are_drawn_of_all_that_have_one(comparison, posteriors, problem):
+    figure = comparison.plot_marginals(max_sites=3)
+    drawn = [panel for panel in figure.axes if panel.lines]
+    assert len(drawn) == 3 and all(len(panel.lines) >= 3 for panel in drawn)
+    assert [text.get_text() for text in figure.legends[0].texts] == ["cavi", "nuts", "gibbs"]
+    training, _, model = problem
+    point = compare({"point": maximum_a_posteriori(model, training, seed=0)})
+    with pytest.raises(ValueError, match="no posterior has draws of which"):
+        point.plot_marginals()
+
+
+def test_bounds_are_drawn_beside_the_evidence_where_it_is_known(problem):
+    training, _, model = problem
+    small = replace(model, inducing_points=model.inducing_points[:2])
+    posteriors = {
+        "cavi": coordinate_ascent(small, training, seed=0),
+        "grid": grid(small, training, seed=0, num_points=61),
+    }
+    figure = compare(posteriors).plot_elbo()
+    (panel,) = (one for one in figure.axes if one.get_title())
+    evidence = posteriors["grid"].elbo[-1]
+    assert panel.get_xlabel() == f"recorded step (dashed: log evidence, {evidence:,.2f})"
+    assert panel.get_ylim()[1] > evidence > posteriors["cavi"].elbo[-1]
+    # A grid by itself has nothing to be beside.
+    assert "grid: ends at" in compare({"grid": posteriors["grid"]}).plot_elbo().axes[0].get_title()

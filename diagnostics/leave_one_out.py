@@ -1,0 +1,163 @@
+"""What a posterior would say of each bag, had it not seen that bag: PSIS-LOO, by ArviZ."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import arviz as az
+import numpy as np
+import pandas as pd
+
+from ..inference.maximum_a_posteriori import PointApproximation
+from ..inference.posterior import Posterior
+from ..inference.programs import log_joint
+from ..models.dpmil import DPMIL
+
+__all__ = ["all_left_out", "leave_one_out", "leave_one_out_sentences", "leave_one_out_table"]
+
+
+def leave_one_out(posterior: Posterior) -> Any:
+    """log p(label of a bag | the other bags) under the exact model, each bag left out by weights.
+
+    Draws are weighted by 1/p(label | draw), Pareto smoothed; those of an approximation q by
+    p(draw, labels)/q(draw) as well, so that what is estimated is the model, not q. k̂ of these
+    weights says for which bags that worked. `select` fits again where it did not.
+
+    Parameters
+    ----------
+    posterior : Posterior
+
+    Returns
+    -------
+    arviz ELPDData
+        With ``elpd_i`` and ``pareto_k`` by bag.
+
+    Raises
+    ------
+    NotImplementedError
+        Of DPMIL, whose likelihood is of instances given labels.
+    ValueError
+        If the posterior failed, or is a point.
+
+    References
+    ----------
+    Vehtari, Gelman and Gabry (2017); Magnusson et al. (2019), Bayesian leave-one-out for large
+    data, of approximations.
+    """
+    why = _why_not(posterior)
+    if isinstance(posterior.model, DPMIL):
+        raise NotImplementedError(why)
+    if why:
+        raise ValueError(why)
+    with warnings.catch_warnings():  # k̂ is there to be read
+        warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto", UserWarning)
+        draws = posterior.stored_draws()
+        sites = {name: draws[name] for name in posterior.model.latent_sites}
+        log_q = None if posterior.is_mcmc else posterior.log_density(sites)
+        if log_q is None:
+            return az.loo(posterior.tree, pointwise=True)
+        log_p = log_joint(posterior.model.marginal(), sites, posterior.bags)
+        return az.loo_approximate_posterior(
+            posterior.tree, np.asarray(log_p), np.asarray(log_q), pointwise=True
+        )
+
+
+def all_left_out(posteriors: Mapping[str, Posterior]) -> dict[str, Any]:
+    """`leave_one_out` of each posterior that allows it."""
+    return {name: leave_one_out(one) for name, one in posteriors.items() if not _why_not(one)}
+
+
+def leave_one_out_table(found: Mapping[str, Any]) -> pd.DataFrame:
+    """Posteriors by what they say of bags left out, the best first, by `arviz.compare`.
+
+    Parameters
+    ----------
+    found : dict of ELPDData
+        As `leave_one_out` gives them, all of the same bags.
+
+    Returns
+    -------
+    DataFrame
+        ``elpd`` in nats over all bags with ``se``; ``elpd_diff`` from the best with ``dse``, by
+        bag; ``p``, the effective number of parameters; ``bad_bags``, those with a k̂ beyond
+        weighting; ``worst_khat``. With more than a tenth of bad bags ``elpd`` means nothing: such
+        rows come last, and no other is measured against them.
+    """
+    if not found:
+        return pd.DataFrame(columns=[*_COLUMNS, "bad_bags", "worst_khat"])
+    sound = {name: one for name, one in found.items() if _is_sound(one)} or found
+    best = max(sound, key=lambda name: sound[name].elpd)
+    table = az.compare(dict(found), reference=best, round_to="none")[[*_COLUMNS]]
+    table["bad_bags"] = [_num_bad(found[name]) for name in table.index]
+    table["worst_khat"] = [float(np.max(found[name].pareto_k)) for name in table.index]
+    table.index.name = "engine"
+    return table.loc[sorted(table.index, key=lambda name: (name not in sound, -found[name].elpd))]
+
+
+_COLUMNS = ("elpd", "se", "elpd_diff", "dse", "p")
+
+
+def leave_one_out_sentences(found: Mapping[str, Any], targets: Mapping[str, str]) -> Iterator[str]:
+    """What leaving bags out allows to say of the models, and what it does not.
+
+    Parameters
+    ----------
+    found : dict of ELPDData
+    targets : dict of str
+        What each posterior is about, by its name.
+    """
+    for name, one in found.items():
+        if _num_bad(one):
+            yield (
+                f"{name} cannot leave out {_num_bad(one)} of {one.n_data_points} bags by weights "
+                f"(k̂ up to {float(np.max(one.pareto_k)):.2f}): its sum is provisional; "
+                "milzoo.diagnostics.select fits again without such bags."
+            )
+    if len({targets[name] for name in found}) == 1:
+        yield "All are about one model: what differs between them is the engines' doing."
+        return
+    best, *others = leave_one_out_table(_soundest_by_target(found, targets)).itertuples()
+    for other in others:
+        yield (
+            f"{targets[best.Index]} (by {best.Index}) predicts bags left out better than "
+            f"{targets[other.Index]} (by {other.Index}), by {-other.elpd_diff:.1f} ± "
+            f"{other.dse:.1f} nats."
+        )
+
+
+def _soundest_by_target(found: Mapping[str, Any], targets: Mapping[str, str]) -> dict[str, Any]:
+    """For each model the posterior whose weights are best."""
+    by_soundness = sorted(found, key=lambda name: _num_bad(found[name]), reverse=True)
+    names = {targets[name]: name for name in by_soundness}
+    return {name: found[name] for name in names.values()}
+
+
+def _is_sound(one: Any) -> bool:
+    return 10 * _num_bad(one) <= int(one.n_data_points)
+
+
+def _num_bad(one: Any) -> int:
+    """Bags with a k̂ beyond weighting, or that is no number, as of weights that say nothing."""
+    return int((~(np.asarray(one.pareto_k) <= one.good_k)).sum())
+
+
+def _why_not(posterior: Posterior) -> str:
+    """Why no bag can be left out; empty if it can."""
+    if isinstance(posterior.model, DPMIL):
+        return (
+            "DPMIL's likelihood is of instances given labels: weights by it leave out a bag's "
+            "instances, not its label; judge it on test bags"
+        )
+    if posterior.status.kind == "failed":
+        return (
+            f"posterior of {posterior.engine} failed ({posterior.status.sentence}); expected one "
+            "with draws"
+        )
+    if isinstance(posterior.approximation, PointApproximation):
+        return (
+            f"posterior of {posterior.engine} is a point, without draws to weigh; expected a "
+            "sampler's or an approximation's"
+        )
+    return ""

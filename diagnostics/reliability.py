@@ -1,0 +1,105 @@
+"""How often what was forecast with probability p came true: curves by isotonic regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.optimize import isotonic_regression
+
+__all__ = ["Reliability", "reliability"]
+
+# Draws of the truth from the forecasts; fewer where together they would be more numbers than this.
+_MOST_DRAWS, _FEWEST_DRAWS, _MOST_NUMBERS = 1000, 100, 10**7
+_BAND = (0.05, 0.95)
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """Forecasts of yes or no, and what became of them.
+
+    Attributes
+    ----------
+    probability : array (U,)
+        Distinct forecasts, rising.
+    frequency : array (U,)
+        Of yes, by isotonic regression on the forecasts.
+    low, high : array (U,)
+        Where that would be with probability 90 % at each forecast by itself, were it calibrated.
+    error : float
+        Calibration error: mean |forecast − frequency| over the cases. Isotonic regression follows
+        chance as well, so that it is above 0 for the best of forecasts; hence the next.
+    error_if_calibrated : float
+        Its mean over truths drawn from the forecasts.
+    share_above : float
+        Share of these truths with an error as large: the p-value of a test of calibration, where
+        cases are independent.
+    """
+
+    probability: Float[np.ndarray, " U"] = field(repr=False)
+    frequency: Float[np.ndarray, " U"] = field(repr=False)
+    low: Float[np.ndarray, " U"] = field(repr=False)
+    high: Float[np.ndarray, " U"] = field(repr=False)
+    error: float
+    error_if_calibrated: float
+    share_above: float
+
+
+def reliability(
+    probability: Float[np.ndarray, " K"],
+    truth: Int[np.ndarray, " K"] | Bool[np.ndarray, " K"],
+    *,
+    seed: int = 0,
+) -> Reliability:
+    """Calibration by pooling adjacent violators: no bins to choose.
+
+    Parameters
+    ----------
+    probability : array (K,)
+        Forecasts.
+    truth : array (K,)
+        1 where it came true, 0 where not.
+    seed : int
+        Of the truths that are drawn to tell chance from fault. They judge, they are no result.
+
+    Returns
+    -------
+    Reliability
+
+    Raises
+    ------
+    ValueError
+        If there are no cases.
+
+    References
+    ----------
+    Dimitriadis, Gneiting and Jordan (2021), stable reliability diagrams for probabilistic
+    classifiers.
+    """
+    if len(probability) == 0:
+        raise ValueError("there are no forecasts; expected at least one, and what became of it")
+    distinct, place, count = np.unique(probability, return_inverse=True, return_counts=True)
+    weight = count.astype(float)
+
+    def curve(outcome: np.ndarray) -> np.ndarray:
+        share = np.bincount(place, outcome, minlength=len(distinct)) / weight
+        return isotonic_regression(share, weights=weight).x
+
+    random = np.random.default_rng(seed)
+    num_draws = int(np.clip(_MOST_NUMBERS // len(probability), _FEWEST_DRAWS, _MOST_DRAWS))
+    drawn = (random.random(len(probability)) < probability for _ in range(num_draws))
+    if_calibrated = np.array([curve(outcome.astype(float)) for outcome in drawn])
+    low, high = np.quantile(if_calibrated, _BAND, axis=0)
+    frequency = curve(np.asarray(truth, dtype=float))
+    *errors, found = np.abs(np.vstack([if_calibrated, frequency]) - distinct) @ weight / len(place)
+    return Reliability(
+        probability=distinct,
+        frequency=frequency,
+        low=low,
+        high=high,
+        error=float(found),
+        error_if_calibrated=float(np.mean(errors)),
+        # What was observed counts as a draw, so that the share is never 0.
+        share_above=float((1 + np.sum(errors >= found)) / (1 + num_draws)),
+    )

@@ -1,0 +1,88 @@
+"""Calibration curves against the definition of isotonic regression, and against forecasts known."""
+
+import numpy as np
+import pytest
+from milzoo.diagnostics.reliability import reliability
+
+
+def by_definition(probability, truth):
+    """max over starts, min over ends, of the mean between: isotonic least squares, case by case."""
+    distinct = np.unique(probability)
+    shares = np.array([truth[probability == p].mean() for p in distinct])
+    counts = np.array([(probability == p).sum() for p in distinct])
+
+    def mean(start, end):
+        part = slice(start, end + 1)
+        return (shares[part] * counts[part]).sum() / counts[part].sum()
+
+    places = range(len(distinct))
+    return np.array(
+        [
+            max(min(mean(start, end) for end in places if end >= at) for start in range(at + 1))
+            for at in places
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_curve_is_isotonic_regression_by_its_definition(seed):
+    random = np.random.default_rng(seed)
+    probability = random.integers(1, 9, size=40) / 9  # so that some forecasts are alike
+    truth = (random.random(40) < probability).astype(int)
+    found = reliability(probability, truth)
+    expected = by_definition(probability, truth)
+    np.testing.assert_allclose(found.frequency, expected, atol=1e-12)
+    of_case = np.searchsorted(found.probability, probability)
+    error = np.abs(expected[of_case] - probability).mean()
+    assert found.error == pytest.approx(error, abs=1e-12)
+
+
+def test_the_error_is_that_by_hand():
+    # 0.2 → 0 and 0.6 → 1 as they are; 0.7 → 0 and 0.9 → 1: 0.6 and 0.7 pooled to ½.
+    found = reliability(np.array([0.7, 0.2, 0.9, 0.6]), np.array([0, 0, 1, 1]))
+    np.testing.assert_allclose(found.frequency, [0, 0.5, 0.5, 1])
+    assert found.error == pytest.approx((0.2 + 0.1 + 0.2 + 0.1) / 4)
+
+
+def test_the_order_of_cases_does_not_matter():
+    random = np.random.default_rng(3)
+    probability = random.integers(1, 5, size=60) / 5
+    truth = random.integers(0, 2, size=60)
+    order = random.permutation(60)
+    one, other = reliability(probability, truth), reliability(probability[order], truth[order])
+    np.testing.assert_allclose(one.frequency, other.frequency, atol=1e-12)
+    assert one.error == pytest.approx(other.error, abs=1e-12)
+
+
+def test_calibrated_forecasts_have_the_error_that_they_should_and_others_more():
+    random = np.random.default_rng(0)
+    probability = random.uniform(0.02, 0.98, size=400)
+    shares, errors = [], []
+    for _ in range(100):
+        found = reliability(probability, random.random(400) < probability)
+        shares.append(found.share_above)
+        errors.append(found.error)
+    # 100 shares, uniform on a grid of 1,001: their mean is ½ ± 1/√(12 · 100) = 0.029; and the mean
+    # of the errors is within 5 standard errors of the one expected. False alarms below 1e-6 each.
+    assert abs(np.mean(shares) - 0.5) < 5 * np.sqrt(1 / 12 / 100)
+    standard_error = np.std(errors) * np.sqrt(1 / 100 + 1 / 1000)
+    assert abs(np.mean(errors) - found.error_if_calibrated) < 5 * standard_error
+    sharper = np.clip(3 * (probability - 0.5) + 0.5, 0.02, 0.98)
+    off = np.abs(sharper - probability).mean()
+    wrong = reliability(sharper, random.random(400) < probability)
+    # The forecasts are off by 0.15 in the mean, and chance adds and takes no more than before.
+    assert wrong.share_above < 0.002 and abs(wrong.error - off) < found.error_if_calibrated
+
+
+def test_a_truth_outside_the_band_is_seen():
+    probability = np.repeat([0.1, 0.5, 0.9], 200)
+    truth = np.concatenate([np.arange(200) < share * 200 for share in (0.3, 0.5, 0.7)]).astype(int)
+    found = reliability(probability, truth)
+    np.testing.assert_allclose(found.frequency, [0.3, 0.5, 0.7])
+    np.testing.assert_array_equal(found.frequency > found.high, [True, False, False])
+    np.testing.assert_array_equal(found.frequency < found.low, [False, False, True])
+
+
+def test_no_cases_are_refused():
+    with pytest.raises(ValueError, match="no forecasts"):
+        reliability(np.empty(0), np.empty(0, int))

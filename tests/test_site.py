@@ -1,0 +1,63 @@
+"""The guides: they build without a warning, and name only what is there."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import milzoo.datasets
+import milzoo.diagnostics
+import milzoo.inference
+import milzoo.models
+import pytest
+from milzoo.diagnostics import Comparison
+from milzoo.diagnostics.measures import MEASURES
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+GUIDES = sorted((REPOSITORY / "docs").glob("*.md"))
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    docs, site = tmp_path / "docs", tmp_path / "site"
+    shutil.copytree(REPOSITORY / "docs", docs, ignore=shutil.ignore_patterns("notebooks"))
+    (docs / "notebooks").mkdir()
+    notebook, example = docs / "notebooks/01_bags.ipynb", REPOSITORY / "examples/01_bags.py"
+    made = [sys.executable, "-m", "jupytext", "--quiet", "--to", "ipynb"]
+    made += ["--update-metadata", json.dumps({"language_info": {"name": "python"}})]  # as once run
+    subprocess.run([*made, "--output", notebook, example], check=True, timeout=120)
+    # As make site does.
+    build = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", docs, site]
+    run = subprocess.run(build, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr[-2000:]
+    pages = {page.relative_to(site).as_posix() for page in site.rglob("*.html")}
+    assert {"index.html", "symbols.html", "notebooks/01_bags.html"} <= pages
+
+
+def test_each_column_of_the_table_is_explained_and_no_other():
+    guide = (REPOSITORY / "docs/reading_a_comparison.md").read_text("utf-8")
+    terms = re.findall(r"^(`.*`)\n: ", guide, flags=re.MULTILINE)
+    named = {name for term in terms for name in re.findall(r"`([^`]+)`", term)}
+    columns = {measure.column for measure in MEASURES}
+    own = {"seconds", "compile_seconds", "ess_per_second", "own_reference", "own_mean_error"}
+    own |= {"own_sd_ratio", "size", "error_mcse", "rmse", "target_difference"}  # said by labels
+    own |= {column for column in columns if column.startswith("instance_")}
+    properties = {name.removeprefix("comparison.") for name in named if "comparison." in name}
+    assert all(hasattr(Comparison, name) for name in properties)
+    explained = {name for name in named if "comparison." not in name} - {"instance_…"}
+    assert explained <= columns
+    assert columns - explained == own
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=[guide.stem for guide in GUIDES])
+def test_a_guide_names_only_classes_and_functions_that_are_there(guide):
+    public = {
+        name
+        for wing in (milzoo.datasets, milzoo.diagnostics, milzoo.inference, milzoo.models)
+        for name in wing.__all__
+    }
+    called = set(re.findall(r"`([A-Za-z_]+)\(", guide.read_text("utf-8")))
+    classes = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w*)`", guide.read_text("utf-8")))
+    internal = {"BagLabelByCount", "SparseConditional"}
+    assert (called | classes) - public - internal <= {"augmented", "model", "predict", "posterior"}
