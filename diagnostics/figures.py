@@ -408,8 +408,8 @@ def calibration(comparison: Comparison, of: Literal["bags", "instances"] = "bags
             found = reliability(probability, labels)
             _draw_reliability(panel, found, colours[name])
             panel.plot(probability, labels, "|", color=colours[name], alpha=0.5, markersize=7)
-            title = f"{name}: error {found.error:.3f}, {found.error_if_calibrated:.3f} by chance"
-            panel.set_title(title, fontsize=11)
+            error = f"error {found.error:.3f}, by chance {found.error_if_calibrated:.3f}"
+            panel.set_title(f"{name}\n{error}", fontsize=11)
             panel.set(xlabel="predicted probability", aspect="equal")
             panel.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         panels[0].set_ylabel("observed frequency")

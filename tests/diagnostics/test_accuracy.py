@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 import xarray as xr
+from milzoo.datasets import simulate, simulate_instances
+from milzoo.diagnostics import compare
 from milzoo.diagnostics.accuracy import accuracy
+from milzoo.inference import coordinate_ascent, laplace, nuts
+from milzoo.models import RBF, VGPMIL
 
 
 def gaussian_draws(mean, deviation, seed, num_sites=1):
@@ -26,3 +30,69 @@ def test_z_of_two_samples_of_one_law_is_standard_normal():
     # The sd of 400 standard normal numbers has a standard error of 0.035.
     assert np.std(z) == pytest.approx(1.0, abs=4.5 * 0.035)
     assert np.mean(z) == pytest.approx(0.0, abs=4.5 / np.sqrt(400))
+
+
+@pytest.fixture(scope="module")
+def two_numbers():
+    """A model in two unknown numbers, and bags of two drawn from it."""
+    design = simulate_instances(12, 2, num_features=1, seed=1)
+    model = VGPMIL(RBF(2.0, 1.0), np.array([[-0.7], [0.7]]), mean=-0.9)
+    return model, simulate(model, design, seed=3)[0]
+
+
+def moments_by_quadrature(model, bags):
+    """Posterior means and sds of u, by NumPy alone and from the model's formulas."""
+    points, (x,) = model.inducing_points[:, 0], np.asarray(bags.instances).T
+
+    def kernel(a, b):
+        return 2.0 * np.exp(-0.5 * (a[:, None] - b) ** 2)
+
+    prior = kernel(points, points) + model.jitter * 2.0 * np.eye(2)
+    weights = np.linalg.solve(prior, kernel(points, x)).T  # A
+    residual = 2.0 - (weights * kernel(x, points)).sum(axis=1)  # k̃
+    axis = np.linspace(-9.0, 9.0, 241)
+    u = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    nodes, mass = np.polynomial.hermite_e.hermegauss(40)
+    evidence = (u @ weights.T - 0.9)[:, :, None] + np.sqrt(residual)[:, None] * nodes
+    negative = (1 / (1 + np.exp(evidence))) @ (mass / mass.sum())
+    none = negative.reshape(len(u), -1, 2).prod(axis=2)  # p0
+    positive = (model.sharpness - (model.sharpness - 1) * none) / (model.sharpness + 1)
+    labels = np.asarray(bags.labels) == 1
+    log_density = np.log(np.where(labels, positive, 1 - positive)).sum(axis=1)
+    log_density -= 0.5 * (u * np.linalg.solve(prior, u.T).T).sum(axis=1)
+    density = np.exp(log_density - log_density.max())
+    density /= density.sum()
+    mean = density @ u
+    return mean, np.sqrt(density @ (u - mean) ** 2)
+
+
+def test_the_reference_ranks_first_by_errors_computed_outside(two_numbers):
+    model, bags = two_numbers
+    mean, sd = moments_by_quadrature(model, bags)
+    posteriors = {
+        "coordinate_ascent": coordinate_ascent(model, bags, seed=0, num_draws=20_000),
+        "laplace": laplace(model, bags, seed=0, num_draws=20_000),
+        "short": nuts(model, bags, seed=1, num_warmup=300, num_samples=150),
+        "nuts": nuts(model, bags, seed=0, num_warmup=500, num_samples=5000),
+    }
+    comparison = compare(posteriors, num_draws=20_000)
+    assert comparison.reference == "nuts"
+    table = comparison.table.drop(index="nuts")
+    true = {
+        name: (one.stored_draws()["inducing_value"].mean(axis=0) - mean) / sd
+        for name, one in posteriors.items()
+    }
+    size = {name: float(np.abs(error).mean()) for name, error in true.items()}
+    # Only what is not by chance has a rank: the sampler's errors are.
+    assert min(size, key=size.__getitem__) == "nuts"
+    approximate = ["coordinate_ascent", "laplace"]
+    by_truth = sorted(approximate, key=size.__getitem__)
+    assert list(table.loc[approximate].sort_values("mean_error").index) == by_truth
+    # The largest |z| of two numbers is above 4.9 with a chance of 2e-6.
+    ess = comparison.table.loc["nuts", "ess_bulk"]
+    assert (np.abs(true["nuts"]) * np.sqrt(ess)).max() < 4.9
+    for name in table.index:
+        apart = abs(table.loc[name, "mean_error"] - size[name])
+        assert apart < 4.9 * table.loc[name, "error_mcse"]
+        ratio = posteriors[name].stored_draws()["inducing_value"].std(axis=0) / sd
+        assert table.loc[name, "sd_ratio"] == pytest.approx(ratio.mean(), rel=0.05)

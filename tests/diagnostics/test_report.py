@@ -267,7 +267,7 @@ def test_the_calibration_drawn_is_that_of_the_table(comparison):
     for of, column in (("bags", "calibration_error"), ("instances", "instance_calibration_error")):
         titles = [panel.get_title() for panel in comparison.plot_calibration(of).axes]
         for name, error in comparison.table[column].items():
-            assert any(title.startswith(f"{name}: error {error:.3f},") for title in titles)
+            assert any(title.startswith(f"{name}\nerror {error:.3f},") for title in titles)
 
 
 def test_the_bag_drawn_is_the_positive_one_that_posteriors_dispute_most(comparison):
