@@ -1,5 +1,6 @@
 """Leaving bags out by weights against the exact answer: evidence of all, less that of others."""
 
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
@@ -124,5 +125,11 @@ def test_models_are_compared_by_their_soundest_posteriors(small):
         "mean=-0.9 (by exact) predicts bags left out better than mean=6.0 (by other), "
         f"by {ahead:.1f} ± {error:.1f} nats."
     )
+    # However high it is, a sum that means nothing is no measure for others.
+    higher = copy(found["exact"])
+    higher.elpd, higher.elpd_i = found["exact"].elpd + 12, found["exact"].elpd_i + 1
+    higher.pareto_k = found["narrow"].pareto_k
+    table = leave_one_out_table({"higher": higher, "exact": found["exact"]})
+    assert list(table.index) == ["exact", "higher"] and table.loc["exact", "elpd_diff"] == 0
     (alike,) = leave_one_out_sentences({"exact": found["exact"]}, targets)
     assert alike == "All are about one model: what differs between them is the engines' doing."
