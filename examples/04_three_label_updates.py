@@ -1,0 +1,426 @@
+# %% [markdown]
+# # 4. Three ways to update a label
+#
+# In a positive bag nobody knows which instances are positive. An algorithm for `VGPMIL` has to say,
+# in every round, how probable it is of each. Three rules for that are in use. They differ in how
+# tight a bound they leave, and the tighter the bound, the nearer to the posterior. All the same
+# the published accuracy comes from the loosest. The notebook measures all of this, on digits, and
+# finds out why: a wrong prior was undone by a wrong update.
+#
+#     python examples/04_three_label_updates.py [--toy]
+
+# %%
+# %matplotlib inline
+import sys
+from dataclasses import replace
+from itertools import product
+
+import jax
+import numpy as np
+from matplotlib.figure import Figure
+from milzoo.datasets import load, simulate, simulate_instances
+from milzoo.inference import coordinate_ascent, grid, nuts
+from milzoo.inference.closed_form import vgpmil
+from milzoo.models import RBF, VGPMIL
+from scipy.special import expit
+from sklearn.metrics import roc_auc_score
+
+IS_TOY = "--toy" in sys.argv
+SIZES = (8,) if IS_TOY else (1, 2, 8)
+NUM_FOLDS = 2 if IS_TOY else 4
+NUM_DRAWS = 100 if IS_TOY else 300
+COLOURS = {
+    "exact": "#0072B2",
+    "mean_field": "#009E73",
+    "plug_in_max": "#E69F00",
+    "as published": "#D55E00",
+}
+
+# %% [markdown]
+# ## The rules
+#
+# Let $\mu_n$ be the mean of the evidence of instance $n$ under $q$. The best $q$ of the labels $y$
+# of a bag with label $T$ is
+#
+# $$q(y) \propto \prod_n e^{y_n \mu_n} \cdot H^{[T = \max_n y_n]}, \qquad H = 100$$
+#
+# and what the other updates need of it are the $\pi_n = q(y_n = 1)$. For a positive bag:
+#
+# - *exact*: the law as it stands. Its $\pi_n$ have a closed form,
+#   $\pi_n = H \sigma(\mu_n) / [H - (H-1) \prod_j (1 - \sigma(\mu_j))]$.
+# - *mean field*, as the papers print it: labels taken as independent, updated one after another,
+#   $\pi_n = \sigma\big(\mu_n + \log H \prod_{j \ne n} (1 - \pi_j)\big)$.
+# - *plug-in maximum*, as the published programs have it: the expected maximum of the other labels
+#   is replaced by the maximum of their $\pi$, and all are updated at once,
+#   $\pi_n = \sigma\big(\mu_n + \log H (1 - \max_{j \ne n} \pi_j)\big)$, with $H = 10^{12}$.
+#
+# Here they are for one positive bag, with its $\mu$ held fixed. The exact rule is checked against
+# all $2^{10}$ labellings of ten instances.
+
+
+# %%
+def exact(mu, sharpness=100.0):
+    positive = expit(mu)
+    return sharpness * positive / (sharpness - (sharpness - 1) * np.prod(1 - positive))
+
+
+def mean_field(mu, sharpness=100.0, num_rounds=100):
+    pi = np.full(len(mu), 0.5)
+    for _ in range(num_rounds):
+        for n in range(len(mu)):
+            pi[n] = expit(mu[n] + np.log(sharpness) * np.prod(1 - np.delete(pi, n)))
+    return pi
+
+
+def plug_in_max(mu, sharpness=100.0, num_rounds=200):
+    """After the last round but one, and after the last."""
+    rounds = [np.full(len(mu), expit(-10.0))]
+    for _ in range(num_rounds):
+        others = np.array([np.delete(rounds[-1], n).max() for n in range(len(mu))])
+        rounds.append(expit(mu + np.log(sharpness) * (1 - others)))
+    return np.array(rounds[-2:])
+
+
+mu = np.random.default_rng(0).normal(-2, 1, size=10)
+labellings = np.array(list(product((0, 1), repeat=10)))
+weight = np.exp(labellings @ mu) * np.where(labellings.max(axis=1) == 1, 100.0, 1.0)
+np.testing.assert_allclose(exact(mu), weight @ labellings / weight.sum())
+
+# %% [markdown]
+# ## What a positive label tells of one instance of ten
+#
+# Take ten instances that are alike, with one $\mu$. Without the label of the bag each is positive
+# with probability $\sigma(\mu)$. How much does the label add?
+
+# %%
+mu_of_all = np.linspace(-6, 2, 41)
+rules = {
+    "exact": exact,
+    "mean_field": mean_field,
+    "plug_in_max": lambda mu: plug_in_max(mu).mean(axis=0),
+    "as published": lambda mu: plug_in_max(mu, sharpness=1e12).mean(axis=0),
+}
+added = {
+    name: np.array([rule(np.full(10, mu))[0] - expit(mu) for mu in mu_of_all])
+    for name, rule in rules.items()
+}
+figure = Figure(figsize=(7, 3.6), layout="constrained")
+panel = figure.subplots()
+for name, values in added.items():
+    panel.plot(mu_of_all, values, color=COLOURS[name], label=name.replace("_", " "))
+panel.set(xlabel="μ, the same for ten instances", ylabel="π − σ(μ)", ylim=(0, 0.55))
+panel.legend(frameon=False)
+at_zero = {name: values[np.isclose(mu_of_all, 0)].item() for name, values in added.items()}
+for name, value in at_zero.items():
+    print(f"at μ = 0 {name} adds {value:.4f}")
+assert at_zero["exact"] < 0.001 < 0.1 < at_zero["plug_in_max"]
+figure
+
+# %% [markdown]
+# At $\mu = 0$ the exact rule adds nothing, and it is right: of ten coins one shows heads anyway.
+# That a bag is positive is news only if its instances are probably negative. The plug-in maximum
+# adds a lot, always. It starts with "no other is positive", whence each instance must be, and the
+# bag's label is given to all of them, as in the obvious way of notebook 1. In the next round each
+# sees that the others are positive, and falls back. With $H = 10^{12}$ it goes on like that for
+# ever (the curve shows the mean of two rounds):
+
+# %%
+for one_mu in (-3.0, 0.0):
+    low, high = sorted(plug_in_max(np.full(10, one_mu), sharpness=1e12)[:, 0])
+    print(f"μ = {one_mu}: π is {high:.3f}, then {low:.3f}, then {high:.3f} …")
+    assert np.isclose(low, expit(one_mu), atol=1e-3)
+    assert high > 0.99
+
+# %% [markdown]
+# ## How tight
+#
+# A bound is judged by the exact evidence. Forty bags with labels drawn from a model of two unknown
+# numbers, as in notebook 2, so that `grid` can sum it up; all three rules with the model's $H$:
+
+
+# %%
+def problem(bag_size):
+    """Forty bags of so many instances each, about half of them positive."""
+    design = simulate_instances(40, bag_size, num_features=1, seed=1)
+    chance = 1 - 0.5 ** (1 / bag_size)
+    mean = float(np.log(chance / (1 - chance)))
+    model = VGPMIL(RBF(2.0, 1.0), np.array([[-0.7], [0.7]]), mean=mean)
+    return model, simulate(model, design, seed=3)[0]
+
+
+def two_numbers(posterior):
+    return posterior.stored_draws()["inducing_value"]
+
+
+gaps, distances, fits = {}, {}, {}
+for bag_size in SIZES:
+    model, bags = problem(bag_size)
+    truth = grid(model, bags, seed=0, num_points=81)
+    location, spread = two_numbers(truth).mean(axis=0), two_numbers(truth).std(axis=0)
+    print(f"bags of {bag_size}, log evidence {truth.elbo[-1]:.2f}")
+    for rule in ("exact", "mean_field", "plug_in_max"):
+        fit = coordinate_ascent(model, bags, seed=0, label_update=rule)
+        gap = gaps[bag_size, rule] = truth.elbo[-1] - fit.elbo[-1]
+        off = abs(two_numbers(fit).mean(axis=0) - location) / spread
+        distances[bag_size, rule], fits[bag_size, rule] = off.mean(), fit
+        print(f"    {rule}: bound {gap:.2f} nats below, mean {off.mean():.2f} sd off")
+    fits[bag_size, "truth"] = truth
+
+# %% [markdown]
+# One instance in each bag: nothing is hidden, and the rules are one. Two instances: the other label
+# is the maximum of the others, so that the plug-in maximum is the mean field. From three on it is
+# not. Independent labels cannot say "one of these, I do not know which", and pay for it. The looser
+# bound belongs to the worse posterior:
+
+# %%
+for bag_size in SIZES:
+    gap = [gaps[bag_size, rule] for rule in ("exact", "mean_field", "plug_in_max")]
+    assert min(gap) > 0
+    if bag_size == 1:
+        np.testing.assert_allclose(gap, gap[0], atol=1e-6)
+    elif bag_size == 2:
+        np.testing.assert_allclose(gap[1], gap[2], atol=0.01)
+    else:
+        assert gap[0] + 5 < gap[1] < gap[2] - 5
+        assert 2 * distances[bag_size, "exact"] < distances[bag_size, "mean_field"]
+figure = Figure(figsize=(7, 4), layout="constrained")
+panel = figure.subplots()
+shown = {"truth": "#BBBBBB"} | COLOURS
+for rule in ("truth", "exact", "mean_field", "plug_in_max"):
+    first, second = two_numbers(fits[8, rule]).T
+    label = "exact posterior" if rule == "truth" else f"{rule} rule"
+    panel.scatter(first, second, s=7, color=shown[rule], alpha=0.6, edgecolors="none", label=label)
+panel.set(xlabel="f at −0.7", ylabel="f at 0.7", aspect="equal", title="bags of eight")
+figure.legend(frameon=False, loc="outside right upper", markerscale=3)
+figure
+
+# %% [markdown]
+# All three are too narrow, but the exact rule is at least where the posterior is.
+#
+# ## Which of them climb
+#
+# The exact rule and the mean field are coordinate ascent on the model's bound: it never falls. The
+# plug-in maximum climbs nothing. Here is the bound of what it holds after each round:
+
+# %%
+figure = Figure(figsize=(7, 3.6), layout="constrained")
+panel = figure.subplots()
+for rule in ("exact", "mean_field", "plug_in_max"):
+    bound = fits[8, rule].elbo
+    panel.plot(np.arange(1, len(bound) + 1), bound, color=COLOURS[rule], label=rule)
+    fall = max(0.0, -np.diff(bound).min())
+    print(f"{rule}: {len(bound)} rounds, largest fall of the bound {fall:.1f} nats")
+    assert (fall > 1) == (rule == "plug_in_max")
+panel.axhline(fits[8, "truth"].elbo[-1], color="black", lw=0.8, label="log evidence")
+panel.set(xlabel="rounds", ylabel="bound, nats", xscale="log", ylim=(-190, -15))
+panel.legend(frameon=False, loc="lower right")
+figure
+
+# %% [markdown]
+# ## Digits held out
+#
+# Now the images of notebook 1: bags of ten digits, positive if a 2 or a 9 is among them. The paper
+# starts with kernel variance 0.5, $\ell^2$ the number of features and prior mean $\mu_0 = 0$; these
+# are the defaults of `VGPMIL.for_bags`. Nothing is chosen. Each bag is predicted once, by a fit to
+# the other folds. Noted are
+#
+# - the bound of the model with $H = 100$ at what the rule ends with, mean over folds,
+# - how many images it takes for positive in a positive bag that it has learned from,
+# - how well held-out bags are ranked (area under the curve) by their probability, and by that of
+#   their most probable image,
+# - the mean log loss of the probabilities of bags; a coin has 0.69.
+#
+# The mean field gets 600 rounds, since it may stand still for hundreds before it moves on. The
+# plug-in maximum gets 200, as in the published programs, and then one more.
+
+
+# %%
+@jax.jit
+def run(problem, state, num_rounds, sharpness):
+    state = jax.lax.fori_loop(0, num_rounds, lambda _, now: vgpmil.step(problem, now), state)
+    positives = problem.sum_over_bags(vgpmil.label_probability(problem, state.label_logits))
+    bound = vgpmil.elbo(problem._replace(sharpness=sharpness), state)
+    return state, bound, positives @ problem.bag_label / problem.bag_label.sum()
+
+
+ROWS = {
+    "exact": ("exact", 100.0, 200),
+    "mean_field": ("mean_field", 100.0, 600),
+    "plug_in_max": ("plug_in_max", 100.0, 200),
+    "as published": ("plug_in_max", 1e12, 200),
+    "one round more": ("plug_in_max", 1e12, 201),
+}
+if IS_TOY:  # on half of the bags it stands still for longer than a test may take
+    del ROWS["mean_field"]
+
+
+def fitted(model, train, rule, sharpness, num_rounds):
+    """Draws of f at the inducing points, the bound, and positives in a positive bag."""
+    with jax.enable_x64(True):
+        key = jax.random.key(0)
+        sharp = replace(model, sharpness=sharpness)
+        problem, state = vgpmil.init(sharp, train, label_update=rule, key=key)
+        state, bound, positives = run(problem, state, num_rounds, model.sharpness)
+        fit = vgpmil.approximation(problem, state)
+        return fit.draws(model, train, key, NUM_DRAWS), float(bound), float(positives)
+
+
+digits = load("digits")
+pairs = list(digits.folds(NUM_FOLDS, seed=0))
+FOLDS = [(train.standardize(), test.standardize(train)) for train, test in pairs]
+LABELS = np.concatenate([test.labels for _, test in FOLDS])
+
+
+def held_out(mean):
+    """For each row: probabilities of all bags and of their best images, bound, positives."""
+    models = [VGPMIL.for_bags(train, mean=mean) for train, _ in FOLDS]
+    found = {}
+    for name, how in ROWS.items():
+        of_bags, of_best, noted = [], [], []
+        for model, (train, test) in zip(models, FOLDS, strict=True):
+            draws, *numbers = fitted(model, train, *how)
+            predicted = {k: v.mean(axis=0) for k, v in model.predict(draws, test).items()}
+            of_bags.append(predicted["bag_probability"])
+            of_best.append(np.maximum.reduceat(predicted["instance_probability"], test.starts))
+            noted.append(numbers)
+        found[name] = np.concatenate(of_bags), np.concatenate(of_best), *np.mean(noted, axis=0)
+    return found
+
+
+def log_loss(probability):
+    return -np.log(np.where(LABELS == 1, probability, 1 - probability)).mean()
+
+
+def show(found):
+    print(f"{'':14s}   bound  positives  area  by image  log loss")
+    for name, (of_bags, of_best, bound, positives) in found.items():
+        area, by_image = roc_auc_score(LABELS, of_bags), roc_auc_score(LABELS, of_best)
+        print(
+            f"{name:14s} {bound:7.1f}  {positives:9.1f} {area:5.3f}  {by_image:8.3f}  "
+            f"{log_loss(of_bags):8.2f}"
+        )
+
+
+with_paper = held_out(0.0)
+show(with_paper)
+
+# %% [markdown]
+# The higher the bound, the worse the ranking. The rule that climbs nothing, and whose answer
+# depends on whether the number of rounds is even, ranks best. (Its probabilities are another
+# matter: by log loss it is far worse than a coin.)
+#
+# The column of positives shows the means: the looser rules take more images of a positive bag for
+# positive, as they did with ten alike, and learn from the bag label what the exact rule does not.
+
+# %%
+RULES = [name for name in ROWS if name != "one round more"]
+
+
+def bounds_of(found):
+    return np.array([found[name][2] for name in RULES])
+
+
+assert (np.diff(bounds_of(with_paper)) < 0).all()
+assert with_paper["exact"][3] < with_paper["plug_in_max"][3] < with_paper["as published"][3]
+assert abs(with_paper["as published"][2] - with_paper["one round more"][2]) > 100
+assert log_loss(with_paper["as published"][0]) > 2 * np.log(2)
+
+# %% [markdown]
+# ## Is the exact rule to blame?
+#
+# If it were, then the posterior would say something else than the closed form with the exact rule.
+# NUTS draws from that posterior; here for the first fold:
+
+# %%
+if not IS_TOY:
+    train, test = FOLDS[0]
+    model = VGPMIL.for_bags(train, mean=0.0)
+    sampled = nuts(model, train, seed=0, num_warmup=300, num_samples=300, num_chains=2)
+    of_nuts = sampled.predict(test).bag_probability
+    off = {name: abs(with_paper[name][0][: test.num_bags] - of_nuts).mean() for name in RULES}
+    for name, value in off.items():
+        print(f"{name}: probabilities of bags {value:.3f} from those of NUTS on average")
+    print(sampled.status.sentence)
+    assert off["exact"] < 0.1 * min(off[name] for name in RULES[1:])
+
+# %% [markdown]
+# It says the same as the exact rule. So it is the model that ranks badly, and the other rules rank
+# better by not computing what the model says.
+#
+# ## It is the prior
+#
+# With $\mu_0 = 0$ an image is positive with probability ½ before anything is known, and a bag of
+# ten all but surely. There a positive label is no news, as the first picture showed. That half of
+# the bags are positive is known, and that there are ten images in each: then an image is positive
+# with probability $1 - 0.5^{1/10}$, and $\mu_0$ is the log odds of that.
+
+# %%
+chance = 1 - 0.5 ** (1 / 10)
+by_counting = float(np.log(chance / (1 - chance)))
+with_counted = held_out(by_counting)
+print(f"prior mean {by_counting:.2f}")
+show(with_counted)
+assert (np.diff(bounds_of(with_counted)) < 0).all()
+assert bounds_of(with_counted)[0] > bounds_of(with_paper)[0] + 10
+
+
+# %% [markdown]
+# The bounds are in the same order, and that of the exact rule is higher than with $\mu_0 = 0$: both
+# are bounds on the log probability of the same labels, so that this may be read as evidence for the
+# new prior. The areas are in no such order: the exact rule has caught up. How sure is that, with so
+# few bags? Draw them again with replacement, the same for all rules:
+
+
+# %%
+def areas(chosen, found):
+    return [roc_auc_score(LABELS[chosen], found[name][0][chosen]) for name in RULES]
+
+
+random = np.random.default_rng(0)
+resamples = random.integers(len(LABELS), size=(100 if IS_TOY else 400, len(LABELS)))
+resampled = np.array(
+    [[areas(chosen, found) for found in (with_paper, with_counted)] for chosen in resamples]
+)
+ahead = resampled[:, :, -1] - resampled[:, :, 0]
+lost = ahead[:, 0] - ahead[:, 1]
+for name, values in (("μ0 = 0", ahead[:, 0]), ("μ0 by counting", ahead[:, 1]), ("change", lost)):
+    print(f"{name}: as published − exact, area {values.mean():+.3f} ± {values.std():.3f}")
+assert ahead[:, 0].mean() > 2 * ahead[:, 0].std()
+assert lost.mean() > 2 * lost.std()
+assert ahead[:, 1].mean() < 2 * ahead[:, 1].std()
+
+# %%
+figure = Figure(figsize=(7, 3.8), layout="constrained")
+panel = figure.subplots()
+for number, (found, style, title) in enumerate(
+    ((with_paper, "o-", "μ0 = 0"), (with_counted, "s--", "μ0 by counting"))
+):
+    middle = areas(np.arange(len(LABELS)), found)
+    spread = resampled[:, number].std(axis=0)
+    panel.errorbar(
+        bounds_of(found), middle, spread, fmt=style, color="#777777", lw=1, ms=0, capsize=3
+    )
+    for name, bound, area in zip(RULES, bounds_of(found), middle, strict=True):
+        label = name.replace("_", " ") if number == 0 else None
+        panel.plot(bound, area, style[0], color=COLOURS[name], ms=8, label=label)
+    panel.annotate(title, (bounds_of(found)[0], middle[0]), (10, -4), textcoords="offset points")
+panel.set(xlabel="bound, nats", ylabel="area under the curve, held-out bags", xlim=(None, 40))
+figure.legend(frameon=False, loc="outside right upper")
+figure
+
+# %% [markdown]
+# Circles for $\mu_0 = 0$: the looser the bound, the better the ranking. Squares for the prior mean
+# by counting: no such thing. So the loosest rule did not do well because it is loose, or clever. It
+# pulls the images of positive bags up where the prior has made the exact rule blind, and so undoes
+# one mistake by another. With the first one mended, there is nothing left to undo.
+#
+# `benchmarks/musk1_label_updates.py` asks the same of musk1, on published folds, with a $\mu_0$
+# chosen inside the training folds; the table in the README has the answer.
+#
+# ## What to take home
+#
+# - The exact rule has the tightest bound of the three, which never falls, and NUTS confirms what it
+#   says. It needs no sweep over the instances of a bag. `coordinate_ascent` uses it unless told
+#   otherwise.
+# - A bound says how well $q$ fits the posterior of a model. It does not say that the model is good.
+# - If a worse approximation predicts better, look at the model. Here it was one number of it.

@@ -1,0 +1,378 @@
+# %% [markdown]
+# # 8. How positive is a neighbourhood?
+#
+# Most methods for bags begin with a model. Venkatesan, Chandakkar and Li (2015) begin with data.
+# Stand at a point of feature space, and look around: how far are the nearest instances of positive
+# bags, how far those of negative ones? Witnesses are where the first are close and the second are
+# not. That is a *measure* of the place. Nothing is fitted.
+#
+# The notebook shows the measure, the one mistake that makes it worthless, its peaks, and what of it
+# has a posterior. Beside it stands the older *diverse density*, which has a likelihood.
+#
+#     python examples/08_neighbours.py [--toy]
+
+# %%
+# %matplotlib inline
+import sys
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from arviz import mcse
+from matplotlib.figure import Figure
+from milzoo.datasets import Bags, load
+from milzoo.diagnostics import Surface, plot_surfaces
+from milzoo.inference import (
+    DiverseDensityLearner,
+    MeasureLearner,
+    PrototypeLearner,
+    choose_by_elbow,
+    grid,
+    nuts,
+)
+from milzoo.inference.prototypes import Peaks
+from milzoo.models import (
+    DiverseDensity,
+    MeasureThreshold,
+    NeighbourMeasure,
+    ParzenMeasure,
+    scored,
+)
+from scipy.spatial.distance import cdist
+from sklearn.metrics import roc_auc_score
+
+IS_TOY = "--toy" in sys.argv
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
+
+# %% [markdown]
+# ## The measure, by hand
+#
+# $$f(x) = \sum_{z \in k^-(x)} \Psi(\|x - z\|) - \sum_{z \in k^+(x)} \Psi(\|x - z\|)$$
+#
+# $k^+(x)$ and $k^-(x)$ are the $k$ instances of positive and of negative bags that are nearest to
+# $x$, and $\Psi$ is some increasing function. No instance has a label here: a neighbour has the
+# label of its bag, right or wrong. *Parzen's* version counts instead: positive instances in a cube
+# around $x$, less negative ones. On a scene in two dimensions:
+
+# %%
+scene = load("venkatesan2015")
+of_bag = scene.labels[scene.bag_index]
+here = np.array([[4.0, 4.0]])
+distance = [np.sort(cdist(here, scene.instances[of_bag == label])[0]) for label in (0, 1)]
+by_hand = np.sum(distance[0][:6]) - np.sum(distance[1][:6])
+measure = NeighbourMeasure(k=6)
+print(f"at {here[0]}: {by_hand:.3f} by hand, {measure.scores(here, scene)[0]:.3f} by the library")
+np.testing.assert_allclose(measure.scores(here, scene), by_hand)
+
+inside = np.all(np.abs(scene.instances - here) <= 0.8, axis=1)
+count = np.sum(inside & (of_bag == 1)) - np.sum(inside & (of_bag == 0))
+np.testing.assert_allclose(
+    ParzenMeasure(width=0.8).scores(here, scene), count / scene.num_instances
+)
+
+# %% [markdown]
+# (In print the first sum of the paper's Parzen measure runs to $|k^-|$, and $|k^+|$ must be meant:
+# else positive instances beyond the number of negative ones would not count.)
+#
+# ## Never ask yourself
+#
+# To find out from which value on $f$ means a witness, one looks at the training bags. There is a
+# trap in this. An instance of a positive bag is its own nearest neighbour, at distance 0. So the
+# measure knows the label of the bag that it is asked about. How bad is that? Take bags of digits,
+# and shuffle their labels. There is nothing left to learn. A method that errs in far fewer than
+# half of the bags is fooling itself.
+
+
+# %%
+def fewest_errors(scores, bags):
+    """Share of bags on the wrong side of the best threshold on their highest instance."""
+    highest = np.maximum.reduceat(scores, bags.starts)
+    thresholds = [*highest, np.inf]
+    return min(np.mean((highest >= one) != (bags.labels == 1)) for one in thresholds)
+
+
+train, test = load("digits").split(0.6, seed=0)
+train, test = train.standardize(), test.standardize(train)
+shuffled = replace(
+    train, labels=np.random.default_rng(0).permutation(train.labels), instance_labels=None
+)
+near, errors = NeighbourMeasure(k=3), {}
+for name, bags in (("true labels", train), ("shuffled", shuffled)):
+    asked_itself = fewest_errors(near.scores(bags.instances, bags), bags)
+    errors[name] = asked_itself, fewest_errors(near.own_scores(bags), bags)
+    print(
+        f"{name}: {errors[name][0]:.0%} errors if a bag asks itself, {errors[name][1]:.0%} if not"
+    )
+assert errors["shuffled"][0] < 0.05
+# 98 coins have an sd of 5 %, and a threshold may be chosen.
+assert errors["shuffled"][1] > 0.5 - 3 * 0.5 / np.sqrt(shuffled.num_bags)
+
+# %% [markdown]
+# With itself among the neighbours, the measure separates labels that mean nothing. So while
+# training each bag's own instances are left out: `own_scores`, and `MeasureLearner`, do that.
+#
+# ## A hard threshold
+#
+# The paper's classifier calls a bag positive if one of its instances has $f(x) \ge T$. $T$ has the
+# fewest training errors. And $k$ is picked where the errors stop to fall, at the *elbow* of their
+# curve. The training bags choose all of that, the test bags judge:
+
+# %%
+measures = [NeighbourMeasure(k) for k in range(1, 13, 3 if IS_TOY else 1)]
+elbow = choose_by_elbow(measures, train)
+classifier = MeasureLearner(elbow.measure).fit(train)
+wrong = np.mean(classifier.predict(test) != test.labels)
+print("training errors by k:", ", ".join(f"{error:.0%}" for error in elbow.errors))
+print(f"k = {elbow.measure.k}; errors on {test.num_bags} test bags: {wrong:.0%}")
+of_images = elbow.measure.scores(test.instances, train)
+image_auc = roc_auc_score(test.instance_labels, of_images)
+print(f"area under the curve for images: {image_auc:.2f}")
+assert image_auc > 0.9
+# Coins would err in half of them.
+assert wrong < 0.5 - 4 * 0.5 / np.sqrt(test.num_bags)
+
+# %% [markdown]
+# ## A soft threshold, and its posterior
+#
+# A threshold is a number, and 98 bags do not determine it. To have a posterior we need a
+# likelihood: an image is positive with probability $\sigma((f(x) - T)/s)$, and a bag if one of its
+# images is. As $s \to 0$ this is the hard threshold. $T$ and $s$ get priors, and so does $k$: at
+# full size one of three values. With $k$ summed out there are two unknown numbers. They fit on a
+# grid, which is exact. The No-U-Turn sampler is asked as well; they share no code but the model.
+
+# %%
+several = [NeighbourMeasure(k) for k in ((10,) if IS_TOY else (1, 3, 10))]
+raw = scored(several, train)
+on_train, on_test = raw.standardize(), scored(several, train, test).standardize(raw)
+model = MeasureThreshold()
+exact = grid(model, on_train, seed=0, num_points=41 if IS_TOY else 101, num_draws=2000)
+drawn = exact.stored_draws()
+threshold_sd = drawn["threshold"].std()
+print(f"T = {drawn['threshold'].mean():.2f} ± {threshold_sd:.2f} sds of the measure")
+print(f"s = {drawn['softness'].mean():.2f} ± {drawn['softness'].std():.2f}")
+print("P(k):", drawn["measure_probability"].mean(axis=0).round(3))
+prediction = exact.predict(on_test)
+print(f"area under the curve, bags: {roc_auc_score(test.labels, prediction.bag_probability):.2f}")
+if not IS_TOY:
+    sampled = nuts(model, on_train, seed=0, num_warmup=300, num_samples=500)
+    print(sampled.status.sentence)
+    for name in model.latent_sites:
+        draws = sampled.tree["posterior"][name]
+        error = np.hypot(float(mcse(draws)), drawn[name].std() / np.sqrt(len(drawn[name])))
+        gap = float(draws.mean()) - drawn[name].mean()
+        print(f"{name}: means {gap:+.4f} apart, Monte-Carlo error {error:.4f}")
+        assert abs(gap) < 5 * error
+
+# %%
+of_bag = train.labels[train.bag_index]
+f = on_train.instances[:, -1]
+figure = Figure(figsize=(7.5, 3.8), layout="constrained")
+panel = figure.subplots()
+twin = panel.twinx()
+for label, colour in ((0, BLUE), (1, ORANGE)):
+    twin.hist(f[of_bag == label], bins=40, range=(-3, 4), color=colour, alpha=0.35)
+twin.set(ylabel="images (blue: in a negative bag)", ylim=(0, 160))
+places = np.linspace(-3, 4, 141)
+curves = 1 / (1 + np.exp((drawn["threshold"] - places[:, None]) / drawn["softness"]))
+panel.fill_between(places, *np.quantile(curves, [0.05, 0.95], axis=1), color="black", alpha=0.3)
+panel.plot(places, curves.mean(axis=1), color="black")
+panel.set(xlabel="f(x), k = 10, in sds", ylabel="P(positive), 90 % band", ylim=(0, 1), xlim=(-3, 4))
+figure
+
+# %% [markdown]
+# ## What this posterior does not know
+#
+# It takes $f$ as given. But $f$ is made of the labels of the other bags, and those are data too.
+# Each label is used twice, once to make $f$ and once to be explained by it. Such a product of
+# probabilities is a *pseudo-likelihood*. How much would $f$ change with other bags? Make it from
+# one half of the training bags, and from the other. If errors fall like one over the root of the
+# number of bags, half the difference between the two is about the error of the whole.
+
+
+# %%
+def disagreement(seed):
+    """Root mean square of half the difference at the test images, in sds of the measure."""
+    halves = train.split(0.5, seed=seed)
+    one, other = (several[-1].scores(test.instances, half) for half in halves)
+    return np.sqrt(np.mean((one - other) ** 2)) / 2 / raw.instances[:, -1].std()
+
+
+of_measure = np.array([disagreement(seed) for seed in range(5)])
+print(f"f is known to within {of_measure.mean():.2f} sds, T to within {threshold_sd:.2f}, it says")
+assert of_measure.min() > 2 * threshold_sd
+
+# %% [markdown]
+# The interval of $T$ is right *given the measure*, and the measure itself is known far less well.
+# Use the posterior to see how soft a threshold has to be, and which $k$. Do not take it for the
+# whole uncertainty.
+#
+# ## Prototypes: the peaks of the measure
+#
+# Where is the measure highest? Its peaks are *prototypes* of witnesses. The paper climbs from every
+# instance of every positive bag, and for its experiments names $\Psi(d) = d$. Follow that measure
+# along a ray, from the middle of a cluster of witnesses at (4, 4) to where there is nothing:
+
+# %%
+away = np.array([0.0, 4.0, 20.0, 100.0, 1000.0])
+ray = 4.0 + away[:, None] * np.sqrt([0.5, 0.5])
+plain, concave = NeighbourMeasure(6), NeighbourMeasure(6, transform=jnp.log1p)
+along = {"d": plain.scores(ray, scene), "log(1 + d)": concave.scores(ray, scene)}
+print("distance:", away)
+for name, heights in along.items():
+    print(f"Ψ = {name}: f = {heights.round(2)}")
+assert along["d"][-1] > along["d"][0]
+assert along["log(1 + d)"][-1] < 0.01 * along["log(1 + d)"][0]
+
+# %% [markdown]
+# Under $\Psi(d) = d$ a place a thousand units away from all data is more positive than the middle
+# of the cluster. Far out, the difference of two distances no longer depends on how far. So climbs
+# leave the data. The paper asks of $\Psi$ that it increases and is "sub-modular". $\log(1 + d)$
+# increases and is concave: it gives distant differences less weight, and brings the peaks back.
+
+# %%
+CENTRES = np.array([[-4.0, 4.0], [4.0, 4.0], [-4.0, -4.0], [2.2, -0.6]])
+learners = {
+    "Ψ(d) = d": PrototypeLearner(plain, separation=1.0, max_prototypes=6),
+    "Ψ(d) = log(1 + d)": PrototypeLearner(concave, separation=1.0, max_prototypes=6),
+}
+peaks = {name: learner.find_peaks(scene) for name, learner in learners.items()}
+low, high = scene.instances.min(axis=0), scene.instances.max(axis=0)
+astray, beyond = {}, {}
+for name, found in peaks.items():
+    to_data = cdist(found.points[:4], scene.instances).min(axis=1)
+    to_centres = cdist(CENTRES, found.points[:6]).min(axis=1)
+    astray[name] = to_data.max()
+    beyond[name] = np.sum(np.any((found.points[:6] < low) | (found.points[:6] > high), axis=1))
+    print(f"{name}: the four highest peaks are {to_data.round(1)} from the nearest instance")
+    print(f"   and the four clusters of witnesses {to_centres.round(1)} from one of the first six")
+assert beyond["Ψ(d) = d"] > beyond["Ψ(d) = log(1 + d)"] == 0
+assert astray["Ψ(d) = d"] > 1 > 0.2 > astray["Ψ(d) = log(1 + d)"]
+# Two and a half sds of the widest of the clusters.
+assert (to_centres < 2.5 * 0.45).all()
+
+# %%
+nowhere = Peaks(np.empty((0, 2)), np.empty(0), np.empty((0, 2)))
+parzen = ParzenMeasure(width=0.8)
+surfaces = {
+    name: Surface(lambda points, m=learner.measure: m.scores(points, scene), peaks[name], "f(x)")
+    for name, learner in learners.items()
+}
+surfaces["Parzen"] = Surface(lambda points: parzen.scores(points, scene), nowhere, "f(x)")
+plot_surfaces(surfaces, scene, num_peaks=6)
+
+# %% [markdown]
+# On the left some of the six are missing: they are beyond the edge of the picture.
+#
+# With a radius for each prototype, found by the fewest training errors, prototypes classify without
+# the training bags. On a new draw of the same scene:
+
+# %%
+prototypes = learners["Ψ(d) = log(1 + d)"].fit(scene)
+fresh = load("venkatesan2015", seed=1)
+wrong_bags = np.mean(prototypes.predict(fresh) != fresh.labels)
+called = prototypes.predict_instances(fresh)
+wrong_instances = np.mean(called != fresh.instance_labels)
+print(f"errors: {wrong_bags:.0%} of {fresh.num_bags} bags, {wrong_instances:.1%} of instances")
+print(f"to call all instances ordinary: {fresh.instance_labels.mean():.1%}")
+assert wrong_instances < fresh.instance_labels.mean() / 2
+
+# %% [markdown]
+# ## Diverse density: one concept, and a likelihood
+#
+# Maron and Lozano-Pérez (1998) had asked another question: is there *one* point, the concept $t$,
+# to which each positive bag has an instance close by, and no negative bag has? An instance is
+# positive with probability $e^{-s^2 (x - t)^2}$, and a bag if one of its instances is: a
+# *noisy-or*. That is a likelihood of $t$ and the scale $s$. With priors it has a posterior. On a
+# line, with a concept at 5 and all other instances around 0:
+
+
+# %%
+def line(concepts):
+    """Forty bags of five; in positive ones the first instance is from one of the concepts."""
+    random = np.random.default_rng(0)
+    places = random.standard_normal((40, 5))
+    positive = np.arange(1, 40, 2)
+    places[positive, 0] = np.resize(concepts, 20) + 0.3 * random.standard_normal(20)
+    return Bags.from_padded(places[:, :, None], np.arange(40) % 2)
+
+
+def climber(label_noise):
+    return DiverseDensityLearner(1.0, scale=1.0, learns_scales=False, label_noise=label_noise)
+
+
+one_concept = line([5.0])
+diverse = DiverseDensity(dist.Normal(0.0, 4.0), dist.LogNormal(0.0, 1.0))
+by_grid = grid(diverse, one_concept, seed=0, num_points=151, num_draws=2000)
+by_nuts = nuts(diverse, one_concept, seed=0, num_warmup=100 if IS_TOY else 300, num_samples=200)
+concept = {
+    "grid": by_grid.stored_draws()["concept"][:, 0],
+    "NUTS": by_nuts.stored_draws()["concept"][:, 0],
+}
+for name, draws in concept.items():
+    print(f"{name}: t = {draws.mean():.2f} ± {draws.std():.2f}")
+print(by_nuts.status.sentence)
+low, high = np.quantile(concept["grid"], [0.0005, 0.9995])
+assert low < 5 < high
+assert by_nuts.status.kind != "converged"
+assert not low < concept["NUTS"].mean() < high
+
+# %%
+places = np.linspace(-6, 8, 1401)
+figure = Figure(figsize=(7.5, 3.4), layout="constrained")
+panel = figure.subplots()
+panel.plot(places, climber(0.0).heights(places[:, None], one_concept), color="black", lw=1)
+of_bag = one_concept.labels[one_concept.bag_index]
+for label, colour in ((0, BLUE), (1, ORANGE)):
+    ticks = one_concept.instances[of_bag == label, 0]
+    panel.plot(ticks, np.full(len(ticks), 12.0 + 14 * label), "|", color=colour, ms=10)
+panel.set(xlabel="t (ticks: instances, orange in positive bags)", ylabel="log likelihood, s = 1")
+panel.set_ylim(-260, 45)
+figure
+
+# %% [markdown]
+# The grid is right, and the sampler is lost. Every instance of a negative bag is a wall, narrow but
+# without end: at $t = x$ it would be positive for sure, and its bag is not. Chains that begin among
+# the walls stay there.
+# $\hat{R}$ shows it, because they stay at different places. That is why one climbs from every
+# instance of the positive bags: some of them stand on the right hill.
+
+# %%
+highest = climber(0.0).find_peaks(one_concept)
+print("peaks:", highest.points[:, 0].round(2), "log likelihoods:", highest.heights.round(1))
+assert low < highest.points[0, 0] < high
+
+# %% [markdown]
+# ## Two concepts
+#
+# Now half of the positive bags have an instance near −5, half near 5. The likelihood asks for one
+# point that *all* have. A bag without it pays about $s^2 d^2$, the square of its distance $d$, so
+# that those farthest away pull hardest, and peaks are torn off the clusters. (The paper blames
+# single noisy instances. Here none is needed.) A share $\varepsilon$ of labels that are taken to be
+# wrong sets an end to the pull. And the evidence, which a measure does not have, tells that one
+# concept explains these labels hardly better than coins do.
+
+# %%
+two_concepts, both = line([-5.0, 5.0]), np.array([[-5.0], [5.0]])
+for label_noise in (0.0, 0.01):
+    found = climber(label_noise).find_peaks(two_concepts).points[:4]
+    print(f"ε = {label_noise}: the four highest peaks are at {found[:, 0].round(2)}")
+    gap = cdist(both, found).min(axis=1)
+    assert (gap > 1).all() if label_noise == 0 else (gap < 0.5).all()
+of_both, of_middle = concave.scores(both, two_concepts), concave.scores(0 * both, two_concepts)
+print(f"the measure at −5 and 5: {of_both.round(1)}, at 0: {of_middle.round(1)}")
+assert of_both.min() > 10 * abs(of_middle[0])
+
+if not IS_TOY:
+    coins = 40 * np.log(0.5)
+    by_grid_of_two = grid(diverse, two_concepts, seed=0, num_points=151, num_draws=100)
+    gain, gain_of_two = (one.elbo[-1] - coins for one in (by_grid, by_grid_of_two))
+    print(
+        f"log evidence above that of coins: {gain:.1f} for one concept, {gain_of_two:.1f} for two"
+    )
+    # 3 nats, a factor of 20, are customarily called strong evidence.
+    assert gain > 20 > 3 > gain_of_two
+
+# %% [markdown]
+# A measure of neighbours sees both clusters, and asks for no common concept. What it lacks is a
+# law: nothing in it tells whether it explains the labels. For that there are bags held out.
