@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from milzoo.datasets import load, simulate, simulate_instances
 from milzoo.inference import coordinate_ascent, grid, nuts
 from milzoo.inference.closed_form import vgpmil
+from milzoo.inference.lapack import one_lapack_thread
 from milzoo.models import RBF, VGPMIL
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
@@ -256,7 +257,7 @@ if IS_TOY:  # on half of the bags it stands still for longer than a test may tak
 
 def fitted(model, train, rule, sharpness, num_rounds):
     """Draws of f at the inducing points, the bound, and positives in a positive bag."""
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), one_lapack_thread():
         key = jax.random.key(0)
         sharp = replace(model, sharpness=sharpness)
         problem, state = vgpmil.init(sharp, train, label_update=rule, key=key)

@@ -208,8 +208,6 @@ for n, (of_bag, of_instances) in enumerate(enumerated.values()):
     both = slice(2 * n, 2 * n + 2)
     np.testing.assert_allclose(log_z[both], of_bag, rtol=1e-10)
     np.testing.assert_allclose(slopes[both], of_instances, atol=1e-10)
-
-# %%
 order = np.argsort(phi)
 figure = Figure(figsize=(9, 3.4), layout="constrained")
 panels = figure.subplots(1, 2, sharey=True)

@@ -304,7 +304,13 @@ def climber(label_noise):
 one_concept = line([5.0])
 diverse = DiverseDensity(dist.Normal(0.0, 4.0), dist.LogNormal(0.0, 1.0))
 by_grid = grid(diverse, one_concept, seed=0, num_points=151, num_draws=2000)
-by_nuts = nuts(diverse, one_concept, seed=0, num_warmup=100 if IS_TOY else 300, num_samples=200)
+by_nuts = nuts(
+    diverse,
+    one_concept,
+    seed=0,
+    num_warmup=50 if IS_TOY else 300,
+    num_samples=100 if IS_TOY else 200,
+)
 concept = {
     "grid": by_grid.stored_draws()["concept"][:, 0],
     "NUTS": by_nuts.stored_draws()["concept"][:, 0],

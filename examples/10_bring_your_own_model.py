@@ -413,20 +413,17 @@ if not IS_TOY:
     )
 for one in found.values():
     print(*one.sentences, sep="\n")
-found["closed form"].plot()
-
-# %%
 spread = found["closed form"].table.loc[["weights 0", "weights 1"], "spread"]
 assert not found["closed form"].is_calibrated and (spread > 1.2).all()
 assert found["closed form"].is_settled.all()
 if not IS_TOY:
     assert found["nuts"].is_calibrated
+found["closed form"].plot()
 
 # %% [markdown]
 # The lines of the closed form leave the grey band, and against the sampler nothing is found. The
 # sds are too small on average, not in this one data set alone.
-
-# %% [markdown]
+#
 # ## New bags, and a file
 #
 # Predictions are the model's own, averaged over draws; new bags come from the same weights. The
