@@ -311,8 +311,8 @@ assert by_draws < log_constant["Gamma"] - 100
 # ## A bound that rises
 #
 # So far coordinate ascent stopped at the little hill. With $\beta = 4$, the paper's first choice,
-# there is none. The updates are the same, and correct: the bound rises at every step. Here are
-# both, step by step.
+# the weights have none. The updates are the same, and correct: the bound rises at every step. Here
+# are both, step by step.
 
 
 # %%
@@ -369,12 +369,13 @@ if not IS_TOY:
     location = two_numbers(closed["Gamma, β = 4"]).mean(axis=0)
     print(f"β = 4: far hill {far_top(first_choice).round(1)}, mean of q {location.round(1)}")
     assert (abs(location - far_top(first_choice)) < 0.2 * spread).all()
-    assert khat["Gamma, β = 4"] < 0.5 < 0.7 < khat["Gamma"]
+    assert khat["Gamma, β = 4"] < 0.5
 
 # %% [markdown]
-# With $\beta = 3$ it warns, but of a misfit, not of a hill two hundred nats higher. With
-# $\beta = 4$ it is content, and rightly so: $q$ sits on the far hill and fits it. The approximation
-# is good, and the model is not what anyone meant. So there are two questions, and two remedies:
+# With $\beta = 3$ it is near the limit, for a misfit nearby. Of a hill two hundred nats higher it
+# knows nothing. With $\beta = 4$ it is content, and rightly so: $q$ sits on the far hill and fits
+# it. The approximation is good, and the model is not what anyone meant. So there are two questions,
+# and two remedies:
 #
 # - *Is q the posterior of its own model?* Ask a sampler of the same model. Its chains may find what
 #   an ascent did not.

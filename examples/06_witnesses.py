@@ -289,7 +289,7 @@ np.testing.assert_allclose(gained, variational.strength - model.mean_strength, a
 # %%
 if not IS_TOY:
     rare = scene(480, 0.2, seed=1)
-    found = coordinate_ascent(DPMIL.for_bags(rare, max_components=6), rare, seed=0, num_draws=100)
+    found = coordinate_ascent(DPMIL.for_bags(rare, max_components=6), rare, seed=0)
     q = found.approximation
     largest = np.argsort(-q.expected_weight[1])[:4]
     centres = np.sort(q.mean[1, largest, 0])
@@ -384,7 +384,9 @@ def draw_means(approximation):
 figure = Figure()
 if not IS_TOY:
     digit_model = DPMIL.for_bags(seen)
-    found = coordinate_ascent(digit_model, seen, seed=0, num_starts=3, tolerance=1e-6)
+    found = coordinate_ascent(
+        digit_model, seen, seed=0, num_starts=3, tolerance=1e-6, num_draws=100
+    )
     truth = seen.instance_labels[seen.labels[seen.bag_index] == 1]
     draws = found.tree["posterior"]["instance_probability"]
     auc = roc_auc_score(truth, draws.mean(("chain", "draw")).to_numpy())

@@ -290,7 +290,7 @@ posteriors = {"majority": sampled(models["majority"])}
 
 # %% [markdown]
 # `laplace` is quicker: a Gaussian at the mode. Under this rule it is a fair approximation. Its
-# means are off by about a quarter of a posterior sd, and its sds are a tenth too small.
+# means are off by about a quarter of a posterior sd, and its sds are a little too small.
 
 
 # %%

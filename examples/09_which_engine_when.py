@@ -3,7 +3,7 @@
 #
 # One model, several ways to compute its posterior: an *engine* is one of them. Some are exact if
 # they run for long enough, some are quick and approximate. How quick, and how wrong? This notebook
-# runs engines on small problems from five families of models, and puts time against error.
+# runs engines on small problems from four families of models, and puts time against error.
 #
 # The problems are small, and drawn from the models themselves, so that a good sampler tells the
 # exact answer up to a known noise. The numbers are those of these problems on this machine. What
@@ -23,14 +23,9 @@ from matplotlib.lines import Line2D
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics import compare
 from milzoo.inference import coordinate_ascent, gibbs, grid, laplace, nuts, svi
-from milzoo.models import (
-    DPMIL,
-    VGPMIL,
-    VWSGP,
-    CardinalityModel,
-    DiverseDensity,
-    MajorityCardinality,
-)
+from milzoo.inference.programs import log_joint
+from milzoo.models import VGPMIL, VWSGP, CardinalityModel, DiverseDensity, MajorityCardinality
+from scipy.ndimage import maximum_filter
 
 IS_TOY = "--toy" in sys.argv
 
@@ -52,7 +47,7 @@ ENGINES = {
     "laplace": laplace,
     "svi": partial(svi, max_steps=1500),
     "gibbs": partial(gibbs, num_warmup=500, num_samples=5000, num_chains=2),
-    "nuts": partial(nuts, num_warmup=300, num_samples=1000, num_chains=2),
+    "nuts": partial(nuts, num_warmup=300, num_samples=500),
     "grid": partial(grid, num_points=61, num_draws=4000),
 }
 
@@ -64,18 +59,16 @@ ENGINES = {
 # - `VWSGP`: a smooth function again, but its values add up over a bag. Eight unknowns.
 # - `CardinalityModel` under the majority rule: a bag is positive if half of its instances are. Two
 #   unknowns.
-# - `DPMIL`: instances come from two mixtures of clusters, one of them seen in positive bags only.
 # - `DiverseDensity`: there is a place near which instances are positive. Two unknowns, the place
-#   and how fast it fades. Many places may be tried, so the posterior may have several hills.
+#   and how fast the probability falls around it.
 #
-# Each has engines that it has no use for: nobody derived closed-form updates for the cardinality
-# model or for diverse density. (With `--toy` one family is run.)
+# Nobody derived closed-form updates for the last two. (To keep the notebook short not every engine
+# that could be run is; with `--toy` one family is.)
 
 # %%
 in_two = simulate_instances(40, range(1, 7), num_features=2, seed=1)
 in_threes = simulate_instances(60, 3, num_features=2, seed=1)
-on_a_line = simulate_instances(30, range(1, 5), num_features=1, seed=1)
-for_diverse_density = simulate_instances(60, range(1, 5), num_features=1, seed=1)
+on_a_line = simulate_instances(60, range(1, 5), num_features=1, seed=1)
 PROBLEMS = {
     "VGPMIL": (
         VGPMIL.for_bags(in_two, 8, variance=4.0, length_scale=1.0, mean=-1.5, seed=0),
@@ -85,26 +78,17 @@ PROBLEMS = {
     "VWSGP": (
         VWSGP.for_bags(in_two, 8, variance=1.0, length_scale=1.0, seed=0),
         in_two,
-        ("coordinate_ascent", "laplace", "gibbs", "nuts"),
+        ("coordinate_ascent", "gibbs", "nuts"),
     ),
     "cardinality": (
         CardinalityModel(MajorityCardinality(), weight_scale=2.0),
         in_threes,
-        ("laplace", "svi", "nuts"),
+        ("laplace", "nuts"),
     ),
-    "DPMIL": (
-        DPMIL(np.zeros(1), np.ones(1), 4.0, mean_strength=0.2, max_components=4),
-        on_a_line,
-        ("coordinate_ascent", "gibbs"),
-    ),
-    "diverse density": (
-        DiverseDensity(),
-        for_diverse_density,
-        ("laplace", "svi", "nuts", "grid"),
-    ),
+    "diverse density": (DiverseDensity(), on_a_line, ("laplace", "nuts", "grid")),
 }
 if IS_TOY:
-    PROBLEMS = {"VWSGP": (*PROBLEMS["VWSGP"][:2], ("coordinate_ascent", "gibbs", "nuts"))}
+    PROBLEMS = {"VWSGP": PROBLEMS["VWSGP"]}
 
 # %% [markdown]
 # ## Run them all
@@ -112,8 +96,7 @@ if IS_TOY:
 # `compare` measures errors against one posterior: the grid where there is one, else the sampler
 # whose draws are worth most. The error is that of the mean of an unknown in posterior standard
 # deviations, averaged over the unknowns; it cannot be told from zero if it is not larger than its
-# Monte-Carlo error. (For DPMIL, whose clusters have no names, the unknowns are quantities that do
-# not depend on names, such as the probability that an instance is positive.)
+# Monte-Carlo error.
 
 
 # %%
@@ -167,7 +150,7 @@ COLOURS = {
     "nuts": "#0072B2",
     "grid": "#CC79A7",
 }
-MARKERS = dict(zip(PROBLEMS, "osD^v", strict=False))
+MARKERS = dict(zip(PROBLEMS, "osDv", strict=False))
 
 
 def draw(panel, column):
@@ -188,7 +171,7 @@ def draw(panel, column):
             alpha=0.85,
             zorder=3 if is_reference else 2,
         )
-    panel.set(xscale="log", xlabel="seconds, without compilation")
+    panel.set(xscale="log", xlim=(3e-3, 30), xlabel="seconds, without compilation")
 
 
 figure = Figure(figsize=(10, 4.2), layout="constrained")
@@ -197,7 +180,10 @@ draw(left, "mean_error")
 left.set(yscale="log", ylabel="mean error, posterior sds")
 draw(right, "sd_ratio")
 right.axhline(1.0, color="black", lw=0.8)
-right.set(ylabel="sd, as a share of the exact one", ylim=(0, 1.2))
+right.set(yscale="log", ylabel="sd, as a multiple of the exact one")
+right.set_yticks([0.5, 1, 2, 5, 10], minor=False)
+right.yaxis.set_major_formatter("{x:g}")
+right.yaxis.set_minor_formatter("")
 shown = [engine for engine in ENGINES if engine in table.index.get_level_values("engine")]
 handles = [Line2D([], [], color=COLOURS[name], marker="o", ls="", label=name) for name in shown]
 handles += [Line2D([], [], color="0.3", marker=MARKERS[f], ls="", label=f) for f in PROBLEMS]
@@ -207,8 +193,8 @@ figure
 # %% [markdown]
 # ## Samplers agree, and differ in what a draw is worth
 #
-# Where there are two samplers, they share no code, and their means are the same up to noise. What
-# differs is how much a draw depends on the one before. `gibbs` moves one thing at a time. In
+# `VGPMIL` and `VWSGP` have two samplers, which share no code. Their means are equal up to noise.
+# What differs is how much a draw depends on the one before. `gibbs` moves one thing at a time. In
 # `VWSGP`, which has no labels of instances, a draw is worth more than a fifth of an independent
 # one. In `VGPMIL` the label of each instance holds the function in place, and the function the
 # label: there a draw is worth less than an eighth.
@@ -251,42 +237,62 @@ if not IS_TOY:
 # %% [markdown]
 # ## One hill: Laplace has the width, stochastic gradients the place as well
 #
-# In the first three families all chains are on one hill. Laplace's Gaussian is about as wide. But
-# the hill is skewed, and the Gaussian stands at its top: the mean is off by a tenth to a third of
-# an sd. The Gaussian that `svi` finds is placed by the mean. Its error is hardly more than noise,
-# for more seconds.
+# In `VGPMIL` and the cardinality model all chains are on one hill. Laplace's Gaussian is about as
+# wide as it. But the hill is skewed, and the Gaussian stands at its top: the mean is off by a tenth
+# to a third of an sd. The Gaussian that `svi` finds is placed by the mean. Its error is a small
+# part of Laplace's, for more seconds.
 
 # %%
 if not IS_TOY:
-    one_hill = table.loc[["VGPMIL", "VWSGP", "cardinality"]]
-    at_the_mode = one_hill.xs("laplace", level="engine")
-    by_gradients = one_hill.xs("svi", level="engine")
-    both = pd.concat({"laplace": at_the_mode, "svi": by_gradients}, names=["engine"])
-    print(both[["seconds", "mean_error", "error_mcse", "sd_ratio"]].round(3).to_string())
-    assert table.loc[[(family, "nuts") for family in at_the_mode.index], "rhat"].max() < 1.02
-    assert at_the_mode["sd_ratio"].between(0.85, 1.1).all()
-    assert (at_the_mode["mean_error"] > 2 * at_the_mode["error_mcse"]).all()
-    for family, row in by_gradients.iterrows():
-        assert row["mean_error"] < 0.5 * at_the_mode.loc[family, "mean_error"]
-        assert row["seconds"] > at_the_mode.loc[family, "seconds"]
+    one_hill = table.loc[["VGPMIL", "cardinality"]]
+    at_the_top = one_hill.xs("laplace", level="engine")
+    print(at_the_top[["seconds", "mean_error", "error_mcse", "sd_ratio"]].round(3).to_string())
+    assert one_hill.xs("nuts", level="engine")["rhat"].max() < 1.02
+    assert at_the_top["sd_ratio"].between(0.85, 1.1).all()
+    assert (at_the_top["mean_error"] > 2 * at_the_top["error_mcse"]).all()
+    by_gradients = table.loc[("VGPMIL", "svi")]
+    assert by_gradients["mean_error"] < 0.3 * at_the_top.loc["VGPMIL", "mean_error"]
+    assert by_gradients["seconds"] > at_the_top.loc["VGPMIL", "seconds"]
 
 # %% [markdown]
-# ## Several hills: look before you trust a Gaussian
+# ## Many hills: what an engine does not see
 #
-# Diverse density has several places that may be tried. `laplace` climbs the hill that it starts at.
-# It ends there, says that it converged, which is true, and is many posterior sds away from where
-# the posterior is. `svi` fails too, but its status says that the bound could still be raised. The
-# grid sees all hills; so do the chains of `nuts` here, which start at different places.
+# Diverse density has as many places to try as there are instances. Its log density on a lattice:
+
+
+# %%
+def tops(model, bags):
+    """Log densities at the tops of all hills, the highest first, less its own."""
+    axis = np.linspace(-3, 3, 161)
+    concept, scale = np.meshgrid(axis, np.exp(axis))
+    draws = {"concept": concept.reshape(-1, 1), "scale": scale.reshape(-1, 1)}
+    density = log_joint(model.marginal(), draws, bags).reshape(concept.shape)
+    heights = np.sort(density[density == maximum_filter(density, 3)])[::-1]
+    return heights - heights[0]
+
+
+if not IS_TOY:
+    heights = tops(DiverseDensity(), comparisons["diverse density"].posteriors["grid"].bags)
+    print(f"{len(heights)} hills, of log heights {heights[:4].round(1)} and so on")
+    assert len(heights) > 10
+    assert heights[1] < -20
+
+# %% [markdown]
+# One hill has all of the posterior, and the others next to nothing. But whoever starts on one of
+# these does not get down again. `laplace` climbs the hill that it starts at and says that it
+# converged, which is true; it is many posterior sds away from where the posterior is. The chains of
+# `nuts` stay on different hills. Their common mean is worthless, but they disagree, and so
+# $\hat R$ (`rhat`, near 1 if chains agree) gives them away. The grid, which looks around before it
+# settles, finds the highest hill here.
 
 # %%
 if not IS_TOY:
-    several = table.loc["diverse density"]
-    print(several[["status", "mean_error", "error_mcse", "khat"]].round(2).to_string())
-    assert several.loc["laplace", "status"] == "converged"
-    assert several.loc["laplace", "mean_error"] > 3
-    assert several.loc["svi", "mean_error"] > 3
-    assert several.loc["svi", "status"] == "max_steps"
-    assert several.loc["nuts", "mean_error"] < 3 * several.loc["nuts", "error_mcse"]
+    many = table.loc["diverse density"]
+    print(many[["status", "rhat", "mean_error", "error_mcse", "khat"]].round(2).to_string())
+    assert many.loc["laplace", "status"] == "converged"
+    assert (many.loc[["laplace", "nuts"], "mean_error"] > 3).all()
+    assert many.loc["nuts", "status"] == "not mixed"
+    assert many.loc["nuts", "rhat"] > 1.5
 
 # %% [markdown]
 # ## Most of the waiting is compilation
@@ -304,9 +310,10 @@ assert is_compiling.mean() > 0.5
 # ## So, which?
 #
 # - **To report a posterior**: `nuts`. Where the model has one, `gibbs` beside it, as they share no
-#   code. For `DPMIL`, whose gradients go through many clusters, `gibbs` alone may have to do.
+#   code.
 # - **To try many models, or for large data**: `coordinate_ascent`. Trust its ranking of bags and
 #   instances more than its intervals.
 # - **No closed form, one hill**: `laplace` for a first look, `svi` for a mean that is right.
-# - **Two unknowns**: `grid`, which is exact, and shows how many hills there are.
-# - **In doubt**: two engines and `compare`, as here.
+# - **Two unknowns**: `grid`.
+# - **In doubt**: chains from several starts, two engines, and `compare`, as here. An engine that
+#   says that it converged says nothing of what it has not seen.
