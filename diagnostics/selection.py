@@ -21,6 +21,7 @@ from ..inference.progress import Progress
 from ..models.dpmil import DPMIL
 from ..models.model import Model, observations, random_key
 from .scores import bag_log_loss
+from .targets import has_logistic_mixing
 
 __all__ = ["CRITERIA", "Selection", "select"]
 
@@ -43,7 +44,8 @@ class Selection:
         By criterion (``loo``, ``cross_validation``) and model: log p(label of a bag | other bags),
         bags in the same order for all models.
     elbo : dict of float
-        By model; NaN where the engine has none.
+        By model; NaN where the engine has none, or the model is known up to a constant only (a ψ
+        that is not the logistic one), so that its bound is no bound on log p(labels).
     num_refitted : dict of int
         By model: bags that it was fitted without, where weights could not leave them out.
     """
@@ -173,7 +175,8 @@ def select(
     Raises
     ------
     ValueError
-        If there is no model, a criterion is unknown, a fit failed, or bags are without labels.
+        If there is no model, a criterion is unknown, a fit failed, bags are without labels, or the
+        bound is to choose where there is none.
     NotImplementedError
         If a model is DPMIL, whose likelihood is of something else than labels.
 
@@ -195,6 +198,13 @@ def select(
             trial = _Trial(name, partial(engine, model, **options), bags, random_key(seed))
             found[name] = trial.judged(criteria, num_folds)
             bar.advance(1)
+    without = [name for name, one in found.items() if np.isnan(one.elbo)]
+    if by == "elbo" and without:
+        raise ValueError(
+            f"no bound on the evidence is known of {', '.join(map(repr, without))}, so that it "
+            "cannot choose; expected an engine with a bound and the logistic ψ, or another "
+            "criterion: loo, cross_validation"
+        )
     return Selection(
         by=by,
         elpd={
@@ -244,7 +254,8 @@ class _Trial:
             elpd["loo"], num_refitted = self._leave_one_out(whole)
         if "cross_validation" in criteria:
             elpd["cross_validation"] = self._cross_validated(num_folds)
-        elbo = float("nan") if whole.elbo is None else float(whole.elbo[-1])
+        has_bound = whole.elbo is not None and has_logistic_mixing(whole.model)
+        elbo = float(whole.elbo[-1]) if has_bound else float("nan")
         return _Judged(elpd, elbo, num_refitted)
 
     def _leave_one_out(self, whole: Posterior) -> tuple[Float[np.ndarray, " B"], int]:

@@ -33,7 +33,7 @@ def targets(models: dict[str, Model]) -> dict[str, str]:
     """
     described = {name: _parts(model) for name, model in models.items()}
     # Another ψ may have no posterior at all, which readers must be told; another likelihood has.
-    needs_kind = not all(map(_has_logistic_mixing, models.values()))
+    needs_kind = not all(map(has_logistic_mixing, models.values()))
 
     def is_named(part: str) -> bool:
         differs = len({words.get(part) for words in described.values()}) > 1
@@ -49,7 +49,7 @@ def targets(models: dict[str, Model]) -> dict[str, str]:
 
 def is_logistic(model: Model) -> bool:
     """Whether labels come of the evidence by the logistic function, not another ψ or likelihood."""
-    return _has_logistic_mixing(model) and _likelihood_of(model) == "bernoulli"
+    return has_logistic_mixing(model) and _likelihood_of(model) == "bernoulli"
 
 
 def is_same_model(one: Model, other: Model) -> bool:
@@ -57,7 +57,8 @@ def is_same_model(one: Model, other: Model) -> bool:
     return _without_hyperparameters(one) == _without_hyperparameters(other)
 
 
-def _has_logistic_mixing(model: Model) -> bool:
+def has_logistic_mixing(model: Model) -> bool:
+    """Whether ψ is the logistic one: with another the density is known up to a constant only."""
     return isinstance(_mixing_of(model), PolyaGammaMixing)
 
 
@@ -98,7 +99,7 @@ def _parts(model: Model) -> dict[str, str]:
 def _kind(model: Model) -> str:
     if is_logistic(model):
         return "logistic"
-    return _likelihood_of(model) if _has_logistic_mixing(model) else in_words(_mixing_of(model))
+    return _likelihood_of(model) if has_logistic_mixing(model) else in_words(_mixing_of(model))
 
 
 def _fields(value: object) -> Iterator[tuple[str, object]]:

@@ -34,6 +34,8 @@ _TOGETHER = 64
 _MOST_MOVES = 60
 # Points of a coarse look along each axis, from which the sides are moved in.
 _COARSE = 81
+# How far the first looks go, in whitened coordinates: prior sds, of Gaussian sites.
+_REACHES = (4.0, 16.0, 64.0)
 
 
 def grid(
@@ -47,7 +49,8 @@ def grid(
     """The posterior of a model with two unknown numbers, its density summed up on a grid.
 
     The grid is even in the unconstrained coordinates and reaches to where the density of
-    ``model.marginal()`` is below e^−20 of its highest. Sums over even points converge faster than
+    ``model.marginal()`` is below e^−20 of its highest, for all hills that are seen from the origin:
+    within 64 prior sds, and not too narrow. Sums over even points converge faster than
     any power of their distance, so that of a smooth density evidence and moments are exact but for
     what lies outside. Between the points the law that is kept is bilinear: draws and their density
     are as exact as the points are close.
@@ -128,8 +131,7 @@ def _product(axes: list[np.ndarray]) -> Float[np.ndarray, "P 2"]:
 
 def _box(density: Callable) -> tuple[np.ndarray, np.ndarray]:
     """Sides beyond which the density is below e^−20 of its highest."""
-    found = minimize(lambda point: -density(point[None])[0], np.zeros(2), method="Nelder-Mead")
-    low, high = found.x - 1.0, found.x + 1.0
+    low, high = _first_box(density)
     for _ in range(_MOST_MOVES):
         axes = [np.linspace(low[n], high[n], _COARSE) for n in (0, 1)]
         values = density(_product(axes)).reshape(_COARSE, _COARSE)
@@ -139,6 +141,21 @@ def _box(density: Callable) -> tuple[np.ndarray, np.ndarray]:
         if all(is_settled for *_, is_settled in moved):
             break
     return low, high
+
+
+def _first_box(density: Callable) -> tuple[np.ndarray, np.ndarray]:
+    """Around the highest point, and all that counts in looks from near and from far.
+
+    A posterior may have hills that no path upwards from the origin leads to.
+    """
+    axis = np.linspace(-1.0, 1.0, _COARSE)
+    points = np.concatenate([reach * _product([axis, axis]) for reach in _REACHES])
+    values = np.nan_to_num(density(points), nan=-np.inf)
+    start = points[values.argmax()]
+    found = minimize(lambda point: -density(point[None])[0], start, method="Nelder-Mead")
+    counts = points[values > -found.fun - _DROP]
+    corners = np.concatenate([counts, [found.x - 1.0, found.x + 1.0]])
+    return corners.min(axis=0), corners.max(axis=0)
 
 
 def _sides(axis: np.ndarray, is_high: np.ndarray) -> tuple[float, float, bool]:

@@ -8,7 +8,7 @@ from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics import Selection, select
 from milzoo.diagnostics.scores import bag_log_loss
 from milzoo.inference import coordinate_ascent, nuts
-from milzoo.models import DPMIL, RBF, VGPMIL
+from milzoo.models import DPMIL, RBF, VGPMIL, GammaMixing
 from milzoo.models.vwsgp import VWSGP
 from scipy import stats
 
@@ -109,6 +109,16 @@ def test_criteria_that_disagree_are_told_with_what_it_costs():
     by_bound = Selection("elbo", elpd, {"a": -9.0, "b": -7.0}, {"a": 0, "b": 0})
     assert by_bound.chosen == "b"
     assert by_bound.sentences == ["b is chosen by elbo", "loo chooses a"]
+
+
+def test_a_bound_up_to_a_constant_chooses_nothing():
+    """With another ψ than the logistic one the density, and so its bound, lacks its constant."""
+    models = {"logistic": LOGISTIC, "gamma": replace(LOGISTIC, mixing=GammaMixing(1.0, 3.0))}
+    found = select(models, WITH_LABELS, seed=0, criteria=("loo", "elbo"))
+    assert np.isnan(found.elbo["gamma"]) and np.isfinite(found.elbo["logistic"])
+    assert found.chosen_by["elbo"] == "logistic"
+    with pytest.raises(ValueError, match=r"no bound on the evidence is known of 'gamma'"):
+        select(models, WITH_LABELS, seed=0, by="elbo", criteria=("elbo",))
 
 
 def test_bad_input_is_refused():

@@ -1,5 +1,7 @@
 """The grid against adaptive quadrature and NUTS, and the law that it leaves behind."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from milzoo.datasets import Bags
 from milzoo.inference import Posterior, grid, nuts
 from milzoo.inference.grid import BilinearLaw
 from milzoo.inference.programs import log_joint
-from milzoo.models import CardinalityModel, MeasureThreshold
+from milzoo.models import VGPMIL, CardinalityModel, GammaMixing, MeasureThreshold
 from scipy.integrate import dblquad
 from scipy.stats import norm
 
@@ -148,6 +150,27 @@ def test_a_bilinear_law_sums_to_one_and_is_drawn_from_as_it_says():
 
 
 # ------------------------------------------------------------------ what it refuses
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.5, 3.0)])
+def test_hills_that_are_far_away_are_seen(alpha, beta):
+    """Under these ψ thirty instances alike are all positive or all negative, far out."""
+    random = np.random.default_rng(0)
+    labels = (np.arange(10) < 3).astype(int)
+    bags = Bags.from_list([random.normal(size=(3, 2)) for _ in labels], labels)
+    logistic = VGPMIL.for_bags(bags, num_inducing=2, variance=4.0, length_scale=4.0)
+    model = replace(logistic, mixing=GammaMixing(alpha, beta))
+    after = grid(model, bags, seed=0, num_points=101)
+    before = grid(replace(model, sharpness=1.0), bags, seed=0, num_points=101)  # labels are coins
+    values = before.stored_draws()["inducing_value"]
+    assert (np.abs(values) > 10).all()
+    # Of 1,000 draws half are negative, within five standard errors.
+    assert abs((values < 0).all(axis=1).mean() - 0.5) < 5 * 0.5 / np.sqrt(1000)
+    # The labels are those of all negative with three wrong, or of all positive with seven: H = 100.
+    wrong, right = np.log(1 / 101), np.log(100 / 101)
+    expected = np.logaddexp(3 * wrong + 7 * right, 7 * wrong + 3 * right) - np.log(2)
+    log_constant = before.elbo[-1] + 10 * np.log(2)
+    assert after.elbo[-1] - log_constant == pytest.approx(expected, abs=1e-3)
 
 
 def test_bad_input_is_refused(bags):
