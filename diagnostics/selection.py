@@ -254,8 +254,8 @@ class _Trial:
             elpd["loo"], num_refitted = self._leave_one_out(whole)
         if "cross_validation" in criteria:
             elpd["cross_validation"] = self._cross_validated(num_folds)
-        has_bound = whole.elbo is not None and has_logistic_mixing(whole.model)
-        elbo = float(whole.elbo[-1]) if has_bound else float("nan")
+        bound = whole.elbo if has_logistic_mixing(whole.model) else None
+        elbo = float("nan") if bound is None else float(bound[-1])
         return _Judged(elpd, elbo, num_refitted)
 
     def _leave_one_out(self, whole: Posterior) -> tuple[Float[np.ndarray, " B"], int]:

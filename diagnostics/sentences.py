@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..inference.grid import GridApproximation
 from ..inference.importance import EASY_KHAT, LARGEST_KHAT
 from .accuracy import Accuracy
 from .convergence import Convergence
@@ -68,6 +69,8 @@ def _reference(reference: str | None, verdicts: dict[str, Verdict], *, chosen: b
     if evidence.failed:
         return f"{start}, as asked for; but it failed ({evidence.failure}): there are no errors."
     if chains is None:
+        if isinstance(evidence.posterior.approximation, GridApproximation):
+            return f"{start}, the exact posterior, summed up on a grid."
         return f"{start}, itself an approximation: agreement is no proof."
     start += f", {_why_chosen(reference, verdicts, chains)}" if chosen else ", as asked for"
     if not chains.mixed:

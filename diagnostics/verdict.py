@@ -11,7 +11,7 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
-from ..inference.importance import pareto_khat
+from ..inference.importance import ImportanceResampled, pareto_khat
 from ..inference.maximum_a_posteriori import PointApproximation
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
@@ -25,6 +25,8 @@ __all__ = ["Evidence", "Peer", "Verdict", "best_sampler", "gather", "judge"]
 
 # Sites this many times larger than an approximation has them: another region altogether.
 _RUNAWAY = 10.0
+# Approximations that k̂ cannot judge: a point, and draws that k̂ has judged before.
+_WITHOUT_DENSITY = (PointApproximation, ImportanceResampled)
 # Fresh draws of an approximation take no more memory.
 _FRESH_BYTES = 2**30
 
@@ -76,7 +78,8 @@ class Evidence:
     @property
     def has_law(self) -> bool:
         """Whether it is an approximation with a density, which k̂ can judge."""
-        return not (self.is_sampler or self.is_point)
+        approximation = self.posterior.approximation
+        return not (self.is_sampler or isinstance(approximation, _WITHOUT_DENSITY))
 
     @property
     def can_judge(self) -> bool:

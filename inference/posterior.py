@@ -291,7 +291,8 @@ def _mixed(tree: xr.DataTree, names: tuple[str, ...]) -> Status:
     chains, length = next(iter(draws.values())).shape[:2]
     if length < 4:
         return Status("max_steps", f"{length} draws a chain are too few to judge")
-    by_site = [array_stats.rhat(value, chain_axis=0, draw_axis=1) for value in draws.values()]
+    with np.errstate(invalid="ignore", divide="ignore"):  # of what is the same in all draws
+        by_site = [array_stats.rhat(value, chain_axis=0, draw_axis=1) for value in draws.values()]
     every = np.concatenate([np.ravel(rhat) for rhat in by_site])
     # A probability that is 1 in all draws has none; neither have draws that are all alike.
     worst = float(np.nanmax(every)) if np.isfinite(every).any() else np.nan

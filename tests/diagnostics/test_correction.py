@@ -38,7 +38,10 @@ def test_a_mended_approximation_agrees_with_nuts_where_the_other_did_not(
     # Eight means and sds of 2,000 draws each side.
     assert table.loc["mended", "mean_error"] < 4 * table.loc["mended", "error_mcse"]
     assert table.loc["mended", "probability_difference"] < 0.01
-    assert np.isnan(table.loc["mended", "khat"])
+    # k̂ has judged the proposals; of what came of them there is none, and nothing to complain of.
+    assert np.isnan(table.loc["mended", "khat"]) and "k̂" not in found.sentences["mended"]
+    (shown,) = found.plot_khat().axes
+    assert [label.get_text() for label in shown.get_yticklabels()] == ["Laplace"]
 
 
 def test_the_status_says_what_the_proposals_are_worth(mended):

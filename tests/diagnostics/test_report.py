@@ -307,7 +307,10 @@ def test_bounds_are_drawn_beside_the_evidence_where_it_is_known(problem):
         "cavi": coordinate_ascent(small, training, seed=0),
         "grid": grid(small, training, seed=0, num_points=61),
     }
-    figure = compare(posteriors).plot_elbo()
+    comparison = compare(posteriors, reference="grid")
+    sentence = "The reference is grid, the exact posterior, summed up on a grid."
+    assert comparison.reference_sentence == sentence
+    figure = comparison.plot_elbo()
     (panel,) = (one for one in figure.axes if one.get_title())
     evidence = posteriors["grid"].elbo[-1]
     assert panel.get_xlabel() == f"recorded step (dashed: log evidence, {evidence:,.2f})"

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import xarray as xr
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, archive, coordinate_ascent, gibbs, laplace, nuts, svi
+from milzoo.inference.posterior import _mixed
 from milzoo.models import VGPMIL, GammaMixing, ScaleMixture
 from scipy import stats
 
@@ -184,3 +186,12 @@ def test_same_seed_same_draws_and_no_global_flag_left_behind(small_problem, engi
     assert (first != other).any()
     assert first.dtype == np.float64
     assert not jax.config.jax_enable_x64
+
+
+def test_a_site_that_never_moves_has_no_rhat_and_no_warning():
+    """As the probability of an instance that no labelling leaves a choice."""
+    random = np.random.default_rng(0)
+    moving, still = random.normal(size=(2, 200, 1)), np.full((2, 200, 1), 0.1)
+    tree = az.from_dict({"posterior": {"moving": moving, "still": still}})
+    alone, both = (_mixed(tree, names) for names in (("moving",), ("moving", "still")))
+    assert both == alone and both.kind == "converged"
