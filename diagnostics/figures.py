@@ -344,6 +344,8 @@ def draw_intervals(
     """A dot with an interval for each bag or instance, if there are any, filled or hollow."""
     low, high = (centre, centre) if interval is None else interval
     for rows, fill in ((is_filled, colour), (~is_filled, "white")):
+        if not rows.any():
+            continue
         panel.errorbar(
             across[rows],
             centre[rows],

@@ -139,10 +139,12 @@ def _draw_probabilities(
 ) -> None:
     place, is_drawn = np.arange(len(inside)), np.ones(len(inside), bool)
     for number, prediction in enumerate(predictions.values()):
-        low, high = prediction.instance_interval(mass)[:, inside]
+        interval = None
+        if len(prediction.instance_draws) > 1:  # a point has none
+            interval = prediction.instance_interval(mass)[:, inside]
         centre = prediction.instance_probability[inside]
         across = place + 0.12 * (number - (len(predictions) - 1) / 2)
-        draw_intervals(panel, across, centre, (low, high), is_drawn, *_looks(number))
+        draw_intervals(panel, across, centre, interval, is_drawn, *_looks(number))
     panel.set(
         xlim=(-0.6, len(inside) - 0.4),
         ylim=(-0.02, 1.02),
