@@ -226,12 +226,16 @@ class Comparison:
         return plot_bag(predictions, test, chosen, image_shape=image_shape, images=images)
 
     def _most_disputed_bag(self, test: Bags) -> int:
-        """The positive test bag whose instances the posteriors see most differently, if small."""
+        """The bag whose instances the posteriors see most differently: positive, small if any is.
+
+        Without a small positive bag another small one, without a small one any.
+        """
         instances = np.array([one.instance_probability for one in self.predictions.values()])
         dispute = np.maximum.reduceat(np.ptp(instances, axis=0), np.asarray(test.starts))
         is_small = np.asarray(test.bag_sizes) <= _READABLE
-        is_shown = (np.asarray(test.labels) == 1) & is_small
-        return int(np.argmax(np.where(is_shown, dispute + 2, np.where(is_small, dispute + 1, 0))))
+        is_positive = np.asarray(test.labels) == 1
+        # The last key sorts first.
+        return int(np.lexsort((dispute, is_small & is_positive, is_small))[-1])
 
     def save_report(
         self,

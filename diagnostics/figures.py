@@ -69,8 +69,7 @@ def forest(comparison: Comparison, max_sites: int) -> Figure:
     draws = {n: v.evidence.draws for n, v in comparison.verdicts.items() if not v.evidence.failed}
     if not draws:
         raise ValueError("every posterior failed, so no sites to draw; see the sentences for why")
-    shown = _most_different_sites(comparison, draws, max_sites)
-    table = {name: _scalar_sites(one)[shown] for name, one in _same_length(draws).items()}
+    table, shown = _where_they_differ_most(comparison, draws, max_sites)
     colours, markers = _looks(comparison)
     with _arviz_style():
         height = 1.6 + len(shown) * (0.15 + 0.08 * len(table))
@@ -117,8 +116,7 @@ def marginals(comparison: Comparison, max_sites: int) -> Figure:
     }
     if not draws:
         raise ValueError("no posterior has draws of which a density could be drawn")
-    shown = _most_different_sites(comparison, draws, max_sites)
-    table = {name: _scalar_sites(one)[shown] for name, one in _same_length(draws).items()}
+    table, shown = _where_they_differ_most(comparison, draws, max_sites)
     colours, _ = _looks(comparison)
     with _arviz_style():
         collection = arviz_plots.plot_dist(
@@ -486,6 +484,14 @@ def _looks(comparison: Comparison) -> tuple[dict[str, str], dict[str, str]]:
         {name: COLOURS[i] for name, i in zip(names, looks, strict=True)},
         {name: MARKERS[i] for name, i in zip(names, looks, strict=True)},
     )
+
+
+def _where_they_differ_most(
+    comparison: Comparison, draws: dict[str, xr.Dataset], max_sites: int
+) -> tuple[dict[str, xr.Dataset], list[str]]:
+    """Draws by engine of the scalar sites to be shown, all of one length; and their names."""
+    shown = _most_different_sites(comparison, draws, max_sites)
+    return {name: _scalar_sites(one)[shown] for name, one in _same_length(draws).items()}, shown
 
 
 def _most_different_sites(

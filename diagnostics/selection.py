@@ -143,9 +143,8 @@ def select(
     What is asked of each bag is log p(its label | the other bags), as the engine would say it.
     Leave-one-bag-out weights the draws of one fit by 1/p(label | draw), Pareto smoothed; where k̂ of
     these weights is above 0.7 (less for fewer than 2,200 draws) the model is fitted again without
-    the bag. Of an approximation q
-    takes the place of the posterior: the weights take from q what the bag had given, had q been
-    exact.
+    the bag. Of an approximation q takes the place of the posterior: the weights take from q what
+    the bag had given, had q been exact.
 
     Parameters
     ----------

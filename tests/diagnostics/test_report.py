@@ -12,6 +12,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from matplotlib import pyplot as plt
+from milzoo.datasets import Bags
 from milzoo.diagnostics import compare
 from milzoo.inference import Posterior, coordinate_ascent, grid, maximum_a_posteriori, nuts
 from milzoo.inference.posterior import Status
@@ -279,6 +280,26 @@ def test_the_bag_drawn_is_the_positive_one_that_posteriors_dispute_most(comparis
     title = f"bag {test.names[expected]}, positive"
     assert comparison.plot_bag().get_suptitle() == title
     assert comparison.plot_bag(int(positive[0])).get_suptitle() != title or expected == positive[0]
+
+
+def test_the_bag_drawn_is_small_and_positive_if_any_is(comparison):
+    test = comparison.test
+    num_large = 31  # instances of the first bag; others have four
+    index = np.maximum(np.arange(test.num_instances) - num_large + 4, 0) // 4
+    by_engine = [one.instance_probability for one in comparison.predictions.values()]
+    starts = np.flatnonzero(np.diff(index, prepend=-1))
+    dispute = np.maximum.reduceat(np.ptp(by_engine, axis=0), starts)
+    small = 1 + np.argsort(dispute[1:])
+    assert dispute[0] > dispute[small[0]]  # the large one is not passed over for want of dispute
+
+    def drawn(positive):
+        labels = np.isin(np.arange(index[-1] + 1), positive).astype(int)
+        bags = Bags.from_arrays(test.instances, index, labels)
+        return replace(comparison, test=bags).plot_bag().get_suptitle()
+
+    least, most = small[0], small[-1]
+    assert drawn([0, least]) == f"bag {least}, positive"
+    assert drawn([0]) == f"bag {most}, negative"
 
 
 def test_images_are_drawn_if_it_is_said_how(comparison, tmp_path):
