@@ -7,6 +7,7 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 # `make notebooks` has run them: what they show here is what they showed there.
 nb_execution_mode = "off"
+nb_merge_streams = True
 html_theme = "furo"
 html_title = "milzoo"
 exclude_patterns = []
