@@ -4,8 +4,10 @@ from .bags import Bags
 from .catalogue import available, image_shape, load, published_folds
 from .kernel_pca import kernel_pca
 from .simulation import simulate, simulate_instances
+from .streaming import BagStream, stream
 
 __all__ = [
+    "BagStream",
     "Bags",
     "available",
     "image_shape",
@@ -14,4 +16,5 @@ __all__ = [
     "published_folds",
     "simulate",
     "simulate_instances",
+    "stream",
 ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Bags"]
+
+# Rows of a Parquet file that are read at once, at least.
+_ROW_GROUP = 2**14
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,13 +131,13 @@ class Bags:
         known = None
         if instance_labels is not None:
             known = join_instance_labels(instance_labels, sizes, names)
-        return cls._checked(
+        return cls.checked(
             instances=np.concatenate(tables),
             bag_index=np.repeat(np.arange(len(tables)), sizes),
             labels=labels,
             instance_labels=known,
             names=names,
-            rows=np.concatenate([np.arange(size) for size in sizes]),
+            row_of=np.concatenate([np.arange(size) for size in sizes]).__getitem__,
         )
 
     @classmethod
@@ -195,13 +201,13 @@ class Bags:
         names = as_bag_names([str(i) for i in ids] if names is None else names, len(ids))
         if labels is not None:
             labels = as_bag_labels(labels, codes, names)
-        return cls._checked(
+        return cls.checked(
             instances=table[order],
             bag_index=codes[order],
             labels=labels,
             instance_labels=known,
             names=names,
-            rows=order,
+            row_of=order.__getitem__,
         )
 
     @classmethod
@@ -261,7 +267,7 @@ class Bags:
         given = (bag, bag_label, instance_label, bag_target)
         roles = [column for column in given if column is not None]
         for column in [*roles, *(features or ())]:
-            check_column(frame, column, optional=column == bag_label)
+            check_column(frame.columns, column, "the frame", optional=column == bag_label)
         if features is None:
             features = list(frame.drop(columns=roles).select_dtypes("number").columns)
         if len(features) == 0:
@@ -335,13 +341,13 @@ class Bags:
                 f"bag {names[empty]!r} is empty: its mask is 0 throughout; leave it out"
             )
         bag_index, rows = np.nonzero(present)
-        return cls._checked(
+        return cls.checked(
             instances=as_table(padded[present], "X"),
             bag_index=bag_index,
             labels=Y,
             instance_labels=None if known is None else known[present],
             names=names,
-            rows=rows,
+            row_of=rows.__getitem__,
         )
 
     def without_labels(self) -> Self:
@@ -380,7 +386,7 @@ class Bags:
         return replace(self, targets=read_only(given))
 
     @classmethod
-    def _checked(
+    def checked(
         cls,
         *,
         instances: Float[np.ndarray, "N D"],
@@ -388,12 +394,23 @@ class Bags:
         labels: ArrayLike | None,
         instance_labels: np.ndarray | None,
         names: tuple[str, ...],
-        rows: Int[np.ndarray, " N"],
+        row_of: Callable[[int], object],
+        is_part: bool = False,
     ) -> Self:
-        """The checks shared by all doors; ``rows`` are the row numbers as the caller knows them."""
+        """The checks shared by all doors.
+
+        Parameters
+        ----------
+        instances, bag_index, labels, instance_labels, names
+            As the fields.
+        row_of : callable
+            The row of an instance as the caller knows it, for messages.
+        is_part : bool
+            Whether there are more bags than these, so that they may all have one label.
+        """
 
         def place(n: int) -> str:
-            return f"bag {names[bag_index[n]]!r}, row {rows[n]}"
+            return f"bag {names[bag_index[n]]!r}, row {row_of(n)}"
 
         check_finite(instances, place)
         coded = None
@@ -402,7 +419,8 @@ class Bags:
             given = as_vector(labels, len(names), "labels", "bag")
             minus_one_is_negative = bool((given == -1).any())
             coded = code_bag_labels(given, lambda b: f"bag {names[b]!r}")
-            warn_if_one_class(coded)
+            if not is_part:
+                warn_if_one_class(coded)
         known = None
         if instance_labels is not None:
             known = code_instance_labels(instance_labels, minus_one_is_negative, place)
@@ -452,6 +470,28 @@ class Bags:
             np.asarray(self.instances), columns=[f"x{d}" for d in range(self.num_features)]
         )
         return pd.concat([pd.DataFrame(columns), features], axis=1)
+
+    def to_parquet(self, path: str | PathLike) -> None:
+        """Write what `to_frame` gives to a Parquet file, which `stream` reads in chunks.
+
+        Data that no memory holds are written part by part, a file for each into one folder.
+
+        Parameters
+        ----------
+        path : path
+            Conventionally ``*.parquet``; written whole, or not at all.
+
+        Raises
+        ------
+        ValueError
+            If two bags have the same name.
+        """
+        finished = Path(path)
+        unfinished = finished.with_name(f"{finished.name}.{os.getpid()}.unfinished")
+        frame = self.to_frame()
+        finished.parent.mkdir(parents=True, exist_ok=True)
+        frame.to_parquet(unfinished, engine="pyarrow", index=False, row_group_size=_ROW_GROUP)
+        unfinished.replace(finished)
 
     def to_padded(self) -> dict[str, np.ndarray | None]:
         """Arrays padded to the longest bag under torchmil's keys ``X, Y, y_inst, mask``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,7 +101,10 @@ def join_instance_labels(
 
 
 def as_bag_labels(
-    labels: ArrayLike, codes: Int[np.ndarray, " N"], names: tuple[str, ...]
+    labels: ArrayLike,
+    codes: Int[np.ndarray, " N"],
+    names: tuple[str, ...],
+    row_of: Callable[[int], object] = int,
 ) -> Float[np.ndarray, " B"]:
     """Labels given for each bag, or for each row and then the same throughout a bag."""
     given = as_numbers(labels, "labels")
@@ -113,29 +116,34 @@ def as_bag_labels(
             f"labels has shape {given.shape}; expected ({num_bags},), one for each bag, or "
             f"({num_rows},), one for each row"
         )
-    code_bag_labels(given, lambda row: f"bag {names[codes[row]]!r}, row {row}")
-    return one_for_each_bag(given, codes, names, "label")
+    code_bag_labels(given, lambda row: f"bag {names[codes[row]]!r}, row {row_of(row)}")
+    return one_for_each_bag(given, codes, names, "label", row_of)
 
 
 def one_for_each_bag(
-    given: Float[np.ndarray, " N"], codes: Int[np.ndarray, " N"], names: tuple[str, ...], kind: str
+    given: Float[np.ndarray, " N"],
+    codes: Int[np.ndarray, " N"],
+    names: tuple[str, ...],
+    kind: str,
+    row_of: Callable[[int], object] = int,
 ) -> Float[np.ndarray, " B"]:
     """Values given for each row, finite and the same throughout a bag."""
     finite = np.isfinite(given)
     if not finite.all():
         row = int(np.argmin(finite))
         raise ValueError(
-            f"{kind}s: bag {names[codes[row]]!r}, row {row} has {kind} {given[row]:g}; expected a "
-            "finite number, the same in each row of a bag"
+            f"{kind}s: bag {names[codes[row]]!r}, row {row_of(row)} has {kind} {given[row]:g}; "
+            "expected a finite number, the same in each row of a bag"
         )
     first_row = np.unique(codes, return_index=True)[1]
     differs = given != given[first_row][codes]
     if differs.any():
         row = int(np.argmax(differs))
-        first = first_row[codes[row]]
+        first = int(first_row[codes[row]])
         raise ValueError(
-            f"{kind}s: bag {names[codes[row]]!r} has two {kind}s, {given[first]:g} in row {first} "
-            f"and {given[row]:g} in row {row}; expected one {kind} for each bag"
+            f"{kind}s: bag {names[codes[row]]!r} has two {kind}s, {given[first]:g} in row "
+            f"{row_of(first)} and {given[row]:g} in row {row_of(row)}; expected one {kind} "
+            "for each bag"
         )
     return given[first_row]
 
@@ -215,13 +223,14 @@ def warn_if_one_class(labels: Int[np.ndarray, " B"]) -> None:
         )
 
 
-def check_column(frame: pd.DataFrame, column: str, *, optional: bool) -> None:
+def check_column(columns: Iterable, column: str, where: str, *, optional: bool) -> None:
     """The column is there; ``optional`` says that the caller could do without."""
-    if column not in frame:
-        near = get_close_matches(column, [str(other) for other in frame.columns], n=1)
+    known = list(columns)
+    if column not in known:
+        near = get_close_matches(column, [str(other) for other in known], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         hint += " For unlabelled bags pass bag_label=None." if optional else ""
-        raise KeyError(f"the frame has no column {column!r}{hint}")
+        raise KeyError(f"{where} has no column {column!r}{hint}")
 
 
 def as_column(frame: pd.DataFrame, column: str) -> Float[np.ndarray, " N"]:

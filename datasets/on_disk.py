@@ -1,0 +1,399 @@
+"""Rows of bags as they are in files, which are opened and read here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from jaxtyping import Float, Int
+
+from .checks import check_column
+
+__all__ = ["ArrayFolder", "ParquetFiles", "Piece", "Source"]
+
+
+class Piece(NamedTuple):
+    """Successive rows as they are on disk: the first and the last bag may be cut.
+
+    Attributes
+    ----------
+    first_row : int
+        Of the stream.
+    instances : array (R, D)
+    names, lengths : list of str, array (runs,)
+        Of the runs of rows that name the same bag.
+    label, target, instance_label : array (R,) or None
+        By row; NaN where empty.
+    """
+
+    first_row: int
+    instances: Float[np.ndarray, "R D"]
+    names: list[str]
+    lengths: Int[np.ndarray, " runs"]
+    label: Float[np.ndarray, " R"] | None
+    target: Float[np.ndarray, " R"] | None
+    instance_label: Float[np.ndarray, " R"] | None
+
+    def joined(self, other: Piece) -> Piece:
+        """Both, the other behind; a bag that goes on there is one bag."""
+        goes_on = self.names[-1] == other.names[0]
+        lengths = np.concatenate([self.lengths, other.lengths])
+        if goes_on:
+            last = len(self.lengths) - 1
+            lengths[last] += lengths[last + 1]
+            lengths = np.delete(lengths, last + 1)
+        return Piece(
+            self.first_row,
+            np.concatenate([self.instances, other.instances]),
+            [*self.names, *other.names[goes_on:]],
+            lengths,
+            *(_joined(mine, theirs) for mine, theirs in zip(self[4:], other[4:], strict=True)),
+        )
+
+    def cut(self, num_bags: int) -> tuple[Piece, Piece]:
+        """The first bags, and the others."""
+        row = int(self.lengths[:num_bags].sum())
+
+        def part(rows: slice, bags: slice) -> Piece:
+            arrays = (None if one is None else one[rows] for one in self[4:])
+            start = self.first_row + (rows.start or 0)
+            return Piece(start, self.instances[rows], self.names[bags], self.lengths[bags], *arrays)
+
+        return (
+            part(slice(None, row), slice(None, num_bags)),
+            part(slice(row, None), slice(num_bags, None)),
+        )
+
+
+def _joined(mine: np.ndarray | None, theirs: np.ndarray | None) -> np.ndarray | None:
+    return None if mine is None or theirs is None else np.concatenate([mine, theirs])
+
+
+def _runs(first: Int[np.ndarray, " runs"], num_rows: int) -> Int[np.ndarray, " runs"]:
+    """Lengths of runs that begin at these rows."""
+    return np.diff(np.append(first, num_rows))
+
+
+def _changes(values: np.ndarray) -> Int[np.ndarray, " runs"]:
+    """The rows where another value begins."""
+    return np.flatnonzero(np.append(True, values[1:] != values[:-1]))
+
+
+def _fingerprint(files: Sequence[Path]) -> tuple[tuple[str, int, int], ...]:
+    found = [(file.name, file.stat()) for file in files]
+    return tuple((name, now.st_size, now.st_mtime_ns) for name, now in found)
+
+
+# ------------------------------------------------------------------------ Parquet
+
+
+@dataclass(frozen=True)
+class ParquetFiles:
+    """Parquet files with one row for each instance, as one after another.
+
+    Attributes
+    ----------
+    files : tuple of Path
+    starts : array (files + 1,)
+        The first row of each, and how many there are.
+    roles : dict of str
+        Columns by what they are: bag, label, target, instance_label.
+    features : tuple of str
+    """
+
+    files: tuple[Path, ...]
+    starts: Int[np.ndarray, " _"]
+    roles: Mapping[str, str]
+    features: tuple[str, ...]
+
+    @classmethod
+    def opened(
+        cls, path: Path, roles: Mapping[str, str | None], features: Sequence[str] | None
+    ) -> Self:
+        """The files of a folder, or one; ``features`` of None for all other numeric columns."""
+        files = tuple(sorted(path.glob("*.parquet"))) if path.is_dir() else (path,)
+        if not files:
+            raise FileNotFoundError(
+                f"{path} holds neither *.parquet nor instances.npy; expected one of the two"
+            )
+        parts = [_opened(file) for file in files]
+        schema = parts[0].schema_arrow
+        known = _known_roles(files[0], schema, roles)
+        chosen = tuple(features) if features else _numeric(schema, set(known.values()))
+        if not chosen:
+            raise ValueError(f"{files[0]}: no numeric column besides {known}; expected features")
+        for file, part in zip(files, parts, strict=True):
+            _check_columns(file, part.schema_arrow, [*known.values(), *chosen], schema)
+        counts = [part.metadata.num_rows for part in parts]
+        if not sum(counts):
+            raise ValueError(f"{path} has no rows; expected one for each instance")
+        return cls(files, np.cumsum([0, *counts]), known, chosen)
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(self.starts[-1])
+
+    @property
+    def num_features(self) -> int:
+        """D."""
+        return len(self.features)
+
+    def place(self, row: int) -> str:
+        """The row as its file counts it, and the file."""
+        number = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return f"{row - self.starts[number]} of {self.files[number].name}"
+
+    def fingerprint(self) -> tuple[tuple[str, int, int], ...]:
+        """Name, size and time of change of each file."""
+        return _fingerprint(self.files)
+
+    def pieces(self, num_rows: int) -> Iterator[Piece]:
+        """All rows, so many at once or fewer."""
+        columns = [*self.roles.values(), *self.features]
+        for number, file in enumerate(self.files):
+            row, end = int(self.starts[number]), int(self.starts[number + 1])
+            part = _opened(file)
+            if part.metadata.num_rows != end - row:
+                raise ValueError(
+                    f"{file} has {part.metadata.num_rows} rows and had {end - row} when it was "
+                    "opened; expected files that nobody writes to"
+                )
+            batches = part.iter_batches(num_rows, columns=columns)
+            while row < end:
+                try:
+                    batch = next(batches)
+                except (pa.ArrowException, OSError, StopIteration) as error:
+                    raise ValueError(
+                        f"{file} cannot be read behind row {row - self.starts[number]}: {error}; "
+                        "write it again"
+                    ) from error
+                yield self._piece(batch, row)
+                row += batch.num_rows
+
+    def _piece(self, batch: pa.RecordBatch, row: int) -> Piece:
+        bag = batch[self.roles["bag"]]
+        if bag.null_count:
+            empty = int(np.argmax(bag.is_null().to_numpy(zero_copy_only=False)))
+            raise ValueError(f"row {self.place(row + empty)} has no bag; give it an id")
+        coded = bag if isinstance(bag, pa.DictionaryArray) else bag.dictionary_encode()
+        first = _changes(coded.indices.to_numpy())
+        ids = coded.take(pa.array(first)).to_pylist()
+        by_row = {
+            role: None if role not in self.roles else _as_numbers(batch[self.roles[role]])
+            for role in ("label", "target", "instance_label")
+        }
+        return Piece(
+            row,
+            batch.select(self.features).to_tensor(null_to_nan=True).to_numpy(),
+            [str(i) for i in ids],
+            _runs(first, batch.num_rows),
+            **by_row,
+        )
+
+
+def _opened(file: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(file)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(
+            f"{file} is no whole Parquet file: {error}; write it again, or leave it out"
+        ) from error
+
+
+def _known_roles(file: Path, schema: pa.Schema, roles: Mapping[str, str | None]) -> dict[str, str]:
+    """The columns that are there, or must be."""
+    may_lack = {"instance_label": "instance_label", "target": "bag_target"}
+    asked = {
+        role: column
+        for role, column in roles.items()
+        if column is not None and not (may_lack.get(role) == column and column not in schema.names)
+    }
+    if asked.get("label") == "bag_label" and "bag_label" not in schema.names and "target" in asked:
+        del asked["label"]
+    for role, column in asked.items():
+        check_column(schema.names, column, str(file), optional=role == "label")
+    return asked
+
+
+def _numeric(schema: pa.Schema, taken: set[str]) -> tuple[str, ...]:
+    return tuple(
+        column.name for column in schema if column.name not in taken and _is_numeric(column.type)
+    )
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def _check_columns(
+    file: Path, schema: pa.Schema, columns: Sequence[str], expected: pa.Schema
+) -> None:
+    for column in columns:
+        check_column(schema.names, column, str(file), optional=False)
+        if schema.field(column).type != expected.field(column).type:
+            raise ValueError(
+                f"{file}: column {column!r} is of type {schema.field(column).type} and of type "
+                f"{expected.field(column).type} in the first file; expected one type"
+            )
+
+
+def _as_numbers(column: pa.Array) -> Float[np.ndarray, " R"]:
+    return pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
+
+
+# ------------------------------------------------------------------------ arrays
+
+
+@dataclass(frozen=True)
+class ArrayFolder:
+    """Arrays in a folder, each in a file of its own, of which parts are read.
+
+    They are not mapped into memory: pages of a map stay there, and count.
+
+    Attributes
+    ----------
+    folder : Path
+    arrays : dict of str
+        What each array is, by name.
+    """
+
+    folder: Path
+    arrays: Mapping[str, _ArrayOnDisk]
+
+    @classmethod
+    def opened(cls, folder: Path) -> Self:
+        """The arrays that are there; instances and bag_index must be."""
+        names = ("instances", "bag_index", "labels", "targets", "instance_labels")
+        files = {name: folder / f"{name}.npy" for name in names}
+        if not files["bag_index"].exists():
+            raise FileNotFoundError(
+                f"{files['bag_index']} does not exist; expected a bag for each row"
+            )
+        found = cls(folder, {n: _ArrayOnDisk.opened(f) for n, f in files.items() if f.exists()})
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        instances, index = self.arrays["instances"], self.arrays["bag_index"]
+        if len(instances.shape) != 2 or 0 in instances.shape:
+            raise ValueError(
+                f"{instances.file} has shape {instances.shape}; expected (instances, features)"
+            )
+        if index.dtype.kind not in "iu":
+            raise TypeError(f"{index.file} has type {index.dtype}; expected integers")
+        index.check_length(self.num_rows, "instance")
+        num_bags = int(index.rows(self.num_rows - 1, self.num_rows)[0]) + 1
+        for name, length, each in (
+            ("labels", num_bags, "bag"),
+            ("targets", num_bags, "bag"),
+            ("instance_labels", self.num_rows, "instance"),
+        ):
+            if name in self.arrays:
+                self.arrays[name].check_length(length, each)
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return self.arrays["instances"].shape[0]
+
+    @property
+    def num_features(self) -> int:
+        """D."""
+        return self.arrays["instances"].shape[1]
+
+    def place(self, row: int) -> str:
+        """The row, and the file."""
+        return f"{row} of {self.arrays['instances'].file.name}"
+
+    def fingerprint(self) -> tuple[tuple[str, int, int], ...]:
+        """Name, size and time of change of each file."""
+        return _fingerprint([array.file for array in self.arrays.values()])
+
+    def pieces(self, num_rows: int) -> Iterator[Piece]:
+        """All rows, so many at once or fewer."""
+        last = -1
+        for row in range(0, self.num_rows, num_rows):
+            end = min(row + num_rows, self.num_rows)
+            index = self.arrays["bag_index"].rows(row, end)
+            self._check_index(index, row, last)
+            last = int(index[-1])
+            first = _changes(index)
+            yield Piece(
+                row,
+                self.arrays["instances"].rows(row, end),
+                [str(bag) for bag in index[first]],
+                _runs(first, len(index)),
+                self._of_bags("labels", index),
+                self._of_bags("targets", index),
+                self._of_rows("instance_labels", row, end),
+            )
+
+    def _check_index(self, index: Int[np.ndarray, " R"], row: int, before: int) -> None:
+        step = np.diff(index.astype(np.int64), prepend=before)
+        wrong = np.flatnonzero((step < 0) | (step > 1))
+        if wrong.size:
+            n = int(wrong[0])
+            raise ValueError(
+                f"{self.arrays['bag_index'].file}: row {row + n} is of bag {index[n]} behind bag "
+                f"{index[n] - step[n]}; expected bags 0, 1, 2, … one after another"
+            )
+
+    def _of_bags(self, name: str, index: Int[np.ndarray, " R"]) -> Float[np.ndarray, " R"] | None:
+        if name not in self.arrays:
+            return None
+        first = int(index[0])
+        return self.arrays[name].rows(first, int(index[-1]) + 1).astype(float)[index - first]
+
+    def _of_rows(self, name: str, row: int, end: int) -> Float[np.ndarray, " R"] | None:
+        return self.arrays[name].rows(row, end).astype(float) if name in self.arrays else None
+
+
+@dataclass(frozen=True)
+class _ArrayOnDisk:
+    """A ``.npy`` file, and where in it the numbers begin."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    offset: int
+
+    @classmethod
+    def opened(cls, file: Path) -> Self:
+        try:
+            whole = np.load(file, mmap_mode="r")
+        except ValueError as error:
+            raise ValueError(f"{file} is no whole array: {error}; write it again") from error
+        if not isinstance(whole, np.memmap) or whole.dtype.kind not in "biuf":
+            raise TypeError(f"{file} has type {whole.dtype}; expected numbers")
+        if not whole.flags.c_contiguous:
+            raise ValueError(f"{file} stands column by column; expected row by row (order='C')")
+        return cls(file, whole.shape, whole.dtype, whole.offset)
+
+    def check_length(self, length: int, each: str) -> None:
+        """Refuse other shapes."""
+        if self.shape != (length,):
+            raise ValueError(
+                f"{self.file} has shape {self.shape}; expected ({length},), one for each {each}"
+            )
+
+    def rows(self, first: int, end: int) -> np.ndarray:
+        """Some of them."""
+        width = int(np.prod(self.shape[1:]))
+        start = self.offset + first * width * self.dtype.itemsize
+        values = np.fromfile(self.file, self.dtype, (end - first) * width, offset=start)
+        if len(values) < (end - first) * width:
+            raise ValueError(
+                f"{self.file} ends in row {first + len(values) // width} of {self.shape[0]}; write "
+                "it again"
+            )
+        return values.reshape(end - first, *self.shape[1:])
+
+
+type Source = ParquetFiles | ArrayFolder

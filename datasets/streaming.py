@@ -1,0 +1,237 @@
+"""Bags that no memory holds: read from disk in chunks of whole bags, as often as it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from .bags import Bags
+from .checks import as_bag_labels, one_for_each_bag
+from .on_disk import ArrayFolder, ParquetFiles, Piece, Source
+
+__all__ = ["BagStream", "stream"]
+
+# Instances of a chunk: at 100 features 50 MiB, and long enough for products at full speed.
+_CHUNK = 2**16
+
+
+@dataclass(frozen=True, eq=False)
+class BagStream:
+    """Bags on disk. To go through it is to read it, in chunks of whole bags.
+
+    Each pass checks all that it reads, with the rules of `Bags`, and reads a chunk ahead while the
+    last one is used.
+
+    Attributes
+    ----------
+    path : Path
+    num_instances : int
+        N.
+    num_features : int
+        D.
+    chunk_instances : int
+        Instances of a chunk, at most; a bag that is larger is a chunk by itself.
+    """
+
+    path: Path
+    chunk_instances: int
+    source: Source = field(repr=False)
+
+    @property
+    def num_instances(self) -> int:
+        """N."""
+        return self.source.num_rows
+
+    @property
+    def num_features(self) -> int:
+        """D."""
+        return self.source.num_features
+
+    def __iter__(self) -> Iterator[Bags]:
+        """One pass.
+
+        Yields
+        ------
+        Bags
+            A chunk, in the order of the rows.
+
+        Raises
+        ------
+        ValueError
+            If a file is truncated or has changed, a bag comes up again behind others, or what is
+            read is no lawful bag; with the file and the row.
+        """
+        return _one_ahead(self._chunks())
+
+    def _chunks(self) -> Iterator[Bags]:
+        codings, seen = _Codings(self.source), _Seen(self.source)
+        for piece in _in_whole_bags(self.source.pieces(self.chunk_instances), self.chunk_instances):
+            codings.check(piece)
+            seen.note(piece)
+            yield self._bags(piece)
+        seen.check()
+
+    def _bags(self, piece: Piece) -> Bags:
+        index = np.repeat(np.arange(len(piece.names)), piece.lengths)
+        names = tuple(piece.names)
+
+        def row_of(row: int) -> str:
+            return self.source.place(piece.first_row + row)
+
+        labels = targets = None
+        if piece.label is not None:
+            labels = as_bag_labels(piece.label, index, names, row_of)
+        if piece.target is not None:
+            targets = one_for_each_bag(piece.target, index, names, "target", row_of)
+        bags = Bags.checked(
+            instances=piece.instances,
+            bag_index=index,
+            labels=labels,
+            instance_labels=piece.instance_label,
+            names=names,
+            row_of=row_of,
+            is_part=True,
+        )
+        return bags if targets is None else bags.with_targets(targets)
+
+
+def stream(
+    path: str | PathLike,
+    *,
+    chunk_instances: int = _CHUNK,
+    bag: str = "bag",
+    bag_label: str | None = "bag_label",
+    instance_label: str | None = "instance_label",
+    bag_target: str | None = "bag_target",
+    features: Sequence[str] | None = None,
+) -> BagStream:
+    """Bags from a Parquet data set or from arrays on disk, in chunks: what no memory holds.
+
+    Parameters
+    ----------
+    path : path
+        Of a Parquet file, of a folder of them (read in the order of their names), or of a folder
+        with ``instances.npy`` (N, D), ``bag_index.npy`` (N,) and, as far as they are known,
+        ``labels.npy`` (B,), ``targets.npy`` (B,) and ``instance_labels.npy`` (N,). The rows of a
+        bag stand together; a bag may go on in the next file.
+    chunk_instances : int
+        Instances of a chunk, at most.
+    bag, bag_label, instance_label, bag_target, features
+        Columns of Parquet files, as of `Bags.from_frame`: what `Bags.to_parquet` writes has the
+        names given here.
+
+    Returns
+    -------
+    BagStream
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing at the path.
+    KeyError
+        If a file has no such column.
+    ValueError
+        If a file is truncated, or of other columns or lengths than the others; with its name.
+    TypeError
+        If a column of features is not of numbers.
+    """
+    folder = Path(path)
+    if chunk_instances < 1:
+        raise ValueError(f"chunk_instances is {chunk_instances}; expected at least 1")
+    if not folder.exists():
+        raise FileNotFoundError(f"{folder} does not exist; expected Parquet files, or arrays")
+    if (folder / "instances.npy").exists():
+        return BagStream(folder, chunk_instances, ArrayFolder.opened(folder))
+    roles = {
+        "bag": bag,
+        "label": bag_label,
+        "instance_label": instance_label,
+        "target": bag_target,
+    }
+    return BagStream(folder, chunk_instances, ParquetFiles.opened(folder, roles, features))
+
+
+# ------------------------------------------------------------------------ from rows to whole bags
+
+
+def _in_whole_bags(pieces: Iterator[Piece], num_rows: int) -> Iterator[Piece]:
+    """The same rows, cut where bags end: so many at once or fewer, but at least one bag."""
+    held: Piece | None = None
+    for piece in pieces:
+        held = piece if held is None else held.joined(piece)
+        # The last bag may go on. How rows come does not show in the chunks.
+        while len(held.instances) > num_rows and len(held.names) > 1:
+            chunk, held = held.cut(_num_that_fit(held.lengths, num_rows))
+            yield chunk
+    while held is not None and held.names:
+        chunk, held = held.cut(_num_that_fit(held.lengths, num_rows))
+        yield chunk
+
+
+def _num_that_fit(lengths: np.ndarray, num_rows: int) -> int:
+    return max(1, int(np.searchsorted(np.cumsum(lengths), num_rows, side="right")))
+
+
+def _one_ahead(chunks: Iterator[Bags]) -> Iterator[Bags]:
+    """The same, each read by a thread while the one before it is used."""
+    with ThreadPoolExecutor(1, thread_name_prefix="read ahead") as reader:
+        following = reader.submit(next, chunks, None)
+        while (chunk := following.result()) is not None:
+            following = reader.submit(next, chunks, None)
+            yield chunk
+
+
+class _Codings:
+    """That labels have one coding in all chunks: within one `Bags` sees to it."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._first_row_with: dict[int, int] = {}
+
+    def check(self, piece: Piece) -> None:
+        """Refuse 0 here and −1 elsewhere."""
+        if piece.label is None:
+            return
+        for code in (0, -1):
+            rows = np.flatnonzero(piece.label == code)
+            if rows.size:
+                self._first_row_with.setdefault(code, piece.first_row + int(rows[0]))
+        if len(self._first_row_with) == 2:
+            zero, minus = (self._source.place(self._first_row_with[code]) for code in (0, -1))
+            raise ValueError(
+                f"labels: row {zero} has label 0 and row {minus} has label -1; expected "
+                "{0, 1} or {-1, 1}"
+            )
+
+
+class _Seen:
+    """That no bag comes up again behind others: 16 bytes for each are all that is remembered."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._hashes: list[np.ndarray] = []
+        self._rows: list[np.ndarray] = []
+
+    def note(self, piece: Piece) -> None:
+        """The bags of a piece."""
+        self._hashes.append(np.array([hash(name) for name in piece.names]))
+        self._rows.append(piece.first_row + np.cumsum(piece.lengths) - piece.lengths)
+
+    def check(self) -> None:
+        """Refuse a bag that was there twice."""
+        hashes, rows = np.concatenate(self._hashes), np.concatenate(self._rows)
+        order = np.argsort(hashes, kind="stable")
+        again = np.flatnonzero(np.diff(hashes[order]) == 0)
+        if again.size:
+            earliest = again[rows[order[again + 1]].argmin()]
+            first, second = (int(rows[order[place]]) for place in (earliest, earliest + 1))
+            raise ValueError(
+                f"the bag of row {self._source.place(first)} comes up again in row "
+                f"{self._source.place(second)}, behind others; expected the rows of a bag to stand "
+                "together: sort them by bag"
+            )
