@@ -402,8 +402,7 @@ def process_on(
     start = vwsgp.settled(problem, state)
     state, bound, _ = ascend_inside(step, elbo, start, max_steps=2000, tolerance=tolerance)
     spread = row_sums_of_squares(projection, state.precision_cholesky)
-    of_held_out = -jnp.log(2 * jnp.cosh(0.5)) * jnp.sum(~learned_from)
-    return ProcessFit(bound - of_held_out, projection @ state.mean, jnp.sqrt(spread + residual))
+    return ProcessFit(bound, projection @ state.mean, jnp.sqrt(spread + residual))
 
 
 def fitted_process(

@@ -125,10 +125,7 @@ class Fold(NamedTuple):
 
 
 class WithoutHeldOut:
-    """The closed form of VWSGP as `Learning` wants it, the problem of which is the fold.
-
-    A bag held out adds a constant to the bound, which `Fit` has taken off.
-    """
+    """The closed form of VWSGP as `Learning` wants it, the problem of which is the fold."""
 
     step = staticmethod(vwsgp.step)
     elbo = staticmethod(vwsgp.elbo)
@@ -237,10 +234,9 @@ def _fit(fold: Fold, state: LearningState, bound: Array, steps: Array) -> Fit:
     instances = sparse_conditional(kernel, fold.inducing_points, fold.bags.instances, JITTER)
     by_instance = row_sums_of_squares(instances.projection, state.factors.precision_cholesky)
     independent = jnp.zeros_like(spread).at[fold.bags.bag_index].add(by_instance)
-    constant = -jnp.log(2 * jnp.cosh(0.5)) * jnp.sum(fold.held_out)
     return Fit(
         kernel,
-        bound - constant,
+        bound,
         steps,
         projection @ state.factors.mean,
         jnp.sqrt(spread + residual_variance),

@@ -19,10 +19,11 @@ from ..products import weighted_gram
 __all__ = [
     "InducingApproximation",
     "InducingState",
+    "InducingSums",
     "coloured",
     "divergence_from_prior",
     "inducing_posterior",
-    "regression",
+    "regression_sums",
 ]
 
 
@@ -38,25 +39,30 @@ class InducingState(NamedTuple):
         return cls(jnp.zeros(num_inducing), jnp.eye(num_inducing))
 
 
+class InducingSums(NamedTuple):
+    """Sums over bags: all that the next q(ε) and the bound need of them."""
+
+    gram: Float[Array, "M M"]  # VᵀΘV, with the precisions Θ of the model at hand
+    linear: Float[Array, " M"]  # the pull on ε
+    bound: Float[Array, ""]  # but for the divergence of q(ε) from its prior
+
+
 def inducing_posterior(
     gram: Float[Array, "M M"], linear: Float[Array, " M"]
 ) -> tuple[Float[Array, " M"], Float[Array, "M M"]]:
-    """Mean and precision factor of q(ε) = N(S linear, S), S = (I + gram)⁻¹.
-
-    ``gram`` is VᵀΘV with the precisions Θ of the model at hand, ``linear`` its pull on ε.
-    """
+    """Mean and precision factor of q(ε) = N(S linear, S), S = (I + gram)⁻¹."""
     precision = jnp.eye(gram.shape[0], dtype=gram.dtype) + gram
     precision_cholesky = jnp.linalg.cholesky(precision)
     return jax.scipy.linalg.cho_solve((precision_cholesky, True), linear), precision_cholesky
 
 
-def regression(
-    projection: Float[Array, "B M"], target: Float[Array, " B"], variance: Float[Array, " B"]
-) -> InducingState:
-    """The posterior of ε where Y_b ~ N(V_b ε, v_b): S = (I + Vᵀ diag(1/v) V)⁻¹, m = S Vᵀ(Y/v)."""
-    precision = 1.0 / variance
-    gram, linear = weighted_gram(projection, precision), (target * precision) @ projection
-    return InducingState(*inducing_posterior(gram, linear))
+def regression_sums(
+    projection: Float[Array, "B M"],
+    target: Float[Array, " B"],
+    precision: Float[Array, " B"],
+) -> tuple[Float[Array, "M M"], Float[Array, " M"]]:
+    """Vᵀ diag(1/v) V and Vᵀ(Y/v): of the posterior of ε where Y_b ~ N(V_b ε, v_b)."""
+    return weighted_gram(projection, precision), (target * precision) @ projection
 
 
 def divergence_from_prior(

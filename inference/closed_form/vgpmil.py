@@ -40,6 +40,7 @@ from .. import archive
 from ..products import row_sums_of_squares, weighted_gram
 from .inducing import (
     InducingApproximation,
+    InducingSums,
     coloured,
     divergence_from_prior,
     inducing_posterior,
@@ -57,6 +58,7 @@ __all__ = [
     "init",
     "settled",
     "step",
+    "sums",
     "with_moments",
 ]
 
@@ -104,12 +106,18 @@ class VGPMILProblem(NamedTuple):
     sharpness: Float[Array, ""]  # H
     bag_index: Int[Array, " N"]
     bag_label: Int[Array, " B"]  # T
+    bag_weight: Float[Array, " B"]  # 1, or how often a bag counts
     rules: VGPMILRules
 
     @property
     def num_bags(self) -> int:
         """B."""
         return self.bag_label.shape[0]
+
+    @property
+    def instance_weight(self) -> Float[Array, " N"]:
+        """That of the bag."""
+        return self.bag_weight[self.bag_index]
 
     def sum_over_bags(self, values: Float[Array, " N"]) -> Float[Array, " B"]:
         """Σ_{n∈b}."""
@@ -155,6 +163,7 @@ def init(
         sharpness=jnp.asarray(model.sharpness, dtype=conditional.projection.dtype),
         bag_index=jnp.asarray(bags.bag_index),
         bag_label=jnp.asarray(bags.labels),
+        bag_weight=jnp.ones(bags.num_bags, conditional.projection.dtype),
         rules=VGPMILRules(model.mixing, label_update, int(bags.bag_sizes.max())),
     )
     num_instances, num_inducing = problem.projection.shape
@@ -218,15 +227,43 @@ def elbo(problem: VGPMILProblem, state: VGPMILState) -> Float[Array, ""]:
     float
         In nats.
     """
-    probability = label_probability(problem, state.label_logits)
-    tilted = jnp.sum(probability * (state.evidence_mean - state.label_logits))
-    labels = tilted + jnp.sum(_label_terms(problem, state.label_logits))
-    labels -= problem.num_bags * jnp.log1p(problem.sharpness)
+    divergence = divergence_from_prior(state.mean, state.precision_cholesky)
+    return _bound_of_bags(problem, state) - divergence
+
+
+def sums(
+    problem: VGPMILProblem, mean: Float[Array, " M"], precision_cholesky: Float[Array, "M M"]
+) -> InducingSums:
+    """What a part of the bags adds to the next q(ε) and to the bound, other factors at their best.
+
+    Parameters
+    ----------
+    problem : VGPMILProblem
+        Of these bags, with labels by their exact law, which follows from q(ε).
+    mean, precision_cholesky : array (M,), array (M, M)
+        Of q(ε).
+
+    Returns
+    -------
+    InducingSums
+    """
+    nothing = jnp.zeros_like(problem.residual_variance)
+    state = with_moments(problem, mean, precision_cholesky, nothing, nothing)
+    state = state._replace(
+        tilt=jnp.sqrt(state.second_moment), label_logits=_exact_labels(problem, state)
+    )
+    return InducingSums(*statistics(problem, state), _bound_of_bags(problem, state))
+
+
+def _bound_of_bags(problem: VGPMILProblem, state: VGPMILState) -> Float[Array, ""]:
     mixing = problem.rules.mixing
     theta = mixing.expected_precision(state.tilt)
-    evidence = mixing.log_density(state.tilt) - 0.5 * state.evidence_mean
-    evidence -= 0.5 * theta * (state.second_moment - state.tilt**2)
-    return labels + jnp.sum(evidence) - divergence_from_prior(state.mean, state.precision_cholesky)
+    by_instance = mixing.log_density(state.tilt) - 0.5 * state.evidence_mean
+    by_instance -= 0.5 * theta * (state.second_moment - state.tilt**2)
+    probability = label_probability(problem, state.label_logits)
+    by_instance += probability * (state.evidence_mean - state.label_logits)
+    by_bag = _label_terms(problem, state.label_logits) - jnp.log1p(problem.sharpness)
+    return problem.instance_weight @ by_instance + problem.bag_weight @ by_bag
 
 
 # ------------------------------------------------------------------ q(u)
@@ -239,7 +276,9 @@ def statistics(
     theta = problem.rules.mixing.expected_precision(state.tilt)
     probability = label_probability(problem, state.label_logits)
     residual = probability - 0.5 - theta * problem.prior_mean
-    return weighted_gram(problem.projection, theta), residual @ problem.projection
+    weight = problem.instance_weight
+    gram = weighted_gram(problem.projection, weight * theta)
+    return gram, (weight * residual) @ problem.projection
 
 
 def with_moments(

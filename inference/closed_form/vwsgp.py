@@ -35,6 +35,7 @@ from .. import archive
 from ..products import row_sums_of_squares, weighted_gram
 from .inducing import (
     InducingApproximation,
+    InducingSums,
     coloured,
     divergence_from_prior,
     inducing_posterior,
@@ -51,6 +52,7 @@ __all__ = [
     "init_from_sums",
     "settled",
     "step",
+    "sums",
     "without",
 ]
 
@@ -74,6 +76,7 @@ class VWSGPProblem(NamedTuple):
     projection: Float[Array, "B M"]  # Σ V_n
     residual_variance: Float[Array, " B"]  # k̄
     half_sign: Float[Array, " B"]  # T − ½
+    bag_weight: Float[Array, " B"]  # 1, or how often a bag counts
 
 
 # ------------------------------------------------------------------ init, step, elbo
@@ -111,7 +114,8 @@ def init_from_sums(
     -------
     VWSGPProblem, VWSGPState
     """
-    problem = VWSGPProblem(*accumulated[:3], half_sign=labels - 0.5)
+    every = jnp.ones_like(accumulated.residual_variance)
+    problem = VWSGPProblem(*accumulated[:3], half_sign=labels - 0.5, bag_weight=every)
     num_inducing = problem.cholesky.shape[0]
     return problem, _with_moments(problem, jnp.zeros(num_inducing), jnp.eye(num_inducing))
 
@@ -151,18 +155,44 @@ def elbo(problem: VWSGPProblem, state: VWSGPState) -> Float[Array, ""]:
     float
         In nats.
     """
+    divergence = divergence_from_prior(state.mean, state.precision_cholesky)
+    return _bound_of_bags(problem, state) - divergence
+
+
+def sums(
+    problem: VWSGPProblem, mean: Float[Array, " M"], precision_cholesky: Float[Array, "M M"]
+) -> InducingSums:
+    """What a part of the bags adds to the next q(ε) and to the bound, tilts at their optimum.
+
+    Parameters
+    ----------
+    problem : VWSGPProblem
+        Of these bags.
+    mean, precision_cholesky : array (M,), array (M, M)
+        Of q(ε).
+
+    Returns
+    -------
+    InducingSums
+    """
+    state = _with_moments(problem, mean, precision_cholesky)
+    return InducingSums(*statistics(problem, state), _bound_of_bags(problem, state))
+
+
+def _bound_of_bags(problem: VWSGPProblem, state: VWSGPState) -> Float[Array, ""]:
     theta = _LOGISTIC.expected_precision(state.tilt)
     by_bag = problem.half_sign * state.evidence_mean + _LOGISTIC.log_density(state.tilt)
     by_bag -= 0.5 * theta * (state.second_moment - state.tilt**2)
-    return jnp.sum(by_bag) - divergence_from_prior(state.mean, state.precision_cholesky)
+    return problem.bag_weight @ by_bag
 
 
 def statistics(
     problem: VWSGPProblem, state: VWSGPState
 ) -> tuple[Float[Array, "M M"], Float[Array, " M"]]:
     """Σ_b θ(ξ_b) a_b a_bᵀ and Σ_b (T_b − ½) a_b: sums over bags, all that q(u) needs of them."""
-    theta = _LOGISTIC.expected_precision(state.tilt)
-    return weighted_gram(problem.projection, theta), problem.half_sign @ problem.projection
+    theta = problem.bag_weight * _LOGISTIC.expected_precision(state.tilt)
+    pull = problem.bag_weight * problem.half_sign
+    return weighted_gram(problem.projection, theta), pull @ problem.projection
 
 
 def _with_moments(
@@ -180,9 +210,6 @@ def _with_moments(
 def without(problem: VWSGPProblem, held_out: Bool[Array, " B"]) -> VWSGPProblem:
     """Leave bags out of a problem whose shapes stay the same: folds are then compiled once.
 
-    Such a bag has a_b = 0, k̄_b = 1 and no label. It adds nothing to q(u), and to the bound
-    −log 2cosh(½) whatever the kernel is. (With k̄_b = 0 the root of E s_b² would have no slope.)
-
     Parameters
     ----------
     problem : VWSGPProblem
@@ -192,11 +219,7 @@ def without(problem: VWSGPProblem, held_out: Bool[Array, " B"]) -> VWSGPProblem:
     -------
     VWSGPProblem
     """
-    return problem._replace(
-        projection=jnp.where(held_out[:, None], 0.0, problem.projection),
-        residual_variance=jnp.where(held_out, 1.0, problem.residual_variance),
-        half_sign=jnp.where(held_out, 0.0, problem.half_sign),
-    )
+    return problem._replace(bag_weight=jnp.where(held_out, 0.0, problem.bag_weight))
 
 
 # ------------------------------------------------------------------ under another kernel
@@ -215,7 +238,10 @@ def evaluated_at(problem: VWSGPProblem, model: BagEvidenceModel, bags: Bags) -> 
     -------
     VWSGPProblem
     """
-    return VWSGPProblem(*model.accumulated(bags)[:3], half_sign=problem.half_sign)
+    cholesky, projection, residual_variance, _ = model.accumulated(bags)
+    return problem._replace(
+        cholesky=cholesky, projection=projection, residual_variance=residual_variance
+    )
 
 
 def settled(problem: VWSGPProblem, state: VWSGPState) -> VWSGPState:

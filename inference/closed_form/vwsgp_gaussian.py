@@ -29,9 +29,11 @@ from ..products import row_sums_of_squares
 from .inducing import (
     InducingApproximation,
     InducingState,
+    InducingSums,
     coloured,
     divergence_from_prior,
-    regression,
+    inducing_posterior,
+    regression_sums,
 )
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "init",
     "settled",
     "step",
+    "sums",
 ]
 
 
@@ -53,6 +56,7 @@ class GaussianProblem(NamedTuple):
     projection: Float[Array, "B M"]  # V
     target_variance: Float[Array, " B"]  # k̄ + noise
     target: Float[Array, " B"]  # Y
+    bag_weight: Float[Array, " B"]  # 1, or how often a bag counts
 
 
 def init(model: BagEvidenceModel, bags: Bags) -> tuple[GaussianProblem, InducingState]:
@@ -69,14 +73,17 @@ def init(model: BagEvidenceModel, bags: Bags) -> tuple[GaussianProblem, Inducing
     -------
     GaussianProblem, InducingState
     """
-    problem = _problem(model, bags, jnp.asarray(bags.targets))
+    target = jnp.asarray(bags.targets)
+    problem = _problem(model, bags, target, jnp.ones_like(target))
     return problem, InducingState.prior(problem.cholesky.shape[0])
 
 
-def _problem(model: BagEvidenceModel, bags: Bags, target: Float[Array, " B"]) -> GaussianProblem:
-    accumulated = model.accumulated(bags)
-    target_variance = accumulated.residual_variance + model.noise_variance
-    return GaussianProblem(accumulated.cholesky, accumulated.projection, target_variance, target)
+def _problem(
+    model: BagEvidenceModel, bags: Bags, target: Float[Array, " B"], bag_weight: Float[Array, " B"]
+) -> GaussianProblem:
+    cholesky, projection, residual_variance, _ = model.accumulated(bags)
+    target_variance = residual_variance + model.noise_variance
+    return GaussianProblem(cholesky, projection, target_variance, target, bag_weight)
 
 
 def step(problem: GaussianProblem, state: InducingState) -> InducingState:
@@ -92,7 +99,13 @@ def step(problem: GaussianProblem, state: InducingState) -> InducingState:
     -------
     InducingState
     """
-    return regression(problem.projection, problem.target, problem.target_variance)
+    return InducingState(*inducing_posterior(*statistics(problem)))
+
+
+def statistics(problem: GaussianProblem) -> tuple[Float[Array, "M M"], Float[Array, " M"]]:
+    """Σ_b a_b a_bᵀ/v_b and Σ_b a_b Y_b/v_b."""
+    precision = problem.bag_weight / problem.target_variance
+    return regression_sums(problem.projection, problem.target, precision)
 
 
 def elbo(problem: GaussianProblem, state: InducingState) -> Float[Array, ""]:
@@ -110,10 +123,35 @@ def elbo(problem: GaussianProblem, state: InducingState) -> Float[Array, ""]:
     float
         In nats.
     """
+    divergence = divergence_from_prior(state.mean, state.precision_cholesky)
+    return _bound_of_bags(problem, state) - divergence
+
+
+def sums(
+    problem: GaussianProblem, mean: Float[Array, " M"], precision_cholesky: Float[Array, "M M"]
+) -> InducingSums:
+    """What a part of the bags adds to the posterior, and to the bound of a q(ε).
+
+    Parameters
+    ----------
+    problem : GaussianProblem
+        Of these bags.
+    mean, precision_cholesky : array (M,), array (M, M)
+        Of q(ε).
+
+    Returns
+    -------
+    InducingSums
+    """
+    state = InducingState(mean, precision_cholesky)
+    return InducingSums(*statistics(problem), _bound_of_bags(problem, state))
+
+
+def _bound_of_bags(problem: GaussianProblem, state: InducingState) -> Float[Array, ""]:
     variance = row_sums_of_squares(problem.projection, state.precision_cholesky)
     squared_error = (problem.target - problem.projection @ state.mean) ** 2 + variance
     by_bag = jnp.log(2 * jnp.pi * problem.target_variance) + squared_error / problem.target_variance
-    return -0.5 * jnp.sum(by_bag) - divergence_from_prior(state.mean, state.precision_cholesky)
+    return -0.5 * (problem.bag_weight @ by_bag)
 
 
 def evaluated_at(problem: GaussianProblem, model: BagEvidenceModel, bags: Bags) -> GaussianProblem:
@@ -129,7 +167,7 @@ def evaluated_at(problem: GaussianProblem, model: BagEvidenceModel, bags: Bags) 
     -------
     GaussianProblem
     """
-    return _problem(model, bags, problem.target)
+    return _problem(model, bags, problem.target, problem.bag_weight)
 
 
 def settled(problem: GaussianProblem, state: InducingState) -> InducingState:

@@ -37,9 +37,11 @@ from ..products import row_sums_of_squares
 from .inducing import (
     InducingApproximation,
     InducingState,
+    InducingSums,
     coloured,
     divergence_from_prior,
-    regression,
+    inducing_posterior,
+    regression_sums,
 )
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "init",
     "settled",
     "step",
+    "sums",
 ]
 
 
@@ -61,6 +64,7 @@ class ProbitProblem(NamedTuple):
     projection: Float[Array, "B M"]  # V
     utility_variance: Float[Array, " B"]  # v
     sign: Float[Array, " B"]
+    bag_weight: Float[Array, " B"]  # 1, or how often a bag counts
 
 
 def init(model: BagEvidenceModel, bags: Bags) -> tuple[ProbitProblem, InducingState]:
@@ -77,14 +81,17 @@ def init(model: BagEvidenceModel, bags: Bags) -> tuple[ProbitProblem, InducingSt
     -------
     ProbitProblem, InducingState
     """
-    problem = _problem(model, bags, 2.0 * jnp.asarray(bags.labels) - 1.0)
+    sign = 2.0 * jnp.asarray(bags.labels) - 1.0
+    problem = _problem(model, bags, sign, jnp.ones_like(sign))
     return problem, InducingState.prior(problem.cholesky.shape[0])
 
 
-def _problem(model: BagEvidenceModel, bags: Bags, sign: Float[Array, " B"]) -> ProbitProblem:
-    accumulated = model.accumulated(bags)
-    utility_variance = model.utility_variance(accumulated.residual_variance)
-    return ProbitProblem(accumulated.cholesky, accumulated.projection, utility_variance, sign)
+def _problem(
+    model: BagEvidenceModel, bags: Bags, sign: Float[Array, " B"], bag_weight: Float[Array, " B"]
+) -> ProbitProblem:
+    cholesky, projection, residual_variance, _ = model.accumulated(bags)
+    utility_variance = model.utility_variance(residual_variance)
+    return ProbitProblem(cholesky, projection, utility_variance, sign, bag_weight)
 
 
 def step(problem: ProbitProblem, state: InducingState) -> InducingState:
@@ -99,8 +106,15 @@ def step(problem: ProbitProblem, state: InducingState) -> InducingState:
     -------
     InducingState
     """
-    utility = expected_utility(problem, state)
-    return regression(problem.projection, utility, problem.utility_variance)
+    return InducingState(*inducing_posterior(*statistics(problem, state)))
+
+
+def statistics(
+    problem: ProbitProblem, state: InducingState
+) -> tuple[Float[Array, "M M"], Float[Array, " M"]]:
+    """Σ_b a_b a_bᵀ/v_b and Σ_b a_b E z_b/v_b."""
+    precision = problem.bag_weight / problem.utility_variance
+    return regression_sums(problem.projection, expected_utility(problem, state), precision)
 
 
 def expected_utility(problem: ProbitProblem, state: InducingState) -> Float[Array, " B"]:
@@ -125,9 +139,34 @@ def elbo(problem: ProbitProblem, state: InducingState) -> Float[Array, ""]:
     float
         In nats.
     """
+    divergence = divergence_from_prior(state.mean, state.precision_cholesky)
+    return _bound_of_bags(problem, state) - divergence
+
+
+def sums(
+    problem: ProbitProblem, mean: Float[Array, " M"], precision_cholesky: Float[Array, "M M"]
+) -> InducingSums:
+    """What a part of the bags adds to the next q(ε) and to the bound, q(z) at its best.
+
+    Parameters
+    ----------
+    problem : ProbitProblem
+        Of these bags.
+    mean, precision_cholesky : array (M,), array (M, M)
+        Of q(ε).
+
+    Returns
+    -------
+    InducingSums
+    """
+    state = InducingState(mean, precision_cholesky)
+    return InducingSums(*statistics(problem, state), _bound_of_bags(problem, state))
+
+
+def _bound_of_bags(problem: ProbitProblem, state: InducingState) -> Float[Array, ""]:
     variance = row_sums_of_squares(problem.projection, state.precision_cholesky)
     by_bag = log_ndtr(_standing(problem, state)) - 0.5 * variance / problem.utility_variance
-    return jnp.sum(by_bag) - divergence_from_prior(state.mean, state.precision_cholesky)
+    return problem.bag_weight @ by_bag
 
 
 def _standing(problem: ProbitProblem, state: InducingState) -> Float[Array, " B"]:
@@ -147,7 +186,7 @@ def evaluated_at(problem: ProbitProblem, model: BagEvidenceModel, bags: Bags) ->
     -------
     ProbitProblem
     """
-    return _problem(model, bags, problem.sign)
+    return _problem(model, bags, problem.sign, problem.bag_weight)
 
 
 def settled(problem: ProbitProblem, state: InducingState) -> InducingState:

@@ -91,7 +91,7 @@ def test_largest_of_others_equals_a_double_loop():
     problem = vgpmil.VGPMILProblem(
         *(jnp.eye(1), jnp.zeros((bag_index.size, 1)), jnp.zeros(bag_index.size)),
         *(jnp.zeros(()), jnp.ones(())),
-        *(jnp.asarray(bag_index), jnp.asarray(labels)),
+        *(jnp.asarray(bag_index), jnp.asarray(labels), jnp.ones(6)),
         vgpmil.VGPMILRules(PolyaGammaMixing(), "plug_in_max", 5),
     )
     found = vgpmil.largest_of_others(problem, jnp.asarray(probability))
@@ -176,6 +176,7 @@ def _bounds_of_random_problems(sizes, label_update, mixing, num_problems, num_st
             **fields,
             cholesky=jnp.eye(num_inducing),
             bag_index=jnp.asarray(bag_index),
+            bag_weight=jnp.ones(len(sizes)),
             rules=vgpmil.VGPMILRules(mixing, label_update, max(sizes)),
         )
         state = vgpmil.with_moments(
@@ -209,6 +210,7 @@ def test_exact_labels_never_loosen_the_bound():
                 sharpness=jnp.asarray(random.choice([3.0, 100.0, 1e6])),
                 bag_index=bag_index,
                 bag_label=jnp.asarray(random.integers(0, 2, size=len(sizes))),
+                bag_weight=jnp.ones(len(sizes)),
                 rules=vgpmil.VGPMILRules(PolyaGammaMixing(), "exact", max(sizes)),
             )
             state = vgpmil.with_moments(

@@ -151,6 +151,7 @@ def test_no_step_lowers_the_probit_bound():
         * random.choice([0.1, 1.0, 30.0], size=(num_problems, 1, 1)),
         utility_variance=1.0 + random.gamma(0.5, 20.0, size=(num_problems, num_bags)),
         sign=signs,
+        bag_weight=np.ones((num_problems, num_bags)),
     )
 
     def run(problem):
@@ -189,6 +190,7 @@ def test_no_step_lowers_the_bound():
         * random.choice([0.1, 1.0, 30.0], size=(num_problems, 1, 1)),
         residual_variance=random.gamma(0.5, 20.0, size=(num_problems, num_bags)),
         half_sign=labels - 0.5,
+        bag_weight=np.ones((num_problems, num_bags)),
     )
 
     def run(problem):
