@@ -25,6 +25,7 @@ from jax import Array
 from numpyro.distributions import Distribution
 
 from ..datasets.bags import Bags
+from ..datasets.streaming import BagStream
 
 __all__ = ["BlockFolder", "Entry", "Journal", "Run", "block_folder", "described", "identity"]
 
@@ -38,13 +39,14 @@ _UNFINISHED = ".unfinished"
 _OF_DISTRIBUTIONS = ("batch_shape", "event_shape", "base_dist", "transforms")
 
 
-def identity(model: Any, bags: Bags, **others: Any) -> Run:
+def identity(model: Any, bags: Bags | BagStream, **others: Any) -> Run:
     """What a run is about, in a form that can be written down and compared.
 
     Parameters
     ----------
     model : Model
-    bags : Bags
+    bags : Bags or BagStream
+        Of a stream the names, sizes and times of change of its files.
     **others
         Engine, options, seed.
 
@@ -52,9 +54,13 @@ def identity(model: Any, bags: Bags, **others: Any) -> Run:
     -------
     dict of str
     """
-    parts = [described(getattr(bags, field.name)) for field in fields(bags)]
+    if isinstance(bags, BagStream):
+        parts, size = [f"{bags.chunk_instances} {bags.source.fingerprint()}"], "a stream"
+    else:
+        parts = [described(getattr(bags, field.name)) for field in fields(bags)]
+        size = f"{bags.num_bags} bags"
     digest = _digest(" ".join(parts).encode())
-    of_bags = f"{bags.num_bags} bags, {bags.num_instances} instances, {digest}"
+    of_bags = f"{size}, {bags.num_instances} instances, {digest}"
     known = {name: described(value) for name, value in others.items()}
     return {"model": described(model), "bags": of_bags} | known
 
@@ -196,7 +202,7 @@ class BlockFolder:
 
 
 def block_folder(
-    path: str | os.PathLike | None, model: Any, bags: Bags, **others: Any
+    path: str | os.PathLike | None, model: Any, bags: Bags | BagStream, **others: Any
 ) -> BlockFolder | None:
     """A folder for blocks of the run that `identity` describes; None where no path is given."""
     return None if path is None else BlockFolder(path, identity(model, bags, **others))

@@ -48,11 +48,11 @@ class Status:
 class Approximation(Protocol):
     """The law q that a variational engine leaves behind; a frozen dataclass of arrays."""
 
-    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> Draws:
-        """Draws from q of the latent sites of ``model.marginal()``."""
+    def draws(self, model: Any, bags: Any, key: Array, num_draws: int) -> Draws:
+        """Draws from q of the latent sites of ``model.marginal()``; bags of a stream are None."""
         ...
 
-    def log_density(self, model: Any, bags: Bags, draws: Draws) -> Float[np.ndarray, " S"] | None:
+    def log_density(self, model: Any, bags: Any, draws: Draws) -> Float[np.ndarray, " S"] | None:
         """log q of each draw; None of a point."""
         ...
 
@@ -114,8 +114,24 @@ class Posterior:
 
     @property
     def bags(self) -> Bags:
-        """The bags that the posterior is about, rebuilt from the tree."""
+        """The bags that the posterior is about, rebuilt from the tree.
+
+        Raises
+        ------
+        ValueError
+            If they came from a stream, and are not kept.
+        """
+        if not self.keeps_bags:
+            raise ValueError(
+                f"posterior of {self.engine} was learned from a stream and keeps no bags, by which "
+                "it could be judged; fit a part of them in memory and compare that"
+            )
         return _bags_of(self.tree)
+
+    @property
+    def keeps_bags(self) -> bool:
+        """Whether the bags are in the tree: those of a stream are not."""
+        return "constant_data" in self.tree.children
 
     @property
     def guide(self) -> Program:
@@ -144,7 +160,8 @@ class Posterior:
         check_counts(num_draws=num_draws)
         key = random_key(seed)
         if self.approximation is not None:
-            return self.approximation.draws(self.model, self.bags, key, num_draws)
+            bags = self.bags if self.keeps_bags else None
+            return self.approximation.draws(self.model, bags, key, num_draws)
         stored = self.stored_draws()
         available = len(next(iter(stored.values())))
         chosen = np.asarray(jax.random.choice(key, available, (num_draws,)))
@@ -162,7 +179,8 @@ class Posterior:
         """log q of each draw, or None for a sampler or a point, which have no density."""
         if self.approximation is None:
             return None
-        return self.approximation.log_density(self.model, self.bags, draws)
+        bags = self.bags if self.keeps_bags else None
+        return self.approximation.log_density(self.model, bags, draws)
 
     def predict(self, bags: Bags, **options: Any) -> Prediction | TargetPrediction:
         """What is known of the given bags and their instances, over all stored draws.
@@ -302,7 +320,7 @@ def _mixed(tree: xr.DataTree, names: tuple[str, ...]) -> Status:
 
 def approximate_posterior(
     model: Model,
-    bags: Bags,
+    bags: Bags | None,
     approximation: Approximation,
     *,
     engine: str,
@@ -318,7 +336,8 @@ def approximate_posterior(
     Parameters
     ----------
     model : Model
-    bags : Bags
+    bags : Bags or None
+        None where they came from a stream: the tree then has draws alone.
     approximation : Approximation
     engine : str
     key : array
@@ -346,7 +365,10 @@ def approximate_posterior(
     )
 
 
-def _tree(model: Model, bags: Bags, draws: Draws, statistics: Draws) -> xr.DataTree:
+def _tree(model: Model, bags: Bags | None, draws: Draws, statistics: Draws) -> xr.DataTree:
+    own_dims = {name: list(dims) for name, dims in model.dims.items()}
+    if bags is None:
+        return from_dict({"posterior": draws}, dims=own_dims)
     flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in draws.items()}
     latent = {name: flat[name] for name in flat if name in model.latent_sites}
     by_bag = log_likelihood(model.marginal(), latent, bags)
@@ -365,7 +387,6 @@ def _tree(model: Model, bags: Bags, draws: Draws, statistics: Draws) -> xr.DataT
         "observed_data": observed,
         "constant_data": constant,
     }
-    own_dims = {name: list(dims) for name, dims in model.dims.items()}
     own_dims |= {name: ["bag"] for name in observed}
     return from_dict(
         {name: group for name, group in groups.items() if group},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,11 +14,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ..chains import check_counts
+from ..checkpoint import BlockFolder
 from ..lapack import one_lapack_thread
 from ..posterior import Status
 from ..progress import Progress
 
-__all__ = ["Ascent", "ascend", "ascend_inside", "check_limits"]
+__all__ = ["Ascent", "ascend", "ascend_inside", "check_limits", "climb"]
 
 # A fall of the bound below this share of its size is rounding.
 _ROUNDING = 1e-9
@@ -84,19 +86,62 @@ def ascend(
     started = time.perf_counter()
     compiled = jax.jit(step_and_elbo).lower(problem, state).compile()
     compile_seconds = time.perf_counter() - started
-    trace: list[np.ndarray] = []
-    status = None
-    started = time.perf_counter()
+    ascent = climb(
+        partial(compiled, problem),
+        state,
+        max_steps=max_steps,
+        tolerance=tolerance,
+        is_ascent=is_ascent,
+        progress=progress,
+    )
+    return replace(ascent, compile_seconds=compile_seconds)
+
+
+def climb(
+    advance: Callable[[Any], tuple[Any, Array]],
+    state: Any,
+    *,
+    max_steps: int,
+    tolerance: float,
+    is_ascent: bool,
+    progress: bool,
+    checkpoint: BlockFolder | None = None,
+) -> Ascent:
+    """The loop of `ascend`, whatever makes a step.
+
+    Parameters
+    ----------
+    advance : callable
+        State → state, and the bound at it.
+    state : pytree
+    max_steps, tolerance, is_ascent, progress
+        As of `ascend`.
+    checkpoint : BlockFolder or None
+        A block for each step; goes on behind the last.
+
+    Returns
+    -------
+    Ascent
+        ``compile_seconds`` are 0: what is compiled on the way is counted among the others.
+    """
+    done = checkpoint.blocks(0.0) if checkpoint else []
+    trace, seconds = [np.asarray(bound) for bound, _ in done], sum(taken for _, taken in done)
+    if checkpoint and done:
+        state = checkpoint.state(state)
+    status = _judge(trace, tolerance, is_ascent) if trace else None
     with one_lapack_thread(), Progress("coordinate ascent", max_steps, shown=progress) as bar:
-        for _ in range(max_steps):
-            state, bound = compiled(problem, state)
+        bar.advance(len(trace))
+        while status is None and len(trace) < max_steps:
+            started = time.perf_counter()
+            state, bound = advance(state)
             trace.append(np.asarray(bound))
+            taken = time.perf_counter() - started
+            if checkpoint:
+                checkpoint.write(len(trace) - 1, state, trace[-1], taken)
+            seconds += taken
             bar.advance(1)
             status = _judge(trace, tolerance, is_ascent)
-            if status is not None:
-                break
-    seconds = time.perf_counter() - started
-    return Ascent(state, np.array(trace), status or _cut_off(trace), seconds, compile_seconds)
+    return Ascent(state, np.array(trace), status or _cut_off(trace), seconds, 0.0)
 
 
 def check_limits(max_steps: int, tolerance: float) -> None:

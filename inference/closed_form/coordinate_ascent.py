@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,14 +12,17 @@ import numpy as np
 from jaxtyping import Array
 
 from ...datasets.bags import Bags
+from ...datasets.streaming import BagStream
 from ...models.bag_evidence import BagEvidenceModel
 from ...models.dpmil import DPMIL
 from ...models.model import observations, random_key
 from ...models.vgpmil import VGPMIL
 from ..chains import check_counts
+from ..checkpoint import BlockFolder, block_folder
 from ..posterior import Posterior, Status, approximate_posterior
 from . import dpmil, vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
 from .ascent import Ascent, ascend
+from .in_chunks import ascend_in_chunks, in_chunks
 from .learning import Algorithm, Learning
 
 __all__ = ["check_update", "coordinate_ascent", "start_of"]
@@ -32,7 +36,7 @@ _NUM_STARTS = 5
 
 def coordinate_ascent(
     model: VGPMIL | BagEvidenceModel | DPMIL,
-    bags: Bags,
+    bags: Bags | BagStream,
     *,
     seed: int | Array,
     label_update: vgpmil.LabelUpdate | dpmil.LabelUpdate | None = None,
@@ -41,6 +45,7 @@ def coordinate_ascent(
     learn_hyperparameters: bool = False,
     num_starts: int | None = None,
     num_draws: int | None = None,
+    checkpoint: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> Posterior:
     """Fit the closed-form approximation by coordinate ascent on its bound.
@@ -53,8 +58,10 @@ def coordinate_ascent(
     ----------
     model : VGPMIL, VWSGP, CardinalityGP or DPMIL
         With numbers as hyper-parameters (no priors).
-    bags : Bags
-        With labels, or with targets for the Gaussian likelihood.
+    bags : Bags or BagStream
+        With labels, or with targets for the Gaussian likelihood. A stream is read once for each
+        step (of VWSGP once in all, what bags add being kept in temporary files), and gives the
+        same q(u) as bags in memory; the posterior then keeps no bags.
     seed : int or JAX key
         Of random starts (mean field and DPMIL) and of the draws in the tree.
     label_update : str or None
@@ -76,6 +83,9 @@ def coordinate_ascent(
         ``status`` tells how far the others are below. None for 5.
     num_draws : int or None
         Draws of q kept in the tree; None for 1,000, or fewer if they would take 256 MiB.
+    checkpoint : path or None
+        A folder that each step on a stream is written to. Run again with the same arguments, a run
+        that was killed goes on behind the last one, and ends as if it had not been.
     progress : bool
         Whether to draw a bar.
 
@@ -88,9 +98,10 @@ def coordinate_ascent(
     ------
     ValueError
         If ``label_update`` is unknown, a hyper-parameter has a prior, or hyper-parameters are to
-        be learned for a ψ whose normalising constant depends on them, or of DPMIL.
+        be learned for a ψ whose normalising constant depends on them, or of DPMIL; if a stream
+        has a bad file or row, or the checkpoint is of another run.
     NotImplementedError
-        If the model has no closed form.
+        If the model has no closed form, or none on streams, with these options.
 
     References
     ----------
@@ -101,11 +112,17 @@ def coordinate_ascent(
     _check(model, learn_hyperparameters, num_starts)
     num_draws = _default_num_draws(model, bags) if num_draws is None else num_draws
     check_counts(num_draws=num_draws, num_starts=1 if num_starts is None else num_starts)
-    observations(model, bags, "coordinate_ascent")
+    _check_stream(bags, chosen_update, learn_hyperparameters, checkpoint)
+    if isinstance(bags, Bags):
+        observations(model, bags, "coordinate_ascent")
     start_key, draw_key = jax.random.split(random_key(seed))
     limits = {"max_steps": max_steps, "tolerance": tolerance, "progress": progress}
     with jax.enable_x64(True):
-        if isinstance(model, DPMIL):
+        if isinstance(bags, BagStream):
+            run = {"tolerance": tolerance, "engine": "coordinate_ascent"}
+            folder = block_folder(checkpoint, model, bags, **run)
+            ascent, approximation = _fit_in_chunks(model, bags, limits, folder)
+        elif isinstance(model, DPMIL):
             starts = num_starts or _NUM_STARTS
             ascent, approximation = _fit_from_many_starts(
                 model, bags, chosen_update, start_key, limits, num_starts=starts
@@ -116,7 +133,7 @@ def coordinate_ascent(
             )
     return approximate_posterior(
         model,
-        bags,
+        bags if isinstance(bags, Bags) else None,
         approximation,
         engine="coordinate_ascent",
         key=draw_key,
@@ -185,6 +202,41 @@ def _fit_from_many_starts(
     return replace(ascent, elbo=ascent.elbo[:, best], status=status), approximation
 
 
+def _fit_in_chunks(
+    model: Any, bags: BagStream, limits: dict[str, Any], checkpoint: BlockFolder | None
+) -> tuple[Ascent, Any]:
+    """The ascent, and q(θ)."""
+    form = in_chunks(model)
+    length = min(bags.chunk_instances, bags.num_instances)
+    ascent = ascend_in_chunks(form, bags, chunk_instances=length, checkpoint=checkpoint, **limits)
+    return ascent, form.approximation(ascent.state)
+
+
+def _check_stream(
+    bags: Bags | BagStream,
+    label_update: Any,
+    learn_hyperparameters: bool,
+    checkpoint: str | os.PathLike | None,
+) -> None:
+    if isinstance(bags, Bags):
+        if checkpoint is not None:
+            raise ValueError(
+                f"checkpoint is {checkpoint}, but the bags are in memory, where a fit takes "
+                "seconds; leave it out, or pass a stream"
+            )
+        return
+    if label_update not in (None, "exact", "soft"):
+        raise NotImplementedError(
+            f"label_update={label_update!r} needs what the last step said of each instance, which "
+            "a stream does not keep; leave it out for the exact law of the labels"
+        )
+    if learn_hyperparameters:
+        raise NotImplementedError(
+            "learn_hyperparameters=True on a stream would read it for each value that is tried; "
+            "learn them from a part of the bags in memory"
+        )
+
+
 def _spread(ends: np.ndarray) -> str:
     if len(ends) == 1:
         return "one start, which may be far from the best"
@@ -230,8 +282,8 @@ def _label_updates(model: Any) -> tuple[str, ...]:
             return ()
 
 
-def _default_num_draws(model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags) -> int:
-    if not isinstance(model, DPMIL):
+def _default_num_draws(model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags | BagStream) -> int:
+    if not (isinstance(model, DPMIL) and isinstance(bags, Bags)):
         return _NUM_DRAWS
     return min(_NUM_DRAWS, max(10, _NUMBERS_KEPT // model.numbers_in_a_draw(bags)))
 

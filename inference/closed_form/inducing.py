@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
-from ...models.model import Draws, Model
+from ...models.model import Draws, Model, Program
+from .. import archive
 from ..products import weighted_gram
 
 __all__ = [
@@ -96,9 +98,10 @@ def _lower_factor(root: Float[Array, "M M"]) -> Float[Array, "M M"]:
     return (upper * jnp.sign(jnp.diagonal(upper))[:, None]).T
 
 
+@archive.register
 @dataclass(frozen=True, eq=False)
 class InducingApproximation:
-    """q(u) = N(m, S).
+    """q(u) = N(m, S), by itself where the other factors follow from it.
 
     Attributes
     ----------
@@ -117,12 +120,20 @@ class InducingApproximation:
             jnp.asarray(self.mean), scale_tril=jnp.asarray(self.scale_tril)
         )
 
-    def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> Draws:
+    def guide(self, model: Any) -> Program:
+        """q(u), the guide of ``model.marginal()``."""
+
+        def guide(bags: Bags) -> None:
+            numpyro.sample("inducing_value", self.inducing_law())
+
+        return guide
+
+    def draws(self, model: Model, bags: Bags | None, key: Array, num_draws: int) -> Draws:
         """Draws of ``inducing_value`` from q(u)."""
         with jax.enable_x64(True):
             return {"inducing_value": np.asarray(self.inducing_law().sample(key, (num_draws,)))}
 
-    def log_density(self, model: Model, bags: Bags, draws: Draws) -> Float[np.ndarray, " S"]:
+    def log_density(self, model: Model, bags: Bags | None, draws: Draws) -> Float[np.ndarray, " S"]:
         """log q(u) of each draw."""
         with jax.enable_x64(True):
             return np.asarray(self.inducing_law().log_prob(jnp.asarray(draws["inducing_value"])))

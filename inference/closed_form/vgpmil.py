@@ -56,6 +56,7 @@ __all__ = [
     "elbo",
     "evaluated_at",
     "init",
+    "problem_of",
     "settled",
     "step",
     "sums",
@@ -154,18 +155,7 @@ def init(
     -------
     VGPMILProblem, VGPMILState
     """
-    conditional = model.conditional(bags)
-    problem = VGPMILProblem(
-        cholesky=conditional.cholesky,
-        projection=conditional.projection,
-        residual_variance=conditional.residual_variance,
-        prior_mean=jnp.asarray(model.mean, dtype=conditional.projection.dtype),
-        sharpness=jnp.asarray(model.sharpness, dtype=conditional.projection.dtype),
-        bag_index=jnp.asarray(bags.bag_index),
-        bag_label=jnp.asarray(bags.labels),
-        bag_weight=jnp.ones(bags.num_bags, conditional.projection.dtype),
-        rules=VGPMILRules(model.mixing, label_update, int(bags.bag_sizes.max())),
-    )
+    problem = problem_of(model, bags, label_update=label_update)
     num_instances, num_inducing = problem.projection.shape
     if label_update == "exact":
         label_logits = jnp.full(num_instances, problem.prior_mean)
@@ -181,6 +171,35 @@ def init(
         label_logits=label_logits,
     )
     return problem, start._replace(tilt=jnp.sqrt(start.second_moment))
+
+
+def problem_of(model: VGPMIL, bags: Bags, *, label_update: LabelUpdate = "exact") -> VGPMILProblem:
+    """What stays fixed.
+
+    Parameters
+    ----------
+    model : VGPMIL
+    bags : Bags
+        With labels; may be traced where these are updated by their exact law.
+    label_update : {"exact", "mean_field", "plug_in_max"}
+
+    Returns
+    -------
+    VGPMILProblem
+    """
+    conditional = model.conditional(bags)
+    sweep = int(bags.bag_sizes.max()) if label_update == "mean_field" else 0
+    return VGPMILProblem(
+        cholesky=conditional.cholesky,
+        projection=conditional.projection,
+        residual_variance=conditional.residual_variance,
+        prior_mean=jnp.asarray(model.mean, dtype=conditional.projection.dtype),
+        sharpness=jnp.asarray(model.sharpness, dtype=conditional.projection.dtype),
+        bag_index=jnp.asarray(bags.bag_index),
+        bag_label=jnp.asarray(bags.labels),
+        bag_weight=jnp.ones(bags.num_bags, conditional.projection.dtype),
+        rules=VGPMILRules(model.mixing, label_update, sweep),
+    )
 
 
 def step(problem: VGPMILProblem, state: VGPMILState) -> VGPMILState:

@@ -50,6 +50,7 @@ __all__ = [
     "evaluated_at",
     "init",
     "init_from_sums",
+    "problem_of",
     "settled",
     "step",
     "sums",
@@ -114,10 +115,30 @@ def init_from_sums(
     -------
     VWSGPProblem, VWSGPState
     """
-    every = jnp.ones_like(accumulated.residual_variance)
-    problem = VWSGPProblem(*accumulated[:3], half_sign=labels - 0.5, bag_weight=every)
+    problem = _problem_from_sums(accumulated, labels)
     num_inducing = problem.cholesky.shape[0]
     return problem, _with_moments(problem, jnp.zeros(num_inducing), jnp.eye(num_inducing))
+
+
+def problem_of(model: BagEvidenceModel, bags: Bags) -> VWSGPProblem:
+    """What stays fixed.
+
+    Parameters
+    ----------
+    model : BagEvidenceModel
+    bags : Bags
+        With labels; may be traced.
+
+    Returns
+    -------
+    VWSGPProblem
+    """
+    return _problem_from_sums(model.accumulated(bags), jnp.asarray(bags.labels))
+
+
+def _problem_from_sums(accumulated: SparseConditional, labels: Int[Array, " B"]) -> VWSGPProblem:
+    every = jnp.ones_like(accumulated.residual_variance)
+    return VWSGPProblem(*accumulated[:3], half_sign=labels - 0.5, bag_weight=every)
 
 
 def step(problem: VWSGPProblem, state: VWSGPState) -> VWSGPState:

@@ -18,12 +18,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpyro
 from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
 from ...models.bag_evidence import BagEvidenceModel
-from ...models.model import Program
 from .. import archive
 from ..products import row_sums_of_squares
 from .inducing import (
@@ -43,6 +41,7 @@ __all__ = [
     "elbo",
     "evaluated_at",
     "init",
+    "problem_of",
     "settled",
     "step",
     "sums",
@@ -73,9 +72,25 @@ def init(model: BagEvidenceModel, bags: Bags) -> tuple[GaussianProblem, Inducing
     -------
     GaussianProblem, InducingState
     """
-    target = jnp.asarray(bags.targets)
-    problem = _problem(model, bags, target, jnp.ones_like(target))
+    problem = problem_of(model, bags)
     return problem, InducingState.prior(problem.cholesky.shape[0])
+
+
+def problem_of(model: BagEvidenceModel, bags: Bags) -> GaussianProblem:
+    """What stays fixed.
+
+    Parameters
+    ----------
+    model : BagEvidenceModel
+    bags : Bags
+        With targets; may be traced.
+
+    Returns
+    -------
+    GaussianProblem
+    """
+    target = jnp.asarray(bags.targets)
+    return _problem(model, bags, target, jnp.ones_like(target))
 
 
 def _problem(
@@ -188,14 +203,6 @@ def settled(problem: GaussianProblem, state: InducingState) -> InducingState:
 @archive.register
 class GaussianTargetApproximation(InducingApproximation):
     """p(u | Y), exactly."""
-
-    def guide(self, model: BagEvidenceModel) -> Program:
-        """q(u), the guide of ``model.augmented()`` and of ``model.marginal()``."""
-
-        def guide(bags: Bags) -> None:
-            numpyro.sample("inducing_value", self.inducing_law())
-
-        return guide
 
 
 def approximation(problem: GaussianProblem, state: InducingState) -> GaussianTargetApproximation:

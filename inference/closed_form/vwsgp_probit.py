@@ -51,6 +51,7 @@ __all__ = [
     "elbo",
     "evaluated_at",
     "init",
+    "problem_of",
     "settled",
     "step",
     "sums",
@@ -81,9 +82,25 @@ def init(model: BagEvidenceModel, bags: Bags) -> tuple[ProbitProblem, InducingSt
     -------
     ProbitProblem, InducingState
     """
-    sign = 2.0 * jnp.asarray(bags.labels) - 1.0
-    problem = _problem(model, bags, sign, jnp.ones_like(sign))
+    problem = problem_of(model, bags)
     return problem, InducingState.prior(problem.cholesky.shape[0])
+
+
+def problem_of(model: BagEvidenceModel, bags: Bags) -> ProbitProblem:
+    """What stays fixed.
+
+    Parameters
+    ----------
+    model : BagEvidenceModel
+    bags : Bags
+        With labels; may be traced.
+
+    Returns
+    -------
+    ProbitProblem
+    """
+    sign = 2.0 * jnp.asarray(bags.labels) - 1.0
+    return _problem(model, bags, sign, jnp.ones_like(sign))
 
 
 def _problem(

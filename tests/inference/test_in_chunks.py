@@ -1,0 +1,119 @@
+"""Bags in chunks: the same bound and the same q(u) as in memory, whatever the chunks."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from milzoo.datasets import simulate, simulate_instances, stream
+from milzoo.inference import Posterior, coordinate_ascent
+from milzoo.inference.closed_form.in_chunks import padded
+from milzoo.models import VGPMIL, VWSGP, GammaMixing
+
+# The smallest chunk is smaller than the largest bag.
+CHUNKS = (7, 40, 10_000)
+
+
+@pytest.fixture(scope="module")
+def design():
+    return simulate_instances(50, range(1, 12), 2, seed=1)
+
+
+@pytest.fixture(scope="module")
+def fits(design):
+    """By name: model, bags, and the fit in memory."""
+    few = VGPMIL.for_bags(design, num_inducing=8, variance=3.0, length_scale=1.0, mean=-1.5)
+    sums = VWSGP.for_bags(design, num_inducing=8, variance=0.5, length_scale=1.0)
+    models = {
+        "vgpmil": few,
+        "gamma": replace(few, mixing=GammaMixing(2.0, 1.0)),
+        "vwsgp": sums,
+        "probit": replace(sums, likelihood="probit", noise=1.0),
+        "gaussian": replace(sums, likelihood="gaussian", noise=0.3),
+    }
+    drawn = {name: simulate(model, design, seed=2)[0] for name, model in models.items()}
+    return {
+        name: (model, drawn[name], coordinate_ascent(model, drawn[name], seed=0))
+        for name, model in models.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "chunk_instances"),
+    [*product(("vgpmil", "vwsgp"), CHUNKS), *product(("gamma", "probit", "gaussian"), CHUNKS[1:2])],
+)
+def test_a_stream_gives_the_bound_and_the_law_of_memory(fits, tmp_path, name, chunk_instances):
+    model, bags, expected = fits[name]
+    bags.to_parquet(tmp_path / "bags.parquet")
+    columns = {"bag_label": None} if name == "gaussian" else {}
+    given = stream(tmp_path, chunk_instances=chunk_instances, **columns)
+    found = coordinate_ascent(model, given, seed=0)
+    assert found.status == expected.status
+    np.testing.assert_allclose(found.elbo, expected.elbo, rtol=1e-10)
+    for part in ("mean", "scale_tril"):
+        one, other = (getattr(p.approximation, part) for p in (found, expected))
+        np.testing.assert_allclose(one, other, atol=1e-8)
+
+
+def test_padding_says_nothing(design):
+    bags = simulate(VWSGP.for_bags(design, num_inducing=4), design, seed=3)[0]
+    whole, weight = padded(bags, 100)
+    assert whole.num_instances % 100 == 0 and whole.num_instances >= bags.num_instances
+    assert whole.num_bags == 64 and weight.sum() == bags.num_bags
+    is_none = np.arange(whole.num_instances) >= bags.num_instances
+    assert (weight[whole.bag_index[is_none]] == 0).all()
+    np.testing.assert_array_equal(whole.instances[~is_none], bags.instances)
+    assert padded(bags.select(np.arange(32)), 10).bags.num_bags == 64  # one is for padding
+
+
+def test_a_posterior_of_a_stream_draws_predicts_and_is_saved(fits, tmp_path):
+    model, bags, expected = fits["vgpmil"]
+    bags.to_parquet(tmp_path / "bags.parquet")
+    found = coordinate_ascent(model, stream(tmp_path), seed=0, num_draws=200)
+    fresh = found.draws(3, seed=1)
+    np.testing.assert_allclose(found.log_density(fresh), expected.log_density(fresh), atol=1e-5)
+    np.testing.assert_allclose(
+        found.predict(bags).bag_probability,
+        coordinate_ascent(model, bags, seed=0, num_draws=200).predict(bags).bag_probability,
+        atol=1e-6,
+    )
+    with pytest.raises(ValueError, match="was learned from a stream and keeps no bags"):
+        _ = found.bags
+    found.save(tmp_path / "posterior.nc")
+    again = Posterior.load(tmp_path / "posterior.nc")
+    np.testing.assert_array_equal(again.approximation.mean, found.approximation.mean)
+
+
+@pytest.mark.parametrize("name", ["vgpmil", "vwsgp"])
+def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(fits, tmp_path, name):
+    model, bags, _ = fits[name]
+    bags.to_parquet(tmp_path / "bags.parquet")
+    given, folder = stream(tmp_path, chunk_instances=40), tmp_path / "steps"
+    unbroken = coordinate_ascent(model, given, seed=0)
+    first = coordinate_ascent(model, given, seed=0, max_steps=3, checkpoint=folder)
+    assert first.status.kind == "max_steps"
+    (folder / "block_000003.npz.1.unfinished").write_bytes(b"torn")
+    rest = coordinate_ascent(model, given, seed=0, checkpoint=folder)
+    np.testing.assert_array_equal(rest.elbo, unbroken.elbo)
+    np.testing.assert_array_equal(rest.approximation.mean, unbroken.approximation.mean)
+    # And once more: nothing is left to do.
+    again = coordinate_ascent(model, given, seed=0, checkpoint=folder)
+    np.testing.assert_array_equal(again.elbo, unbroken.elbo)
+    other = stream(tmp_path, chunk_instances=41)
+    with pytest.raises(ValueError, match="is of another run, in its bags"):
+        coordinate_ascent(model, other, seed=0, checkpoint=folder)
+
+
+def test_what_a_stream_cannot_do_is_said(fits, tmp_path):
+    model, bags, _ = fits["vgpmil"]
+    bags.to_parquet(tmp_path / "bags.parquet")
+    given = stream(tmp_path)
+    with pytest.raises(NotImplementedError, match="label_update='mean_field' needs what the last"):
+        coordinate_ascent(model, given, seed=0, label_update="mean_field")
+    with pytest.raises(NotImplementedError, match="learn_hyperparameters=True on a stream"):
+        coordinate_ascent(model, given, seed=0, learn_hyperparameters=True)
+    with pytest.raises(ValueError, match="the bags are in memory"):
+        coordinate_ascent(model, bags, seed=0, checkpoint=tmp_path / "steps")
+    bags.without_labels().to_parquet(tmp_path / "bags.parquet")
+    with pytest.raises(ValueError, match="labels"):
+        coordinate_ascent(model, stream(tmp_path, bag_label=None), seed=0)
