@@ -16,7 +16,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import IO, Any
 
 import jax
@@ -145,6 +145,11 @@ class BlockFolder:
     def num_blocks(self) -> int:
         """How many are finished."""
         return next(n for n in count() if not self._block(n).exists())
+
+    def cut(self, num_blocks: int) -> None:
+        """Forget what comes behind so many blocks."""
+        for number in reversed(range(num_blocks, self.num_blocks)):
+            self._block(number).unlink()
 
     def write(self, number: int, state: Any, rows: Any, seconds: float) -> None:
         """Write a block, the folder with the first.
@@ -300,6 +305,8 @@ def _described(value: Any, inside: tuple[int, ...]) -> str:
             return f"{_name(type(value))}({parts(held)})"
         case type():
             return _name(value)
+        case ModuleType():
+            return value.__name__
         case _ if is_dataclass(value):
             held = {field.name: getattr(value, field.name) for field in fields(value)}
             return f"{type(value).__name__}({parts(held)})"

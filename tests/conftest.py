@@ -131,8 +131,19 @@ def judged_draws():
 
 @pytest.fixture(scope="session")
 def simulation_based_calibration():
-    """The code that the quick and the slow calibration share: a test file cannot be imported."""
-    path = REPOSITORY / "tests" / "inference" / "simulation_based_calibration.py"
+    """The code that the quick and the slow calibration share."""
+    return _beside_the_tests("simulation_based_calibration")
+
+
+@pytest.fixture(scope="session")
+def fit_in_a_process():
+    """The program that tests of several devices and processes start, as a module."""
+    return _beside_the_tests("fit_in_a_process")
+
+
+def _beside_the_tests(name: str):
+    """A module of the tests: pytest imports none from another."""
+    path = REPOSITORY / "tests" / "inference" / f"{name}.py"
     specification = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)

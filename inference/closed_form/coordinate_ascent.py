@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array
 
 from ...datasets.bags import Bags
@@ -18,11 +19,12 @@ from ...models.dpmil import DPMIL
 from ...models.model import observations, random_key
 from ...models.vgpmil import VGPMIL
 from ..chains import check_counts
-from ..checkpoint import BlockFolder, block_folder
+from ..checkpoint import block_folder
+from ..devices import Devices
 from ..posterior import Posterior, Status, approximate_posterior
 from . import dpmil, vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
 from .ascent import Ascent, ascend
-from .in_chunks import ascend_in_chunks, in_chunks
+from .in_chunks import ascend_in_chunks, in_chunks, in_parts
 from .learning import Algorithm, Learning
 
 __all__ = ["check_update", "coordinate_ascent", "start_of"]
@@ -45,6 +47,7 @@ def coordinate_ascent(
     learn_hyperparameters: bool = False,
     num_starts: int | None = None,
     num_draws: int | None = None,
+    mesh: Mesh | None = None,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> Posterior:
@@ -83,6 +86,11 @@ def coordinate_ascent(
         ``status`` tells how far the others are below. None for 5.
     num_draws : int or None
         Draws of q kept in the tree; None for 1,000, or fewer if they would take 256 MiB.
+    mesh : Mesh or None
+        ``jax.make_mesh((num_devices,), ("bags",))``: devices that share the bags. Those of other
+        processes (``jax.distributed.initialize()``) have the bags that are passed there: every
+        process passes its own, and all get one q(u). What is left behind is q(u) alone, from which
+        the other factors follow.
     checkpoint : path or None
         A folder that each step on a stream is written to. Run again with the same arguments, a run
         that was killed goes on behind the last one, and ends as if it had not been.
@@ -112,16 +120,20 @@ def coordinate_ascent(
     _check(model, learn_hyperparameters, num_starts)
     num_draws = _default_num_draws(model, bags) if num_draws is None else num_draws
     check_counts(num_draws=num_draws, num_starts=1 if num_starts is None else num_starts)
-    _check_stream(bags, chosen_update, learn_hyperparameters, checkpoint)
+    if mesh is not None or isinstance(bags, BagStream):
+        _check_sums(chosen_update, learn_hyperparameters)
+    elif checkpoint is not None:
+        raise ValueError(
+            f"checkpoint is {checkpoint}, but the bags are in memory, where a fit takes seconds; "
+            "leave it out, or pass a stream"
+        )
     if isinstance(bags, Bags):
         observations(model, bags, "coordinate_ascent")
     start_key, draw_key = jax.random.split(random_key(seed))
     limits = {"max_steps": max_steps, "tolerance": tolerance, "progress": progress}
     with jax.enable_x64(True):
-        if isinstance(bags, BagStream):
-            run = {"tolerance": tolerance, "engine": "coordinate_ascent"}
-            folder = block_folder(checkpoint, model, bags, **run)
-            ascent, approximation = _fit_in_chunks(model, bags, limits, folder)
+        if mesh is not None or isinstance(bags, BagStream):
+            ascent, approximation = _fit_by_sums(model, bags, limits, mesh, checkpoint)
         elif isinstance(model, DPMIL):
             starts = num_starts or _NUM_STARTS
             ascent, approximation = _fit_from_many_starts(
@@ -202,38 +214,43 @@ def _fit_from_many_starts(
     return replace(ascent, elbo=ascent.elbo[:, best], status=status), approximation
 
 
-def _fit_in_chunks(
-    model: Any, bags: BagStream, limits: dict[str, Any], checkpoint: BlockFolder | None
+def _fit_by_sums(
+    model: Any,
+    bags: Bags | BagStream,
+    limits: dict[str, Any],
+    mesh: Mesh | None,
+    checkpoint: str | os.PathLike | None,
 ) -> tuple[Ascent, Any]:
     """The ascent, and q(θ)."""
-    form = in_chunks(model)
-    length = min(bags.chunk_instances, bags.num_instances)
-    ascent = ascend_in_chunks(form, bags, chunk_instances=length, checkpoint=checkpoint, **limits)
+    form, devices = in_chunks(model), Devices(mesh)
+    if isinstance(bags, BagStream):
+        chunks, length = bags, min(bags.chunk_instances, bags.num_instances)
+    else:
+        chunks = in_parts(bags, devices.num_parts)
+        length = max(part.num_instances for part in chunks)
+    with devices.together():
+        run = {
+            "engine": "coordinate_ascent",
+            "tolerance": limits["tolerance"],
+            "processes": devices.num_processes,
+        }
+        folder = block_folder(checkpoint, model, bags, **run)
+        ascent = ascend_in_chunks(
+            form, chunks, chunk_instances=length, devices=devices, checkpoint=folder, **limits
+        )
     return ascent, form.approximation(ascent.state)
 
 
-def _check_stream(
-    bags: Bags | BagStream,
-    label_update: Any,
-    learn_hyperparameters: bool,
-    checkpoint: str | os.PathLike | None,
-) -> None:
-    if isinstance(bags, Bags):
-        if checkpoint is not None:
-            raise ValueError(
-                f"checkpoint is {checkpoint}, but the bags are in memory, where a fit takes "
-                "seconds; leave it out, or pass a stream"
-            )
-        return
+def _check_sums(label_update: Any, learn_hyperparameters: bool) -> None:
     if label_update not in (None, "exact", "soft"):
         raise NotImplementedError(
             f"label_update={label_update!r} needs what the last step said of each instance, which "
-            "a stream does not keep; leave it out for the exact law of the labels"
+            "is not kept on a stream or a mesh; leave it out for the exact law of the labels"
         )
     if learn_hyperparameters:
         raise NotImplementedError(
-            "learn_hyperparameters=True on a stream would read it for each value that is tried; "
-            "learn them from a part of the bags in memory"
+            "learn_hyperparameters=True on a stream or a mesh would go through the bags for each "
+            "value that is tried; learn them from a part of the bags in memory"
         )
 
 

@@ -8,9 +8,11 @@ bags or instances are not kept: they follow from q(θ).
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import batched
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -25,7 +27,8 @@ from ...models.model import observations
 from ...models.sparse_gp import sparse_conditional
 from ...models.vgpmil import VGPMIL
 from ...models.vwsgp import VWSGP
-from ..checkpoint import BlockFolder
+from ..checkpoint import BlockFolder, described
+from ..devices import Devices
 from . import vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
 from .ascent import Ascent, climb
 from .inducing import (
@@ -37,7 +40,7 @@ from .inducing import (
     inducing_posterior,
 )
 
-__all__ = ["InChunks", "InducingInChunks", "ascend_in_chunks", "in_chunks", "padded"]
+__all__ = ["InChunks", "InducingInChunks", "ascend_in_chunks", "in_chunks", "in_parts", "padded"]
 
 
 @runtime_checkable
@@ -171,22 +174,33 @@ class Padded(NamedTuple):
     bag_weight: Float[np.ndarray, " B"]
 
 
-def padded(bags: Bags, num_instances: int) -> Padded:
-    """Fill up to a multiple of ``num_instances``, and to a power of two of bags.
+def padded(chunks: Sequence[Bags], *, num_instances: int, num_parts: int) -> list[Padded]:
+    """Fill chunks up to one shape, and their number.
 
     Parameters
     ----------
-    bags : Bags
+    chunks : sequence of Bags
+        At least one.
     num_instances : int
+        Of each, or a multiple of it where one has more.
+    num_parts : int
+        How many there are to be; those that are missing have no bag.
 
     Returns
     -------
-    Padded
-        With at least one bag of weight 0, in which the instances stand that are none.
+    list of Padded
+        Each with a power of two of bags, at least one of them of weight 0, in which the instances
+        stand that are none.
     """
-    length = num_instances * -(-bags.num_instances // num_instances)
-    num_bags = 1 << bags.num_bags.bit_length()  # above the number of bags
+    longest = max(bags.num_instances for bags in chunks)
+    length = num_instances * -(-longest // num_instances)
+    num_bags = 1 << max(bags.num_bags for bags in chunks).bit_length()
+    whole = [_padded(bags, length, num_bags) for bags in chunks]
+    nothing = whole[0]._replace(bag_weight=np.zeros(num_bags))
+    return [*whole, *[nothing] * (num_parts - len(whole))]
 
+
+def _padded(bags: Bags, length: int, num_bags: int) -> Padded:
     def filled(values: np.ndarray | Array, size: int, value: float) -> np.ndarray:
         values = np.asarray(values)
         widths = [(0, size - len(values)), *[(0, 0)] * (values.ndim - 1)]
@@ -205,6 +219,13 @@ def padded(bags: Bags, num_instances: int) -> Padded:
     return Padded(whole, filled(np.ones(bags.num_bags), num_bags, 0.0))
 
 
+def in_parts(bags: Bags, num_parts: int) -> list[Bags]:
+    """Bags in memory as chunks, of about as many instances each; fewer if there are fewer bags."""
+    ends = np.cumsum(bags.bag_sizes)
+    part = np.minimum((ends - 1) * num_parts // ends[-1], num_parts - 1)
+    return [bags.select(part == number) for number in np.unique(part)]
+
+
 # ------------------------------------------------------------------ passes
 
 
@@ -216,6 +237,7 @@ def ascend_in_chunks(
     max_steps: int,
     tolerance: float,
     progress: bool,
+    devices: Devices,
     checkpoint: BlockFolder | None = None,
 ) -> Ascent:
     """Repeat passes over the chunks until the bound stops rising.
@@ -224,11 +246,13 @@ def ascend_in_chunks(
     ----------
     form : InChunks
     chunks : iterable of Bags
-        To be gone through again and again, the same each time.
+        To be gone through again and again, the same each time; a list is held in memory.
     chunk_instances : int
         Of a chunk, at most (but for a bag that is larger by itself).
     max_steps, tolerance, progress
         As of `ascend`.
+    devices : Devices
+        That the chunks are dealt to; those of other processes have chunks of their own.
     checkpoint : BlockFolder or None
         A block for each step; goes on behind the last.
 
@@ -237,17 +261,21 @@ def ascend_in_chunks(
     Ascent
         Whose state is q(θ); ``seconds`` with those of reading.
     """
-    compiled = _Compiled()
 
     def advance(state_and_sums: tuple[Any, Any]) -> tuple[tuple[Any, Any], Array]:
-        state = compiled(form.moved, state_and_sums[1])
+        state = devices.once(form.moved, state_and_sums[1])
         sums = passes.sums(state)
-        return (state, sums), compiled(form.bound, state, sums)
+        return (state, sums), devices.once(form.bound, state, sums)
 
     started = time.perf_counter()
+    _check_agreement(devices, form, max_steps, tolerance)
+    # A process that was killed may have written one step less than the others.
+    num_begun = devices.extremes(checkpoint.num_blocks if checkpoint else 0)[0]
+    if checkpoint:
+        checkpoint.cut(num_begun)
     with TemporaryDirectory() as folder:
-        passes = _Passes(form, chunks, chunk_instances, compiled, Path(folder))
-        start, is_begun = form.start(), checkpoint is not None and checkpoint.num_blocks > 0
+        passes = _Passes(form, chunks, chunk_instances, devices, Path(folder))
+        start, is_begun = form.start(), num_begun > 0
         sums = form.nothing() if is_begun else passes.sums(start)
         before = time.perf_counter() - started
         ascent = climb(
@@ -259,72 +287,103 @@ def ascend_in_chunks(
             progress=progress,
             checkpoint=checkpoint,
         )
-    seconds = before + ascent.seconds - compiled.seconds
-    return replace(ascent, state=ascent.state[0], seconds=seconds, compile_seconds=compiled.seconds)
+    compile_seconds = devices.compile_seconds
+    return replace(
+        ascent,
+        state=ascent.state[0],
+        seconds=before + ascent.seconds - compile_seconds,
+        compile_seconds=compile_seconds,
+    )
 
 
-class _Compiled:
-    """Calls functions, each compiled once for arguments of the same shapes."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._programs: dict[Any, Any] = {}
-
-    def __call__(self, function: Callable, *arguments: Any) -> Any:
-        leaves, structure = jax.tree.flatten(arguments)
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        key = (function.__qualname__, structure, shapes)
-        if key not in self._programs:
-            started = time.perf_counter()
-            self._programs[key] = jax.jit(function).lower(*arguments).compile()
-            self.seconds += time.perf_counter() - started
-        return self._programs[key](*arguments)
+def _check_agreement(devices: Devices, form: InChunks, max_steps: int, tolerance: float) -> None:
+    """Refuse processes that would fit different models to their shares."""
+    text = f"{described(form)} {max_steps} {tolerance}"
+    mine = int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
+    smallest, largest = devices.extremes(mine)
+    if smallest != largest:
+        raise ValueError(
+            "processes were given different models, max_steps or tolerance; expected the same in "
+            "all, with bags of their own"
+        )
 
 
 class _Passes:
-    """Sums over all chunks, whose problems are kept in files if they are small."""
+    """Sums over all chunks. What is made of them is kept: in memory if they are, or in files."""
 
     def __init__(
         self,
         form: InChunks,
         chunks: Iterable[Bags],
         chunk_instances: int,
-        compiled: _Compiled,
+        devices: Devices,
         folder: Path,
     ) -> None:
-        self._form, self._chunks, self._compiled = form, chunks, compiled
-        self._chunk_instances, self._folder = chunk_instances, folder
-        self._structure: Any = None
-        self._num_kept = 0
+        self._form, self._chunks, self._chunk_instances = form, chunks, chunk_instances
+        self._devices = devices
+        self._kept = _InMemory() if isinstance(chunks, list) else _InFiles(folder)
+        self._keeps = isinstance(chunks, list) or form.is_compact
 
     def sums(self, state: Any) -> Any:
         """One pass."""
-        total = self._form.nothing()
-        for problem in self._kept() if self._num_kept else self._made():
+        total = self._devices.repeated(self._form.nothing())
+        for problem in self._kept.all() if self._kept.is_whole else self._made():
             # Else chunks that are read faster than they are summed pile up.
             jax.block_until_ready(total)
-            total = self._compiled(self._added, total, problem, state)
-        return jax.block_until_ready(total)
+            total = self._devices.on_parts(self._added, (total, problem), state)
+        return self._devices.total(total)
 
     def _added(self, total: Any, problem: Any, state: Any) -> Any:
         return jax.tree.map(jnp.add, total, self._form.sums(problem, state))
 
     def _made(self) -> Iterator[Any]:
-        num_kept = 0
-        for bags in self._chunks:
-            self._form.check(bags)
-            problem = self._compiled(self._form.problem, *padded(bags, self._chunk_instances))
-            if self._form.is_compact:
-                leaves, self._structure = jax.tree.flatten(problem)
-                np.savez(self._file(num_kept), *leaves)
-                num_kept += 1
+        num_parts = self._devices.num_parts
+        for number, chunks in enumerate(batched(self._chunks, num_parts)):
+            for bags in chunks:
+                self._form.check(bags)
+            parts = padded(chunks, num_instances=self._chunk_instances, num_parts=num_parts)
+            problem = self._devices.on_parts(self._form.problem, self._devices.placed(parts))
+            if self._keeps:
+                self._kept.keep(number, problem)
             yield problem
-        self._num_kept = num_kept  # only when all are there
+        self._kept.is_whole = self._keeps
 
-    def _kept(self) -> Iterator[Any]:
-        for number in range(self._num_kept):
-            with np.load(self._file(number)) as arrays:
-                yield jax.tree.unflatten(self._structure, [jnp.asarray(a) for a in arrays.values()])
 
-    def _file(self, number: int) -> Path:
-        return self._folder / f"{number}.npz"
+class _InMemory:
+    """Problems, where they are."""
+
+    def __init__(self) -> None:
+        self.is_whole = False
+        self._problems: list[Any] = []
+
+    def keep(self, number: int, problem: Any) -> None:
+        """The next one."""
+        self._problems.append(problem)
+
+    def all(self) -> Iterator[Any]:
+        """One after another."""
+        return iter(self._problems)
+
+
+class _InFiles:
+    """Problems, each in a file; all have one structure and are on the same devices."""
+
+    def __init__(self, folder: Path) -> None:
+        self.is_whole = False
+        self._folder = folder
+        self._num = 0
+        self._like: Any = None
+
+    def keep(self, number: int, problem: Any) -> None:
+        """One of them."""
+        np.savez(self._folder / f"{number}.npz", *map(np.asarray, jax.tree.leaves(problem)))
+        self._num = number + 1
+        self._like = jax.tree.map(lambda leaf: leaf.sharding, problem)
+
+    def all(self) -> Iterator[Any]:
+        """One after another."""
+        structure = jax.tree.structure(self._like)
+        for number in range(self._num):
+            with np.load(self._folder / f"{number}.npz") as arrays:
+                found = jax.tree.unflatten(structure, list(arrays.values()))
+            yield jax.device_put(found, self._like)

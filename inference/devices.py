@@ -1,0 +1,238 @@
+"""One part of the data on each device of a mesh: functions of parts, and sums over all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+__all__ = ["AXIS", "Devices", "LostProcessError"]
+
+# That a mesh has.
+AXIS = "bags"
+_OVER_PARTS, _THE_SAME = PartitionSpec(AXIS), PartitionSpec()
+
+
+class LostProcessError(RuntimeError):
+    """Another process that shares the bags has failed, or has ended."""
+
+
+class Devices:
+    """The devices of a mesh, and what is compiled for them, once for each set of shapes.
+
+    Parts stand on the devices of this process; other processes have parts of their own. Only
+    `total`, `extremes` and the end of `together` wait for them.
+
+    Parameters
+    ----------
+    mesh : Mesh or None
+        With one axis, ``bags``, over the devices of one process or of several; None for one device.
+
+    Raises
+    ------
+    ValueError
+        If the mesh has other axes, or no device of this process.
+    """
+
+    def __init__(self, mesh: Mesh | None) -> None:
+        if mesh is None:
+            mesh = jax.make_mesh((1,), (AXIS,), (AxisType.Auto,), devices=jax.local_devices()[:1])
+        if mesh.axis_names != (AXIS,):
+            raise ValueError(
+                f"mesh has axes {mesh.axis_names}; expected ({AXIS!r},), as "
+                f"jax.make_mesh((num_devices,), ({AXIS!r},)) makes it"
+            )
+        # Sums by a mesh of explicit axes would have these in their types.
+        self._whole = Mesh(mesh.devices, (AXIS,))
+        self._local = self._whole.local_mesh
+        self.num_parts = self._local.size
+        self.compile_seconds = 0.0
+        self._programs: dict[Any, Any] = {}
+
+    @property
+    def num_processes(self) -> int:
+        """How many have parts."""
+        return len({device.process_index for device in self._whole.devices.flat})
+
+    @property
+    def spans_processes(self) -> bool:
+        """Whether others have parts as well."""
+        return self._whole.size > self._local.size
+
+    def placed(self, parts: Sequence[Any]) -> Any:
+        """Parts of equal shapes, one for each device.
+
+        Parameters
+        ----------
+        parts : sequence of pytrees of arrays
+            ``num_parts`` of them.
+
+        Returns
+        -------
+        pytree
+            With an axis of parts in front.
+        """
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *parts)
+        return jax.device_put(stacked, NamedSharding(self._local, _OVER_PARTS))
+
+    def repeated(self, part: Any) -> Any:
+        """The same part for each device."""
+        return self.placed([part] * self.num_parts)
+
+    def on_parts(self, function: Callable, parts: tuple[Any, ...], *common: Any) -> Any:
+        """What ``function(*part, *common)`` gives of the part of each device.
+
+        Parameters
+        ----------
+        function : callable
+            Named; what it is depends on its name and on the arguments' shapes alone.
+        parts : tuple of pytrees
+            As from `placed`, or from another call.
+        *common : pytrees of arrays
+            The same for all.
+
+        Returns
+        -------
+        pytree
+            With an axis of parts in front.
+        """
+
+        def of_one(parts: tuple[Any, ...], common: tuple[Any, ...]) -> Any:
+            own = jax.tree.map(lambda leaf: leaf[0], parts)
+            return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(*own, *common))
+
+        mapped = jax.shard_map(
+            of_one,
+            mesh=self._local,
+            in_specs=(_OVER_PARTS, _THE_SAME),
+            out_specs=_OVER_PARTS,
+            check_vma=False,
+        )
+        return self._program(function, mapped, parts, common)(parts, common)
+
+    def once(self, function: Callable, *arguments: Any) -> Any:
+        """``function(*arguments)``, of what is the same for all parts."""
+        return self._program(function, function, *arguments)(*arguments)
+
+    def total(self, parts: Any) -> Any:
+        """The sum over all parts of all processes, which is waited for.
+
+        Parameters
+        ----------
+        parts : pytree
+            With an axis of parts in front.
+
+        Returns
+        -------
+        pytree of NumPy arrays
+            The same in every process.
+
+        Raises
+        ------
+        LostProcessError
+            If another process failed, or cannot be reached.
+        """
+        self.extremes(0)
+        return self._reduced(_summed, parts)
+
+    def extremes(self, number: int) -> tuple[int, int]:
+        """The smallest and the largest that any process passes.
+
+        Parameters
+        ----------
+        number : int
+            Below 2⁶³.
+
+        Returns
+        -------
+        pair of int
+
+        Raises
+        ------
+        LostProcessError
+            If another process failed, or cannot be reached.
+        """
+        if not self.spans_processes:
+            return number, number
+        smallest, largest, has_failed = self._exchange(number, has_failed=False)
+        if has_failed:
+            raise LostProcessError(
+                f"process {jax.process_index()} of {jax.process_count()} ends because another "
+                "failed, with an error of its own. Mend that and start all again: with checkpoint= "
+                "they go on where all have been"
+            )
+        return smallest, largest
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Where an error of one process ends all, each as soon as it would wait for the others.
+
+        Raises
+        ------
+        LostProcessError
+            If another process failed, or cannot be reached.
+        """
+        try:
+            yield
+            self.extremes(0)
+        except LostProcessError:
+            raise
+        except Exception:
+            with suppress(LostProcessError):
+                self._exchange(0, has_failed=True)
+            raise
+
+    def _exchange(self, number: int, *, has_failed: bool) -> tuple[int, int, bool]:
+        if not self.spans_processes:
+            return number, number, has_failed
+        own = self.repeated((np.array(number), np.array(has_failed)))
+        smallest, largest, have_failed = self._reduced(_exchanged, own)
+        return int(smallest), int(largest), bool(have_failed)
+
+    def _reduced(self, function: Callable, parts: Any) -> Any:
+        """What a function gives of all parts of all processes."""
+        over_all, the_same = (NamedSharding(self._whole, spec) for spec in (_OVER_PARTS, _THE_SAME))
+
+        def with_others(leaf: jax.Array) -> jax.Array:
+            shape = (self._whole.size, *leaf.shape[1:])
+            own = [shard.data for shard in leaf.addressable_shards]
+            return jax.make_array_from_single_device_arrays(shape, over_all, own)
+
+        whole = jax.tree.map(with_others, parts) if self.spans_processes else parts
+        program = self._program(function, function, whole, out_shardings=the_same)
+        try:
+            found = jax.block_until_ready(program(whole))
+        except (ValueError, RuntimeError) as error:
+            if not self.spans_processes:
+                raise
+            raise LostProcessError(
+                f"process {jax.process_index()} of {jax.process_count()} could not reach another "
+                f"({error}); it may have ended, with an error of its own. Start all again: with "
+                "checkpoint= they go on where all have been"
+            ) from error
+        return jax.tree.map(lambda leaf: np.asarray(leaf.addressable_data(0)), found)
+
+    def _program(self, named: Callable, function: Callable, *arguments: Any, **options: Any) -> Any:
+        leaves, structure = jax.tree.flatten(arguments)
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        key = (named.__qualname__, structure, shapes)
+        if key not in self._programs:
+            started = time.perf_counter()
+            self._programs[key] = jax.jit(function, **options).lower(*arguments).compile()
+            self.compile_seconds += time.perf_counter() - started
+        return self._programs[key]
+
+
+def _summed(parts: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), parts)
+
+
+def _exchanged(parts: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
+    numbers, has_failed = parts
+    return jnp.min(numbers), jnp.max(numbers), jnp.any(has_failed)

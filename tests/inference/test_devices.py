@@ -1,0 +1,168 @@
+"""Eight devices, or two processes, that share the bags: one bound, one q(u), and no hang."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from milzoo.datasets import simulate
+from milzoo.inference import coordinate_ascent
+from milzoo.inference.devices import Devices
+
+PROGRAM = Path(__file__).with_name("fit_in_a_process.py")
+# Seconds: for two processes that compile beside each other and beside other tests.
+PATIENCE = 300
+HEARTBEAT = 10
+STEPS = 12
+
+
+@pytest.fixture(scope="module", params=["vgpmil", "vwsgp"])
+def case(request, fit_in_a_process):
+    """Name, bags, and the fit in one piece, of any number of steps."""
+    model = fit_in_a_process.MODELS[request.param]
+    bags = simulate(model, fit_in_a_process.design(), seed=2)[0]
+
+    def in_one_piece(steps):
+        return coordinate_ascent(model, bags, seed=0, max_steps=steps, tolerance=0.0, num_draws=10)
+
+    return request.param, bags, in_one_piece
+
+
+def assert_found(folder, expected):
+    with np.load(folder / "found.npz") as found:
+        np.testing.assert_allclose(found["elbo"], expected.elbo, rtol=1e-10)
+        np.testing.assert_allclose(found["mean"], expected.approximation.mean, atol=1e-8)
+        scale = expected.approximation.scale_tril
+        np.testing.assert_allclose(found["scale_tril"], scale, atol=1e-8)
+
+
+def started(folder, *arguments):
+    command = [sys.executable, str(PROGRAM), str(folder), *map(str, arguments)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def shared(bags, folder):
+    """A part for each of two processes."""
+    for process, chosen in enumerate((np.arange(20), np.arange(20, 50))):
+        bags.select(chosen).to_parquet(folder / str(process) / "bags.parquet")
+
+
+def two(folder, *arguments):
+    port = free_port()
+    own = ("--of", 2, "--port", port, "--heartbeat", HEARTBEAT, *arguments)
+    return [started(folder, "--process", process, *own) for process in (0, 1)]
+
+
+def ended(process):
+    """What it complained of; killed if it does not end."""
+    try:
+        return process.communicate(timeout=PATIENCE)[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+
+
+@pytest.mark.parametrize("way", [[], ["--stream"]], ids=["memory", "stream"])
+def test_eight_devices_give_the_bound_and_the_law_of_one(case, tmp_path, way):
+    name, bags, in_one_piece = case
+    bags.to_parquet(tmp_path / "0" / "bags.parquet")
+    alone = started(tmp_path, "--name", name, "--devices", 8, "--steps", STEPS, *way)
+    assert ended(alone) == "" and alone.returncode == 0
+    assert_found(tmp_path / "0", in_one_piece(STEPS))
+
+
+@pytest.mark.parametrize("way", [[], ["--stream", "--devices", 3]], ids=["memory", "stream"])
+def test_two_processes_give_the_bound_and_the_law_of_one(case, tmp_path, way):
+    name, bags, in_one_piece = case
+    shared(bags, tmp_path)
+    processes = two(tmp_path, "--name", name, "--steps", STEPS, *way)
+    complaints = [ended(process) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], complaints
+    for number in ("0", "1"):
+        assert_found(tmp_path / number, in_one_piece(STEPS))
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_where_one_process_is_killed_the_other_says_so_and_all_can_go_on(case, tmp_path, victim):
+    name, bags, in_one_piece = case
+    shared(bags, tmp_path)
+    endless = ("--name", name, "--stream", "--checkpoint", "--steps", 10**6)
+    processes = two(tmp_path, *endless)
+    wait_for(tmp_path / str(victim) / "steps" / "block_000004.npz", processes)
+    killed, left = processes[victim], processes[1 - victim]
+    killed.send_signal(signal.SIGKILL)
+    since = time.monotonic()
+    complaint = ended(left)
+    # As soon as it asks for the other's sums; where that one led, JAX ends it by itself.
+    assert time.monotonic() - since < 60
+    assert left.returncode != 0
+    assert "could not reach another" in complaint or "another task died" in complaint
+    assert not (tmp_path / str(1 - victim) / "found.npz").exists()
+    ended(killed)
+    # One may be a step ahead.
+    last = sorted((tmp_path / "0" / "steps").glob("block_*.npz"))[-1]
+    last.unlink()
+    steps = len(list((tmp_path / "0" / "steps").glob("block_*.npz"))) + 2
+    for process in two(tmp_path, *endless[:-1], steps):
+        complaint = ended(process)
+        assert process.returncode == 0, complaint
+    for number in ("0", "1"):
+        assert_found(tmp_path / number, in_one_piece(steps))
+
+
+def wait_for(file: Path, processes):
+    until = time.monotonic() + PATIENCE
+    while not file.exists():
+        assert time.monotonic() < until and all(p.poll() is None for p in processes)
+        time.sleep(0.02)
+
+
+def test_a_bad_row_of_one_process_ends_both(case, tmp_path):
+    name, bags, _ = case
+    shared(bags, tmp_path)
+    frame = bags.select(np.arange(20, 50)).to_frame()
+    frame.loc[33, "x0"] = np.nan
+    frame.to_parquet(tmp_path / "1" / "bags.parquet")
+    since = time.monotonic()
+    well, ill = two(tmp_path, "--name", name, "--stream")
+    assert "row 33 of bags.parquet holds nan in feature 0" in ended(ill)
+    assert "process 0 of 2 ends because another failed" in ended(well)
+    assert time.monotonic() - since < 60
+    assert well.returncode != 0 and ill.returncode != 0
+
+
+def test_processes_that_fit_different_models_are_refused(tmp_path, fit_in_a_process):
+    model, design = fit_in_a_process.MODELS["vwsgp"], fit_in_a_process.design()
+    shared(simulate(model, design, seed=2)[0], tmp_path)
+    port = free_port()
+    own = ("--of", 2, "--port", port, "--heartbeat", HEARTBEAT)
+    one = started(tmp_path, "--process", 0, "--name", "vgpmil", *own)
+    other = started(tmp_path, "--process", 1, "--name", "vwsgp", *own)
+    complaints = [ended(process) for process in (one, other)]
+    assert all(process.returncode != 0 for process in (one, other))
+    assert any("processes were given different models" in complaint for complaint in complaints)
+
+
+def test_one_device_without_a_mesh():
+    devices = Devices(None)
+    assert devices.num_parts == 1 and not devices.spans_processes
+    assert devices.extremes(7) == (7, 7)
+    placed = devices.placed([np.arange(3.0)])
+    doubled = devices.on_parts(lambda part, by: part * by, (placed,), np.array(2.0))
+    np.testing.assert_array_equal(devices.total(doubled), [0.0, 2.0, 4.0])
+
+
+def test_a_mesh_of_other_axes_is_refused():
+    with pytest.raises(ValueError, match=r"mesh has axes \('chains',\); expected \('bags',\)"):
+        Devices(jax.make_mesh((1,), ("chains",)))
