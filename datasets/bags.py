@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from .checks import (
+    NO_FEATURES,
     as_bag_labels,
     as_bag_names,
     as_column,
@@ -235,7 +236,8 @@ class Bags:
             The column of instance labels, empty (NaN) where unknown. The column
             ``"instance_label"`` need not be there.
         features : sequence of str or None
-            The columns of features; if left out, all other numeric columns.
+            The columns of features; if left out, all other numeric columns, but for those that are
+            called ``bag_label``, ``instance_label`` or ``bag_target``.
         bag_target : str or None
             The column of targets, the same throughout a bag. The column ``"bag_target"`` need not
             be there.
@@ -269,7 +271,8 @@ class Bags:
         for column in [*roles, *(features or ())]:
             check_column(frame.columns, column, "the frame", optional=column == bag_label)
         if features is None:
-            features = list(frame.drop(columns=roles).select_dtypes("number").columns)
+            taken = [column for column in frame if column in {*roles, *NO_FEATURES}]
+            features = list(frame.drop(columns=taken).select_dtypes("number").columns)
         if len(features) == 0:
             raise ValueError(f"features: no numeric column besides {roles}; expected at least one")
         bags = cls.from_arrays(

@@ -15,6 +15,9 @@ from numpy.typing import ArrayLike
 if TYPE_CHECKING:
     import pandas as pd
 
+# Columns that are labels by their names: asked for or not, none is taken for a feature.
+NO_FEATURES = ("bag_label", "instance_label", "bag_target")
+
 
 def as_numbers(values: ArrayLike, argument: str) -> np.ndarray:
     """A new float64 array; None becomes NaN."""

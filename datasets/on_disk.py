@@ -1,8 +1,10 @@
-"""Rows of bags as they are in files, which are opened and read here and nowhere else."""
+"""Files of bags, which are opened, read and written part by part here and nowhere else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -13,9 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Float, Int
 
-from .checks import check_column
+from .checks import NO_FEATURES, check_column
 
-__all__ = ["ArrayFolder", "ParquetFiles", "Piece", "Source"]
+__all__ = ["ArrayFolder", "ParquetFiles", "Piece", "Source", "parquet_writer"]
 
 
 class Piece(NamedTuple):
@@ -125,7 +127,7 @@ class ParquetFiles:
         parts = [_opened(file) for file in files]
         schema = parts[0].schema_arrow
         known = _known_roles(files[0], schema, roles)
-        chosen = tuple(features) if features else _numeric(schema, set(known.values()))
+        chosen = tuple(features) if features else _numeric(schema, {*known.values(), *NO_FEATURES})
         if not chosen:
             raise ValueError(f"{files[0]}: no numeric column besides {known}; expected features")
         for file, part in zip(files, parts, strict=True):
@@ -196,6 +198,37 @@ class ParquetFiles:
             _runs(first, batch.num_rows),
             **by_row,
         )
+
+
+@contextmanager
+def parquet_writer(path: Path) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
+    """Write a Parquet file part by part; under its name it is there whole, or not at all.
+
+    Parameters
+    ----------
+    path : Path
+
+    Yields
+    ------
+    callable
+        That takes the columns of a part, the same ones each time.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
+    with ExitStack() as stack:
+        stack.callback(unfinished.unlink, missing_ok=True)
+        writers: list[pq.ParquetWriter] = []
+
+        def write(columns: Mapping[str, np.ndarray]) -> None:
+            table = pa.table(dict(columns))
+            if not writers:
+                writers.append(stack.enter_context(pq.ParquetWriter(unfinished, table.schema)))
+            writers[0].write_table(table)
+
+        yield write
+        if writers:
+            writers[0].close()
+            unfinished.replace(path)
 
 
 def _opened(file: Path) -> pq.ParquetFile:

@@ -16,8 +16,10 @@ from .on_disk import ArrayFolder, ParquetFiles, Piece, Source
 
 __all__ = ["BagStream", "stream"]
 
-# Instances of a chunk: at 100 features 50 MiB, and long enough for products at full speed.
-_CHUNK = 2**16
+# Instances of a chunk: long enough for products at full speed, and few enough that what is made of
+# them (26 MB with 200 inducing points) takes memory that the process has had before: new pages cost
+# more than the products.
+_CHUNK = 2**14
 
 
 @dataclass(frozen=True, eq=False)

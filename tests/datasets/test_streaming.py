@@ -93,6 +93,15 @@ def test_labels_may_be_unknown(bags, tmp_path):
         stream(tmp_path)
 
 
+def test_a_label_that_is_not_asked_for_is_no_feature(bags, tmp_path):
+    bags.to_parquet(tmp_path / "bags.parquet")
+    nothing = {"bag_label": None, "instance_label": None, "bag_target": None}
+    (chunk,) = stream(tmp_path, **nothing)
+    for found in (chunk, Bags.from_frame(bags.to_frame(), **nothing)):
+        np.testing.assert_array_equal(found.instances, bags.instances)
+        assert found.labels is None and found.targets is None and found.instance_labels is None
+
+
 def test_labels_coded_by_minus_one_are_understood(bags, tmp_path):
     frame = bags.to_frame().drop(columns="instance_label")
     frame["bag_label"] = 2 * frame["bag_label"] - 1
