@@ -16,9 +16,13 @@ from arviz_stats.base.array import array_stats
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
+from ..datasets.on_disk import parquet_writer
+from ..datasets.streaming import BagStream
 from ..models.model import Draws, Model, Program, random_key
+from ..models.sparse_gp import SparseGPModel
 from . import archive
 from .chains import ChainRun, check_counts
+from .chunks import in_pieces, padded
 from .prediction import Prediction, TargetPrediction
 from .programs import log_likelihood
 
@@ -34,6 +38,10 @@ __all__ = [
 
 # Of chains that agree, rank-normalised and split.
 LARGEST_RHAT = 1.02
+# Draws times instances that are predicted at once: 128 MiB, unless there are so many draws that
+# calls would be for a handful of instances.
+_NUMBERS_AT_ONCE = 2**24
+_FEWEST_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -182,7 +190,52 @@ class Posterior:
         bags = self.bags if self.keeps_bags else None
         return self.approximation.log_density(self.model, bags, draws)
 
-    def predict(self, bags: Bags, **options: Any) -> Prediction | TargetPrediction:
+    def predict_to_parquet(
+        self,
+        bags: Bags | BagStream,
+        path: str | PathLike,
+        *,
+        mass: float | None = None,
+        **options: Any,
+    ) -> None:
+        """Write what `predict` says to a Parquet file, chunk by chunk, in bounded memory.
+
+        The file has a row for each instance, in the order of the bags that are read: ``bag``,
+        ``bag_probability`` and ``instance_probability``, or ``bag_target`` and ``instance_share``;
+        with intervals also ``bag_lower``, ``bag_upper``, ``instance_lower``, ``instance_upper``.
+
+        Parameters
+        ----------
+        bags : Bags or BagStream
+            With the features that the model was made for; labels are not used.
+        path : path
+            Conventionally ``*.parquet``; written whole, or not at all.
+        mass : float or None
+            Of the intervals; None for none.
+        **options
+            Of the model's own ``predict``.
+
+        Raises
+        ------
+        ValueError
+            If the path is among the files that are read, or one of them is bad.
+        """
+        file = Path(path)
+        if isinstance(bags, BagStream) and bags.path.resolve() in (
+            file.resolve(),
+            file.resolve().parent,
+        ):
+            raise ValueError(f"{file} is among the files that are read; give a path elsewhere")
+        num_draws = len(next(iter(self.stored_draws().values())))
+        length = max(_FEWEST_AT_ONCE, _NUMBERS_AT_ONCE // num_draws)
+        with parquet_writer(file) as write:
+            for piece in in_pieces(bags, length):
+                given = piece
+                if isinstance(self.model, SparseGPModel):  # else each is compiled for
+                    ((given, _),) = padded([piece], num_instances=length, num_parts=1)
+                write(_rows(piece, self.predict(given, **options), mass))
+
+    def predict(self, bags: Bags | BagStream, **options: Any) -> Prediction | TargetPrediction:
         """What is known of the given bags and their instances, over all stored draws.
 
         Parameters
@@ -196,7 +249,17 @@ class Posterior:
         -------
         Prediction or TargetPrediction
             Probabilities of labels, or laws of targets.
+
+        Raises
+        ------
+        TypeError
+            If the bags are a stream: `predict_to_parquet` takes these.
         """
+        if isinstance(bags, BagStream):
+            raise TypeError(
+                "predict was given a stream, whose predictions no memory may hold; write them down "
+                "with predict_to_parquet(stream, path)"
+            )
         predicted = self.model.predict(self.stored_draws(), bags, **options)
         if self.model.observed_site == "bag_target":
             return TargetPrediction(**predicted)
@@ -271,6 +334,25 @@ class Posterior:
                 "approximation (coordinate_ascent, laplace, svi) for one"
             )
         return self.approximation
+
+
+def _rows(
+    bags: Bags, predicted: Prediction | TargetPrediction, mass: float | None
+) -> dict[str, np.ndarray]:
+    """A row for each instance of these bags, the first of those that were predicted."""
+    columns = predicted.columns()
+    if mass is not None:
+        for of, interval in (
+            ("bag", predicted.bag_interval(mass)),
+            ("instance", predicted.instance_interval(mass)),
+        ):
+            columns |= {f"{of}_lower": interval[0], f"{of}_upper": interval[1]}
+    index = np.asarray(bags.bag_index)
+    by_row = {
+        name: values[index] if name.startswith("bag") else values[: bags.num_instances]
+        for name, values in columns.items()
+    }
+    return {"bag": np.array(bags.names)[index]} | by_row
 
 
 def sampled_posterior(model: Model, bags: Bags, *, engine: str, run: ChainRun) -> Posterior:

@@ -49,6 +49,13 @@ class Prediction:
             return self.instance_predictive
         return self.instance_draws.mean(axis=0)
 
+    def columns(self) -> dict[str, np.ndarray]:
+        """Both, by the names that they have in tables."""
+        return {
+            "bag_probability": self.bag_probability,
+            "instance_probability": self.instance_probability,
+        }
+
     def bag_interval(self, mass: float = 0.9) -> Float[np.ndarray, "2 B"]:
         """Equal-tailed posterior interval of P(T* = 1), lower and upper end."""
         return _equal_tailed(self.bag_draws, mass)
@@ -84,6 +91,10 @@ class TargetPrediction:
     def instance_share(self) -> Float[np.ndarray, " N"]:
         """Posterior mean of f*_n."""
         return self.instance_mean.mean(axis=0)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Both, by the names that they have in tables."""
+        return {"bag_target": self.bag_target, "instance_share": self.instance_share}
 
     def log_density(self, targets: ArrayLike) -> Float[np.ndarray, " B"]:
         """log p(Y*) of each bag at the given targets (B,)."""

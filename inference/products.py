@@ -1,16 +1,26 @@
-"""The two matrix products that closed-form updates of sparse GPs are made of."""
+"""The matrix products that closed-form updates of sparse GPs are made of."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-__all__ = ["row_sums_of_squares", "weighted_gram"]
+__all__ = [
+    "gram_from_panels",
+    "gram_panels",
+    "in_row_blocks",
+    "row_sums_of_squares",
+    "weighted_gram",
+]
 
-# Rows of a block: small enough to stay in a core's cache between its two uses.
-_ROWS = 700
+# Rows of a block: few enough to stay in a core's cache between their uses, enough for two cores.
+_ROWS = 1024
+
+type Panels = tuple[Float[Array, "h h"], Float[Array, "_ M"]]
 
 
 def weighted_gram(matrix: Float[Array, "N M"], weights: Float[Array, " N"]) -> Float[Array, "M M"]:
@@ -27,22 +37,58 @@ def weighted_gram(matrix: Float[Array, "N M"], weights: Float[Array, " N"]) -> F
     -------
     array (M, M)
     """
-    arrays, half = (matrix, weights), matrix.shape[1] // 2
-    length = min(_ROWS, matrix.shape[0])
-    whole = matrix.shape[0] // length
+    panels, _ = in_row_blocks(lambda rows, theta: (gram_panels(rows, theta), ()), matrix, weights)
+    return gram_from_panels(panels)
 
-    def lower_panels(rows: Array, theta: Array) -> tuple[Array, Array]:
-        # A quarter of the work is saved: the upper right is the lower left, transposed.
-        weighted = theta[:, None] * rows
-        return rows[:, :half].T @ weighted[:, :half], rows[:, half:].T @ weighted
 
-    def add_block(block: Array, panels: tuple[Array, Array]) -> tuple[Array, Array]:
-        rows, theta = (jax.lax.dynamic_slice_in_dim(a, block * length, length) for a in arrays)
-        return jax.tree.map(jnp.add, panels, lower_panels(rows, theta))
+def gram_panels(rows: Float[Array, "R M"], weights: Float[Array, " R"]) -> Panels:
+    """What rows add to VᵀΘV: its upper left, and all of its lower half.
 
-    rest = lower_panels(*(a[whole * length :] for a in arrays))
-    top, bottom = jax.lax.fori_loop(0, whole, add_block, rest)
-    return jnp.vstack([jnp.hstack([top, bottom[:, :half].T]), bottom])
+    A quarter of the work is saved: the upper right is the lower left, transposed.
+    """
+    half = rows.shape[1] // 2
+    weighted = weights[:, None] * rows
+    return rows[:, :half].T @ weighted[:, :half], rows[:, half:].T @ weighted
+
+
+def gram_from_panels(panels: Panels) -> Float[Array, "M M"]:
+    """VᵀΘV whole."""
+    top, bottom = panels
+    return jnp.vstack([jnp.hstack([top, bottom[:, : len(top)].T]), bottom])
+
+
+def in_row_blocks[Total, Rows](
+    function: Callable[..., tuple[Total, Rows]], *arrays: Float[Array, "N ..."]
+) -> tuple[Total, Rows]:
+    """A function of rows, applied to blocks of them that a core's cache can hold.
+
+    Parameters
+    ----------
+    function : callable
+        Rows of each array → a pytree that is summed over the blocks, and one of rows.
+    *arrays : array (N, …)
+
+    Returns
+    -------
+    pytree
+        The sums.
+    pytree
+        The rows, N of them.
+    """
+    length = min(_ROWS, len(arrays[0]))
+    whole = len(arrays[0]) // length
+
+    def add_block(total: Total, block: Array) -> tuple[Total, Rows]:
+        rows = (jax.lax.dynamic_slice_in_dim(a, block * length, length) for a in arrays)
+        added, kept = function(*rows)
+        return jax.tree.map(jnp.add, total, added), kept
+
+    total, rest = function(*(a[whole * length :] for a in arrays))
+    total, kept = jax.lax.scan(add_block, total, jnp.arange(whole))
+    kept = jax.tree.map(lambda blocks: blocks.reshape(whole * length, *blocks.shape[2:]), kept)
+    if whole * length == len(arrays[0]):  # else all of it would be copied
+        return total, kept
+    return total, jax.tree.map(lambda *parts: jnp.concatenate(parts), kept, rest)
 
 
 def row_sums_of_squares(

@@ -20,11 +20,12 @@ from ...models.model import observations, random_key
 from ...models.vgpmil import VGPMIL
 from ..chains import check_counts
 from ..checkpoint import block_folder
+from ..chunks import in_parts
 from ..devices import Devices
 from ..posterior import Posterior, Status, approximate_posterior
 from . import dpmil, vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
 from .ascent import Ascent, ascend
-from .in_chunks import ascend_in_chunks, in_chunks, in_parts
+from .in_chunks import ascend_in_chunks, in_chunks
 from .learning import Algorithm, Learning
 
 __all__ = ["check_update", "coordinate_ascent", "start_of"]

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import batched
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +24,13 @@ from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
 from ...models.model import observations
-from ...models.sparse_gp import sparse_conditional
+from ...models.sparse_gp import Projector
 from ...models.vgpmil import VGPMIL
 from ...models.vwsgp import VWSGP
 from ..checkpoint import BlockFolder, described
+from ..chunks import padded
 from ..devices import Devices
+from ..lapack import one_lapack_thread
 from . import vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
 from .ascent import Ascent, climb
 from .inducing import (
@@ -40,7 +42,7 @@ from .inducing import (
     inducing_posterior,
 )
 
-__all__ = ["InChunks", "InducingInChunks", "ascend_in_chunks", "in_chunks", "in_parts", "padded"]
+__all__ = ["InChunks", "ascend_in_chunks", "in_chunks"]
 
 
 @runtime_checkable
@@ -87,15 +89,9 @@ class InChunks(Protocol):
 
 @dataclass(frozen=True)
 class InducingInChunks:
-    """The closed forms of sparse GP models."""
+    """What the closed forms of sparse GP models have in common: sums that make q(u)."""
 
     model: VGPMIL | VWSGP
-    algorithm: Any
-
-    @property
-    def is_compact(self) -> bool:
-        """Of models of bag evidence: a row for each bag, not for each instance."""
-        return self.algorithm is not vgpmil
 
     def check(self, bags: Bags) -> None:
         """Refuse chunks without labels (targets), or of other features.
@@ -117,14 +113,6 @@ class InducingInChunks:
         size = len(self.model.inducing_points)
         return InducingSums(jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(()))
 
-    def problem(self, bags: Bags, bag_weight: Float[Array, " B"]) -> Any:
-        """As for bags in memory, with other weights."""
-        return self.algorithm.problem_of(self.model, bags)._replace(bag_weight=bag_weight)
-
-    def sums(self, problem: Any, state: InducingState) -> InducingSums:
-        """Gram matrix, pull and bound."""
-        return self.algorithm.sums(problem, state.mean, state.precision_cholesky)
-
     def moved(self, sums: InducingSums) -> InducingState:
         """q(ε) at its optimum."""
         return InducingState(*inducing_posterior(sums.gram, sums.linear))
@@ -135,9 +123,42 @@ class InducingInChunks:
 
     def approximation(self, state: InducingState) -> InducingApproximation:
         """q(u)."""
-        points, kernel = self.model.inducing_points, self.model.kernel
-        cholesky = sparse_conditional(kernel, points, points[:1], self.model.jitter).cholesky
+        model = self.model
+        cholesky = Projector.of(model.kernel, model.inducing_points, model.jitter).cholesky
         return InducingApproximation(**coloured(cholesky, *state))
+
+
+@dataclass(frozen=True)
+class LabelsInChunks(InducingInChunks):
+    """VGPMIL: each step goes from the instances' features to the sums."""
+
+    model: VGPMIL
+    is_compact = False
+
+    def problem(self, bags: Bags, bag_weight: Float[Array, " B"]) -> tuple[Bags, Array]:
+        """The bags themselves."""
+        return bags, bag_weight
+
+    def sums(self, problem: tuple[Bags, Array], state: InducingState) -> InducingSums:
+        """Gram matrix, pull and bound."""
+        return vgpmil.sums(self.model, *problem, *state)
+
+
+@dataclass(frozen=True)
+class EvidenceInChunks(InducingInChunks):
+    """VWSGP: a row for each bag, not for each instance, is all that steps need."""
+
+    model: VWSGP
+    algorithm: Any
+    is_compact = True
+
+    def problem(self, bags: Bags, bag_weight: Float[Array, " B"]) -> Any:
+        """As for bags in memory, with other weights."""
+        return self.algorithm.problem_of(self.model, bags)._replace(bag_weight=bag_weight)
+
+    def sums(self, problem: Any, state: InducingState) -> InducingSums:
+        """Gram matrix, pull and bound."""
+        return self.algorithm.sums(problem, state.mean, state.precision_cholesky)
 
 
 def in_chunks(model: Any) -> InChunks:
@@ -150,80 +171,18 @@ def in_chunks(model: Any) -> InChunks:
     """
     match model:
         case VGPMIL():
-            return InducingInChunks(model, vgpmil)
+            return LabelsInChunks(model)
         case VWSGP(likelihood="bernoulli"):
-            return InducingInChunks(model, vwsgp)
+            return EvidenceInChunks(model, vwsgp)
         case VWSGP(likelihood="probit"):
-            return InducingInChunks(model, vwsgp_probit)
+            return EvidenceInChunks(model, vwsgp_probit)
         case VWSGP(likelihood="gaussian"):
-            return InducingInChunks(model, vwsgp_gaussian)
+            return EvidenceInChunks(model, vwsgp_gaussian)
         case _:
             raise NotImplementedError(
                 f"{type(model).__name__} has no closed form that goes by chunks; read its bags "
                 "into memory"
             )
-
-
-# ------------------------------------------------------------------ chunks of set lengths
-
-
-class Padded(NamedTuple):
-    """Bags in arrays of a set length, the last of them of weight 0."""
-
-    bags: Bags
-    bag_weight: Float[np.ndarray, " B"]
-
-
-def padded(chunks: Sequence[Bags], *, num_instances: int, num_parts: int) -> list[Padded]:
-    """Fill chunks up to one shape, and their number.
-
-    Parameters
-    ----------
-    chunks : sequence of Bags
-        At least one.
-    num_instances : int
-        Of each, or a multiple of it where one has more.
-    num_parts : int
-        How many there are to be; those that are missing have no bag.
-
-    Returns
-    -------
-    list of Padded
-        Each with a power of two of bags, at least one of them of weight 0, in which the instances
-        stand that are none.
-    """
-    longest = max(bags.num_instances for bags in chunks)
-    length = num_instances * -(-longest // num_instances)
-    num_bags = 1 << max(bags.num_bags for bags in chunks).bit_length()
-    whole = [_padded(bags, length, num_bags) for bags in chunks]
-    nothing = whole[0]._replace(bag_weight=np.zeros(num_bags))
-    return [*whole, *[nothing] * (num_parts - len(whole))]
-
-
-def _padded(bags: Bags, length: int, num_bags: int) -> Padded:
-    def filled(values: np.ndarray | Array, size: int, value: float) -> np.ndarray:
-        values = np.asarray(values)
-        widths = [(0, size - len(values)), *[(0, 0)] * (values.ndim - 1)]
-        return np.pad(values, widths, constant_values=value)
-
-    labels, targets = bags.labels, bags.targets
-    whole = Bags(
-        instances=filled(bags.instances, length, 0.0),
-        bag_index=filled(bags.bag_index, length, num_bags - 1),
-        labels=None if labels is None else filled(labels, num_bags, 0),
-        instance_labels=None,
-        names=(),
-        num_bags=num_bags,
-        targets=None if targets is None else filled(targets, num_bags, 0.0),
-    )
-    return Padded(whole, filled(np.ones(bags.num_bags), num_bags, 0.0))
-
-
-def in_parts(bags: Bags, num_parts: int) -> list[Bags]:
-    """Bags in memory as chunks, of about as many instances each; fewer if there are fewer bags."""
-    ends = np.cumsum(bags.bag_sizes)
-    part = np.minimum((ends - 1) * num_parts // ends[-1], num_parts - 1)
-    return [bags.select(part == number) for number in np.unique(part)]
 
 
 # ------------------------------------------------------------------ passes
@@ -273,7 +232,7 @@ def ascend_in_chunks(
     num_begun = devices.extremes(checkpoint.num_blocks if checkpoint else 0)[0]
     if checkpoint:
         checkpoint.cut(num_begun)
-    with TemporaryDirectory() as folder:
+    with one_lapack_thread(), TemporaryDirectory() as folder:
         passes = _Passes(form, chunks, chunk_instances, devices, Path(folder))
         start, is_begun = form.start(), num_begun > 0
         sums = form.nothing() if is_begun else passes.sums(start)

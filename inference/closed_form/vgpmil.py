@@ -21,7 +21,7 @@ mean-field one of the q it arrives at.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,15 +29,23 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.nn import sigmoid, softplus
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
 from ...models.distributions import InstanceLabels
 from ...models.model import Program
 from ...models.scale_mixtures import Mixing
+from ...models.sparse_gp import Projector
 from ...models.vgpmil import VGPMIL
 from .. import archive
-from ..products import row_sums_of_squares, weighted_gram
+from ..products import (
+    gram_from_panels,
+    gram_panels,
+    in_row_blocks,
+    row_sums_of_squares,
+    weighted_gram,
+)
 from .inducing import (
     InducingApproximation,
     InducingSums,
@@ -56,7 +64,6 @@ __all__ = [
     "elbo",
     "evaluated_at",
     "init",
-    "problem_of",
     "settled",
     "step",
     "sums",
@@ -173,14 +180,14 @@ def init(
     return problem, start._replace(tilt=jnp.sqrt(start.second_moment))
 
 
-def problem_of(model: VGPMIL, bags: Bags, *, label_update: LabelUpdate = "exact") -> VGPMILProblem:
+def problem_of(model: VGPMIL, bags: Bags, *, label_update: LabelUpdate) -> VGPMILProblem:
     """What stays fixed.
 
     Parameters
     ----------
     model : VGPMIL
     bags : Bags
-        With labels; may be traced where these are updated by their exact law.
+        With labels.
     label_update : {"exact", "mean_field", "plug_in_max"}
 
     Returns
@@ -189,16 +196,30 @@ def problem_of(model: VGPMIL, bags: Bags, *, label_update: LabelUpdate = "exact"
     """
     conditional = model.conditional(bags)
     sweep = int(bags.bag_sizes.max()) if label_update == "mean_field" else 0
+    parts = (conditional.cholesky, conditional.projection, conditional.residual_variance)
+    rules = VGPMILRules(model.mixing, label_update, sweep)
+    return _problem(model, bags, *parts)._replace(rules=rules)
+
+
+def _problem(
+    model: VGPMIL,
+    bags: Bags,
+    cholesky: Float[Array, "M M"],
+    projection: Float[Array, "N M"],
+    residual_variance: Float[Array, " N"],
+) -> VGPMILProblem:
+    """With labels by their exact law."""
+    dtype = projection.dtype
     return VGPMILProblem(
-        cholesky=conditional.cholesky,
-        projection=conditional.projection,
-        residual_variance=conditional.residual_variance,
-        prior_mean=jnp.asarray(model.mean, dtype=conditional.projection.dtype),
-        sharpness=jnp.asarray(model.sharpness, dtype=conditional.projection.dtype),
+        cholesky=cholesky,
+        projection=projection,
+        residual_variance=residual_variance,
+        prior_mean=jnp.asarray(model.mean, dtype=dtype),
+        sharpness=jnp.asarray(model.sharpness, dtype=dtype),
         bag_index=jnp.asarray(bags.bag_index),
         bag_label=jnp.asarray(bags.labels),
-        bag_weight=jnp.ones(bags.num_bags, conditional.projection.dtype),
-        rules=VGPMILRules(model.mixing, label_update, sweep),
+        bag_weight=jnp.ones(bags.num_bags, dtype),
+        rules=VGPMILRules(model.mixing, "exact", 0),
     )
 
 
@@ -251,27 +272,55 @@ def elbo(problem: VGPMILProblem, state: VGPMILState) -> Float[Array, ""]:
 
 
 def sums(
-    problem: VGPMILProblem, mean: Float[Array, " M"], precision_cholesky: Float[Array, "M M"]
+    model: VGPMIL,
+    bags: Bags,
+    bag_weight: Float[Array, " B"],
+    mean: Float[Array, " M"],
+    precision_cholesky: Float[Array, "M M"],
 ) -> InducingSums:
     """What a part of the bags adds to the next q(ε) and to the bound, other factors at their best.
 
+    Instances go block by block from their features to the sums: to evaluate the kernel again in
+    each step takes about as long as to fetch V from memory.
+
     Parameters
     ----------
-    problem : VGPMILProblem
-        Of these bags, with labels by their exact law, which follows from q(ε).
+    model : VGPMIL
+    bags : Bags
+        With labels; may be traced.
+    bag_weight : array (B,)
     mean, precision_cholesky : array (M,), array (M, M)
-        Of q(ε).
+        Of q(ε), from which the exact law of the labels follows.
 
     Returns
     -------
     InducingSums
     """
-    nothing = jnp.zeros_like(problem.residual_variance)
-    state = with_moments(problem, mean, precision_cholesky, nothing, nothing)
-    state = state._replace(
-        tilt=jnp.sqrt(state.second_moment), label_logits=_exact_labels(problem, state)
-    )
-    return InducingSums(*statistics(problem, state), _bound_of_bags(problem, state))
+    projector = Projector.of(model.kernel, model.inducing_points, model.jitter)
+    identity = jnp.eye(len(mean), dtype=mean.dtype)
+    whitener = solve_triangular(precision_cholesky, identity, trans=1, lower=True)  # R⁻ᵀ
+
+    def of_rows(instances: Array, weight: Array) -> tuple[Any, tuple[Array, ...]]:
+        projection = projector.projection(projector.cross(instances))
+        evidence_mean = model.mean + projection @ mean
+        variance = jnp.sum((projection @ whitener) ** 2, axis=1)
+        variance += projector.residual_variance(projection)
+        tilt = jnp.sqrt(evidence_mean**2 + variance)
+        theta = weight * model.mixing.expected_precision(tilt)
+        # Else XLA works θ_n out anew for each entry of its row of ΘV.
+        theta = jax.lax.optimization_barrier(theta)
+        return gram_panels(projection, theta), (projection, evidence_mean, tilt)
+
+    weight = jnp.asarray(bag_weight)[jnp.asarray(bags.bag_index)]
+    panels, rows = in_row_blocks(of_rows, jnp.asarray(bags.instances), weight)
+    projection, evidence_mean, tilt = rows
+    # k̃ is in the tilts; neither the labels nor the bound ask for it again.
+    problem = _problem(model, bags, projector.cholesky, projection, jnp.zeros_like(tilt))
+    problem = problem._replace(bag_weight=bag_weight)
+    state = VGPMILState(mean, precision_cholesky, evidence_mean, tilt**2, tilt, evidence_mean)
+    state = state._replace(label_logits=_exact_labels(problem, state))
+    gram = gram_from_panels(panels)
+    return InducingSums(gram, _pull(problem, state), _bound_of_bags(problem, state))
 
 
 def _bound_of_bags(problem: VGPMILProblem, state: VGPMILState) -> Float[Array, ""]:
@@ -293,11 +342,20 @@ def statistics(
 ) -> tuple[Float[Array, "M M"], Float[Array, " M"]]:
     """VᵀΘV and Vᵀ(π − ½ − θμ0): sums over instances, all that q(u) needs of the bags."""
     theta = problem.rules.mixing.expected_precision(state.tilt)
+    gram = weighted_gram(problem.projection, problem.instance_weight * theta)
+    return gram, _pull(problem, state)
+
+
+def _pull(problem: VGPMILProblem, state: VGPMILState) -> Float[Array, " M"]:
+    """Vᵀ(π − ½ − θμ0)."""
+    theta = problem.rules.mixing.expected_precision(state.tilt)
     probability = label_probability(problem, state.label_logits)
     residual = probability - 0.5 - theta * problem.prior_mean
-    weight = problem.instance_weight
-    gram = weighted_gram(problem.projection, weight * theta)
-    return gram, (weight * residual) @ problem.projection
+    # In blocks, as V was made: of a product of the whole XLA would have V in another order.
+    pull, _ = in_row_blocks(
+        lambda rows, pull: (pull @ rows, ()), problem.projection, problem.instance_weight * residual
+    )
+    return pull
 
 
 def with_moments(

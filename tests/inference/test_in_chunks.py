@@ -1,14 +1,14 @@
 """Bags in chunks: the same bound and the same q(u) as in memory, whatever the chunks."""
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import jax
 import numpy as np
 import pytest
 from milzoo.datasets import simulate, simulate_instances, stream
 from milzoo.inference import Posterior, coordinate_ascent
-from milzoo.inference.closed_form.in_chunks import in_parts, padded
+from milzoo.inference.chunks import in_parts, in_pieces, padded
 from milzoo.models import VGPMIL, VWSGP, GammaMixing
 
 # The smallest chunk is smaller than the largest bag.
@@ -79,6 +79,18 @@ def test_parts_are_the_bags_in_their_order(design, num_parts):
     assert names == list(design.names)
     largest = max(part.num_instances for part in parts)
     assert largest <= design.num_instances / num_parts + design.bag_sizes.max()
+
+
+@pytest.mark.parametrize("num_instances", [1, 11, 40, 10_000])
+def test_pieces_are_the_bags_in_their_order(design, tmp_path, num_instances):
+    design.to_parquet(tmp_path / "bags.parquet")
+    for given in (design, stream(tmp_path, chunk_instances=60, bag_label=None)):
+        pieces = list(in_pieces(given, num_instances))
+        assert [name for piece in pieces for name in piece.names] == list(design.names)
+        assert all(p.num_instances <= num_instances or p.num_bags == 1 for p in pieces)
+        if given is design:  # no piece would hold the next one's first bag
+            sizes = [p.num_instances + q.bag_sizes[0] for p, q in pairwise(pieces)]
+            assert all(size > num_instances for size in sizes)
 
 
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "gaussian"])

@@ -1,0 +1,96 @@
+"""Bags in arrays of set lengths, so that programs are compiled once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..datasets.bags import Bags
+from ..datasets.streaming import BagStream
+
+__all__ = ["Padded", "in_parts", "in_pieces", "padded"]
+
+
+class Padded(NamedTuple):
+    """Bags in arrays of a set length, the last of them of weight 0."""
+
+    bags: Bags
+    bag_weight: Float[np.ndarray, " B"]
+
+
+def padded(chunks: Sequence[Bags], *, num_instances: int, num_parts: int) -> list[Padded]:
+    """Fill chunks up to one shape, and their number.
+
+    Parameters
+    ----------
+    chunks : sequence of Bags
+        At least one.
+    num_instances : int
+        Of each, or a multiple of it where one has more.
+    num_parts : int
+        How many there are to be; those that are missing have no bag.
+
+    Returns
+    -------
+    list of Padded
+        Each with a power of two of bags, at least one of them of weight 0, in which the instances
+        stand that are none.
+    """
+    longest = max(bags.num_instances for bags in chunks)
+    length = num_instances * -(-longest // num_instances)
+    num_bags = 1 << max(bags.num_bags for bags in chunks).bit_length()
+    whole = [_padded(bags, length, num_bags) for bags in chunks]
+    nothing = whole[0]._replace(bag_weight=np.zeros(num_bags))
+    return [*whole, *[nothing] * (num_parts - len(whole))]
+
+
+def _padded(bags: Bags, length: int, num_bags: int) -> Padded:
+    def filled(values: np.ndarray | Array, size: int, value: float) -> np.ndarray:
+        values = np.asarray(values)
+        widths = [(0, size - len(values)), *[(0, 0)] * (values.ndim - 1)]
+        return np.pad(values, widths, constant_values=value)
+
+    labels, targets = bags.labels, bags.targets
+    whole = Bags(
+        instances=filled(bags.instances, length, 0.0),
+        bag_index=filled(bags.bag_index, length, num_bags - 1),
+        labels=None if labels is None else filled(labels, num_bags, 0),
+        instance_labels=None,
+        names=(),
+        num_bags=num_bags,
+        targets=None if targets is None else filled(targets, num_bags, 0.0),
+    )
+    return Padded(whole, filled(np.ones(bags.num_bags), num_bags, 0.0))
+
+
+def in_pieces(bags: Bags | BagStream, num_instances: int) -> Iterator[Bags]:
+    """Whole bags of at most so many instances together, or one that is larger.
+
+    Parameters
+    ----------
+    bags : Bags or BagStream
+    num_instances : int
+
+    Yields
+    ------
+    Bags
+    """
+    for chunk in (bags,) if isinstance(bags, Bags) else bags:
+        ends, first = np.cumsum(chunk.bag_sizes), 0
+        while first < chunk.num_bags:
+            last = np.searchsorted(
+                ends, ends[first] - chunk.bag_sizes[first] + num_instances, "right"
+            )
+            last = max(first + 1, int(last))
+            yield chunk.select(np.arange(first, last))
+            first = last
+
+
+def in_parts(bags: Bags, num_parts: int) -> list[Bags]:
+    """Bags in memory as chunks, of about as many instances each; fewer if there are fewer bags."""
+    ends = np.cumsum(bags.bag_sizes)
+    part = np.minimum((ends - 1) * num_parts // ends[-1], num_parts - 1)
+    return [bags.select(part == number) for number in np.unique(part)]
