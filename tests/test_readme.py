@@ -1,9 +1,17 @@
 """The README shows what is true."""
 
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from milzoo.datasets import load
+from milzoo.inference import coordinate_ascent
+from milzoo.models import VGPMIL
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TEN_LINES = REPOSITORY / "examples" / "verdict_in_ten_lines.py"
@@ -66,6 +74,30 @@ def test_the_example_of_calibration_has_the_rows_of_the_readme(tmp_path):
     assert re.search(r"^\| coordinate_ascent, mean field \| \d+ \| [1-6] of 6", "\n".join(rows))
     assert re.search(r"^\| nuts \| \d+ \| 0 of 6", "\n".join(rows), re.MULTILINE)
     assert (tmp_path / "calibration_of_coordinate_ascent.png").stat().st_size > 10_000
+
+
+def test_the_example_for_a_cluster_gives_two_processes_the_posterior_of_all_bags(tmp_path):
+    bags = load("digits").select(np.arange(60))
+    for number, chosen in enumerate((np.arange(25), np.arange(25, 60))):
+        bags.select(chosen).to_parquet(tmp_path / "cut" / str(number) / "bags.parquet")
+    script = REPOSITORY / "examples" / "bags_on_all_machines.py"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start = [sys.executable, script, tmp_path / "cut", "--out", tmp_path / "out", "--inducing", "9"]
+    others = ["--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--process"]
+    both = [subprocess.Popen([*start, *others, n], stdout=subprocess.PIPE, text=True) for n in "01"]
+    printed = [process.communicate(timeout=300)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    bound = float(re.search(r"the bound is (-\d+\.\d+)", printed[0]).group(1))
+    model = VGPMIL.for_bags(bags.select(np.arange(25)), num_inducing=9, mean=-3.0)
+    expected = coordinate_ascent(model, bags, seed=0)
+    assert bound == pytest.approx(expected.elbo[-1], abs=0.006)
+    written = pd.concat(
+        [pd.read_parquet(tmp_path / "out" / f"predictions-{number}.parquet") for number in (0, 1)]
+    )
+    instances = expected.predict(bags).instance_probability
+    np.testing.assert_allclose(written["instance_probability"], instances, atol=1e-4)
 
 
 def test_every_make_target_and_picture_of_the_readme_exists():

@@ -41,6 +41,26 @@ found = simulation_calibration(
 np.savez(sys.argv[2], **found.pit)
 """
 
+STREAM = """
+import sys
+from pathlib import Path
+import numpy as np
+from milzoo.datasets import simulate, simulate_instances, stream
+from milzoo.inference import coordinate_ascent
+from milzoo.models import RBF, VGPMIL
+
+model = VGPMIL(RBF(100.0, 0.5), np.random.default_rng(1).normal(size=(20, 2)), mean=-5.0)
+folder = Path(sys.argv[2]).parent / "bags"
+if not folder.exists():
+    bags, _ = simulate(model, simulate_instances(9000, range(1, 9), num_features=2, seed=3), seed=1)
+    bags.to_parquet(folder / "bags.parquet")
+given = stream(folder, chunk_instances=500)
+found = coordinate_ascent(
+    model, given, seed=1, checkpoint=sys.argv[1] or None, max_steps=150, tolerance=0.0
+)
+np.savez(sys.argv[2], elbo=found.elbo, **found.stored_draws())
+"""
+
 
 def _amount(checkpoint: Path) -> int:
     """How much is written."""
@@ -54,7 +74,9 @@ def _begin(program: str, checkpoint: Path | str, result: Path) -> subprocess.Pop
 
 
 @pytest.mark.parametrize(
-    ("program", "most_written"), [(NUTS, 3), (CALIBRATION, 10)], ids=["nuts", "calibration"]
+    ("program", "most_written"),
+    [(NUTS, 3), (CALIBRATION, 10), (STREAM, 3)],
+    ids=["nuts", "calibration", "stream"],
 )
 def test_a_run_that_is_killed_twenty_times_ends_as_an_unbroken_one(program, most_written, tmp_path):
     import numpy as np

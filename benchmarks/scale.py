@@ -1,0 +1,198 @@
+"""VGPMIL and VWSGP on bags that are read from disk: what a step costs as N grows.
+
+    python benchmarks/scale.py                 # 10⁵, 10⁶ and 10⁷ × 100 in bags of 20, M = 200
+    python benchmarks/scale.py --sizes 100000 1000000
+    python benchmarks/scale.py --toy           # small, to see that it runs
+
+Instances are made up and written as 32-bit arrays into a temporary folder (4 GB for 10⁷), which
+``--folder`` can move. Each fit is a program of its own, so that the peak of its memory is its own;
+``seconds`` are told by the fit, compilation apart. All sums are in 64 bit. The speed of a product
+is that of two 3000 × 3000 matrices on all cores, measured before each fit. In the share of it the
+distances are counted as 2 N M D, and a triangular or symmetric product as N M². At the end one core
+is compared with two processes that share the bags, a core for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from milzoo.datasets import stream
+from milzoo.inference import coordinate_ascent
+from milzoo.models import RBF, VGPMIL, VWSGP
+from rich.console import Console
+from rich.table import Table
+
+BAG_SIZE, STEPS = 20, 3
+# Products of N M² multiply-adds beside the kernel: V, spread and Gram matrix, or V alone.
+PRODUCTS = {"vgpmil": 3, "vwsgp": 1}
+COLUMNS = (
+    *("model", "N", "processes × cores", "first pass, s", "a step, s", "µs/instance"),
+    *("share of a product", "peak, GB"),
+)
+
+
+def main() -> None:
+    arguments = _arguments()
+    if arguments.fit is not None:
+        print(json.dumps(_fit(json.loads(arguments.fit))))
+        return
+    sizes = [2_000] if arguments.toy else arguments.sizes
+    num_features, num_inducing = (5, 10) if arguments.toy else (100, 200)
+    console = Console(width=120)
+    console.print(
+        f"{num_features} features, bags of {BAG_SIZE}, M = {num_inducing}, 64 bit, "
+        f"{os.cpu_count()} cores, seed {arguments.seed}"
+    )
+    table = Table(*COLUMNS)
+    with TemporaryDirectory(dir=arguments.folder) as folder:
+        design = {"num_features": num_features, "num_inducing": num_inducing, "steps": STEPS}
+        for size in sizes:
+            paths = _written(Path(folder), size, num_features, arguments.seed)
+            for model in PRODUCTS:
+                table.add_row(*_row(design | {"model": model}, size, paths[:1], [None]))
+        size = sizes[min(1, len(sizes) - 1)]
+        paths = _written(Path(folder), size, num_features, arguments.seed)
+        for model in ["vwsgp"] if arguments.toy else PRODUCTS:
+            for cores in [[0], [0, 1]][int(arguments.toy) : os.cpu_count()]:
+                given = paths[:1] if len(cores) == 1 else paths[1:]
+                table.add_row(*_row(design | {"model": model}, size, given, cores))
+    console.print(table)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--toy", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10**5, 10**6, 10**7])
+    parser.add_argument("--folder")
+    parser.add_argument("--fit", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _written(folder: Path, size: int, num_features: int, seed: int) -> list[Path]:
+    """Folders with all bags, with the first half of them, and with the second."""
+    half = size // BAG_SIZE // 2 * BAG_SIZE
+    parts = {f"{size}": (0, size), f"{size}-0": (0, half), f"{size}-1": (half, size)}
+    for name, (first, end) in parts.items():
+        path = folder / name
+        if not path.exists():
+            path.mkdir()
+            _write(path, first, end, num_features, seed)
+    return [folder / name for name in parts]
+
+
+def _write(path: Path, first: int, end: int, num_features: int, seed: int) -> None:
+    """Rows ``first`` to ``end``; what a row holds does not depend on the file."""
+    num_bags = (end - first) // BAG_SIZE
+    np.save(path / "bag_index.npy", np.repeat(np.arange(num_bags), BAG_SIZE))
+    np.save(path / "labels.npy", (np.arange(num_bags) + first // BAG_SIZE) % 2)
+    shape = (end - first, num_features)
+    rows = np.lib.format.open_memmap(path / "instances.npy", "w+", np.float32, shape)
+    for start in range(first, end, BAG_SIZE * 500):
+        random = np.random.default_rng([seed, start])
+        stop = min(start + BAG_SIZE * 500, end)
+        rows[start - first : stop - first] = random.standard_normal(
+            (stop - start, num_features), dtype=np.float32
+        )
+    rows.flush()
+
+
+def _row(
+    design: dict[str, Any], size: int, paths: list[Path], cores: Sequence[int | None]
+) -> tuple[str, ...]:
+    """One fit, of as many processes as there are folders."""
+    speed = _matrix_product_speed()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for number, path in enumerate(paths):
+        own = {"path": str(path), "number": number, "of": len(paths), "port": port}
+        own["core"] = cores[number]
+        command = [sys.executable, __file__, "--fit", json.dumps(design | own)]
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    found = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    first, step = (max(one[name] for one in found) for name in ("first", "step"))
+    # A step of VWSGP is over bags; it is the first pass that is over instances.
+    seconds = step if design["model"] == "vgpmil" else first
+    inducing = design["num_inducing"]
+    needed = 2 * inducing * design["num_features"] + PRODUCTS[design["model"]] * inducing**2
+    used = f"{len(paths)} × {os.cpu_count() if cores[0] is None else 1}"
+    return (
+        *(design["model"], f"{size:,}", used, f"{first:.2f}", f"{step:.2f}"),
+        f"{1e6 * seconds / size:.2f}",
+        f"{100 * needed * size / seconds / speed:.0f} %",
+        f"{max(one['peak'] for one in found):.2f}",
+    )
+
+
+def _fit(design: dict[str, Any]) -> dict[str, float]:
+    """What a process does."""
+    if design["core"] is not None:
+        os.sched_setaffinity(0, {design["core"]})
+    mesh = None
+    if design["of"] > 1:
+        jax.distributed.initialize(f"127.0.0.1:{design['port']}", design["of"], design["number"])
+        mesh = jax.make_mesh((design["of"],), ("bags",))
+    points = np.random.default_rng(1).normal(size=(design["num_inducing"], design["num_features"]))
+    length_scale = design["num_features"] ** 0.5
+    models = {
+        "vgpmil": VGPMIL(RBF(0.5, length_scale), points),
+        "vwsgp": VWSGP(RBF(1 / BAG_SIZE, length_scale), points),
+    }
+    with TemporaryDirectory() as folder:
+        fit = coordinate_ascent(
+            models[design["model"]],
+            stream(design["path"]),
+            seed=0,
+            max_steps=design["steps"],
+            tolerance=0.0,
+            num_draws=10,
+            mesh=mesh,
+            checkpoint=folder,
+        )
+        steps = [float(np.load(file)["second 0"]) for file in Path(folder).glob("*.npz")]
+    return {
+        # The first of the steps has compilation in it, which the fit's own seconds have not.
+        "first": fit.seconds - len(steps) * float(np.median(steps)),
+        "step": float(np.median(steps)),
+        "peak": _peak_memory(),
+    }
+
+
+def _peak_memory() -> float:
+    """In GB, of this program; what getrusage tells has that of its parent in it."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1)) / 1e6
+
+
+def _matrix_product_speed() -> float:
+    """FLOP/s of a large dense product in 64 bit, the best of five."""
+    with jax.enable_x64(True):
+        square = jnp.asarray(np.random.default_rng(0).normal(size=(3000, 3000)))
+        product = jax.jit(jnp.matmul)
+        jax.block_until_ready(product(square, square))
+        seconds = []
+        for _ in range(5):
+            started = time.perf_counter()
+            jax.block_until_ready(product(square, square))
+            seconds.append(time.perf_counter() - started)
+    return 2 * 3000**3 / min(seconds)
+
+
+if __name__ == "__main__":
+    main()
