@@ -195,9 +195,8 @@ def problem_of(model: VGPMIL, bags: Bags, *, label_update: LabelUpdate) -> VGPMI
     VGPMILProblem
     """
     conditional = model.conditional(bags)
-    sweep = int(bags.bag_sizes.max()) if label_update == "mean_field" else 0
     parts = (conditional.cholesky, conditional.projection, conditional.residual_variance)
-    rules = VGPMILRules(model.mixing, label_update, sweep)
+    rules = VGPMILRules(model.mixing, label_update, int(bags.bag_sizes.max()))
     return _problem(model, bags, *parts)._replace(rules=rules)
 
 
