@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -33,6 +32,7 @@ from .checks import (
     read_only,
     warn_if_one_class,
 )
+from .on_disk import written_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -489,12 +489,9 @@ class Bags:
         ValueError
             If two bags have the same name.
         """
-        finished = Path(path)
-        unfinished = finished.with_name(f"{finished.name}.{os.getpid()}.unfinished")
         frame = self.to_frame()
-        finished.parent.mkdir(parents=True, exist_ok=True)
-        frame.to_parquet(unfinished, engine="pyarrow", index=False, row_group_size=_ROW_GROUP)
-        unfinished.replace(finished)
+        with written_whole(Path(path)) as file:
+            frame.to_parquet(file, engine="pyarrow", index=False, row_group_size=_ROW_GROUP)
 
     def to_padded(self) -> dict[str, np.ndarray | None]:
         """Arrays padded to the longest bag under torchmil's keys ``X, Y, y_inst, mask``.

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 
 from .checks import NO_FEATURES, check_column
 
-__all__ = ["ArrayFolder", "ParquetFiles", "Piece", "Source", "parquet_writer"]
+__all__ = ["ArrayFolder", "ParquetFiles", "Piece", "Source", "parquet_writer", "written_whole"]
 
 
 class Piece(NamedTuple):
@@ -201,8 +201,23 @@ class ParquetFiles:
 
 
 @contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Another path to write to; what stands there in the end is moved to this one.
+
+    Whatever happens, under its name the file is there whole, or as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
 def parquet_writer(path: Path) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
-    """Write a Parquet file part by part; under its name it is there whole, or not at all.
+    """Write a Parquet file part by part, as `written_whole`.
 
     Parameters
     ----------
@@ -211,12 +226,9 @@ def parquet_writer(path: Path) -> Iterator[Callable[[Mapping[str, np.ndarray]], 
     Yields
     ------
     callable
-        That takes the columns of a part, the same ones each time.
+        That takes the columns of a part, the same ones each time; at least one part.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
-    with ExitStack() as stack:
-        stack.callback(unfinished.unlink, missing_ok=True)
+    with written_whole(path) as unfinished, ExitStack() as stack:
         writers: list[pq.ParquetWriter] = []
 
         def write(columns: Mapping[str, np.ndarray]) -> None:
@@ -226,9 +238,6 @@ def parquet_writer(path: Path) -> Iterator[Callable[[Mapping[str, np.ndarray]], 
             writers[0].write_table(table)
 
         yield write
-        if writers:
-            writers[0].close()
-            unfinished.replace(path)
 
 
 def _opened(file: Path) -> pq.ParquetFile:

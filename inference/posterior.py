@@ -228,6 +228,9 @@ class Posterior:
             raise ValueError(f"{file} is among the files that are read; give a path elsewhere")
         num_draws = len(next(iter(self.stored_draws().values())))
         length = max(_FEWEST_AT_ONCE, _NUMBERS_AT_ONCE // num_draws)
+        if isinstance(bags, BagStream):
+            length = min(length, bags.chunk_instances)
+        length = min(length, bags.num_instances)
         with parquet_writer(file) as write:
             for piece in in_pieces(bags, length):
                 given = piece

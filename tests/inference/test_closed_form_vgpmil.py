@@ -288,22 +288,6 @@ def test_permuting_bags_and_instances_changes_nothing(small_problem):
     np.testing.assert_allclose(first.approximation.mean, second.approximation.mean, atol=1e-10)
 
 
-def test_row_blocks_give_the_plain_products():
-    from milzoo.inference.products import row_sums_of_squares, weighted_gram
-
-    random = np.random.default_rng(0)
-    for num_rows, width in ((7, 1), (700, 5), (2 * 700 + 5, 6)):
-        matrix, weights = random.normal(size=(num_rows, width)), random.gamma(1.0, size=num_rows)
-        cholesky = np.tril(random.normal(size=(width, width))) + 4 * np.eye(width)
-        with jax.enable_x64(True):
-            gram = weighted_gram(jnp.asarray(matrix), jnp.asarray(weights))
-            squares = row_sums_of_squares(jnp.asarray(matrix), jnp.asarray(cholesky))
-        np.testing.assert_allclose(gram, matrix.T @ np.diag(weights) @ matrix, rtol=1e-9)
-        inverse = np.linalg.inv(cholesky @ cholesky.T)
-        expected = np.einsum("nm,mk,nk->n", matrix, inverse, matrix)
-        np.testing.assert_allclose(squares, expected, rtol=1e-9)
-
-
 def test_lapack_keeps_to_one_thread_during_the_ascent_and_only_then():
     def lapack_threads() -> int:
         return max(x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas")

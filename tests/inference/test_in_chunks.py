@@ -107,6 +107,17 @@ def test_a_mesh_gives_the_bound_and_the_law_of_one_device(fits, tmp_path, name):
             np.testing.assert_allclose(one, other, atol=1e-8)
 
 
+def test_instances_in_many_blocks_give_the_sums_of_all(fits):
+    model, _, _ = fits["vgpmil"]
+    bags = simulate(model, simulate_instances(500, range(1, 9), 2, seed=5), seed=2)[0]
+    assert bags.num_instances > 2 * 1024
+    expected = coordinate_ascent(model, bags, seed=0, max_steps=3, tolerance=0.0)
+    mesh = jax.make_mesh((1,), ("bags",))
+    found = coordinate_ascent(model, bags, seed=0, max_steps=3, tolerance=0.0, mesh=mesh)
+    np.testing.assert_allclose(found.elbo, expected.elbo, rtol=1e-10)
+    np.testing.assert_allclose(found.approximation.mean, expected.approximation.mean, atol=1e-8)
+
+
 def test_a_posterior_of_a_stream_draws_predicts_and_is_saved(fits, tmp_path):
     model, bags, expected = fits["vgpmil"]
     bags.to_parquet(tmp_path / "bags.parquet")

@@ -1,0 +1,39 @@
+"""Products in blocks of rows: what NumPy makes of the whole."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from milzoo.inference.products import in_row_blocks, row_sums_of_squares, weighted_gram
+
+# Of one block, of two, and of two and some rows.
+SIZES = ((7, 1), (1024, 5), (2 * 1024, 4), (2 * 1024 + 5, 6))
+
+
+@pytest.mark.parametrize(("num_rows", "width"), SIZES)
+def test_row_blocks_give_the_plain_products(num_rows, width):
+    random = np.random.default_rng(0)
+    matrix, weights = random.normal(size=(num_rows, width)), random.gamma(1.0, size=num_rows)
+    cholesky = np.tril(random.normal(size=(width, width))) + 4 * np.eye(width)
+    with jax.enable_x64(True):
+        gram = weighted_gram(jnp.asarray(matrix), jnp.asarray(weights))
+        squares = row_sums_of_squares(jnp.asarray(matrix), jnp.asarray(cholesky))
+    np.testing.assert_allclose(gram, matrix.T @ np.diag(weights) @ matrix, rtol=1e-9)
+    inverse = np.linalg.inv(cholesky @ cholesky.T)
+    expected = np.einsum("nm,mk,nk->n", matrix, inverse, matrix)
+    np.testing.assert_allclose(squares, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("num_rows", "width"), SIZES)
+def test_blocks_add_up_and_their_rows_stay_in_order(num_rows, width):
+    random = np.random.default_rng(1)
+    matrix, weights = random.normal(size=(num_rows, width)), random.normal(size=num_rows)
+
+    def of_rows(rows, weight):
+        return {"sum": weight @ rows}, (2 * rows, weight[:, None] + rows[:, :1])
+
+    with jax.enable_x64(True):
+        total, kept = in_row_blocks(of_rows, jnp.asarray(matrix), jnp.asarray(weights))
+    np.testing.assert_allclose(total["sum"], weights @ matrix, rtol=1e-9)
+    np.testing.assert_array_equal(kept[0], 2 * matrix)
+    np.testing.assert_array_equal(kept[1], weights[:, None] + matrix[:, :1])
