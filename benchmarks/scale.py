@@ -5,11 +5,12 @@
     python benchmarks/scale.py --toy           # small, to see that it runs
 
 Instances are made up and written as 32-bit arrays into a temporary folder (4 GB for 10⁷), which
-``--folder`` can move. Each fit is a program of its own, so that the peak of its memory is its own;
-``seconds`` are told by the fit, compilation apart. All sums are in 64 bit. The speed of a product
-is that of two 3000 × 3000 matrices on all cores, measured before each fit. In the share of it the
-distances are counted as 2 N M D, and a triangular or symmetric product as N M². At the end one core
-is compared with two processes that share the bags, a core for each.
+``--folder`` can move. The kernel is in 64 or in 32 bit, sums over instances are in 64. Each fit is
+a program of its own, so that the peak of its memory is its own; ``seconds`` are told by the fit,
+compilation apart. The speed of a product is that of two 3000 × 3000 matrices of the kernel's type
+on all cores, measured before each fit. In the share of it the distances are counted as 2 N M D, and
+a triangular or symmetric product as N M². At the end one core is compared with two processes that
+share the bags, a core for each.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,7 +42,7 @@ BAG_SIZE, STEPS = 20, 3
 # Products of N M² multiply-adds beside the kernel: V, spread and Gram matrix, or V alone.
 PRODUCTS = {"vgpmil": 3, "vwsgp": 1}
 COLUMNS = (
-    *("model", "N", "processes × cores", "first pass, s", "a step, s", "µs/instance"),
+    *("model", "kernel", "N", "processes × cores", "first pass, s", "a step, s", "µs/instance"),
     *("share of a product", "peak, GB"),
 )
 
@@ -54,7 +56,7 @@ def main() -> None:
     num_features, num_inducing = (5, 10) if arguments.toy else (100, 200)
     console = Console(width=120)
     console.print(
-        f"{num_features} features, bags of {BAG_SIZE}, M = {num_inducing}, 64 bit, "
+        f"{num_features} features, bags of {BAG_SIZE}, M = {num_inducing}, "
         f"{os.cpu_count()} cores, seed {arguments.seed}"
     )
     table = Table(*COLUMNS)
@@ -62,14 +64,16 @@ def main() -> None:
         design = {"num_features": num_features, "num_inducing": num_inducing, "steps": STEPS}
         for size in sizes:
             paths = _written(Path(folder), size, num_features, arguments.seed)
-            for model in PRODUCTS:
-                table.add_row(*_row(design | {"model": model}, size, paths[:1], [None]))
+            for model, dtype in product(PRODUCTS, ("float64", "float32")[arguments.toy :]):
+                chosen = design | {"model": model, "dtype": dtype}
+                table.add_row(*_row(chosen, size, paths[:1], [None]))
         size = sizes[min(1, len(sizes) - 1)]
         paths = _written(Path(folder), size, num_features, arguments.seed)
         for model in ["vwsgp"] if arguments.toy else PRODUCTS:
             for cores in [[0], [0, 1]][int(arguments.toy) : os.cpu_count()]:
                 given = paths[:1] if len(cores) == 1 else paths[1:]
-                table.add_row(*_row(design | {"model": model}, size, given, cores))
+                chosen = design | {"model": model, "dtype": "float64"}
+                table.add_row(*_row(chosen, size, given, cores))
     console.print(table)
 
 
@@ -115,7 +119,7 @@ def _row(
     design: dict[str, Any], size: int, paths: list[Path], cores: Sequence[int | None]
 ) -> tuple[str, ...]:
     """One fit, of as many processes as there are folders."""
-    speed = _matrix_product_speed()
+    speed = _matrix_product_speed(design["dtype"])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -133,7 +137,7 @@ def _row(
     needed = 2 * inducing * design["num_features"] + PRODUCTS[design["model"]] * inducing**2
     used = f"{len(paths)} × {os.cpu_count() if cores[0] is None else 1}"
     return (
-        *(design["model"], f"{size:,}", used, f"{first:.2f}", f"{step:.2f}"),
+        *(design["model"], design["dtype"], f"{size:,}", used, f"{first:.2f}", f"{step:.2f}"),
         f"{1e6 * seconds / size:.2f}",
         f"{100 * needed * size / seconds / speed:.0f} %",
         f"{max(one['peak'] for one in found):.2f}",
@@ -162,6 +166,7 @@ def _fit(design: dict[str, Any]) -> dict[str, float]:
             max_steps=design["steps"],
             tolerance=0.0,
             num_draws=10,
+            dtype=design["dtype"],
             mesh=mesh,
             checkpoint=folder,
         )
@@ -180,10 +185,10 @@ def _peak_memory() -> float:
     return int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1)) / 1e6
 
 
-def _matrix_product_speed() -> float:
-    """FLOP/s of a large dense product in 64 bit, the best of five."""
+def _matrix_product_speed(dtype: str) -> float:
+    """FLOP/s of a large dense product, the best of five."""
     with jax.enable_x64(True):
-        square = jnp.asarray(np.random.default_rng(0).normal(size=(3000, 3000)))
+        square = jnp.asarray(np.random.default_rng(0).normal(size=(3000, 3000)), dtype)
         product = jax.jit(jnp.matmul)
         jax.block_until_ready(product(square, square))
         seconds = []

@@ -19,10 +19,10 @@ from ..lapack import one_lapack_thread
 from ..posterior import Status
 from ..progress import Progress
 
-__all__ = ["Ascent", "ascend", "ascend_inside", "check_limits", "climb"]
+__all__ = ["ROUNDING", "Ascent", "ascend", "ascend_inside", "check_limits", "climb"]
 
 # A fall of the bound below this share of its size is rounding.
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ def climb(
     tolerance: float,
     is_ascent: bool,
     progress: bool,
+    rounding: float = ROUNDING,
     checkpoint: BlockFolder | None = None,
 ) -> Ascent:
     """The loop of `ascend`, whatever makes a step.
@@ -116,6 +117,8 @@ def climb(
     state : pytree
     max_steps, tolerance, is_ascent, progress
         As of `ascend`.
+    rounding : float
+        A fall of the bound below this share of its size is none.
     checkpoint : BlockFolder or None
         A block for each step; goes on behind the last.
 
@@ -128,7 +131,7 @@ def climb(
     trace, seconds = [np.asarray(bound) for bound, _ in done], sum(taken for _, taken in done)
     if checkpoint and done:
         state = checkpoint.state(state)
-    status = _judge(trace, tolerance, is_ascent) if trace else None
+    status = _judge(trace, tolerance, is_ascent, rounding) if trace else None
     with one_lapack_thread(), Progress("coordinate ascent", max_steps, shown=progress) as bar:
         bar.advance(len(trace))
         while status is None and len(trace) < max_steps:
@@ -140,7 +143,7 @@ def climb(
                 checkpoint.write(len(trace) - 1, state, trace[-1], taken)
             seconds += taken
             bar.advance(1)
-            status = _judge(trace, tolerance, is_ascent)
+            status = _judge(trace, tolerance, is_ascent, rounding)
     return Ascent(state, np.array(trace), status or _cut_off(trace), seconds, 0.0)
 
 
@@ -203,7 +206,9 @@ def ascend_inside[State](
     return state, bound, steps
 
 
-def _judge(trace: list[np.ndarray], tolerance: float, is_ascent: bool) -> Status | None:
+def _judge(
+    trace: list[np.ndarray], tolerance: float, is_ascent: bool, rounding: float
+) -> Status | None:
     bound = trace[-1]
     if not np.isfinite(bound).all():
         wrong = bound[~np.isfinite(bound)].flat[0]
@@ -211,7 +216,7 @@ def _judge(trace: list[np.ndarray], tolerance: float, is_ascent: bool) -> Status
     if len(trace) < 2:
         return None
     change, size = bound - trace[-2], np.maximum(1.0, np.abs(bound))
-    if is_ascent and (change < -_ROUNDING * size).any():
+    if is_ascent and (change < -rounding * size).any():
         return Status("failed", f"the bound fell by {-change.min():.3g} at step {len(trace)}")
     if (np.abs(change) <= tolerance * size).all():
         return Status(

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from ...datasets.bags import Bags
 from ...datasets.streaming import BagStream
-from ...models.bag_evidence import BagEvidenceModel
+from ...models.bag_evidence import BagEvidenceModel, FloatType
 from ...models.dpmil import DPMIL
 from ...models.model import observations, random_key
 from ...models.vgpmil import VGPMIL
@@ -48,6 +48,7 @@ def coordinate_ascent(
     learn_hyperparameters: bool = False,
     num_starts: int | None = None,
     num_draws: int | None = None,
+    dtype: FloatType = "float64",
     mesh: Mesh | None = None,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = False,
@@ -87,6 +88,9 @@ def coordinate_ascent(
         ``status`` tells how far the others are below. None for 5.
     num_draws : int or None
         Draws of q kept in the tree; None for 1,000, or fewer if they would take 256 MiB.
+    dtype : {"float64", "float32"}
+        Of VGPMIL and VWSGP: of the kernel between instances and inducing points, and of products
+        with it. Sums over instances and all that is M × M are 64-bit in any case.
     mesh : Mesh or None
         ``jax.make_mesh((num_devices,), ("bags",))``: devices that share the bags. Those of other
         processes (``jax.distributed.initialize()``) have the bags that are passed there: every
@@ -121,8 +125,9 @@ def coordinate_ascent(
     _check(model, learn_hyperparameters, num_starts)
     num_draws = _default_num_draws(model, bags) if num_draws is None else num_draws
     check_counts(num_draws=num_draws, num_starts=1 if num_starts is None else num_starts)
-    if mesh is not None or isinstance(bags, BagStream):
-        _check_sums(chosen_update, learn_hyperparameters)
+    by_sums = mesh is not None or dtype != "float64"
+    if by_sums or isinstance(bags, BagStream):
+        _check_sums(chosen_update, learn_hyperparameters, dtype)
     elif checkpoint is not None:
         raise ValueError(
             f"checkpoint is {checkpoint}, but the bags are in memory, where a fit takes seconds; "
@@ -133,8 +138,8 @@ def coordinate_ascent(
     start_key, draw_key = jax.random.split(random_key(seed))
     limits = {"max_steps": max_steps, "tolerance": tolerance, "progress": progress}
     with jax.enable_x64(True):
-        if mesh is not None or isinstance(bags, BagStream):
-            ascent, approximation = _fit_by_sums(model, bags, limits, mesh, checkpoint)
+        if by_sums or isinstance(bags, BagStream):
+            ascent, approximation = _fit_by_sums(model, bags, limits, dtype, mesh, checkpoint)
         elif isinstance(model, DPMIL):
             starts = num_starts or _NUM_STARTS
             ascent, approximation = _fit_from_many_starts(
@@ -219,11 +224,12 @@ def _fit_by_sums(
     model: Any,
     bags: Bags | BagStream,
     limits: dict[str, Any],
+    dtype: FloatType,
     mesh: Mesh | None,
     checkpoint: str | os.PathLike | None,
 ) -> tuple[Ascent, Any]:
     """The ascent, and q(θ)."""
-    form, devices = in_chunks(model), Devices(mesh)
+    form, devices = in_chunks(model, dtype), Devices(mesh)
     if isinstance(bags, BagStream):
         chunks, length = bags, min(bags.chunk_instances, bags.num_instances)
     else:
@@ -233,6 +239,7 @@ def _fit_by_sums(
         run = {
             "engine": "coordinate_ascent",
             "tolerance": limits["tolerance"],
+            "dtype": dtype,
             "processes": devices.num_processes,
         }
         folder = block_folder(checkpoint, model, bags, **run)
@@ -242,16 +249,19 @@ def _fit_by_sums(
     return ascent, form.approximation(ascent.state)
 
 
-def _check_sums(label_update: Any, learn_hyperparameters: bool) -> None:
+def _check_sums(label_update: Any, learn_hyperparameters: bool, dtype: str) -> None:
+    if dtype not in ("float64", "float32"):
+        raise ValueError(f"dtype is {dtype!r}; expected 'float64' or 'float32'")
     if label_update not in (None, "exact", "soft"):
         raise NotImplementedError(
             f"label_update={label_update!r} needs what the last step said of each instance, which "
-            "is not kept on a stream or a mesh; leave it out for the exact law of the labels"
+            "is not kept on a stream, on a mesh or in 32 bit; leave it out for the exact law of "
+            "the labels"
         )
     if learn_hyperparameters:
         raise NotImplementedError(
-            "learn_hyperparameters=True on a stream or a mesh would go through the bags for each "
-            "value that is tried; learn them from a part of the bags in memory"
+            "learn_hyperparameters=True on a stream, on a mesh or in 32 bit would go through the "
+            "bags for each value that is tried; learn them from a part of the bags in memory"
         )
 
 

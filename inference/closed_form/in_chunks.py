@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
+from ...models.bag_evidence import FloatType
 from ...models.model import observations
 from ...models.sparse_gp import Projector
 from ...models.vgpmil import VGPMIL
@@ -32,7 +33,7 @@ from ..chunks import padded
 from ..devices import Devices
 from ..lapack import one_lapack_thread
 from . import vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
-from .ascent import Ascent, climb
+from .ascent import ROUNDING, Ascent, climb
 from .inducing import (
     InducingApproximation,
     InducingState,
@@ -44,6 +45,9 @@ from .inducing import (
 
 __all__ = ["InChunks", "ascend_in_chunks", "in_chunks"]
 
+# Entries of the kernel are rounded by 6e-8, and independently.
+_ROUNDING_IN_32_BIT = 1e-7
+
 
 @runtime_checkable
 class InChunks(Protocol):
@@ -52,6 +56,11 @@ class InChunks(Protocol):
     @property
     def is_compact(self) -> bool:
         """Whether a problem is much smaller than the bags it is made of, and worth keeping."""
+        ...
+
+    @property
+    def rounding(self) -> float:
+        """The share of the bound's size below which a fall of it is rounding."""
         ...
 
     def check(self, bags: Bags) -> None:
@@ -92,6 +101,12 @@ class InducingInChunks:
     """What the closed forms of sparse GP models have in common: sums that make q(u)."""
 
     model: VGPMIL | VWSGP
+    dtype: FloatType
+
+    @property
+    def rounding(self) -> float:
+        """Of sums over kernels in this type."""
+        return ROUNDING if self.dtype == "float64" else _ROUNDING_IN_32_BIT
 
     def check(self, bags: Bags) -> None:
         """Refuse chunks without labels (targets), or of other features.
@@ -141,7 +156,7 @@ class LabelsInChunks(InducingInChunks):
 
     def sums(self, problem: tuple[Bags, Array], state: InducingState) -> InducingSums:
         """Gram matrix, pull and bound."""
-        return vgpmil.sums(self.model, *problem, *state)
+        return vgpmil.sums(self.model, *problem, *state, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -154,14 +169,15 @@ class EvidenceInChunks(InducingInChunks):
 
     def problem(self, bags: Bags, bag_weight: Float[Array, " B"]) -> Any:
         """As for bags in memory, with other weights."""
-        return self.algorithm.problem_of(self.model, bags)._replace(bag_weight=bag_weight)
+        problem = self.algorithm.problem_of(self.model, bags, self.dtype)
+        return problem._replace(bag_weight=bag_weight)
 
     def sums(self, problem: Any, state: InducingState) -> InducingSums:
         """Gram matrix, pull and bound."""
         return self.algorithm.sums(problem, state.mean, state.precision_cholesky)
 
 
-def in_chunks(model: Any) -> InChunks:
+def in_chunks(model: Any, dtype: FloatType) -> InChunks:
     """The closed form of a model whose bags come in chunks.
 
     Raises
@@ -171,17 +187,17 @@ def in_chunks(model: Any) -> InChunks:
     """
     match model:
         case VGPMIL():
-            return LabelsInChunks(model)
+            return LabelsInChunks(model, dtype)
         case VWSGP(likelihood="bernoulli"):
-            return EvidenceInChunks(model, vwsgp)
+            return EvidenceInChunks(model, dtype, vwsgp)
         case VWSGP(likelihood="probit"):
-            return EvidenceInChunks(model, vwsgp_probit)
+            return EvidenceInChunks(model, dtype, vwsgp_probit)
         case VWSGP(likelihood="gaussian"):
-            return EvidenceInChunks(model, vwsgp_gaussian)
+            return EvidenceInChunks(model, dtype, vwsgp_gaussian)
         case _:
             raise NotImplementedError(
-                f"{type(model).__name__} has no closed form that goes by chunks; read its bags "
-                "into memory"
+                f"{type(model).__name__} has no closed form for streams, meshes or 32 bit; read "
+                "its bags into memory"
             )
 
 
@@ -244,6 +260,7 @@ def ascend_in_chunks(
             tolerance=tolerance,
             is_ascent=True,
             progress=progress,
+            rounding=form.rounding,
             checkpoint=checkpoint,
         )
     compile_seconds = devices.compile_seconds

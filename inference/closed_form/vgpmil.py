@@ -33,6 +33,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
+from ...models.bag_evidence import FloatType
 from ...models.distributions import InstanceLabels
 from ...models.model import Program
 from ...models.scale_mixtures import Mixing
@@ -208,7 +209,7 @@ def _problem(
     residual_variance: Float[Array, " N"],
 ) -> VGPMILProblem:
     """With labels by their exact law."""
-    dtype = projection.dtype
+    dtype = residual_variance.dtype
     return VGPMILProblem(
         cholesky=cholesky,
         projection=projection,
@@ -276,6 +277,7 @@ def sums(
     bag_weight: Float[Array, " B"],
     mean: Float[Array, " M"],
     precision_cholesky: Float[Array, "M M"],
+    dtype: FloatType = "float64",
 ) -> InducingSums:
     """What a part of the bags adds to the next q(ε) and to the bound, other factors at their best.
 
@@ -290,25 +292,36 @@ def sums(
     bag_weight : array (B,)
     mean, precision_cholesky : array (M,), array (M, M)
         Of q(ε), from which the exact law of the labels follows.
+    dtype : {"float64", "float32"}
+        Of the kernel between instances and inducing points, and of products with it; what is
+        added up over blocks is of the type of q(ε).
 
     Returns
     -------
     InducingSums
     """
-    projector = Projector.of(model.kernel, model.inducing_points, model.jitter)
-    identity = jnp.eye(len(mean), dtype=mean.dtype)
+    wide, narrow = mean.dtype, jax.dtypes.canonicalize_dtype(dtype)
+    identity = jnp.eye(len(mean), dtype=wide)
     whitener = solve_triangular(precision_cholesky, identity, trans=1, lower=True)  # R⁻ᵀ
+    projector = Projector.of(model.kernel, model.inducing_points, model.jitter)
+    narrowed = jax.tree.map(lambda leaf: jnp.asarray(leaf, narrow), (projector, whitener, mean))
 
     def of_rows(instances: Array, weight: Array) -> tuple[Any, tuple[Array, ...]]:
+        projector, whitener, mean = narrowed
         projection = projector.projection(projector.cross(instances))
-        evidence_mean = model.mean + projection @ mean
+        evidence_mean = model.mean + (projection @ mean).astype(wide)
         variance = jnp.sum((projection @ whitener) ** 2, axis=1)
         variance += projector.residual_variance(projection)
         tilt = jnp.sqrt(evidence_mean**2 + variance)
         theta = weight * model.mixing.expected_precision(tilt)
         # Else XLA works θ_n out anew for each entry of its row of ΘV.
         theta = jax.lax.optimization_barrier(theta)
-        return gram_panels(projection, theta), (projection, evidence_mean, tilt)
+        panels = gram_panels(projection, theta.astype(narrow))
+        return jax.tree.map(lambda leaf: leaf.astype(wide), panels), (
+            projection,
+            evidence_mean,
+            tilt,
+        )
 
     weight = jnp.asarray(bag_weight)[jnp.asarray(bags.bag_index)]
     panels, rows = in_row_blocks(of_rows, jnp.asarray(bags.instances), weight)
@@ -350,11 +363,12 @@ def _pull(problem: VGPMILProblem, state: VGPMILState) -> Float[Array, " M"]:
     theta = problem.rules.mixing.expected_precision(state.tilt)
     probability = label_probability(problem, state.label_logits)
     residual = probability - 0.5 - theta * problem.prior_mean
+
+    def of_rows(rows: Array, pull: Array) -> tuple[Array, tuple]:
+        return (pull.astype(rows.dtype) @ rows).astype(pull.dtype), ()
+
     # In blocks, as V was made: of a product of the whole XLA would have V in another order.
-    pull, _ = in_row_blocks(
-        lambda rows, pull: (pull @ rows, ()), problem.projection, problem.instance_weight * residual
-    )
-    return pull
+    return in_row_blocks(of_rows, problem.projection, problem.instance_weight * residual)[0]
 
 
 def with_moments(

@@ -26,7 +26,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Int
 
 from ...datasets.bags import Bags
-from ...models.bag_evidence import BagEvidenceModel
+from ...models.bag_evidence import BagEvidenceModel, FloatType
 from ...models.distributions import PolyaGamma
 from ...models.model import Program
 from ...models.scale_mixtures import PolyaGammaMixing
@@ -120,7 +120,7 @@ def init_from_sums(
     return problem, _with_moments(problem, jnp.zeros(num_inducing), jnp.eye(num_inducing))
 
 
-def problem_of(model: BagEvidenceModel, bags: Bags) -> VWSGPProblem:
+def problem_of(model: BagEvidenceModel, bags: Bags, dtype: FloatType = "float64") -> VWSGPProblem:
     """What stays fixed.
 
     Parameters
@@ -128,12 +128,14 @@ def problem_of(model: BagEvidenceModel, bags: Bags) -> VWSGPProblem:
     model : BagEvidenceModel
     bags : Bags
         With labels; may be traced.
+    dtype : {"float64", "float32"}
+        As of ``accumulated``.
 
     Returns
     -------
     VWSGPProblem
     """
-    return _problem_from_sums(model.accumulated(bags), jnp.asarray(bags.labels))
+    return _problem_from_sums(model.accumulated(bags, dtype), jnp.asarray(bags.labels))
 
 
 def _problem_from_sums(accumulated: SparseConditional, labels: Int[Array, " B"]) -> VWSGPProblem:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
-from ...models.bag_evidence import BagEvidenceModel
+from ...models.bag_evidence import BagEvidenceModel, FloatType
 from .. import archive
 from ..products import row_sums_of_squares
 from .inducing import (
@@ -76,7 +76,9 @@ def init(model: BagEvidenceModel, bags: Bags) -> tuple[GaussianProblem, Inducing
     return problem, InducingState.prior(problem.cholesky.shape[0])
 
 
-def problem_of(model: BagEvidenceModel, bags: Bags) -> GaussianProblem:
+def problem_of(
+    model: BagEvidenceModel, bags: Bags, dtype: FloatType = "float64"
+) -> GaussianProblem:
     """What stays fixed.
 
     Parameters
@@ -84,19 +86,25 @@ def problem_of(model: BagEvidenceModel, bags: Bags) -> GaussianProblem:
     model : BagEvidenceModel
     bags : Bags
         With targets; may be traced.
+    dtype : {"float64", "float32"}
+        As of ``accumulated``.
 
     Returns
     -------
     GaussianProblem
     """
     target = jnp.asarray(bags.targets)
-    return _problem(model, bags, target, jnp.ones_like(target))
+    return _problem(model, bags, target, jnp.ones_like(target), dtype)
 
 
 def _problem(
-    model: BagEvidenceModel, bags: Bags, target: Float[Array, " B"], bag_weight: Float[Array, " B"]
+    model: BagEvidenceModel,
+    bags: Bags,
+    target: Float[Array, " B"],
+    bag_weight: Float[Array, " B"],
+    dtype: FloatType = "float64",
 ) -> GaussianProblem:
-    cholesky, projection, residual_variance, _ = model.accumulated(bags)
+    cholesky, projection, residual_variance, _ = model.accumulated(bags, dtype)
     target_variance = residual_variance + model.noise_variance
     return GaussianProblem(cholesky, projection, target_variance, target, bag_weight)
 

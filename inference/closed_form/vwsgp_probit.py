@@ -30,7 +30,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions.transforms import AffineTransform
 
 from ...datasets.bags import Bags
-from ...models.bag_evidence import BagEvidenceModel
+from ...models.bag_evidence import BagEvidenceModel, FloatType
 from ...models.model import Program
 from .. import archive
 from ..products import row_sums_of_squares
@@ -86,7 +86,7 @@ def init(model: BagEvidenceModel, bags: Bags) -> tuple[ProbitProblem, InducingSt
     return problem, InducingState.prior(problem.cholesky.shape[0])
 
 
-def problem_of(model: BagEvidenceModel, bags: Bags) -> ProbitProblem:
+def problem_of(model: BagEvidenceModel, bags: Bags, dtype: FloatType = "float64") -> ProbitProblem:
     """What stays fixed.
 
     Parameters
@@ -94,19 +94,25 @@ def problem_of(model: BagEvidenceModel, bags: Bags) -> ProbitProblem:
     model : BagEvidenceModel
     bags : Bags
         With labels; may be traced.
+    dtype : {"float64", "float32"}
+        As of ``accumulated``.
 
     Returns
     -------
     ProbitProblem
     """
     sign = 2.0 * jnp.asarray(bags.labels) - 1.0
-    return _problem(model, bags, sign, jnp.ones_like(sign))
+    return _problem(model, bags, sign, jnp.ones_like(sign), dtype)
 
 
 def _problem(
-    model: BagEvidenceModel, bags: Bags, sign: Float[Array, " B"], bag_weight: Float[Array, " B"]
+    model: BagEvidenceModel,
+    bags: Bags,
+    sign: Float[Array, " B"],
+    bag_weight: Float[Array, " B"],
+    dtype: FloatType = "float64",
 ) -> ProbitProblem:
-    cholesky, projection, residual_variance, _ = model.accumulated(bags)
+    cholesky, projection, residual_variance, _ = model.accumulated(bags, dtype)
     utility_variance = model.utility_variance(residual_variance)
     return ProbitProblem(cholesky, projection, utility_variance, sign, bag_weight)
 
