@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from os import PathLike
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, PartitionSpec
-from jaxtyping import Array
+from jax.sharding import AxisType, Mesh, PartitionSpec
+from jaxtyping import Array, Int
 
-from .checkpoint import BlockFolder
+from ..datasets.bags import Bags
+from .checkpoint import BlockFolder, block_folder, identity
+from .devices import Devices
 from .lapack import one_lapack_thread
 from .progress import Progress
 
@@ -22,6 +26,7 @@ __all__ = [
     "ChainRun",
     "check_counts",
     "check_probability",
+    "place_of_chains",
     "run_chains",
     "spread_over_devices",
 ]
@@ -41,6 +46,47 @@ class ChainRun:
     sampling_seconds: float
 
 
+@contextmanager
+def place_of_chains(
+    mesh: Mesh | None, checkpoint: str | PathLike | None, model: Any, bags: Bags, **options: Any
+) -> Iterator[dict[str, Any]]:
+    """Where chains run and what they write down: arguments of `run_chains`.
+
+    Parameters
+    ----------
+    mesh : Mesh or None
+        The caller's.
+    checkpoint : path or None
+        The caller's; of a process among several, of its own chains.
+    model : Model
+    bags : Bags
+        The same in all processes, and so the options.
+    **options
+        All that the draws depend on.
+
+    Yields
+    ------
+    dict
+        ``devices`` and ``checkpoint``.
+
+    Raises
+    ------
+    ValueError
+        If processes were given something else, or the checkpoint is of another run.
+    LostProcessError
+        If another process failed, or cannot be reached.
+    """
+    if mesh is None:
+        yield {"devices": None, "checkpoint": block_folder(checkpoint, model, bags, **options)}
+        return
+    devices = Devices(mesh)
+    with devices.together():
+        devices.agree(str(identity(model, bags, **options)), "models, bags or options")
+        own = f"{[place for place, _ in devices.own]} of {devices.num_devices}"
+        folder = block_folder(checkpoint, model, bags, **options, devices=own)
+        yield {"devices": devices, "checkpoint": folder}
+
+
 def run_chains(
     init: Callable[[Array], Any],
     step: Callable[[Any], Any],
@@ -52,11 +98,12 @@ def run_chains(
     num_chains: int,
     progress: bool,
     checkpoint: BlockFolder | None = None,
+    devices: Devices | None = None,
 ) -> ChainRun:
     """Run a Markov kernel for several chains at once.
 
-    Chains are dealt to the devices that JAX has; those that share a CPU run one after another. One
-    program, a block of steps, is compiled once and called for warm-up and sampling alike.
+    Chains are dealt to devices; those that share a CPU run one after another. One program, a block
+    of steps, is compiled once and called for warm-up and sampling alike.
 
     Parameters
     ----------
@@ -73,6 +120,9 @@ def run_chains(
         Whether to draw a bar.
     checkpoint : BlockFolder or None
         Where blocks are written to as they end, and read from if they are there.
+    devices : Devices or None
+        That chains are dealt to, an equal number to each; None for all that JAX has in this
+        process. Each process runs its own chains, and gets those of all in the end.
 
     Returns
     -------
@@ -81,14 +131,15 @@ def run_chains(
     Raises
     ------
     ValueError
-        If a count is not positive.
+        If a count is not positive, or chains cannot be dealt evenly.
     """
     check_counts(num_samples=num_samples, num_chains=num_chains)
     if not isinstance(num_warmup, int | np.integer) or num_warmup < 0:
         raise ValueError(f"num_warmup is {num_warmup}; expected an integer of at least 0")
-    blocks, mesh = _blocks(num_warmup, num_samples), _chain_mesh(num_chains)
+    blocks = _blocks(num_warmup, num_samples)
+    mesh, own = _dealt(num_chains, devices)
     started = time.perf_counter()
-    states = _spread(init, mesh)(jax.random.split(key, num_chains))
+    states = _spread(init, mesh)(jax.random.split(key, num_chains)[own])
     finished: list[tuple[Any, float]] = []
     if checkpoint and checkpoint.num_blocks:
         finished = checkpoint.blocks(like=jax.eval_shape(jax.vmap(collect), states))
@@ -98,7 +149,7 @@ def run_chains(
     compile_seconds = time.perf_counter() - started
 
     total = num_warmup + num_samples
-    with one_lapack_thread(), Progress(f"{num_chains} chains", total, shown=progress) as bar:
+    with one_lapack_thread(), Progress(f"{len(own)} chains", total, shown=progress) as bar:
         bar.advance(total - sum(length for length, _ in ahead))
         for length, num_kept in ahead:
             started = time.perf_counter()
@@ -110,7 +161,8 @@ def run_chains(
             bar.advance(length)
     rows, seconds = zip(*finished, strict=True)
     num_before = len(blocks) - -(-num_samples // _BLOCK)
-    draws, statistics = jax.tree.map(lambda *some: np.concatenate(some, axis=1), *rows)
+    rows = jax.tree.map(lambda *some: np.concatenate(some, axis=1), *rows)
+    draws, statistics = devices.gathered(rows) if devices else rows
     return ChainRun(
         draws, statistics, compile_seconds, sum(seconds[:num_before]), sum(seconds[num_before:])
     )
@@ -175,13 +227,32 @@ def _blocks(num_warmup: int, num_samples: int) -> list[tuple[int, int]]:
     return [*((n, 0) for n in parts(num_warmup)), *((n, n) for n in parts(num_samples))]
 
 
-def _chain_mesh(num_chains: int) -> jax.sharding.Mesh:
+def _dealt(num_chains: int, devices: Devices | None) -> tuple[Mesh, Int[np.ndarray, " C"]]:
+    """The devices of this process, and which of the chains are theirs."""
+    if devices is None:
+        return _chain_mesh(num_chains), np.arange(num_chains)
+    if num_chains % devices.num_devices:
+        raise ValueError(
+            f"num_chains is {num_chains} and mesh has {devices.num_devices} devices; expected a "
+            "multiple, as each gets an equal number of chains"
+        )
+    places, own = zip(*devices.own, strict=True)
+    chains = np.arange(num_chains).reshape(devices.num_devices, -1)[list(places)].ravel()
+    return _mesh_of(own), chains
+
+
+def _chain_mesh(num_chains: int) -> Mesh:
     devices = jax.local_devices()
     share = max(d for d in range(1, len(devices) + 1) if num_chains % d == 0)
-    return jax.make_mesh((share,), ("chain",), axis_types=(AxisType.Auto,), devices=devices[:share])
+    return _mesh_of(devices[:share])
 
 
-def _spread(function: Callable[..., Any], mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+def _mesh_of(devices: Sequence[Any]) -> Mesh:
+    axis_types = (AxisType.Auto,)
+    return jax.make_mesh((len(devices),), ("chain",), axis_types=axis_types, devices=devices)
+
+
+def _spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
     """Map a function of one chain over all chains, devices first."""
     spec = PartitionSpec("chain")
     mapped = jax.shard_map(
@@ -204,7 +275,7 @@ def _over_chains(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _compiled_block(
     step: Callable[[Any], Any],
     collect: Callable[[Any], tuple[dict[str, Array], dict[str, Array]]],
-    mesh: jax.sharding.Mesh,
+    mesh: Mesh,
     states: Any,
 ) -> Callable[[Any, Array], tuple[Any, Any]]:
     """Compile ``length`` ≤ _BLOCK steps of every chain; rows beyond ``length`` stay zero."""

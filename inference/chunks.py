@@ -53,12 +53,12 @@ def _padded(bags: Bags, length: int, num_bags: int) -> Padded:
         widths = [(0, size - len(values)), *[(0, 0)] * (values.ndim - 1)]
         return np.pad(values, widths, constant_values=value)
 
-    labels, targets = bags.labels, bags.targets
+    labels, targets, known = bags.labels, bags.targets, bags.instance_labels
     whole = Bags(
         instances=filled(bags.instances, length, 0.0),
         bag_index=filled(bags.bag_index, length, num_bags - 1),
         labels=None if labels is None else filled(labels, num_bags, 0),
-        instance_labels=None,
+        instance_labels=None if known is None else filled(known, length, -1),
         names=(),
         num_bags=num_bags,
         targets=None if targets is None else filled(targets, num_bags, 0.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,7 +28,7 @@ class Devices:
     """The devices of a mesh, and what is compiled for them, once for each set of shapes.
 
     Parts stand on the devices of this process; other processes have parts of their own. Only
-    `total`, `extremes` and the end of `together` wait for them.
+    `total`, `gathered`, `extremes` and the end of `together` wait for them.
 
     Parameters
     ----------
@@ -64,6 +65,18 @@ class Devices:
     def spans_processes(self) -> bool:
         """Whether others have parts as well."""
         return self._whole.size > self._local.size
+
+    @property
+    def num_devices(self) -> int:
+        """Of all processes."""
+        return self._whole.size
+
+    @property
+    def own(self) -> list[tuple[int, Any]]:
+        """The devices of this process, and which of all they are."""
+        mine = jax.process_index()
+        every = enumerate(self._whole.devices.flat)
+        return [(place, device) for place, device in every if device.process_index == mine]
 
     def placed(self, parts: Sequence[Any]) -> Any:
         """Parts of equal shapes, one for each device.
@@ -140,6 +153,62 @@ class Devices:
         """
         self.extremes(0)
         return self._reduced(_summed, parts)
+
+    def gathered(self, rows: Any) -> Any:
+        """The rows of all processes, those of the first first.
+
+        Parameters
+        ----------
+        rows : pytree of NumPy arrays
+            Of this process, all of one length; as many as it has.
+
+        Returns
+        -------
+        pytree of NumPy arrays
+            The same in every process.
+
+        Raises
+        ------
+        LostProcessError
+            If another process failed, or cannot be reached.
+        """
+        if not self.spans_processes:
+            return rows
+        num_rows = len(jax.tree.leaves(rows)[0])
+        length = self.extremes(-(-num_rows // self.num_parts))[1]
+        missing = length * self.num_parts - num_rows
+
+        def in_parts(leaf: np.ndarray) -> list[np.ndarray]:
+            widths = [(0, missing), *[(0, 0)] * (leaf.ndim - 1)]
+            return np.split(np.pad(leaf, widths), self.num_parts)
+
+        leaves, structure = jax.tree.flatten((rows, np.ones(num_rows, bool)))
+        parts = self.placed([list(part) for part in zip(*map(in_parts, leaves), strict=True)])
+        found = [leaf.reshape(-1, *leaf.shape[2:]) for leaf in self._reduced(_as_they_are, parts)]
+        whole, is_row = jax.tree.unflatten(structure, found)
+        return jax.tree.map(lambda leaf: leaf[is_row], whole)
+
+    def agree(self, description: str, what: str) -> None:
+        """Refuse processes that were not given the same.
+
+        Parameters
+        ----------
+        description : str
+            Of what this process was given.
+        what : str
+            In a word.
+
+        Raises
+        ------
+        ValueError
+            If another was given something else.
+        LostProcessError
+            If another process failed, or cannot be reached.
+        """
+        mine = int(hashlib.sha256(description.encode()).hexdigest()[:15], 16)
+        smallest, largest = self.extremes(mine)
+        if smallest != largest:
+            raise ValueError(f"processes were given different {what}; expected the same in all")
 
     def extremes(self, number: int) -> tuple[int, int]:
         """The smallest and the largest that any process passes.
@@ -231,6 +300,10 @@ class Devices:
 
 def _summed(parts: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), parts)
+
+
+def _as_they_are(parts: Any) -> Any:
+    return parts
 
 
 def _exchanged(parts: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, ...]:

@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Literal, Self
 
 import jax
+from jax.sharding import Mesh
 from jaxtyping import Array
 from numpyro.handlers import reparam
 from numpyro.infer import NUTS
@@ -15,8 +16,7 @@ from numpyro.infer.util import constrain_fn
 
 from ..datasets.bags import Bags
 from ..models.model import Model, Program, observations, random_key
-from .chains import check_probability, run_chains
-from .checkpoint import block_folder
+from .chains import check_probability, place_of_chains, run_chains
 from .posterior import Posterior, sampled_posterior
 from .programs import check_number_of_unknowns
 
@@ -37,6 +37,7 @@ def nuts(
     num_chains: int = 4,
     program: Literal["marginal", "full"] = "marginal",
     target_accept: float = TARGET_ACCEPT,
+    mesh: Mesh | None = None,
     checkpoint: str | PathLike | None = None,
     progress: bool = False,
 ) -> Posterior:
@@ -49,12 +50,17 @@ def nuts(
         With labels, or what the model learns from.
     seed : int or JAX key
     num_warmup, num_samples, num_chains : int
-        Draws per chain; chains run at once, on all devices.
+        Draws per chain; chains run at once, on all devices of the process.
     program : {"marginal", "full"}
         The program with everything summed out that can be, or the paper's own with the evidence
         as sites: same posterior, many more dimensions.
     target_accept : float
         Acceptance probability that the step size is tuned to.
+    mesh : Mesh or None
+        ``jax.make_mesh((num_devices,), ("bags",))``: devices that chains are dealt to, an equal
+        number to each. Where these are of several processes (``jax.distributed.initialize()``),
+        all pass the same bags (and a ``checkpoint`` each), each runs its own chains, and all get
+        the draws of all: those that one process would have drawn.
     checkpoint : path or None
         A folder for what is finished, a file for every 100 draws. Run again with the same
         arguments, a run that was killed goes on behind the last of them and ends with the same
@@ -69,7 +75,8 @@ def nuts(
     Raises
     ------
     ValueError
-        If ``program`` is unknown, or the checkpoint is of another run.
+        If ``program`` is unknown, the checkpoint is of another run, or chains cannot be dealt to
+        the mesh.
 
     References
     ----------
@@ -77,19 +84,12 @@ def nuts(
     """
     observations(model, bags, "nuts")
     key = random_key(seed)
-    folder = block_folder(
-        checkpoint,
-        model,
-        bags,
-        engine="nuts",
-        seed=key,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_chains=num_chains,
-        program=program,
-        target_accept=target_accept,
-    )
-    with jax.enable_x64(True):
+    length = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
+    options = {"engine": "nuts", "seed": key, "program": program, "target_accept": target_accept}
+    with (
+        jax.enable_x64(True),
+        place_of_chains(mesh, checkpoint, model, bags, **options, **length) as place,
+    ):
         chain = NUTSChain.for_model(
             model, bags, num_warmup=num_warmup, program=program, target_accept=target_accept
         )
@@ -98,11 +98,9 @@ def nuts(
             chain.step,
             lambda state: (chain.sites(state), _statistics(state)),
             key=key,
-            num_warmup=num_warmup,
-            num_samples=num_samples,
-            num_chains=num_chains,
             progress=progress,
-            checkpoint=folder,
+            **length,
+            **place,
         )
     return sampled_posterior(model, bags, engine="nuts", run=run)
 

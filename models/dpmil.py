@@ -15,7 +15,7 @@ import numpyro.distributions as dist
 from jax.nn import softplus
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from numpyro.distributions import Distribution
 from numpyro.infer.reparam import Reparam, TransformReparam
 from scipy.special import logsumexp
@@ -320,11 +320,11 @@ class DPMIL:
         by_class = self.max_components * (self.num_features + of_precision)
         return 2 * (by_class + self.max_components - 1)
 
-    def numbers_in_a_draw(self, bags: Bags) -> int:
-        """How many numbers a draw is kept in, at most, with what it implies for the bags."""
+    def numbers_in_a_draw(self, bags: Bags | None) -> int:
+        """How many numbers a draw is kept in, at most, with what it implies for bags that are."""
         # A triangular root is kept as a square.
         of_parameters = 2 * self.max_components * (self.num_features + np.size(self.scale) + 1)
-        return of_parameters + bags.num_instances + bags.num_bags + 2
+        return of_parameters + (bags.num_instances + bags.num_bags + 2 if bags else 0)
 
     @property
     def reparametrisation(self) -> dict[str, Reparam]:
@@ -366,8 +366,11 @@ class DPMIL:
     def whitened(self, bags: Bags) -> Float[Array, "N D"]:
         """x̃ = Bᵀ(x − m0), of which the prior has W0 = 1 and m0 = 0."""
         self.check_width(bags)
-        deviation = jnp.asarray(bags.instances) - jnp.asarray(self.center)
-        root = jnp.asarray(self.scale_root)
+        return self.whitened_values(jnp.asarray(bags.instances))
+
+    def whitened_values(self, instances: Float[Array, "N D"]) -> Float[Array, "N D"]:
+        """The same, of rows that are in no bags."""
+        deviation, root = instances - jnp.asarray(self.center), jnp.asarray(self.scale_root)
         return deviation @ root if self.covariance == "full" else deviation * root
 
     def in_units(
@@ -380,8 +383,8 @@ class DPMIL:
         back = solve_triangular(of_scale.T, mean.reshape(-1, self.num_features).T).T
         return center + back.reshape(mean.shape), of_scale @ root
 
-    def label_rule(self, bags: Bags) -> LabelRule:
-        """Which labellings the bags allow.
+    def check(self, bags: Bags) -> None:
+        """Refuse bags that the model cannot learn from.
 
         Raises
         ------
@@ -390,21 +393,39 @@ class DPMIL:
             there are none, or all in a positive bag are known to be negative.
         """
         self.check_width(bags)
-        labels = jnp.asarray(observations(self, bags, "DPMIL"))
-        index = jnp.asarray(bags.bag_index)
-        is_positive = labels[index] == 1
-        known = jnp.where(is_positive, 0.0, -jnp.inf)
-        needs = (labels == 1) & self.needs_witness
+        observations(self, bags, "DPMIL")
         if self.supervision == "instances":
             if bags.instance_labels is None:
                 raise ValueError(
                     "bags have no instance labels, and supervision='instances' learns from them; "
                     "give instance_labels, or use supervision='bags'"
                 )
+            _check_positive_bags(bags, self.needs_witness)
+
+    def may_be_positive(self, bags: Bags) -> Bool[np.ndarray, " N"]:
+        """Which instances are not known to be negative."""
+        may = np.asarray(bags.labels)[np.asarray(bags.bag_index)] == 1
+        if self.supervision == "bags":
+            return may
+        return may & (np.asarray(bags.instance_labels) != 0)
+
+    def label_rule(self, bags: Bags) -> LabelRule:
+        """Which labellings the bags allow.
+
+        Raises
+        ------
+        ValueError
+            As of `check`.
+        """
+        self.check(bags)
+        labels, index = jnp.asarray(bags.labels), jnp.asarray(bags.bag_index)
+        is_positive = labels[index] == 1
+        known = jnp.where(is_positive, 0.0, -jnp.inf)
+        needs = (labels == 1) & self.needs_witness
+        if self.supervision == "instances":
             given = jnp.asarray(bags.instance_labels)
             known = jnp.where(given == 1, jnp.inf, jnp.where(given == 0, -jnp.inf, known))
             has_known = sum_over_bags((given == 1).astype(int), index, bags.num_bags) > 0
-            _check_positive_bags(bags, self.needs_witness)
             needs = needs & ~has_known
         return LabelRule(known, needs, index)
 

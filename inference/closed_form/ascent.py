@@ -19,7 +19,15 @@ from ..lapack import one_lapack_thread
 from ..posterior import Status
 from ..progress import Progress
 
-__all__ = ["ROUNDING", "Ascent", "ascend", "ascend_inside", "check_limits", "climb"]
+__all__ = [
+    "ROUNDING",
+    "Ascent",
+    "ascend",
+    "ascend_inside",
+    "check_limits",
+    "climb",
+    "of_best_start",
+]
 
 # A fall of the bound below this share of its size is rounding.
 ROUNDING = 1e-9
@@ -145,6 +153,35 @@ def climb(
             bar.advance(1)
             status = _judge(trace, tolerance, is_ascent, rounding)
     return Ascent(state, np.array(trace), status or _cut_off(trace), seconds, 0.0)
+
+
+def of_best_start(ascent: Ascent) -> Ascent:
+    """Of an ascent from several starts, the one that ended highest.
+
+    Parameters
+    ----------
+    ascent : Ascent
+        Of a bound (T, S), and a state with a leading axis of starts.
+
+    Returns
+    -------
+    Ascent
+        Whose status tells where the others ended.
+    """
+    ends = ascent.elbo[-1]
+    best = int(np.argmax(np.where(np.isfinite(ends), ends, -np.inf)))
+    state = jax.tree.map(lambda leaf: leaf[best], ascent.state)
+    status = Status(ascent.status.kind, f"{ascent.status.sentence}; {_spread(ends)}")
+    return replace(ascent, state=state, elbo=ascent.elbo[:, best], status=status)
+
+
+def _spread(ends: np.ndarray) -> str:
+    if len(ends) == 1:
+        return "one start, which may be far from the best"
+    return (
+        f"the best of {len(ends)} starts, which ended between {ends.min():,.2f} and "
+        f"{ends.max():,.2f}"
+    )
 
 
 def check_limits(max_steps: int, tolerance: float) -> None:

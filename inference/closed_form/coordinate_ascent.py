@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array
 
@@ -22,10 +20,10 @@ from ..chains import check_counts
 from ..checkpoint import block_folder
 from ..chunks import in_parts
 from ..devices import Devices
-from ..posterior import Posterior, Status, approximate_posterior
+from ..posterior import Posterior, approximate_posterior
 from . import dpmil, vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
-from .ascent import Ascent, ascend
-from .in_chunks import ascend_in_chunks, in_chunks
+from .ascent import Ascent, ascend, of_best_start
+from .in_chunks import InChunks, ascend_in_chunks, in_chunks
 from .learning import Algorithm, Learning
 
 __all__ = ["check_update", "coordinate_ascent", "start_of"]
@@ -66,7 +64,7 @@ def coordinate_ascent(
     bags : Bags or BagStream
         With labels, or with targets for the Gaussian likelihood. A stream is read once for each
         step (of VWSGP once in all, what bags add being kept in temporary files), and gives the
-        same q(u) as bags in memory; the posterior then keeps no bags.
+        same q(θ) as bags in memory; the posterior then keeps no bags.
     seed : int or JAX key
         Of random starts (mean field and DPMIL) and of the draws in the tree.
     label_update : str or None
@@ -94,8 +92,8 @@ def coordinate_ascent(
     mesh : Mesh or None
         ``jax.make_mesh((num_devices,), ("bags",))``: devices that share the bags. Those of other
         processes (``jax.distributed.initialize()``) have the bags that are passed there: every
-        process passes its own, and all get one q(u). What is left behind is q(u) alone, from which
-        the other factors follow.
+        process passes its own, and all get one q(θ). What is left behind is q(θ) alone, from which
+        the factors of bags and instances follow.
     checkpoint : path or None
         A folder that each step on a stream is written to. Run again with the same arguments, a run
         that was killed goes on behind the last one, and ends as if it had not been.
@@ -124,7 +122,8 @@ def coordinate_ascent(
     chosen_update = check_update(model, label_update)
     _check(model, learn_hyperparameters, num_starts)
     num_draws = _default_num_draws(model, bags) if num_draws is None else num_draws
-    check_counts(num_draws=num_draws, num_starts=1 if num_starts is None else num_starts)
+    starts = _NUM_STARTS if num_starts is None else num_starts
+    check_counts(num_draws=num_draws, num_starts=starts)
     by_sums = mesh is not None or dtype != "float64"
     if by_sums or isinstance(bags, BagStream):
         _check_sums(chosen_update, learn_hyperparameters, dtype)
@@ -139,9 +138,9 @@ def coordinate_ascent(
     limits = {"max_steps": max_steps, "tolerance": tolerance, "progress": progress}
     with jax.enable_x64(True):
         if by_sums or isinstance(bags, BagStream):
-            ascent, approximation = _fit_by_sums(model, bags, limits, dtype, mesh, checkpoint)
+            form = in_chunks(model, dtype, dpmil.seeds_of(start_key, starts))
+            ascent, approximation = _fit_by_sums(form, model, bags, limits, mesh, checkpoint)
         elif isinstance(model, DPMIL):
-            starts = num_starts or _NUM_STARTS
             ascent, approximation = _fit_from_many_starts(
                 model, bags, chosen_update, start_key, limits, num_starts=starts
             )
@@ -212,24 +211,20 @@ def _fit_from_many_starts(
         is_ascent=True,
         **limits,
     )
-    ends = ascent.elbo[-1]
-    best = int(np.argmax(np.where(np.isfinite(ends), ends, -np.inf)))
-    state = jax.tree.map(lambda leaf: leaf[best], ascent.state)
-    status = Status(ascent.status.kind, f"{ascent.status.sentence}; {_spread(ends)}")
-    approximation = dpmil.approximation(model, bags, problem, state, ends)
-    return replace(ascent, elbo=ascent.elbo[:, best], status=status), approximation
+    best = of_best_start(ascent)
+    return best, dpmil.approximation(model, bags, problem, best.state, ascent.elbo[-1])
 
 
 def _fit_by_sums(
+    form: InChunks,
     model: Any,
     bags: Bags | BagStream,
     limits: dict[str, Any],
-    dtype: FloatType,
     mesh: Mesh | None,
     checkpoint: str | os.PathLike | None,
 ) -> tuple[Ascent, Any]:
     """The ascent, and q(θ)."""
-    form, devices = in_chunks(model, dtype), Devices(mesh)
+    devices = Devices(mesh)
     if isinstance(bags, BagStream):
         chunks, length = bags, min(bags.chunk_instances, bags.num_instances)
     else:
@@ -238,15 +233,15 @@ def _fit_by_sums(
     with devices.together():
         run = {
             "engine": "coordinate_ascent",
+            "form": form,
             "tolerance": limits["tolerance"],
-            "dtype": dtype,
             "processes": devices.num_processes,
         }
         folder = block_folder(checkpoint, model, bags, **run)
         ascent = ascend_in_chunks(
             form, chunks, chunk_instances=length, devices=devices, checkpoint=folder, **limits
         )
-    return ascent, form.approximation(ascent.state)
+    return form.finished(ascent)
 
 
 def _check_sums(label_update: Any, learn_hyperparameters: bool, dtype: str) -> None:
@@ -263,15 +258,6 @@ def _check_sums(label_update: Any, learn_hyperparameters: bool, dtype: str) -> N
             "learn_hyperparameters=True on a stream, on a mesh or in 32 bit would go through the "
             "bags for each value that is tried; learn them from a part of the bags in memory"
         )
-
-
-def _spread(ends: np.ndarray) -> str:
-    if len(ends) == 1:
-        return "one start, which may be far from the best"
-    return (
-        f"the best of {len(ends)} starts, which ended between {ends.min():,.2f} and "
-        f"{ends.max():,.2f}"
-    )
 
 
 def start_of(
@@ -311,9 +297,10 @@ def _label_updates(model: Any) -> tuple[str, ...]:
 
 
 def _default_num_draws(model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags | BagStream) -> int:
-    if not (isinstance(model, DPMIL) and isinstance(bags, Bags)):
+    if not isinstance(model, DPMIL):
         return _NUM_DRAWS
-    return min(_NUM_DRAWS, max(10, _NUMBERS_KEPT // model.numbers_in_a_draw(bags)))
+    kept = model.numbers_in_a_draw(bags if isinstance(bags, Bags) else None)
+    return min(_NUM_DRAWS, max(10, _NUMBERS_KEPT // kept))
 
 
 def check_update(model: Any, label_update: str | None) -> Any:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from jax.nn import logsumexp
 from jax.scipy.special import digamma, gammaln
 from jaxtyping import Array, Bool, Float, Int
 from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
 
 from ...datasets.bags import Bags
 from ...models.dpmil import DPMIL, Pooling, count_after, log_evidence_of_counts
@@ -55,18 +56,32 @@ from .. import archive
 
 __all__ = [
     "LABEL_UPDATES",
+    "MAX_SAMPLE",
     "DPMILApproximation",
     "DPMILProblem",
     "DPMILState",
     "LabelUpdate",
+    "Prior",
+    "Sticks",
     "approximation",
+    "centers",
+    "divergence_from_prior",
     "elbo",
     "init",
+    "laws_in_units",
+    "log_jacobian",
+    "log_label_probability",
+    "mixtures_of",
+    "nearest",
+    "seeds_of",
     "step",
 ]
 
 type LabelUpdate = Literal["hard", "soft"]
 LABEL_UPDATES: tuple[LabelUpdate, ...] = ("soft", "hard")
+
+# Instances that k-means sees, at most: of more, every second, third, …
+MAX_SAMPLE = 2**16
 
 
 @jax.tree_util.register_static
@@ -92,6 +107,12 @@ class Prior(NamedTuple):
     mean_strength: Float[Array, ""]  # β0
     degrees_of_freedom: Float[Array, ""]  # ν0
     concentration: Float[Array, ""]  # α
+
+    @classmethod
+    def of(cls, model: DPMIL) -> Self:
+        """The model's."""
+        values = (model.mean_strength, model.degrees_of_freedom, model.concentration)
+        return cls(*(jnp.asarray(value, float) for value in values))
 
 
 class DPMILProblem(NamedTuple):
@@ -147,8 +168,8 @@ def init(
 ) -> tuple[DPMILProblem, DPMILState]:
     """The problem, and starts in which all candidates are positive, as the paper has it.
 
-    The clusters of each start are those of k-means on either class, largest first. A start has the
-    sums over them alone: its q(θ) is not a law yet, and comes with the first step.
+    The clusters of each start are those of k-means on either class. A start has the sums over them
+    alone: its q(θ) is not a law yet, and comes with the first step.
 
     Parameters
     ----------
@@ -167,13 +188,14 @@ def init(
         The state with a leading axis of starts.
     """
     problem = _problem(model, bags, label_update)
-    seeds = np.asarray(jax.random.randint(key, (num_starts,), 0, 2**31 - 1))
-    clusters = [
-        np.stack([_clusters(part.value, model.max_components, int(seed)) for seed in seeds])
-        for part in (problem.negatives, problem.candidates)
-    ]
-    starts = jax.jit(jax.vmap(_start, in_axes=(None, 0, 0)))
-    return problem, starts(problem, *map(jnp.asarray, clusters))
+    sample = slice(None, None, math.ceil(bags.num_instances / MAX_SAMPLE))
+    start_centers = centers(
+        model,
+        np.asarray(bags.instances)[sample],
+        model.may_be_positive(bags)[sample],
+        seeds_of(key, num_starts),
+    )
+    return problem, jax.jit(jax.vmap(_start, in_axes=(None, 0)))(problem, start_centers)
 
 
 def step(problem: DPMILProblem, state: DPMILState) -> DPMILState:
@@ -208,59 +230,117 @@ def elbo(problem: DPMILProblem, state: DPMILState) -> Float[Array, ""]:
     float
         In nats.
     """
-    prior = problem.prior
-    of_gaussians = state.gaussians.divergence_from_prior(
-        prior.mean_strength, prior.degrees_of_freedom
-    )
-    divergence = jnp.sum(of_gaussians) + state.sticks.divergence_from_prior(prior.concentration)
+    divergence = divergence_from_prior(state.gaussians, state.sticks, problem.prior)
     return problem.log_constant + state.log_evidence - divergence
 
 
+def divergence_from_prior(
+    gaussians: NormalWishart | NormalGamma, sticks: Sticks, prior: Prior
+) -> Float[Array, ""]:
+    """KL(q(θ) ‖ p(θ))."""
+    of_gaussians = gaussians.divergence_from_prior(prior.mean_strength, prior.degrees_of_freedom)
+    return jnp.sum(of_gaussians) + sticks.divergence_from_prior(prior.concentration)
+
+
 def _problem(model: DPMIL, bags: Bags, label_update: LabelUpdate) -> DPMILProblem:
-    root, law = jnp.asarray(model.scale_root), family(model.covariance)
     whitened = model.whitened(bags)
     # Who may be positive decides the shapes, also where the instances are traced.
     with evaluated_now_unless_traced(bags.labels, bags.bag_index, bags.instance_labels):
         rule = model.label_rule(bags)
-        may = np.flatnonzero(np.asarray(rule.known) > -np.inf)
-        cannot = np.flatnonzero(np.asarray(rule.known) == -np.inf)
-    moments = jax.jit(law.second_moments)
+        may_be_positive = model.may_be_positive(bags)
+        may, cannot = np.flatnonzero(may_be_positive), np.flatnonzero(~may_be_positive)
+    moments = jax.jit(family(model.covariance).second_moments)
     parts = [Instances(whitened[i], moments(whitened[i])) for i in (may, cannot)]
-    diagonal = jnp.diagonal(root) if model.covariance == "full" else root
-    labels, share = jnp.asarray(bags.labels), model.positive_share
-    log_labels = jnp.sum(jnp.where(labels == 1, math.log(share), math.log1p(-share)))
-    values = (model.mean_strength, model.degrees_of_freedom, model.concentration)
+    log_labels = jnp.sum(log_label_probability(model, jnp.asarray(bags.labels)))
     return DPMILProblem(
         candidates=parts[0],
         negatives=parts[1],
         rule=rule._replace(known=rule.known[may], bag_index=rule.bag_index[may]),
-        prior=Prior(*(jnp.asarray(value, dtype=whitened.dtype) for value in values)),
-        log_constant=log_labels + bags.num_instances * jnp.sum(jnp.log(diagonal)),
+        prior=Prior.of(model),
+        log_constant=log_labels + bags.num_instances * log_jacobian(model),
         rules=DPMILRules(label_update, model.covariance, model.max_components),
     )
 
 
-def _clusters(
-    instances: Float[Array, "N D"], max_components: int, seed: int
-) -> Int[np.ndarray, " N"]:
-    """k-means clusters, numbered from the largest: stick breaking expects them in this order."""
-    rows = np.asarray(instances)
+def log_label_probability(model: DPMIL, labels: Int[Array, " B"]) -> Float[Array, " B"]:
+    """log p(T_b)."""
+    share = model.positive_share
+    return jnp.where(labels == 1, math.log(share), math.log1p(-share))
+
+
+def log_jacobian(model: DPMIL) -> Float[Array, ""]:
+    """log |∂x̃/∂x|, of one instance."""
+    root = jnp.asarray(model.scale_root)
+    return jnp.sum(jnp.log(jnp.diagonal(root) if model.covariance == "full" else root))
+
+
+# ------------------------------------------------------------------ where clusters start
+
+
+def seeds_of(key: Array, num_starts: int) -> tuple[int, ...]:
+    """A seed of k-means for each start."""
+    return tuple(map(int, jax.random.randint(key, (num_starts,), 0, 2**31 - 1)))
+
+
+def centers(
+    model: DPMIL,
+    sample: Float[np.ndarray, "n D"],
+    may_be_positive: Bool[np.ndarray, " n"],
+    seeds: tuple[int, ...],
+) -> Float[Array, "S 2 K D"]:
+    """Centers of k-means on either class, with all instances positive that may be.
+
+    Parameters
+    ----------
+    model : DPMIL
+    sample : array (n, D)
+        Instances.
+    may_be_positive : array (n,)
+    seeds : tuple of int
+        Of k-means, one for each start.
+
+    Returns
+    -------
+    array (S, 2, K, D)
+        In the coordinates of `DPMIL.whitened`; infinite where a class has fewer clusters than K.
+    """
+    whitened = np.asarray(model.whitened_values(jnp.asarray(sample)))
+    classes = whitened[~may_be_positive], whitened[may_be_positive]
+    # With several threads sums are rounded by chance, and a run could not be repeated.
+    with threadpool_limits(limits=1):
+        found = [[_centers(rows, model.max_components, s) for rows in classes] for s in seeds]
+    return jnp.asarray(np.array(found))
+
+
+def _centers(
+    rows: Float[np.ndarray, "n D"], max_components: int, seed: int
+) -> Float[np.ndarray, "K D"]:
+    """From the largest cluster on: stick breaking expects them in this order."""
+    found = np.full((max_components, rows.shape[1]), np.inf)
     num_clusters = min(max_components, len(np.unique(rows, axis=0)))
     if num_clusters < 2:
-        return np.zeros(len(rows), int)
-    found = KMeans(num_clusters, n_init=1, random_state=seed).fit_predict(rows)
-    order = np.argsort(-np.bincount(found, minlength=num_clusters), kind="stable")
-    return np.argsort(order)[found]
+        found[0] = rows.mean(axis=0) if len(rows) else 0.0
+        return found
+    clusters = KMeans(num_clusters, n_init=1, random_state=seed).fit(rows)
+    order = np.argsort(-np.bincount(clusters.labels_, minlength=num_clusters), kind="stable")
+    found[:num_clusters] = clusters.cluster_centers_[order]
+    return found
 
 
-def _start(
-    problem: DPMILProblem, negative: Int[Array, " N"], positive: Int[Array, " C"]
-) -> DPMILState:
+def nearest(instances: Float[Array, "N D"], of_class: Float[Array, "K D"]) -> Int[Array, " N"]:
+    """Which center an instance is nearest to; the first of several."""
+    is_there = jnp.isfinite(of_class[:, 0])
+    placed = jnp.where(is_there[:, None], of_class, 0.0)
+    # ‖x − c‖² but for ‖x‖², halved and turned round.
+    closeness = instances @ placed.T - 0.5 * jnp.sum(placed**2, axis=1)
+    return jnp.argmax(jnp.where(is_there, closeness, -jnp.inf), axis=1)
+
+
+def _start(problem: DPMILProblem, of_classes: Float[Array, "2 K D"]) -> DPMILState:
     """The sums over the clusters of the negatives and of the candidates; q(θ) is still to come."""
-    max_components = problem.rules.max_components
     seen = [
-        _statistics(part, jax.nn.one_hot(cluster, max_components))
-        for part, cluster in ((problem.negatives, negative), (problem.candidates, positive))
+        _statistics(part, jax.nn.one_hot(nearest(part.value, of_class), len(of_class)))
+        for part, of_class in zip((problem.negatives, problem.candidates), of_classes, strict=True)
     ]
     both = jax.tree.map(lambda *of_class: jnp.stack(of_class), *seen)
     all_positive = jnp.ones(problem.candidates.value.shape[0], bool)
@@ -277,14 +357,18 @@ def _updated(
     problem: DPMILProblem, seen: Statistics, was_positive: Bool[Array, " C"]
 ) -> DPMILState:
     """q(θ) from the sums, and all that follows from it."""
-    prior = problem.prior
+    mixtures = mixtures_of(seen, problem.prior, problem.rules.covariance)
+    return _with_labels(problem, *mixtures, was_positive)
+
+
+def mixtures_of(
+    seen: Statistics, prior: Prior, covariance: Covariance
+) -> tuple[NormalWishart | NormalGamma, Sticks]:
+    """q(θ) at its optimum given q(z, r), with the components in the order that the sticks like."""
     seen = _in_order(seen, prior.concentration)
-    gaussians = family(problem.rules.covariance).posterior(
-        seen, prior.mean_strength, prior.degrees_of_freedom
-    )
+    gaussians = family(covariance).posterior(seen, prior.mean_strength, prior.degrees_of_freedom)
     after = count_after(seen.occupancy)
-    sticks = Sticks(1 + seen.occupancy[:, :-1], prior.concentration + after)
-    return _with_labels(problem, gaussians, sticks, was_positive)
+    return gaussians, Sticks(1 + seen.occupancy[:, :-1], prior.concentration + after)
 
 
 def _in_order(seen: Statistics, concentration: Float[Array, ""]) -> Statistics:
@@ -400,8 +484,9 @@ class DPMILApproximation:
         R, lower triangular with RRᵀ = W; √w where precisions are diagonal.
     stick_on, stick_off : array (2, K − 1)
         γ¹ and γ².
-    label : array (N,)
-        The labels that a hard update chose, or those more probable than not.
+    label : array (N,) or None
+        The labels that a hard update chose, or those more probable than not; None of bags in
+        chunks.
     label_update : {"hard", "soft"}
     start_elbo : array (S,)
         Where each start ended.
@@ -413,7 +498,7 @@ class DPMILApproximation:
     scale_root: Float[np.ndarray, "2 K ..."]
     stick_on: Float[np.ndarray, "2 k"]
     stick_off: Float[np.ndarray, "2 k"]
-    label: Int[np.ndarray, " N"]
+    label: Int[np.ndarray, " N"] | None
     label_update: LabelUpdate
     start_elbo: Float[np.ndarray, " S"]
 
@@ -430,7 +515,7 @@ class DPMILApproximation:
         left = np.cumprod(np.concatenate([ones, 1 - on], axis=1), axis=1)
         return left * np.concatenate([on, ones], axis=1)
 
-    def draws(self, model: DPMIL, bags: Bags, key: Array, num_draws: int) -> Draws:
+    def draws(self, model: DPMIL, bags: Bags | None, key: Array, num_draws: int) -> Draws:
         """Draws of sticks, means and precisions."""
         with jax.enable_x64(True):
             stick = self._stick_law() if self.num_components > 1 else None
@@ -439,7 +524,7 @@ class DPMILApproximation:
             site = dict(zip(("stick", model.precision_site, "mean"), found, strict=True))
             return {name: np.asarray(site[name]) for name in model.latent_sites}
 
-    def log_density(self, model: DPMIL, bags: Bags, draws: Draws) -> Float[np.ndarray, " S"]:
+    def log_density(self, model: DPMIL, bags: Bags | None, draws: Draws) -> Float[np.ndarray, " S"]:
         """log q of each draw."""
 
         def one(site: dict[str, Array]) -> Float[Array, ""]:
@@ -585,18 +670,27 @@ def approximation(
     -------
     DPMILApproximation
     """
-    laws = state.gaussians
-    mean, scale_root = model.in_units(laws.mean, laws.scale_cholesky())
     label = np.zeros(bags.num_instances, int)
-    label[np.asarray(model.label_rule(bags).known) > -np.inf] = np.asarray(state.is_positive)
+    label[model.may_be_positive(bags)] = np.asarray(state.is_positive)
     return DPMILApproximation(
-        mean=np.asarray(mean),
-        strength=np.asarray(laws.strength),
-        degrees_of_freedom=np.asarray(laws.degrees_of_freedom),
-        scale_root=np.asarray(scale_root),
-        stick_on=np.asarray(state.sticks.on),
-        stick_off=np.asarray(state.sticks.off),
+        **laws_in_units(model, state.gaussians, state.sticks),
         label=label,
         label_update=problem.rules.label_update,
         start_elbo=start_elbo,
     )
+
+
+def laws_in_units(
+    model: DPMIL, gaussians: NormalWishart | NormalGamma, sticks: Sticks
+) -> dict[str, np.ndarray]:
+    """q(θ) as fields of `DPMILApproximation`, in the units of the features."""
+    mean, scale_root = model.in_units(gaussians.mean, gaussians.scale_cholesky())
+    laws = {
+        "mean": mean,
+        "strength": gaussians.strength,
+        "degrees_of_freedom": gaussians.degrees_of_freedom,
+        "scale_root": scale_root,
+        "stick_on": sticks.on,
+        "stick_off": sticks.off,
+    }
+    return {name: np.asarray(value) for name, value in laws.items()}

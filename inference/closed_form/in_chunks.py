@@ -8,10 +8,10 @@ bags or instances are not kept: they follow from q(θ).
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import batched
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
+from ...datasets.streaming import BagStream
 from ...models.bag_evidence import FloatType
+from ...models.dpmil import DPMIL
 from ...models.model import observations
 from ...models.sparse_gp import Projector
 from ...models.vgpmil import VGPMIL
@@ -34,6 +36,7 @@ from ..devices import Devices
 from ..lapack import one_lapack_thread
 from . import vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
 from .ascent import ROUNDING, Ascent, climb
+from .dpmil_in_chunks import MixturesInChunks
 from .inducing import (
     InducingApproximation,
     InducingState,
@@ -67,8 +70,12 @@ class InChunks(Protocol):
         """Refuse chunks without what is learned from, or of other features."""
         ...
 
-    def start(self) -> Any:
-        """q(θ) before the first step."""
+    def start(self, spread: Callable[..., Float[np.ndarray, "n F"]]) -> Any:
+        """What the first sums are made under: q(θ), or what takes its place.
+
+        ``spread(rows, at_most)`` gives ``rows(bags)`` (N, F) of instances that are spread evenly
+        over all bags.
+        """
         ...
 
     def nothing(self) -> Any:
@@ -91,8 +98,8 @@ class InChunks(Protocol):
         """The bound at q(θ), of the sums under it."""
         ...
 
-    def approximation(self, state: Any) -> Any:
-        """The law that is left behind."""
+    def finished(self, ascent: Ascent) -> tuple[Ascent, Any]:
+        """The ascent, of the best start if there are several, and the law that is left behind."""
         ...
 
 
@@ -119,7 +126,7 @@ class InducingInChunks:
         observations(self.model, bags, "coordinate_ascent")
         self.model.check_width(bags)
 
-    def start(self) -> InducingState:
+    def start(self, spread: Callable[..., Float[np.ndarray, "n F"]]) -> InducingState:
         """The prior."""
         return InducingState.prior(len(self.model.inducing_points))
 
@@ -136,11 +143,11 @@ class InducingInChunks:
         """The bags' share, less KL(q(u) ‖ p(u))."""
         return sums.bound - divergence_from_prior(state.mean, state.precision_cholesky)
 
-    def approximation(self, state: InducingState) -> InducingApproximation:
+    def finished(self, ascent: Ascent) -> tuple[Ascent, InducingApproximation]:
         """q(u)."""
         model = self.model
         cholesky = Projector.of(model.kernel, model.inducing_points, model.jitter).cholesky
-        return InducingApproximation(**coloured(cholesky, *state))
+        return ascent, InducingApproximation(**coloured(cholesky, *ascent.state))
 
 
 @dataclass(frozen=True)
@@ -177,8 +184,19 @@ class EvidenceInChunks(InducingInChunks):
         return self.algorithm.sums(problem, state.mean, state.precision_cholesky)
 
 
-def in_chunks(model: Any, dtype: FloatType) -> InChunks:
+def in_chunks(model: Any, dtype: FloatType, seeds: tuple[int, ...]) -> InChunks:
     """The closed form of a model whose bags come in chunks.
+
+    Parameters
+    ----------
+    model : Model
+    dtype : {"float64", "float32"}
+    seeds : tuple of int
+        Of starts, where there are several.
+
+    Returns
+    -------
+    InChunks
 
     Raises
     ------
@@ -194,6 +212,13 @@ def in_chunks(model: Any, dtype: FloatType) -> InChunks:
             return EvidenceInChunks(model, dtype, vwsgp_probit)
         case VWSGP(likelihood="gaussian"):
             return EvidenceInChunks(model, dtype, vwsgp_gaussian)
+        case DPMIL() if dtype == "float64":
+            return MixturesInChunks(model, seeds)
+        case DPMIL():
+            raise NotImplementedError(
+                "DPMIL has no closed form in 32 bit, where nearly equal densities of its two "
+                "mixtures would be subtracted; use dtype='float64'"
+            )
         case _:
             raise NotImplementedError(
                 f"{type(model).__name__} has no closed form for streams, meshes or 32 bit; read "
@@ -243,15 +268,20 @@ def ascend_in_chunks(
         return (state, sums), devices.once(form.bound, state, sums)
 
     started = time.perf_counter()
-    _check_agreement(devices, form, max_steps, tolerance)
+    same = f"{described(form)} {max_steps} {tolerance}"
+    devices.agree(same, "models, max_steps or tolerance")
     # A process that was killed may have written one step less than the others.
     num_begun = devices.extremes(checkpoint.num_blocks if checkpoint else 0)[0]
     if checkpoint:
         checkpoint.cut(num_begun)
     with one_lapack_thread(), TemporaryDirectory() as folder:
         passes = _Passes(form, chunks, chunk_instances, devices, Path(folder))
-        start, is_begun = form.start(), num_begun > 0
-        sums = form.nothing() if is_begun else passes.sums(start)
+        if num_begun:  # climb goes on from what is written down
+            sums = form.nothing()
+            start = devices.once(form.moved, sums)
+        else:
+            start = form.start(partial(_spread, chunks, form, devices))
+            sums = passes.sums(start)
         before = time.perf_counter() - started
         ascent = climb(
             advance,
@@ -272,16 +302,27 @@ def ascend_in_chunks(
     )
 
 
-def _check_agreement(devices: Devices, form: InChunks, max_steps: int, tolerance: float) -> None:
-    """Refuse processes that would fit different models to their shares."""
-    text = f"{described(form)} {max_steps} {tolerance}"
-    mine = int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
-    smallest, largest = devices.extremes(mine)
-    if smallest != largest:
-        raise ValueError(
-            "processes were given different models, max_steps or tolerance; expected the same in "
-            "all, with bags of their own"
-        )
+def _spread(
+    chunks: Iterable[Bags],
+    form: InChunks,
+    devices: Devices,
+    rows: Callable[[Bags], Float[np.ndarray, "N F"]],
+    at_most: int,
+) -> Float[np.ndarray, "n F"]:
+    """Rows of every instance, or of every second, third, … of all that the processes have."""
+    if isinstance(chunks, BagStream):
+        own = chunks.num_instances
+    else:
+        own = sum(bags.num_instances for bags in chunks)
+    process, num_instances = devices.gathered(np.array([[jax.process_index(), own]], float)).T
+    stride = int(-(-num_instances.sum() // at_most))
+    before = int(num_instances[process < jax.process_index()].sum())
+    chosen = []
+    for bags in chunks:
+        form.check(bags)
+        chosen.append(rows(bags)[-before % stride :: stride])
+        before += bags.num_instances
+    return devices.gathered(np.concatenate(chosen))
 
 
 class _Passes:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array
 
 from ...datasets.bags import Bags
@@ -14,8 +15,7 @@ from ...models.bag_evidence import BagEvidenceModel
 from ...models.dpmil import DPMIL
 from ...models.model import observations, random_key
 from ...models.vgpmil import VGPMIL
-from ..chains import check_counts, run_chains
-from ..checkpoint import block_folder
+from ..chains import check_counts, place_of_chains, run_chains
 from ..posterior import Posterior, sampled_posterior
 from .dpmil import DPMILGibbs
 from .vgpmil import VGPMILGibbs
@@ -38,6 +38,7 @@ def gibbs(
     num_chains: int = 4,
     thin: int = 1,
     keep: str | tuple[str, ...] = (),
+    mesh: Mesh | None = None,
     checkpoint: str | PathLike | None = None,
     progress: bool = False,
 ) -> Posterior:
@@ -51,7 +52,7 @@ def gibbs(
         With labels.
     seed : int or JAX key
     num_warmup, num_samples, num_chains : int
-        Draws per chain; chains run at once, on all devices.
+        Draws per chain; chains run at once, on all devices of the process.
     thin : int
         Sweeps for each draw, of warm-up too. Data augmentation mixes slowly where almost all
         labels of the instances are alike; more sweeps for a draw cost no memory.
@@ -59,6 +60,11 @@ def gibbs(
         Sites kept in the tree beside those of ``model.marginal()``, which always are: of VGPMIL
         ``evidence`` and ``instance_label``, of VWSGP and CardinalityGP ``bag_evidence``, or of the
         probit ``latent_utility``, of DPMIL ``instance_label`` and ``cluster``.
+    mesh : Mesh or None
+        ``jax.make_mesh((num_devices,), ("bags",))``: devices that chains are dealt to, an equal
+        number to each. Where these are of several processes (``jax.distributed.initialize()``),
+        all pass the same bags (and a ``checkpoint`` each), each runs its own chains, and all get
+        the draws of all: those that one process would have drawn.
     checkpoint : path or None
         A folder for what is finished, a file for every 100 draws. Run again with the same
         arguments, a run that was killed goes on behind the last of them and ends with the same
@@ -74,7 +80,8 @@ def gibbs(
     ------
     ValueError
         If a hyper-parameter has a prior, ``thin`` is not positive or ``keep`` has an unknown name,
-        or if the draws of DPMIL would take more than 4 GiB, or the checkpoint is of another run.
+        if the draws of DPMIL would take more than 4 GiB, the checkpoint is of another run, or
+        chains cannot be dealt to the mesh.
     NotImplementedError
         If the model has no sampler, or its mixing law p(ω) is not known.
     """
@@ -82,39 +89,27 @@ def gibbs(
     check_counts(thin=thin)
     observations(model, bags, "gibbs")
     key = random_key(seed)
+    length = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
     with jax.enable_x64(True):
         sweep = sweep_of(model, bags)
         kept = _kept(keep, sweep.site_names, model.latent_sites)
         _check_size(model, bags, num_samples * num_chains, kept)
 
-        folder = block_folder(
-            checkpoint,
-            model,
-            bags,
-            engine="gibbs",
-            seed=key,
-            num_warmup=num_warmup,
-            num_samples=num_samples,
-            num_chains=num_chains,
-            thin=thin,
-            keep=kept,
-        )
-
         def collect(state: Any) -> tuple[dict[str, Array], dict[str, Array]]:
             sites = sweep.sites(state)
             return {name: sites[name] for name in kept}, {}
 
-        run = run_chains(
-            sweep.init,
-            lambda state: jax.lax.fori_loop(0, thin, lambda _, s: sweep.step(s), state),
-            collect,
-            key=key,
-            num_warmup=num_warmup,
-            num_samples=num_samples,
-            num_chains=num_chains,
-            progress=progress,
-            checkpoint=folder,
-        )
+        options = {"engine": "gibbs", "seed": key, "thin": thin, "keep": kept}
+        with place_of_chains(mesh, checkpoint, model, bags, **options, **length) as place:
+            run = run_chains(
+                sweep.init,
+                lambda state: jax.lax.fori_loop(0, thin, lambda _, s: sweep.step(s), state),
+                collect,
+                key=key,
+                progress=progress,
+                **length,
+                **place,
+            )
     return sampled_posterior(model, bags, engine="gibbs", run=run)
 
 

@@ -1,6 +1,6 @@
 """Bags in chunks: the same bound and the same q(u) as in memory, whatever the chunks."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise, product
 
 import jax
@@ -9,7 +9,9 @@ import pytest
 from milzoo.datasets import simulate, simulate_instances, stream
 from milzoo.inference import Posterior, coordinate_ascent
 from milzoo.inference.chunks import in_parts, in_pieces, padded
-from milzoo.models import VGPMIL, VWSGP, GammaMixing
+from milzoo.inference.closed_form import in_chunks
+from milzoo.inference.devices import Devices
+from milzoo.models import DPMIL, VGPMIL, VWSGP, GammaMixing
 
 # The smallest chunk is smaller than the largest bag.
 CHUNKS = (7, 40, 10_000)
@@ -33,15 +35,41 @@ def fits(design):
         "gaussian": replace(sums, likelihood="gaussian", noise=0.3),
     }
     drawn = {name: simulate(model, design, seed=2)[0] for name, model in models.items()}
+    labelled = instances_known(drawn["vgpmil"])
+    models |= {
+        "dpmil": DPMIL.for_bags(labelled, 4),
+        "diagonal": DPMIL.for_bags(labelled, 4, covariance="diagonal", needs_witness=False),
+        "known": DPMIL.for_bags(labelled, 4, supervision="instances"),
+    }
+    drawn |= dict.fromkeys(("dpmil", "diagonal", "known"), labelled)
     return {
         name: (model, drawn[name], coordinate_ascent(model, drawn[name], seed=0, max_steps=12))
         for name, model in models.items()
     }
 
 
+def instances_known(bags):
+    """With the label of every second instance of a positive bag, the first of them a witness."""
+    position = np.arange(bags.num_instances) - bags.starts[bags.bag_index]
+    known = np.where(position % 2 == 0, position % 4 == 0, -1)
+    return replace(bags, instance_labels=np.where(bags.labels[bags.bag_index] == 1, known, 0))
+
+
+def assert_same_law(found, expected):
+    """All numbers that are left of the bags in chunks."""
+    names = [f.name for f in fields(found) if isinstance(getattr(found, f.name), np.ndarray)]
+    assert "mean" in names and len(names) >= 2
+    for name in names:
+        one, other = (getattr(law, name) for law in (found, expected))
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8, err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("name", "chunk_instances"),
-    [*product(("vgpmil", "vwsgp"), CHUNKS), *product(("gamma", "probit", "gaussian"), CHUNKS[1:2])],
+    [
+        *product(("vgpmil", "vwsgp", "dpmil"), CHUNKS),
+        *product(("gamma", "probit", "gaussian", "diagonal", "known"), CHUNKS[1:2]),
+    ],
 )
 def test_a_stream_gives_the_bound_and_the_law_of_memory(fits, tmp_path, name, chunk_instances):
     model, bags, expected = fits[name]
@@ -51,9 +79,7 @@ def test_a_stream_gives_the_bound_and_the_law_of_memory(fits, tmp_path, name, ch
     found = coordinate_ascent(model, given, seed=0, max_steps=12)
     assert found.status == expected.status
     np.testing.assert_allclose(found.elbo, expected.elbo, rtol=1e-10)
-    for part in ("mean", "scale_tril"):
-        one, other = (getattr(p.approximation, part) for p in (found, expected))
-        np.testing.assert_allclose(one, other, atol=1e-8)
+    assert_same_law(found.approximation, expected.approximation)
 
 
 def test_padding_says_nothing(design):
@@ -93,7 +119,7 @@ def test_pieces_are_the_bags_in_their_order(design, tmp_path, num_instances):
             assert all(size > num_instances for size in sizes)
 
 
-@pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "gaussian"])
+@pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "gaussian", "dpmil"])
 def test_a_mesh_gives_the_bound_and_the_law_of_one_device(fits, tmp_path, name):
     model, bags, expected = fits[name]
     mesh = jax.make_mesh((jax.device_count(),), ("bags",))
@@ -102,9 +128,7 @@ def test_a_mesh_gives_the_bound_and_the_law_of_one_device(fits, tmp_path, name):
     for given in (bags, stream(tmp_path, chunk_instances=40, **columns)):
         found = coordinate_ascent(model, given, seed=0, max_steps=12, mesh=mesh)
         np.testing.assert_allclose(found.elbo, expected.elbo, rtol=1e-10)
-        for part in ("mean", "scale_tril"):
-            one, other = (getattr(p.approximation, part) for p in (found, expected))
-            np.testing.assert_allclose(one, other, atol=1e-8)
+        assert_same_law(found.approximation, expected.approximation)
 
 
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "probit", "gaussian"])
@@ -127,6 +151,17 @@ def test_32_bit_kernels_move_the_posterior_by_less_than_1e_4_of_its_sds(fits, tm
     assert 0 < moved.max() < 1e-4
     found_deviation = np.sqrt((found.approximation.scale_tril**2).sum(axis=1))
     np.testing.assert_allclose(found_deviation, deviation, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("at_most", "stride"), [(10_000, 1), (100, 3), (70, 5), (1, 300)])
+def test_a_sample_is_spread_evenly_over_chunks(fits, at_most, stride):
+    model, bags, _ = fits["dpmil"]
+    assert 4 * 70 < bags.num_instances <= 300
+    form = in_chunks.in_chunks(model, "float64", seeds=(0,))
+    chunks, whole = list(in_pieces(bags, 40)), bags.instances
+    found = in_chunks._spread(chunks, form, Devices(None), lambda own: own.instances, at_most)
+    expected = whole[:1] if at_most == 1 else whole[::stride]
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_instances_in_many_blocks_give_the_sums_of_all(fits):
@@ -160,13 +195,13 @@ def test_a_posterior_of_a_stream_draws_predicts_and_is_saved(fits, tmp_path):
     np.testing.assert_array_equal(again.approximation.mean, found.approximation.mean)
 
 
-@pytest.mark.parametrize("name", ["vgpmil", "vwsgp"])
+@pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "dpmil"])
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(fits, tmp_path, name):
     model, bags, _ = fits[name]
     bags.to_parquet(tmp_path / "bags.parquet")
     given, folder = stream(tmp_path, chunk_instances=100), tmp_path / "steps"
     unbroken = coordinate_ascent(model, given, seed=0, tolerance=1e-4)
-    assert unbroken.status.kind == "converged" and len(unbroken.elbo) > 4
+    assert unbroken.status.kind == "converged" and len(unbroken.elbo) >= 4
     first = coordinate_ascent(model, given, seed=0, tolerance=1e-4, max_steps=3, checkpoint=folder)
     assert first.status.kind == "max_steps"
     (folder / "block_000003.npz.1.unfinished").write_bytes(b"torn")
