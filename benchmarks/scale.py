@@ -38,7 +38,9 @@ from milzoo.models import RBF, VGPMIL, VWSGP
 from rich.console import Console
 from rich.table import Table
 
-BAG_SIZE, STEPS = 20, 3
+BAG_SIZE = 20
+# Instances that the steps of a fit go through, if 3 to 15 steps do: short ones are told by more.
+SUMMED = 2_000_000
 # Products of N M² multiply-adds beside the kernel: V, spread and Gram matrix, or V alone.
 PRODUCTS = {"vgpmil": 3, "vwsgp": 1}
 COLUMNS = (
@@ -61,7 +63,7 @@ def main() -> None:
     )
     table = Table(*COLUMNS)
     with TemporaryDirectory(dir=arguments.folder) as folder:
-        design = {"num_features": num_features, "num_inducing": num_inducing, "steps": STEPS}
+        design = {"num_features": num_features, "num_inducing": num_inducing}
         for size in sizes:
             paths = _written(Path(folder), size, num_features, arguments.seed)
             for model, dtype in product(PRODUCTS, ("float64", "float32")[arguments.toy :]):
@@ -126,6 +128,7 @@ def _row(
     processes = []
     for number, path in enumerate(paths):
         own = {"path": str(path), "number": number, "of": len(paths), "port": port}
+        own["steps"] = int(np.clip(SUMMED / size, 3, 15))
         own["core"] = cores[number]
         command = [sys.executable, __file__, "--fit", json.dumps(design | own)]
         processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import ceil
 from os import PathLike
 from pathlib import Path
 
@@ -20,6 +21,8 @@ __all__ = ["BagStream", "stream"]
 # them (26 MB with 200 inducing points) takes memory that the process has had before: new pages cost
 # more than the products.
 _CHUNK = 2**14
+# Bags do not end where equal chunks would. With chunks longer by this there are no more of them.
+_SLACK = 1.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +108,7 @@ class BagStream:
 def stream(
     path: str | PathLike,
     *,
-    chunk_instances: int = _CHUNK,
+    chunk_instances: int | None = None,
     bag: str = "bag",
     bag_label: str | None = "bag_label",
     instance_label: str | None = "instance_label",
@@ -121,8 +124,9 @@ def stream(
         with ``instances.npy`` (N, D), ``bag_index.npy`` (N,) and, as far as they are known,
         ``labels.npy`` (B,), ``targets.npy`` (B,) and ``instance_labels.npy`` (N,). The rows of a
         bag stand together; a bag may go on in the next file.
-    chunk_instances : int
-        Instances of a chunk, at most.
+    chunk_instances : int or None
+        Instances of a chunk, at most; None for 16,384, or fewer if the last chunk would be shorter
+        than the others.
     bag, bag_label, instance_label, bag_target, features
         Columns of Parquet files, as of `Bags.from_frame`: what `Bags.to_parquet` writes has the
         names given here.
@@ -143,19 +147,26 @@ def stream(
         If a column of features is not of numbers.
     """
     folder = Path(path)
-    if chunk_instances < 1:
+    if chunk_instances is not None and chunk_instances < 1:
         raise ValueError(f"chunk_instances is {chunk_instances}; expected at least 1")
     if not folder.exists():
         raise FileNotFoundError(f"{folder} does not exist; expected Parquet files, or arrays")
     if (folder / "instances.npy").exists():
-        return BagStream(folder, chunk_instances, ArrayFolder.opened(folder))
+        return _stream_of(folder, chunk_instances, ArrayFolder.opened(folder))
     roles = {
         "bag": bag,
         "label": bag_label,
         "instance_label": instance_label,
         "target": bag_target,
     }
-    return BagStream(folder, chunk_instances, ParquetFiles.opened(folder, roles, features))
+    return _stream_of(folder, chunk_instances, ParquetFiles.opened(folder, roles, features))
+
+
+def _stream_of(folder: Path, chunk_instances: int | None, source: Source) -> BagStream:
+    if chunk_instances is None:
+        num_chunks = ceil(source.num_rows / _CHUNK)
+        chunk_instances = min(_CHUNK, ceil(_SLACK * source.num_rows / num_chunks))
+    return BagStream(folder, chunk_instances, source)
 
 
 # ------------------------------------------------------------------------ from rows to whole bags

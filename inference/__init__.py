@@ -1,6 +1,6 @@
 """How do we compute it? Engines; every one takes (model, bags) and returns a Posterior."""
 
-from .closed_form import coordinate_ascent
+from .closed_form import coordinate_ascent, natural_gradient
 from .concepts import EMDD, DiverseDensityLearner
 from .gibbs import gibbs
 from .grid import grid
@@ -42,6 +42,7 @@ __all__ = [
     "grid",
     "laplace",
     "maximum_a_posteriori",
+    "natural_gradient",
     "nuts",
     "pymc_nuts",
     "svi",

@@ -15,6 +15,7 @@ __all__ = [
     "in_row_blocks",
     "row_sums_of_squares",
     "weighted_gram",
+    "whole_blocks",
 ]
 
 # Rows of a block: few enough to stay in a core's cache between their uses, enough for two cores.
@@ -89,6 +90,14 @@ def in_row_blocks[Total, Rows](
     if whole * length == len(arrays[0]):  # else all of it would be copied
         return total, kept
     return total, jax.tree.map(lambda *parts: jnp.concatenate(parts), kept, rest)
+
+
+def whole_blocks(num_rows: int) -> int:
+    """So many rows or more, that no block is cut: a rest makes `in_row_blocks` copy what it keeps.
+
+    Fewer than a block are left as they are.
+    """
+    return num_rows if num_rows < _ROWS else _ROWS * -(-num_rows // _ROWS)
 
 
 def row_sums_of_squares(

@@ -133,6 +133,16 @@ def _inducing_cholesky(
     return jnp.linalg.cholesky(covariance + diagonal), floor
 
 
+@jax.jit
+def _whitening(
+    kernel: RBF, inducing_points: Float[Array, "M D"], jitter: Float[Array, ""]
+) -> tuple[Float[Array, "M M"], Float[Array, "M M"], Float[Array, ""]]:
+    """L, L⁻ᵀ and the jitter."""
+    cholesky, floor = _inducing_cholesky(kernel, inducing_points, jitter)
+    identity = jnp.eye(cholesky.shape[0], dtype=cholesky.dtype)
+    return cholesky, solve_triangular(cholesky, identity, trans=1, lower=True), floor
+
+
 def _residual_variance(
     kernel: RBF, explained: Float[Array, " N"], floor: Float[Array, ""]
 ) -> Float[Array, " N"]:
@@ -224,10 +234,7 @@ class Projector(NamedTuple):
     ) -> Self:
         """For a kernel and inducing points."""
         points = jnp.asarray(inducing_points)
-        cholesky, floor = _inducing_cholesky(kernel, points, jnp.asarray(jitter))
-        identity = jnp.eye(cholesky.shape[0], dtype=cholesky.dtype)
-        whitener = solve_triangular(cholesky, identity, trans=1, lower=True)
-        return cls(kernel, points, cholesky, whitener, floor)
+        return cls(kernel, points, *_whitening(kernel, points, jnp.asarray(jitter)))
 
     def cross(self, instances: Float[Array, "R D"]) -> Float[Array, "R M"]:
         """K_nZ."""

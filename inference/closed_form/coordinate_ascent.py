@@ -18,15 +18,21 @@ from ...models.model import observations, random_key
 from ...models.vgpmil import VGPMIL
 from ..chains import check_counts
 from ..checkpoint import block_folder
-from ..chunks import in_parts
 from ..devices import Devices
 from ..posterior import Posterior, approximate_posterior
 from . import dpmil, vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
 from .ascent import Ascent, ascend, of_best_start
-from .in_chunks import InChunks, ascend_in_chunks, in_chunks
+from .in_chunks import InChunks, ascend_in_chunks, chunks_of, in_chunks
 from .learning import Algorithm, Learning
 
-__all__ = ["check_update", "coordinate_ascent", "start_of"]
+__all__ = [
+    "check_sums",
+    "check_update",
+    "coordinate_ascent",
+    "default_num_draws",
+    "form_of",
+    "start_of",
+]
 
 
 # Draws of q kept where nobody asks for another number, as long as they fit into 256 MiB.
@@ -121,12 +127,12 @@ def coordinate_ascent(
     """
     chosen_update = check_update(model, label_update)
     _check(model, learn_hyperparameters, num_starts)
-    num_draws = _default_num_draws(model, bags) if num_draws is None else num_draws
+    num_draws = default_num_draws(model, bags) if num_draws is None else num_draws
     starts = _NUM_STARTS if num_starts is None else num_starts
     check_counts(num_draws=num_draws, num_starts=starts)
     by_sums = mesh is not None or dtype != "float64"
     if by_sums or isinstance(bags, BagStream):
-        _check_sums(chosen_update, learn_hyperparameters, dtype)
+        check_sums(chosen_update, learn_hyperparameters, dtype)
     elif checkpoint is not None:
         raise ValueError(
             f"checkpoint is {checkpoint}, but the bags are in memory, where a fit takes seconds; "
@@ -138,7 +144,7 @@ def coordinate_ascent(
     limits = {"max_steps": max_steps, "tolerance": tolerance, "progress": progress}
     with jax.enable_x64(True):
         if by_sums or isinstance(bags, BagStream):
-            form = in_chunks(model, dtype, dpmil.seeds_of(start_key, starts))
+            form = form_of(model, dtype, num_starts, start_key)
             ascent, approximation = _fit_by_sums(form, model, bags, limits, mesh, checkpoint)
         elif isinstance(model, DPMIL):
             ascent, approximation = _fit_from_many_starts(
@@ -225,11 +231,6 @@ def _fit_by_sums(
 ) -> tuple[Ascent, Any]:
     """The ascent, and q(θ)."""
     devices = Devices(mesh)
-    if isinstance(bags, BagStream):
-        chunks, length = bags, min(bags.chunk_instances, bags.num_instances)
-    else:
-        chunks = in_parts(bags, devices.num_parts)
-        length = max(part.num_instances for part in chunks)
     with devices.together():
         run = {
             "engine": "coordinate_ascent",
@@ -238,13 +239,40 @@ def _fit_by_sums(
             "processes": devices.num_processes,
         }
         folder = block_folder(checkpoint, model, bags, **run)
+        chunks, length = chunks_of(bags, devices)
         ascent = ascend_in_chunks(
             form, chunks, chunk_instances=length, devices=devices, checkpoint=folder, **limits
         )
     return form.finished(ascent)
 
 
-def _check_sums(label_update: Any, learn_hyperparameters: bool, dtype: str) -> None:
+def form_of(model: Any, dtype: FloatType, num_starts: int | None, key: Array) -> InChunks:
+    """The closed form by sums over bags, from as many starts as `coordinate_ascent` takes.
+
+    Raises
+    ------
+    ValueError
+        If ``num_starts`` is given and the model has one start.
+    NotImplementedError
+        If the model has no such form.
+    """
+    _check(model, False, num_starts)
+    starts = _NUM_STARTS if num_starts is None else num_starts
+    check_counts(num_starts=starts)
+    seeds = dpmil.seeds_of(key, starts) if isinstance(model, DPMIL) else ()
+    return in_chunks(model, dtype, seeds)
+
+
+def check_sums(label_update: Any, learn_hyperparameters: bool, dtype: str) -> None:
+    """Refuse options that need more than sums over bags.
+
+    Raises
+    ------
+    ValueError
+        If the type is unknown.
+    NotImplementedError
+        If an option needs instances one by one, or many passes.
+    """
     if dtype not in ("float64", "float32"):
         raise ValueError(f"dtype is {dtype!r}; expected 'float64' or 'float32'")
     if label_update not in (None, "exact", "soft"):
@@ -296,7 +324,8 @@ def _label_updates(model: Any) -> tuple[str, ...]:
             return ()
 
 
-def _default_num_draws(model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags | BagStream) -> int:
+def default_num_draws(model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags | BagStream) -> int:
+    """Draws of q kept where nobody asks for another number."""
     if not isinstance(model, DPMIL):
         return _NUM_DRAWS
     kept = model.numbers_in_a_draw(bags if isinstance(bags, Bags) else None)

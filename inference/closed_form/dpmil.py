@@ -67,6 +67,7 @@ __all__ = [
     "centers",
     "divergence_from_prior",
     "elbo",
+    "in_order",
     "init",
     "laws_in_units",
     "log_jacobian",
@@ -365,13 +366,13 @@ def mixtures_of(
     seen: Statistics, prior: Prior, covariance: Covariance
 ) -> tuple[NormalWishart | NormalGamma, Sticks]:
     """q(θ) at its optimum given q(z, r), with the components in the order that the sticks like."""
-    seen = _in_order(seen, prior.concentration)
+    seen = in_order(seen, prior.concentration)
     gaussians = family(covariance).posterior(seen, prior.mean_strength, prior.degrees_of_freedom)
     after = count_after(seen.occupancy)
     return gaussians, Sticks(1 + seen.occupancy[:, :-1], prior.concentration + after)
 
 
-def _in_order(seen: Statistics, concentration: Float[Array, ""]) -> Statistics:
+def in_order(seen: Statistics, concentration: Float[Array, ""]) -> Statistics:
     """The order of the components that the sticks like best, of each class.
 
     To rename components is a step of the ascent too: it moves q(v) alone. Without it a large

@@ -7,7 +7,6 @@ such instances a chunk has may not decide its shapes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -102,15 +101,12 @@ class MixturesInChunks:
     def nothing(self) -> MixtureSums:
         """Zeros."""
         num_features = self.model.num_features
-        num_moments = math.prod(
-            family(self.model.covariance).second_moments(jnp.zeros((1, num_features))).shape
-        )
-        seen = Statistics(
-            jnp.zeros(self._shape),
-            jnp.zeros((*self._shape, num_features)),
-            jnp.zeros((*self._shape, num_moments)),
-        )
-        return MixtureSums(seen, jnp.zeros(len(self.seeds)), jnp.zeros(()))
+        is_full = self.model.covariance == "full"
+        num_moments = num_features * (num_features + 1) // 2 if is_full else num_features
+        shapes = (self._shape, (*self._shape, num_features), (*self._shape, num_moments))
+        # By NumPy: JAX would compile a program for each of these.
+        seen = Statistics(*(jnp.asarray(np.zeros(shape)) for shape in shapes))
+        return MixtureSums(seen, *(jnp.asarray(np.zeros(s)) for s in ((len(self.seeds),), ())))
 
     def problem(self, bags: Bags, bag_weight: Float[Array, " B"]) -> MixtureChunk:
         """Whitened instances, and which labels they may have."""
@@ -139,6 +135,11 @@ class MixturesInChunks:
         prior = dpmil.Prior.of(self.model)
         one = jax.vmap(lambda seen: dpmil.mixtures_of(seen, prior, self.model.covariance))
         return MixtureState(*one(sums.seen))
+
+    def in_order(self, sums: MixtureSums) -> MixtureSums:
+        """Components in the order that the sticks like best."""
+        one = jax.vmap(dpmil.in_order, in_axes=(0, None))
+        return sums._replace(seen=one(sums.seen, dpmil.Prior.of(self.model).concentration))
 
     def bound(self, state: MixtureState, sums: MixtureSums) -> Float[Array, " S"]:
         """The bound of each start."""

@@ -31,9 +31,10 @@ from ...models.sparse_gp import Projector
 from ...models.vgpmil import VGPMIL
 from ...models.vwsgp import VWSGP
 from ..checkpoint import BlockFolder, described
-from ..chunks import padded
+from ..chunks import in_parts, padded
 from ..devices import Devices
 from ..lapack import one_lapack_thread
+from ..products import whole_blocks
 from . import vgpmil, vwsgp, vwsgp_gaussian, vwsgp_probit
 from .ascent import ROUNDING, Ascent, climb
 from .dpmil_in_chunks import MixturesInChunks
@@ -46,7 +47,15 @@ from .inducing import (
     inducing_posterior,
 )
 
-__all__ = ["InChunks", "ascend_in_chunks", "in_chunks"]
+__all__ = [
+    "InChunks",
+    "Passes",
+    "ascend_in_chunks",
+    "chunks_of",
+    "in_chunks",
+    "num_begun",
+    "spread",
+]
 
 # Entries of the kernel are rounded by 6e-8, and independently.
 _ROUNDING_IN_32_BIT = 1e-7
@@ -98,6 +107,10 @@ class InChunks(Protocol):
         """The bound at q(θ), of the sums under it."""
         ...
 
+    def in_order(self, sums: Any) -> Any:
+        """The same sums, with what may be renamed named as `moved` wants it."""
+        ...
+
     def finished(self, ascent: Ascent) -> tuple[Ascent, Any]:
         """The ascent, of the best start if there are several, and the law that is left behind."""
         ...
@@ -128,12 +141,15 @@ class InducingInChunks:
 
     def start(self, spread: Callable[..., Float[np.ndarray, "n F"]]) -> InducingState:
         """The prior."""
-        return InducingState.prior(len(self.model.inducing_points))
+        size = len(self.model.inducing_points)
+        # By NumPy: JAX would compile a program for each of these.
+        return InducingState(jnp.asarray(np.zeros(size)), jnp.asarray(np.eye(size)))
 
     def nothing(self) -> InducingSums:
         """Zeros."""
         size = len(self.model.inducing_points)
-        return InducingSums(jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(()))
+        shapes = ((size, size), (size,), ())
+        return InducingSums(*(jnp.asarray(np.zeros(shape)) for shape in shapes))
 
     def moved(self, sums: InducingSums) -> InducingState:
         """q(ε) at its optimum."""
@@ -142,6 +158,10 @@ class InducingInChunks:
     def bound(self, state: InducingState, sums: InducingSums) -> Float[Array, ""]:
         """The bags' share, less KL(q(u) ‖ p(u))."""
         return sums.bound - divergence_from_prior(state.mean, state.precision_cholesky)
+
+    def in_order(self, sums: InducingSums) -> InducingSums:
+        """Themselves."""
+        return sums
 
     def finished(self, ascent: Ascent) -> tuple[Ascent, InducingApproximation]:
         """q(u)."""
@@ -270,17 +290,14 @@ def ascend_in_chunks(
     started = time.perf_counter()
     same = f"{described(form)} {max_steps} {tolerance}"
     devices.agree(same, "models, max_steps or tolerance")
-    # A process that was killed may have written one step less than the others.
-    num_begun = devices.extremes(checkpoint.num_blocks if checkpoint else 0)[0]
-    if checkpoint:
-        checkpoint.cut(num_begun)
+    is_begun = num_begun(devices, checkpoint) > 0
     with one_lapack_thread(), TemporaryDirectory() as folder:
-        passes = _Passes(form, chunks, chunk_instances, devices, Path(folder))
-        if num_begun:  # climb goes on from what is written down
+        passes = Passes(form, chunks, chunk_instances, devices, Path(folder))
+        if is_begun:  # climb goes on from what is written down
             sums = form.nothing()
             start = devices.once(form.moved, sums)
         else:
-            start = form.start(partial(_spread, chunks, form, devices))
+            start = form.start(partial(spread, chunks, form, devices))
             sums = passes.sums(start)
         before = time.perf_counter() - started
         ascent = climb(
@@ -302,14 +319,48 @@ def ascend_in_chunks(
     )
 
 
-def _spread(
+def chunks_of(bags: Bags | BagStream, devices: Devices) -> tuple[BagStream | list[Bags], int]:
+    """Chunks for the devices of this process, and the length that all are filled up to."""
+    if isinstance(bags, BagStream):
+        return bags, whole_blocks(min(bags.chunk_instances, bags.num_instances))
+    chunks = in_parts(bags, devices.num_parts)
+    return chunks, whole_blocks(max(part.num_instances for part in chunks))
+
+
+def num_begun(devices: Devices, checkpoint: BlockFolder | None) -> int:
+    """How many steps all processes have written down; what some have beyond is forgotten."""
+    begun = devices.extremes(checkpoint.num_blocks if checkpoint else 0)[0]
+    if checkpoint:  # of a process that was not killed there may be one more
+        checkpoint.cut(begun)
+    return begun
+
+
+def spread(
     chunks: Iterable[Bags],
     form: InChunks,
     devices: Devices,
     rows: Callable[[Bags], Float[np.ndarray, "N F"]],
     at_most: int,
 ) -> Float[np.ndarray, "n F"]:
-    """Rows of every instance, or of every second, third, … of all that the processes have."""
+    """Rows of every instance, or of every second, third, … of all that the processes have.
+
+    Parameters
+    ----------
+    chunks : iterable of Bags
+        Of this process.
+    form : InChunks
+        By which they are checked.
+    devices : Devices
+    rows : callable
+        Bags → what is wanted of each instance.
+    at_most : int
+        Rows.
+
+    Returns
+    -------
+    array (n, F)
+        The same in every process.
+    """
     if isinstance(chunks, BagStream):
         own = chunks.num_instances
     else:
@@ -325,8 +376,20 @@ def _spread(
     return devices.gathered(np.concatenate(chosen))
 
 
-class _Passes:
-    """Sums over all chunks. What is made of them is kept: in memory if they are, or in files."""
+class Passes:
+    """Sums over all chunks. What is made of them is kept: in memory if they are, or in files.
+
+    Parameters
+    ----------
+    form : InChunks
+    chunks : iterable of Bags
+        To be gone through again and again, the same each time; a list is held in memory.
+    chunk_instances : int
+        That chunks are filled up to.
+    devices : Devices
+    folder : Path
+        For files.
+    """
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -85,11 +86,16 @@ def coloured(
     precision_cholesky: Float[Array, "M M"],
 ) -> dict[str, Float[np.ndarray, "..."]]:
     """``mean`` and ``scale_tril`` of u = Lε: L m, and the lower factor of (L R⁻ᵀ)(L R⁻ᵀ)ᵀ."""
+    found = _coloured(cholesky, mean, precision_cholesky)
+    return dict(zip(("mean", "scale_tril"), map(np.asarray, found), strict=True))
+
+
+@jax.jit
+def _coloured(
+    cholesky: Float[Array, "M M"], mean: Float[Array, " M"], precision_cholesky: Float[Array, "M M"]
+) -> tuple[Float[Array, " M"], Float[Array, "M M"]]:
     root = solve_triangular(precision_cholesky, cholesky.T, lower=True).T  # L R⁻ᵀ
-    return {
-        "mean": np.asarray(cholesky @ mean),
-        "scale_tril": np.asarray(_lower_factor(root)),
-    }
+    return cholesky @ mean, _lower_factor(root)
 
 
 def _lower_factor(root: Float[Array, "M M"]) -> Float[Array, "M M"]:
@@ -131,9 +137,29 @@ class InducingApproximation:
     def draws(self, model: Model, bags: Bags | None, key: Array, num_draws: int) -> Draws:
         """Draws of ``inducing_value`` from q(u)."""
         with jax.enable_x64(True):
-            return {"inducing_value": np.asarray(self.inducing_law().sample(key, (num_draws,)))}
+            return {
+                "inducing_value": np.asarray(_draws(self.mean, self.scale_tril, key, num_draws))
+            }
 
     def log_density(self, model: Model, bags: Bags | None, draws: Draws) -> Float[np.ndarray, " S"]:
         """log q(u) of each draw."""
         with jax.enable_x64(True):
-            return np.asarray(self.inducing_law().log_prob(jnp.asarray(draws["inducing_value"])))
+            drawn = jnp.asarray(draws["inducing_value"])
+            return np.asarray(_log_density(self.mean, self.scale_tril, drawn))
+
+
+# Compiled once for all fits of one size; by itself each operation of a law would be.
+
+
+@partial(jax.jit, static_argnames="num_draws")
+def _draws(
+    mean: Float[Array, " M"], scale_tril: Float[Array, "M M"], key: Array, num_draws: int
+) -> Float[Array, "S M"]:
+    return dist.MultivariateNormal(mean, scale_tril=scale_tril).sample(key, (num_draws,))
+
+
+@jax.jit
+def _log_density(
+    mean: Float[Array, " M"], scale_tril: Float[Array, "M M"], draws: Float[Array, "S M"]
+) -> Float[Array, " S"]:
+    return dist.MultivariateNormal(mean, scale_tril=scale_tril).log_prob(draws)

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import pandas as pd
 from milzoo.datasets import Bags, simulate_instances, stream
-from milzoo.inference import Posterior, coordinate_ascent, gibbs, nuts
+from milzoo.inference import Posterior, coordinate_ascent, gibbs, natural_gradient, nuts
 from milzoo.inference.closed_form import dpmil
 from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP
 
@@ -56,16 +56,17 @@ def main() -> None:
     given = stream(folder, chunk_instances=40)
     if not arguments.stream:
         given = _in_memory(folder)
-    found = coordinate_ascent(
-        MODELS[arguments.name],
-        given,
-        seed=0,
-        max_steps=arguments.steps,
-        tolerance=0.0,
-        num_draws=10,
-        mesh=jax.make_mesh((jax.device_count(),), ("bags",)),
-        checkpoint=folder / "steps" if arguments.checkpoint else None,
-    )
+    common = {
+        "seed": 0,
+        "max_steps": arguments.steps,
+        "num_draws": 10,
+        "mesh": jax.make_mesh((jax.device_count(),), ("bags",)),
+        "checkpoint": folder / "steps" if arguments.checkpoint else None,
+    }
+    if arguments.batches:
+        found = natural_gradient(MODELS[arguments.name], given, batch_instances=60, **common)
+    else:
+        found = coordinate_ascent(MODELS[arguments.name], given, tolerance=0.0, **common)
     law = {name: value for name, value in asdict(found.approximation).items() if value is not None}
     np.savez(folder / "found.npz", elbo=found.elbo, **law)
 
@@ -95,6 +96,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--port", type=int)
     parser.add_argument("--heartbeat", type=int, default=100)
     parser.add_argument("--chains", choices=["nuts", "gibbs"])
+    parser.add_argument("--batches", action="store_true")
     parser.add_argument("--stream", action="store_true")
     parser.add_argument("--checkpoint", action="store_true")
     parser.add_argument("--steps", type=int, default=12)

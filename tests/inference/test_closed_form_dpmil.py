@@ -376,7 +376,7 @@ def test_components_are_in_the_best_of_all_orders(concentration):
             count = jnp.asarray(random.gamma(0.3, 20.0, (2, 5)))
             total = count[..., None] * jnp.arange(3.0)
             seen = dpmil.Statistics(count, total, 2 * total)
-            found = dpmil._in_order(seen, jnp.asarray(concentration))
+            found = dpmil.in_order(seen, jnp.asarray(concentration))
             after = log_evidence_of_sticks(np.asarray(found.occupancy), concentration)
             best = np.max(
                 [
@@ -397,7 +397,7 @@ def test_components_keep_their_names_where_no_order_is_better():
     with jax.enable_x64(True):
         count = jnp.asarray([[9.0, 4.0, 0.0, 0.0], [3.0, 1.0, 1.0, 0.0]])
         named = jnp.broadcast_to(jnp.arange(4.0), (2, 4))[..., None]
-        found = dpmil._in_order(dpmil.Statistics(count, named, named), jnp.asarray(1.0))
+        found = dpmil.in_order(dpmil.Statistics(count, named, named), jnp.asarray(1.0))
         np.testing.assert_array_equal(found.total, named)
 
 

@@ -129,6 +129,22 @@ def test_two_processes_give_the_bound_and_the_law_of_one(case, tmp_path, way, de
         assert_found(tmp_path / number, in_one_piece(STEPS))
 
 
+def test_batches_of_two_processes_lead_to_the_law_of_all_bags(case_of, tmp_path):
+    name, bags, in_one_piece = case_of("vwsgp")
+    shared(bags, tmp_path)
+    processes = two(tmp_path, "--name", name, "--stream", "--batches", "--steps", 150)
+    complaints = [ended(process) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], complaints
+    with (
+        np.load(tmp_path / "0" / "found.npz") as one,
+        np.load(tmp_path / "1" / "found.npz") as other,
+    ):
+        np.testing.assert_array_equal(one["elbo"], other["elbo"])
+        np.testing.assert_array_equal(one["mean"], other["mean"])
+        best = in_one_piece(100).elbo[-1]
+        assert best - 0.5 < one["elbo"][-1] < best + 1e-6
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_where_one_process_is_killed_the_other_says_so_and_all_can_go_on(
     sparse_gp_case, tmp_path, victim

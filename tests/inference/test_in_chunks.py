@@ -159,7 +159,7 @@ def test_a_sample_is_spread_evenly_over_chunks(fits, at_most, stride):
     assert 4 * 70 < bags.num_instances <= 300
     form = in_chunks.in_chunks(model, "float64", seeds=(0,))
     chunks, whole = list(in_pieces(bags, 40)), bags.instances
-    found = in_chunks._spread(chunks, form, Devices(None), lambda own: own.instances, at_most)
+    found = in_chunks.spread(chunks, form, Devices(None), lambda own: own.instances, at_most)
     expected = whole[:1] if at_most == 1 else whole[::stride]
     np.testing.assert_array_equal(found, expected)
 

@@ -1,0 +1,313 @@
+"""Natural-gradient ascent by batches: the stochastic form of the closed-form updates.
+
+q(θ) is an exponential family whose natural parameters are its prior's and sums over bags. The
+natural gradient of the bound leads from these sums to those that coordinate ascent would take next,
+so that a step of size ρ by a batch of n of the N instances is
+
+.. code-block:: text
+
+    sums  ←  (1 − ρ_t) sums + ρ_t N/n (sums over the batch, under q),    ρ_t = n/n_max (t + τ)^−κ
+    q(θ)  ←  the law that these sums make
+
+A batch counts by its size: else those of a pass that are shorter, and scaled up by more, would pull
+all the time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import batched, count, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+
+from ...datasets.bags import Bags
+from ...datasets.streaming import BagStream
+from ...models.bag_evidence import BagEvidenceModel, FloatType
+from ...models.dpmil import DPMIL
+from ...models.model import random_key
+from ...models.vgpmil import VGPMIL
+from ..chains import check_counts
+from ..checkpoint import BlockFolder, block_folder, described
+from ..chunks import in_pieces, padded
+from ..devices import Devices
+from ..lapack import one_lapack_thread
+from ..posterior import Posterior, Status, approximate_posterior
+from ..products import whole_blocks
+from .ascent import ROUNDING, Ascent, climb
+from .coordinate_ascent import check_sums, check_update, default_num_draws, form_of
+from .in_chunks import InChunks, Passes, chunks_of, num_begun, spread
+
+__all__ = ["natural_gradient"]
+
+# Nats. What may be lacking in the bound of what counts as settled.
+_SETTLED = 0.5
+
+
+class _Position(NamedTuple):
+    """After a step."""
+
+    number: Int[Array, ""]  # t
+    sums: Any  # running
+    state: Any  # q(θ)
+
+
+def natural_gradient(
+    model: VGPMIL | BagEvidenceModel | DPMIL,
+    bags: Bags | BagStream,
+    *,
+    seed: int | Array,
+    max_steps: int = 500,
+    batch_instances: int = 4096,
+    delay: float = 1.0,
+    forgetting: float = 0.7,
+    num_starts: int | None = None,
+    num_draws: int | None = None,
+    dtype: FloatType = "float64",
+    mesh: Mesh | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    progress: bool = False,
+) -> Posterior:
+    """Fit the closed-form approximation by batches: where a pass over all bags is too long a step.
+
+    It ends with two steps over all bags, by which it is judged.
+
+    Parameters
+    ----------
+    model : VGPMIL, VWSGP or DPMIL
+        As of `coordinate_ascent`, the same q(θ) being approached.
+    bags : Bags or BagStream
+        Bags in memory are drawn in a new order for each pass. A stream is read in its own order,
+        which must be one of chance: write the bags shuffled.
+    seed : int or JAX key
+        Of the order, of random starts (DPMIL) and of the draws in the tree.
+    max_steps : int
+        Batches.
+    batch_instances : int
+        Of whole bags, for each device: at most, but for a bag that is larger.
+    delay, forgetting : float
+        τ ≥ 0 and ½ < κ ≤ 1 of the steps' sizes (t + τ)^−κ; less for batches that are shorter.
+    num_starts, num_draws, dtype, mesh, checkpoint, progress
+        As of `coordinate_ascent`.
+
+    Returns
+    -------
+    Posterior
+        ``elbo`` has estimates by the batches, each before its step, then the bound itself before
+        the two steps over all bags, between and after them. ``status`` is ``converged`` if by what
+        these added less than half a nat is lacking.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range, a hyper-parameter has a prior, a stream has a bad file or row,
+        or the checkpoint is of another run.
+    NotImplementedError
+        If the model has no closed form by sums over bags.
+
+    References
+    ----------
+    Hoffman, Blei, Wang and Paisley (2013), Stochastic variational inference.
+    """
+    _check(max_steps, batch_instances, delay, forgetting)
+    check_sums(check_update(model, None), learn_hyperparameters=False, dtype=dtype)
+    num_draws = default_num_draws(model, bags) if num_draws is None else num_draws
+    check_counts(num_draws=num_draws)
+    start_key, order_key, draw_key = jax.random.split(random_key(seed), 3)
+    with jax.enable_x64(True):
+        devices, form = Devices(mesh), form_of(model, dtype, num_starts, start_key)
+        options = {"form": form, "batch_instances": batch_instances, "order": order_key}
+        options |= {"delay": delay, "forgetting": forgetting}
+        with devices.together(), TemporaryDirectory() as folder:
+            devices.agree(described(options), "models or options")
+            options["processes"] = devices.num_processes
+            written = block_folder(checkpoint, model, bags, engine="natural_gradient", **options)
+            batches = _Batches(form, devices, bags, batch_instances, order_key)
+            steps = _Steps(form, devices, batches, delay, forgetting)
+            ascent = steps.taken(max_steps, written, progress=progress)
+            if ascent.status.kind != "failed":
+                ascent = _with_whole_steps(ascent, form, bags, devices, Path(folder))
+            else:
+                ascent = replace(ascent, state=ascent.state.state)
+        ascent, approximation = form.finished(ascent)
+    return approximate_posterior(
+        model,
+        bags if isinstance(bags, Bags) else None,
+        approximation,
+        engine="natural_gradient",
+        key=draw_key,
+        num_draws=num_draws,
+        status=ascent.status,
+        seconds=ascent.seconds - devices.compile_seconds,
+        compile_seconds=devices.compile_seconds,
+        elbo=ascent.elbo,
+    )
+
+
+def _check(max_steps: int, batch_instances: int, delay: float, forgetting: float) -> None:
+    check_counts(max_steps=max_steps, batch_instances=batch_instances)
+    if not 0 <= delay < np.inf:
+        raise ValueError(f"delay is {delay}; expected a number of at least 0")
+    if not 0.5 < forgetting <= 1:
+        raise ValueError(
+            f"forgetting is {forgetting}; expected a number above 0.5, below which the noise of "
+            "batches does not die out, and of at most 1"
+        )
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """Batch after batch, without end; as many at once as there are devices."""
+
+    form: InChunks
+    devices: Devices
+    bags: Bags | BagStream
+    batch_instances: int
+    order_key: Array
+
+    def behind(self, num_done: int) -> Iterator[tuple[Any, Array]]:
+        """Problems and numbers of instances, by device, from behind so many batches on."""
+        num_parts = self.devices.num_parts
+        length = whole_blocks(min(self.batch_instances, self.bags.num_instances))
+        for chunks in islice(batched(self._pieces(), num_parts), num_done, None):
+            for bags in chunks:
+                self.form.check(bags)
+            parts = padded(chunks, num_instances=length, num_parts=num_parts)
+            sizes = [np.array(float(bags.num_instances)) for bags in chunks]
+            problem = self.devices.on_parts(self.form.problem, self.devices.placed(parts))
+            yield problem, self.devices.placed(sizes)
+
+    def _pieces(self) -> Iterator[Bags]:
+        for number in count():
+            yield from in_pieces(self._in_order_of(number), self.batch_instances)
+
+    def _in_order_of(self, number: int) -> Bags | BagStream:
+        """All bags, for a pass of this number."""
+        if isinstance(self.bags, BagStream):
+            return self.bags
+        key = jax.random.fold_in(self.order_key, number)
+        return self.bags.select(np.asarray(jax.random.permutation(key, self.bags.num_bags)))
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Steps by batches."""
+
+    form: InChunks
+    devices: Devices
+    batches: _Batches
+    delay: float
+    forgetting: float
+
+    def taken(self, max_steps: int, checkpoint: BlockFolder | None, *, progress: bool) -> Ascent:
+        """So many, from what is written down on if there is anything."""
+        num_done = num_begun(self.devices, checkpoint)
+        own = self.batches.bags.num_instances
+        num_instances = np.asarray(self.devices.gathered(np.array([float(own)])).sum())
+        # The first batch makes the first q(θ), without a step.
+        batches = self.batches.behind(num_done + 1 if num_done else 0)
+        with one_lapack_thread():
+            start = self._nowhere() if num_done else self._first(batches, num_instances)
+            return climb(
+                partial(self._advance, batches, num_instances),
+                start,
+                max_steps=max_steps,
+                tolerance=0.0,
+                is_ascent=False,
+                progress=progress,
+                checkpoint=checkpoint,
+            )
+
+    def _nowhere(self) -> _Position:
+        """What `climb` puts that in which is written down."""
+        sums = self.form.nothing()
+        return _Position(jnp.asarray(1), sums, self.devices.once(self.form.moved, sums))
+
+    def _first(self, batches: Iterator[tuple[Any, Array]], num_instances: np.ndarray) -> _Position:
+        chunks, _ = chunks_of(self.batches.bags, self.devices)
+        start = self.form.start(partial(spread, chunks, self.form, self.devices))
+        sums = self.devices.once(_scaled, *self._of_next(batches, start), num_instances)
+        return _Position(jnp.asarray(1), *self.devices.once(self._settled, sums))
+
+    def _advance(
+        self, batches: Iterator[tuple[Any, Array]], num_instances: np.ndarray, position: _Position
+    ) -> tuple[_Position, Array]:
+        found = self._of_next(batches, position.state)
+        return self.devices.once(self._moved, position, *found, num_instances)
+
+    def _of_next(self, batches: Iterator[tuple[Any, Array]], state: Any) -> tuple[Any, np.ndarray]:
+        """Sums over the next batch, and how many instances it has."""
+        problem, sizes = next(batches)
+        return self.devices.total((self.devices.on_parts(self.form.sums, (problem,), state), sizes))
+
+    def _moved(
+        self, position: _Position, found: Any, size: Array, num_instances: Array
+    ) -> tuple[_Position, Array]:
+        """One step, and the bound before it by the batch."""
+        scaled = _scaled(found, size, num_instances)
+        weight = jnp.minimum(1.0, size / jnp.minimum(num_instances, self._largest_size))
+        rate = weight * (position.number + self.delay) ** -self.forgetting  # ρ_t
+        sums = jax.tree.map(lambda old, new: (1 - rate) * old + rate * new, position.sums, scaled)
+        moved = _Position(position.number + 1, *self._settled(sums))
+        return moved, self.form.bound(position.state, scaled)
+
+    @property
+    def _largest_size(self) -> int:
+        return self.batches.batch_instances * self.devices.num_devices
+
+    def _settled(self, sums: Any) -> tuple[Any, Any]:
+        sums = self.form.in_order(sums)
+        return sums, self.form.moved(sums)
+
+
+def _scaled(sums: Any, size: Array, num_instances: Array) -> Any:
+    """Sums over a batch as if all instances were like it."""
+    return jax.tree.map(lambda leaf: leaf * (num_instances / size), sums)
+
+
+def _with_whole_steps(
+    ascent: Ascent, form: InChunks, bags: Bags | BagStream, devices: Devices, folder: Path
+) -> Ascent:
+    """Two steps of coordinate ascent behind the others, which tell what these have left."""
+    started = time.perf_counter()
+    state, bounds = ascent.state.state, []
+    with one_lapack_thread():
+        passes = Passes(form, *chunks_of(bags, devices), devices, folder)
+        for is_last in (False, False, True):
+            sums = passes.sums(state)
+            bounds.append(np.asarray(devices.once(form.bound, state, sums)))
+            state = state if is_last else devices.once(form.moved, sums)
+    whole = np.array(bounds)
+    of_best = whole.reshape(3, -1)[:, np.argmax(whole[-1])]
+    lacking = _lacking(of_best)
+    first, second = np.diff(of_best)
+    status = Status(
+        "converged" if lacking < _SETTLED else "max_steps",
+        f"two steps over all bags behind {len(ascent.elbo):,} steps by batches raised the bound by "
+        f"{first:.3g} and {second:.3g} nats; going on like this would by {lacking:.3g}",
+    )
+    seconds = ascent.seconds + time.perf_counter() - started
+    elbo = np.concatenate([ascent.elbo, whole])
+    return replace(ascent, state=state, elbo=elbo, status=status, seconds=seconds)
+
+
+def _lacking(bounds: Float[np.ndarray, "3"]) -> float:
+    """What is still to come, in nats, where gains fall as a geometric series does.
+
+    A small gain alone says little: where coordinate ascent is slow, all its gains are small.
+    """
+    first, second = np.diff(bounds)
+    if second <= ROUNDING * max(1.0, abs(bounds[-1])):
+        return 0.0
+    return float(second**2 / (first - second)) if second < first else math.inf

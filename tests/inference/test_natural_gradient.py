@@ -1,0 +1,241 @@
+"""Natural gradients by batches: their direction, where they lead, and what is said of it."""
+
+from dataclasses import replace
+from itertools import batched
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from milzoo.datasets import simulate, simulate_instances, stream
+from milzoo.inference import coordinate_ascent, natural_gradient
+from milzoo.inference.closed_form.in_chunks import in_chunks
+from milzoo.inference.closed_form.inducing import InducingState
+from milzoo.inference.closed_form.natural_gradient import _lacking
+from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP
+
+POINTS = np.array([[-1.0, -1.0], [0.0, 0.5], [1.0, -1.0], [1.0, 1.0]])
+
+
+@pytest.fixture(scope="module")
+def design():
+    return simulate_instances(120, 4, 2, seed=1)
+
+
+@pytest.fixture(scope="module")
+def cases(design):
+    """By name: model, and bags drawn from it."""
+    models = {
+        "vgpmil": VGPMIL(RBF(1.0, 1.0), POINTS, mean=-0.5),
+        "vwsgp": VWSGP(RBF(0.5, 1.0), POINTS),
+        "gaussian": VWSGP(RBF(0.5, 1.0), POINTS, likelihood="gaussian", noise=0.3),
+    }
+    drawn = {name: (model, simulate(model, design, seed=2)[0]) for name, model in models.items()}
+    apart = with_a_witness_apart(design)
+    mixtures = {"dpmil": DPMIL.for_bags(apart, 2), "gaussians": DPMIL.for_bags(apart, 1)}
+    return drawn | {name: (model, apart) for name, model in mixtures.items()}
+
+
+def with_a_witness_apart(design):
+    """Every second bag positive, its first instance from a cluster of its own."""
+    labels = np.arange(design.num_bags) % 2
+    is_witness = (labels[design.bag_index] == 1) & (np.arange(design.num_instances) % 4 == 0)
+    shifted = np.asarray(design.instances) + 5.0 * is_witness[:, None]
+    return replace(design, instances=shifted, labels=labels)
+
+
+@pytest.fixture(scope="module")
+def slow(design):
+    """VGPMIL that coordinate ascent takes hundreds of steps for."""
+    model = VGPMIL(RBF(3.0, 1.0), POINTS, mean=-1.0)
+    return model, simulate(model, design, seed=2)[0]
+
+
+@pytest.mark.parametrize("name", ["vgpmil", "vwsgp"])
+def test_a_step_follows_the_natural_gradient_of_the_bound(cases, name):
+    """The slope by the mean parameters E ε, E εεᵀ is what the sums add to the natural parameters.
+
+    The bound with the other factors at their optimum is differentiated by JAX.
+    """
+    model, bags = cases[name]
+    with jax.enable_x64(True):
+        form = in_chunks(model, "float64", ())
+        problem = form.problem(bags, jnp.ones(bags.num_bags))
+
+        def bound(first, second):
+            covariance = second - jnp.outer(first, first)
+            precision = jnp.linalg.inv((covariance + covariance.T) / 2)
+            state = InducingState(first, jnp.linalg.cholesky(precision))
+            return form.bound(state, form.sums(problem, state))
+
+        random = np.random.default_rng(0)
+        mean, root = random.normal(size=4), 0.3 * random.normal(size=(4, 4)) + np.eye(4)
+        precision = root @ root.T
+        second = np.linalg.inv(precision) + np.outer(mean, mean)
+        slopes = jax.grad(bound, argnums=(0, 1))(jnp.asarray(mean), jnp.asarray(second))
+        here = InducingState(jnp.asarray(mean), jnp.linalg.cholesky(precision))
+        sums = jax.tree.map(np.asarray, form.sums(problem, here))
+        slopes = jax.tree.map(np.asarray, slopes)
+    # Natural parameters S⁻¹m and −½S⁻¹, where the sums lead less where q is.
+    assert np.abs(slopes[0]).max() > 1
+    np.testing.assert_allclose(slopes[0], sums.linear - precision @ mean, rtol=1e-6, atol=1e-8)
+    expected = -0.5 * (np.eye(4) + sums.gram - precision)
+    np.testing.assert_allclose((slopes[1] + slopes[1].T) / 2, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_running_sums_have_the_order_of_the_law_that_they_make(cases):
+    """Else sums of one order of the components would be added to those of another."""
+    model, _ = cases["dpmil"]
+    model = replace(model, max_components=5)
+    form = in_chunks(model, "float64", seeds=(0, 1, 2))
+    random = np.random.default_rng(0)
+    nothing = form.nothing()
+    occupancy = random.uniform(1, 50, nothing.seen.occupancy.shape)
+    sums = nothing._replace(seen=nothing.seen._replace(occupancy=occupancy))
+    with jax.enable_x64(True):
+        ordered = form.in_order(jax.tree.map(jnp.asarray, sums))
+        law = form.moved(ordered).gaussians
+        found = np.asarray(ordered.seen.occupancy)
+        np.testing.assert_allclose(np.asarray(law.strength), model.mean_strength + found)
+    np.testing.assert_array_equal(np.sort(found), np.sort(occupancy))
+    assert (found != occupancy).any()
+
+
+def test_one_pass_with_steps_of_1_over_t_is_the_exact_posterior_of_targets(cases):
+    """What the bags add does not depend on q: the mean over equal batches is what all add."""
+    model, bags = cases["gaussian"]
+    exact = coordinate_ascent(model, bags, seed=0)
+    # The first q is of the first batch; 11 steps have the others of twelve, in any order.
+    found = natural_gradient(
+        model, bags, seed=0, batch_instances=40, max_steps=11, delay=1.0, forgetting=1.0
+    )
+    # The bound before a step over all bags is log p(Y) already, to which nothing can be added.
+    np.testing.assert_allclose(found.elbo[-3:], exact.elbo[-1], rtol=1e-10)
+    assert found.status.kind == "converged"
+    fewer = natural_gradient(
+        model, bags, seed=0, batch_instances=40, max_steps=10, delay=1.0, forgetting=1.0
+    )
+    assert fewer.elbo[-3] < exact.elbo[-1] - 1e-3
+
+
+@pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "gaussians"])
+@pytest.mark.parametrize("way", ["memory", "stream"])
+def test_batches_lead_to_where_coordinate_ascent_ends(cases, tmp_path, name, way):
+    model, bags = cases[name]
+    given = bags
+    if way == "stream":
+        bags.to_parquet(tmp_path / "bags.parquet")
+        given = stream(tmp_path, chunk_instances=200)
+    few = {"num_starts": 1} if name == "gaussians" else {}
+    expected = coordinate_ascent(model, bags, seed=0, **few)
+    found = natural_gradient(model, given, seed=0, batch_instances=120, max_steps=300, **few)
+    assert found.status.kind == "converged", found.status
+    assert found.engine == "natural_gradient" and len(found.elbo) == 303
+    assert expected.elbo[-1] - 0.5 < found.elbo[-1] < expected.elbo[-1] + 1e-6
+    # Estimates by a quarter of the bags scatter about the bound, on both sides.
+    late = found.elbo[100:-3]
+    error = late.std(ddof=1) / np.sqrt(len(late) / 4)  # those of one pass hang together
+    assert abs(late.mean() - found.elbo[-1]) < 4 * error + 1
+    assert (late > found.elbo[-1]).any() and (late < found.elbo[-1]).any()
+
+
+def test_batches_of_unequal_size_weigh_what_they_hold(cases, tmp_path):
+    """Chunks of 100, 100, … and 80: steps of 1/t by their sizes lead to the sums over all."""
+    model, bags = cases["gaussian"]
+    bags.to_parquet(tmp_path / "bags.parquet")
+    given = stream(tmp_path, chunk_instances=100, bag_label=None)
+    exact = coordinate_ascent(model, bags, seed=0).elbo[-1]
+    passes = [10, 40]
+    lacking = [
+        exact
+        - natural_gradient(
+            model, given, seed=0, batch_instances=100, max_steps=5 * number - 1, forgetting=1.0
+        ).elbo[-3]
+        for number in passes
+    ]
+    # An error that falls as 1/t lowers the bound by its square; one that stays would not fall.
+    assert 0 < lacking[1] < lacking[0] / 4
+
+
+def test_small_gains_of_a_slow_ascent_are_not_taken_for_its_end(slow):
+    model, bags = slow
+    exact = coordinate_ascent(model, bags, seed=0)
+    assert len(exact.elbo) > 200
+    found = natural_gradient(model, bags, seed=0, batch_instances=120, max_steps=300)
+    first, second = np.diff(found.elbo[-3:])
+    assert 0 < second < first < 0.5 and found.status.kind == "max_steps"
+    lacking = float(found.status.sentence.split()[-1])
+    assert lacking == pytest.approx(second**2 / (first - second), rel=0.01)
+    assert exact.elbo[-1] > found.elbo[-1] + 5
+
+
+@pytest.mark.parametrize(
+    ("bounds", "lacking"),
+    [
+        ([-10.0, -6.0, -4.0], 2.0),  # 4, 2, then 1 + ½ + …
+        ([-10.0, -9.9, -9.8], np.inf),
+        ([-10.0, -9.9, -9.7], np.inf),
+        ([-10.0, -10.0, -10.0], 0.0),
+        ([-1e6, -1e6, -1e6 + 1e-5], 0.0),  # rounding
+    ],
+)
+def test_what_is_lacking_is_the_rest_of_a_geometric_series(bounds, lacking):
+    assert _lacking(np.array(bounds)) == pytest.approx(lacking, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["vwsgp", "dpmil"])
+def test_batches_on_two_devices_are_batches_of_twice_the_size(cases, name):
+    model, bags = cases[name]
+    one, two = (
+        natural_gradient(model, bags, seed=0, max_steps=7, batch_instances=120 // number, mesh=mesh)
+        for number, mesh in ((1, None), (2, jax.make_mesh((2,), ("bags",))))
+    )
+    np.testing.assert_allclose(two.elbo, one.elbo, rtol=1e-10)
+    np.testing.assert_allclose(two.approximation.mean, one.approximation.mean, atol=1e-8)
+
+
+def test_each_pass_goes_through_all_bags_in_a_new_order(cases, monkeypatch):
+    model, bags = cases["vwsgp"]
+    seen = []
+    monkeypatch.setattr(
+        "milzoo.inference.closed_form.in_chunks.EvidenceInChunks.check",
+        lambda form, batch: seen.append(batch.names),
+    )
+    natural_gradient(model, bags, seed=0, batch_instances=160, max_steps=8)
+    # Three batches a pass; behind them come passes over all bags.
+    passes = [sum(batches, ()) for batches in batched(seen[:9], 3)]
+    assert all(sorted(names) == sorted(bags.names) for names in passes)
+    assert len({*passes, bags.names}) == 4
+
+
+@pytest.mark.parametrize("name", ["vwsgp", "dpmil"])
+def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(cases, tmp_path, name):
+    model, bags = cases[name]
+    bags.to_parquet(tmp_path / "bags.parquet")
+    given, options = stream(tmp_path), {"seed": 0, "batch_instances": 100}
+    unbroken = natural_gradient(model, given, max_steps=12, **options)
+    folder = tmp_path / "steps"
+    natural_gradient(model, given, max_steps=5, checkpoint=folder, **options)
+    rest = natural_gradient(model, given, max_steps=12, checkpoint=folder, **options)
+    np.testing.assert_array_equal(rest.elbo, unbroken.elbo)
+    np.testing.assert_array_equal(rest.approximation.mean, unbroken.approximation.mean)
+    with pytest.raises(ValueError, match="is of another run, in its delay"):
+        natural_gradient(model, given, max_steps=12, checkpoint=folder, delay=3.0, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"forgetting": 0.5}, "forgetting is 0.5; expected a number above 0.5"),
+        ({"forgetting": 1.1}, "forgetting is 1.1"),
+        ({"delay": -1.0}, "delay is -1.0; expected a number of at least 0"),
+        ({"max_steps": 0}, "max_steps is 0"),
+        ({"batch_instances": 0}, "batch_instances is 0"),
+        ({"num_starts": 3}, "num_starts is 3, but the closed form of VGPMIL has one start"),
+        ({"dtype": "float16"}, "dtype is 'float16'"),
+    ],
+)
+def test_bad_options_are_told(cases, without_type_checks, options, message):
+    model, bags = cases["vgpmil"]
+    with pytest.raises(ValueError, match=message):
+        natural_gradient(model, bags, seed=0, **options)
