@@ -48,8 +48,9 @@ def gram_panels(rows: Float[Array, "R M"], weights: Float[Array, " R"]) -> Panel
     A quarter of the work is saved: the upper right is the lower left, transposed.
     """
     half = rows.shape[1] // 2
-    weighted = weights[:, None] * rows
-    return rows[:, :half].T @ weighted[:, :half], rows[:, half:].T @ weighted
+    # Turned over in memory: XLA's product with a left side that it has to turn over is slower.
+    weighted = jax.lax.optimization_barrier((weights[:, None] * rows).T)
+    return weighted[:half] @ rows[:, :half], weighted[half:] @ rows
 
 
 def gram_from_panels(panels: Panels) -> Float[Array, "M M"]:
