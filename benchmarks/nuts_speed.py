@@ -7,15 +7,13 @@
 All run at the same target acceptances, as many chains at once as there are cores, with diagonal
 mass matrices. ESS is ArviZ's bulk ESS of the M inducing values over all chains; ESS/s divides its
 median and its minimum by the seconds of sampling, after compilation and warm-up. nutpie's seconds
-are split by leapfrog steps. ``step ms`` is what a leapfrog step takes of a core; below the table
-stands what the log density and its gradient take by themselves, called over and over.
+are split by leapfrog steps. ``step ms`` is what a leapfrog step takes of a core.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import time
 
 CORES = os.cpu_count() or 1
 # JAX reads this once, when it is first imported: one device for each chain that runs at once.
@@ -23,10 +21,8 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(CORES))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import arviz as az  # noqa: E402
-import jax  # noqa: E402
 from milzoo.datasets import Bags, load, simulate, simulate_instances  # noqa: E402
 from milzoo.inference import Posterior, nuts  # noqa: E402
-from milzoo.inference.gaussian import whitened_program  # noqa: E402
 from milzoo.inference.pymc_nuts import pymc_nuts  # noqa: E402
 from milzoo.models import VGPMIL, VWSGP  # noqa: E402
 from rich.console import Console  # noqa: E402
@@ -53,8 +49,7 @@ def main() -> None:
         *COLUMNS,
         title=f"{type(model).__name__}, {arguments.data}: {bags.num_bags} bags, "
         f"{bags.num_instances} instances, M = {len(model.inducing_points)}, seed {arguments.seed}",
-        caption=f"{chains} × ({warmup} + {draws}) draws on {CORES} cores; NumPyro's marginal log "
-        f"density and gradient alone: {_density_milliseconds(model, bags):.3f} ms",
+        caption=f"{chains} × ({warmup} + {draws}) draws on {CORES} cores",
     )
     for name, (engine, options) in ENGINES.items():
         for program, target_accept in arguments.programs:
@@ -99,23 +94,6 @@ def _problem(arguments: argparse.Namespace) -> tuple[Bags, VGPMIL | VWSGP]:
     train, _ = load(arguments.data).split(0.7, seed=0)
     train = train.standardize()
     return train, kind.for_bags(train, **chosen)
-
-
-def _density_milliseconds(model: VGPMIL | VWSGP, bags: Bags, calls: int = 1000) -> float:
-    """Of one call after another inside one program, on one core."""
-    with jax.enable_x64(True):
-        target = whitened_program(model, bags)
-        slope = jax.value_and_grad(target.log_density)
-
-        def again(_: int, point: jax.Array) -> jax.Array:
-            # A little uphill, so that no call is the one before.
-            return point + 1e-6 * slope(point)[1]
-
-        many = jax.jit(lambda point: jax.lax.fori_loop(0, calls, again, point))
-        jax.block_until_ready(many(target.origin))
-        started = time.perf_counter()
-        jax.block_until_ready(many(target.origin))
-        return 1000 * (time.perf_counter() - started) / calls
 
 
 def _measures(posterior: Posterior) -> list[str]:

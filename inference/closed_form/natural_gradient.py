@@ -45,7 +45,7 @@ from ..devices import Devices
 from ..lapack import one_lapack_thread
 from ..posterior import Posterior, Status, approximate_posterior
 from ..products import whole_blocks
-from .ascent import ROUNDING, Ascent, climb
+from .ascent import Ascent, climb
 from .coordinate_ascent import check_sums, check_update, default_num_draws, form_of
 from .in_chunks import InChunks, Passes, chunks_of, num_begun, spread
 
@@ -289,25 +289,31 @@ def _with_whole_steps(
             bounds.append(np.asarray(devices.once(form.bound, state, sums)))
             state = state if is_last else devices.once(form.moved, sums)
     whole = np.array(bounds)
-    of_best = whole.reshape(3, -1)[:, np.argmax(whole[-1])]
-    lacking = _lacking(of_best)
-    first, second = np.diff(of_best)
-    status = Status(
-        "converged" if lacking < _SETTLED else "max_steps",
-        f"two steps over all bags behind {len(ascent.elbo):,} steps by batches raised the bound by "
-        f"{first:.3g} and {second:.3g} nats; going on like this would by {lacking:.3g}",
-    )
+    ends = np.ravel(np.where(np.isfinite(whole[-1]), whole[-1], -np.inf))
+    status = _judged(whole.reshape(3, -1)[:, np.argmax(ends)], len(ascent.elbo), form.rounding)
     seconds = ascent.seconds + time.perf_counter() - started
     elbo = np.concatenate([ascent.elbo, whole])
     return replace(ascent, state=state, elbo=elbo, status=status, seconds=seconds)
 
 
-def _lacking(bounds: Float[np.ndarray, "3"]) -> float:
+def _judged(bounds: Float[np.ndarray, "3"], num_steps: int, rounding: float) -> Status:
+    if not np.isfinite(bounds).all():
+        return Status("failed", f"the bound became {bounds[-1]} behind {num_steps:,} steps")
+    lacking = _lacking(bounds, rounding)
+    first, second = np.diff(bounds)
+    return Status(
+        "converged" if lacking < _SETTLED else "max_steps",
+        f"two steps over all bags behind {num_steps:,} steps by batches raised the bound by "
+        f"{first:.3g} and {second:.3g} nats; going on like this would by {lacking:.3g}",
+    )
+
+
+def _lacking(bounds: Float[np.ndarray, "3"], rounding: float) -> float:
     """What is still to come, in nats, where gains fall as a geometric series does.
 
     A small gain alone says little: where coordinate ascent is slow, all its gains are small.
     """
     first, second = np.diff(bounds)
-    if second <= ROUNDING * max(1.0, abs(bounds[-1])):
+    if second <= rounding * max(1.0, abs(bounds[-1])):
         return 0.0
     return float(second**2 / (first - second)) if second < first else math.inf

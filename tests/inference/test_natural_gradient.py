@@ -11,7 +11,7 @@ from milzoo.datasets import simulate, simulate_instances, stream
 from milzoo.inference import coordinate_ascent, natural_gradient
 from milzoo.inference.closed_form.in_chunks import in_chunks
 from milzoo.inference.closed_form.inducing import InducingState
-from milzoo.inference.closed_form.natural_gradient import _lacking
+from milzoo.inference.closed_form.natural_gradient import _judged, _lacking
 from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP
 
 POINTS = np.array([[-1.0, -1.0], [0.0, 0.5], [1.0, -1.0], [1.0, 1.0]])
@@ -180,7 +180,11 @@ def test_small_gains_of_a_slow_ascent_are_not_taken_for_its_end(slow):
     ],
 )
 def test_what_is_lacking_is_the_rest_of_a_geometric_series(bounds, lacking):
-    assert _lacking(np.array(bounds)) == pytest.approx(lacking, rel=1e-9)
+    assert _lacking(np.array(bounds), 1e-9) == pytest.approx(lacking, rel=1e-9)
+
+
+def test_a_bound_that_is_none_is_a_failure():
+    assert _judged(np.array([-3.0, -2.0, np.nan]), 7, 1e-9).kind == "failed"
 
 
 @pytest.mark.parametrize("name", ["vwsgp", "dpmil"])
