@@ -56,7 +56,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--toy", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    sizes = (20, 3, 8, 2, 5, 10) if arguments.toy else (400, 10, 50, 5, 200, 200)
+    sizes = (60, 3, 8, 2, 5, 10) if arguments.toy else (400, 10, 50, 5, 200, 200)
     names = ("num_bags", "num_features", "num_inducing", "num_components", "steps", "draws")
     for name, size in zip(names, sizes, strict=True):
         setattr(arguments, name, size)
