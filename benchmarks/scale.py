@@ -131,7 +131,11 @@ def _row(
         own["steps"] = int(np.clip(SUMMED / size, 3, 15))
         own["core"] = cores[number]
         command = [sys.executable, __file__, "--fit", json.dumps(design | own)]
-        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        devices = os.cpu_count() if cores[number] is None else 1
+        environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)}
+        processes.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        )
     found = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
     first, step = (max(one[name] for one in found) for name in ("first", "step"))
     # A step of VWSGP is over bags; it is the first pass that is over instances.
@@ -151,10 +155,9 @@ def _fit(design: dict[str, Any]) -> dict[str, float]:
     """What a process does."""
     if design["core"] is not None:
         os.sched_setaffinity(0, {design["core"]})
-    mesh = None
     if design["of"] > 1:
         jax.distributed.initialize(f"127.0.0.1:{design['port']}", design["of"], design["number"])
-        mesh = jax.make_mesh((design["of"],), ("bags",))
+    mesh = jax.make_mesh((jax.device_count(),), ("bags",))
     points = np.random.default_rng(1).normal(size=(design["num_inducing"], design["num_features"]))
     length_scale = design["num_features"] ** 0.5
     models = {

@@ -21,6 +21,9 @@ __all__ = ["BagStream", "stream"]
 # them (26 MB with 200 inducing points) takes memory that the process has had before: new pages cost
 # more than the products.
 _CHUNK = 2**14
+# The number of chunks is a multiple of this, or a smaller power of two: that devices which share them
+# all have work to the end.
+_SHARES = 8
 # Bags do not end where equal chunks would. With chunks longer by this there are no more of them.
 _SLACK = 1.02
 
@@ -125,8 +128,8 @@ def stream(
         ``labels.npy`` (B,), ``targets.npy`` (B,) and ``instance_labels.npy`` (N,). The rows of a
         bag stand together; a bag may go on in the next file.
     chunk_instances : int or None
-        Instances of a chunk, at most; None for 16,384, or fewer if the last chunk would be shorter
-        than the others.
+        Instances of a chunk, at most; None for 16,384, or fewer, that all chunks are about as
+        long and devices have as many each.
     bag, bag_label, instance_label, bag_target, features
         Columns of Parquet files, as of `Bags.from_frame`: what `Bags.to_parquet` writes has the
         names given here.
@@ -165,6 +168,8 @@ def stream(
 def _stream_of(folder: Path, chunk_instances: int | None, source: Source) -> BagStream:
     if chunk_instances is None:
         num_chunks = ceil(source.num_rows / _CHUNK)
+        share = min(_SHARES, 1 << (num_chunks - 1).bit_length())
+        num_chunks = share * ceil(num_chunks / share)
         chunk_instances = min(_CHUNK, ceil(_SLACK * source.num_rows / num_chunks))
     return BagStream(folder, chunk_instances, source)
 

@@ -91,8 +91,18 @@ class Devices:
         pytree
             With an axis of parts in front.
         """
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *parts)
-        return jax.device_put(stacked, NamedSharding(self._local, _OVER_PARTS))
+        # One by one: in a whole that is cut again each would be copied twice.
+        own = [
+            jax.device_put(jax.tree.map(lambda leaf: np.asarray(leaf)[None], part), device)
+            for part, device in zip(parts, self._local.devices.flat, strict=True)
+        ]
+        sharding = NamedSharding(self._local, _OVER_PARTS)
+
+        def joined(*leaves: jax.Array) -> jax.Array:
+            shape = (self.num_parts, *leaves[0].shape[1:])
+            return jax.make_array_from_single_device_arrays(shape, sharding, list(leaves))
+
+        return jax.tree.map(joined, *own)
 
     def repeated(self, part: Any) -> Any:
         """The same part for each device."""

@@ -10,16 +10,19 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 __all__ = [
+    "Panels",
     "gram_from_panels",
     "gram_panels",
     "in_row_blocks",
+    "inverse_transposed",
     "row_sums_of_squares",
+    "squared_norms",
     "weighted_gram",
     "whole_blocks",
 ]
 
-# Rows of a block: few enough to stay in a core's cache between their uses, enough for two cores.
-_ROWS = 1024
+# Rows of a block: few enough to stay in a core's cache between their uses, and no fewer.
+_ROWS = 512
 
 type Panels = tuple[Float[Array, "h h"], Float[Array, "_ M"]]
 
@@ -117,7 +120,18 @@ def row_sums_of_squares(
     -------
     array (N,)
     """
-    # R⁻ᵀ once: a product is faster than a triangular solve, and XLA squares and sums it as it goes.
+    # XLA squares and sums this product as it goes, on all cores.
+    return jnp.sum((matrix @ inverse_transposed(cholesky)) ** 2, axis=1)
+
+
+def inverse_transposed(cholesky: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """R⁻ᵀ, upper triangular: a product with it is faster than a triangular solve."""
     identity = jnp.eye(cholesky.shape[0], dtype=cholesky.dtype)
-    whitener = solve_triangular(cholesky, identity, lower=True).T
-    return jnp.sum((matrix @ whitener) ** 2, axis=1)
+    return solve_triangular(cholesky, identity, trans=1, lower=True)
+
+
+def squared_norms(rows: Float[Array, "R M"], upper: Float[Array, "M M"]) -> Float[Array, " R"]:
+    """‖V_n U‖², of an upper triangular U whose left half needs half of V: a quarter is saved."""
+    half = upper.shape[0] // 2
+    left, right = rows[:, :half] @ upper[:half, :half], rows @ upper[:, half:]
+    return jnp.sum(left**2, axis=1) + jnp.sum(right**2, axis=1)

@@ -37,7 +37,7 @@ __all__ = [
 # proportion to its root, or more. At 400 the rule for 64 is wrong by 3e-4 in log E σ.
 _LARGEST_VARIANCE = 64.0
 # Instances of which the kernel is held at once while a bag's sums are made.
-_CHUNK = 2048
+_CHUNK = 512
 
 
 class SparseConditional(NamedTuple):
@@ -242,14 +242,18 @@ class Projector(NamedTuple):
 
     def projection(self, cross: Float[Array, "R M"]) -> Float[Array, "R M"]:
         """V = K_XZ L⁻ᵀ."""
-        half = self.whitener.shape[0] // 2
-        # L⁻ᵀ is upper triangular: its left half needs half of its rows.
-        left = cross[:, :half] @ self.whitener[:half, :half]
-        return jnp.concatenate([left, cross @ self.whitener[:, half:]], axis=1)
+        return jnp.concatenate(self.halves(cross), axis=1)
 
-    def residual_variance(self, projection: Float[Array, "R M"]) -> Float[Array, " R"]:
-        """k̃."""
-        return _residual_variance(self.kernel, jnp.sum(projection**2, axis=1), self.floor)
+    def halves(self, cross: Float[Array, "R M"]) -> tuple[Float[Array, "R _"], Float[Array, "R _"]]:
+        """V's left and right half: L⁻ᵀ is upper triangular, and its left half needs half of K."""
+        half = self.whitener.shape[0] // 2
+        left = cross[:, :half] @ self.whitener[:half, :half]
+        return left, cross @ self.whitener[:, half:]
+
+    def residual_variance(self, *columns: Float[Array, "R _"]) -> Float[Array, " R"]:
+        """k̃ of V, or of its halves, which need not be held whole."""
+        explained = sum(jnp.sum(part**2, axis=1) for part in columns)
+        return _residual_variance(self.kernel, explained, self.floor)
 
 
 type _Totals = tuple[Float[Array, "B M"], Float[Array, " B"]]
@@ -291,7 +295,7 @@ class _CrossSums(NamedTuple):
         self, totals: _Totals, rows: Float[Array, "R D"], bag: Int[Array, " R"]
     ) -> _Totals:
         cross = self.projector.cross(rows)
-        variance = self.projector.residual_variance(self.projector.projection(cross))
+        variance = self.projector.residual_variance(*self.projector.halves(cross))
 
         def by_bag(total: Float[Array, "B ..."], values: Float[Array, "R ..."]) -> Array:
             wide = values.astype(self.total_dtype)

@@ -78,6 +78,10 @@ class MixturesInChunks:
     def _shape(self) -> tuple[int, int, int]:
         return len(self.seeds), 2, self.model.max_components
 
+    def held(self) -> MixturesInChunks:
+        """Itself."""
+        return self
+
     def check(self, bags: Bags) -> None:
         """Refuse chunks without the labels that are learned from, or of other features.
 

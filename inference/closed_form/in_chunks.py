@@ -75,6 +75,10 @@ class InChunks(Protocol):
         """The share of the bound's size below which a fall of it is rounding."""
         ...
 
+    def held(self) -> InChunks:
+        """The same for chunks that stay in memory, where more may be kept of each."""
+        ...
+
     def check(self, bags: Bags) -> None:
         """Refuse chunks without what is learned from, or of other features."""
         ...
@@ -159,6 +163,10 @@ class InducingInChunks:
         """The bags' share, less KL(q(u) ‖ p(u))."""
         return sums.bound - divergence_from_prior(state.mean, state.precision_cholesky)
 
+    def held(self) -> InChunks:
+        """Itself."""
+        return self
+
     def in_order(self, sums: InducingSums) -> InducingSums:
         """Themselves."""
         return sums
@@ -177,6 +185,10 @@ class LabelsInChunks(InducingInChunks):
     model: VGPMIL
     is_compact = False
 
+    def held(self) -> InChunks:
+        """With V."""
+        return LabelsHeld(self.model, self.dtype)
+
     def problem(self, bags: Bags, bag_weight: Float[Array, " B"]) -> tuple[Bags, Array]:
         """The bags themselves."""
         return bags, bag_weight
@@ -184,6 +196,22 @@ class LabelsInChunks(InducingInChunks):
     def sums(self, problem: tuple[Bags, Array], state: InducingState) -> InducingSums:
         """Gram matrix, pull and bound."""
         return vgpmil.sums(self.model, *problem, *state, self.dtype)
+
+
+@dataclass(frozen=True)
+class LabelsHeld(InducingInChunks):
+    """VGPMIL: the kernel is evaluated once, and V kept."""
+
+    model: VGPMIL
+    is_compact = False
+
+    def problem(self, bags: Bags, bag_weight: Float[Array, " B"]) -> vgpmil.VGPMILProblem:
+        """V and what else stays fixed."""
+        return vgpmil.held(self.model, bags, bag_weight, self.dtype)
+
+    def sums(self, problem: vgpmil.VGPMILProblem, state: InducingState) -> InducingSums:
+        """Gram matrix, pull and bound."""
+        return vgpmil.sums_of_held(self.model, problem, *state)
 
 
 @dataclass(frozen=True)
@@ -291,6 +319,7 @@ def ascend_in_chunks(
     same = f"{described(form)} {max_steps} {tolerance}"
     devices.agree(same, "models, max_steps or tolerance")
     is_begun = num_begun(devices, checkpoint) > 0
+    form = form.held() if isinstance(chunks, list) else form
     with one_lapack_thread(), TemporaryDirectory() as folder:
         passes = Passes(form, chunks, chunk_instances, devices, Path(folder))
         if is_begun:  # climb goes on from what is written down
@@ -418,14 +447,19 @@ class Passes:
 
     def _made(self) -> Iterator[Any]:
         num_parts = self._devices.num_parts
-        for number, chunks in enumerate(batched(self._chunks, num_parts)):
+        made: Any = None
+        for chunks in batched(self._chunks, num_parts):
             for bags in chunks:
                 self._form.check(bags)
             parts = padded(chunks, num_instances=self._chunk_instances, num_parts=num_parts)
             problem = self._devices.on_parts(self._form.problem, self._devices.placed(parts))
-            if self._keeps:
-                self._kept.keep(number, problem)
+            # To keep one is to wait for it: the next is under way by then.
+            if self._keeps and made is not None:
+                self._kept.keep(made)
+            made = problem
             yield problem
+        if self._keeps:
+            self._kept.keep(made)
         self._kept.is_whole = self._keeps
 
 
@@ -436,7 +470,7 @@ class _InMemory:
         self.is_whole = False
         self._problems: list[Any] = []
 
-    def keep(self, number: int, problem: Any) -> None:
+    def keep(self, problem: Any) -> None:
         """The next one."""
         self._problems.append(problem)
 
@@ -454,16 +488,18 @@ class _InFiles:
         self._num = 0
         self._like: Any = None
 
-    def keep(self, number: int, problem: Any) -> None:
-        """One of them."""
-        np.savez(self._folder / f"{number}.npz", *map(np.asarray, jax.tree.leaves(problem)))
-        self._num = number + 1
+    def keep(self, problem: Any) -> None:
+        """The next one."""
+        with (self._folder / str(self._num)).open("wb") as file:
+            for leaf in jax.tree.leaves(problem):
+                np.save(file, np.asarray(leaf))
+        self._num += 1
         self._like = jax.tree.map(lambda leaf: leaf.sharding, problem)
 
     def all(self) -> Iterator[Any]:
         """One after another."""
         structure = jax.tree.structure(self._like)
         for number in range(self._num):
-            with np.load(self._folder / f"{number}.npz") as arrays:
-                found = jax.tree.unflatten(structure, list(arrays.values()))
-            yield jax.device_put(found, self._like)
+            with (self._folder / str(number)).open("rb") as file:
+                leaves = [np.load(file) for _ in range(structure.num_leaves)]
+            yield jax.device_put(jax.tree.unflatten(structure, leaves), self._like)

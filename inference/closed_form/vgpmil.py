@@ -20,6 +20,7 @@ mean-field one of the q it arrives at.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -29,7 +30,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.nn import sigmoid, softplus
-from jax.scipy.linalg import solve_triangular
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
@@ -41,10 +42,13 @@ from ...models.sparse_gp import Projector
 from ...models.vgpmil import VGPMIL
 from .. import archive
 from ..products import (
+    Panels,
     gram_from_panels,
     gram_panels,
     in_row_blocks,
+    inverse_transposed,
     row_sums_of_squares,
+    squared_norms,
     weighted_gram,
 )
 from .inducing import (
@@ -64,10 +68,12 @@ __all__ = [
     "approximation",
     "elbo",
     "evaluated_at",
+    "held",
     "init",
     "settled",
     "step",
     "sums",
+    "sums_of_held",
     "with_moments",
 ]
 
@@ -271,6 +277,32 @@ def elbo(problem: VGPMILProblem, state: VGPMILState) -> Float[Array, ""]:
     return _bound_of_bags(problem, state) - divergence
 
 
+def held(
+    model: VGPMIL, bags: Bags, bag_weight: Float[Array, " B"], dtype: FloatType = "float64"
+) -> VGPMILProblem:
+    """A part of the bags with V, for `sums_of_held`: to hold V is to evaluate the kernel once.
+
+    Parameters
+    ----------
+    model : VGPMIL
+    bags : Bags
+        With labels; may be traced.
+    bag_weight : array (B,)
+    dtype : {"float64", "float32"}
+        Of V.
+
+    Returns
+    -------
+    VGPMILProblem
+    """
+    wide, narrow = bag_weight.dtype, jax.dtypes.canonicalize_dtype(dtype)
+    projector = Projector.of(model.kernel, model.inducing_points, model.jitter)
+    rows_of = _projection_in(projector, narrow)
+    _, rows = in_row_blocks(lambda x: ((), rows_of(x)), jnp.asarray(bags.instances))
+    problem = _problem(model, bags, projector.cholesky, rows[0], rows[1].astype(wide))
+    return problem._replace(bag_weight=jnp.asarray(bag_weight))
+
+
 def sums(
     model: VGPMIL,
     bags: Bags,
@@ -281,8 +313,7 @@ def sums(
 ) -> InducingSums:
     """What a part of the bags adds to the next q(ε) and to the bound, other factors at their best.
 
-    Instances go block by block from their features to the sums: to evaluate the kernel again in
-    each step takes about as long as to fetch V from memory.
+    Instances go block by block from their features to the sums.
 
     Parameters
     ----------
@@ -300,35 +331,95 @@ def sums(
     -------
     InducingSums
     """
-    wide, narrow = mean.dtype, jax.dtypes.canonicalize_dtype(dtype)
-    identity = jnp.eye(len(mean), dtype=wide)
-    whitener = solve_triangular(precision_cholesky, identity, trans=1, lower=True)  # R⁻ᵀ
+    narrow = jax.dtypes.canonicalize_dtype(dtype)
     projector = Projector.of(model.kernel, model.inducing_points, model.jitter)
-    narrowed = jax.tree.map(lambda leaf: jnp.asarray(leaf, narrow), (projector, whitener, mean))
+    rows_of = _projection_in(projector, narrow)
+    of_projected = _of_projected(model, mean, precision_cholesky, narrow)
 
     def of_rows(instances: Array, weight: Array) -> tuple[Any, tuple[Array, ...]]:
-        projector, whitener, mean = narrowed
-        projection = projector.projection(projector.cross(instances))
-        evidence_mean = model.mean + (projection @ mean).astype(wide)
-        variance = jnp.sum((projection @ whitener) ** 2, axis=1)
-        variance += projector.residual_variance(projection)
+        projection, residual_variance = rows_of(instances)
+        panels, moments = of_projected(projection, residual_variance, weight)
+        return panels, (projection, *moments)
+
+    weight = jnp.asarray(bag_weight)[jnp.asarray(bags.bag_index)]
+    panels, rows = in_row_blocks(of_rows, jnp.asarray(bags.instances), weight)
+    projection, *moments = rows
+    # k̃ is in the tilts; neither the labels nor the bound ask for it again.
+    problem = _problem(model, bags, projector.cholesky, projection, jnp.zeros_like(weight))
+    problem = problem._replace(bag_weight=bag_weight)
+    return _whole_sums(problem, mean, precision_cholesky, panels, *moments)
+
+
+def sums_of_held(
+    model: VGPMIL,
+    problem: VGPMILProblem,
+    mean: Float[Array, " M"],
+    precision_cholesky: Float[Array, "M M"],
+) -> InducingSums:
+    """The same as `sums`, of a part with V.
+
+    Parameters
+    ----------
+    model : VGPMIL
+    problem : VGPMILProblem
+        As from `held`.
+    mean, precision_cholesky : array (M,), array (M, M)
+
+    Returns
+    -------
+    InducingSums
+    """
+    of_projected = _of_projected(model, mean, precision_cholesky, problem.projection.dtype)
+    rows = (problem.projection, problem.residual_variance, problem.instance_weight)
+    panels, moments = in_row_blocks(of_projected, *rows)
+    return _whole_sums(problem, mean, precision_cholesky, panels, *moments)
+
+
+def _projection_in(
+    projector: Projector, narrow: DTypeLike
+) -> Callable[[Array], tuple[Array, Array]]:
+    """Features of a block of instances → V and k̃, worked out in a type."""
+    narrowed = jax.tree.map(lambda leaf: jnp.asarray(leaf, narrow), projector)
+
+    def of_rows(instances: Array) -> tuple[Array, Array]:
+        projection = narrowed.projection(narrowed.cross(instances))
+        return projection, narrowed.residual_variance(projection)
+
+    return of_rows
+
+
+def _of_projected(
+    model: VGPMIL, mean: Array, precision_cholesky: Array, narrow: DTypeLike
+) -> Callable[[Array, Array, Array], tuple[Panels, tuple[Array, Array]]]:
+    """V, k̃ and weights of a block of instances → panels of VᵀΘV, and μ and c."""
+    wide = mean.dtype
+    narrow_mean = mean.astype(narrow)
+    narrow_whitener = inverse_transposed(precision_cholesky).astype(narrow)  # R⁻ᵀ
+
+    def of_rows(
+        projection: Array, residual_variance: Array, weight: Array
+    ) -> tuple[Panels, tuple[Array, Array]]:
+        evidence_mean = model.mean + (projection @ narrow_mean).astype(wide)
+        variance = squared_norms(projection, narrow_whitener) + residual_variance
         tilt = jnp.sqrt(evidence_mean**2 + variance)
         theta = weight * model.mixing.expected_precision(tilt)
         # Else XLA works θ_n out anew for each entry of its row of ΘV.
         theta = jax.lax.optimization_barrier(theta)
         panels = gram_panels(projection, theta.astype(narrow))
-        return jax.tree.map(lambda leaf: leaf.astype(wide), panels), (
-            projection,
-            evidence_mean,
-            tilt,
-        )
+        return jax.tree.map(lambda leaf: leaf.astype(wide), panels), (evidence_mean, tilt)
 
-    weight = jnp.asarray(bag_weight)[jnp.asarray(bags.bag_index)]
-    panels, rows = in_row_blocks(of_rows, jnp.asarray(bags.instances), weight)
-    projection, evidence_mean, tilt = rows
-    # k̃ is in the tilts; neither the labels nor the bound ask for it again.
-    problem = _problem(model, bags, projector.cholesky, projection, jnp.zeros_like(tilt))
-    problem = problem._replace(bag_weight=bag_weight)
+    return of_rows
+
+
+def _whole_sums(
+    problem: VGPMILProblem,
+    mean: Array,
+    precision_cholesky: Array,
+    panels: Panels,
+    evidence_mean: Array,
+    tilt: Array,
+) -> InducingSums:
+    """With the labels at their exact law under the moments."""
     state = VGPMILState(mean, precision_cholesky, evidence_mean, tilt**2, tilt, evidence_mean)
     state = state._replace(label_logits=_exact_labels(problem, state))
     gram = gram_from_panels(panels)

@@ -4,10 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from milzoo.inference.products import in_row_blocks, row_sums_of_squares, weighted_gram
+from milzoo.inference.products import (
+    in_row_blocks,
+    inverse_transposed,
+    row_sums_of_squares,
+    squared_norms,
+    weighted_gram,
+)
 
 # Of one block, of two, and of two and some rows.
-SIZES = ((7, 1), (1024, 5), (2 * 1024, 4), (2 * 1024 + 5, 6))
+SIZES = ((7, 1), (512, 5), (2 * 512, 4), (2 * 512 + 5, 6))
 
 
 @pytest.mark.parametrize(("num_rows", "width"), SIZES)
@@ -18,10 +24,12 @@ def test_row_blocks_give_the_plain_products(num_rows, width):
     with jax.enable_x64(True):
         gram = weighted_gram(jnp.asarray(matrix), jnp.asarray(weights))
         squares = row_sums_of_squares(jnp.asarray(matrix), jnp.asarray(cholesky))
+        in_halves = squared_norms(jnp.asarray(matrix), inverse_transposed(jnp.asarray(cholesky)))
     np.testing.assert_allclose(gram, matrix.T @ np.diag(weights) @ matrix, rtol=1e-9)
     inverse = np.linalg.inv(cholesky @ cholesky.T)
     expected = np.einsum("nm,mk,nk->n", matrix, inverse, matrix)
     np.testing.assert_allclose(squares, expected, rtol=1e-9)
+    np.testing.assert_allclose(in_halves, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("num_rows", "width"), SIZES)
