@@ -21,8 +21,8 @@ __all__ = ["BagStream", "stream"]
 # them (26 MB with 200 inducing points) takes memory that the process has had before: new pages cost
 # more than the products.
 _CHUNK = 2**14
-# The number of chunks is a multiple of this, or a smaller power of two: that devices which share them
-# all have work to the end.
+# The number of chunks is a multiple of this, or a smaller power of two, so that devices which share
+# them all have work to the end.
 _SHARES = 8
 # Bags do not end where equal chunks would. With chunks longer by this there are no more of them.
 _SLACK = 1.02

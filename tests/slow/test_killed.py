@@ -61,6 +61,16 @@ found = coordinate_ascent(
 np.savez(sys.argv[2], elbo=found.elbo, **found.stored_draws())
 """
 
+BATCHES = STREAM.replace("import coordinate_ascent", "import natural_gradient").replace(
+    """coordinate_ascent(
+    model, given, seed=1, checkpoint=sys.argv[1] or None, max_steps=150, tolerance=0.0
+)""",
+    """natural_gradient(
+    model, given, seed=1, checkpoint=sys.argv[1] or None, max_steps=6000, batch_instances=500
+)""",
+)
+assert "natural_gradient(" in BATCHES
+
 
 def _amount(checkpoint: Path) -> int:
     """How much is written."""
@@ -75,8 +85,8 @@ def _begin(program: str, checkpoint: Path | str, result: Path) -> subprocess.Pop
 
 @pytest.mark.parametrize(
     ("program", "most_written"),
-    [(NUTS, 3), (CALIBRATION, 10), (STREAM, 3)],
-    ids=["nuts", "calibration", "stream"],
+    [(NUTS, 3), (CALIBRATION, 10), (STREAM, 3), (BATCHES, 100)],
+    ids=["nuts", "calibration", "stream", "batches"],
 )
 def test_a_run_that_is_killed_twenty_times_ends_as_an_unbroken_one(program, most_written, tmp_path):
     import numpy as np
