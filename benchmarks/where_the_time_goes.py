@@ -1,12 +1,17 @@
 """What a step of each engine costs on each family, and what its matrix products alone would.
 
     python benchmarks/where_the_time_goes.py            # 400 bags of 10, 10 features, M = 50, K = 5
+    python benchmarks/where_the_time_goes.py --parts    # what an instance from disk costs, by part
     python benchmarks/where_the_time_goes.py --toy      # small, to see that it runs
 
 A step is a round of all updates (coordinate_ascent), a sweep (gibbs) or a leapfrog (nuts); of
 samplers it is the time that it takes of a core, chains running on all of them. The products are
 counted as N M² where they are triangular or symmetric, and their time is that at the speed of one
 of 2000 × 2000, by all cores or (samplers) by one.
+
+The parts are those of a pass over bags of 20 on disk, 100 features in 32 bit and M = 200, each by
+itself on one core, in blocks of 512 as in a fit. A pass of VWSGP is made of all but the spread and
+the Gram matrix, one of VGPMIL of all but the sums by bag.
 """
 
 from __future__ import annotations
@@ -15,6 +20,8 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 CORES = os.cpu_count() or 1
@@ -25,9 +32,13 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
-from milzoo.datasets import Bags, simulate, simulate_instances  # noqa: E402
+from milzoo.datasets import Bags, simulate, simulate_instances, stream  # noqa: E402
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, nuts  # noqa: E402
-from milzoo.models import DPMIL, VGPMIL, VWSGP  # noqa: E402
+from milzoo.inference.chunks import padded  # noqa: E402
+from milzoo.inference.devices import Devices  # noqa: E402
+from milzoo.inference.products import gram_panels, squared_norms  # noqa: E402
+from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP  # noqa: E402
+from milzoo.models.sparse_gp import Projector  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
@@ -36,6 +47,14 @@ type Family = VGPMIL | VWSGP | DPMIL
 
 def main() -> None:
     arguments = _arguments()
+    if not arguments.parts or arguments.toy:
+        Console(width=120).print(_steps(arguments))
+    if arguments.parts or arguments.toy:
+        os.sched_setaffinity(0, {0})
+        Console(width=120).print(_parts(arguments))
+
+
+def _steps(arguments: argparse.Namespace) -> Table:
     design = simulate_instances(arguments.num_bags, 10, arguments.num_features, seed=arguments.seed)
     table = Table(
         *("model", "engine", "a step is", "compilation, s", "a step, ms", "its products, ms"),
@@ -48,12 +67,13 @@ def main() -> None:
         for engine, what, options in _engines(arguments):
             posterior = engine(model, bags, seed=arguments.seed, **options)
             table.add_row(*_row(posterior, what, model, bags, speed))
-    Console(width=120).print(table)
+    return table
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--toy", action="store_true")
+    parser.add_argument("--parts", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     sizes = (60, 3, 8, 2, 5, 10) if arguments.toy else (400, 10, 50, 5, 200, 200)
@@ -122,17 +142,107 @@ def _operations(what: str, model: Family, bags: Bags) -> float:
     return {"round": 2.0, "sweep": 1.0}[what] * rows * num_inducing**2
 
 
-def _matrix_product_speed() -> float:
-    """FLOP/s of a large dense product on all cores, the best of five."""
+# ------------------------------------------------------------------ parts of a pass
+
+
+def _parts(arguments: argparse.Namespace) -> Table:
+    shape = {"num_blocks": 1, "num_features": 5, "num_inducing": 10}
+    if not arguments.toy:
+        shape = {"num_blocks": 32, "num_features": 100, "num_inducing": 200}
+    parts = {bits: dict(_parts_in(f"float{bits}", **shape)) for bits in (64, 32)}
+    speeds = {bits: _matrix_product_speed(f"float{bits}") for bits in parts}
+    table = Table(
+        *("part", "64 bit, µs", "at a product's speed", "32 bit, µs", "at a product's speed"),
+        title=f"One instance from disk, one core, seed {arguments.seed}",
+    )
+    for name in parts[64]:
+        cells = []
+        for bits, speed in speeds.items():
+            seconds, operations = parts[bits][name]
+            ideal = f"{1e6 * operations / speed:.2f}" if operations else "–"
+            cells += [f"{1e6 * seconds:.2f}", ideal]
+        table.add_row(name, *cells)
+    return table
+
+
+def _parts_in(
+    dtype: str, *, num_blocks: int, num_features: int, num_inducing: int
+) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Name, seconds an instance, and operations of its product with N M² for a triangle."""
+    random, rows, bag_size = np.random.default_rng(0), 512, 20
+    instances = random.normal(size=(num_blocks, rows, num_features)).astype(np.float32)
+    points = random.normal(size=(num_inducing, num_features))
+    bag = np.arange(num_blocks * rows).reshape(num_blocks, rows) // bag_size
     with jax.enable_x64(True):
-        square = jnp.asarray(np.random.default_rng(0).normal(size=(2000, 2000)))
+        projector = Projector.of(RBF(0.05, num_features**0.5), points, 1e-6)
+        projector = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), projector)
+        cross = jax.jit(lambda blocks: jax.lax.map(projector.cross, blocks))(instances)
+        product = _seconds(lambda x: x.astype(dtype) @ projector.inducing_points.T, instances)
+        yield "distances, a product", (product, 2.0 * num_inducing * num_features)
+        yield "the rest of the kernel", (_seconds(projector.cross, instances) - product, 0.0)
+        triangle = float(num_inducing**2)
+        panels = _seconds(lambda k: projector.residual_variance(*projector.panels(k)), cross)
+        yield "V and its norms", (panels, triangle)
+        spread = _seconds(lambda v: squared_norms(v, projector.whitener), cross)
+        yield "spread", (spread, triangle)
+        gram = _seconds(lambda v: gram_panels(v, v[:, 0]), cross)
+        yield "Gram matrix", (gram, triangle)
+        sums = jnp.zeros((1 + int(bag.max()), num_inducing))
+        by_bag = _seconds(lambda k, b: sums.at[b].add(k, indices_are_sorted=True), cross, bag)
+        yield "sums by bag", (by_bag, 0.0)
+        yield "reading and filling", (_seconds_of_reading(instances, bag.ravel()), 0.0)
+
+
+def _seconds(function: Callable, *blocks: Any) -> float:
+    """Of an instance, blocks being gone through one after another; the median of 15."""
+
+    def all_blocks(blocks: Any) -> Any:
+        def add(total: Any, block: Any) -> tuple[Any, None]:
+            # All of what a block gives is worked out, and little of it kept.
+            made = jax.lax.optimization_barrier(function(*block))
+            return total + sum(leaf.ravel()[0] for leaf in jax.tree.leaves(made)), None
+
+        return jax.lax.scan(add, jnp.zeros(()), blocks)[0]
+
+    program, blocks = jax.jit(all_blocks), jax.tree.map(jnp.asarray, blocks)
+    seconds = _timed(lambda: jax.block_until_ready(program(blocks)), 15)
+    return float(np.median(seconds)) / (blocks[0].shape[0] * blocks[0].shape[1])
+
+
+def _seconds_of_reading(instances: np.ndarray, bag: np.ndarray) -> float:
+    """From files to what a device can be given; the median of 15 passes."""
+    devices = Devices(None)
+    with TemporaryDirectory() as folder:
+        np.save(Path(folder) / "instances.npy", instances.reshape(len(bag), -1))
+        np.save(Path(folder) / "bag_index.npy", bag)
+        np.save(Path(folder) / "labels.npy", np.arange(1 + bag.max()) % 2)
+        bags = stream(folder)
+
+        def once() -> None:
+            for chunk in bags:
+                parts = padded([chunk], num_instances=bags.chunk_instances, num_parts=1)
+                jax.block_until_ready(devices.placed(parts))
+
+        return float(np.median(_timed(once, 15))) / len(bag)
+
+
+def _timed(function: Callable[[], Any], times: int) -> list[float]:
+    """Seconds of each call but the first."""
+    function()
+    seconds = []
+    for _ in range(times):
+        started = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def _matrix_product_speed(dtype: str = "float64") -> float:
+    """FLOP/s of a large dense product on all cores that there are, the best of five."""
+    with jax.enable_x64(True):
+        square = jnp.asarray(np.random.default_rng(0).normal(size=(2000, 2000)), dtype)
         product = jax.jit(jnp.matmul)
-        jax.block_until_ready(product(square, square))
-        seconds = []
-        for _ in range(5):
-            started = time.perf_counter()
-            jax.block_until_ready(product(square, square))
-            seconds.append(time.perf_counter() - started)
+        seconds = _timed(lambda: jax.block_until_ready(product(square, square)), 5)
     return 2 * 2000**3 / min(seconds)
 
 

@@ -242,18 +242,34 @@ class Projector(NamedTuple):
 
     def projection(self, cross: Float[Array, "R M"]) -> Float[Array, "R M"]:
         """V = K_XZ L⁻ᵀ."""
-        return jnp.concatenate(self.halves(cross), axis=1)
+        return jnp.concatenate(self.panels(cross), axis=1)
 
-    def halves(self, cross: Float[Array, "R M"]) -> tuple[Float[Array, "R _"], Float[Array, "R _"]]:
-        """V's left and right half: L⁻ᵀ is upper triangular, and its left half needs half of K."""
-        half = self.whitener.shape[0] // 2
-        left = cross[:, :half] @ self.whitener[:half, :half]
-        return left, cross @ self.whitener[:, half:]
+    def panels(self, cross: Float[Array, "R M"]) -> list[Float[Array, "R _"]]:
+        """The columns of V, in panels."""
+        return times_triangle(cross, self.whitener)
 
     def residual_variance(self, *columns: Float[Array, "R _"]) -> Float[Array, " R"]:
-        """k̃ of V, or of its halves, which need not be held whole."""
+        """k̃ of V, or of its panels, which need not be held whole."""
         explained = sum(jnp.sum(part**2, axis=1) for part in columns)
         return _residual_variance(self.kernel, explained, self.floor)
+
+
+def times_triangle(
+    rows: Float[Array, "R M"], upper: Float[Array, "M M"]
+) -> list[Float[Array, "R _"]]:
+    """The columns of a product with an upper triangle, in panels: each needs what is above it."""
+    return [rows[:, :end] @ upper[:end, start:end] for start, end in panels_of(len(upper))]
+
+
+def panels_of(size: int) -> list[tuple[int, int]]:
+    """Where columns are cut so that of a triangular or symmetric product a quarter is saved.
+
+    Products of more and narrower panels are slower, by more than is saved where two cores share
+    one; and so are those of widths that are no multiples of 8, which a core takes at once.
+    """
+    width = 8 * round(size / 16)
+    ends = [width, size] if 0 < width < size else [size]
+    return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
 type _Totals = tuple[Float[Array, "B M"], Float[Array, " B"]]
@@ -295,7 +311,7 @@ class _CrossSums(NamedTuple):
         self, totals: _Totals, rows: Float[Array, "R D"], bag: Int[Array, " R"]
     ) -> _Totals:
         cross = self.projector.cross(rows)
-        variance = self.projector.residual_variance(*self.projector.halves(cross))
+        variance = self.projector.residual_variance(*self.projector.panels(cross))
 
         def by_bag(total: Float[Array, "B ..."], values: Float[Array, "R ..."]) -> Array:
             wide = values.astype(self.total_dtype)

@@ -430,12 +430,13 @@ class Passes:
     ) -> None:
         self._form, self._chunks, self._chunk_instances = form, chunks, chunk_instances
         self._devices = devices
+        self._nothing = devices.repeated(form.nothing())
         self._kept = _InMemory() if isinstance(chunks, list) else _InFiles(folder)
         self._keeps = isinstance(chunks, list) or form.is_compact
 
     def sums(self, state: Any) -> Any:
         """One pass."""
-        total = self._devices.repeated(self._form.nothing())
+        total = self._nothing
         for problem in self._kept.all() if self._kept.is_whole else self._made():
             # Else chunks that are read faster than they are summed pile up.
             jax.block_until_ready(total)

@@ -344,6 +344,8 @@ def sums(
     weight = jnp.asarray(bag_weight)[jnp.asarray(bags.bag_index)]
     panels, rows = in_row_blocks(of_rows, jnp.asarray(bags.instances), weight)
     projection, *moments = rows
+    # Else XLA makes all of V in the order that the pull would like best.
+    projection = jax.lax.optimization_barrier(projection)
     # k̃ is in the tilts; neither the labels nor the bound ask for it again.
     problem = _problem(model, bags, projector.cholesky, projection, jnp.zeros_like(weight))
     problem = problem._replace(bag_weight=bag_weight)
@@ -455,11 +457,15 @@ def _pull(problem: VGPMILProblem, state: VGPMILState) -> Float[Array, " M"]:
     probability = label_probability(problem, state.label_logits)
     residual = probability - 0.5 - theta * problem.prior_mean
 
+    pull = problem.instance_weight * residual
+    if problem.projection.dtype == pull.dtype:
+        return pull @ problem.projection
+
     def of_rows(rows: Array, pull: Array) -> tuple[Array, tuple]:
         return (pull.astype(rows.dtype) @ rows).astype(pull.dtype), ()
 
-    # In blocks, as V was made: of a product of the whole XLA would have V in another order.
-    return in_row_blocks(of_rows, problem.projection, problem.instance_weight * residual)[0]
+    # In 32 bit no more than a block is added up.
+    return in_row_blocks(of_rows, problem.projection, pull)[0]
 
 
 def with_moments(

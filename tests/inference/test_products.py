@@ -12,15 +12,15 @@ from milzoo.inference.products import (
     weighted_gram,
 )
 
-# Of one block, of two, and of two and some rows.
-SIZES = ((7, 1), (512, 5), (2 * 512, 4), (2 * 512 + 5, 6))
+# Of one block, of two, and of two and some rows; of one panel of columns, and of two.
+SIZES = ((7, 1), (512, 5), (2 * 512, 13), (2 * 512 + 5, 50))
 
 
 @pytest.mark.parametrize(("num_rows", "width"), SIZES)
 def test_row_blocks_give_the_plain_products(num_rows, width):
     random = np.random.default_rng(0)
     matrix, weights = random.normal(size=(num_rows, width)), random.gamma(1.0, size=num_rows)
-    cholesky = np.tril(random.normal(size=(width, width))) + 4 * np.eye(width)
+    cholesky = np.tril(random.normal(size=(width, width))) + 2 * width * np.eye(width)
     with jax.enable_x64(True):
         gram = weighted_gram(jnp.asarray(matrix), jnp.asarray(weights))
         squares = row_sums_of_squares(jnp.asarray(matrix), jnp.asarray(cholesky))
