@@ -131,4 +131,5 @@ def inverse_transposed(cholesky: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 def squared_norms(rows: Float[Array, "R M"], upper: Float[Array, "M M"]) -> Float[Array, " R"]:
     """‖V_n U‖², of an upper triangular U."""
-    return sum(jnp.sum(part**2, axis=1) for part in times_triangle(rows, upper))
+    panels = times_triangle(rows, upper)
+    return jnp.sum(jnp.stack([jnp.sum(panel**2, axis=1) for panel in panels]), axis=0)

@@ -250,7 +250,7 @@ class Projector(NamedTuple):
 
     def residual_variance(self, *columns: Float[Array, "R _"]) -> Float[Array, " R"]:
         """k̃ of V, or of its panels, which need not be held whole."""
-        explained = sum(jnp.sum(part**2, axis=1) for part in columns)
+        explained = jnp.sum(jnp.stack([jnp.sum(part**2, axis=1) for part in columns]), axis=0)
         return _residual_variance(self.kernel, explained, self.floor)
 
 

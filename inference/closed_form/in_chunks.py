@@ -15,7 +15,7 @@ from functools import partial
 from itertools import batched
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -163,10 +163,6 @@ class InducingInChunks:
         """The bags' share, less KL(q(u) ‖ p(u))."""
         return sums.bound - divergence_from_prior(state.mean, state.precision_cholesky)
 
-    def held(self) -> InChunks:
-        """Itself."""
-        return self
-
     def in_order(self, sums: InducingSums) -> InducingSums:
         """Themselves."""
         return sums
@@ -185,7 +181,7 @@ class LabelsInChunks(InducingInChunks):
     model: VGPMIL
     is_compact = False
 
-    def held(self) -> InChunks:
+    def held(self) -> LabelsHeld:
         """With V."""
         return LabelsHeld(self.model, self.dtype)
 
@@ -205,6 +201,10 @@ class LabelsHeld(InducingInChunks):
     model: VGPMIL
     is_compact = False
 
+    def held(self) -> Self:
+        """Itself."""
+        return self
+
     def problem(self, bags: Bags, bag_weight: Float[Array, " B"]) -> vgpmil.VGPMILProblem:
         """V and what else stays fixed."""
         return vgpmil.held(self.model, bags, bag_weight, self.dtype)
@@ -221,6 +221,10 @@ class EvidenceInChunks(InducingInChunks):
     model: VWSGP
     algorithm: Any
     is_compact = True
+
+    def held(self) -> Self:
+        """Itself."""
+        return self
 
     def problem(self, bags: Bags, bag_weight: Float[Array, " B"]) -> Any:
         """As for bags in memory, with other weights."""
