@@ -359,14 +359,19 @@ class ArrayFolder:
         return _fingerprint([array.file for array in self.arrays.values()])
 
     def pieces(self, num_rows: int) -> Iterator[Piece]:
-        """All rows, so many at once or fewer."""
-        last = -1
-        for row in range(0, self.num_rows, num_rows):
+        """All rows, so many at once or fewer; whole bags as far as they fit."""
+        row, last = 0, -1
+        while row < self.num_rows:
             end = min(row + num_rows, self.num_rows)
-            index = self.arrays["bag_index"].rows(row, end)
+            # With one more, to see whether the last bag goes on.
+            index = self.arrays["bag_index"].rows(row, min(end + 1, self.num_rows))
             self._check_index(index, row, last)
-            last = int(index[-1])
             first = _changes(index)
+            if end < self.num_rows and first[-1] > 0:
+                end = row + int(first[-1])
+            index = index[: end - row]
+            first = first[first < len(index)]
+            last = int(index[-1])
             yield Piece(
                 row,
                 self.arrays["instances"].rows(row, end),
@@ -376,6 +381,7 @@ class ArrayFolder:
                 self._of_bags("targets", index),
                 self._of_rows("instance_labels", row, end),
             )
+            row = end
 
     def _check_index(self, index: Int[np.ndarray, " R"], row: int, before: int) -> None:
         step = np.diff(index.astype(np.int64), prepend=before)

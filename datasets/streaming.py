@@ -15,7 +15,7 @@ from .bags import Bags
 from .checks import as_bag_labels, one_for_each_bag
 from .on_disk import ArrayFolder, ParquetFiles, Piece, Source
 
-__all__ = ["BagStream", "stream"]
+__all__ = ["BagStream", "one_ahead", "stream"]
 
 # Instances of a chunk: long enough for products at full speed, and few enough that what is made of
 # them (26 MB with 200 inducing points) takes memory that the process has had before: new pages cost
@@ -74,7 +74,7 @@ class BagStream:
             If a file is truncated or has changed, a bag comes up again behind others, or what is
             read is no lawful bag; with the file and the row.
         """
-        return _one_ahead(self._chunks())
+        return one_ahead(self._chunks())
 
     def _chunks(self) -> Iterator[Bags]:
         codings, seen = _Codings(self.source), _Seen(self.source)
@@ -181,6 +181,9 @@ def _in_whole_bags(pieces: Iterator[Piece], num_rows: int) -> Iterator[Piece]:
     """The same rows, cut where bags end: so many at once or fewer, but at least one bag."""
     held: Piece | None = None
     for piece in pieces:
+        if held is not None and _is_whole(held, piece, num_rows):
+            yield held
+            held = None
         held = piece if held is None else held.joined(piece)
         # The last bag may go on. How rows come does not show in the chunks.
         while len(held.instances) > num_rows and len(held.names) > 1:
@@ -191,17 +194,34 @@ def _in_whole_bags(pieces: Iterator[Piece], num_rows: int) -> Iterator[Piece]:
         yield chunk
 
 
+def _is_whole(held: Piece, following: Piece, num_rows: int) -> bool:
+    """Whether no bag goes on, and no other fits: then nothing has to be joined, which copies."""
+    goes_on = held.names[-1] == following.names[0]
+    return not goes_on and len(held.instances) + int(following.lengths[0]) > num_rows
+
+
 def _num_that_fit(lengths: np.ndarray, num_rows: int) -> int:
     return max(1, int(np.searchsorted(np.cumsum(lengths), num_rows, side="right")))
 
 
-def _one_ahead(chunks: Iterator[Bags]) -> Iterator[Bags]:
-    """The same, each read by a thread while the one before it is used."""
-    with ThreadPoolExecutor(1, thread_name_prefix="read ahead") as reader:
-        following = reader.submit(next, chunks, None)
-        while (chunk := following.result()) is not None:
-            following = reader.submit(next, chunks, None)
-            yield chunk
+def one_ahead[Item](items: Iterator[Item]) -> Iterator[Item]:
+    """The same, each made by a thread while the one before it is used.
+
+    Parameters
+    ----------
+    items : iterator
+        None of them is None. What makes them must not depend on settings of the thread that asks
+        for them, as that of 64 bit in JAX is.
+
+    Yields
+    ------
+    Item
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="one ahead") as reader:
+        following = reader.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = reader.submit(next, items, None)
+            yield item
 
 
 class _Codings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,9 @@ from ..datasets.bags import Bags
 from ..datasets.streaming import BagStream
 
 __all__ = ["Padded", "in_parts", "in_pieces", "padded"]
+
+# Bytes: arrays that begin at a multiple of them need no copy on a CPU.
+_ALIGNMENT = 64
 
 
 class Padded(NamedTuple):
@@ -50,8 +54,9 @@ def padded(chunks: Sequence[Bags], *, num_instances: int, num_parts: int) -> lis
 def _padded(bags: Bags, length: int, num_bags: int) -> Padded:
     def filled(values: np.ndarray | Array, size: int, value: float) -> np.ndarray:
         values = np.asarray(values)
-        widths = [(0, size - len(values)), *[(0, 0)] * (values.ndim - 1)]
-        return np.pad(values, widths, constant_values=value)
+        whole = _room((size, *values.shape[1:]), values.dtype)
+        whole[: len(values)], whole[len(values) :] = values, value
+        return whole
 
     labels, targets, known = bags.labels, bags.targets, bags.instance_labels
     whole = Bags(
@@ -64,6 +69,14 @@ def _padded(bags: Bags, length: int, num_bags: int) -> Padded:
         targets=None if targets is None else filled(targets, num_bags, 0.0),
     )
     return Padded(whole, filled(np.ones(bags.num_bags), num_bags, 0.0))
+
+
+def _room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array that JAX takes as it is, where its device is a CPU: others it copies."""
+    size = prod(shape) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def in_pieces(bags: Bags | BagStream, num_instances: int) -> Iterator[Bags]:

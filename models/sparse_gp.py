@@ -186,29 +186,27 @@ def accumulated_conditional(
     """
     if dtype not in ("float64", "float32"):
         raise ValueError(f"dtype is {dtype!r}; expected 'float64' or 'float32'")
-    with evaluated_now_unless_traced(kernel, inducing_points, bags.instances):
+    projector = Projector.of(kernel, inducing_points, jitter)
+    with evaluated_now_unless_traced(projector, bags.instances):
         return _accumulated_conditional(
-            kernel, inducing_points, bags.instances, bags.bag_index, jitter, bags.num_bags, dtype
+            projector, bags.instances, bags.bag_index, bags.num_bags, dtype
         )
 
 
 @partial(jax.jit, static_argnames=("num_bags", "dtype"))
 def _accumulated_conditional(
-    kernel: RBF,
-    inducing_points: Float[Array, "M D"],
+    projector: Projector,
     instances: Float[Array, "N D"],
     bag_index: Int[Array, " N"],
-    jitter: Float[Array, ""],
     num_bags: int,
     dtype: str,
 ) -> SparseConditional:
-    projector = Projector.of(kernel, inducing_points, jitter)
     cholesky = projector.cholesky
     narrow = jax.dtypes.canonicalize_dtype(dtype)  # without 64 bit there is 32 bit only
     narrowed = jax.tree.map(lambda leaf: jnp.asarray(leaf, narrow), projector)
     sums = _CrossSums(narrowed, num_bags=num_bags, total_dtype=cholesky.dtype)
     cross, variance = sums.over(instances, bag_index)
-    projection = solve_triangular(cholesky, cross.T, lower=True).T  # Σ V_n = (Σ K_nZ) L⁻ᵀ
+    projection = projector.projection(cross)  # Σ V_n = (Σ K_nZ) L⁻ᵀ
     return SparseConditional(cholesky, projection, variance, jnp.sqrt(variance))
 
 
@@ -232,9 +230,10 @@ class Projector(NamedTuple):
         inducing_points: Float[Array, "M D"] | Float[np.ndarray, "M D"],
         jitter: float | Float[Array, ""],
     ) -> Self:
-        """For a kernel and inducing points."""
-        points = jnp.asarray(inducing_points)
-        return cls(kernel, points, *_whitening(kernel, points, jnp.asarray(jitter)))
+        """For a kernel and inducing points; made once where a program is compiled for chunks."""
+        with evaluated_now_unless_traced(kernel, inducing_points, jitter):
+            points = jnp.asarray(inducing_points)
+            return cls(kernel, points, *_whitening(kernel, points, jnp.asarray(jitter)))
 
     def cross(self, instances: Float[Array, "R D"]) -> Float[Array, "R M"]:
         """K_nZ."""

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
-from ...datasets.streaming import BagStream
+from ...datasets.streaming import BagStream, one_ahead
 from ...models.bag_evidence import FloatType
 from ...models.dpmil import DPMIL
 from ...models.model import observations
@@ -31,7 +31,7 @@ from ...models.sparse_gp import Projector
 from ...models.vgpmil import VGPMIL
 from ...models.vwsgp import VWSGP
 from ..checkpoint import BlockFolder, described
-from ..chunks import in_parts, padded
+from ..chunks import Padded, in_parts, padded
 from ..devices import Devices
 from ..lapack import one_lapack_thread
 from ..products import whole_blocks
@@ -229,7 +229,8 @@ class EvidenceInChunks(InducingInChunks):
     def problem(self, bags: Bags, bag_weight: Float[Array, " B"]) -> Any:
         """As for bags in memory, with other weights."""
         problem = self.algorithm.problem_of(self.model, bags, self.dtype)
-        return problem._replace(bag_weight=bag_weight)
+        # L is that of all chunks, and no sum needs it.
+        return problem._replace(bag_weight=bag_weight, cholesky=())
 
     def sums(self, problem: Any, state: InducingState) -> InducingSums:
         """Gram matrix, pull and bound."""
@@ -440,32 +441,48 @@ class Passes:
 
     def sums(self, state: Any) -> Any:
         """One pass."""
-        total = self._nothing
-        for problem in self._kept.all() if self._kept.is_whole else self._made():
-            # Else chunks that are read faster than they are summed pile up.
-            jax.block_until_ready(total)
-            total = self._devices.on_parts(self._added, (total, problem), state)
+        total = self._of_kept(state) if self._kept.is_whole else self._of_chunks(state)
         return self._devices.total(total)
+
+    def _of_kept(self, state: Any) -> Any:
+        total = self._nothing
+        for problem in self._kept.all():
+            before, total = total, self._devices.on_parts(self._added, (total, problem), state)
+            jax.block_until_ready(before)  # else chunks read faster than summed would pile up
+        return total
+
+    def _of_chunks(self, state: Any) -> Any:
+        made = self._nothing, None
+        for parts in one_ahead(self._filled()):
+            # Each needs the total before it, so that no two share a core and its cache.
+            given = made[0], *self._devices.placed(parts)
+            before, made = made, self._devices.on_parts(self._made_and_added, given, state)
+            self._keep(*before)  # which waits for it: the next is under way by then
+        self._keep(*made)
+        self._kept.is_whole = self._keeps
+        return made[0]
+
+    def _filled(self) -> Iterator[list[Padded]]:
+        """Chunks for the devices, as many at once as there are; NumPy alone, which threads may."""
+        num_parts = self._devices.num_parts
+        for chunks in batched(self._chunks, num_parts):
+            for bags in chunks:
+                self._form.check(bags)
+            yield padded(chunks, num_instances=self._chunk_instances, num_parts=num_parts)
+
+    def _made_and_added(
+        self, total: Any, bags: Bags, bag_weight: Float[Array, " B"], state: Any
+    ) -> tuple[Any, Any]:
+        problem = self._form.problem(bags, bag_weight)
+        return self._added(total, problem, state), problem if self._keeps else None
 
     def _added(self, total: Any, problem: Any, state: Any) -> Any:
         return jax.tree.map(jnp.add, total, self._form.sums(problem, state))
 
-    def _made(self) -> Iterator[Any]:
-        num_parts = self._devices.num_parts
-        made: Any = None
-        for chunks in batched(self._chunks, num_parts):
-            for bags in chunks:
-                self._form.check(bags)
-            parts = padded(chunks, num_instances=self._chunk_instances, num_parts=num_parts)
-            problem = self._devices.on_parts(self._form.problem, self._devices.placed(parts))
-            # To keep one is to wait for it: the next is under way by then.
-            if self._keeps and made is not None:
-                self._kept.keep(made)
-            made = problem
-            yield problem
-        if self._keeps:
-            self._kept.keep(made)
-        self._kept.is_whole = self._keeps
+    def _keep(self, total: Any, problem: Any) -> None:
+        jax.block_until_ready(total)
+        if problem is not None:
+            self._kept.keep(problem)
 
 
 class _InMemory:
