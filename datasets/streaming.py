@@ -15,7 +15,7 @@ from .bags import Bags
 from .checks import as_bag_labels, one_for_each_bag
 from .on_disk import ArrayFolder, ParquetFiles, Piece, Source
 
-__all__ = ["BagStream", "one_ahead", "stream"]
+__all__ = ["BagStream", "stream"]
 
 # Instances of a chunk: long enough for products at full speed, and few enough that what is made of
 # them (26 MB with 200 inducing points) takes memory that the process has had before: new pages cost
@@ -74,7 +74,7 @@ class BagStream:
             If a file is truncated or has changed, a bag comes up again behind others, or what is
             read is no lawful bag; with the file and the row.
         """
-        return one_ahead(self._chunks())
+        return _one_ahead(self._chunks())
 
     def _chunks(self) -> Iterator[Bags]:
         codings, seen = _Codings(self.source), _Seen(self.source)
@@ -204,24 +204,13 @@ def _num_that_fit(lengths: np.ndarray, num_rows: int) -> int:
     return max(1, int(np.searchsorted(np.cumsum(lengths), num_rows, side="right")))
 
 
-def one_ahead[Item](items: Iterator[Item]) -> Iterator[Item]:
-    """The same, each made by a thread while the one before it is used.
-
-    Parameters
-    ----------
-    items : iterator
-        None of them is None. What makes them must not depend on settings of the thread that asks
-        for them, as that of 64 bit in JAX is.
-
-    Yields
-    ------
-    Item
-    """
-    with ThreadPoolExecutor(1, thread_name_prefix="one ahead") as reader:
-        following = reader.submit(next, items, None)
-        while (item := following.result()) is not None:
-            following = reader.submit(next, items, None)
-            yield item
+def _one_ahead(chunks: Iterator[Bags]) -> Iterator[Bags]:
+    """The same, each read by a thread while the one before it is used."""
+    with ThreadPoolExecutor(1, thread_name_prefix="read ahead") as reader:
+        following = reader.submit(next, chunks, None)
+        while (chunk := following.result()) is not None:
+            following = reader.submit(next, chunks, None)
+            yield chunk
 
 
 class _Codings:

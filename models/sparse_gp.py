@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import ceil
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
@@ -261,13 +262,12 @@ def times_triangle(
 
 
 def panels_of(size: int) -> list[tuple[int, int]]:
-    """Where columns are cut so that of a triangular or symmetric product a quarter is saved.
+    """Where columns are cut so that of a triangular or symmetric product a third is saved.
 
-    Products of more and narrower panels are slower, by more than is saved where two cores share
-    one; and so are those of widths that are no multiples of 8, which a core takes at once.
+    Products of more and narrower panels are slower, by more than is saved; and so are those of
+    widths that are no multiples of 8, which a core takes at once.
     """
-    width = 8 * round(size / 16)
-    ends = [width, size] if 0 < width < size else [size]
+    ends = sorted({min(8 * ceil(size * part / 24), size) for part in (1, 2, 3)})
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 

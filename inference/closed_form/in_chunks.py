@@ -15,7 +15,7 @@ from functools import partial
 from itertools import batched
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, BinaryIO, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
-from ...datasets.streaming import BagStream, one_ahead
+from ...datasets.streaming import BagStream
 from ...models.bag_evidence import FloatType
 from ...models.dpmil import DPMIL
 from ...models.model import observations
@@ -436,7 +436,7 @@ class Passes:
         self._form, self._chunks, self._chunk_instances = form, chunks, chunk_instances
         self._devices = devices
         self._nothing = devices.repeated(form.nothing())
-        self._kept = _InMemory() if isinstance(chunks, list) else _InFiles(folder)
+        self._kept = _InMemory() if isinstance(chunks, list) else _InFiles(folder, devices)
         self._keeps = isinstance(chunks, list) or form.is_compact
 
     def sums(self, state: Any) -> Any:
@@ -453,7 +453,7 @@ class Passes:
 
     def _of_chunks(self, state: Any) -> Any:
         made = self._nothing, None
-        for parts in one_ahead(self._filled()):
+        for parts in self._filled():
             # Each needs the total before it, so that no two share a core and its cache.
             given = made[0], *self._devices.placed(parts)
             before, made = made, self._devices.on_parts(self._made_and_added, given, state)
@@ -463,7 +463,7 @@ class Passes:
         return made[0]
 
     def _filled(self) -> Iterator[list[Padded]]:
-        """Chunks for the devices, as many at once as there are; NumPy alone, which threads may."""
+        """Chunks for the devices, as many at once as there are."""
         num_parts = self._devices.num_parts
         for chunks in batched(self._chunks, num_parts):
             for bags in chunks:
@@ -502,26 +502,35 @@ class _InMemory:
 
 
 class _InFiles:
-    """Problems, each in a file; all have one structure and are on the same devices."""
+    """Problems, each in a file, one device's part behind another's; all have one structure."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, devices: Devices) -> None:
         self.is_whole = False
-        self._folder = folder
+        self._folder, self._devices = folder, devices
         self._num = 0
-        self._like: Any = None
+        self._structure: Any = None
 
     def keep(self, problem: Any) -> None:
         """The next one."""
+        leaves, self._structure = jax.tree.flatten(problem)
         with (self._folder / str(self._num)).open("wb") as file:
-            for leaf in jax.tree.leaves(problem):
-                np.save(file, np.asarray(leaf))
+            for part in zip(*map(_parts_of, leaves), strict=True):
+                for values in part:
+                    np.save(file, values)
         self._num += 1
-        self._like = jax.tree.map(lambda leaf: leaf.sharding, problem)
 
     def all(self) -> Iterator[Any]:
         """One after another."""
-        structure = jax.tree.structure(self._like)
         for number in range(self._num):
             with (self._folder / str(number)).open("rb") as file:
-                leaves = [np.load(file) for _ in range(structure.num_leaves)]
-            yield jax.device_put(jax.tree.unflatten(structure, leaves), self._like)
+                yield self._devices.placed([self._loaded(file) for _ in self._devices.own])
+
+    def _loaded(self, file: BinaryIO) -> Any:
+        leaves = [np.load(file) for _ in range(self._structure.num_leaves)]
+        return jax.tree.unflatten(self._structure, leaves)
+
+
+def _parts_of(leaf: jax.Array) -> list[np.ndarray]:
+    """Of the devices in their order, each as it is: to join them would be to copy them."""
+    shards = sorted(leaf.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+    return [np.asarray(shard.data)[0] for shard in shards]
