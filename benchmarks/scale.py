@@ -44,8 +44,8 @@ BAG_SIZE = 20
 # Instances that the steps of a fit go through, if 3 to 15 steps do: short ones are told by more.
 SUMMED = 2_000_000
 MOST_FITS = 5
-# Counted as M² an instance beside the distances: V, spread and Gram matrix. VWSGP has norms of V for
-# instances, and those three for bags.
+# Counted as M² an instance beside the distances: V, spread and Gram matrix. VWSGP has norms of V
+# for instances, and those three for bags.
 PRODUCTS = {"vgpmil": 3, "vwsgp": 1 + 3 / BAG_SIZE}
 COLUMNS = (
     *("model", "kernel", "N", "processes × cores", "first pass, s", "a step, s", "µs/instance"),

@@ -1,6 +1,7 @@
 """What a step of each engine costs on each family, and what its matrix products alone would.
 
     python benchmarks/where_the_time_goes.py            # 400 bags of 10, 10 features, M = 50, K = 5
+    python benchmarks/where_the_time_goes.py --inside   # of a sweep and a leapfrog, by part
     python benchmarks/where_the_time_goes.py --parts    # what an instance from disk costs, by part
     python benchmarks/where_the_time_goes.py --toy      # small, to see that it runs
 
@@ -9,7 +10,10 @@ samplers it is the time that it takes of a core, chains running on all of them. 
 counted as N M² where they are triangular or symmetric, and their time is that at the speed of one
 of 2000 × 2000, by all cores or (samplers) by one.
 
-The parts are those of a pass over bags of 20 on disk, 100 features in 32 bit and M = 200, each by
+What is inside a sweep or a leapfrog is timed on one core, each part by itself, on the states of a
+chain that has left its start; "the rest" is what the whole takes longer than its parts.
+
+The parts of a pass are those over bags of 20 on disk, 100 features in 32 bit and M = 200, each by
 itself on one core, in blocks of 512 as in a fit. A pass of VWSGP is made of all but the spread and
 the Gram matrix, one of VGPMIL of all but the sums by bag.
 """
@@ -20,6 +24,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,13 +37,23 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from jax import Array  # noqa: E402
 from milzoo.datasets import Bags, simulate, simulate_instances, stream  # noqa: E402
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, nuts  # noqa: E402
 from milzoo.inference.chunks import padded  # noqa: E402
 from milzoo.inference.devices import Devices  # noqa: E402
+from milzoo.inference.gibbs.dpmil import DPMILGibbs, DPMILGibbsState  # noqa: E402
+from milzoo.inference.gibbs.inducing import draw_evidence, draw_white  # noqa: E402
+from milzoo.inference.gibbs.sampler import sweep_of  # noqa: E402
+from milzoo.inference.gibbs.vgpmil import VGPMILGibbs  # noqa: E402
+from milzoo.inference.nuts import NUTSChain  # noqa: E402
 from milzoo.inference.products import gram_panels, squared_norms  # noqa: E402
 from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP  # noqa: E402
+from milzoo.models.distributions import PolyaGamma  # noqa: E402
+from milzoo.models.dpmil import draw_labels, log_stick_weights  # noqa: E402
+from milzoo.models.mixtures import Mixtures  # noqa: E402
 from milzoo.models.sparse_gp import Projector  # noqa: E402
+from numpyro.infer.util import potential_energy  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
@@ -47,20 +62,21 @@ type Family = VGPMIL | VWSGP | DPMIL
 
 def main() -> None:
     arguments = _arguments()
-    if not arguments.parts or arguments.toy:
+    if arguments.toy or not (arguments.parts or arguments.inside):
         Console(width=120).print(_steps(arguments))
-    if arguments.parts or arguments.toy:
+    if arguments.toy or arguments.parts or arguments.inside:
         os.sched_setaffinity(0, {0})
+    if arguments.toy or arguments.inside:
+        Console(width=120).print(_inside(arguments))
+    if arguments.toy or arguments.parts:
         Console(width=120).print(_parts(arguments))
 
 
 def _steps(arguments: argparse.Namespace) -> Table:
-    design = simulate_instances(arguments.num_bags, 10, arguments.num_features, seed=arguments.seed)
+    design = _design(arguments)
     table = Table(
         *("model", "engine", "a step is", "compilation, s", "a step, ms", "its products, ms"),
-        title=f"{design.num_bags} bags, {design.num_instances} instances × {design.num_features}, "
-        f"M = {arguments.num_inducing}, K = {arguments.num_components}, {CORES} cores, "
-        f"seed {arguments.seed}",
+        title=_title(design, arguments, CORES),
     )
     speed = _matrix_product_speed()
     for model, bags in _families(design, arguments):
@@ -70,9 +86,22 @@ def _steps(arguments: argparse.Namespace) -> Table:
     return table
 
 
+def _design(arguments: argparse.Namespace) -> Bags:
+    return simulate_instances(arguments.num_bags, 10, arguments.num_features, seed=arguments.seed)
+
+
+def _title(design: Bags, arguments: argparse.Namespace, cores: int) -> str:
+    return (
+        f"{design.num_bags} bags, {design.num_instances} instances × {design.num_features}, "
+        f"M = {arguments.num_inducing}, K = {arguments.num_components}, {cores} core(s), "
+        f"seed {arguments.seed}"
+    )
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--toy", action="store_true")
+    parser.add_argument("--inside", action="store_true")
     parser.add_argument("--parts", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -142,6 +171,95 @@ def _operations(what: str, model: Family, bags: Bags) -> float:
     return {"round": 2.0, "sweep": 1.0}[what] * rows * num_inducing**2
 
 
+# ------------------------------------------------------------------ inside a sweep, or a leapfrog
+
+
+def _inside(arguments: argparse.Namespace) -> Table:
+    design = _design(arguments)
+    table = Table(*("model", "of a", "part", "ms"), title=_title(design, arguments, 1))
+    with jax.enable_x64(True):
+        for model, bags in _families(design, arguments):
+            sweep, chain = sweep_of(model, bags), NUTSChain.for_model(model, bags, num_warmup=100)
+            states = _states(sweep.init, sweep.step, arguments)
+            parts = dict(_parts_of_a_sweep(sweep, states))
+            _add_rows(table, model, "sweep", _ms(sweep.step, states), parts)
+            states = _states(chain.init, chain.step, arguments)
+            leapfrogs = float(np.mean(states.num_steps))
+            slope = jax.value_and_grad(partial(potential_energy, chain.program, (bags,), {}))
+            parts = {"log density and its slope": _ms(slope, states.z)}
+            _add_rows(table, model, "leapfrog", _ms(chain.step, states) / leapfrogs, parts)
+    return table
+
+
+def _add_rows(
+    table: Table, model: Family, what: str, whole: float, parts: dict[str, float]
+) -> None:
+    names = [type(model).__name__, *len(parts) * [""]]
+    parts = parts | {"the rest": whole - sum(parts.values())}
+    for name, (part, milliseconds) in zip(names, parts.items(), strict=True):
+        table.add_row(name, what if name else "", part, f"{milliseconds:.3f}")
+
+
+def _states(init: Callable, step: Callable, arguments: argparse.Namespace) -> Any:
+    """Of a chain, one behind another."""
+
+    def again(state: Any, _: None) -> tuple[Any, Any]:
+        following = step(state)
+        return following, following
+
+    @jax.jit
+    def chain(key: Array) -> Any:
+        start = jax.lax.fori_loop(0, 100, lambda _, state: step(state), init(key))
+        return jax.lax.scan(again, start, length=arguments.draws)[1]
+
+    return jax.block_until_ready(chain(jax.random.key(arguments.seed)))
+
+
+def _parts_of_a_sweep(sweep: Any, states: Any) -> Iterator[tuple[str, float]]:
+    if isinstance(sweep, DPMILGibbs):
+        mixtures = jax.vmap(_mixtures)(states)
+        yield "densities", _ms(lambda m: m.log_components(sweep.instances), mixtures)
+        keys_and_densities = (
+            states.key,
+            jax.vmap(lambda m: m.log_components(sweep.instances))(mixtures),
+        )
+        yield "labels, components", _ms(lambda s: draw_labels(*s, sweep.rule), keys_and_densities)
+        return
+    has_labels = isinstance(sweep, VGPMILGibbs)
+    rows = sweep.conditional if has_labels else sweep.accumulated
+    law = sweep.mixing.conditional if has_labels else partial(PolyaGamma, 1)
+    if has_labels:
+        labels = _ms(lambda s: sweep.label_law(s.evidence).sample(s.key), states)
+        yield "instance labels", labels
+    yield "precisions ω", _ms(lambda s: law(s.evidence).sample(s.key), states)
+    omega = jax.lax.map(lambda s: law(s.evidence).sample(s.key), states)
+    V, variance = rows.projection, rows.residual_variance
+
+    def half_sign(state: Any) -> Array:
+        return state.label - 0.5 if has_labels else sweep.half_sign
+
+    def inducing(given: Any) -> Array:
+        state, omega = given
+        return draw_white(state.key, V, variance, omega, half_sign(state))
+
+    def evidence(given: Any) -> Array:
+        state, omega = given
+        return draw_evidence(state.key, V @ state.white, variance, omega, half_sign(state))
+
+    yield "inducing values", _ms(inducing, (states, omega))
+    yield "evidence", _ms(evidence, (states, omega))
+
+
+def _mixtures(state: DPMILGibbsState) -> Mixtures:
+    return Mixtures(log_stick_weights(state.stick), state.mean, state.precision)
+
+
+def _ms(function: Callable, states: Any) -> float:
+    """Milliseconds of a call, states being gone through one after another; the median of 15."""
+    num_states = len(jax.tree.leaves(states)[0])
+    return 1e3 * _seconds_of_all(function, states) / num_states
+
+
 # ------------------------------------------------------------------ parts of a pass
 
 
@@ -195,18 +313,22 @@ def _parts_in(
 
 def _seconds(function: Callable, *blocks: Any) -> float:
     """Of an instance, blocks being gone through one after another; the median of 15."""
+    blocks = jax.tree.map(jnp.asarray, blocks)
+    seconds = _seconds_of_all(lambda block: function(*block), blocks)
+    return seconds / (blocks[0].shape[0] * blocks[0].shape[1])
 
-    def all_blocks(blocks: Any) -> Any:
-        def add(total: Any, block: Any) -> tuple[Any, None]:
-            # All of what a block gives is worked out, and little of it kept.
-            made = jax.lax.optimization_barrier(function(*block))
-            return total + sum(leaf.ravel()[0] for leaf in jax.tree.leaves(made)), None
 
-        return jax.lax.scan(add, jnp.zeros(()), blocks)[0]
+def _seconds_of_all(function: Callable, inputs: Any) -> float:
+    """Of all calls, one behind another; the median of 15."""
 
-    program, blocks = jax.jit(all_blocks), jax.tree.map(jnp.asarray, blocks)
-    seconds = _timed(lambda: jax.block_until_ready(program(blocks)), 15)
-    return float(np.median(seconds)) / (blocks[0].shape[0] * blocks[0].shape[1])
+    def add(total: Any, given: Any) -> tuple[Any, None]:
+        # All that a call gives is worked out, and little of it kept.
+        leaves = jax.tree.leaves(jax.lax.optimization_barrier(function(given)))
+        numbers = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.number)]
+        return total + sum(leaf.ravel()[0] for leaf in numbers), None
+
+    program = jax.jit(lambda inputs: jax.lax.scan(add, jnp.zeros(()), inputs)[0])
+    return float(np.median(_timed(lambda: jax.block_until_ready(program(inputs)), 15)))
 
 
 def _seconds_of_reading(instances: np.ndarray, bag: np.ndarray) -> float:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from milzoo.datasets import Bags, simulate_instances, stream
+from milzoo.datasets.on_disk import Piece
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,18 @@ def test_chunks_together_are_the_bags_and_none_is_cut(bags, tmp_path, write, chu
         # As few as there can be: two neighbours do not fit into one.
         for one, other in pairwise(chunks):
             assert one.num_instances + other.bag_sizes[0] > chunk_instances
+
+
+@pytest.mark.parametrize("chunk_instances", [8, 16, 50])
+def test_chunks_of_arrays_are_not_joined_which_copies(bags, tmp_path, monkeypatch, chunk_instances):
+    assert bags.bag_sizes.max() == 8  # larger ones are joined
+    monkeypatch.delattr(Piece, "joined")
+    chunks = list(stream(as_arrays(bags, tmp_path), chunk_instances=chunk_instances))
+    assert sum(chunk.num_instances for chunk in chunks) == bags.num_instances
+    parquet = tmp_path / "parquet"
+    parquet.mkdir()
+    with pytest.raises(AttributeError, match="joined"):  # rows come as they come
+        list(stream(in_three_files(bags, parquet), chunk_instances=chunk_instances))
 
 
 def test_instances_of_32_bit_stay_so(bags, tmp_path):

@@ -97,6 +97,25 @@ def test_padding_says_nothing(design):
     assert full.bags.num_bags == 64  # one is for padding
 
 
+def test_what_is_filled_up_is_not_copied_to_a_device(design):
+    (part,) = padded([design], num_instances=100, num_parts=1)
+    with jax.enable_x64(True):
+        for name in ("instances", "bag_index"):
+            filled = getattr(part.bags, name)
+            placed = jax.device_put(filled, jax.devices("cpu")[0])
+            assert placed.unsafe_buffer_pointer() == filled.ctypes.data
+
+
+def test_what_is_kept_of_chunks_stays_with_its_device(fits, tmp_path):
+    model, bags, expected = fits["vwsgp"]
+    bags.to_parquet(tmp_path / "bags.parquet")
+    given = stream(tmp_path, chunk_instances=40)
+    turned_round = jax.sharding.Mesh(np.array(jax.devices()[::-1]), ("bags",))
+    found = coordinate_ascent(model, given, seed=0, max_steps=12, mesh=turned_round)
+    np.testing.assert_allclose(found.elbo, expected.elbo, rtol=1e-10)
+    assert_same_law(found.approximation, expected.approximation)
+
+
 @pytest.mark.parametrize("num_parts", [1, 3, 8, 100])
 def test_parts_are_the_bags_in_their_order(design, num_parts):
     parts = in_parts(design, num_parts)

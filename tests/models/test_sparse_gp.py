@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags
 from milzoo.models import RBF
-from milzoo.models.sparse_gp import accumulated_conditional, sparse_conditional
+from milzoo.models.sparse_gp import (
+    accumulated_conditional,
+    panels_of,
+    sparse_conditional,
+    times_triangle,
+)
 
 KERNEL = RBF(variance=1.7, length_scale=1.2)
 
@@ -134,6 +139,28 @@ def test_a_traced_kernel_is_factorised_inside_the_program_and_can_be_differentia
         (total(1.7, 1.2 + step) - total(1.7, 1.2 - step)) / (2 * step),
     ]
     np.testing.assert_allclose(gradient, differences, rtol=1e-5)
+
+
+def test_a_program_over_chunks_does_not_factorise_a_fixed_kernel():
+    def sums(kernel, instances):
+        bags = Bags(instances, np.zeros(5, int), np.ones(1, int), None, (), 1)
+        return accumulated_conditional(kernel, points(4), bags, 1e-6).projection
+
+    fixed = jax.make_jaxpr(lambda instances: sums(KERNEL, instances))(points(5))
+    traced = jax.make_jaxpr(sums)(KERNEL, points(5))
+    assert "cholesky" not in str(fixed) and "triangular_solve" not in str(fixed)
+    assert "cholesky" in str(traced) and "triangular_solve" in str(traced)
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 9, 24, 50, 200])
+def test_panels_are_all_columns_and_give_the_product_with_a_triangle(size):
+    ends = panels_of(size)
+    assert [start for start, _ in ends] == [0, *[end for _, end in ends[:-1]]]
+    assert ends[-1][1] == size and all(start < end for start, end in ends)
+    random = np.random.default_rng(3)
+    rows, upper = random.normal(size=(7, size)), np.triu(random.normal(size=(size, size)))
+    panels = times_triangle(jnp.asarray(rows), jnp.asarray(upper))
+    np.testing.assert_allclose(np.hstack(panels), rows @ upper, rtol=1e-12, atol=1e-12)
 
 
 def test_traced_instances_give_what_fixed_ones_give():
