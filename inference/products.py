@@ -48,7 +48,7 @@ def weighted_gram(matrix: Float[Array, "N M"], weights: Float[Array, " N"]) -> F
 
 
 def gram_panels(rows: Float[Array, "R M"], weights: Float[Array, " R"]) -> Panels:
-    """What rows add to VᵀΘV: its lower triangle, in panels of rows, a quarter of the work saved."""
+    """What rows add to VᵀΘV: its lower triangle, in panels of rows, a third of the work saved."""
     # Turned over in memory: XLA's product with a left side that it has to turn over is slower.
     weighted = jax.lax.optimization_barrier((weights[:, None] * rows).T)
     return [weighted[start:end] @ rows[:, :end] for start, end in panels_of(rows.shape[1])]
