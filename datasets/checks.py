@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike
 if TYPE_CHECKING:
     import pandas as pd
 
+# That are looked at together.
+_ROWS = 1024
 # Columns that are labels by their names: asked for or not, none is taken for a feature.
 NO_FEATURES = ("bag_label", "instance_label", "bag_target")
 
@@ -153,8 +155,10 @@ def one_for_each_bag(
 
 def check_finite(instances: Float[np.ndarray, "N D"], place: Callable[[int], str]) -> None:
     """No NaN, no infinity."""
-    finite = np.isfinite(instances)
-    if not finite.all():
+    # In parts: an array of what is finite would be new memory, which costs more than the check.
+    starts = range(0, len(instances), _ROWS)
+    if not all(np.isfinite(instances[start : start + _ROWS]).all() for start in starts):
+        finite = np.isfinite(instances)
         n, d = np.argwhere(~finite)[0].tolist()
         raise ValueError(
             f"instances: {place(n)} holds {instances[n, d]} in feature {d} "

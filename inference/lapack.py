@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import cache
 
-from threadpoolctl import threadpool_limits
+import scipy.linalg  # noqa: F401  that its LAPACK is loaded when it is looked for
+from threadpoolctl import ThreadpoolController
 
 __all__ = ["one_lapack_thread"]
 
@@ -16,4 +18,10 @@ def one_lapack_thread() -> AbstractContextManager[object]:
     spin for some 25 ms after each call, on the cores that JAX's next product needs: measured, a
     product of 70 ms took 95 ms.
     """
-    return threadpool_limits(limits=1, user_api="blas")
+    return _loaded_libraries().limit(limits=1, user_api="blas")
+
+
+@cache
+def _loaded_libraries() -> ThreadpoolController:
+    """Looked for once: it takes 5 ms."""
+    return ThreadpoolController()
