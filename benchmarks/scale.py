@@ -44,7 +44,7 @@ from rich.table import Table
 BAG_SIZE = 20
 # Instances that the steps of a fit go through, if 3 to 15 steps do: of short ones there are more.
 SUMMED = 2_000_000
-# The same of all fits, if 3 to 10 do. Steps are repetitions of what VGPMIL is judged by.
+# The same of all fits of a row. Of VGPMIL one will do: its steps are several, and they are judged.
 FITTED = {"vgpmil": SUMMED, "vwsgp": 10 * SUMMED}
 FEWEST_FITS, MOST_FITS = {"vgpmil": 1, "vwsgp": 3}, 10
 # Counted as M² an instance beside the distances: V, spread and Gram matrix. VWSGP has norms of V
@@ -139,6 +139,7 @@ def _row(
     cores: Sequence[int | None],
 ) -> tuple[tuple[str, ...], float]:
     """Fits by as many processes as there are folders; and what starting took, if N is smallest."""
+    model = design["model"]
     speeds = [_matrix_product_speed(design["dtype"])]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -147,7 +148,6 @@ def _row(
     for number, path in enumerate(paths):
         own = {"path": str(path), "number": number, "of": len(paths), "port": port}
         own["steps"] = int(np.clip(SUMMED / size, 3, 15))
-        model = design["model"]
         own["fits"] = int(np.clip(FITTED[model] / size, FEWEST_FITS[model], MOST_FITS))
         own["core"] = cores[number]
         own["before"] = str(path.with_name(path.name.replace(str(size), str(smallest))))
@@ -163,12 +163,12 @@ def _row(
         max(one[name] for one in found) for name in ("started", "first", "step")
     )
     # A step of VWSGP is over bags; it is the first pass that is over instances.
-    seconds = step if design["model"] == "vgpmil" else first
+    seconds = step if model == "vgpmil" else first
     inducing = design["num_inducing"]
-    needed = 2 * inducing * design["num_features"] + PRODUCTS[design["model"]] * inducing**2
+    needed = 2 * inducing * design["num_features"] + PRODUCTS[model] * inducing**2
     used = f"{len(paths)} × {os.cpu_count() if cores[0] is None else 1}"
     row = (
-        *(design["model"], design["dtype"], f"{size:,}", used, f"{first:.2f}", f"{step:.2f}"),
+        *(model, design["dtype"], f"{size:,}", used, f"{first:.2f}", f"{step:.2f}"),
         f"{1e6 * seconds / size:.2f}",
         f"{100 * needed * size / seconds / max(speeds):.0f} %",
         f"{max(one['peak'] for one in found):.2f}",

@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike
 if TYPE_CHECKING:
     import pandas as pd
 
-# That are looked at together.
-_ROWS = 1024
+_ROWS_AT_ONCE = 1024
 # Columns that are labels by their names: asked for or not, none is taken for a feature.
 NO_FEATURES = ("bag_label", "instance_label", "bag_target")
 
@@ -156,8 +155,8 @@ def one_for_each_bag(
 def check_finite(instances: Float[np.ndarray, "N D"], place: Callable[[int], str]) -> None:
     """No NaN, no infinity."""
     # In parts: an array of what is finite would be new memory, which costs more than the check.
-    starts = range(0, len(instances), _ROWS)
-    if not all(np.isfinite(instances[start : start + _ROWS]).all() for start in starts):
+    starts = range(0, len(instances), _ROWS_AT_ONCE)
+    if not all(np.isfinite(instances[start : start + _ROWS_AT_ONCE]).all() for start in starts):
         finite = np.isfinite(instances)
         n, d = np.argwhere(~finite)[0].tolist()
         raise ValueError(

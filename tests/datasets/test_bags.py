@@ -490,6 +490,14 @@ def test_bad_input_is_named(mistake):
         build()
 
 
+@pytest.mark.parametrize("row", [0, 1023, 1024, 2047, 2500])
+def test_what_is_not_finite_is_found_in_whichever_row_it_stands(row):
+    instances = np.zeros((2501, 2))
+    instances[row, 1] = nan
+    with pytest.raises(ValueError, match=rf"row {row} holds nan in feature 1 \(1 such values"):
+        Bags.from_arrays(instances, np.zeros(2501, int))
+
+
 # ------------------------------------------------------------------------- choosing
 
 
