@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -12,10 +12,13 @@ from jaxtyping import Array, Float
 from ..datasets.bags import Bags
 from ..datasets.streaming import BagStream
 
-__all__ = ["Padded", "in_parts", "in_pieces", "padded"]
+__all__ = ["Padded", "RoomInTurn", "in_parts", "in_pieces", "padded"]
 
 # Bytes: arrays that begin at a multiple of them need no copy on a CPU.
 _ALIGNMENT = 64
+
+
+type _Room = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 
 class Padded(NamedTuple):
@@ -25,7 +28,43 @@ class Padded(NamedTuple):
     bag_weight: Float[np.ndarray, " B"]
 
 
-def padded(chunks: Sequence[Bags], *, num_instances: int, num_parts: int) -> list[Padded]:
+def _new_room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array that JAX takes as it is, where its device is a CPU: others it copies."""
+    size = prod(shape) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+class RoomInTurn:
+    """Arrays that are filled again two turns later: new memory costs as much as filling it.
+
+    What is made of one turn's arrays while those of the next are filled must be done before the
+    turn behind that.
+    """
+
+    def __init__(self) -> None:
+        self._now: dict[Any, np.ndarray] = {}
+        self._before: dict[Any, np.ndarray] = {}
+        self._num_given = 0
+
+    def next_turn(self) -> Self:
+        """Itself, giving what it gave two turns ago."""
+        self._now, self._before, self._num_given = self._before, self._now, 0
+        return self
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An array, as from `_new_room`, that no other call of this turn gives."""
+        self._num_given += 1
+        key = self._num_given, shape, dtype
+        if key not in self._now:
+            self._now[key] = _new_room(shape, dtype)
+        return self._now[key]
+
+
+def padded(
+    chunks: Sequence[Bags], *, num_instances: int, num_parts: int, room: _Room = _new_room
+) -> list[Padded]:
     """Fill chunks up to one shape, and their number.
 
     Parameters
@@ -36,25 +75,33 @@ def padded(chunks: Sequence[Bags], *, num_instances: int, num_parts: int) -> lis
         Of each, or a multiple of it where one has more.
     num_parts : int
         How many there are to be; those that are missing have no bag.
+    room : callable
+        Shape and type → the array to fill.
 
     Returns
     -------
     list of Padded
-        Each with a power of two of bags, at least one of them of weight 0, in which the instances
-        stand that are none.
+        Each with as many bags, at least one of them of weight 0, in which the instances stand that
+        are none; their number is rounded up, so that few shapes are compiled for.
     """
     longest = max(bags.num_instances for bags in chunks)
     length = num_instances * -(-longest // num_instances)
-    num_bags = 1 << max(bags.num_bags for bags in chunks).bit_length()
-    whole = [_padded(bags, length, num_bags) for bags in chunks]
+    num_bags = _rounded_up(1 + max(bags.num_bags for bags in chunks))
+    whole = [_padded(bags, length, num_bags, room) for bags in chunks]
     nothing = whole[0]._replace(bag_weight=np.zeros(num_bags))
     return [*whole, *[nothing] * (num_parts - len(whole))]
 
 
-def _padded(bags: Bags, length: int, num_bags: int) -> Padded:
+def _rounded_up(number: int) -> int:
+    """To a multiple of an eighth of the next power of two."""
+    unit = max(1, 1 << number.bit_length() >> 3)
+    return unit * -(-number // unit)
+
+
+def _padded(bags: Bags, length: int, num_bags: int, room: _Room) -> Padded:
     def filled(values: np.ndarray | Array, size: int, value: float) -> np.ndarray:
         values = np.asarray(values)
-        whole = _room((size, *values.shape[1:]), values.dtype)
+        whole = room((size, *values.shape[1:]), values.dtype)
         whole[: len(values)], whole[len(values) :] = values, value
         return whole
 
@@ -69,14 +116,6 @@ def _padded(bags: Bags, length: int, num_bags: int) -> Padded:
         targets=None if targets is None else filled(targets, num_bags, 0.0),
     )
     return Padded(whole, filled(np.ones(bags.num_bags), num_bags, 0.0))
-
-
-def _room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array that JAX takes as it is, where its device is a CPU: others it copies."""
-    size = prod(shape) * dtype.itemsize
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def in_pieces(bags: Bags | BagStream, num_instances: int) -> Iterator[Bags]:

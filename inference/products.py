@@ -25,6 +25,8 @@ __all__ = [
 
 # Rows of a block: few enough to stay in a core's cache between their uses, and no fewer.
 _ROWS = 512
+# Numbers that a core takes at once; rows of blocks and columns of panels are multiples of it.
+_AT_ONCE = 8
 
 type Panels = list[Float[Array, "_ _"]]
 
@@ -79,8 +81,11 @@ def in_row_blocks[Total, Rows](
     pytree
         The rows, N of them.
     """
-    length = min(_ROWS, len(arrays[0]))
-    whole = len(arrays[0]) // length
+    num_rows = len(arrays[0])
+    # Of equal length as far as can be: a short rest is slow, and to keep its rows is to copy all.
+    num_blocks = -(-num_rows // _ROWS)
+    length = min(num_rows, _AT_ONCE * -(-num_rows // (_AT_ONCE * num_blocks)))
+    whole = num_rows // length
 
     def add_block(total: Total, block: Array) -> tuple[Total, Rows]:
         rows = (jax.lax.dynamic_slice_in_dim(a, block * length, length) for a in arrays)
@@ -90,7 +95,7 @@ def in_row_blocks[Total, Rows](
     total, rest = function(*(a[whole * length :] for a in arrays))
     total, kept = jax.lax.scan(add_block, total, jnp.arange(whole))
     kept = jax.tree.map(lambda blocks: blocks.reshape(whole * length, *blocks.shape[2:]), kept)
-    if whole * length == len(arrays[0]):  # else all of it would be copied
+    if whole * length == num_rows:  # else all of it would be copied
         return total, kept
     return total, jax.tree.map(lambda *parts: jnp.concatenate(parts), kept, rest)
 

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from io import BufferedReader
 from itertools import batched
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ from ...models.sparse_gp import Projector
 from ...models.vgpmil import VGPMIL
 from ...models.vwsgp import VWSGP
 from ..checkpoint import BlockFolder, described
-from ..chunks import Padded, in_parts, padded
+from ..chunks import Padded, RoomInTurn, in_parts, padded
 from ..devices import Devices
 from ..lapack import one_lapack_thread
 from ..products import whole_blocks
@@ -40,7 +41,7 @@ from .ascent import ROUNDING, Ascent, climb
 from .dpmil_in_chunks import MixturesInChunks
 from .inducing import (
     InducingApproximation,
-    InducingState,
+    InducingFactor,
     InducingSums,
     coloured,
     divergence_from_prior,
@@ -143,11 +144,12 @@ class InducingInChunks:
         observations(self.model, bags, "coordinate_ascent")
         self.model.check_width(bags)
 
-    def start(self, spread: Callable[..., Float[np.ndarray, "n F"]]) -> InducingState:
+    def start(self, spread: Callable[..., Float[np.ndarray, "n F"]]) -> InducingFactor:
         """The prior."""
         size = len(self.model.inducing_points)
         # By NumPy: JAX would compile a program for each of these.
-        return InducingState(jnp.asarray(np.zeros(size)), jnp.asarray(np.eye(size)))
+        identity = jnp.asarray(np.eye(size))
+        return InducingFactor(jnp.asarray(np.zeros(size)), identity, identity)
 
     def nothing(self) -> InducingSums:
         """Zeros."""
@@ -155,11 +157,11 @@ class InducingInChunks:
         shapes = ((size, size), (size,), ())
         return InducingSums(*(jnp.asarray(np.zeros(shape)) for shape in shapes))
 
-    def moved(self, sums: InducingSums) -> InducingState:
+    def moved(self, sums: InducingSums) -> InducingFactor:
         """q(ε) at its optimum."""
-        return InducingState(*inducing_posterior(sums.gram, sums.linear))
+        return InducingFactor.of(*inducing_posterior(sums.gram, sums.linear))
 
-    def bound(self, state: InducingState, sums: InducingSums) -> Float[Array, ""]:
+    def bound(self, state: InducingFactor, sums: InducingSums) -> Float[Array, ""]:
         """The bags' share, less KL(q(u) ‖ p(u))."""
         return sums.bound - divergence_from_prior(state.mean, state.precision_cholesky)
 
@@ -171,7 +173,7 @@ class InducingInChunks:
         """q(u)."""
         model = self.model
         cholesky = Projector.of(model.kernel, model.inducing_points, model.jitter).cholesky
-        return ascent, InducingApproximation(**coloured(cholesky, *ascent.state))
+        return ascent, InducingApproximation(**coloured(cholesky, *ascent.state[:2]))
 
 
 @dataclass(frozen=True)
@@ -189,9 +191,9 @@ class LabelsInChunks(InducingInChunks):
         """The bags themselves."""
         return bags, bag_weight
 
-    def sums(self, problem: tuple[Bags, Array], state: InducingState) -> InducingSums:
+    def sums(self, problem: tuple[Bags, Array], state: InducingFactor) -> InducingSums:
         """Gram matrix, pull and bound."""
-        return vgpmil.sums(self.model, *problem, *state, self.dtype)
+        return vgpmil.sums(self.model, *problem, state, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -209,9 +211,9 @@ class LabelsHeld(InducingInChunks):
         """V and what else stays fixed."""
         return vgpmil.held(self.model, bags, bag_weight, self.dtype)
 
-    def sums(self, problem: vgpmil.VGPMILProblem, state: InducingState) -> InducingSums:
+    def sums(self, problem: vgpmil.VGPMILProblem, state: InducingFactor) -> InducingSums:
         """Gram matrix, pull and bound."""
-        return vgpmil.sums_of_held(self.model, problem, *state)
+        return vgpmil.sums_of_held(self.model, problem, state)
 
 
 @dataclass(frozen=True)
@@ -232,9 +234,9 @@ class EvidenceInChunks(InducingInChunks):
         # L is that of all chunks, and no sum needs it.
         return problem._replace(bag_weight=bag_weight, cholesky=())
 
-    def sums(self, problem: Any, state: InducingState) -> InducingSums:
+    def sums(self, problem: Any, state: InducingFactor) -> InducingSums:
         """Gram matrix, pull and bound."""
-        return self.algorithm.sums(problem, state.mean, state.precision_cholesky)
+        return self.algorithm.sums(problem, state)
 
 
 def in_chunks(model: Any, dtype: FloatType, seeds: tuple[int, ...]) -> InChunks:
@@ -436,8 +438,10 @@ class Passes:
         self._form, self._chunks, self._chunk_instances = form, chunks, chunk_instances
         self._devices = devices
         self._nothing = devices.repeated(form.nothing())
-        self._kept = _InMemory() if isinstance(chunks, list) else _InFiles(folder, devices)
-        self._keeps = isinstance(chunks, list) or form.is_compact
+        is_held = isinstance(chunks, list)
+        self._kept = _InMemory() if is_held else _InFiles(folder, devices)
+        self._keeps = is_held or form.is_compact
+        self._room = None if is_held else RoomInTurn()
 
     def sums(self, state: Any) -> Any:
         """One pass."""
@@ -468,7 +472,8 @@ class Passes:
         for chunks in batched(self._chunks, num_parts):
             for bags in chunks:
                 self._form.check(bags)
-            yield padded(chunks, num_instances=self._chunk_instances, num_parts=num_parts)
+            room = {"room": self._room.next_turn()} if self._room else {}
+            yield padded(chunks, num_instances=self._chunk_instances, num_parts=num_parts, **room)
 
     def _made_and_added(
         self, total: Any, bags: Bags, bag_weight: Float[Array, " B"], state: Any
@@ -502,32 +507,43 @@ class _InMemory:
 
 
 class _InFiles:
-    """Problems, each in a file, one device's part behind another's; all have one structure."""
+    """Problems, each in a file: the arrays of one device's part behind those of another."""
 
     def __init__(self, folder: Path, devices: Devices) -> None:
         self.is_whole = False
         self._folder, self._devices = folder, devices
-        self._num = 0
-        self._structure: Any = None
+        self._layouts: list[Any] = []
+        self._room = RoomInTurn()
 
     def keep(self, problem: Any) -> None:
         """The next one."""
-        leaves, self._structure = jax.tree.flatten(problem)
-        with (self._folder / str(self._num)).open("wb") as file:
-            for part in zip(*map(_parts_of, leaves), strict=True):
+        with self._file(len(self._layouts)).open("wb") as file:
+            for part in zip(*map(_parts_of, jax.tree.leaves(problem)), strict=True):
                 for values in part:
-                    np.save(file, values)
-        self._num += 1
+                    file.write(values)
+        self._layouts.append(jax.tree.map(_layout_of_part, problem))
 
     def all(self) -> Iterator[Any]:
-        """One after another."""
-        for number in range(self._num):
-            with (self._folder / str(number)).open("rb") as file:
-                yield self._devices.placed([self._loaded(file) for _ in self._devices.own])
+        """One after another. Before the next but one is asked for, all must be done with one."""
+        for number, of_part in enumerate(self._layouts):
+            room = self._room.next_turn()
+            with self._file(number).open("rb") as file:
+                read = partial(_read, file, room)
+                parts = [jax.tree.map(read, of_part) for _ in self._devices.own]
+            yield self._devices.placed(parts)
 
-    def _loaded(self, file: BinaryIO) -> Any:
-        leaves = [np.load(file) for _ in range(self._structure.num_leaves)]
-        return jax.tree.unflatten(self._structure, leaves)
+    def _file(self, number: int) -> Path:
+        return self._folder / str(number)
+
+
+def _layout_of_part(leaf: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+
+def _read(file: BufferedReader, room: RoomInTurn, layout: jax.ShapeDtypeStruct) -> np.ndarray:
+    values = room(layout.shape, layout.dtype)
+    file.readinto(values)
+    return values
 
 
 def _parts_of(leaf: jax.Array) -> list[np.ndarray]:

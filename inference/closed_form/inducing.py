@@ -17,10 +17,11 @@ from jaxtyping import Array, Float
 from ...datasets.bags import Bags
 from ...models.model import Draws, Model, Program
 from .. import archive
-from ..products import weighted_gram
+from ..products import inverse_transposed, weighted_gram
 
 __all__ = [
     "InducingApproximation",
+    "InducingFactor",
     "InducingState",
     "InducingSums",
     "coloured",
@@ -40,6 +41,19 @@ class InducingState(NamedTuple):
     def prior(cls, num_inducing: int) -> Self:
         """N(0, I)."""
         return cls(jnp.zeros(num_inducing), jnp.eye(num_inducing))
+
+
+class InducingFactor(NamedTuple):
+    """q(ε) = N(m, S) with the root of S, which sums over many chunks need made once."""
+
+    mean: Float[Array, " M"]
+    precision_cholesky: Float[Array, "M M"]  # R
+    covariance_root: Float[Array, "M M"]  # R⁻ᵀ, upper triangular; S = R⁻ᵀR⁻¹
+
+    @classmethod
+    def of(cls, mean: Float[Array, " M"], precision_cholesky: Float[Array, "M M"]) -> Self:
+        """With the root."""
+        return cls(mean, precision_cholesky, inverse_transposed(precision_cholesky))
 
 
 class InducingSums(NamedTuple):

@@ -46,13 +46,13 @@ from ..products import (
     gram_from_panels,
     gram_panels,
     in_row_blocks,
-    inverse_transposed,
     row_sums_of_squares,
     squared_norms,
     weighted_gram,
 )
 from .inducing import (
     InducingApproximation,
+    InducingFactor,
     InducingSums,
     coloured,
     divergence_from_prior,
@@ -307,8 +307,7 @@ def sums(
     model: VGPMIL,
     bags: Bags,
     bag_weight: Float[Array, " B"],
-    mean: Float[Array, " M"],
-    precision_cholesky: Float[Array, "M M"],
+    factor: InducingFactor,
     dtype: FloatType = "float64",
 ) -> InducingSums:
     """What a part of the bags adds to the next q(ε) and to the bound, other factors at their best.
@@ -321,8 +320,8 @@ def sums(
     bags : Bags
         With labels; may be traced.
     bag_weight : array (B,)
-    mean, precision_cholesky : array (M,), array (M, M)
-        Of q(ε), from which the exact law of the labels follows.
+    factor : InducingFactor
+        q(ε), from which the exact law of the labels follows.
     dtype : {"float64", "float32"}
         Of the kernel between instances and inducing points, and of products with it; what is
         added up over blocks is of the type of q(ε).
@@ -334,7 +333,7 @@ def sums(
     narrow = jax.dtypes.canonicalize_dtype(dtype)
     projector = Projector.of(model.kernel, model.inducing_points, model.jitter)
     rows_of = _projection_in(projector, narrow)
-    of_projected = _of_projected(model, mean, precision_cholesky, narrow)
+    of_projected = _of_projected(model, factor, narrow)
 
     def of_rows(instances: Array, weight: Array) -> tuple[Any, tuple[Array, ...]]:
         projection, residual_variance = rows_of(instances)
@@ -349,15 +348,10 @@ def sums(
     # k̃ is in the tilts; neither the labels nor the bound ask for it again.
     problem = _problem(model, bags, projector.cholesky, projection, jnp.zeros_like(weight))
     problem = problem._replace(bag_weight=bag_weight)
-    return _whole_sums(problem, mean, precision_cholesky, panels, *moments)
+    return _whole_sums(problem, factor, panels, *moments)
 
 
-def sums_of_held(
-    model: VGPMIL,
-    problem: VGPMILProblem,
-    mean: Float[Array, " M"],
-    precision_cholesky: Float[Array, "M M"],
-) -> InducingSums:
+def sums_of_held(model: VGPMIL, problem: VGPMILProblem, factor: InducingFactor) -> InducingSums:
     """The same as `sums`, of a part with V.
 
     Parameters
@@ -365,16 +359,16 @@ def sums_of_held(
     model : VGPMIL
     problem : VGPMILProblem
         As from `held`.
-    mean, precision_cholesky : array (M,), array (M, M)
+    factor : InducingFactor
 
     Returns
     -------
     InducingSums
     """
-    of_projected = _of_projected(model, mean, precision_cholesky, problem.projection.dtype)
+    of_projected = _of_projected(model, factor, problem.projection.dtype)
     rows = (problem.projection, problem.residual_variance, problem.instance_weight)
     panels, moments = in_row_blocks(of_projected, *rows)
-    return _whole_sums(problem, mean, precision_cholesky, panels, *moments)
+    return _whole_sums(problem, factor, panels, *moments)
 
 
 def _projection_in(
@@ -391,18 +385,17 @@ def _projection_in(
 
 
 def _of_projected(
-    model: VGPMIL, mean: Array, precision_cholesky: Array, narrow: DTypeLike
+    model: VGPMIL, factor: InducingFactor, narrow: DTypeLike
 ) -> Callable[[Array, Array, Array], tuple[Panels, tuple[Array, Array]]]:
     """V, k̃ and weights of a block of instances → panels of VᵀΘV, and μ and c."""
-    wide = mean.dtype
-    narrow_mean = mean.astype(narrow)
-    narrow_whitener = inverse_transposed(precision_cholesky).astype(narrow)  # R⁻ᵀ
+    wide = factor.mean.dtype
+    mean, covariance_root = factor.mean.astype(narrow), factor.covariance_root.astype(narrow)
 
     def of_rows(
         projection: Array, residual_variance: Array, weight: Array
     ) -> tuple[Panels, tuple[Array, Array]]:
-        evidence_mean = model.mean + (projection @ narrow_mean).astype(wide)
-        variance = squared_norms(projection, narrow_whitener) + residual_variance
+        evidence_mean = model.mean + (projection @ mean).astype(wide)
+        variance = squared_norms(projection, covariance_root) + residual_variance
         tilt = jnp.sqrt(evidence_mean**2 + variance)
         theta = weight * model.mixing.expected_precision(tilt)
         # Else XLA works θ_n out anew for each entry of its row of ΘV.
@@ -415,14 +408,15 @@ def _of_projected(
 
 def _whole_sums(
     problem: VGPMILProblem,
-    mean: Array,
-    precision_cholesky: Array,
+    factor: InducingFactor,
     panels: Panels,
     evidence_mean: Array,
     tilt: Array,
 ) -> InducingSums:
     """With the labels at their exact law under the moments."""
-    state = VGPMILState(mean, precision_cholesky, evidence_mean, tilt**2, tilt, evidence_mean)
+    state = VGPMILState(
+        factor.mean, factor.precision_cholesky, evidence_mean, tilt**2, tilt, evidence_mean
+    )
     state = state._replace(label_logits=_exact_labels(problem, state))
     gram = gram_from_panels(panels)
     return InducingSums(gram, _pull(problem, state), _bound_of_bags(problem, state))

@@ -32,9 +32,10 @@ from ...models.model import Program
 from ...models.scale_mixtures import PolyaGammaMixing
 from ...models.sparse_gp import SparseConditional
 from .. import archive
-from ..products import row_sums_of_squares, weighted_gram
+from ..products import row_sums_of_squares, squared_norms, weighted_gram
 from .inducing import (
     InducingApproximation,
+    InducingFactor,
     InducingSums,
     coloured,
     divergence_from_prior,
@@ -182,23 +183,23 @@ def elbo(problem: VWSGPProblem, state: VWSGPState) -> Float[Array, ""]:
     return _bound_of_bags(problem, state) - divergence
 
 
-def sums(
-    problem: VWSGPProblem, mean: Float[Array, " M"], precision_cholesky: Float[Array, "M M"]
-) -> InducingSums:
+def sums(problem: VWSGPProblem, factor: InducingFactor) -> InducingSums:
     """What a part of the bags adds to the next q(ε) and to the bound, tilts at their optimum.
 
     Parameters
     ----------
     problem : VWSGPProblem
         Of these bags.
-    mean, precision_cholesky : array (M,), array (M, M)
-        Of q(ε).
+    factor : InducingFactor
+        q(ε).
 
     Returns
     -------
     InducingSums
     """
-    state = _with_moments(problem, mean, precision_cholesky)
+    variance = squared_norms(problem.projection, factor.covariance_root)
+    moments = _moments(problem, factor.mean, variance)
+    state = VWSGPState(factor.mean, factor.precision_cholesky, *moments)
     return InducingSums(*statistics(problem, state), _bound_of_bags(problem, state))
 
 
@@ -221,13 +222,17 @@ def statistics(
 def _with_moments(
     problem: VWSGPProblem, mean: Float[Array, " M"], precision_cholesky: Float[Array, "M M"]
 ) -> VWSGPState:
-    """E s_b and E s_b² from q(u), and ξ_b² = E s_b²."""
-    evidence_mean = problem.projection @ mean
     variance = row_sums_of_squares(problem.projection, precision_cholesky)
+    return VWSGPState(mean, precision_cholesky, *_moments(problem, mean, variance))
+
+
+def _moments(
+    problem: VWSGPProblem, mean: Float[Array, " M"], variance: Float[Array, " B"]
+) -> tuple[Float[Array, " B"], ...]:
+    """E s_b and E s_b² from q(u), where a_bᵀS a_b is given, and ξ_b² = E s_b²."""
+    evidence_mean = problem.projection @ mean
     second_moment = evidence_mean**2 + variance + problem.residual_variance
-    return VWSGPState(
-        mean, precision_cholesky, evidence_mean, second_moment, jnp.sqrt(second_moment)
-    )
+    return evidence_mean, second_moment, jnp.sqrt(second_moment)
 
 
 def without(problem: VWSGPProblem, held_out: Bool[Array, " B"]) -> VWSGPProblem:

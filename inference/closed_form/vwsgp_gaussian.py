@@ -23,9 +23,10 @@ from jaxtyping import Array, Float
 from ...datasets.bags import Bags
 from ...models.bag_evidence import BagEvidenceModel, FloatType
 from .. import archive
-from ..products import row_sums_of_squares
+from ..products import row_sums_of_squares, squared_norms
 from .inducing import (
     InducingApproximation,
+    InducingFactor,
     InducingState,
     InducingSums,
     coloured,
@@ -147,31 +148,33 @@ def elbo(problem: GaussianProblem, state: InducingState) -> Float[Array, ""]:
         In nats.
     """
     divergence = divergence_from_prior(state.mean, state.precision_cholesky)
-    return _bound_of_bags(problem, state) - divergence
+    variance = row_sums_of_squares(problem.projection, state.precision_cholesky)
+    return _bound_of_bags(problem, state, variance) - divergence
 
 
-def sums(
-    problem: GaussianProblem, mean: Float[Array, " M"], precision_cholesky: Float[Array, "M M"]
-) -> InducingSums:
+def sums(problem: GaussianProblem, factor: InducingFactor) -> InducingSums:
     """What a part of the bags adds to the posterior, and to the bound of a q(ε).
 
     Parameters
     ----------
     problem : GaussianProblem
         Of these bags.
-    mean, precision_cholesky : array (M,), array (M, M)
-        Of q(ε).
+    factor : InducingFactor
+        q(ε).
 
     Returns
     -------
     InducingSums
     """
-    state = InducingState(mean, precision_cholesky)
-    return InducingSums(*statistics(problem), _bound_of_bags(problem, state))
+    state = InducingState(factor.mean, factor.precision_cholesky)
+    variance = squared_norms(problem.projection, factor.covariance_root)
+    return InducingSums(*statistics(problem), _bound_of_bags(problem, state, variance))
 
 
-def _bound_of_bags(problem: GaussianProblem, state: InducingState) -> Float[Array, ""]:
-    variance = row_sums_of_squares(problem.projection, state.precision_cholesky)
+def _bound_of_bags(
+    problem: GaussianProblem, state: InducingState, variance: Float[Array, " B"]
+) -> Float[Array, ""]:
+    """At any q(u), of which ``variance`` is a_bᵀS a_b."""
     squared_error = (problem.target - problem.projection @ state.mean) ** 2 + variance
     by_bag = jnp.log(2 * jnp.pi * problem.target_variance) + squared_error / problem.target_variance
     return -0.5 * (problem.bag_weight @ by_bag)

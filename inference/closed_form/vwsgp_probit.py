@@ -33,9 +33,10 @@ from ...datasets.bags import Bags
 from ...models.bag_evidence import BagEvidenceModel, FloatType
 from ...models.model import Program
 from .. import archive
-from ..products import row_sums_of_squares
+from ..products import row_sums_of_squares, squared_norms
 from .inducing import (
     InducingApproximation,
+    InducingFactor,
     InducingState,
     InducingSums,
     coloured,
@@ -163,31 +164,33 @@ def elbo(problem: ProbitProblem, state: InducingState) -> Float[Array, ""]:
         In nats.
     """
     divergence = divergence_from_prior(state.mean, state.precision_cholesky)
-    return _bound_of_bags(problem, state) - divergence
+    variance = row_sums_of_squares(problem.projection, state.precision_cholesky)
+    return _bound_of_bags(problem, state, variance) - divergence
 
 
-def sums(
-    problem: ProbitProblem, mean: Float[Array, " M"], precision_cholesky: Float[Array, "M M"]
-) -> InducingSums:
+def sums(problem: ProbitProblem, factor: InducingFactor) -> InducingSums:
     """What a part of the bags adds to the next q(ε) and to the bound, q(z) at its best.
 
     Parameters
     ----------
     problem : ProbitProblem
         Of these bags.
-    mean, precision_cholesky : array (M,), array (M, M)
-        Of q(ε).
+    factor : InducingFactor
+        q(ε).
 
     Returns
     -------
     InducingSums
     """
-    state = InducingState(mean, precision_cholesky)
-    return InducingSums(*statistics(problem, state), _bound_of_bags(problem, state))
+    state = InducingState(factor.mean, factor.precision_cholesky)
+    variance = squared_norms(problem.projection, factor.covariance_root)
+    return InducingSums(*statistics(problem, state), _bound_of_bags(problem, state, variance))
 
 
-def _bound_of_bags(problem: ProbitProblem, state: InducingState) -> Float[Array, ""]:
-    variance = row_sums_of_squares(problem.projection, state.precision_cholesky)
+def _bound_of_bags(
+    problem: ProbitProblem, state: InducingState, variance: Float[Array, " B"]
+) -> Float[Array, ""]:
+    """At any q(u), of which ``variance`` is a_bᵀS a_b."""
     by_bag = log_ndtr(_standing(problem, state)) - 0.5 * variance / problem.utility_variance
     return problem.bag_weight @ by_bag
 

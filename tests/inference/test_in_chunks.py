@@ -6,9 +6,9 @@ from itertools import pairwise, product
 import jax
 import numpy as np
 import pytest
-from milzoo.datasets import simulate, simulate_instances, stream
+from milzoo.datasets import Bags, simulate, simulate_instances, stream
 from milzoo.inference import Posterior, coordinate_ascent
-from milzoo.inference.chunks import in_parts, in_pieces, padded
+from milzoo.inference.chunks import RoomInTurn, in_parts, in_pieces, padded
 from milzoo.inference.closed_form import in_chunks
 from milzoo.inference.devices import Devices
 from milzoo.models import DPMIL, VGPMIL, VWSGP, GammaMixing
@@ -88,13 +88,13 @@ def test_padding_says_nothing(design):
     one, two, nothing = padded(parts, num_instances=100, num_parts=3)
     for part, (whole, weight) in zip(parts, (one, two), strict=True):
         assert whole.num_instances % 100 == 0 and whole.num_instances >= part.num_instances
-        assert whole.num_bags == 64 and weight.sum() == part.num_bags
+        assert whole.num_bags == 48 and weight.sum() == part.num_bags
         is_none = np.arange(whole.num_instances) >= part.num_instances
         assert (weight[whole.bag_index[is_none]] == 0).all()
         np.testing.assert_array_equal(whole.instances[~is_none], part.instances)
     assert nothing.bag_weight.sum() == 0
     (full,) = padded([bags.select(np.arange(32))], num_instances=10, num_parts=1)
-    assert full.bags.num_bags == 64  # one is for padding
+    assert full.bags.num_bags == 40  # one is for padding
 
 
 def test_what_is_filled_up_is_not_copied_to_a_device(design):
@@ -114,6 +114,29 @@ def test_what_is_kept_of_chunks_stays_with_its_device(fits, tmp_path):
     found = coordinate_ascent(model, given, seed=0, max_steps=12, mesh=turned_round)
     np.testing.assert_allclose(found.elbo, expected.elbo, rtol=1e-10)
     assert_same_law(found.approximation, expected.approximation)
+
+
+def test_room_is_given_again_two_turns_later_and_no_sooner():
+    room = RoomInTurn()
+    for number in range(6):
+        room.next_turn()
+        given = [room(shape, np.dtype(float)) for shape in ((5, 3), (5, 3), (4, 3))]
+        for place, array in enumerate(given):
+            if number >= 2:  # as it was left
+                np.testing.assert_array_equal(array, 10 * (number - 2) + place)
+            array[:] = 10 * number + place
+        for place, array in enumerate(given):  # by none that was given behind it
+            np.testing.assert_array_equal(array, 10 * number + place)
+
+
+@pytest.mark.parametrize("num_bags", [1, 7, 31, 32, 300])
+def test_few_shapes_are_padded_to_and_not_far(num_bags):
+    def filled(num_bags: int) -> int:
+        bags = Bags.from_arrays(np.zeros((num_bags, 1)), np.arange(num_bags))
+        return padded([bags], num_instances=num_bags, num_parts=1)[0].bags.num_bags
+
+    assert num_bags < filled(num_bags) <= 1.25 * (num_bags + 1)
+    assert len({filled(n) for n in range(num_bags, 2 * num_bags)}) <= 5
 
 
 @pytest.mark.parametrize("num_parts", [1, 3, 8, 100])

@@ -10,7 +10,7 @@ import pytest
 from milzoo.datasets import simulate, simulate_instances, stream
 from milzoo.inference import coordinate_ascent, natural_gradient
 from milzoo.inference.closed_form.in_chunks import in_chunks
-from milzoo.inference.closed_form.inducing import InducingState
+from milzoo.inference.closed_form.inducing import InducingFactor
 from milzoo.inference.closed_form.natural_gradient import _judged, _lacking
 from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP
 
@@ -65,7 +65,7 @@ def test_a_step_follows_the_natural_gradient_of_the_bound(cases, name):
         def bound(first, second):
             covariance = second - jnp.outer(first, first)
             precision = jnp.linalg.inv((covariance + covariance.T) / 2)
-            state = InducingState(first, jnp.linalg.cholesky(precision))
+            state = InducingFactor.of(first, jnp.linalg.cholesky(precision))
             return form.bound(state, form.sums(problem, state))
 
         random = np.random.default_rng(0)
@@ -73,7 +73,7 @@ def test_a_step_follows_the_natural_gradient_of_the_bound(cases, name):
         precision = root @ root.T
         second = np.linalg.inv(precision) + np.outer(mean, mean)
         slopes = jax.grad(bound, argnums=(0, 1))(jnp.asarray(mean), jnp.asarray(second))
-        here = InducingState(jnp.asarray(mean), jnp.linalg.cholesky(precision))
+        here = InducingFactor.of(jnp.asarray(mean), jnp.linalg.cholesky(precision))
         sums = jax.tree.map(np.asarray, form.sums(problem, here))
         slopes = jax.tree.map(np.asarray, slopes)
     # Natural parameters S⁻¹m and −½S⁻¹, where the sums lead less where q is.

@@ -12,8 +12,20 @@ from milzoo.inference.products import (
     weighted_gram,
 )
 
-# Of one block, of two, and of two and some rows; of one panel of columns, and of two.
-SIZES = ((7, 1), (512, 5), (2 * 512, 13), (2 * 512 + 5, 50))
+# Of one block, of two, of two shorter ones, and of two and a rest; of one panel to three.
+SIZES = ((7, 1), (512, 5), (2 * 512, 13), (512 + 8, 20), (2 * 512 + 5, 50))
+
+
+@pytest.mark.parametrize(("num_rows", "expected"), [(7, 7), (512, 512), (520, 264), (1029, 344)])
+def test_blocks_are_about_as_long_as_one_another(num_rows, expected):
+    lengths = set()
+
+    def of_rows(rows):
+        lengths.add(len(rows))
+        return jnp.sum(rows), ()
+
+    assert in_row_blocks(of_rows, jnp.ones(num_rows))[0] == num_rows
+    assert lengths == {expected, num_rows % expected}
 
 
 @pytest.mark.parametrize(("num_rows", "width"), SIZES)
