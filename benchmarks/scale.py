@@ -212,8 +212,6 @@ def _seconds(design: dict[str, Any], path: str) -> tuple[float, float]:
         )
         blocks = sorted(Path(folder).glob("block_*.npz"))
         steps = [float(np.load(block)["second 0"]) for block in blocks]
-    # The first of the steps has compilation in it, which the fit's own seconds have not.
-    steps[0] = float(np.median(steps[1:]))
     return fit.seconds - sum(steps), min(steps)
 
 

@@ -78,6 +78,10 @@ class Devices:
         every = enumerate(self._whole.devices.flat)
         return [(place, device) for place, device in every if device.process_index == mine]
 
+    def clock(self) -> float:
+        """Seconds, of a clock that stands still while programs are compiled."""
+        return time.perf_counter() - self.compile_seconds
+
     def placed(self, parts: Sequence[Any]) -> Any:
         """Parts of equal shapes, one for each device.
 

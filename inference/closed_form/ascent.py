@@ -115,6 +115,7 @@ def climb(
     progress: bool,
     rounding: float = ROUNDING,
     checkpoint: BlockFolder | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Ascent:
     """The loop of `ascend`, whatever makes a step.
 
@@ -129,11 +130,13 @@ def climb(
         A fall of the bound below this share of its size is none.
     checkpoint : BlockFolder or None
         A block for each step; goes on behind the last.
+    clock : callable
+        What seconds are of; one that stands still during compilation leaves this out.
 
     Returns
     -------
     Ascent
-        ``compile_seconds`` are 0: what is compiled on the way is counted among the others.
+        ``compile_seconds`` are 0.
     """
     done = checkpoint.blocks(0.0) if checkpoint else []
     trace, seconds = [np.asarray(bound) for bound, _ in done], sum(taken for _, taken in done)
@@ -143,10 +146,10 @@ def climb(
     with one_lapack_thread(), Progress("coordinate ascent", max_steps, shown=progress) as bar:
         bar.advance(len(trace))
         while status is None and len(trace) < max_steps:
-            started = time.perf_counter()
+            started = clock()
             state, bound = advance(state)
             trace.append(np.asarray(bound))
-            taken = time.perf_counter() - started
+            taken = clock() - started
             if checkpoint:
                 checkpoint.write(len(trace) - 1, state, trace[-1], taken)
             seconds += taken

@@ -8,7 +8,6 @@ bags or instances are not kept: they follow from q(θ).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -322,7 +321,7 @@ def ascend_in_chunks(
         sums = passes.sums(state)
         return (state, sums), devices.once(form.bound, state, sums)
 
-    started = time.perf_counter()
+    started = devices.clock()
     same = f"{described(form)} {max_steps} {tolerance}"
     devices.agree(same, "models, max_steps or tolerance")
     is_begun = num_begun(devices, checkpoint) > 0
@@ -335,7 +334,7 @@ def ascend_in_chunks(
         else:
             start = form.start(partial(spread, chunks, form, devices))
             sums = passes.sums(start)
-        before = time.perf_counter() - started
+        before = devices.clock() - started
         ascent = climb(
             advance,
             (start, sums),
@@ -345,13 +344,13 @@ def ascend_in_chunks(
             progress=progress,
             rounding=form.rounding,
             checkpoint=checkpoint,
+            clock=devices.clock,
         )
-    compile_seconds = devices.compile_seconds
     return replace(
         ascent,
         state=ascent.state[0],
-        seconds=before + ascent.seconds - compile_seconds,
-        compile_seconds=compile_seconds,
+        seconds=before + ascent.seconds,
+        compile_seconds=devices.compile_seconds,
     )
 
 

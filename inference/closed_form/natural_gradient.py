@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -149,7 +148,7 @@ def natural_gradient(
         key=draw_key,
         num_draws=num_draws,
         status=ascent.status,
-        seconds=ascent.seconds - devices.compile_seconds,
+        seconds=ascent.seconds,
         compile_seconds=devices.compile_seconds,
         elbo=ascent.elbo,
     )
@@ -217,9 +216,11 @@ class _Steps:
         num_instances = np.asarray(self.devices.gathered(np.array([float(own)])).sum())
         # The first batch makes the first q(θ), without a step.
         batches = self.batches.behind(num_done + 1 if num_done else 0)
+        started = self.devices.clock()
         with one_lapack_thread():
             start = self._nowhere() if num_done else self._first(batches, num_instances)
-            return climb(
+            before = self.devices.clock() - started
+            ascent = climb(
                 partial(self._advance, batches, num_instances),
                 start,
                 max_steps=max_steps,
@@ -227,7 +228,9 @@ class _Steps:
                 is_ascent=False,
                 progress=progress,
                 checkpoint=checkpoint,
+                clock=self.devices.clock,
             )
+        return replace(ascent, seconds=before + ascent.seconds)
 
     def _nowhere(self) -> _Position:
         """What `climb` puts that in which is written down."""
@@ -280,7 +283,7 @@ def _with_whole_steps(
     ascent: Ascent, form: InChunks, bags: Bags | BagStream, devices: Devices, folder: Path
 ) -> Ascent:
     """Two steps of coordinate ascent behind the others, which tell what these have left."""
-    started = time.perf_counter()
+    started = devices.clock()
     state, bounds = ascent.state.state, []
     with one_lapack_thread():
         passes = Passes(form, *chunks_of(bags, devices), devices, folder)
@@ -291,7 +294,7 @@ def _with_whole_steps(
     whole = np.array(bounds)
     ends = np.ravel(np.where(np.isfinite(whole[-1]), whole[-1], -np.inf))
     status = _judged(whole.reshape(3, -1)[:, np.argmax(ends)], len(ascent.elbo), form.rounding)
-    seconds = ascent.seconds + time.perf_counter() - started
+    seconds = ascent.seconds + devices.clock() - started
     elbo = np.concatenate([ascent.elbo, whole])
     return replace(ascent, state=state, elbo=elbo, status=status, seconds=seconds)
 

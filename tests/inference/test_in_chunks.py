@@ -258,6 +258,16 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(fits, tmp_path, name)
         coordinate_ascent(model, other, seed=0, tolerance=1e-4, checkpoint=folder)
 
 
+def test_what_is_compiled_is_not_among_the_seconds_of_a_step(fits, tmp_path):
+    model, bags, _ = fits["vwsgp"]
+    bags.to_parquet(tmp_path / "bags.parquet")
+    given, folder = stream(tmp_path), tmp_path / "steps"
+    found = coordinate_ascent(model, given, seed=0, max_steps=3, checkpoint=folder)
+    steps = [float(np.load(block)["second 0"]) for block in sorted(folder.glob("*.npz"))]
+    assert len(steps) == 3 and min(steps) > 0
+    assert sum(steps) < found.seconds and found.compile_seconds > 0
+
+
 def test_what_a_stream_cannot_do_is_said(fits, tmp_path):
     model, bags, _ = fits["vgpmil"]
     bags.to_parquet(tmp_path / "bags.parquet")

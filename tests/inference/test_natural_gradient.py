@@ -227,6 +227,14 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(cases, tmp_path, name
         natural_gradient(model, given, max_steps=12, checkpoint=folder, delay=3.0, **options)
 
 
+def test_what_is_compiled_is_not_among_the_seconds_of_a_step(cases, tmp_path):
+    model, bags = cases["vwsgp"]
+    found = natural_gradient(model, bags, seed=0, max_steps=3, checkpoint=tmp_path / "steps")
+    steps = [float(np.load(block)["second 0"]) for block in (tmp_path / "steps").glob("*.npz")]
+    assert len(steps) == 3 and min(steps) > 0
+    assert sum(steps) < found.seconds and found.compile_seconds > 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
