@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -12,11 +12,10 @@ from jaxtyping import Array, Float
 from ..datasets.bags import Bags
 from ..datasets.streaming import BagStream
 
-__all__ = ["Padded", "RoomInTurn", "in_parts", "in_pieces", "padded"]
+__all__ = ["Padded", "RoomInTurn", "in_parts", "in_pieces", "new_room", "padded"]
 
 # Bytes: arrays that begin at a multiple of them need no copy on a CPU.
 _ALIGNMENT = 64
-
 
 type _Room = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
@@ -28,8 +27,8 @@ class Padded(NamedTuple):
     bag_weight: Float[np.ndarray, " B"]
 
 
-def _new_room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array that JAX takes as it is, where its device is a CPU: others it copies."""
+def new_room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array to be filled, which JAX takes as it is where its device is a CPU."""
     size = prod(shape) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
@@ -44,8 +43,8 @@ class RoomInTurn:
     """
 
     def __init__(self) -> None:
-        self._now: dict[Any, np.ndarray] = {}
-        self._before: dict[Any, np.ndarray] = {}
+        self._now: dict[int, np.ndarray] = {}
+        self._before: dict[int, np.ndarray] = {}
         self._num_given = 0
 
     def next_turn(self) -> Self:
@@ -54,16 +53,16 @@ class RoomInTurn:
         return self
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """An array, as from `_new_room`, that no other call of this turn gives."""
+        """An array, as from `new_room`, that no other call of this turn gives."""
         self._num_given += 1
-        key = self._num_given, shape, dtype
-        if key not in self._now:
-            self._now[key] = _new_room(shape, dtype)
-        return self._now[key]
+        size = prod(shape) * dtype.itemsize
+        if self._num_given not in self._now or self._now[self._num_given].size < size:
+            self._now[self._num_given] = new_room((size,), np.dtype(np.uint8))
+        return self._now[self._num_given][:size].view(dtype).reshape(shape)
 
 
 def padded(
-    chunks: Sequence[Bags], *, num_instances: int, num_parts: int, room: _Room = _new_room
+    chunks: Sequence[Bags], *, num_instances: int, num_parts: int, room: _Room = new_room
 ) -> list[Padded]:
     """Fill chunks up to one shape, and their number.
 

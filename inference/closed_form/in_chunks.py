@@ -31,7 +31,7 @@ from ...models.sparse_gp import Projector
 from ...models.vgpmil import VGPMIL
 from ...models.vwsgp import VWSGP
 from ..checkpoint import BlockFolder, described
-from ..chunks import Padded, RoomInTurn, in_parts, padded
+from ..chunks import Padded, RoomInTurn, in_parts, new_room, padded
 from ..devices import Devices
 from ..lapack import one_lapack_thread
 from ..products import whole_blocks
@@ -440,7 +440,7 @@ class Passes:
         is_held = isinstance(chunks, list)
         self._kept = _InMemory() if is_held else _InFiles(folder, devices)
         self._keeps = is_held or form.is_compact
-        self._room = None if is_held else RoomInTurn()
+        self._room = None if is_held else RoomInTurn()  # what is held may still be in its room
 
     def sums(self, state: Any) -> Any:
         """One pass."""
@@ -471,8 +471,9 @@ class Passes:
         for chunks in batched(self._chunks, num_parts):
             for bags in chunks:
                 self._form.check(bags)
-            room = {"room": self._room.next_turn()} if self._room else {}
-            yield padded(chunks, num_instances=self._chunk_instances, num_parts=num_parts, **room)
+            room = self._room.next_turn() if self._room else new_room
+            length = self._chunk_instances
+            yield padded(chunks, num_instances=length, num_parts=num_parts, room=room)
 
     def _made_and_added(
         self, total: Any, bags: Bags, bag_weight: Float[Array, " B"], state: Any
@@ -506,7 +507,7 @@ class _InMemory:
 
 
 class _InFiles:
-    """Problems, each in a file: the arrays of one device's part behind those of another."""
+    """Problems, each in a file: the numbers of one device's part behind those of another."""
 
     def __init__(self, folder: Path, devices: Devices) -> None:
         self.is_whole = False

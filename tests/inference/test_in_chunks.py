@@ -129,6 +129,15 @@ def test_room_is_given_again_two_turns_later_and_no_sooner():
             np.testing.assert_array_equal(array, 10 * number + place)
 
 
+def test_room_that_has_held_more_holds_less():
+    room, double = RoomInTurn(), np.dtype(float)
+    large, other = (room.next_turn()((6, 2), double) for _ in range(2))
+    small = room.next_turn()((3,), double)
+    assert np.shares_memory(small, large) and not np.shares_memory(small, other)
+    again = [room.next_turn()((7, 2), double) for _ in range(3)]
+    assert [array.shape for array in again] == 3 * [(7, 2)]
+
+
 @pytest.mark.parametrize("num_bags", [1, 7, 31, 32, 300])
 def test_few_shapes_are_padded_to_and_not_far(num_bags):
     def filled(num_bags: int) -> int:
