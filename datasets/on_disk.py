@@ -17,11 +17,22 @@ from jaxtyping import Float, Int
 
 from .checks import NO_FEATURES, check_column
 
-__all__ = ["ArrayFolder", "ParquetFiles", "Piece", "Source", "parquet_writer", "written_whole"]
+__all__ = [
+    "ArrayFolder",
+    "ParquetFiles",
+    "Piece",
+    "Room",
+    "Source",
+    "parquet_writer",
+    "written_whole",
+]
+
+# Shape and type → the array that is to hold what is read.
+type Room = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 
 class Piece(NamedTuple):
-    """Successive rows as they are on disk: the first and the last bag may be cut.
+    """Successive rows as they are on disk.
 
     Attributes
     ----------
@@ -143,6 +154,10 @@ class ParquetFiles:
         return int(self.starts[-1])
 
     @property
+    def num_bags(self) -> None:
+        """B, which is not known before all rows are read."""
+
+    @property
     def num_features(self) -> int:
         """D."""
         return len(self.features)
@@ -156,7 +171,11 @@ class ParquetFiles:
         """Name, size and time of change of each file."""
         return _fingerprint(self.files)
 
-    def pieces(self, num_rows: int) -> Iterator[Piece]:
+    def pieces(self, num_rows: int, room: Room) -> Iterator[Piece]:
+        """All rows, as many whole bags at once as fit; ``room`` is not asked, Arrow has its own."""
+        return _in_whole_bags(self._batches(num_rows), num_rows)
+
+    def _batches(self, num_rows: int) -> Iterator[Piece]:
         """All rows, so many at once or fewer."""
         columns = [*self.roles.values(), *self.features]
         for number, file in enumerate(self.files):
@@ -198,6 +217,24 @@ class ParquetFiles:
             _runs(first, batch.num_rows),
             **by_row,
         )
+
+
+def _in_whole_bags(pieces: Iterator[Piece], num_rows: int) -> Iterator[Piece]:
+    """The same rows, cut where bags end: so many at once or fewer, but at least one bag."""
+    held: Piece | None = None
+    for piece in pieces:
+        held = piece if held is None else held.joined(piece)
+        # The last bag may go on. How rows come does not show in the chunks.
+        while len(held.instances) > num_rows and len(held.names) > 1:
+            chunk, held = held.cut(_num_that_fit(np.cumsum(held.lengths), num_rows))
+            yield chunk
+    while held is not None and held.names:
+        chunk, held = held.cut(_num_that_fit(np.cumsum(held.lengths), num_rows))
+        yield chunk
+
+
+def _num_that_fit(ends: np.ndarray, num_rows: int) -> int:
+    return max(1, int(np.searchsorted(ends, num_rows, side="right")))
 
 
 @contextmanager
@@ -331,7 +368,12 @@ class ArrayFolder:
         if index.dtype.kind not in "iu":
             raise TypeError(f"{index.file} has type {index.dtype}; expected integers")
         index.check_length(self.num_rows, "instance")
-        num_bags = int(index.rows(self.num_rows - 1, self.num_rows)[0]) + 1
+        num_bags = self.num_bags
+        if num_bags < 1:
+            raise ValueError(
+                f"{index.file} ends with bag {num_bags - 1}; expected bags 0, 1, 2, … one after "
+                "another"
+            )
         for name, length, each in (
             ("labels", num_bags, "bag"),
             ("targets", num_bags, "bag"),
@@ -346,6 +388,11 @@ class ArrayFolder:
         return self.arrays["instances"].shape[0]
 
     @property
+    def num_bags(self) -> int:
+        """B."""
+        return int(self.arrays["bag_index"].rows(self.num_rows - 1, self.num_rows)[0]) + 1
+
+    @property
     def num_features(self) -> int:
         """D."""
         return self.arrays["instances"].shape[1]
@@ -358,23 +405,16 @@ class ArrayFolder:
         """Name, size and time of change of each file."""
         return _fingerprint([array.file for array in self.arrays.values()])
 
-    def pieces(self, num_rows: int) -> Iterator[Piece]:
-        """All rows, so many at once or fewer; whole bags as far as they fit."""
+    def pieces(self, num_rows: int, room: Room) -> Iterator[Piece]:
+        """All rows, as many whole bags at once as fit; instances are read to ``room``."""
         row, last = 0, -1
         while row < self.num_rows:
-            end = min(row + num_rows, self.num_rows)
-            # With one more, to see whether the last bag goes on.
-            index = self.arrays["bag_index"].rows(row, min(end + 1, self.num_rows))
+            index = self._index_of_whole_bags(row, num_rows)
             self._check_index(index, row, last)
-            first = _changes(index)
-            if end < self.num_rows and first[-1] > 0:
-                end = row + int(first[-1])
-            index = index[: end - row]
-            first = first[first < len(index)]
-            last = int(index[-1])
+            first, end, last = _changes(index), row + len(index), int(index[-1])
             yield Piece(
                 row,
-                self.arrays["instances"].rows(row, end),
+                self.arrays["instances"].rows(row, end, room),
                 [str(bag) for bag in index[first]],
                 _runs(first, len(index)),
                 self._of_bags("labels", index),
@@ -382,6 +422,19 @@ class ArrayFolder:
                 self._of_rows("instance_labels", row, end),
             )
             row = end
+
+    def _index_of_whole_bags(self, row: int, num_rows: int) -> Int[np.ndarray, " R"]:
+        """Of as many bags behind a row as fit, or of one that is larger."""
+        length = num_rows
+        while True:
+            # With one more, to see whether the last bag goes on.
+            index = self.arrays["bag_index"].rows(row, min(row + length + 1, self.num_rows))
+            ends = _changes(index)[1:]
+            if row + len(index) == self.num_rows:
+                ends = np.append(ends, len(index))
+            if ends.size:
+                return index[: ends[_num_that_fit(ends, num_rows) - 1]]
+            length *= 2
 
     def _check_index(self, index: Int[np.ndarray, " R"], row: int, before: int) -> None:
         step = np.diff(index.astype(np.int64), prepend=before)
@@ -431,17 +484,18 @@ class _ArrayOnDisk:
                 f"{self.file} has shape {self.shape}; expected ({length},), one for each {each}"
             )
 
-    def rows(self, first: int, end: int) -> np.ndarray:
+    def rows(self, first: int, end: int, room: Room = np.empty) -> np.ndarray:
         """Some of them."""
-        width = int(np.prod(self.shape[1:]))
-        start = self.offset + first * width * self.dtype.itemsize
-        values = np.fromfile(self.file, self.dtype, (end - first) * width, offset=start)
-        if len(values) < (end - first) * width:
+        values = room((end - first, *self.shape[1:]), self.dtype)
+        size = values.nbytes // len(values)
+        with self.file.open("rb") as file:
+            file.seek(self.offset + first * size)
+            num_read = file.readinto(values) // size
+        if num_read < len(values):
             raise ValueError(
-                f"{self.file} ends in row {first + len(values) // width} of {self.shape[0]}; write "
-                "it again"
+                f"{self.file} ends in row {first + num_read} of {self.shape[0]}; write it again"
             )
-        return values.reshape(end - first, *self.shape[1:])
+        return values
 
 
 type Source = ParquetFiles | ArrayFolder

@@ -13,7 +13,7 @@ import numpy as np
 
 from .bags import Bags
 from .checks import as_bag_labels, one_for_each_bag
-from .on_disk import ArrayFolder, ParquetFiles, Piece, Source
+from .on_disk import ArrayFolder, ParquetFiles, Piece, Room, Source
 
 __all__ = ["BagStream", "stream"]
 
@@ -24,8 +24,9 @@ _CHUNK = 2**14
 # The number of chunks is a multiple of this, or a smaller power of two, so that devices which share
 # them all have work to the end.
 _SHARES = 8
-# Bags do not end where equal chunks would. With chunks longer by this there are no more of them.
-_SLACK = 1.02
+# Bags do not end where equal chunks would. With chunks longer by so many mean bags there are no
+# more of them; or by this share, if that is less or none knows how many bags there are.
+_SLACK_IN_BAGS, _SLACK = 2, 0.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,17 @@ class BagStream:
         return self.source.num_features
 
     def __iter__(self) -> Iterator[Bags]:
+        """One pass, in new memory."""
+        return self.read_to(np.empty)
+
+    def read_to(self, room: Room) -> Iterator[Bags]:
         """One pass.
+
+        Parameters
+        ----------
+        room : callable
+            Shape and type → the array that is to hold the instances of a chunk: called once for
+            each, in their order, by the thread that reads one ahead. Parquet files do not ask.
 
         Yields
         ------
@@ -74,11 +85,11 @@ class BagStream:
             If a file is truncated or has changed, a bag comes up again behind others, or what is
             read is no lawful bag; with the file and the row.
         """
-        return _one_ahead(self._chunks())
+        return _one_ahead(self._chunks(room))
 
-    def _chunks(self) -> Iterator[Bags]:
+    def _chunks(self, room: Room) -> Iterator[Bags]:
         codings, seen = _Codings(self.source), _Seen(self.source)
-        for piece in _in_whole_bags(self.source.pieces(self.chunk_instances), self.chunk_instances):
+        for piece in self.source.pieces(self.chunk_instances, room):
             codings.check(piece)
             seen.note(piece)
             yield self._bags(piece)
@@ -170,38 +181,15 @@ def _stream_of(folder: Path, chunk_instances: int | None, source: Source) -> Bag
         num_chunks = ceil(source.num_rows / _CHUNK)
         share = min(_SHARES, 1 << (num_chunks - 1).bit_length())
         num_chunks = share * ceil(num_chunks / share)
-        chunk_instances = min(_CHUNK, ceil(_SLACK * source.num_rows / num_chunks))
+        length = source.num_rows / num_chunks
+        slack = _SLACK * length
+        if source.num_bags is not None:
+            slack = min(slack, _SLACK_IN_BAGS * source.num_rows / source.num_bags)
+        chunk_instances = min(_CHUNK, ceil(length + slack))
     return BagStream(folder, chunk_instances, source)
 
 
-# ------------------------------------------------------------------------ from rows to whole bags
-
-
-def _in_whole_bags(pieces: Iterator[Piece], num_rows: int) -> Iterator[Piece]:
-    """The same rows, cut where bags end: so many at once or fewer, but at least one bag."""
-    held: Piece | None = None
-    for piece in pieces:
-        if held is not None and _is_whole(held, piece, num_rows):
-            yield held
-            held = None
-        held = piece if held is None else held.joined(piece)
-        # The last bag may go on. How rows come does not show in the chunks.
-        while len(held.instances) > num_rows and len(held.names) > 1:
-            chunk, held = held.cut(_num_that_fit(held.lengths, num_rows))
-            yield chunk
-    while held is not None and held.names:
-        chunk, held = held.cut(_num_that_fit(held.lengths, num_rows))
-        yield chunk
-
-
-def _is_whole(held: Piece, following: Piece, num_rows: int) -> bool:
-    """Whether no bag goes on, and no other fits: then nothing has to be joined, which copies."""
-    goes_on = held.names[-1] == following.names[0]
-    return not goes_on and len(held.instances) + int(following.lengths[0]) > num_rows
-
-
-def _num_that_fit(lengths: np.ndarray, num_rows: int) -> int:
-    return max(1, int(np.searchsorted(np.cumsum(lengths), num_rows, side="right")))
+# ------------------------------------------------------------------------ chunk after chunk
 
 
 def _one_ahead(chunks: Iterator[Bags]) -> Iterator[Bags]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from math import prod
 from typing import NamedTuple, Self
 
@@ -10,14 +11,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
+from ..datasets.on_disk import Room
 from ..datasets.streaming import BagStream
 
 __all__ = ["Padded", "RoomInTurn", "in_parts", "in_pieces", "new_room", "padded"]
 
 # Bytes: arrays that begin at a multiple of them need no copy on a CPU.
 _ALIGNMENT = 64
-
-type _Room = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 
 class Padded(NamedTuple):
@@ -36,33 +36,55 @@ def new_room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 class RoomInTurn:
-    """Arrays that are filled again two turns later: new memory costs as much as filling it.
+    """Arrays that are filled again some turns later: new memory costs as much as filling it.
 
-    What is made of one turn's arrays while those of the next are filled must be done before the
-    turn behind that.
+    By then what is made of them must be done.
+
+    Parameters
+    ----------
+    num_turns : int
     """
 
-    def __init__(self) -> None:
-        self._now: dict[int, np.ndarray] = {}
-        self._before: dict[int, np.ndarray] = {}
-        self._num_given = 0
+    def __init__(self, num_turns: int = 2) -> None:
+        self._turns: list[list[np.ndarray]] = [[] for _ in range(num_turns)]
+        self._turn = self._num_given = 0
 
     def next_turn(self) -> Self:
-        """Itself, giving what it gave two turns ago."""
-        self._now, self._before, self._num_given = self._before, self._now, 0
+        """Itself, giving what it gave so many turns ago."""
+        self._turn, self._num_given = (self._turn + 1) % len(self._turns), 0
         return self
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array, as from `new_room`, that no other call of this turn gives."""
+        given, place, size = self._turns[self._turn], self._num_given, prod(shape) * dtype.itemsize
+        if place == len(given):
+            given.append(_bytes(size))
+        if given[place].size < size:
+            given[place] = _bytes(size)
         self._num_given += 1
-        size = prod(shape) * dtype.itemsize
-        if self._num_given not in self._now or self._now[self._num_given].size < size:
-            self._now[self._num_given] = new_room((size,), np.dtype(np.uint8))
-        return self._now[self._num_given][:size].view(dtype).reshape(shape)
+        return given[place][:size].view(dtype).reshape(shape)
+
+    def lengthened(self, values: np.ndarray, num_rows: int) -> np.ndarray | None:
+        """So many rows of which ``values`` are the first; None if there is no room behind them."""
+        shape = num_rows, *values.shape[1:]
+        size = prod(shape) * values.itemsize
+        for memory in chain(*self._turns):
+            if memory.ctypes.data == values.ctypes.data and memory.size >= size:
+                return memory[:size].view(values.dtype).reshape(shape)
+        return None
+
+
+def _bytes(size: int) -> np.ndarray:
+    return new_room((size,), np.dtype(np.uint8))
 
 
 def padded(
-    chunks: Sequence[Bags], *, num_instances: int, num_parts: int, room: _Room = new_room
+    chunks: Sequence[Bags],
+    *,
+    num_instances: int,
+    num_parts: int,
+    room: Room = new_room,
+    read_to: RoomInTurn | None = None,
 ) -> list[Padded]:
     """Fill chunks up to one shape, and their number.
 
@@ -76,6 +98,8 @@ def padded(
         How many there are to be; those that are missing have no bag.
     room : callable
         Shape and type → the array to fill.
+    read_to : RoomInTurn or None
+        Where instances may stand already; they stay there if it is long enough.
 
     Returns
     -------
@@ -86,7 +110,7 @@ def padded(
     longest = max(bags.num_instances for bags in chunks)
     length = num_instances * -(-longest // num_instances)
     num_bags = _rounded_up(1 + max(bags.num_bags for bags in chunks))
-    whole = [_padded(bags, length, num_bags, room) for bags in chunks]
+    whole = [_padded(bags, length, num_bags, room, read_to) for bags in chunks]
     nothing = whole[0]._replace(bag_weight=np.zeros(num_bags))
     return [*whole, *[nothing] * (num_parts - len(whole))]
 
@@ -97,16 +121,22 @@ def _rounded_up(number: int) -> int:
     return unit * -(-number // unit)
 
 
-def _padded(bags: Bags, length: int, num_bags: int, room: _Room) -> Padded:
+def _padded(
+    bags: Bags, length: int, num_bags: int, room: Room, read_to: RoomInTurn | None
+) -> Padded:
     def filled(values: np.ndarray | Array, size: int, value: float) -> np.ndarray:
         values = np.asarray(values)
         whole = room((size, *values.shape[1:]), values.dtype)
         whole[: len(values)], whole[len(values) :] = values, value
         return whole
 
+    instances = read_to.lengthened(np.asarray(bags.instances), length) if read_to else None
+    if instances is None:
+        instances = filled(bags.instances, length, 0.0)
+    instances[bags.num_instances :] = 0.0
     labels, targets, known = bags.labels, bags.targets, bags.instance_labels
     whole = Bags(
-        instances=filled(bags.instances, length, 0.0),
+        instances=instances,
         bag_index=filled(bags.bag_index, length, num_bags - 1),
         labels=None if labels is None else filled(labels, num_bags, 0),
         instance_labels=None if known is None else filled(known, length, -1),

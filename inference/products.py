@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from ..models.sparse_gp import panels_of, times_triangle
+from ..models.sparse_gp import block_length, panels_of, times_triangle
 
 __all__ = [
     "Panels",
@@ -22,11 +22,6 @@ __all__ = [
     "weighted_gram",
     "whole_blocks",
 ]
-
-# Rows of a block: few enough to stay in a core's cache between their uses, and no fewer.
-_ROWS = 512
-# Numbers that a core takes at once; rows of blocks and columns of panels are multiples of it.
-_AT_ONCE = 8
 
 type Panels = list[Float[Array, "_ _"]]
 
@@ -82,9 +77,7 @@ def in_row_blocks[Total, Rows](
         The rows, N of them.
     """
     num_rows = len(arrays[0])
-    # Of equal length as far as can be: a short rest is slow, and to keep its rows is to copy all.
-    num_blocks = -(-num_rows // _ROWS)
-    length = min(num_rows, _AT_ONCE * -(-num_rows // (_AT_ONCE * num_blocks)))
+    length = block_length(num_rows)
     whole = num_rows // length
 
     def add_block(total: Total, block: Array) -> tuple[Total, Rows]:
@@ -101,11 +94,9 @@ def in_row_blocks[Total, Rows](
 
 
 def whole_blocks(num_rows: int) -> int:
-    """So many rows or more, that no block is cut: a rest makes `in_row_blocks` copy what it keeps.
-
-    Fewer than a block are left as they are.
-    """
-    return num_rows if num_rows < _ROWS else _ROWS * -(-num_rows // _ROWS)
+    """So many rows or more, that there is no rest: `in_row_blocks` would copy what it keeps."""
+    length = block_length(num_rows)
+    return length * -(-num_rows // length)
 
 
 def row_sums_of_squares(

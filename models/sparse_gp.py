@@ -29,6 +29,7 @@ __all__ = [
     "SparseConditional",
     "SparseGPModel",
     "accumulated_conditional",
+    "block_length",
     "draw_inducing_value",
     "largest_variance",
     "sparse_conditional",
@@ -37,8 +38,10 @@ __all__ = [
 # The largest variance that the quadrature is made for where it has a prior: nodes are needed in
 # proportion to its root, or more. At 400 the rule for 64 is wrong by 3e-4 in log E σ.
 _LARGEST_VARIANCE = 64.0
-# Instances of which the kernel is held at once while a bag's sums are made.
-_CHUNK = 512
+# Rows of a block: few enough to stay in a core's cache between their uses, and no fewer.
+_ROWS = 512
+# Numbers that a core takes at once; rows of blocks and columns of panels are multiples of it.
+_AT_ONCE = 8
 
 
 class SparseConditional(NamedTuple):
@@ -267,29 +270,36 @@ def panels_of(size: int) -> list[tuple[int, int]]:
     Products of more and narrower panels are slower, by more than is saved; and so are those of
     widths that are no multiples of 8, which a core takes at once.
     """
-    ends = sorted({min(8 * ceil(size * part / 24), size) for part in (1, 2, 3)})
+    wide = 3 * _AT_ONCE
+    ends = sorted({min(_AT_ONCE * ceil(size * part / wide), size) for part in (1, 2, 3)})
     return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def block_length(num_rows: int) -> int:
+    """Rows of blocks that a core's cache can hold, equal as far as can be: a short rest is slow."""
+    num_blocks = ceil(num_rows / _ROWS)
+    return min(num_rows, _AT_ONCE * ceil(num_rows / (_AT_ONCE * num_blocks)))
 
 
 type _Totals = tuple[Float[Array, "B M"], Float[Array, " B"]]
 
 
 class _CrossSums(NamedTuple):
-    """Σ_{n∈b} K_nZ and Σ_{n∈b} k̃_n, in chunks of instances; sums have a type of their own."""
+    """Σ_{n∈b} K_nZ and Σ_{n∈b} k̃_n, in blocks of instances; sums have a type of their own."""
 
     projector: Projector
     num_bags: int
     total_dtype: Any
 
     def over(self, instances: Float[Array, "N D"], bag_index: Int[Array, " N"]) -> _Totals:
-        """All instances: whole chunks in a loop, and what remains."""
+        """All instances: whole blocks in a loop, and what remains."""
         size = instances.shape[0]
-        length = min(_CHUNK, size)
+        length = block_length(size)
         whole = size // length
 
-        @jax.checkpoint  # a gradient makes each chunk again and holds none
+        @jax.checkpoint  # a gradient makes each block again and holds none
         def add(totals: _Totals, rows: Array, bag: Array) -> _Totals:
-            return self._add_chunk(totals, rows, bag)
+            return self._add_block(totals, rows, bag)
 
         def add_whole(totals: _Totals, number: Array) -> tuple[_Totals, None]:
             rows, bag = (
@@ -306,7 +316,7 @@ class _CrossSums(NamedTuple):
         rest = slice(whole * length, size)
         return add(totals, instances[rest], bag_index[rest]) if whole * length < size else totals
 
-    def _add_chunk(
+    def _add_block(
         self, totals: _Totals, rows: Float[Array, "R D"], bag: Int[Array, " R"]
     ) -> _Totals:
         cross = self.projector.cross(rows)

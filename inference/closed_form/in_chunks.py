@@ -437,10 +437,12 @@ class Passes:
         self._form, self._chunks, self._chunk_instances = form, chunks, chunk_instances
         self._devices = devices
         self._nothing = devices.repeated(form.nothing())
-        is_held = isinstance(chunks, list)
-        self._kept = _InMemory() if is_held else _InFiles(folder, devices)
-        self._keeps = is_held or form.is_compact
-        self._room = None if is_held else RoomInTurn()  # what is held may still be in its room
+        self._is_held = isinstance(chunks, list)
+        self._kept = _InMemory() if self._is_held else _InFiles(folder, devices)
+        self._keeps = self._is_held or form.is_compact
+        self._room = RoomInTurn()
+        # A chunk a turn: those of two turns of the devices, and the one that is read ahead.
+        self._read_to = RoomInTurn(2 * devices.num_parts + 1)
 
     def sums(self, state: Any) -> Any:
         """One pass."""
@@ -467,13 +469,29 @@ class Passes:
 
     def _filled(self) -> Iterator[list[Padded]]:
         """Chunks for the devices, as many at once as there are."""
-        num_parts = self._devices.num_parts
-        for chunks in batched(self._chunks, num_parts):
+        num_parts, length = self._devices.num_parts, self._chunk_instances
+        for chunks in batched(self._read(), num_parts):
             for bags in chunks:
                 self._form.check(bags)
-            room = self._room.next_turn() if self._room else new_room
-            length = self._chunk_instances
-            yield padded(chunks, num_instances=length, num_parts=num_parts, room=room)
+            # What is held may still be in its room.
+            room = new_room if self._is_held else self._room.next_turn()
+            yield padded(
+                chunks,
+                num_instances=length,
+                num_parts=num_parts,
+                room=room,
+                read_to=self._read_to,
+            )
+
+    def _read(self) -> Iterator[Bags]:
+        if isinstance(self._chunks, BagStream):
+            return self._chunks.read_to(self._room_for_chunk)
+        return iter(self._chunks)
+
+    def _room_for_chunk(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """For the rows of a chunk, with those behind them that it is to be filled up with."""
+        length = self._chunk_instances * -(-shape[0] // self._chunk_instances)
+        return self._read_to.next_turn()((length, *shape[1:]), dtype)[: shape[0]]
 
     def _made_and_added(
         self, total: Any, bags: Bags, bag_weight: Float[Array, " B"], state: Any
@@ -507,16 +525,25 @@ class _InMemory:
 
 
 class _InFiles:
-    """Problems, each in a file: the numbers of one device's part behind those of another."""
+    """Problems, each in a file: the numbers of one device's part behind those of another.
+
+    The newest waits in memory. So a pass does not end with writing, nor the next one with reading.
+    """
 
     def __init__(self, folder: Path, devices: Devices) -> None:
         self.is_whole = False
         self._folder, self._devices = folder, devices
         self._layouts: list[Any] = []
+        self._newest: Any = None
         self._room = RoomInTurn()
 
     def keep(self, problem: Any) -> None:
         """The next one."""
+        if self._newest is not None:
+            self._write(self._newest)
+        self._newest = problem
+
+    def _write(self, problem: Any) -> None:
         with self._file(len(self._layouts)).open("wb") as file:
             for part in zip(*map(_parts_of, jax.tree.leaves(problem)), strict=True):
                 for values in part:
@@ -531,6 +558,7 @@ class _InFiles:
                 read = partial(_read, file, room)
                 parts = [jax.tree.map(read, of_part) for _ in self._devices.own]
             yield self._devices.placed(parts)
+        yield self._newest
 
     def _file(self, number: int) -> Path:
         return self._folder / str(number)

@@ -66,9 +66,9 @@ def test_chunks_together_are_the_bags_and_none_is_cut(bags, tmp_path, write, chu
             assert one.num_instances + other.bag_sizes[0] > chunk_instances
 
 
-@pytest.mark.parametrize("chunk_instances", [8, 16, 50])
+@pytest.mark.parametrize("chunk_instances", [1, 5, 16, 50])
 def test_chunks_of_arrays_are_not_joined_which_copies(bags, tmp_path, monkeypatch, chunk_instances):
-    assert bags.bag_sizes.max() == 8  # larger ones are joined
+    assert bags.bag_sizes.max() == 8  # some chunks are one large bag
     monkeypatch.delattr(Piece, "joined")
     chunks = list(stream(as_arrays(bags, tmp_path), chunk_instances=chunk_instances))
     assert sum(chunk.num_instances for chunk in chunks) == bags.num_instances
@@ -76,6 +76,31 @@ def test_chunks_of_arrays_are_not_joined_which_copies(bags, tmp_path, monkeypatc
     parquet.mkdir()
     with pytest.raises(AttributeError, match="joined"):  # rows come as they come
         list(stream(in_three_files(bags, parquet), chunk_instances=chunk_instances))
+
+
+@pytest.mark.parametrize("chunk_instances", [1, 5, 16, 10_000])
+def test_instances_stand_in_the_room_that_is_given(bags, tmp_path, chunk_instances):
+    given = []
+
+    def room(shape, dtype):
+        given.append(np.full((shape[0] + 3, *shape[1:]), np.nan, dtype))
+        return given[-1][: shape[0]]
+
+    chunks = list(stream(as_arrays(bags, tmp_path), chunk_instances=chunk_instances).read_to(room))
+    for chunk, array in zip(chunks, given, strict=True):
+        assert chunk.instances.ctypes.data == array.ctypes.data
+        assert np.isnan(array[chunk.num_instances :]).all()
+    joined = np.concatenate([chunk.instances for chunk in chunks])
+    np.testing.assert_array_equal(joined, bags.instances)
+
+
+@pytest.mark.parametrize(("size", "slack"), [(20, 40), (500, 250)])
+def test_chunks_are_longer_than_equal_ones_by_no_more_than_bags_need(tmp_path, size, slack):
+    np.save(tmp_path / "instances.npy", np.zeros((100_000, 1), np.float32))
+    np.save(tmp_path / "bag_index.npy", np.arange(100_000) // size)
+    given = stream(tmp_path)
+    assert given.chunk_instances == 100_000 / 8 + slack
+    assert len(list(given)) == 8
 
 
 def test_instances_of_32_bit_stay_so(bags, tmp_path):
@@ -127,8 +152,8 @@ def test_the_next_chunk_is_read_while_the_last_is_used(bags, tmp_path, monkeypat
     given = stream(as_arrays(bags, tmp_path), chunk_instances=16)
     readers, pieces = [], type(given.source).pieces
 
-    def watched(self, num_rows):
-        for piece in pieces(self, num_rows):
+    def watched(self, num_rows, room):
+        for piece in pieces(self, num_rows, room):
             readers.append(threading.current_thread().name)
             yield piece
 
@@ -140,7 +165,7 @@ def test_the_next_chunk_is_read_while_the_last_is_used(bags, tmp_path, monkeypat
         time.sleep(0.01)
     # The second is there before it is asked for, and the third is not.
     time.sleep(0.05)
-    assert len(readers) in (2, 3) and all(name.startswith("read ahead") for name in readers)
+    assert len(readers) == 2 and all(name.startswith("read ahead") for name in readers)
     chunks.close()
 
 
@@ -255,6 +280,13 @@ def test_bags_out_of_order_are_refused_with_the_row(bags, tmp_path):
     np.save(tmp_path / "bag_index.npy", index)
     with pytest.raises(ValueError, match=r"bag_index.npy: row 50 is of bag 2 behind bag \d+"):
         list(stream(tmp_path, chunk_instances=16))
+
+
+def test_bags_that_end_below_zero_are_refused(tmp_path):
+    np.save(tmp_path / "instances.npy", np.zeros((3, 1)))
+    np.save(tmp_path / "bag_index.npy", np.array([0, 0, -1]))
+    with pytest.raises(ValueError, match=r"bag_index.npy ends with bag -1; expected bags 0, 1"):
+        stream(tmp_path)
 
 
 def test_what_is_not_there_is_said(tmp_path):

@@ -1,7 +1,8 @@
 """Bags in chunks: the same bound and the same q(u) as in memory, whatever the chunks."""
 
+import time
 from dataclasses import fields, replace
-from itertools import pairwise, product
+from itertools import batched, pairwise, product
 
 import jax
 import numpy as np
@@ -72,14 +73,32 @@ def assert_same_law(found, expected):
     ],
 )
 def test_a_stream_gives_the_bound_and_the_law_of_memory(fits, tmp_path, name, chunk_instances):
-    model, bags, expected = fits[name]
+    bags = fits[name][1]
     bags.to_parquet(tmp_path / "bags.parquet")
     columns = {"bag_label": None} if name == "gaussian" else {}
     given = stream(tmp_path, chunk_instances=chunk_instances, **columns)
+    assert_same_fit(fits[name], given)
+
+
+def assert_same_fit(fit, given):
+    """Of a stream as of its bags in memory."""
+    model, _, expected = fit
     found = coordinate_ascent(model, given, seed=0, max_steps=12)
     assert found.status == expected.status
     np.testing.assert_allclose(found.elbo, expected.elbo, rtol=1e-10)
     assert_same_law(found.approximation, expected.approximation)
+
+
+@pytest.mark.parametrize(("name", "chunk_instances"), [*product(("vgpmil", "vwsgp"), CHUNKS)])
+def test_arrays_give_the_bound_and_the_law_of_memory(fits, tmp_path, name, chunk_instances):
+    written_as_arrays(fits[name][1], tmp_path)
+    assert_same_fit(fits[name], stream(tmp_path, chunk_instances=chunk_instances))
+
+
+def written_as_arrays(bags, folder):
+    """Each in a file of its own."""
+    for name in ("instances", "bag_index", "labels"):
+        np.save(folder / f"{name}.npy", np.asarray(getattr(bags, name)))
 
 
 def test_padding_says_nothing(design):
@@ -127,6 +146,26 @@ def test_room_is_given_again_two_turns_later_and_no_sooner():
             array[:] = 10 * number + place
         for place, array in enumerate(given):  # by none that was given behind it
             np.testing.assert_array_equal(array, 10 * number + place)
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_what_devices_work_on_is_not_read_over(fits, tmp_path, num_devices):
+    """Of two turns, while the next chunk is read: with chunks that hold a bag each, some longer."""
+    model, bags, _ = fits["vwsgp"]
+    written_as_arrays(bags, tmp_path)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:num_devices]), ("bags",))
+    form = in_chunks.in_chunks(model, "float64", (0,))
+    given = stream(tmp_path, chunk_instances=7)
+    passes = in_chunks.Passes(form, given, 7, Devices(mesh), tmp_path / "kept")
+    chunks, before = list(batched(given, num_devices)), []
+    for number, parts in enumerate(passes._filled()):
+        time.sleep(0.01)  # the next is read meanwhile
+        under_way = zip(chunks[max(number - 1, 0) : number + 1], [*before, parts], strict=True)
+        for chunk, (filled, _) in (pair for turn in under_way for pair in zip(*turn, strict=False)):
+            instances, rest = np.split(filled.instances, [chunk.num_instances])
+            np.testing.assert_array_equal(instances, chunk.instances)
+            assert not rest.any() and len(filled.instances) % 7 == 0
+        before = [parts]
 
 
 def test_room_that_has_held_more_holds_less():
