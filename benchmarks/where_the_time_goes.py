@@ -40,14 +40,14 @@ import numpy as np  # noqa: E402
 from jax import Array  # noqa: E402
 from milzoo.datasets import Bags, simulate, simulate_instances, stream  # noqa: E402
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, nuts  # noqa: E402
-from milzoo.inference.chunks import padded  # noqa: E402
+from milzoo.inference.chunks import RoomForChunks, RoomInTurn, padded  # noqa: E402
 from milzoo.inference.devices import Devices  # noqa: E402
 from milzoo.inference.gibbs.dpmil import DPMILGibbs, DPMILGibbsState  # noqa: E402
 from milzoo.inference.gibbs.inducing import draw_evidence, draw_white  # noqa: E402
 from milzoo.inference.gibbs.sampler import sweep_of  # noqa: E402
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs  # noqa: E402
 from milzoo.inference.nuts import NUTSChain  # noqa: E402
-from milzoo.inference.products import gram_panels, squared_norms  # noqa: E402
+from milzoo.inference.products import gram_panels, squared_norms, whole_blocks  # noqa: E402
 from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP  # noqa: E402
 from milzoo.models.distributions import PolyaGamma  # noqa: E402
 from milzoo.models.dpmil import draw_labels, log_stick_weights  # noqa: E402
@@ -340,10 +340,13 @@ def _seconds_of_reading(instances: np.ndarray, bag: np.ndarray) -> float:
         np.save(Path(folder) / "labels.npy", np.arange(1 + bag.max()) % 2)
         bags = stream(folder)
 
+        room, length = RoomInTurn(), whole_blocks(bags.chunk_instances)
+        read_to = RoomForChunks(length, 3)
+        filled = partial(padded, num_instances=length, num_parts=1, read_to=read_to)
+
         def once() -> None:
-            for chunk in bags:
-                parts = padded([chunk], num_instances=bags.chunk_instances, num_parts=1)
-                jax.block_until_ready(devices.placed(parts))
+            for chunk in bags.read_to(read_to):
+                jax.block_until_ready(devices.placed(filled([chunk], room=room.next_turn())))
 
         return float(np.median(_timed(once, 15))) / len(bag)
 

@@ -14,7 +14,15 @@ from ..datasets.bags import Bags
 from ..datasets.on_disk import Room
 from ..datasets.streaming import BagStream
 
-__all__ = ["Padded", "RoomInTurn", "in_parts", "in_pieces", "new_room", "padded"]
+__all__ = [
+    "Padded",
+    "RoomForChunks",
+    "RoomInTurn",
+    "in_parts",
+    "in_pieces",
+    "new_room",
+    "padded",
+]
 
 # Bytes: arrays that begin at a multiple of them need no copy on a CPU.
 _ALIGNMENT = 64
@@ -64,6 +72,27 @@ class RoomInTurn:
         self._num_given += 1
         return given[place][:size].view(dtype).reshape(shape)
 
+
+class RoomForChunks(RoomInTurn):
+    """Where chunks are read to, a chunk a turn, each with room behind it to be filled up in.
+
+    Parameters
+    ----------
+    num_instances : int
+        That chunks are filled up to, or to a multiple of it.
+    num_turns : int
+    """
+
+    def __init__(self, num_instances: int, num_turns: int) -> None:
+        super().__init__(num_turns)
+        self._num_instances = num_instances
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """The first rows of an array that is as long as the chunk is to be."""
+        length = _filled_up(shape[0], self._num_instances)
+        self.next_turn()
+        return super().__call__((length, *shape[1:]), dtype)[: shape[0]]
+
     def lengthened(self, values: np.ndarray, num_rows: int) -> np.ndarray | None:
         """So many rows of which ``values`` are the first; None if there is no room behind them."""
         shape = num_rows, *values.shape[1:]
@@ -84,7 +113,7 @@ def padded(
     num_instances: int,
     num_parts: int,
     room: Room = new_room,
-    read_to: RoomInTurn | None = None,
+    read_to: RoomForChunks | None = None,
 ) -> list[Padded]:
     """Fill chunks up to one shape, and their number.
 
@@ -98,8 +127,8 @@ def padded(
         How many there are to be; those that are missing have no bag.
     room : callable
         Shape and type → the array to fill.
-    read_to : RoomInTurn or None
-        Where instances may stand already; they stay there if it is long enough.
+    read_to : RoomForChunks or None
+        Where instances may stand already: there they stay, if there is room for so many.
 
     Returns
     -------
@@ -107,22 +136,25 @@ def padded(
         Each with as many bags, at least one of them of weight 0, in which the instances stand that
         are none; their number is rounded up, so that few shapes are compiled for.
     """
-    longest = max(bags.num_instances for bags in chunks)
-    length = num_instances * -(-longest // num_instances)
+    length = _filled_up(max(bags.num_instances for bags in chunks), num_instances)
     num_bags = _rounded_up(1 + max(bags.num_bags for bags in chunks))
     whole = [_padded(bags, length, num_bags, room, read_to) for bags in chunks]
     nothing = whole[0]._replace(bag_weight=np.zeros(num_bags))
     return [*whole, *[nothing] * (num_parts - len(whole))]
 
 
-def _rounded_up(number: int) -> int:
-    """To a multiple of an eighth of the next power of two."""
-    unit = max(1, 1 << number.bit_length() >> 3)
+def _filled_up(number: int, unit: int) -> int:
+    """To a multiple of the unit."""
     return unit * -(-number // unit)
 
 
+def _rounded_up(number: int) -> int:
+    """To a multiple of an eighth of the next power of two."""
+    return _filled_up(number, max(1, 1 << number.bit_length() >> 3))
+
+
 def _padded(
-    bags: Bags, length: int, num_bags: int, room: Room, read_to: RoomInTurn | None
+    bags: Bags, length: int, num_bags: int, room: Room, read_to: RoomForChunks | None
 ) -> Padded:
     def filled(values: np.ndarray | Array, size: int, value: float) -> np.ndarray:
         values = np.asarray(values)

@@ -31,7 +31,7 @@ from ...models.sparse_gp import Projector
 from ...models.vgpmil import VGPMIL
 from ...models.vwsgp import VWSGP
 from ..checkpoint import BlockFolder, described
-from ..chunks import Padded, RoomInTurn, in_parts, new_room, padded
+from ..chunks import Padded, RoomForChunks, RoomInTurn, in_parts, new_room, padded
 from ..devices import Devices
 from ..lapack import one_lapack_thread
 from ..products import whole_blocks
@@ -441,8 +441,8 @@ class Passes:
         self._kept = _InMemory() if self._is_held else _InFiles(folder, devices)
         self._keeps = self._is_held or form.is_compact
         self._room = RoomInTurn()
-        # A chunk a turn: those of two turns of the devices, and the one that is read ahead.
-        self._read_to = RoomInTurn(2 * devices.num_parts + 1)
+        # For the chunks of two turns, and the one that is read ahead.
+        self._read_to = RoomForChunks(chunk_instances, 2 * devices.num_parts + 1)
 
     def sums(self, state: Any) -> Any:
         """One pass."""
@@ -470,7 +470,9 @@ class Passes:
     def _filled(self) -> Iterator[list[Padded]]:
         """Chunks for the devices, as many at once as there are."""
         num_parts, length = self._devices.num_parts, self._chunk_instances
-        for chunks in batched(self._read(), num_parts):
+        given = self._chunks
+        every = given.read_to(self._read_to) if isinstance(given, BagStream) else given
+        for chunks in batched(every, num_parts):
             for bags in chunks:
                 self._form.check(bags)
             # What is held may still be in its room.
@@ -482,16 +484,6 @@ class Passes:
                 room=room,
                 read_to=self._read_to,
             )
-
-    def _read(self) -> Iterator[Bags]:
-        if isinstance(self._chunks, BagStream):
-            return self._chunks.read_to(self._room_for_chunk)
-        return iter(self._chunks)
-
-    def _room_for_chunk(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """For the rows of a chunk, with those behind them that it is to be filled up with."""
-        length = self._chunk_instances * -(-shape[0] // self._chunk_instances)
-        return self._read_to.next_turn()((length, *shape[1:]), dtype)[: shape[0]]
 
     def _made_and_added(
         self, total: Any, bags: Bags, bag_weight: Float[Array, " B"], state: Any
