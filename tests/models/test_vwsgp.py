@@ -76,8 +76,9 @@ def test_it_keeps_the_protocol_of_models():
 
 
 @pytest.mark.parametrize("length", [1, 3, 5, 14, 4096])
-def test_bag_sums_are_those_of_a_loop_whatever_the_chunks(length, monkeypatch):
-    monkeypatch.setattr("milzoo.models.sparse_gp._CHUNK", length)
+def test_bag_sums_are_those_of_a_loop_whatever_the_blocks(length, monkeypatch):
+    monkeypatch.setattr("milzoo.models.sparse_gp._ROWS", length)
+    monkeypatch.setattr("milzoo.models.sparse_gp._AT_ONCE", 1)
     jax.clear_caches()
     bags, model = small_bags(), small_model()
     K_ZZ, weights, variance = dense_bag_evidence(model, bags)
