@@ -223,6 +223,9 @@ def _in_whole_bags(pieces: Iterator[Piece], num_rows: int) -> Iterator[Piece]:
     """The same rows, cut where bags end: so many at once or fewer, but at least one bag."""
     held: Piece | None = None
     for piece in pieces:
+        if held is not None and _is_whole(held, piece, num_rows):
+            yield held
+            held = None
         held = piece if held is None else held.joined(piece)
         # The last bag may go on. How rows come does not show in the chunks.
         while len(held.instances) > num_rows and len(held.names) > 1:
@@ -231,6 +234,12 @@ def _in_whole_bags(pieces: Iterator[Piece], num_rows: int) -> Iterator[Piece]:
     while held is not None and held.names:
         chunk, held = held.cut(_num_that_fit(np.cumsum(held.lengths), num_rows))
         yield chunk
+
+
+def _is_whole(held: Piece, following: Piece, num_rows: int) -> bool:
+    """Whether no bag goes on, and no other fits: then nothing has to be joined, which copies."""
+    goes_on = held.names[-1] == following.names[0]
+    return not goes_on and len(held.instances) + int(following.lengths[0]) > num_rows
 
 
 def _num_that_fit(ends: np.ndarray, num_rows: int) -> int:

@@ -51,6 +51,7 @@ class RoomInTurn:
     Parameters
     ----------
     num_turns : int
+        After so many they are.
     """
 
     def __init__(self, num_turns: int = 2) -> None:
@@ -81,6 +82,7 @@ class RoomForChunks(RoomInTurn):
     num_instances : int
         That chunks are filled up to, or to a multiple of it.
     num_turns : int
+        As of `RoomInTurn`.
     """
 
     def __init__(self, num_instances: int, num_turns: int) -> None:
@@ -165,7 +167,8 @@ def _padded(
     instances = read_to.lengthened(np.asarray(bags.instances), length) if read_to else None
     if instances is None:
         instances = filled(bags.instances, length, 0.0)
-    instances[bags.num_instances :] = 0.0
+    else:
+        instances[bags.num_instances :] = 0.0
     labels, targets, known = bags.labels, bags.targets, bags.instance_labels
     whole = Bags(
         instances=instances,

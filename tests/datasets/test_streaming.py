@@ -78,6 +78,14 @@ def test_chunks_of_arrays_are_not_joined_which_copies(bags, tmp_path, monkeypatc
         list(stream(in_three_files(bags, parquet), chunk_instances=chunk_instances))
 
 
+def test_rows_of_parquet_are_not_joined_where_they_come_as_whole_bags(tmp_path, monkeypatch):
+    equal = Bags.from_arrays(np.arange(24.0)[:, None], np.arange(24) // 4, np.arange(6) % 2)
+    equal.to_parquet(tmp_path / "bags.parquet")
+    monkeypatch.delattr(Piece, "joined")
+    chunks = list(stream(tmp_path, chunk_instances=8))
+    assert [chunk.num_instances for chunk in chunks] == [8, 8, 8]
+
+
 @pytest.mark.parametrize("chunk_instances", [1, 5, 16, 10_000])
 def test_instances_stand_in_the_room_that_is_given(bags, tmp_path, chunk_instances):
     given = []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances, stream
 from milzoo.inference import Posterior, coordinate_ascent
-from milzoo.inference.chunks import RoomInTurn, in_parts, in_pieces, padded
+from milzoo.inference.chunks import RoomForChunks, RoomInTurn, in_parts, in_pieces, padded
 from milzoo.inference.closed_form import in_chunks
 from milzoo.inference.devices import Devices
 from milzoo.models import DPMIL, VGPMIL, VWSGP, GammaMixing
@@ -165,7 +165,23 @@ def test_what_devices_work_on_is_not_read_over(fits, tmp_path, num_devices):
             instances, rest = np.split(filled.instances, [chunk.num_instances])
             np.testing.assert_array_equal(instances, chunk.instances)
             assert not rest.any() and len(filled.instances) % 7 == 0
+            if num_devices == 1:  # else a longer chunk beside it may need more room
+                assert (
+                    passes._read_to.lengthened(filled.instances, len(filled.instances)) is not None
+                )
         before = [parts]
+
+
+def test_a_chunk_is_lengthened_where_it_was_read_and_nowhere_else():
+    room, double = RoomForChunks(10, num_turns=2), np.dtype(float)
+    short, long = room((7, 3), double), room((11, 3), double)
+    assert short.shape == (7, 3) and long.shape == (11, 3) and not np.shares_memory(short, long)
+    for values, num_rows in ((short, 10), (long, 20)):
+        whole = room.lengthened(values, num_rows)
+        assert whole.shape == (num_rows, 3) and whole.ctypes.data == values.ctypes.data
+        assert room.lengthened(values, num_rows + 1) is None
+        assert room.lengthened(values[1:], 3) is None
+    assert room.lengthened(np.zeros((7, 3)), 7) is None
 
 
 def test_room_that_has_held_more_holds_less():

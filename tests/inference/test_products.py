@@ -10,6 +10,7 @@ from milzoo.inference.products import (
     row_sums_of_squares,
     squared_norms,
     weighted_gram,
+    whole_blocks,
 )
 
 # Of one block, of two, of two shorter ones, and of two and a rest; of one panel to three.
@@ -26,6 +27,21 @@ def test_blocks_are_about_as_long_as_one_another(num_rows, expected):
 
     assert in_row_blocks(of_rows, jnp.ones(num_rows))[0] == num_rows
     assert lengths == {expected, num_rows % expected}
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "expected"), [(7, 7), (512, 512), (520, 2 * 264), (12_540, 25 * 504)]
+)
+def test_whole_blocks_leave_no_rest_and_are_as_short_as_they_can_be(num_rows, expected):
+    lengths = set()
+
+    def of_rows(rows):
+        lengths.add(len(rows))
+        return jnp.sum(rows), ()
+
+    assert whole_blocks(num_rows) == expected
+    in_row_blocks(of_rows, jnp.ones(expected))
+    assert 0 in lengths and len(lengths) == 2
 
 
 @pytest.mark.parametrize(("num_rows", "width"), SIZES)
