@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from .checks import (
@@ -51,7 +51,7 @@ class Bags:
     once and name the bag, row or argument that is wrong. The plain constructor trusts its
     arguments. Arrays are 64-bit NumPy copies, read only.
 
-    A ``Bags`` is a JAX pytree whose leaves are the five arrays, so it passes through ``jax.jit``;
+    A ``Bags`` is a JAX pytree whose leaves are the six arrays, so it passes through ``jax.jit``;
     ``num_bags`` stays static, and ``names`` are left behind (empty after unflattening).
 
     Parameters
@@ -70,6 +70,9 @@ class Bags:
         B.
     targets : (B,) float array or None
         Y_b, for regression; see `with_targets`.
+    present : (B,) bool array or None
+        Which bags are there; None where all are. Absent bags fill arrays up to sizes that programs
+        are compiled for (`padded`), and count for nothing.
     """
 
     instances: Float[np.ndarray | Array, "N D"]
@@ -79,6 +82,7 @@ class Bags:
     names: tuple[str, ...]
     num_bags: int
     targets: Float[np.ndarray | Array, " B"] | None = None
+    present: Bool[np.ndarray | Array, " B"] | None = None
 
     # ---------------------------------------------------------------- the doors
 
@@ -547,6 +551,7 @@ class Bags:
             names=tuple(self.names[b] for b in numbers) if self.names else (),
             num_bags=len(numbers),
             targets=part(self.targets, numbers),
+            present=part(self.present, numbers),
         )
 
     def split(self, fraction: float, *, seed: int) -> tuple[Bags, Bags]:
@@ -737,7 +742,7 @@ def _random(seed: int) -> np.random.Generator:
 
 # ------------------------------------------------------------------------ pytree
 
-_LEAVES = ("instances", "bag_index", "labels", "instance_labels", "targets")
+_LEAVES = ("instances", "bag_index", "labels", "instance_labels", "targets", "present")
 
 
 def _flatten_with_keys(bags: Bags) -> tuple[tuple[tuple[Any, Any], ...], int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import jax
 import numpy as np
@@ -12,6 +11,7 @@ from jaxtyping import Array
 from ..inference.chains import check_counts
 from ..inference.importance import LARGEST_KHAT, ImportanceResampled, WeightedDraws
 from ..inference.posterior import Approximation, Posterior, Status, approximate_posterior
+from ..inference.runtime.programs import Stopwatch
 from ..models.model import random_key
 
 __all__ = ["importance_resample"]
@@ -67,10 +67,11 @@ def importance_resample(
             "of fewer weights says nothing"
         )
     mended, key = ImportanceResampled(_law_of(posterior), num_proposals), random_key(seed)
-    started = time.perf_counter()
+    watch = Stopwatch()
+    started = watch.now()
     # Those that the draws in the tree are taken from.
     found = mended.weighted(posterior.model, posterior.bags, jax.random.split(key)[0])
-    seconds = time.perf_counter() - started
+    seconds = watch.now() - started
     return approximate_posterior(
         posterior.model,
         posterior.bags,
@@ -80,7 +81,7 @@ def importance_resample(
         num_draws=num_draws,
         status=_status(found),
         seconds=posterior.seconds + seconds,
-        compile_seconds=posterior.compile_seconds,
+        watch=watch,
         elbo=None,
     )
 

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from math import prod
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from ..datasets.bags import Bags
 from ..datasets.on_disk import Room
+from ..datasets.padding import bucket
 from ..datasets.streaming import BagStream
 
 __all__ = [
-    "Padded",
     "RoomForChunks",
     "RoomInTurn",
     "in_parts",
     "in_pieces",
     "new_room",
-    "padded",
+    "padded_chunks",
 ]
 
 # Bytes: arrays that begin at a multiple of them need no copy on a CPU.
 _ALIGNMENT = 64
-
-
-class Padded(NamedTuple):
-    """Bags in arrays of a set length, the last of them of weight 0."""
-
-    bags: Bags
-    bag_weight: Float[np.ndarray, " B"]
 
 
 def new_room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -109,14 +103,14 @@ def _bytes(size: int) -> np.ndarray:
     return new_room((size,), np.dtype(np.uint8))
 
 
-def padded(
+def padded_chunks(
     chunks: Sequence[Bags],
     *,
     num_instances: int,
     num_parts: int,
     room: Room = new_room,
     read_to: RoomForChunks | None = None,
-) -> list[Padded]:
+) -> list[Bags]:
     """Fill chunks up to one shape, and their number.
 
     Parameters
@@ -134,14 +128,14 @@ def padded(
 
     Returns
     -------
-    list of Padded
-        Each with as many bags, at least one of them of weight 0, in which the instances stand that
-        are none; their number is rounded up, so that few shapes are compiled for.
+    list of Bags
+        Each with as many bags, at least one of them absent, which holds the instances that fill;
+        their number is one of the grid, so that few shapes are compiled for.
     """
     length = _filled_up(max(bags.num_instances for bags in chunks), num_instances)
-    num_bags = _rounded_up(1 + max(bags.num_bags for bags in chunks))
+    num_bags = bucket(1 + max(bags.num_bags for bags in chunks))
     whole = [_padded(bags, length, num_bags, room, read_to) for bags in chunks]
-    nothing = whole[0]._replace(bag_weight=np.zeros(num_bags))
+    nothing = replace(whole[0], present=np.zeros(num_bags, bool))
     return [*whole, *[nothing] * (num_parts - len(whole))]
 
 
@@ -150,14 +144,9 @@ def _filled_up(number: int, unit: int) -> int:
     return unit * -(-number // unit)
 
 
-def _rounded_up(number: int) -> int:
-    """To a multiple of an eighth of the next power of two."""
-    return _filled_up(number, max(1, 1 << number.bit_length() >> 3))
-
-
 def _padded(
     bags: Bags, length: int, num_bags: int, room: Room, read_to: RoomForChunks | None
-) -> Padded:
+) -> Bags:
     def filled(values: np.ndarray | Array, size: int, value: float) -> np.ndarray:
         values = np.asarray(values)
         whole = room((size, *values.shape[1:]), values.dtype)
@@ -170,7 +159,7 @@ def _padded(
     else:
         instances[bags.num_instances :] = 0.0
     labels, targets, known = bags.labels, bags.targets, bags.instance_labels
-    whole = Bags(
+    return Bags(
         instances=instances,
         bag_index=filled(bags.bag_index, length, num_bags - 1),
         labels=None if labels is None else filled(labels, num_bags, 0),
@@ -178,8 +167,8 @@ def _padded(
         names=(),
         num_bags=num_bags,
         targets=None if targets is None else filled(targets, num_bags, 0.0),
+        present=filled(np.ones(bags.num_bags, bool), num_bags, False),
     )
-    return Padded(whole, filled(np.ones(bags.num_bags), num_bags, 0.0))
 
 
 def in_pieces(bags: Bags | BagStream, num_instances: int) -> Iterator[Bags]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ class LostProcessError(RuntimeError):
 
 
 class Devices:
-    """The devices of a mesh, and what is compiled for them, once for each set of shapes.
+    """The devices of a mesh, and what they do with parts of the data.
 
     Parts stand on the devices of this process; other processes have parts of their own. Only
     `total`, `gathered`, `extremes` and the end of `together` wait for them.
@@ -53,8 +53,6 @@ class Devices:
         self._whole = Mesh(mesh.devices, (AXIS,))
         self._local = self._whole.local_mesh
         self.num_parts = self._local.size
-        self.compile_seconds = 0.0
-        self._programs: dict[Any, Any] = {}
 
     @property
     def num_processes(self) -> int:
@@ -77,10 +75,6 @@ class Devices:
         mine = jax.process_index()
         every = enumerate(self._whole.devices.flat)
         return [(place, device) for place, device in every if device.process_index == mine]
-
-    def clock(self) -> float:
-        """Seconds, of a clock that stands still while programs are compiled."""
-        return time.perf_counter() - self.compile_seconds
 
     def placed(self, parts: Sequence[Any]) -> Any:
         """Parts of equal shapes, one for each device.
@@ -112,40 +106,32 @@ class Devices:
         """The same part for each device."""
         return self.placed([part] * self.num_parts)
 
-    def on_parts(self, function: Callable, parts: tuple[Any, ...], *common: Any) -> Any:
-        """What ``function(*part, *common)`` gives of the part of each device.
+    def on_parts(
+        self, function: Callable, parts: tuple[Any, ...], *common: Any, **options: Any
+    ) -> Any:
+        """What ``function(*part, *common, **options)`` gives of the part of each device.
 
         Parameters
         ----------
         function : callable
-            Named; what it is depends on its name and on the arguments' shapes alone.
+            At module level: compiled once for all that have its arguments' shapes.
         parts : tuple of pytrees
             As from `placed`, or from another call.
         *common : pytrees of arrays
             The same for all.
+        **options
+            Hashable.
 
         Returns
         -------
         pytree
             With an axis of parts in front.
         """
-
-        def of_one(parts: tuple[Any, ...], common: tuple[Any, ...]) -> Any:
-            own = jax.tree.map(lambda leaf: leaf[0], parts)
-            return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], function(*own, *common))
-
-        mapped = jax.shard_map(
-            of_one,
-            mesh=self._local,
-            in_specs=(_OVER_PARTS, _THE_SAME),
-            out_specs=_OVER_PARTS,
-            check_vma=False,
-        )
-        return self._program(function, mapped, parts, common)(parts, common)
+        return _on_parts(function, self._local, tuple(sorted(options.items())), parts, common)
 
     def once(self, function: Callable, *arguments: Any) -> Any:
         """``function(*arguments)``, of what is the same for all parts."""
-        return self._program(function, function, *arguments)(*arguments)
+        return _once(function, *arguments)
 
     def total(self, parts: Any) -> Any:
         """The sum over all parts of all processes, which is waited for.
@@ -288,7 +274,7 @@ class Devices:
             return jax.make_array_from_single_device_arrays(shape, over_all, own)
 
         whole = jax.tree.map(with_others, parts) if self.spans_processes else parts
-        program = self._program(function, function, whole, out_shardings=the_same)
+        program = _reduction(function, the_same)
         try:
             found = jax.block_until_ready(program(whole))
         except (ValueError, RuntimeError) as error:
@@ -301,15 +287,39 @@ class Devices:
             ) from error
         return jax.tree.map(lambda leaf: np.asarray(leaf.addressable_data(0)), found)
 
-    def _program(self, named: Callable, function: Callable, *arguments: Any, **options: Any) -> Any:
-        leaves, structure = jax.tree.flatten(arguments)
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        key = (named.__qualname__, structure, shapes)
-        if key not in self._programs:
-            started = time.perf_counter()
-            self._programs[key] = jax.jit(function, **options).lower(*arguments).compile()
-            self.compile_seconds += time.perf_counter() - started
-        return self._programs[key]
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _on_parts(
+    function: Callable,
+    mesh: Mesh,
+    options: tuple[tuple[str, Any], ...],
+    parts: tuple[Any, ...],
+    common: tuple[Any, ...],
+) -> Any:
+    def of_one(parts: tuple[Any, ...], common: tuple[Any, ...]) -> Any:
+        own = jax.tree.map(lambda leaf: leaf[0], parts)
+        found = function(*own, *common, **dict(options))
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], found)
+
+    mapped = jax.shard_map(
+        of_one,
+        mesh=mesh,
+        in_specs=(_OVER_PARTS, _THE_SAME),
+        out_specs=_OVER_PARTS,
+        check_vma=False,
+    )
+    return mapped(parts, common)
+
+
+@partial(jax.jit, static_argnums=0)
+def _once(function: Callable, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+@cache
+def _reduction(function: Callable, out_shardings: NamedSharding) -> Any:
+    """Compiled once for each function and mesh."""
+    return jax.jit(function, out_shardings=out_shardings)
 
 
 def _summed(parts: Any) -> Any:

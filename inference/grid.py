@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from . import archive
 from .chains import check_counts
 from .gaussian import FlatApproximation, whitened_program
 from .posterior import Posterior, Status, approximate_posterior
+from .runtime.programs import Stopwatch
 
 __all__ = ["GridApproximation", "grid"]
 
@@ -78,13 +78,14 @@ def grid(
     ValueError
         If the model has another number of unknowns.
     """
+    watch = Stopwatch()
     observations(model, bags, "grid")
     check_counts(num_points=num_points, num_draws=num_draws)
     if num_points < 3:
         raise ValueError(f"num_points is {num_points}; expected at least 3 to interpolate between")
     key = random_key(seed)
     with jax.enable_x64(True):
-        started = time.perf_counter()
+        started = Stopwatch.now()
         target = whitened_program(model, bags)
         if target.origin.size != 2:
             raise ValueError(
@@ -93,12 +94,11 @@ def grid(
             )
         density = _compiled(target.log_density)
         density(np.zeros((1, 2)))
-        compile_seconds = time.perf_counter() - started
-        started = time.perf_counter()
+        started = Stopwatch.now()
         low, high = _box(density)
         axes = [np.linspace(low[n], high[n], num_points) for n in (0, 1)]
         values = density(_product(axes)).reshape(num_points, num_points)
-        seconds = time.perf_counter() - started
+        seconds = Stopwatch.now() - started
     cell = math.prod(float(axis[1] - axis[0]) for axis in axes)
     top = float(values.max())
     log_evidence = top + math.log(np.exp(values - top).sum() * cell)
@@ -112,7 +112,7 @@ def grid(
         num_draws=num_draws,
         status=_status(values, log_evidence),
         seconds=seconds,
-        compile_seconds=compile_seconds,
+        watch=watch,
         elbo=np.array([log_evidence]),
     )
 

@@ -19,11 +19,11 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 
 from ..datasets.bags import Bags
-from ..models.dpmil import DPMIL
 from ..models.model import Model
 from .chains import check_counts
-from .closed_form.ascent import ascend_inside, check_limits
-from .closed_form.coordinate_ascent import check_update, start_of
+from .closed_form.algorithm import ClosedForm, Options
+from .closed_form.coordinate_ascent import checked_form
+from .closed_form.drivers import ascend_traced, check_limits
 from .descent import descend, steepest
 from .gaussian import WhitenedProgram, whitened_program
 from .gibbs.sampler import check_conjugate, sweep_of
@@ -184,7 +184,7 @@ class AscentInside:
         check_limits(self.max_steps, self.tolerance)
 
     def check(self, model: Any, bags: Bags) -> None:
-        """Refuse models without a closed form, with priors, and mixtures.
+        """Refuse models without a closed form, with priors, and those of several starts.
 
         Raises
         ------
@@ -193,28 +193,34 @@ class AscentInside:
         NotImplementedError
             If the model has no closed form, or one from many starts.
         """
-        if isinstance(model, DPMIL):
+        form = self._form(model)
+        if jnp.ndim(form.no_statistics().log_likelihood):
             raise NotImplementedError(
-                "the closed form of DPMIL, from many starts, is not to be had inside a program; "
-                "give coordinate_ascent itself, which runs for one set of bags after another"
+                f"the closed form of {type(model).__name__}, from many starts, is not to be had "
+                "inside a program; give coordinate_ascent itself, which runs for one set of bags "
+                "after another"
             )
-        start_of(model, bags, check_update(model, self.label_update), jax.random.key(0))
+
+    def _form(self, model: Any) -> ClosedForm:
+        return checked_form(model, Options(self.label_update))
 
     def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
         """u = L(m + R⁻ᵀz), z ~ N(0, I), q(ε) = N(m, (RRᵀ)⁻¹) being where the ascent ends."""
         start_key, draw_key = jax.random.split(key)
-        update = check_update(model, self.label_update)
-        algorithm, problem, state = start_of(model, bags, update, start_key)
-        end, _, steps = ascend_inside(
-            partial(algorithm.step, problem),
-            partial(algorithm.elbo, problem),
-            state,
+        form = self._form(model).in_memory(bags)
+        prepared = form.prepare(model.without_hyperparameters(bags))
+        start = form.start(lambda rows, at_most: rows(bags), start_key)
+        end, _, steps = ascend_traced(
+            form,
+            prepared,
+            *form.initial(prepared, start),
             max_steps=self.max_steps,
             tolerance=self.tolerance,
         )
         noise = jax.random.normal(draw_key, (len(end.mean), num_draws), end.mean.dtype)
-        white = end.mean[:, None] + solve_triangular(end.precision_cholesky.T, noise, lower=False)
-        return DrawsInside({"inducing_value": (problem.cholesky @ white).T}, steps < self.max_steps)
+        white = end.mean[:, None] + end.covariance_root @ noise
+        sites = {"inducing_value": (model.inducing_cholesky() @ white).T}
+        return DrawsInside(sites, steps < self.max_steps)
 
 
 class GaussianInside(ABC):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import jax
@@ -23,6 +22,7 @@ from .posterior import (
 )
 from .programs import check_number_of_unknowns
 from .progress import Progress
+from .runtime.programs import Stopwatch
 
 __all__ = ["check_smooth", "laplace"]
 
@@ -64,17 +64,17 @@ def laplace(
     ValueError
         If a site has a Laplace prior, whose density has no curvature at 0.
     """
+    watch = Stopwatch()
     observations(model, bags, "laplace")
     check_number_of_unknowns(model, "laplace")
     check_counts(max_steps=max_steps, num_draws=num_draws)
     key = random_key(seed)
     with jax.enable_x64(True):
-        started = time.perf_counter()
+        started = Stopwatch.now()
         target = whitened_program(model, bags)
         check_smooth(target.program, bags)
         value_and_gradient, hessian = _compiled_derivatives(target.log_density, target.origin)
-        compile_seconds = time.perf_counter() - started
-        started = time.perf_counter()
+        started = Stopwatch.now()
         with Progress("laplace", max_steps, shown=progress) as bar:
             found = minimize(
                 value_and_gradient,
@@ -86,7 +86,7 @@ def laplace(
                 options={"maxiter": max_steps, "gtol": 1e-6},
             )
         approximation, status = _gaussian_at(found, hessian(found.x))
-        seconds = time.perf_counter() - started
+        seconds = Stopwatch.now() - started
     return approximate_posterior(
         model,
         bags,
@@ -96,7 +96,7 @@ def laplace(
         num_draws=num_draws,
         status=status,
         seconds=seconds,
-        compile_seconds=compile_seconds,
+        watch=watch,
         elbo=None,
     )
 

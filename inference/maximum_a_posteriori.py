@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from .gaussian import WhitenedProgram, slopes_at_kinks, whitened_program
 from .posterior import Posterior, Status, approximate_posterior
 from .programs import check_number_of_unknowns
 from .progress import Progress
+from .runtime.programs import Stopwatch
 
 __all__ = ["PointApproximation", "maximum_a_posteriori"]
 
@@ -71,18 +71,18 @@ def maximum_a_posteriori(
     ----------
     Hajimirsadeghi and Mori (2017), equation 9, where r(θ) is −log of the prior density.
     """
+    watch = Stopwatch()
     observations(model, bags, "maximum_a_posteriori")
     check_number_of_unknowns(model, "maximum_a_posteriori")
     check_counts(num_starts=num_starts, max_steps=max_steps)
     start_key, draw_key = jax.random.split(random_key(seed))
     with jax.enable_x64(True):
-        started = time.perf_counter()
+        started = Stopwatch.now()
         target = whitened_program(model, bags)
         search = _Search.of(target, bags)
-        compile_seconds = time.perf_counter() - started
         starts = np.array(jax.random.normal(start_key, (num_starts, target.origin.size)))
         starts[0] = np.asarray(target.origin)
-        started = time.perf_counter()
+        started = Stopwatch.now()
         found = []
         with Progress("maximum a posteriori", num_starts, shown=progress) as bar:
             for start in starts:
@@ -90,7 +90,7 @@ def maximum_a_posteriori(
                 bar.advance(1)
         heights = [end.log_density for end in found]
         best = found[int(np.argmax(np.where(np.isfinite(heights), heights, -np.inf)))]
-        seconds = time.perf_counter() - started
+        seconds = Stopwatch.now() - started
     return approximate_posterior(
         model,
         bags,
@@ -100,7 +100,7 @@ def maximum_a_posteriori(
         num_draws=1,
         status=_status(best, num_starts),
         seconds=seconds,
-        compile_seconds=compile_seconds,
+        watch=watch,
         elbo=None,
     )
 

@@ -19,6 +19,7 @@ from ..models.model import Model, Program, observations, random_key
 from .chains import check_probability, place_of_chains, run_chains
 from .posterior import Posterior, sampled_posterior
 from .programs import check_number_of_unknowns
+from .runtime.programs import Stopwatch
 
 __all__ = ["NUTSChain", "nuts"]
 
@@ -82,6 +83,7 @@ def nuts(
     ----------
     Hoffman and Gelman (2014); Phan, Pradhan and Jankowiak (2019), iterative NUTS.
     """
+    watch = Stopwatch()
     observations(model, bags, "nuts")
     key = random_key(seed)
     length = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
@@ -102,7 +104,7 @@ def nuts(
             **length,
             **place,
         )
-    return sampled_posterior(model, bags, engine="nuts", run=run)
+    return sampled_posterior(model, bags, engine="nuts", run=run, watch=watch)
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from ..datasets.bags import Bags
 from ..datasets.on_disk import parquet_writer
 from ..datasets.streaming import BagStream
 from ..models.model import Draws, Model, Program, random_key
-from ..models.sparse_gp import SparseGPModel
 from . import archive
 from .chains import ChainRun, check_counts
-from .chunks import in_pieces, padded
+from .chunks import in_pieces
 from .prediction import Prediction, TargetPrediction
 from .programs import log_likelihood
+from .runtime.programs import Stopwatch
 
 __all__ = [
     "LARGEST_RHAT",
@@ -97,6 +97,9 @@ class Posterior:
     seconds : float
         Of fitting, or of warm-up and sampling; compilation apart.
     compile_seconds : float
+        Of tracing and compiling programs, in the whole call.
+    wall_seconds : float
+        From the call of the engine to its return: the two above, and what lies beside them.
     sampling_seconds : float or None
         The part of ``seconds`` after warm-up; None for an approximation.
     elbo : array (T,) or None
@@ -111,6 +114,7 @@ class Posterior:
     status: Status
     seconds: float
     compile_seconds: float
+    wall_seconds: float
     sampling_seconds: float | None = None
     elbo: Float[np.ndarray, " T"] | None = field(default=None, repr=False)
     approximation: Approximation | None = field(default=None, repr=False)
@@ -233,10 +237,7 @@ class Posterior:
         length = min(length, bags.num_instances)
         with parquet_writer(file) as write:
             for piece in in_pieces(bags, length):
-                given = piece
-                if isinstance(self.model, SparseGPModel):  # else each is compiled for
-                    ((given, _),) = padded([piece], num_instances=length, num_parts=1)
-                write(_rows(piece, self.predict(given, **options), mass))
+                write(_rows(piece, self.predict(piece, **options), mass))
 
     def predict(self, bags: Bags | BagStream, **options: Any) -> Prediction | TargetPrediction:
         """What is known of the given bags and their instances, over all stored draws.
@@ -294,6 +295,7 @@ class Posterior:
             "status": [self.status.kind, self.status.sentence],
             "seconds": self.seconds,
             "compile_seconds": self.compile_seconds,
+            "wall_seconds": self.wall_seconds,
             "sampling_seconds": self.sampling_seconds,
             "elbo": None if self.elbo is None else self.elbo.tolist(),
         }
@@ -325,6 +327,7 @@ class Posterior:
             status=Status(*metadata["status"]),
             seconds=metadata["seconds"],
             compile_seconds=metadata["compile_seconds"],
+            wall_seconds=metadata["wall_seconds"],
             sampling_seconds=metadata["sampling_seconds"],
             elbo=None if elbo is None else np.array(elbo),
             approximation=None if approximation is None else archive.decode(approximation),
@@ -358,7 +361,9 @@ def _rows(
     return {"bag": np.array(bags.names)[index]} | by_row
 
 
-def sampled_posterior(model: Model, bags: Bags, *, engine: str, run: ChainRun) -> Posterior:
+def sampled_posterior(
+    model: Model, bags: Bags, *, engine: str, run: ChainRun, watch: Stopwatch
+) -> Posterior:
     """Wrap what a sampler left behind.
 
     Parameters
@@ -367,6 +372,8 @@ def sampled_posterior(model: Model, bags: Bags, *, engine: str, run: ChainRun) -
     bags : Bags
     engine : str
     run : ChainRun
+    watch : Stopwatch
+        Started with the call of the engine.
 
     Returns
     -------
@@ -375,13 +382,15 @@ def sampled_posterior(model: Model, bags: Bags, *, engine: str, run: ChainRun) -
         `compare` tells more.
     """
     tree = _tree(model, bags, run.draws, run.statistics)
+    status = _mixed(tree, model.judged_by or model.latent_sites)
     return Posterior(
         model=model,
         engine=engine,
         tree=tree,
-        status=_mixed(tree, model.judged_by or model.latent_sites),
+        status=status,
         seconds=run.warmup_seconds + run.sampling_seconds,
-        compile_seconds=run.compile_seconds,
+        compile_seconds=watch.compile_seconds,
+        wall_seconds=watch.wall_seconds,
         sampling_seconds=run.sampling_seconds,
     )
 
@@ -413,7 +422,7 @@ def approximate_posterior(
     num_draws: int,
     status: Status,
     seconds: float,
-    compile_seconds: float,
+    watch: Stopwatch,
     elbo: Float[np.ndarray, " T"] | None,
 ) -> Posterior:
     """Wrap an approximation, with draws from it in the tree as one chain.
@@ -429,22 +438,26 @@ def approximate_posterior(
         Of the draws.
     num_draws : int
     status : Status
-    seconds, compile_seconds : float
+    seconds : float
+    watch : Stopwatch
+        Started with the call of the engine.
     elbo : array (T,) or None
 
     Returns
     -------
     Posterior
     """
+    check_counts(num_draws=num_draws)
     draws = approximation.draws(model, bags, key, num_draws)
-    one_chain = {name: value[None] for name, value in draws.items()}
+    tree = _tree(model, bags, {name: value[None] for name, value in draws.items()}, {})
     return Posterior(
         model=model,
         engine=engine,
-        tree=_tree(model, bags, one_chain, {}),
+        tree=tree,
         status=status,
         seconds=seconds,
-        compile_seconds=compile_seconds,
+        compile_seconds=watch.compile_seconds,
+        wall_seconds=watch.wall_seconds,
         elbo=elbo,
         approximation=approximation,
     )

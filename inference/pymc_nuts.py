@@ -24,6 +24,7 @@ from ..models.vwsgp import VWSGP
 from .chains import ChainRun, check_counts, check_probability
 from .posterior import Posterior, sampled_posterior
 from .programs import check_number_of_unknowns
+from .runtime.programs import Stopwatch
 
 if TYPE_CHECKING:
     import pymc
@@ -112,6 +113,7 @@ def pymc_nuts(
     check_probability(target_accept=target_accept)
     make_twin = _twin_of(model)
     check_number_of_unknowns(model, "pymc_nuts")
+    watch = Stopwatch()
     observations(model, bags, "pymc_nuts")
     started = time.perf_counter()
     twin = make_twin(model, bags, program=program)
@@ -126,7 +128,7 @@ def pymc_nuts(
     integer_seed = int(jax.random.bits(random_key(seed)) >> 1)
     run_sampler = _run_nutpie if sampler == "nutpie" else _run_pymc
     run = run_sampler(twin, sites, settings, integer_seed, progress, started)
-    posterior = sampled_posterior(model, bags, engine="pymc_nuts", run=run)
+    posterior = sampled_posterior(model, bags, engine="pymc_nuts", run=run, watch=watch)
     posterior.tree["sample_stats"].attrs.update(
         inference_library=sampler, inference_library_version=importlib.metadata.version(sampler)
     )

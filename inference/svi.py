@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
@@ -35,6 +34,7 @@ from .posterior import (
 from .programs import check_number_of_unknowns
 from .progress import Progress
 from .quadrature_bound import QuadratureBound, WhiteGaussian
+from .runtime.programs import Stopwatch
 
 __all__ = ["Fit", "Guide", "check_ascent", "falling_adam", "fit_by_draws", "svi"]
 
@@ -119,6 +119,7 @@ def svi(
     ----------
     Kandemir et al. (2016), section 4.3, for ``"quadrature"`` and the probit.
     """
+    watch = Stopwatch()
     observations(model, bags, "svi")
     check_number_of_unknowns(model, "svi")
     _check(model, bags, guide, expectation, batch_size, num_particles)
@@ -129,14 +130,13 @@ def svi(
     with jax.enable_x64(True):
         target = whitened_program(model, bags)
         adam = falling_adam(learning_rate, max_steps)
-        started = time.perf_counter()
+        started = Stopwatch.now()
         if isinstance(model, BagEvidenceModel) and expectation == "quadrature":
             fit = _by_quadrature(model, bags, adam, batch_size or bags.num_bags, run_key)
         else:
             fit = fit_by_draws(target.program, bags, adam, guide, num_particles, run_key)
         run_block = jax.jit(fit.run_block).lower(fit.start).compile()
-        compile_seconds = time.perf_counter() - started
-        started = time.perf_counter()
+        started = Stopwatch.now()
         state, trace = fit.start, []
         num_blocks = -(-max_steps // fit.steps_in_block)
         with Progress("svi", num_blocks * fit.steps_in_block, shown=progress) as bar:
@@ -144,7 +144,7 @@ def svi(
                 state, bound = run_block(state)
                 trace.append(float(bound))
                 bar.advance(fit.steps_in_block)
-        seconds = time.perf_counter() - started
+        seconds = Stopwatch.now() - started
         approximation = GaussianApproximation(*map(np.asarray, fit.gaussian(state)))
         status = _judge(target, approximation, num_blocks * fit.steps_in_block, slope_key)
     return approximate_posterior(
@@ -156,7 +156,7 @@ def svi(
         num_draws=num_draws,
         status=status,
         seconds=seconds,
-        compile_seconds=compile_seconds,
+        watch=watch,
         elbo=np.array(trace),
     )
 

@@ -113,6 +113,10 @@ class BagEvidenceModel(InducingModel, ABC):
         model = super().with_hyperparameters(values)
         return replace(model, noise=values["noise"]) if "noise" in values else model
 
+    def without_hyperparameters(self, bags: Bags) -> Any:
+        """What of the bags no hyper-parameter changes."""
+        return bags
+
     @property
     def noise_variance(self) -> Parameter:
         """The noise, of a likelihood that has one."""

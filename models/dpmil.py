@@ -22,7 +22,7 @@ from scipy.special import logsumexp
 
 from ..datasets.bags import Bags
 from .mixtures import MixtureBags, Mixtures, gaussian_by_precision
-from .model import Draws, Program, observations, random_key
+from .model import Draws, Program, as_pytree, observations, plate_of_bags, random_key
 from .normal_wishart import COVARIANCES, Covariance
 from .witnesses import LabelRule, log_some_positive, sum_over_bags
 
@@ -52,6 +52,7 @@ _RIDGE = 1e-6
 _BLOCK = 2**22
 
 
+@as_pytree("max_components", "supervision", "needs_witness")
 @dataclass(frozen=True, eq=False)
 class DPMIL:
     """Two Dirichlet-process mixtures of Gaussians, one for each class of instances.
@@ -292,8 +293,10 @@ class DPMIL:
     @property
     def scale_root(self) -> Float[np.ndarray, "..."]:
         """B, lower triangular with BBᵀ = W0, or √W0: x̃ = Bᵀ(x − m0) has W0 = 1 and m0 = 0."""
-        scale = np.asarray(self.scale)
-        return np.linalg.cholesky(scale) if scale.ndim == 2 else np.sqrt(scale)
+        numbers = np if isinstance(self.scale, np.ndarray) else jnp
+        if np.ndim(self.scale) == 2:
+            return numbers.linalg.cholesky(self.scale)
+        return numbers.sqrt(self.scale)
 
     @property
     def precision_site(self) -> str:
@@ -362,6 +365,15 @@ class DPMIL:
                 f"bags have {bags.num_features} features and the model {self.num_features}; "
                 "expected the features that the model was made for"
             )
+
+    def log_label_probability(self, labels: Int[Array, " B"]) -> Float[Array, " B"]:
+        """log p(T_b)."""
+        return jnp.where(labels == 1, jnp.log(self.positive_share), jnp.log1p(-self.positive_share))
+
+    def log_jacobian(self) -> Float[Array, ""]:
+        """log |∂x̃/∂x|, of one instance."""
+        root = jnp.asarray(self.scale_root)
+        return jnp.sum(jnp.log(jnp.diagonal(root) if self.covariance == "full" else root))
 
     def whitened(self, bags: Bags) -> Float[Array, "N D"]:
         """x̃ = Bᵀ(x − m0), of which the prior has W0 = 1 and m0 = 0."""
@@ -486,7 +498,7 @@ class DPMIL:
         return Mixtures(log_stick_weights(stick), mean, precision_root)
 
     def _draw_bag_labels(self, bags: Bags) -> LabelRule:
-        with numpyro.plate("bag", bags.num_bags):
+        with plate_of_bags(bags):
             labels = numpyro.sample(
                 "bag_label",
                 dist.Bernoulli(jnp.full(bags.num_bags, self.positive_share)),
@@ -720,7 +732,7 @@ def draw_labels(
 def bag_probability(
     logits: Float[Array, " N"],
     bags: Bags,
-    positive_share: float,
+    positive_share: float | Array,
     pooling: Pooling,
     *,
     needs_witness: bool = True,
@@ -735,7 +747,7 @@ def bag_probability(
     log_ratio = sum_over_bags(softplus(logits) - math.log(2), index, num_bags)
     if needs_witness:
         log_ratio += log_some - log_some_positive(jnp.zeros_like(logits), index, num_bags)
-    prior = math.log(positive_share) - math.log1p(-positive_share)
+    prior = jnp.log(positive_share) - jnp.log1p(-positive_share)
     return jax.nn.sigmoid(prior + log_ratio)
 
 

@@ -19,6 +19,7 @@ from jax.nn import softplus
 from jaxtyping import Array, Float
 
 from .distributions import PolyaGamma
+from .model import as_pytree
 
 __all__ = ["GammaMixing", "Mixing", "PolyaGammaMixing", "ScaleMixture", "log_two_cosh_half"]
 
@@ -51,6 +52,7 @@ class Mixing(Protocol):
         ...
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True)
 class PolyaGammaMixing:
     """Pólya-Gamma mixing: ψ is the hyperbolic secant, and the model the logistic one, exactly.
@@ -89,6 +91,7 @@ class PolyaGammaMixing:
         return PolyaGamma(1, tilt)
 
 
+@as_pytree()
 @dataclass(frozen=True)
 class GammaMixing:
     """Gamma mixing: ψ(f) = (β / (β + f²/2))^α, a Student-t shape. Another model, not a bound.
@@ -145,6 +148,7 @@ class GammaMixing:
         return dist.Gamma(self.alpha, self.beta + 0.5 * tilt**2)
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True)
 class ScaleMixture:
     """Any other Gaussian scale mixture, given by log ψ; θ by automatic differentiation.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
@@ -15,16 +14,20 @@ import numpyro
 import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
+from numpyro.distributions import constraints
 from numpyro.distributions.transforms import LowerCholeskyAffine
 from sklearn.cluster import KMeans
 
 from ..datasets.bags import Bags
+from ..datasets.padding import padded
+from .gaussian_integrals import QuadratureRule, SigmoidTable
 from .kernels import RBF, Parameter
 from .model import Draws, observations, random_key
 from .tracing import evaluated_now_unless_traced
 
 __all__ = [
     "InducingModel",
+    "PreparedBags",
     "Projector",
     "SparseConditional",
     "SparseGPModel",
@@ -75,6 +78,24 @@ class SparseConditional(NamedTuple):
     def mean(self, inducing_value: Float[Array, " M"]) -> Float[Array, " N"]:
         """Au, the conditional mean of the (centred) evidence."""
         return self.projection @ self.whiten(inducing_value)
+
+
+class PreparedBags(NamedTuple):
+    """What the programs of a sparse GP model need of bags, evaluated once.
+
+    Attributes
+    ----------
+    bags : Bags
+    conditional : SparseConditional or None
+        Of the instances, or of the bags where evidence is summed over them; None where a
+        hyper-parameter has a prior, so that it is a part of the program.
+    rule : QuadratureRule or SigmoidTable
+        That serves all residual scales.
+    """
+
+    bags: Bags
+    conditional: SparseConditional | None
+    rule: QuadratureRule | SigmoidTable
 
 
 def sparse_conditional(
@@ -347,6 +368,10 @@ class InducingModel:
         """Replace hyper-parameters by given values; other names are ignored."""
         return self
 
+    def support_of(self, name: str) -> constraints.Constraint:
+        """Values that a hyper-parameter may have."""
+        return constraints.real if name == "mean" else constraints.positive
+
     @property
     def priors(self) -> dict[str, dist.Distribution]:
         """The hyper-parameters that are to be inferred, by site name."""
@@ -367,14 +392,46 @@ class InducingModel:
         """Nothing: inducing values and hyper-parameters can be compared as they are."""
         return {}
 
-    def over_draws(
-        self,
-        one_draw: Callable[[Array, dict[str, Array]], tuple[Array, ...]],
-        draws: Draws,
-        bags: Bags,
-        seed: int | Array,
-    ) -> tuple[np.ndarray, ...]:
-        """What ``complete`` draws back, draw by draw: ``one_draw(key, sites)`` for each.
+    def prepare(self, bags: Bags) -> PreparedBags:
+        """Bags in arrays of sizes that programs are compiled for, with what is fixed of them.
+
+        Parameters
+        ----------
+        bags : Bags
+
+        Returns
+        -------
+        PreparedBags
+            The same density, in place of the bags.
+        """
+        with jax.enable_x64(True):
+            return self.evaluated(padded(bags))
+
+    def evaluated(self, bags: Bags | PreparedBags) -> PreparedBags:
+        """What is fixed of bags as they are; prepared bags themselves."""
+        if isinstance(bags, PreparedBags):
+            return bags
+        conditional = None if self.priors else self.conditional_of_rows(bags)
+        return PreparedBags(bags, conditional, self.rule_for(conditional, bags))
+
+    def conditional_of_rows(self, bags: Bags) -> SparseConditional:
+        """What the rows of the likelihood need to know of the inducing values."""
+        raise NotImplementedError
+
+    def rule_for(
+        self, conditional: SparseConditional | None, bags: Bags
+    ) -> QuadratureRule | SigmoidTable:
+        """A quadrature rule that serves all residual scales, known or to be inferred."""
+        raise NotImplementedError
+
+    def given_inducing_values(self, given: PreparedBags) -> SparseConditional:
+        """The conditional of prepared bags, under hyper-parameters that may have been drawn."""
+        return given.conditional or self.conditional_of_rows(given.bags)
+
+    def completed(
+        self, draws: Draws, bags: Bags, seed: int | Array
+    ) -> tuple[Float[np.ndarray, "..."], ...]:
+        """What ``complete_one`` draws back, for each draw of the latent sites.
 
         Raises
         ------
@@ -382,12 +439,17 @@ class InducingModel:
             If the bags have no labels (or targets).
         """
         observations(self, bags, "complete()")
+        sites = {name: np.asarray(draws[name]) for name in self.latent_sites}
         with jax.enable_x64(True):
-            sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
-            key = random_key(seed)
-            keys = jax.random.split(key, sites["inducing_value"].shape[0])
-            added = jax.jit(partial(jax.lax.map, lambda args: one_draw(*args)))((keys, sites))
-            return tuple(np.asarray(one) for one in added)
+            keys = jax.random.split(random_key(seed), len(sites["inducing_value"]))
+            found = _completed(self, self.prepare(bags), keys, sites)
+            return tuple(np.asarray(one) for one in found)
+
+    def complete_one(
+        self, given: PreparedBags, key: Array, site: dict[str, Float[Array, "..."]]
+    ) -> tuple[Array, ...]:
+        """What ``marginal()`` integrated out, drawn back for one draw of the latent sites."""
+        raise NotImplementedError
 
     def draw_hyperparameters(self) -> Self:
         """A site for every prior, and the model with what was drawn in its place."""
@@ -490,6 +552,16 @@ class SparseGPModel(InducingModel):
         """Replace hyper-parameters by given values; other names are ignored."""
         return replace(super().with_hyperparameters(values), kernel=self.kernel.with_values(values))
 
+    @property
+    def num_inducing(self) -> int:
+        """M."""
+        return self.inducing_points.shape[0]
+
+    def inducing_cholesky(self) -> Float[Array, "M M"]:
+        """L, with K_ZZ = LLᵀ."""
+        with jax.enable_x64(True):
+            return _cholesky(self)
+
     def check_width(self, bags: Bags) -> None:
         """Refuse bags that this model was not made for.
 
@@ -515,6 +587,19 @@ class SparseGPModel(InducingModel):
         """
         self.check_width(bags)
         return sparse_conditional(self.kernel, self.inducing_points, bags.instances, self.jitter)
+
+
+@jax.jit
+def _cholesky(model: SparseGPModel) -> Float[Array, "M M"]:
+    points = jnp.asarray(model.inducing_points)
+    return _inducing_cholesky(model.kernel, points, jnp.asarray(model.jitter))[0]
+
+
+@jax.jit
+def _completed(
+    model: Any, given: PreparedBags, keys: Array, sites: dict[str, Array]
+) -> tuple[Array, ...]:
+    return jax.lax.map(lambda one: model.complete_one(given, *one), (keys, sites))
 
 
 def draw_inducing_value(cholesky: Float[Array, "M M"]) -> Float[Array, " M"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import ClassVar, Self
 
 import jax
@@ -11,24 +10,28 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jax.core import Tracer
 from jax.nn import softplus
 from jaxtyping import Array, Float, Num
 from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 
 from ..datasets.bags import Bags
+from ..datasets.padding import padded
 from .distributions import InstanceLabels, NoisyMaximum, draw_tilted_gaussian
 from .gaussian_integrals import (
     QuadratureRule,
+    SigmoidTable,
     log_expectation,
     log_expected_sigmoid,
     logistic_rule,
+    on_grid,
+    sigmoid_table,
     trapezoid_rule,
 )
 from .kernels import Parameter
-from .model import Draws, Program
+from .model import Draws, Program, as_pytree, given_labels, plate_of_bags
 from .scale_mixtures import Mixing, PolyaGammaMixing, log_two_cosh_half
 from .sparse_gp import (
+    PreparedBags,
     SparseConditional,
     SparseGPModel,
     draw_inducing_value,
@@ -42,6 +45,7 @@ __all__ = ["VGPMIL"]
 _PREDICTION_BLOCK = 2**22
 
 
+@as_pytree()
 @dataclass(frozen=True, eq=False)
 class VGPMIL(SparseGPModel):
     """Sparse-GP multiple-instance learning with instance labels and a noisy maximum.
@@ -148,15 +152,16 @@ class VGPMIL(SparseGPModel):
 
     # ------------------------------------------------------------------ the three programs
 
-    def __call__(self, bags: Bags) -> None:
+    def __call__(self, bags: Bags | PreparedBags) -> None:
         """The paper's program u → f → T, instance labels summed out exactly."""
-        location, scale = self._evidence_given_inducing_values(bags)
+        given = self.evaluated(bags)
+        location, scale = self._evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             evidence = numpyro.sample("evidence", dist.Normal(location, scale))
         self._reweight_evidence(evidence)
         # log p0 = −Σ softplus(f_n)
-        log_none_positive = _sum_over_bags(-softplus(evidence), bags)
-        self._observe_bag_labels(log_none_positive, bags)
+        log_none_positive = _sum_over_bags(-softplus(evidence), given.bags)
+        self._observe_bag_labels(log_none_positive, given.bags)
 
     def marginal(self) -> Program:
         """The program with the evidence summed out as well: only u (and priors) remain.
@@ -188,19 +193,24 @@ class VGPMIL(SparseGPModel):
         self.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
         return self._augmented_program
 
-    def _marginal_program(self, bags: Bags) -> None:
-        location, scale = self._evidence_given_inducing_values(bags)
-        rule = self._quadrature_rule(scale)
+    def _marginal_program(self, bags: Bags | PreparedBags) -> None:
+        given = self.evaluated(bags)
+        location, scale = self._evidence_given_inducing_values(given)
         if self.is_logistic:
-            log_none_positive = _sum_over_bags(log_expected_sigmoid(-location, scale, rule), bags)
+            log_negative = log_expected_sigmoid(-location, scale, given.rule)
+            log_none_positive = _sum_over_bags(log_negative, given.bags)
         else:
-            log_none, log_any = _mixing_integrals(self.mixing, location, scale, rule)
-            numpyro.factor("mixing", _sum_over_bags(log_any, bags))
-            log_none_positive = _sum_over_bags(log_none - log_any, bags)
-        self._observe_bag_labels(log_none_positive, bags)
+            log_none, log_any = _mixing_integrals(self.mixing, location, scale, given.rule)
+            by_bag = _sum_over_bags(log_any, given.bags)
+            if given.bags.present is not None:
+                by_bag = jnp.where(given.bags.present, by_bag, 0.0)
+            numpyro.factor("mixing", by_bag)
+            log_none_positive = _sum_over_bags(log_none - log_any, given.bags)
+        self._observe_bag_labels(log_none_positive, given.bags)
 
-    def _augmented_program(self, bags: Bags) -> None:
-        location, scale = self._evidence_given_inducing_values(bags)
+    def _augmented_program(self, bags: Bags | PreparedBags) -> None:
+        given = self.evaluated(bags)
+        location, scale = self._evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             evidence = numpyro.sample("evidence", dist.Normal(location, scale))
             numpyro.sample("augmentation", self.mixing.conditional(evidence))
@@ -208,14 +218,14 @@ class VGPMIL(SparseGPModel):
         # labels are one event: under the exact q(y) those of a bag are not independent.
         label = numpyro.sample("instance_label", dist.Bernoulli(logits=evidence).to_event(1))
         self._reweight_evidence(evidence)
-        positives = _sum_over_bags(label, bags)
-        self._observe_bag_labels(jnp.where(positives > 0, -jnp.inf, 0.0), bags)
+        positives = _sum_over_bags(label, given.bags)
+        self._observe_bag_labels(jnp.where(positives > 0, -jnp.inf, 0.0), given.bags)
 
     def _evidence_given_inducing_values(
-        self, bags: Bags
+        self, given: PreparedBags
     ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
         model = self.draw_hyperparameters()
-        conditional = model.conditional(bags)
+        conditional = model.given_inducing_values(given)
         inducing_value = draw_inducing_value(conditional.cholesky)
         return model.mean + conditional.mean(inducing_value), conditional.residual_scale
 
@@ -225,20 +235,28 @@ class VGPMIL(SparseGPModel):
             numpyro.factor("mixing", log_ratio)
 
     def _observe_bag_labels(self, log_none_positive: Float[Array, " B"], bags: Bags) -> None:
-        labels = None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
-        with numpyro.plate("bag", bags.num_bags):
-            numpyro.sample("bag_label", NoisyMaximum(log_none_positive, self.sharpness), obs=labels)
+        with plate_of_bags(bags):
+            law = NoisyMaximum(log_none_positive, self.sharpness)
+            numpyro.sample("bag_label", law, obs=given_labels(bags))
 
-    def _quadrature_rule(self, scale: Float[Array, " N"]) -> QuadratureRule:
-        if isinstance(scale, Tracer):
-            largest = np.sqrt(largest_variance(self.kernel.variance))
-        else:
-            largest = float(np.asarray(scale).max())  # max of a JAX array would be traced
+    def conditional_of_rows(self, bags: Bags) -> SparseConditional:
+        """Of the instances."""
+        return self.conditional(bags)
+
+    def rule_for(
+        self, conditional: SparseConditional | None, bags: Bags
+    ) -> QuadratureRule | SigmoidTable:
+        """Of E σ(f), or of the integrals over ψ(f) e^{±f/2}."""
+        if conditional is None:
+            return self._rule(np.sqrt(largest_variance(self.kernel.variance)))
+        rule = self._rule(float(np.asarray(conditional.residual_scale).max()))
+        return sigmoid_table(conditional.residual_scale, rule) if self.is_logistic else rule
+
+    def _rule(self, largest: float) -> QuadratureRule:
         if self.is_logistic:
             return logistic_rule(largest)
-        # The integrands are ψ(f) e^{±f/2}.
         return trapezoid_rule(
-            largest, distance_to_pole=self.mixing.distance_to_pole, tilt=(0.5, 0.5)
+            on_grid(largest), distance_to_pole=self.mixing.distance_to_pole, tilt=(0.5, 0.5)
         )
 
     # ------------------------------------------------------------------ what draws imply
@@ -264,31 +282,20 @@ class VGPMIL(SparseGPModel):
         For any ψ new evidence follows the Gaussian conditional and the logistic function, as in
         the paper's equations 33 and 37.
         """
+        sites = {name: np.asarray(draws[name]) for name in self.latent_sites}
         with jax.enable_x64(True):
-            sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
-            if self.priors:
-                largest = np.max(draws.get("variance", self.kernel.variance))
-                rule = logistic_rule(float(np.sqrt(largest)))
-                block = partial(self._predict_with_hyperparameters, bags, rule)
-                bag, instance = jax.jit(partial(jax.lax.map, block))(sites)
+            given = padded(bags.without_labels())
+            conditional = None if self.priors else self.conditional(given)
+            if conditional is None:
+                largest = float(np.sqrt(np.max(draws.get("variance", self.kernel.variance))))
             else:
-                conditional = self.conditional(bags)
-                rule = logistic_rule(float(conditional.residual_scale.max()))
-                bag, instance = _predict_in_blocks(
-                    sites["inducing_value"], self.mean, self.sharpness, conditional, rule, bags
-                )
-            return {
-                "bag_probability": np.asarray(bag),
-                "instance_probability": np.asarray(instance),
-            }
-
-    def _predict_with_hyperparameters(
-        self, bags: Bags, rule: QuadratureRule, site: dict[str, Float[Array, "..."]]
-    ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
-        model = self.with_hyperparameters(site)
-        return _probabilities(
-            site["inducing_value"], model.mean, self.sharpness, model.conditional(bags), rule, bags
-        )
+                largest = float(np.asarray(conditional.residual_scale).max())
+            prepared = PreparedBags(given, conditional, logistic_rule(largest))
+            bag, instance = (np.asarray(found) for found in _predict(self, prepared, sites))
+        return {
+            "bag_probability": bag[:, : bags.num_bags],
+            "instance_probability": instance[:, : bags.num_instances],
+        }
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what ``marginal()`` summed out: evidence and instance labels given T.
@@ -322,20 +329,20 @@ class VGPMIL(SparseGPModel):
                 f"complete() knows the logistic model only, not mixing={self.mixing}; sample the "
                 "evidence with nuts(..., program='full') or gibbs instead"
             )
-        one_draw = partial(self._complete_one, bags)
-        evidence, label = self.over_draws(one_draw, draws, bags, seed)
-        return dict(draws) | {"evidence": evidence, "instance_label": label}
+        evidence, label = self.completed(draws, bags, seed)
+        rows = slice(bags.num_instances)
+        return dict(draws) | {"evidence": evidence[:, rows], "instance_label": label[:, rows]}
 
-    def _complete_one(
-        self, bags: Bags, key: Array, site: dict[str, Float[Array, "..."]]
+    def complete_one(
+        self, given: PreparedBags, key: Array, site: dict[str, Float[Array, "..."]]
     ) -> tuple[Float[Array, " N"], Array]:
-        model = self.with_hyperparameters(site)
-        conditional = model.conditional(bags)
+        """Evidence and instance labels of one draw."""
+        model, bags = self.with_hyperparameters(site), given.bags
+        conditional = model.given_inducing_values(given)
         location = model.mean + conditional.mean(site["inducing_value"])
         scale = conditional.residual_scale
-        rule = self._quadrature_rule(scale)
-        logits = log_expected_sigmoid(location, scale, rule) - log_expected_sigmoid(
-            -location, scale, rule
+        logits = log_expected_sigmoid(location, scale, given.rule) - log_expected_sigmoid(
+            -location, scale, given.rule
         )
         label_key, evidence_key = jax.random.split(key)
         law = InstanceLabels(
@@ -375,34 +382,20 @@ def _mixing_integrals(
     return log_none, log_expectation(log_either, location, scale, rule)
 
 
-def _probabilities(
-    inducing_value: Float[Array, " M"],
-    mean: Float[Array, ""] | float,
-    sharpness: Float[Array, ""] | float,
-    conditional: SparseConditional,
-    rule: QuadratureRule,
-    bags: Bags,
-) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
-    """P(T* = 1 | u) and E[σ(f*) | u] for one draw of the inducing values."""
-    location = mean + conditional.mean(inducing_value)
-    scale = conditional.residual_scale
-    log_negative = log_expected_sigmoid(-location, scale, rule)
-    bag = NoisyMaximum(_sum_over_bags(log_negative, bags), sharpness).mean
-    return bag, -jnp.expm1(log_negative)
-
-
 @jax.jit
-def _predict_in_blocks(
-    inducing_values: Float[Array, "S M"],
-    mean: Float[Array, ""] | float,
-    sharpness: Float[Array, ""] | float,
-    conditional: SparseConditional,
-    rule: QuadratureRule,
-    bags: Bags,
+def _predict(
+    model: VGPMIL, given: PreparedBags, sites: dict[str, Float[Array, "S ..."]]
 ) -> tuple[Float[Array, "S B"], Float[Array, "S N"]]:
-    evaluations = conditional.residual_variance.shape[0] * rule.nodes.shape[0]
-    return jax.lax.map(
-        lambda u: _probabilities(u, mean, sharpness, conditional, rule, bags),
-        inducing_values,
-        batch_size=max(1, _PREDICTION_BLOCK // evaluations),
-    )
+    """P(T* = 1 | u) and E[σ(f*) | u] for every draw, a few together."""
+
+    def one(site: dict[str, Float[Array, "..."]]) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
+        drawn = model.with_hyperparameters(site)
+        conditional = drawn.given_inducing_values(given)
+        location = drawn.mean + conditional.mean(site["inducing_value"])
+        log_negative = log_expected_sigmoid(-location, conditional.residual_scale, given.rule)
+        bag = NoisyMaximum(_sum_over_bags(log_negative, given.bags), drawn.sharpness).mean
+        return bag, -jnp.expm1(log_negative)
+
+    evaluations = given.bags.num_instances * given.rule.nodes.shape[0]
+    together = max(1, _PREDICTION_BLOCK // evaluations) if given.conditional else 1
+    return jax.lax.map(one, sites, batch_size=together)

@@ -15,7 +15,7 @@ from ..datasets.bags import Bags
 from .bag_evidence import BagEvidenceModel, FloatType
 from .gaussian_integrals import logistic_rule
 from .kernels import Parameter
-from .model import Draws
+from .model import Draws, as_pytree
 from .sparse_gp import SparseConditional, SparseGPModel, accumulated_conditional
 
 __all__ = ["VWSGP"]
@@ -24,6 +24,7 @@ type Accumulation = Literal["joint", "independent_instances"]
 ACCUMULATIONS: tuple[Accumulation, ...] = ("joint", "independent_instances")
 
 
+@as_pytree("likelihood")
 @dataclass(frozen=True, eq=False)
 class VWSGP(BagEvidenceModel, SparseGPModel):
     """Sparse-GP weakly supervised learning by accumulated evidence.

@@ -13,8 +13,8 @@ code                    symbol
 ℓ_ln = log Σ_k ρ_lkn is the class's share of the bound with q(z | r) at its optimum. Given q(θ) the
 labels have an exact posterior over all labellings that a bag allows (soft), or are chosen: the
 better class for each, and in a bag left without a witness the best of those that were positive
-stays so (hard, the paper's). A state holds q(θ) and the sums under the q(z, r) that follows from
-it, so a round is one pass over the instances; the candidates are those that may be positive.
+stays so (hard, the paper's). All starts ascend at once, on a leading axis of q(θ). Candidates are
+the instances that may be positive; the others need the negative mixture alone.
 
 Coordinates are those in which the prior has W0 = 1 and m0 = 0. The paper's appendix has ν one too
 large and lacks the half before E log |Λ| in log ρ.
@@ -22,10 +22,8 @@ large and lacks the half before E log |Λ| in log ρ.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from functools import partial
-from typing import Literal, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -33,73 +31,37 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.nn import logsumexp
-from jax.scipy.special import digamma, gammaln
 from jaxtyping import Array, Bool, Float, Int
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from ...datasets.bags import Bags
-from ...models.dpmil import DPMIL, Pooling, count_after, log_evidence_of_counts
-from ...models.mixtures import gaussian_by_precision
-from ...models.model import Draws, Program
+from ...datasets.padding import bucket, padded
+from ...models.dpmil import DPMIL, count_after, log_evidence_of_counts
+from ...models.model import Program, as_pytree
 from ...models.normal_wishart import (
     Covariance,
     NormalGamma,
     NormalWishart,
     Statistics,
     family,
-    log_predictive,
 )
-from ...models.tracing import evaluated_now_unless_traced
 from ...models.witnesses import LabelRule
-from .. import archive
+from ..chains import check_counts
+from ..products import in_row_blocks
+from .algorithm import Options, Spread, closed_form, label_update_of
+from .dpmil_approximation import DPMILApproximation, Sticks
 
-__all__ = [
-    "LABEL_UPDATES",
-    "MAX_SAMPLE",
-    "DPMILApproximation",
-    "DPMILProblem",
-    "DPMILState",
-    "LabelUpdate",
-    "Prior",
-    "Sticks",
-    "approximation",
-    "centers",
-    "divergence_from_prior",
-    "elbo",
-    "in_order",
-    "init",
-    "laws_in_units",
-    "log_jacobian",
-    "log_label_probability",
-    "mixtures_of",
-    "nearest",
-    "seeds_of",
-    "step",
-]
+__all__ = ["LABEL_UPDATES", "MAX_SAMPLE", "DPMILForm", "LabelUpdate"]
 
 type LabelUpdate = Literal["hard", "soft"]
 LABEL_UPDATES: tuple[LabelUpdate, ...] = ("soft", "hard")
 
 # Instances that k-means sees, at most: of more, every second, third, …
 MAX_SAMPLE = 2**16
-
-
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class DPMILRules:
-    """What is decided before anything is compiled."""
-
-    label_update: LabelUpdate
-    covariance: Covariance
-    max_components: int  # K
-
-
-class Instances(NamedTuple):
-    """Instances with their second moments, which every round needs twice."""
-
-    value: Float[Array, "N D"]  # x̃
-    moment: Float[Array, "N P"]  # φ(x̃)
+_NUM_STARTS = 5
+# Draws of q kept where nobody asks for another number, as long as they fit into 256 MiB.
+_NUM_DRAWS, _NUMBERS_KEPT = 1000, 2**25
 
 
 class Prior(NamedTuple):
@@ -116,126 +78,385 @@ class Prior(NamedTuple):
         return cls(*(jnp.asarray(value, float) for value in values))
 
 
-class DPMILProblem(NamedTuple):
-    """All that stays fixed during the ascent."""
+class SplitBags(NamedTuple):
+    """Bags in memory, the instances that cannot be positive apart."""
 
-    candidates: Instances  # may be positive
-    negatives: Instances  # cannot be
+    candidates: Bags
+    negatives: Float[np.ndarray | Array, "G D"]
+    negative_weight: Float[np.ndarray | Array, " G"]  # 1, or 0 of what fills
+
+
+class MixtureChunk(NamedTuple):
+    """What stays fixed of a chunk."""
+
+    candidates: Float[Array, "C D"]  # x̃ of instances that may be positive
+    negatives: Float[Array, "G D"]  # and of those that cannot be
     rule: LabelRule  # of the candidates
-    prior: Prior
+    bag_weight: Float[Array, " B"]
+    negative_weight: Float[Array, " G"]
     log_constant: Float[Array, ""]  # log p(T), and the Jacobian of the coordinates
-    rules: DPMILRules
+
+    @property
+    def candidate_weight(self) -> Float[Array, " C"]:
+        """That of the bag."""
+        return self.bag_weight[self.rule.bag_index]
 
 
-class Sticks(NamedTuple):
-    """q(v) = Beta(on, off)."""
+class MixtureState(NamedTuple):
+    """q(θ) of each start."""
 
-    on: Float[Array, "2 k"]  # γ¹
-    off: Float[Array, "2 k"]  # γ²
-
-    def expected_log_weight(self) -> Float[Array, "2 K"]:
-        """E log π_k = E log v_k + Σ_{j<k} E log(1 − v_j)."""
-        both = digamma(self.on + self.off)
-        none = jnp.zeros((*self.on.shape[:-1], 1))
-        left = jnp.concatenate([none, digamma(self.off) - both], axis=-1)
-        return jnp.cumsum(left, axis=-1) + jnp.concatenate([digamma(self.on) - both, none], axis=-1)
-
-    def divergence_from_prior(self, concentration: Float[Array, ""]) -> Float[Array, ""]:
-        """Σ KL of each from Beta(1, α)."""
-        on, off, both = self.on, self.off, self.on + self.off
-        # By gammaln: jax.scipy.special.betaln, which NumPyro's divergence uses, is off by 1e-6.
-        log_beta = gammaln(on) + gammaln(off) - gammaln(both)
-        slopes = (on - 1) * digamma(on) + (off - concentration) * digamma(off)
-        slopes += (1 + concentration - both) * digamma(both)
-        return jnp.sum(slopes - jnp.log(concentration) - log_beta)
-
-
-class DPMILState(NamedTuple):
-    """q(θ), and what follows from it by one pass over the instances."""
-
-    gaussians: NormalWishart | NormalGamma  # of shape (2, K)
+    gaussians: NormalWishart | NormalGamma  # of shape (S, 2, K)
     sticks: Sticks
-    log_odds: Float[Array, " C"]  # a, of the candidates
-    is_positive: Bool[Array, " C"]  # their best labels
-    seen: Statistics
-    log_evidence: Float[Array, ""]  # log Σ_r p(r) Π e^ℓ over the labellings, or the term chosen
 
 
-# ------------------------------------------------------------------ init, step, elbo
+class MixtureStatistics(NamedTuple):
+    """All that a step needs of the instances."""
+
+    seen: Statistics  # of shape (S, 2, K)
+    log_evidence: Float[Array, " S"]  # log Σ_r p(r) Π e^ℓ over the labellings, or the term chosen
+    log_constant: Float[Array, ""]
 
 
-def init(
-    model: DPMIL, bags: Bags, *, label_update: LabelUpdate, num_starts: int, key: Array
-) -> tuple[DPMILProblem, DPMILState]:
-    """The problem, and starts in which all candidates are positive, as the paper has it.
+@as_pytree("label_update", "num_starts")
+@dataclass(frozen=True)
+class DPMILForm:
+    """Both label updates of DPMIL, from several starts at once.
 
-    The clusters of each start are those of k-means on either class. A start has the sums over them
-    alone: its q(θ) is not a law yet, and comes with the first step.
-
-    Parameters
+    Attributes
     ----------
     model : DPMIL
-    bags : Bags
-        With labels.
-    label_update : {"hard", "soft"}
+    label_update : {"soft", "hard"}
     num_starts : int
         S.
-    key : array
-        Of k-means.
-
-    Returns
-    -------
-    DPMILProblem, DPMILState
-        The state with a leading axis of starts.
-    """
-    problem = _problem(model, bags, label_update)
-    sample = slice(None, None, math.ceil(bags.num_instances / MAX_SAMPLE))
-    start_centers = centers(
-        model,
-        np.asarray(bags.instances)[sample],
-        model.may_be_positive(bags)[sample],
-        seeds_of(key, num_starts),
-    )
-    return problem, jax.jit(jax.vmap(_start, in_axes=(None, 0)))(problem, start_centers)
-
-
-def step(problem: DPMILProblem, state: DPMILState) -> DPMILState:
-    """One round: q(θ) from the sums, then q(z, r) and the sums under it.
-
-    Parameters
-    ----------
-    problem : DPMILProblem
-    state : DPMILState
-
-    Returns
-    -------
-    DPMILState
 
     References
     ----------
     Kandemir and Hamprecht (2014), algorithm 1 and appendix; Bishop (2006), 10.58–10.66.
     """
-    return _updated(problem, state.seen, state.is_positive)
+
+    model: DPMIL
+    label_update: LabelUpdate
+    num_starts: int
+
+    is_ascent: ClassVar[bool] = True
+    is_compact: ClassVar[bool] = False
+    rounding: ClassVar[float] = 1e-9
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        return self.num_starts, 2, self.model.max_components
+
+    def check(self, bags: Bags) -> None:
+        """Refuse chunks without the labels that are learned from, or of other features.
+
+        Raises
+        ------
+        ValueError
+            As of `DPMIL.check`.
+        """
+        self.model.check(bags)
+
+    def check_chunks(self) -> None:
+        """Refuse hard labels, which do not follow from q(θ).
+
+        Raises
+        ------
+        NotImplementedError
+            If they are.
+        """
+        if self.label_update == "hard":
+            raise NotImplementedError(
+                "label_update='hard' needs what the last step said of each instance, which is not "
+                "kept on a stream or on a mesh; leave it out for the exact distribution of the "
+                "labels"
+            )
+
+    def check_learnable(self) -> None:
+        """Refuse: hyper-parameters are fixed, as in the paper.
+
+        Raises
+        ------
+        ValueError
+        """
+        raise ValueError(
+            "learn_hyperparameters=True, but DPMIL has fixed hyper-parameters, as the paper: give "
+            "them to DPMIL.for_bags"
+        )
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """The form itself: there are none."""
+        return self
+
+    def in_memory(self, bags: Bags) -> Self:
+        """Itself."""
+        return self
+
+    def chunk(self, bags: Bags) -> SplitBags:
+        """Candidates and certain negatives apart, in arrays of sizes of the grid."""
+        may = self.model.may_be_positive(bags)
+        known = bags.instance_labels
+        candidates = replace(
+            bags,
+            instances=np.asarray(bags.instances)[may],
+            bag_index=np.asarray(bags.bag_index)[may],
+            instance_labels=None if known is None else np.asarray(known)[may],
+        )
+        certain = np.asarray(bags.instances)[~may]
+        negatives = np.zeros((bucket(max(1, len(certain))), bags.num_features))
+        negatives[: len(certain)] = certain
+        weight = (np.arange(len(negatives)) < len(certain)).astype(float)
+        return SplitBags(padded(candidates), negatives, weight)
+
+    def start(self, spread: Spread, key: Array) -> Float[np.ndarray, "S 2 K D"]:
+        """Clusters by k-means of instances that are spread over all chunks."""
+
+        def rows(bags: Bags) -> Float[np.ndarray, "N F"]:
+            return np.column_stack([bags.instances, self.model.may_be_positive(bags)])
+
+        found = spread(rows, MAX_SAMPLE)
+        sample, may_be_positive = found[:, :-1], found[:, -1] == 1
+        seeds = np.asarray(jax.random.randint(key, (self.num_starts,), 0, 2**31 - 1))
+        return _centers(self.model, sample, may_be_positive, tuple(map(int, seeds)))
+
+    def prepare(self, chunk: Bags | SplitBags) -> MixtureChunk:
+        """Whitened instances, and which labels they may have."""
+        bags = chunk
+        negatives, negative_weight = jnp.zeros((0, self.model.num_features)), jnp.zeros(0)
+        if isinstance(chunk, SplitBags):
+            bags, negatives, negative_weight = chunk
+        rule = self.model.label_rule(bags)
+        weight = jnp.ones(bags.num_bags)
+        if bags.present is not None:
+            weight = jnp.asarray(bags.present).astype(weight.dtype)
+        num_instances = jnp.sum(weight[rule.bag_index]) + jnp.sum(jnp.asarray(negative_weight))
+        by_bag = self.model.log_label_probability(jnp.asarray(bags.labels))
+        return MixtureChunk(
+            candidates=self.model.whitened_values(jnp.asarray(bags.instances)),
+            negatives=self.model.whitened_values(jnp.asarray(negatives)),
+            rule=rule,
+            bag_weight=weight,
+            negative_weight=jnp.asarray(negative_weight),
+            log_constant=weight @ by_bag + num_instances * self.model.log_jacobian(),
+        )
+
+    def initial(
+        self, prepared: MixtureChunk, start: Float[Array, "S 2 K D"]
+    ) -> tuple[MixtureStatistics, Bool[Array, "C S"] | None]:
+        """Statistics under the nearest clusters, all candidates being positive, as the paper."""
+        may_be_positive = prepared.rule.known > -jnp.inf
+        of_class = jnp.stack([~may_be_positive, may_be_positive], axis=1)[:, None, :, None]
+        in_candidates = of_class * _nearest(prepared.candidates, start)
+        in_negatives = _nearest(prepared.negatives, start[:, :1])
+        seen = self._seen(prepared, in_candidates, in_negatives)
+        nothing = jnp.zeros(self.num_starts, seen.occupancy.dtype)
+        local = None
+        if self.label_update == "hard":
+            shape = (len(prepared.candidates), self.num_starts)
+            local = jnp.broadcast_to(may_be_positive[:, None], shape)
+        return MixtureStatistics(seen, nothing, prepared.log_constant), local
+
+    def e_step(
+        self, prepared: MixtureChunk, q: MixtureState, local: Bool[Array, "C S"] | None
+    ) -> tuple[MixtureStatistics, Bool[Array, "C S"] | None]:
+        """q(z, r) at its optimum under q(θ), and the sums under it."""
+        log_components = self._log_components(prepared.candidates, q, classes=2)
+        certain = self._log_components(prepared.negatives, q, classes=1)
+        of_classes = logsumexp(log_components, axis=3)  # (C, S, 2): ℓ₋, ℓ₊
+        positive, log_evidence, local = self._labels(prepared, of_classes, local)
+        of_labels = jnp.stack([1 - positive, positive], axis=2)
+        in_candidates = of_labels[..., None] * jax.nn.softmax(log_components, axis=3)
+        seen = self._seen(prepared, in_candidates, jax.nn.softmax(certain, axis=3))
+        log_evidence += prepared.negative_weight @ logsumexp(certain, axis=3)[:, :, 0]
+        return MixtureStatistics(seen, log_evidence, prepared.log_constant), local
+
+    def _labels(
+        self,
+        prepared: MixtureChunk,
+        of_classes: Float[Array, "C S 2"],
+        local: Bool[Array, "C S"] | None,
+    ) -> tuple[Float[Array, "C S"], Float[Array, " S"], Bool[Array, "C S"] | None]:
+        """q(r_n = 1), log Σ_r p(r) Π e^ℓ or the term chosen, and the labels chosen."""
+        rule, weight = prepared.rule, prepared.bag_weight
+
+        def soft(own: Float[Array, "C 2"]) -> tuple[Array, Array]:
+            log_evidence = weight @ rule.log_evidence(own.T)
+            return rule.labels(own[:, 1] - own[:, 0]).mean, log_evidence
+
+        def hard(own: Float[Array, "C 2"], former: Bool[Array, " C"]) -> tuple[Array, Array, Array]:
+            chosen = _best_labels(rule, own[:, 1] - own[:, 0], former)
+            by_instance = jnp.where(chosen, own[:, 1], own[:, 0])
+            log_evidence = prepared.candidate_weight @ by_instance + rule.labels().log_prob(chosen)
+            return chosen.astype(own.dtype), log_evidence, chosen
+
+        if local is None:
+            return *jax.vmap(soft, in_axes=1, out_axes=(1, 0))(of_classes), None
+        return jax.vmap(hard, in_axes=(1, 1), out_axes=(1, 0, 1))(of_classes, local)
+
+    def m_step(self, statistics: MixtureStatistics) -> MixtureState:
+        """q(θ) at its optimum."""
+        prior, covariance = Prior.of(self.model), self.model.covariance
+        one = jax.vmap(lambda seen: _mixtures_of(seen, prior, covariance))
+        return MixtureState(*one(statistics.seen))
+
+    def elbo(self, q: MixtureState, statistics: MixtureStatistics) -> Float[Array, " S"]:
+        """The bound of each start, log p(T) and the uniform prior of the labellings counted."""
+        of_one = jax.vmap(_divergence_from_prior, in_axes=(0, 0, None))
+        divergence = of_one(q.gaussians, q.sticks, Prior.of(self.model))
+        return statistics.log_constant + statistics.log_evidence - divergence
+
+    def no_statistics(self) -> MixtureStatistics:
+        """Zeros."""
+        num_features = self.model.num_features
+        is_full = self.model.covariance == "full"
+        num_moments = num_features * (num_features + 1) // 2 if is_full else num_features
+        shapes = (self._shape, (*self._shape, num_features), (*self._shape, num_moments))
+        # By NumPy: JAX would compile a program for each of these.
+        seen = Statistics(*(np.zeros(shape) for shape in shapes))
+        return MixtureStatistics(seen, np.zeros(self.num_starts), np.zeros(()))
+
+    def in_order(self, statistics: MixtureStatistics) -> MixtureStatistics:
+        """Components in the order that the sticks like best."""
+        one = jax.vmap(_in_order, in_axes=(0, None))
+        seen = one(statistics.seen, Prior.of(self.model).concentration)
+        return statistics._replace(seen=seen)
+
+    def best_start(
+        self, elbo: Float[np.ndarray, " S"], q: MixtureState, local: Any
+    ) -> tuple[MixtureState, Any]:
+        """Of the start that ended highest."""
+        best = int(np.argmax(np.where(np.isfinite(elbo), elbo, -np.inf)))
+        chosen = jax.tree.map(lambda leaf: np.asarray(leaf)[best], q)
+        return chosen, None if local is None else np.asarray(local)[:, best]
+
+    def approximation(
+        self, q: MixtureState, local: Any, bags: Bags | None, elbo: Float[np.ndarray, " S"]
+    ) -> DPMILApproximation:
+        """q(θ) of one start, in the units of the features, and the labels that were chosen."""
+        label = None
+        if local is not None and bags is not None:
+            may = self.model.may_be_positive(bags)
+            label = np.zeros(bags.num_instances, int)
+            label[may] = local[: may.sum()]
+        mean, scale_root = _in_units(self.model, q.gaussians)
+        return DPMILApproximation(
+            mean=np.asarray(mean),
+            strength=np.asarray(q.gaussians.strength),
+            degrees_of_freedom=np.asarray(q.gaussians.degrees_of_freedom),
+            scale_root=np.asarray(scale_root),
+            concentration1=np.asarray(q.sticks.concentration1),
+            concentration0=np.asarray(q.sticks.concentration0),
+            label=label,
+            start_elbo=np.asarray(elbo),
+        )
+
+    def guide(self, approximation: DPMILApproximation) -> Program:
+        """q(θ) q(r) q(z | r), on the bags learned from."""
+        model = self.model
+
+        def guide(bags: Bags) -> None:
+            if approximation.num_components > 1:
+                numpyro.sample("stick", approximation.stick_distribution())
+            precisions = approximation.precision_distribution()
+            precision = numpyro.sample(model.precision_site, precisions)
+            numpyro.sample("mean", approximation.mean_distribution(precision))
+            log_components = approximation.expected_log_components(bags)
+            label = numpyro.sample(
+                "instance_label", _label_factor(approximation, model, bags, log_components)
+            )
+            own = jnp.take_along_axis(log_components, label[None, None, :], axis=0)[0]
+            with numpyro.plate("instance", bags.num_instances):
+                numpyro.sample("cluster", dist.Categorical(logits=own.T))
+
+        return guide
+
+    def default_num_draws(self, bags: Bags | None) -> int:
+        """1,000, or as many as fit into 256 MiB."""
+        return min(_NUM_DRAWS, max(10, _NUMBERS_KEPT // self.model.numbers_in_a_draw(bags)))
+
+    # -------------------------------------------------------------- products over instances
+
+    def _log_components(
+        self, instances: Float[Array, "N D"], q: MixtureState, classes: int
+    ) -> Float[Array, "N S L K"]:
+        """log ρ of the first classes."""
+        constant, linear, quadratic = q.gaussians.expected_log_density()
+        constant += jax.vmap(Sticks.expected_log_weight)(q.sticks)
+        constant, linear, quadratic = (of[:, :classes] for of in (constant, linear, quadratic))
+        # A column for each component of each start.
+        by_value, by_moment = (of.reshape(-1, of.shape[-1]).T for of in (linear, quadratic))
+        second_moments = family(self.model.covariance).second_moments
+
+        def of_rows(rows: Float[Array, "R D"]) -> tuple[tuple[()], Float[Array, "R C"]]:
+            return (), rows @ by_value + second_moments(rows) @ by_moment + constant.ravel()
+
+        shape = (self.num_starts, classes, self.model.max_components)
+        if not len(instances):
+            return jnp.zeros((0, *shape))
+        return in_row_blocks(of_rows, instances)[1].reshape(-1, *shape)
+
+    def _seen(
+        self,
+        prepared: MixtureChunk,
+        in_candidates: Float[Array, "C S 2 K"],
+        in_negatives: Float[Array, "G S 1 K"],
+    ) -> Statistics:
+        """N, Σx and Σφ(x) of each component, by responsibilities."""
+        weight = prepared.candidate_weight[:, None, None, None]
+        both = self._statistics(prepared.candidates, weight * in_candidates)
+        if not len(in_negatives):
+            return both
+        weight = prepared.negative_weight[:, None, None, None]
+        negative = self._statistics(prepared.negatives, weight * in_negatives)
+        return jax.tree.map(lambda of, more: of.at[:, :1].add(more), both, negative)
+
+    def _statistics(
+        self, instances: Float[Array, "N D"], responsibility: Float[Array, "N S L K"]
+    ) -> Statistics:
+        second_moments = family(self.model.covariance).second_moments
+
+        def of_rows(
+            rows: Float[Array, "R D"], weight: Float[Array, "R C"]
+        ) -> tuple[Statistics, tuple[()]]:
+            moments = second_moments(rows)
+            return Statistics(jnp.sum(weight, axis=0), weight.T @ rows, weight.T @ moments), ()
+
+        shape = responsibility.shape[1:]
+        total = in_row_blocks(of_rows, instances, responsibility.reshape(len(instances), -1))[0]
+        return jax.tree.map(lambda of: of.reshape(*shape, *of.shape[1:]), total)
 
 
-def elbo(problem: DPMILProblem, state: DPMILState) -> Float[Array, ""]:
-    """The evidence lower bound, log p(T) and the uniform prior of the labellings counted.
-
-    Parameters
-    ----------
-    problem : DPMILProblem
-    state : DPMILState
-
-    Returns
-    -------
-    float
-        In nats.
-    """
-    divergence = divergence_from_prior(state.gaussians, state.sticks, problem.prior)
-    return problem.log_constant + state.log_evidence - divergence
+@closed_form.register
+def _(model: DPMIL, options: Options) -> DPMILForm:
+    update = label_update_of(model, options.label_update, LABEL_UPDATES)
+    if options.dtype != "float64":
+        raise NotImplementedError(
+            "DPMIL has no closed form in 32 bit, where nearly equal densities of its two mixtures "
+            "would be subtracted; use dtype='float64'"
+        )
+    num_starts = _NUM_STARTS if options.num_starts is None else options.num_starts
+    check_counts(num_starts=num_starts)
+    return DPMILForm(model, update, num_starts)
 
 
-def divergence_from_prior(
+def _label_factor(
+    approximation: DPMILApproximation,
+    model: DPMIL,
+    bags: Bags,
+    log_components: Float[Array, "2 K N"],
+) -> dist.Distribution:
+    if approximation.label is not None:
+        return dist.Delta(jnp.asarray(approximation.label), event_dim=1)
+    log_density = logsumexp(log_components, axis=1)
+    return model.label_rule(bags).labels(log_density[1] - log_density[0])
+
+
+@jax.jit
+def _in_units(model: DPMIL, gaussians: NormalWishart | NormalGamma) -> tuple[Array, Array]:
+    """m and the root of W of q(μ, Λ), in the units of the features."""
+    return model.in_units(gaussians.mean, gaussians.scale_cholesky())
+
+
+def _divergence_from_prior(
     gaussians: NormalWishart | NormalGamma, sticks: Sticks, prior: Prior
 ) -> Float[Array, ""]:
     """KL(q(θ) ‖ p(θ))."""
@@ -243,52 +464,15 @@ def divergence_from_prior(
     return jnp.sum(of_gaussians) + sticks.divergence_from_prior(prior.concentration)
 
 
-def _problem(model: DPMIL, bags: Bags, label_update: LabelUpdate) -> DPMILProblem:
-    whitened = model.whitened(bags)
-    # Who may be positive decides the shapes, also where the instances are traced.
-    with evaluated_now_unless_traced(bags.labels, bags.bag_index, bags.instance_labels):
-        rule = model.label_rule(bags)
-        may_be_positive = model.may_be_positive(bags)
-        may, cannot = np.flatnonzero(may_be_positive), np.flatnonzero(~may_be_positive)
-    moments = jax.jit(family(model.covariance).second_moments)
-    parts = [Instances(whitened[i], moments(whitened[i])) for i in (may, cannot)]
-    log_labels = jnp.sum(log_label_probability(model, jnp.asarray(bags.labels)))
-    return DPMILProblem(
-        candidates=parts[0],
-        negatives=parts[1],
-        rule=rule._replace(known=rule.known[may], bag_index=rule.bag_index[may]),
-        prior=Prior.of(model),
-        log_constant=log_labels + bags.num_instances * log_jacobian(model),
-        rules=DPMILRules(label_update, model.covariance, model.max_components),
-    )
-
-
-def log_label_probability(model: DPMIL, labels: Int[Array, " B"]) -> Float[Array, " B"]:
-    """log p(T_b)."""
-    share = model.positive_share
-    return jnp.where(labels == 1, math.log(share), math.log1p(-share))
-
-
-def log_jacobian(model: DPMIL) -> Float[Array, ""]:
-    """log |∂x̃/∂x|, of one instance."""
-    root = jnp.asarray(model.scale_root)
-    return jnp.sum(jnp.log(jnp.diagonal(root) if model.covariance == "full" else root))
-
-
 # ------------------------------------------------------------------ where clusters start
 
 
-def seeds_of(key: Array, num_starts: int) -> tuple[int, ...]:
-    """A seed of k-means for each start."""
-    return tuple(map(int, jax.random.randint(key, (num_starts,), 0, 2**31 - 1)))
-
-
-def centers(
+def _centers(
     model: DPMIL,
     sample: Float[np.ndarray, "n D"],
     may_be_positive: Bool[np.ndarray, " n"],
     seeds: tuple[int, ...],
-) -> Float[Array, "S 2 K D"]:
+) -> Float[np.ndarray, "S 2 K D"]:
     """Centers of k-means on either class, with all instances positive that may be.
 
     Parameters
@@ -305,15 +489,19 @@ def centers(
     array (S, 2, K, D)
         In the coordinates of `DPMIL.whitened`; infinite where a class has fewer clusters than K.
     """
-    whitened = np.asarray(model.whitened_values(jnp.asarray(sample)))
+    deviation, root = sample - model.center, model.scale_root
+    whitened = deviation @ root if model.covariance == "full" else deviation * root
     classes = whitened[~may_be_positive], whitened[may_be_positive]
     # With several threads sums are rounded by chance, and a run could not be repeated.
     with threadpool_limits(limits=1):
-        found = [[_centers(rows, model.max_components, s) for rows in classes] for s in seeds]
-    return jnp.asarray(np.array(found))
+        found = [
+            [_centers_of_class(rows, model.max_components, seed) for rows in classes]
+            for seed in seeds
+        ]
+    return np.array(found)
 
 
-def _centers(
+def _centers_of_class(
     rows: Float[np.ndarray, "n D"], max_components: int, seed: int
 ) -> Float[np.ndarray, "K D"]:
     """From the largest cluster on: stick breaking expects them in this order."""
@@ -328,7 +516,9 @@ def _centers(
     return found
 
 
-def nearest(instances: Float[Array, "N D"], of_class: Float[Array, "K D"]) -> Int[Array, " N"]:
+def _nearest_of_one(
+    instances: Float[Array, "N D"], of_class: Float[Array, "K D"]
+) -> Int[Array, " N"]:
     """Which center an instance is nearest to; the first of several."""
     is_there = jnp.isfinite(of_class[:, 0])
     placed = jnp.where(is_there[:, None], of_class, 0.0)
@@ -337,42 +527,29 @@ def nearest(instances: Float[Array, "N D"], of_class: Float[Array, "K D"]) -> In
     return jnp.argmax(jnp.where(is_there, closeness, -jnp.inf), axis=1)
 
 
-def _start(problem: DPMILProblem, of_classes: Float[Array, "2 K D"]) -> DPMILState:
-    """The sums over the clusters of the negatives and of the candidates; q(θ) is still to come."""
-    seen = [
-        _statistics(part, jax.nn.one_hot(nearest(part.value, of_class), len(of_class)))
-        for part, of_class in zip((problem.negatives, problem.candidates), of_classes, strict=True)
-    ]
-    both = jax.tree.map(lambda *of_class: jnp.stack(of_class), *seen)
-    all_positive = jnp.ones(problem.candidates.value.shape[0], bool)
-    # To work it out here as well would compile the round twice.
-    shapes = jax.eval_shape(_updated, problem, both, all_positive)
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return nothing._replace(seen=both, is_positive=all_positive)
+def _nearest(
+    instances: Float[Array, "N D"], centers: Float[Array, "S L K D"]
+) -> Float[Array, "N S L K"]:
+    """1 for the nearest cluster of each class, of each start."""
+    of_starts = jax.vmap(jax.vmap(_nearest_of_one, in_axes=(None, 0)), in_axes=(None, 0))
+    cluster = jnp.moveaxis(of_starts(instances, centers), -1, 0)  # (N, S, L)
+    return jax.nn.one_hot(cluster, centers.shape[2], dtype=instances.dtype)
 
 
-# ------------------------------------------------------------------ one round
+# ------------------------------------------------------------------ parts of a step
 
 
-def _updated(
-    problem: DPMILProblem, seen: Statistics, was_positive: Bool[Array, " C"]
-) -> DPMILState:
-    """q(θ) from the sums, and all that follows from it."""
-    mixtures = mixtures_of(seen, problem.prior, problem.rules.covariance)
-    return _with_labels(problem, *mixtures, was_positive)
-
-
-def mixtures_of(
+def _mixtures_of(
     seen: Statistics, prior: Prior, covariance: Covariance
 ) -> tuple[NormalWishart | NormalGamma, Sticks]:
     """q(θ) at its optimum given q(z, r), with the components in the order that the sticks like."""
-    seen = in_order(seen, prior.concentration)
+    seen = _in_order(seen, prior.concentration)
     gaussians = family(covariance).posterior(seen, prior.mean_strength, prior.degrees_of_freedom)
     after = count_after(seen.occupancy)
     return gaussians, Sticks(1 + seen.occupancy[:, :-1], prior.concentration + after)
 
 
-def in_order(seen: Statistics, concentration: Float[Array, ""]) -> Statistics:
+def _in_order(seen: Statistics, concentration: Float[Array, ""]) -> Statistics:
     """The order of the components that the sticks like best, of each class.
 
     To rename components is a step of the ascent too: it moves q(v) alone. Without it a large
@@ -391,52 +568,6 @@ def in_order(seen: Statistics, concentration: Float[Array, ""]) -> Statistics:
 
     order = jax.vmap(best)(seen.occupancy)
     return jax.tree.map(jax.vmap(lambda values, by: values[by]), seen, Statistics(*[order] * 3))
-
-
-def _with_labels(
-    problem: DPMILProblem,
-    gaussians: NormalWishart | NormalGamma,
-    sticks: Sticks,
-    was_positive: Bool[Array, " C"],
-) -> DPMILState:
-    """One pass: q(z, r) at its optimum given q(θ), and the sums under it."""
-    log_density, log_weight = gaussians.expected_log_density(), sticks.expected_log_weight()
-
-    def log_components(part: Instances, klass: int) -> Float[Array, "N K"]:
-        constant, linear, quadratic = (of[klass] for of in log_density)
-        constant = constant + log_weight[klass]
-        return constant + part.value @ linear.T + part.moment @ quadratic.T
-
-    negative, positive = (log_components(problem.candidates, klass) for klass in (0, 1))
-    certain = log_components(problem.negatives, 0)
-    of_classes = jnp.stack([logsumexp(negative, axis=1), logsumexp(positive, axis=1)])  # ℓ₋, ℓ₊
-    log_odds = of_classes[1] - of_classes[0]
-    if problem.rules.label_update == "soft":
-        weight = problem.rule.labels(log_odds).mean
-        is_positive = weight > 0.5
-        log_evidence = jnp.sum(problem.rule.log_evidence(of_classes))
-    else:
-        is_positive = _best_labels(problem.rule, log_odds, was_positive)
-        weight = is_positive.astype(log_odds.dtype)
-        log_evidence = jnp.sum(jnp.where(is_positive, of_classes[1], of_classes[0]))
-        log_evidence += problem.rule.labels().log_prob(is_positive)
-    in_negative = _statistics(problem.negatives, jax.nn.softmax(certain, axis=1))
-    share = (1 - weight)[:, None] * jax.nn.softmax(negative, axis=1)
-    in_candidates = _statistics(problem.candidates, share)
-    in_positive = _statistics(
-        problem.candidates, weight[:, None] * jax.nn.softmax(positive, axis=1)
-    )
-    return DPMILState(
-        gaussians=gaussians,
-        sticks=sticks,
-        log_odds=log_odds,
-        is_positive=is_positive,
-        seen=jax.tree.map(
-            lambda one, other, last: jnp.stack([one + other, last]),
-            *(in_negative, in_candidates, in_positive),
-        ),
-        log_evidence=log_evidence + jnp.sum(logsumexp(certain, axis=1)),
-    )
 
 
 def _best_labels(
@@ -461,237 +592,3 @@ def _best_labels(
     # Of repeated rows, which are equally good, one.
     first = over_bags(jax.ops.segment_min, jnp.where(is_best, place, len(log_odds)))
     return better | (lacks & (place == first))
-
-
-def _statistics(part: Instances, weight: Float[Array, "N K"]) -> Statistics:
-    return Statistics(jnp.sum(weight, axis=0), weight.T @ part.value, weight.T @ part.moment)
-
-
-# ------------------------------------------------------------------ what it leaves behind
-
-
-@archive.register
-@dataclass(frozen=True, eq=False)
-class DPMILApproximation:
-    """q(v) q(μ, Λ), and with it q(r) q(z | r).
-
-    Attributes
-    ----------
-    mean : array (2, K, D)
-        m.
-    strength, degrees_of_freedom : array (2, K)
-        β and ν.
-    scale_root : array (2, K, D, D) or (2, K, D)
-        R, lower triangular with RRᵀ = W; √w where precisions are diagonal.
-    stick_on, stick_off : array (2, K − 1)
-        γ¹ and γ².
-    label : array (N,) or None
-        The labels that a hard update chose, or those more probable than not; None of bags in
-        chunks.
-    label_update : {"hard", "soft"}
-    start_elbo : array (S,)
-        Where each start ended.
-    """
-
-    mean: Float[np.ndarray, "2 K D"]
-    strength: Float[np.ndarray, "2 K"]
-    degrees_of_freedom: Float[np.ndarray, "2 K"]
-    scale_root: Float[np.ndarray, "2 K ..."]
-    stick_on: Float[np.ndarray, "2 k"]
-    stick_off: Float[np.ndarray, "2 k"]
-    label: Int[np.ndarray, " N"] | None
-    label_update: LabelUpdate
-    start_elbo: Float[np.ndarray, " S"]
-
-    @property
-    def num_components(self) -> int:
-        """K."""
-        return self.mean.shape[1]
-
-    @property
-    def expected_weight(self) -> Float[np.ndarray, "2 K"]:
-        """E π."""
-        on = self.stick_on / (self.stick_on + self.stick_off)
-        ones = np.ones((2, 1))
-        left = np.cumprod(np.concatenate([ones, 1 - on], axis=1), axis=1)
-        return left * np.concatenate([on, ones], axis=1)
-
-    def draws(self, model: DPMIL, bags: Bags | None, key: Array, num_draws: int) -> Draws:
-        """Draws of sticks, means and precisions."""
-        with jax.enable_x64(True):
-            stick = self._stick_law() if self.num_components > 1 else None
-            of_means = jnp.asarray(self.mean), jnp.asarray(self.strength)
-            found = _draws(stick, self._precision_law(), *of_means, key, num_draws)
-            site = dict(zip(("stick", model.precision_site, "mean"), found, strict=True))
-            return {name: np.asarray(site[name]) for name in model.latent_sites}
-
-    def log_density(self, model: DPMIL, bags: Bags | None, draws: Draws) -> Float[np.ndarray, " S"]:
-        """log q of each draw."""
-
-        def one(site: dict[str, Array]) -> Float[Array, ""]:
-            precision = site[model.precision_site]
-            total = self._precision_law().log_prob(precision)
-            total += self._mean_law(precision).log_prob(site["mean"])
-            return total + (self._stick_law().log_prob(site["stick"]) if "stick" in site else 0.0)
-
-        with jax.enable_x64(True):
-            sites = {name: jnp.asarray(draws[name]) for name in model.latent_sites}
-            return np.asarray(jax.jit(lambda d: jax.lax.map(one, d))(sites))
-
-    def guide(self, model: DPMIL) -> Program:
-        """q(θ) q(r) q(z | r), the guide of ``model.augmented()`` on the bags learned from."""
-
-        def guide(bags: Bags) -> None:
-            if self.num_components > 1:
-                numpyro.sample("stick", self._stick_law())
-            precision = numpyro.sample(model.precision_site, self._precision_law())
-            numpyro.sample("mean", self._mean_law(precision))
-            log_components = self._expected_log_components(model, bags)
-            label = numpyro.sample("instance_label", self._label_law(model, bags, log_components))
-            own = jnp.take_along_axis(log_components, label[None, None, :], axis=0)[0]
-            with numpyro.plate("instance", bags.num_instances):
-                numpyro.sample("cluster", dist.Categorical(logits=own.T))
-
-        return guide
-
-    def predictive(
-        self, model: DPMIL, bags: Bags, *, pooling: Pooling = "bayes"
-    ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " N"]]:
-        """Probabilities of new bags and their instances, by the Student-t mixtures under q.
-
-        References
-        ----------
-        Kandemir and Hamprecht (2014), section 3.2 and appendix.
-        """
-        model.check_width(bags)
-        with jax.enable_x64(True):
-            laws = (self.mean, self.scale_root, self.strength, self.degrees_of_freedom)
-            # W0's root is no part of it: R is in the units of the features.
-            density = jax.jit(
-                lambda x, log_weight, laws: jax.lax.map(
-                    lambda of: logsumexp(of[0][:, None] + log_predictive(x, *of[1]), axis=0),
-                    (log_weight, laws),
-                )
-            )
-            found = density(
-                jnp.asarray(bags.instances),
-                jnp.log(self.expected_weight),
-                tuple(jnp.asarray(law) for law in laws),
-            )
-        return model.probabilities(np.asarray(found), bags, pooling=pooling)
-
-    def _stick_law(self) -> dist.Distribution:
-        return dist.Beta(jnp.asarray(self.stick_on), jnp.asarray(self.stick_off)).to_event(2)
-
-    def _precision_law(self) -> dist.Distribution:
-        nu, root = jnp.asarray(self.degrees_of_freedom), jnp.asarray(self.scale_root)
-        if self._is_full:
-            law = dist.WishartCholesky(nu, scale_tril=root, validate_args=False)
-            return law.to_event(2)
-        return dist.Gamma(0.5 * nu[..., None], 0.5 / root**2).to_event(3)
-
-    def _mean_law(self, precision: Array) -> dist.Distribution:
-        root = precision if self._is_full else jnp.sqrt(precision)
-        mean, strength = jnp.asarray(self.mean), jnp.asarray(self.strength)
-        return gaussian_by_precision(mean, root, strength).to_event(2)
-
-    @property
-    def _is_full(self) -> bool:
-        return self.scale_root.ndim > self.mean.ndim
-
-    def _expected_log_components(self, model: DPMIL, bags: Bags) -> Float[Array, "2 K N"]:
-        """log ρ, from the definition: the updates have other coordinates."""
-        nu, root = jnp.asarray(self.degrees_of_freedom), jnp.asarray(self.scale_root)
-        deviation = jnp.asarray(bags.instances) - jnp.asarray(self.mean)[:, :, None, :]
-        num_features = self.mean.shape[-1]
-        if self._is_full:
-            whitened = jnp.einsum("lknd,lkde->lkne", deviation, root)
-            digammas = digamma((nu[..., None] - jnp.arange(num_features)) / 2)
-            diagonal = jnp.diagonal(root, axis1=-2, axis2=-1)
-        else:
-            whitened = deviation * root[:, :, None, :]
-            digammas = jnp.broadcast_to(digamma(nu / 2)[..., None], root.shape)
-            diagonal = root
-        log_determinant = jnp.sum(digammas + math.log(2) + 2 * jnp.log(diagonal), axis=-1)
-        constant = Sticks(jnp.asarray(self.stick_on), jnp.asarray(self.stick_off))
-        constant = constant.expected_log_weight() + 0.5 * log_determinant
-        constant -= 0.5 * num_features * (1 / jnp.asarray(self.strength) + math.log(2 * math.pi))
-        return constant[..., None] - 0.5 * nu[..., None] * jnp.sum(whitened**2, axis=-1)
-
-    def _label_law(
-        self, model: DPMIL, bags: Bags, log_components: Float[Array, "2 K N"]
-    ) -> dist.Distribution:
-        if self.label_update == "hard":
-            return dist.Delta(jnp.asarray(self.label), event_dim=1)
-        log_density = logsumexp(log_components, axis=1)
-        return model.label_rule(bags).labels(log_density[1] - log_density[0])
-
-
-@partial(jax.jit, static_argnames="num_draws")
-def _draws(
-    stick_law: dist.Distribution | None,
-    precision_law: dist.Distribution,
-    mean: Float[Array, "2 K D"],
-    strength: Float[Array, "2 K"],
-    key: Array,
-    num_draws: int,
-) -> tuple[Array | None, Array, Array]:
-    """Compiled once for all fits of one size."""
-
-    def one(key: Array) -> tuple[Array | None, Array, Array]:
-        stick_key, precision_key, mean_key = jax.random.split(key, 3)
-        precision = precision_law.sample(precision_key)
-        root = precision if precision.ndim > mean.ndim else jnp.sqrt(precision)
-        drawn = gaussian_by_precision(mean, root, strength).sample(mean_key)
-        return None if stick_law is None else stick_law.sample(stick_key), precision, drawn
-
-    return jax.lax.map(one, jax.random.split(key, num_draws))
-
-
-def approximation(
-    model: DPMIL,
-    bags: Bags,
-    problem: DPMILProblem,
-    state: DPMILState,
-    start_elbo: Float[np.ndarray, " S"],
-) -> DPMILApproximation:
-    """One start's state as the law that it leaves behind, in the units of the features.
-
-    Parameters
-    ----------
-    model : DPMIL
-    bags : Bags
-    problem : DPMILProblem
-    state : DPMILState
-        Of one start.
-    start_elbo : array (S,)
-        Of all starts.
-
-    Returns
-    -------
-    DPMILApproximation
-    """
-    label = np.zeros(bags.num_instances, int)
-    label[model.may_be_positive(bags)] = np.asarray(state.is_positive)
-    return DPMILApproximation(
-        **laws_in_units(model, state.gaussians, state.sticks),
-        label=label,
-        label_update=problem.rules.label_update,
-        start_elbo=start_elbo,
-    )
-
-
-def laws_in_units(
-    model: DPMIL, gaussians: NormalWishart | NormalGamma, sticks: Sticks
-) -> dict[str, np.ndarray]:
-    """q(θ) as fields of `DPMILApproximation`, in the units of the features."""
-    mean, scale_root = model.in_units(gaussians.mean, gaussians.scale_cholesky())
-    laws = {
-        "mean": mean,
-        "strength": gaussians.strength,
-        "degrees_of_freedom": gaussians.degrees_of_freedom,
-        "scale_root": scale_root,
-        "stick_on": sticks.on,
-        "stick_off": sticks.off,
-    }
-    return {name: np.asarray(value) for name, value in laws.items()}

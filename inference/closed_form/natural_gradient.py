@@ -1,13 +1,13 @@
 """Natural-gradient ascent by batches: the stochastic form of the closed-form updates.
 
-q(θ) is an exponential family whose natural parameters are its prior's and sums over bags. The
-natural gradient of the bound leads from these sums to those that coordinate ascent would take next,
-so that a step of size ρ by a batch of n of the N instances is
+q(θ) is an exponential family whose natural parameters are its prior's and expected sufficient
+statistics. The natural gradient of the bound leads from these statistics to those that coordinate
+ascent would take next, so that a step of size ρ by a batch of n of the N instances is
 
 .. code-block:: text
 
-    sums  ←  (1 − ρ_t) sums + ρ_t N/n (sums over the batch, under q),    ρ_t = n/n_max (t + τ)^−κ
-    q(θ)  ←  the law that these sums make
+    statistics  ←  (1 − ρ_t) statistics + ρ_t N/n (statistics of the batch, under q)
+    q(θ)        ←  m_step(statistics),                              ρ_t = n/n_max (t + τ)^−κ
 
 A batch counts by its size: else those of a pass that are shorter, and scaled up by more, would pull
 all the time.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import batched, count, islice
@@ -33,20 +33,28 @@ from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
 from ...datasets.streaming import BagStream
-from ...models.bag_evidence import BagEvidenceModel, FloatType
-from ...models.dpmil import DPMIL
-from ...models.model import random_key
-from ...models.vgpmil import VGPMIL
+from ...models.bag_evidence import FloatType
+from ...models.model import Model, observations, random_key
 from ..chains import check_counts
 from ..checkpoint import BlockFolder, block_folder, described
-from ..chunks import in_pieces, padded
+from ..chunks import in_pieces, padded_chunks
 from ..devices import Devices
 from ..lapack import one_lapack_thread
-from ..posterior import Posterior, Status, approximate_posterior
+from ..posterior import Posterior, Status
 from ..products import whole_blocks
-from .ascent import Ascent, climb
-from .coordinate_ascent import check_sums, check_update, default_num_draws, form_of
-from .in_chunks import InChunks, Passes, chunks_of, num_begun, spread
+from ..runtime.programs import Stopwatch
+from .algorithm import ClosedForm, Options
+from .coordinate_ascent import checked_form, wrapped
+from .drivers import (
+    Ascent,
+    Passes,
+    chunks_of,
+    elbo_of,
+    m_step_of,
+    num_begun,
+    repeat_steps,
+    spread_over,
+)
 
 __all__ = ["natural_gradient"]
 
@@ -58,12 +66,12 @@ class _Position(NamedTuple):
     """After a step."""
 
     number: Int[Array, ""]  # t
-    sums: Any  # running
-    state: Any  # q(θ)
+    statistics: Any  # running
+    q: Any
 
 
 def natural_gradient(
-    model: VGPMIL | BagEvidenceModel | DPMIL,
+    model: Model,
     bags: Bags | BagStream,
     *,
     seed: int | Array,
@@ -119,39 +127,28 @@ def natural_gradient(
     ----------
     Hoffman, Blei, Wang and Paisley (2013), Stochastic variational inference.
     """
+    watch = Stopwatch()
     _check(max_steps, batch_instances, delay, forgetting)
-    check_sums(check_update(model, None), learn_hyperparameters=False, dtype=dtype)
-    num_draws = default_num_draws(model, bags) if num_draws is None else num_draws
-    check_counts(num_draws=num_draws)
-    start_key, order_key, draw_key = jax.random.split(random_key(seed), 3)
+    form = checked_form(model, Options(None, dtype, num_starts))
+    form.check_chunks()
+    if isinstance(bags, Bags):
+        observations(model, bags, "natural_gradient")
+        form.check(bags)
     with jax.enable_x64(True):
-        devices, form = Devices(mesh), form_of(model, dtype, num_starts, start_key)
+        start_key, order_key, draw_key = jax.random.split(random_key(seed), 3)
+        devices = Devices(mesh)
         options = {"form": form, "batch_instances": batch_instances, "order": order_key}
-        options |= {"delay": delay, "forgetting": forgetting}
+        options |= {"delay": delay, "forgetting": forgetting, "seed": start_key}
         with devices.together(), TemporaryDirectory() as folder:
             devices.agree(described(options), "models or options")
             options["processes"] = devices.num_processes
             written = block_folder(checkpoint, model, bags, engine="natural_gradient", **options)
             batches = _Batches(form, devices, bags, batch_instances, order_key)
-            steps = _Steps(form, devices, batches, delay, forgetting)
+            steps = _Steps(form, devices, batches, _Rate(delay, forgetting), start_key)
             ascent = steps.taken(max_steps, written, progress=progress)
             if ascent.status.kind != "failed":
                 ascent = _with_whole_steps(ascent, form, bags, devices, Path(folder))
-            else:
-                ascent = replace(ascent, state=ascent.state.state)
-        ascent, approximation = form.finished(ascent)
-    return approximate_posterior(
-        model,
-        bags if isinstance(bags, Bags) else None,
-        approximation,
-        engine="natural_gradient",
-        key=draw_key,
-        num_draws=num_draws,
-        status=ascent.status,
-        seconds=ascent.seconds,
-        compile_seconds=devices.compile_seconds,
-        elbo=ascent.elbo,
-    )
+        return wrapped(form, ascent, bags, "natural_gradient", draw_key, num_draws, watch)
 
 
 def _check(max_steps: int, batch_instances: int, delay: float, forgetting: float) -> None:
@@ -169,23 +166,23 @@ def _check(max_steps: int, batch_instances: int, delay: float, forgetting: float
 class _Batches:
     """Batch after batch, without end; as many at once as there are devices."""
 
-    form: InChunks
+    form: ClosedForm
     devices: Devices
     bags: Bags | BagStream
     batch_instances: int
     order_key: Array
 
     def behind(self, num_done: int) -> Iterator[tuple[Any, Array]]:
-        """Problems and numbers of instances, by device, from behind so many batches on."""
+        """Chunks and numbers of instances, by device, from behind so many batches on."""
         num_parts = self.devices.num_parts
         length = whole_blocks(min(self.batch_instances, self.bags.num_instances))
         for chunks in islice(batched(self._pieces(), num_parts), num_done, None):
             for bags in chunks:
                 self.form.check(bags)
-            parts = padded(chunks, num_instances=length, num_parts=num_parts)
+            parts = padded_chunks(chunks, num_instances=length, num_parts=num_parts)
             sizes = [np.array(float(bags.num_instances)) for bags in chunks]
-            problem = self.devices.on_parts(self.form.problem, self.devices.placed(parts))
-            yield problem, self.devices.placed(sizes)
+            sizes += [np.array(0.0)] * (num_parts - len(chunks))
+            yield self.devices.placed(parts), self.devices.placed(sizes)
 
     def _pieces(self) -> Iterator[Bags]:
         for number in count():
@@ -199,15 +196,22 @@ class _Batches:
         return self.bags.select(np.asarray(jax.random.permutation(key, self.bags.num_bags)))
 
 
+class _Rate(NamedTuple):
+    """Of the steps' sizes (t + τ)^−κ."""
+
+    delay: float  # τ
+    forgetting: float  # κ
+
+
 @dataclass(frozen=True)
 class _Steps:
     """Steps by batches."""
 
-    form: InChunks
+    form: ClosedForm
     devices: Devices
     batches: _Batches
-    delay: float
-    forgetting: float
+    rate: _Rate
+    start_key: Array
 
     def taken(self, max_steps: int, checkpoint: BlockFolder | None, *, progress: bool) -> Ascent:
         """So many, from what is written down on if there is anything."""
@@ -216,87 +220,109 @@ class _Steps:
         num_instances = np.asarray(self.devices.gathered(np.array([float(own)])).sum())
         # The first batch makes the first q(θ), without a step.
         batches = self.batches.behind(num_done + 1 if num_done else 0)
-        started = self.devices.clock()
+        started = Stopwatch.now()
         with one_lapack_thread():
             start = self._nowhere() if num_done else self._first(batches, num_instances)
-            before = self.devices.clock() - started
-            ascent = climb(
+            before = Stopwatch.now() - started
+            position, elbo, status, seconds = repeat_steps(
                 partial(self._advance, batches, num_instances),
                 start,
                 max_steps=max_steps,
                 tolerance=0.0,
                 is_ascent=False,
                 progress=progress,
+                rounding=self.form.rounding,
                 checkpoint=checkpoint,
-                clock=self.devices.clock,
             )
-        return replace(ascent, seconds=before + ascent.seconds)
+        return Ascent(position.q, None, elbo, status, before + seconds)
 
     def _nowhere(self) -> _Position:
-        """What `climb` puts that in which is written down."""
-        sums = self.form.nothing()
-        return _Position(jnp.asarray(1), sums, self.devices.once(self.form.moved, sums))
+        """What takes the place of that which is written down."""
+        return self.devices.once(_position, self.form, self.form.no_statistics())
 
     def _first(self, batches: Iterator[tuple[Any, Array]], num_instances: np.ndarray) -> _Position:
         chunks, _ = chunks_of(self.batches.bags, self.devices)
-        start = self.form.start(partial(spread, chunks, self.form, self.devices))
-        sums = self.devices.once(_scaled, *self._of_next(batches, start), num_instances)
-        return _Position(jnp.asarray(1), *self.devices.once(self._settled, sums))
+        start = self.form.start(
+            partial(spread_over, chunks, self.form, self.devices), self.start_key
+        )
+        found, size = self._of_next(batches, _initial_of_chunk, start)
+        return self.devices.once(_position, self.form, found, num_instances / size)
 
     def _advance(
         self, batches: Iterator[tuple[Any, Array]], num_instances: np.ndarray, position: _Position
     ) -> tuple[_Position, Array]:
-        found = self._of_next(batches, position.state)
-        return self.devices.once(self._moved, position, *found, num_instances)
+        found, size = self._of_next(batches, _statistics_of_chunk, position.q)
+        largest = self.batches.batch_instances * self.devices.num_devices
+        sizes = (size, np.asarray(num_instances), np.asarray(float(largest)))
+        return self.devices.once(_moved, self.form, self.rate, position, found, sizes)
 
-    def _of_next(self, batches: Iterator[tuple[Any, Array]], state: Any) -> tuple[Any, np.ndarray]:
-        """Sums over the next batch, and how many instances it has."""
-        problem, sizes = next(batches)
-        return self.devices.total((self.devices.on_parts(self.form.sums, (problem,), state), sizes))
-
-    def _moved(
-        self, position: _Position, found: Any, size: Array, num_instances: Array
-    ) -> tuple[_Position, Array]:
-        """One step, and the bound before it by the batch."""
-        scaled = _scaled(found, size, num_instances)
-        weight = jnp.minimum(1.0, size / jnp.minimum(num_instances, self._largest_size))
-        rate = weight * (position.number + self.delay) ** -self.forgetting  # ρ_t
-        sums = jax.tree.map(lambda old, new: (1 - rate) * old + rate * new, position.sums, scaled)
-        moved = _Position(position.number + 1, *self._settled(sums))
-        return moved, self.form.bound(position.state, scaled)
-
-    @property
-    def _largest_size(self) -> int:
-        return self.batches.batch_instances * self.devices.num_devices
-
-    def _settled(self, sums: Any) -> tuple[Any, Any]:
-        sums = self.form.in_order(sums)
-        return sums, self.form.moved(sums)
+    def _of_next(
+        self, batches: Iterator[tuple[Any, Array]], function: Callable, given: Any
+    ) -> tuple[Any, np.ndarray]:
+        """Statistics of the next batch, and how many instances it has."""
+        chunks, sizes = next(batches)
+        found = self.devices.on_parts(function, (chunks,), self.form, given)
+        return self.devices.total((found, sizes))
 
 
-def _scaled(sums: Any, size: Array, num_instances: Array) -> Any:
-    """Sums over a batch as if all instances were like it."""
-    return jax.tree.map(lambda leaf: leaf * (num_instances / size), sums)
+def _initial_of_chunk(chunk: Bags, form: ClosedForm, start: Any) -> Any:
+    return form.initial(form.prepare(chunk), start)[0]
+
+
+def _statistics_of_chunk(chunk: Bags, form: ClosedForm, q: Any) -> Any:
+    return form.e_step(form.prepare(chunk), q, None)[0]
+
+
+def _position(form: ClosedForm, statistics: Any, scale: Array | float = 1.0) -> _Position:
+    """The first one."""
+    statistics = form.in_order(_scaled(statistics, scale))
+    return _Position(jnp.asarray(1), statistics, form.m_step(statistics))
+
+
+def _moved(
+    form: ClosedForm,
+    rate: _Rate,
+    position: _Position,
+    found: Any,
+    sizes: tuple[Array, Array, Array],
+) -> tuple[_Position, Array]:
+    """One step, and the ELBO before it by the batch."""
+    size, num_instances, largest = sizes
+    scaled = _scaled(found, num_instances / size)
+    weight = jnp.minimum(1.0, size / jnp.minimum(num_instances, largest))
+    step = weight * (position.number + rate.delay) ** -rate.forgetting  # ρ_t
+    statistics = jax.tree.map(
+        lambda old, new: (1 - step) * old + step * new, position.statistics, scaled
+    )
+    statistics = form.in_order(statistics)
+    moved = _Position(position.number + 1, statistics, form.m_step(statistics))
+    return moved, form.elbo(position.q, scaled)
+
+
+def _scaled(statistics: Any, scale: Array | float) -> Any:
+    """Statistics of a batch as if all instances were like it."""
+    return jax.tree.map(lambda leaf: leaf * scale, statistics)
 
 
 def _with_whole_steps(
-    ascent: Ascent, form: InChunks, bags: Bags | BagStream, devices: Devices, folder: Path
+    ascent: Ascent, form: ClosedForm, bags: Bags | BagStream, devices: Devices, folder: Path
 ) -> Ascent:
     """Two steps of coordinate ascent behind the others, which tell what these have left."""
-    started = devices.clock()
-    state, bounds = ascent.state.state, []
+    started = Stopwatch.now()
+    q, bounds = ascent.q, []
     with one_lapack_thread():
-        passes = Passes(form, *chunks_of(bags, devices), devices, folder)
+        kept = form.in_memory(bags) if isinstance(bags, Bags) else form
+        passes = Passes(kept, *chunks_of(bags, devices), devices, folder)
         for is_last in (False, False, True):
-            sums = passes.sums(state)
-            bounds.append(np.asarray(devices.once(form.bound, state, sums)))
-            state = state if is_last else devices.once(form.moved, sums)
+            statistics = passes.statistics(q)
+            bounds.append(np.asarray(devices.once(elbo_of, form, q, statistics)))
+            q = q if is_last else devices.once(m_step_of, form, statistics)
     whole = np.array(bounds)
     ends = np.ravel(np.where(np.isfinite(whole[-1]), whole[-1], -np.inf))
     status = _judged(whole.reshape(3, -1)[:, np.argmax(ends)], len(ascent.elbo), form.rounding)
-    seconds = ascent.seconds + devices.clock() - started
+    seconds = ascent.seconds + Stopwatch.now() - started
     elbo = np.concatenate([ascent.elbo, whole])
-    return replace(ascent, state=state, elbo=elbo, status=status, seconds=seconds)
+    return replace(ascent, q=q, elbo=elbo, status=status, seconds=seconds)
 
 
 def _judged(bounds: Float[np.ndarray, "3"], num_steps: int, rounding: float) -> Status:

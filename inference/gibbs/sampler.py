@@ -17,6 +17,7 @@ from ...models.model import observations, random_key
 from ...models.vgpmil import VGPMIL
 from ..chains import check_counts, place_of_chains, run_chains
 from ..posterior import Posterior, sampled_posterior
+from ..runtime.programs import Stopwatch
 from .dpmil import DPMILGibbs
 from .vgpmil import VGPMILGibbs
 from .vwsgp import VWSGPGibbs
@@ -85,6 +86,7 @@ def gibbs(
     NotImplementedError
         If the model has no sampler, or its mixing law p(ω) is not known.
     """
+    watch = Stopwatch()
     check_conjugate(model)
     check_counts(thin=thin)
     observations(model, bags, "gibbs")
@@ -110,7 +112,7 @@ def gibbs(
                 **length,
                 **place,
             )
-    return sampled_posterior(model, bags, engine="gibbs", run=run)
+    return sampled_posterior(model, bags, engine="gibbs", run=run, watch=watch)
 
 
 def check_conjugate(model: VGPMIL | BagEvidenceModel | DPMIL) -> None:

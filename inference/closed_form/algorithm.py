@@ -1,0 +1,219 @@
+"""The one protocol of closed-form variational inference, and the registry of who has it.
+
+Every closed form of the zoo is variational EM: *expected sufficient statistics of chunks of bags,
+then a conjugate update*. Drivers (`drivers`) repeat the two and know no model.
+
+===================  ==========================================================================
+type                 what it is
+===================  ==========================================================================
+``Prepared``         what stays fixed of a chunk of bags under given hyper-parameters
+``Global``           q(θ), the factor of the unknowns that all bags share
+``Local``            what an update keeps of each instance between steps (mean-field labels, hard
+                     labels); None where it follows from q(θ), which is what may stream
+``Statistics``       expected sufficient statistics of a chunk, and its part of the ELBO; they add
+===================  ==========================================================================
+
+A closed form is a pytree: its model, with all numbers, is an argument of the compiled programs.
+
+References
+----------
+Hoffman, Blei, Wang and Paisley (2013), Stochastic variational inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any, Protocol, Self, runtime_checkable
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from ...datasets.bags import Bags
+from ...models.bag_evidence import FloatType
+from ...models.model import Program
+from ..posterior import Approximation
+
+__all__ = ["ClosedForm", "Options", "closed_form", "label_update_of", "refuse_starts"]
+
+# ``rows(bags)`` of each chunk and a number: rows of every instance, or of every second, third, ….
+type Spread = Callable[[Callable[[Bags], np.ndarray], int], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user chose of a closed form.
+
+    Attributes
+    ----------
+    label_update : str or None
+        How instance labels are updated; None for the form's own choice.
+    dtype : {"float64", "float32"}
+    num_starts : int or None
+        None for the form's own number.
+    """
+
+    label_update: str | None = None
+    dtype: FloatType = "float64"
+    num_starts: int | None = None
+
+
+@runtime_checkable
+class ClosedForm(Protocol):
+    """Coordinate ascent on the ELBO of one model as pure functions."""
+
+    @property
+    def model(self) -> Any:
+        """The model, with numbers as hyper-parameters."""
+        ...
+
+    @property
+    def is_ascent(self) -> bool:
+        """Whether no step lowers the ELBO."""
+        ...
+
+    @property
+    def rounding(self) -> float:
+        """A fall of the ELBO below this fraction of its size is rounding."""
+        ...
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether what `prepare` makes is much smaller than the bags, and worth keeping."""
+        ...
+
+    def check(self, bags: Bags) -> None:
+        """Refuse bags without what is learned from, or of other features."""
+        ...
+
+    def check_chunks(self) -> None:
+        """Refuse streams and meshes where an update needs more than statistics that add."""
+        ...
+
+    def in_memory(self, bags: Bags) -> Self:
+        """The same form for chunks that stay in memory, where more may be kept of each."""
+        ...
+
+    def chunk(self, bags: Bags) -> Any:
+        """Bags in memory as one chunk, in arrays of sizes that programs are compiled for."""
+        ...
+
+    def start(self, spread: Spread, key: Array) -> Any:
+        """What the first statistics follow from; ``key`` of what is random in it."""
+        ...
+
+    def prepare(self, chunk: Any) -> Any:
+        """What stays fixed of a chunk."""
+        ...
+
+    def initial(self, prepared: Any, start: Any) -> tuple[Any, Any]:
+        """The first statistics of a chunk, before there is a q(θ), and the first local factors."""
+        ...
+
+    def e_step(self, prepared: Any, q: Any, local: Any) -> tuple[Any, Any]:
+        """Expected sufficient statistics of a chunk under q(θ), local factors at their optimum."""
+        ...
+
+    def m_step(self, statistics: Any) -> Any:
+        """q(θ) at its optimum, given the statistics of all bags."""
+        ...
+
+    def elbo(self, q: Any, statistics: Any) -> Float[Array, "*S"]:
+        """The evidence lower bound at q(θ), of the statistics under it; one for each start."""
+        ...
+
+    def no_statistics(self) -> Any:
+        """Those of no bags."""
+        ...
+
+    def in_order(self, statistics: Any) -> Any:
+        """The same statistics, exchangeable components in the order that `m_step` gives them."""
+        ...
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """The form of the model with other hyper-parameters."""
+        ...
+
+    def check_learnable(self) -> None:
+        """Refuse to learn hyper-parameters where the ELBO does not tell about them."""
+        ...
+
+    def best_start(self, elbo: Float[np.ndarray, "*S"], q: Any, local: Any) -> tuple[Any, Any]:
+        """q(θ) and local factors of the start with the highest ELBO."""
+        ...
+
+    def approximation(
+        self, q: Any, local: Any, bags: Bags | None, elbo: Float[np.ndarray, "*S"]
+    ) -> Approximation:
+        """What is left behind: q in the units of the model; bags of a stream are None."""
+        ...
+
+    def guide(self, approximation: Any) -> Program:
+        """The approximation as a NumPyro guide of ``model.augmented()``."""
+        ...
+
+    def default_num_draws(self, bags: Bags | None) -> int:
+        """Draws of q that are kept where nobody asks for another number."""
+        ...
+
+
+@singledispatch
+def closed_form(model: Any, options: Options) -> ClosedForm:
+    """The closed form of a model; ``closed_form.register`` makes one known, by class.
+
+    Parameters
+    ----------
+    model : Model
+        With numbers as hyper-parameters.
+    options : Options
+
+    Returns
+    -------
+    ClosedForm
+
+    Raises
+    ------
+    NotImplementedError
+        If the model has none, or none with these options.
+    ValueError
+        If an option is unknown.
+    """
+    raise NotImplementedError(
+        f"{type(model).__name__} has no closed form; sample it with nuts, or fit it by svi"
+    )
+
+
+def label_update_of(model: Any, chosen: str | None, known: tuple[str, ...]) -> Any:
+    """Which label update is meant; the first that is known where none was chosen.
+
+    Raises
+    ------
+    ValueError
+        If it is unknown.
+    """
+    kind = type(model).__name__
+    if chosen is not None and not known:
+        raise ValueError(
+            f"label_update is {chosen!r}, but {kind} has no instance labels to update; leave it out"
+        )
+    if chosen is not None and chosen not in known:
+        raise ValueError(
+            f"label_update is {chosen!r}; expected one of {', '.join(known)} for {kind}"
+        )
+    return known[0] if chosen is None and known else chosen
+
+
+def refuse_starts(model: Any, num_starts: int | None) -> None:
+    """Refuse a number of starts where there is one.
+
+    Raises
+    ------
+    ValueError
+        If a number was given.
+    """
+    if num_starts is not None:
+        raise ValueError(
+            f"num_starts is {num_starts}, but the closed form of {type(model).__name__} has one "
+            "start; leave it out"
+        )

@@ -1,0 +1,767 @@
+"""Drivers of closed forms: coordinate ascent in memory and over chunks, and hyper-parameters.
+
+A driver repeats ``m_step`` and ``e_step`` of a `ClosedForm` and knows no model. Its programs stand
+at module level and take the form, the bags and every number as arguments: they are compiled once
+for all bags of one size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from io import BufferedReader
+from itertools import batched
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+from numpyro.distributions import biject_to
+
+from ...datasets.bags import Bags
+from ...datasets.streaming import BagStream
+from ..chains import check_counts
+from ..checkpoint import BlockFolder, described
+from ..chunks import RoomForChunks, RoomInTurn, in_parts, new_room, padded_chunks
+from ..descent import descend
+from ..devices import Devices
+from ..lapack import one_lapack_thread
+from ..posterior import Status
+from ..products import whole_blocks
+from ..progress import Progress
+from ..runtime.programs import Stopwatch
+from .algorithm import ClosedForm
+
+__all__ = [
+    "Ascent",
+    "Passes",
+    "ascend_in_memory",
+    "ascend_in_passes",
+    "ascend_traced",
+    "check_limits",
+    "chunks_of",
+    "elbo_of",
+    "m_step_of",
+    "num_begun",
+    "repeat_steps",
+    "spread_over",
+]
+
+# Steps between two looks at the progress bar, at first and at most: one call of one program each.
+_FIRST_BLOCK, _LONGEST_BLOCK = 8, 128
+# Seconds of a block, about, from which on blocks grow no longer.
+_SECONDS_OF_A_BLOCK = 1.0
+# Quasi-Newton steps in the hyper-parameters between two updates of the factors.
+_INNER_STEPS = 4
+
+type Values = dict[str, Float[Array, ""]]
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """Where coordinate ascent ended, and how it got there.
+
+    Attributes
+    ----------
+    q : pytree
+        q(θ), of each start if there are several.
+    local : pytree or None
+        Local factors, where they are kept.
+    elbo : array (T,) or (T, S)
+    status : Status
+    seconds : float
+        Without compilation.
+    """
+
+    q: Any
+    local: Any
+    elbo: Float[np.ndarray, "T ..."]
+    status: Status
+    seconds: float
+
+
+def check_limits(max_steps: int, tolerance: float) -> None:
+    """Refuse limits at which nothing would end, or begin.
+
+    Raises
+    ------
+    ValueError
+        If one is out of range.
+    """
+    check_counts(max_steps=max_steps)
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance is {tolerance}; expected a number of at least 0")
+
+
+# ------------------------------------------------------------------ in memory
+
+
+class _Position(NamedTuple):
+    """Between two steps."""
+
+    q: Any
+    statistics: Any  # under q
+    local: Any
+    elbo: Float[Array, "*S"]
+    num_steps: Int[Array, ""]
+
+
+class _Limits(NamedTuple):
+    """When to stop."""
+
+    max_steps: Int[Array, ""]
+    tolerance: Float[Array, ""]
+
+
+def ascend_in_memory(
+    form: ClosedForm,
+    bags: Bags,
+    *,
+    key: Array,
+    max_steps: int,
+    tolerance: float,
+    progress: bool,
+    learns_hyperparameters: bool = False,
+) -> tuple[ClosedForm, Ascent]:
+    """Repeat the two steps until the ELBO stops rising; of several starts at once, until all do.
+
+    Parameters
+    ----------
+    form : ClosedForm
+    bags : Bags
+    key : JAX key
+        Of what is random in the start.
+    max_steps : int
+    tolerance : float
+        Converged when the ELBO moves by less than this fraction of its size (at least 1) in a step.
+    progress : bool
+        Whether to draw a bar.
+    learns_hyperparameters : bool
+        Whether each step ascends the ELBO in the model's hyper-parameters too.
+
+    Returns
+    -------
+    ClosedForm
+        With what was learned.
+    Ascent
+        ``status`` is ``failed`` if an ELBO is not finite, or falls where it must not.
+    """
+    check_limits(max_steps, tolerance)
+    form = form.in_memory(bags)
+    started = Stopwatch.now()
+    chunk = form.chunk(bags)
+    start = form.start(lambda rows, at_most: _every(rows(bags), at_most), key)
+    with one_lapack_thread():
+        prepared = _prepare(form, chunk)
+        position = _initial(form, prepared, start)
+        if learns_hyperparameters:
+            position = position._replace(q=(position.q, _unconstrained(form.model)))
+            run = partial(_learn, form, chunk)
+        else:
+            run = partial(_ascend, form, prepared)
+        before = Stopwatch.now() - started
+        position, elbo, status, seconds = _in_blocks(
+            run, position, form, max_steps, tolerance, progress
+        )
+    q = position.q
+    if learns_hyperparameters:
+        q, unconstrained = q
+        learned = _constrained(form.model, unconstrained)
+        form = form.with_hyperparameters({name: float(v) for name, v in learned.items()})
+    return form, Ascent(q, position.local, elbo, status, before + seconds)
+
+
+def _every(rows: np.ndarray, at_most: int) -> np.ndarray:
+    return rows[:: -(-len(rows) // at_most)]
+
+
+@jax.jit
+def _prepare(form: ClosedForm, chunk: Any) -> Any:
+    return form.prepare(chunk)
+
+
+@jax.jit
+def _initial(form: ClosedForm, prepared: Any, start: Any) -> _Position:
+    """Before the first step, whose m_step does not look at q."""
+    statistics, local = form.initial(prepared, start)
+    q = form.m_step(statistics)
+    nothing = jnp.zeros_like(form.elbo(q, statistics))
+    return _Position(q, statistics, local, nothing, jnp.zeros((), int))
+
+
+def _in_blocks(
+    run: Callable[[_Position, _Limits, int], tuple[_Position, Array]],
+    position: _Position,
+    form: ClosedForm,
+    max_steps: int,
+    tolerance: float,
+    progress: bool,
+) -> tuple[_Position, Float[np.ndarray, "T ..."], Status, float]:
+    """Blocks of steps, each one call of one program, until the last tells that all is done."""
+    trace: list[np.ndarray] = []
+    status, seconds, length = None, 0.0, _FIRST_BLOCK
+    with Progress("coordinate ascent", max_steps, shown=progress) as bar:
+        while status is None and len(trace) < max_steps:
+            started = Stopwatch.now()
+            last = min(max_steps, len(trace) + length)
+            limits = _Limits(np.asarray(last, np.int64), np.asarray(tolerance, float))
+            position, elbo = run(position, limits)
+            num_new = int(position.num_steps) - len(trace)
+            trace.extend(np.asarray(elbo)[:num_new])
+            taken = Stopwatch.now() - started
+            seconds += taken
+            bar.advance(num_new)
+            status = judge(trace, tolerance, form.is_ascent, form.rounding)
+            if taken < _SECONDS_OF_A_BLOCK:
+                length = min(2 * length, _LONGEST_BLOCK)
+    return position, np.array(trace), status or cut_off(trace), seconds
+
+
+@jax.jit
+def _ascend(
+    form: ClosedForm, prepared: Any, position: _Position, limits: _Limits
+) -> tuple[_Position, Float[Array, "T ..."]]:
+    """Steps up to a number, or until one is the last; and the ELBO after each."""
+
+    def one_step(position: _Position) -> _Position:
+        q = form.m_step(position.statistics)
+        statistics, local = form.e_step(prepared, q, position.local)
+        elbo = form.elbo(q, statistics)
+        return _Position(q, statistics, local, elbo, position.num_steps + 1)
+
+    return _repeated(one_step, form, position, limits)
+
+
+def _repeated(
+    one_step: Callable[[_Position], _Position],
+    form: ClosedForm,
+    position: _Position,
+    limits: _Limits,
+) -> tuple[_Position, Float[Array, "T ..."]]:
+    first = position.num_steps
+    trace = jnp.zeros((_LONGEST_BLOCK, *jnp.shape(position.elbo)))
+
+    def goes_on(carry: tuple[_Position, Array, Array]) -> Bool[Array, ""]:
+        position, _, is_last = carry
+        return (position.num_steps < limits.max_steps) & ~is_last
+
+    def advance(carry: tuple[_Position, Array, Array]) -> tuple[_Position, Array, Array]:
+        before, trace, _ = carry
+        after = one_step(before)
+        change, size = after.elbo - before.elbo, jnp.maximum(1.0, jnp.abs(after.elbo))
+        has_fallen = jnp.any(change < -form.rounding * size) & form.is_ascent
+        is_done = jnp.all(jnp.abs(change) <= limits.tolerance * size) | has_fallen
+        is_last = ~jnp.isfinite(after.elbo).all() | (is_done & (before.num_steps > 0))
+        trace = trace.at[before.num_steps - first].set(after.elbo)
+        return after, trace, is_last
+
+    start = (jax.tree.map(jnp.asarray, position), trace, jnp.asarray(False))
+    position, trace, _ = jax.lax.while_loop(goes_on, advance, start)
+    return position, trace
+
+
+def ascend_traced(
+    form: ClosedForm,
+    prepared: Any,
+    statistics: Any,
+    local: Any,
+    *,
+    max_steps: int,
+    tolerance: float | Float[Array, ""],
+) -> tuple[Any, Float[Array, ""], Int[Array, ""]]:
+    """The same ascent inside a compiled program, of one start.
+
+    Parameters
+    ----------
+    form : ClosedForm
+    prepared, statistics, local : pytrees
+        As from ``prepare`` and ``initial``.
+    max_steps : int
+    tolerance : float
+
+    Returns
+    -------
+    pytree
+        q(θ).
+    float
+        The ELBO.
+    int
+        Steps taken; ``max_steps`` if it was cut off.
+    """
+
+    def goes_on(carry: tuple) -> Bool[Array, ""]:
+        *_, elbo, change, num_steps = carry
+        is_moving = jnp.abs(change) > tolerance * jnp.maximum(1.0, jnp.abs(elbo))
+        return (num_steps < max_steps) & is_moving
+
+    def one_step(carry: tuple) -> tuple:
+        _, statistics, local, before, _, num_steps = carry
+        q = form.m_step(statistics)
+        statistics, local = form.e_step(prepared, q, local)
+        elbo = form.elbo(q, statistics)
+        return q, statistics, local, elbo, elbo - before, num_steps + 1
+
+    infinity = jnp.asarray(jnp.inf)
+    start = (form.m_step(statistics), statistics, local, -infinity, infinity, jnp.asarray(0))
+    q, _, _, elbo, _, num_steps = jax.lax.while_loop(goes_on, one_step, start)
+    return q, elbo, num_steps
+
+
+# ------------------------------------------------------------------ hyper-parameters
+
+
+def _unconstrained(model: Any) -> Values:
+    """Hyper-parameters on the whole real line, from the model's own values on."""
+    return {
+        name: np.asarray(biject_to(model.support_of(name)).inv(float(value)), float)
+        for name, value in model.hyperparameters.items()
+    }
+
+
+def _constrained(model: Any, unconstrained: Values) -> Values:
+    return {name: biject_to(model.support_of(name))(value) for name, value in unconstrained.items()}
+
+
+@jax.jit
+def _learn(
+    form: ClosedForm, chunk: Any, position: _Position, limits: _Limits
+) -> tuple[_Position, Float[Array, "T ..."]]:
+    """Steps in the hyper-parameters and, under them, in all factors.
+
+    A few quasi-Newton steps with line search raise the ELBO in the hyper-parameters, each value of
+    which is judged after one round of updates under it: q(ε) moves along with the kernel, as on a
+    ridge it must, and the whole is monotone.
+
+    References
+    ----------
+    Castro-Macías et al. (2024), section 4.
+    """
+
+    def updated(unconstrained: Values, q: Any, local: Any) -> tuple[Any, Any, Any, Array]:
+        there = form.with_hyperparameters(_constrained(form.model, unconstrained))
+        prepared = there.prepare(chunk)
+        statistics, local = there.e_step(prepared, q, local)
+        q = there.m_step(statistics)
+        statistics, local = there.e_step(prepared, q, local)
+        return q, statistics, local, there.elbo(q, statistics)
+
+    def one_step(position: _Position) -> _Position:
+        q, unconstrained = position.q
+
+        def loss(unconstrained: Values) -> Float[Array, ""]:
+            return -updated(unconstrained, q, position.local)[3]
+
+        best = descend(loss, unconstrained, _INNER_STEPS)
+        q, statistics, local, elbo = updated(best, q, position.local)
+        return _Position((q, best), statistics, local, elbo, position.num_steps + 1)
+
+    return _repeated(one_step, form, position, limits)
+
+
+# ------------------------------------------------------------------ one step after another
+
+
+def repeat_steps(
+    advance: Callable[[Any], tuple[Any, Array]],
+    state: Any,
+    *,
+    max_steps: int,
+    tolerance: float,
+    is_ascent: bool,
+    progress: bool,
+    rounding: float,
+    checkpoint: BlockFolder | None = None,
+) -> tuple[Any, Float[np.ndarray, "T ..."], Status, float]:
+    """Steps that Python takes one after another, such as passes over files.
+
+    Parameters
+    ----------
+    advance : callable
+        State → state, and the ELBO at it.
+    state : pytree
+    max_steps, tolerance, progress
+        As of `ascend_in_memory`.
+    is_ascent, rounding
+        As of the form.
+    checkpoint : BlockFolder or None
+        A block for each step; goes on behind the last.
+
+    Returns
+    -------
+    pytree
+        The last state.
+    array (T, …)
+        The ELBO after each step.
+    Status
+    float
+        Seconds, without compilation.
+    """
+    done = checkpoint.blocks(0.0) if checkpoint else []
+    trace, seconds = [np.asarray(elbo) for elbo, _ in done], sum(taken for _, taken in done)
+    if checkpoint and done:
+        state = checkpoint.state(state)
+    status = judge(trace, tolerance, is_ascent, rounding) if trace else None
+    with one_lapack_thread(), Progress("coordinate ascent", max_steps, shown=progress) as bar:
+        bar.advance(len(trace))
+        while status is None and len(trace) < max_steps:
+            started = Stopwatch.now()
+            state, elbo = advance(state)
+            trace.append(np.asarray(elbo))
+            taken = Stopwatch.now() - started
+            if checkpoint:
+                checkpoint.write(len(trace) - 1, state, trace[-1], taken)
+            seconds += taken
+            bar.advance(1)
+            status = judge(trace, tolerance, is_ascent, rounding)
+    return state, np.array(trace), status or cut_off(trace), seconds
+
+
+def judge(
+    trace: list[np.ndarray], tolerance: float, is_ascent: bool, rounding: float
+) -> Status | None:
+    """How an ascent with this trace of ELBOs has ended; None if it goes on."""
+    if not trace:
+        return None
+    elbo = trace[-1]
+    if not np.isfinite(elbo).all():
+        wrong = elbo[~np.isfinite(elbo)].flat[0]
+        return Status("failed", f"the bound became {wrong} at step {len(trace)}")
+    if len(trace) < 2:
+        return None
+    change, size = elbo - trace[-2], np.maximum(1.0, np.abs(elbo))
+    if is_ascent and (change < -rounding * size).any():
+        return Status("failed", f"the bound fell by {-change.min():.3g} at step {len(trace)}")
+    if (np.abs(change) <= tolerance * size).all():
+        return Status(
+            "converged",
+            f"the bound moved by less than {tolerance:g} of its size at step {len(trace)}",
+        )
+    return None
+
+
+def cut_off(trace: list[np.ndarray]) -> Status:
+    """How an ascent ended that was given no more steps."""
+    if len(trace) < 2:
+        return Status("max_steps", "one step is too few to judge")
+    change = np.ravel(trace[-1] - trace[-2])
+    last = change[np.argmax(np.abs(change))]
+    return Status("max_steps", f"the bound moved by {last:+.2g} at the last step, {len(trace)}")
+
+
+# ------------------------------------------------------------------ passes over chunks
+
+
+def ascend_in_passes(
+    form: ClosedForm,
+    bags: Bags | BagStream,
+    devices: Devices,
+    *,
+    key: Array,
+    max_steps: int,
+    tolerance: float,
+    progress: bool,
+    checkpoint: BlockFolder | None = None,
+) -> Ascent:
+    """Repeat passes over chunks of bags until the ELBO stops rising.
+
+    Parameters
+    ----------
+    form : ClosedForm
+        Without local factors.
+    bags : Bags or BagStream
+        Bags in memory are dealt to the devices; a stream is read again for each pass.
+    devices : Devices
+        That the chunks are dealt to; those of other processes have chunks of their own.
+    key, max_steps, tolerance, progress
+        As of `ascend_in_memory`.
+    checkpoint : BlockFolder or None
+        A block for each step; goes on behind the last.
+
+    Returns
+    -------
+    Ascent
+        ``seconds`` with those of reading.
+    """
+    check_limits(max_steps, tolerance)
+
+    def advance(position: tuple[Any, Any]) -> tuple[tuple[Any, Any], Array]:
+        q = devices.once(m_step_of, form, position[1])
+        statistics = passes.statistics(q)
+        return (q, statistics), devices.once(elbo_of, form, q, statistics)
+
+    started = Stopwatch.now()
+    same = f"{described(form)} {max_steps} {tolerance}"
+    devices.agree(same, "models, max_steps or tolerance")
+    is_begun = num_begun(devices, checkpoint) > 0
+    chunks, length = chunks_of(bags, devices)
+    form = form.in_memory(bags) if isinstance(bags, Bags) else form
+    with one_lapack_thread(), TemporaryDirectory() as folder:
+        passes = Passes(form, chunks, length, devices, Path(folder))
+        statistics = form.no_statistics()
+        if not is_begun:  # else what is written down takes its place
+            spread = partial(spread_over, chunks, form, devices)
+            statistics = passes.initial(form.start(spread, key))
+        position = (devices.once(m_step_of, form, statistics), statistics)
+        before = Stopwatch.now() - started
+        position, elbo, status, seconds = repeat_steps(
+            advance,
+            position,
+            max_steps=max_steps,
+            tolerance=tolerance,
+            is_ascent=True,
+            progress=progress,
+            rounding=form.rounding,
+            checkpoint=checkpoint,
+        )
+    return Ascent(position[0], None, elbo, status, before + seconds)
+
+
+def m_step_of(form: ClosedForm, statistics: Any) -> Any:
+    """q(θ), as a function of pytrees alone."""
+    return form.m_step(statistics)
+
+
+def elbo_of(form: ClosedForm, q: Any, statistics: Any) -> Array:
+    """The ELBO, as a function of pytrees alone."""
+    return form.elbo(q, statistics)
+
+
+def chunks_of(bags: Bags | BagStream, devices: Devices) -> tuple[BagStream | list[Bags], int]:
+    """Chunks for the devices of this process, and the length that all are filled up to."""
+    if isinstance(bags, BagStream):
+        return bags, whole_blocks(min(bags.chunk_instances, bags.num_instances))
+    chunks = in_parts(bags, devices.num_parts)
+    return chunks, whole_blocks(max(part.num_instances for part in chunks))
+
+
+def num_begun(devices: Devices, checkpoint: BlockFolder | None) -> int:
+    """How many steps all processes have written down; what some have beyond is forgotten."""
+    begun = devices.extremes(checkpoint.num_blocks if checkpoint else 0)[0]
+    if checkpoint:  # of a process that was not killed there may be one more
+        checkpoint.cut(begun)
+    return begun
+
+
+def spread_over(
+    chunks: Iterable[Bags],
+    form: ClosedForm,
+    devices: Devices,
+    rows: Callable[[Bags], Float[np.ndarray, "N F"]],
+    at_most: int,
+) -> Float[np.ndarray, "n F"]:
+    """Rows of every instance, or of every second, third, … of all that the processes have.
+
+    Parameters
+    ----------
+    chunks : iterable of Bags
+        Of this process.
+    form : ClosedForm
+        By which they are checked.
+    devices : Devices
+    rows : callable
+        Bags → what is wanted of each instance.
+    at_most : int
+        Rows.
+
+    Returns
+    -------
+    array (n, F)
+        The same in every process.
+    """
+    if isinstance(chunks, BagStream):
+        own = chunks.num_instances
+    else:
+        own = sum(bags.num_instances for bags in chunks)
+    process, num_instances = devices.gathered(np.array([[jax.process_index(), own]], float)).T
+    stride = int(-(-num_instances.sum() // at_most))
+    before = int(num_instances[process < jax.process_index()].sum())
+    chosen = []
+    for bags in chunks:
+        form.check(bags)
+        chosen.append(rows(bags)[-before % stride :: stride])
+        before += bags.num_instances
+    return devices.gathered(np.concatenate(chosen))
+
+
+class Passes:
+    """Statistics of all chunks. What is prepared of them is kept: in memory, or in files.
+
+    Parameters
+    ----------
+    form : ClosedForm
+    chunks : iterable of Bags
+        To be gone through again and again, the same each time; a list stays in memory.
+    chunk_instances : int
+        That chunks are filled up to.
+    devices : Devices
+    folder : Path
+        For files.
+    """
+
+    def __init__(
+        self,
+        form: ClosedForm,
+        chunks: Iterable[Bags],
+        chunk_instances: int,
+        devices: Devices,
+        folder: Path,
+    ) -> None:
+        self._form, self._chunks, self._chunk_instances = form, chunks, chunk_instances
+        self._devices = devices
+        self._nothing = devices.repeated(form.no_statistics())
+        self._in_memory = isinstance(chunks, list)
+        self._cache = _InMemory() if self._in_memory else _InFiles(folder, devices)
+        self._keeps = self._in_memory or form.is_compact
+        self._room = RoomInTurn()
+        # For the chunks of two turns, and the one that is read ahead.
+        self._read_to = RoomForChunks(chunk_instances, 2 * devices.num_parts + 1)
+
+    def initial(self, start: Any) -> Any:
+        """The first statistics, of one pass."""
+        return self._devices.total(self._of_chunks(_prepare_and_begin, start))
+
+    def statistics(self, q: Any) -> Any:
+        """Expected sufficient statistics under q(θ), by one pass."""
+        if self._cache.is_whole:
+            return self._devices.total(self._of_cache(q))
+        return self._devices.total(self._of_chunks(_prepare_and_add, q))
+
+    def _of_cache(self, q: Any) -> Any:
+        total = self._nothing
+        for prepared in self._cache.all():
+            given = (total, prepared)
+            before, total = total, self._devices.on_parts(_add, given, self._form, q)
+            jax.block_until_ready(before)  # else chunks read faster than summed would pile up
+        return total
+
+    def _of_chunks(self, function: Callable, q: Any) -> Any:
+        made = self._nothing, None
+        for parts in self._filled():
+            # Each needs the total before it, so that no two share a core and its cache.
+            given = made[0], self._devices.placed(parts)
+            before, made = (
+                made,
+                self._devices.on_parts(function, given, self._form, q, keeps=self._keeps),
+            )
+            self._keep(*before)  # which waits for it: the next is under way by then
+        self._keep(*made)
+        self._cache.is_whole = self._keeps
+        return made[0]
+
+    def _filled(self) -> Iterator[list[Bags]]:
+        """Chunks for the devices, as many at once as there are."""
+        num_parts, length = self._devices.num_parts, self._chunk_instances
+        given = self._chunks
+        every = given.read_to(self._read_to) if isinstance(given, BagStream) else given
+        for chunks in batched(every, num_parts):
+            for bags in chunks:
+                self._form.check(bags)
+            # What stays in memory may still be in its buffer.
+            room = new_room if self._in_memory else self._room.next_turn()
+            yield padded_chunks(
+                chunks,
+                num_instances=length,
+                num_parts=num_parts,
+                room=room,
+                read_to=self._read_to,
+            )
+
+    def _keep(self, total: Any, prepared: Any) -> None:
+        jax.block_until_ready(total)
+        if prepared is not None:
+            self._cache.keep(prepared)
+
+
+def _prepare_and_begin(
+    total: Any, chunk: Bags, form: ClosedForm, start: Any, *, keeps: bool
+) -> tuple[Any, Any]:
+    prepared = form.prepare(chunk)
+    added = jax.tree.map(jnp.add, total, form.initial(prepared, start)[0])
+    return added, prepared if keeps else None
+
+
+def _prepare_and_add(
+    total: Any, chunk: Bags, form: ClosedForm, q: Any, *, keeps: bool
+) -> tuple[Any, Any]:
+    prepared = form.prepare(chunk)
+    return _add(total, prepared, form, q), prepared if keeps else None
+
+
+def _add(total: Any, prepared: Any, form: ClosedForm, q: Any) -> Any:
+    return jax.tree.map(jnp.add, total, form.e_step(prepared, q, None)[0])
+
+
+class _InMemory:
+    """What was prepared of chunks, where it is."""
+
+    def __init__(self) -> None:
+        self.is_whole = False
+        self._prepared: list[Any] = []
+
+    def keep(self, prepared: Any) -> None:
+        """The next one."""
+        self._prepared.append(prepared)
+
+    def all(self) -> Iterator[Any]:
+        """One after another."""
+        return iter(self._prepared)
+
+
+class _InFiles:
+    """What was prepared, each in a file: the numbers of one device's part behind another's.
+
+    The newest waits in memory. So a pass does not end with writing, nor the next one with reading.
+    """
+
+    def __init__(self, folder: Path, devices: Devices) -> None:
+        self.is_whole = False
+        self._folder, self._devices = folder, devices
+        self._layouts: list[Any] = []
+        self._newest: Any = None
+        self._room = RoomInTurn()
+
+    def keep(self, prepared: Any) -> None:
+        """The next one."""
+        if self._newest is not None:
+            self._write(self._newest)
+        self._newest = prepared
+
+    def _write(self, prepared: Any) -> None:
+        with self._file(len(self._layouts)).open("wb") as file:
+            for part in zip(*map(_parts_of, jax.tree.leaves(prepared)), strict=True):
+                for values in part:
+                    file.write(values)
+        self._layouts.append(jax.tree.map(_layout_of_part, prepared))
+
+    def all(self) -> Iterator[Any]:
+        """One after another. Before the next but one is asked for, all must be done with one."""
+        for number, of_part in enumerate(self._layouts):
+            room = self._room.next_turn()
+            with self._file(number).open("rb") as file:
+                read = partial(_read, file, room)
+                parts = [jax.tree.map(read, of_part) for _ in self._devices.own]
+            yield self._devices.placed(parts)
+        yield self._newest
+
+    def _file(self, number: int) -> Path:
+        return self._folder / str(number)
+
+
+def _layout_of_part(leaf: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+
+def _read(file: BufferedReader, room: RoomInTurn, layout: jax.ShapeDtypeStruct) -> np.ndarray:
+    values = room(layout.shape, layout.dtype)
+    file.readinto(values)
+    return values
+
+
+def _parts_of(leaf: jax.Array) -> list[np.ndarray]:
+    """Of the devices in their order, each as it is: to join them would be to copy them."""
+    shards = sorted(leaf.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+    return [np.asarray(shard.data)[0] for shard in shards]
