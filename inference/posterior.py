@@ -381,7 +381,7 @@ def sampled_posterior(
         ``status`` is ``failed`` if a draw is not finite, and ``converged`` if the chains agree;
         `compare` tells more.
     """
-    tree = _tree(model, bags, run.draws, run.statistics)
+    tree = _tree(model, bags, without_padding(run.draws, model, bags), run.statistics)
     status = _mixed(tree, model.judged_by or model.latent_sites)
     return Posterior(
         model=model,
@@ -389,10 +389,33 @@ def sampled_posterior(
         tree=tree,
         status=status,
         seconds=run.warmup_seconds + run.sampling_seconds,
-        compile_seconds=watch.compile_seconds,
+        compile_seconds=watch.compile_seconds + (run.compile_seconds or 0.0),
         wall_seconds=watch.wall_seconds,
         sampling_seconds=run.sampling_seconds,
     )
+
+
+def without_padding(draws: Draws, model: Model, bags: Bags) -> Draws:
+    """Draws of sites by instance and by bag, cut to those that are there.
+
+    Parameters
+    ----------
+    draws : dict of arrays
+        With axes of instances or bags last, as ``model.dims`` names them.
+    model : Model
+    bags : Bags
+
+    Returns
+    -------
+    dict of arrays
+    """
+    sizes = {"instance": bags.num_instances, "bag": bags.num_bags}
+
+    def cut(name: str, values: np.ndarray) -> np.ndarray:
+        dims = model.dims.get(name, ())
+        return values[(..., *(slice(sizes.get(dim)) for dim in dims))]
+
+    return {name: cut(name, values) for name, values in draws.items()}
 
 
 def _mixed(tree: xr.DataTree, names: tuple[str, ...]) -> Status:

@@ -16,14 +16,17 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.infer.reparam import Reparam
 
 from ..datasets.bags import Bags
+from ..datasets.padding import padded
 from .distributions import AnyArray, LogOddsLabel
 from .model import (
     Draws,
     Program,
+    as_pytree,
     check_prior,
     given_labels,
     observations,
     over_draws,
+    plate_of_bags,
     random_key,
 )
 from .noisy_or import labels_given_bags, sample_labels
@@ -35,6 +38,7 @@ __all__ = ["DiverseDensity", "concept_logits", "log_diverse_density"]
 _SMALLEST = 1e-12
 
 
+@as_pytree()
 @dataclass(frozen=True, eq=False)
 class DiverseDensity:
     r"""A noisy-or of how near instances are to one concept, each feature with a scale of its own.
@@ -123,6 +127,10 @@ class DiverseDensity:
         """None: concept and scales are sites of their own."""
         return {}
 
+    def prepare(self, bags: Bags) -> Bags:
+        """Bags in arrays of sizes that programs are compiled for."""
+        return padded(bags)
+
     def with_hyperparameters(self, values: dict) -> Self:
         """The model itself: it has none."""
         return self
@@ -147,7 +155,7 @@ class DiverseDensity:
     def __call__(self, bags: Bags) -> None:
         """The program (t, s) → Y, instance labels summed out."""
         logits = self._draw_logits(bags)
-        with numpyro.plate("bag", bags.num_bags):
+        with plate_of_bags(bags):
             odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
             law = LogOddsLabel(odds, validate_args=False)
             numpyro.sample("bag_label", law, obs=given_labels(bags))
@@ -210,13 +218,12 @@ class DiverseDensity:
                 f"{expected} features that were learned from"
             )
 
-        def of_one(site: dict[str, Array]) -> tuple[Array, Array]:
-            logits = concept_logits(site, bags.instances)
-            odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
-            return jax.nn.sigmoid(odds), jax.nn.sigmoid(logits)
-
-        bag, instance = over_draws(of_one, {name: draws[name] for name in self.latent_sites})
-        return {"bag_probability": bag, "instance_probability": instance}
+        sites = {name: draws[name] for name in self.latent_sites}
+        bag, instance = over_draws(_predict_one, sites, padded(bags.without_labels()))
+        return {
+            "bag_probability": bag[:, : bags.num_bags],
+            "instance_probability": instance[:, : bags.num_instances],
+        }
 
     def identified(self, draws: Draws, bags: Bags) -> Draws:
         """Nothing: concept and scales are comparable themselves."""
@@ -243,16 +250,24 @@ class DiverseDensity:
         ValueError
             If the bags have no labels.
         """
-        is_positive = jnp.asarray(observations(self, bags, "complete()")) == 1
-
-        def of_one(site: dict[str, Array]) -> Array:
-            logits = concept_logits(site, bags.instances)
-            return labels_given_bags(logits, bags, is_positive).sample(site["key"])
-
+        observations(self, bags, "complete()")
         with jax.enable_x64(True):
             keys = jax.random.split(random_key(seed), len(draws["concept"]))
         sites = {name: draws[name] for name in self.latent_sites} | {"key": keys}
-        return dict(draws) | {"instance_label": over_draws(of_one, sites)}
+        label = over_draws(_complete_one, sites, padded(bags))
+        return dict(draws) | {"instance_label": label[:, : bags.num_instances]}
+
+
+def _predict_one(site: dict[str, Array], bags: Bags) -> tuple[Array, Array]:
+    logits = concept_logits(site, bags.instances)
+    odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
+    return jax.nn.sigmoid(odds), jax.nn.sigmoid(logits)
+
+
+def _complete_one(site: dict[str, Array], bags: Bags) -> Array:
+    logits = concept_logits(site, bags.instances)
+    is_positive = jnp.asarray(bags.labels) == 1
+    return labels_given_bags(logits, bags, is_positive).sample(site["key"])
 
 
 def concept_logits(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -21,8 +22,17 @@ from numpyro.infer.reparam import Reparam, TransformReparam
 from scipy.special import logsumexp
 
 from ..datasets.bags import Bags
+from ..datasets.padding import padded
 from .mixtures import MixtureBags, Mixtures, gaussian_by_precision
-from .model import Draws, Program, as_pytree, observations, plate_of_bags, random_key
+from .model import (
+    Draws,
+    Program,
+    as_pytree,
+    observations,
+    over_draws,
+    plate_of_bags,
+    random_key,
+)
 from .normal_wishart import COVARIANCES, Covariance
 from .witnesses import LabelRule, log_some_positive, sum_over_bags
 
@@ -439,7 +449,15 @@ class DPMIL:
             known = jnp.where(given == 1, jnp.inf, jnp.where(given == 0, -jnp.inf, known))
             has_known = sum_over_bags((given == 1).astype(int), index, bags.num_bags) > 0
             needs = needs & ~has_known
-        return LabelRule(known, needs, index)
+        return LabelRule(known, needs, index, self._present(bags))
+
+    def prepare(self, bags: Bags) -> Bags:
+        """Bags in arrays of sizes that programs are compiled for."""
+        return padded(bags)
+
+    @staticmethod
+    def _present(bags: Bags) -> Bool[Array, " B"] | None:
+        return None if bags.present is None else jnp.asarray(bags.present)
 
     # ------------------------------------------------------------------ the programs
 
@@ -510,7 +528,7 @@ class DPMIL:
         is_positive = labels == 1
         index = jnp.asarray(bags.bag_index)
         known = jnp.where(is_positive[index], 0.0, -jnp.inf)
-        return LabelRule(known, is_positive & self.needs_witness, index)
+        return LabelRule(known, is_positive & self.needs_witness, index, self._present(bags))
 
     # ------------------------------------------------------------------ what draws imply
 
@@ -570,11 +588,10 @@ class DPMIL:
         self.check_width(bags)
         _check_pooling(pooling)
 
-        def of_one(_: Array, site: dict[str, Array], bags: Bags) -> tuple[Array, Array, Array]:
-            log_density = self.mixtures(site).log_density(jnp.asarray(bags.instances))
-            return (log_density, *self._probabilities(log_density, bags, pooling))
-
-        log_density, bag, instance = self._over_draws(of_one, draws, bags)
+        given = padded(bags.without_labels())
+        found = self._over_draws(_predict_one, draws, given, pooling=pooling)
+        sizes = (bags.num_instances, bags.num_bags, bags.num_instances)
+        log_density, bag, instance = (of[..., :size] for of, size in zip(found, sizes, strict=True))
         mean_density = logsumexp(log_density, axis=0) - math.log(len(log_density))
         by_all = self.probabilities(mean_density, bags, pooling=pooling)
         return {
@@ -595,13 +612,17 @@ class DPMIL:
             If ``pooling`` is unknown.
         """
         _check_pooling(pooling)
+        given = padded(bags.without_labels())
+        whole = np.zeros((2, given.num_instances))
+        whole[:, : bags.num_instances] = log_density
         with jax.enable_x64(True):
-            found = self._probabilities(jnp.asarray(log_density), bags, pooling)
-            return np.asarray(found[0]), np.asarray(found[1])
+            bag, instance = _probabilities(whole, self, given, pooling)
+            return np.asarray(bag)[: bags.num_bags], np.asarray(instance)[: bags.num_instances]
 
-    def _probabilities(
+    def probabilities_traced(
         self, log_density: Float[Array, "2 N"], bags: Bags, pooling: Pooling
     ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
+        """The same inside a compiled program."""
         logits = log_density[1] - log_density[0]
         bag = bag_probability(
             logits, bags, self.positive_share, pooling, needs_witness=self.needs_witness
@@ -626,25 +647,12 @@ class DPMIL:
             ``occupied_components`` (S, 2): the expected number of components of each class with an
             instance in them, given θ.
         """
-        with jax.enable_x64(True):
-            free = np.flatnonzero(np.asarray(self.label_rule(bags).known) == 0)
-
-        def of_one(
-            _: Array, site: dict[str, Array], bags: Bags, free: Int[Array, " F"]
-        ) -> dict[str, Array]:
-            rule, instances = self.label_rule(bags), jnp.asarray(bags.instances)
-            log_components = self.mixtures(site).log_components(instances)
-            log_density = jax.nn.logsumexp(log_components, axis=1)
-            found = {
-                "log_density": rule.log_evidence(log_density),
-                "occupied_components": expected_occupied(log_components, rule),
-            }
-            if len(free):
-                probability = rule.labels(log_density[1] - log_density[0]).mean
-                found["instance_probability"] = probability[free]
-            return found
-
-        return self._over_draws(of_one, draws, bags, free)
+        self.check(bags)
+        found = self._over_draws(_identify_one, draws, padded(bags))
+        found["log_density"] = found["log_density"][:, : bags.num_bags]
+        is_free = found.pop("is_free")[0, : bags.num_instances]
+        probability = found.pop("instance_probability")[:, : bags.num_instances]
+        return found | ({"instance_probability": probability[:, is_free]} if is_free.any() else {})
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what was summed out: instance labels and clusters given T.
@@ -662,33 +670,63 @@ class DPMIL:
         dict of arrays
             The draws, with ``instance_label`` (S, N) and ``cluster`` (S, N) added.
         """
-        self.label_rule(bags)  # raises what it has to say of bags that are not traced
-
-        def of_one(key: Array, site: dict[str, Array], bags: Bags) -> dict[str, Array]:
-            log_components = self.mixtures(site).log_components(jnp.asarray(bags.instances))
-            return draw_labels(key, log_components, self.label_rule(bags))
-
-        return dict(draws) | self._over_draws(of_one, draws, bags, seed=seed)
+        self.check(bags)
+        found = self._over_draws(_complete_one, draws, padded(bags), seed=seed)
+        cut = {name: values[:, : bags.num_instances] for name, values in found.items()}
+        return dict(draws) | cut
 
     def _over_draws(
-        self, function: Callable, draws: Draws, bags: Bags, *data: Any, seed: int | Array = 0
+        self,
+        function: Callable,
+        draws: Draws,
+        bags: Bags,
+        *,
+        seed: int | Array = 0,
+        **options: Any,
     ) -> Any:
-        """A function of a key, one draw, the bags and other data, compiled once for all draws."""
+        """A function of the model, one draw and the bags, for all draws."""
+        sites = {name: draws[name] for name in self.latent_sites}
         with jax.enable_x64(True):
-            sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
-            keys = jax.random.split(random_key(seed), len(sites["mean"]))
-            # Draws evaluated together fill the vector units; many instances do that alone.
-            numbers = 2 * self.max_components * bags.num_instances * self.num_features
-            together = max(1, min(64, _BLOCK // numbers))
+            sites["key"] = jax.random.split(random_key(seed), len(sites["mean"]))
+        # Draws evaluated together fill the vector units; many instances do that alone.
+        numbers = 2 * self.max_components * bags.num_instances * self.num_features
+        together = max(1, min(64, _BLOCK // numbers))
+        return over_draws(function, sites, self, bags, together=together, **options)
 
-            # Data are arguments: as constants they would be a part of the program.
-            @jax.jit
-            def mapped(all_draws: Any, data: Any) -> Any:
-                return jax.lax.map(
-                    lambda one: function(*one, *data), all_draws, batch_size=together
-                )
 
-            return jax.tree.map(np.asarray, mapped((keys, sites), (bags, *data)))
+def _predict_one(
+    site: dict[str, Array], model: DPMIL, bags: Bags, *, pooling: Pooling, together: int
+) -> tuple[Array, Array, Array]:
+    log_density = model.mixtures(site).log_density(jnp.asarray(bags.instances))
+    return (log_density, *model.probabilities_traced(log_density, bags, pooling))
+
+
+def _identify_one(
+    site: dict[str, Array], model: DPMIL, bags: Bags, *, together: int
+) -> dict[str, Array]:
+    rule, instances = model.label_rule(bags), jnp.asarray(bags.instances)
+    log_components = model.mixtures(site).log_components(instances)
+    log_density = jax.nn.logsumexp(log_components, axis=1)
+    return {
+        "log_density": rule.log_evidence(log_density),
+        "occupied_components": expected_occupied(log_components, rule),
+        "instance_probability": rule.labels(log_density[1] - log_density[0]).mean,
+        "is_free": rule.known == 0,
+    }
+
+
+def _complete_one(
+    site: dict[str, Array], model: DPMIL, bags: Bags, *, together: int
+) -> dict[str, Array]:
+    log_components = model.mixtures(site).log_components(jnp.asarray(bags.instances))
+    return draw_labels(site["key"], log_components, model.label_rule(bags))
+
+
+@partial(jax.jit, static_argnames="pooling")
+def _probabilities(
+    log_density: Float[Array, "2 N"], model: DPMIL, bags: Bags, pooling: Pooling
+) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
+    return model.probabilities_traced(log_density, bags, pooling)
 
 
 def log_stick_weights(stick: Float[Array, "*L k"]) -> Float[Array, "*L K"]:

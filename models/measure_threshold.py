@@ -15,20 +15,26 @@ from numpyro.distributions.util import validate_sample
 from numpyro.infer.reparam import Reparam
 
 from ..datasets.bags import Bags
+from ..datasets.padding import padded
 from .distributions import LogOddsLabel
 from .model import (
     Draws,
     Program,
+    as_pytree,
     check_prior,
     given_labels,
     observations,
     over_draws,
+    plate_of_bags,
     random_key,
 )
 from .noisy_or import labels_given_bags, sample_labels
 from .witnesses import log_odds_of_some
 
 __all__ = ["BagLabelsByMeasure", "MeasureThreshold"]
+
+# Log odds of an absent bag: its label, 0, is certain.
+_ABSENT = -1e4
 
 
 class BagLabelsByMeasure(Distribution):
@@ -92,6 +98,7 @@ class BagLabelsByMeasure(Distribution):
         return jax.random.bernoulli(label_key, chance).astype(int)
 
 
+@as_pytree()
 @dataclass(frozen=True, eq=False)
 class MeasureThreshold:
     r"""A noisy-or of a soft threshold on a measure f, one of K: a pseudo-likelihood.
@@ -168,6 +175,10 @@ class MeasureThreshold:
         """None: threshold and softness are sites of their own."""
         return {}
 
+    def prepare(self, bags: Bags) -> Bags:
+        """Bags in arrays of sizes that programs are compiled for."""
+        return padded(bags)
+
     def with_hyperparameters(self, values: dict) -> Self:
         """The model itself: it has none."""
         return self
@@ -194,7 +205,7 @@ class MeasureThreshold:
         sites = self._draw()
         num_measures = bags.instances.shape[1]
         which = numpyro.sample("measure", dist.DiscreteUniform(0, num_measures - 1))
-        with numpyro.plate("bag", bags.num_bags):
+        with plate_of_bags(bags):
             law = LogOddsLabel(bag_logits(sites, bags)[which], validate_args=False)
             numpyro.sample("bag_label", law, obs=given_labels(bags))
 
@@ -259,15 +270,13 @@ class MeasureThreshold:
         """
         self._check_measures(draws, bags)
 
-        def of_one(site: dict[str, Array]) -> tuple[Array, Array]:
-            weight = site["measure_probability"]
-            bag = jax.nn.sigmoid(bag_logits(site, bags))
-            instance = jax.nn.sigmoid(_instance_logits(site, bags))
-            return weight @ bag, weight @ instance
-
         names = (*self.latent_sites, "measure_probability")
-        bag, instance = over_draws(of_one, {name: draws[name] for name in names})
-        return {"bag_probability": bag, "instance_probability": instance}
+        sites = {name: draws[name] for name in names}
+        bag, instance = over_draws(_predict_one, sites, padded(bags.without_labels()))
+        return {
+            "bag_probability": bag[:, : bags.num_bags],
+            "instance_probability": instance[:, : bags.num_instances],
+        }
 
     def identified(self, draws: Draws, bags: Bags) -> Draws:
         """How likely each measure is, given the bags learned from.
@@ -284,14 +293,9 @@ class MeasureThreshold:
         dict of arrays
             ``measure_probability`` (S, K): P(k | T, s, Y).
         """
-        labels = jnp.asarray(observations(self, bags, "identified()"))
-
-        def of_one(site: dict[str, Array]) -> Float[Array, " K"]:
-            law = BagLabelsByMeasure(bag_logits(site, bags))
-            return jax.nn.softmax(jnp.sum(law.log_likelihood(labels), axis=1))
-
+        observations(self, bags, "identified()")
         sites = {name: draws[name] for name in self.latent_sites}
-        return {"measure_probability": over_draws(of_one, sites)}
+        return {"measure_probability": over_draws(_measure_probability, sites, padded(bags))}
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what was summed out: the measure, and the instance labels given those of bags.
@@ -314,19 +318,14 @@ class MeasureThreshold:
         ValueError
             If the bags have no labels.
         """
-        is_positive = jnp.asarray(observations(self, bags, "complete()")) == 1
-
-        def of_one(site: dict[str, Array]) -> tuple[Array, Array]:
-            measure_key, label_key = jax.random.split(site["key"])
-            which = jax.random.categorical(measure_key, jnp.log(site["measure_probability"]))
-            logits = _instance_logits(site, bags)[which]
-            return which, labels_given_bags(logits, bags, is_positive).sample(label_key)
-
+        observations(self, bags, "complete()")
         with jax.enable_x64(True):
             keys = jax.random.split(random_key(seed), len(draws["threshold"]))
-            sites = {name: draws[name] for name in self.latent_sites} | {"key": keys}
-            which, label = over_draws(of_one, sites | self.identified(draws, bags))
-        return dict(draws) | {"measure": which, "instance_label": label}
+        sites = {name: draws[name] for name in self.latent_sites} | {"key": keys}
+        sites |= self.identified(draws, bags)
+        which, label = over_draws(_complete_one, sites, padded(bags))
+        added = {"measure": which, "instance_label": label[:, : bags.num_instances]}
+        return dict(draws) | added
 
     def _check_measures(self, draws: Draws, bags: Bags) -> None:
         if "measure_probability" not in draws:
@@ -342,13 +341,33 @@ class MeasureThreshold:
             )
 
 
+def _predict_one(site: dict[str, Array], bags: Bags) -> tuple[Array, Array]:
+    weight = site["measure_probability"]
+    bag = jax.nn.sigmoid(bag_logits(site, bags))
+    return weight @ bag, weight @ jax.nn.sigmoid(_instance_logits(site, bags))
+
+
+def _measure_probability(site: dict[str, Array], bags: Bags) -> Float[Array, " K"]:
+    by_bag = BagLabelsByMeasure(bag_logits(site, bags)).log_likelihood(jnp.asarray(bags.labels))
+    return jax.nn.softmax(jnp.sum(by_bag, axis=1))
+
+
+def _complete_one(site: dict[str, Array], bags: Bags) -> tuple[Array, Array]:
+    measure_key, label_key = jax.random.split(site["key"])
+    which = jax.random.categorical(measure_key, jnp.log(site["measure_probability"]))
+    logits = _instance_logits(site, bags)[which]
+    is_positive = jnp.asarray(bags.labels) == 1
+    return which, labels_given_bags(logits, bags, is_positive).sample(label_key)
+
+
 def bag_logits(site: dict[str, Array], bags: Bags) -> Float[Array, "K B"]:
     """log P(Y_b = 1) − log P(Y_b = 0) under each measure: a noisy-or."""
 
     def of_one(logits: Float[Array, " N"]) -> Float[Array, " B"]:
         return log_odds_of_some(logits, bags.bag_index, bags.num_bags)
 
-    return jax.vmap(of_one)(_instance_logits(site, bags))
+    odds = jax.vmap(of_one)(_instance_logits(site, bags))
+    return odds if bags.present is None else jnp.where(bags.present, odds, _ABSENT)
 
 
 def _instance_logits(site: dict[str, Array], bags: Bags) -> Float[Array, "K N"]:

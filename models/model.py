@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import jax
@@ -244,25 +245,44 @@ def check_prior(owner: str, name: str, prior: Distribution, wanted: constraints.
         )
 
 
-def over_draws(function: Callable[[dict[str, Array]], Any], sites: dict[str, Any]) -> Any:
+def over_draws(
+    function: Callable[..., Any], sites: dict[str, Any], *given: Any, **options: Any
+) -> Any:
     """A function of one draw, for all of them, some evaluated together.
 
     Parameters
     ----------
     function : callable
-        Of the sites of one draw.
+        ``function(site, *given, **options)``, at module level: compiled once for all arguments of
+        like shapes.
     sites : dict of arrays
         By draw on the first axis.
+    *given : pytrees of arrays
+        The same for all draws.
+    **options
+        Hashable.
 
     Returns
     -------
-    pytree of arrays
-        Likewise.
+    pytree of NumPy arrays
+        By draw on the first axis.
     """
     with jax.enable_x64(True):
-        on_device = jax.tree.map(jnp.asarray, sites)
-        mapped = jax.jit(lambda s: jax.lax.map(function, s, batch_size=_DRAWS))(on_device)
-        return jax.tree.map(np.asarray, mapped)
+        named = tuple(sorted(options.items()))
+        return jax.tree.map(np.asarray, _over_draws(function, named, sites, given))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _over_draws(
+    function: Callable[..., Any],
+    options: tuple[tuple[str, Any], ...],
+    sites: dict[str, Any],
+    given: tuple[Any, ...],
+) -> Any:
+    def one(site: dict[str, Any]) -> Any:
+        return function(site, *given, **dict(options))
+
+    return jax.lax.map(one, sites, batch_size=dict(options).get("together", _DRAWS))
 
 
 def random_key(seed: int | Array) -> Array:
