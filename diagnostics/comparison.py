@@ -19,7 +19,6 @@ from ..datasets.bags import Bags
 from ..inference.chains import check_counts
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
-from ..models.dpmil import DPMIL
 from ..models.model import part_of_bags
 from . import figures
 from .criticism import PredictiveCheck, predictive_check, prior_sensitivity
@@ -140,7 +139,7 @@ class Comparison:
             name: posterior
             for name, posterior in self.posteriors.items()
             if not (self.verdicts[name].evidence.failed or self.verdicts[name].evidence.is_point)
-            and not isinstance(posterior.model, DPMIL)
+            and not posterior.model.replication_note
         }
         first = next(iter(sound.values()), None)
         return sound.get(self.reference, first) if self.reference else first

@@ -20,7 +20,7 @@ import pandas as pd
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from ..models.dpmil import DPMIL
+from ..models.components import ComponentModel
 from .clusters import plot_components, plot_scene
 from .criticism import MUCH_SENSITIVITY
 from .measures import MEASURES, formatted
@@ -161,7 +161,7 @@ def _machinery() -> str:
 
 def _notes_on_scores(comparison: Comparison) -> Iterator[str]:
     """What a model has to say of its instance probabilities, where these are scored."""
-    note = getattr(next(iter(comparison.posteriors.values())).model, "instance_note", "")
+    note = next(iter(comparison.posteriors.values())).model.instance_note
     scores = (verdict.scores for verdict in comparison.verdicts.values())
     if note and any(one is not None and not math.isnan(one.instance_auc) for one in scores):
         yield f"Instance scores: {note}."
@@ -241,11 +241,12 @@ def _sections(comparison: Comparison, bag: Callable[[], _Picture]) -> list[_Sect
 
 
 def _cluster_pictures(comparison: Comparison) -> Iterator[_Picture]:
-    """Of posteriors of DPMIL that did not fail."""
+    """Of posteriors of mixtures that did not fail."""
     posteriors = {
         name: verdict.evidence.posterior
         for name, verdict in comparison.verdicts.items()
-        if isinstance(verdict.evidence.posterior.model, DPMIL) and not verdict.evidence.failed
+        if isinstance(verdict.evidence.posterior.model, ComponentModel)
+        and not verdict.evidence.failed
     }
     if posteriors:
         yield _Picture("components.png", _COMPONENTS, plot_components(posteriors))
@@ -388,8 +389,8 @@ def _left_out(comparison: Comparison) -> pd.DataFrame:
 
 def _how_far(comparison: Comparison) -> str:
     model = next(iter(comparison.posteriors.values())).model
-    text = _HOW_FAR.format(sites="of these quantities" if model.judged_by else "sites")
-    return f"{getattr(model, 'judged_note', '')} {text}".strip()
+    text = _HOW_FAR.format(sites="of these quantities" if model.estimands else "sites")
+    return f"{model.estimand_note} {text}".strip()
 
 
 def _model_text(comparison: Comparison) -> str:

@@ -316,7 +316,7 @@ def _usual_quantities(model: Model, bags: Bags, sites: Sites) -> dict[str, Array
     given = {name: sites[name] for name in model.latent_sites}
     values = {
         f"{name} {place}" if jnp.ndim(site) else name: value
-        for name, site in ({} if model.judged_by else given).items()
+        for name, site in ({} if model.estimands else given).items()
         for place, value in enumerate(jnp.ravel(site)[:_MOST_NUMBERS])
     }
     by_bag = log_likelihood_of_one(model.marginal(), given, bags)

@@ -20,7 +20,7 @@ from sklearn.cluster import KMeans
 
 from ..datasets.bags import Bags
 from .kernels import RBF, Parameter
-from .model import Draws, observations, random_key
+from .model import CLOSED_FORM_ENGINES, Draws, ModelDefaults, observations, random_key
 from .tracing import evaluated_now_unless_traced
 
 __all__ = [
@@ -329,11 +329,11 @@ class _CrossSums(NamedTuple):
         return by_bag(totals[0], cross), by_bag(totals[1], variance)
 
 
-class InducingModel:
+class InducingModel(ModelDefaults):
     """What all models with values at inducing points have in common, whatever their kernel."""
 
     name: ClassVar[str]
-    judged_by: ClassVar[tuple[str, ...]] = ()
+    usual_engines: ClassVar[tuple[str, ...]] = CLOSED_FORM_ENGINES
 
     def __post_init__(self) -> None:
         """Nothing to check."""
@@ -348,24 +348,9 @@ class InducingModel:
         return self
 
     @property
-    def priors(self) -> dict[str, dist.Distribution]:
-        """The hyper-parameters that are to be inferred, by site name."""
-        given = self.hyperparameters
-        return {name: v for name, v in given.items() if isinstance(v, dist.Distribution)}
-
-    @property
     def latent_sites(self) -> tuple[str, ...]:
         """The inducing values, and the hyper-parameters that have a prior."""
         return ("inducing_value", *self.priors)
-
-    @property
-    def observed_site(self) -> str:
-        """The labels of the bags."""
-        return "bag_label"
-
-    def identified(self, draws: Draws, bags: Bags) -> Draws:
-        """Nothing: inducing values and hyper-parameters can be compared as they are."""
-        return {}
 
     def over_draws(
         self,
@@ -416,6 +401,8 @@ class SparseGPModel(InducingModel):
     kernel: RBF
     inducing_points: Float[np.ndarray, "M D"] = field(repr=False)
     jitter: float = field(default=1e-6, kw_only=True)
+
+    fields_for_bags: ClassVar[tuple[str, ...]] = ("kernel", "inducing_points")
 
     def __post_init__(self) -> None:
         super().__post_init__()
