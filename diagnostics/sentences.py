@@ -6,10 +6,10 @@ import math
 
 from ..inference.grid import GridApproximation
 from ..inference.importance import EASY_KHAT, LARGEST_KHAT
-from .accuracy import Accuracy
-from .convergence import Convergence
-from .scores import PredictionDifference
-from .targets import is_logistic
+from .measures.accuracy import Accuracy
+from .measures.convergence import Convergence
+from .measures.scores import PredictionDifference
+from .measures.targets import is_logistic
 from .verdict import Peer, Verdict
 
 __all__ = ["reference_sentence", "sentence"]

@@ -16,10 +16,10 @@ from ..inference.maximum_a_posteriori import PointApproximation
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
 from ..inference.programs import log_joint
-from .accuracy import Accuracy, accuracy
-from .convergence import Convergence, convergence, judged_sites
-from .scores import PredictionDifference, Scores, prediction_difference, score
-from .targets import is_logistic, is_same_model
+from .measures.accuracy import Accuracy, accuracy
+from .measures.convergence import Convergence, convergence, judged_sites
+from .measures.scores import PredictionDifference, Scores, prediction_difference, score
+from .measures.targets import is_logistic, is_same_model
 
 __all__ = ["Evidence", "Peer", "Verdict", "best_sampler", "gather", "judge"]
 

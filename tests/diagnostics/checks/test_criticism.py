@@ -13,7 +13,7 @@ from milzoo.diagnostics import (
     predictive_check,
     prior_sensitivity,
 )
-from milzoo.diagnostics.criticism import (
+from milzoo.diagnostics.checks.criticism import (
     correlation_with_farthest,
     correlation_with_size,
     share_of_positive,

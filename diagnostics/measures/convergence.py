@@ -10,8 +10,8 @@ import arviz as az
 import numpy as np
 import xarray as xr
 
-from ..inference.posterior import LARGEST_RHAT, Posterior
-from ..models.model import Model
+from ...inference.posterior import LARGEST_RHAT, Posterior
+from ...models.model import Model
 
 __all__ = ["Convergence", "convergence"]
 

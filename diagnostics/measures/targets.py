@@ -11,7 +11,7 @@ import numpy as np
 from numpyro.distributions import Distribution, TransformedDistribution
 from numpyro.distributions.transforms import Transform
 
-from ..models.model import Model
+from ...models.model import Model
 
 __all__ = ["in_words", "is_logistic", "is_same_model", "targets"]
 

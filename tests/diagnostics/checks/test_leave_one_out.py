@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from milzoo.datasets import simulate, simulate_instances
-from milzoo.diagnostics.leave_one_out import (
+from milzoo.diagnostics.checks.leave_one_out import (
     all_left_out,
     leave_one_out,
     leave_one_out_sentences,

@@ -10,8 +10,8 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import Ellipse
 from milzoo.datasets import Bags, load
-from milzoo.diagnostics import clusters as clusters_module
 from milzoo.diagnostics import compare, plot_components, plot_scene
+from milzoo.diagnostics.plots import clusters as clusters_module
 from milzoo.inference import Posterior, coordinate_ascent
 from milzoo.inference.posterior import Status
 from milzoo.models import DPMIL, VGPMIL

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Ellipse, Patch
 
-from ..datasets.bags import Bags
-from ..inference.posterior import Posterior, Predictive, flat_draws
-from ..models.components import ComponentModel, Components, NamedComponents
-from ..models.model import Draws
-from .figures import COLOURS, GREY, STYLE, draw_intervals, rows_of_panels
+from ...datasets.bags import Bags
+from ...inference.posterior import Posterior, Predictive, flat_draws
+from ...models.components import ComponentModel, Components, NamedComponents
+from ...models.model import Draws
+from .panels import COLOURS, GREY, STYLE, draw_intervals, rows_of_panels
 
 __all__ = ["plot_components", "plot_scene"]
 

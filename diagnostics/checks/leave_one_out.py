@@ -10,9 +10,9 @@ import arviz as az
 import numpy as np
 import pandas as pd
 
-from ..inference.maximum_a_posteriori import PointApproximation
-from ..inference.posterior import Posterior
-from ..inference.programs import log_joint
+from ...inference.maximum_a_posteriori import PointApproximation
+from ...inference.posterior import Posterior
+from ...inference.programs import log_joint
 
 __all__ = ["all_left_out", "leave_one_out", "leave_one_out_sentences", "leave_one_out_table"]
 

@@ -16,13 +16,13 @@ from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 from numpyro.infer import Predictive
 
-from ..datasets.bags import Bags
-from ..inference.chains import check_counts, check_probability
-from ..inference.posterior import Posterior
-from ..inference.prediction import TargetPrediction
-from ..inference.programs import log_joint
-from ..models.model import observations, random_key
-from .figures import predictive_statistics
+from ...datasets.bags import Bags
+from ...inference.chains import check_counts, check_probability
+from ...inference.posterior import Posterior
+from ...inference.prediction import TargetPrediction
+from ...inference.programs import log_joint
+from ...models.model import observations, random_key
+from ..plots.panels import predictive_statistics
 
 __all__ = [
     "MUCH_SENSITIVITY",

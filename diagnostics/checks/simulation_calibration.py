@@ -25,16 +25,16 @@ from matplotlib.figure import Figure
 from numpyro.handlers import substitute
 from scipy import stats
 
-from ..datasets.bags import Bags
-from ..datasets.simulation import draw_sites
-from ..inference.chains import check_counts, check_probability, spread_over_devices
-from ..inference.checkpoint import Entry, Journal, identity
-from ..inference.inside import Inside, inside
-from ..inference.posterior import Posterior
-from ..inference.programs import log_likelihood_of_one
-from ..inference.progress import Progress
-from ..models.model import Model, random_key
-from .figures import pit_differences
+from ...datasets.bags import Bags
+from ...datasets.simulation import draw_sites
+from ...inference.chains import check_counts, check_probability, spread_over_devices
+from ...inference.checkpoint import Entry, Journal, identity
+from ...inference.inside import Inside, inside
+from ...inference.posterior import Posterior
+from ...inference.programs import log_likelihood_of_one
+from ...inference.progress import Progress
+from ...models.model import Model, random_key
+from ..plots.panels import pit_differences
 
 __all__ = ["SimulationCalibration", "simulation_calibration"]
 

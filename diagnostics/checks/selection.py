@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Array, Bool, Float
 
-from ..datasets.bags import Bags
-from ..inference import coordinate_ascent
-from ..inference.posterior import Posterior
-from ..inference.progress import Progress
-from ..models.model import Model, observations, random_key
-from .scores import bag_log_loss
+from ...datasets.bags import Bags
+from ...inference import coordinate_ascent
+from ...inference.posterior import Posterior
+from ...inference.progress import Progress
+from ...models.model import Model, observations, random_key
+from ..measures.scores import bag_log_loss
 
 __all__ = ["CRITERIA", "Selection", "select"]
 
