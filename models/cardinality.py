@@ -3,7 +3,7 @@ r"""Cardinality models: a bag's label and the number of its positive instances g
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
@@ -25,7 +25,8 @@ from ..datasets.bags import Bags
 from .counting import SMALL_BAG, CountTree, draw_labels, log_partition
 from .distributions import LogOddsLabel
 from .kernels import Parameter, may_be_positive
-from .model import Draws, Program, given_labels, observations, random_key
+from .model import Draws, ModelDefaults, Program, given_labels, observations, random_key
+from .settings import Choice, Constructor, Setting
 from .tracing import evaluated_now_unless_traced
 from .witnesses import sum_over_bags
 
@@ -264,7 +265,7 @@ class InstanceLabelsByCount(Distribution):
 
 
 @dataclass(frozen=True, eq=False)
-class CardinalityModel:
+class CardinalityModel(ModelDefaults):
     r"""Multi-instance cardinality potentials (MICPM): labels of bags by how many are positive.
 
     .. code-block:: text
@@ -317,7 +318,6 @@ class CardinalityModel:
     intercept_scale: float | None = None
 
     name: ClassVar[str] = "cardinality"
-    judged_by: ClassVar[tuple[str, ...]] = ()
     instance_note: ClassVar[str] = (
         "an instance's probability is P(y = 1 | X), its bag's label summed out (equation 13); what "
         "is positive of an instance is decided by the cardinality potential alone"
@@ -327,6 +327,18 @@ class CardinalityModel:
         "intercept": (),
         "instance_label": ("instance",),
         "bag_label": ("bag",),
+    }
+    settings: ClassVar[Mapping[str, Setting]] = {
+        "potential": Constructor(
+            {
+                ("normal", 0): NormalCardinality,
+                ("normal", 2): NormalCardinality,
+                ("majority", 0): MajorityCardinality,
+                ("at_least_one", 0): AtLeastOne,
+            },
+            "normal:MU,SIGMA as in normal:0.5,0.1, normal, majority or at_least_one",
+        ),
+        "weight_prior": Choice.of(*WEIGHT_PRIORS),
     }
 
     def __post_init__(self) -> None:
@@ -411,12 +423,6 @@ class CardinalityModel:
         own, potential = {"weight_scale": self.weight_scale}, self.potential
         return own | (potential.parameters if isinstance(potential, NormalCardinality) else {})
 
-    @property
-    def priors(self) -> dict[str, Distribution]:
-        """The hyper-parameters that are to be inferred, by site name."""
-        given = self.hyperparameters
-        return {name: value for name, value in given.items() if isinstance(value, Distribution)}
-
     def with_hyperparameters(self, values: dict) -> Self:
         """Replace hyper-parameters (``weight_scale``, ``mu``, ``sigma``) by given values."""
         potential = self.potential
@@ -424,11 +430,6 @@ class CardinalityModel:
             potential = potential.with_values(values)
         weight_scale = values.get("weight_scale", self.weight_scale)
         return replace(self, weight_scale=weight_scale, potential=potential)
-
-    @property
-    def observed_site(self) -> str:
-        """The labels of the bags."""
-        return "bag_label"
 
     @property
     def latent_sites(self) -> tuple[str, ...]:
@@ -568,10 +569,6 @@ class CardinalityModel:
 
         bag, instance = self._over_draws(of_one, draws, bags)
         return {"bag_probability": bag, "instance_probability": instance}
-
-    def identified(self, draws: Draws, bags: Bags) -> Draws:
-        """Nothing: weights can be compared as they are."""
-        return {}
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what was summed out: the instance labels given those of the bags.

@@ -13,13 +13,13 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import Distribution, constraints
-from numpyro.infer.reparam import Reparam
 
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
 from .distributions import AnyArray, LogOddsLabel
 from .model import (
     Draws,
+    ModelDefaults,
     Program,
     as_pytree,
     check_prior,
@@ -40,7 +40,7 @@ _SMALLEST = 1e-12
 
 @as_pytree()
 @dataclass(frozen=True, eq=False)
-class DiverseDensity:
+class DiverseDensity(ModelDefaults):
     r"""A noisy-or of how near instances are to one concept, each feature with a scale of its own.
 
     .. code-block:: text
@@ -85,7 +85,6 @@ class DiverseDensity:
     scale_prior: Distribution = dist.LogNormal(0.0, 1.0)
 
     name: ClassVar[str] = "diverse_density"
-    judged_by: ClassVar[tuple[str, ...]] = ()
     instance_note: ClassVar[str] = (
         "an instance's probability is that of a bag that holds it alone: how near the concept it is"
     )
@@ -95,6 +94,7 @@ class DiverseDensity:
         "instance_label": ("instance",),
         "bag_label": ("bag",),
     }
+    fields_for_bags: ClassVar[tuple[str, ...]] = ("concept_prior", "scale_prior")
 
     def __post_init__(self) -> None:
         check_prior("DiverseDensity", "concept_prior", self.concept_prior, constraints.real)
@@ -120,35 +120,10 @@ class DiverseDensity:
         """
         return cls(scale_prior=dist.LogNormal(0.5 * math.log(2.0 / bags.num_features), 1.0))
 
-    # ------------------------------------------------------------------ hyper-parameters
-
-    @property
-    def priors(self) -> dict[str, Distribution]:
-        """None: concept and scales are sites of their own."""
-        return {}
-
-    def prepare(self, bags: Bags) -> Bags:
-        """Bags in arrays of sizes that programs are compiled for."""
-        return padded(bags)
-
-    def with_hyperparameters(self, values: dict) -> Self:
-        """The model itself: it has none."""
-        return self
-
-    @property
-    def observed_site(self) -> str:
-        """The labels of the bags."""
-        return "bag_label"
-
     @property
     def latent_sites(self) -> tuple[str, ...]:
         """Concept and scales."""
         return ("concept", "scale")
-
-    @property
-    def reparametrisation(self) -> dict[str, Reparam]:
-        """None is needed."""
-        return {}
 
     # ------------------------------------------------------------------ the programs
 
@@ -224,10 +199,6 @@ class DiverseDensity:
             "bag_probability": bag[:, : bags.num_bags],
             "instance_probability": instance[:, : bags.num_instances],
         }
-
-    def identified(self, draws: Draws, bags: Bags) -> Draws:
-        """Nothing: concept and scales are comparable themselves."""
-        return {}
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what was summed out: the instance labels, given those of the bags.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -17,15 +17,17 @@ from jax.nn import softplus
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Bool, Float, Int
-from numpyro.distributions import Distribution
 from numpyro.infer.reparam import Reparam, TransformReparam
 from scipy.special import logsumexp
 
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
+from .components import Components
 from .mixtures import MixtureBags, Mixtures, gaussian_by_precision
 from .model import (
+    CLOSED_FORM_ENGINES,
     Draws,
+    ModelDefaults,
     Program,
     as_pytree,
     observations,
@@ -34,6 +36,7 @@ from .model import (
     random_key,
 )
 from .normal_wishart import COVARIANCES, Covariance
+from .settings import Choice, Setting
 from .witnesses import LabelRule, log_some_positive, sum_over_bags
 
 __all__ = [
@@ -58,13 +61,16 @@ POOLINGS: tuple[Pooling, ...] = ("bayes", "noisy_or")
 # Of the mean variance of the features, added to each variance: keeps the covariance of few or of
 # repeated instances, or one with a constant column, invertible.
 _RIDGE = 1e-6
+# With 950 unknown numbers a draw of NUTS takes 0.17 s for 400 instances, and its draws are few that
+# count: for thousands of instances a chain would take hours.
+_MOST_UNKNOWNS = 1000
 # Numbers held at once while draws are looked at: 32 MiB in 64 bit.
 _BLOCK = 2**22
 
 
 @as_pytree("max_components", "supervision", "needs_witness")
 @dataclass(frozen=True, eq=False)
-class DPMIL:
+class DPMIL(ModelDefaults):
     """Two Dirichlet-process mixtures of Gaussians, one for each class of instances.
 
     .. code-block:: text
@@ -137,11 +143,34 @@ class DPMIL:
         "log_density": ("bag",),
         "occupied_components": ("class",),
     }
-    judged_by: ClassVar[tuple[str, ...]] = (
+    estimands: ClassVar[tuple[str, ...]] = (
         "instance_probability",
         "log_density",
         "occupied_components",
     )
+    estimand_note: ClassVar[str] = (
+        "Clusters have no names to compare them by: errors are those of the probabilities of the "
+        "instances in positive bags, the log densities of the bags and the number of occupied "
+        "components in each class."
+    )
+    instance_note: ClassVar[str] = (
+        "instances are ranked by p(x | positive) against p(x | negative), each by itself"
+    )
+    leave_one_out_note: ClassVar[str] = (
+        "DPMIL's likelihood is of instances given labels: weights by it leave out a bag's "
+        "instances, not its label; judge it on test bags"
+    )
+    replication_note: ClassVar[str] = (
+        "DPMIL makes instances, not labels, which have no parameter: replicates of labels say "
+        "nothing of it"
+    )
+    usual_engines: ClassVar[tuple[str, ...]] = CLOSED_FORM_ENGINES
+    settings: ClassVar[Mapping[str, Setting]] = {
+        "covariance": Choice.of(*COVARIANCES),
+        "supervision": Choice.of(*SUPERVISIONS),
+        "needs_witness": Choice({"true": True, "false": False}),
+    }
+    fields_for_bags: ClassVar[tuple[str, ...]] = ("center", "scale")
 
     def __post_init__(self) -> None:
         for field in ("center", "scale"):
@@ -286,11 +315,6 @@ class DPMIL:
     # ------------------------------------------------------------------ what it is
 
     @property
-    def observed_site(self) -> str:
-        """What the model learns from, beside the instances."""
-        return "bag_label"
-
-    @property
     def covariance(self) -> Covariance:
         """Whether precisions are matrices or diagonal."""
         return "full" if np.ndim(self.scale) == 2 else "diagonal"
@@ -314,11 +338,6 @@ class DPMIL:
         return "precision_cholesky" if self.covariance == "full" else "precision"
 
     @property
-    def priors(self) -> dict[str, Distribution]:
-        """None: hyper-parameters are numbers."""
-        return {}
-
-    @property
     def latent_sites(self) -> tuple[str, ...]:
         """Sticks (of more than one component), means and precisions."""
         sticks = ("stick",) if self.max_components > 1 else ()
@@ -333,6 +352,22 @@ class DPMIL:
         by_class = self.max_components * (self.num_features + of_precision)
         return 2 * (by_class + self.max_components - 1)
 
+    @property
+    def size_note(self) -> str:
+        """Components and features."""
+        return f"{self.max_components} components of {self.num_features} features in each class"
+
+    @property
+    def gradient_note(self) -> str:
+        """Beyond 1,000 unknown numbers: to be found are too many."""
+        if self.num_unknowns <= _MOST_UNKNOWNS:
+            return ""
+        return (
+            f"{self.num_unknowns:,} unknown numbers of DPMIL ({self.size_note}); expected at most "
+            f"{_MOST_UNKNOWNS:,}: use coordinate_ascent or gibbs, fewer features "
+            "(datasets.kernel_pca), fewer components or covariance='diagonal'"
+        )
+
     def numbers_in_a_draw(self, bags: Bags | None) -> int:
         """How many numbers a draw is kept in, at most, with what it implies for bags that are."""
         # A triangular root is kept as a square.
@@ -343,24 +378,6 @@ class DPMIL:
     def reparametrisation(self) -> dict[str, Reparam]:
         """Means by their noise, which knows no scale: most components have no instances."""
         return {"mean": TransformReparam()}
-
-    @property
-    def instance_note(self) -> str:
-        """What instance probabilities are."""
-        return "instances are ranked by p(x | positive) against p(x | negative), each by itself"
-
-    @property
-    def judged_note(self) -> str:
-        """What posteriors are compared on, and why."""
-        return (
-            "Clusters have no names to compare them by: errors are those of the probabilities of "
-            "the instances in positive bags, the log densities of the bags and the number of "
-            "occupied components in each class."
-        )
-
-    def with_hyperparameters(self, values: dict) -> Self:
-        """The model itself: no hyper-parameter has a prior."""
-        return self
 
     def check_width(self, bags: Bags) -> None:
         """Refuse bags of other features.
@@ -450,10 +467,6 @@ class DPMIL:
             has_known = sum_over_bags((given == 1).astype(int), index, bags.num_bags) > 0
             needs = needs & ~has_known
         return LabelRule(known, needs, index, self._present(bags))
-
-    def prepare(self, bags: Bags) -> Bags:
-        """Bags in arrays of sizes that programs are compiled for."""
-        return padded(bags)
 
     @staticmethod
     def _present(bags: Bags) -> Bool[Array, " B"] | None:
@@ -557,6 +570,56 @@ class DPMIL:
         with jax.enable_x64(True):
             return np.exp(np.asarray(log_stick_weights(jnp.asarray(draws["stick"]))))
 
+    def occupied(self, estimands: Draws) -> Float[np.ndarray, "S 2"]:
+        """The expected number of components of each class with an instance in them.
+
+        Parameters
+        ----------
+        estimands : dict of arrays
+            As ``estimands_of`` returns them.
+
+        Returns
+        -------
+        array (S, 2)
+        """
+        return estimands["occupied_components"]
+
+    def typical_components(self, draws: Draws, estimands: Draws, bags: Bags) -> Components:
+        """Components of the draw under which log densities of bags are nearest to their means.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            The latent sites, draws first.
+        estimands : dict of arrays
+            As ``estimands_of`` returns them.
+        bags : Bags
+            With labels.
+
+        Returns
+        -------
+        Components
+        """
+        # Of the highest density it would be one whose empty clusters are near their prior's mode,
+        # and of the highest likelihood one that overfits.
+        by_bag = estimands["log_density"]
+        typical = int(np.argmin(np.sum((by_bag - by_bag.mean(axis=0)) ** 2, axis=1)))
+        with jax.enable_x64(True):
+            site = {name: jnp.asarray(draws[name][typical]) for name in self.latent_sites}
+            return Components(*map(np.asarray, self._components(site, bags)))
+
+    def _components(self, site: dict[str, Array], bags: Bags) -> tuple[Array, ...]:
+        """Weight, mean, root and expected number of instances of each component."""
+        mixtures = self.mixtures(site)
+        log_components = mixtures.log_components(jnp.asarray(bags.instances))
+        log_density = jax.nn.logsumexp(log_components, axis=1)
+        positive = self.label_rule(bags).labels(log_density[1] - log_density[0]).mean
+        in_class = jnp.stack([1 - positive, positive])
+        occupancy = jnp.sum(
+            in_class[:, None] * jnp.exp(log_components - log_density[:, None]), axis=2
+        )
+        return jnp.exp(mixtures.log_weight), mixtures.mean, mixtures.root, occupancy
+
     def predict(self, draws: Draws, bags: Bags, *, pooling: Pooling = "bayes") -> Draws:
         """Bag and instance probabilities under each draw, and by all draws together.
 
@@ -629,7 +692,7 @@ class DPMIL:
         )
         return bag, jax.nn.sigmoid(logits)
 
-    def identified(self, draws: Draws, bags: Bags) -> Draws:
+    def estimands_of(self, draws: Draws, bags: Bags) -> Draws:
         """What does not depend on the names of the clusters, of the bags learned from.
 
         Parameters

@@ -3,7 +3,7 @@ r"""A soft threshold on a measure of the instances: what of the neighbour method
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,13 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.util import validate_sample
-from numpyro.infer.reparam import Reparam
 
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
 from .distributions import LogOddsLabel
 from .model import (
     Draws,
+    ModelDefaults,
     Program,
     as_pytree,
     check_prior,
@@ -100,7 +100,7 @@ class BagLabelsByMeasure(Distribution):
 
 @as_pytree()
 @dataclass(frozen=True, eq=False)
-class MeasureThreshold:
+class MeasureThreshold(ModelDefaults):
     r"""A noisy-or of a soft threshold on a measure f, one of K: a pseudo-likelihood.
 
     .. code-block:: text
@@ -151,7 +151,7 @@ class MeasureThreshold:
     softness_prior: Distribution = dist.LogNormal(-1.0, 1.0)
 
     name: ClassVar[str] = "measure_threshold"
-    judged_by: ClassVar[tuple[str, ...]] = ()
+    predicts_by: ClassVar[tuple[str, ...]] = ("measure_probability",)
     instance_note: ClassVar[str] = (
         "an instance's probability is that of a bag that holds it alone: its measure above the "
         "threshold"
@@ -168,35 +168,10 @@ class MeasureThreshold:
         check_prior("MeasureThreshold", "threshold_prior", self.threshold_prior, constraints.real)
         check_prior("MeasureThreshold", "softness_prior", self.softness_prior, constraints.positive)
 
-    # ------------------------------------------------------------------ hyper-parameters
-
-    @property
-    def priors(self) -> dict[str, Distribution]:
-        """None: threshold and softness are sites of their own."""
-        return {}
-
-    def prepare(self, bags: Bags) -> Bags:
-        """Bags in arrays of sizes that programs are compiled for."""
-        return padded(bags)
-
-    def with_hyperparameters(self, values: dict) -> Self:
-        """The model itself: it has none."""
-        return self
-
-    @property
-    def observed_site(self) -> str:
-        """The labels of the bags."""
-        return "bag_label"
-
     @property
     def latent_sites(self) -> tuple[str, ...]:
         """Threshold and softness."""
         return ("threshold", "softness")
-
-    @property
-    def reparametrisation(self) -> dict[str, Reparam]:
-        """None is needed."""
-        return {}
 
     # ------------------------------------------------------------------ the programs
 
@@ -254,7 +229,7 @@ class MeasureThreshold:
         ----------
         draws : dict of arrays
             ``threshold`` and ``softness`` (S,), and ``measure_probability`` (S, K), which
-            `identified` gives for the bags learned from, and posteriors store.
+            `estimands_of` gives for the bags learned from, and posteriors store.
         bags : Bags
             B bags with N instances, their measures as features; their labels are not used.
 
@@ -278,7 +253,7 @@ class MeasureThreshold:
             "instance_probability": instance[:, : bags.num_instances],
         }
 
-    def identified(self, draws: Draws, bags: Bags) -> Draws:
+    def estimands_of(self, draws: Draws, bags: Bags) -> Draws:
         """How likely each measure is, given the bags learned from.
 
         Parameters
@@ -293,7 +268,7 @@ class MeasureThreshold:
         dict of arrays
             ``measure_probability`` (S, K): P(k | T, s, Y).
         """
-        observations(self, bags, "identified()")
+        observations(self, bags, "estimands_of()")
         sites = {name: draws[name] for name in self.latent_sites}
         return {"measure_probability": over_draws(_measure_probability, sites, padded(bags))}
 
@@ -322,7 +297,7 @@ class MeasureThreshold:
         with jax.enable_x64(True):
             keys = jax.random.split(random_key(seed), len(draws["threshold"]))
         sites = {name: draws[name] for name in self.latent_sites} | {"key": keys}
-        sites |= self.identified(draws, bags)
+        sites |= self.estimands_of(draws, bags)
         which, label = over_draws(_complete_one, sites, padded(bags))
         added = {"measure": which, "instance_label": label[:, : bags.num_instances]}
         return dict(draws) | added
@@ -330,8 +305,8 @@ class MeasureThreshold:
     def _check_measures(self, draws: Draws, bags: Bags) -> None:
         if "measure_probability" not in draws:
             raise ValueError(
-                "draws have no measure_probability; model.identified(draws, bags) gives it for the "
-                "bags that were learned from"
+                "draws have no measure_probability; model.estimands_of(draws, bags) gives it for "
+                "the bags that were learned from"
             )
         expected, found = draws["measure_probability"].shape[1], bags.num_features
         if expected != found:

@@ -172,15 +172,15 @@ def _check_size(
     model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags, num_draws: int, kept: list[str]
 ) -> None:
     """Refuse what no memory holds."""
-    if not isinstance(model, DPMIL):
+    in_a_draw = model.numbers_in_a_draw(bags)
+    if in_a_draw is None:
         return
     of_instances = bags.num_instances * len(set(kept) - set(model.latent_sites))
-    size = num_draws * (model.numbers_in_a_draw(bags) + of_instances) * 8 / 2**30
+    size = num_draws * (in_a_draw + of_instances) * 8 / 2**30
     if size > _LARGEST_TREE:
         raise ValueError(
-            f"{num_draws:,} draws of DPMIL with {model.max_components} components of "
-            f"{model.num_features} features and {bags.num_instances:,} instances take "
-            f"{size:,.1f} GiB; expected at most {_LARGEST_TREE}: ask for fewer (num_samples, "
-            "num_chains; thin for longer chains), fewer features (kernel_pca) or "
-            "components, or a diagonal covariance"
+            f"{num_draws:,} draws of {type(model).__name__} ({model.size_note}) and "
+            f"{bags.num_instances:,} instances take {size:,.1f} GiB; expected at most "
+            f"{_LARGEST_TREE}: ask for fewer (num_samples, num_chains; thin for longer chains), "
+            "or make the model smaller (fewer features by kernel_pca, for one)"
         )
