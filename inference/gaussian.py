@@ -19,7 +19,8 @@ from numpyro.handlers import block, reparam, seed, substitute, trace
 from numpyro.infer.util import constrain_fn, initialize_model, potential_energy
 
 from ..datasets.bags import Bags
-from ..models.model import Draws, Model, Program, as_pytree
+from ..models.model import Draws, Model, Program
+from ..models.tracing import as_pytree
 from . import archive
 
 __all__ = [

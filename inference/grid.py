@@ -19,7 +19,8 @@ from scipy.optimize import minimize
 
 from ..datasets.bags import Bags
 from ..datasets.padding import bucket
-from ..models.model import Model, as_pytree, observations, random_key
+from ..models.model import Model, observations, random_key
+from ..models.tracing import as_pytree
 from . import archive
 from .chains import check_counts
 from .gaussian import FlatApproximation, WhitenedProgram, whitened_program

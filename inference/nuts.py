@@ -15,7 +15,8 @@ from numpyro.infer.hmc import HMCState
 from numpyro.infer.util import constrain_fn
 
 from ..datasets.bags import Bags
-from ..models.model import Model, Program, as_pytree, observations, random_key
+from ..models.model import Model, Program, observations, random_key
+from ..models.tracing import as_pytree
 from .chains import check_probability, place_of_chains, run_chains
 from .posterior import Posterior, sampled_posterior
 from .programs import check_number_of_unknowns

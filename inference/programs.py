@@ -144,7 +144,7 @@ def _log_likelihoods(
 
 # Whether models and bags are arguments of what is compiled, or constants in it: models can be
 # arguments once all of them are JAX pytrees.
-_MODELS_ARE_PYTREES = False
+_MODELS_ARE_PYTREES = True
 
 
 def _over_draws(

@@ -29,7 +29,6 @@ from .model import (
     Draws,
     ModelDefaults,
     Program,
-    as_pytree,
     observations,
     over_draws,
     plate_of_bags,
@@ -37,6 +36,7 @@ from .model import (
 )
 from .normal_wishart import COVARIANCES, Covariance
 from .settings import Choice, Setting
+from .tracing import as_pytree
 from .witnesses import LabelRule, log_some_positive, sum_over_bags
 
 __all__ = [

@@ -20,7 +20,6 @@ from .model import (
     Draws,
     ModelDefaults,
     Program,
-    as_pytree,
     check_prior,
     given_labels,
     observations,
@@ -29,6 +28,7 @@ from .model import (
     random_key,
 )
 from .noisy_or import labels_given_bags, sample_labels
+from .tracing import as_pytree
 from .witnesses import log_odds_of_some
 
 __all__ = ["BagLabelsByMeasure", "MeasureThreshold"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import partial
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
@@ -12,8 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jax.core import Tracer
-from jax.tree_util import GetAttrKey, register_pytree_with_keys
 from jaxtyping import Array, Int
 from numpyro.distributions import Distribution, constraints
 from numpyro.handlers import mask
@@ -31,7 +28,6 @@ __all__ = [
     "ModelDefaults",
     "Observing",
     "Program",
-    "as_pytree",
     "check_prior",
     "given_labels",
     "observations",
@@ -178,63 +174,6 @@ class Model(Observing, Protocol):
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what ``marginal()`` summed out."""
         ...
-
-
-def as_pytree[T: type](*static: str) -> Callable[[T], T]:
-    """Make a frozen dataclass a JAX pytree, so that compiled programs take it as an argument.
-
-    Numbers, arrays and priors become leaves: programs are compiled once for all their values. The
-    checks of ``__post_init__`` are left out while JAX traces, when leaves have no values.
-
-    Parameters
-    ----------
-    *static : str
-        Fields that are no leaves: hashable, and compiled for anew where they differ.
-
-    Returns
-    -------
-    callable
-        A class decorator.
-    """
-
-    def register(cls: T) -> T:
-        names = [field.name for field in fields(cls)]
-        leaves = tuple(name for name in names if name not in static)
-
-        def flatten(value: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            children = tuple(_leaf(getattr(value, name)) for name in leaves)
-            return children, tuple(getattr(value, name) for name in static)
-
-        def flatten_with_keys(value: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            children, fixed = flatten(value)
-            return tuple(zip(map(GetAttrKey, leaves), children, strict=True)), fixed
-
-        def unflatten(fixed: tuple[Any, ...], children: Iterable[Any]) -> Any:
-            value = object.__new__(cls)
-            for name, child in (*zip(leaves, children), *zip(static, fixed)):  # noqa: B905
-                object.__setattr__(value, name, child)
-            return value
-
-        register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-        if hasattr(cls, "__post_init__"):
-            cls.__post_init__ = _unless_traced(cls.__post_init__, leaves)
-        return cls
-
-    return register
-
-
-def _leaf(value: Any) -> Any:
-    """An integer would be compiled for apart from the same number as a float."""
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _unless_traced(check: Callable[[Any], None], leaves: tuple[str, ...]) -> Callable[[Any], None]:
-    def checked(self: Any) -> None:
-        values = [getattr(self, name) for name in leaves]
-        if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values)):
-            check(self)
-
-    return checked
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from .gaussian_integrals import (
     trapezoid_rule,
 )
 from .kernels import Parameter
-from .model import Draws, Program, as_pytree, given_labels, plate_of_bags
+from .model import Draws, Program, given_labels, plate_of_bags
 from .scale_mixtures import GammaMixing, Mixing, PolyaGammaMixing, log_two_cosh_half
 from .settings import Constructor, Setting
 from .sparse_gp import (
@@ -39,6 +39,7 @@ from .sparse_gp import (
     draw_inducing_value,
     largest_variance,
 )
+from .tracing import as_pytree
 
 __all__ = ["VGPMIL"]
 

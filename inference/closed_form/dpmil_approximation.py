@@ -20,8 +20,9 @@ from ...datasets.padding import padded
 from ...models.components import Components
 from ...models.dpmil import DPMIL, Pooling
 from ...models.mixtures import gaussian_by_precision
-from ...models.model import Draws, Program, as_pytree
+from ...models.model import Draws, Program
 from ...models.normal_wishart import log_predictive
+from ...models.tracing import as_pytree
 from .. import archive
 from .algorithm import Options, closed_form
 

@@ -33,8 +33,8 @@ from ...models.dpmil import (
     log_stick_weights,
 )
 from ...models.mixtures import Mixtures
-from ...models.model import as_pytree
 from ...models.normal_wishart import Statistics, family
+from ...models.tracing import as_pytree
 from ...models.witnesses import LabelRule
 from .sweep import sweep_of
 

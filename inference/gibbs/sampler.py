@@ -13,7 +13,8 @@ from jaxtyping import Array
 from ...datasets.bags import Bags
 from ...models.bag_evidence import BagEvidenceModel
 from ...models.dpmil import DPMIL
-from ...models.model import as_pytree, observations, random_key
+from ...models.model import observations, random_key
+from ...models.tracing import as_pytree
 from ...models.vgpmil import VGPMIL
 from ..chains import check_counts, place_of_chains, run_chains
 from ..posterior import Posterior, sampled_posterior
