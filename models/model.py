@@ -147,6 +147,10 @@ class Model(Observing, Protocol):
         """
         ...
 
+    def unpadded(self, bags: Bags) -> Any:
+        """The same of bags as they are, for programs with sites of instances or bags."""
+        ...
+
     def __call__(self, bags: Bags) -> None:
         """The paper's program."""
         ...
@@ -287,6 +291,10 @@ class ModelDefaults:
     def prepare(self, bags: Bags) -> Any:
         """Bags in arrays of sizes that programs are compiled for; absent ones are masked."""
         return padded(bags)
+
+    def unpadded(self, bags: Bags) -> Any:
+        """The same of bags as they are, for programs with sites of instances or bags."""
+        return bags
 
     def estimands_of(self, draws: Draws, bags: Bags) -> Draws:
         """None: the sites are compared themselves.

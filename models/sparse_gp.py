@@ -390,9 +390,9 @@ class InducingModel(ModelDefaults):
             The same density, in place of the bags.
         """
         with jax.enable_x64(True):
-            return self.evaluated(padded(bags))
+            return self.unpadded(padded(bags))
 
-    def evaluated(self, bags: Bags | PreparedBags) -> PreparedBags:
+    def unpadded(self, bags: Bags | PreparedBags) -> PreparedBags:
         """What is fixed of bags as they are; prepared bags themselves."""
         if isinstance(bags, PreparedBags):
             return bags

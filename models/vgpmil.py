@@ -179,7 +179,7 @@ class VGPMIL(SparseGPModel):
 
     def __call__(self, bags: Bags | PreparedBags) -> None:
         """The paper's program u → f → T, instance labels summed out exactly."""
-        given = self.evaluated(bags)
+        given = self.unpadded(bags)
         location, scale = self._evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             evidence = numpyro.sample("evidence", dist.Normal(location, scale))
@@ -219,7 +219,7 @@ class VGPMIL(SparseGPModel):
         return self._augmented_program
 
     def _marginal_program(self, bags: Bags | PreparedBags) -> None:
-        given = self.evaluated(bags)
+        given = self.unpadded(bags)
         location, scale = self._evidence_given_inducing_values(given)
         if self.is_logistic:
             log_negative = log_expected_sigmoid(-location, scale, given.rule)
@@ -234,7 +234,7 @@ class VGPMIL(SparseGPModel):
         self._observe_bag_labels(log_none_positive, given.bags)
 
     def _augmented_program(self, bags: Bags | PreparedBags) -> None:
-        given = self.evaluated(bags)
+        given = self.unpadded(bags)
         location, scale = self._evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             evidence = numpyro.sample("evidence", dist.Normal(location, scale))
