@@ -25,9 +25,9 @@ from ..models import (
     NormalCardinality,
     PolyaGammaMixing,
 )
-from ..models.bag_evidence import LIKELIHOODS
 from ..models.cardinality import WEIGHT_PRIORS
 from ..models.dpmil import SUPERVISIONS
+from ..models.likelihoods import LIKELIHOODS, Likelihood, Logistic
 from ..models.normal_wishart import COVARIANCES
 from .printing import Display
 
@@ -56,7 +56,6 @@ _ENGINE_OPTIONS: dict[str, dict[str, Any]] = {
 _NOT_SETTABLE = ("kernel", "inducing_points", "center", "scale", "concept_prior", "scale_prior")
 # Settings that are words, and what they stand for.
 _WORDS: dict[str, dict[str, object]] = {
-    "likelihood": {word: word for word in LIKELIHOODS},
     "covariance": {word: word for word in COVARIANCES},
     "weight_prior": {word: word for word in WEIGHT_PRIORS},
     "supervision": {word: word for word in SUPERVISIONS},
@@ -143,7 +142,7 @@ class Plan:
             model=chosen,
             data=data,
             engines={name: _look_up("engine", name, engines_by_name()) for name in engines},
-            settings=dict(_setting(chosen, text) for text in settings),
+            settings=_with_noise(dict(_setting(chosen, text) for text in settings)),
             seed=seed,
             kernel_pca=kernel_pca,
             skips_refusals=skips_refusals,
@@ -221,11 +220,12 @@ def images_of_test_bags(plan: Plan) -> dict[str, Any]:
 
 def _check_targets(plan: Plan, bags: Bags) -> None:
     """Refuse what only Python could mend, in words for the command line."""
-    if plan.settings.get("likelihood") == "gaussian" and bags.targets is None:
+    likelihood = plan.settings.get("likelihood", Logistic())
+    if likelihood.observed_part == "targets" and bags.targets is None:
         raise ValueError(
-            f"likelihood=gaussian learns from a number for each bag, and the bags of {plan.data} "
-            "have labels only; use bernoulli or probit, data of your own with a column bag_target, "
-            "or bags.with_targets in Python"
+            f"likelihood={likelihood.name} learns from a number for each bag, and the bags of "
+            f"{plan.data} have labels only; use logistic or probit, data of your own with a column "
+            "bag_target, or bags.with_targets in Python"
         )
 
 
@@ -313,7 +313,8 @@ def _settable(model: Any) -> dict[str, bool]:
     }
     others = [f.name for f in fields(model) if f.name not in _NOT_SETTABLE]
     words = [name for name in _WORDS if name in inspect.signature(model.for_bags).parameters]
-    return dict.fromkeys([*words, *others], False) | made_from
+    of_likelihood = ["noise"] if "likelihood" in others else []
+    return dict.fromkeys([*words, *others, *of_likelihood], False) | made_from
 
 
 def _number(name: str, value: str, *, whole: bool) -> float | int:
@@ -360,6 +361,36 @@ def _potential(value: str) -> NormalCardinality | MajorityCardinality | AtLeastO
     )
 
 
+def _likelihood(value: str) -> Likelihood:
+    """A word of `LIKELIHOODS`, with numbers for its fields: ``student_t:4,0.5``."""
+    word, numbers = _kind_and_numbers("likelihood", value)
+    if word not in LIKELIHOODS:
+        raise ValueError(f"setting likelihood is {word!r}; {_hint(word, LIKELIHOODS)}")
+    kind = LIKELIHOODS[word]
+    names = [field.name for field in fields(kind)]
+    if len(numbers) > len(names):
+        expected = f"at most {len(names)} ({', '.join(names)})" if names else "none"
+        raise ValueError(
+            f"setting likelihood is {value!r} with {len(numbers)} numbers; expected {expected}"
+        )
+    whole = (int(number) if number.is_integer() else number for number in numbers)
+    return kind(*whole)
+
+
+def _with_noise(settings: dict[str, Any]) -> dict[str, Any]:
+    """``noise`` as a field of the likelihood."""
+    if "noise" not in settings:
+        return settings
+    others = {name: value for name, value in settings.items() if name != "noise"}
+    likelihood: Any = others.get("likelihood", Logistic())
+    if "noise" not in (field.name for field in fields(likelihood)):
+        raise ValueError(
+            f"setting noise is {settings['noise']}, but likelihood={likelihood.name} has none; "
+            "use likelihood=probit or likelihood=gaussian"
+        )
+    return others | {"likelihood": replace(likelihood, noise=settings["noise"])}
+
+
 def _kind_and_numbers(name: str, value: str) -> tuple[str, list[float]]:
     """``KIND:NUMBER,NUMBER``."""
     kind, _, numbers = value.partition(":")
@@ -368,4 +399,8 @@ def _kind_and_numbers(name: str, value: str) -> tuple[str, list[float]]:
 
 
 # Settings that are neither a word nor a number.
-_CALLS: dict[str, Callable[[str], Any]] = {"mixing": _mixing, "potential": _potential}
+_CALLS: dict[str, Callable[[str], Any]] = {
+    "mixing": _mixing,
+    "potential": _potential,
+    "likelihood": _likelihood,
+}

@@ -11,6 +11,7 @@ import numpy as np
 from numpyro.distributions import Distribution, TransformedDistribution
 from numpyro.distributions.transforms import Transform
 
+from ..models.likelihoods import Likelihood, Logistic
 from ..models.model import Model
 from ..models.scale_mixtures import PolyaGammaMixing
 
@@ -49,7 +50,7 @@ def targets(models: dict[str, Model]) -> dict[str, str]:
 
 def is_logistic(model: Model) -> bool:
     """Whether labels come of the evidence by the logistic function, not another ψ or likelihood."""
-    return has_logistic_mixing(model) and _likelihood_of(model) == "bernoulli"
+    return has_logistic_mixing(model) and isinstance(_likelihood_of(model), Logistic)
 
 
 def is_same_model(one: Model, other: Model) -> bool:
@@ -67,9 +68,9 @@ def _mixing_of(model: Model) -> object:
     return getattr(model, "mixing", PolyaGammaMixing())
 
 
-def _likelihood_of(model: Model) -> str:
+def _likelihood_of(model: Model) -> Likelihood:
     """What labels or targets are given the evidence; a model without a choice has labels."""
-    return getattr(model, "likelihood", "bernoulli")
+    return getattr(model, "likelihood", Logistic())
 
 
 def _without_hyperparameters(model: Model) -> dict[str, str]:
@@ -85,7 +86,8 @@ def _parts(model: Model) -> dict[str, str]:
     """Each field that makes the model what it is, in words; ψ or the likelihood first."""
     words = {_KIND: _kind(model)}
     for name, value in _fields(model):
-        # None is what a model has no use for, such as a noise of the logistic likelihood.
+        if name == "likelihood":
+            words |= _parts_of_likelihood(_likelihood_of(model))
         if name in ("mixing", "likelihood") or value is None or isinstance(value, np.ndarray):
             continue
         if is_dataclass(value):
@@ -96,10 +98,22 @@ def _parts(model: Model) -> dict[str, str]:
     return words
 
 
+def _parts_of_likelihood(likelihood: Likelihood) -> dict[str, str]:
+    """Fields that are hyper-parameters by the names of their sites."""
+    marks = {site: object() for site in likelihood.hyperparameters}
+    marked = likelihood.with_values(marks)
+    site_of = {
+        name: site
+        for name, value in _fields(marked)
+        for site, mark in marks.items()
+        if value is mark
+    }
+    named = ((site_of.get(name, name), value) for name, value in _fields(likelihood))
+    return {name: f"{name}={in_words(value)}" for name, value in named}
+
+
 def _kind(model: Model) -> str:
-    if is_logistic(model):
-        return "logistic"
-    return _likelihood_of(model) if has_logistic_mixing(model) else in_words(_mixing_of(model))
+    return _likelihood_of(model).name if has_logistic_mixing(model) else in_words(_mixing_of(model))
 
 
 def _fields(value: object) -> Iterator[tuple[str, object]]:

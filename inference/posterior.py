@@ -263,9 +263,9 @@ class Posterior:
                 "predict was given a stream, whose predictions no memory may hold; write them down "
                 "with predict_to_parquet(stream, path)"
             )
-        predicted = self.model.predict(self.stored_draws(), bags, **options)
         if self.model.observed_site == "bag_target":
-            return TargetPrediction(**predicted)
+            return TargetPrediction.of(self.model, self.stored_draws(), bags, **options)
+        predicted = self.model.predict(self.stored_draws(), bags, **options)
         if isinstance(self.approximation, Predictive):
             known = self.approximation.predictive(self.model, bags, **options)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,13 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.core import Tracer
-from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Float
 from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 
 from ..datasets.bags import Bags
-from .distributions import LogOddsLabel, PolyaGamma, draw_above, draw_tilted_gaussian
-from .gaussian_integrals import QuadratureRule, log_expected_sigmoid, logistic_rule
-from .kernels import Parameter, may_be_positive
+from .gaussian_integrals import QuadratureRule
+from .kernels import Parameter
+from .likelihoods import LIKELIHOODS, Likelihood, Logistic, Observations
 from .model import Draws, Program
 from .sparse_gp import (
     InducingModel,
@@ -29,11 +28,12 @@ from .sparse_gp import (
     largest_variance,
 )
 
-__all__ = ["LIKELIHOODS", "BagEvidenceModel", "FloatType", "Likelihood"]
+__all__ = ["BagEvidenceModel", "FloatType"]
 
-type Likelihood = Literal["bernoulli", "gaussian", "probit"]
-LIKELIHOODS: tuple[Likelihood, ...] = ("bernoulli", "gaussian", "probit")
 type FloatType = Literal["float64", "float32"]
+
+# The observed site by the part of `Bags` that it is observed from.
+_SITES = {"labels": "bag_label", "targets": "bag_target"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,19 +44,14 @@ class BagEvidenceModel(InducingModel, ABC):
 
         u               ~ N(0, K)                                  inducing_value (inducing_point)
         s_b | u         ~ N(a_bᵀu, k̄_b)                            bag_evidence   (bag)
-        T_b | s_b       ~ Bernoulli(σ(s_b))                        bag_label      (bag)
-
-    The last line is another for other likelihoods:
-
-    .. code-block:: text
-
-        "probit"        Y_b ~ N(s_b, noise), T_b ~ Bernoulli(Φ(Y_b))
-        "gaussian"      Y_b ~ N(s_b, noise)                        bag_target     (bag)
+        T_b | s_b       ~ likelihood                               bag_label      (bag)
+        or Y_b | s_b    ~ likelihood                               bag_target     (bag)
 
     Parameters
     ----------
-    likelihood : {"bernoulli", "gaussian", "probit"}
-    noise : float, Distribution or None
+    likelihood : Likelihood
+        Of labels ``Logistic()`` or ``Probit()``; of targets ``Gaussian()``, ``StudentT()`` or
+        ``NegativeBinomial()``.
 
     Raises
     ------
@@ -64,8 +59,7 @@ class BagEvidenceModel(InducingModel, ABC):
         If a field is out of range.
     """
 
-    likelihood: Likelihood = field(default="bernoulli", kw_only=True)
-    noise: Parameter | None = field(default=None, kw_only=True)
+    likelihood: Likelihood = field(default=Logistic(), kw_only=True)
 
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
         "inducing_value": ("inducing_point",),
@@ -78,46 +72,37 @@ class BagEvidenceModel(InducingModel, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        name = type(self).__name__
-        if self.likelihood not in LIKELIHOODS:
+        # JAX puts bare objects where it unflattens pytrees of placeholders.
+        if not isinstance(self.likelihood, Likelihood) and type(self.likelihood) is not object:
+            known = ", ".join(f"{one.__name__}()" for one in LIKELIHOODS.values())
             raise ValueError(
-                f"{name} likelihood is {self.likelihood!r}; expected one of "
-                f"{', '.join(LIKELIHOODS)}"
-            )
-        if self.noise is None and self.likelihood != "bernoulli":
-            object.__setattr__(self, "noise", 1.0)
-        if isinstance(self.noise, np.number | np.ndarray) and np.ndim(self.noise) == 0:
-            object.__setattr__(self, "noise", float(self.noise))
-        expected = _problem_with_noise(self.likelihood, self.noise)
-        if expected:
-            raise ValueError(
-                f"{name} noise is {self.noise} with likelihood={self.likelihood!r}; {expected}"
+                f"{type(self).__name__} likelihood is {self.likelihood!r}; expected a likelihood "
+                f"of milzoo.models, one of {known}"
             )
 
     @property
     def observed_site(self) -> str:
-        """``bag_target`` for the Gaussian likelihood, else ``bag_label``."""
-        return "bag_target" if self.likelihood == "gaussian" else "bag_label"
+        """``bag_label`` or ``bag_target``, by what the likelihood observes."""
+        return _SITES[self.likelihood.observed_part]
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """Those of the kernel, and of the Gaussian likelihood the noise.
-
-        That of the probit is none: a larger one is a smaller kernel variance.
-        """
-        noise = {"noise": self.noise} if self.likelihood == "gaussian" else {}
-        return super().hyperparameters | noise
+        """Those of the kernel and of the likelihood."""
+        return super().hyperparameters | self.likelihood.hyperparameters
 
     def with_hyperparameters(self, values: dict) -> Self:
-        """Replace hyper-parameters (``variance``, ``length_scale``, ``noise``) by given values."""
+        """Replace hyper-parameters, of the kernel or the likelihood, by given values."""
         model = super().with_hyperparameters(values)
-        return replace(model, noise=values["noise"]) if "noise" in values else model
+        return replace(model, likelihood=self.likelihood.with_values(values))
 
-    @property
-    def noise_variance(self) -> Parameter:
-        """The noise, of a likelihood that has one."""
-        assert self.noise is not None
-        return self.noise
+    def check_observed(self, values: Observations) -> None:
+        """Refuse labels or targets that the likelihood cannot have produced.
+
+        Raises
+        ------
+        ValueError
+        """
+        self.likelihood.check_observed(values)
 
     @property
     def reparametrisation(self) -> dict[str, Reparam]:
@@ -152,13 +137,14 @@ class BagEvidenceModel(InducingModel, ABC):
     def __call__(self, bags: Bags) -> None:
         """The paper's program u → s → T, or Y."""
         model = self.draw_hyperparameters()
-        model._observe(model._law_given_evidence(model._draw_bag_evidence(bags)), bags)
+        location, scale = model._bag_evidence_given_inducing_values(bags)
+        with numpyro.plate("bag", bags.num_bags):
+            evidence = numpyro.sample("bag_evidence", dist.Normal(location, scale))
+            observation = model.likelihood.distribution(evidence)
+            numpyro.sample(model.observed_site, observation, obs=model._observed(bags))
 
     def marginal(self) -> Program:
-        """The program with s_b integrated out.
-
-        P(T_b = 1 | u) = E σ(s_b), or Φ(a_bᵀu/√v_b) with v_b = 1 + noise + k̄_b; or
-        Y_b | u ~ N(a_bᵀu, k̄_b + noise).
+        """The program with s_b integrated out, in closed form or by a 1-D integral for each bag.
 
         Returns
         -------
@@ -168,46 +154,43 @@ class BagEvidenceModel(InducingModel, ABC):
         return self._marginal_program
 
     def augmented(self) -> Program:
-        """What the closed-form bound bounds.
+        """The program with the auxiliary variables of the likelihood, which the ELBO is of.
 
-        Logistic: the program with s_b and the Pólya-Gamma ω_b of σ. Probit: with the latent
-        utility z_b ~ N(a_bᵀu, v_b) whose sign is the label. Gaussian: nothing need be added, and
-        it is ``marginal()``.
+        Logistic and negative binomial: s_b and a Pólya-Gamma ω_b. Student-t: s_b and a Gamma ω_b.
+        Probit: the latent utility z_b ~ N(a_bᵀu, v_b) whose sign is the label. Gaussian: none.
 
         Returns
         -------
         callable
             A NumPyro program of ``bags``.
         """
-        match self.likelihood:
-            case "bernoulli":
-                return self._polya_gamma_program
-            case "probit":
-                return self._utility_program
-        return self._marginal_program
+        return self._augmented_program
 
     def _marginal_program(self, bags: Bags) -> None:
         model = self.draw_hyperparameters()
         location, scale = model._bag_evidence_given_inducing_values(bags)
         rule = self.quadrature_rule(scale, bags)
-        model._observe(model.law_given_inducing_values(location, scale, rule), bags)
-
-    def _polya_gamma_program(self, bags: Bags) -> None:
-        evidence = self.draw_hyperparameters()._draw_bag_evidence(bags)
+        observation = model.likelihood.marginal_distribution(location, scale, rule)
         with numpyro.plate("bag", bags.num_bags):
-            numpyro.sample("augmentation", PolyaGamma(1, evidence))
-        self._observe(self._law_given_evidence(evidence), bags)
+            numpyro.sample(model.observed_site, observation, obs=model._observed(bags))
 
-    def _utility_program(self, bags: Bags) -> None:
-        location, scale = self.draw_hyperparameters()._bag_evidence_given_inducing_values(bags)
+    def _augmented_program(self, bags: Bags) -> None:
+        model = self.draw_hyperparameters()
+        location, scale = model._bag_evidence_given_inducing_values(bags)
         with numpyro.plate("bag", bags.num_bags):
-            law = dist.Normal(location, jnp.sqrt(self.utility_variance(scale**2)))
-            utility = numpyro.sample("latent_utility", law)
-        self._observe(dist.Delta((utility > 0).astype(int)), bags)
+            model.likelihood.sample_augmented(
+                location,
+                scale,
+                model._observed(bags),
+                latent_site="bag_evidence",
+                observed_site=model.observed_site,
+            )
 
-    def utility_variance(self, residual_variance: Float[Array, "*K"]) -> Float[Array, "*K"]:
-        """Of the probit's latent utility given u: v_b = 1 + noise + k̄_b."""
-        return 1.0 + self.noise_variance + residual_variance
+    def _observed(self, bags: Bags) -> Array | None:
+        """Labels or targets, or None where they are to be drawn."""
+        if self.likelihood.observed_part == "labels":
+            return None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
+        return None if bags.targets is None else jnp.asarray(bags.targets)
 
     def _bag_evidence_given_inducing_values(
         self, bags: Bags
@@ -216,64 +199,12 @@ class BagEvidenceModel(InducingModel, ABC):
         inducing_value = draw_inducing_value(accumulated.cholesky)
         return accumulated.mean(inducing_value), accumulated.residual_scale
 
-    def _draw_bag_evidence(self, bags: Bags) -> Float[Array, " B"]:
-        location, scale = self._bag_evidence_given_inducing_values(bags)
-        with numpyro.plate("bag", bags.num_bags):
-            return numpyro.sample("bag_evidence", dist.Normal(location, scale))
-
-    def _law_given_evidence(self, evidence: Float[Array, " B"]) -> dist.Distribution:
-        match self.likelihood:
-            case "bernoulli":
-                return LogOddsLabel(logits=evidence)
-            case "probit":
-                return LogOddsLabel(
-                    logits=_probit_logits(evidence / jnp.sqrt(1.0 + self.noise_variance))
-                )
-        return dist.Normal(evidence, jnp.sqrt(self.noise_variance))
-
-    def law_given_inducing_values(
-        self, location: Float[Array, "*K"], scale: Float[Array, "*K"], rule: QuadratureRule
-    ) -> dist.Distribution:
-        """The law of a label or a target where s ~ N(location, scale²).
-
-        Parameters
-        ----------
-        location, scale : array
-            a_bᵀu and √k̄_b.
-        rule : QuadratureRule
-            As from ``quadrature_rule``; used by the logistic likelihood only.
-
-        Returns
-        -------
-        Distribution
-        """
-        if self.likelihood == "gaussian":
-            return dist.Normal(location, jnp.sqrt(scale**2 + self.noise_variance))
-        return LogOddsLabel(logits=self._label_logits(location, scale, rule))
-
-    def _observe(self, law: dist.Distribution, bags: Bags) -> None:
-        if self.likelihood == "gaussian":
-            observed = None if bags.targets is None else jnp.asarray(bags.targets)
-        else:
-            observed = None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
-        with numpyro.plate("bag", bags.num_bags):
-            numpyro.sample(self.observed_site, law, obs=observed)
-
-    def _label_logits(
-        self, location: Float[Array, "*K"], scale: Float[Array, "*K"], rule: QuadratureRule
-    ) -> Float[Array, "*K"]:
-        """log P(T=1)/P(T=0) where s ~ N(location, scale²); through it both keep their digits."""
-        if self.likelihood == "probit":
-            return _probit_logits(location / jnp.sqrt(self.utility_variance(scale**2)))
-        positive = log_expected_sigmoid(location, scale, rule)
-        return positive - log_expected_sigmoid(-location, scale, rule)
-
     def quadrature_rule(self, scale: Float[Array, " B"], bags: Bags) -> QuadratureRule:
         """A rule that serves all these scales; traced ones by the largest that they may be."""
         if not isinstance(scale, Tracer):
-            return logistic_rule(float(np.asarray(scale).max()))
+            return self.likelihood.quadrature_rule(float(np.asarray(scale).max()))
         # k̄_b is at most the variance of the evidence.
-        return logistic_rule(
+        return self.likelihood.quadrature_rule(
             float(np.sqrt(self.most_terms(bags) * largest_variance(self.variance)))
         )
 
@@ -295,12 +226,14 @@ class BagEvidenceModel(InducingModel, ABC):
             Of labels: ``bag_probability`` (S, B), P(T* = 1 | u); ``instance_probability`` (S, N),
             that of a bag that holds this instance alone, as the model has no instance labels.
             Of targets: ``bag_mean`` and ``bag_scale`` (S, B) of Y* | u; ``instance_mean`` and
-            ``instance_scale`` (S, N), those of a bag that holds this instance alone.
+            ``instance_scale`` (S, N) of f*_n | u, the latent value of a bag that holds this
+            instance alone. Of targets that are not Gaussian given u also ``bag_latent_mean`` and
+            ``bag_latent_scale`` (S, B), of s* | u.
         """
         largest = float(np.max(draws.get("variance", self.variance)))
         rules = (
-            logistic_rule(np.sqrt(self.most_terms(bags) * largest)),
-            logistic_rule(np.sqrt(largest)),
+            self.likelihood.quadrature_rule(float(np.sqrt(self.most_terms(bags) * largest))),
+            self.likelihood.quadrature_rule(float(np.sqrt(largest))),
         )
         with jax.enable_x64(True):
             sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
@@ -324,17 +257,21 @@ class BagEvidenceModel(InducingModel, ABC):
     def _describe_bags(
         self, location: Float[Array, " B"], scale: Float[Array, " B"], rule: QuadratureRule
     ) -> dict[str, Float[Array, " B"]]:
-        law = self.law_given_inducing_values(location, scale, rule)
-        if isinstance(law, dist.Normal):
-            return {"bag_mean": law.mean, "bag_scale": law.scale}
-        return {"bag_probability": law.mean}
+        predictive = self.likelihood.marginal_distribution(location, scale, rule)
+        if self.likelihood.observed_part == "labels":
+            return {"bag_probability": predictive.mean}
+        described = {"bag_mean": predictive.mean, "bag_scale": jnp.sqrt(predictive.variance)}
+        if not isinstance(predictive, dist.Normal):
+            described |= {"bag_latent_mean": location, "bag_latent_scale": scale}
+        return described
 
     def _describe_instances(
         self, location: Float[Array, " N"], scale: Float[Array, " N"], rule: QuadratureRule
     ) -> dict[str, Float[Array, " N"]]:
-        if self.likelihood == "gaussian":
+        if self.likelihood.observed_part == "targets":
             return {"instance_mean": location, "instance_scale": scale}
-        return {"instance_probability": jax.nn.sigmoid(self._label_logits(location, scale, rule))}
+        predictive = self.likelihood.marginal_distribution(location, scale, rule)
+        return {"instance_probability": predictive.mean}
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what ``marginal()`` integrated out: the evidence of the bags given T or Y.
@@ -366,49 +303,7 @@ class BagEvidenceModel(InducingModel, ABC):
     ) -> tuple[Float[Array, " B"]]:
         model = self.with_hyperparameters(site)
         accumulated = model.accumulated(bags)
+        observed = model._observed(bags)
+        assert observed is not None  # `complete` has checked it
         location, scale = accumulated.mean(site["inducing_value"]), accumulated.residual_scale
-        if self.likelihood == "gaussian":
-            return (model._draw_evidence_of_target(key, location, scale, bags),)
-        sign = 2.0 * jnp.asarray(bags.labels) - 1.0
-        draw = draw_tilted_gaussian if self.likelihood == "bernoulli" else self._draw_skew_gaussian
-        return (sign * draw(key, sign * location, scale),)
-
-    def _draw_evidence_of_target(
-        self, key: Array, mean: Float[Array, " B"], scale: Float[Array, " B"], bags: Bags
-    ) -> Float[Array, " B"]:
-        """Draws of s_b | Y_b, u ~ N(a + g (Y − a), g noise) with g = k̄/(k̄ + noise)."""
-        gain = scale**2 / (scale**2 + self.noise_variance)
-        middle = mean + gain * (jnp.asarray(bags.targets) - mean)
-        return dist.Normal(middle, jnp.sqrt(gain * self.noise_variance)).sample(key)
-
-    def _draw_skew_gaussian(
-        self, key: Array, mean: Float[Array, " B"], scale: Float[Array, " B"]
-    ) -> Float[Array, " B"]:
-        """Draws from p(s) ∝ N(s; a, k̄) Φ(s/√(1 + noise)), by way of z ~ N(s, 1 + noise), z > 0."""
-        latent_key, evidence_key = jax.random.split(key)
-        rest, variance = 1.0 + self.noise_variance, self.utility_variance(scale**2)
-        deviation = jnp.sqrt(variance)
-        above = draw_above(latent_key, -mean / deviation)
-        noise = jax.random.normal(evidence_key, mean.shape, mean.dtype)
-        # s | z ~ N(a + k̄ (z − a)/v, k̄ (1 + noise)/v)
-        return mean + scale**2 / deviation * above + scale * jnp.sqrt(rest / variance) * noise
-
-
-def _probit_logits(location: Float[Array, "*K"]) -> Float[Array, "*K"]:
-    """log Φ(x) − log Φ(−x)."""
-    return log_ndtr(location) - log_ndtr(-location)
-
-
-def _problem_with_noise(likelihood: Likelihood, noise: Any) -> str:
-    """What was expected in its place; empty if it is right."""
-    is_number = isinstance(noise, int | float)
-    match likelihood:
-        case "bernoulli":
-            return "" if noise is None else "that likelihood has none: leave it out"
-        case "probit":
-            if is_number and np.isfinite(noise) and noise >= 0:
-                return ""
-            return "expected a number of at least 0 (to infer it, put a prior on the variance)"
-    if (is_number or isinstance(noise, dist.Distribution | Array)) and may_be_positive(noise):
-        return ""
-    return "expected a positive finite number or a NumPyro distribution of one, such as LogNormal"
+        return (model.likelihood.draw_latent(key, observed, location, scale),)

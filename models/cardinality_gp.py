@@ -12,14 +12,17 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
 from ..datasets.bags import Bags
-from .bag_evidence import BagEvidenceModel, FloatType, Likelihood
+from .bag_evidence import BagEvidenceModel, FloatType
 from .cardinality import check_width
 from .cardinality_kernel import CardinalityKernel
 from .kernels import Parameter, may_be_positive
+from .likelihoods import Likelihood, Logistic
 from .sparse_gp import SparseConditional
 from .tracing import evaluated_now_unless_traced
 
 __all__ = ["CardinalityGP"]
+
+_LOGISTIC = Logistic()
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +57,7 @@ class CardinalityGP(BagEvidenceModel):
     process_variance : float or Distribution
     jitter : float
         Added to the diagonal of k(Z, Z).
-    likelihood : {"bernoulli", "gaussian", "probit"}
-    noise : float, Distribution or None
+    likelihood : Likelihood
         As of `VWSGP`.
 
     Raises
@@ -99,8 +101,7 @@ class CardinalityGP(BagEvidenceModel):
         bags: Bags,
         variance: Parameter = 1.0,
         *,
-        likelihood: Likelihood = "bernoulli",
-        noise: Parameter | None = None,
+        likelihood: Likelihood = _LOGISTIC,
         jitter: float = 1e-6,
     ) -> Self:
         """The process at the bags to learn from.
@@ -112,8 +113,7 @@ class CardinalityGP(BagEvidenceModel):
             Their labels are not used.
         variance : float or Distribution
             v; a NumPyro distribution makes it the site ``variance``, to be inferred.
-        likelihood : {"bernoulli", "gaussian", "probit"}
-        noise : float, Distribution or None
+        likelihood : Likelihood
         jitter : float
 
         Returns
@@ -127,7 +127,6 @@ class CardinalityGP(BagEvidenceModel):
             variance,
             jitter=jitter,
             likelihood=likelihood,
-            noise=noise,
         )
 
     # ------------------------------------------------------------------ hyper-parameters
@@ -139,11 +138,11 @@ class CardinalityGP(BagEvidenceModel):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """The variance, and of the Gaussian likelihood the noise."""
+        """The variance, and those of the likelihood."""
         return {"variance": self.process_variance} | super().hyperparameters
 
     def with_hyperparameters(self, values: dict) -> Self:
-        """Replace hyper-parameters (``variance``, ``noise``) by given values."""
+        """Replace hyper-parameters (``variance``, those of the likelihood) by given values."""
         variance = values.get("variance", self.process_variance)
         return replace(super().with_hyperparameters(values), process_variance=variance)
 

@@ -18,6 +18,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from .tracing import evaluated_now_unless_traced
 
 __all__ = [
+    "NO_RULE",
     "QuadratureRule",
     "log_expectation",
     "log_expected_sigmoid",
@@ -46,6 +47,10 @@ class QuadratureRule(NamedTuple):
 
     nodes: Float[Array, " K"] | Float[np.ndarray, " K"]
     log_weights: Float[Array, " K"] | Float[np.ndarray, " K"]
+
+
+# For integrals that have a closed form.
+NO_RULE = QuadratureRule(np.zeros(0), np.zeros(0))
 
 
 def logistic_rule(largest_standard_deviation: float) -> QuadratureRule:

@@ -13,7 +13,6 @@ from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
 from .bag_evidence import BagEvidenceModel, FloatType
-from .gaussian_integrals import logistic_rule
 from .kernels import Parameter
 from .model import Draws
 from .sparse_gp import SparseConditional, SparseGPModel, accumulated_conditional
@@ -40,16 +39,17 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
 
     .. code-block:: text
 
-        "probit"        Y_b ~ N(s_b, noise), T_b ~ Bernoulli(Φ(Y_b))
-        "gaussian"      Y_b ~ N(s_b, noise)                        bag_target     (bag)
+        Probit            T_b ~ Bernoulli(Φ(Y_b)), Y_b ~ N(s_b, noise)   bag_label    (bag)
+        Gaussian          Y_b ~ N(s_b, noise)                            bag_target   (bag)
+        StudentT          Y_b = s_b + scale·t_ν                          bag_target   (bag)
+        NegativeBinomial  Y_b ~ NB(r, σ(s_b)), mean r·exp(s_b)           bag_target   (bag)
 
     ===============  ======  =====================================================
     field            symbol  meaning
     ===============  ======  =====================================================
     kernel           k       ``RBF(variance, length_scale)``: v and ℓ
     inducing_points  Z       (M, D)
-    likelihood               ``"bernoulli"``, ``"probit"`` or ``"gaussian"``
-    noise            1/α     variance of Y_b; not used by ``"bernoulli"``
+    likelihood               ``Logistic()``, or another object of `milzoo.models`
     ===============  ======  =====================================================
 
     Calling it is the paper's program with s_b as sites; ``marginal()`` has them integrated out, so
@@ -59,11 +59,10 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
     ----------
     kernel : RBF
     inducing_points : array (M, D)
-    likelihood : {"bernoulli", "gaussian", "probit"}
-        Labels by the logistic function or by Φ; or targets: multiple-instance regression.
-    noise : float, Distribution or None
-        At least 0 for ``"probit"``, above 0 for ``"gaussian"``, where a distribution makes it the
-        site ``noise``; 1 for both if left out. ``"bernoulli"`` has none.
+    likelihood : Likelihood
+        Of labels ``Logistic()`` or ``Probit(noise)``; of targets, which is multiple-instance
+        regression, ``Gaussian(noise)``, ``StudentT(degrees_of_freedom, scale)`` or
+        ``NegativeBinomial(total_count)``.
     jitter : float
         Added to the diagonal of K_ZZ, as a share of the kernel variance.
 
@@ -140,7 +139,8 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
             Of labels: ``bag_probability`` (S, B), P(T* = 1 | u); ``instance_probability`` (S, N),
             that of a bag that holds this instance alone, as the model has no instance labels.
             Of targets: ``bag_mean`` and ``bag_scale`` (S, B) of Y* | u; ``instance_mean`` and
-            ``instance_scale`` (S, N) of f*_n | u, the share that an instance has in it.
+            ``instance_scale`` (S, N) of f*_n | u, the share that an instance has in it. Of targets
+            that are not Gaussian given u also ``bag_latent_mean`` and ``bag_latent_scale`` (S, B).
 
         Raises
         ------
@@ -170,7 +170,8 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         location, scale = by_bag(mean), jnp.sqrt(by_bag(variance))
         typical = {name: jnp.mean(sites[name]) for name in self.priors}
         model = self.with_hyperparameters(typical)
-        described = model._describe_bags(location, scale, logistic_rule(float(scale.max())))
+        rule = self.likelihood.quadrature_rule(float(scale.max()))
+        described = model._describe_bags(location, scale, rule)
         return {name: value[None] for name, value in described.items()}
 
     def _instance_moments(

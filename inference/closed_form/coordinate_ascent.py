@@ -14,6 +14,7 @@ from ...datasets.bags import Bags
 from ...datasets.streaming import BagStream
 from ...models.bag_evidence import BagEvidenceModel, FloatType
 from ...models.dpmil import DPMIL
+from ...models.likelihoods import Gaussian, Logistic, Probit
 from ...models.model import observations, random_key
 from ...models.vgpmil import VGPMIL
 from ..chains import check_counts
@@ -301,11 +302,11 @@ def start_of(
     match model:
         case VGPMIL():
             return vgpmil, *vgpmil.init(model, bags, label_update=label_update, key=key)
-        case BagEvidenceModel(likelihood="bernoulli"):
+        case BagEvidenceModel(likelihood=Logistic()):
             return vwsgp, *vwsgp.init(model, bags)
-        case BagEvidenceModel(likelihood="probit"):
+        case BagEvidenceModel(likelihood=Probit()):
             return vwsgp_probit, *vwsgp_probit.init(model, bags)
-        case BagEvidenceModel(likelihood="gaussian"):
+        case BagEvidenceModel(likelihood=Gaussian()):
             return vwsgp_gaussian, *vwsgp_gaussian.init(model, bags)
         case _:
             raise NotImplementedError(

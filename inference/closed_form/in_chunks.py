@@ -26,6 +26,7 @@ from ...datasets.bags import Bags
 from ...datasets.streaming import BagStream
 from ...models.bag_evidence import FloatType
 from ...models.dpmil import DPMIL
+from ...models.likelihoods import Gaussian, Logistic, Probit
 from ...models.model import observations
 from ...models.sparse_gp import Projector
 from ...models.vgpmil import VGPMIL
@@ -260,11 +261,11 @@ def in_chunks(model: Any, dtype: FloatType, seeds: tuple[int, ...]) -> InChunks:
     match model:
         case VGPMIL():
             return LabelsInChunks(model, dtype)
-        case VWSGP(likelihood="bernoulli"):
+        case VWSGP(likelihood=Logistic()):
             return EvidenceInChunks(model, dtype, vwsgp)
-        case VWSGP(likelihood="probit"):
+        case VWSGP(likelihood=Probit()):
             return EvidenceInChunks(model, dtype, vwsgp_probit)
-        case VWSGP(likelihood="gaussian"):
+        case VWSGP(likelihood=Gaussian()):
             return EvidenceInChunks(model, dtype, vwsgp_gaussian)
         case DPMIL() if dtype == "float64":
             return MixturesInChunks(model, seeds)

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
 from ...models.bag_evidence import BagEvidenceModel, FloatType
+from ...models.likelihoods import Gaussian
 from .. import archive
 from ..products import row_sums_of_squares, squared_norms
 from .inducing import (
@@ -106,7 +107,8 @@ def _problem(
     dtype: FloatType = "float64",
 ) -> GaussianProblem:
     cholesky, projection, residual_variance, _ = model.accumulated(bags, dtype)
-    target_variance = residual_variance + model.noise_variance
+    assert isinstance(model.likelihood, Gaussian)
+    target_variance = residual_variance + model.likelihood.noise
     return GaussianProblem(cholesky, projection, target_variance, target, bag_weight)
 
 

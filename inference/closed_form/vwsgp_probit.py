@@ -31,6 +31,7 @@ from numpyro.distributions.transforms import AffineTransform
 
 from ...datasets.bags import Bags
 from ...models.bag_evidence import BagEvidenceModel, FloatType
+from ...models.likelihoods import Probit
 from ...models.model import Program
 from .. import archive
 from ..products import row_sums_of_squares, squared_norms
@@ -114,7 +115,8 @@ def _problem(
     dtype: FloatType = "float64",
 ) -> ProbitProblem:
     cholesky, projection, residual_variance, _ = model.accumulated(bags, dtype)
-    utility_variance = model.utility_variance(residual_variance)
+    assert isinstance(model.likelihood, Probit)
+    utility_variance = model.likelihood.utility_variance(residual_variance)
     return ProbitProblem(cholesky, projection, utility_variance, sign, bag_weight)
 
 

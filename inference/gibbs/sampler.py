@@ -17,10 +17,9 @@ from ...models.model import observations, random_key
 from ...models.vgpmil import VGPMIL
 from ..chains import check_counts, place_of_chains, run_chains
 from ..posterior import Posterior, sampled_posterior
+from .bag_evidence import BagEvidenceGibbs
 from .dpmil import DPMILGibbs
 from .vgpmil import VGPMILGibbs
-from .vwsgp import VWSGPGibbs
-from .vwsgp_probit import VWSGPProbitGibbs
 
 __all__ = ["check_conjugate", "gibbs", "sweep_of"]
 
@@ -58,8 +57,9 @@ def gibbs(
         labels of the instances are alike; more sweeps for a draw cost no memory.
     keep : str or tuple of str
         Sites kept in the tree beside those of ``model.marginal()``, which always are: of VGPMIL
-        ``evidence`` and ``instance_label``, of VWSGP and CardinalityGP ``bag_evidence``, or of the
-        probit ``latent_utility``, of DPMIL ``instance_label`` and ``cluster``.
+        ``evidence`` and ``instance_label``, of VWSGP and CardinalityGP ``bag_evidence`` and the
+        auxiliary variables of the likelihood (``augmentation``, or ``latent_utility`` of the
+        probit), of DPMIL ``instance_label`` and ``cluster``.
     mesh : Mesh or None
         ``jax.make_mesh((num_devices,), ("bags",))``: devices that chains are dealt to, an equal
         number to each. Where these are of several processes (``jax.distributed.initialize()``),
@@ -114,21 +114,13 @@ def gibbs(
 
 
 def check_conjugate(model: VGPMIL | BagEvidenceModel | DPMIL) -> None:
-    """Refuse what has no sampler for its likelihood, or its hyper-parameters.
+    """Refuse hyper-parameters that have no conjugate conditional.
 
     Raises
     ------
     ValueError
         If a hyper-parameter has a prior.
-    NotImplementedError
-        If the likelihood is Gaussian.
     """
-    if isinstance(model, BagEvidenceModel) and model.likelihood == "gaussian":
-        raise NotImplementedError(
-            f"likelihood='gaussian' of {type(model).__name__} needs no Gibbs sampler: "
-            "coordinate_ascent gives its exact posterior, and nuts samples it where "
-            "hyper-parameters have priors"
-        )
     if model.priors:
         raise ValueError(
             f"{', '.join(model.priors)} of the model have priors, which have no conjugate "
@@ -148,10 +140,8 @@ def sweep_of(model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags) -> Any:
         case VGPMIL():
             model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
             return VGPMILGibbs.for_model(model, bags)
-        case BagEvidenceModel(likelihood="bernoulli"):
-            return VWSGPGibbs.for_model(model, bags)
-        case BagEvidenceModel(likelihood="probit"):
-            return VWSGPProbitGibbs.for_model(model, bags)
+        case BagEvidenceModel():
+            return BagEvidenceGibbs.for_model(model, bags)
         case DPMIL():
             return DPMILGibbs.for_model(model, bags)
         case _:

@@ -10,7 +10,7 @@ from milzoo.cli import main
 from milzoo.cli.experiment import Plan
 from milzoo.datasets import simulate_instances
 from milzoo.inference import coordinate_ascent, nuts
-from milzoo.models import RBF, GammaMixing
+from milzoo.models import RBF, GammaMixing, Gaussian, NegativeBinomial, Probit, StudentT
 
 SMALL = ("--set", "num_inducing=5", "--engines", "coordinate_ascent")
 
@@ -78,6 +78,20 @@ def test_settings_are_what_the_model_is_made_from():
     assert model.mean == -1.5 and model.mixing == GammaMixing(1.0, 2.5)
 
 
+@pytest.mark.parametrize(
+    ("texts", "likelihood"),
+    [
+        (["likelihood=probit"], Probit()),
+        (["noise=0.5", "likelihood=gaussian"], Gaussian(0.5)),
+        (["likelihood=student_t:3,0.5"], StudentT(3.0, 0.5)),
+        (["likelihood=negative_binomial:2"], NegativeBinomial(2)),
+    ],
+)
+def test_likelihoods_are_set_by_word_and_numbers(texts, likelihood):
+    plan = Plan.read("vwsgp", "digits", ["nuts"], texts, seed=0)
+    assert plan.settings == {"likelihood": likelihood}
+
+
 def test_the_seed_decides_everything(run):
     def measured(seed):
         out = run("compare", "vgpmil", "digits", *SMALL, "--json", "--seed", seed)[1]
@@ -117,7 +131,15 @@ def test_the_seed_decides_everything(run):
         ),
         (
             ("compare", "vwsgp", "digits", "--set", "likelihood=gaussian"),
-            "the bags of digits have labels only; use bernoulli or probit, data of your own with",
+            "the bags of digits have labels only; use logistic or probit, data of your own with",
+        ),
+        (
+            ("compare", "vwsgp", "digits", "--set", "noise=0.5"),
+            "setting noise is 0.5, but likelihood=logistic has none; use likelihood=probit",
+        ),
+        (
+            ("compare", "vwsgp", "digits", "--set", "likelihood=gaussian:1,2"),
+            "setting likelihood is 'gaussian:1,2' with 2 numbers; expected at most 1 (noise)",
         ),
         (("compare", "vgpmil", "digits", "--set", "variance=-1"), "RBF variance is -1.0; expected"),
         (("compare", "vgpmil", "digits", "--set", "num_inducing=9999"), "num_inducing is 9999"),
