@@ -190,8 +190,10 @@ def _predicted(
         variance = row_sums_of_squares(rows.projection, state.precision_cholesky)
         scale = jnp.sqrt(variance + rows.residual_variance)
         rule = logistic_rule(float(scale.max()))
-        law = model.law_given_inducing_values(rows.projection @ state.mean, scale, rule)
-        return np.asarray(law.mean)
+        predictive = model.likelihood.marginal_distribution(
+            rows.projection @ state.mean, scale, rule
+        )
+        return np.asarray(predictive.mean)
 
     clock.time("compilation", probability, design.chunk(0))
     truth, found = [], []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -264,7 +264,7 @@ class VGPMIL(SparseGPModel):
             law = NoisyMaximum(log_none_positive, self.sharpness)
             numpyro.sample("bag_label", law, obs=given_labels(bags))
 
-    def conditional_of_rows(self, bags: Bags) -> SparseConditional:
+    def conditional_of_rows(self, bags: Any) -> SparseConditional:
         """Of the instances."""
         return self.conditional(bags)
 
