@@ -90,10 +90,10 @@ class CardinalityGP(BagEvidenceModel):
     """
 
     kernel: CardinalityKernel
-    instances: Float[np.ndarray, "N D"] = field(repr=False)
-    bag_index: Int[np.ndarray, " N"] = field(repr=False)
+    instances: Float[np.ndarray | Array, "N D"] = field(repr=False)
+    bag_index: Int[np.ndarray | Array, " N"] = field(repr=False)
     process_variance: Parameter = 1.0
-    jitter: float = field(default=1e-6, kw_only=True)
+    jitter: float | Float[Array, ""] = field(default=1e-6, kw_only=True)
 
     name: ClassVar[str] = "cardinality_gp"
     instance_note: ClassVar[str] = (
