@@ -240,7 +240,7 @@ def test_bound_lies_below_the_log_evidence_by_quadrature(one_inducing_point, mix
     from milzoo.inference.programs import log_likelihood
 
     likelihood = log_likelihood(
-        model.marginal(), {"inducing_value": scale * nodes[:, None]}, bags
+        model, "marginal", {"inducing_value": scale * nodes[:, None]}, bags
     ).sum(axis=1)
     evidence = logsumexp(likelihood, b=weights / weights.sum())
     assert posterior.elbo[-1] < evidence
