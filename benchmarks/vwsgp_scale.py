@@ -164,6 +164,7 @@ def _fitted(design: Design, model: VWSGP, clock: Clock) -> InducingFactor:
     rows = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
     form, watch = BagForm(model, "float32"), Stopwatch()
     start = form.start(lambda rows, at_most: rows(design.chunk(0)), jax.random.key(0))
+    start = jax.tree.map(jnp.asarray, start)
     (q, _), elbo, _, seconds = repeat_steps(
         partial(_update, form, rows),
         (start[0], form.initial(rows, start)[0]),

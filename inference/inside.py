@@ -182,7 +182,7 @@ class AscentInside:
         start_key, draw_key = jax.random.split(key)
         form = self._form(model).in_memory(bags)
         prepared = form.prepare(bags)
-        start = form.start(lambda rows, at_most: rows(bags), start_key)
+        start = jax.tree.map(jnp.asarray, form.start(lambda rows, at_most: rows(bags), start_key))
         end, _, steps = ascend_traced(
             form,
             prepared,
