@@ -17,6 +17,7 @@ from itertools import product
 
 import jax
 import numpy as np
+from jax.nn import sigmoid
 from matplotlib.figure import Figure
 from milzoo.datasets import load, simulate, simulate_instances
 from milzoo.inference import coordinate_ascent, grid, nuts
@@ -24,6 +25,7 @@ from milzoo.inference.closed_form.algorithm import Options, closed_form
 from milzoo.inference.closed_form.drivers import ascend_in_memory
 from milzoo.inference.lapack import one_lapack_thread
 from milzoo.models import RBF, VGPMIL
+from milzoo.models.distributions import InstanceLabels
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
