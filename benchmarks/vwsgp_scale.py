@@ -200,8 +200,8 @@ def _predicted(
         variance = squared_norms(rows.projection, q.covariance_root)
         scale = jnp.sqrt(variance + rows.residual_variance)
         rule = logistic_rule(float(scale.max()))
-        law = model.law_given_inducing_values(rows.projection @ q.mean, scale, rule)
-        return np.asarray(law.mean)
+        predictive = model.likelihood.marginal_distribution(rows.projection @ q.mean, scale, rule)
+        return np.asarray(predictive.mean)
 
     clock.time("compilation", probability, design.chunk(0))
     truth, found = [], []

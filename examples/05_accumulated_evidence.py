@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from milzoo.datasets import Bags, load, simulate, simulate_instances
 from milzoo.diagnostics import plot_bag
 from milzoo.inference import coordinate_ascent, gibbs
-from milzoo.models import RBF, VWSGP
+from milzoo.models import RBF, VWSGP, Gaussian
 from scipy.stats import chi2, norm
 from sklearn.metrics import roc_auc_score
 
@@ -43,7 +43,7 @@ BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 
 # %%
 PLACES = np.linspace(-2.5, 2.5, 21)
-prices = VWSGP(RBF(1.0, 0.6), PLACES[:, None], likelihood="gaussian", noise=0.01)
+prices = VWSGP(RBF(1.0, 0.6), PLACES[:, None], likelihood=Gaussian(0.01))
 receipts, drawn = simulate(prices, simulate_instances(60, 4, 1, seed=0), seed=0)
 exact = coordinate_ascent(prices, receipts, seed=0)
 law = exact.approximation
@@ -213,7 +213,7 @@ plot_bag(predictions, test, surest, image_shape=(8, 8), images=pixels)
 # %%
 def evidence(posterior, bags):
     """Of the instances and of the bags, in each draw: A_n u and a_bᵀu."""
-    of_totals = replace(posterior.model, likelihood="gaussian", noise=1.0)
+    of_totals = replace(posterior.model, likelihood=Gaussian(1.0))
     told = of_totals.predict(posterior.stored_draws(), bags)
     return told["instance_mean"], told["bag_mean"]
 

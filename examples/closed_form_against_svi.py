@@ -20,7 +20,7 @@ from milzoo.datasets import load
 from milzoo.inference import svi
 from milzoo.inference.closed_form.algorithm import Options, closed_form
 from milzoo.inference.quadrature_bound import QuadratureBound, WhiteGaussian
-from milzoo.models import VWSGP
+from milzoo.models import VWSGP, Logistic, Probit
 
 IS_TOY = "--toy" in sys.argv
 DATA, PASSES = ("digits", 10) if IS_TOY else ("musk1", 60)
@@ -30,8 +30,8 @@ BATCH_SIZE = 8
 # %%
 bags = load(DATA).standardize()
 models = {
-    likelihood: VWSGP.for_bags(bags, variance=1.0, likelihood=likelihood)
-    for likelihood in ("bernoulli", "probit")
+    likelihood.name: VWSGP.for_bags(bags, variance=1.0, likelihood=likelihood)
+    for likelihood in (Logistic(), Probit())
 }
 
 
@@ -106,7 +106,7 @@ for panel, (likelihood, found) in zip(panels, curves.items(), strict=True):
     )
     best = max(elbo.max(), *(trace.max() for trace in found["svi"].values()))
     panel.set(
-        title={"bernoulli": "logistic", "probit": "probit"}[likelihood],
+        title=likelihood,
         xlabel="passes over the bags",
         ylim=(best - 0.75 * bags.num_bags, best + 2),
         xscale="log",

@@ -327,9 +327,9 @@ class Posterior:
             )
         needs_estimands = bool(self.model.predicts_by)
         draws = flat_draws(self.draws_with_estimands) if needs_estimands else self.stored_draws()
-        predicted = self.model.predict(draws, bags, **options)
         if self.model.observed_site == "bag_target":
-            return TargetPrediction(**predicted)
+            return TargetPrediction.of(self.model, draws, bags, **options)
+        predicted = self.model.predict(draws, bags, **options)
         if isinstance(self.approximation, Predictive):
             known = self.approximation.predictive(self.model, bags, **options)
         else:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp, ndtr
 from scipy.stats import norm
 
+from ..datasets.bags import Bags
+from ..models.bag_evidence import BagEvidenceModel
+from ..models.gaussian_integrals import QuadratureRule
+from ..models.likelihoods import Likelihood
+from ..models.model import Draws, Model, random_key
 from .chains import check_probability
 
-__all__ = ["Prediction", "TargetPrediction"]
+__all__ = ["LatentPrediction", "Prediction", "TargetPrediction"]
+
+# Replicated targets for each draw where an interval has no closed form.
+_REPLICATES = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,20 +78,48 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class TargetPrediction:
-    """The laws of new targets and of what each instance adds to them: Gaussians, one for each draw.
+    """Predictive distributions of new targets, and of what each instance adds to them, by draw.
 
     Attributes
     ----------
     bag_mean, bag_scale : array (S, B)
-        Of Y* given each draw.
+        Mean and standard deviation of Y* given each draw.
     instance_mean, instance_scale : array (R, N)
-        Of f*_n given each draw, which sum up to the bag's evidence.
+        Of the Gaussian f*_n given each draw, which sum up to the bag's evidence.
+    latent : LatentPrediction or None
+        Of s*, and the likelihood of Y* given it; None where Y* is Gaussian given a draw.
     """
 
     bag_mean: Float[np.ndarray, "S B"] = field(repr=False)
     bag_scale: Float[np.ndarray, "S B"] = field(repr=False)
     instance_mean: Float[np.ndarray, "R N"] = field(repr=False)
     instance_scale: Float[np.ndarray, "R N"] = field(repr=False)
+    latent: LatentPrediction | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, model: Model, draws: Draws, bags: Bags, **options: Any) -> TargetPrediction:
+        """Predict new targets under each draw.
+
+        Parameters
+        ----------
+        model : Model
+            Of targets.
+        draws : dict of arrays
+            Its latent sites.
+        bags : Bags
+        **options
+            Of the model's own ``predict``.
+
+        Returns
+        -------
+        TargetPrediction
+        """
+        predicted = model.predict(draws, bags, **options)
+        mean, scale = (predicted.pop(f"bag_latent_{name}", None) for name in ("mean", "scale"))
+        if mean is None or scale is None or not isinstance(model, BagEvidenceModel):
+            return cls(**predicted)
+        latent = LatentPrediction.of(model.likelihood, draws, mean, scale)
+        return replace(cls(**predicted), latent=latent)
 
     @property
     def bag_target(self) -> Float[np.ndarray, " B"]:
@@ -103,16 +142,112 @@ class TargetPrediction:
                 f"targets have shape {np.shape(targets)}; expected {self.bag_mean.shape[1:]}, one "
                 "for each bag that was predicted"
             )
-        by_draw = norm.logpdf(np.asarray(targets), self.bag_mean, self.bag_scale)
+        if self.latent is None:
+            by_draw = norm.logpdf(np.asarray(targets), self.bag_mean, self.bag_scale)
+        else:
+            by_draw = self.latent.log_density(np.asarray(targets, dtype=float))
         return logsumexp(by_draw, axis=0) - np.log(len(by_draw))
 
     def bag_interval(self, mass: float = 0.9) -> Float[np.ndarray, "2 B"]:
-        """Equal-tailed predictive interval of Y*, lower and upper end."""
-        return _mixture_interval(self.bag_mean, self.bag_scale, mass)
+        """Equal-tailed predictive interval of Y*, lower and upper end.
+
+        Of targets that are not Gaussian given a draw it is that of replicated ones.
+        """
+        if self.latent is None:
+            return _mixture_interval(self.bag_mean, self.bag_scale, mass)
+        replicated = [self.replicated(seed) for seed in range(_REPLICATES)]
+        return _equal_tailed(np.concatenate(replicated), mass)
+
+    def replicated(self, seed: int | Array) -> Float[np.ndarray, "S B"]:
+        """Draw a target of each bag under each draw.
+
+        Parameters
+        ----------
+        seed : int or JAX key
+
+        Returns
+        -------
+        array (S, B)
+        """
+        if self.latent is not None:
+            return self.latent.replicated(seed)
+        random = np.random.default_rng(np.asarray(jax.random.key_data(random_key(seed))))
+        return random.normal(self.bag_mean, self.bag_scale)
 
     def instance_interval(self, mass: float = 0.9) -> Float[np.ndarray, "2 N"]:
         """Equal-tailed posterior interval of f*_n, lower and upper end."""
         return _mixture_interval(self.instance_mean, self.instance_scale, mass)
+
+
+@dataclass(frozen=True, eq=False)
+class LatentPrediction:
+    """Latent values of new bags by draw, s* ~ N(mean, scale²), and the likelihood given them.
+
+    Attributes
+    ----------
+    likelihood : Likelihood
+        With a column (S, 1) for each hyper-parameter that has draws.
+    mean, scale : array (S, B)
+    """
+
+    likelihood: Likelihood
+    mean: Float[np.ndarray, "S B"] = field(repr=False)
+    scale: Float[np.ndarray, "S B"] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        likelihood: Likelihood,
+        draws: Draws,
+        mean: Float[np.ndarray, "S B"],
+        scale: Float[np.ndarray, "S B"],
+    ) -> LatentPrediction:
+        """Give each draw its hyper-parameters, or a single row their means."""
+        given = {name: draws[name] for name in likelihood.hyperparameters if name in draws}
+        if len(mean) == 1:
+            given = {name: np.mean(values, keepdims=True) for name, values in given.items()}
+        columns = {name: jnp.asarray(values)[:, None] for name, values in given.items()}
+        return cls(likelihood.with_values(columns), mean, scale)
+
+    def log_density(self, targets: Float[np.ndarray, " B"]) -> Float[np.ndarray, "S B"]:
+        """log p(Y* | draw) at these targets."""
+        rule = self.likelihood.quadrature_rule(float(self.scale.max()))
+        with jax.enable_x64(True):
+            parts = (self.likelihood, self.mean.T, self.scale.T, targets, rule)
+            return np.asarray(_log_density(*parts)).T
+
+    def replicated(self, seed: int | Array) -> Float[np.ndarray, "S B"]:
+        """Draw s* and then Y* under each draw."""
+        with jax.enable_x64(True):
+            parts = (random_key(seed), self.likelihood, self.mean, self.scale)
+            return np.asarray(_replicated(*parts), dtype=float)
+
+
+@jax.jit
+def _log_density(
+    likelihood: Likelihood,
+    mean: Float[Array, "B S"],
+    scale: Float[Array, "B S"],
+    targets: Float[Array, " B"],
+    rule: QuadratureRule,
+) -> Float[Array, "B S"]:
+    """One bag after another: quadrature adds an axis of nodes to the draws."""
+
+    def of_bag(bag: tuple[Array, Array, Array]) -> Float[Array, " S"]:
+        mean, scale, target = bag
+        predictive = likelihood.marginal_distribution(mean[:, None], scale[:, None], rule)
+        return predictive.log_prob(target)[:, 0]
+
+    return jax.lax.map(of_bag, (mean, scale, targets))
+
+
+@jax.jit
+def _replicated(
+    key: Array, likelihood: Likelihood, mean: Float[Array, "S B"], scale: Float[Array, "S B"]
+) -> Array:
+    latent_key, target_key = jax.random.split(key)
+    latent = mean + scale * jax.random.normal(latent_key, mean.shape, mean.dtype)
+    return likelihood.distribution(latent).sample(target_key)
 
 
 def _mixture_interval(

@@ -105,11 +105,11 @@ def log_likelihood(
     -------
     array (S, B)
     """
-    return _over_draws(_log_likelihoods, model, program, draws, bags)
+    return _over_draws(_log_likelihoods, model, program, draws, bags)[:, : bags.num_bags]
 
 
 def log_likelihood_of_one(
-    program: Program, site: Mapping[str, np.ndarray | Array], bags: Bags
+    program: Program, site: Mapping[str, np.ndarray | Array], bags: Any
 ) -> Float[Array, " B"]:
     """The same of one draw, as JAX traces it."""
     # The key is never used: every latent site is substituted.
@@ -124,7 +124,7 @@ def _by_bag(law: Any, value: Array) -> Float[Array, " B"]:
 
 @partial(jax.jit, static_argnames=("program", "together"))
 def _log_joints(
-    model: Any, bags: Bags, sites: dict[str, Array], *, program: ProgramName, together: int
+    model: Any, bags: Any, sites: dict[str, Array], *, program: ProgramName, together: int
 ) -> Float[Array, " S"]:
     def of_one(site: dict[str, Array]) -> Float[Array, ""]:
         return log_density(program_of(model, program), (bags,), {}, site)[0]
@@ -134,7 +134,7 @@ def _log_joints(
 
 @partial(jax.jit, static_argnames=("program", "together"))
 def _log_likelihoods(
-    model: Any, bags: Bags, sites: dict[str, Array], *, program: ProgramName, together: int
+    model: Any, bags: Any, sites: dict[str, Array], *, program: ProgramName, together: int
 ) -> Float[Array, "S B"]:
     def of_one(site: dict[str, Array]) -> Float[Array, " B"]:
         return log_likelihood_of_one(program_of(model, program), site, bags)
@@ -142,18 +142,11 @@ def _log_likelihoods(
     return jax.lax.map(of_one, sites, batch_size=together)
 
 
-# Whether models and bags are arguments of what is compiled, or constants in it: models can be
-# arguments once all of them are JAX pytrees.
-_MODELS_ARE_PYTREES = True
-
-
 def _over_draws(
     compiled: Any, model: Model, program: ProgramName, draws: Draws, bags: Bags
 ) -> np.ndarray:
     together = max(1, min(_DRAWS, _INSTANCES // len(bags.bag_index)))
-    options = {"program": program, "together": together}
     with jax.enable_x64(True):
-        if _MODELS_ARE_PYTREES:
-            return np.asarray(compiled(model, bags, draws, **options))
-        with_constants = jax.jit(partial(compiled.__wrapped__, model, bags, **options))
-        return np.asarray(with_constants(draws))
+        # Other programs have sites of the instances, as many as there are.
+        given = model.prepare(bags) if program == "marginal" else model.unpadded(bags)
+        return np.asarray(compiled(model, given, draws, program=program, together=together))

@@ -12,7 +12,6 @@ from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ..datasets.bags import Bags
@@ -22,9 +21,6 @@ from ..models.model import observations
 
 __all__ = ["QuadratureBound", "WhiteGaussian"]
 
-# How far from the real line log P(T | u) is analytic, in units of √v_b for the probit: Φ has its
-# first zeros at 1.915 ± 2.816i (those of erfc at −1.354 ± 1.991i), σ its poles at ±iπ.
-_TO_ZERO_OF_PROBIT, _TO_POLE_OF_LOGISTIC = 2.8, np.pi
 # Values held at once: 32 MB in 64 bit.
 _NODES = 2**22
 
@@ -85,12 +81,9 @@ class QuadratureBound:
         """Pass over the instances once."""
         accumulated = model.accumulated(bags)
         projection, scale = accumulated.projection, accumulated.residual_scale
-        # Under the prior: at its best q is narrower, as the likelihood is log-concave.
-        largest = jnp.linalg.norm(projection, axis=1)
-        to_pole = _TO_POLE_OF_LOGISTIC
-        if model.likelihood == "probit":
-            largest = largest / jnp.sqrt(model.utility_variance(scale**2))
-            to_pole = _TO_ZERO_OF_PROBIT
+        # Under the prior: at its best q is narrower, as the likelihood is log-concave or flat.
+        distance = model.likelihood.distance_to_singularity(scale**2)
+        in_distances = jnp.linalg.norm(projection, axis=1) / distance
         return cls(
             model,
             projection,
@@ -98,7 +91,10 @@ class QuadratureBound:
             jnp.asarray(observations(model, bags, "svi"), float),
             inner=model.quadrature_rule(scale, bags),
             outer=trapezoid_rule(
-                float(jnp.max(largest)), distance_to_pole=to_pole, tilt=(0.0, 0.0)
+                # Singularities further than ten sds away make no step longer.
+                max(float(jnp.max(in_distances)), 0.1),
+                distance_to_pole=1.0,
+                tilt=(0.0, 0.0),
             ),
         )
 
@@ -121,11 +117,11 @@ class QuadratureBound:
         def one(projection: Array, scale: Array, observed: Array) -> Array:
             spread = jnp.linalg.norm(projection @ law.scale_tril)
             location = projection @ law.mean + jnp.asarray(self.outer.nodes) * spread
-            given = self.model.law_given_inducing_values(
+            given = self.model.likelihood.marginal_distribution(
                 location, jnp.broadcast_to(scale, location.shape), self.inner
             )
             return jnp.exp(self.outer.log_weights) @ given.log_prob(observed)
 
-        nodes = self.outer.nodes.shape[0] * self.inner.nodes.shape[0]
+        nodes = self.outer.nodes.shape[0] * max(1, self.inner.nodes.shape[0])
         parts = (self.projection[chosen], self.residual_scale[chosen], self.observed[chosen])
         return jax.lax.map(lambda row: one(*row), parts, batch_size=max(1, _NODES // nodes))

@@ -11,6 +11,7 @@ from .cardinality_kernel import CardinalityKernel
 from .diverse_density import DiverseDensity
 from .dpmil import DPMIL
 from .kernels import RBF
+from .likelihoods import Gaussian, Logistic, NegativeBinomial, Probit, StudentT
 from .measure_threshold import MeasureThreshold
 from .neighbours import NeighbourMeasure, ParzenMeasure, scored
 from .scale_mixtures import GammaMixing, PolyaGammaMixing, ScaleMixture
@@ -28,12 +29,17 @@ __all__ = [
     "CardinalityModel",
     "DiverseDensity",
     "GammaMixing",
+    "Gaussian",
+    "Logistic",
     "MajorityCardinality",
     "MeasureThreshold",
+    "NegativeBinomial",
     "NeighbourMeasure",
     "NormalCardinality",
     "ParzenMeasure",
     "PolyaGammaMixing",
+    "Probit",
     "ScaleMixture",
+    "StudentT",
     "scored",
 ]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -13,29 +12,30 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jax.core import Tracer
-from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Float
 from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 
 from ..datasets.bags import Bags
-from .distributions import LogOddsLabel, PolyaGamma, draw_above, draw_tilted_gaussian
-from .gaussian_integrals import QuadratureRule, log_expected_sigmoid, logistic_rule
-from .kernels import Parameter, may_be_positive
-from .model import Draws, Program
-from .settings import Choice, Setting
+from ..datasets.padding import padded
+from .gaussian_integrals import QuadratureRule, SigmoidTable
+from .kernels import Parameter
+from .likelihoods import LIKELIHOODS, Likelihood, Logistic, Observations
+from .model import Draws, Program, plate_of_bags
+from .settings import Constructor, Setting
 from .sparse_gp import (
     InducingModel,
+    PreparedBags,
     SparseConditional,
     draw_inducing_value,
     largest_variance,
 )
 
-__all__ = ["LIKELIHOODS", "BagEvidenceModel", "FloatType", "Likelihood"]
+__all__ = ["BagEvidenceModel", "FloatType"]
 
-type Likelihood = Literal["bernoulli", "gaussian", "probit"]
-LIKELIHOODS: tuple[Likelihood, ...] = ("bernoulli", "gaussian", "probit")
 type FloatType = Literal["float64", "float32"]
+
+# The observed site by the part of `Bags` that it is observed from.
+_SITES = {"labels": "bag_label", "targets": "bag_target"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,19 +46,14 @@ class BagEvidenceModel(InducingModel, ABC):
 
         u               ~ N(0, K)                                  inducing_value (inducing_point)
         s_b | u         ~ N(a_bᵀu, k̄_b)                            bag_evidence   (bag)
-        T_b | s_b       ~ Bernoulli(σ(s_b))                        bag_label      (bag)
-
-    The last line is another for other likelihoods:
-
-    .. code-block:: text
-
-        "probit"        Y_b ~ N(s_b, noise), T_b ~ Bernoulli(Φ(Y_b))
-        "gaussian"      Y_b ~ N(s_b, noise)                        bag_target     (bag)
+        T_b | s_b       ~ likelihood                               bag_label      (bag)
+        or Y_b | s_b    ~ likelihood                               bag_target     (bag)
 
     Parameters
     ----------
-    likelihood : {"bernoulli", "gaussian", "probit"}
-    noise : float, Distribution or None
+    likelihood : Likelihood
+        Of labels ``Logistic()`` or ``Probit()``; of targets ``Gaussian()``, ``StudentT()`` or
+        ``NegativeBinomial()``.
 
     Raises
     ------
@@ -66,8 +61,19 @@ class BagEvidenceModel(InducingModel, ABC):
         If a field is out of range.
     """
 
-    likelihood: Likelihood = field(default="bernoulli", kw_only=True)
-    noise: Parameter | None = field(default=None, kw_only=True)
+    likelihood: Likelihood = field(default=Logistic(), kw_only=True)
+
+    observation_fields: ClassVar[tuple[str, ...]] = ("likelihood",)
+    settings: ClassVar[Mapping[str, Setting]] = {
+        "likelihood": Constructor(
+            {
+                (word, number): kind
+                for word, kind in LIKELIHOODS.items()
+                for number in range(len(fields(kind)) + 1)
+            },
+            f"one of {', '.join(LIKELIHOODS)}, with its numbers as in student_t:4,0.5",
+        )
+    }
 
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
         "inducing_value": ("inducing_point",),
@@ -77,31 +83,21 @@ class BagEvidenceModel(InducingModel, ABC):
         "bag_label": ("bag",),
         "bag_target": ("bag",),
     }
-    observation_fields: ClassVar[tuple[str, ...]] = ("likelihood",)
-    settings: ClassVar[Mapping[str, Setting]] = {"likelihood": Choice.of(*LIKELIHOODS)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        name = type(self).__name__
-        if self.likelihood not in LIKELIHOODS:
+        # JAX puts bare objects where it unflattens pytrees of placeholders.
+        if not isinstance(self.likelihood, Likelihood) and type(self.likelihood) is not object:
+            known = ", ".join(f"{one.__name__}()" for one in LIKELIHOODS.values())
             raise ValueError(
-                f"{name} likelihood is {self.likelihood!r}; expected one of "
-                f"{', '.join(LIKELIHOODS)}"
-            )
-        if self.noise is None and self.likelihood != "bernoulli":
-            object.__setattr__(self, "noise", 1.0)
-        if isinstance(self.noise, np.number | np.ndarray) and np.ndim(self.noise) == 0:
-            object.__setattr__(self, "noise", float(self.noise))
-        expected = _problem_with_noise(self.likelihood, self.noise)
-        if expected:
-            raise ValueError(
-                f"{name} noise is {self.noise} with likelihood={self.likelihood!r}; {expected}"
+                f"{type(self).__name__} likelihood is {self.likelihood!r}; expected a likelihood "
+                f"of milzoo.models, one of {known}"
             )
 
     @property
     def observed_site(self) -> str:
-        """``bag_target`` for the Gaussian likelihood, else ``bag_label``."""
-        return "bag_target" if self.likelihood == "gaussian" else "bag_label"
+        """``bag_label`` or ``bag_target``, by what the likelihood observes."""
+        return _SITES[self.likelihood.observed_part]
 
     @property
     def observation(self) -> str:
@@ -110,27 +106,26 @@ class BagEvidenceModel(InducingModel, ABC):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """Those of the kernel, and of the Gaussian likelihood the noise.
-
-        That of the probit is none: a larger one is a smaller kernel variance.
-        """
-        noise = {"noise": self.noise} if self.likelihood == "gaussian" else {}
-        return super().hyperparameters | noise
+        """Those of the kernel and of the likelihood."""
+        return super().hyperparameters | self.likelihood.hyperparameters
 
     def with_hyperparameters(self, values: dict) -> Self:
-        """Replace hyper-parameters (``variance``, ``length_scale``, ``noise``) by given values."""
+        """Replace hyper-parameters, of the kernel or the likelihood, by given values."""
         model = super().with_hyperparameters(values)
-        return replace(model, noise=values["noise"]) if "noise" in values else model
+        return replace(model, likelihood=self.likelihood.with_values(values))
 
-    def without_hyperparameters(self, bags: Bags) -> Any:
-        """What of the bags no hyper-parameter changes."""
+    def singles_without_hyperparameters(self, bags: Bags) -> Any:
+        """What `conditional` needs of bags, for all hyper-parameters."""
         return bags
 
-    @property
-    def noise_variance(self) -> Parameter:
-        """The noise, of a likelihood that has one."""
-        assert self.noise is not None
-        return self.noise
+    def check_observed(self, values: Observations) -> None:
+        """Refuse labels or targets that the likelihood cannot have produced.
+
+        Raises
+        ------
+        ValueError
+        """
+        self.likelihood.check_observed(values)
 
     @property
     def reparametrisation(self) -> dict[str, Reparam]:
@@ -160,18 +155,40 @@ class BagEvidenceModel(InducingModel, ABC):
         """The same of bags that hold one instance each, a row for each instance."""
         ...
 
+    # ------------------------------------------------------------------ what is made once
+
+    def conditional_of_rows(self, bags: Any) -> SparseConditional:
+        """Of the bags."""
+        return self.accumulated(bags)
+
+    def rule_for(
+        self, conditional: SparseConditional | None, bags: Bags
+    ) -> QuadratureRule | SigmoidTable:
+        """Of the likelihood given u, for all residual scales."""
+        if conditional is not None:
+            largest = float(np.asarray(conditional.residual_scale).max())
+            rule = self.likelihood.quadrature_rule(largest)
+            return self.likelihood.tabulated(rule, conditional.residual_scale)
+        # k̄_b is at most the variance of the evidence.
+        return self.likelihood.quadrature_rule(
+            float(np.sqrt(self.most_terms(bags) * largest_variance(self.variance)))
+        )
+
     # ------------------------------------------------------------------ the three programs
 
-    def __call__(self, bags: Bags) -> None:
+    def __call__(self, bags: Bags | PreparedBags) -> None:
         """The paper's program u → s → T, or Y."""
+        given = self.unpadded(bags)
         model = self.draw_hyperparameters()
-        model._observe(model._law_given_evidence(model._draw_bag_evidence(bags)), bags)
+        location, scale = model._bag_evidence_given_inducing_values(given)
+        with numpyro.plate("bag", given.bags.num_bags):
+            evidence = numpyro.sample("bag_evidence", dist.Normal(location, scale))
+        with plate_of_bags(given.bags):
+            observation = model.likelihood.distribution(evidence)
+            numpyro.sample(model.observed_site, observation, obs=model._observed(given.bags))
 
     def marginal(self) -> Program:
-        """The program with s_b integrated out.
-
-        P(T_b = 1 | u) = E σ(s_b), or Φ(a_bᵀu/√v_b) with v_b = 1 + noise + k̄_b; or
-        Y_b | u ~ N(a_bᵀu, k̄_b + noise).
+        """The program with s_b integrated out, in closed form or by a 1-D integral for each bag.
 
         Returns
         -------
@@ -181,114 +198,51 @@ class BagEvidenceModel(InducingModel, ABC):
         return self._marginal_program
 
     def augmented(self) -> Program:
-        """What the closed-form bound bounds.
+        """The program with the auxiliary variables of the likelihood, which the ELBO is of.
 
-        Logistic: the program with s_b and the Pólya-Gamma ω_b of σ. Probit: with the latent
-        utility z_b ~ N(a_bᵀu, v_b) whose sign is the label. Gaussian: nothing need be added, and
-        it is ``marginal()``.
+        Logistic and negative binomial: s_b and a Pólya-Gamma ω_b. Student-t: s_b and a Gamma ω_b.
+        Probit: the latent utility z_b ~ N(a_bᵀu, v_b) whose sign is the label. Gaussian: none.
 
         Returns
         -------
         callable
             A NumPyro program of ``bags``.
         """
-        match self.likelihood:
-            case "bernoulli":
-                return self._polya_gamma_program
-            case "probit":
-                return self._utility_program
-        return self._marginal_program
+        return self._augmented_program
 
-    def _marginal_program(self, bags: Bags) -> None:
+    def _marginal_program(self, bags: Bags | PreparedBags) -> None:
+        given = self.unpadded(bags)
         model = self.draw_hyperparameters()
-        location, scale = model._bag_evidence_given_inducing_values(bags)
-        rule = self.quadrature_rule(scale, bags)
-        model._observe(model.law_given_inducing_values(location, scale, rule), bags)
+        location, scale = model._bag_evidence_given_inducing_values(given)
+        observation = model.likelihood.marginal_distribution(location, scale, given.rule)
+        with plate_of_bags(given.bags):
+            numpyro.sample(model.observed_site, observation, obs=model._observed(given.bags))
 
-    def _polya_gamma_program(self, bags: Bags) -> None:
-        evidence = self.draw_hyperparameters()._draw_bag_evidence(bags)
-        with numpyro.plate("bag", bags.num_bags):
-            numpyro.sample("augmentation", PolyaGamma(1, evidence))
-        self._observe(self._law_given_evidence(evidence), bags)
+    def _augmented_program(self, bags: Bags | PreparedBags) -> None:
+        given = self.unpadded(bags)
+        model = self.draw_hyperparameters()
+        location, scale = model._bag_evidence_given_inducing_values(given)
+        with numpyro.plate("bag", given.bags.num_bags):
+            model.likelihood.sample_augmented(
+                location,
+                scale,
+                model._observed(given.bags),
+                latent_site="bag_evidence",
+                observed_site=model.observed_site,
+            )
 
-    def _utility_program(self, bags: Bags) -> None:
-        location, scale = self.draw_hyperparameters()._bag_evidence_given_inducing_values(bags)
-        with numpyro.plate("bag", bags.num_bags):
-            law = dist.Normal(location, jnp.sqrt(self.utility_variance(scale**2)))
-            utility = numpyro.sample("latent_utility", law)
-        self._observe(dist.Delta((utility > 0).astype(int)), bags)
-
-    def utility_variance(self, residual_variance: Float[Array, "*K"]) -> Float[Array, "*K"]:
-        """Of the probit's latent utility given u: v_b = 1 + noise + k̄_b."""
-        return 1.0 + self.noise_variance + residual_variance
+    def _observed(self, bags: Bags) -> Array | None:
+        """Labels or targets, or None where they are to be drawn."""
+        if self.likelihood.observed_part == "labels":
+            return None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
+        return None if bags.targets is None else jnp.asarray(bags.targets)
 
     def _bag_evidence_given_inducing_values(
-        self, bags: Bags
+        self, given: PreparedBags
     ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-        accumulated = self.accumulated(bags)
-        inducing_value = draw_inducing_value(accumulated.cholesky)
-        return accumulated.mean(inducing_value), accumulated.residual_scale
-
-    def _draw_bag_evidence(self, bags: Bags) -> Float[Array, " B"]:
-        location, scale = self._bag_evidence_given_inducing_values(bags)
-        with numpyro.plate("bag", bags.num_bags):
-            return numpyro.sample("bag_evidence", dist.Normal(location, scale))
-
-    def _law_given_evidence(self, evidence: Float[Array, " B"]) -> dist.Distribution:
-        match self.likelihood:
-            case "bernoulli":
-                return LogOddsLabel(logits=evidence)
-            case "probit":
-                return LogOddsLabel(
-                    logits=_probit_logits(evidence / jnp.sqrt(1.0 + self.noise_variance))
-                )
-        return dist.Normal(evidence, jnp.sqrt(self.noise_variance))
-
-    def law_given_inducing_values(
-        self, location: Float[Array, "*K"], scale: Float[Array, "*K"], rule: QuadratureRule
-    ) -> dist.Distribution:
-        """The law of a label or a target where s ~ N(location, scale²).
-
-        Parameters
-        ----------
-        location, scale : array
-            a_bᵀu and √k̄_b.
-        rule : QuadratureRule
-            As from ``quadrature_rule``; used by the logistic likelihood only.
-
-        Returns
-        -------
-        Distribution
-        """
-        if self.likelihood == "gaussian":
-            return dist.Normal(location, jnp.sqrt(scale**2 + self.noise_variance))
-        return LogOddsLabel(logits=self._label_logits(location, scale, rule))
-
-    def _observe(self, law: dist.Distribution, bags: Bags) -> None:
-        if self.likelihood == "gaussian":
-            observed = None if bags.targets is None else jnp.asarray(bags.targets)
-        else:
-            observed = None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
-        with numpyro.plate("bag", bags.num_bags):
-            numpyro.sample(self.observed_site, law, obs=observed)
-
-    def _label_logits(
-        self, location: Float[Array, "*K"], scale: Float[Array, "*K"], rule: QuadratureRule
-    ) -> Float[Array, "*K"]:
-        """log P(T=1)/P(T=0) where s ~ N(location, scale²); through it both keep their digits."""
-        if self.likelihood == "probit":
-            return _probit_logits(location / jnp.sqrt(self.utility_variance(scale**2)))
-        positive = log_expected_sigmoid(location, scale, rule)
-        return positive - log_expected_sigmoid(-location, scale, rule)
-
-    def quadrature_rule(self, scale: Float[Array, " B"], bags: Bags) -> QuadratureRule:
-        """A rule that serves all these scales; traced ones by the largest that they may be."""
-        if not isinstance(scale, Tracer):
-            return logistic_rule(float(np.asarray(scale).max()))
-        # k̄_b is at most the variance of the evidence.
-        return logistic_rule(
-            float(np.sqrt(self.most_terms(bags) * largest_variance(self.variance)))
-        )
+        conditional = self.given_inducing_values(given)
+        inducing_value = draw_inducing_value(conditional.cholesky)
+        return conditional.mean(inducing_value), conditional.residual_scale
 
     # ------------------------------------------------------------------ what draws imply
 
@@ -308,46 +262,61 @@ class BagEvidenceModel(InducingModel, ABC):
             Of labels: ``bag_probability`` (S, B), P(T* = 1 | u); ``instance_probability`` (S, N),
             that of a bag that holds this instance alone, as the model has no instance labels.
             Of targets: ``bag_mean`` and ``bag_scale`` (S, B) of Y* | u; ``instance_mean`` and
-            ``instance_scale`` (S, N), those of a bag that holds this instance alone.
+            ``instance_scale`` (S, N) of f*_n | u, the latent value of a bag that holds this
+            instance alone. Of targets that are not Gaussian given u also ``bag_latent_mean`` and
+            ``bag_latent_scale`` (S, B), of s* | u.
         """
+        sites = {name: np.asarray(draws[name]) for name in self.latent_sites}
         largest = float(np.max(draws.get("variance", self.variance)))
-        rules = (
-            logistic_rule(np.sqrt(self.most_terms(bags) * largest)),
-            logistic_rule(np.sqrt(largest)),
-        )
         with jax.enable_x64(True):
-            sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
-            fixed = None if self.priors else (self.accumulated(bags), self.conditional(bags))
-            one_draw = partial(self._predict_one, bags, rules)
-            over_draws = jax.jit(lambda fixed, sites: jax.lax.map(partial(one_draw, fixed), sites))
-            return {name: np.asarray(v) for name, v in over_draws(fixed, sites).items()}
+            given = padded(bags.without_labels())
+            rows = self.without_hyperparameters(given), self.singles_without_hyperparameters(given)
+            conditionals = (None, None)
+            if not self.priors:
+                conditionals = self.accumulated(rows[0]), self.conditional(rows[1])
+            scales = (self.most_terms(bags) * largest, largest)
+            rules = [self.likelihood.quadrature_rule(float(np.sqrt(scale))) for scale in scales]
+            parts = zip(conditionals, rules, rows, strict=True)
+            by_bag, by_instance = (PreparedBags(given, *part) for part in parts)
+            found = _predict(self, by_bag, by_instance, sites)
+            return {
+                name: np.asarray(of)[
+                    :, : bags.num_bags if name.startswith("bag") else bags.num_instances
+                ]
+                for name, of in found.items()
+            }
 
-    def _predict_one(
-        self,
-        bags: Bags,
-        rules: tuple[QuadratureRule, QuadratureRule],
-        fixed: tuple[SparseConditional, SparseConditional] | None,
-        site: dict[str, Float[Array, "..."]],
+    def predict_one(
+        self, by_bag: PreparedBags, by_instance: PreparedBags, site: dict[str, Float[Array, "..."]]
     ) -> dict[str, Float[Array, " _"]]:
-        model = self.with_hyperparameters(site)
-        rows = fixed or (model.accumulated(bags), model.conditional(bags))
-        bag, instance = ((r.mean(site["inducing_value"]), r.residual_scale) for r in rows)
-        return model._describe_bags(*bag, rules[0]) | model._describe_instances(*instance, rules[1])
+        """Bags and instances under one draw, traced."""
+        model, value = self.with_hyperparameters(site), site["inducing_value"]
+        bags = by_bag.conditional or model.accumulated(by_bag.conditioned_on)
+        instances = by_instance.conditional or model.conditional(by_instance.conditioned_on)
+        return model._describe_bags(
+            bags.mean(value), bags.residual_scale, by_bag.rule
+        ) | model._describe_instances(
+            instances.mean(value), instances.residual_scale, by_instance.rule
+        )
 
     def _describe_bags(
         self, location: Float[Array, " B"], scale: Float[Array, " B"], rule: QuadratureRule
     ) -> dict[str, Float[Array, " B"]]:
-        law = self.law_given_inducing_values(location, scale, rule)
-        if isinstance(law, dist.Normal):
-            return {"bag_mean": law.mean, "bag_scale": law.scale}
-        return {"bag_probability": law.mean}
+        predictive = self.likelihood.marginal_distribution(location, scale, rule)
+        if self.likelihood.observed_part == "labels":
+            return {"bag_probability": predictive.mean}
+        described = {"bag_mean": predictive.mean, "bag_scale": jnp.sqrt(predictive.variance)}
+        if not isinstance(predictive, dist.Normal):
+            described |= {"bag_latent_mean": location, "bag_latent_scale": scale}
+        return described
 
     def _describe_instances(
         self, location: Float[Array, " N"], scale: Float[Array, " N"], rule: QuadratureRule
     ) -> dict[str, Float[Array, " N"]]:
-        if self.likelihood == "gaussian":
+        if self.likelihood.observed_part == "targets":
             return {"instance_mean": location, "instance_scale": scale}
-        return {"instance_probability": jax.nn.sigmoid(self._label_logits(location, scale, rule))}
+        predictive = self.likelihood.marginal_distribution(location, scale, rule)
+        return {"instance_probability": predictive.mean}
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what ``marginal()`` integrated out: the evidence of the bags given T or Y.
@@ -370,58 +339,26 @@ class BagEvidenceModel(InducingModel, ABC):
         ValueError
             If the bags have no labels (or targets).
         """
-        one_draw = partial(self._complete_one, bags)
-        (evidence,) = self.over_draws(one_draw, draws, bags, seed)
-        return dict(draws) | {"bag_evidence": evidence}
+        (evidence,) = self.completed(draws, bags, seed)
+        return dict(draws) | {"bag_evidence": evidence[:, : bags.num_bags]}
 
-    def _complete_one(
-        self, bags: Bags, key: Array, site: dict[str, Float[Array, "..."]]
+    def complete_one(
+        self, given: PreparedBags, key: Array, site: dict[str, Float[Array, "..."]]
     ) -> tuple[Float[Array, " B"]]:
+        """The evidence of the bags for one draw."""
         model = self.with_hyperparameters(site)
-        accumulated = model.accumulated(bags)
-        location, scale = accumulated.mean(site["inducing_value"]), accumulated.residual_scale
-        if self.likelihood == "gaussian":
-            return (model._draw_evidence_of_target(key, location, scale, bags),)
-        sign = 2.0 * jnp.asarray(bags.labels) - 1.0
-        draw = draw_tilted_gaussian if self.likelihood == "bernoulli" else self._draw_skew_gaussian
-        return (sign * draw(key, sign * location, scale),)
-
-    def _draw_evidence_of_target(
-        self, key: Array, mean: Float[Array, " B"], scale: Float[Array, " B"], bags: Bags
-    ) -> Float[Array, " B"]:
-        """Draws of s_b | Y_b, u ~ N(a + g (Y − a), g noise) with g = k̄/(k̄ + noise)."""
-        gain = scale**2 / (scale**2 + self.noise_variance)
-        middle = mean + gain * (jnp.asarray(bags.targets) - mean)
-        return dist.Normal(middle, jnp.sqrt(gain * self.noise_variance)).sample(key)
-
-    def _draw_skew_gaussian(
-        self, key: Array, mean: Float[Array, " B"], scale: Float[Array, " B"]
-    ) -> Float[Array, " B"]:
-        """Draws from p(s) ∝ N(s; a, k̄) Φ(s/√(1 + noise)), by way of z ~ N(s, 1 + noise), z > 0."""
-        latent_key, evidence_key = jax.random.split(key)
-        rest, variance = 1.0 + self.noise_variance, self.utility_variance(scale**2)
-        deviation = jnp.sqrt(variance)
-        above = draw_above(latent_key, -mean / deviation)
-        noise = jax.random.normal(evidence_key, mean.shape, mean.dtype)
-        # s | z ~ N(a + k̄ (z − a)/v, k̄ (1 + noise)/v)
-        return mean + scale**2 / deviation * above + scale * jnp.sqrt(rest / variance) * noise
+        conditional = model.given_inducing_values(given)
+        observed = model._observed(given.bags)
+        assert observed is not None  # `complete` has checked it
+        location = conditional.mean(site["inducing_value"])
+        return (model.likelihood.draw_latent(key, observed, location, conditional.residual_scale),)
 
 
-def _probit_logits(location: Float[Array, "*K"]) -> Float[Array, "*K"]:
-    """log Φ(x) − log Φ(−x)."""
-    return log_ndtr(location) - log_ndtr(-location)
-
-
-def _problem_with_noise(likelihood: Likelihood, noise: Any) -> str:
-    """What was expected in its place; empty if it is right."""
-    is_number = isinstance(noise, int | float)
-    match likelihood:
-        case "bernoulli":
-            return "" if noise is None else "that likelihood has none: leave it out"
-        case "probit":
-            if is_number and np.isfinite(noise) and noise >= 0:
-                return ""
-            return "expected a number of at least 0 (to infer it, put a prior on the variance)"
-    if (is_number or isinstance(noise, dist.Distribution | Array)) and may_be_positive(noise):
-        return ""
-    return "expected a positive finite number or a NumPyro distribution of one, such as LogNormal"
+@jax.jit
+def _predict(
+    model: BagEvidenceModel,
+    by_bag: PreparedBags,
+    by_instance: PreparedBags,
+    sites: dict[str, Float[Array, "S ..."]],
+) -> dict[str, Float[Array, "S _"]]:
+    return jax.lax.map(lambda site: model.predict_one(by_bag, by_instance, site), sites)

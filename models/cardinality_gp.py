@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 from scipy.linalg import solve_triangular
 
 from ..datasets.bags import Bags
-from .bag_evidence import BagEvidenceModel, FloatType, Likelihood
+from .bag_evidence import BagEvidenceModel, FloatType
 from .cardinality import check_width
 from .cardinality_kernel import CardinalityKernel
 from .kernels import Parameter, may_be_positive
+from .likelihoods import Likelihood, Logistic
 from .sparse_gp import SparseConditional
-from .tracing import evaluated_now_unless_traced
+from .tracing import as_pytree, evaluated_now_unless_traced
 
 __all__ = ["CardinalityGP"]
 
+_LOGISTIC = Logistic()
 
+
+class UnitRows(NamedTuple):
+    """Bags with L, V and k̄ for v = 1, which no hyper-parameter changes.
+
+    Attributes
+    ----------
+    bags : Bags
+    cholesky : array (M, M)
+    projection : array (B, M)
+    residual_variance : array (B,)
+    """
+
+    bags: Bags
+    cholesky: Float[np.ndarray | Array, "M M"]
+    projection: Float[np.ndarray | Array, "B M"]
+    residual_variance: Float[np.ndarray | Array, " B"]
+
+
+@as_pytree()
 @dataclass(frozen=True, eq=False)
 class CardinalityGP(BagEvidenceModel):
     """A Gaussian process classifier of bags on the cardinality kernel, in place of a machine on it.
@@ -54,8 +75,7 @@ class CardinalityGP(BagEvidenceModel):
     process_variance : float or Distribution
     jitter : float
         Added to the diagonal of k(Z, Z).
-    likelihood : {"bernoulli", "gaussian", "probit"}
-    noise : float, Distribution or None
+    likelihood : Likelihood
         As of `VWSGP`.
 
     Raises
@@ -70,10 +90,10 @@ class CardinalityGP(BagEvidenceModel):
     """
 
     kernel: CardinalityKernel
-    instances: Float[np.ndarray, "N D"] = field(repr=False)
-    bag_index: Int[np.ndarray, " N"] = field(repr=False)
+    instances: Float[np.ndarray | Array, "N D"] = field(repr=False)
+    bag_index: Int[np.ndarray | Array, " N"] = field(repr=False)
     process_variance: Parameter = 1.0
-    jitter: float = field(default=1e-6, kw_only=True)
+    jitter: float | Float[Array, ""] = field(default=1e-6, kw_only=True)
 
     name: ClassVar[str] = "cardinality_gp"
     instance_note: ClassVar[str] = (
@@ -99,8 +119,7 @@ class CardinalityGP(BagEvidenceModel):
         bags: Bags,
         variance: Parameter = 1.0,
         *,
-        likelihood: Likelihood = "bernoulli",
-        noise: Parameter | None = None,
+        likelihood: Likelihood = _LOGISTIC,
         jitter: float = 1e-6,
     ) -> Self:
         """The process at the bags to learn from.
@@ -112,8 +131,7 @@ class CardinalityGP(BagEvidenceModel):
             Their labels are not used.
         variance : float or Distribution
             v; a NumPyro distribution makes it the site ``variance``, to be inferred.
-        likelihood : {"bernoulli", "gaussian", "probit"}
-        noise : float, Distribution or None
+        likelihood : Likelihood
         jitter : float
 
         Returns
@@ -127,7 +145,6 @@ class CardinalityGP(BagEvidenceModel):
             variance,
             jitter=jitter,
             likelihood=likelihood,
-            noise=noise,
         )
 
     # ------------------------------------------------------------------ hyper-parameters
@@ -139,11 +156,11 @@ class CardinalityGP(BagEvidenceModel):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """The variance, and of the Gaussian likelihood the noise."""
+        """The variance, and those of the likelihood."""
         return {"variance": self.process_variance} | super().hyperparameters
 
     def with_hyperparameters(self, values: dict) -> Self:
-        """Replace hyper-parameters (``variance``, ``noise``) by given values."""
+        """Replace hyper-parameters (``variance``, those of the likelihood) by given values."""
         variance = values.get("variance", self.process_variance)
         return replace(super().with_hyperparameters(values), process_variance=variance)
 
@@ -168,12 +185,52 @@ class CardinalityGP(BagEvidenceModel):
                 f"pass bags with the {expected} features that the model was made for"
             )
 
-    def accumulated(self, bags: Bags, dtype: FloatType = "float64") -> SparseConditional:
+    @property
+    def num_inducing(self) -> int:
+        """M, the number of bags Z."""
+        return self.made_at.num_bags
+
+    def inducing_cholesky(self) -> Float[np.ndarray, "M M"]:
+        """L, with K_ZZ = LLᵀ."""
+        made_at = self.made_at
+        return np.sqrt(float(self.process_variance)) * self._unit_cholesky(made_at)
+
+    def without_hyperparameters(self, bags: Bags | UnitRows) -> UnitRows:
+        """The kernel between bags, which has no part that could be traced.
+
+        Raises
+        ------
+        ValueError
+            If the bags have another number of features.
+        """
+        if isinstance(bags, UnitRows):
+            return bags
+        self.check_width(bags)
+        there = bags
+        if bags.present is not None:
+            there = bags.select(np.flatnonzero(np.asarray(bags.present)))
+        made_at = self.made_at
+        cholesky = self._unit_cholesky(made_at)
+        with jax.ensure_compile_time_eval():
+            cross = self.kernel(there, made_at)
+        projection = np.zeros((bags.num_bags, made_at.num_bags))
+        # V = K_bZ L⁻ᵀ
+        projection[: len(cross)] = solve_triangular(cholesky, cross.T, lower=True).T
+        residual = np.maximum(1.0 - np.sum(projection**2, axis=1), self._floor)
+        return UnitRows(bags, cholesky, projection, residual)
+
+    def singles_without_hyperparameters(self, bags: Bags) -> UnitRows:
+        """The same of bags that hold one instance each."""
+        singles = Bags.from_arrays(bags.instances, np.arange(bags.num_instances))
+        return self.without_hyperparameters(singles)
+
+    def accumulated(self, bags: Bags | UnitRows, dtype: FloatType = "float64") -> SparseConditional:
         """a_b and k̄_b in whitened coordinates.
 
         Parameters
         ----------
         bags : Bags
+            Or what `without_hyperparameters` made of them.
         dtype : {"float64"}
             Kernels between bags are few: there is nothing to gain by another.
 
@@ -188,31 +245,30 @@ class CardinalityGP(BagEvidenceModel):
         """
         if dtype != "float64":
             raise ValueError(f"dtype is {dtype!r}; expected 'float64' of a CardinalityGP")
-        self.check_width(bags)
-        cholesky, projection, residual = self._of_unit_variance(bags)
+        _, cholesky, projection, residual = self.without_hyperparameters(bags)
         variance = self.process_variance
-        with evaluated_now_unless_traced(variance):
-            # With a number nothing is compiled: this is NumPy's.
-            scale = jnp.sqrt(variance) if isinstance(variance, jax.Array) else np.sqrt(variance)
-            parts = scale * cholesky, scale * projection, variance * residual
-            return SparseConditional(*map(jnp.asarray, (*parts, scale * np.sqrt(residual))))
+        with evaluated_now_unless_traced(variance, projection):
+            # With numbers nothing is compiled: this is NumPy's.
+            is_number = not isinstance(variance, jax.Array)
+            scale = np.sqrt(float(variance)) if is_number else jnp.sqrt(variance)
+            deviation = jnp.sqrt(residual) if isinstance(residual, jax.Array) else np.sqrt(residual)
+            parts = scale * cholesky, scale * projection, variance * residual, scale * deviation
+            return SparseConditional(*map(jnp.asarray, parts))
 
-    def conditional(self, bags: Bags) -> SparseConditional:
+    def conditional(self, bags: Bags | UnitRows) -> SparseConditional:
         """The same of bags that hold one instance each."""
-        return self.accumulated(Bags.from_arrays(bags.instances, np.arange(bags.num_instances)))
+        if isinstance(bags, UnitRows):
+            return self.accumulated(bags)
+        return self.accumulated(self.singles_without_hyperparameters(bags))
 
-    def _of_unit_variance(
-        self, bags: Bags
-    ) -> tuple[Float[np.ndarray, "M M"], Float[np.ndarray, "B M"], Float[np.ndarray, " B"]]:
-        """L, V and k̄ for v = 1. The kernel has no part that could be traced."""
-        made_at = self.made_at
-        floor = max(self.jitter, 8 * float(np.finfo(np.float64).eps))
+    @property
+    def _floor(self) -> float:
+        return max(self.jitter, 8 * float(np.finfo(np.float64).eps))
+
+    def _unit_cholesky(self, made_at: Bags) -> Float[np.ndarray, "M M"]:
         with jax.ensure_compile_time_eval():
-            between, cross = self.kernel(made_at, made_at), self.kernel(bags, made_at)
-        cholesky = np.linalg.cholesky(between + floor * np.eye(made_at.num_bags))
-        projection = solve_triangular(cholesky, cross.T, lower=True).T  # V = K_bZ L⁻ᵀ
-        residual = np.maximum(1.0 - np.sum(projection**2, axis=1), floor)
-        return cholesky, projection, residual
+            between = self.kernel(made_at, made_at)
+        return np.linalg.cholesky(between + self._floor * np.eye(made_at.num_bags))
 
     @property
     def made_at(self) -> Bags:

@@ -18,6 +18,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from .tracing import evaluated_now_unless_traced
 
 __all__ = [
+    "NO_RULE",
     "QuadratureRule",
     "SigmoidTable",
     "log_expectation",
@@ -86,6 +87,10 @@ def sigmoid_table(
     nodes = jnp.asarray(rule.nodes, standard_deviation.dtype)
     weights = jnp.exp(jnp.asarray(rule.log_weights, standard_deviation.dtype))
     return SigmoidTable(nodes, weights, jnp.exp(-jnp.multiply.outer(nodes, standard_deviation)))
+
+
+# For integrals that have a closed form.
+NO_RULE = QuadratureRule(np.zeros(0), np.zeros(0))
 
 
 def logistic_rule(largest_standard_deviation: float) -> QuadratureRule:

@@ -27,17 +27,45 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_c
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 from jax.core import Tracer
 from jax.scipy.special import gammaln, log_ndtr
 from jax.scipy.stats import norm
 from jaxtyping import Array, Bool, Float, Int
 from numpyro.distributions import Distribution
+from numpyro.distributions.transforms import AffineTransform
 
+from .distributions import (
+    LogOddsLabel,
+    PolyaGamma,
+    TiltedPolyaGamma,
+    draw_above,
+    draw_tilted_gaussian,
+)
+from .gaussian_integrals import (
+    NO_RULE,
+    QuadratureRule,
+    SigmoidTable,
+    log_expected_sigmoid,
+    logistic_rule,
+    sigmoid_table,
+)
 from .kernels import Parameter, may_be_positive
+from .target_distributions import (
+    NormalNegativeBinomial,
+    NormalStudentT,
+    count_rule,
+    log_choices,
+    student_rule,
+)
 
 __all__ = [
+    "LIKELIHOODS",
     "ExpectedStatistics",
     "Gaussian",
+    "GaussianTerms",
+    "LatentMoments",
     "Likelihood",
     "Logistic",
     "NegativeBinomial",
@@ -81,6 +109,36 @@ class ExpectedStatistics(NamedTuple):
     log_likelihood: Float[Array, "*K"]
 
 
+class LatentMoments(NamedTuple):
+    """Moments of the latent values under q(u) p(s | u): μ, e and k̄ of the module.
+
+    Attributes
+    ----------
+    mean, explained_variance, residual_variance : array
+    """
+
+    mean: Float[Array, "*K"]
+    explained_variance: Float[Array, "*K"]
+    residual_variance: Float[Array, "*K"]
+
+    @property
+    def second_moment(self) -> Float[Array, "*K"]:
+        """c² = E s²."""
+        return self.mean**2 + self.explained_variance + self.residual_variance
+
+
+class GaussianTerms(NamedTuple):
+    """log p(y, auxiliary | s) = linear_term·s − ½ precision·s², up to a constant.
+
+    Attributes
+    ----------
+    precision, linear_term : array
+    """
+
+    precision: Float[Array, "*K"]
+    linear_term: Float[Array, "*K"]
+
+
 @runtime_checkable
 class Likelihood(Protocol):
     """A distribution of observations given latent function values, and its augmentation.
@@ -92,6 +150,7 @@ class Likelihood(Protocol):
 
     name: ClassVar[str]  # the word for the command line
     observed_part: ClassVar[ObservedPart]  # of `Bags`
+    auxiliary_site: ClassVar[str | None]  # of the augmented program; None where it has none
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
@@ -115,6 +174,98 @@ class Likelihood(Protocol):
     ) -> ExpectedStatistics:
         """Expected sufficient statistics and ELBO of rows under q(u)."""
         ...
+
+    # ------------------------------------------------------------------ NumPyro programs
+
+    def distribution(self, latent: Float[Array, "*K"]) -> dist.Distribution:
+        """Distribution of observations given their latent values."""
+        ...
+
+    def marginal_distribution(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        rule: QuadratureRule | SigmoidTable,
+    ) -> dist.Distribution:
+        """Distribution of observations given u, the latent values integrated out."""
+        ...
+
+    def quadrature_rule(self, largest_scale: float) -> QuadratureRule:
+        """The rule of ``marginal_distribution`` for residual scales up to the given one."""
+        ...
+
+    def tabulated(
+        self, rule: QuadratureRule, residual_scale: Float[Array, "*K"]
+    ) -> QuadratureRule | SigmoidTable:
+        """The rule with all that can be evaluated once for residual scales that stay."""
+        ...
+
+    def distance_to_singularity(self, residual_variance: Float[Array, "*K"]) -> Float[Array, "*K"]:
+        """How far from the real line log p(y | u) is analytic in a; it sets steps over q(a)."""
+        ...
+
+    def sample_augmented(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        observed: Observations | None,
+        *,
+        latent_site: str,
+        observed_site: str,
+    ) -> None:
+        """The sites of the augmented program given u, inside the plate of the rows."""
+        ...
+
+    def sample_guide(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        moments: LatentMoments,
+        observed: Observations,
+        *,
+        latent_site: str,
+    ) -> None:
+        """The same sites under q, whose auxiliary factor follows from the moments."""
+        ...
+
+    # ------------------------------------------------------------------ exact draws
+
+    def draw_auxiliary(
+        self,
+        key: Array,
+        observed: Observations,
+        latent: Float[Array, "*K"],
+        location: Float[Array, "*K"],
+        residual_variance: Float[Array, "*K"],
+    ) -> Float[Array, "*K"]:
+        """Draw the auxiliary variables given s, or given u with s integrated out."""
+        ...
+
+    def gaussian_terms(
+        self, observed: Observations, auxiliary: Float[Array, "*K"]
+    ) -> GaussianTerms:
+        """The Gaussian in s that the likelihood is given the auxiliary variables."""
+        ...
+
+    def draw_latent(
+        self,
+        key: Array,
+        observed: Observations,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+    ) -> Float[Array, "*K"]:
+        """Draw s given u and the observations."""
+        ...
+
+
+class _WithoutTable:
+    """Likelihoods whose quadrature has nothing that could be evaluated once."""
+
+    def tabulated(
+        self, rule: QuadratureRule, residual_scale: Float[Array, "*K"]
+    ) -> QuadratureRule | SigmoidTable:
+        """The rule itself."""
+        return rule
 
 
 # ------------------------------------------------------------------ labels
@@ -141,6 +292,7 @@ class Logistic:
 
     name: ClassVar[str] = "logistic"
     observed_part: ClassVar[ObservedPart] = "labels"
+    auxiliary_site: ClassVar[str | None] = "augmentation"
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
@@ -188,10 +340,95 @@ class Logistic:
             linear_term * mean - _log_two_cosh_half(second_moment),
         )
 
+    def distribution(self, latent: Float[Array, "*K"]) -> dist.Distribution:
+        """Bernoulli(σ(s))."""
+        return LogOddsLabel(logits=latent)
+
+    def marginal_distribution(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        rule: QuadratureRule | SigmoidTable,
+    ) -> dist.Distribution:
+        """Bernoulli(E σ(s)): its log odds by quadrature, which keep the digits of both sides."""
+        positive = log_expected_sigmoid(location, residual_scale, rule)
+        negative = log_expected_sigmoid(-location, residual_scale, rule)
+        return LogOddsLabel(logits=positive - negative)
+
+    def quadrature_rule(self, largest_scale: float) -> QuadratureRule:
+        """The rule of `logistic_rule`."""
+        return logistic_rule(largest_scale)
+
+    def tabulated(
+        self, rule: QuadratureRule, residual_scale: Float[Array, "*K"]
+    ) -> QuadratureRule | SigmoidTable:
+        """The exponentials of `log_expected_sigmoid`."""
+        return sigmoid_table(residual_scale, rule)
+
+    def distance_to_singularity(self, residual_variance: Float[Array, "*K"]) -> Float[Array, "*K"]:
+        """π: the poles of σ are at ±iπ."""
+        return jnp.full_like(residual_variance, jnp.pi)
+
+    def sample_augmented(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        observed: Observations | None,
+        *,
+        latent_site: str,
+        observed_site: str,
+    ) -> None:
+        """s ~ N(a, k̄), ω | s ~ PG(1, s) and y | s."""
+        latent = numpyro.sample(latent_site, dist.Normal(location, residual_scale))
+        numpyro.sample(self.auxiliary_site, PolyaGamma(1, latent))
+        numpyro.sample(observed_site, self.distribution(latent), obs=observed)
+
+    def sample_guide(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        moments: LatentMoments,
+        observed: Observations,
+        *,
+        latent_site: str,
+    ) -> None:
+        """s ~ N(a, k̄) and ω ~ PG(1, c)."""
+        numpyro.sample(latent_site, dist.Normal(location, residual_scale))
+        tilt = jnp.sqrt(moments.second_moment)
+        numpyro.sample(self.auxiliary_site, PolyaGamma(1, tilt))
+
+    def draw_auxiliary(
+        self,
+        key: Array,
+        observed: Observations,
+        latent: Float[Array, "*K"],
+        location: Float[Array, "*K"],
+        residual_variance: Float[Array, "*K"],
+    ) -> Float[Array, "*K"]:
+        """Draw ω | s ~ PG(1, s)."""
+        return PolyaGamma(1, latent).sample(key)
+
+    def gaussian_terms(
+        self, observed: Observations, auxiliary: Float[Array, "*K"]
+    ) -> GaussianTerms:
+        """Precision ω and linear term y − ½."""
+        return GaussianTerms(auxiliary, jnp.asarray(observed, auxiliary.dtype) - 0.5)
+
+    def draw_latent(
+        self,
+        key: Array,
+        observed: Observations,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+    ) -> Float[Array, "*K"]:
+        """Draw from p(s) ∝ N(s; a, k̄) σ(±s), exactly."""
+        sign = 2.0 * jnp.asarray(observed, location.dtype) - 1.0
+        return sign * draw_tilted_gaussian(key, sign * location, residual_scale)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Probit:
+class Probit(_WithoutTable):
     """Bernoulli labels by the normal distribution function, y ~ Bernoulli(Φ(s/√(1 + noise))).
 
     The label is the sign of a latent utility z | u ~ N(a, v) with v = 1 + noise + k̄: s is
@@ -217,6 +454,7 @@ class Probit:
 
     name: ClassVar[str] = "probit"
     observed_part: ClassVar[ObservedPart] = "labels"
+    auxiliary_site: ClassVar[str | None] = "latent_utility"
 
     def __post_init__(self) -> None:
         _make_plain(self, "noise")
@@ -279,13 +517,102 @@ class Probit:
             1.0 / variance, utility / variance, log_ndtr(x) - 0.5 * explained_variance / variance
         )
 
+    def distribution(self, latent: Float[Array, "*K"]) -> dist.Distribution:
+        """Bernoulli(Φ(s/√(1 + noise)))."""
+        return LogOddsLabel(logits=_probit_logits(latent / jnp.sqrt(1.0 + self.noise)))
+
+    def marginal_distribution(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        rule: QuadratureRule | SigmoidTable,
+    ) -> dist.Distribution:
+        """Bernoulli(Φ(a/√v)); the rule is not used."""
+        scale = jnp.sqrt(self.utility_variance(residual_scale**2))
+        return LogOddsLabel(logits=_probit_logits(location / scale))
+
+    def quadrature_rule(self, largest_scale: float) -> QuadratureRule:
+        """A rule without nodes: the integral has a closed form."""
+        return NO_RULE
+
+    def distance_to_singularity(self, residual_variance: Float[Array, "*K"]) -> Float[Array, "*K"]:
+        """2.8 √v: Φ has its first zeros at 1.915 ± 2.816i."""
+        return 2.8 * jnp.sqrt(self.utility_variance(residual_variance))
+
+    def sample_augmented(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        observed: Observations | None,
+        *,
+        latent_site: str,
+        observed_site: str,
+    ) -> None:
+        """z ~ N(a, v), whose sign is the label."""
+        scale = jnp.sqrt(self.utility_variance(residual_scale**2))
+        utility = numpyro.sample(self.auxiliary_site, dist.Normal(location, scale))
+        label = dist.Delta((utility > 0).astype(int))
+        numpyro.sample(observed_site, label, obs=observed)
+
+    def sample_guide(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        moments: LatentMoments,
+        observed: Observations,
+        *,
+        latent_site: str,
+    ) -> None:
+        """z ~ N(μ, v), cut off to the side of zero that the label says."""
+        scale = jnp.sqrt(self.utility_variance(moments.residual_variance))
+        sign = 2.0 * jnp.asarray(observed, scale.dtype) - 1.0
+        above = dist.TruncatedNormal(sign * moments.mean, scale, low=0.0)
+        side = dist.TransformedDistribution(above, AffineTransform(0.0, sign))
+        numpyro.sample(self.auxiliary_site, side)
+
+    def draw_auxiliary(
+        self,
+        key: Array,
+        observed: Observations,
+        latent: Float[Array, "*K"],
+        location: Float[Array, "*K"],
+        residual_variance: Float[Array, "*K"],
+    ) -> Float[Array, "*K"]:
+        """Draw z | u ~ N(a, v), cut off by the label: s is integrated out."""
+        scale = jnp.sqrt(self.utility_variance(residual_variance))
+        sign = 2.0 * jnp.asarray(observed, location.dtype) - 1.0
+        return location + sign * scale * draw_above(key, -sign * location / scale)
+
+    def gaussian_terms(
+        self, observed: Observations, auxiliary: Float[Array, "*K"]
+    ) -> GaussianTerms:
+        """Precision 1/(1 + noise) and linear term z/(1 + noise)."""
+        precision = jnp.broadcast_to(1.0 / (1.0 + self.noise), auxiliary.shape)
+        return GaussianTerms(precision.astype(auxiliary.dtype), precision * auxiliary)
+
+    def draw_latent(
+        self,
+        key: Array,
+        observed: Observations,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+    ) -> Float[Array, "*K"]:
+        """Draw z | u, y, then s | z, u ~ N(a + k̄ (z − a)/v, k̄ (1 + noise)/v)."""
+        utility_key, latent_key = jax.random.split(key)
+        residual_variance = residual_scale**2
+        utility = self.draw_auxiliary(utility_key, observed, location, location, residual_variance)
+        gain = residual_variance / self.utility_variance(residual_variance)
+        noise = jax.random.normal(latent_key, location.shape, location.dtype)
+        middle = location + gain * (utility - location)
+        return middle + jnp.sqrt(gain * (1.0 + self.noise)) * noise
+
 
 # ------------------------------------------------------------------ targets
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(_WithoutTable):
     """Targets with Gaussian noise, y ~ N(s, noise). Conjugate: nothing need be augmented.
 
     Parameters
@@ -308,6 +635,7 @@ class Gaussian:
 
     name: ClassVar[str] = "gaussian"
     observed_part: ClassVar[ObservedPart] = "targets"
+    auxiliary_site: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         _check_positive(self, "noise")
@@ -359,10 +687,85 @@ class Gaussian:
             -0.5 * (jnp.log(2 * jnp.pi * variance) + squared_error / variance),
         )
 
+    def distribution(self, latent: Float[Array, "*K"]) -> dist.Distribution:
+        """N(s, noise)."""
+        return dist.Normal(latent, jnp.sqrt(self.noise))
+
+    def marginal_distribution(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        rule: QuadratureRule | SigmoidTable,
+    ) -> dist.Distribution:
+        """N(a, k̄ + noise); the rule is not used."""
+        return dist.Normal(location, jnp.sqrt(residual_scale**2 + self.noise))
+
+    def quadrature_rule(self, largest_scale: float) -> QuadratureRule:
+        """A rule without nodes: the integral has a closed form."""
+        return NO_RULE
+
+    def distance_to_singularity(self, residual_variance: Float[Array, "*K"]) -> Float[Array, "*K"]:
+        """Infinite: log p(y | u) is a parabola."""
+        return jnp.full_like(residual_variance, jnp.inf)
+
+    def sample_augmented(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        observed: Observations | None,
+        *,
+        latent_site: str,
+        observed_site: str,
+    ) -> None:
+        """y | u alone: nothing need be augmented."""
+        target = self.marginal_distribution(location, residual_scale, NO_RULE)
+        numpyro.sample(observed_site, target, obs=observed)
+
+    def sample_guide(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        moments: LatentMoments,
+        observed: Observations,
+        *,
+        latent_site: str,
+    ) -> None:
+        """No sites."""
+
+    def draw_auxiliary(
+        self,
+        key: Array,
+        observed: Observations,
+        latent: Float[Array, "*K"],
+        location: Float[Array, "*K"],
+        residual_variance: Float[Array, "*K"],
+    ) -> Float[Array, "*K"]:
+        """Zeros: nothing is drawn."""
+        return jnp.zeros_like(latent)
+
+    def gaussian_terms(
+        self, observed: Observations, auxiliary: Float[Array, "*K"]
+    ) -> GaussianTerms:
+        """Precision 1/noise and linear term y/noise."""
+        precision = jnp.broadcast_to(1.0 / self.noise, auxiliary.shape).astype(auxiliary.dtype)
+        return GaussianTerms(precision, precision * jnp.asarray(observed, auxiliary.dtype))
+
+    def draw_latent(
+        self,
+        key: Array,
+        observed: Observations,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+    ) -> Float[Array, "*K"]:
+        """Draw from N(a + g (y − a), g noise) with g = k̄/(k̄ + noise)."""
+        gain = residual_scale**2 / (residual_scale**2 + self.noise)
+        middle = location + gain * (jnp.asarray(observed, location.dtype) - location)
+        return dist.Normal(middle, jnp.sqrt(gain * self.noise)).sample(key)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class StudentT:
+class StudentT(_WithoutTable):
     """Targets with Student-t noise, y = s + scale·t_ν: regression that outliers do not bend.
 
     The auxiliary variable is the precision of the target's own noise: ω ~ Gamma(ν/2, ν/2) and
@@ -393,6 +796,7 @@ class StudentT:
 
     name: ClassVar[str] = "student_t"
     observed_part: ClassVar[ObservedPart] = "targets"
+    auxiliary_site: ClassVar[str | None] = "augmentation"
 
     def __post_init__(self) -> None:
         _make_plain(self, "degrees_of_freedom")
@@ -463,10 +867,100 @@ class StudentT:
             - 0.5 * (degrees + 1.0) * jnp.log1p(squared_error / scaled)
         )
 
+    def distribution(self, latent: Float[Array, "*K"]) -> dist.Distribution:
+        """s + σ t_ν."""
+        return dist.StudentT(self.degrees_of_freedom, latent, self.scale)
+
+    def marginal_distribution(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        rule: QuadratureRule | SigmoidTable,
+    ) -> dist.Distribution:
+        """a + √k̄ z + σ t_ν, by quadrature over the precision of the noise."""
+        return NormalStudentT(location, residual_scale, self.degrees_of_freedom, self.scale, rule)
+
+    def quadrature_rule(self, largest_scale: float) -> QuadratureRule:
+        """One rule for all scales: it is over the logarithm of the noise's precision."""
+        return student_rule()
+
+    def distance_to_singularity(self, residual_variance: Float[Array, "*K"]) -> Float[Array, "*K"]:
+        """σ√ν: log t_ν has branch points there, and smoothing moves them away."""
+        distance = self.scale * jnp.sqrt(jnp.asarray(self.degrees_of_freedom))
+        return jnp.broadcast_to(distance, residual_variance.shape)
+
+    def sample_augmented(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        observed: Observations | None,
+        *,
+        latent_site: str,
+        observed_site: str,
+    ) -> None:
+        """s ~ N(a, k̄), ω ~ Gamma(ν/2, ν/2) and y | s, ω ~ N(s, σ²/ω)."""
+        latent = numpyro.sample(latent_site, dist.Normal(location, residual_scale))
+        half = jnp.broadcast_to(0.5 * jnp.asarray(self.degrees_of_freedom), latent.shape)
+        precision = numpyro.sample(self.auxiliary_site, dist.Gamma(half, half))
+        target = dist.Normal(latent, self.scale / jnp.sqrt(precision))
+        numpyro.sample(observed_site, target, obs=observed)
+
+    def sample_guide(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        moments: LatentMoments,
+        observed: Observations,
+        *,
+        latent_site: str,
+    ) -> None:
+        """s ~ N(a, k̄) and ω ~ Gamma((ν + 1)/2, (ν + r²/σ²)/2)."""
+        numpyro.sample(latent_site, dist.Normal(location, residual_scale))
+        squared_error = (jnp.asarray(observed) - moments.mean) ** 2
+        squared_error += moments.explained_variance + moments.residual_variance
+        numpyro.sample(self.auxiliary_site, self._precision_given(squared_error))
+
+    def draw_auxiliary(
+        self,
+        key: Array,
+        observed: Observations,
+        latent: Float[Array, "*K"],
+        location: Float[Array, "*K"],
+        residual_variance: Float[Array, "*K"],
+    ) -> Float[Array, "*K"]:
+        """Draw ω | s ~ Gamma((ν + 1)/2, (ν + (y − s)²/σ²)/2)."""
+        squared_error = (jnp.asarray(observed, latent.dtype) - latent) ** 2
+        return self._precision_given(squared_error).sample(key)
+
+    def gaussian_terms(
+        self, observed: Observations, auxiliary: Float[Array, "*K"]
+    ) -> GaussianTerms:
+        """Precision ω/σ² and linear term ωy/σ²."""
+        precision = auxiliary / self.scale**2
+        return GaussianTerms(precision, precision * jnp.asarray(observed, auxiliary.dtype))
+
+    def draw_latent(
+        self,
+        key: Array,
+        observed: Observations,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+    ) -> Float[Array, "*K"]:
+        """Draw ω | u, y by rejection, then s | ω, u, y: exactly."""
+        marginal = self.marginal_distribution(location, residual_scale, student_rule())
+        assert isinstance(marginal, NormalStudentT)
+        return marginal.draw_latent(key, jnp.asarray(observed, location.dtype))
+
+    def _precision_given(self, squared_error: Float[Array, "*K"]) -> dist.Gamma:
+        """Distribution of ω given (y − s)², or its optimal factor given r²."""
+        degrees = jnp.asarray(self.degrees_of_freedom, squared_error.dtype)
+        shape = jnp.broadcast_to(0.5 * (degrees + 1.0), squared_error.shape)
+        return dist.Gamma(shape, 0.5 * (degrees + squared_error / self.scale**2))
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class NegativeBinomial:
+class NegativeBinomial(_WithoutTable):
     """Counts, p(y | s) = C(y + r − 1, y) σ(s)^y σ(−s)^r: their mean is r·exp(s).
 
     The auxiliary variable is ω ~ PG(y + r, s), and its factor PG(y + r, c) with c² = E_q s².
@@ -492,6 +986,7 @@ class NegativeBinomial:
 
     name: ClassVar[str] = "negative_binomial"
     observed_part: ClassVar[ObservedPart] = "targets"
+    auxiliary_site: ClassVar[str | None] = "augmentation"
 
     def __post_init__(self) -> None:
         if (
@@ -562,15 +1057,102 @@ class NegativeBinomial:
         return ExpectedStatistics(
             trials * _polya_gamma_mean(second_moment),
             linear_term,
-            self._log_choices(count)
+            log_choices(count, self.total_count)
             + linear_term * mean
             - trials * _log_two_cosh_half(second_moment),
         )
 
-    def _log_choices(self, count: Float[Array, "*K"]) -> Float[Array, "*K"]:
-        """log C(y + r − 1, y)."""
-        r = float(self.total_count)
-        return gammaln(count + r) - gammaln(count + 1.0) - gammaln(jnp.asarray(r, count.dtype))
+    def distribution(self, latent: Float[Array, "*K"]) -> dist.Distribution:
+        """Negative binomial counts with log odds s."""
+        return dist.NegativeBinomialLogits(self.total_count, latent)
+
+    def marginal_distribution(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        rule: QuadratureRule | SigmoidTable,
+    ) -> dist.Distribution:
+        """The same with s ~ N(a, k̄) integrated out by quadrature."""
+        return NormalNegativeBinomial(location, residual_scale, self.total_count, rule)
+
+    def quadrature_rule(self, largest_scale: float) -> QuadratureRule:
+        """The rule of `count_rule`."""
+        return count_rule(largest_scale)
+
+    def distance_to_singularity(self, residual_variance: Float[Array, "*K"]) -> Float[Array, "*K"]:
+        """π: the poles of σ are at ±iπ."""
+        return jnp.full_like(residual_variance, jnp.pi)
+
+    def sample_augmented(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        observed: Observations | None,
+        *,
+        latent_site: str,
+        observed_site: str,
+    ) -> None:
+        """s ~ N(a, k̄), y | s and ω | s, y ~ PG(y + r, s), relative to PG(y + r, 0)."""
+        latent = numpyro.sample(latent_site, dist.Normal(location, residual_scale))
+        count = numpyro.sample(observed_site, self.distribution(latent), obs=observed)
+        trials = self._trials(jnp.asarray(count))
+        numpyro.sample(self.auxiliary_site, TiltedPolyaGamma(trials, latent))
+
+    def sample_guide(
+        self,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+        moments: LatentMoments,
+        observed: Observations,
+        *,
+        latent_site: str,
+    ) -> None:
+        """s ~ N(a, k̄) and ω ~ PG(y + r, c), relative to PG(y + r, 0)."""
+        numpyro.sample(latent_site, dist.Normal(location, residual_scale))
+        tilt = jnp.sqrt(moments.second_moment)
+        trials = self._trials(jnp.asarray(observed))
+        numpyro.sample(self.auxiliary_site, TiltedPolyaGamma(trials, tilt))
+
+    def draw_auxiliary(
+        self,
+        key: Array,
+        observed: Observations,
+        latent: Float[Array, "*K"],
+        location: Float[Array, "*K"],
+        residual_variance: Float[Array, "*K"],
+    ) -> Float[Array, "*K"]:
+        """Draw ω | s ~ PG(y + r, s), as a sum of y + r draws."""
+        return PolyaGamma(self._trials(jnp.asarray(observed)), latent).sample(key)
+
+    def gaussian_terms(
+        self, observed: Observations, auxiliary: Float[Array, "*K"]
+    ) -> GaussianTerms:
+        """Precision ω and linear term (y − r)/2."""
+        count = jnp.asarray(observed, auxiliary.dtype)
+        return GaussianTerms(auxiliary, 0.5 * (count - self.total_count))
+
+    def draw_latent(
+        self,
+        key: Array,
+        observed: Observations,
+        location: Float[Array, "*K"],
+        residual_scale: Float[Array, "*K"],
+    ) -> Float[Array, "*K"]:
+        """Draw from p(s) ∝ N(s; a, k̄) σ(s)^y σ(−s)^r, exactly."""
+        marginal = self.marginal_distribution(location, residual_scale, NO_RULE)
+        assert isinstance(marginal, NormalNegativeBinomial)
+        return marginal.draw_latent(key, jnp.asarray(observed, location.dtype))
+
+    def _trials(self, count: Array) -> Int[Array, "*K"]:
+        """y + r, of which counts read from files come as floats."""
+        return count.astype(int) + self.total_count
+
+
+# By the words that the command line has for them.
+LIKELIHOODS: dict[str, type[Any]] = {
+    likelihood.name: likelihood
+    for likelihood in (Logistic, Probit, Gaussian, StudentT, NegativeBinomial)
+}
 
 
 # ------------------------------------------------------------------ functions of the second moment
@@ -597,6 +1179,11 @@ def _log_two_cosh_half(second_moment: Float[Array, "*K"]) -> Float[Array, "*K"]:
     )
     tilt = jnp.sqrt(jnp.where(is_small, 1.0, second_moment))
     return jnp.where(is_small, series, 0.5 * tilt + jnp.log1p(jnp.exp(-tilt)))
+
+
+def _probit_logits(latent: Float[Array, "*K"]) -> Float[Array, "*K"]:
+    """log Φ(x) − log Φ(−x)."""
+    return log_ndtr(latent) - log_ndtr(-latent)
 
 
 def _log_gamma_ratio(degrees: Float[Array, "*K"]) -> Float[Array, "*K"]:

@@ -23,6 +23,7 @@ from .settings import Setting
 __all__ = [
     "CLOSED_FORM_ENGINES",
     "GRADIENT_ENGINES",
+    "Checking",
     "Draws",
     "Model",
     "ModelDefaults",
@@ -56,6 +57,15 @@ class Observing(Protocol):
     @property
     def observed_site(self) -> str:
         """The site of what is known of the bags: ``bag_label``, or ``bag_target``."""
+        ...
+
+
+@runtime_checkable
+class Checking(Protocol):
+    """What cannot have produced all labels or targets there are."""
+
+    def check_observed(self, values: np.ndarray | Array) -> None:
+        """Refuse labels or targets that it cannot have produced."""
         ...
 
 
@@ -147,6 +157,10 @@ class Model(Observing, Protocol):
         """
         ...
 
+    def unpadded(self, bags: Bags) -> Any:
+        """The same of bags as they are, for programs with sites of instances or bags."""
+        ...
+
     def __call__(self, bags: Bags) -> None:
         """The paper's program."""
         ...
@@ -163,7 +177,8 @@ class Model(Observing, Protocol):
         """The predictive distribution of new bags and their instances under each draw.
 
         Of labels: ``bag_probability`` (S, B) and ``instance_probability`` (S, N). Of targets:
-        ``bag_mean``, ``bag_scale``, ``instance_mean``, ``instance_scale``, of like shapes.
+        ``bag_mean``, ``bag_scale``, ``instance_mean``, ``instance_scale``, of like shapes, and
+        ``bag_latent_mean``, ``bag_latent_scale`` where targets are not Gaussian under a draw.
         """
         ...
 
@@ -288,6 +303,10 @@ class ModelDefaults:
         """Bags in arrays of sizes that programs are compiled for; absent ones are masked."""
         return padded(bags)
 
+    def unpadded(self, bags: Bags) -> Any:
+        """The same of bags as they are, for programs with sites of instances or bags."""
+        return bags
+
     def estimands_of(self, draws: Draws, bags: Bags) -> Draws:
         """None: the sites are compared themselves.
 
@@ -325,7 +344,8 @@ def observations(model: Observing, bags: Bags, needed_by: str) -> np.ndarray | A
     Raises
     ------
     ValueError
-        If the bags do not have them, in the name of what needs them.
+        If the bags do not have them, in the name of what needs them, or if the model cannot have
+        produced them.
     """
     part = part_of_bags(model)
     values = getattr(bags, part)
@@ -334,6 +354,8 @@ def observations(model: Observing, bags: Bags, needed_by: str) -> np.ndarray | A
             f"bags have no {part}; {needed_by} needs one for each bag to learn from"
             + ("" if part == "labels" else ": bags.with_targets(…)")
         )
+    if isinstance(model, Checking):
+        model.check_observed(values)
     return values
 
 

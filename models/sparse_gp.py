@@ -91,11 +91,19 @@ class PreparedBags(NamedTuple):
         hyper-parameter has a prior, so that it is a part of the program.
     rule : QuadratureRule or SigmoidTable
         That serves all residual scales.
+    rows : pytree or None
+        What the conditional is made of where that is not the bags themselves.
     """
 
     bags: Bags
     conditional: SparseConditional | None
     rule: QuadratureRule | SigmoidTable
+    rows: Any = None
+
+    @property
+    def conditioned_on(self) -> Any:
+        """What the conditional is made of under other hyper-parameters."""
+        return self.bags if self.rows is None else self.rows
 
 
 def sparse_conditional(
@@ -390,16 +398,22 @@ class InducingModel(ModelDefaults):
             The same density, in place of the bags.
         """
         with jax.enable_x64(True):
-            return self.evaluated(padded(bags))
+            return self.unpadded(padded(bags))
 
-    def evaluated(self, bags: Bags | PreparedBags) -> PreparedBags:
+    def unpadded(self, bags: Bags | PreparedBags) -> PreparedBags:
         """What is fixed of bags as they are; prepared bags themselves."""
         if isinstance(bags, PreparedBags):
             return bags
-        conditional = None if self.priors else self.conditional_of_rows(bags)
-        return PreparedBags(bags, conditional, self.rule_for(conditional, bags))
+        rows = self.without_hyperparameters(bags)
+        conditional = None if self.priors else self.conditional_of_rows(rows)
+        rule = self.rule_for(conditional, bags)
+        return PreparedBags(bags, conditional, rule, None if rows is bags else rows)
 
-    def conditional_of_rows(self, bags: Bags) -> SparseConditional:
+    def without_hyperparameters(self, bags: Bags) -> Any:
+        """What of the bags no hyper-parameter changes: a pytree that stands in for them."""
+        return bags
+
+    def conditional_of_rows(self, bags: Any) -> SparseConditional:
         """What the rows of the likelihood need to know of the inducing values."""
         raise NotImplementedError
 
@@ -411,7 +425,7 @@ class InducingModel(ModelDefaults):
 
     def given_inducing_values(self, given: PreparedBags) -> SparseConditional:
         """The conditional of prepared bags, under hyper-parameters that may have been drawn."""
-        return given.conditional or self.conditional_of_rows(given.bags)
+        return given.conditional or self.conditional_of_rows(given.conditioned_on)
 
     def completed(
         self, draws: Draws, bags: Bags, seed: int | Array
@@ -461,8 +475,8 @@ class SparseGPModel(InducingModel):
     """
 
     kernel: RBF
-    inducing_points: Float[np.ndarray, "M D"] = field(repr=False)
-    jitter: float = field(default=1e-6, kw_only=True)
+    inducing_points: Float[np.ndarray | Array, "M D"] = field(repr=False)
+    jitter: float | Float[Array, ""] = field(default=1e-6, kw_only=True)
 
     fields_for_bags: ClassVar[tuple[str, ...]] = ("kernel", "inducing_points")
 

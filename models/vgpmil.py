@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -102,7 +102,7 @@ class VGPMIL(SparseGPModel):
     """
 
     mean: Parameter = 0.0
-    sharpness: float = 100.0
+    sharpness: float | Float[Array, ""] = 100.0
     mixing: Mixing = field(default_factory=PolyaGammaMixing)
 
     name: ClassVar[str] = "vgpmil"
@@ -179,7 +179,7 @@ class VGPMIL(SparseGPModel):
 
     def __call__(self, bags: Bags | PreparedBags) -> None:
         """The paper's program u → f → T, instance labels summed out exactly."""
-        given = self.evaluated(bags)
+        given = self.unpadded(bags)
         location, scale = self._evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             evidence = numpyro.sample("evidence", dist.Normal(location, scale))
@@ -219,7 +219,7 @@ class VGPMIL(SparseGPModel):
         return self._augmented_program
 
     def _marginal_program(self, bags: Bags | PreparedBags) -> None:
-        given = self.evaluated(bags)
+        given = self.unpadded(bags)
         location, scale = self._evidence_given_inducing_values(given)
         if self.is_logistic:
             log_negative = log_expected_sigmoid(-location, scale, given.rule)
@@ -234,7 +234,7 @@ class VGPMIL(SparseGPModel):
         self._observe_bag_labels(log_none_positive, given.bags)
 
     def _augmented_program(self, bags: Bags | PreparedBags) -> None:
-        given = self.evaluated(bags)
+        given = self.unpadded(bags)
         location, scale = self._evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             evidence = numpyro.sample("evidence", dist.Normal(location, scale))
@@ -264,7 +264,7 @@ class VGPMIL(SparseGPModel):
             law = NoisyMaximum(log_none_positive, self.sharpness)
             numpyro.sample("bag_label", law, obs=given_labels(bags))
 
-    def conditional_of_rows(self, bags: Bags) -> SparseConditional:
+    def conditional_of_rows(self, bags: Any) -> SparseConditional:
         """Of the instances."""
         return self.conditional(bags)
 

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
+from ..datasets.padding import padded
 from .bag_evidence import BagEvidenceModel, FloatType
-from .gaussian_integrals import logistic_rule
 from .kernels import Parameter
 from .model import Draws
 from .sparse_gp import SparseConditional, SparseGPModel, accumulated_conditional
@@ -25,7 +25,7 @@ type Accumulation = Literal["joint", "independent_instances"]
 ACCUMULATIONS: tuple[Accumulation, ...] = ("joint", "independent_instances")
 
 
-@as_pytree("likelihood")
+@as_pytree()
 @dataclass(frozen=True, eq=False)
 class VWSGP(BagEvidenceModel, SparseGPModel):
     """Sparse-GP weakly supervised learning by accumulated evidence.
@@ -42,16 +42,17 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
 
     .. code-block:: text
 
-        "probit"        Y_b ~ N(s_b, noise), T_b ~ Bernoulli(Φ(Y_b))
-        "gaussian"      Y_b ~ N(s_b, noise)                        bag_target     (bag)
+        Probit            T_b ~ Bernoulli(Φ(Y_b)), Y_b ~ N(s_b, noise)   bag_label    (bag)
+        Gaussian          Y_b ~ N(s_b, noise)                            bag_target   (bag)
+        StudentT          Y_b = s_b + scale·t_ν                          bag_target   (bag)
+        NegativeBinomial  Y_b ~ NB(r, σ(s_b)), mean r·exp(s_b)           bag_target   (bag)
 
     ===============  ======  =====================================================
     field            symbol  meaning
     ===============  ======  =====================================================
     kernel           k       ``RBF(variance, length_scale)``: v and ℓ
     inducing_points  Z       (M, D)
-    likelihood               ``"bernoulli"``, ``"probit"`` or ``"gaussian"``
-    noise            1/α     variance of Y_b; not used by ``"bernoulli"``
+    likelihood               ``Logistic()``, or another object of `milzoo.models`
     ===============  ======  =====================================================
 
     Calling it is the paper's program with s_b as sites; ``marginal()`` has them integrated out, so
@@ -61,11 +62,10 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
     ----------
     kernel : RBF
     inducing_points : array (M, D)
-    likelihood : {"bernoulli", "gaussian", "probit"}
-        Labels by the logistic function or by Φ; or targets: multiple-instance regression.
-    noise : float, Distribution or None
-        At least 0 for ``"probit"``, above 0 for ``"gaussian"``, where a distribution makes it the
-        site ``noise``; 1 for both if left out. ``"bernoulli"`` has none.
+    likelihood : Likelihood
+        Of labels ``Logistic()`` or ``Probit(noise)``; of targets, which is multiple-instance
+        regression, ``Gaussian(noise)``, ``StudentT(degrees_of_freedom, scale)`` or
+        ``NegativeBinomial(total_count)``.
     jitter : float
         Added to the diagonal of K_ZZ, as a share of the kernel variance.
 
@@ -142,7 +142,8 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
             Of labels: ``bag_probability`` (S, B), P(T* = 1 | u); ``instance_probability`` (S, N),
             that of a bag that holds this instance alone, as the model has no instance labels.
             Of targets: ``bag_mean`` and ``bag_scale`` (S, B) of Y* | u; ``instance_mean`` and
-            ``instance_scale`` (S, N) of f*_n | u, the share that an instance has in it.
+            ``instance_scale`` (S, N) of f*_n | u, the share that an instance has in it. Of targets
+            that are not Gaussian given u also ``bag_latent_mean`` and ``bag_latent_scale`` (S, B).
 
         Raises
         ------
@@ -156,7 +157,7 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         predicted = super().predict(draws, bags)
         if accumulation == "independent_instances":
             with jax.enable_x64(True):
-                sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
+                sites = {name: np.asarray(draws[name]) for name in self.latent_sites}
                 independent = self._predict_independently(sites, bags)
                 predicted |= {name: np.asarray(value) for name, value in independent.items()}
         return predicted
@@ -165,31 +166,34 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         self, sites: dict[str, Float[Array, "S ..."]], bags: Bags
     ) -> dict[str, Float[Array, "1 B"]]:
         """The bags as if each instance drew inducing values of its own, with their moments."""
-        mean, variance = self._instance_moments(sites, bags)
-        by_bag = partial(
-            jax.ops.segment_sum, segment_ids=bags.bag_index, num_segments=bags.num_bags
-        )
-        location, scale = by_bag(mean), jnp.sqrt(by_bag(variance))
-        typical = {name: jnp.mean(sites[name]) for name in self.priors}
+        mean, variance = _instance_moments(self, sites, padded(bags))
+        by_bag = partial(np.bincount, np.asarray(bags.bag_index), minlength=bags.num_bags)
+        rows = slice(bags.num_instances)
+        location = by_bag(np.asarray(mean)[rows])
+        scale = np.sqrt(by_bag(np.asarray(variance)[rows]))
+        typical = {name: float(np.mean(sites[name])) for name in self.priors}
         model = self.with_hyperparameters(typical)
-        described = model._describe_bags(location, scale, logistic_rule(float(scale.max())))
+        rule = self.likelihood.quadrature_rule(float(scale.max()))
+        described = model._describe_bags(jnp.asarray(location), jnp.asarray(scale), rule)
         return {name: value[None] for name, value in described.items()}
 
-    def _instance_moments(
-        self, sites: dict[str, Float[Array, "S ..."]], bags: Bags
-    ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        """Mean and variance of f_n over all draws of u: A_n m and A_n S A_nᵀ + k̃_n."""
-        fixed = None if self.priors else self.conditional(bags)
 
-        def add(sums: tuple, site: dict[str, Float[Array, "..."]]) -> tuple[tuple, None]:
-            rows = fixed or self.with_hyperparameters(site).conditional(bags)
-            value, (count, mean, spread, residual) = rows.mean(site["inducing_value"]), sums
-            change = value - mean  # Welford: no difference of large sums
-            mean = mean + change / (count + 1)
-            spread = spread + change * (value - mean)
-            return (count + 1, mean, spread, residual + rows.residual_variance), None
+@jax.jit
+def _instance_moments(
+    model: VWSGP, sites: dict[str, Float[Array, "S ..."]], bags: Bags
+) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    """Mean and variance of f_n over all draws of u: A_n m and A_n S A_nᵀ + k̃_n."""
+    fixed = None if model.priors else model.conditional(bags)
 
-        nothing = jnp.zeros(bags.num_instances)
-        start = (jnp.zeros(()), nothing, nothing, nothing)
-        (count, mean, spread, residual), _ = jax.jit(partial(jax.lax.scan, add))(start, sites)
-        return mean, (spread + residual) / count
+    def add(sums: tuple, site: dict[str, Float[Array, "..."]]) -> tuple[tuple, None]:
+        rows = fixed or model.with_hyperparameters(site).conditional(bags)
+        value, (count, mean, squares, residual) = rows.mean(site["inducing_value"]), sums
+        change = value - mean  # Welford: no difference of large sums
+        mean = mean + change / (count + 1)
+        squares = squares + change * (value - mean)
+        return (count + 1, mean, squares, residual + rows.residual_variance), None
+
+    nothing = jnp.zeros(bags.num_instances)
+    start = (jnp.zeros(()), nothing, nothing, nothing)
+    (count, mean, squares, residual), _ = jax.lax.scan(add, start, sites)
+    return mean, (squares + residual) / count

@@ -213,11 +213,10 @@ def _from_the_posterior(posterior: Posterior, key: Array, num: int) -> Float[np.
     random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     chosen = random.integers(len(next(iter(stored.values()))), size=num)
     draws = {name: value[chosen] for name, value in stored.items()}
-    predicted = posterior.model.predict(draws, posterior.bags)
     if posterior.model.observed_site == "bag_target":
-        law = TargetPrediction(**predicted)
-        return random.normal(law.bag_mean, law.bag_scale)
-    chance = predicted["bag_probability"]
+        predicted = TargetPrediction.of(posterior.model, draws, posterior.bags)
+        return predicted.replicated(jax.random.fold_in(key, 1))
+    chance = posterior.model.predict(draws, posterior.bags)["bag_probability"]
     return (random.random(chance.shape) < chance).astype(float)
 
 

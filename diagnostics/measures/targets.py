@@ -11,6 +11,7 @@ import numpy as np
 from numpyro.distributions import Distribution, TransformedDistribution
 from numpyro.distributions.transforms import Transform
 
+from ...models.likelihoods import Likelihood
 from ...models.model import Model
 
 __all__ = ["in_words", "is_logistic", "is_same_model", "targets"]
@@ -68,8 +69,10 @@ def _parts(model: Model) -> dict[str, str]:
     """Each field that makes the model what it is, in words; the observation model first."""
     words = {_OBSERVATION: _said(model.observation)}
     for name, value in _fields(model):
-        # None is what a model has no use for, such as a noise of the logistic likelihood.
-        if value is None or isinstance(value, np.ndarray) or name in model.observation_fields:
+        if name in model.observation_fields:
+            words |= _parts_of_likelihood(value) if isinstance(value, Likelihood) else {}
+            continue
+        if value is None or isinstance(value, np.ndarray):
             continue
         if is_dataclass(value):
             words[name] = type(value).__name__
@@ -81,6 +84,20 @@ def _parts(model: Model) -> dict[str, str]:
 
 def _said(observation: object) -> str:
     return observation if isinstance(observation, str) else in_words(observation)
+
+
+def _parts_of_likelihood(likelihood: Likelihood) -> dict[str, str]:
+    """Fields that are hyper-parameters by the names of their sites."""
+    marks = {site: object() for site in likelihood.hyperparameters}
+    marked = likelihood.with_values(marks)
+    site_of = {
+        name: site
+        for name, value in _fields(marked)
+        for site, mark in marks.items()
+        if value is mark
+    }
+    named = ((site_of.get(name, name), value) for name, value in _fields(likelihood))
+    return {name: f"{name}={in_words(value)}" for name, value in named}
 
 
 def _fields(value: object) -> Iterator[tuple[str, object]]:

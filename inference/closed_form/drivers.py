@@ -157,7 +157,7 @@ def ascend_in_memory(
     start = form.start(lambda rows, at_most: _every(rows(bags), at_most), key)
     with one_lapack_thread():
         prepared = _prepare(form, chunk)
-        position = _initial(form, prepared, start)
+        position = _before_the_first_step(form, *_initial(form, prepared, start))
         if learns_hyperparameters:
             position = position._replace(q=(position.q, _unconstrained(form.model)))
             run = partial(_learn, form, chunk)
@@ -185,12 +185,25 @@ def _prepare(form: ClosedForm, chunk: Any) -> Any:
 
 
 @jax.jit
-def _initial(form: ClosedForm, prepared: Any, start: Any) -> _Position:
-    """Before the first step, whose m_step does not look at q."""
-    statistics, local = form.initial(prepared, start)
+def _initial(form: ClosedForm, prepared: Any, start: Any) -> tuple[Any, Any]:
+    return form.initial(prepared, start)
+
+
+def _before_the_first_step(form: ClosedForm, statistics: Any, local: Any) -> _Position:
+    """Zeros in the places of q(θ) and of the ELBO, which the first step does not look at."""
+    q, elbo = _q_and_elbo.eval_shape(form, statistics)
+
+    def zeros(of: Any) -> Any:
+        return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), of)
+
+    return _Position(zeros(q), statistics, local, zeros(elbo), np.zeros((), np.int64))
+
+
+@jax.jit
+def _q_and_elbo(form: ClosedForm, statistics: Any) -> tuple[Any, Array]:
+    """For its shapes: it is never compiled."""
     q = form.m_step(statistics)
-    nothing = jnp.zeros_like(form.elbo(q, statistics))
-    return _Position(q, statistics, local, nothing, jnp.zeros((), int))
+    return q, form.elbo(q, statistics)
 
 
 def _in_blocks(
@@ -211,7 +224,7 @@ def _in_blocks(
             limits = _Limits(np.asarray(last, np.int64), np.asarray(tolerance, float))
             position, elbo = run(position, limits)
             num_new = int(position.num_steps) - len(trace)
-            trace.extend(map(np.asarray, np.asarray(elbo)[:num_new]))
+            trace.extend(np.asarray(one) for one in np.asarray(elbo)[:num_new])
             taken = Stopwatch.now() - started
             seconds += taken
             bar.advance(num_new)

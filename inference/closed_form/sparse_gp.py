@@ -49,6 +49,7 @@ from ...datasets.padding import bucket, padded
 from ...models.bag_evidence import BagEvidenceModel, FloatType
 from ...models.cardinality_gp import CardinalityGP
 from ...models.distributions import InstanceLabels
+from ...models.likelihoods import LatentMoments
 from ...models.model import Program, part_of_bags
 from ...models.sparse_gp import Projector, SparseConditional
 from ...models.tracing import as_pytree
@@ -273,8 +274,16 @@ class BagForm(_InducingForm):
         def guide(bags: Bags) -> None:
             rows = model.accumulated(bags)
             inducing_value = numpyro.sample("inducing_value", approximation.inducing_distribution())
-            mean, explained = _moments_under(approximation, rows)
-            model.likelihood.sample_guide(bags, rows.mean(inducing_value), rows, mean, explained)
+            moments = LatentMoments(*_moments_under(approximation, rows), rows.residual_variance)
+            observed = jnp.asarray(getattr(bags, part_of_bags(model)))
+            with numpyro.plate("bag", bags.num_bags):
+                model.likelihood.sample_guide(
+                    rows.mean(inducing_value),
+                    rows.residual_scale,
+                    moments,
+                    observed,
+                    latent_site="bag_evidence",
+                )
 
         return guide
 
@@ -285,7 +294,7 @@ class BagForm(_InducingForm):
         projection, residual_variance, observed, weight = prepared
         mean = projection @ q.mean  # a_bᵀm
         explained = squared_norms(projection, q.covariance_root)  # a_bᵀS a_b
-        of_rows = _likelihood_of(self.model).expected_statistics(
+        of_rows = self.model.likelihood.expected_statistics(
             observed, mean, explained, residual_variance
         )
         statistics = InducingStatistics(
@@ -294,16 +303,6 @@ class BagForm(_InducingForm):
             weight @ of_rows.log_likelihood,
         )
         return statistics, None
-
-
-def _likelihood_of(model):  # TEMPORARY
-    from ...models.likelihoods import Gaussian, Logistic, Probit
-
-    return {
-        "bernoulli": lambda: Logistic(),
-        "probit": lambda: Probit(model.noise),
-        "gaussian": lambda: Gaussian(model.noise),
-    }[model.likelihood]()
 
 
 @closed_form.register

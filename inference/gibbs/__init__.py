@@ -1,6 +1,6 @@
 """Gibbs sampling by data augmentation: one file for each kind of sweep."""
 
-from . import dpmil, vgpmil, vwsgp, vwsgp_probit  # noqa: F401  they register their sweeps
+from . import bag_evidence, dpmil, vgpmil  # noqa: F401  they register their sweeps
 from .sampler import gibbs
 
 __all__ = ["gibbs"]

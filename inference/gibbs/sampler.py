@@ -57,8 +57,9 @@ def gibbs(
         labels of the instances are alike; more sweeps for a draw cost no memory.
     keep : str or tuple of str
         Sites kept in the tree beside those of ``model.marginal()``, which always are: of VGPMIL
-        ``evidence`` and ``instance_label``, of VWSGP and CardinalityGP ``bag_evidence``, or of the
-        probit ``latent_utility``, of DPMIL ``instance_label`` and ``cluster``.
+        ``evidence`` and ``instance_label``, of VWSGP and CardinalityGP ``bag_evidence`` and the
+        auxiliary variables of the likelihood (``augmentation``, or ``latent_utility`` of the
+        probit), of DPMIL ``instance_label`` and ``cluster``.
     mesh : Mesh or None
         ``jax.make_mesh((num_devices,), ("bags",))``: devices that chains are dealt to, an equal
         number to each. Where these are of several processes (``jax.distributed.initialize()``),
@@ -102,21 +103,13 @@ def gibbs(
 
 
 def check_conjugate(model: VGPMIL | BagEvidenceModel | DPMIL) -> None:
-    """Refuse what has no sampler for its likelihood, or its hyper-parameters.
+    """Refuse hyper-parameters that have no conjugate conditional.
 
     Raises
     ------
     ValueError
         If a hyper-parameter has a prior.
-    NotImplementedError
-        If the likelihood is Gaussian.
     """
-    if isinstance(model, BagEvidenceModel) and model.likelihood == "gaussian":
-        raise NotImplementedError(
-            f"likelihood='gaussian' of {type(model).__name__} needs no Gibbs sampler: "
-            "coordinate_ascent gives its exact posterior, and nuts samples it where "
-            "hyper-parameters have priors"
-        )
     if model.priors:
         raise ValueError(
             f"{', '.join(model.priors)} of the model have priors, which have no conjugate "

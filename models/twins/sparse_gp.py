@@ -184,7 +184,7 @@ def _looked_up_if_fixed(kernel: RBF, *parts: Tensor) -> SparseProcess:
 
 
 def trapezoid(
-    largest_scale: Tensor, pole: float, *, reach: Tensor, centre: Tensor = 0.0
+    largest_scale: Tensor, pole: Tensor, *, reach: Tensor, centre: Tensor = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Nodes z_k and log w_k with Σ_k w_k g(a + s z_k) ≈ E g(f), f ~ N(a, s²), any s ≤ largest.
 
@@ -195,7 +195,7 @@ def trapezoid(
     Parameters
     ----------
     largest_scale : tensor
-    pole : float
+    pole : float or tensor
         d, the distance of the nearest pole of g from the real line.
     reach : tensor
         How far the nodes go to either side.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ...datasets.bags import Bags
+from ..likelihoods import Gaussian, Logistic, NegativeBinomial, Probit, StudentT
 from ..vwsgp import VWSGP
 from .sparse_gp import (
     REACH,
@@ -21,6 +24,9 @@ from .sparse_gp import (
 
 __all__ = ["pymc_twin"]
 
+# Of the interval that the mode of an integrand is in; nodes need not stand exactly about it.
+_HALVINGS = 25
+
 
 def pymc_twin(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.Model:
     """The model as a PyMC program, to check the NumPyro programs and to race against them.
@@ -32,12 +38,12 @@ def pymc_twin(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.Mode
         η        ~ N(0, I)                                    white_bag_evidence (full only)
         s_b      = a_bᵀu + √k̄_b η_b                           bag_evidence       (full only)
         T_b      ~ Bernoulli(σ(s_b)), or Bernoulli(Φ(Y_b))    bag_label
-        Y_b      ~ N(s_b, noise)                              bag_target
+        Y_b      ~ N(s_b, noise), s_b + scale·t_ν, or NB(r)   bag_target
 
     Parameters
     ----------
     model : VWSGP
-        Kernel parameters, and the noise of targets, are numbers, or priors that PyMC has too:
+        Kernel parameters, and noise or scale of targets, are numbers, or priors that PyMC has too:
         ``Gamma``, ``HalfNormal``, ``InverseGamma``, ``LogNormal``, ``Normal``.
     bags : Bags
         With labels (or targets) to condition on them; without, they are a site.
@@ -83,18 +89,132 @@ def pymc_twin(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.Mode
 
 def _observe(model: VWSGP, bags: Bags, location: Tensor, scale: Tensor | None) -> None:
     """Labels or targets where s_b ~ N(location, scale²), or where s_b is the location itself."""
-    variance = 0.0 if scale is None else scale**2
     match model.likelihood:
-        case "gaussian":
-            deviation = pt.sqrt(variance + parameter("noise", model.noise))
-            pm.Normal("bag_target", location, deviation, observed=bags.targets, dims="bag")
-            return
-        case "probit":
-            argument = location / pt.sqrt(1.0 + variance + parameter("noise", model.noise))
-            log_odds = _log_normal_probability(argument) - _log_normal_probability(-argument)
-        case _:
+        case Logistic():
             log_odds = location if scale is None else _log_expected_odds(location, scale)
+        case Probit(noise=noise):
+            variance = 1.0 + noise + (0.0 if scale is None else scale**2)
+            argument = location / pt.sqrt(variance)
+            log_odds = _log_normal_probability(argument) - _log_normal_probability(-argument)
+        case Gaussian() | StudentT() | NegativeBinomial():
+            _observe_targets(model.likelihood, bags, location, scale)
+            return
+        case _:
+            raise NotImplementedError(
+                f"{type(model.likelihood).__name__} has no PyMC program; sample with nuts"
+            )
     pm.Bernoulli("bag_label", logit_p=log_odds, observed=bags.labels, dims="bag")
+
+
+def _observe_targets(
+    likelihood: Gaussian | StudentT | NegativeBinomial,
+    bags: Bags,
+    location: Tensor,
+    scale: Tensor | None,
+) -> None:
+    observation = {"observed": bags.targets, "dims": "bag"}
+    match likelihood:
+        case Gaussian(noise=noise):
+            variance = parameter("noise", noise) + (0.0 if scale is None else scale**2)
+            pm.Normal("bag_target", location, pt.sqrt(variance), **observation)
+        case StudentT(degrees_of_freedom=degrees, scale=noise):
+            noise = parameter("noise_scale", noise)
+            if scale is None:
+                pm.StudentT("bag_target", nu=degrees, mu=location, sigma=noise, **observation)
+                return
+            parameters = (location, scale, np.float64(degrees), noise)
+            pm.CustomDist(
+                "bag_target",
+                *parameters,
+                logp=_log_expected_student,
+                random=_draw_student,
+                **observation,
+            )
+        case NegativeBinomial(total_count=total):
+            if bags.targets is not None:
+                observation["observed"] = np.asarray(bags.targets).astype(int)
+            if scale is None:
+                chance = pt.sigmoid(-location)
+                # PyMC counts failures before the r-th success.
+                pm.NegativeBinomial("bag_target", n=total, p=chance, **observation)
+                return
+            pm.CustomDist(
+                "bag_target",
+                *(location, scale, np.float64(total)),
+                logp=_log_expected_counts,
+                random=_draw_counts,
+                dtype="int64",
+                **observation,
+            )
+
+
+def _log_expected_student(
+    target: Tensor, location: Tensor, scale: Tensor, degrees: Tensor, noise: Tensor
+) -> Tensor:
+    """log E t_ν((y − s)/σ)/σ, s ~ N(location, scale²), with poles at ±iσ√ν.
+
+    A Student-t that is narrow and heavy against the Gaussian draws mass to y, wherever it is, but
+    beyond 12 sds that mass is below e^−72.
+    """
+    pole = 0.9 * pt.min(noise * pt.sqrt(degrees))
+    nodes, log_weights = trapezoid(pt.max(scale), pole, reach=2.0 * REACH)
+    squared = ((target - location - scale * nodes) / noise) ** 2
+    log_density = (
+        pt.gammaln((degrees + 1.0) / 2.0)
+        - pt.gammaln(degrees / 2.0)
+        - 0.5 * pt.log(degrees * math.pi)
+        - pt.log(noise)
+        - 0.5 * (degrees + 1.0) * pt.log1p(squared / degrees)
+    )
+    return log_sum_exp(log_density, log_weights)
+
+
+def _draw_student(
+    location: np.ndarray,
+    scale: np.ndarray,
+    degrees: np.ndarray,
+    noise: np.ndarray,
+    rng: np.random.Generator,
+    size: tuple[int, ...] | None = None,
+) -> np.ndarray:
+    latent = rng.normal(location, scale, size=size)
+    return latent + noise * rng.standard_t(degrees, size=np.shape(latent))
+
+
+def _log_expected_counts(count: Tensor, location: Tensor, scale: Tensor, total: Tensor) -> Tensor:
+    """log E C(y + r − 1, y) σ(s)^y σ(−s)^r, s ~ N(location, scale²).
+
+    The integrand is log-concave and falls from its mode at least as fast as the Gaussian: nodes
+    stand around the mode, found by halving. Half-way to the poles at ±iπ it has grown by 2^(n/2).
+    """
+    trials = count + total
+
+    def gradient(z: Tensor) -> Tensor:
+        return scale * (count - trials * pt.sigmoid(location + scale * z)) - z
+
+    lower, upper = -total * scale, count * scale
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (lower + upper)
+        is_below = gradient(middle) > 0.0
+        lower, upper = pt.switch(is_below, middle, lower), pt.switch(is_below, upper, middle)
+    nodes, log_weights = trapezoid(
+        pt.max(scale), math.pi / 2, reach=REACH + 1.0, centre=0.5 * (lower + upper)
+    )
+    latent = location + scale * nodes
+    loss = count * pt.softplus(-latent) + total * pt.softplus(latent)
+    choices = pt.gammaln(trials) - pt.gammaln(count + 1.0) - pt.gammaln(total)
+    return choices + log_sum_exp(-loss, log_weights)
+
+
+def _draw_counts(
+    location: np.ndarray,
+    scale: np.ndarray,
+    total: np.ndarray,
+    rng: np.random.Generator,
+    size: tuple[int, ...] | None = None,
+) -> np.ndarray:
+    chance = 1.0 / (1.0 + np.exp(rng.normal(location, scale, size=size)))
+    return rng.negative_binomial(total, chance)
 
 
 def _log_expected_odds(location: Tensor, scale: Tensor) -> Tensor:

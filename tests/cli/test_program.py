@@ -10,7 +10,7 @@ from milzoo.cli import main
 from milzoo.cli.experiment import Plan, engines_by_name
 from milzoo.datasets import simulate_instances
 from milzoo.inference import ENGINES, coordinate_ascent, nuts
-from milzoo.models import RBF, GammaMixing
+from milzoo.models import RBF, GammaMixing, Gaussian, NegativeBinomial, Probit, StudentT
 
 SMALL = ("--set", "num_inducing=5", "--engines", "coordinate_ascent")
 
@@ -76,6 +76,20 @@ def test_settings_are_what_the_model_is_made_from():
     assert model.inducing_points.shape == (7, 2)
     assert model.kernel == RBF(variance=0.5, length_scale=3.0)
     assert model.mean == -1.5 and model.mixing == GammaMixing(1.0, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("texts", "likelihood"),
+    [
+        (["likelihood=probit"], Probit()),
+        (["noise=0.5", "likelihood=gaussian"], Gaussian(0.5)),
+        (["likelihood=student_t:3,0.5"], StudentT(3.0, 0.5)),
+        (["likelihood=negative_binomial:2"], NegativeBinomial(2)),
+    ],
+)
+def test_likelihoods_are_set_by_word_and_numbers(texts, likelihood):
+    plan = Plan.read("vwsgp", "digits", ["nuts"], texts, seed=0)
+    assert plan.settings == {"likelihood": likelihood}
 
 
 def test_the_seed_decides_everything(run):

@@ -14,7 +14,7 @@ from milzoo.diagnostics.measures.scores import PredictionDifference
 from milzoo.diagnostics.measures.targets import is_logistic
 from milzoo.diagnostics.sentences import sentence
 from milzoo.inference import coordinate_ascent, laplace, nuts
-from milzoo.models import VWSGP, GammaMixing, ScaleMixture
+from milzoo.models import VWSGP, GammaMixing, Gaussian, Probit, ScaleMixture
 
 
 def sampled(posterior, values):
@@ -399,12 +399,12 @@ def likelihoods():
     design = simulate_instances(40, range(1, 5), num_features=2, seed=0)
     logistic = VWSGP.for_bags(design, 5, variance=2.0, length_scale=1.5)
     bags, _ = simulate(logistic, design, seed=1)
-    probit = replace(logistic, likelihood="probit")
+    probit = replace(logistic, likelihood=Probit())
     models = {
         "logistic": logistic,
         "probit": probit,
         "wide probit": probit.with_hyperparameters({"variance": 5.0}),
-        "noisy probit": replace(probit, noise=3.0),
+        "noisy probit": replace(probit, likelihood=Probit(3.0)),
     }
     return {name: laplace(model, bags, seed=0) for name, model in models.items()}
 
@@ -440,7 +440,7 @@ def test_other_odds_of_the_maximum_are_another_model(chains, problem):
 def test_only_labels_by_the_logistic_function_are_the_logistic_models(likelihoods, problem):
     assert is_logistic(problem[2]) and is_logistic(likelihoods["logistic"].model)
     assert not is_logistic(likelihoods["probit"].model)
-    assert not is_logistic(replace(likelihoods["probit"].model, likelihood="gaussian"))
+    assert not is_logistic(replace(likelihoods["probit"].model, likelihood=Gaussian()))
     assert not is_logistic(replace(problem[2], mixing=GammaMixing(1.0, 1.0)))
 
 
@@ -569,12 +569,10 @@ def test_traces_of_an_approximation_are_refused(comparison):
 @pytest.fixture(scope="module")
 def regression_comparison():
     design = simulate_instances(40, range(1, 5), num_features=2, seed=0)
-    model = VWSGP.for_bags(
-        design, 5, variance=2.0, length_scale=1.5, likelihood="gaussian", noise=0.3
-    )
+    model = VWSGP.for_bags(design, 5, variance=2.0, length_scale=1.5, likelihood=Gaussian(0.3))
     train, test = simulate(model, design, seed=1)[0].split(0.7, seed=0)
     exact = coordinate_ascent(model, train, seed=0)
-    wrong = coordinate_ascent(replace(model, noise=30.0), train, seed=0)
+    wrong = coordinate_ascent(replace(model, likelihood=Gaussian(30.0)), train, seed=0)
     sampled = nuts(model, train, seed=0, num_samples=1500)
     return compare({"exact": exact, "wrong": wrong, "nuts": sampled}, test=test)
 
@@ -614,7 +612,7 @@ def test_posteriors_of_labels_and_of_targets_are_not_compared(regression_compari
     exact = regression_comparison.posteriors["exact"]
     bags = exact.bags
     both = replace(bags, labels=(bags.targets > 0).astype(int))
-    labels = coordinate_ascent(replace(exact.model, likelihood="probit"), both, seed=0)
+    labels = coordinate_ascent(replace(exact.model, likelihood=Probit()), both, seed=0)
     expected = "posterior 'a' predicts targets and 'b' predicts labels; expected all of one kind"
     with pytest.raises(ValueError, match=expected):
         compare({"a": exact, "b": labels}, test=both)

@@ -18,10 +18,15 @@ from milzoo.models import (
     VGPMIL,
     CardinalityModel,
     DiverseDensity,
+    Logistic,
     MeasureThreshold,
+    NegativeBinomial,
     NormalCardinality,
+    Probit,
+    StudentT,
 )
 from milzoo.models.dpmil import expected_occupied
+from milzoo.models.likelihoods import Likelihood
 from milzoo.models.vwsgp import VWSGP
 from numpyro.handlers import seed, substitute, trace
 
@@ -117,7 +122,7 @@ def vgpmil_problem() -> Problem:
     return Problem(model, *design_and_test_bag([1, 2, 3, 4, 2, 3]), evidence="evidence")
 
 
-def vwsgp_problem(likelihood: str) -> Problem:
+def vwsgp_problem(likelihood: Likelihood) -> Problem:
     """Thirty bags of one to six instances; k̄ is a sixth of the variance of the bag evidence.
 
     To forget k̄ in Gibbs' draw of u hardly moves ranks: it takes this many bags to show.
@@ -157,8 +162,10 @@ def dpmil_problem(covariance: str) -> MixtureProblem:
 
 PROBLEMS = {
     "vgpmil": vgpmil_problem(),
-    "vwsgp": vwsgp_problem("bernoulli"),
-    "probit vwsgp": vwsgp_problem("probit"),
+    "vwsgp": vwsgp_problem(Logistic()),
+    "probit vwsgp": vwsgp_problem(Probit()),
+    "student vwsgp": vwsgp_problem(StudentT()),
+    "counting vwsgp": vwsgp_problem(NegativeBinomial(2)),
     "cardinality": cardinality_problem(),
     "measure threshold": measure_threshold_problem(),
     "diverse density": diverse_density_problem(),

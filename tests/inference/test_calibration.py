@@ -6,7 +6,7 @@ Each calibration is one look at all its quantities together, false alarm below 1
 from dataclasses import replace
 
 import pytest
-from milzoo.inference.gibbs import vwsgp, vwsgp_probit
+from milzoo.inference.gibbs import bag_evidence
 from milzoo.inference.gibbs.inducing import draw_white
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
 
@@ -48,8 +48,10 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
     ("problem", "sampler", "thinning"),
     [
         ("vgpmil", VGPMILGibbs, 5),
-        ("vwsgp", vwsgp.VWSGPGibbs, 5),
-        ("probit vwsgp", vwsgp_probit.VWSGPProbitGibbs, 10),
+        ("vwsgp", bag_evidence.BagEvidenceGibbs, 5),
+        ("probit vwsgp", bag_evidence.BagEvidenceGibbs, 10),
+        ("student vwsgp", bag_evidence.BagEvidenceGibbs, 10),
+        ("counting vwsgp", bag_evidence.BagEvidenceGibbs, 10),
     ],
 )
 def test_gibbs_is_calibrated(calibrate, problem, sampler, thinning):
@@ -76,9 +78,9 @@ def test_a_wrong_constant_in_the_draw_of_inducing_values_is_found(calibrate, mon
     def shifted(key, projection, residual_variance, omega, pull):  # κ = T − 0.4
         return draw_white(key, projection, residual_variance, omega, pull + 0.1)
 
-    monkeypatch.setattr(vwsgp, "draw_white", shifted)
+    monkeypatch.setattr(bag_evidence, "draw_white", shifted)
     # At p below 1e-8.
-    found = calibrate("vwsgp", vwsgp.VWSGPGibbs.for_model, thinning=5).not_uniform
+    found = calibrate("vwsgp", bag_evidence.BagEvidenceGibbs.for_model, thinning=5).not_uniform
     assert "bag_evidence 0" in found
     assert "inducing_value 0" in found
 

@@ -16,6 +16,7 @@ from milzoo.models import (
     CardinalityGP,
     CardinalityKernel,
     CardinalityModel,
+    Gaussian,
     NormalCardinality,
 )
 from scipy.stats import multivariate_normal
@@ -67,9 +68,7 @@ def test_new_bags_have_the_conditional_law_of_the_dense_process(kernel, design):
 def test_the_bound_for_targets_is_the_evidence_of_the_dense_process(kernel, design):
     targets = np.random.default_rng(1).normal(size=design.num_bags)
     bags = design.with_targets(targets)
-    model = CardinalityGP.at_bags(
-        kernel, design, VARIANCE, likelihood="gaussian", noise=0.5, jitter=1e-9
-    )
+    model = CardinalityGP.at_bags(kernel, design, VARIANCE, likelihood=Gaussian(0.5), jitter=1e-9)
     found = coordinate_ascent(model, bags, seed=0)
     covariance = dense(kernel, design, design) + 0.5 * np.eye(design.num_bags)
     expected = multivariate_normal(np.zeros(design.num_bags), covariance).logpdf(targets)

@@ -9,7 +9,7 @@ from milzoo.inference import coordinate_ascent
 from milzoo.inference.closed_form import vwsgp, vwsgp_probit
 from milzoo.inference.closed_form.inducing import InducingState
 from milzoo.inference.programs import log_likelihood
-from milzoo.models import VWSGP
+from milzoo.models import VWSGP, Logistic, Probit
 from scipy import stats
 from scipy.optimize import approx_fprime
 from scipy.special import logsumexp
@@ -22,7 +22,7 @@ def problem(accumulating_problem):
 
 @pytest.fixture(scope="module")
 def probit_problem(accumulating_problem):
-    return accumulating_problem(num_inducing=4, seed=4, likelihood="probit", noise=0.5)
+    return accumulating_problem(num_inducing=4, seed=4, likelihood=Probit(0.5))
 
 
 @pytest.fixture(params=["problem", "probit_problem"])
@@ -95,7 +95,7 @@ def test_probit_steps_equal_albert_and_chibs_in_plain_numpy(probit_problem):
         accumulated = jax.tree.map(np.asarray, model.accumulated(bags))
     prior = accumulated.cholesky @ accumulated.cholesky.T
     weights = np.linalg.solve(accumulated.cholesky.T, accumulated.projection.T).T  # a_b
-    variance = 1 + model.noise + accumulated.residual_variance
+    variance = 1 + model.likelihood.noise + accumulated.residual_variance
     precision = np.linalg.inv(prior) + (weights.T / variance) @ weights
     mean = np.zeros(len(prior))
     for _ in range(5):
@@ -211,7 +211,7 @@ def test_no_step_lowers_the_bound():
 
 
 @pytest.mark.parametrize("num_inducing", [1, 2])
-@pytest.mark.parametrize("likelihood", ["bernoulli", "probit"])
+@pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
 def test_bound_lies_below_the_log_evidence_by_quadrature(
     accumulating_problem, num_inducing, likelihood
 ):
@@ -261,7 +261,7 @@ def test_what_has_no_closed_form_is_refused(problem):
         coordinate_ascent(model, bags, seed=0, label_update="mean_field")
 
 
-@pytest.mark.parametrize("likelihood", ["bernoulli", "probit"])
+@pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
 def test_learning_ends_at_a_stationary_point_of_the_bound_of_its_own_fixed_points(likelihood):
     random = np.random.default_rng(4)
     design = Bags.from_list([random.normal(size=(s, 2)) for s in [1, 6, 2, 4, 3, 5] * 6])

@@ -8,7 +8,7 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, coordinate_ascent, laplace, nuts
 from milzoo.inference.closed_form import vwsgp_gaussian
-from milzoo.models import RBF, VWSGP
+from milzoo.models import RBF, VWSGP, Gaussian
 from numpyro.infer import Trace_ELBO
 from scipy import stats
 from scipy.optimize import approx_fprime
@@ -16,7 +16,7 @@ from scipy.optimize import approx_fprime
 
 @pytest.fixture(scope="module")
 def problem(accumulating_problem):
-    return accumulating_problem(num_inducing=4, seed=0, likelihood="gaussian", noise=0.3)
+    return accumulating_problem(num_inducing=4, seed=0, likelihood=Gaussian(0.3))
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def dense_parts(model, bags):
 def dense_law_of_targets(model, bags):
     """N(0, aᵀK_ZZ a + diag k̄ + noise)."""
     prior, sums, residual = dense_parts(model, bags)
-    whole = sums @ prior @ sums.T + np.diag(residual + model.noise)
+    whole = sums @ prior @ sums.T + np.diag(residual + model.likelihood.noise)
     return stats.multivariate_normal(cov=whole)
 
 
@@ -75,7 +75,7 @@ def test_with_all_instances_as_inducing_points_it_is_the_full_gaussian_process()
     bags = Bags.from_arrays(places, np.repeat(np.arange(5), sizes)).with_targets(
         random.normal(size=5)
     )
-    model = VWSGP(RBF(1.7, 0.4), places, likelihood="gaussian", noise=0.2, jitter=0.0)
+    model = VWSGP(RBF(1.7, 0.4), places, likelihood=Gaussian(0.2), jitter=0.0)
     members = (bags.bag_index == np.arange(5)[:, None]).astype(float)  # (B, N)
     whole = members @ covariance(model.kernel, places, places) @ members.T + 0.2 * np.eye(5)
     posterior = coordinate_ascent(model, bags, seed=0)
@@ -139,7 +139,7 @@ def test_what_was_saved_comes_back(problem, posterior, tmp_path):
     again = Posterior.load(tmp_path / "posterior.nc")
     np.testing.assert_array_equal(again.bags.targets, bags.targets)
     np.testing.assert_array_equal(again.predict(bags).bag_mean, posterior.predict(bags).bag_mean)
-    assert again.model.likelihood == "gaussian"
+    assert again.model.likelihood == Gaussian(0.3)
 
 
 def test_bags_without_targets_are_refused(problem):

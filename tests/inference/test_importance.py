@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from milzoo.inference.importance import ImportanceResampled, WeightedDraws, pareto_khat
-from milzoo.models import RBF
+from milzoo.models import RBF, Gaussian
 from milzoo.models.vwsgp import VWSGP
 from scipy import stats
 
@@ -50,7 +50,7 @@ def test_khat_of_exponential_ratios_is_their_tail_index(rate):
 # --------------------------------------------------------------------- weights and draws
 
 INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
-MODEL = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood="gaussian", noise=0.5)
+MODEL = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood=Gaussian(0.5))
 
 
 class Wider:

@@ -12,7 +12,7 @@ from milzoo.inference import Posterior, coordinate_ascent
 from milzoo.inference.chunks import RoomForChunks, RoomInTurn, in_parts, in_pieces, padded
 from milzoo.inference.closed_form import in_chunks
 from milzoo.inference.devices import Devices
-from milzoo.models import DPMIL, VGPMIL, VWSGP, GammaMixing
+from milzoo.models import DPMIL, VGPMIL, VWSGP, GammaMixing, Gaussian, Probit
 
 # The smallest chunk is smaller than the largest bag.
 CHUNKS = (7, 40, 10_000)
@@ -32,8 +32,8 @@ def fits(design):
         "vgpmil": few,
         "gamma": replace(few, mixing=GammaMixing(2.0, 1.0)),
         "vwsgp": sums,
-        "probit": replace(sums, likelihood="probit", noise=1.0),
-        "gaussian": replace(sums, likelihood="gaussian", noise=0.3),
+        "probit": replace(sums, likelihood=Probit(1.0)),
+        "gaussian": replace(sums, likelihood=Gaussian(0.3)),
     }
     drawn = {name: simulate(model, design, seed=2)[0] for name, model in models.items()}
     labelled = instances_known(drawn["vgpmil"])

@@ -12,7 +12,7 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import laplace
 from milzoo.inference.programs import log_joint
-from milzoo.models import RBF, VWSGP, GammaMixing
+from milzoo.models import RBF, VWSGP, GammaMixing, Logistic, Probit
 from numpyro.infer import Predictive, Trace_ELBO
 from scipy import stats
 from scipy.special import expit
@@ -195,7 +195,7 @@ def test_bags_without_labels_are_refused(small_problem):
         laplace(model, replace(bags, labels=None), seed=0)
 
 
-@pytest.mark.parametrize("likelihood", ["bernoulli", "probit"])
+@pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
 def test_mode_of_accumulated_evidence_is_that_of_a_grid(accumulating_problem, likelihood):
     model, bags = accumulating_problem(num_inducing=1, seed=4, likelihood=likelihood)
     posterior = laplace(model, bags, seed=0)

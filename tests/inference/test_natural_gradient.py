@@ -12,7 +12,7 @@ from milzoo.inference import coordinate_ascent, natural_gradient
 from milzoo.inference.closed_form.in_chunks import in_chunks
 from milzoo.inference.closed_form.inducing import InducingFactor
 from milzoo.inference.closed_form.natural_gradient import _judged, _lacking
-from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP
+from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP, Gaussian
 
 POINTS = np.array([[-1.0, -1.0], [0.0, 0.5], [1.0, -1.0], [1.0, 1.0]])
 
@@ -28,7 +28,7 @@ def cases(design):
     models = {
         "vgpmil": VGPMIL(RBF(1.0, 1.0), POINTS, mean=-0.5),
         "vwsgp": VWSGP(RBF(0.5, 1.0), POINTS),
-        "gaussian": VWSGP(RBF(0.5, 1.0), POINTS, likelihood="gaussian", noise=0.3),
+        "gaussian": VWSGP(RBF(0.5, 1.0), POINTS, likelihood=Gaussian(0.3)),
     }
     drawn = {name: (model, simulate(model, design, seed=2)[0]) for name, model in models.items()}
     apart = with_a_witness_apart(design)

@@ -5,13 +5,13 @@ import pandas as pd
 import pytest
 from milzoo.datasets import simulate, simulate_instances, stream
 from milzoo.inference import coordinate_ascent, posterior
-from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP
+from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP, Gaussian
 
 POINTS = np.array([[-1.0, -1.0], [-1.0, 1.0], [0.0, 0.0], [1.0, -1.0], [1.0, 1.0]])
 MODELS = {
     "vgpmil": lambda bags: VGPMIL(RBF(3.0, 1.0), POINTS, mean=-1.5),
     "vwsgp": lambda bags: VWSGP(RBF(0.5, 1.0), POINTS),
-    "gaussian": lambda bags: VWSGP(RBF(0.5, 1.0), POINTS, likelihood="gaussian", noise=0.5),
+    "gaussian": lambda bags: VWSGP(RBF(0.5, 1.0), POINTS, likelihood=Gaussian(0.5)),
     "dpmil": lambda bags: DPMIL.for_bags(bags, max_components=2),
 }
 

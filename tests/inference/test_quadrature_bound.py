@@ -13,16 +13,16 @@ from milzoo.inference import coordinate_ascent, svi
 from milzoo.inference.closed_form import vwsgp, vwsgp_gaussian, vwsgp_probit
 from milzoo.inference.programs import log_likelihood
 from milzoo.inference.quadrature_bound import QuadratureBound, WhiteGaussian
+from milzoo.models import Gaussian, Logistic, NegativeBinomial, Probit, StudentT
 from milzoo.models.gaussian_integrals import trapezoid_rule
 from scipy.special import logsumexp
 
-LIKELIHOODS = ["bernoulli", "probit", "gaussian"]
+LIKELIHOODS = [Logistic(), Probit(0.5), Gaussian(0.5), StudentT(), NegativeBinomial(2)]
 
 
 @pytest.fixture(scope="module", params=LIKELIHOODS)
 def problem(request, accumulating_problem):
-    noise = {} if request.param == "bernoulli" else {"noise": 0.5}
-    return accumulating_problem(num_inducing=3, seed=4, likelihood=request.param, **noise)
+    return accumulating_problem(num_inducing=3, seed=4, likelihood=request.param)
 
 
 def random_law(num_inducing, seed):
@@ -102,7 +102,7 @@ def white_law(state):
 
 @pytest.mark.parametrize("algorithm", [vwsgp, vwsgp_probit])
 def test_closed_forms_bound_it_from_below_at_the_same_q(accumulating_problem, algorithm):
-    likelihood = "probit" if algorithm is vwsgp_probit else "bernoulli"
+    likelihood = Probit() if algorithm is vwsgp_probit else Logistic()
     model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=likelihood)
     with jax.enable_x64(True):
         fixed, state = algorithm.init(model, bags)
@@ -113,7 +113,7 @@ def test_closed_forms_bound_it_from_below_at_the_same_q(accumulating_problem, al
 
 
 def test_of_targets_it_is_the_closed_form(accumulating_problem):
-    model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood="gaussian")
+    model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=Gaussian())
     with jax.enable_x64(True):
         fixed, start = vwsgp_gaussian.init(model, bags)
         state = vwsgp_gaussian.step(fixed, start)
@@ -122,7 +122,7 @@ def test_of_targets_it_is_the_closed_form(accumulating_problem):
         np.testing.assert_allclose(bound(white_law(state)), expected, rtol=1e-7)
 
 
-@pytest.mark.parametrize("likelihood", ["bernoulli", "probit"])
+@pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
 @pytest.mark.parametrize("num_inducing", [1, 2])
 def test_its_top_lies_between_the_closed_form_and_the_evidence(
     accumulating_problem, likelihood, num_inducing
@@ -143,7 +143,7 @@ def test_its_top_lies_between_the_closed_form_and_the_evidence(
 
 
 def test_batches_of_bags_come_to_the_same_place(accumulating_problem):
-    model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood="probit")
+    model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=Probit())
     whole = svi(model, bags, seed=0, expectation="quadrature", max_steps=1500)
     batched = svi(model, bags, seed=1, expectation="quadrature", max_steps=9000, batch_size=4)
     assert len(batched.elbo) == 9000 / 3  # a pass is three steps
@@ -156,7 +156,7 @@ def test_batches_of_bags_come_to_the_same_place(accumulating_problem):
 
 
 def test_of_targets_it_finds_the_exact_posterior(accumulating_problem):
-    model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood="gaussian")
+    model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=Gaussian())
     exact = coordinate_ascent(model, bags, seed=0)
     fitted = svi(model, bags, seed=0, expectation="quadrature", max_steps=4000)
     np.testing.assert_allclose(fitted.elbo[-1], exact.elbo[-1], atol=1e-3)
@@ -185,7 +185,7 @@ def test_models_without_one_number_for_each_bag_are_refused(small_problem):
 
 
 def test_bags_that_fill_no_batch_are_seen_in_another_pass(accumulating_problem):
-    model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood="gaussian")
+    model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=Gaussian())
     exact = coordinate_ascent(model, bags, seed=0)
     fitted = svi(model, bags, seed=0, expectation="quadrature", max_steps=4000, batch_size=7)
     # Without the five bags that fill no batch it would end 1.5 nats lower.

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpyro.distributions as dist
 import pytest
-from milzoo.inference.gibbs import dpmil, vwsgp
+from milzoo.inference.gibbs import bag_evidence, dpmil
 from milzoo.inference.gibbs.inducing import draw_white
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
 
@@ -52,7 +52,7 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
     ("problem", "sampler", "thinning"),
     [
         ("vgpmil", VGPMILGibbs, 8),
-        ("vwsgp", vwsgp.VWSGPGibbs, 8),
+        ("vwsgp", bag_evidence.BagEvidenceGibbs, 8),
         ("dpmil", dpmil.DPMILGibbs, 16),
         ("diagonal dpmil", dpmil.DPMILGibbs, 24),
     ],
@@ -84,8 +84,8 @@ def with_forgotten_residual_variance(key, projection, residual_variance, omega, 
 
 @pytest.mark.parametrize("faulty", [with_fixed_augmentation, with_forgotten_residual_variance])
 def test_a_wrong_weight_in_the_draw_of_inducing_values_is_found(calibrate, monkeypatch, faulty):
-    monkeypatch.setattr(vwsgp, "draw_white", faulty)
-    ranks = calibrate("vwsgp", vwsgp.VWSGPGibbs.for_model, thinning=8)
+    monkeypatch.setattr(bag_evidence, "draw_white", faulty)
+    ranks = calibrate("vwsgp", bag_evidence.BagEvidenceGibbs.for_model, thinning=8)
     assert "log likelihood" in ranks.not_uniform
 
 

@@ -2,13 +2,13 @@
 
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.inference.pymc_nuts import pymc_nuts
-from milzoo.models import VWSGP
+from milzoo.models import VWSGP, Gaussian
 from numpyro.distributions import LogNormal
 
 
 def test_nutpie_samples_targets_with_the_evidence_of_the_bags_and_the_noise_as_sites():
     design = simulate_instances(6, range(1, 4), num_features=2, seed=8)
-    model = VWSGP.for_bags(design, num_inducing=3, likelihood="gaussian", noise=LogNormal(0.0, 0.5))
+    model = VWSGP.for_bags(design, num_inducing=3, likelihood=Gaussian(LogNormal(0.0, 0.5)))
     bags, _ = simulate(model, design, seed=9)
     posterior = pymc_nuts(
         model, bags, seed=4, num_warmup=100, num_samples=50, num_chains=2, program="full"

@@ -20,12 +20,12 @@ from milzoo.diagnostics.checks.criticism import (
 )
 from milzoo.inference import coordinate_ascent, gibbs
 from milzoo.inference.programs import log_joint
-from milzoo.models import DPMIL, RBF, VGPMIL
+from milzoo.models import DPMIL, RBF, VGPMIL, Gaussian
 from milzoo.models.vwsgp import VWSGP
 
 INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
 DESIGN = simulate_instances(40, range(1, 5), num_features=2, seed=3)
-GAUSSIAN = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood="gaussian", noise=0.5)
+GAUSSIAN = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood=Gaussian(0.5))
 LOGISTIC = VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8)
 WITH_TARGETS, TRUTH = simulate(GAUSSIAN, DESIGN, seed=1)
 # Seed 4 draws labels that are usual under the prior: 27 of 40 positive.

@@ -8,13 +8,13 @@ from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics import Selection, select
 from milzoo.diagnostics.measures.scores import bag_log_loss
 from milzoo.inference import coordinate_ascent, nuts
-from milzoo.models import DPMIL, RBF, VGPMIL, GammaMixing
+from milzoo.models import DPMIL, RBF, VGPMIL, GammaMixing, Gaussian
 from milzoo.models.vwsgp import VWSGP
 from scipy import stats
 
 INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
 DESIGN = simulate_instances(16, range(1, 5), num_features=2, seed=3)
-GAUSSIAN = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood="gaussian", noise=0.5)
+GAUSSIAN = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood=Gaussian(0.5))
 LOGISTIC = VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8)
 WITH_TARGETS, _ = simulate(GAUSSIAN, DESIGN, seed=1)
 WITH_LABELS, _ = simulate(LOGISTIC, DESIGN, seed=1)
@@ -22,7 +22,7 @@ WITH_LABELS, _ = simulate(LOGISTIC, DESIGN, seed=1)
 
 @pytest.fixture(scope="module")
 def by_closed_form():
-    models = {"as simulated": GAUSSIAN, "noise of 5": replace(GAUSSIAN, noise=5.0)}
+    models = {"as simulated": GAUSSIAN, "noise of 5": replace(GAUSSIAN, likelihood=Gaussian(5.0))}
     return models, select(models, WITH_TARGETS, seed=0, num_folds=16, num_draws=4000)
 
 

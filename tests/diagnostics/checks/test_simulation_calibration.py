@@ -17,13 +17,13 @@ from milzoo.datasets import simulate_instances
 from milzoo.diagnostics import SimulationCalibration, simulation_calibration
 from milzoo.inference import coordinate_ascent, laplace, svi
 from milzoo.inference.inside import AscentInside, DrawsInside, LaplaceInside, SVIInside
-from milzoo.models import DPMIL, RBF, VGPMIL, CardinalityModel
+from milzoo.models import DPMIL, RBF, VGPMIL, CardinalityModel, Gaussian
 from milzoo.models.vwsgp import VWSGP
 from scipy import stats
 
 INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
 DESIGN = simulate_instances(12, range(1, 5), num_features=2, seed=3)
-EXACT = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood="gaussian", noise=0.5)
+EXACT = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood=Gaussian(0.5))
 LOGISTIC = VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8)
 
 

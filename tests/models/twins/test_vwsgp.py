@@ -4,12 +4,13 @@ Nothing here is a statistical test: the densities must agree to rounding and qua
 """
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags
-from milzoo.models import RBF
+from milzoo.models import RBF, Gaussian, Logistic, NegativeBinomial, Probit, StudentT
 from milzoo.models.twins.vwsgp import pymc_twin
 from milzoo.models.vwsgp import VWSGP
 from pymc.pytensorf import rewrite_pregrad
@@ -36,49 +37,62 @@ def densities_by_bag(twin, *points):
     return np.squeeze([compiled(point) for point in points])
 
 
-NOISE = {"bernoulli": None, "probit": 0.7, "gaussian": 0.7}
+LIKELIHOODS = [Logistic(), Probit(0.7), Gaussian(0.7), StudentT(4.0, 0.7), NegativeBinomial(3)]
+
+
+@pytest.fixture(scope="module")
+def bags_for(bags):
+    """Function of a likelihood that gives bags with what it can have produced."""
+
+    def of(likelihood):
+        if isinstance(likelihood, NegativeBinomial):
+            return bags.with_targets(np.array([0.0, 2.0, 11.0, 5.0, 1.0, 0.0, 3.0, 8.0]))
+        return bags
+
+    return of
+
+
 in_both_programs = pytest.mark.parametrize("program", ["marginal", "full"])
-with_every_likelihood = pytest.mark.parametrize("likelihood", ["bernoulli", "probit", "gaussian"])
+with_every_likelihood = pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda one: one.name)
 
 
 @pytest.mark.parametrize(
     ("likelihood", "variance"),
     [
-        *(("bernoulli", variance) for variance in (0.4, 5.0, 300.0)),  # each has other nodes
-        ("probit", 5.0),
-        ("gaussian", 5.0),
+        *((Logistic(), variance) for variance in (0.4, 5.0, 300.0)),  # each has other nodes
+        *((likelihood, 5.0) for likelihood in LIKELIHOODS[1:]),
     ],
 )
 @in_both_programs
 def test_density_and_slope_are_those_of_the_numpyro_program(
-    model_for, assert_same_density, likelihood, program, variance
+    model_for, bags_for, assert_same_density, likelihood, program, variance
 ):
-    model = model_for(variance, likelihood=likelihood, noise=NOISE[likelihood])
-    assert_same_density(pymc_twin, model, program)
+    model = model_for(variance, likelihood=likelihood)
+    assert_same_density(pymc_twin, model, program, bags_for(likelihood))
 
 
 @with_every_likelihood
 @in_both_programs
 def test_density_and_slope_are_the_same_with_priors_on_all_hyperparameters(
-    model_for, assert_same_density, likelihood, program
+    model_for, bags_for, assert_same_density, likelihood, program
 ):
-    noise = dist.InverseGamma(4.0, 3.0) if likelihood == "gaussian" else NOISE[likelihood]
-    model = model_for(
-        dist.LogNormal(0.3, 0.4), dist.Gamma(6.0, 4.0), likelihood=likelihood, noise=noise
-    )
-    assert_same_density(pymc_twin, model, program)
+    prior = dist.InverseGamma(4.0, 3.0)
+    inferred = likelihood.with_values(dict.fromkeys(likelihood.hyperparameters, prior))
+    model = model_for(dist.LogNormal(0.3, 0.4), dist.Gamma(6.0, 4.0), likelihood=inferred)
+    assert_same_density(pymc_twin, model, program, bags_for(likelihood))
 
 
 @in_both_programs
 def test_density_and_slope_are_the_same_with_a_prior_on_the_noise_alone(
     model_for, assert_same_density, program
 ):
-    model = model_for(likelihood="gaussian", noise=dist.HalfNormal(2.0))
+    model = model_for(likelihood=Gaussian(dist.HalfNormal(2.0)))
     assert_same_density(pymc_twin, model, program)
 
 
 @with_every_likelihood
-def test_the_density_of_each_bag_is_at_hand(bags, model_for, random_points, likelihood):
+def test_the_density_of_each_bag_is_at_hand(bags_for, model_for, random_points, likelihood):
+    bags = bags_for(likelihood)
     twin = pymc_twin(model_for(likelihood=likelihood), bags)
     by_bag = densities_by_bag(twin, random_points(twin)[0])
     assert by_bag.shape == (bags.num_bags,)
@@ -88,9 +102,11 @@ def test_the_density_of_each_bag_is_at_hand(bags, model_for, random_points, like
 @pytest.mark.parametrize(
     ("likelihood", "unknown", "site"),
     [
-        ("bernoulli", "labels", "bag_label"),
-        ("probit", "labels", "bag_label"),
-        ("gaussian", "targets", "bag_target"),
+        (Logistic(), "labels", "bag_label"),
+        (Probit(), "labels", "bag_label"),
+        (Gaussian(), "targets", "bag_target"),
+        (StudentT(), "targets", "bag_target"),
+        (NegativeBinomial(), "targets", "bag_target"),
     ],
 )
 def test_what_is_unknown_of_the_bags_is_a_site(bags, model_for, likelihood, unknown, site):
@@ -101,8 +117,9 @@ def test_what_is_unknown_of_the_bags_is_a_site(bags, model_for, likelihood, unkn
 @with_every_likelihood
 @in_both_programs
 def test_with_a_fixed_kernel_the_bag_sums_are_all_that_is_left_of_the_instances(
-    bags, model_for, likelihood, program
+    bags_for, model_for, likelihood, program
 ):
+    bags = bags_for(likelihood)
     twin = pymc_twin(model_for(likelihood=likelihood), bags, program=program)
     looked_up = [v for v in graph_inputs([twin.logp()]) if isinstance(v, SharedVariable)]
     sizes = {v.get_value().size for v in looked_up}
@@ -117,8 +134,9 @@ def test_with_a_fixed_kernel_the_bag_sums_are_all_that_is_left_of_the_instances(
 @in_both_programs
 @pytest.mark.parametrize("variance", [0.5, 5000.0])
 def test_evidence_that_would_overflow_has_a_finite_density_and_slope(
-    bags, model_for, twin_densities, likelihood, program, variance
+    bags_for, model_for, twin_densities, likelihood, program, variance
 ):
+    bags = bags_for(likelihood)
     twin = pymc_twin(model_for(variance, likelihood=likelihood), bags, program=program)
     points = [
         {name: np.full_like(value, x) for name, value in twin.initial_point().items()}
@@ -156,7 +174,7 @@ def test_both_probabilities_of_a_very_wide_bag_keep_their_digits():
 
 def test_both_probit_probabilities_of_a_very_wide_bag_keep_their_digits():
     locations = np.array([-9500.0, -2000.0, -100.0, 0.0, 100.0, 2000.0, 9500.0])
-    found = log_probabilities_of_a_wide_bag(locations, likelihood="probit", noise=0.7)
+    found = log_probabilities_of_a_wide_bag(locations, likelihood=Probit(0.7))
     argument = locations / np.sqrt(1.7 + SCALE**2)
     np.testing.assert_allclose(found, log_ndtr([argument, -argument]), rtol=1e-10)
 
@@ -169,9 +187,12 @@ def test_an_unknown_program_is_refused(bags, model_for):
         pymc_twin(model_for(), bags, program="augmented")
 
 
-@pytest.mark.parametrize("name", ["length_scale", "noise"])
+@pytest.mark.parametrize("name", ["length_scale", "noise", "noise_scale"])
 def test_a_prior_that_pymc_may_not_have_is_refused_by_name(bags, model_for, name):
-    model = model_for(likelihood="gaussian", **{name: dist.Weibull(1.0, 2.0)})
+    prior = dist.Weibull(1.0, 2.0)
+    kernel = {name: prior} if name == "length_scale" else {}
+    likelihood = {"noise": Gaussian, "noise_scale": partial(StudentT, 4.0)}.get(name)
+    model = model_for(**kernel, likelihood=Gaussian() if likelihood is None else likelihood(prior))
     with pytest.raises(ValueError, match=rf"prior of {name} is Weibull; expected .* LogNormal"):
         pymc_twin(model, bags)
 

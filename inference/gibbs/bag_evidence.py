@@ -1,0 +1,128 @@
+"""The exact conditionals of VWSGP and CardinalityGP, for every likelihood.
+
+One sweep, from the inducing values and the bag evidence s of the last one:
+
+.. code-block:: text
+
+    auxiliary | s  or  | ε    exactly                                  (the likelihood's own)
+    ε   | auxiliary           ~ N(P⁻¹ Vᵀ(p/(1 + ωk̄)), P⁻¹),  P = I + Vᵀ diag(ω/(1 + ωk̄)) V
+    s_b | ε, auxiliary        ~ N((V_bε + k̄_bp_b)/(1 + ω_bk̄_b), k̄_b/(1 + ω_bk̄_b))
+
+with u = Lε, where the likelihood given its auxiliary variable is e^{ps − ωs²/2} in s. The evidence
+is integrated out of the draw of ε, and of that of the probit's latent utility.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ...datasets.bags import Bags
+from ...datasets.padding import padded
+from ...models.bag_evidence import BagEvidenceModel
+from ...models.likelihoods import Likelihood
+from ...models.model import observations, part_of_bags
+from ...models.sparse_gp import SparseConditional
+from ...models.tracing import as_pytree
+from .inducing import draw_evidence, draw_white
+from .sweep import sweep_of
+
+__all__ = ["BagEvidenceGibbs", "BagEvidenceGibbsState"]
+
+
+class BagEvidenceGibbsState(NamedTuple):
+    """One chain."""
+
+    key: Array
+    white: Float[Array, " M"]  # ε
+    evidence: Float[Array, " B"]  # s
+    auxiliary: Float[Array, " B"]
+
+
+@as_pytree()
+@dataclass(frozen=True)
+class BagEvidenceGibbs:
+    """The sweep as pure functions of the state.
+
+    Attributes
+    ----------
+    accumulated : SparseConditional
+        L, V and k̄ of the bags.
+    likelihood : Likelihood
+    observed : array (B,)
+        Labels or targets.
+    weight : array (B,)
+        1, or 0 of absent bags.
+    """
+
+    accumulated: SparseConditional
+    likelihood: Likelihood
+    observed: Float[Array, " B"] | Int[Array, " B"]
+    weight: Float[Array, " B"]
+
+    @classmethod
+    def for_model(cls, model: BagEvidenceModel, bags: Bags) -> Self:
+        """Pass over the instances once."""
+        observations(model, bags, "gibbs")
+        given = padded(bags)
+        weight = np.ones(given.num_bags)
+        if given.present is not None:
+            weight = np.asarray(given.present, float)
+        observed = getattr(given, part_of_bags(model))
+        return cls(model.accumulated(given), model.likelihood, observed, weight)
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """Sites that a state has."""
+        auxiliary = self.likelihood.auxiliary_site
+        return ("inducing_value", "bag_evidence", *(() if auxiliary is None else (auxiliary,)))
+
+    def init(self, key: Array) -> BagEvidenceGibbsState:
+        """A draw of u and s from the Gaussian prior, and of the auxiliary variables given them."""
+        key, white_key, evidence_key, auxiliary_key = jax.random.split(key, 4)
+        projection, scale = self.accumulated.projection, self.accumulated.residual_scale
+        white = jax.random.normal(white_key, (projection.shape[1],), projection.dtype)
+        noise = jax.random.normal(evidence_key, scale.shape, scale.dtype)
+        evidence = projection @ white + scale * noise
+        auxiliary = self._draw_auxiliary(auxiliary_key, white, evidence)
+        return BagEvidenceGibbsState(key, white, evidence, auxiliary)
+
+    def step(self, state: BagEvidenceGibbsState) -> BagEvidenceGibbsState:
+        """One sweep over the auxiliary variables, u and s."""
+        key, auxiliary_key, white_key, evidence_key = jax.random.split(state.key, 4)
+        projection, variance = self.accumulated.projection, self.accumulated.residual_variance
+        auxiliary = self._draw_auxiliary(auxiliary_key, state.white, state.evidence)
+        terms = self.likelihood.gaussian_terms(self.observed, auxiliary)
+        weighted = (self.weight * of for of in terms)
+        white = draw_white(white_key, projection, variance, *weighted)
+        evidence = draw_evidence(evidence_key, projection @ white, variance, *terms)
+        return BagEvidenceGibbsState(key, white, evidence, auxiliary)
+
+    def _draw_auxiliary(
+        self, key: Array, white: Float[Array, " M"], evidence: Float[Array, " B"]
+    ) -> Float[Array, " B"]:
+        return self.likelihood.draw_auxiliary(
+            key,
+            self.observed,
+            evidence,
+            self.accumulated.projection @ white,
+            self.accumulated.residual_variance,
+        )
+
+    def sites(self, state: BagEvidenceGibbsState) -> dict[str, Array]:
+        """The state as sites of the model."""
+        sites = {
+            "inducing_value": self.accumulated.cholesky @ state.white,
+            "bag_evidence": state.evidence,
+        }
+        auxiliary = self.likelihood.auxiliary_site
+        return sites if auxiliary is None else sites | {auxiliary: state.auxiliary}
+
+
+@sweep_of.register
+def _(model: BagEvidenceModel, bags: Bags) -> BagEvidenceGibbs:
+    return BagEvidenceGibbs.for_model(model, bags)
