@@ -32,15 +32,14 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 from milzoo.datasets import Bags, load, published_folds
 from milzoo.inference import Status
-from milzoo.inference.closed_form import vwsgp
-from milzoo.inference.closed_form.ascent import ascend_inside
+from milzoo.inference.closed_form.drivers import ascend_traced
+from milzoo.inference.closed_form.sparse_gp import BagForm, BagRows, InducingFactor
 from milzoo.inference.kernel_machines import KernelObjective, learn_kernel, train
 from milzoo.inference.lapack import one_lapack_thread
-from milzoo.inference.products import row_sums_of_squares
-from milzoo.models import RBF, CardinalityKernel, CardinalityModel, NormalCardinality
+from milzoo.inference.products import squared_norms
+from milzoo.models import RBF, VWSGP, CardinalityKernel, CardinalityModel, NormalCardinality
 from milzoo.models.counting import CountTree, log_partition
 from milzoo.models.gaussian_integrals import log_expected_sigmoid, logistic_rule
-from milzoo.models.sparse_gp import SparseConditional
 from scipy.optimize import minimize
 from sklearn.model_selection import StratifiedKFold
 
@@ -392,17 +391,16 @@ def process_on(
     where else it is looked at, but for the jitter.
     """
     cholesky = jnp.linalg.cholesky(kernel + JITTER * jnp.eye(len(kernel)))
-    scale = jnp.sqrt(variance)
-    projection = scale * solve_triangular(cholesky, kernel, lower=True).T
+    projection = jnp.sqrt(variance) * solve_triangular(cholesky, kernel, lower=True).T
     residual = jnp.maximum(variance - jnp.sum(projection**2, axis=1), variance * JITTER)
-    conditional = SparseConditional(scale * cholesky, projection, residual, jnp.sqrt(residual))
-    whole, state = vwsgp.init_from_sums(conditional, labels)
-    problem = vwsgp.without(whole, ~learned_from)
-    step, elbo = partial(vwsgp.step, problem), partial(vwsgp.elbo, problem)
-    start = vwsgp.settled(problem, state)
-    state, bound, _ = ascend_inside(step, elbo, start, max_steps=2000, tolerance=tolerance)
-    spread = row_sums_of_squares(projection, state.precision_cholesky)
-    return ProcessFit(bound, projection @ state.mean, jnp.sqrt(spread + residual))
+    rows = BagRows(projection, residual, labels, learned_from.astype(projection.dtype))
+    # A model stands in for the logistic likelihood and for the number of inducing points.
+    form = BagForm(VWSGP(RBF(1.0, 1.0), np.zeros((len(kernel), 1))))
+    start = InducingFactor(jnp.zeros(len(kernel)), *[jnp.eye(len(kernel))] * 2)
+    first, _ = form.e_step(rows, start, None)
+    q, bound, _ = ascend_traced(form, rows, first, None, max_steps=2000, tolerance=tolerance)
+    variance = squared_norms(projection, q.covariance_root) + residual
+    return ProcessFit(bound, projection @ q.mean, jnp.sqrt(variance))
 
 
 def fitted_process(

@@ -16,11 +16,18 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
 from milzoo.datasets import Bags
-from milzoo.inference.closed_form import dpmil
+from milzoo.inference.closed_form.dpmil import (
+    LABEL_UPDATES,
+    DPMILForm,
+    LabelUpdate,
+    MixtureChunk,
+    MixtureStatistics,
+)
 from milzoo.inference.lapack import one_lapack_thread
 from milzoo.models import DPMIL
 from sklearn.exceptions import ConvergenceWarning
@@ -87,31 +94,29 @@ class Row:
 def rows_of(design: Design, seed: int) -> Iterator[Row]:
     bags = design.bags(seed)
     data = f"{design.name}, {design.num_instances:,} × {design.num_features}"
-    for label_update in dpmil.LABEL_UPDATES:
+    for label_update in LABEL_UPDATES:
         yield _ours(data, design, bags, label_update, seed)
     yield _scikit_learn(data, design, bags, seed)
     if design.paper_seconds is not None:
         yield Row(data, "the paper, on its machine", *[None] * 4, design.paper_seconds)
 
 
-def _ours(data: str, design: Design, bags: Bags, label_update: dpmil.LabelUpdate, seed: int) -> Row:
+def _ours(data: str, design: Design, bags: Bags, label_update: LabelUpdate, seed: int) -> Row:
     """What ``coordinate_ascent`` does, but all rounds: it would stop where the bound stands still.
 
     On data as plain as these that is soon.
     """
     model = DPMIL.for_bags(bags, max_components=design.max_components)
-    key = jax.random.key(seed)
+    form = DPMILForm(model, label_update, num_starts=1)
     with jax.enable_x64(True), one_lapack_thread():
         times = [time.perf_counter()]
-        problem, state = jax.block_until_ready(
-            dpmil.init(model, bags, label_update=label_update, num_starts=1, key=key)
-        )
+        centers = form.start(lambda rows, at_most: rows(bags), jax.random.key(seed))
+        prepared, position = jax.block_until_ready(_begin(form, form.chunk(bags), centers))
         times.append(time.perf_counter())
-        one_round = jax.jit(jax.vmap(_step_and_bound, in_axes=(None, 0)))
-        one_round = one_round.lower(problem, state).compile()
+        one_round = _one_round.lower(form, prepared, position).compile()
         times.append(time.perf_counter())
         for _ in range(design.num_rounds):
-            state, bound = one_round(problem, state)
+            position, bound = one_round(form, prepared, position)
             assert np.isfinite(bound).all()  # waits for it, as the engine does
         times.append(time.perf_counter())
     start, compilation, seconds = np.diff(times)
@@ -119,11 +124,23 @@ def _ours(data: str, design: Design, bags: Bags, label_update: dpmil.LabelUpdate
     return Row(data, fit, start, compilation, design.num_rounds, seconds, total)
 
 
-def _step_and_bound(
-    problem: dpmil.DPMILProblem, state: dpmil.DPMILState
-) -> tuple[dpmil.DPMILState, jax.Array]:
-    state = dpmil.step(problem, state)
-    return state, dpmil.elbo(problem, state)
+# Statistics, and the labels that the hard update keeps.
+type _Position = tuple[MixtureStatistics, jax.Array | None]
+
+
+@jax.jit
+def _begin(form: DPMILForm, chunk: Any, centers: jax.Array) -> tuple[MixtureChunk, _Position]:
+    prepared = form.prepare(chunk)
+    return prepared, form.initial(prepared, centers)
+
+
+@jax.jit
+def _one_round(
+    form: DPMILForm, prepared: MixtureChunk, position: _Position
+) -> tuple[_Position, jax.Array]:
+    q = form.m_step(position[0])
+    position = form.e_step(prepared, q, position[1])
+    return position, form.elbo(q, position[0])
 
 
 def _scikit_learn(data: str, design: Design, bags: Bags, seed: int) -> Row:

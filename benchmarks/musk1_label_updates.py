@@ -21,17 +21,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")  # one for each chain; read when JAX starts
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from milzoo.datasets import Bags, load, published_folds
 from milzoo.inference import nuts
-from milzoo.inference.closed_form import vgpmil
-from milzoo.inference.closed_form.ascent import ascend_inside
+from milzoo.inference.closed_form.drivers import ascend_in_memory
+from milzoo.inference.closed_form.sparse_gp import InducingFactor, InstanceForm, LabelUpdate
 from milzoo.models import VGPMIL
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
@@ -96,67 +95,60 @@ class Protocol:
 # --------------------------------------------------------------------- the closed-form fits
 
 
-def without(
-    problem: vgpmil.VGPMILProblem, held_out: np.ndarray, label_update: vgpmil.LabelUpdate
-) -> vgpmil.VGPMILProblem:
-    """Leave bags out by their weight: all folds have the same shapes, and are compiled once."""
-    return problem._replace(
-        bag_weight=jnp.where(jnp.asarray(held_out), 0.0, problem.bag_weight),
-        rules=replace(problem.rules, label_update=label_update),
-    )
+class Fit(NamedTuple):
+    """q(u) in whitened coordinates, and its ELBO on the bags learned from."""
+
+    q: InducingFactor
+    bound: float
 
 
-@partial(jax.jit, static_argnames="max_steps")
-def ascend(
-    problem: vgpmil.VGPMILProblem, label_logits: jax.Array, max_steps: int, tolerance: float
-) -> vgpmil.VGPMILState:
-    """The loop of ``coordinate_ascent`` from q(u) = p(u), compiled whole."""
-    num_inducing = problem.projection.shape[1]
-    state = with_best_tilt(problem, jnp.zeros(num_inducing), jnp.eye(num_inducing), label_logits)
-    step, elbo = partial(vgpmil.step, problem), partial(vgpmil.elbo, problem)
-    return ascend_inside(step, elbo, state, max_steps=max_steps, tolerance=tolerance)[0]
+def fit(
+    model: VGPMIL,
+    bags: Bags,
+    held_out: np.ndarray,
+    label_update: LabelUpdate,
+    *,
+    seed: int,
+    tolerance: float = 1e-8,
+) -> Fit:
+    """Coordinate ascent on the bags that are not held out, and the ELBO with H = 100.
 
-
-def with_best_tilt(
-    problem: vgpmil.VGPMILProblem, mean: jax.Array, precision: jax.Array, logits: jax.Array
-) -> vgpmil.VGPMILState:
-    """A consistent state with c_n² = E f_n²."""
-    state = vgpmil.with_moments(problem, mean, precision, jnp.zeros_like(logits), logits)
-    return state._replace(tilt=jnp.sqrt(state.second_moment))
-
-
-def closed_form(
-    problem: vgpmil.VGPMILProblem, *, seed: int, tolerance: float = 1e-8
-) -> vgpmil.VGPMILState:
-    """Coordinate ascent, labels starting as in ``coordinate_ascent``."""
-    size, update = problem.bag_index.shape, problem.rules.label_update
-    if update == "plug_in_max":
-        problem = problem._replace(sharpness=jnp.asarray(PUBLISHED_SHARPNESS))
-        return ascend(problem, jnp.full(size, -10.0), PLUG_IN_STEPS, -1.0)
-    if update == "mean_field":
-        logits = jax.random.logistic(jax.random.key(seed), size)
-    else:
-        logits = jnp.full(size, problem.prior_mean)
-    return ascend(problem, logits, 1000, tolerance)
+    Bags that are held out are absent: so all folds have the same shapes, and mean-field labels the
+    same start.
+    """
+    present = replace(bags, present=~held_out)
+    limits = {"max_steps": 1000, "tolerance": tolerance}
+    fitted = model
+    if label_update == "plug_in_max":
+        limits = {"max_steps": PLUG_IN_STEPS, "tolerance": 0.0}
+        fitted = replace(model, sharpness=PUBLISHED_SHARPNESS)
+    form = InstanceForm(fitted, label_update=label_update)
+    key = jax.random.key(seed)
+    _, ascent = ascend_in_memory(form, present, key=key, progress=False, **limits)
+    bound = ascent.elbo[-1]
+    if label_update == "plug_in_max":
+        honest = replace(form, model=model).in_memory(present)
+        bound = bound_given_labels(honest, honest.chunk(present), ascent.q, ascent.local)
+    return Fit(ascent.q, float(bound))
 
 
 @jax.jit
-def honest_bound(problem: vgpmil.VGPMILProblem, state: vgpmil.VGPMILState) -> jax.Array:
-    """ELBO of q on the bags learned from, under the model of all rows (H = 100).
+def bound_given_labels(
+    form: InstanceForm, bags: Bags, q: InducingFactor, logits: jax.Array
+) -> jax.Array:
+    """ELBO of q(u) and independent labels, tilts at their optimum.
 
-    For ``plug_in_max`` the mean-field bound, since its q is a product of Bernoulli laws too.
+    For ``plug_in_max`` the mean-field bound, since its labels are independent too.
     """
-    best = with_best_tilt(problem, state.mean, state.precision_cholesky, state.label_logits)
-    return vgpmil.elbo(problem, best)
+    statistics, _ = form.given_labels(form.prepare(bags), q, logits)
+    return form.elbo(q, statistics)
 
 
-def draws_of(model: VGPMIL, bags: Bags, state: vgpmil.VGPMILState, white: np.ndarray) -> dict:
+def draws_of(model: VGPMIL, q: InducingFactor, white: np.ndarray) -> dict:
     """Draws of u = L(m + R⁻ᵀz)."""
-    deviation = solve_triangular(
-        state.precision_cholesky, jnp.asarray(white).T, lower=True, trans="T"
-    )
-    cholesky = model.conditional(bags).cholesky
-    return {"inducing_value": np.asarray((cholesky @ (state.mean[:, None] + deviation)).T)}
+    deviation = np.asarray(q.covariance_root) @ white.T
+    whitened = np.asarray(q.mean)[:, None] + deviation
+    return {"inducing_value": (np.asarray(model.inducing_cholesky()) @ whitened).T}
 
 
 # --------------------------------------------------------------------- one fold
@@ -169,7 +161,6 @@ class Fold:
     bags: Bags
     held_out: np.ndarray  # (B,) bool
     model: VGPMIL  # with μ0 = 0
-    problem: vgpmil.VGPMILProblem  # all bags
     seed: int
 
     @classmethod
@@ -183,14 +174,7 @@ class Fold:
             length_scale=scale * math.sqrt(bags.num_features),
             seed=protocol.seed,
         )
-        problem, _ = vgpmil.init(model, bags, label_update="exact", key=jax.random.key(0))
-        return cls(bags, held_out, model, problem, protocol.seed)
-
-    def problem_without(
-        self, held_out: np.ndarray, label_update: vgpmil.LabelUpdate, prior_mean: float
-    ) -> vgpmil.VGPMILProblem:
-        problem = without(self.problem, held_out, label_update)
-        return problem._replace(prior_mean=jnp.asarray(prior_mean))
+        return cls(bags, held_out, model, protocol.seed)
 
     def white(self, num_draws: int) -> np.ndarray:
         """Standard normal numbers, the same for every fit of this fold."""
@@ -211,9 +195,8 @@ class Fold:
         for _, chosen in split.split(train, labels[train]):
             held_out = self.held_out.copy()
             held_out[train[chosen]] = True
-            problem = self.problem_without(held_out, "exact", prior_mean)
-            state = closed_form(problem, seed=self.seed, tolerance=1e-6)
-            draws = draws_of(model, self.bags, state, self.white(min(100, protocol.num_draws)))
+            fitted = fit(model, self.bags, held_out, "exact", seed=self.seed, tolerance=1e-6)
+            draws = draws_of(model, fitted.q, self.white(min(100, protocol.num_draws)))
             probability = model.predict(draws, self.bags)["bag_probability"].mean(axis=0)
             truth = labels[train[chosen]] == 1
             found = probability[train[chosen]]
@@ -233,10 +216,8 @@ class Fold:
             )
             draws, bound = posterior.stored_draws(), math.nan
         else:
-            problem = self.problem_without(self.held_out, engine, prior_mean)
-            state = closed_form(problem, seed=self.seed)
-            draws = draws_of(model, self.bags, state, self.white(protocol.num_draws))
-            bound = float(honest_bound(problem, state))
+            q, bound = fit(model, self.bags, self.held_out, engine, seed=self.seed)
+            draws = draws_of(model, q, self.white(protocol.num_draws))
         found = model.predict(draws, self.bags)
         instance = found["instance_probability"].mean(axis=0)
         return Outcome(

@@ -20,25 +20,20 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 from milzoo.datasets import Bags, load, published_folds
-from milzoo.inference.closed_form import vwsgp
-from milzoo.inference.closed_form.ascent import ascend_inside
-from milzoo.inference.closed_form.learning import Learning, LearningState
+from milzoo.inference import Posterior, coordinate_ascent
+from milzoo.inference.closed_form.inducing import InducingApproximation
 from milzoo.inference.lapack import one_lapack_thread
-from milzoo.inference.products import row_sums_of_squares
+from milzoo.inference.runtime.programs import Stopwatch, compile_seconds
 from milzoo.models import RBF, VWSGP
 from milzoo.models.gaussian_integrals import log_expected_sigmoid, logistic_rule
-from milzoo.models.sparse_gp import (
-    SparseConditional,
-    accumulated_conditional,
-    sparse_conditional,
-)
 from sklearn.metrics import log_loss, roc_auc_score
 
 NAMES = ("musk1", "elephant", "fox")
@@ -97,7 +92,7 @@ class Protocol:
 
 
 class Fold(NamedTuple):
-    """One test fold: arrays of the same shapes whatever is held out, so that one program fits all.
+    """One test fold.
 
     Attributes
     ----------
@@ -110,8 +105,8 @@ class Fold(NamedTuple):
     """
 
     bags: Bags
-    held_out: Bool[Array, " B"]
-    inducing_points: Float[Array, "M D"]
+    held_out: Bool[np.ndarray, " B"]
+    inducing_points: Float[np.ndarray, "M D"]
 
     @classmethod
     def of(cls, bags: Bags, held_out: np.ndarray, num_inducing: int, seed: int) -> Fold:
@@ -119,32 +114,19 @@ class Fold(NamedTuple):
         model = VWSGP.for_bags(train.standardize(), num_inducing=num_inducing, seed=seed)
         return cls(bags.standardize(train), held_out, model.inducing_points)
 
-    def accumulated(self, kernel: RBF) -> SparseConditional:
-        """a_b and k̄_b of all bags."""
-        return accumulated_conditional(kernel, self.inducing_points, self.bags, JITTER)
-
-
-class WithoutHeldOut:
-    """The closed form of VWSGP as `Learning` wants it, the problem of which is the fold."""
-
-    step = staticmethod(vwsgp.step)
-    elbo = staticmethod(vwsgp.elbo)
-    settled = staticmethod(vwsgp.settled)
-    approximation = staticmethod(vwsgp.approximation)
-
-    @staticmethod
-    def evaluated_at(fold: Fold, model: VWSGP, bags: Bags) -> vwsgp.VWSGPProblem:
-        accumulated = fold.accumulated(model.kernel)
-        whole, _ = vwsgp.init_from_sums(accumulated, jnp.asarray(bags.labels))
-        return vwsgp.without(whole, jnp.asarray(fold.held_out))
+    def ascend(self, kernel: RBF, **options: Any) -> Posterior:
+        """Coordinate ascent on the training bags, from this kernel."""
+        model = VWSGP(kernel, self.inducing_points, jitter=JITTER)
+        train = self.bags.select(~self.held_out)
+        return coordinate_ascent(model, train, seed=0, num_draws=1, **options)
 
 
 class Fit(NamedTuple):
-    """What a fit of one fold leaves behind."""
+    """The result of a fit of one fold."""
 
     kernel: RBF
-    bound: Float[Array, ""]  # of the training bags
-    steps: Float[Array, ""]
+    bound: float  # of the training bags
+    steps: int
     evidence_mean: Float[Array, " B"]  # of s_b of all bags under q
     evidence_scale: Float[Array, " B"]
     independent_scale: Float[Array, " B"]  # of s_b, were the f_n independent under q
@@ -162,27 +144,19 @@ def _probability(mean: Float[Array, " B"], scale: Float[Array, " B"]) -> np.ndar
     return np.exp(log_expected_sigmoid(mean, scale, logistic_rule(float(scale.max()))))
 
 
-def fit_given_kernel(fold: Fold, starts: RBF, *, max_steps: int, tolerance: float) -> Fit:
+def fit_given_kernel(fold: Fold, starts: list[RBF], *, max_steps: int, tolerance: float) -> Fit:
     """The bound raised by q(u) alone, under the first of the kernels."""
-    start = _start(fold, _chosen(starts, 0))
-    learning = _learning(fold)
-    problem = learning.problem_at(fold, start.unconstrained)
-    step, elbo = partial(vwsgp.step, problem), partial(vwsgp.elbo, problem)
-    factors, bound, steps = ascend_inside(
-        step, elbo, start.factors, max_steps=max_steps, tolerance=tolerance
-    )
-    return _fit(fold, start._replace(factors=factors), bound, steps)
+    return _fit(fold, fold.ascend(starts[0], max_steps=max_steps, tolerance=tolerance))
 
 
-def fit_learned(fold: Fold, starts: RBF, *, max_steps: int, tolerance: float) -> Fit:
+def fit_learned(fold: Fold, starts: list[RBF], *, max_steps: int, tolerance: float) -> Fit:
     """The bound raised by the kernel too.
 
     Parameters
     ----------
     fold : Fold
-    starts : RBF
-        Kernels, stacked. The ascent starts from the one whose bound, raised by q(u) alone, is the
-        highest.
+    starts : list of RBF
+        The ascent starts from the kernel whose bound, raised by q(u) alone, is the highest.
     max_steps : int
     tolerance : float
 
@@ -191,56 +165,41 @@ def fit_learned(fold: Fold, starts: RBF, *, max_steps: int, tolerance: float) ->
     Fit
     """
 
-    def bound_at(kernel: RBF) -> Array:
-        alone = jax.tree.map(lambda value: value[None], kernel)
-        return fit_given_kernel(fold, alone, max_steps=max_steps, tolerance=1e-5).bound
+    def bound_at(kernel: RBF) -> float:
+        posterior = fold.ascend(kernel, max_steps=max_steps, tolerance=1e-5)
+        assert posterior.elbo is not None
+        return float(posterior.elbo[-1])
 
-    best = jnp.argmax(jax.lax.map(bound_at, starts))
-    learning = _learning(fold)
-    step, elbo = partial(learning.step, fold), partial(learning.elbo, fold)
-    start = _start(fold, _chosen(starts, best))
-    return _fit(fold, *ascend_inside(step, elbo, start, max_steps=max_steps, tolerance=tolerance))
+    options = {"max_steps": max_steps, "tolerance": tolerance, "learn_hyperparameters": True}
+    return _fit(fold, fold.ascend(max(starts, key=bound_at), **options))
 
 
 FITS = {"learned": fit_learned, "default": fit_given_kernel}
 
 
-def _chosen(kernels: RBF, number: int | Array) -> RBF:
-    return jax.tree.map(lambda values: values[number], kernels)
+def _fit(fold: Fold, posterior: Posterior) -> Fit:
+    assert isinstance(posterior.approximation, InducingApproximation)
+    assert isinstance(posterior.model, VWSGP)
+    assert posterior.elbo is not None
+    q = posterior.approximation
+    moments = _evidence_under(posterior.model, fold.bags, q.mean, q.scale_tril)
+    return Fit(posterior.model.kernel, float(posterior.elbo[-1]), len(posterior.elbo), *moments)
 
 
-def _learning(fold: Fold) -> Learning[VWSGP]:
-    # The model stands for its kernel; its inducing points are those of the fold.
-    model = VWSGP(RBF(1.0, 1.0), np.zeros((1, fold.bags.num_features)), jitter=JITTER)
-    return Learning(WithoutHeldOut(), model, fold.bags)
-
-
-def _start(fold: Fold, kernel: RBF) -> LearningState:
-    """The kernel and q(u) = p(u)."""
-    unconstrained = {name: jnp.log(value) for name, value in kernel.parameters.items()}
-    nothing = jnp.zeros(fold.bags.num_bags)
-    num_inducing = len(fold.inducing_points)
-    prior = vwsgp.VWSGPState(
-        jnp.zeros(num_inducing), jnp.eye(num_inducing), nothing, nothing, nothing
-    )
-    problem = _learning(fold).problem_at(fold, unconstrained)
-    return LearningState(unconstrained, vwsgp.settled(problem, prior))
-
-
-def _fit(fold: Fold, state: LearningState, bound: Array, steps: Array) -> Fit:
-    kernel = _learning(fold).model_at(state.unconstrained).kernel
-    _, projection, residual_variance, _ = fold.accumulated(kernel)
-    spread = row_sums_of_squares(projection, state.factors.precision_cholesky)
-    instances = sparse_conditional(kernel, fold.inducing_points, fold.bags.instances, JITTER)
-    by_instance = row_sums_of_squares(instances.projection, state.factors.precision_cholesky)
-    independent = jnp.zeros_like(spread).at[fold.bags.bag_index].add(by_instance)
-    return Fit(
-        kernel,
-        bound,
-        steps,
-        projection @ state.factors.mean,
-        jnp.sqrt(spread + residual_variance),
-        jnp.sqrt(independent + residual_variance),
+@jax.jit
+def _evidence_under(
+    model: VWSGP, bags: Bags, mean: Float[Array, " M"], scale_tril: Float[Array, "M M"]
+) -> tuple[Float[Array, " B"], Float[Array, " B"], Float[Array, " B"]]:
+    """Mean and sd of s_b under q(u), and the sd were the f_n independent."""
+    rows, alone = model.accumulated(bags), model.conditional(bags)
+    root = solve_triangular(rows.cholesky, scale_tril, lower=True)
+    variance = jnp.sum((rows.projection @ root) ** 2, axis=1)
+    by_instance = jnp.sum((alone.projection @ root) ** 2, axis=1)
+    independent = jnp.zeros_like(variance).at[bags.bag_index].add(by_instance)
+    return (
+        rows.mean(mean),
+        jnp.sqrt(variance + rows.residual_variance),
+        jnp.sqrt(independent + rows.residual_variance),
     )
 
 
@@ -288,37 +247,28 @@ def rows_of(name: str, protocol: Protocol, report: Callable[[str], None]) -> Ite
     """Every kernel on every fold of a data set."""
     bags, numbers = load(name), published_folds(name)
     for kernel, starts in protocol.kernels.items():
-        scale = np.sqrt(bags.num_features)
-        stacked = RBF(*(jnp.asarray(column) for column in np.array(starts).T * [[1.0], [scale]]))
-        run, compile_seconds = None, 0.0
+        scale = float(np.sqrt(bags.num_features))
+        kernels = [RBF(variance, length * scale) for variance, length in starts]
+        compiled = compile_seconds()
         by_repetition: list[list[Outcome]] = []
         for repetition in range(protocol.repetitions):
             outcomes = []
             for number in range(1, protocol.folds + 1):
                 held_out = numbers[:, repetition] == number
                 fold = Fold.of(bags, held_out, protocol.num_inducing, protocol.seed)
-                if run is None:
-                    run, compile_seconds = _compiled(FITS[kernel], fold, stacked, protocol)
-                outcomes.append(_outcome(run, fold, stacked))
+                outcomes.append(_outcome(kernel, fold, kernels, protocol))
             by_repetition.append(outcomes)
             seconds = sum(outcome.seconds for outcome in outcomes)
             report(f"{name}, {kernel}: repetition {repetition + 1}: {seconds:.1f} s")
-        yield _row(name, kernel, by_repetition, np.asarray(bags.labels), compile_seconds)
+        compiled = compile_seconds() - compiled
+        yield _row(name, kernel, by_repetition, np.asarray(bags.labels), compiled)
 
 
-def _compiled(
-    fit: Callable[..., Fit], fold: Fold, starts: RBF, protocol: Protocol
-) -> tuple[Callable[[Fold, RBF], Fit], float]:
-    """One program for all folds of a data set, and the seconds that it took."""
-    started = time.perf_counter()
-    program = partial(fit, max_steps=protocol.max_steps, tolerance=protocol.tolerance)
-    return jax.jit(program).lower(fold, starts).compile(), time.perf_counter() - started
-
-
-def _outcome(run: Callable[[Fold, RBF], Fit], fold: Fold, starts: RBF) -> Outcome:
-    started = time.perf_counter()
-    fit = jax.block_until_ready(run(fold, starts))
-    seconds = time.perf_counter() - started
+def _outcome(kernel: str, fold: Fold, starts: list[RBF], protocol: Protocol) -> Outcome:
+    started = Stopwatch.now()
+    limits = {"max_steps": protocol.max_steps, "tolerance": protocol.tolerance}
+    fit = jax.block_until_ready(FITS[kernel](fold, starts, **limits))
+    seconds = Stopwatch.now() - started
     # Without data s_b is 0 and each label a coin.
     null_bound = -np.log(2.0) * np.sum(~fold.held_out)
     return Outcome(

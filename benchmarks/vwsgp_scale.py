@@ -17,17 +17,23 @@ import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from milzoo.datasets import Bags
-from milzoo.inference.closed_form import vwsgp
-from milzoo.inference.closed_form.ascent import ascend
-from milzoo.inference.products import row_sums_of_squares
+from milzoo.inference.closed_form.drivers import repeat_steps
+from milzoo.inference.closed_form.sparse_gp import (
+    BagForm,
+    BagRows,
+    InducingFactor,
+    InducingStatistics,
+)
+from milzoo.inference.products import squared_norms
+from milzoo.inference.runtime.programs import Stopwatch
 from milzoo.models import RBF, VWSGP
 from milzoo.models.gaussian_integrals import logistic_rule
-from milzoo.models.sparse_gp import SparseConditional
 from sklearn.metrics import roc_auc_score
 
 SHARE_SHIFTED, SHIFT = 0.1, 0.05
@@ -98,9 +104,9 @@ def main() -> None:
     )
     with jax.enable_x64(True):
         clock, model = Clock(), design.model()
-        clock.time("compilation", _sums, model, design.chunk(0))
-        problem, state = _fitted(design, model, clock)
-        truth, probability = _predicted(design, model, problem, state, clock)
+        clock.time("compilation", _rows, model, design.chunk(0))
+        q = _fitted(design, model, clock)
+        truth, probability = _predicted(design, model, q, clock)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         lost = _lost_in_32_bit(model, design.chunk(0))
         speed = _matrix_product_speed()
@@ -145,54 +151,56 @@ def _chunks(design: Design, first: int, clock: Clock, name: str) -> Iterator[Bag
         yield clock.time(name, design.chunk, first + number)
 
 
-def _sums(model: VWSGP, bags: Bags) -> SparseConditional:
-    return model.accumulated(bags, dtype="float32")
+def _rows(model: VWSGP, bags: Bags) -> BagRows:
+    return BagForm(model, "float32").prepare(bags)
 
 
-def _fitted(
-    design: Design, model: VWSGP, clock: Clock
-) -> tuple[vwsgp.VWSGPProblem, vwsgp.VWSGPState]:
+def _fitted(design: Design, model: VWSGP, clock: Clock) -> InducingFactor:
     """One pass over the instances, then updates that never see them."""
-    parts, labels = [], []
-    for bags in _chunks(design, 0, clock, "making training bags"):
-        parts.append(clock.time("sums over bags", _sums, model, bags))
-        labels.append(bags.labels)
-    rows = (np.concatenate(arrays) for arrays in zip(*(part[1:] for part in parts), strict=True))
-    accumulated = SparseConditional(parts[0].cholesky, *map(jnp.asarray, rows))
-    problem, state = vwsgp.init_from_sums(accumulated, jnp.asarray(np.concatenate(labels)))
-    ascent = ascend(
-        vwsgp.step,
-        vwsgp.elbo,
-        problem,
-        state,
+    parts = [
+        clock.time("sums over bags", _rows, model, bags)
+        for bags in _chunks(design, 0, clock, "making training bags")
+    ]
+    rows = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
+    form, watch = BagForm(model, "float32"), Stopwatch()
+    start = form.start(lambda rows, at_most: rows(design.chunk(0)), jax.random.key(0))
+    start = jax.tree.map(jnp.asarray, start)
+    (q, _), elbo, _, seconds = repeat_steps(
+        partial(_update, form, rows),
+        (start[0], form.initial(rows, start)[0]),
         max_steps=design.steps,
         tolerance=0.0,
         is_ascent=True,
         progress=False,
+        rounding=form.rounding,
     )
-    clock.seconds["updates"] = ascent.seconds
-    clock.seconds["compilation of updates"] = ascent.compile_seconds
-    print(f"ELBO {ascent.elbo[0]:.2f} after one update, {ascent.elbo[-1]:.2f} after {design.steps}")
-    return problem, ascent.state
+    clock.seconds["updates"] = seconds
+    clock.seconds["compilation of updates"] = watch.compile_seconds
+    print(f"ELBO {elbo[0]:.2f} after one update, {elbo[-1]:.2f} after {design.steps}")
+    return q
+
+
+@jax.jit
+def _update(
+    form: BagForm, rows: BagRows, position: tuple[InducingFactor, InducingStatistics]
+) -> tuple[tuple[InducingFactor, InducingStatistics], jax.Array]:
+    """q(u) at its optimum, the statistics under it, and the ELBO."""
+    q = form.m_step(position[1])
+    statistics, _ = form.e_step(rows, q, None)
+    return (q, statistics), form.elbo(q, statistics)
 
 
 def _predicted(
-    design: Design,
-    model: VWSGP,
-    problem: vwsgp.VWSGPProblem,
-    state: vwsgp.VWSGPState,
-    clock: Clock,
+    design: Design, model: VWSGP, q: InducingFactor, clock: Clock
 ) -> tuple[np.ndarray, np.ndarray]:
     """Labels of as many new bags, and their probabilities: s* ~ N(a*ᵀm, a*ᵀS a* + k̄*)."""
 
     def probability(bags: Bags) -> np.ndarray:
-        rows = _sums(model, bags)
-        variance = row_sums_of_squares(rows.projection, state.precision_cholesky)
+        rows = _rows(model, bags)
+        variance = squared_norms(rows.projection, q.covariance_root)
         scale = jnp.sqrt(variance + rows.residual_variance)
         rule = logistic_rule(float(scale.max()))
-        predictive = model.likelihood.marginal_distribution(
-            rows.projection @ state.mean, scale, rule
-        )
+        predictive = model.likelihood.marginal_distribution(rows.projection @ q.mean, scale, rule)
         return np.asarray(predictive.mean)
 
     clock.time("compilation", probability, design.chunk(0))
@@ -205,7 +213,7 @@ def _predicted(
 
 def _lost_in_32_bit(model: VWSGP, bags: Bags) -> dict[str, float]:
     """How far the sums of one chunk are from those of a 64-bit kernel."""
-    narrow, wide = _sums(model, bags), model.accumulated(bags)
+    narrow, wide = _rows(model, bags), model.accumulated(bags)
     largest = jnp.abs(wide.projection).max()
     apart = jnp.abs(narrow.residual_variance - wide.residual_variance) / wide.residual_variance
     return {

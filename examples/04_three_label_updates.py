@@ -17,12 +17,15 @@ from itertools import product
 
 import jax
 import numpy as np
+from jax.nn import sigmoid
 from matplotlib.figure import Figure
 from milzoo.datasets import load, simulate, simulate_instances
 from milzoo.inference import coordinate_ascent, grid, nuts
-from milzoo.inference.closed_form import vgpmil
+from milzoo.inference.closed_form.algorithm import Options, closed_form
+from milzoo.inference.closed_form.drivers import ascend_in_memory
 from milzoo.inference.lapack import one_lapack_thread
 from milzoo.models import RBF, VGPMIL
+from milzoo.models.distributions import InstanceLabels
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
@@ -238,11 +241,19 @@ figure
 
 # %%
 @jax.jit
-def run(problem, state, num_rounds, sharpness):
-    state = jax.lax.fori_loop(0, num_rounds, lambda _, now: vgpmil.step(problem, now), state)
-    positives = problem.sum_over_bags(vgpmil.label_probability(problem, state.label_logits))
-    bound = vgpmil.elbo(problem._replace(sharpness=sharpness), state)
-    return state, bound, positives @ problem.bag_label / problem.bag_label.sum()
+def bound_and_positives(form, bags, q, logits):
+    """The bound at q(u) and q(y), and how many images of a positive bag are positive."""
+    rows = form.prepare(bags)
+    if logits is None:  # the exact posterior of the labels follows from q(u)
+        statistics, _ = form.e_step(rows, q, None)
+        mean = form.model.mean + rows.rows @ q.mean
+        known = (rows.bag_index, rows.bag_label, form.model.sharpness, rows.num_bags)
+        probability = InstanceLabels(mean, *known).mean
+    else:
+        statistics, _ = form.given_labels(rows, q, logits)
+        probability = sigmoid(logits)
+    positives = rows.sum_over_bags(probability) @ rows.bag_label / rows.bag_label.sum()
+    return form.elbo(q, statistics), positives
 
 
 ROWS = {
@@ -260,10 +271,12 @@ def fitted(model, train, rule, sharpness, num_rounds):
     """Draws of f at the inducing points, the bound, and positives in a positive bag."""
     with jax.enable_x64(True), one_lapack_thread():
         key = jax.random.key(0)
-        sharp = replace(model, sharpness=sharpness)
-        problem, state = vgpmil.init(sharp, train, label_update=rule, key=key)
-        state, bound, positives = run(problem, state, num_rounds, model.sharpness)
-        fit = vgpmil.approximation(problem, state)
+        form = closed_form(replace(model, sharpness=sharpness), Options(rule))
+        limits = {"max_steps": num_rounds, "tolerance": 0.0, "progress": False}
+        form, end = ascend_in_memory(form, train, key=key, **limits)
+        fit = form.approximation(end.q, end.local, train, end.elbo[-1])
+        given = replace(form, model=model)
+        bound, positives = bound_and_positives(given, form.chunk(train), end.q, end.local)
         return fit.draws(model, train, key, NUM_DRAWS), float(bound), float(positives)
 
 

@@ -18,7 +18,7 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import FixedLocator, NullLocator
 from milzoo.datasets import load
 from milzoo.inference import svi
-from milzoo.inference.closed_form import vwsgp, vwsgp_probit
+from milzoo.inference.closed_form.algorithm import Options, closed_form
 from milzoo.inference.quadrature_bound import QuadratureBound, WhiteGaussian
 from milzoo.models import VWSGP, Logistic, Probit
 
@@ -42,28 +42,31 @@ models = {
 
 
 # %%
-def closed_form(model):
+@jax.jit
+def one_pass(form, rows, statistics):
+    q = form.m_step(statistics)
+    statistics, _ = form.e_step(rows, q, None)
+    return q, statistics, form.elbo(q, statistics)
+
+
+def closed_form_curves(model):
     """The climbed bound and the ELBO, after each pass."""
-    algorithm = vwsgp if isinstance(model.likelihood, Logistic) else vwsgp_probit
     with jax.enable_x64(True):
-        problem, state = algorithm.init(model, bags)
-        bound = QuadratureBound.of(model, bags)
-        step, climbed, elbo = (
-            jax.jit(function) for function in (algorithm.step, algorithm.elbo, bound)
-        )
+        form, bound = closed_form(model, Options()), jax.jit(QuadratureBound.of(model, bags))
+        rows = form.prepare(bags)
+        start = form.start(lambda rows, at_most: rows(bags), jax.random.key(0))
+        statistics, _ = form.initial(rows, start)
         curves = []
         for _ in range(PASSES):
-            state = step(problem, state)
-            curves.append((climbed(problem, state), elbo(as_gaussian(state))))
+            q, statistics, climbed = one_pass(form, rows, statistics)
+            curves.append((climbed, bound(as_gaussian(q))))
     return np.array(curves).T
 
 
-def as_gaussian(state):
+def as_gaussian(q):
     """q(ε) = N(m, R⁻ᵀR⁻¹) with a lower factor of its covariance."""
-    identity = jnp.eye(len(state.mean))
-    root = jax.scipy.linalg.solve_triangular(state.precision_cholesky, identity, lower=True).T
-    factor = jnp.linalg.cholesky(root @ root.T)
-    return WhiteGaussian(state.mean, jnp.log(jnp.diagonal(factor)), factor)
+    factor = jnp.linalg.cholesky(q.covariance_root @ q.covariance_root.T)
+    return WhiteGaussian(q.mean, jnp.log(jnp.diagonal(factor)), factor)
 
 
 def stochastic(model, learning_rate):
@@ -83,7 +86,7 @@ def stochastic(model, learning_rate):
 
 curves = {
     likelihood: {
-        "closed": closed_form(model),
+        "closed": closed_form_curves(model),
         "svi": {rate: stochastic(model, rate) for rate in LEARNING_RATES},
     }
     for likelihood, model in models.items()

@@ -144,7 +144,7 @@ def _conjugate_chain(model: Any, bags: Bags) -> Chain:
 
 @dataclass(frozen=True)
 class AscentInside:
-    """Closed-form coordinate ascent of a sparse GP model, as `milzoo.inference.coordinate_ascent`.
+    """Closed-form coordinate ascent, as `milzoo.inference.coordinate_ascent`.
 
     Attributes
     ----------
@@ -172,23 +172,17 @@ class AscentInside:
         NotImplementedError
             If the model has no closed form, or one from many starts.
         """
-        form = self._form(model)
-        if jnp.ndim(form.no_statistics().log_likelihood):
-            raise NotImplementedError(
-                f"the closed form of {type(model).__name__}, from many starts, is not to be had "
-                "inside a program; give coordinate_ascent itself, which runs for one set of bags "
-                "after another"
-            )
+        self._form(model).check_traceable()
 
     def _form(self, model: Any) -> ClosedForm:
         return checked_form(model, Options(self.label_update))
 
     def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
-        """u = L(m + R⁻ᵀz), z ~ N(0, I), q(ε) = N(m, (RRᵀ)⁻¹) being where the ascent ends."""
+        """Draws from the q(θ) at which the ascent ends."""
         start_key, draw_key = jax.random.split(key)
         form = self._form(model).in_memory(bags)
-        prepared = form.prepare(model.without_hyperparameters(bags))
-        start = form.start(lambda rows, at_most: rows(bags), start_key)
+        prepared = form.prepare(bags)
+        start = jax.tree.map(jnp.asarray, form.start(lambda rows, at_most: rows(bags), start_key))
         end, _, steps = ascend_traced(
             form,
             prepared,
@@ -196,10 +190,7 @@ class AscentInside:
             max_steps=self.max_steps,
             tolerance=self.tolerance,
         )
-        noise = jax.random.normal(draw_key, (len(end.mean), num_draws), end.mean.dtype)
-        white = end.mean[:, None] + end.covariance_root @ noise
-        sites = {"inducing_value": (model.inducing_cholesky() @ white).T}
-        return DrawsInside(sites, steps < self.max_steps)
+        return DrawsInside(form.draw(end, draw_key, num_draws), steps < self.max_steps)
 
 
 class GaussianInside(ABC):

@@ -23,7 +23,7 @@ Hoffman, Blei, Wang and Paisley (2013), Stochastic variational inference.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -31,11 +31,19 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
+from ...datasets.padding import padded
 from ...models.bag_evidence import FloatType
-from ...models.model import Program
+from ...models.model import Program, observations
 from ..posterior import Approximation
 
-__all__ = ["ClosedForm", "Options", "closed_form", "label_update_of", "refuse_starts"]
+__all__ = [
+    "ClosedForm",
+    "Options",
+    "SingleStart",
+    "closed_form",
+    "label_update_of",
+    "refuse_starts",
+]
 
 # ``rows(bags)`` of each chunk and a number: rows of every instance, or of every second, third, ….
 type Spread = Callable[[Callable[[Bags], np.ndarray], int], np.ndarray]
@@ -89,6 +97,10 @@ class ClosedForm(Protocol):
 
     def check_chunks(self) -> None:
         """Refuse streams and meshes where an update needs more than statistics that add."""
+        ...
+
+    def check_traceable(self) -> None:
+        """Refuse to be a part of another compiled program, such as that of many data sets."""
         ...
 
     def in_memory(self, bags: Bags) -> Self:
@@ -149,6 +161,10 @@ class ClosedForm(Protocol):
         """What is left behind: q in the units of the model; bags of a stream are None."""
         ...
 
+    def draw(self, q: Any, key: Array, num_draws: int) -> dict[str, Array]:
+        """Draws of the latent sites of ``model.marginal()`` from q(θ), which may be traced."""
+        ...
+
     def guide(self, approximation: Any) -> Program:
         """The approximation as a NumPyro guide of ``model.augmented()``."""
         ...
@@ -156,6 +172,88 @@ class ClosedForm(Protocol):
     def default_num_draws(self, bags: Bags | None) -> int:
         """Draws of q that are kept where nobody asks for another number."""
         ...
+
+
+@dataclass(frozen=True)
+class SingleStart:
+    """What most closed forms answer alike: one start, and no update needs more than statistics.
+
+    A subclass has ``start``, ``prepare``, ``e_step``, ``m_step``, ``elbo``, ``no_statistics``,
+    ``approximation``, ``draw`` and ``guide`` of its own, and overrides what is different.
+
+    Attributes
+    ----------
+    model : Model
+        With numbers as hyper-parameters.
+    """
+
+    model: Any
+
+    @property
+    def is_ascent(self) -> bool:
+        """Whether no step lowers the ELBO: yes."""
+        return True
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether what `prepare` makes is much smaller than the bags: no."""
+        return False
+
+    @property
+    def rounding(self) -> float:
+        """A fall of the ELBO below this fraction of its size is rounding: 1e-9."""
+        return 1e-9
+
+    def check(self, bags: Bags) -> None:
+        """Refuse chunks without what the model observes.
+
+        Raises
+        ------
+        ValueError
+            If the bags have no labels, or no targets.
+        """
+        observations(self.model, bags, "coordinate_ascent")
+
+    def check_chunks(self) -> None:
+        """Accept streams and meshes: statistics are all that updates need."""
+
+    def check_learnable(self) -> None:
+        """Accept to learn hyper-parameters: all are in the ELBO."""
+
+    def check_traceable(self) -> None:
+        """Accept to be a part of another program: there is one start, made by JAX alone."""
+
+    def in_memory(self, bags: Bags) -> Self:
+        """The same form: nothing more is kept of chunks in memory."""
+        return self
+
+    def chunk(self, bags: Bags) -> Any:
+        """Bags in arrays of sizes of the grid."""
+        return padded(bags)
+
+    def initial(self, prepared: Any, start: Any) -> tuple[Any, Any]:
+        """Expected sufficient statistics under the first q(θ)."""
+        return self.e_step(prepared, start, None)
+
+    def e_step(self, prepared: Any, q: Any, local: Any) -> tuple[Any, Any]:
+        """Expected sufficient statistics of a chunk: each subclass has its own."""
+        raise NotImplementedError
+
+    def in_order(self, statistics: Any) -> Any:
+        """The same statistics: no components are exchangeable."""
+        return statistics
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """The form of the model with other hyper-parameters."""
+        return replace(self, model=self.model.with_hyperparameters(values))
+
+    def best_start(self, elbo: Any, q: Any, local: Any) -> tuple[Any, Any]:
+        """The factors of the only start."""
+        return q, local
+
+    def default_num_draws(self, bags: Bags | None) -> int:
+        """1,000 draws."""
+        return 1000
 
 
 @singledispatch

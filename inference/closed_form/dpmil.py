@@ -184,6 +184,18 @@ class DPMILForm:
             "them to DPMIL.for_bags"
         )
 
+    def check_traceable(self) -> None:
+        """Refuse: the starts are made by scikit-learn's k-means.
+
+        Raises
+        ------
+        NotImplementedError
+        """
+        raise NotImplementedError(
+            "the closed form of DPMIL, from many starts, cannot be a part of another program; "
+            "give coordinate_ascent itself, which runs for one set of bags after another"
+        )
+
     def with_hyperparameters(self, values: dict) -> Self:
         """The form itself: there are none."""
         return self
@@ -349,6 +361,11 @@ class DPMILForm:
             label=label,
             start_elbo=np.asarray(elbo),
         )
+
+    def draw(self, q: MixtureState, key: Array, num_draws: int) -> dict[str, Array]:
+        """Refuse, as `check_traceable` does: the best start is known where all have ended."""
+        self.check_traceable()
+        return {}
 
     def guide(self, approximation: DPMILApproximation) -> Program:
         """q(θ) q(r) q(z | r), on the bags learned from."""

@@ -316,10 +316,11 @@ def ascend_traced(
         q = form.m_step(statistics)
         statistics, local = form.e_step(prepared, q, local)
         elbo = form.elbo(q, statistics)
-        return q, statistics, local, elbo, elbo - before, num_steps + 1
+        change = jnp.where(num_steps == 0, infinity, elbo - before)
+        return q, statistics, local, elbo, change, num_steps + 1
 
-    infinity = jnp.asarray(jnp.inf)
-    start = (form.m_step(statistics), statistics, local, -infinity, infinity, jnp.asarray(0))
+    nothing, infinity = jnp.asarray(0.0), jnp.asarray(jnp.inf)
+    start = (form.m_step(statistics), statistics, local, nothing, infinity, jnp.asarray(0))
     q, _, _, elbo, _, num_steps = jax.lax.while_loop(goes_on, one_step, start)
     return q, elbo, num_steps
 

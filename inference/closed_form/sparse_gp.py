@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ from ...models.bag_evidence import BagEvidenceModel, FloatType
 from ...models.cardinality_gp import CardinalityGP
 from ...models.distributions import InstanceLabels
 from ...models.likelihoods import LatentMoments
-from ...models.model import Program, observations, part_of_bags
+from ...models.model import Program, part_of_bags
 from ...models.sparse_gp import Projector, SparseConditional
 from ...models.tracing import as_pytree
 from ...models.vgpmil import VGPMIL
@@ -63,7 +63,14 @@ from ..products import (
     squared_norms,
     weighted_gram,
 )
-from .algorithm import Options, Spread, closed_form, label_update_of, refuse_starts
+from .algorithm import (
+    Options,
+    SingleStart,
+    Spread,
+    closed_form,
+    label_update_of,
+    refuse_starts,
+)
 from .inducing import InducingApproximation, LabelledApproximation, unwhitened
 
 __all__ = [
@@ -80,7 +87,6 @@ type LabelUpdate = Literal["exact", "mean_field", "plug_in_max"]
 LABEL_UPDATES: tuple[LabelUpdate, ...] = ("exact", "mean_field", "plug_in_max")
 
 _ROUNDING = {"float64": 1e-9, "float32": 1e-7}  # entries of the kernel are rounded by 6e-8
-_NUM_DRAWS = 1000
 # The published codes start with π near 0.
 _FIRST_LOGIT_OF_PLUG_IN = -10.0
 
@@ -150,13 +156,10 @@ def divergence_from_prior(q: InducingFactor) -> Float[Array, ""]:
 
 
 @dataclass(frozen=True)
-class _InducingForm:
+class _InducingForm(SingleStart):
     """q(u) is the one global factor; a subclass says what rows add to its statistics."""
 
-    model: Any
     dtype: FloatType
-
-    is_ascent: ClassVar[bool] = True
 
     @property
     def rounding(self) -> float:
@@ -171,19 +174,8 @@ class _InducingForm:
         ValueError
             If there are none, or another number.
         """
-        observations(self.model, bags, "coordinate_ascent")
+        super().check(bags)
         self.model.check_width(bags)
-
-    def check_chunks(self) -> None:
-        """Statistics are all that updates need."""
-
-    def in_memory(self, bags: Bags) -> Self:
-        """Itself."""
-        return self
-
-    def chunk(self, bags: Bags) -> Bags:
-        """In arrays of sizes of the grid."""
-        return padded(bags)
 
     def start(self, spread: Spread, key: Array) -> tuple[InducingFactor, Array]:
         """The prior."""
@@ -195,10 +187,6 @@ class _InducingForm:
     def initial(self, prepared: Any, start: tuple[InducingFactor, Array]) -> tuple[Any, Any]:
         """Statistics under the prior."""
         return self.e_step(prepared, start[0], None)
-
-    def e_step(self, prepared: Any, q: InducingFactor, local: Any) -> tuple[Any, Any]:
-        """Of a subclass."""
-        raise NotImplementedError
 
     def m_step(self, statistics: InducingStatistics) -> InducingFactor:
         """S = (I + gram)⁻¹, m = S linear."""
@@ -216,30 +204,17 @@ class _InducingForm:
         size = self.model.num_inducing
         return InducingStatistics(np.zeros((size, size)), np.zeros(size), np.zeros(()))
 
-    def in_order(self, statistics: InducingStatistics) -> InducingStatistics:
-        """Inducing values have their order."""
-        return statistics
-
-    def with_hyperparameters(self, values: dict) -> Self:
-        """Of the model with other ones."""
-        return replace(self, model=self.model.with_hyperparameters(values))
-
-    def check_learnable(self) -> None:
-        """All hyper-parameters are in the bound."""
-
-    def best_start(self, elbo: Any, q: InducingFactor, local: Any) -> tuple[InducingFactor, Any]:
-        """The only one."""
-        return q, local
-
     def approximation(
         self, q: InducingFactor, local: Any, bags: Bags | None, elbo: Any
     ) -> InducingApproximation:
         """q(u), from which all other factors follow."""
         return InducingApproximation(**unwhitened(self.model, q.mean, q.precision_cholesky))
 
-    def default_num_draws(self, bags: Bags | None) -> int:
-        """1,000."""
-        return _NUM_DRAWS
+    def draw(self, q: InducingFactor, key: Array, num_draws: int) -> dict[str, Array]:
+        """Draws of u = L(m + R⁻ᵀz), z ~ N(0, I)."""
+        noise = jax.random.normal(key, (len(q.mean), num_draws), q.mean.dtype)
+        whitened = q.mean[:, None] + q.covariance_root @ noise
+        return {"inducing_value": (self.model.inducing_cholesky() @ whitened).T}
 
 
 # ------------------------------------------------------------------ rows are bags
@@ -258,7 +233,10 @@ class BagForm(_InducingForm):
     model: BagEvidenceModel
     dtype: FloatType = "float64"
 
-    is_compact: ClassVar[bool] = True
+    @property
+    def is_compact(self) -> bool:
+        """Whether rows of bags are much smaller than the bags: yes."""
+        return True
 
     def check_chunks(self) -> None:
         """Refuse a process whose kernel is between bags.
@@ -368,8 +346,6 @@ class InstanceForm(_InducingForm):
     keeps_projection: bool = False
     longest_bag: int = 0
 
-    is_compact: ClassVar[bool] = False
-
     @property
     def is_ascent(self) -> bool:
         """All updates but the published codes' own."""
@@ -438,7 +414,7 @@ class InstanceForm(_InducingForm):
         logits = jnp.full(shape, _FIRST_LOGIT_OF_PLUG_IN, dtype)
         if self.label_update == "mean_field":
             logits = jax.random.logistic(jax.random.wrap_key_data(key), shape, dtype)
-        return self._statistics(prepared, q, logits, is_updated=True)
+        return self.given_labels(prepared, q, logits)
 
     def e_step(
         self, prepared: InstanceRows, q: InducingFactor, local: Float[Array, " N"] | None
@@ -448,6 +424,26 @@ class InstanceForm(_InducingForm):
         ELBO of the rows = Σ_b label terms − B log(H + 1) + Σ_n [log ψ(c_n) − ½ μ_n].
         """
         return self._statistics(prepared, q, local, is_updated=False)
+
+    def given_labels(
+        self, prepared: InstanceRows, q: InducingFactor, logits: Float[Array, " N"]
+    ) -> tuple[InducingStatistics, Float[Array, " N"] | None]:
+        """Statistics under q(u) and independent labels of these log odds, tilts at their optimum.
+
+        Parameters
+        ----------
+        prepared : InstanceRows
+        q : InducingFactor
+        logits : array (N,)
+            η of q(y_n), as ``"mean_field"`` and ``"plug_in_max"`` keep them.
+
+        Returns
+        -------
+        InducingStatistics
+        array (N,)
+            The log odds, as they were.
+        """
+        return self._statistics(prepared, q, logits, is_updated=True)
 
     def _statistics(
         self,
