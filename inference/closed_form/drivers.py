@@ -211,7 +211,7 @@ def _in_blocks(
             limits = _Limits(np.asarray(last, np.int64), np.asarray(tolerance, float))
             position, elbo = run(position, limits)
             num_new = int(position.num_steps) - len(trace)
-            trace.extend(np.asarray(elbo)[:num_new])
+            trace.extend(map(np.asarray, np.asarray(elbo)[:num_new]))
             taken = Stopwatch.now() - started
             seconds += taken
             bar.advance(num_new)
