@@ -11,6 +11,7 @@ import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances
 from milzoo.inference.closed_form.algorithm import ClosedForm, Options, closed_form
 from milzoo.inference.closed_form.sparse_gp import InducingFactor
+from milzoo.inference.products import inverse_transposed
 from milzoo.models import VGPMIL
 from milzoo.models.vwsgp import VWSGP
 from numpyro.infer import Trace_ELBO
@@ -104,6 +105,34 @@ def closed_form_start():
         return begun(form, form.chunk(bags), start)
 
     return of
+
+
+@pytest.fixture(scope="session")
+def gradient_of_the_bound():
+    """Function of an `Iterate` of a sparse GP that gives the gradient of its bound.
+
+    In the mean, in the root of the precision and, where they are kept, in the labels. Whatever
+    follows from q(u) is at its optimum on the way.
+    """
+
+    @jax.jit
+    def gradient(given):
+        def bound(mean, precision_cholesky, local):
+            root = jnp.tril(precision_cholesky)
+            q = InducingFactor(mean, root, inverse_transposed(root))
+            return given.form.elbo(q, _statistics_of(given, q, local))
+
+        arguments = (given.q.mean, given.q.precision_cholesky, given.local)
+        return jax.grad(bound, argnums=(0, 1) if given.local is None else (0, 1, 2))(*arguments)
+
+    return gradient
+
+
+def _statistics_of(given: Iterate, q: Any, local: Any) -> Any:
+    """Under labels as they are: `e_step` would update them."""
+    if local is None:
+        return given.form.e_step(given.prepared, q, None)[0]
+    return given.form._statistics(given.prepared, q, local, is_updated=True)[0]
 
 
 @pytest.fixture(scope="session")

@@ -102,29 +102,10 @@ def test_largest_of_others_equals_a_double_loop():
 # ------------------------------------------------------------------ as mathematics
 
 
-def factor(mean, precision_cholesky):
-    """q(ε), whose root of the covariance follows from that of the precision."""
-    root = jnp.tril(precision_cholesky)
-    return InducingFactor(mean, root, inverse_transposed(root))
-
-
-@jax.jit
-def gradient_of_the_bound(begun):
-    """In the mean, in the root of the precision and, where they are kept, in the labels."""
-
-    def bound(mean, precision_cholesky, local):
-        q, form = factor(mean, precision_cholesky), begun.form
-        statistics, _ = form._statistics(begun.prepared, q, local, is_updated=True)
-        return form.elbo(q, statistics)
-
-    arguments = (begun.q.mean, begun.q.precision_cholesky, begun.local)
-    return jax.grad(bound, argnums=(0, 1) if begun.local is None else (0, 1, 2))(*arguments)
-
-
 @mixing_names
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
 def test_gradient_of_the_bound_is_zero_at_the_fixed_point(
-    small_problem, closed_form_start, mixing, label_update
+    small_problem, closed_form_start, gradient_of_the_bound, mixing, label_update
 ):
     """Tilts and exact labels, which follow from q(u), are at their optimum on the way."""
     model, bags = small_problem
@@ -137,7 +118,9 @@ def test_gradient_of_the_bound_is_zero_at_the_fixed_point(
         assert np.abs(gradient).max() < 1e-7
 
 
-def test_gradient_of_the_bound_sees_other_points(small_problem, closed_form_start):
+def test_gradient_of_the_bound_sees_other_points(
+    small_problem, closed_form_start, gradient_of_the_bound
+):
     model, bags = small_problem
     with jax.enable_x64(True):
         begun = closed_form_start(model, bags, label_update="mean_field")
@@ -205,7 +188,7 @@ def test_exact_labels_never_loosen_the_bound():
 
     def bounds(given):
         exact, independent, rows, logits, mean, root = given
-        q, found = factor(mean, root), []
+        q, found = InducingFactor(mean, root, inverse_transposed(root)), []
         for _ in range(3):  # sweeps at this q(u): mean field at its best
             statistics, logits = independent.e_step(rows, q, logits)
             found.append(independent.elbo(q, statistics))
