@@ -6,7 +6,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,7 @@ from ..datasets import Bags, image_shape, kernel_pca, load
 from ..diagnostics import Comparison
 from ..diagnostics import compare as compare_posteriors
 from ..inference import Posterior
-from ..models import (
-    AtLeastOne,
-    GammaMixing,
-    MajorityCardinality,
-    NormalCardinality,
-    PolyaGammaMixing,
-)
-from ..models.bag_evidence import LIKELIHOODS
-from ..models.cardinality import WEIGHT_PRIORS
-from ..models.dpmil import SUPERVISIONS
-from ..models.normal_wishart import COVARIANCES
+from ..models.model import part_of_bags
 from .printing import Display
 
 __all__ = [
@@ -41,26 +31,9 @@ __all__ = [
 ]
 
 _TRAINING_SHARE = 0.7
-# The first is the paper's own, and must run.
-_ENGINES = ("coordinate_ascent", "laplace", "svi", "nuts", "gibbs")
-_ENGINES_OF: dict[str, tuple[str, ...]] = {
-    "cardinality": ("maximum_a_posteriori", "laplace", "svi", "nuts"),
-    "diverse_density": ("maximum_a_posteriori", "laplace", "svi", "nuts"),
-}
 # Where the defaults of an engine leave the chains too short to judge others by.
 _ENGINE_OPTIONS: dict[str, dict[str, Any]] = {
     "gibbs": {"num_warmup": 100, "num_samples": 2000, "thin": 8}
-}
-
-# What for_bags itself makes, or no word or number says.
-_NOT_SETTABLE = ("kernel", "inducing_points", "center", "scale", "concept_prior", "scale_prior")
-# Settings that are words, and what they stand for.
-_WORDS: dict[str, dict[str, object]] = {
-    "likelihood": {word: word for word in LIKELIHOODS},
-    "covariance": {word: word for word in COVARIANCES},
-    "weight_prior": {word: word for word in WEIGHT_PRIORS},
-    "supervision": {word: word for word in SUPERVISIONS},
-    "needs_witness": {"true": True, "false": False},
 }
 
 
@@ -136,7 +109,7 @@ class Plan:
         """
         chosen = _look_up("model", model, models_by_name())
         skips_refusals = engines is None
-        engines = list(_usual_engines(chosen)) if engines is None else engines
+        engines = list(chosen.usual_engines) if engines is None else engines
         if not engines:
             raise ValueError(f"no engines; expected some of {', '.join(engines_by_name())}")
         return cls(
@@ -150,10 +123,6 @@ class Plan:
         )
 
 
-def _usual_engines(model: Any) -> tuple[str, ...]:
-    return _ENGINES_OF.get(model.name, _ENGINES)
-
-
 def models_by_name() -> dict[str, Any]:
     """The models that can be made for bags, by their short names."""
     classes = [getattr(models, name) for name in models.__all__]
@@ -162,8 +131,7 @@ def models_by_name() -> dict[str, Any]:
 
 def engines_by_name() -> dict[str, Callable[..., Posterior]]:
     """The engines, by the names of their functions."""
-    exported = {name: getattr(inference, name) for name in inference.__all__}
-    return {name: engine for name, engine in exported.items() if inspect.isfunction(engine)}
+    return {engine.__name__: engine for engine in inference.ENGINES}
 
 
 def run(plan: Plan, display: Display) -> Comparison:
@@ -185,12 +153,12 @@ def run(plan: Plan, display: Display) -> Comparison:
         If the model is to learn from targets and the data have labels only.
     """
     bags = load(plan.data)
-    _check_targets(plan, bags)
     training, test = bags.split(_TRAINING_SHARE, seed=plan.seed)
     training, test = training.standardize(), test.standardize(training)
     if plan.kernel_pca is not None:
         training, test = kernel_pca(training, test, num_components=plan.kernel_pca)
     model = plan.model.for_bags(training, seed=plan.seed, **plan.settings)
+    _check_targets(plan, model, bags)
     display.say(f"{model!r}")
     display.say(f"{training.num_bags} bags to train on, {test.num_bags} to test on")
     posteriors = {}
@@ -198,15 +166,13 @@ def run(plan: Plan, display: Display) -> Comparison:
         try:
             posteriors[name] = _fit(name, engine, model, training, plan.seed, display)
         except (ValueError, NotImplementedError) as error:
-            if not plan.skips_refusals or name == _usual_engines(plan.model)[0]:
+            if not plan.skips_refusals or name == plan.model.usual_engines[0]:
                 raise
             display.say(f"{name} is left out: {error}")
-    if isinstance(plan.settings.get("mixing"), GammaMixing):
-        logistic = replace(model, mixing=PolyaGammaMixing())
-        # Engines of a model that has run away agree with each other: one must know the other model.
-        for name in _preferred_sampler(posteriors):
-            title, engine = f"{name} (logistic)", plan.engines[name]
-            posteriors[title] = _fit(title, engine, logistic, training, plan.seed, display)
+    for name in _preferred_sampler(posteriors):
+        for word, companion in model.companions.items():
+            title, engine = f"{name} ({word})", plan.engines[name]
+            posteriors[title] = _fit(title, engine, companion, training, plan.seed, display)
     return compare_posteriors(posteriors, test=test, seed=plan.seed)
 
 
@@ -219,13 +185,14 @@ def images_of_test_bags(plan: Plan) -> dict[str, Any]:
     return {"image_shape": shape, "images": np.asarray(test.instances)}
 
 
-def _check_targets(plan: Plan, bags: Bags) -> None:
+def _check_targets(plan: Plan, model: Any, bags: Bags) -> None:
     """Refuse what only Python could mend, in words for the command line."""
-    if plan.settings.get("likelihood") == "gaussian" and bags.targets is None:
+    if part_of_bags(model) == "targets" and bags.targets is None:
+        settings = ", ".join(f"{name}={value}" for name, value in plan.settings.items())
         raise ValueError(
-            f"likelihood=gaussian learns from a number for each bag, and the bags of {plan.data} "
-            "have labels only; use bernoulli or probit, data of your own with a column bag_target, "
-            "or bags.with_targets in Python"
+            f"{model.name} with {settings} learns from a number for each bag, and the bags of "
+            f"{plan.data} have labels only; use other settings, data of your own with a column "
+            "bag_target, or bags.with_targets in Python"
         )
 
 
@@ -295,11 +262,13 @@ def _setting(model: Any, text: str) -> tuple[str, Any]:
     whole = _settable(model)
     if name not in whole:
         raise ValueError(f"unknown setting {name!r} of {model.name}; {_hint(name, whole)}")
-    if name in _CALLS:
-        return name, _CALLS[name](value.strip())
-    if name in _WORDS:
-        return name, _word(name, value.strip())
-    return name, _number(name, value.strip(), whole=whole[name])
+    value = value.strip()
+    if name not in model.settings:
+        return name, _number(name, value, whole=whole[name])
+    try:
+        return name, model.settings[name](value)
+    except ValueError as error:
+        raise ValueError(f"setting {name} is {value!r}; {error}") from error
 
 
 def _settable(model: Any) -> dict[str, bool]:
@@ -311,9 +280,8 @@ def _settable(model: Any) -> dict[str, bool]:
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         and parameter.name not in ("bags", "seed")
     }
-    others = [f.name for f in fields(model) if f.name not in _NOT_SETTABLE]
-    words = [name for name in _WORDS if name in inspect.signature(model.for_bags).parameters]
-    return dict.fromkeys([*words, *others], False) | made_from
+    others = [f.name for f in fields(model) if f.name not in model.fields_for_bags]
+    return dict.fromkeys([*model.settings, *others], False) | made_from
 
 
 def _number(name: str, value: str, *, whole: bool) -> float | int:
@@ -322,50 +290,3 @@ def _number(name: str, value: str, *, whole: bool) -> float | int:
     except ValueError as error:
         expected = "a whole number" if whole else "a number"
         raise ValueError(f"setting {name} is {value!r}; expected {expected}") from error
-
-
-def _word(name: str, value: str) -> object:
-    known = _WORDS[name]
-    if value not in known:
-        raise ValueError(f"setting {name} is {value!r}; {_hint(value, known)}")
-    return known[value]
-
-
-def _mixing(value: str) -> PolyaGammaMixing | GammaMixing:
-    """``polya_gamma``, or ``gamma:ALPHA,BETA``."""
-    kind, numbers = _kind_and_numbers("mixing", value)
-    match kind, len(numbers):
-        case "polya_gamma", 0:
-            return PolyaGammaMixing()
-        case "gamma", 2:
-            return GammaMixing(*numbers)
-    raise ValueError(
-        f"setting mixing is {value!r}; expected polya_gamma, or gamma:ALPHA,BETA as in gamma:1,2.5"
-    )
-
-
-def _potential(value: str) -> NormalCardinality | MajorityCardinality | AtLeastOne:
-    """``normal``, ``normal:MU,SIGMA``, ``majority`` or ``at_least_one``."""
-    kind, numbers = _kind_and_numbers("potential", value)
-    match kind, len(numbers):
-        case "normal", 0 | 2:
-            return NormalCardinality(*numbers)
-        case "majority", 0:
-            return MajorityCardinality()
-        case "at_least_one", 0:
-            return AtLeastOne()
-    raise ValueError(
-        f"setting potential is {value!r}; expected normal:MU,SIGMA as in normal:0.5,0.1, normal, "
-        "majority or at_least_one"
-    )
-
-
-def _kind_and_numbers(name: str, value: str) -> tuple[str, list[float]]:
-    """``KIND:NUMBER,NUMBER``."""
-    kind, _, numbers = value.partition(":")
-    parts = numbers.split(",") if numbers else []
-    return kind, [_number(name, part, whole=False) for part in parts]
-
-
-# Settings that are neither a word nor a number.
-_CALLS: dict[str, Callable[[str], Any]] = {"mixing": _mixing, "potential": _potential}

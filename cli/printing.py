@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..diagnostics import Comparison
-from ..diagnostics.measures import MEASURES, formatted
+from ..diagnostics.measures.columns import MEASURES, formatted
 
 __all__ = ["Display", "print_json", "print_names"]
 

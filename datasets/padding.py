@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax
 import numpy as np
+from jax.core import Tracer
 
 from .bags import Bags
 
@@ -53,7 +55,10 @@ def padded(bags: Bags) -> Bags:
     -------
     Bags
         Without names. At least one bag is absent; it holds the instances that fill, all zero.
+        Bags that JAX traces are left as they are.
     """
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(bags)):
+        return bags
     num_instances, num_bags = bucket(bags.num_instances), bucket(bags.num_bags + 1)
 
     def filled(values: np.ndarray | None, size: int, value: float) -> np.ndarray | None:

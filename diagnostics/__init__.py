@@ -1,18 +1,18 @@
 """How far may we trust it? Everything that judges a Posterior or compares several."""
 
-from .clusters import plot_components, plot_scene
-from .comparison import Comparison, compare
-from .correction import importance_resample
-from .criticism import (
+from .checks.criticism import (
     PredictiveCheck,
     interval_coverage,
     predictive_check,
     prior_sensitivity,
 )
-from .inside_a_bag import plot_bag
-from .selection import Selection, select
-from .simulation_calibration import SimulationCalibration, simulation_calibration
-from .surfaces import Surface, plot_surfaces
+from .checks.selection import Selection, select
+from .checks.simulation_calibration import SimulationCalibration, simulation_calibration
+from .comparison import Comparison, compare
+from .measures.correction import importance_resample
+from .plots.clusters import plot_components, plot_scene
+from .plots.inside_a_bag import plot_bag
+from .plots.surfaces import Surface, plot_surfaces
 
 __all__ = [
     "Comparison",

@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 
 from ..datasets.bags import Bags
 from ..inference.chains import check_counts
 from ..inference.posterior import Posterior
-from ..inference.prediction import Prediction, TargetPrediction
-from ..models.dpmil import DPMIL
 from ..models.model import part_of_bags
-from . import figures
-from .criticism import PredictiveCheck, predictive_check, prior_sensitivity
-from .inside_a_bag import plot_bag
-from .leave_one_out import all_left_out, leave_one_out_sentences, leave_one_out_table
-from .measures import MEASURES, OF_LABELS, OF_NUMBERS
+from .compared import Compared
+from .measures.targets import targets
+from .plots import figures
 from .report import metrics, write_report
-from .sentences import reference_sentence, sentence
-from .targets import targets
-from .verdict import Verdict, best_sampler, gather, judge
+from .sentences import reference_sentence
+from .verdict import best_sampler, gather, judge
 
 __all__ = ["Comparison", "compare"]
 
-# Instances of a bag whose intervals can be told apart in a picture.
-_READABLE = 30
-
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Compared):
     """How far each posterior may be trusted.
 
     Attributes
@@ -52,98 +42,6 @@ class Comparison:
     verdicts : dict of Verdict
         All that was measured.
     """
-
-    posteriors: dict[str, Posterior] = field(repr=False)
-    reference: str | None
-    reference_sentence: str
-    test: Bags | None = field(repr=False)
-    verdicts: dict[str, Verdict] = field(repr=False)
-
-    @cached_property
-    def table(self) -> pd.DataFrame:
-        """One row for each posterior; NaN where a measure does not apply.
-
-        The columns are those of `MEASURES`; the ones about what a posterior is about are there
-        only if that differs or its ψ is not the logistic one, and test scores those of what is
-        predicted, label or number.
-        """
-        rows = {name: verdict.row() for name, verdict in self.verdicts.items()}
-        table = pd.DataFrame.from_dict(rows, orient="index")[[m.column for m in MEASURES]]
-        table.index.name = "engine"
-        if not any(verdict.target for verdict in self.verdicts.values()):
-            about_targets = ["target", "own_reference", "own_mean_error", "own_sd_ratio", "size"]
-            table = table.drop(columns=about_targets)
-        return table.drop(columns=list(OF_LABELS if self.predicts_numbers else OF_NUMBERS))
-
-    @cached_property
-    def sentences(self) -> dict[str, str]:
-        """What the numbers of each posterior mean."""
-        return {name: sentence(name, verdict) for name, verdict in self.verdicts.items()}
-
-    @cached_property
-    def left_out(self) -> dict[str, Any]:
-        """`leave_one_out` of each posterior that allows it, as ArviZ's ``ELPDData``."""
-        return all_left_out(self.posteriors)
-
-    @cached_property
-    def loo(self) -> pd.DataFrame:
-        """What each posterior says of bags left out, best first; see `leave_one_out_table`."""
-        return leave_one_out_table(self.left_out)
-
-    @cached_property
-    def loo_sentences(self) -> list[str]:
-        """Which model predicts bags left out best, and which numbers are provisional."""
-        targets = {name: verdict.target for name, verdict in self.verdicts.items()}
-        return list(leave_one_out_sentences(self.left_out, targets)) if self.left_out else []
-
-    @property
-    def has_one_target(self) -> bool:
-        """Whether all posteriors are about one model with the same hyper-parameters."""
-        return len({verdict.target for verdict in self.verdicts.values()}) == 1
-
-    @property
-    def predicts_numbers(self) -> bool:
-        """Whether the posteriors are about real-valued targets of bags, not labels."""
-        return any(verdict.predicts_numbers for verdict in self.verdicts.values())
-
-    @property
-    def predictions(self) -> dict[str, Prediction]:
-        """Of the labels of test bags, by each posterior that did not fail; empty if none."""
-        known = {name: verdict.evidence.prediction for name, verdict in self.verdicts.items()}
-        return {name: one for name, one in known.items() if isinstance(one, Prediction)}
-
-    @property
-    def target_predictions(self) -> dict[str, TargetPrediction]:
-        """Of the targets of test bags, by each posterior that did not fail; empty if none."""
-        known = {name: verdict.evidence.prediction for name, verdict in self.verdicts.items()}
-        return {name: one for name, one in known.items() if isinstance(one, TargetPrediction)}
-
-    @cached_property
-    def check(self) -> PredictiveCheck | None:
-        """Labels (targets) drawn again under the reference, or the first that has draws.
-
-        None where no posterior can, as of a model that makes no labels.
-        """
-        posterior = self._posterior_of_the_model
-        return None if posterior is None else predictive_check(posterior, seed=0)
-
-    @cached_property
-    def sensitivity(self) -> pd.DataFrame | None:
-        """`prior_sensitivity` of the posterior that `check` is of."""
-        posterior = self._posterior_of_the_model
-        return None if posterior is None else prior_sensitivity(posterior)
-
-    @property
-    def _posterior_of_the_model(self) -> Posterior | None:
-        """The one to judge the model by: not its engine."""
-        sound = {
-            name: posterior
-            for name, posterior in self.posteriors.items()
-            if not (self.verdicts[name].evidence.failed or self.verdicts[name].evidence.is_point)
-            and not isinstance(posterior.model, DPMIL)
-        }
-        first = next(iter(sound.values()), None)
-        return sound.get(self.reference, first) if self.reference else first
 
     def metrics(self) -> dict[str, Any]:
         """Table and sentences as JSON's types.
@@ -163,11 +61,11 @@ class Comparison:
 
     def plot_trace(self, engine: str | None = None) -> Figure:
         """Traces of a sampler's worst-mixed sites; of the reference if none is named."""
-        return figures.trace(self, self._sampler(engine))
+        return figures.trace(self, engine)
 
     def plot_rank(self, engine: str | None = None) -> Figure:
         """Ranks of a sampler's worst-mixed sites, by chain; of the reference if none is named."""
-        return figures.rank(self, self._sampler(engine))
+        return figures.rank(self, engine)
 
     def plot_khat(self) -> Figure:
         """PSIS k̂ of each approximation, beside the limits for it."""
@@ -218,24 +116,7 @@ class Comparison:
         image_shape, images
             As there.
         """
-        test = figures.labelled_test_bags(self)
-        chosen = self._most_disputed_bag(test) if bag is None else bag
-        # The reference in black, as in the other pictures.
-        order = sorted(self.predictions, key=lambda name: name != self.reference)
-        predictions = {name: self.predictions[name] for name in order}
-        return plot_bag(predictions, test, chosen, image_shape=image_shape, images=images)
-
-    def _most_disputed_bag(self, test: Bags) -> int:
-        """The bag whose instances the posteriors see most differently: positive, small if any is.
-
-        Without a small positive bag another small one, without a small one any.
-        """
-        instances = np.array([one.instance_probability for one in self.predictions.values()])
-        dispute = np.maximum.reduceat(np.ptp(instances, axis=0), np.asarray(test.starts))
-        is_small = np.asarray(test.bag_sizes) <= _READABLE
-        is_positive = np.asarray(test.labels) == 1
-        # The last key sorts first.
-        return int(np.lexsort((dispute, is_small & is_positive, is_small))[-1])
+        return figures.bag(self, bag, image_shape=image_shape, images=images)
 
     def save_report(
         self,
@@ -270,17 +151,6 @@ class Comparison:
             If images have another number of pixels.
         """
         return write_report(self, Path(folder), origin, image_shape=image_shape, images=images)
-
-    def _sampler(self, engine: str | None) -> str:
-        samplers = [name for name, posterior in self.posteriors.items() if posterior.is_mcmc]
-        chosen = engine or (self.reference if self.reference in samplers else None)
-        chosen = chosen or next(iter(samplers), None)
-        if chosen not in samplers:
-            raise ValueError(
-                f"engine is {engine!r}; expected a sampler of this comparison: "
-                f"{', '.join(samplers) or 'it has none'}"
-            )
-        return chosen
 
 
 def compare(

@@ -13,21 +13,20 @@ from functools import cached_property, partial
 from html import escape
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from ..models.dpmil import DPMIL
-from .clusters import plot_components, plot_scene
-from .criticism import MUCH_SENSITIVITY
-from .measures import MEASURES, formatted
-from .targets import in_words
-
-if TYPE_CHECKING:
-    from .comparison import Comparison
+from ..models.components import ComponentModel
+from .checks.criticism import MUCH_SENSITIVITY
+from .compared import Compared
+from .measures.columns import MEASURES, formatted
+from .measures.targets import in_words
+from .plots import figures
+from .plots.clusters import plot_components, plot_scene
 
 __all__ = ["metrics", "write_report"]
 
@@ -70,7 +69,7 @@ class _Section:
     findings: tuple[str, ...] = ()
 
 
-def metrics(comparison: Comparison) -> dict[str, Any]:
+def metrics(comparison: Compared) -> dict[str, Any]:
     """Table and sentences as JSON's types; None where a measure does not apply, infinity a string.
 
     k̂ is ``"-inf"`` where an approximation is exact.
@@ -97,7 +96,7 @@ def _plain(value: object) -> object:
 
 
 def write_report(
-    comparison: Comparison,
+    comparison: Compared,
     folder: Path,
     origin: str,
     *,
@@ -159,15 +158,15 @@ def _machinery() -> str:
     return f"{versions}; {os.cpu_count()} cores."
 
 
-def _notes_on_scores(comparison: Comparison) -> Iterator[str]:
+def _notes_on_scores(comparison: Compared) -> Iterator[str]:
     """What a model has to say of its instance probabilities, where these are scored."""
-    note = getattr(next(iter(comparison.posteriors.values())).model, "instance_note", "")
+    note = next(iter(comparison.posteriors.values())).model.instance_note
     scores = (verdict.scores for verdict in comparison.verdicts.values())
     if note and any(one is not None and not math.isnan(one.instance_auc) for one in scores):
         yield f"Instance scores: {note}."
 
 
-def _save_posteriors(comparison: Comparison, folder: Path) -> Iterator[str]:
+def _save_posteriors(comparison: Compared, folder: Path) -> Iterator[str]:
     """One NetCDF file for each posterior; a note for each that no file can hold."""
     for name, posterior in comparison.posteriors.items():
         try:
@@ -196,7 +195,7 @@ def _file_stem(name: str) -> str:
 # ---------------------------------------------------------------- what is on the page
 
 
-def _sections(comparison: Comparison, bag: Callable[[], _Picture]) -> list[_Section]:
+def _sections(comparison: Compared, bag: Callable[[], _Picture]) -> list[_Section]:
     """As a reader asks: what was fitted, did it work, how far off, does it matter."""
     groups = list(dict.fromkeys(measure.group for measure in MEASURES))
     what, worked, how_far, matters = groups
@@ -214,24 +213,24 @@ def _sections(comparison: Comparison, bag: Callable[[], _Picture]) -> list[_Sect
     ]
     if has_bound:
         sections[0].pictures.append(
-            _Picture("elbo.png", "The bound by recorded step.", comparison.plot_elbo())
+            _Picture("elbo.png", "The bound by recorded step.", figures.elbo(comparison))
         )
     for name in samplers:
         stem = _file_stem(name)
         sections[1].pictures.extend(
             [
-                _Picture(f"trace_{stem}.png", _TRACE, comparison.plot_trace(name)),
-                _Picture(f"rank_{stem}.png", _RANK, comparison.plot_rank(name)),
+                _Picture(f"trace_{stem}.png", _TRACE, figures.trace(comparison, name)),
+                _Picture(f"rank_{stem}.png", _RANK, figures.rank(comparison, name)),
             ]
         )
     if not all(one.failed for one in evidence.values()):
-        sections[2].pictures.append(_Picture("forest.png", _FOREST, comparison.plot_forest()))
+        sections[2].pictures.append(_Picture("forest.png", _FOREST, figures.forest(comparison)))
     if any(not (one.failed or one.is_point) for one in evidence.values()):
         sections[2].pictures.append(
-            _Picture("marginals.png", _MARGINALS, comparison.plot_marginals())
+            _Picture("marginals.png", _MARGINALS, figures.marginals(comparison))
         )
     if any(one.has_law for one in evidence.values()):
-        sections[2].pictures.append(_Picture("khat.png", _KHAT, comparison.plot_khat()))
+        sections[2].pictures.append(_Picture("khat.png", _KHAT, figures.khat(comparison)))
     sections[2].pictures.extend(_cluster_pictures(comparison))
     sections[3].pictures.extend(_test_pictures(comparison))
     if comparison.predictions:
@@ -240,12 +239,13 @@ def _sections(comparison: Comparison, bag: Callable[[], _Picture]) -> list[_Sect
     return sections
 
 
-def _cluster_pictures(comparison: Comparison) -> Iterator[_Picture]:
-    """Of posteriors of DPMIL that did not fail."""
+def _cluster_pictures(comparison: Compared) -> Iterator[_Picture]:
+    """Of posteriors of mixtures that did not fail."""
     posteriors = {
         name: verdict.evidence.posterior
         for name, verdict in comparison.verdicts.items()
-        if isinstance(verdict.evidence.posterior.model, DPMIL) and not verdict.evidence.failed
+        if isinstance(verdict.evidence.posterior.model, ComponentModel)
+        and not verdict.evidence.failed
     }
     if posteriors:
         yield _Picture("components.png", _COMPONENTS, plot_components(posteriors))
@@ -253,36 +253,36 @@ def _cluster_pictures(comparison: Comparison) -> Iterator[_Picture]:
             yield _Picture("scene.png", _SCENE, plot_scene(posteriors))
 
 
-def _test_pictures(comparison: Comparison) -> Iterator[_Picture]:
+def _test_pictures(comparison: Compared) -> Iterator[_Picture]:
     """What the posteriors with predictions allow."""
     if len(comparison.predictions) > 1:
-        yield _Picture("probabilities.png", _PROBABILITIES, comparison.plot_probabilities())
+        yield _Picture("probabilities.png", _PROBABILITIES, figures.probabilities(comparison))
     if comparison.target_predictions:
-        yield _Picture("targets.png", _TARGETS, comparison.plot_targets())
+        yield _Picture("targets.png", _TARGETS, figures.targets(comparison))
     if comparison.predictions:
-        yield _Picture("calibration.png", _CALIBRATION, comparison.plot_calibration())
+        yield _Picture("calibration.png", _CALIBRATION, figures.calibration(comparison))
         scores = (verdict.scores for verdict in comparison.verdicts.values())
         if any(one and not math.isnan(one.instance_calibration_error) for one in scores):
             yield _Picture(
                 "instance_calibration.png",
                 _INSTANCE_CALIBRATION,
-                comparison.plot_calibration("instances"),
+                figures.calibration(comparison, "instances"),
             )
 
 
 def _bag(
-    comparison: Comparison,
+    comparison: Compared,
     image_shape: tuple[int, int] | None,
     images: Float[np.ndarray, "N P"] | None,
 ) -> _Picture:
-    figure = comparison.plot_bag(image_shape=image_shape, images=images)
+    figure = figures.bag(comparison, image_shape=image_shape, images=images)
     return _Picture("bag.png", _BAG, figure)
 
 
-def _model_pictures(comparison: Comparison) -> Iterator[_Picture]:
+def _model_pictures(comparison: Compared) -> Iterator[_Picture]:
     """What says something of the model, not of an engine."""
     if comparison.left_out:
-        yield _Picture("left_out.png", _LEFT_OUT, comparison.plot_left_out())
+        yield _Picture("left_out.png", _LEFT_OUT, figures.left_out(comparison))
     if comparison.check is not None:
         yield _Picture("predictive_check.png", _CHECK, comparison.check.plot())
 
@@ -337,7 +337,7 @@ _CHECK = (
 )
 
 
-def _of_the_model(comparison: Comparison) -> tuple[str, ...]:
+def _of_the_model(comparison: Compared) -> tuple[str, ...]:
     """What leaving bags out, drawing them again and moving the prior say of the model."""
     left_out = comparison.loo_sentences or [
         "No posterior here can say what it would have said of a bag, had it not seen that bag."
@@ -345,7 +345,7 @@ def _of_the_model(comparison: Comparison) -> tuple[str, ...]:
     return (*left_out, *_drawn_again(comparison), *_moved(comparison))
 
 
-def _drawn_again(comparison: Comparison) -> Iterator[str]:
+def _drawn_again(comparison: Compared) -> Iterator[str]:
     if comparison.check is None:
         return
     for found in comparison.check.sentences:
@@ -354,7 +354,7 @@ def _drawn_again(comparison: Comparison) -> Iterator[str]:
         yield "What is drawn again under the posterior looks like what was observed."
 
 
-def _moved(comparison: Comparison) -> Iterator[str]:
+def _moved(comparison: Compared) -> Iterator[str]:
     """How many numbers the prior moves."""
     if comparison.sensitivity is None:
         return
@@ -365,7 +365,7 @@ def _moved(comparison: Comparison) -> Iterator[str]:
     )
 
 
-def _left_out(comparison: Comparison) -> pd.DataFrame:
+def _left_out(comparison: Compared) -> pd.DataFrame:
     """The table of bags left out, as people read it."""
     table = comparison.loo
     labels = {
@@ -386,13 +386,13 @@ def _left_out(comparison: Comparison) -> pd.DataFrame:
     ).T
 
 
-def _how_far(comparison: Comparison) -> str:
+def _how_far(comparison: Compared) -> str:
     model = next(iter(comparison.posteriors.values())).model
-    text = _HOW_FAR.format(sites="of these quantities" if model.judged_by else "sites")
-    return f"{getattr(model, 'judged_note', '')} {text}".strip()
+    text = _HOW_FAR.format(sites="of these quantities" if model.estimands else "sites")
+    return f"{model.estimand_note} {text}".strip()
 
 
-def _model_text(comparison: Comparison) -> str:
+def _model_text(comparison: Compared) -> str:
     posterior = next(iter(comparison.posteriors.values()))
     bags = posterior.bags
     text = (
@@ -405,13 +405,13 @@ def _model_text(comparison: Comparison) -> str:
     return f"{text} That is the first; the posteriors have different targets: {named}."
 
 
-def _test_text(comparison: Comparison) -> str:
+def _test_text(comparison: Compared) -> str:
     if comparison.test is None:
         return "No test bags were given."
     return f"Scores on {comparison.test.num_bags:,} bags that no posterior has seen."
 
 
-def _page(comparison: Comparison, sections: list[_Section], notes: list[str]) -> str:
+def _page(comparison: Compared, sections: list[_Section], notes: list[str]) -> str:
     names = ", ".join(comparison.posteriors)
     verdicts = _list_html(comparison.sentences.values())
     body = "".join(_section_html(section) for section in sections)
@@ -439,7 +439,7 @@ def _list_html(sentences: Iterable[str]) -> str:
     return f"<ul>{items}</ul>" if items else ""
 
 
-def _measured(comparison: Comparison, group: str) -> pd.DataFrame:
+def _measured(comparison: Compared, group: str) -> pd.DataFrame:
     """The measures of a group, engines as columns; rows and columns that say nothing left out."""
     table = comparison.table
     cells = pd.DataFrame(

@@ -6,10 +6,10 @@ import math
 
 from ..inference.grid import GridApproximation
 from ..inference.importance import EASY_KHAT, LARGEST_KHAT
-from .accuracy import Accuracy
-from .convergence import Convergence
-from .scores import PredictionDifference
-from .targets import is_logistic
+from .measures.accuracy import Accuracy
+from .measures.convergence import Convergence
+from .measures.scores import PredictionDifference
+from .measures.targets import is_logistic
 from .verdict import Peer, Verdict
 
 __all__ = ["reference_sentence", "sentence"]
@@ -48,7 +48,7 @@ _FRACTIONS = (
 def reference_sentence(reference: str | None, verdicts: dict[str, Verdict], *, chosen: bool) -> str:
     """What all are compared with, whether it may be, and what all are about if not as usual."""
     first = next(iter(verdicts.values())).evidence.posterior.model
-    note = getattr(first, "judged_note", "")
+    note = first.estimand_note
     named = {verdict.target for verdict in verdicts.values()}
     target = named.pop() if len(named) == 1 else ""
     about = f" All are about {target}, not the logistic model, and say nothing of that one."

@@ -16,10 +16,10 @@ from ..inference.maximum_a_posteriori import PointApproximation
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
 from ..inference.programs import log_joint
-from .accuracy import Accuracy, accuracy
-from .convergence import Convergence, convergence, judged_sites
-from .scores import PredictionDifference, Scores, prediction_difference, score
-from .targets import is_logistic, is_same_model
+from .measures.accuracy import Accuracy, accuracy
+from .measures.convergence import Convergence, convergence, judged_sites
+from .measures.scores import PredictionDifference, Scores, prediction_difference, score
+from .measures.targets import is_logistic, is_same_model
 
 __all__ = ["Evidence", "Peer", "Verdict", "best_sampler", "gather", "judge"]
 
@@ -241,10 +241,10 @@ def gather(
     -------
     Evidence
     """
-    stored = posterior.tree["posterior"].to_dataset()
-    draws, khat = judged_sites(stored, posterior.model), math.nan
-    # An approximation that failed may have no law to draw from.
-    if not posterior.is_mcmc and posterior.status.kind != "failed":
+    # An approximation that failed may have no density to draw from.
+    if posterior.is_mcmc or posterior.status.kind == "failed":
+        draws, khat = judged_sites(posterior.draws_with_estimands, posterior.model), math.nan
+    else:
         draws, khat = _fresh_draws(posterior, num_draws, seed)
     prediction = None
     if test is not None and not _failure(posterior, draws):
@@ -270,10 +270,10 @@ def _fresh_draws(
     size = sum(value.nbytes for value in posterior.draws(1, seed=seed).values())
     wanted = 1 if _is_point(posterior) else min(num_draws, _FRESH_BYTES // size)
     fresh = posterior.draws(max(1, wanted), seed=seed)
-    log_target = log_joint(model.marginal(), fresh, bags)
+    log_target = log_joint(model, "marginal", fresh, bags)
     log_approximation = posterior.log_density(fresh)
     khat = math.nan if log_approximation is None else pareto_khat(log_target, log_approximation)
-    everything = fresh | model.identified(fresh, bags)
+    everything = fresh | model.estimands_of(fresh, bags)
     one_chain = {name: value[None] for name, value in everything.items()}
     dims = {name: list(names) for name, names in model.dims.items() if name in everything}
     tree = az.from_dict({"posterior": one_chain}, dims=dims)

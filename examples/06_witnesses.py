@@ -143,7 +143,7 @@ above.set_yticks([0, -1, -2], list(rows))
 above.set_ylim(-2.7, 0.7)
 free = bags.instances[bags.labels[bags.bag_index] == 1, 0]
 for (name, posterior), colour in zip(posteriors.items(), (ORANGE, "black"), strict=True):
-    draws = posterior.tree["posterior"]["instance_probability"]
+    draws = posterior.draws_with_estimands["instance_probability"]
     low, high = draws.quantile([0.05, 0.95], ("chain", "draw")).to_numpy()
     below.vlines(free, low, high, color=colour, lw=0.6, alpha=0.5)
     below.plot(free, draws.mean(("chain", "draw")), ".", color=colour, label=name)
@@ -162,7 +162,7 @@ figure
 
 # %%
 for name, posterior in posteriors.items():
-    draws = posterior.tree["posterior"]["instance_probability"]
+    draws = posterior.draws_with_estimands["instance_probability"]
     probability = draws.mean(("chain", "draw")).to_numpy()
     only_candidate, beside_a_clear_one = probability[-12], probability[-6]
     print(f"{name}: {only_candidate:.2f} alone, {beside_a_clear_one:.2f} beside a clear witness")
@@ -201,7 +201,7 @@ assert float(rhat(first)) < 1.05
 # %%
 figure = Figure(figsize=(8.5, 3.2), layout="constrained")
 panels = figure.subplots(1, 2)
-of_border = posteriors["Gibbs"].tree["posterior"]["instance_probability"][0, :200, -6]
+of_border = posteriors["Gibbs"].draws_with_estimands["instance_probability"][0, :200, -6]
 for panel, values, title in (
     (panels[0], sampled[0, :200], "mean of the witnesses' first cluster"),
     (panels[1], of_border, "P(the instance at 2.75 is a witness)"),
@@ -222,7 +222,7 @@ figure
 # %%
 spread, occupied = {}, {}
 for name, posterior in posteriors.items():
-    draws = posterior.tree["posterior"]
+    draws = posterior.draws_with_estimands
     largest = -np.sort(-model.weights(posterior.stored_draws()), axis=2).mean(axis=0)
     occupied[name] = draws["occupied_components"].mean(("chain", "draw")).to_numpy()
     spread[name] = draws["instance_probability"].std(("chain", "draw")).to_numpy()
@@ -297,7 +297,7 @@ if not IS_TOY:
     assert (np.abs(centres - [-4, -1.5, 1.5, 4]) < 0.5).all()
 
     truth = rare.instance_labels[rare.labels[rare.bag_index] == 1]
-    draws = found.tree["posterior"]["instance_probability"]
+    draws = found.draws_with_estimands["instance_probability"]
     probability = draws.mean(("chain", "draw")).to_numpy()
     share, ordinary_gets = truth.mean(), probability[truth == 0].mean()
     formula = (1 - 2 * share) / (2 - 2 * share)
@@ -388,7 +388,7 @@ if not IS_TOY:
         digit_model, seen, seed=0, num_starts=3, tolerance=1e-6, num_draws=100
     )
     truth = seen.instance_labels[seen.labels[seen.bag_index] == 1]
-    draws = found.tree["posterior"]["instance_probability"]
+    draws = found.draws_with_estimands["instance_probability"]
     auc = roc_auc_score(truth, draws.mean(("chain", "draw")).to_numpy())
     print(f"area under the curve for the images of positive bags: {auc:.3f}")
     of_all, of_largest = describe(digit_model, found)

@@ -266,7 +266,7 @@ def tops(model, bags):
     axis = np.linspace(-3, 3, 161)
     concept, scale = np.meshgrid(axis, np.exp(axis))
     draws = {"concept": concept.reshape(-1, 1), "scale": scale.reshape(-1, 1)}
-    density = log_joint(model.marginal(), draws, bags).reshape(concept.shape)
+    density = log_joint(model, "marginal", draws, bags).reshape(concept.shape)
     heights = np.sort(density[density == maximum_filter(density, 3)])[::-1]
     return heights - heights[0]
 

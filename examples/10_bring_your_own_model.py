@@ -31,7 +31,7 @@ from milzoo.inference.closed_form.ascent import ascend, ascend_inside
 from milzoo.inference.inside import DrawsInside
 from milzoo.inference.posterior import approximate_posterior
 from milzoo.models.distributions import PolyaGamma
-from milzoo.models.model import Model, given_labels
+from milzoo.models.model import Model, ModelDefaults, given_labels
 from numpyro.infer import Trace_ELBO
 from scipy.special import expit
 
@@ -59,18 +59,14 @@ def bag_means(bags):
 
 @archive.register
 @dataclass(frozen=True, eq=False)
-class MeanLogistic:
+class MeanLogistic(ModelDefaults):
     """Logistic regression on the mean of the instances of a bag."""
 
     scale: float = 1.0  # s
 
     name: ClassVar = "mean_logistic"
     dims: ClassVar = {"weights": ("feature",), "augmentation": ("bag",), "bag_label": ("bag",)}
-    observed_site: ClassVar = "bag_label"
     latent_sites: ClassVar = ("weights",)
-    priors: ClassVar = {}
-    judged_by: ClassVar = ()
-    reparametrisation: ClassVar = {}
 
     def __call__(self, bags):
         self._observe(self._draw_evidence(bags), bags)
@@ -104,35 +100,30 @@ class MeanLogistic:
             "instance_probability": expit(draws["weights"] @ bags.instances.T),
         }
 
-    def with_hyperparameters(self, values):
-        return self
-
-    def identified(self, draws, bags):
-        return {}
-
-    def complete(self, draws, bags, *, seed):
-        return dict(draws)
-
 
 # %% [markdown]
 # What are the less obvious names for?
 #
 # | name | what it says | here |
 # |---|---|---|
-# | `observed_site` | what is learned from | the labels |
-# | `latent_sites` | what a posterior is about | $w$ |
+# | `latent_sites` | the sites that a posterior is about | $w$ |
 # | `dims` | the axes of each site, for tables and pictures | by feature, by bag |
-# | `priors` | hyper-parameters that are inferred as well | none |
-# | `judged_by`, `identified` | quantities to compare if sites have no fixed meaning | none |
-# | `reparametrisation` | how samplers should whiten the sites | no need |
 # | `marginal` | the program with all summed out that can be | itself |
-# | `complete` | draws back what `marginal` summed out | nothing was |
 #
-# They are all that engines know. No base class has to be inherited from.
+# `ModelDefaults` answers everything else that engines and diagnostics ask. A model overrides an
+# answer that does not hold:
+#
+# | name | what it says | the default |
+# |---|---|---|
+# | `observed_site` | the site of the data | the labels |
+# | `priors` | hyper-parameters that are inferred as well | none |
+# | `estimands`, `estimands_of` | quantities to compare if sites have no fixed meaning | none |
+# | `reparametrisation` | how samplers should whiten the sites | no need |
+# | `complete` | draws back what `marginal` summed out | nothing was |
 
 # %%
 assert isinstance(MeanLogistic(), Model)
-assert MeanLogistic.__bases__ == (object,)
+assert not MeanLogistic().priors and not MeanLogistic().estimands
 
 # %% [markdown]
 # ## Data, from the model itself

@@ -51,7 +51,7 @@ is_free = bags.labels[bags.bag_index] == 1
 witness = bags.instance_labels[is_free]
 probability = {}
 for name, posterior in posteriors.items():
-    draws = posterior.tree["posterior"]
+    draws = posterior.draws_with_estimands
     probability[name] = draws["instance_probability"].mean(("chain", "draw")).to_numpy()
     auc = roc_auc_score(witness, probability[name])
     weight = posterior.model.weights(posterior.stored_draws())

@@ -20,8 +20,22 @@ from .prototypes import PrototypeClassifier, PrototypeLearner
 from .pymc_nuts import pymc_nuts
 from .svi import svi
 
+# Every engine: (model, bags, *, seed, …) → Posterior. The command line offers these.
+ENGINES = (
+    coordinate_ascent,
+    natural_gradient,
+    laplace,
+    svi,
+    maximum_a_posteriori,
+    grid,
+    nuts,
+    gibbs,
+    pymc_nuts,
+)
+
 __all__ = [
     "EMDD",
+    "ENGINES",
     "CardinalityKernelClassifier",
     "CardinalityKernelLearner",
     "CardinalityKernelSVM",

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
 from ..datasets.bags import Bags
@@ -21,8 +20,10 @@ from .checkpoint import BlockFolder, block_folder, identity
 from .devices import Devices
 from .lapack import one_lapack_thread
 from .progress import Progress
+from .runtime.programs import Stopwatch
 
 __all__ = [
+    "Chain",
     "ChainRun",
     "check_counts",
     "check_probability",
@@ -41,9 +42,9 @@ class ChainRun:
 
     draws: dict[str, np.ndarray]
     statistics: dict[str, np.ndarray]
-    compile_seconds: float
     warmup_seconds: float
     sampling_seconds: float
+    compile_seconds: float | None = None  # of a compiler that is not JAX's
 
 
 @contextmanager
@@ -87,10 +88,29 @@ def place_of_chains(
         yield {"devices": devices, "checkpoint": folder}
 
 
+@runtime_checkable
+class Chain(Protocol):
+    """A Markov kernel as pure functions of its state; a pytree, so that programs take it."""
+
+    def init(self, key: Array, /) -> Any:
+        """A start."""
+        ...
+
+    def step(self, state: Any, /) -> Any:
+        """One step; the state carries its own key and knows when warm-up ends."""
+        ...
+
+    def sites(self, state: Any, /) -> dict[str, Array]:
+        """The model's sites at a state."""
+        ...
+
+    def collect(self, state: Any, /) -> tuple[dict[str, Array], dict[str, Array]]:
+        """What is kept of a draw: sites and statistics by name."""
+        ...
+
+
 def run_chains(
-    init: Callable[[Array], Any],
-    step: Callable[[Any], Any],
-    collect: Callable[[Any], tuple[dict[str, Array], dict[str, Array]]],
+    chain: Chain,
     *,
     key: Array,
     num_warmup: int,
@@ -103,16 +123,11 @@ def run_chains(
     """Run a Markov kernel for several chains at once.
 
     Chains are dealt to devices; those that share a CPU run one after another. One program, a block
-    of steps, is compiled once and called for warm-up and sampling alike.
+    of steps, is compiled once for all bags of one size, and called for warm-up and sampling alike.
 
     Parameters
     ----------
-    init : callable
-        Key → state of one chain.
-    step : callable
-        State → state; it must carry its own key and know when warm-up ends.
-    collect : callable
-        State → (draws by site, statistics by name).
+    chain : Chain
     key : array
         JAX key.
     num_warmup, num_samples, num_chains : int
@@ -138,24 +153,22 @@ def run_chains(
         raise ValueError(f"num_warmup is {num_warmup}; expected an integer of at least 0")
     blocks = _blocks(num_warmup, num_samples)
     mesh, own = _dealt(num_chains, devices)
-    started = time.perf_counter()
-    states = _spread(init, mesh)(jax.random.split(key, num_chains)[own])
+    chain = jax.device_put(chain, NamedSharding(mesh, PartitionSpec()))
+    states = _start(chain, jax.random.split(key, num_chains)[own], mesh)
     finished: list[tuple[Any, float]] = []
     if checkpoint and checkpoint.num_blocks:
-        finished = checkpoint.blocks(like=jax.eval_shape(jax.vmap(collect), states))
+        finished = checkpoint.blocks(like=jax.eval_shape(jax.vmap(chain.collect), states))
         states = checkpoint.state(like=states)
     ahead = blocks[len(finished) :]
-    run_block: Any = _compiled_block(step, collect, mesh, states) if ahead else None
-    compile_seconds = time.perf_counter() - started
 
     total = num_warmup + num_samples
     with one_lapack_thread(), Progress(f"{len(own)} chains", total, shown=progress) as bar:
         bar.advance(total - sum(length for length, _ in ahead))
         for length, num_kept in ahead:
-            started = time.perf_counter()
-            states, rows = run_block(states, jnp.asarray(length))
+            started = Stopwatch.now()
+            states, rows = _run_block(chain, states, np.asarray(length), mesh)
             rows = jax.tree.map(lambda x, n=num_kept: np.asarray(x)[:, :n], rows)
-            finished.append((rows, time.perf_counter() - started))
+            finished.append((rows, Stopwatch.now() - started))
             if checkpoint:
                 checkpoint.write(len(finished) - 1, states, *finished[-1])
             bar.advance(length)
@@ -163,9 +176,7 @@ def run_chains(
     num_before = len(blocks) - -(-num_samples // _BLOCK)
     rows = jax.tree.map(lambda *some: np.concatenate(some, axis=1), *rows)
     draws, statistics = devices.gathered(rows) if devices else rows
-    return ChainRun(
-        draws, statistics, compile_seconds, sum(seconds[:num_before]), sum(seconds[num_before:])
-    )
+    return ChainRun(draws, statistics, sum(seconds[:num_before]), sum(seconds[num_before:]))
 
 
 def spread_over_devices(
@@ -261,6 +272,41 @@ def _spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
     return jax.jit(mapped)
 
 
+@partial(jax.jit, static_argnames="mesh")
+def _start(chain: Chain, keys: Array, mesh: Mesh) -> Any:
+    """The first state of every chain."""
+    return _mapped(lambda chain, keys: _over_chains(chain.init)(keys), mesh)(chain, keys)
+
+
+@partial(jax.jit, static_argnames="mesh")
+def _run_block(chain: Chain, states: Any, length: Array, mesh: Mesh) -> tuple[Any, Any]:
+    """``length`` ≤ _BLOCK steps of every chain; rows beyond ``length`` stay zero."""
+
+    def block(chain: Chain, length: Array, state: Any) -> tuple[Any, Any]:
+        empty = jax.tree.map(
+            lambda x: jnp.zeros((_BLOCK, *x.shape), x.dtype), jax.eval_shape(chain.collect, state)
+        )
+
+        def body(i: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            state, rows = carry
+            state = chain.step(state)
+            kept = chain.collect(state)
+            return state, jax.tree.map(lambda all_, row: all_.at[i].set(row), rows, kept)
+
+        return jax.lax.fori_loop(0, length, body, (state, empty))
+
+    def all_blocks(given: tuple[Chain, Array], states: Any) -> tuple[Any, Any]:
+        return _over_chains(partial(block, *given))(states)
+
+    return _mapped(all_blocks, mesh)((chain, length), states)
+
+
+def _mapped(function: Callable[[Any, Any], Any], mesh: Mesh) -> Callable[[Any, Any], Any]:
+    """A function of what is the same for all devices, and of the chains of each."""
+    same, own = PartitionSpec(), PartitionSpec("chain")
+    return jax.shard_map(function, mesh=mesh, in_specs=(same, own), out_specs=own, check_vma=False)
+
+
 def _over_chains(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Map over the chains of one device.
 
@@ -270,38 +316,3 @@ def _over_chains(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     if jax.default_backend() == "cpu":
         return partial(jax.lax.map, function)
     return jax.vmap(function)
-
-
-def _compiled_block(
-    step: Callable[[Any], Any],
-    collect: Callable[[Any], tuple[dict[str, Array], dict[str, Array]]],
-    mesh: Mesh,
-    states: Any,
-) -> Callable[[Any, Array], tuple[Any, Any]]:
-    """Compile ``length`` ≤ _BLOCK steps of every chain; rows beyond ``length`` stay zero."""
-
-    def block(state: Any, length: Array) -> tuple[Any, Any]:
-        empty = jax.tree.map(
-            lambda x: jnp.zeros((_BLOCK, *x.shape), x.dtype), jax.eval_shape(collect, state)
-        )
-
-        def body(i: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-            state, rows = carry
-            state = step(state)
-            rows = jax.tree.map(lambda all_, row: all_.at[i].set(row), rows, collect(state))
-            return state, rows
-
-        return jax.lax.fori_loop(0, length, body, (state, empty))
-
-    def all_blocks(states: Any, length: Array) -> tuple[Any, Any]:
-        return _over_chains(lambda state: block(state, length))(states)
-
-    spec = PartitionSpec("chain")
-    mapped = jax.shard_map(
-        all_blocks,
-        mesh=mesh,
-        in_specs=(spec, PartitionSpec()),
-        out_specs=spec,
-        check_vma=False,
-    )
-    return jax.jit(mapped).lower(states, jnp.asarray(_BLOCK)).compile()

@@ -1,16 +1,25 @@
-"""Descent by L-BFGS inside a compiled program: of many starts, or between other updates."""
+"""Minimisers inside compiled programs: L-BFGS, and Newton's method with damping."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Bool, Float, Int
 
-__all__ = ["descend", "steepest"]
+__all__ = ["Minimum", "descend", "minimise_by_newton", "steepest"]
+
+# Damping λ of the Hessian, in units of its largest entry: the first that is tried after none, how
+# fast it grows and falls, and what is none.
+_FIRST_DAMPING, _DAMPING_FACTOR, _LEAST_DAMPING = 1e-3, 8.0, 1e-10
+# A step is taken if the loss falls by this fraction of what the quadratic model says.
+_SUFFICIENT = 1e-3
+# Rounding of a loss, as a fraction of its size.
+_ROUNDING = 1e-13
 
 
 def descend[P](
@@ -61,3 +70,85 @@ def descend[P](
 def steepest(gradient: Any) -> Float[Array, ""]:
     """The largest slope of all, either way."""
     return jnp.max(jnp.stack([jnp.max(jnp.abs(slope)) for slope in jax.tree.leaves(gradient)]))
+
+
+class Minimum(NamedTuple):
+    """Where a minimiser ended.
+
+    Attributes
+    ----------
+    point, gradient : array (P,)
+    hessian : array (P, P)
+    num_steps : int
+    """
+
+    point: Float[Array, " P"]
+    gradient: Float[Array, " P"]
+    hessian: Float[Array, "P P"]
+    num_steps: Int[Array, ""]
+
+
+class _Newton(NamedTuple):
+    """Between two steps."""
+
+    minimum: Minimum
+    loss: Float[Array, ""]
+    damping: Float[Array, ""]  # λ
+    num_trials: Int[Array, ""]
+
+
+def minimise_by_newton(
+    loss: Callable[[Float[Array, " P"]], Float[Array, ""]],
+    start: Float[Array, " P"],
+    max_steps: int | Int[Array, ""],
+    flat: float,
+) -> Minimum:
+    """Newton's method, the Hessian damped where its step does not lower the loss (Levenberg).
+
+    Parameters
+    ----------
+    loss : callable
+        Twice differentiable.
+    start : array (P,)
+    max_steps : int
+        Trials of a step.
+    flat : float
+        It ends where no entry of the gradient is larger.
+
+    Returns
+    -------
+    Minimum
+        Its Hessian need not be positive definite, if the steps did not suffice.
+    """
+    gradient_of, hessian_of = jax.grad(loss), jax.hessian(loss)
+
+    def at(point: Float[Array, " P"], num_steps: Array) -> Minimum:
+        return Minimum(point, gradient_of(point), hessian_of(point), num_steps)
+
+    def goes_on(state: _Newton) -> Bool[Array, ""]:
+        return (steepest(state.minimum.gradient) > flat) & (state.num_trials < max_steps)
+
+    def one_trial(state: _Newton) -> _Newton:
+        old, damping = state.minimum, state.damping
+        scale = jnp.max(jnp.abs(jnp.diagonal(old.hessian)))
+        damped = old.hessian + damping * scale * jnp.eye(len(old.point), dtype=old.point.dtype)
+        factor = jnp.linalg.cholesky(damped)  # NaN where it is not positive definite
+        step = -cho_solve((factor, True), old.gradient)
+        value = loss(old.point + step)
+        expected = -0.5 * old.gradient @ step
+        slack = _ROUNDING * jnp.abs(state.loss)
+        is_lower = state.loss - value >= _SUFFICIENT * expected - slack  # False of NaN
+        point = jnp.where(is_lower, old.point + step, old.point)
+        new = jax.lax.cond(is_lower, at, lambda *_: old, point, old.num_steps + 1)
+        grown = jnp.maximum(_FIRST_DAMPING, _DAMPING_FACTOR * damping)
+        fallen = jnp.where(damping > _LEAST_DAMPING, damping / _DAMPING_FACTOR**2, 0.0)
+        return _Newton(
+            new,
+            jnp.where(is_lower, value, state.loss),
+            jnp.where(is_lower, fallen, grown),
+            state.num_trials + 1,
+        )
+
+    zero = jnp.asarray(0)
+    begun = _Newton(at(start, zero), loss(start), jnp.zeros_like(start[0]), zero)
+    return jax.lax.while_loop(goes_on, one_trial, begun).minimum

@@ -3,55 +3,117 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from numpyro.distributions import biject_to
 from numpyro.handlers import block, reparam, seed, substitute, trace
-from numpyro.infer.util import constrain_fn, initialize_model
+from numpyro.infer.util import constrain_fn, initialize_model, potential_energy
 
 from ..datasets.bags import Bags
 from ..models.model import Draws, Model, Program
+from ..models.tracing import as_pytree
 from . import archive
 
 __all__ = [
     "FlatApproximation",
     "GaussianApproximation",
     "WhitenedProgram",
-    "slopes_at_kinks",
+    "kinks",
     "whitened_program",
 ]
 
 type Sites = dict[str, Array]
 
 
-class WhitenedProgram(NamedTuple):
+@as_pytree("shapes")
+@dataclass(frozen=True, eq=False)
+class WhitenedProgram:
     """A model's marginal program as a density of one flat real vector.
+
+    A pytree: compiled programs take it as an argument.
 
     Attributes
     ----------
-    program : callable
-        The reparametrised NumPyro program.
-    log_density : callable
-        Flat vector → log joint density, in that space.
-    constrain : callable
-        Flat vector → values of the model's own latent sites.
-    origin : array (P,)
-        Zero: u at its prior mean, parameters at the unconstrained zero.
+    model : Model
+    given : pytree
+        The bags, as ``model.prepare`` makes them.
+    shapes : tuple
+        Name and shape of each site in whitened, unconstrained coordinates, in the vector's order.
     """
 
-    program: Program
-    log_density: Callable[[Float[Array, " P"]], Float[Array, ""]]
-    constrain: Callable[[Float[Array, " P"]], Sites]
-    origin: Float[Array, " P"]
+    model: Model
+    given: Any
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def program(self) -> Program:
+        """The reparametrised NumPyro program."""
+        return reparam(self.model.marginal(), config=self.model.reparametrisation)
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return sum(prod(shape) for _, shape in self.shapes)
+
+    @property
+    def origin(self) -> Float[np.ndarray, " P"]:
+        """Zero: u at its prior mean, parameters at the unconstrained zero."""
+        return np.zeros(self.size)
+
+    def unconstrained(self, vector: Float[Array, " P"]) -> Sites:
+        """The sites of the whitened program that the vector holds."""
+        ends = np.cumsum([prod(shape) for _, shape in self.shapes])
+        parts = jnp.split(vector, ends[:-1])
+        named = zip(parts, self.shapes, strict=True)
+        return {name: part.reshape(shape) for part, (name, shape) in named}
+
+    def flat(self, sites: Sites) -> Float[Array, " P"]:
+        """The vector that holds these sites of the whitened program."""
+        return jnp.concatenate([jnp.ravel(sites[name]) for name, _ in self.shapes])
+
+    def log_density(self, vector: Float[Array, " P"]) -> Float[Array, ""]:
+        """log of the joint density, in that space."""
+        return -potential_energy(self.program, (self.given,), {}, self.unconstrained(vector))
+
+    def constrain(self, vector: Float[Array, " P"]) -> Sites:
+        """Values of the model's own latent sites."""
+        sites, program = self.unconstrained(vector), self.program
+        values = constrain_fn(program, (self.given,), {}, sites, return_deterministic=True)
+        return {name: values[name] for name in self.model.latent_sites}
+
+    def kinks(self) -> Float[Array, " P"]:
+        """1/b of coordinates with a prior Laplace(0, b), which has a kink at 0; else 0."""
+        traced = trace(seed(self.program, jax.random.key(0))).get_trace(self.given)
+        return self.flat(
+            {
+                name: jnp.full(shape, _slope_at_kink(traced[name]["fn"]))
+                for name, shape in self.shapes
+            }
+        )
+
+    def whitened(self, site: Sites) -> tuple[Float[Array, " P"], Float[Array, ""]]:
+        """The flat vector behind values of the sites, and log |d sites / d vector|."""
+        program = seed(substitute(self.model.marginal(), data=site), jax.random.key(0))
+        traced = trace(program).get_trace(self.given)
+        vector, log_jacobian = {}, jnp.zeros(())
+        for name in self.model.latent_sites:
+            law, is_whitened = traced[name]["fn"], name in self.model.reparametrisation
+            while is_whitened and isinstance(law, dist.Independent):
+                law = law.base_dist
+            transform = law.transforms[0] if is_whitened else biject_to(law.support)
+            value = transform._inverse(site[name])
+            log_jacobian += jnp.sum(transform.log_abs_det_jacobian(value, site[name]))
+            vector[f"{name}_base" if is_whitened else name] = value
+        return self.flat(vector), log_jacobian
 
 
 def whitened_program(model: Model, bags: Bags) -> WhitenedProgram:
@@ -66,72 +128,29 @@ def whitened_program(model: Model, bags: Bags) -> WhitenedProgram:
     -------
     WhitenedProgram
     """
+    given = model.prepare(bags)
+    found = _origin.eval_shape(model, given)
+    return WhitenedProgram(model, given, tuple((n, found[n].shape) for n in sorted(found)))
+
+
+@jax.jit
+def _origin(model: Model, given: Any) -> Sites:
+    """Some value of each site in whitened, unconstrained coordinates, for its shape."""
     program = reparam(model.marginal(), config=model.reparametrisation)
     # Only the structure is wanted: no draw that this key makes is used.
-    info = initialize_model(jax.random.key(0), program, model_args=(bags,))
-    flat, unravel = ravel_pytree(info.param_info.z)
-
-    def constrain(vector: Float[Array, " P"]) -> Sites:
-        values = constrain_fn(program, (bags,), {}, unravel(vector), return_deterministic=True)
-        return {name: values[name] for name in model.latent_sites}
-
-    return WhitenedProgram(
-        program=program,
-        log_density=lambda vector: -info.potential_fn(unravel(vector)),
-        constrain=constrain,
-        origin=jnp.zeros_like(flat),
-    )
+    return initialize_model(jax.random.key(0), program, model_args=(given,)).param_info.z
 
 
-def slopes_at_kinks(program: Program, bags: Bags) -> Float[np.ndarray, " P"]:
-    """1/b of coordinates with a prior Laplace(0, b), whose density has no slope at 0; else 0.
-
-    Parameters
-    ----------
-    program : callable
-        Reparametrised, as in `WhitenedProgram`.
-    bags : Bags
-
-    Returns
-    -------
-    array (P,)
-    """
-    traced = trace(seed(program, jax.random.key(0))).get_trace(bags)
-    latent = {
-        name: np.full(_unconstrained_shape(site), _slope_at_kink(site["fn"]))
-        for name, site in traced.items()
-        if site["type"] == "sample" and not site["is_observed"]
-    }
-    return np.asarray(ravel_pytree(latent)[0])
+@jax.jit
+def kinks(target: WhitenedProgram) -> Float[Array, " P"]:
+    """`WhitenedProgram.kinks`, compiled."""
+    return target.kinks()
 
 
-def _unconstrained_shape(site: dict[str, Any]) -> tuple[int, ...]:
-    return biject_to(site["fn"].support).inverse_shape(np.shape(site["value"]))
-
-
-def _slope_at_kink(law: dist.Distribution) -> float:
-    while isinstance(law, dist.Independent | dist.ExpandedDistribution):
-        law = law.base_dist
-    return float(np.max(1.0 / law.scale)) if isinstance(law, dist.Laplace) else 0.0
-
-
-def _to_whitened(
-    model: Model, bags: Bags, site: Sites
-) -> tuple[Float[Array, " P"], Float[Array, ""]]:
-    """The flat vector behind values of the sites, and log |d sites / d vector|."""
-    program = seed(substitute(model.marginal(), data=site), jax.random.key(0))
-    traced = trace(program).get_trace(bags)
-    vector, log_jacobian = {}, jnp.zeros(())
-    for name in model.latent_sites:
-        law, whitened = traced[name]["fn"], name in model.reparametrisation
-        while whitened and isinstance(law, dist.Independent):
-            law = law.base_dist
-        transform = law.transforms[0] if whitened else biject_to(law.support)
-        value = transform._inverse(site[name])
-        jacobian = transform.log_abs_det_jacobian(value, site[name])
-        log_jacobian += jnp.sum(jacobian)
-        vector[f"{name}_base" if whitened else name] = value
-    return ravel_pytree(vector)[0], log_jacobian
+def _slope_at_kink(prior: dist.Distribution) -> Float[Array, ""] | float:
+    while isinstance(prior, dist.Independent | dist.ExpandedDistribution):
+        prior = prior.base_dist
+    return jnp.max(1.0 / prior.scale) if isinstance(prior, dist.Laplace) else 0.0
 
 
 class FlatApproximation(ABC):
@@ -144,21 +163,14 @@ class FlatApproximation(ABC):
     def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> Draws:
         """Draws of the model's latent sites."""
         with jax.enable_x64(True):
-            constrain = whitened_program(model, bags).constrain
-            vectors = self.law().sample(key, (num_draws,))
-            sites = jax.jit(lambda v: jax.lax.map(constrain, v))(vectors)
+            sites = _draws(self, whitened_program(model, bags), key, num_draws)
             return {name: np.asarray(value) for name, value in sites.items()}
 
     def log_density(self, model: Model, bags: Bags, draws: Draws) -> Float[np.ndarray, " S"]:
         """log q of each draw, in the space of the model's sites."""
-
-        def one(site: Sites) -> Float[Array, ""]:
-            vector, log_jacobian = _to_whitened(model, bags, site)
-            return self.law().log_prob(vector) - log_jacobian
-
         with jax.enable_x64(True):
-            sites = {name: jnp.asarray(draws[name]) for name in model.latent_sites}
-            return np.asarray(jax.jit(lambda s: jax.lax.map(one, s))(sites))
+            sites = {name: np.asarray(draws[name]) for name in model.latent_sites}
+            return np.asarray(_log_density(self, whitened_program(model, bags), sites))
 
     def guide(self, model: Model) -> Program:
         """q as a guide of ``model.marginal()``."""
@@ -166,8 +178,9 @@ class FlatApproximation(ABC):
         def guide(bags: Bags) -> None:
             vector = numpyro.sample("whitened", self.law(), infer={"is_auxiliary": True})
             with block():  # the sites of the program itself are none of the guide's
-                sites = whitened_program(model, bags).constrain(vector)
-                log_jacobian = _to_whitened(model, bags, sites)[1]
+                target = whitened_program(model, bags)
+                sites = target.constrain(vector)
+                log_jacobian = target.whitened(sites)[1]
             # q of the sites is q of the vector over the Jacobian; the first site carries it.
             for name, value in sites.items():
                 numpyro.sample(name, dist.Delta(value, -log_jacobian, event_dim=value.ndim))
@@ -176,7 +189,28 @@ class FlatApproximation(ABC):
         return guide
 
 
+@partial(jax.jit, static_argnames="num_draws")
+def _draws(
+    approximation: FlatApproximation, target: WhitenedProgram, key: Array, num_draws: int
+) -> Sites:
+    return jax.lax.map(target.constrain, approximation.law().sample(key, (num_draws,)))
+
+
+@jax.jit
+def _log_density(
+    approximation: FlatApproximation, target: WhitenedProgram, sites: Sites
+) -> Float[Array, " S"]:
+    q = approximation.law()
+
+    def one(site: Sites) -> Float[Array, ""]:
+        vector, log_jacobian = target.whitened(site)
+        return q.log_prob(vector) - log_jacobian
+
+    return jax.lax.map(one, sites)
+
+
 @archive.register
+@as_pytree()
 @dataclass(frozen=True, eq=False)
 class GaussianApproximation(FlatApproximation):
     """q = N(mean, scale_tril scale_trilᵀ) over the flat vector of ``whitened_program``.

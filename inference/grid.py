@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,10 +18,12 @@ from numpyro.util import is_prng_key
 from scipy.optimize import minimize
 
 from ..datasets.bags import Bags
+from ..datasets.padding import bucket
 from ..models.model import Model, observations, random_key
+from ..models.tracing import as_pytree
 from . import archive
 from .chains import check_counts
-from .gaussian import FlatApproximation, whitened_program
+from .gaussian import FlatApproximation, WhitenedProgram, whitened_program
 from .posterior import Posterior, Status, approximate_posterior
 from .runtime.programs import Stopwatch
 
@@ -85,15 +88,13 @@ def grid(
         raise ValueError(f"num_points is {num_points}; expected at least 3 to interpolate between")
     key = random_key(seed)
     with jax.enable_x64(True):
-        started = Stopwatch.now()
-        target = whitened_program(model, bags)
-        if target.origin.size != 2:
+        target = jax.device_put(whitened_program(model, bags))
+        if target.size != 2:
             raise ValueError(
-                f"{type(model).__name__} has {target.origin.size} unknown numbers in marginal(); "
+                f"{type(model).__name__} has {target.size} unknown numbers in marginal(); "
                 "grid is for 2: use nuts, svi or laplace"
             )
-        density = _compiled(target.log_density)
-        density(np.zeros((1, 2)))
+        density = partial(_at_points, target)
         started = Stopwatch.now()
         low, high = _box(density)
         axes = [np.linspace(low[n], high[n], num_points) for n in (0, 1)]
@@ -117,12 +118,18 @@ def grid(
     )
 
 
-def _compiled(
-    log_density: Callable[[Array], Array],
-) -> Callable[[Float[np.ndarray, "P 2"]], Float[np.ndarray, " P"]]:
-    """At any number of points; every number is compiled once."""
-    mapped = jax.jit(lambda points: jax.lax.map(log_density, points, batch_size=_TOGETHER))
-    return lambda points: np.asarray(mapped(jnp.asarray(points)))
+def _at_points(
+    target: WhitenedProgram, points: Float[np.ndarray, "P 2"]
+) -> Float[np.ndarray, " P"]:
+    """The density at any number of points, filled up to a few numbers that are compiled for."""
+    whole = np.zeros((bucket(len(points)), 2))
+    whole[: len(points)] = points
+    return np.asarray(_densities(target, whole))[: len(points)]
+
+
+@jax.jit
+def _densities(target: WhitenedProgram, points: Float[Array, "P 2"]) -> Float[Array, " P"]:
+    return jax.lax.map(target.log_density, points, batch_size=_TOGETHER)
 
 
 def _product(axes: list[np.ndarray]) -> Float[np.ndarray, "P 2"]:
@@ -239,6 +246,7 @@ class BilinearLaw(Distribution):
 
 
 @archive.register
+@as_pytree()
 @dataclass(frozen=True, eq=False)
 class GridApproximation(FlatApproximation):
     """The posterior density at the points of a grid in unconstrained coordinates.

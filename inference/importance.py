@@ -121,7 +121,7 @@ class ImportanceResampled:
     def weighted(self, model: Any, bags: Bags, key: Array) -> WeightedDraws:
         """Proposals, with weights that the exact marginal of the model gives them."""
         draws = self.proposal.draws(model, bags, key, self.num_proposals)
-        log_target = log_joint(model.marginal(), draws, bags)
+        log_target = log_joint(model, "marginal", draws, bags)
         log_proposal = self.proposal.log_density(model, bags, draws)
         return WeightedDraws(draws, *_smoothed(log_target, log_proposal))
 

@@ -20,14 +20,15 @@ from jaxtyping import Array, Bool, Float
 
 from ..datasets.bags import Bags
 from ..models.model import Model
-from .chains import check_counts
+from .chains import Chain, check_counts
 from .closed_form.algorithm import ClosedForm, Options
 from .closed_form.coordinate_ascent import checked_form
 from .closed_form.drivers import ascend_traced, check_limits
-from .descent import descend, steepest
+from .descent import steepest
 from .gaussian import WhitenedProgram, whitened_program
-from .gibbs.sampler import check_conjugate, sweep_of
-from .laplace import check_smooth
+from .gibbs.sampler import check_conjugate
+from .gibbs.sweep import sweep_of
+from .laplace import AT_REST, check_smooth, mode_of
 from .nuts import TARGET_ACCEPT, NUTSChain
 from .programs import check_number_of_unknowns
 from .svi import Guide, check_ascent, falling_adam, fit_by_draws
@@ -42,11 +43,6 @@ __all__ = [
     "SVIInside",
     "inside",
 ]
-
-# Slope of the log density, whitened, up to which a mode is found.
-_FLAT = 1e-6
-# And up to which it counts as one: rounding in the density may keep a search from the other.
-_AT_REST = 1e-3
 
 
 class DrawsInside(NamedTuple):
@@ -78,23 +74,6 @@ class Inside(Protocol):
 
     def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
         """So many draws; what is observed of the bags may be a tracer, their sizes may not."""
-        ...
-
-
-@runtime_checkable
-class Chain(Protocol):
-    """A Markov kernel as pure functions of its state."""
-
-    def init(self, key: Array, /) -> Any:
-        """A start."""
-        ...
-
-    def step(self, state: Any, /) -> Any:
-        """One step."""
-        ...
-
-    def sites(self, state: Any, /) -> dict[str, Array]:
-        """The model's sites at a state."""
         ...
 
 
@@ -276,19 +255,16 @@ class LaplaceInside(GaussianInside):
         ValueError
         """
         check_number_of_unknowns(model, "laplace")
-        check_smooth(whitened_program(model, bags).program, bags)
+        check_smooth(whitened_program(model, bags))
 
     def law(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianLaw:
         """N(mode, H⁻¹), H the curvature there."""
-
-        def depth(vector: Float[Array, " P"]) -> Float[Array, ""]:
-            return -target.log_density(vector)
-
-        mode = descend(depth, target.origin, self.max_steps, _FLAT)
-        factor = jnp.linalg.cholesky(jax.hessian(depth)(mode))  # H = RRᵀ
-        root = solve_triangular(factor.T, jnp.eye(mode.size, dtype=mode.dtype), lower=False)  # R⁻ᵀ
-        is_flat = steepest(jax.grad(depth)(mode)) < _AT_REST
-        return _GaussianLaw(mode, root, is_flat & jnp.isfinite(factor).all())
+        found = mode_of(target, self.max_steps)
+        factor = jnp.linalg.cholesky(found.hessian)  # H = RRᵀ
+        identity = jnp.eye(target.size, dtype=found.point.dtype)
+        root = solve_triangular(factor.T, identity, lower=False)  # R⁻ᵀ
+        is_at_rest = steepest(found.gradient) < AT_REST
+        return _GaussianLaw(found.point, root, is_at_rest & jnp.isfinite(factor).all())
 
 
 @dataclass(frozen=True)

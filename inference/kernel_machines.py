@@ -239,12 +239,13 @@ class KernelProblem:
         if model.intercept_scale is not None:
             instances = np.column_stack([instances, np.ones(len(instances))])
             scale = np.append(scale, model.intercept_scale)
-        tree = model.tree(bags)
+        prepared = model.unpadded(bags)
+        tree = prepared.tree
         between = kernel.instance_kernel.covariance(bags.instances, bags.instances)
         one = jnp.ones(bags.num_instances)
         return cls(
             tree=tree,
-            log_potential=model.log_potential(tree, bags),
+            log_potential=model.log_potential(prepared),
             design=jnp.asarray(instances),
             scale=jnp.asarray(scale),
             between=between,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Int
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
-from scipy.optimize import OptimizeResult, minimize
 
 from ..datasets.bags import Bags
-from ..models.model import Model, Program, observations, random_key
+from ..models.model import Model, observations, random_key
 from .chains import check_counts
-from .gaussian import GaussianApproximation, slopes_at_kinks, whitened_program
+from .descent import Minimum, minimise_by_newton
+from .gaussian import GaussianApproximation, WhitenedProgram, kinks, whitened_program
 from .posterior import (
     Posterior,
     Status,
@@ -24,7 +22,12 @@ from .programs import check_number_of_unknowns
 from .progress import Progress
 from .runtime.programs import Stopwatch
 
-__all__ = ["check_smooth", "laplace"]
+__all__ = ["AT_REST", "FLAT", "check_smooth", "laplace", "mode_of"]
+
+# Gradient of the log density, whitened, up to which a mode is looked for.
+FLAT = 1e-6
+# And up to which it counts as one: rounding in the density may keep a search from the other.
+AT_REST = 1e-3
 
 
 def laplace(
@@ -39,7 +42,7 @@ def laplace(
     """Approximate the posterior by a Gaussian with the mode and curvature of its density.
 
     The density is that of ``model.marginal()`` in whitened, unconstrained coordinates; the mode
-    is found from the prior mean of u by Newton steps in a trust region.
+    is found from the prior mean of u by damped Newton steps.
 
     Parameters
     ----------
@@ -70,22 +73,13 @@ def laplace(
     check_counts(max_steps=max_steps, num_draws=num_draws)
     key = random_key(seed)
     with jax.enable_x64(True):
-        started = Stopwatch.now()
-        target = whitened_program(model, bags)
-        check_smooth(target.program, bags)
-        value_and_gradient, hessian = _compiled_derivatives(target.log_density, target.origin)
+        target = jax.device_put(whitened_program(model, bags))
+        check_smooth(target)
         started = Stopwatch.now()
         with Progress("laplace", max_steps, shown=progress) as bar:
-            found = minimize(
-                value_and_gradient,
-                np.asarray(target.origin),
-                jac=True,
-                hess=hessian,
-                method="trust-exact",
-                callback=lambda _: bar.advance(1),
-                options={"maxiter": max_steps, "gtol": 1e-6},
-            )
-        approximation, status = _gaussian_at(found, hessian(found.x))
+            found = jax.tree.map(np.asarray, _mode(target, np.asarray(max_steps)))
+            bar.advance(int(found.num_steps))
+        approximation, status = _gaussian_at(found, max_steps)
         seconds = Stopwatch.now() - started
     return approximate_posterior(
         model,
@@ -101,7 +95,7 @@ def laplace(
     )
 
 
-def check_smooth(program: Program, bags: Bags) -> None:
+def check_smooth(target: WhitenedProgram) -> None:
     """Refuse a density without curvature at 0.
 
     Raises
@@ -109,7 +103,7 @@ def check_smooth(program: Program, bags: Bags) -> None:
     ValueError
         If a site of the whitened program has a Laplace prior.
     """
-    if slopes_at_kinks(program, bags).any():
+    if np.asarray(kinks(target)).any():
         raise ValueError(
             "the prior of some site is a Laplace distribution, whose density has a kink at 0 and "
             "no curvature: laplace needs a smooth one; give a Normal prior "
@@ -117,39 +111,42 @@ def check_smooth(program: Program, bags: Bags) -> None:
         )
 
 
-def _compiled_derivatives(
-    log_density: Callable[[Float[Array, " P"]], Float[Array, ""]], start: Float[Array, " P"]
-) -> tuple[Callable, Callable]:
-    """Value with gradient, and Hessian, of −log p."""
+def mode_of(target: WhitenedProgram, max_steps: int | Int[Array, ""]) -> Minimum:
+    """The mode of a whitened density, traced: the minimum of −log p̃ from the origin.
 
-    def loss(vector: Float[Array, " P"]) -> Float[Array, ""]:
-        return -log_density(vector)
+    Parameters
+    ----------
+    target : WhitenedProgram
+    max_steps : int
 
-    value_and_gradient = jax.jit(jax.value_and_grad(loss)).lower(start).compile()
-    hessian = jax.jit(jax.hessian(loss)).lower(start).compile()
+    Returns
+    -------
+    Minimum
+        Its Hessian is the precision of Laplace's approximation.
+    """
+    return minimise_by_newton(
+        lambda vector: -target.log_density(vector), jnp.asarray(target.origin), max_steps, FLAT
+    )
 
-    def as_numpy(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = value_and_gradient(jnp.asarray(vector))
-        return float(value), np.asarray(gradient)
 
-    return as_numpy, lambda vector: np.asarray(hessian(jnp.asarray(vector)))
+_mode = jax.jit(mode_of)
 
 
-def _gaussian_at(
-    found: OptimizeResult, precision: Float[np.ndarray, "P P"]
-) -> tuple[GaussianApproximation, Status]:
-    """N(mode, precision⁻¹), with a lower factor of the covariance."""
+def _gaussian_at(found: Minimum, max_steps: int) -> tuple[GaussianApproximation, Status]:
+    """N(mode, H⁻¹), with a lower factor of the covariance."""
+    identity = np.eye(len(found.point))
     try:
-        upper = cholesky(precision[::-1, ::-1], lower=True)[::-1, ::-1]  # precision = UUᵀ
-    except LinAlgError:
+        upper = cholesky(found.hessian[::-1, ::-1], lower=True)[::-1, ::-1]  # H = UUᵀ
+    except (LinAlgError, ValueError):
         sentence = "the Hessian at the end of the search is not positive definite: no mode"
-        identity = np.eye(len(found.x))
-        return GaussianApproximation(found.x, identity), Status("failed", sentence)
-    # precision⁻¹ = U⁻ᵀU⁻¹, and U⁻ᵀ is lower triangular.
-    scale_tril = solve_triangular(upper, np.eye(len(found.x)), lower=False).T
-    slope = float(np.abs(found.jac).max())
-    if found.success:
-        status = Status("converged", f"mode after {found.nit} Newton steps, slope {slope:.1g}")
+        return GaussianApproximation(found.point, identity), Status("failed", sentence)
+    # H⁻¹ = U⁻ᵀU⁻¹, and U⁻ᵀ is lower triangular.
+    scale_tril = solve_triangular(upper, identity, lower=False).T
+    gradient, steps = float(np.abs(found.gradient).max()), int(found.num_steps)
+    if gradient <= AT_REST:
+        sentence = f"mode after {steps} Newton steps, gradient {gradient:.1g}"
+        status = Status("converged", sentence)
     else:
-        status = Status("max_steps", f"slope still {slope:.1g} after {found.nit} Newton steps")
-    return GaussianApproximation(found.x, np.ascontiguousarray(scale_tril)), status
+        sentence = f"gradient still {gradient:.1g} after {steps} Newton steps"
+        status = Status("max_steps", sentence)
+    return GaussianApproximation(found.point, np.ascontiguousarray(scale_tril)), status

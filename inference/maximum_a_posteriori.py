@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from ..datasets.bags import Bags
 from ..models.model import Draws, Model, Program, observations, random_key
 from . import archive
 from .chains import check_counts
-from .gaussian import WhitenedProgram, slopes_at_kinks, whitened_program
+from .gaussian import WhitenedProgram, kinks, whitened_program
 from .posterior import Posterior, Status, approximate_posterior
 from .programs import check_number_of_unknowns
 from .progress import Progress
@@ -77,10 +76,9 @@ def maximum_a_posteriori(
     check_counts(num_starts=num_starts, max_steps=max_steps)
     start_key, draw_key = jax.random.split(random_key(seed))
     with jax.enable_x64(True):
-        started = Stopwatch.now()
-        target = whitened_program(model, bags)
-        search = _Search.of(target, bags)
-        starts = np.array(jax.random.normal(start_key, (num_starts, target.origin.size)))
+        search = _Search.of(whitened_program(model, bags))
+        target = search.target
+        starts = np.array(jax.random.normal(start_key, (num_starts, target.size)))
         starts[0] = np.asarray(target.origin)
         started = Stopwatch.now()
         found = []
@@ -115,33 +113,24 @@ class _End(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """A compiled loss over v, or over (v⁺, v⁻) at the coordinates that have a kink."""
+    """A loss over v, or over (v⁺, v⁻) at the coordinates that have a kink."""
 
-    loss: Callable[[Float[np.ndarray, " Q"]], tuple[float, Float[np.ndarray, " Q"]]]
+    target: WhitenedProgram
     kinked: Int[np.ndarray, " K"]  # where in v
+    kink: Float[np.ndarray, " K"]  # 1/b there
 
     @classmethod
-    def of(cls, target: WhitenedProgram, bags: Bags) -> _Search:
-        """Compile it for a whitened program."""
-        slopes = slopes_at_kinks(target.program, bags)
-        num, kinked = slopes.size, np.flatnonzero(slopes)
-        kink = jnp.asarray(slopes[kinked])
+    def of(cls, target: WhitenedProgram) -> _Search:
+        """Find where the kinks are."""
+        target = jax.device_put(target)
+        by_place = np.asarray(kinks(target))
+        kinked = np.flatnonzero(by_place)
+        return cls(target, kinked, by_place[kinked])
 
-        def loss(parts: Float[Array, " Q"]) -> Float[Array, ""]:
-            upper, lower = parts[:num], parts[num:]
-            vector = upper.at[kinked].add(-lower)
-            # |v| is in the density; v⁺ + v⁻ takes its place, and equals it at the mode.
-            size = upper[kinked] + lower - jnp.abs(vector[kinked])
-            return -target.log_density(vector) + jnp.sum(kink * size)
-
-        start = jnp.zeros(num + kinked.size)
-        compiled = jax.jit(jax.value_and_grad(loss)).lower(start).compile()
-
-        def as_numpy(parts: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = compiled(jnp.asarray(parts))
-            return float(value), np.asarray(gradient)
-
-        return cls(as_numpy, kinked)
+    def loss(self, parts: Float[np.ndarray, " Q"]) -> tuple[float, Float[np.ndarray, " Q"]]:
+        """−log p̃ and its gradient."""
+        value, gradient = _value_and_gradient(self, parts)
+        return float(value), np.asarray(gradient)
 
     def run(self, start: Float[np.ndarray, " P"], max_steps: int) -> _End:
         """One search, from v."""
@@ -179,6 +168,25 @@ def _status(best: _End, num_starts: int) -> Status:
     return Status("converged" if best.slope < _FLAT else "max_steps", sentence)
 
 
+@jax.jit
+def _value_and_gradient(
+    search: _Search, parts: Float[Array, " Q"]
+) -> tuple[Float[Array, ""], Float[Array, " Q"]]:
+    def loss(parts: Float[Array, " Q"]) -> Float[Array, ""]:
+        upper, lower = parts[: search.target.size], parts[search.target.size :]
+        vector = upper.at[search.kinked].add(-lower)
+        # |v| is in the density; v⁺ + v⁻ takes its place, and equals it at the mode.
+        size = upper[search.kinked] + lower - jnp.abs(vector[search.kinked])
+        return -search.target.log_density(vector) + jnp.sum(search.kink * size)
+
+    return jax.value_and_grad(loss)(parts)
+
+
+@jax.jit
+def _constrained(target: WhitenedProgram, point: Float[Array, " P"]) -> dict[str, Array]:
+    return target.constrain(point)
+
+
 @archive.register
 @dataclass(frozen=True, eq=False)
 class PointApproximation:
@@ -194,7 +202,7 @@ class PointApproximation:
     def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> Draws:
         """The point, as often as asked for."""
         with jax.enable_x64(True):
-            sites = whitened_program(model, bags).constrain(jnp.asarray(self.point))
+            sites = _constrained(whitened_program(model, bags), self.point)
             values = {name: np.asarray(value) for name, value in sites.items()}
         return {
             name: np.broadcast_to(value, (num_draws, *value.shape)).copy()

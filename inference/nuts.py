@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from os import PathLike
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import jax
 from jax.sharding import Mesh
@@ -16,6 +16,7 @@ from numpyro.infer.util import constrain_fn
 
 from ..datasets.bags import Bags
 from ..models.model import Model, Program, observations, random_key
+from ..models.tracing import as_pytree
 from .chains import check_probability, place_of_chains, run_chains
 from .posterior import Posterior, sampled_posterior
 from .programs import check_number_of_unknowns
@@ -95,27 +96,30 @@ def nuts(
         chain = NUTSChain.for_model(
             model, bags, num_warmup=num_warmup, program=program, target_accept=target_accept
         )
-        run = run_chains(
-            chain.init,
-            chain.step,
-            lambda state: (chain.sites(state), _statistics(state)),
-            key=key,
-            progress=progress,
-            **length,
-            **place,
-        )
+        run = run_chains(chain, key=key, progress=progress, **length, **place)
     return sampled_posterior(model, bags, engine="nuts", run=run, watch=watch)
 
 
+@as_pytree("program", "num_warmup", "target_accept")
 @dataclass(frozen=True)
 class NUTSChain:
-    """One chain as pure functions of its state; warm-up adapts until ``num_warmup`` steps."""
+    """One chain as pure functions of its state; warm-up adapts until ``num_warmup`` steps.
+
+    Attributes
+    ----------
+    model : Model
+    given : pytree
+        The bags, as ``model.prepare`` makes them.
+    program : {"marginal", "full"}
+    num_warmup : int
+    target_accept : float
+    """
 
     model: Model
-    bags: Bags
-    program: Program
-    kernel: NUTS
+    given: Any
+    program: str
     num_warmup: int
+    target_accept: float
 
     @classmethod
     def for_model(
@@ -127,7 +131,7 @@ class NUTSChain:
         program: Literal["marginal", "full"] = "marginal",
         target_accept: float = TARGET_ACCEPT,
     ) -> Self:
-        """Whiten the program.
+        """Prepare the bags.
 
         Raises
         ------
@@ -139,26 +143,40 @@ class NUTSChain:
         check_probability(target_accept=target_accept)
         if program not in ("marginal", "full"):
             raise ValueError(f"program is {program!r}; expected 'marginal' or 'full'")
-        target = reparam(
-            model.marginal() if program == "marginal" else model, config=model.reparametrisation
-        )
-        return cls(model, bags, target, NUTS(target, target_accept_prob=target_accept), num_warmup)
+        return cls(model, model.prepare(bags), program, num_warmup, target_accept)
 
     def init(self, key: Array) -> HMCState:
         """A start drawn near the origin of the whitened space."""
-        arguments = {"model_args": (self.bags,), "model_kwargs": {}}
-        return self.kernel.init(key, self.num_warmup, None, **arguments)
+        arguments = {"model_args": (self.given,), "model_kwargs": {}}
+        return self._kernel().init(key, self.num_warmup, None, **arguments)
 
     def step(self, state: HMCState) -> HMCState:
         """One trajectory."""
-        return self.kernel.sample(state, (self.bags,), {})
+        kernel = self._kernel()
+        arguments = {"model_args": (self.given,), "model_kwargs": {}}
+        # A kernel learns its program when it starts; what else this computes is not used.
+        kernel.init(state.rng_key, self.num_warmup, None, **arguments)
+        return kernel.sample(state, (self.given,), {})
+
+    def collect(self, state: HMCState) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Sites and statistics of a draw."""
+        return self.sites(state), _statistics(state)
 
     def sites(self, state: HMCState) -> dict[str, Array]:
         """The model's own sites at a state."""
-        values = constrain_fn(self.program, (self.bags,), {}, state.z, return_deterministic=True)
+        values = constrain_fn(
+            self._whitened(), (self.given,), {}, state.z, return_deterministic=True
+        )
         wanted = (*self.model.priors, *self.model.dims)
-        given = self.model.observed_site
-        return {name: values[name] for name in wanted if name in values and name != given}
+        observed = self.model.observed_site
+        return {name: values[name] for name in wanted if name in values and name != observed}
+
+    def _whitened(self) -> Program:
+        target = self.model.marginal() if self.program == "marginal" else self.model
+        return reparam(target, config=self.model.reparametrisation)
+
+    def _kernel(self) -> NUTS:
+        return NUTS(self._whitened(), target_accept_prob=self.target_accept)
 
 
 def _statistics(state: HMCState) -> dict[str, Array]:

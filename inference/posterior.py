@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -32,6 +33,7 @@ __all__ = [
     "Posterior",
     "Status",
     "approximate_posterior",
+    "flat_draws",
     "sampled_posterior",
 ]
 
@@ -91,8 +93,9 @@ class Posterior:
     engine : str
         Name of the engine.
     tree : xarray.DataTree
-        ArviZ groups ``posterior``, ``sample_stats`` (samplers only), ``log_likelihood`` (by bag),
-        ``observed_data``, ``constant_data``.
+        ArviZ groups ``posterior``, ``sample_stats`` (samplers only), ``observed_data``,
+        ``constant_data``. What follows from draws is computed when asked for:
+        ``log_likelihood``, ``draws_with_estimands``.
     status : Status
     seconds : float
         Of fitting, or of warm-up and sampling; compilation apart.
@@ -181,11 +184,69 @@ class Posterior:
 
     def stored_draws(self) -> Draws:
         """All draws in the tree, chains one after another."""
-        posterior = self.tree["posterior"].to_dataset()
-        return {
-            str(name): value.to_numpy().reshape(-1, *value.shape[2:])
-            for name, value in posterior.data_vars.items()
-        }
+        return flat_draws(self.tree["posterior"].to_dataset())
+
+    @cached_property
+    def draws_with_estimands(self) -> xr.Dataset:
+        """The group ``posterior`` with what ``model.estimands_of`` says of its draws.
+
+        Computed when first asked for. The tree of a sampler has them: its status is about them.
+
+        Raises
+        ------
+        ValueError
+            If it is an approximation's and keeps no bags.
+        """
+        stored = self.tree["posterior"].to_dataset()
+        if self.is_mcmc:
+            return stored
+        bags = self.bags
+        implied = _with_estimands(self.model, bags, self._stored_by_chain())
+        return _dataset(self.model, bags, implied)
+
+    @cached_property
+    def log_likelihood(self) -> xr.DataArray:
+        """log p(label or target of a bag | draw), with dims chain, draw, bag.
+
+        Computed when first asked for. For a model of instances it is that of the instances of a
+        bag given its label.
+
+        Raises
+        ------
+        ValueError
+            If the posterior keeps no bags.
+        """
+        bags, stored = self.bags, self.tree["posterior"].to_dataset()
+        flat = flat_draws(stored)
+        latent = {name: flat[name] for name in self.model.latent_sites}
+        by_bag = log_likelihood(self.model, "marginal", latent, bags)
+        return xr.DataArray(
+            by_bag.reshape(stored.sizes["chain"], stored.sizes["draw"], -1),
+            dims=("chain", "draw", "bag"),
+            coords={"chain": stored["chain"], "draw": stored["draw"], "bag": list(bags.names)},
+            name=self.model.observed_site,
+        )
+
+    def tree_with_log_likelihood(self) -> xr.DataTree:
+        """The tree with a group ``log_likelihood``, which `arviz.loo` reads.
+
+        Returns
+        -------
+        xarray.DataTree
+            A copy: ``tree`` stays as it is.
+
+        Raises
+        ------
+        ValueError
+            If the posterior keeps no bags.
+        """
+        tree = self.tree.copy()
+        tree["log_likelihood"] = xr.DataTree(self.log_likelihood.to_dataset())
+        return tree
+
+    def _stored_by_chain(self) -> Draws:
+        stored = self.tree["posterior"].to_dataset()
+        return {str(name): value.to_numpy() for name, value in stored.data_vars.items()}
 
     def log_density(self, draws: Draws) -> Float[np.ndarray, " S"] | None:
         """log q of each draw, or None for a sampler or a point, which have no density."""
@@ -264,7 +325,9 @@ class Posterior:
                 "predict was given a stream, whose predictions no memory may hold; write them down "
                 "with predict_to_parquet(stream, path)"
             )
-        predicted = self.model.predict(self.stored_draws(), bags, **options)
+        needs_estimands = bool(self.model.predicts_by)
+        draws = flat_draws(self.draws_with_estimands) if needs_estimands else self.stored_draws()
+        predicted = self.model.predict(draws, bags, **options)
         if self.model.observed_site == "bag_target":
             return TargetPrediction(**predicted)
         if isinstance(self.approximation, Predictive):
@@ -381,18 +444,43 @@ def sampled_posterior(
         ``status`` is ``failed`` if a draw is not finite, and ``converged`` if the chains agree;
         `compare` tells more.
     """
-    tree = _tree(model, bags, run.draws, run.statistics)
-    status = _mixed(tree, model.judged_by or model.latent_sites)
+    draws = without_padding(run.draws, model, bags)
+    # R̂ is that of the estimands.
+    tree = _tree(model, bags, _with_estimands(model, bags, draws), run.statistics)
+    status = _mixed(tree, model.estimands or model.latent_sites)
     return Posterior(
         model=model,
         engine=engine,
         tree=tree,
         status=status,
         seconds=run.warmup_seconds + run.sampling_seconds,
-        compile_seconds=watch.compile_seconds,
+        compile_seconds=watch.compile_seconds + (run.compile_seconds or 0.0),
         wall_seconds=watch.wall_seconds,
         sampling_seconds=run.sampling_seconds,
     )
+
+
+def without_padding(draws: Draws, model: Model, bags: Bags) -> Draws:
+    """Draws of sites by instance and by bag, cut to those that are there.
+
+    Parameters
+    ----------
+    draws : dict of arrays
+        With axes of instances or bags last, as ``model.dims`` names them.
+    model : Model
+    bags : Bags
+
+    Returns
+    -------
+    dict of arrays
+    """
+    sizes = {"instance": bags.num_instances, "bag": bags.num_bags}
+
+    def cut(name: str, values: np.ndarray) -> np.ndarray:
+        dims = model.dims.get(name, ())
+        return values[(..., *(slice(sizes.get(dim)) for dim in dims))]
+
+    return {name: cut(name, values) for name, values in draws.items()}
 
 
 def _mixed(tree: xr.DataTree, names: tuple[str, ...]) -> Status:
@@ -467,12 +555,6 @@ def _tree(model: Model, bags: Bags | None, draws: Draws, statistics: Draws) -> x
     own_dims = {name: list(dims) for name, dims in model.dims.items()}
     if bags is None:
         return from_dict({"posterior": draws}, dims=own_dims)
-    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in draws.items()}
-    latent = {name: flat[name] for name in flat if name in model.latent_sites}
-    by_bag = log_likelihood(model.marginal(), latent, bags)
-    chains, length = next(iter(draws.values())).shape[:2]
-    for name, value in model.identified(latent, bags).items():
-        draws = draws | {name: value.reshape(chains, length, *value.shape[1:])}
     constant = {"instances": bags.instances, "bag_index": bags.bag_index}
     if bags.instance_labels is not None:
         constant["true_instance_label"] = bags.instance_labels
@@ -481,7 +563,6 @@ def _tree(model: Model, bags: Bags | None, draws: Draws, statistics: Draws) -> x
     groups = {
         "posterior": draws,
         "sample_stats": statistics,
-        "log_likelihood": {model.observed_site: by_bag.reshape(chains, length, -1)},
         "observed_data": observed,
         "constant_data": constant,
     }
@@ -496,6 +577,43 @@ def _tree(model: Model, bags: Bags | None, draws: Draws, statistics: Draws) -> x
         },
         coords={"bag": list(bags.names)},
     )
+
+
+def _with_estimands(model: Model, bags: Bags, draws: Draws) -> Draws:
+    """Draws by chain, and what the model says that these imply."""
+    chains, length = next(iter(draws.values())).shape[:2]
+    latent = {name: draws[name].reshape(-1, *draws[name].shape[2:]) for name in model.latent_sites}
+    implied = model.estimands_of(latent, bags)
+    return draws | {
+        name: value.reshape(chains, length, *value.shape[1:]) for name, value in implied.items()
+    }
+
+
+def _dataset(model: Model, bags: Bags, draws: Draws) -> xr.Dataset:
+    """Draws by chain with the names of their axes."""
+    dims = {name: list(names) for name, names in model.dims.items() if name in draws}
+    has_bags = any("bag" in names for names in dims.values())
+    coords = {"bag": list(bags.names)} if has_bags else {}
+    return from_dict({"posterior": draws}, dims=dims, coords=coords)["posterior"].to_dataset()
+
+
+def flat_draws(draws: xr.Dataset) -> Draws:
+    """Draws of a dataset by name, chains one after another.
+
+    Parameters
+    ----------
+    draws : Dataset
+        With dims chain, draw, ….
+
+    Returns
+    -------
+    dict of arrays
+        Draws first.
+    """
+    return {
+        str(name): value.to_numpy().reshape(-1, *value.shape[2:])
+        for name, value in draws.data_vars.items()
+    }
 
 
 def _bags_of(tree: xr.DataTree) -> Bags:

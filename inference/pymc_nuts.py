@@ -185,9 +185,9 @@ def _run_nutpie(
     return ChainRun(
         _draws(trace, sites),
         {ours: trace["sample_stats"][its].to_numpy() for ours, its in _STATISTICS.items()},
-        compile_seconds,
         seconds - sampling_seconds,
         sampling_seconds,
+        compile_seconds,
     )
 
 
@@ -226,9 +226,9 @@ def _run_pymc(
     return ChainRun(
         _draws(trace, sites),
         {name: trace["sample_stats"][name].to_numpy() for name in _STATISTICS},
-        total_seconds - warmup_seconds - sampling_seconds,
         warmup_seconds,
         sampling_seconds,
+        total_seconds - warmup_seconds - sampling_seconds,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -22,6 +23,7 @@ from .distributions import LogOddsLabel, PolyaGamma, draw_above, draw_tilted_gau
 from .gaussian_integrals import QuadratureRule, log_expected_sigmoid, logistic_rule
 from .kernels import Parameter, may_be_positive
 from .model import Draws, Program
+from .settings import Choice, Setting
 from .sparse_gp import (
     InducingModel,
     SparseConditional,
@@ -75,6 +77,8 @@ class BagEvidenceModel(InducingModel, ABC):
         "bag_label": ("bag",),
         "bag_target": ("bag",),
     }
+    observation_fields: ClassVar[tuple[str, ...]] = ("likelihood",)
+    settings: ClassVar[Mapping[str, Setting]] = {"likelihood": Choice.of(*LIKELIHOODS)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,6 +102,11 @@ class BagEvidenceModel(InducingModel, ABC):
     def observed_site(self) -> str:
         """``bag_target`` for the Gaussian likelihood, else ``bag_label``."""
         return "bag_target" if self.likelihood == "gaussian" else "bag_label"
+
+    @property
+    def observation(self) -> str:
+        """The likelihood; ``"logistic"`` for ``"bernoulli"``."""
+        return "logistic" if self.likelihood == "bernoulli" else self.likelihood
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:

@@ -3,7 +3,7 @@ r"""Cardinality models: a bag's label and the number of its positive instances g
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
@@ -14,24 +14,27 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.transforms import AffineTransform
 from numpyro.distributions.util import validate_sample
+from numpyro.handlers import mask
 from numpyro.infer.reparam import Reparam, TransformReparam
 from numpyro.util import is_prng_key
 
 from ..datasets.bags import Bags
-from .counting import SMALL_BAG, CountTree, draw_labels, log_partition
+from .counting import SMALL_BAG, CountTree, draw_labels, log_partition, next_of_grid
 from .distributions import LogOddsLabel
 from .kernels import Parameter, may_be_positive
-from .model import Draws, Program, given_labels, observations, random_key
-from .tracing import evaluated_now_unless_traced
+from .model import Draws, ModelDefaults, Program, given_labels, observations, random_key
+from .settings import Choice, Constructor, Setting
+from .tracing import as_pytree, evaluated_now_unless_traced
 from .witnesses import sum_over_bags
 
 __all__ = [
     "AtLeastOne",
     "BagLabelByCount",
+    "CardinalityBags",
     "CardinalityModel",
     "CardinalityPotential",
     "InstanceLabelsByCount",
@@ -64,11 +67,13 @@ class CardinalityPotential(Protocol):
         """log C⁻ and log C⁺ of counts of positive instances in bags of the sizes given.
 
         −∞ where C = 0. Constants that both have in common mean nothing. Where log C is not concave
-        in the count, bags of more than 64 instances take the slower way, in logs.
+        in the count, bags of more than 64 instances take the slower way, in logs. It is called once
+        for all counts of some bags, outside of compiled programs, which hold what it returns.
         """
         ...
 
 
+@as_pytree()
 @dataclass(frozen=True)
 class NormalCardinality:
     """A share μ of the instances of a positive bag is positive, none of a negative one; about.
@@ -135,6 +140,7 @@ class NormalCardinality:
         return replace(self, **{name: values[name] for name in self.parameters if name in values})
 
 
+@as_pytree()
 @dataclass(frozen=True)
 class MajorityCardinality:
     """Half of the instances of a positive bag are positive, or more; fewer of a negative one.
@@ -149,6 +155,7 @@ class MajorityCardinality:
         return _log_of_either(2 * count >= size)
 
 
+@as_pytree()
 @dataclass(frozen=True)
 class AtLeastOne:
     """A bag is positive if one of its instances is: what multiple-instance learning began with."""
@@ -160,6 +167,79 @@ class AtLeastOne:
 
 def _log_of_either(is_positive: Array) -> Float[Array, "2 K"]:
     return jnp.where(jnp.stack([~is_positive, is_positive]), 0.0, -jnp.inf)
+
+
+# Of these log C is concave and has some weight for each label; programs evaluate it themselves.
+_OURS = (NormalCardinality, MajorityCardinality, AtLeastOne)
+
+
+# ------------------------------------------------------------------ what programs take
+
+
+@as_pytree()
+@dataclass(frozen=True, eq=False)
+class CardinalityBags:
+    """Bags as the compiled programs of a cardinality model take them; see ``prepare``.
+
+    Attributes
+    ----------
+    bags : Bags
+        N instances in B bags.
+    tree : CountTree
+        Of these bags.
+    present : array (B,) or None
+        Which bags are there; None for all. The others come last and fill arrays up to sizes that
+        programs are compiled for.
+    potential_values : array (2, N + B) or None
+        log C⁻ and log C⁺ of every count, of a potential that is a function of the user's.
+    """
+
+    bags: Bags
+    tree: CountTree
+    present: Bool[np.ndarray | Array, " B"] | None = None
+    potential_values: Float[np.ndarray | Array, "2 M"] | None = None
+
+    @property
+    def num_bags(self) -> int:
+        """How many bags are there. Not for traced bags (inside ``jax.jit``)."""
+        return self.bags.num_bags if self.present is None else int(np.sum(self.present))
+
+    @property
+    def num_instances(self) -> int:
+        """How many instances the bags that are there have. Not for traced bags."""
+        return int(np.sum(self.tree.size[: self.num_bags]))
+
+    def counts(self) -> tuple[Int[Array, " M"], Int[Array, " M"]]:
+        """Every count and the size of its bag; 0 of the first bag where there is no bag."""
+        count, size = jnp.asarray(self.tree.count), jnp.asarray(self.tree.size)
+        index = jnp.asarray(self.tree.count_bag)
+        if self.present is None:
+            return count, size[index]
+        there = jnp.asarray(self.present)[index]
+        return jnp.where(there, count, 0), jnp.where(there, size[index], size[0])
+
+    def of_bags_there(
+        self, values: Float[Array, "*S K"], index: Int[np.ndarray | Array, " K"]
+    ) -> Float[Array, "*S K"]:
+        """Values of instances or counts, 0 where ``index`` is of a bag that is not there."""
+        if self.present is None:
+            return values
+        return jnp.where(jnp.asarray(self.present)[jnp.asarray(index)], values, 0.0)
+
+
+def _padded(bags: Bags) -> tuple[Bags, Bool[np.ndarray, " B"]]:
+    """Bags up to the next sizes of a grid, and which are there; the last one never is."""
+    num_bags, num_instances = next_of_grid(bags.num_bags + 1), next_of_grid(bags.num_instances)
+    rows, others = num_instances - bags.num_instances, num_bags - bags.num_bags
+    padded = Bags(
+        instances=np.pad(np.asarray(bags.instances), [(0, rows), (0, 0)]),
+        bag_index=np.pad(np.asarray(bags.bag_index), (0, rows), constant_values=num_bags - 1),
+        labels=None if bags.labels is None else np.pad(np.asarray(bags.labels), (0, others)),
+        instance_labels=None,
+        names=(),
+        num_bags=num_bags,
+    )
+    return padded, np.arange(num_bags) < bags.num_bags
 
 
 # ------------------------------------------------------------------ laws
@@ -263,8 +343,9 @@ class InstanceLabelsByCount(Distribution):
 # ------------------------------------------------------------------ the model
 
 
+@as_pytree()
 @dataclass(frozen=True, eq=False)
-class CardinalityModel:
+class CardinalityModel(ModelDefaults):
     r"""Multi-instance cardinality potentials (MICPM): labels of bags by how many are positive.
 
     .. code-block:: text
@@ -314,10 +395,9 @@ class CardinalityModel:
     potential: Callable = field(default_factory=NormalCardinality)
     weight_scale: Parameter = 1.0
     weight_prior: WeightPrior = "normal"
-    intercept_scale: float | None = None
+    intercept_scale: float | Array | None = None
 
     name: ClassVar[str] = "cardinality"
-    judged_by: ClassVar[tuple[str, ...]] = ()
     instance_note: ClassVar[str] = (
         "an instance's probability is P(y = 1 | X), its bag's label summed out (equation 13); what "
         "is positive of an instance is decided by the cardinality potential alone"
@@ -327,6 +407,18 @@ class CardinalityModel:
         "intercept": (),
         "instance_label": ("instance",),
         "bag_label": ("bag",),
+    }
+    settings: ClassVar[Mapping[str, Setting]] = {
+        "potential": Constructor(
+            {
+                ("normal", 0): NormalCardinality,
+                ("normal", 2): NormalCardinality,
+                ("majority", 0): MajorityCardinality,
+                ("at_least_one", 0): AtLeastOne,
+            },
+            "normal:MU,SIGMA as in normal:0.5,0.1, normal, majority or at_least_one",
+        ),
+        "weight_prior": Choice.of(*WEIGHT_PRIORS),
     }
 
     def __post_init__(self) -> None:
@@ -346,7 +438,7 @@ class CardinalityModel:
                 f"{', '.join(WEIGHT_PRIORS)}"
             )
         scale = self.intercept_scale
-        if scale is not None and not (np.isfinite(scale) and scale > 0):
+        if scale is not None and not may_be_positive(scale):
             raise ValueError(
                 f"CardinalityModel intercept_scale is {scale}; expected a positive finite number, "
                 "or None for no intercept"
@@ -411,12 +503,6 @@ class CardinalityModel:
         own, potential = {"weight_scale": self.weight_scale}, self.potential
         return own | (potential.parameters if isinstance(potential, NormalCardinality) else {})
 
-    @property
-    def priors(self) -> dict[str, Distribution]:
-        """The hyper-parameters that are to be inferred, by site name."""
-        given = self.hyperparameters
-        return {name: value for name, value in given.items() if isinstance(value, Distribution)}
-
     def with_hyperparameters(self, values: dict) -> Self:
         """Replace hyper-parameters (``weight_scale``, ``mu``, ``sigma``) by given values."""
         potential = self.potential
@@ -424,11 +510,6 @@ class CardinalityModel:
             potential = potential.with_values(values)
         weight_scale = values.get("weight_scale", self.weight_scale)
         return replace(self, weight_scale=weight_scale, potential=potential)
-
-    @property
-    def observed_site(self) -> str:
-        """The labels of the bags."""
-        return "bag_label"
 
     @property
     def latent_sites(self) -> tuple[str, ...]:
@@ -443,13 +524,69 @@ class CardinalityModel:
 
     # ------------------------------------------------------------------ the programs
 
-    def __call__(self, bags: Bags) -> None:
+    def prepare(self, bags: Bags | CardinalityBags) -> CardinalityBags:
+        """Evaluate on the host all that the programs need of the bags, once.
+
+        It stands in for the bags in all programs of this model, and of models with the same
+        potential. Arrays are filled up, so that bags of like sizes share compiled programs.
+
+        Parameters
+        ----------
+        bags : Bags
+            With labels, or without. What is prepared already is returned.
+
+        Returns
+        -------
+        CardinalityBags
+
+        Raises
+        ------
+        ValueError
+            If the potential gives something else than log C⁻ and log C⁺ of each count, or leaves
+            a bag without any label, or without the one it has.
+        """
+        return bags if isinstance(bags, CardinalityBags) else self._prepared(*_padded(bags), bags)
+
+    def unpadded(self, bags: Bags | CardinalityBags) -> CardinalityBags:
+        """Do what ``prepare`` does, but fill up nothing.
+
+        Parameters
+        ----------
+        bags : Bags
+            What is prepared already is returned.
+
+        Returns
+        -------
+        CardinalityBags
+
+        Raises
+        ------
+        ValueError
+            As ``prepare``.
+        """
+        return bags if isinstance(bags, CardinalityBags) else self._prepared(bags, None, bags)
+
+    def _prepared(
+        self, filled: Bags, present: Bool[np.ndarray, " B"] | None, bags: Bags
+    ) -> CardinalityBags:
+        tree = CountTree.for_bags(np.asarray(filled.bag_index), filled.num_bags, present)
+        prepared = CardinalityBags(filled, tree, present)
+        if isinstance(self.potential, _OURS):
+            return prepared
+        with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+            given = self.potential(*prepared.counts())
+            values = np.asarray(_checked_shape(given, len(tree.count)))
+        there = values[:, : bags.num_instances + bags.num_bags]
+        _check_values(there, tree, bags)
+        in_logs = not _is_concave(there, bags.bag_sizes)
+        return replace(prepared, tree=replace(tree, in_logs=in_logs), potential_values=values)
+
+    def __call__(self, bags: Bags | CardinalityBags) -> None:
         """The program θ → Y, instance labels summed out exactly."""
-        model, logits = self._draw_logits(bags)
-        tree = self.tree(bags)
-        law = BagLabelByCount(tree, logits, model.log_potential(tree, bags))
-        with numpyro.plate("bag", bags.num_bags):
-            numpyro.sample("bag_label", law, obs=given_labels(bags))
+        prepared = self.unpadded(bags)
+        model, logits = self._draw_logits(prepared)
+        law = BagLabelByCount(prepared.tree, logits, model.log_potential(prepared))
+        _observe(law, prepared)
 
     def marginal(self) -> Program:
         """The same program.
@@ -473,27 +610,27 @@ class CardinalityModel:
         """
         return self._augmented_program
 
-    def _augmented_program(self, bags: Bags) -> None:
-        model, logits = self._draw_logits(bags)
-        tree = self.tree(bags)
-        log_potential = model.log_potential(tree, bags)
-        law = InstanceLabelsByCount(tree, logits, jnp.logaddexp(*log_potential))
+    def _augmented_program(self, bags: Bags | CardinalityBags) -> None:
+        prepared = self.unpadded(bags)
+        model, logits = self._draw_logits(prepared)
+        tree, log_potential = prepared.tree, model.log_potential(prepared)
+        either = prepared.of_bags_there(jnp.logaddexp(*log_potential), tree.count_bag)
+        law = InstanceLabelsByCount(tree, logits, either)
         label = numpyro.sample("instance_label", law)
         count = sum_over_bags(label, tree.bag_index, tree.num_bags)
         negative, positive = log_potential[:, tree.first_count + count]
-        with numpyro.plate("bag", bags.num_bags):
-            law = LogOddsLabel(positive - negative, validate_args=False)
-            numpyro.sample("bag_label", law, obs=given_labels(bags))
+        _observe(LogOddsLabel(positive - negative, validate_args=False), prepared)
 
-    def _draw_logits(self, bags: Bags) -> tuple[Self, Float[Array, " N"]]:
+    def _draw_logits(self, prepared: CardinalityBags) -> tuple[Self, Float[Array, " N"]]:
         """The model with what was drawn of its hyper-parameters, and φ."""
         drawn = {name: numpyro.sample(name, prior) for name, prior in self.priors.items()}
         model = self.with_hyperparameters(drawn)
-        sites = {"weights": numpyro.sample("weights", model._weight_law(bags.num_features))}
+        num_features = prepared.bags.num_features
+        sites = {"weights": numpyro.sample("weights", model._weight_law(num_features))}
         if self.intercept_scale is not None:
             law = dist.Normal(0.0, self.intercept_scale)
             sites["intercept"] = numpyro.sample("intercept", law)
-        return model, _logits(sites, bags)
+        return model, _logits(sites, prepared)
 
     def _weight_law(self, num_features: int) -> Distribution:
         """The prior of θ in a form that `TransformReparam` whitens."""
@@ -503,35 +640,22 @@ class CardinalityModel:
             white, AffineTransform(0.0, self.weight_scale)
         ).to_event(1)
 
-    def tree(self, bags: Bags) -> CountTree:
-        """The bags, as sums over counts need them; all in logs where log C is not concave."""
-        tree = CountTree.for_bags(np.asarray(bags.bag_index), bags.num_bags)
-        if isinstance(self.potential, NormalCardinality | MajorityCardinality | AtLeastOne):
-            return tree
-        with jax.ensure_compile_time_eval():
-            values = np.asarray(self.log_potential(tree, replace(bags, labels=None)))
-        return replace(tree, in_logs=not _is_concave(values, tree))
+    def log_potential(self, prepared: CardinalityBags) -> Float[Array, "2 M"]:
+        """log C⁻ and log C⁺ of every count of every bag; 0 of bags that are not there.
 
-    def log_potential(self, tree: CountTree, bags: Bags) -> Float[Array, "2 M"]:
-        """log C⁻ and log C⁺ of every count of every bag.
+        Parameters
+        ----------
+        prepared : CardinalityBags
 
-        Raises
-        ------
-        ValueError
-            If the potential gives something else, or leaves a bag without any label, or without
-            the one it has.
+        Returns
+        -------
+        array (2, N + B)
         """
-        with evaluated_now_unless_traced(*self.hyperparameters.values()):
-            count, size = jnp.asarray(tree.count), jnp.asarray(tree.size)[tree.count_bag]
-            values = jnp.asarray(self.potential(count, size), float)
-        if values.shape != (2, len(count)):
-            raise ValueError(
-                f"potential gives an array of shape {values.shape} for {len(count)} counts; "
-                f"expected (2, {len(count)}): log C⁻ and log C⁺ of each"
-            )
-        if not isinstance(values, Tracer):
-            _check_values(np.asarray(values), tree, bags)
-        return values
+        values = prepared.potential_values
+        with evaluated_now_unless_traced(*self.hyperparameters.values(), prepared):
+            if values is None:
+                values = self.potential(*prepared.counts())
+            return prepared.of_bags_there(jnp.asarray(values, float), prepared.tree.count_bag)
 
     # ------------------------------------------------------------------ what draws imply
 
@@ -560,18 +684,15 @@ class CardinalityModel:
         ----------
         Hajimirsadeghi and Mori (2017), equations 7 and 13.
         """
-        unlabelled = bags.without_labels()
-
-        def of_one(_: Array, site: dict[str, Array]) -> tuple[Array, Array]:
-            model, tree = self.with_hyperparameters(site), self.tree(bags)
-            return probabilities(tree, _logits(site, bags), model.log_potential(tree, unlabelled))
-
-        bag, instance = self._over_draws(of_one, draws, bags)
-        return {"bag_probability": bag, "instance_probability": instance}
-
-    def identified(self, draws: Draws, bags: Bags) -> Draws:
-        """Nothing: weights can be compared as they are."""
-        return {}
+        prepared = self.prepare(bags)
+        sites = self._sites(draws, prepared)
+        with jax.enable_x64(True):
+            found = _predictions(self, prepared, sites, _together(prepared))
+            bag, instance = (np.asarray(values) for values in found)
+        return {
+            "bag_probability": bag[:, : prepared.num_bags],
+            "instance_probability": instance[:, : prepared.num_instances],
+        }
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what was summed out: the instance labels given those of the bags.
@@ -594,31 +715,66 @@ class CardinalityModel:
         ValueError
             If the bags have no labels.
         """
-        labels = jnp.asarray(observations(self, bags, "complete()"))
-
-        def of_one(key: Array, site: dict[str, Array]) -> Array:
-            model, tree = self.with_hyperparameters(site), self.tree(bags)
-            both = model.log_potential(tree, bags)
-            given = both[labels[tree.count_bag], jnp.arange(both.shape[1])]
-            return draw_labels(tree, key, _logits(site, bags), given)
-
-        return dict(draws) | {"instance_label": self._over_draws(of_one, draws, bags, seed=seed)}
-
-    def _over_draws(
-        self, function: Callable, draws: Draws, bags: Bags, *, seed: int | Array = 0
-    ) -> Any:
-        """A function of a key and one draw, compiled once for all draws."""
-        check_width(draws["weights"].shape[-1], bags)
-        together = max(1, min(_DRAWS, _INSTANCES // bags.num_instances))
+        prepared = self.prepare(bags)
+        observations(self, prepared.bags, "complete()")
+        sites = self._sites(draws, prepared)
         with jax.enable_x64(True):
-            sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
-            keys = jax.random.split(random_key(seed), len(sites["weights"]))
+            labels = np.asarray(
+                _completions(self, prepared, random_key(seed), sites, _together(prepared))
+            )
+        return dict(draws) | {"instance_label": labels[:, : prepared.num_instances]}
 
-            @jax.jit
-            def mapped(all_draws: Any) -> Any:
-                return jax.lax.map(lambda one: function(*one), all_draws, batch_size=together)
+    def _sites(self, draws: Draws, prepared: CardinalityBags) -> Draws:
+        """The draws that programs take."""
+        check_width(draws["weights"].shape[-1], prepared.bags)
+        return {name: np.asarray(draws[name]) for name in self.latent_sites}
 
-            return jax.tree.map(np.asarray, mapped((keys, sites)))
+
+def _together(prepared: CardinalityBags) -> int:
+    """How many draws are evaluated together."""
+    return max(1, min(_DRAWS, _INSTANCES // prepared.bags.num_instances))
+
+
+@partial(jax.jit, static_argnames="together")
+def _predictions(
+    model: CardinalityModel, prepared: CardinalityBags, sites: dict[str, Array], together: int
+) -> tuple[Float[Array, "S B"], Float[Array, "S N"]]:
+    """P(Y_b = 1) and P(y_n = 1) under each draw."""
+
+    def of_one(site: dict[str, Array]) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
+        log_potential = model.with_hyperparameters(site).log_potential(prepared)
+        return probabilities(prepared.tree, _logits(site, prepared), log_potential)
+
+    return jax.lax.map(of_one, sites, batch_size=together)
+
+
+@partial(jax.jit, static_argnames="together")
+def _completions(
+    model: CardinalityModel,
+    prepared: CardinalityBags,
+    key: Array,
+    sites: dict[str, Array],
+    together: int,
+) -> Int[Array, "S N"]:
+    """Instance labels given those of the bags, under each draw."""
+    tree = prepared.tree
+    label = jnp.asarray(prepared.bags.labels)[tree.count_bag]
+
+    def of_one(given: tuple[Array, dict[str, Array]]) -> Int[Array, " N"]:
+        key, site = given
+        both = model.with_hyperparameters(site).log_potential(prepared)
+        log_potential = both[label, jnp.arange(both.shape[1])]
+        return draw_labels(tree, key, _logits(site, prepared), log_potential)
+
+    keys = jax.random.split(key, len(sites["weights"]))
+    return jax.lax.map(of_one, (keys, sites), batch_size=together)
+
+
+def _observe(law: Distribution, prepared: CardinalityBags) -> None:
+    """The labels of the bags that are there."""
+    bags, present = prepared.bags, prepared.present
+    with numpyro.plate("bag", bags.num_bags), mask(mask=True if present is None else present):
+        numpyro.sample("bag_label", law, obs=given_labels(bags))
 
 
 def probabilities(
@@ -650,9 +806,11 @@ def probabilities(
     return jax.nn.sigmoid(log_odds), instance
 
 
-def _logits(site: dict[str, Array], bags: Bags) -> Float[Array, " N"]:
-    """φ = θ₀ + Xθ."""
-    return jnp.asarray(bags.instances) @ site["weights"] + site.get("intercept", 0.0)
+def _logits(site: dict[str, Array], prepared: CardinalityBags) -> Float[Array, " N"]:
+    """φ = θ₀ + Xθ; 0 where there is no instance."""
+    bags = prepared.bags
+    logits = jnp.asarray(bags.instances) @ site["weights"] + site.get("intercept", 0.0)
+    return prepared.of_bags_there(logits, bags.bag_index)
 
 
 def check_width(num_weights: int, bags: Bags) -> None:
@@ -670,9 +828,20 @@ def check_width(num_weights: int, bags: Bags) -> None:
         )
 
 
-def _is_concave(values: np.ndarray, tree: CountTree) -> bool:
+def _checked_shape(values: Any, num_counts: int) -> Float[Array, "2 M"]:
+    """What a potential gave."""
+    values = jnp.asarray(values, float)
+    if values.shape != (2, num_counts):
+        raise ValueError(
+            f"potential gives an array of shape {values.shape} for {num_counts} counts; "
+            f"expected (2, {num_counts}): log C⁻ and log C⁺ of each"
+        )
+    return values
+
+
+def _is_concave(values: np.ndarray, size: Int[np.ndarray, " B"]) -> bool:
     """Whether log C is, in all bags that are not summed in logs anyway; to rounding."""
-    in_bags = np.split(values, np.cumsum(tree.size + 1)[:-1], axis=1)
+    in_bags = np.split(values, np.cumsum(size + 1)[:-1], axis=1)
     for of_bag in (one for one in in_bags if one.shape[1] > SMALL_BAG + 1):
         for row in of_bag:
             is_some = row > -np.inf
@@ -691,11 +860,12 @@ def _check_values(values: np.ndarray, tree: CountTree, bags: Bags) -> None:
             f"potential is {values[:, place]} for a count of {tree.count[place]} in a bag of "
             f"{tree.size[tree.count_bag[place]]}; expected log C⁻ and log C⁺, numbers or −∞"
         )
-    may_be = np.stack([np.bincount(tree.count_bag, row > -np.inf) > 0 for row in values])
+    count_bag = tree.count_bag[: values.shape[1]]
+    may_be = np.stack([np.bincount(count_bag, row > -np.inf) > 0 for row in values])
     impossible = ~may_be.any(axis=0)
     labels = None if isinstance(bags.labels, Tracer) else bags.labels
     if labels is not None:
-        impossible |= ~may_be[np.asarray(labels), np.arange(tree.num_bags)]
+        impossible |= ~may_be[np.asarray(labels), np.arange(bags.num_bags)]
     if impossible.any():
         bag = int(np.flatnonzero(impossible)[0])
         name = bags.names[bag] if bags.names else bag

@@ -8,8 +8,8 @@ from typing import ClassVar, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
+from scipy.linalg import solve_triangular
 
 from ..datasets.bags import Bags
 from .bag_evidence import BagEvidenceModel, FloatType, Likelihood
@@ -189,30 +189,30 @@ class CardinalityGP(BagEvidenceModel):
         if dtype != "float64":
             raise ValueError(f"dtype is {dtype!r}; expected 'float64' of a CardinalityGP")
         self.check_width(bags)
-        # The kernel has no part that could be traced.
-        with jax.ensure_compile_time_eval():
-            cholesky, projection = self._of_unit_variance(bags)
-        with evaluated_now_unless_traced(self.process_variance):
-            explained = jnp.sum(projection**2, axis=1)
-            floor = jnp.maximum(self.jitter, 8 * jnp.finfo(projection.dtype).eps)
-            variance = self.process_variance * jnp.maximum(1.0 - explained, floor)
-            scale = jnp.sqrt(jnp.asarray(self.process_variance, projection.dtype))
-            return SparseConditional(
-                scale * cholesky, scale * projection, variance, jnp.sqrt(variance)
-            )
+        cholesky, projection, residual = self._of_unit_variance(bags)
+        variance = self.process_variance
+        with evaluated_now_unless_traced(variance):
+            # With a number nothing is compiled: this is NumPy's.
+            scale = jnp.sqrt(variance) if isinstance(variance, jax.Array) else np.sqrt(variance)
+            parts = scale * cholesky, scale * projection, variance * residual
+            return SparseConditional(*map(jnp.asarray, (*parts, scale * np.sqrt(residual))))
 
     def conditional(self, bags: Bags) -> SparseConditional:
         """The same of bags that hold one instance each."""
         return self.accumulated(Bags.from_arrays(bags.instances, np.arange(bags.num_instances)))
 
-    def _of_unit_variance(self, bags: Bags) -> tuple[Float[Array, "M M"], Float[Array, "B M"]]:
-        """L and V for v = 1."""
+    def _of_unit_variance(
+        self, bags: Bags
+    ) -> tuple[Float[np.ndarray, "M M"], Float[np.ndarray, "B M"], Float[np.ndarray, " B"]]:
+        """L, V and k̄ for v = 1. The kernel has no part that could be traced."""
         made_at = self.made_at
-        between = jnp.asarray(self.kernel(made_at, made_at))
-        floor = jnp.maximum(self.jitter, 8 * jnp.finfo(between.dtype).eps)
-        cholesky = jnp.linalg.cholesky(between + floor * jnp.eye(made_at.num_bags))
-        cross = jnp.asarray(self.kernel(bags, made_at))
-        return cholesky, solve_triangular(cholesky, cross.T, lower=True).T  # V = K_bZ L⁻ᵀ
+        floor = max(self.jitter, 8 * float(np.finfo(np.float64).eps))
+        with jax.ensure_compile_time_eval():
+            between, cross = self.kernel(made_at, made_at), self.kernel(bags, made_at)
+        cholesky = np.linalg.cholesky(between + floor * np.eye(made_at.num_bags))
+        projection = solve_triangular(cholesky, cross.T, lower=True).T  # V = K_bZ L⁻ᵀ
+        residual = np.maximum(1.0 - np.sum(projection**2, axis=1), floor)
+        return cholesky, projection, residual
 
     @property
     def made_at(self) -> Bags:

@@ -15,10 +15,15 @@ if C has one peak. (Bags of at most 64 instances go the first way there too, whi
 one for them, and so do all on request.) No term is ever subtracted, so slopes, which are
 P(y_n = 1), keep their digits. `draw_labels` goes down the tree of the first: a count for the root,
 and at each node its share for either half.
+
+A program is compiled for the shapes of a tree. Those of `CountTree.for_bags` with ``present`` are
+rounded up, so that bags of like sizes have the same ones: there may be roots without a bag, and
+bags in larger trees than they need.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -29,7 +34,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .witnesses import sum_over_bags
 
-__all__ = ["SMALL_BAG", "CountTree", "draw_labels", "log_partition", "log_symmetric"]
+__all__ = [
+    "SMALL_BAG",
+    "CountTree",
+    "draw_labels",
+    "log_partition",
+    "log_symmetric",
+    "next_of_grid",
+]
 
 # Bags of at most 64 instances have all their terms in logs: it is quicker than to look for a tilt.
 _LOG_DEPTHS = 7
@@ -40,6 +52,10 @@ _BLOCK = 16
 _DIRECT = 4097
 # Steps in the search for a tilt.
 _BISECTIONS = 30
+# Rounding up the roots of a depth adds at most this fraction of the work, small and large trees.
+_SLACK, _SLACK_OF_LARGE = 1 / 8, 1 / 32
+# Work, in terms, that is little anyway (some 0.1 ms), and that makes a tree a large one.
+_LITTLE, _MUCH = 2**14, 2**20
 
 
 class Part(NamedTuple):
@@ -58,10 +74,10 @@ class CountTree:
     ----------
     leaf : array (L,)
         The instance at each leaf; N at leaves that pad.
-    bag : array (B,)
-        The bag of each root.
+    bag : array (R,)
+        The bag of each root; B at roots without one.
     num_roots : tuple of int
-        How many bags have their root at each depth: 2^depth leaves.
+        How many roots there are at each depth: 2^depth leaves.
     in_logs : bool
         Whether `log_partition` takes all bags in logs, whatever their size.
     bag_index : array (N,)
@@ -72,7 +88,7 @@ class CountTree:
     """
 
     leaf: Int[np.ndarray | Array, " L"]
-    bag: Int[np.ndarray | Array, " B"]
+    bag: Int[np.ndarray | Array, " R"]
     bag_index: Int[np.ndarray | Array, " N"]
     size: Int[np.ndarray | Array, " B"]
     count: Int[np.ndarray | Array, " M"]
@@ -81,35 +97,48 @@ class CountTree:
     in_logs: bool = jax.tree.static(default=False)
 
     @classmethod
-    def for_bags(cls, bag_index: Int[np.ndarray, " N"], num_bags: int) -> Self:
+    def for_bags(
+        cls,
+        bag_index: Int[np.ndarray, " N"],
+        num_bags: int,
+        present: Bool[np.ndarray, " B"] | None = None,
+    ) -> Self:
         """Plant it.
 
         Parameters
         ----------
         bag_index : array (N,)
-            Non-decreasing, no bag left out.
+            Non-decreasing. Without ``present``, no bag is left out.
         num_bags : int
+        present : array (B,) or None
+            Which bags are there; the others, of any size, come last. They have no root: their
+            log Z is 0, and gradients by their instances are. The numbers of roots are rounded up.
 
         Returns
         -------
         CountTree
         """
         size = np.bincount(bag_index, minlength=num_bags)
-        depth = np.ceil(np.log2(size)).astype(int)
-        order = np.argsort(-depth, kind="stable")
-        first = np.cumsum(size) - size
-        leaves = [
-            np.where(np.arange(2**k) < n, start + np.arange(2**k), len(bag_index))
-            for start, n, k in zip(first[order], size[order], depth[order], strict=True)
-        ]
+        chosen = np.arange(num_bags) if present is None else np.flatnonzero(present)
+        depth = np.ceil(np.log2(size[chosen])).astype(int)
+        num_roots = np.bincount(depth)
+        if present is not None:
+            num_roots = _rounded_up(num_roots)
+        slot_depth = np.repeat(np.arange(len(num_roots)), num_roots)[::-1]
+        bag = np.full(len(slot_depth), num_bags)
+        by_depth = np.argsort(-depth, kind="stable")
+        is_small = depth[by_depth] < _LOG_DEPTHS
+        first_small = np.count_nonzero(slot_depth >= _LOG_DEPTHS)
+        for first, some in ((0, by_depth[~is_small]), (first_small, by_depth[is_small])):
+            bag[first : first + len(some)] = chosen[some]
         return cls(
-            leaf=np.concatenate(leaves),
-            bag=order,
+            leaf=_leaves(bag, slot_depth, size),
+            bag=bag,
             bag_index=np.asarray(bag_index),
             size=size,
             count=np.concatenate([np.arange(n + 1) for n in size]),
             count_bag=np.repeat(np.arange(num_bags), size + 1),
-            num_roots=tuple(np.bincount(depth).tolist()),
+            num_roots=tuple(num_roots.tolist()),
         )
 
     @property
@@ -124,12 +153,14 @@ class CountTree:
 
     def places(self) -> list[Int[Array, "G W"]]:
         """Where each count of the roots of each depth stands, from depth 0 on; N + B where none."""
-        found, end = [], self.num_bags
+        found, end = [], self.bag.shape[0]
+        size, first_count = jnp.asarray(self.size), self.first_count
         for depth, number in enumerate(self.num_roots):
             bags, end = self.bag[end - number : end], end - number
             count = jnp.arange(2**depth + 1)
-            there = count <= self.size[bags][:, None]
-            place = self.first_count[bags][:, None] + count
+            # A root without a bag has no count at all.
+            there = count <= size.at[bags].get(mode="fill", fill_value=-1)[:, None]
+            place = first_count.at[bags].get(mode="fill", fill_value=0)[:, None] + count
             found.append(jnp.where(there, place, self.count.shape[0]))
         return found
 
@@ -150,9 +181,67 @@ class CountTree:
         return [padded[..., place] for place in self.places()]
 
     def from_roots(self, values: list[Float[Array, "..."]]) -> Float[Array, "*S B"]:
-        """One value of each root, from depth 0 on, as one of each bag."""
+        """One value of each root, from depth 0 on, as one of each bag; 0 of bags without a root."""
         of_roots = jnp.concatenate(values[::-1], axis=-1)
-        return jnp.zeros_like(of_roots).at[..., self.bag].set(of_roots)
+        of_bags = jnp.zeros((*of_roots.shape[:-1], self.num_bags), of_roots.dtype)
+        return of_bags.at[..., self.bag].set(of_roots, mode="drop")
+
+
+def _leaves(
+    bag: Int[np.ndarray, " R"], depth: Int[np.ndarray, " R"], size: Int[np.ndarray, " B"]
+) -> Int[np.ndarray, " L"]:
+    """The instance at each leaf of roots of these bags and depths; N at leaves that pad."""
+    of_bags, starts = np.append(size, 0), np.append(np.cumsum(size) - size, 0)
+    width = 2**depth
+    within = np.arange(width.sum()) - np.repeat(np.cumsum(width) - width, width)
+    there = within < np.repeat(of_bags[bag], width)
+    return np.where(there, np.repeat(starts[bag], width) + within, size.sum())
+
+
+def _rounded_up(num_roots: Int[np.ndarray, " K"]) -> Int[np.ndarray, " K"]:
+    """Numbers of roots by depth that bags of like sizes have in common.
+
+    The number of roots of a depth *or more* is rounded up to a multiple of a power of two, which is
+    larger the less work such a root is. What is too much at one depth serves bags of the next.
+    Small bags stay among themselves: for them a potential need not be concave.
+    """
+    per_root = np.array([_work(depth) for depth in range(len(num_roots))])
+    work = max(float(num_roots @ per_root), _LITTLE)
+    slack = _SLACK if work <= _MUCH else _SLACK_OF_LARGE
+    room = slack * 2 ** round(math.log2(work))
+    step = 2 ** np.floor(np.log2(np.maximum(room / per_root, 1.0))).astype(int)
+    # Depths of little work are as one: more roots than bags serve nobody.
+    most = next_of_grid(int(num_roots.sum()) + 1)
+    found = []
+    for part in (slice(_LOG_DEPTHS, None), slice(0, _LOG_DEPTHS)):
+        needed = np.cumsum(num_roots[part][::-1])
+        rounded = -(-needed // step[part][::-1]) * step[part][::-1]
+        rounded = np.maximum.accumulate(np.maximum(np.minimum(rounded, most), needed))
+        found.append(np.diff(rounded, prepend=0)[::-1])
+    return np.concatenate(found[::-1])
+
+
+def _work(depth: int) -> int:
+    """About how many terms a root of this depth takes."""
+    if depth < _LOG_DEPTHS:
+        return 4**depth
+    # Products are cheaper than sums of exponentials, and by Fourier transform all but linear.
+    return min(4**depth // 8, 512 * 2**depth) + 16 * 2**depth
+
+
+def next_of_grid(number: int) -> int:
+    """The number rounded up, by a quarter at most, to 0, 1, …, 8, 10, 12, 14, 16, 20, ….
+
+    Parameters
+    ----------
+    number : int
+
+    Returns
+    -------
+    int
+    """
+    step = 2 ** max(0, math.floor(math.log2(max(number, 1))) - 2)
+    return -(-number // step) * step
 
 
 # ------------------------------------------------------------------ all counts, in logs
@@ -408,8 +497,11 @@ def _tilts(
     a coefficient elsewhere is made larger.
     """
     index, num = tree.bag_index, tree.num_bags
-    low = -jax.ops.segment_max(logits, index, num, indices_are_sorted=True) - 40.0
-    high = -jax.ops.segment_min(logits, index, num, indices_are_sorted=True) + 40.0
+    largest = jax.ops.segment_max(logits, index, num, indices_are_sorted=True)
+    smallest = jax.ops.segment_min(logits, index, num, indices_are_sorted=True)
+    # Bags that are not there may be empty.
+    low = jnp.where(jnp.isfinite(largest), -largest - 40.0, 0.0)
+    high = jnp.where(jnp.isfinite(smallest), -smallest + 40.0, 0.0)
     shape = (log_potential.shape[0], num)
     ends = _support(tree, log_potential)
 

@@ -13,20 +13,23 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import Distribution, constraints
-from numpyro.infer.reparam import Reparam
 
 from ..datasets.bags import Bags
+from ..datasets.padding import padded
 from .distributions import AnyArray, LogOddsLabel
 from .model import (
     Draws,
+    ModelDefaults,
     Program,
     check_prior,
     given_labels,
     observations,
     over_draws,
+    plate_of_bags,
     random_key,
 )
 from .noisy_or import labels_given_bags, sample_labels
+from .tracing import as_pytree
 from .witnesses import log_odds_of_some
 
 __all__ = ["DiverseDensity", "concept_logits", "log_diverse_density"]
@@ -35,8 +38,9 @@ __all__ = ["DiverseDensity", "concept_logits", "log_diverse_density"]
 _SMALLEST = 1e-12
 
 
+@as_pytree()
 @dataclass(frozen=True, eq=False)
-class DiverseDensity:
+class DiverseDensity(ModelDefaults):
     r"""A noisy-or of how near instances are to one concept, each feature with a scale of its own.
 
     .. code-block:: text
@@ -81,7 +85,6 @@ class DiverseDensity:
     scale_prior: Distribution = dist.LogNormal(0.0, 1.0)
 
     name: ClassVar[str] = "diverse_density"
-    judged_by: ClassVar[tuple[str, ...]] = ()
     instance_note: ClassVar[str] = (
         "an instance's probability is that of a bag that holds it alone: how near the concept it is"
     )
@@ -91,6 +94,7 @@ class DiverseDensity:
         "instance_label": ("instance",),
         "bag_label": ("bag",),
     }
+    fields_for_bags: ClassVar[tuple[str, ...]] = ("concept_prior", "scale_prior")
 
     def __post_init__(self) -> None:
         check_prior("DiverseDensity", "concept_prior", self.concept_prior, constraints.real)
@@ -116,38 +120,17 @@ class DiverseDensity:
         """
         return cls(scale_prior=dist.LogNormal(0.5 * math.log(2.0 / bags.num_features), 1.0))
 
-    # ------------------------------------------------------------------ hyper-parameters
-
-    @property
-    def priors(self) -> dict[str, Distribution]:
-        """None: concept and scales are sites of their own."""
-        return {}
-
-    def with_hyperparameters(self, values: dict) -> Self:
-        """The model itself: it has none."""
-        return self
-
-    @property
-    def observed_site(self) -> str:
-        """The labels of the bags."""
-        return "bag_label"
-
     @property
     def latent_sites(self) -> tuple[str, ...]:
         """Concept and scales."""
         return ("concept", "scale")
-
-    @property
-    def reparametrisation(self) -> dict[str, Reparam]:
-        """None is needed."""
-        return {}
 
     # ------------------------------------------------------------------ the programs
 
     def __call__(self, bags: Bags) -> None:
         """The program (t, s) → Y, instance labels summed out."""
         logits = self._draw_logits(bags)
-        with numpyro.plate("bag", bags.num_bags):
+        with plate_of_bags(bags):
             odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
             law = LogOddsLabel(odds, validate_args=False)
             numpyro.sample("bag_label", law, obs=given_labels(bags))
@@ -210,17 +193,12 @@ class DiverseDensity:
                 f"{expected} features that were learned from"
             )
 
-        def of_one(site: dict[str, Array]) -> tuple[Array, Array]:
-            logits = concept_logits(site, bags.instances)
-            odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
-            return jax.nn.sigmoid(odds), jax.nn.sigmoid(logits)
-
-        bag, instance = over_draws(of_one, {name: draws[name] for name in self.latent_sites})
-        return {"bag_probability": bag, "instance_probability": instance}
-
-    def identified(self, draws: Draws, bags: Bags) -> Draws:
-        """Nothing: concept and scales are comparable themselves."""
-        return {}
+        sites = {name: draws[name] for name in self.latent_sites}
+        bag, instance = over_draws(_predict_one, sites, padded(bags.without_labels()))
+        return {
+            "bag_probability": bag[:, : bags.num_bags],
+            "instance_probability": instance[:, : bags.num_instances],
+        }
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what was summed out: the instance labels, given those of the bags.
@@ -243,16 +221,24 @@ class DiverseDensity:
         ValueError
             If the bags have no labels.
         """
-        is_positive = jnp.asarray(observations(self, bags, "complete()")) == 1
-
-        def of_one(site: dict[str, Array]) -> Array:
-            logits = concept_logits(site, bags.instances)
-            return labels_given_bags(logits, bags, is_positive).sample(site["key"])
-
+        observations(self, bags, "complete()")
         with jax.enable_x64(True):
             keys = jax.random.split(random_key(seed), len(draws["concept"]))
         sites = {name: draws[name] for name in self.latent_sites} | {"key": keys}
-        return dict(draws) | {"instance_label": over_draws(of_one, sites)}
+        label = over_draws(_complete_one, sites, padded(bags))
+        return dict(draws) | {"instance_label": label[:, : bags.num_instances]}
+
+
+def _predict_one(site: dict[str, Array], bags: Bags) -> tuple[Array, Array]:
+    logits = concept_logits(site, bags.instances)
+    odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
+    return jax.nn.sigmoid(odds), jax.nn.sigmoid(logits)
+
+
+def _complete_one(site: dict[str, Array], bags: Bags) -> Array:
+    logits = concept_logits(site, bags.instances)
+    is_positive = jnp.asarray(bags.labels) == 1
+    return labels_given_bags(logits, bags, is_positive).sample(site["key"])
 
 
 def concept_logits(

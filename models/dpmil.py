@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -16,14 +17,26 @@ from jax.nn import softplus
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Bool, Float, Int
-from numpyro.distributions import Distribution
 from numpyro.infer.reparam import Reparam, TransformReparam
 from scipy.special import logsumexp
 
 from ..datasets.bags import Bags
+from ..datasets.padding import padded
+from .components import Components
 from .mixtures import MixtureBags, Mixtures, gaussian_by_precision
-from .model import Draws, Program, as_pytree, observations, plate_of_bags, random_key
+from .model import (
+    CLOSED_FORM_ENGINES,
+    Draws,
+    ModelDefaults,
+    Program,
+    observations,
+    over_draws,
+    plate_of_bags,
+    random_key,
+)
 from .normal_wishart import COVARIANCES, Covariance
+from .settings import Choice, Setting
+from .tracing import as_pytree
 from .witnesses import LabelRule, log_some_positive, sum_over_bags
 
 __all__ = [
@@ -48,13 +61,16 @@ POOLINGS: tuple[Pooling, ...] = ("bayes", "noisy_or")
 # Of the mean variance of the features, added to each variance: keeps the covariance of few or of
 # repeated instances, or one with a constant column, invertible.
 _RIDGE = 1e-6
+# With 950 unknown numbers a draw of NUTS takes 0.17 s for 400 instances, and its draws are few that
+# count: for thousands of instances a chain would take hours.
+_MOST_UNKNOWNS = 1000
 # Numbers held at once while draws are looked at: 32 MiB in 64 bit.
 _BLOCK = 2**22
 
 
 @as_pytree("max_components", "supervision", "needs_witness")
 @dataclass(frozen=True, eq=False)
-class DPMIL:
+class DPMIL(ModelDefaults):
     """Two Dirichlet-process mixtures of Gaussians, one for each class of instances.
 
     .. code-block:: text
@@ -127,11 +143,34 @@ class DPMIL:
         "log_density": ("bag",),
         "occupied_components": ("class",),
     }
-    judged_by: ClassVar[tuple[str, ...]] = (
+    estimands: ClassVar[tuple[str, ...]] = (
         "instance_probability",
         "log_density",
         "occupied_components",
     )
+    estimand_note: ClassVar[str] = (
+        "Clusters have no names to compare them by: errors are those of the probabilities of the "
+        "instances in positive bags, the log densities of the bags and the number of occupied "
+        "components in each class."
+    )
+    instance_note: ClassVar[str] = (
+        "instances are ranked by p(x | positive) against p(x | negative), each by itself"
+    )
+    leave_one_out_note: ClassVar[str] = (
+        "DPMIL's likelihood is of instances given labels: weights by it leave out a bag's "
+        "instances, not its label; judge it on test bags"
+    )
+    replication_note: ClassVar[str] = (
+        "DPMIL makes instances, not labels, which have no parameter: replicates of labels say "
+        "nothing of it"
+    )
+    usual_engines: ClassVar[tuple[str, ...]] = CLOSED_FORM_ENGINES
+    settings: ClassVar[Mapping[str, Setting]] = {
+        "covariance": Choice.of(*COVARIANCES),
+        "supervision": Choice.of(*SUPERVISIONS),
+        "needs_witness": Choice({"true": True, "false": False}),
+    }
+    fields_for_bags: ClassVar[tuple[str, ...]] = ("center", "scale")
 
     def __post_init__(self) -> None:
         for field in ("center", "scale"):
@@ -276,11 +315,6 @@ class DPMIL:
     # ------------------------------------------------------------------ what it is
 
     @property
-    def observed_site(self) -> str:
-        """What the model learns from, beside the instances."""
-        return "bag_label"
-
-    @property
     def covariance(self) -> Covariance:
         """Whether precisions are matrices or diagonal."""
         return "full" if np.ndim(self.scale) == 2 else "diagonal"
@@ -304,11 +338,6 @@ class DPMIL:
         return "precision_cholesky" if self.covariance == "full" else "precision"
 
     @property
-    def priors(self) -> dict[str, Distribution]:
-        """None: hyper-parameters are numbers."""
-        return {}
-
-    @property
     def latent_sites(self) -> tuple[str, ...]:
         """Sticks (of more than one component), means and precisions."""
         sticks = ("stick",) if self.max_components > 1 else ()
@@ -323,6 +352,22 @@ class DPMIL:
         by_class = self.max_components * (self.num_features + of_precision)
         return 2 * (by_class + self.max_components - 1)
 
+    @property
+    def size_note(self) -> str:
+        """Components and features."""
+        return f"{self.max_components} components of {self.num_features} features in each class"
+
+    @property
+    def gradient_note(self) -> str:
+        """Beyond 1,000 unknown numbers: to be found are too many."""
+        if self.num_unknowns <= _MOST_UNKNOWNS:
+            return ""
+        return (
+            f"{self.num_unknowns:,} unknown numbers of DPMIL ({self.size_note}); expected at most "
+            f"{_MOST_UNKNOWNS:,}: use coordinate_ascent or gibbs, fewer features "
+            "(datasets.kernel_pca), fewer components or covariance='diagonal'"
+        )
+
     def numbers_in_a_draw(self, bags: Bags | None) -> int:
         """How many numbers a draw is kept in, at most, with what it implies for bags that are."""
         # A triangular root is kept as a square.
@@ -333,24 +378,6 @@ class DPMIL:
     def reparametrisation(self) -> dict[str, Reparam]:
         """Means by their noise, which knows no scale: most components have no instances."""
         return {"mean": TransformReparam()}
-
-    @property
-    def instance_note(self) -> str:
-        """What instance probabilities are."""
-        return "instances are ranked by p(x | positive) against p(x | negative), each by itself"
-
-    @property
-    def judged_note(self) -> str:
-        """What posteriors are compared on, and why."""
-        return (
-            "Clusters have no names to compare them by: errors are those of the probabilities of "
-            "the instances in positive bags, the log densities of the bags and the number of "
-            "occupied components in each class."
-        )
-
-    def with_hyperparameters(self, values: dict) -> Self:
-        """The model itself: no hyper-parameter has a prior."""
-        return self
 
     def check_width(self, bags: Bags) -> None:
         """Refuse bags of other features.
@@ -439,7 +466,11 @@ class DPMIL:
             known = jnp.where(given == 1, jnp.inf, jnp.where(given == 0, -jnp.inf, known))
             has_known = sum_over_bags((given == 1).astype(int), index, bags.num_bags) > 0
             needs = needs & ~has_known
-        return LabelRule(known, needs, index)
+        return LabelRule(known, needs, index, self._present(bags))
+
+    @staticmethod
+    def _present(bags: Bags) -> Bool[Array, " B"] | None:
+        return None if bags.present is None else jnp.asarray(bags.present)
 
     # ------------------------------------------------------------------ the programs
 
@@ -510,7 +541,7 @@ class DPMIL:
         is_positive = labels == 1
         index = jnp.asarray(bags.bag_index)
         known = jnp.where(is_positive[index], 0.0, -jnp.inf)
-        return LabelRule(known, is_positive & self.needs_witness, index)
+        return LabelRule(known, is_positive & self.needs_witness, index, self._present(bags))
 
     # ------------------------------------------------------------------ what draws imply
 
@@ -538,6 +569,56 @@ class DPMIL:
             return np.ones((len(draws["mean"]), 2, 1))
         with jax.enable_x64(True):
             return np.exp(np.asarray(log_stick_weights(jnp.asarray(draws["stick"]))))
+
+    def occupied(self, estimands: Draws) -> Float[np.ndarray, "S 2"]:
+        """The expected number of components of each class with an instance in them.
+
+        Parameters
+        ----------
+        estimands : dict of arrays
+            As ``estimands_of`` returns them.
+
+        Returns
+        -------
+        array (S, 2)
+        """
+        return estimands["occupied_components"]
+
+    def typical_components(self, draws: Draws, estimands: Draws, bags: Bags) -> Components:
+        """Components of the draw under which log densities of bags are nearest to their means.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            The latent sites, draws first.
+        estimands : dict of arrays
+            As ``estimands_of`` returns them.
+        bags : Bags
+            With labels.
+
+        Returns
+        -------
+        Components
+        """
+        # Of the highest density it would be one whose empty clusters are near their prior's mode,
+        # and of the highest likelihood one that overfits.
+        by_bag = estimands["log_density"]
+        typical = int(np.argmin(np.sum((by_bag - by_bag.mean(axis=0)) ** 2, axis=1)))
+        with jax.enable_x64(True):
+            site = {name: jnp.asarray(draws[name][typical]) for name in self.latent_sites}
+            return Components(*map(np.asarray, self._components(site, bags)))
+
+    def _components(self, site: dict[str, Array], bags: Bags) -> tuple[Array, ...]:
+        """Weight, mean, root and expected number of instances of each component."""
+        mixtures = self.mixtures(site)
+        log_components = mixtures.log_components(jnp.asarray(bags.instances))
+        log_density = jax.nn.logsumexp(log_components, axis=1)
+        positive = self.label_rule(bags).labels(log_density[1] - log_density[0]).mean
+        in_class = jnp.stack([1 - positive, positive])
+        occupancy = jnp.sum(
+            in_class[:, None] * jnp.exp(log_components - log_density[:, None]), axis=2
+        )
+        return jnp.exp(mixtures.log_weight), mixtures.mean, mixtures.root, occupancy
 
     def predict(self, draws: Draws, bags: Bags, *, pooling: Pooling = "bayes") -> Draws:
         """Bag and instance probabilities under each draw, and by all draws together.
@@ -570,11 +651,10 @@ class DPMIL:
         self.check_width(bags)
         _check_pooling(pooling)
 
-        def of_one(_: Array, site: dict[str, Array], bags: Bags) -> tuple[Array, Array, Array]:
-            log_density = self.mixtures(site).log_density(jnp.asarray(bags.instances))
-            return (log_density, *self._probabilities(log_density, bags, pooling))
-
-        log_density, bag, instance = self._over_draws(of_one, draws, bags)
+        given = padded(bags.without_labels())
+        found = self._over_draws(_predict_one, draws, given, pooling=pooling)
+        sizes = (bags.num_instances, bags.num_bags, bags.num_instances)
+        log_density, bag, instance = (of[..., :size] for of, size in zip(found, sizes, strict=True))
         mean_density = logsumexp(log_density, axis=0) - math.log(len(log_density))
         by_all = self.probabilities(mean_density, bags, pooling=pooling)
         return {
@@ -595,20 +675,24 @@ class DPMIL:
             If ``pooling`` is unknown.
         """
         _check_pooling(pooling)
+        given = padded(bags.without_labels())
+        whole = np.zeros((2, given.num_instances))
+        whole[:, : bags.num_instances] = log_density
         with jax.enable_x64(True):
-            found = self._probabilities(jnp.asarray(log_density), bags, pooling)
-            return np.asarray(found[0]), np.asarray(found[1])
+            bag, instance = _probabilities(whole, self, given, pooling)
+            return np.asarray(bag)[: bags.num_bags], np.asarray(instance)[: bags.num_instances]
 
-    def _probabilities(
+    def probabilities_traced(
         self, log_density: Float[Array, "2 N"], bags: Bags, pooling: Pooling
     ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
+        """The same inside a compiled program."""
         logits = log_density[1] - log_density[0]
         bag = bag_probability(
             logits, bags, self.positive_share, pooling, needs_witness=self.needs_witness
         )
         return bag, jax.nn.sigmoid(logits)
 
-    def identified(self, draws: Draws, bags: Bags) -> Draws:
+    def estimands_of(self, draws: Draws, bags: Bags) -> Draws:
         """What does not depend on the names of the clusters, of the bags learned from.
 
         Parameters
@@ -626,25 +710,12 @@ class DPMIL:
             ``occupied_components`` (S, 2): the expected number of components of each class with an
             instance in them, given θ.
         """
-        with jax.enable_x64(True):
-            free = np.flatnonzero(np.asarray(self.label_rule(bags).known) == 0)
-
-        def of_one(
-            _: Array, site: dict[str, Array], bags: Bags, free: Int[Array, " F"]
-        ) -> dict[str, Array]:
-            rule, instances = self.label_rule(bags), jnp.asarray(bags.instances)
-            log_components = self.mixtures(site).log_components(instances)
-            log_density = jax.nn.logsumexp(log_components, axis=1)
-            found = {
-                "log_density": rule.log_evidence(log_density),
-                "occupied_components": expected_occupied(log_components, rule),
-            }
-            if len(free):
-                probability = rule.labels(log_density[1] - log_density[0]).mean
-                found["instance_probability"] = probability[free]
-            return found
-
-        return self._over_draws(of_one, draws, bags, free)
+        self.check(bags)
+        found = self._over_draws(_identify_one, draws, padded(bags))
+        found["log_density"] = found["log_density"][:, : bags.num_bags]
+        is_free = found.pop("is_free")[0, : bags.num_instances]
+        probability = found.pop("instance_probability")[:, : bags.num_instances]
+        return found | ({"instance_probability": probability[:, is_free]} if is_free.any() else {})
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what was summed out: instance labels and clusters given T.
@@ -662,33 +733,63 @@ class DPMIL:
         dict of arrays
             The draws, with ``instance_label`` (S, N) and ``cluster`` (S, N) added.
         """
-        self.label_rule(bags)  # raises what it has to say of bags that are not traced
-
-        def of_one(key: Array, site: dict[str, Array], bags: Bags) -> dict[str, Array]:
-            log_components = self.mixtures(site).log_components(jnp.asarray(bags.instances))
-            return draw_labels(key, log_components, self.label_rule(bags))
-
-        return dict(draws) | self._over_draws(of_one, draws, bags, seed=seed)
+        self.check(bags)
+        found = self._over_draws(_complete_one, draws, padded(bags), seed=seed)
+        cut = {name: values[:, : bags.num_instances] for name, values in found.items()}
+        return dict(draws) | cut
 
     def _over_draws(
-        self, function: Callable, draws: Draws, bags: Bags, *data: Any, seed: int | Array = 0
+        self,
+        function: Callable,
+        draws: Draws,
+        bags: Bags,
+        *,
+        seed: int | Array = 0,
+        **options: Any,
     ) -> Any:
-        """A function of a key, one draw, the bags and other data, compiled once for all draws."""
+        """A function of the model, one draw and the bags, for all draws."""
+        sites = {name: draws[name] for name in self.latent_sites}
         with jax.enable_x64(True):
-            sites = {name: jnp.asarray(draws[name]) for name in self.latent_sites}
-            keys = jax.random.split(random_key(seed), len(sites["mean"]))
-            # Draws evaluated together fill the vector units; many instances do that alone.
-            numbers = 2 * self.max_components * bags.num_instances * self.num_features
-            together = max(1, min(64, _BLOCK // numbers))
+            sites["key"] = jax.random.split(random_key(seed), len(sites["mean"]))
+        # Draws evaluated together fill the vector units; many instances do that alone.
+        numbers = 2 * self.max_components * bags.num_instances * self.num_features
+        together = max(1, min(64, _BLOCK // numbers))
+        return over_draws(function, sites, self, bags, together=together, **options)
 
-            # Data are arguments: as constants they would be a part of the program.
-            @jax.jit
-            def mapped(all_draws: Any, data: Any) -> Any:
-                return jax.lax.map(
-                    lambda one: function(*one, *data), all_draws, batch_size=together
-                )
 
-            return jax.tree.map(np.asarray, mapped((keys, sites), (bags, *data)))
+def _predict_one(
+    site: dict[str, Array], model: DPMIL, bags: Bags, *, pooling: Pooling, together: int
+) -> tuple[Array, Array, Array]:
+    log_density = model.mixtures(site).log_density(jnp.asarray(bags.instances))
+    return (log_density, *model.probabilities_traced(log_density, bags, pooling))
+
+
+def _identify_one(
+    site: dict[str, Array], model: DPMIL, bags: Bags, *, together: int
+) -> dict[str, Array]:
+    rule, instances = model.label_rule(bags), jnp.asarray(bags.instances)
+    log_components = model.mixtures(site).log_components(instances)
+    log_density = jax.nn.logsumexp(log_components, axis=1)
+    return {
+        "log_density": rule.log_evidence(log_density),
+        "occupied_components": expected_occupied(log_components, rule),
+        "instance_probability": rule.labels(log_density[1] - log_density[0]).mean,
+        "is_free": rule.known == 0,
+    }
+
+
+def _complete_one(
+    site: dict[str, Array], model: DPMIL, bags: Bags, *, together: int
+) -> dict[str, Array]:
+    log_components = model.mixtures(site).log_components(jnp.asarray(bags.instances))
+    return draw_labels(site["key"], log_components, model.label_rule(bags))
+
+
+@partial(jax.jit, static_argnames="pooling")
+def _probabilities(
+    log_density: Float[Array, "2 N"], model: DPMIL, bags: Bags, pooling: Pooling
+) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
+    return model.probabilities_traced(log_density, bags, pooling)
 
 
 def log_stick_weights(stick: Float[Array, "*L k"]) -> Float[Array, "*L K"]:

@@ -3,7 +3,7 @@ r"""A soft threshold on a measure of the instances: what of the neighbour method
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,23 +12,29 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.util import validate_sample
-from numpyro.infer.reparam import Reparam
 
 from ..datasets.bags import Bags
+from ..datasets.padding import padded
 from .distributions import LogOddsLabel
 from .model import (
     Draws,
+    ModelDefaults,
     Program,
     check_prior,
     given_labels,
     observations,
     over_draws,
+    plate_of_bags,
     random_key,
 )
 from .noisy_or import labels_given_bags, sample_labels
+from .tracing import as_pytree
 from .witnesses import log_odds_of_some
 
 __all__ = ["BagLabelsByMeasure", "MeasureThreshold"]
+
+# Log odds of an absent bag: its label, 0, is certain.
+_ABSENT = -1e4
 
 
 class BagLabelsByMeasure(Distribution):
@@ -92,8 +98,9 @@ class BagLabelsByMeasure(Distribution):
         return jax.random.bernoulli(label_key, chance).astype(int)
 
 
+@as_pytree()
 @dataclass(frozen=True, eq=False)
-class MeasureThreshold:
+class MeasureThreshold(ModelDefaults):
     r"""A noisy-or of a soft threshold on a measure f, one of K: a pseudo-likelihood.
 
     .. code-block:: text
@@ -144,7 +151,7 @@ class MeasureThreshold:
     softness_prior: Distribution = dist.LogNormal(-1.0, 1.0)
 
     name: ClassVar[str] = "measure_threshold"
-    judged_by: ClassVar[tuple[str, ...]] = ()
+    predicts_by: ClassVar[tuple[str, ...]] = ("measure_probability",)
     instance_note: ClassVar[str] = (
         "an instance's probability is that of a bag that holds it alone: its measure above the "
         "threshold"
@@ -161,31 +168,10 @@ class MeasureThreshold:
         check_prior("MeasureThreshold", "threshold_prior", self.threshold_prior, constraints.real)
         check_prior("MeasureThreshold", "softness_prior", self.softness_prior, constraints.positive)
 
-    # ------------------------------------------------------------------ hyper-parameters
-
-    @property
-    def priors(self) -> dict[str, Distribution]:
-        """None: threshold and softness are sites of their own."""
-        return {}
-
-    def with_hyperparameters(self, values: dict) -> Self:
-        """The model itself: it has none."""
-        return self
-
-    @property
-    def observed_site(self) -> str:
-        """The labels of the bags."""
-        return "bag_label"
-
     @property
     def latent_sites(self) -> tuple[str, ...]:
         """Threshold and softness."""
         return ("threshold", "softness")
-
-    @property
-    def reparametrisation(self) -> dict[str, Reparam]:
-        """None is needed."""
-        return {}
 
     # ------------------------------------------------------------------ the programs
 
@@ -194,7 +180,7 @@ class MeasureThreshold:
         sites = self._draw()
         num_measures = bags.instances.shape[1]
         which = numpyro.sample("measure", dist.DiscreteUniform(0, num_measures - 1))
-        with numpyro.plate("bag", bags.num_bags):
+        with plate_of_bags(bags):
             law = LogOddsLabel(bag_logits(sites, bags)[which], validate_args=False)
             numpyro.sample("bag_label", law, obs=given_labels(bags))
 
@@ -243,7 +229,7 @@ class MeasureThreshold:
         ----------
         draws : dict of arrays
             ``threshold`` and ``softness`` (S,), and ``measure_probability`` (S, K), which
-            `identified` gives for the bags learned from, and posteriors store.
+            `estimands_of` gives for the bags learned from, and posteriors store.
         bags : Bags
             B bags with N instances, their measures as features; their labels are not used.
 
@@ -259,17 +245,15 @@ class MeasureThreshold:
         """
         self._check_measures(draws, bags)
 
-        def of_one(site: dict[str, Array]) -> tuple[Array, Array]:
-            weight = site["measure_probability"]
-            bag = jax.nn.sigmoid(bag_logits(site, bags))
-            instance = jax.nn.sigmoid(_instance_logits(site, bags))
-            return weight @ bag, weight @ instance
-
         names = (*self.latent_sites, "measure_probability")
-        bag, instance = over_draws(of_one, {name: draws[name] for name in names})
-        return {"bag_probability": bag, "instance_probability": instance}
+        sites = {name: draws[name] for name in names}
+        bag, instance = over_draws(_predict_one, sites, padded(bags.without_labels()))
+        return {
+            "bag_probability": bag[:, : bags.num_bags],
+            "instance_probability": instance[:, : bags.num_instances],
+        }
 
-    def identified(self, draws: Draws, bags: Bags) -> Draws:
+    def estimands_of(self, draws: Draws, bags: Bags) -> Draws:
         """How likely each measure is, given the bags learned from.
 
         Parameters
@@ -284,14 +268,9 @@ class MeasureThreshold:
         dict of arrays
             ``measure_probability`` (S, K): P(k | T, s, Y).
         """
-        labels = jnp.asarray(observations(self, bags, "identified()"))
-
-        def of_one(site: dict[str, Array]) -> Float[Array, " K"]:
-            law = BagLabelsByMeasure(bag_logits(site, bags))
-            return jax.nn.softmax(jnp.sum(law.log_likelihood(labels), axis=1))
-
+        observations(self, bags, "estimands_of()")
         sites = {name: draws[name] for name in self.latent_sites}
-        return {"measure_probability": over_draws(of_one, sites)}
+        return {"measure_probability": over_draws(_measure_probability, sites, padded(bags))}
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what was summed out: the measure, and the instance labels given those of bags.
@@ -314,25 +293,20 @@ class MeasureThreshold:
         ValueError
             If the bags have no labels.
         """
-        is_positive = jnp.asarray(observations(self, bags, "complete()")) == 1
-
-        def of_one(site: dict[str, Array]) -> tuple[Array, Array]:
-            measure_key, label_key = jax.random.split(site["key"])
-            which = jax.random.categorical(measure_key, jnp.log(site["measure_probability"]))
-            logits = _instance_logits(site, bags)[which]
-            return which, labels_given_bags(logits, bags, is_positive).sample(label_key)
-
+        observations(self, bags, "complete()")
         with jax.enable_x64(True):
             keys = jax.random.split(random_key(seed), len(draws["threshold"]))
-            sites = {name: draws[name] for name in self.latent_sites} | {"key": keys}
-            which, label = over_draws(of_one, sites | self.identified(draws, bags))
-        return dict(draws) | {"measure": which, "instance_label": label}
+        sites = {name: draws[name] for name in self.latent_sites} | {"key": keys}
+        sites |= self.estimands_of(draws, bags)
+        which, label = over_draws(_complete_one, sites, padded(bags))
+        added = {"measure": which, "instance_label": label[:, : bags.num_instances]}
+        return dict(draws) | added
 
     def _check_measures(self, draws: Draws, bags: Bags) -> None:
         if "measure_probability" not in draws:
             raise ValueError(
-                "draws have no measure_probability; model.identified(draws, bags) gives it for the "
-                "bags that were learned from"
+                "draws have no measure_probability; model.estimands_of(draws, bags) gives it for "
+                "the bags that were learned from"
             )
         expected, found = draws["measure_probability"].shape[1], bags.num_features
         if expected != found:
@@ -342,13 +316,33 @@ class MeasureThreshold:
             )
 
 
+def _predict_one(site: dict[str, Array], bags: Bags) -> tuple[Array, Array]:
+    weight = site["measure_probability"]
+    bag = jax.nn.sigmoid(bag_logits(site, bags))
+    return weight @ bag, weight @ jax.nn.sigmoid(_instance_logits(site, bags))
+
+
+def _measure_probability(site: dict[str, Array], bags: Bags) -> Float[Array, " K"]:
+    by_bag = BagLabelsByMeasure(bag_logits(site, bags)).log_likelihood(jnp.asarray(bags.labels))
+    return jax.nn.softmax(jnp.sum(by_bag, axis=1))
+
+
+def _complete_one(site: dict[str, Array], bags: Bags) -> tuple[Array, Array]:
+    measure_key, label_key = jax.random.split(site["key"])
+    which = jax.random.categorical(measure_key, jnp.log(site["measure_probability"]))
+    logits = _instance_logits(site, bags)[which]
+    is_positive = jnp.asarray(bags.labels) == 1
+    return which, labels_given_bags(logits, bags, is_positive).sample(label_key)
+
+
 def bag_logits(site: dict[str, Array], bags: Bags) -> Float[Array, "K B"]:
     """log P(Y_b = 1) − log P(Y_b = 0) under each measure: a noisy-or."""
 
     def of_one(logits: Float[Array, " N"]) -> Float[Array, " B"]:
         return log_odds_of_some(logits, bags.bag_index, bags.num_bags)
 
-    return jax.vmap(of_one)(_instance_logits(site, bags))
+    odds = jax.vmap(of_one)(_instance_logits(site, bags))
+    return odds if bags.present is None else jnp.where(bags.present, odds, _ABSENT)
 
 
 def _instance_logits(site: dict[str, Array], bags: Bags) -> Float[Array, "K N"]:

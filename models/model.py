@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from functools import partial
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jax.core import Tracer
-from jax.tree_util import GetAttrKey, register_pytree_with_keys
 from jaxtyping import Array, Int
 from numpyro.distributions import Distribution, constraints
 from numpyro.handlers import mask
 from numpyro.infer.reparam import Reparam
 
 from ..datasets.bags import Bags
+from ..datasets.padding import padded
+from .settings import Setting
 
 __all__ = [
+    "CLOSED_FORM_ENGINES",
+    "GRADIENT_ENGINES",
     "Draws",
     "Model",
+    "ModelDefaults",
     "Observing",
     "Program",
-    "as_pytree",
     "check_prior",
     "given_labels",
     "observations",
@@ -34,6 +36,11 @@ __all__ = [
     "plate_of_bags",
     "random_key",
 ]
+
+# What the command line fits of a model that is known by its program alone, and of one with
+# closed-form updates.
+GRADIENT_ENGINES = ("maximum_a_posteriori", "laplace", "svi", "nuts")
+CLOSED_FORM_ENGINES = ("coordinate_ascent", "laplace", "svi", "nuts", "gibbs")
 
 type Program = Callable[[Bags], None]
 type Draws = dict[str, np.ndarray]
@@ -59,15 +66,32 @@ class Model(Observing, Protocol):
     Calling it is the NumPyro program as its paper tells it; ``marginal()`` is the same posterior
     with all sites gone that can be summed or integrated out exactly; ``augmented()`` has the
     auxiliary variables in it that the closed-form bound needs.
+
+    What else engines, diagnostics and the command line want to know is declared here, and
+    `ModelDefaults`, which models inherit from, has an answer to each question.
     """
 
     name: ClassVar[str]
     dims: ClassVar[dict[str, tuple[str, ...]]]
-    # What posteriors are compared on, as `identified` gives it; nothing where sites themselves are.
-    judged_by: ClassVar[tuple[str, ...]]
+
+    estimands: ClassVar[tuple[str, ...]]
+    estimand_note: ClassVar[str]
+    predicts_by: ClassVar[tuple[str, ...]]
+    instance_note: ClassVar[str]
+    leave_one_out_note: ClassVar[str]
+    replication_note: ClassVar[str]
+    observation_fields: ClassVar[tuple[str, ...]]
+    usual_engines: ClassVar[tuple[str, ...]]
+    settings: ClassVar[Mapping[str, Setting]]
+    fields_for_bags: ClassVar[tuple[str, ...]]
 
     @property
-    def priors(self) -> dict[str, Distribution]:
+    def hyperparameters(self) -> Mapping[str, Any]:
+        """Numbers or priors of the hyper-parameters, by site name."""
+        ...
+
+    @property
+    def priors(self) -> Mapping[str, Distribution]:
         """The hyper-parameters that are to be inferred, by site name."""
         ...
 
@@ -77,8 +101,37 @@ class Model(Observing, Protocol):
         ...
 
     @property
-    def reparametrisation(self) -> dict[str, Reparam]:
+    def reparametrisation(self) -> Mapping[str, Reparam]:
         """How samplers should whiten the sites."""
+        ...
+
+    @property
+    def observation(self) -> object:
+        """The observation model: how labels or targets depend on the latent function."""
+        ...
+
+    @property
+    def is_normalised(self) -> bool:
+        """Whether ``marginal()`` is a density, not one up to an unknown constant."""
+        ...
+
+    @property
+    def companions(self) -> Mapping[str, Model]:
+        """Models to be fitted beside this one, by a word for each."""
+        ...
+
+    @property
+    def gradient_note(self) -> str:
+        """Why gradients cannot find its unknown numbers in reasonable time; empty if they can."""
+        ...
+
+    @property
+    def size_note(self) -> str:
+        """What makes its draws large, in words."""
+        ...
+
+    def numbers_in_a_draw(self, bags: Bags | None) -> int | None:
+        """The most numbers that a draw is kept in; None where nobody need count."""
         ...
 
     def with_hyperparameters(self, values: dict) -> Self:
@@ -94,6 +147,10 @@ class Model(Observing, Protocol):
         """
         ...
 
+    def unpadded(self, bags: Bags) -> Any:
+        """The same of bags as they are, for programs with sites of instances or bags."""
+        ...
+
     def __call__(self, bags: Bags) -> None:
         """The paper's program."""
         ...
@@ -107,80 +164,20 @@ class Model(Observing, Protocol):
         ...
 
     def predict(self, draws: Draws, bags: Bags) -> Draws:
-        """What is known of new bags and their instances under each draw.
+        """The predictive distribution of new bags and their instances under each draw.
 
         Of labels: ``bag_probability`` (S, B) and ``instance_probability`` (S, N). Of targets:
         ``bag_mean``, ``bag_scale``, ``instance_mean``, ``instance_scale``, of like shapes.
         """
         ...
 
-    def identified(self, draws: Draws, bags: Bags) -> Draws:
-        """What draws say of the bags learned from in the same terms, whatever made them.
-
-        Empty where the sites are such terms; clusters, whose names are arbitrary, are not.
-        """
+    def estimands_of(self, draws: Draws, bags: Bags) -> Draws:
+        """Quantities of the training bags that draws of any engine imply."""
         ...
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what ``marginal()`` summed out."""
         ...
-
-
-def as_pytree[T: type](*static: str) -> Callable[[T], T]:
-    """Make a frozen dataclass a JAX pytree, so that compiled programs take it as an argument.
-
-    Numbers, arrays and priors become leaves: programs are compiled once for all their values. The
-    checks of ``__post_init__`` are left out while JAX traces, when leaves have no values.
-
-    Parameters
-    ----------
-    *static : str
-        Fields that are no leaves: hashable, and compiled for anew where they differ.
-
-    Returns
-    -------
-    callable
-        A class decorator.
-    """
-
-    def register(cls: T) -> T:
-        names = [field.name for field in fields(cls)]
-        leaves = tuple(name for name in names if name not in static)
-
-        def flatten(value: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            children = tuple(_leaf(getattr(value, name)) for name in leaves)
-            return children, tuple(getattr(value, name) for name in static)
-
-        def flatten_with_keys(value: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            children, fixed = flatten(value)
-            return tuple(zip(map(GetAttrKey, leaves), children, strict=True)), fixed
-
-        def unflatten(fixed: tuple[Any, ...], children: Iterable[Any]) -> Any:
-            value = object.__new__(cls)
-            for name, child in (*zip(leaves, children), *zip(static, fixed)):  # noqa: B905
-                object.__setattr__(value, name, child)
-            return value
-
-        register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-        if hasattr(cls, "__post_init__"):
-            cls.__post_init__ = _unless_traced(cls.__post_init__, leaves)
-        return cls
-
-    return register
-
-
-def _leaf(value: Any) -> Any:
-    """An integer would be compiled for apart from the same number as a float."""
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _unless_traced(check: Callable[[Any], None], leaves: tuple[str, ...]) -> Callable[[Any], None]:
-    def checked(self: Any) -> None:
-        values = [getattr(self, name) for name in leaves]
-        if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values)):
-            check(self)
-
-    return checked
 
 
 @contextmanager
@@ -192,6 +189,133 @@ def plate_of_bags(bags: Bags) -> Iterator[None]:
         else:
             with mask(mask=jnp.asarray(bags.present)):
                 yield
+
+
+class ModelDefaults:
+    """Default answers to what engines, diagnostics and the command line ask of a model.
+
+    A model inherits from it and overrides what does not hold. No default is there for
+    ``name``, ``dims``, ``latent_sites``, the three programs and ``predict``. A model of mixtures
+    has the methods of `ComponentModel` as well.
+
+    Attributes
+    ----------
+    estimands : tuple of str
+        What posteriors are compared on, by the names that ``estimands_of`` gives; empty where
+        the sites themselves are compared.
+    estimand_note : str
+        Why these, in a sentence for the report.
+    predicts_by : tuple of str
+        The estimands that ``predict`` needs beside the latent sites.
+    instance_note : str
+        What the probability of an instance means.
+    leave_one_out_note : str
+        Why no bag can be left out by weights; empty if each can.
+    replication_note : str
+        Why replicated labels or targets say nothing of the model; empty if they do.
+    observation_fields : tuple of str
+        The fields that ``observation`` stands for.
+    usual_engines : tuple of str
+        What the command line fits if nobody names engines. The first must run.
+    settings : mapping of str to Setting
+        How the command line reads fields that are not numbers.
+    fields_for_bags : tuple of str
+        The fields that ``for_bags`` makes from data, which the command line cannot set.
+    """
+
+    estimands: ClassVar[tuple[str, ...]] = ()
+    estimand_note: ClassVar[str] = ""
+    predicts_by: ClassVar[tuple[str, ...]] = ()
+    instance_note: ClassVar[str] = ""
+    leave_one_out_note: ClassVar[str] = ""
+    replication_note: ClassVar[str] = ""
+    observation_fields: ClassVar[tuple[str, ...]] = ()
+    usual_engines: ClassVar[tuple[str, ...]] = GRADIENT_ENGINES
+    settings: ClassVar[Mapping[str, Setting]] = {}
+    fields_for_bags: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def observed_site(self) -> str:
+        """``bag_label``: the labels of the bags."""
+        return "bag_label"
+
+    @property
+    def hyperparameters(self) -> Mapping[str, Any]:
+        """None."""
+        return {}
+
+    @property
+    def priors(self) -> dict[str, Distribution]:
+        """The hyper-parameters that are distributions, by site name."""
+        given = self.hyperparameters
+        return {name: value for name, value in given.items() if isinstance(value, Distribution)}
+
+    @property
+    def reparametrisation(self) -> dict[str, Reparam]:
+        """None: samplers leave the sites as they are."""
+        return {}
+
+    @property
+    def observation(self) -> object:
+        """``"logistic"``; another word, or an object that is printed, of another model."""
+        return "logistic"
+
+    @property
+    def is_normalised(self) -> bool:
+        """True: ``marginal()`` is a density, and its bound one on log p(labels)."""
+        return True
+
+    @property
+    def companions(self) -> Mapping[str, Model]:
+        """None: the posterior can be judged by itself."""
+        return {}
+
+    @property
+    def gradient_note(self) -> str:
+        """Empty: gradients find all unknown numbers."""
+        return ""
+
+    @property
+    def size_note(self) -> str:
+        """Empty: draws are small."""
+        return ""
+
+    def numbers_in_a_draw(self, bags: Bags | None) -> int | None:
+        """None: draws are small."""
+        return None
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """The model itself: it has no hyper-parameters."""
+        return self
+
+    def prepare(self, bags: Bags) -> Any:
+        """Bags in arrays of sizes that programs are compiled for; absent ones are masked."""
+        return padded(bags)
+
+    def unpadded(self, bags: Bags) -> Any:
+        """The same of bags as they are, for programs with sites of instances or bags."""
+        return bags
+
+    def estimands_of(self, draws: Draws, bags: Bags) -> Draws:
+        """None: the sites are compared themselves.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            The latent sites, draws first.
+        bags : Bags
+            The training bags.
+
+        Returns
+        -------
+        dict of arrays
+            By name, draws first.
+        """
+        return {}
+
+    def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
+        """The draws themselves: nothing was summed out."""
+        return dict(draws)
 
 
 # What an observed site is called as a part of `Bags`.
@@ -244,25 +368,44 @@ def check_prior(owner: str, name: str, prior: Distribution, wanted: constraints.
         )
 
 
-def over_draws(function: Callable[[dict[str, Array]], Any], sites: dict[str, Any]) -> Any:
+def over_draws(
+    function: Callable[..., Any], sites: dict[str, Any], *given: Any, **options: Any
+) -> Any:
     """A function of one draw, for all of them, some evaluated together.
 
     Parameters
     ----------
     function : callable
-        Of the sites of one draw.
+        ``function(site, *given, **options)``, at module level: compiled once for all arguments of
+        like shapes.
     sites : dict of arrays
         By draw on the first axis.
+    *given : pytrees of arrays
+        The same for all draws.
+    **options
+        Hashable.
 
     Returns
     -------
-    pytree of arrays
-        Likewise.
+    pytree of NumPy arrays
+        By draw on the first axis.
     """
     with jax.enable_x64(True):
-        on_device = jax.tree.map(jnp.asarray, sites)
-        mapped = jax.jit(lambda s: jax.lax.map(function, s, batch_size=_DRAWS))(on_device)
-        return jax.tree.map(np.asarray, mapped)
+        named = tuple(sorted(options.items()))
+        return jax.tree.map(np.asarray, _over_draws(function, named, sites, given))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _over_draws(
+    function: Callable[..., Any],
+    options: tuple[tuple[str, Any], ...],
+    sites: dict[str, Any],
+    given: tuple[Any, ...],
+) -> Any:
+    def one(site: dict[str, Any]) -> Any:
+        return function(site, *given, **dict(options))
+
+    return jax.lax.map(one, sites, batch_size=dict(options).get("together", _DRAWS))
 
 
 def random_key(seed: int | Array) -> Array:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from ..datasets.bags import Bags
 from .distributions import LogOddsLabel
-from .model import given_labels
+from .model import given_labels, plate_of_bags
 from .witnesses import WitnessLabels, sum_over_bags
 
 __all__ = ["labels_given_bags", "sample_labels"]
@@ -28,7 +28,7 @@ def sample_labels(logits: Float[Array, " N"], bags: Bags) -> None:
     with numpyro.plate("instance", bags.num_instances):
         label = numpyro.sample("instance_label", dist.Bernoulli(logits=logits))
     count = sum_over_bags(label, bags.bag_index, bags.num_bags)
-    with numpyro.plate("bag", bags.num_bags):
+    with plate_of_bags(bags):
         # A label that follows is a law of certainty: log odds of ±∞.
         law = LogOddsLabel(jnp.where(count > 0, jnp.inf, -jnp.inf), validate_args=False)
         numpyro.sample("bag_label", law, obs=given_labels(bags))

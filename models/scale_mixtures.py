@@ -19,7 +19,7 @@ from jax.nn import softplus
 from jaxtyping import Array, Float
 
 from .distributions import PolyaGamma
-from .model import as_pytree
+from .tracing import as_pytree
 
 __all__ = ["GammaMixing", "Mixing", "PolyaGammaMixing", "ScaleMixture", "log_two_cosh_half"]
 

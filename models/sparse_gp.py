@@ -22,7 +22,7 @@ from ..datasets.bags import Bags
 from ..datasets.padding import padded
 from .gaussian_integrals import QuadratureRule, SigmoidTable
 from .kernels import RBF, Parameter
-from .model import Draws, observations, random_key
+from .model import CLOSED_FORM_ENGINES, Draws, ModelDefaults, observations, random_key
 from .tracing import evaluated_now_unless_traced
 
 __all__ = [
@@ -350,11 +350,11 @@ class _CrossSums(NamedTuple):
         return by_bag(totals[0], cross), by_bag(totals[1], variance)
 
 
-class InducingModel:
+class InducingModel(ModelDefaults):
     """What all models with values at inducing points have in common, whatever their kernel."""
 
     name: ClassVar[str]
-    judged_by: ClassVar[tuple[str, ...]] = ()
+    usual_engines: ClassVar[tuple[str, ...]] = CLOSED_FORM_ENGINES
 
     def __post_init__(self) -> None:
         """Nothing to check."""
@@ -373,24 +373,9 @@ class InducingModel:
         return constraints.real if name == "mean" else constraints.positive
 
     @property
-    def priors(self) -> dict[str, dist.Distribution]:
-        """The hyper-parameters that are to be inferred, by site name."""
-        given = self.hyperparameters
-        return {name: v for name, v in given.items() if isinstance(v, dist.Distribution)}
-
-    @property
     def latent_sites(self) -> tuple[str, ...]:
         """The inducing values, and the hyper-parameters that have a prior."""
         return ("inducing_value", *self.priors)
-
-    @property
-    def observed_site(self) -> str:
-        """The labels of the bags."""
-        return "bag_label"
-
-    def identified(self, draws: Draws, bags: Bags) -> Draws:
-        """Nothing: inducing values and hyper-parameters can be compared as they are."""
-        return {}
 
     def prepare(self, bags: Bags) -> PreparedBags:
         """Bags in arrays of sizes that programs are compiled for, with what is fixed of them.
@@ -405,9 +390,9 @@ class InducingModel:
             The same density, in place of the bags.
         """
         with jax.enable_x64(True):
-            return self.evaluated(padded(bags))
+            return self.unpadded(padded(bags))
 
-    def evaluated(self, bags: Bags | PreparedBags) -> PreparedBags:
+    def unpadded(self, bags: Bags | PreparedBags) -> PreparedBags:
         """What is fixed of bags as they are; prepared bags themselves."""
         if isinstance(bags, PreparedBags):
             return bags
@@ -478,6 +463,8 @@ class SparseGPModel(InducingModel):
     kernel: RBF
     inducing_points: Float[np.ndarray, "M D"] = field(repr=False)
     jitter: float = field(default=1e-6, kw_only=True)
+
+    fields_for_bags: ClassVar[tuple[str, ...]] = ("kernel", "inducing_points")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,14 +1,16 @@
-"""What is constant is evaluated once, also while JAX compiles something around it."""
+"""What is constant is evaluated once; models pass through JAX as pytrees, without their checks."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
 
 import jax
 from jax.core import Tracer
 
-__all__ = ["evaluated_now_unless_traced"]
+__all__ = ["as_pytree", "evaluated_now_unless_traced"]
 
 
 @contextlib.contextmanager
@@ -28,3 +30,92 @@ def evaluated_now_unless_traced(*inputs: object) -> Iterator[None]:
     else:
         with jax.ensure_compile_time_eval():
             yield
+
+
+@dataclass(frozen=True, eq=False)
+class _Function:
+    """A function that is static where it is itself: two that are equal are two."""
+
+    value: Callable
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Function) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+@dataclass(frozen=True)
+class _Static:
+    """What is compiled for anew where it differs."""
+
+    value: Any
+
+
+def as_pytree[T: type](*static: str) -> Callable[[T], T]:
+    """Make a frozen dataclass a JAX pytree, so that compiled programs take it as an argument.
+
+    Numbers, arrays and priors become leaves: programs are compiled once for all their values.
+    Strings are static, and so are functions that are no pytrees themselves, by identity. The checks
+    of ``__post_init__`` are left out while JAX traces, when leaves have no values.
+
+    Parameters
+    ----------
+    *static : str
+        Other fields that are no leaves: hashable, and compiled for anew where they differ.
+
+    Returns
+    -------
+    callable
+        A class decorator.
+    """
+
+    def register(cls: T) -> T:
+        names = tuple(field.name for field in fields(cls))
+
+        def flatten(value: Any) -> tuple[list[Any], tuple[Any, ...]]:
+            given = {name: getattr(value, name) for name in names}
+            fixed = tuple(
+                _Static(of) if name in static else _static_part(of) for name, of in given.items()
+            )
+            pairs = zip(given.values(), fixed, strict=True)
+            return [_leaf(of) if part is None else None for of, part in pairs], fixed
+
+        def flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+            leaves, fixed = flatten(value)
+            return list(zip(map(jax.tree_util.GetAttrKey, names), leaves, strict=True)), fixed
+
+        def rebuild(fixed: tuple[Any, ...], leaves: Iterable[Any]) -> Any:
+            # JAX also puts tracers, gradients and placeholders here.
+            rebuilt = object.__new__(cls)
+            for name, leaf, part in zip(names, leaves, fixed, strict=True):
+                object.__setattr__(rebuilt, name, leaf if part is None else part.value)
+            return rebuilt
+
+        jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, rebuild, flatten)
+        if hasattr(cls, "__post_init__"):
+            cls.__post_init__ = _unless_traced(cls.__post_init__, names)
+        return cls
+
+    return register
+
+
+def _leaf(value: Any) -> Any:
+    """An integer would be compiled for apart from the same number as a float."""
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _unless_traced(check: Callable[[Any], None], names: tuple[str, ...]) -> Callable[[Any], None]:
+    def checked(self: Any) -> None:
+        values = [getattr(self, name) for name in names]
+        if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values)):
+            check(self)
+
+    return checked
+
+
+def _static_part(value: Any) -> _Static | _Function | None:
+    """What of a field is no leaf."""
+    if isinstance(value, str):
+        return _Static(value)
+    return _Function(value) if callable(value) and jax.tree_util.all_leaves([value]) else None

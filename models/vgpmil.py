@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -28,8 +29,9 @@ from .gaussian_integrals import (
     trapezoid_rule,
 )
 from .kernels import Parameter
-from .model import Draws, Program, as_pytree, given_labels, plate_of_bags
-from .scale_mixtures import Mixing, PolyaGammaMixing, log_two_cosh_half
+from .model import Draws, Program, given_labels, plate_of_bags
+from .scale_mixtures import GammaMixing, Mixing, PolyaGammaMixing, log_two_cosh_half
+from .settings import Constructor, Setting
 from .sparse_gp import (
     PreparedBags,
     SparseConditional,
@@ -37,6 +39,7 @@ from .sparse_gp import (
     draw_inducing_value,
     largest_variance,
 )
+from .tracing import as_pytree
 
 __all__ = ["VGPMIL"]
 
@@ -110,6 +113,13 @@ class VGPMIL(SparseGPModel):
         "instance_label": ("instance",),
         "bag_label": ("bag",),
     }
+    observation_fields: ClassVar[tuple[str, ...]] = ("mixing",)
+    settings: ClassVar[Mapping[str, Setting]] = {
+        "mixing": Constructor(
+            {("polya_gamma", 0): PolyaGammaMixing, ("gamma", 2): GammaMixing},
+            "polya_gamma, or gamma:ALPHA,BETA as in gamma:1,2.5",
+        )
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -146,6 +156,21 @@ class VGPMIL(SparseGPModel):
         return isinstance(self.mixing, PolyaGammaMixing)
 
     @property
+    def observation(self) -> object:
+        """``"logistic"``, or ψ where that is another one."""
+        return "logistic" if self.is_logistic else self.mixing
+
+    @property
+    def is_normalised(self) -> bool:
+        """Whether ψ is the hyperbolic secant: with another p(f) has an unknown constant."""
+        return self.is_logistic
+
+    @property
+    def companions(self) -> Mapping[str, Self]:
+        """The logistic model: that of another ψ may have run away, and engines agree there."""
+        return {} if self.is_logistic else {"logistic": replace(self, mixing=PolyaGammaMixing())}
+
+    @property
     def reparametrisation(self) -> dict[str, Reparam]:
         """How samplers should whiten the sites: u = Lε, f = μ0 + Au + √k̃ η."""
         return {"inducing_value": TransformReparam(), "evidence": LocScaleReparam(0.0)}
@@ -154,7 +179,7 @@ class VGPMIL(SparseGPModel):
 
     def __call__(self, bags: Bags | PreparedBags) -> None:
         """The paper's program u → f → T, instance labels summed out exactly."""
-        given = self.evaluated(bags)
+        given = self.unpadded(bags)
         location, scale = self._evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             evidence = numpyro.sample("evidence", dist.Normal(location, scale))
@@ -194,7 +219,7 @@ class VGPMIL(SparseGPModel):
         return self._augmented_program
 
     def _marginal_program(self, bags: Bags | PreparedBags) -> None:
-        given = self.evaluated(bags)
+        given = self.unpadded(bags)
         location, scale = self._evidence_given_inducing_values(given)
         if self.is_logistic:
             log_negative = log_expected_sigmoid(-location, scale, given.rule)
@@ -209,7 +234,7 @@ class VGPMIL(SparseGPModel):
         self._observe_bag_labels(log_none_positive, given.bags)
 
     def _augmented_program(self, bags: Bags | PreparedBags) -> None:
-        given = self.evaluated(bags)
+        given = self.unpadded(bags)
         location, scale = self._evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             evidence = numpyro.sample("evidence", dist.Normal(location, scale))

@@ -15,8 +15,9 @@ from ..datasets.bags import Bags
 from .bag_evidence import BagEvidenceModel, FloatType
 from .gaussian_integrals import logistic_rule
 from .kernels import Parameter
-from .model import Draws, as_pytree
+from .model import Draws
 from .sparse_gp import SparseConditional, SparseGPModel, accumulated_conditional
+from .tracing import as_pytree
 
 __all__ = ["VWSGP"]
 

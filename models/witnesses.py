@@ -237,11 +237,14 @@ class LabelRule(NamedTuple):
     needs_witness : array (B,)
         Positive bags of which no positive instance is known.
     bag_index : array (N,)
+    present : array (B,) or None
+        Which bags are there; None where all are.
     """
 
     known: Float[Array, " N"]
     needs_witness: Bool[Array, " B"]
     bag_index: Int[Array, " N"]
+    present: Bool[Array, " B"] | None = None
 
     @property
     def num_bags(self) -> int:
@@ -273,4 +276,5 @@ class LabelRule(NamedTuple):
         needs = self.needs_witness
         # −∞ − (−∞) and its slopes are kept out of bags without the condition.
         condition = jnp.where(needs, with_logits, 0.0) - jnp.where(needs, uniform, 0.0)
-        return sum_over_bags(by_instance, self.bag_index, self.num_bags) + condition
+        found = sum_over_bags(by_instance, self.bag_index, self.num_bags) + condition
+        return found if self.present is None else jnp.where(self.present, found, 0.0)

@@ -122,8 +122,8 @@ def judged_draws():
     """Function of a posterior that gives the draws (chain, draw, …) of what it is judged by."""
 
     def of(posterior) -> np.ndarray:
-        draws = posterior.tree["posterior"]
-        judged = [draws[site].to_numpy().astype(float) for site in posterior.model.judged_by]
+        draws = posterior.draws_with_estimands
+        judged = [draws[site].to_numpy().astype(float) for site in posterior.model.estimands]
         return np.concatenate([site.reshape(*site.shape[:2], -1) for site in judged], axis=2)
 
     return of

@@ -13,6 +13,7 @@ import textwrap
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +128,68 @@ def test_a_forbidden_import_is_seen(path, source, message):
 )
 def test_an_allowed_import_is_left_alone(path, source):
     assert import_violations(Path(path), source) == []
+
+
+# ---------------------------------------------------------------- no circle of imports
+
+
+def imports_of(path: Path, source: str, modules: set[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    """Modules that a source imports, wherever the import stands in it."""
+    found = set()
+    for level, name in imported_names(source):
+        parts = name.split(".")
+        if level:
+            folder = path.parent.parts
+            parts = [*folder[: len(folder) - level + 1], *parts]
+        # `from .a import b`: b is a module, or a name in the module a.
+        whole, owner = tuple(parts), tuple(parts[:-1])
+        found |= {whole} if whole in modules else {owner} & modules
+    return found
+
+
+def circle(graph: dict[tuple[str, ...], set[tuple[str, ...]]]) -> list[str]:
+    """Modules that import each other in a circle, by name; empty if none do."""
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        return [".".join(module) for module in error.args[1]]
+    return []
+
+
+def import_graph(sources: dict[Path, str]) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
+    """What each module imports, by the parts of its name."""
+    names = {path: path.with_suffix("").parts for path in sources}
+    names = {p: parts[:-1] if parts[-1] == "__init__" else parts for p, parts in names.items()}
+    modules = set(names.values())
+    return {names[path]: imports_of(path, source, modules) for path, source in sources.items()}
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_modules_of_a_wing_import_in_no_circle(wing):
+    """Imports for type checking and inside functions count."""
+    sources = {path: (REPOSITORY / path).read_text("utf-8") for path in SOURCES}
+    of_wing = {path: source for path, source in sources.items() if path.parts[0] == wing}
+    assert of_wing
+    assert not circle(import_graph(of_wing))
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from .. import one",
+        "from ..one import f",
+        "if TYPE_CHECKING:\n    from ..one import F",
+        "def f():\n    from ...models.one import f",
+    ],
+)
+def test_a_circle_of_imports_is_seen(back):
+    sources = {
+        Path("models/__init__.py"): "from .one import f",
+        Path("models/one.py"): "from .parts import two",
+        Path("models/parts/__init__.py"): "",
+        Path("models/parts/two.py"): back,
+    }
+    assert set(circle(import_graph(sources))) == {"models.one", "models.parts.two"}
 
 
 # ---------------------------------------------------------------- what a module may not do

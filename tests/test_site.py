@@ -13,7 +13,7 @@ import milzoo.inference
 import milzoo.models
 import pytest
 from milzoo.diagnostics import Comparison
-from milzoo.diagnostics.measures import MEASURES
+from milzoo.diagnostics.measures.columns import MEASURES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GUIDES = sorted((REPOSITORY / "docs").glob("*.md"))

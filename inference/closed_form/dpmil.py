@@ -38,7 +38,7 @@ from threadpoolctl import threadpool_limits
 from ...datasets.bags import Bags
 from ...datasets.padding import bucket, padded
 from ...models.dpmil import DPMIL, count_after, log_evidence_of_counts
-from ...models.model import Program, as_pytree
+from ...models.model import Program
 from ...models.normal_wishart import (
     Covariance,
     NormalGamma,
@@ -46,6 +46,7 @@ from ...models.normal_wishart import (
     Statistics,
     family,
 )
+from ...models.tracing import as_pytree
 from ...models.witnesses import LabelRule
 from ..chains import check_counts
 from ..products import in_row_blocks

@@ -17,10 +17,12 @@ from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
 from ...datasets.padding import padded
+from ...models.components import Components
 from ...models.dpmil import DPMIL, Pooling
 from ...models.mixtures import gaussian_by_precision
-from ...models.model import Draws, Program, as_pytree
+from ...models.model import Draws, Program
 from ...models.normal_wishart import log_predictive
+from ...models.tracing import as_pytree
 from .. import archive
 from .algorithm import Options, closed_form
 
@@ -95,6 +97,16 @@ class DPMILApproximation:
         ones = np.ones((2, 1))
         left = np.cumprod(np.concatenate([ones, 1 - on], axis=1), axis=1)
         return left * np.concatenate([on, ones], axis=1)
+
+    def components(self, model: DPMIL) -> Components:
+        """Expected components: E π, E μ, the root of E Λ = νW, and β − β0 instances."""
+        nu = self.degrees_of_freedom[(..., *[None] * (self.scale_root.ndim - 2))]
+        return Components(
+            weight=self.expected_weight,
+            mean=self.mean,
+            root=np.sqrt(nu) * self.scale_root,
+            occupancy=self.strength - model.mean_strength,
+        )
 
     def draws(self, model: DPMIL, bags: Bags | None, key: Array, num_draws: int) -> Draws:
         """Draws of sticks, means and precisions."""

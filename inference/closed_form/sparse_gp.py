@@ -49,8 +49,9 @@ from ...datasets.padding import bucket, padded
 from ...models.bag_evidence import BagEvidenceModel, FloatType
 from ...models.cardinality_gp import CardinalityGP
 from ...models.distributions import InstanceLabels
-from ...models.model import Program, as_pytree, observations, part_of_bags
+from ...models.model import Program, observations, part_of_bags
 from ...models.sparse_gp import Projector, SparseConditional
+from ...models.tracing import as_pytree
 from ...models.vgpmil import VGPMIL
 from ..products import (
     Panels,

@@ -1,5 +1,6 @@
-"""Gibbs sampling by exact conditionals: one file per model."""
+"""Gibbs sampling by data augmentation: one file for each kind of sweep."""
 
+from . import dpmil, vgpmil, vwsgp, vwsgp_probit  # noqa: F401  they register their sweeps
 from .sampler import gibbs
 
 __all__ = ["gibbs"]

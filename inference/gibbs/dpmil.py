@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
+from ...datasets.padding import padded
 from ...models.dpmil import (
     DPMIL,
     count_after,
@@ -33,7 +34,9 @@ from ...models.dpmil import (
 )
 from ...models.mixtures import Mixtures
 from ...models.normal_wishart import Statistics, family
+from ...models.tracing import as_pytree
 from ...models.witnesses import LabelRule
+from .sweep import sweep_of
 
 __all__ = ["DPMILGibbs", "DPMILGibbsState"]
 
@@ -49,6 +52,7 @@ class DPMILGibbsState(NamedTuple):
     precision: Float[Array, "2 K ..."]  # of x̃: L, or λ
 
 
+@as_pytree()
 @dataclass(frozen=True)
 class DPMILGibbs:
     """The sweep as pure functions of the state.
@@ -61,6 +65,8 @@ class DPMILGibbs:
         x̃ = Bᵀ(x − m0).
     moments : array (N, P)
         φ(x̃).
+    weight : array (N,)
+        1, or 0 of instances of absent bags, which come last.
     """
 
     site_names: ClassVar[tuple[str, ...]] = (
@@ -72,20 +78,21 @@ class DPMILGibbs:
     rule: LabelRule
     instances: Float[Array, "N D"]
     moments: Float[Array, "N P"]
+    weight: Float[Array, " N"]
 
     @classmethod
     def for_model(cls, model: DPMIL, bags: Bags) -> Self:
         """Whiten the instances once."""
-        instances = model.whitened(bags)
-        moments = family(model.covariance).second_moments(instances)
-        return cls(model, model.label_rule(bags), instances, moments)
+        model.check(bags)
+        return _prepared(model, padded(bags))
 
     def init(self, key: Array) -> DPMILGibbsState:
         """Labels from their prior; every instance with the nearest of K drawn from the data."""
         key, label_key, centre_key = jax.random.split(key, 3)
         label = self.rule.labels().sample(label_key)
         K, shape = self.model.max_components, self.instances.shape
-        chosen = jax.random.randint(centre_key, (2, K), 0, shape[0])
+        num_there = jnp.sum(self.weight).astype(int)
+        chosen = jax.random.randint(centre_key, (2, K), 0, num_there)
         centres = self.instances[chosen][label]  # (N, K, D)
         cluster = jnp.argmin(jnp.sum((self.instances[:, None] - centres) ** 2, axis=2), axis=1)
         # The first sweep draws the parameters before it looks at any.
@@ -136,8 +143,8 @@ class DPMILGibbs:
         def by_component(values: Array) -> Array:
             return jax.ops.segment_sum(values, whose, 2 * K).reshape(2, K, *values.shape[1:])
 
-        ones = jnp.ones(len(whose), self.instances.dtype)
-        return Statistics(*map(by_component, (ones, self.instances, self.moments)))
+        weighted = (self.weight[:, None] * of for of in (self.instances, self.moments))
+        return Statistics(*map(by_component, (self.weight, *weighted)))
 
     def _draw_parameters(self, key: Array, seen: Statistics) -> tuple[Array, Array, Array]:
         """v, μ and Λ given the sums."""
@@ -150,6 +157,21 @@ class DPMILGibbs:
             seen, model.mean_strength, model.degrees_of_freedom
         )
         return on / (on + off), *law.draw(gaussian_key)
+
+
+@jax.jit
+def _prepared(model: DPMIL, bags: Bags) -> DPMILGibbs:
+    instances = model.whitened(bags)
+    moments = family(model.covariance).second_moments(instances)
+    weight = jnp.ones(len(instances), instances.dtype)
+    if bags.present is not None:
+        weight = jnp.asarray(bags.present).astype(weight.dtype)[jnp.asarray(bags.bag_index)]
+    return DPMILGibbs(model, model.label_rule(bags), instances, moments, weight)
+
+
+@sweep_of.register
+def _(model: DPMIL, bags: Bags) -> DPMILGibbs:
+    return DPMILGibbs.for_model(model, bags)
 
 
 def _renamed(key: Array, count: Float[Array, " K"], *, concentration: float) -> Int[Array, " K"]:

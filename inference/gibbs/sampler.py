@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array
 
@@ -14,16 +14,14 @@ from ...datasets.bags import Bags
 from ...models.bag_evidence import BagEvidenceModel
 from ...models.dpmil import DPMIL
 from ...models.model import observations, random_key
+from ...models.tracing import as_pytree
 from ...models.vgpmil import VGPMIL
 from ..chains import check_counts, place_of_chains, run_chains
 from ..posterior import Posterior, sampled_posterior
 from ..runtime.programs import Stopwatch
-from .dpmil import DPMILGibbs
-from .vgpmil import VGPMILGibbs
-from .vwsgp import VWSGPGibbs
-from .vwsgp_probit import VWSGPProbitGibbs
+from .sweep import Sweep, sweep_of
 
-__all__ = ["check_conjugate", "gibbs", "sweep_of"]
+__all__ = ["GibbsChain", "check_conjugate", "gibbs"]
 
 # GiB of draws.
 _LARGEST_TREE = 4
@@ -96,22 +94,10 @@ def gibbs(
         sweep = sweep_of(model, bags)
         kept = _kept(keep, sweep.site_names, model.latent_sites)
         _check_size(model, bags, num_samples * num_chains, kept)
-
-        def collect(state: Any) -> tuple[dict[str, Array], dict[str, Array]]:
-            sites = sweep.sites(state)
-            return {name: sites[name] for name in kept}, {}
-
         options = {"engine": "gibbs", "seed": key, "thin": thin, "keep": kept}
         with place_of_chains(mesh, checkpoint, model, bags, **options, **length) as place:
-            run = run_chains(
-                sweep.init,
-                lambda state: jax.lax.fori_loop(0, thin, lambda _, s: sweep.step(s), state),
-                collect,
-                key=key,
-                progress=progress,
-                **length,
-                **place,
-            )
+            chain = GibbsChain(sweep, tuple(kept), thin)
+            run = run_chains(chain, key=key, progress=progress, **length, **place)
     return sampled_posterior(model, bags, engine="gibbs", run=run, watch=watch)
 
 
@@ -138,28 +124,39 @@ def check_conjugate(model: VGPMIL | BagEvidenceModel | DPMIL) -> None:
         )
 
 
-def sweep_of(model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags) -> Any:
-    """The chain of a model: ``init``, ``step``, ``sites``.
+@as_pytree("kept", "thin")
+@dataclass(frozen=True)
+class GibbsChain:
+    """A chain of every ``thin``-th state of a sweep.
 
-    Raises
-    ------
-    NotImplementedError
-        If the model has none, or its mixing law p(ω) is not known.
+    Attributes
+    ----------
+    sweep : Sweep
+    kept : tuple of str
+        Sites that are collected.
+    thin : int
     """
-    match model:
-        case VGPMIL():
-            model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
-            return VGPMILGibbs.for_model(model, bags)
-        case BagEvidenceModel(likelihood="bernoulli"):
-            return VWSGPGibbs.for_model(model, bags)
-        case BagEvidenceModel(likelihood="probit"):
-            return VWSGPProbitGibbs.for_model(model, bags)
-        case DPMIL():
-            return DPMILGibbs.for_model(model, bags)
-        case _:
-            raise NotImplementedError(
-                f"{type(model).__name__} has no Gibbs sampler; sample it with nuts"
-            )
+
+    sweep: Sweep
+    kept: tuple[str, ...]
+    thin: int = 1
+
+    def init(self, key: Array) -> Any:
+        """A start."""
+        return self.sweep.init(key)
+
+    def step(self, state: Any) -> Any:
+        """So many sweeps as there are for a draw."""
+        return jax.lax.fori_loop(0, self.thin, lambda _, s: self.sweep.step(s), state)
+
+    def sites(self, state: Any) -> dict[str, Array]:
+        """All sites of a state."""
+        return self.sweep.sites(state)
+
+    def collect(self, state: Any) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The sites that are kept."""
+        sites = self.sweep.sites(state)
+        return {name: sites[name] for name in self.kept}, {}
 
 
 def _kept(
@@ -176,15 +173,15 @@ def _check_size(
     model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags, num_draws: int, kept: list[str]
 ) -> None:
     """Refuse what no memory holds."""
-    if not isinstance(model, DPMIL):
+    in_a_draw = model.numbers_in_a_draw(bags)
+    if in_a_draw is None:
         return
     of_instances = bags.num_instances * len(set(kept) - set(model.latent_sites))
-    size = num_draws * (model.numbers_in_a_draw(bags) + of_instances) * 8 / 2**30
+    size = num_draws * (in_a_draw + of_instances) * 8 / 2**30
     if size > _LARGEST_TREE:
         raise ValueError(
-            f"{num_draws:,} draws of DPMIL with {model.max_components} components of "
-            f"{model.num_features} features and {bags.num_instances:,} instances take "
-            f"{size:,.1f} GiB; expected at most {_LARGEST_TREE}: ask for fewer (num_samples, "
-            "num_chains; thin for longer chains), fewer features (kernel_pca) or "
-            "components, or a diagonal covariance"
+            f"{num_draws:,} draws of {type(model).__name__} ({model.size_note}) and "
+            f"{bags.num_instances:,} instances take {size:,.1f} GiB; expected at most "
+            f"{_LARGEST_TREE}: ask for fewer (num_samples, num_chains; thin for longer chains), "
+            "or make the model smaller (fewer features by kernel_pca, for one)"
         )

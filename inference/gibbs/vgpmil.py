@@ -19,14 +19,18 @@ from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
+from ...datasets.padding import padded
 from ...models.distributions import InstanceLabels
 from ...models.scale_mixtures import Mixing
 from ...models.sparse_gp import SparseConditional
+from ...models.tracing import as_pytree
 from ...models.vgpmil import VGPMIL
 from .inducing import draw_evidence, draw_white
+from .sweep import sweep_of
 
 __all__ = ["VGPMILGibbs", "VGPMILGibbsState"]
 
@@ -40,6 +44,7 @@ class VGPMILGibbsState(NamedTuple):
     label: Int[Array, " N"]  # y
 
 
+@as_pytree()
 @dataclass(frozen=True)
 class VGPMILGibbs:
     """The sweep as pure functions of the state.
@@ -53,27 +58,35 @@ class VGPMILGibbs:
     bag_index : array (N,)
     bag_label : array (B,)
         T.
+    instance_weight : array (N,)
+        1, or 0 of instances of absent bags.
     mixing : Mixing
     """
 
     site_names: ClassVar[tuple[str, ...]] = ("inducing_value", "evidence", "instance_label")
 
     conditional: SparseConditional
-    prior_mean: Float[Array, ""]
-    sharpness: float
+    prior_mean: Float[Array, ""] | float
+    sharpness: Float[Array, ""] | float
     bag_index: Int[Array, " N"]
     bag_label: Int[Array, " B"]
+    instance_weight: Float[Array, " N"]
     mixing: Mixing
 
     @classmethod
     def for_model(cls, model: VGPMIL, bags: Bags) -> Self:
         """Evaluate the kernel once."""
+        given = padded(bags)
+        weight = np.ones(given.num_instances)
+        if given.present is not None:
+            weight = np.asarray(given.present, float)[given.bag_index]
         return cls(
-            conditional=model.conditional(bags),
-            prior_mean=jnp.asarray(model.mean, dtype=float),
+            conditional=model.conditional(given),
+            prior_mean=model.mean,
             sharpness=model.sharpness,
-            bag_index=jnp.asarray(bags.bag_index),
-            bag_label=jnp.asarray(bags.labels),
+            bag_index=given.bag_index,
+            bag_label=given.labels,
+            instance_weight=weight,
             mixing=model.mixing,
         )
 
@@ -114,8 +127,10 @@ class VGPMILGibbs:
     ) -> Float[Array, " M"]:
         """ε | ω, y with the evidence integrated out."""
         projection, variance = self.conditional.projection, self.conditional.residual_variance
-        # Of the evidence about its mean μ0: (y − ½)f − ωf²/2 is linear there with slope κ − ωμ0.
-        return draw_white(key, projection, variance, omega, label - 0.5 - omega * self.prior_mean)
+        # Of the evidence about its mean μ0: (y − ½)f − ωf²/2 has the linear term κ − ωμ0 there.
+        linear = label - 0.5 - omega * self.prior_mean
+        weight = self.instance_weight
+        return draw_white(key, projection, variance, weight * omega, weight * linear)
 
     def draw_evidence(
         self,
@@ -127,3 +142,9 @@ class VGPMILGibbs:
         """f | u, ω, y, independently over instances."""
         location = self.prior_mean + self.conditional.projection @ white
         return draw_evidence(key, location, self.conditional.residual_variance, omega, label - 0.5)
+
+
+@sweep_of.register
+def _(model: VGPMIL, bags: Bags) -> VGPMILGibbs:
+    model.mixing.conditional(np.zeros(1))  # raises where p(ω) is not known
+    return VGPMILGibbs.for_model(model, bags)

@@ -25,6 +25,7 @@ from ...models.bag_evidence import BagEvidenceModel
 from ...models.distributions import PolyaGamma
 from ...models.sparse_gp import SparseConditional
 from .inducing import draw_evidence, draw_white
+from .sweep import sweep_of
 
 __all__ = ["VWSGPGibbs", "VWSGPGibbsState"]
 
@@ -82,3 +83,11 @@ class VWSGPGibbs:
             "inducing_value": self.accumulated.cholesky @ state.white,
             "bag_evidence": state.evidence,
         }
+
+
+@sweep_of.register
+def _(model: BagEvidenceModel, bags: Bags):
+    from .vwsgp_probit import VWSGPProbitGibbs
+
+    sweep = VWSGPProbitGibbs if model.likelihood == "probit" else VWSGPGibbs
+    return sweep.for_model(model, bags)

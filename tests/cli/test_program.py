@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 from milzoo.cli import main
-from milzoo.cli.experiment import Plan
+from milzoo.cli.experiment import Plan, engines_by_name
 from milzoo.datasets import simulate_instances
-from milzoo.inference import coordinate_ascent, nuts
+from milzoo.inference import ENGINES, coordinate_ascent, nuts
 from milzoo.models import RBF, GammaMixing
 
 SMALL = ("--set", "num_inducing=5", "--engines", "coordinate_ascent")
@@ -117,7 +117,7 @@ def test_the_seed_decides_everything(run):
         ),
         (
             ("compare", "vwsgp", "digits", "--set", "likelihood=gaussian"),
-            "the bags of digits have labels only; use bernoulli or probit, data of your own with",
+            "the bags of digits have labels only; use other settings, data of your own",
         ),
         (("compare", "vgpmil", "digits", "--set", "variance=-1"), "RBF variance is -1.0; expected"),
         (("compare", "vgpmil", "digits", "--set", "num_inducing=9999"), "num_inducing is 9999"),
@@ -156,12 +156,26 @@ def test_a_mistake_in_ones_own_data_is_one_line(run, monkeypatch, tmp_path, colu
     assert "Traceback" not in out + err
 
 
+def put_in_place_of(name, engine, monkeypatch):
+    """Register another function under the name of an engine."""
+    monkeypatch.setattr(engine, "__name__", name)
+    others = [one for one in ENGINES if one.__name__ != name]
+    monkeypatch.setattr("milzoo.inference.ENGINES", (engine, *others))
+
+
+def test_every_engine_and_nothing_else_is_offered():
+    assert set(engines_by_name()) == {
+        *("coordinate_ascent", "natural_gradient", "laplace", "svi", "maximum_a_posteriori"),
+        *("grid", "nuts", "gibbs", "pymc_nuts"),
+    }
+
+
 def out_of_memory(model, bags, *, seed, progress):
     raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
 
 def test_an_engine_that_breaks_is_one_line_or_a_traceback_if_asked_for(run, monkeypatch):
-    monkeypatch.setattr("milzoo.inference.coordinate_ascent", out_of_memory)
+    put_in_place_of("coordinate_ascent", out_of_memory, monkeypatch)
     code, _, err = run("compare", "vgpmil", "digits", *SMALL)
     assert code == 2 and err == "error: RESOURCE_EXHAUSTED: out of memory\n"
     monkeypatch.setenv("MILZOO_TRACEBACK", "1")
@@ -192,7 +206,7 @@ def test_another_mixing_is_compared_with_a_sampler_of_the_logistic_model(run, mo
     def brief(model, bags, *, seed, progress):
         return nuts(model, bags, seed=seed, num_warmup=10, num_samples=10)
 
-    monkeypatch.setattr("milzoo.inference.nuts", brief)
+    put_in_place_of("nuts", brief, monkeypatch)
     gamma = ("compare", "vgpmil", "digits", "--set", "num_inducing=5", "--set", "mixing=gamma:1,2")
     _, out, _ = run(*gamma, "--engines", "coordinate_ascent,nuts", "--json")
     content = json.loads(out)
@@ -234,7 +248,7 @@ def test_a_warning_of_an_engine_is_shown_by_its_name(run, monkeypatch):
         warnings.warn("steep here", UserWarning, stacklevel=2)
         return coordinate_ascent(model, bags, seed=seed)
 
-    monkeypatch.setattr("milzoo.inference.coordinate_ascent", noisy)
+    put_in_place_of("coordinate_ascent", noisy, monkeypatch)
     code, out, _ = run("compare", "vgpmil", "digits", *SMALL)
     assert code == 0 and "coordinate_ascent warns: steep here" in out
 

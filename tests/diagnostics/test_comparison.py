@@ -9,10 +9,10 @@ import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics import compare
-from milzoo.diagnostics.convergence import convergence
-from milzoo.diagnostics.scores import PredictionDifference
+from milzoo.diagnostics.measures.convergence import convergence
+from milzoo.diagnostics.measures.scores import PredictionDifference
+from milzoo.diagnostics.measures.targets import is_logistic
 from milzoo.diagnostics.sentences import sentence
-from milzoo.diagnostics.targets import is_logistic
 from milzoo.inference import coordinate_ascent, laplace, nuts
 from milzoo.models import VWSGP, GammaMixing, ScaleMixture
 

@@ -471,7 +471,7 @@ def test_a_saved_posterior_comes_back_whole(fitted, bags, tmp_path):
     np.testing.assert_array_equal(
         fitted.predict(bags).bag_probability, loaded.predict(bags).bag_probability
     )
-    assert loaded.model.judged_by == fitted.model.judged_by
+    assert loaded.model.estimands == fitted.model.estimands
 
 
 def test_density_of_the_draws_is_that_of_the_guide(fitted, bags):
@@ -525,7 +525,7 @@ def test_degenerate_data_give_a_finite_bound_that_never_falls(name, covariance, 
     prediction = posterior.predict(bags)
     assert np.isfinite(prediction.bag_probability).all()
     assert np.isfinite(prediction.instance_probability).all()
-    assert np.isfinite(posterior.tree["posterior"]["log_density"]).all()
+    assert np.isfinite(posterior.draws_with_estimands["log_density"]).all()
 
 
 @pytest.mark.parametrize(

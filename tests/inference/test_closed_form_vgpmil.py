@@ -209,7 +209,7 @@ def test_bound_lies_below_the_log_evidence_by_quadrature(one_inducing_point, mix
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     scale = np.sqrt(model.kernel.variance * (1 + model.jitter))
     likelihood = log_likelihood(
-        model.marginal(), {"inducing_value": scale * nodes[:, None]}, bags
+        model, "marginal", {"inducing_value": scale * nodes[:, None]}, bags
     ).sum(axis=1)
     evidence = logsumexp(likelihood, b=weights / weights.sum())
     assert posterior.elbo[-1] < evidence

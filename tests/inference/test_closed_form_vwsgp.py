@@ -164,7 +164,7 @@ def test_bound_lies_below_the_log_evidence_by_quadrature(accumulating_problem, n
     with jax.enable_x64(True):
         cholesky = np.asarray(model.accumulated(bags).cholesky)
     draws = {"inducing_value": white @ cholesky.T}
-    by_node = log_likelihood(model.marginal(), draws, bags).sum(axis=1)
+    by_node = log_likelihood(model, "marginal", draws, bags).sum(axis=1)
     evidence = logsumexp(by_node + log_weights)
     assert posterior.elbo[-1] < evidence
 

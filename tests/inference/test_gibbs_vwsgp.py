@@ -52,7 +52,7 @@ def test_one_inducing_value_has_the_moments_of_quadrature(accumulating_problem, 
     with jax.enable_x64(True):
         scale = float(np.asarray(model.accumulated(bags).cholesky)[0, 0])
     u = scale * nodes
-    likelihood = log_likelihood(model.marginal(), {"inducing_value": u[:, None]}, bags).sum(axis=1)
+    likelihood = log_likelihood(model, "marginal", {"inducing_value": u[:, None]}, bags).sum(axis=1)
     weights = weights * np.exp(likelihood - likelihood.max())
     mean = weights @ u / weights.sum()
     deviation = np.sqrt(weights @ (u - mean) ** 2 / weights.sum())

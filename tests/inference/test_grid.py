@@ -99,7 +99,7 @@ def test_draws_are_those_of_the_grid_and_of_nuts(bags, posterior):
 
 def test_the_density_of_draws_is_the_posterior(bags, posterior):
     draws = {name: value[:500] for name, value in posterior.stored_draws().items()}
-    exact = log_joint(MODEL.marginal(), draws, bags) - posterior.elbo[0]
+    exact = log_joint(MODEL, "marginal", draws, bags) - posterior.elbo[0]
     # Between points that are h apart a bilinear density is too high by h²/8 of its relative
     # curvature: with h a twentieth of an sd 0.0003 (x² − 1), x in sds.
     error = np.abs(posterior.log_density(draws) - exact)

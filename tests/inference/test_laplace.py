@@ -67,7 +67,7 @@ def test_density_is_stationary_at_the_mode_and_the_hessian_is_the_precision(
     both = (shifts[:, None] + shifts[None, :]).reshape(-1, mode.size)
     vectors = mode + np.concatenate([np.zeros((1, mode.size)), shifts, -shifts, both])
     sites, log_jacobian = sites_of(model, vectors)
-    log_density = log_joint(model.marginal(), sites, bags) + log_jacobian
+    log_density = log_joint(model, "marginal", sites, bags) + log_jacobian
     here, up, down, both = np.split(log_density, np.cumsum([1, mode.size, mode.size]))
     np.testing.assert_allclose((up - down) / (2 * step), 0.0, atol=1e-5)
     hessian = (both.reshape(mode.size, -1) - up[:, None] - up[None, :] + here) / step**2
@@ -134,7 +134,7 @@ def test_density_integrates_to_one_over_the_sites(one_inducing_point):
 def test_trace_elbo_of_the_guide_is_the_mean_of_log_p_over_q(open_problem, posterior):
     model, bags = open_problem
     draws = posterior.draws(4000, seed=2)
-    log_ratio = log_joint(model.marginal(), draws, bags) - posterior.log_density(draws)
+    log_ratio = log_joint(model, "marginal", draws, bags) - posterior.log_density(draws)
     program, guide = model.marginal(), posterior.guide
     one = Trace_ELBO(1).loss
     assert not jax.config.jax_enable_x64
@@ -201,7 +201,7 @@ def test_mode_of_accumulated_evidence_is_that_of_a_grid(accumulating_problem, li
     posterior = laplace(model, bags, seed=0)
     assert posterior.status.kind == "converged"
     grid = np.linspace(-4, 4, 8001)[:, None]
-    density = log_joint(model.marginal(), {"inducing_value": grid}, bags)
+    density = log_joint(model, "marginal", {"inducing_value": grid}, bags)
     found = posterior.draws(40_000, seed=0)["inducing_value"]
     top = int(np.argmax(density))
     curvature = np.diff(density[[top - 200, top, top + 200]], n=2)[0] / (200 * 0.001) ** 2

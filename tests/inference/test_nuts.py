@@ -117,14 +117,10 @@ def weighted_moments(draws, weights):
 def test_tree_has_what_arviz_looks_for(full, small_problem):
     model, bags = small_problem
     tree = full.tree
-    assert set(tree.children) == {
-        *("posterior", "sample_stats", "log_likelihood", "observed_data", "constant_data")
-    }
+    assert set(tree.children) == {*("posterior", "sample_stats", "observed_data", "constant_data")}
     assert set(tree["posterior"].data_vars) == {"inducing_value", "evidence"}
     assert tree["posterior"]["inducing_value"].dims == ("chain", "draw", "inducing_point")
     assert tree["posterior"]["evidence"].dims == ("chain", "draw", "instance")
-    assert tree["log_likelihood"]["bag_label"].dims == ("chain", "draw", "bag")
-    assert list(tree["log_likelihood"]["bag"].to_numpy()) == list(bags.names)
     np.testing.assert_array_equal(tree["observed_data"]["bag_label"], bags.labels)
     np.testing.assert_array_equal(tree["constant_data"]["instances"], bags.instances)
     assert tree["constant_data"]["bag_index"].dims == ("instance",)

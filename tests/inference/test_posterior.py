@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, archive, coordinate_ascent, gibbs, laplace, nuts, svi
+from milzoo.inference import posterior as posterior_module
 from milzoo.inference.posterior import _mixed
 from milzoo.models import VGPMIL, GammaMixing, ScaleMixture
 from scipy import stats
@@ -41,11 +42,44 @@ def test_tree_has_arviz_groups_with_named_dims(posteriors, small_problem, engine
     assert posterior.engine == engine
     tree = posterior.tree
     assert tree["posterior"]["inducing_value"].dims == ("chain", "draw", "inducing_point")
-    assert tree["log_likelihood"]["bag_label"].dims == ("chain", "draw", "bag")
     assert list(tree["observed_data"]["bag"].to_numpy()) == list(bags.names)
     chains = 2 if posterior.is_mcmc else 1
     assert tree["posterior"].sizes["chain"] == chains
     assert ("sample_stats" in tree) == (engine == "nuts")
+
+
+@every_engine
+def test_log_likelihood_is_computed_when_asked_for(posteriors, small_problem, engine):
+    """By bag and draw; it is the same after a file, and the tree never has it."""
+    model, bags = small_problem
+    posterior = posteriors[engine]
+    found = posterior.log_likelihood
+    assert found.dims == ("chain", "draw", "bag") and found.name == "bag_label"
+    assert list(found["bag"].to_numpy()) == list(bags.names)
+    assert "log_likelihood" not in posterior.tree.children
+    group = posterior.tree_with_log_likelihood()["log_likelihood"]
+    np.testing.assert_array_equal(group["bag_label"], found)
+    probability = model.predict(posterior.stored_draws(), bags)["bag_probability"]
+    expected = np.where(bags.labels == 1, probability, 1 - probability)
+    np.testing.assert_allclose(np.exp(found).to_numpy().reshape(expected.shape), expected)
+
+
+def test_log_likelihood_survives_a_file(posteriors, tmp_path):
+    posterior = posteriors["coordinate_ascent"]
+    posterior.save(tmp_path / "posterior.nc")
+    again = Posterior.load(tmp_path / "posterior.nc")
+    xr.testing.assert_allclose(again.log_likelihood, posterior.log_likelihood)
+
+
+def test_no_fit_computes_what_nobody_asked_for(small_problem, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("computed without being asked for")
+
+    monkeypatch.setattr(posterior_module, "log_likelihood", refuse)
+    monkeypatch.setattr(VGPMIL, "estimands_of", refuse)
+    model, bags = small_problem
+    found = coordinate_ascent(model, bags, seed=0)
+    found.predict(bags)
 
 
 @every_engine

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from milzoo.datasets import Bags
-from milzoo.diagnostics.scores import score
+from milzoo.diagnostics.measures.scores import score
 from milzoo.inference.prediction import Prediction, TargetPrediction
 from scipy import stats
 

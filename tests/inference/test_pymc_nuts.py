@@ -58,7 +58,7 @@ def test_the_posterior_of_nutpie_is_that_of_any_sampler(problem, nutpie_posterio
     assert set(tree["sample_stats"].data_vars) == {
         *("diverging", "energy", "acceptance_rate", "n_steps", "step_size")
     }
-    assert tree["log_likelihood"]["bag_label"].shape == (4, 1000, bags.num_bags)
+    assert nutpie_posterior.log_likelihood.shape == (4, 1000, bags.num_bags)
     assert nutpie_posterior.predict(bags).bag_probability.shape == (bags.num_bags,)
     sampler = tree["sample_stats"].attrs
     assert sampler["inference_library"] == "nutpie"

@@ -44,7 +44,7 @@ def test_expected_log_likelihood_is_that_of_draws(problem, factor):
         white = np.random.default_rng(0).normal(size=(20_000, 3)) @ np.asarray(law.scale_tril).T
         white += np.asarray(law.mean)
         draws = white @ np.asarray(model.accumulated(bags).cholesky).T
-        by_draw = log_likelihood(model.marginal(), {"inducing_value": draws}, bags)
+        by_draw = log_likelihood(model, "marginal", {"inducing_value": draws}, bags)
     error = by_draw.std(axis=0) / np.sqrt(len(white))
     assert (np.abs(found - by_draw.mean(axis=0)) < 5 * error).all()
 
@@ -137,7 +137,7 @@ def test_its_top_lies_between_the_closed_form_and_the_evidence(
     with jax.enable_x64(True):
         cholesky = np.asarray(model.accumulated(bags).cholesky)
     draws = {"inducing_value": white @ cholesky.T}
-    by_node = log_likelihood(model.marginal(), draws, bags).sum(axis=1)
+    by_node = log_likelihood(model, "marginal", draws, bags).sum(axis=1)
     evidence = logsumexp(by_node + log_weights)
     assert closed.elbo[-1] < fitted.elbo[-1] < evidence
 

@@ -88,7 +88,7 @@ def test_a_guide_that_can_say_more_has_the_better_bound(fits, small_problem):
     bounds = {}
     for name, posterior in fits.items():
         draws = posterior.draws(20_000, seed=2)
-        log_ratio = log_joint(model.marginal(), draws, bags) - posterior.log_density(draws)
+        log_ratio = log_joint(model, "marginal", draws, bags) - posterior.log_density(draws)
         bounds[name] = log_ratio.mean(), log_ratio.std() / np.sqrt(log_ratio.size)
     full, error = bounds["multivariate_normal"]
     for name in ("normal", "low_rank_multivariate_normal"):
@@ -109,7 +109,7 @@ def test_trace_elbo_of_the_guide_in_32_bit_is_the_mean_of_log_p_over_q(fits, sma
     model, bags = small_problem
     posterior = fits[guide]
     draws = posterior.draws(4000, seed=3)
-    log_ratio = log_joint(model.marginal(), draws, bags) - posterior.log_density(draws)
+    log_ratio = log_joint(model, "marginal", draws, bags) - posterior.log_density(draws)
     program, law = model.marginal(), posterior.guide
     assert not jax.config.jax_enable_x64
     one = Trace_ELBO(1).loss
@@ -133,7 +133,7 @@ def test_q_has_the_bound_of_its_trace_whatever_the_order_of_the_sites(small_prob
     model = replace(model, kernel=kernel, mean=dist.Normal(-3.0, 0.2))
     posterior = svi(model, bags, seed=0, max_steps=1000, num_particles=4)
     draws = posterior.stored_draws()
-    gap = log_joint(model.marginal(), draws, bags) - posterior.log_density(draws)
+    gap = log_joint(model, "marginal", draws, bags) - posterior.log_density(draws)
     # The last block of the trace has 100 estimates of four draws, when q no longer moves.
     error = gap.std() * np.sqrt(1 / gap.size + 1 / 400)
     assert abs(gap.mean() - posterior.elbo[-1]) < 5 * error

@@ -163,9 +163,9 @@ def test_draws_of_instance_labels_have_their_joint_law(bags):
     logits = bags.instances[1:4] @ WEIGHTS
     with jax.enable_x64(True):
         one = bags.select([1])
-        tree = model.tree(one)
-        both = model.log_potential(tree, one)
-        law = InstanceLabelsByCount(tree, jnp.asarray(logits), both[1])
+        prepared = model.unpadded(one)
+        both = model.log_potential(prepared)
+        law = InstanceLabelsByCount(prepared.tree, jnp.asarray(logits), both[1])
         labels = np.asarray(law.sample(jax.random.key(0), (draws,)))
         log_prob = [float(law.log_prob(jnp.array(y))) for y in product([0, 1], repeat=3)]
     every = AllLabellings(logits, model.potential).log_weight[1]

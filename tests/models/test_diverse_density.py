@@ -55,14 +55,14 @@ def test_the_program_is_the_sum_over_all_labels(bags, draws):
         + np.log(by_all_labels(chance_of_instances(t, s, bags.instances), bags, bags.labels)).sum()
         for t, s in zip(draws["concept"], draws["scale"], strict=True)
     ]
-    np.testing.assert_allclose(log_joint(MODEL.marginal(), draws, bags), expected, rtol=1e-12)
+    np.testing.assert_allclose(log_joint(MODEL, "marginal", draws, bags), expected, rtol=1e-12)
 
 
 def test_the_augmented_program_sums_to_it(bags, draws):
     labellings = np.array(list(product([0, 1], repeat=7)))
     one = {name: np.repeat(value[:1], len(labellings), axis=0) for name, value in draws.items()}
-    full = log_joint(MODEL.augmented(), one | {"instance_label": labellings}, bags)
-    expected = log_joint(MODEL.marginal(), {n: v[:1] for n, v in draws.items()}, bags)[0]
+    full = log_joint(MODEL, "augmented", one | {"instance_label": labellings}, bags)
+    expected = log_joint(MODEL, "marginal", {n: v[:1] for n, v in draws.items()}, bags)[0]
     np.testing.assert_allclose(logsumexp(full), expected, rtol=1e-12)
 
 

@@ -285,7 +285,7 @@ def test_sites_are_those_the_model_names_with_as_many_unknowns(shape):
     assert set(shapes) == set(model.latent_sites)
     assert model.num_unknowns == sum(free.size for _, free in shapes.values())
     draws = random_draws(model)
-    kept = sum(value[0].size for value in (draws | model.identified(draws, bags)).values())
+    kept = sum(value[0].size for value in (draws | model.estimands_of(draws, bags)).values())
     # At most: labels of negative bags are not among what is kept, and the last stick is 1.
     assert kept <= model.numbers_in_a_draw(bags) <= kept + bags.num_instances + 2
     for name, (value, _) in shapes.items():
@@ -364,8 +364,8 @@ def enumerated(model, bags, draw):
 def test_identified_quantities_are_those_of_all_labels_and_clusters(shape, fields):
     model, bags = small_model(**shape, **fields), small_bags(shape["num_features"])
     draws = random_draws(model)
-    found = model.identified(draws, bags)
-    assert set(found) == set(model.judged_by)
+    found = model.estimands_of(draws, bags)
+    assert set(found) == set(model.estimands)
     for s in range(3):
         expected = enumerated(model, bags, one_of(draws, s))
         for name, value in expected.items():
@@ -375,10 +375,10 @@ def test_identified_quantities_are_those_of_all_labels_and_clusters(shape, field
 def test_identified_quantities_do_not_depend_on_how_much_is_held_at_once(monkeypatch):
     model, bags = small_model(num_components=3), small_bags()
     draws = random_draws(model)
-    before = model.identified(draws, bags)
+    before = model.estimands_of(draws, bags)
     monkeypatch.setattr("milzoo.models.dpmil._BLOCK", 1)
     monkeypatch.setattr("milzoo.models.mixtures._BLOCK", 1)
-    after = model.identified(draws, bags)
+    after = model.estimands_of(draws, bags)
     for name, value in before.items():
         np.testing.assert_allclose(after[name], value, rtol=1e-12)
 
@@ -388,7 +388,7 @@ def test_identified_quantities_of_labels_all_known_leave_out_their_probabilities
     bags = Bags.from_list(small_bags().to_list(), LABELS, known)
     model = small_model(supervision="instances")
     draws = random_draws(model)
-    found = model.identified(draws, bags)
+    found = model.estimands_of(draws, bags)
     assert set(found) == {"log_density", "occupied_components"}
     expected = enumerated(model, bags, one_of(draws))
     for name, value in found.items():
@@ -402,7 +402,7 @@ def test_identified_quantities_stay_finite_and_right_far_from_all_components():
     draws = random_draws(model)
     draws["mean"][:] = [[[-40.0]], [[40.0]]]
     draws["precision_cholesky"][:] = 1.0
-    found = model.identified(draws, far)
+    found = model.estimands_of(draws, far)
     logits = 80 * far.instances[:, 0]  # log p₊ − log p₋ of unit Gaussians at ±40
     assert logits.max() < -1000
     first = logits[:3] - logsumexp(logits[:3])
@@ -433,7 +433,7 @@ def test_names_of_components_change_nothing_but_the_prior_of_the_sticks():
     model, bags = small_model(num_components=3), small_bags()
     draws = random_draws(model)
     moved = named_otherwise(draws, ([2, 0, 1], [1, 0, 2]))
-    before, after = model.identified(draws, bags), model.identified(moved, bags)
+    before, after = model.estimands_of(draws, bags), model.estimands_of(moved, bags)
     for name, value in before.items():
         np.testing.assert_allclose(after[name], value, rtol=1e-10)
     before, after = model.predict(draws, bags), model.predict(moved, bags)
@@ -462,7 +462,7 @@ def test_order_of_bags_and_instances_changes_nothing():
         bags.labels[[1, 3, 0, 2]],
         bags.instance_labels[order],
     )
-    before, after = model.identified(draws, bags), model.identified(draws, moved)
+    before, after = model.estimands_of(draws, bags), model.estimands_of(draws, moved)
     np.testing.assert_allclose(
         after["log_density"], before["log_density"][:, [1, 3, 0, 2]], rtol=1e-12
     )
@@ -567,7 +567,7 @@ def test_predictions_under_a_draw_are_the_posterior_of_the_label_in_the_program(
     model, bags = small_model(needs_witness=needs_witness), small_bags()
     draws = random_draws(model)
     given = [
-        model.identified(draws, replace(bags, labels=np.full(4, label)))["log_density"]
+        model.estimands_of(draws, replace(bags, labels=np.full(4, label)))["log_density"]
         for label in (0, 1)
     ]
     expected = expit(math.log(TAU) - math.log1p(-TAU) + given[1] - given[0])
@@ -765,7 +765,7 @@ def test_qda_is_one_gaussian_for_each_class_of_labelled_instances():
     draws = random_draws(model)
     density = dense_components(one_of(draws), bags.instances)[:, 0]
     own = density[bags.instance_labels, np.arange(bags.num_instances)]
-    found = model.identified(draws, bags)["log_density"]
+    found = model.estimands_of(draws, bags)["log_density"]
     np.testing.assert_allclose(found[0], np.add.reduceat(own, bags.starts), rtol=1e-10)
 
 
@@ -783,7 +783,7 @@ def test_without_the_condition_a_positive_bag_may_be_known_to_be_all_negative():
     bags = Bags.from_list(small_bags().to_list(), LABELS, known)
     model = small_model(supervision="instances", needs_witness=False)
     draws = random_draws(model)
-    found = model.identified(draws, bags)
+    found = model.estimands_of(draws, bags)
     for name, value in enumerated(model, bags, one_of(draws)).items():
         np.testing.assert_allclose(found[name][0], value, rtol=1e-10)
 
@@ -919,7 +919,7 @@ def test_functions_of_bags_learned_from_refuse_those_without_labels(supervised):
     model = small_model(supervision="instances" if supervised else "bags")
     draws, bags = random_draws(model), replace(small_bags(), labels=None)
     with pytest.raises(ValueError, match="bags have no labels; DPMIL needs one for each bag"):
-        model.identified(draws, bags)
+        model.estimands_of(draws, bags)
     with pytest.raises(ValueError, match="bags have no labels; DPMIL needs one for each bag"):
         model.complete(draws, bags, seed=0)
 

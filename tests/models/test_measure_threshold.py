@@ -57,7 +57,7 @@ def test_the_marginal_program_is_the_sum_over_all_labels_and_measures(bags, draw
         - np.log(NUM_MEASURES)
         for t, s in zip(draws["threshold"], draws["softness"], strict=True)
     ]
-    np.testing.assert_allclose(log_joint(model.marginal(), draws, bags), expected, rtol=1e-12)
+    np.testing.assert_allclose(log_joint(model, "marginal", draws, bags), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("program", ["called", "augmented"])
@@ -73,8 +73,8 @@ def test_programs_with_discrete_sites_sum_to_the_marginal_one(bags, draws, progr
         for labelling in labellings
     ]
     together = {name: np.concatenate([value[name] for value in values]) for name in values[0]}
-    full = log_joint(model if program == "called" else model.augmented(), together, bags)
-    expected = log_joint(model.marginal(), one, bags)[0]
+    full = log_joint(model, "full" if program == "called" else "augmented", together, bags)
+    expected = log_joint(model, "marginal", one, bags)[0]
     np.testing.assert_allclose(logsumexp(full), expected, rtol=1e-12)
 
 
@@ -84,7 +84,7 @@ def test_a_bag_is_judged_by_what_the_other_labels_say_of_the_measure(bags, draws
     by_bag = by_all_labels(t, s, bags, bags.labels)
     whole = logsumexp(by_bag.sum(axis=1))
     expected = [whole - logsumexp(np.delete(by_bag, b, axis=1).sum(axis=1)) for b in range(4)]
-    found = log_likelihood(MeasureThreshold().marginal(), draws, bags)[0]
+    found = log_likelihood(MeasureThreshold(), "marginal", draws, bags)[0]
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
@@ -103,7 +103,7 @@ def test_labels_are_drawn_with_their_probabilities():
 
 def test_predictions_are_means_over_measures_by_their_posterior(bags, draws):
     model = MeasureThreshold()
-    known = dict(draws) | model.identified(draws, bags)
+    known = dict(draws) | model.estimands_of(draws, bags)
     assert known["measure_probability"].shape == (6, NUM_MEASURES)
     predicted = model.predict(known, replace(bags, labels=None))
     for n, (t, s) in enumerate(zip(draws["threshold"], draws["softness"], strict=True)):
@@ -122,7 +122,7 @@ def test_what_was_summed_out_is_drawn_back(bags, draws):
     drawn = model.complete(one, bags, seed=0)
     highest = [drawn["instance_label"][:, bags.bag_index == b].max(axis=1) for b in range(4)]
     assert (bags.labels == np.array(highest).T).all()
-    expected = model.identified(draws, bags)["measure_probability"][0]
+    expected = model.estimands_of(draws, bags)["measure_probability"][0]
     for k, chance in enumerate(expected):
         error = np.sqrt(chance * (1 - chance) / 20_000)
         assert abs(np.mean(drawn["measure"] == k) - chance) < 4.5 * error
@@ -164,9 +164,9 @@ def test_bad_input_is_refused(bags, draws):
     with pytest.raises(ValueError, match=r"threshold_prior is .* of one real number"):
         MeasureThreshold(threshold_prior=dist.LogNormal(0.0, 1.0))
     model = MeasureThreshold()
-    with pytest.raises(ValueError, match=r"draws have no measure_probability; model.identified"):
+    with pytest.raises(ValueError, match=r"draws have no measure_probability; model.estimands_of"):
         model.predict(draws, bags)
-    known = dict(draws) | model.identified(draws, bags)
+    known = dict(draws) | model.estimands_of(draws, bags)
     narrow = replace(bags, instances=bags.instances[:, :2])
     with pytest.raises(ValueError, match="bags have 2 features, but 3 measures were learned from"):
         model.predict(known, narrow)

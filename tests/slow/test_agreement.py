@@ -61,7 +61,7 @@ def of_gaussian_processes(kind, data):
 
 
 def of_mixtures(scene_of_clusters, judged_draws):
-    """Draws (chain, draw, 62) of each sampler, of what `DPMIL.judged_by` names."""
+    """Draws (chain, draw, 62) of each sampler, of what `DPMIL.estimands` names."""
     model, bags = scene_of_clusters(16, range(2, 8), seed=8)
     for name, posterior in posteriors(model, bags, num_samples=3000, thin=4):
         yield name, judged_draws(posterior)

@@ -17,4 +17,4 @@ def test_nutpie_samples_targets_with_the_evidence_of_the_bags_and_the_noise_as_s
     assert posterior.status.kind != "failed"
     assert set(tree["posterior"].data_vars) == {"inducing_value", "bag_evidence", "noise"}
     assert tree["posterior"]["bag_evidence"].shape == (2, 50, bags.num_bags)
-    assert tree["log_likelihood"]["bag_target"].shape == (2, 50, bags.num_bags)
+    assert posterior.log_likelihood.shape == (2, 50, bags.num_bags)

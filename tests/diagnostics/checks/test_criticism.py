@@ -13,7 +13,7 @@ from milzoo.diagnostics import (
     predictive_check,
     prior_sensitivity,
 )
-from milzoo.diagnostics.criticism import (
+from milzoo.diagnostics.checks.criticism import (
     correlation_with_farthest,
     correlation_with_size,
     share_of_positive,
@@ -201,5 +201,5 @@ def test_prior_and_likelihood_are_the_two_parts_of_the_joint_density(sampled, mo
     tree = handed["tree"]
     both = tree["log_prior"]["prior"] + tree["log_likelihood"]["bag_label"].sum("bag")
     sites = {"inducing_value": sampled.stored_draws()["inducing_value"]}
-    expected = log_joint(LOGISTIC.marginal(), sites, WITH_LABELS)
+    expected = log_joint(LOGISTIC, "marginal", sites, WITH_LABELS)
     np.testing.assert_allclose(np.ravel(both), expected, rtol=1e-12)

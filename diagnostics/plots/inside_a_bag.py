@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ..datasets.bags import Bags
-from ..inference.prediction import Prediction
-from .figures import COLOURS, MARKERS, STYLE, draw_intervals
+from ...datasets.bags import Bags
+from ...inference.prediction import Prediction
+from .panels import COLOURS, MARKERS, STYLE, draw_intervals
 
 __all__ = ["plot_bag"]
 

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from ..datasets.bags import Bags
-from ..inference.prediction import Prediction, TargetPrediction
+from ...datasets.bags import Bags
+from ...inference.prediction import Prediction, TargetPrediction
 from .reliability import reliability
 
 __all__ = ["PredictionDifference", "Scores", "bag_log_loss", "prediction_difference", "score"]

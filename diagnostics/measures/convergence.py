@@ -10,8 +10,8 @@ import arviz as az
 import numpy as np
 import xarray as xr
 
-from ..inference.posterior import LARGEST_RHAT, Posterior
-from ..models.model import Model
+from ...inference.posterior import LARGEST_RHAT, Posterior
+from ...models.model import Model
 
 __all__ = ["Convergence", "convergence"]
 
@@ -109,7 +109,7 @@ def convergence(posterior: Posterior) -> Convergence:
             f"posterior of {posterior.engine} is an approximation with independent draws; R̂ and "
             "ESS mean something for Markov chains only, see compare() for what judges it"
         )
-    draws = judged_sites(posterior.tree["posterior"].to_dataset(), posterior.model)
+    draws = judged_sites(posterior.draws_with_estimands, posterior.model)
     ess_bulk = _over_sites(np.nanmin, az.ess(draws, method="bulk"))
     seconds = posterior.sampling_seconds
     return Convergence(
@@ -124,12 +124,12 @@ def convergence(posterior: Posterior) -> Convergence:
 
 
 def judged_sites(draws: xr.Dataset, model: Model) -> xr.Dataset:
-    """What a model is judged by: its identified quantities, or else the sites themselves.
+    """The estimands of a model among draws, or the sites themselves if it names none.
 
     Instance labels are left out: only what is continuous has a mean and an sd that say something.
     """
     names = [name for name, site in draws.data_vars.items() if site.dtype.kind == "f"]
-    return draws[[name for name in names if not model.judged_by or name in model.judged_by]]
+    return draws[[name for name in names if not model.estimands or name in model.estimands]]
 
 
 def _over_sites(worst, diagnostic: xr.Dataset) -> float:

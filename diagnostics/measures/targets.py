@@ -11,14 +11,13 @@ import numpy as np
 from numpyro.distributions import Distribution, TransformedDistribution
 from numpyro.distributions.transforms import Transform
 
-from ..models.model import Model
-from ..models.scale_mixtures import PolyaGammaMixing
+from ...models.model import Model
 
 __all__ = ["in_words", "is_logistic", "is_same_model", "targets"]
 
 
 def targets(models: dict[str, Model]) -> dict[str, str]:
-    """What sets each model apart from the others, or their ψ from the logistic one.
+    """What sets each model apart from the others, or their observation model from the logistic.
 
     Parameters
     ----------
@@ -29,15 +28,15 @@ def targets(models: dict[str, Model]) -> dict[str, str]:
     -------
     dict of str
         Such as ``logistic``, ``probit`` or ``GammaMixing(alpha=1.0, beta=2.5), variance=4.0``;
-        empty strings where all models are alike, and no other ψ than the logistic one in them.
+        empty strings where all models are alike, and normalised.
     """
     described = {name: _parts(model) for name, model in models.items()}
-    # Another ψ may have no posterior at all, which readers must be told; another likelihood has.
-    needs_kind = not all(map(has_logistic_mixing, models.values()))
+    # One without a normalised density may have no posterior at all, which readers must be told.
+    needs_observation = not all(model.is_normalised for model in models.values())
 
     def is_named(part: str) -> bool:
         differs = len({words.get(part) for words in described.values()}) > 1
-        return differs or (needs_kind and part == _KIND)
+        return differs or (needs_observation and part == _OBSERVATION)
 
     parts = dict.fromkeys(part for words in described.values() for part in words)
     named = [part for part in parts if is_named(part)]
@@ -48,8 +47,8 @@ def targets(models: dict[str, Model]) -> dict[str, str]:
 
 
 def is_logistic(model: Model) -> bool:
-    """Whether labels come of the evidence by the logistic function, not another ψ or likelihood."""
-    return has_logistic_mixing(model) and _likelihood_of(model) == "bernoulli"
+    """Whether labels depend on the latent function by the logistic one."""
+    return model.observation == "logistic"
 
 
 def is_same_model(one: Model, other: Model) -> bool:
@@ -57,36 +56,20 @@ def is_same_model(one: Model, other: Model) -> bool:
     return _without_hyperparameters(one) == _without_hyperparameters(other)
 
 
-def has_logistic_mixing(model: Model) -> bool:
-    """Whether ψ is the logistic one: with another the density is known up to a constant only."""
-    return isinstance(_mixing_of(model), PolyaGammaMixing)
-
-
-def _mixing_of(model: Model) -> object:
-    """ψ of a model; the logistic function's where it has no other."""
-    return getattr(model, "mixing", PolyaGammaMixing())
-
-
-def _likelihood_of(model: Model) -> str:
-    """What labels or targets are given the evidence; a model without a choice has labels."""
-    return getattr(model, "likelihood", "bernoulli")
-
-
 def _without_hyperparameters(model: Model) -> dict[str, str]:
-    hyperparameters = getattr(model, "hyperparameters", {})
-    return {part: words for part, words in _parts(model).items() if part not in hyperparameters}
+    described = _parts(model).items()
+    return {part: words for part, words in described if part not in model.hyperparameters}
 
 
-# The part of a model that is its ψ and its likelihood.
-_KIND = "kind"
+_OBSERVATION = "observation"
 
 
 def _parts(model: Model) -> dict[str, str]:
-    """Each field that makes the model what it is, in words; ψ or the likelihood first."""
-    words = {_KIND: _kind(model)}
+    """Each field that makes the model what it is, in words; the observation model first."""
+    words = {_OBSERVATION: _said(model.observation)}
     for name, value in _fields(model):
         # None is what a model has no use for, such as a noise of the logistic likelihood.
-        if name in ("mixing", "likelihood") or value is None or isinstance(value, np.ndarray):
+        if value is None or isinstance(value, np.ndarray) or name in model.observation_fields:
             continue
         if is_dataclass(value):
             words[name] = type(value).__name__
@@ -96,10 +79,8 @@ def _parts(model: Model) -> dict[str, str]:
     return words
 
 
-def _kind(model: Model) -> str:
-    if is_logistic(model):
-        return "logistic"
-    return _likelihood_of(model) if has_logistic_mixing(model) else in_words(_mixing_of(model))
+def _said(observation: object) -> str:
+    return observation if isinstance(observation, str) else in_words(observation)
 
 
 def _fields(value: object) -> Iterator[tuple[str, object]]:

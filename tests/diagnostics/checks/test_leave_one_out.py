@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from milzoo.datasets import simulate, simulate_instances
-from milzoo.diagnostics.leave_one_out import (
+from milzoo.diagnostics.checks.leave_one_out import (
     all_left_out,
     leave_one_out,
     leave_one_out_sentences,
@@ -76,7 +76,7 @@ def posterior(request, small):
 
 def test_each_bag_is_left_out_as_if_it_had_not_been_there(posterior, exact):
     found = leave_one_out(posterior)
-    by_draw = np.exp(posterior.tree["log_likelihood"]["bag_label"].to_numpy()).reshape(-1, 12)
+    by_draw = np.exp(posterior.log_likelihood.to_numpy()).reshape(-1, 12)
     # Of the mean of 1/p over independent draws, relative, and half as many draws for chains and for
     # the approximation's own weights; 5.5 of it: 9 numbers, false alarms below 1e-5.
     error = np.std(1 / by_draw, axis=0) / np.mean(1 / by_draw, axis=0) / np.sqrt(len(by_draw) / 2)

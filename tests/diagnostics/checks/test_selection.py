@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics import Selection, select
-from milzoo.diagnostics.scores import bag_log_loss
+from milzoo.diagnostics.measures.scores import bag_log_loss
 from milzoo.inference import coordinate_ascent, nuts
 from milzoo.models import DPMIL, RBF, VGPMIL, GammaMixing
 from milzoo.models.vwsgp import VWSGP

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics import compare
-from milzoo.diagnostics.accuracy import accuracy
+from milzoo.diagnostics.measures.accuracy import accuracy
 from milzoo.inference import coordinate_ascent, laplace, nuts
 from milzoo.models import RBF, VGPMIL
 

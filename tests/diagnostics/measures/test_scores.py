@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from milzoo.datasets import Bags
-from milzoo.diagnostics.scores import prediction_difference, score
+from milzoo.diagnostics.measures.scores import prediction_difference, score
 from milzoo.inference import Prediction
 from milzoo.inference.prediction import TargetPrediction
 

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import xarray as xr
 from matplotlib import pyplot as plt
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import Ellipse
 from milzoo.datasets import Bags, load
-from milzoo.diagnostics import clusters as clusters_module
 from milzoo.diagnostics import compare, plot_components, plot_scene
+from milzoo.diagnostics.plots import clusters as clusters_module
 from milzoo.inference import Posterior, coordinate_ascent
 from milzoo.inference.posterior import Status
 from milzoo.models import DPMIL, VGPMIL
@@ -34,6 +35,7 @@ def named(bags) -> Posterior:
 def nameless(named) -> Posterior:
     """Stand-in for a sampler's: the draws of q with the names of the clusters shuffled."""
     tree = named.tree.copy(deep=True)
+    tree["posterior"] = xr.DataTree(named.draws_with_estimands.copy(deep=True))
     site = tree["posterior"]
     random = np.random.default_rng(0)
     order = np.argsort(random.random((1, 60, 2, 6)), axis=-1)
@@ -94,7 +96,7 @@ def test_weights_of_nameless_clusters_are_sorted_in_each_draw(named, nameless):
 
 
 def test_the_number_of_occupied_clusters_is_marked(named):
-    number = named.stored_draws()["occupied_components"]
+    number = named.draws_with_estimands["occupied_components"].to_numpy()[0]
     for klass, (panel, name) in enumerate(
         zip(plot_components(named).axes, ("negative", "positive"), strict=True)
     ):
@@ -191,8 +193,9 @@ def test_clusters_of_nameless_posteriors_are_those_of_a_typical_draw(named, name
 
 
 def test_a_draw_says_how_many_instances_each_cluster_has(nameless, bags):
-    draw = {name: value[7] for name, value in nameless.stored_draws().items()}
-    found = clusters_module._Clusters.of_draw(nameless.model, draw, bags)
+    one = {name: value[7:8] for name, value in nameless.stored_draws().items()}
+    draw = {name: value[0] for name, value in one.items()}
+    found = nameless.model.typical_components(one, one, bags)
     np.testing.assert_allclose(found.occupancy.sum(), bags.num_instances)
     np.testing.assert_allclose(found.occupancy[1].sum(), draw["instance_probability"].sum())
     # A bag whose instances are all negative for certain tells the shares within that class.
@@ -202,7 +205,7 @@ def test_a_draw_says_how_many_instances_each_cluster_has(nameless, bags):
     determinant = np.linalg.det(draw["precision_cholesky"][0])
     density = found.weight[0] * determinant * np.exp(-0.5 * (whitened**2).sum(axis=2))
     share = (density / density.sum(axis=1, keepdims=True)).sum(axis=0)
-    alone = clusters_module._Clusters.of_draw(nameless.model, draw, certain)
+    alone = nameless.model.typical_components(one, one, certain)
     np.testing.assert_allclose(alone.occupancy, [share, np.zeros(6)], atol=1e-9)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from milzoo.diagnostics.reliability import reliability
+from milzoo.diagnostics.measures.reliability import reliability
 from scipy.stats import binom
 
 

@@ -1,4 +1,4 @@
-"""The pictures of DPMIL: the weights of its clusters, and where they lie among the instances."""
+"""The pictures of mixtures: the weights of its clusters, and where they lie among the instances."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
-from jax.nn import logsumexp
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -19,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Ellipse, Patch
 
-from ..datasets.bags import Bags
-from ..inference.closed_form.dpmil import DPMILApproximation
-from ..inference.posterior import Posterior, Predictive
-from ..models.dpmil import DPMIL
-from .figures import COLOURS, GREY, STYLE, draw_intervals, rows_of_panels
+from ...datasets.bags import Bags
+from ...inference.posterior import Posterior, Predictive, flat_draws
+from ...models.components import ComponentModel, Components, NamedComponents
+from ...models.model import Draws
+from .panels import COLOURS, GREY, STYLE, draw_intervals, rows_of_panels
 
 __all__ = ["plot_components", "plot_scene"]
 
@@ -51,7 +48,7 @@ def plot_components(posteriors: Posterior | Mapping[str, Posterior]) -> Figure:
     Parameters
     ----------
     posteriors : Posterior or mapping of str to Posterior
-        Of DPMIL; a row for each.
+        Of a model of mixtures (`ComponentModel`), as DPMIL is; a row for each.
 
     Returns
     -------
@@ -66,7 +63,7 @@ def plot_components(posteriors: Posterior | Mapping[str, Posterior]) -> Figure:
     ----------
     Kandemir and Hamprecht (2014), Figure 4.
     """
-    weights = {name: _Weights.of(one) for name, one in _of_dpmil(posteriors).items()}
+    weights = {name: _Weights.of(one) for name, one in _mixtures(posteriors).items()}
     with mpl.rc_context(STYLE):
         height = 0.7 + 2.9 * len(weights)
         figure = Figure(figsize=(8.5, height), layout="constrained")
@@ -104,7 +101,7 @@ def plot_scene(posteriors: Posterior | Mapping[str, Posterior], bags: Bags | Non
     Parameters
     ----------
     posteriors : Posterior or mapping of str to Posterior
-        Of DPMIL; a panel for each.
+        Of a model of mixtures (`ComponentModel`), as DPMIL is; a panel for each.
     bags : Bags or None
         The instances shown; those learned from if left out.
 
@@ -121,18 +118,19 @@ def plot_scene(posteriors: Posterior | Mapping[str, Posterior], bags: Bags | Non
     ----------
     Kandemir and Hamprecht (2014), Figure 1.
     """
-    named = _of_dpmil(posteriors)
-    bags = next(iter(named.values())).bags if bags is None else bags
+    mixtures = _mixtures(posteriors)
+    bags = next(iter(mixtures.values())).posterior.bags if bags is None else bags
     if bags.num_features != 2:
         raise ValueError(
             f"bags have {bags.num_features} features; a scene has 2: expected such bags, as the "
             "first two kernel principal components are (datasets.kernel_pca)"
         )
     with mpl.rc_context(STYLE):
-        figure, panels = rows_of_panels(len(named), height=4.8, width=4.0, share=True)
-        for panel, (name, posterior) in zip(panels, named.items(), strict=True):
-            _draw_scene(panel, posterior, bags)
-            which = "expected clusters" if _has_named_clusters(posterior) else "clusters of a draw"
+        figure, panels = rows_of_panels(len(mixtures), height=4.8, width=4.0, share=True)
+        for panel, (name, mixture) in zip(panels, mixtures.items(), strict=True):
+            _draw_scene(panel, mixture, bags)
+            has_names = mixture.named_components is not None
+            which = "expected clusters" if has_names else "clusters of a draw"
             panel.set(title=f"{name}\n{which}", xlabel="first feature")
         for panel in panels[::3]:
             panel.set_ylabel("second feature")
@@ -155,21 +153,19 @@ class _Weights:
     have_names: bool
 
     @classmethod
-    def of(cls, posterior: Posterior) -> _Weights:
-        draws, approximation = posterior.stored_draws(), posterior.approximation
-        model = posterior.model
-        assert isinstance(model, DPMIL)
-        weight = model.weights(draws)
-        if isinstance(approximation, DPMILApproximation):
-            order = np.argsort(-approximation.expected_weight, axis=1, kind="stable")
-            mean = np.take_along_axis(approximation.expected_weight, order, axis=1)
+    def of(cls, mixture: _Mixture) -> _Weights:
+        weight = mixture.model.weights(mixture.posterior.stored_draws())
+        named = mixture.named_components
+        if named is not None:
+            order = np.argsort(-named.weight, axis=1, kind="stable")
+            mean = np.take_along_axis(named.weight, order, axis=1)
             weight = np.take_along_axis(weight, order[None], axis=2)
         else:
             weight = -np.sort(-weight, axis=2)
             mean = weight.mean(axis=0)
         interval = np.quantile(weight, [0.05, 0.95], axis=0)
-        named = _has_named_clusters(posterior)
-        return cls(mean, interval, draws["occupied_components"], named)
+        occupied = mixture.model.occupied(mixture.estimands)
+        return cls(mean, interval, occupied, have_names=named is not None)
 
     @property
     def num_shown(self) -> int:
@@ -195,72 +191,32 @@ class _Weights:
 # ---------------------------------------------------------------- the scene
 
 
-@dataclass(frozen=True)
-class _Clusters:
-    """Gaussians of either class; L is the root of a precision, LLᵀ or L² on its diagonal."""
-
-    weight: Float[np.ndarray, "2 K"]
-    mean: Float[np.ndarray, "2 K D"]
-    root: Float[np.ndarray, "2 K ..."]
-    occupancy: Float[np.ndarray, "2 K"]  # expected number of instances
-
-    @classmethod
-    def of(cls, posterior: Posterior) -> _Clusters:
-        q, model = posterior.approximation, posterior.model
-        assert isinstance(model, DPMIL)
-        if isinstance(q, DPMILApproximation):
-            # E Λ = νW, and N = β − β0.
-            nu = q.degrees_of_freedom.reshape(*q.strength.shape, *[1] * (q.scale_root.ndim - 2))
-            root = np.sqrt(nu) * q.scale_root
-            return cls(q.expected_weight, q.mean, root, q.strength - model.mean_strength)
-        draws = posterior.stored_draws()
-        # Of the highest density it would be one whose empty clusters are near their prior's mode,
-        # and of the highest likelihood one that overfits.
-        by_bag = draws["log_density"]
-        typical = int(np.argmin(np.sum((by_bag - by_bag.mean(axis=0)) ** 2, axis=1)))
-        draw = {name: value[typical] for name, value in draws.items()}
-        return cls.of_draw(model, draw, posterior.bags)
-
-    @classmethod
-    def of_draw(cls, model: DPMIL, draw: dict[str, np.ndarray], bags: Bags) -> _Clusters:
-        with jax.enable_x64(True):
-            mixtures = model.mixtures(
-                {name: jnp.asarray(draw[name]) for name in model.latent_sites}
-            )
-            log_components = mixtures.log_components(jnp.asarray(bags.instances))
-            log_density = logsumexp(log_components, axis=1)
-            positive = model.label_rule(bags).labels(log_density[1] - log_density[0]).mean
-            in_class = jnp.stack([1 - positive, positive])
-            share = in_class[:, None] * jnp.exp(log_components - log_density[:, None])
-            parts = (jnp.exp(mixtures.log_weight), mixtures.mean, mixtures.root, share.sum(axis=2))
-            return cls(*map(np.asarray, parts))
-
-    def ellipse(self, klass: int, k: int) -> Ellipse:
-        """2 sd of one cluster."""
-        root = self.root[klass, k]
-        root = root if root.ndim == 2 else np.diag(root)
-        precision, axis = np.linalg.eigh(root @ root.T)
-        along, across = 4 / np.sqrt(precision)
-        return Ellipse(
-            tuple(self.mean[klass, k]),
-            width=along,
-            height=across,
-            angle=math.degrees(math.atan2(axis[1, 0], axis[0, 0])),
-            fill=False,
-            edgecolor=_CLASS_COLOURS[klass],
-            linestyle=_CLASS_LINES[klass],
-            linewidth=0.6 + 4 * self.weight[klass, k],
-            zorder=4,
-        )
+def _ellipse(components: Components, klass: int, k: int) -> Ellipse:
+    """2 sd of one component."""
+    root = components.root[klass, k]
+    root = root if root.ndim == 2 else np.diag(root)
+    precision, axis = np.linalg.eigh(root @ root.T)
+    along, across = 4 / np.sqrt(precision)
+    return Ellipse(
+        tuple(components.mean[klass, k]),
+        width=along,
+        height=across,
+        angle=math.degrees(math.atan2(axis[1, 0], axis[0, 0])),
+        fill=False,
+        edgecolor=_CLASS_COLOURS[klass],
+        linestyle=_CLASS_LINES[klass],
+        linewidth=0.6 + 4 * components.weight[klass, k],
+        zorder=4,
+    )
 
 
-def _draw_scene(panel: Axes, posterior: Posterior, bags: Bags) -> None:
+def _draw_scene(panel: Axes, mixture: _Mixture, bags: Bags) -> None:
     instances = np.asarray(bags.instances)
     low, high = instances.min(axis=0), instances.max(axis=0)
     room = 0.12 * (high - low) + 1e-9
     across, up = np.linspace(low - room, high + room, _GRID).T
     grid = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2)
-    probability = _instance_probability(posterior, np.concatenate([instances, grid]))
+    probability = _instance_probability(mixture.posterior, np.concatenate([instances, grid]))
     behind = probability[len(instances) :].reshape(_GRID, _GRID)
     panel.contourf(across, up, behind, levels=[0, 0.5, 1], colors=_TINTS, zorder=0)
     if behind.min() < 0.5 < behind.max():
@@ -278,9 +234,9 @@ def _draw_scene(panel: Axes, posterior: Posterior, bags: Bags) -> None:
             linewidths=width,
             zorder=3,
         )
-    clusters = _Clusters.of(posterior)
-    for klass, k in np.argwhere(clusters.occupancy >= 1).tolist():
-        panel.add_patch(clusters.ellipse(klass, k))
+    components = mixture.components()
+    for klass, k in np.argwhere(components.occupancy >= 1).tolist():
+        panel.add_patch(_ellipse(components, klass, k))
     panel.set(xlim=across[[0, -1]], ylim=up[[0, -1]])
 
 
@@ -304,7 +260,7 @@ def _instance_probability(
     if isinstance(posterior.approximation, Predictive):
         return posterior.approximation.predictive(posterior.model, bags)[1]
     stored = posterior.stored_draws()
-    kept = np.linspace(0, len(stored["mean"]) - 1, _DRAWS).astype(int)
+    kept = np.linspace(0, len(next(iter(stored.values()))) - 1, _DRAWS).astype(int)
     draws = {name: value[np.unique(kept)] for name, value in stored.items()}
     return posterior.model.predict(draws, bags)["instance_predictive"]
 
@@ -331,26 +287,52 @@ def _scene_handles(bags: Bags) -> list[Line2D]:
 # ---------------------------------------------------------------- what they are about
 
 
-def _of_dpmil(posteriors: Posterior | Mapping[str, Posterior]) -> dict[str, Posterior]:
+@dataclass(frozen=True)
+class _Mixture:
+    """A posterior of a model of mixtures."""
+
+    posterior: Posterior
+    model: ComponentModel
+
+    @property
+    def estimands(self) -> Draws:
+        return flat_draws(self.posterior.draws_with_estimands)
+
+    @property
+    def named_components(self) -> Components | None:
+        """Those of an approximation in which a component is the same in all draws."""
+        approximation = self.posterior.approximation
+        if isinstance(approximation, NamedComponents):
+            return approximation.components(self.model)
+        return None
+
+    def components(self) -> Components:
+        """The named ones, or those of a typical draw."""
+        named = self.named_components
+        if named is not None:
+            return named
+        draws = self.estimands
+        return self.model.typical_components(draws, draws, self.posterior.bags)
+
+
+def _mixtures(posteriors: Posterior | Mapping[str, Posterior]) -> dict[str, _Mixture]:
     """By name, checked."""
     if isinstance(posteriors, Posterior):
         posteriors = {posteriors.engine: posteriors}
     if not posteriors:
         raise ValueError("posteriors is empty; expected at least one, by name")
-    for name, posterior in posteriors.items():
-        if not isinstance(posterior.model, DPMIL):
-            raise ValueError(
-                f"posterior {name!r} is one of {posterior.model.name}, which has no clusters; "
-                "expected posteriors of dpmil"
-            )
-        if posterior.status.kind == "failed":
-            raise ValueError(
-                f"posterior {name!r} failed ({posterior.status.sentence}), so there is nothing to "
-                "draw; expected posteriors that did not"
-            )
-    return dict(posteriors)
+    return {name: _mixture(name, posterior) for name, posterior in posteriors.items()}
 
 
-def _has_named_clusters(posterior: Posterior) -> bool:
-    """Whether a cluster is the same one in all draws."""
-    return isinstance(posterior.approximation, DPMILApproximation)
+def _mixture(name: str, posterior: Posterior) -> _Mixture:
+    if not isinstance(posterior.model, ComponentModel):
+        raise ValueError(
+            f"posterior {name!r} is one of {posterior.model.name}, which has no clusters; "
+            "expected posteriors of a model of mixtures, such as dpmil"
+        )
+    if posterior.status.kind == "failed":
+        raise ValueError(
+            f"posterior {name!r} failed ({posterior.status.sentence}), so there is nothing to "
+            "draw; expected posteriors that did not"
+        )
+    return _Mixture(posterior, posterior.model)

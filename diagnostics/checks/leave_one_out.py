@@ -10,10 +10,9 @@ import arviz as az
 import numpy as np
 import pandas as pd
 
-from ..inference.maximum_a_posteriori import PointApproximation
-from ..inference.posterior import Posterior
-from ..inference.programs import log_joint
-from ..models.dpmil import DPMIL
+from ...inference.maximum_a_posteriori import PointApproximation
+from ...inference.posterior import Posterior
+from ...inference.programs import log_joint
 
 __all__ = ["all_left_out", "leave_one_out", "leave_one_out_sentences", "leave_one_out_table"]
 
@@ -37,7 +36,7 @@ def leave_one_out(posterior: Posterior) -> Any:
     Raises
     ------
     NotImplementedError
-        Of DPMIL, whose likelihood is of instances given labels.
+        If the model has no likelihood of labels or targets; its ``leave_one_out_note`` says so.
     ValueError
         If the posterior failed, or is a point.
 
@@ -47,7 +46,7 @@ def leave_one_out(posterior: Posterior) -> Any:
     data, of approximations.
     """
     why = _why_not(posterior)
-    if isinstance(posterior.model, DPMIL):
+    if posterior.model.leave_one_out_note:
         raise NotImplementedError(why)
     if why:
         raise ValueError(why)
@@ -56,11 +55,12 @@ def leave_one_out(posterior: Posterior) -> Any:
         draws = posterior.stored_draws()
         sites = {name: draws[name] for name in posterior.model.latent_sites}
         log_q = None if posterior.is_mcmc else posterior.log_density(sites)
+        tree = posterior.tree_with_log_likelihood()
         if log_q is None:
-            return az.loo(posterior.tree, pointwise=True)
-        log_p = log_joint(posterior.model.marginal(), sites, posterior.bags)
+            return az.loo(tree, pointwise=True)
+        log_p = log_joint(posterior.model, "marginal", sites, posterior.bags)
         return az.loo_approximate_posterior(
-            posterior.tree, np.asarray(log_p), np.asarray(log_q), pointwise=True
+            tree, np.asarray(log_p), np.asarray(log_q), pointwise=True
         )
 
 
@@ -145,11 +145,8 @@ def _num_bad(one: Any) -> int:
 
 def _why_not(posterior: Posterior) -> str:
     """Why no bag can be left out; empty if it can."""
-    if isinstance(posterior.model, DPMIL):
-        return (
-            "DPMIL's likelihood is of instances given labels: weights by it leave out a bag's "
-            "instances, not its label; judge it on test bags"
-        )
+    if posterior.model.leave_one_out_note:
+        return posterior.model.leave_one_out_note
     if posterior.status.kind == "failed":
         return (
             f"posterior of {posterior.engine} failed ({posterior.status.sentence}); expected one "

@@ -16,14 +16,13 @@ from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 from numpyro.infer import Predictive
 
-from ..datasets.bags import Bags
-from ..inference.chains import check_counts, check_probability
-from ..inference.posterior import Posterior
-from ..inference.prediction import TargetPrediction
-from ..inference.programs import log_joint
-from ..models.dpmil import DPMIL
-from ..models.model import observations, random_key
-from .figures import predictive_statistics
+from ...datasets.bags import Bags
+from ...inference.chains import check_counts, check_probability
+from ...inference.posterior import Posterior
+from ...inference.prediction import TargetPrediction
+from ...inference.programs import log_joint
+from ...models.model import observations, random_key
+from ..plots.panels import predictive_statistics
 
 __all__ = [
     "MUCH_SENSITIVITY",
@@ -179,7 +178,7 @@ def predictive_check(
     Raises
     ------
     NotImplementedError
-        Of DPMIL, which makes instances, not labels.
+        If replicated labels say nothing of the model; its ``replication_note`` says why.
 
     References
     ----------
@@ -187,11 +186,8 @@ def predictive_check(
     """
     check_counts(num_replicates=num_replicates)
     model, bags = posterior.model, posterior.bags
-    if isinstance(model, DPMIL):
-        raise NotImplementedError(
-            "DPMIL makes instances, not labels, which have no parameter: replicates of labels say "
-            "nothing of it"
-        )
+    if model.replication_note:
+        raise NotImplementedError(model.replication_note)
     if statistics is None:
         statistics = OF_LABELS if model.observed_site == "bag_label" else OF_TARGETS
     prior_key, posterior_key = jax.random.split(random_key(seed))
@@ -292,15 +288,14 @@ def prior_sensitivity(posterior: Posterior) -> pd.DataFrame:
     ----------
     Kallioinen et al. (2024), detecting and diagnosing prior and likelihood sensitivity.
     """
-    model, tree = posterior.model, posterior.tree
+    model, tree = posterior.model, posterior.tree_with_log_likelihood()
     sites = {name: posterior.stored_draws()[name] for name in model.latent_sites}
-    by_bag = tree["log_likelihood"][model.observed_site]
-    both = log_joint(model.marginal(), sites, posterior.bags).reshape(by_bag.shape[:2])
-    with_prior = tree.copy()
+    by_bag = posterior.log_likelihood
+    both = log_joint(model, "marginal", sites, posterior.bags).reshape(by_bag.shape[:2])
     log_prior = az.from_dict({"log_prior": {"prior": both - by_bag.sum("bag").to_numpy()}})
-    with_prior["log_prior"] = log_prior["log_prior"]
+    tree["log_prior"] = log_prior["log_prior"]
     with _without_messages(logging.getLogger("arviz_stats.psense")):  # the table says the same
-        found: Any = az.psense_summary(with_prior, var_names=list(model.latent_sites))
+        found: Any = az.psense_summary(tree, var_names=list(model.latent_sites))
     return found
 
 

@@ -25,16 +25,16 @@ from matplotlib.figure import Figure
 from numpyro.handlers import substitute
 from scipy import stats
 
-from ..datasets.bags import Bags
-from ..datasets.simulation import draw_sites
-from ..inference.chains import check_counts, check_probability, spread_over_devices
-from ..inference.checkpoint import Entry, Journal, identity
-from ..inference.inside import Inside, inside
-from ..inference.posterior import Posterior
-from ..inference.programs import log_likelihood_of_one
-from ..inference.progress import Progress
-from ..models.model import Model, random_key
-from .figures import pit_differences
+from ...datasets.bags import Bags
+from ...datasets.simulation import draw_sites
+from ...inference.chains import check_counts, check_probability, spread_over_devices
+from ...inference.checkpoint import Entry, Journal, identity
+from ...inference.inside import Inside, inside
+from ...inference.posterior import Posterior
+from ...inference.programs import log_likelihood_of_one
+from ...inference.progress import Progress
+from ...models.model import Model, random_key
+from ..plots.panels import pit_differences
 
 __all__ = ["SimulationCalibration", "simulation_calibration"]
 
@@ -316,7 +316,7 @@ def _usual_quantities(model: Model, bags: Bags, sites: Sites) -> dict[str, Array
     given = {name: sites[name] for name in model.latent_sites}
     values = {
         f"{name} {place}" if jnp.ndim(site) else name: value
-        for name, site in ({} if model.judged_by else given).items()
+        for name, site in ({} if model.estimands else given).items()
         for place, value in enumerate(jnp.ravel(site)[:_MOST_NUMBERS])
     }
     by_bag = log_likelihood_of_one(model.marginal(), given, bags)

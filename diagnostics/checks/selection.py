@@ -14,14 +14,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Array, Bool, Float
 
-from ..datasets.bags import Bags
-from ..inference import coordinate_ascent
-from ..inference.posterior import Posterior
-from ..inference.progress import Progress
-from ..models.dpmil import DPMIL
-from ..models.model import Model, observations, random_key
-from .scores import bag_log_loss
-from .targets import has_logistic_mixing
+from ...datasets.bags import Bags
+from ...inference import coordinate_ascent
+from ...inference.posterior import Posterior
+from ...inference.progress import Progress
+from ...models.model import Model, observations, random_key
+from ..measures.scores import bag_log_loss
 
 __all__ = ["CRITERIA", "Selection", "select"]
 
@@ -177,7 +175,7 @@ def select(
         If there is no model, a criterion is unknown, a fit failed, bags are without labels, or the
         bound is to choose where there is none.
     NotImplementedError
-        If a model is DPMIL, whose likelihood is of something else than labels.
+        If a model has no likelihood of labels or targets; its ``leave_one_out_note`` says so.
 
     References
     ----------
@@ -186,11 +184,8 @@ def select(
     _check(models, by, criteria)
     for model in models.values():
         observations(model, bags, "select")
-        if isinstance(model, DPMIL):
-            raise NotImplementedError(
-                "DPMIL's likelihood is of instances given labels, and weights by it leave out the "
-                "instances of a bag, not its label; compare its posteriors on test bags"
-            )
+        if model.leave_one_out_note:
+            raise NotImplementedError(model.leave_one_out_note)
     with Progress("models", len(models), shown=progress) as bar:
         found = {}
         for name, model in models.items():
@@ -253,7 +248,7 @@ class _Trial:
             elpd["loo"], num_refitted = self._leave_one_out(whole)
         if "cross_validation" in criteria:
             elpd["cross_validation"] = self._cross_validated(num_folds)
-        bound = whole.elbo if has_logistic_mixing(whole.model) else None
+        bound = whole.elbo if whole.model.is_normalised else None
         elbo = float("nan") if bound is None else float(bound[-1])
         return _Judged(elpd, elbo, num_refitted)
 
@@ -261,7 +256,7 @@ class _Trial:
         """By weights, and by fits without the bag where its k̂ is bad."""
         with warnings.catch_warnings():  # what they warn of is done here
             warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto", UserWarning)
-            found: Any = az.loo(whole.tree, pointwise=True)
+            found: Any = az.loo(whole.tree_with_log_likelihood(), pointwise=True)
         elpd, khat = np.array(found.elpd_i, dtype=float), np.asarray(found.pareto_k)
         # A k̂ that is no number is of weights that say nothing.
         bad = np.flatnonzero(~(khat <= found.good_k))

@@ -13,9 +13,9 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..datasets.bags import Bags
-from ..inference.prototypes import Peaks
-from .figures import COLOURS, STYLE, rows_of_panels
+from ...datasets.bags import Bags
+from ...inference.prototypes import Peaks
+from .panels import COLOURS, STYLE, rows_of_panels
 
 __all__ = ["Surface", "plot_surfaces"]
 

@@ -4,67 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import arviz as az
 import arviz_plots
 import matplotlib as mpl
 import numpy as np
 import xarray as xr
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ..datasets.bags import Bags
-from ..inference.grid import GridApproximation
-from .accuracy import site_names
-from .reliability import Reliability, reliability
-
-if TYPE_CHECKING:
-    from .comparison import Comparison
+from ...datasets.bags import Bags
+from ...inference.grid import GridApproximation
+from ..compared import Compared
+from ..measures.accuracy import site_names
+from ..measures.reliability import Reliability, reliability
+from .inside_a_bag import plot_bag
+from .panels import COLOURS, GREY, MARKERS, STYLE, draw_intervals, rows_of_panels
 
 __all__ = [
-    "COLOURS",
-    "GREY",
-    "MARKERS",
-    "STYLE",
+    "bag",
     "calibration",
-    "draw_intervals",
     "elbo",
     "forest",
     "khat",
-    "labelled_test_bags",
     "left_out",
     "marginals",
-    "pit_differences",
-    "predictive_statistics",
     "probabilities",
     "rank",
-    "rows_of_panels",
     "targets",
     "trace",
 ]
 
-# Okabe and Ito's palette, told apart with every kind of colour vision; its yellow is too faint.
-COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-GREY = "#666666"
-STYLE: Any = {
-    "font.size": 11,
-    "axes.titlesize": 12,
-    "axes.labelsize": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.dpi": 100,
-    "savefig.dpi": 130,
-    "legend.frameon": False,
-}
+# Instances of a bag whose intervals can be told apart in a picture.
+_READABLE = 30
 
 
-def forest(comparison: Comparison, max_sites: int) -> Figure:
+def forest(comparison: Compared, max_sites: int = 12) -> Figure:
     """Means, 50 % and 90 % intervals of the sites on which the posteriors differ most."""
     draws = {n: v.evidence.draws for n, v in comparison.verdicts.items() if not v.evidence.failed}
     if not draws:
@@ -107,7 +87,7 @@ def _tidy_forest(figure: Figure, looks: dict[str, tuple[str, str]]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
 
 
-def marginals(comparison: Comparison, max_sites: int) -> Figure:
+def marginals(comparison: Compared, max_sites: int = 6) -> Figure:
     """Densities of the sites on which the posteriors differ most, by engine; points have none."""
     draws = {
         name: verdict.evidence.draws
@@ -144,7 +124,7 @@ def marginals(comparison: Comparison, max_sites: int) -> Figure:
     return figure
 
 
-def left_out(comparison: Comparison, engine: str | None) -> Figure:
+def left_out(comparison: Compared, engine: str | None = None) -> Figure:
     """k̂ of the weights that leave each bag out, beside the limit for it."""
     known = comparison.left_out
     chosen = engine
@@ -176,7 +156,7 @@ def left_out(comparison: Comparison, engine: str | None) -> Figure:
     return figure
 
 
-def elbo(comparison: Comparison) -> Figure:
+def elbo(comparison: Compared) -> Figure:
     """The bound by recorded step, a panel for each engine that has one.
 
     Where a grid is among the posteriors of a target, its evidence is what all bounds are below.
@@ -211,7 +191,7 @@ def elbo(comparison: Comparison) -> Figure:
     return figure
 
 
-def _known_evidence(comparison: Comparison) -> dict[str, float]:
+def _known_evidence(comparison: Compared) -> dict[str, float]:
     """log p(labels) by target, where a grid has summed it up."""
     return {
         verdict.target: float(posterior.elbo[-1])
@@ -221,12 +201,13 @@ def _known_evidence(comparison: Comparison) -> dict[str, float]:
     }
 
 
-def _is_grid(comparison: Comparison, name: str) -> bool:
+def _is_grid(comparison: Compared, name: str) -> bool:
     return isinstance(comparison.posteriors[name].approximation, GridApproximation)
 
 
-def trace(comparison: Comparison, engine: str) -> Figure:
-    """Traces of the sampler's three worst-mixed sites."""
+def trace(comparison: Compared, engine: str | None = None) -> Figure:
+    """Traces of a sampler's three worst-mixed sites; of the reference if none is named."""
+    engine = _sampler(comparison, engine)
     chosen = _worst_mixed(comparison, engine, 3)
     with _arviz_style():
         collection = arviz_plots.plot_trace(
@@ -239,8 +220,9 @@ def trace(comparison: Comparison, engine: str) -> Figure:
     return _taken(collection, f"{engine}: draws of its worst-mixed sites, a colour for each chain")
 
 
-def rank(comparison: Comparison, engine: str) -> Figure:
-    """Differences of rank distributions between chains, for the sampler's worst-mixed sites."""
+def rank(comparison: Compared, engine: str | None = None) -> Figure:
+    """Differences of rank distributions between chains, for a sampler's worst-mixed sites."""
+    engine = _sampler(comparison, engine)
     chosen = _worst_mixed(comparison, engine, 3)
     with _arviz_style():
         collection = arviz_plots.plot_rank(
@@ -258,7 +240,7 @@ def rank(comparison: Comparison, engine: str) -> Figure:
     )
 
 
-def khat(comparison: Comparison) -> Figure:
+def khat(comparison: Compared) -> Figure:
     """k̂ of each approximation beside the limits of what reweighting can mend."""
     values = {
         name: verdict.evidence.khat
@@ -296,7 +278,7 @@ def _draw_khats(
     axes.set_xlabel("PSIS k̂: reweighting mends easily to 0.5, with more draws to 0.7, not beyond")
 
 
-def probabilities(comparison: Comparison) -> Figure:
+def probabilities(comparison: Compared) -> Figure:
     """Bag probabilities of each posterior against the reference's, with 90 % intervals."""
     predictions, labels = _tested(comparison)
     # The reference may have failed.
@@ -330,35 +312,7 @@ def probabilities(comparison: Comparison) -> Figure:
     return figure
 
 
-def draw_intervals(
-    panel: Axes,
-    across: Float[np.ndarray, " B"],
-    centre: Float[np.ndarray, " B"],
-    interval: Sequence[Float[np.ndarray, " B"]] | Float[np.ndarray, "2 B"] | None,
-    is_filled: Bool[np.ndarray, " B"],
-    colour: str,
-    marker: str = "o",
-) -> None:
-    """A dot with an interval for each bag or instance, if there are any, filled or hollow."""
-    low, high = (centre, centre) if interval is None else interval
-    for rows, fill in ((is_filled, colour), (~is_filled, "white")):
-        if not rows.any():
-            continue
-        panel.errorbar(
-            across[rows],
-            centre[rows],
-            yerr=np.maximum([(centre - low)[rows], (high - centre)[rows]], 0),
-            fmt=marker,
-            color=colour,
-            markerfacecolor=fill,
-            markersize=5,
-            elinewidth=0.7,
-            alpha=0.8,
-            zorder=2,
-        )
-
-
-def targets(comparison: Comparison) -> Figure:
+def targets(comparison: Compared) -> Figure:
     """Targets as each posterior predicts them against the true ones, with 90 % intervals."""
     test = _test_bags(comparison, "targets")
     if not comparison.predicts_numbers:
@@ -395,7 +349,7 @@ def targets(comparison: Comparison) -> Figure:
     return figure
 
 
-def calibration(comparison: Comparison, of: Literal["bags", "instances"] = "bags") -> Figure:
+def calibration(comparison: Compared, of: Literal["bags", "instances"] = "bags") -> Figure:
     """Reliability by isotonic regression (PAVA), with the band of a calibrated forecast."""
     predictions, labels = _tested(comparison)
     forecasts = {name: one.bag_probability for name, one in predictions.items()}
@@ -432,7 +386,7 @@ def _draw_reliability(panel: Axes, found: Reliability, colour: str) -> None:
 
 
 def _of_known_instances(
-    comparison: Comparison,
+    comparison: Compared,
 ) -> tuple[Int[np.ndarray, " K"], dict[str, Float[np.ndarray, " K"]]]:
     """Labels of the test instances that have one, and their probabilities by engine."""
     truth = _test_bags(comparison, "probabilities").instance_labels
@@ -446,15 +400,57 @@ def _of_known_instances(
     return np.asarray(truth)[known], forecasts
 
 
+def bag(
+    comparison: Compared,
+    bag: int | None = None,
+    *,
+    image_shape: tuple[int, int] | None = None,
+    images: Float[np.ndarray, "N P"] | None = None,
+) -> Figure:
+    """Instances of one test bag by `plot_bag`; of the most disputed bag if none is named."""
+    test = _labelled_test_bags(comparison)
+    chosen = _most_disputed_bag(comparison, test) if bag is None else bag
+    # The reference in black, as in the other pictures.
+    order = sorted(comparison.predictions, key=lambda name: name != comparison.reference)
+    predictions = {name: comparison.predictions[name] for name in order}
+    return plot_bag(predictions, test, chosen, image_shape=image_shape, images=images)
+
+
+def _most_disputed_bag(comparison: Compared, test: Bags) -> int:
+    """The bag whose instances the posteriors see most differently: positive, small if any is.
+
+    Without a small positive bag another small one, without a small one any.
+    """
+    instances = np.array([one.instance_probability for one in comparison.predictions.values()])
+    dispute = np.maximum.reduceat(np.ptp(instances, axis=0), np.asarray(test.starts))
+    is_small = np.asarray(test.bag_sizes) <= _READABLE
+    is_positive = np.asarray(test.labels) == 1
+    # The last key sorts first.
+    return int(np.lexsort((dispute, is_small & is_positive, is_small))[-1])
+
+
 # ---------------------------------------------------------------- what the pictures are about
 
 
-def _tested(comparison: Comparison):
+def _sampler(comparison: Compared, engine: str | None) -> str:
+    """The sampler that is named, or the reference, or the first."""
+    samplers = [name for name, posterior in comparison.posteriors.items() if posterior.is_mcmc]
+    chosen = engine or (comparison.reference if comparison.reference in samplers else None)
+    chosen = chosen or next(iter(samplers), None)
+    if chosen not in samplers:
+        raise ValueError(
+            f"engine is {engine!r}; expected a sampler of this comparison: "
+            f"{', '.join(samplers) or 'it has none'}"
+        )
+    return chosen
+
+
+def _tested(comparison: Compared):
     """Predictions by engine and labels of the test bags."""
-    return comparison.predictions, np.asarray(labelled_test_bags(comparison).labels)
+    return comparison.predictions, np.asarray(_labelled_test_bags(comparison).labels)
 
 
-def labelled_test_bags(comparison: Comparison) -> Bags:
+def _labelled_test_bags(comparison: Compared) -> Bags:
     """The test bags, if there are probabilities of theirs to draw."""
     test = _test_bags(comparison, "probabilities")
     if comparison.predicts_numbers:
@@ -467,7 +463,7 @@ def labelled_test_bags(comparison: Comparison) -> Bags:
     return test
 
 
-def _test_bags(comparison: Comparison, what: str) -> Bags:
+def _test_bags(comparison: Compared, what: str) -> Bags:
     if comparison.test is None:
         raise ValueError(
             f"comparison has no test bags, so no {what} to draw; pass test= to compare"
@@ -475,7 +471,7 @@ def _test_bags(comparison: Comparison, what: str) -> Bags:
     return comparison.test
 
 
-def _looks(comparison: Comparison) -> tuple[dict[str, str], dict[str, str]]:
+def _looks(comparison: Compared) -> tuple[dict[str, str], dict[str, str]]:
     """Colour and marker of each engine, the reference in black."""
     names = sorted(comparison.posteriors, key=lambda name: name != comparison.reference)
     first = 0 if comparison.reference else 1
@@ -487,7 +483,7 @@ def _looks(comparison: Comparison) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _where_they_differ_most(
-    comparison: Comparison, draws: dict[str, xr.Dataset], max_sites: int
+    comparison: Compared, draws: dict[str, xr.Dataset], max_sites: int
 ) -> tuple[dict[str, xr.Dataset], list[str]]:
     """Draws by engine of the scalar sites to be shown, all of one length; and their names."""
     shown = _most_different_sites(comparison, draws, max_sites)
@@ -495,7 +491,7 @@ def _where_they_differ_most(
 
 
 def _most_different_sites(
-    comparison: Comparison, draws: dict[str, xr.Dataset], count: int
+    comparison: Compared, draws: dict[str, xr.Dataset], count: int
 ) -> list[str]:
     """The scalar sites on which some posterior is furthest from the reference, in their order."""
     errors = [v.reference.accuracy for v in comparison.verdicts.values() if v.reference is not None]
@@ -509,14 +505,14 @@ def _most_different_sites(
     return [names[i] for i in np.sort(np.argsort(-worst)[:count])]
 
 
-def _worst_mixed(comparison: Comparison, engine: str, count: int) -> list[str]:
+def _worst_mixed(comparison: Compared, engine: str, count: int) -> list[str]:
     """The scalar sites of a sampler with the smallest bulk ESS, worst first."""
     draws = _scalar_sites(comparison.verdicts[engine].evidence.draws)
     ess = {name: float(value) for name, value in az.ess(draws, method="bulk").data_vars.items()}
     return sorted(ess, key=lambda name: ess[name])[:count]
 
 
-def _as_tree(comparison: Comparison, engine: str, names: Sequence[str]) -> xr.DataTree:
+def _as_tree(comparison: Compared, engine: str, names: Sequence[str]) -> xr.DataTree:
     draws = _scalar_sites(comparison.verdicts[engine].evidence.draws)[list(names)]
     tree = az.convert_to_datatree(draws)
     statistics = comparison.posteriors[engine].tree.children.get("sample_stats")
@@ -563,83 +559,6 @@ def _without_the_start(bound: Float[np.ndarray, " _"]) -> tuple[float, float]:
     high, low = float(bound.max()), float(np.quantile(bound, 0.1))
     room = max(high - low, 1e-3 * abs(high), 1e-9)
     return low - 0.3 * room, high + 0.1 * room
-
-
-# ---------------------------------------------------------------- how they are laid out
-
-
-def rows_of_panels(
-    count: int, *, height: float, width: float = 3.7, share: bool = False
-) -> tuple[Figure, list[Axes]]:
-    """Panels in rows of at most three, no pyplot state."""
-    columns = min(count, 3)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(max(width * columns, 5.5), height * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=share)
-    panels = list(grid.ravel())
-    for empty in panels[count:]:
-        empty.set_axis_off()
-    return figure, panels[:count]
-
-
-def pit_differences(
-    pit: dict[str, Float[np.ndarray, " S"]], *, band: float, wrong: Sequence[str], title: str
-) -> Figure:
-    """Distribution functions of PIT values less that of the uniform law, and the test's band.
-
-    ArviZ's `plot_ecdf_pit` has other tests in it, and would say so in the picture.
-    """
-    with mpl.rc_context(STYLE):
-        figure, panels = rows_of_panels(len(pit), height=2.6, share=True)
-        for panel, (name, values) in zip(panels, pit.items(), strict=True):
-            panel.axhspan(-band, band, color=GREY, alpha=0.15, lw=0)
-            panel.axhline(0.0, color=GREY, lw=0.8)
-            panel.plot(*_less_uniform(values), color=COLOURS[1])
-            panel.plot(*_less_uniform(np.abs(2 * values - 1)), color=COLOURS[2], ls="--")
-            panel.set(title=name + (": not uniform" if name in wrong else ""), xlim=(0, 1))
-        for panel in panels[::3]:
-            panel.set_ylabel("ECDF − uniform")
-        handles = [
-            Line2D([], [], color=COLOURS[1], label="p, the share of draws below the truth"),
-            Line2D([], [], color=COLOURS[2], ls="--", label="|2p − 1|: central intervals"),
-            Patch(color=GREY, alpha=0.15, lw=0, label="where all lines stay if it is right"),
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(3, len(panels)))
-        figure.suptitle(title, fontsize=12)
-    return figure
-
-
-def _less_uniform(pit: Float[np.ndarray, " S"]) -> tuple[np.ndarray, np.ndarray]:
-    """Where an empirical distribution function steps, and how far it is from the diagonal there."""
-    at = np.repeat(np.sort(pit), 2)
-    share = np.repeat(np.arange(len(pit) + 1), 2)[1:-1] / len(pit)
-    return np.concatenate([[0], at, [1]]), np.concatenate([[0], share - at, [0]])
-
-
-def predictive_statistics(
-    observed: dict[str, float],
-    prior: dict[str, Float[np.ndarray, " S"]],
-    posterior: dict[str, Float[np.ndarray, " S"]],
-) -> Figure:
-    """Histograms of statistics of replicates under prior and posterior, and the observed value."""
-    with mpl.rc_context(STYLE):
-        figure, panels = rows_of_panels(len(observed), height=2.8)
-        for panel, (name, value) in zip(panels, observed.items(), strict=True):
-            both = np.concatenate([prior[name], posterior[name], [value]])
-            edges = np.histogram_bin_edges(both, bins=30).tolist()
-            panel.hist(prior[name], edges, color=GREY, alpha=0.4, density=True)
-            panel.hist(
-                posterior[name], edges, color=COLOURS[2], density=True, histtype="step", lw=1.5
-            )
-            panel.axvline(value, color=COLOURS[1], lw=2)
-            panel.set(title=name, yticks=[])
-        handles = [
-            Patch(color=GREY, alpha=0.4, label="under the prior"),
-            Patch(fc="none", ec=COLOURS[2], lw=1.5, label="under the posterior"),
-            Line2D([], [], color=COLOURS[1], lw=2, label="observed"),
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3)
-    return figure
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""Pictures: Matplotlib figures of comparisons, bags, clusters and surfaces."""

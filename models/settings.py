@@ -1,0 +1,90 @@
+"""How the command line reads the fields of models that are not numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+__all__ = ["Choice", "Constructor", "Setting"]
+
+# From what was typed to the value of the field; a ValueError says what was expected.
+type Setting = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One word of several, each of which stands for a value.
+
+    Parameters
+    ----------
+    values : mapping of str to object
+        By the word.
+
+    Examples
+    --------
+    >>> Choice({"true": True, "false": False})("true")
+    True
+    """
+
+    values: Mapping[str, object]
+
+    @classmethod
+    def of(cls, *words: str) -> Choice:
+        """Words that stand for themselves."""
+        return cls({word: word for word in words})
+
+    def __call__(self, text: str) -> object:
+        """The value of a word.
+
+        Raises
+        ------
+        ValueError
+            If the word is unknown, with the nearest known one.
+        """
+        if text in self.values:
+            return self.values[text]
+        near = get_close_matches(text, self.values, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(self.values)}"
+        raise ValueError(hint)
+
+
+@dataclass(frozen=True)
+class Constructor:
+    """A constructor by its word, with its numbers: ``gamma:1,2.5``.
+
+    Parameters
+    ----------
+    constructors : mapping of (str, int) to callable
+        By the word and how many numbers it comes with.
+    expected : str
+        What may be typed, for the message.
+
+    Examples
+    --------
+    >>> Constructor({("range", 2): range}, "range:FIRST,LAST")("range:1")
+    Traceback (most recent call last):
+    ...
+    ValueError: expected range:FIRST,LAST
+    """
+
+    constructors: Mapping[tuple[str, int], Callable[..., Any]]
+    expected: str
+
+    def __call__(self, text: str) -> Any:
+        """Call the constructor.
+
+        Raises
+        ------
+        ValueError
+            If the word is unknown, or what follows it are no numbers or too many or too few.
+        """
+        word, _, rest = text.partition(":")
+        parts = rest.split(",") if rest else []
+        try:
+            constructor = self.constructors[word, len(parts)]
+            numbers = [float(part) for part in parts]
+        except (KeyError, ValueError):
+            raise ValueError(f"expected {self.expected}") from None
+        return constructor(*numbers)
