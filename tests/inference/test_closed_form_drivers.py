@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.datasets import Bags
