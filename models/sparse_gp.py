@@ -461,7 +461,7 @@ class SparseGPModel(InducingModel):
     """
 
     kernel: RBF
-    inducing_points: Float[np.ndarray, "M D"] = field(repr=False)
+    inducing_points: Float[np.ndarray, "M D"] | Float[Array, "M D"] = field(repr=False)
     jitter: float = field(default=1e-6, kw_only=True)
 
     fields_for_bags: ClassVar[tuple[str, ...]] = ("kernel", "inducing_points")
