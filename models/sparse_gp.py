@@ -462,7 +462,7 @@ class SparseGPModel(InducingModel):
 
     kernel: RBF
     inducing_points: Float[np.ndarray, "M D"] | Float[Array, "M D"] = field(repr=False)
-    jitter: float = field(default=1e-6, kw_only=True)
+    jitter: float | Float[Array, ""] = field(default=1e-6, kw_only=True)
 
     fields_for_bags: ClassVar[tuple[str, ...]] = ("kernel", "inducing_points")
 

@@ -102,7 +102,7 @@ class VGPMIL(SparseGPModel):
     """
 
     mean: Parameter = 0.0
-    sharpness: float = 100.0
+    sharpness: float | Float[Array, ""] = 100.0
     mixing: Mixing = field(default_factory=PolyaGammaMixing)
 
     name: ClassVar[str] = "vgpmil"

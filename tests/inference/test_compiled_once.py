@@ -21,6 +21,7 @@ def bags_of(sizes, seed):
 # 126 instances in 42 bags, and 126 in 44: 63 candidates and 63 certain negatives, as two folds.
 FIRST, SECOND = [2, 4, 3] * 14, [1, 3, 3, *[2, 4, 3] * 13, 1, 1]
 
+# Batches hold all bags: a short last one may have a number of bags of its own.
 FITS = {
     "exact": (VGPMIL, coordinate_ascent, {}),
     "mean field": (VGPMIL, coordinate_ascent, {"label_update": "mean_field"}),
@@ -30,8 +31,8 @@ FITS = {
     "vwsgp learned": (VWSGP, coordinate_ascent, {"learn_hyperparameters": True, "max_steps": 5}),
     "soft": (DPMIL, coordinate_ascent, {"num_starts": 2}),
     "hard": (DPMIL, coordinate_ascent, {"num_starts": 2, "label_update": "hard"}),
-    "vgpmil by batches": (VGPMIL, natural_gradient, {"max_steps": 5, "batch_instances": 60}),
-    "dpmil by batches": (DPMIL, natural_gradient, {"max_steps": 5, "batch_instances": 60}),
+    "vgpmil by batches": (VGPMIL, natural_gradient, {"max_steps": 5, "batch_instances": 200}),
+    "dpmil by batches": (DPMIL, natural_gradient, {"max_steps": 5, "batch_instances": 200}),
 }
 
 
