@@ -40,7 +40,7 @@ import numpy as np  # noqa: E402
 from jax import Array  # noqa: E402
 from milzoo.datasets import Bags, simulate, simulate_instances, stream  # noqa: E402
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, nuts  # noqa: E402
-from milzoo.inference.chunks import RoomForChunks, RoomInTurn, padded  # noqa: E402
+from milzoo.inference.chunks import RoomForChunks, RoomInTurn, padded_chunks  # noqa: E402
 from milzoo.inference.devices import Devices  # noqa: E402
 from milzoo.inference.gibbs.dpmil import DPMILGibbs, DPMILGibbsState  # noqa: E402
 from milzoo.inference.gibbs.inducing import draw_evidence, draw_white  # noqa: E402
@@ -53,6 +53,7 @@ from milzoo.models.distributions import PolyaGamma  # noqa: E402
 from milzoo.models.dpmil import draw_labels, log_stick_weights  # noqa: E402
 from milzoo.models.mixtures import Mixtures  # noqa: E402
 from milzoo.models.sparse_gp import Projector  # noqa: E402
+from numpyro.handlers import reparam  # noqa: E402
 from numpyro.infer.util import potential_energy  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
@@ -185,7 +186,8 @@ def _inside(arguments: argparse.Namespace) -> Table:
             _add_rows(table, model, "sweep", _ms(sweep.step, states), parts)
             states = _states(chain.init, chain.step, arguments)
             leapfrogs = float(np.mean(states.num_steps))
-            slope = jax.value_and_grad(partial(potential_energy, chain.program, (bags,), {}))
+            program = reparam(model.marginal(), config=model.reparametrisation)
+            slope = jax.value_and_grad(partial(potential_energy, program, (chain.given,), {}))
             parts = {"log density and its slope": _ms(slope, states.z)}
             _add_rows(table, model, "leapfrog", _ms(chain.step, states) / leapfrogs, parts)
     return table
@@ -236,7 +238,7 @@ def _parts_of_a_sweep(sweep: Any, states: Any) -> Iterator[tuple[str, float]]:
     V, variance = rows.projection, rows.residual_variance
 
     def half_sign(state: Any) -> Array:
-        return state.label - 0.5 if has_labels else sweep.half_sign
+        return (state.label if has_labels else sweep.observed) - 0.5
 
     def inducing(given: Any) -> Array:
         state, omega = given
@@ -342,7 +344,7 @@ def _seconds_of_reading(instances: np.ndarray, bag: np.ndarray) -> float:
 
         room, length = RoomInTurn(), whole_blocks(bags.chunk_instances)
         read_to = RoomForChunks(length, 3)
-        filled = partial(padded, num_instances=length, num_parts=1, read_to=read_to)
+        filled = partial(padded_chunks, num_instances=length, num_parts=1, read_to=read_to)
 
         def once() -> None:
             for chunk in bags.read_to(read_to):

@@ -116,13 +116,13 @@ def test_padding_says_nothing(design):
     one, two, nothing = padded_chunks(parts, num_instances=100, num_parts=3)
     for part, whole in zip(parts, (one, two), strict=True):
         assert whole.num_instances % 100 == 0 and whole.num_instances >= part.num_instances
-        assert whole.num_bags == 44 and whole.present.sum() == part.num_bags
+        assert whole.num_bags == 48 and whole.present.sum() == part.num_bags
         is_none = np.arange(whole.num_instances) >= part.num_instances
         assert not whole.present[whole.bag_index[is_none]].any()
         np.testing.assert_array_equal(whole.instances[~is_none], part.instances)
     assert not nothing.present.any()
     (full,) = padded_chunks([bags.select(np.arange(32))], num_instances=10, num_parts=1)
-    assert full.num_bags == 36  # one is for padding
+    assert full.num_bags == 40  # one is for padding
 
 
 def test_what_is_filled_up_is_not_copied_to_a_device(design):
@@ -209,7 +209,7 @@ def test_few_shapes_are_padded_to_and_not_far(num_bags):
         return padded_chunks([bags], num_instances=num_bags, num_parts=1)[0].num_bags
 
     assert num_bags < filled(num_bags) <= 1.25 * (num_bags + 1)
-    assert len({filled(n) for n in range(num_bags, 2 * num_bags)}) <= 9
+    assert len({filled(n) for n in range(num_bags, 2 * num_bags)}) <= 5
 
 
 @pytest.mark.parametrize("num_parts", [1, 3, 8, 100])
