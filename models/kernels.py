@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -15,13 +14,15 @@ from jaxtyping import Array, Float
 from numpyro import __version__ as _  # noqa: F401
 from numpyro.distributions import Distribution
 
+from .tracing import as_pytree
+
 __all__ = ["RBF", "Parameter", "may_be_positive"]
 
 # While JAX traces, a traced array stands in for the number.
 type Parameter = float | Distribution | Array
 
 
-@jax.tree_util.register_dataclass
+@as_pytree()
 @dataclass(frozen=True)
 class RBF:
     """Squared-exponential kernel k(x, x') = v · exp(−‖x − x'‖² / (2ℓ²)).

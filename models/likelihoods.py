@@ -21,7 +21,7 @@ auxiliary variable is given (Pólya-Gamma, Gamma, or the latent utility of Alber
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import jax
@@ -59,6 +59,7 @@ from .target_distributions import (
     log_choices,
     student_rule,
 )
+from .tracing import as_pytree
 
 __all__ = [
     "LIKELIHOODS",
@@ -271,7 +272,7 @@ class _WithoutTable:
 # ------------------------------------------------------------------ labels
 
 
-@jax.tree_util.register_dataclass
+@as_pytree()
 @dataclass(frozen=True)
 class Logistic:
     """Bernoulli labels by the logistic function, y ~ Bernoulli(σ(s)).
@@ -426,7 +427,7 @@ class Logistic:
         return sign * draw_tilted_gaussian(key, sign * location, residual_scale)
 
 
-@jax.tree_util.register_dataclass
+@as_pytree()
 @dataclass(frozen=True)
 class Probit(_WithoutTable):
     """Bernoulli labels by the normal distribution function, y ~ Bernoulli(Φ(s/√(1 + noise))).
@@ -610,7 +611,7 @@ class Probit(_WithoutTable):
 # ------------------------------------------------------------------ targets
 
 
-@jax.tree_util.register_dataclass
+@as_pytree()
 @dataclass(frozen=True)
 class Gaussian(_WithoutTable):
     """Targets with Gaussian noise, y ~ N(s, noise). Conjugate: nothing need be augmented.
@@ -763,7 +764,7 @@ class Gaussian(_WithoutTable):
         return dist.Normal(middle, jnp.sqrt(gain * self.noise)).sample(key)
 
 
-@jax.tree_util.register_dataclass
+@as_pytree()
 @dataclass(frozen=True)
 class StudentT(_WithoutTable):
     """Targets with Student-t noise, y = s + scale·t_ν: regression that outliers do not bend.
@@ -958,7 +959,7 @@ class StudentT(_WithoutTable):
         return dist.Gamma(shape, 0.5 * (degrees + squared_error / self.scale**2))
 
 
-@jax.tree_util.register_dataclass
+@as_pytree("total_count")
 @dataclass(frozen=True)
 class NegativeBinomial(_WithoutTable):
     """Counts, p(y | s) = C(y + r − 1, y) σ(s)^y σ(−s)^r: their mean is r·exp(s).
@@ -982,7 +983,7 @@ class NegativeBinomial(_WithoutTable):
     binomial regression, ICML.
     """
 
-    total_count: int = field(default=1, metadata={"static": True})
+    total_count: int = 1
 
     name: ClassVar[str] = "negative_binomial"
     observed_part: ClassVar[ObservedPart] = "targets"

@@ -3,6 +3,7 @@
 import re
 import warnings
 from dataclasses import replace
+from functools import partial
 from itertools import cycle, permutations, product
 
 import jax
@@ -450,15 +451,14 @@ def fitted(bags) -> Posterior:
 def test_predictive_is_the_mean_density_over_draws_of_q(fitted, bags):
     """The Student-t mixtures are integrals over q(θ): 4,000 draws come to within their error."""
     model = fitted.model
-    instances, stored = np.asarray(bags.instances), fitted.stored_draws()
+    stored = fitted.stored_draws()
 
-    @jax.jit
-    def log_densities(sites):
-        return jax.lax.map(lambda site: model.mixtures(site).log_density(instances), sites)
+    def of_one(site):
+        return model.mixtures(site).log_density(jnp.asarray(bags.instances))
 
     with jax.enable_x64(True):
         sites = {name: jnp.asarray(stored[name]) for name in model.latent_sites}
-        density = np.exp(np.asarray(log_densities(sites)))
+        density = np.exp(np.asarray(jax.jit(partial(jax.lax.map, of_one))(sites)))
     mean, error = density.mean(axis=0), density.std(axis=0) / np.sqrt(len(density))
     _, probability = fitted.approximation.predictive(model, bags)
     share = mean[1] / mean.sum(axis=0)

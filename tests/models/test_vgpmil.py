@@ -699,7 +699,7 @@ def test_a_heavy_tailed_prior_of_the_variance_does_not_make_thousands_of_nodes()
     model = VGPMIL(RBF(variance=dist.HalfCauchy(1.0), length_scale=1.0), np.zeros((1, 2)))
     bags = Bags.from_list([np.zeros((3, 2))])
     rules = []
-    jax.make_jaxpr(lambda s: rules.append(model.unpadded(bags).rule) or s)(jnp.ones(3))
+    jax.make_jaxpr(lambda s: rules.append(model.prepare(bags).rule) or s)(jnp.ones(3))
     assert len(rules[0].nodes) == len(logistic_rule(8.0).nodes)
 
 
