@@ -136,7 +136,7 @@ class Compilations:
         self.number = 0
         jax.monitoring.register_event_duration_secs_listener(self._count)
 
-    def _count(self, event: str, seconds: float, **_) -> None:
+    def _count(self, event: str, duration_secs: float, **_) -> None:
         self.number += "backend_compile" in event
 
 
