@@ -237,7 +237,9 @@ def _as_numpy(leaf: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
-def _as_there(found: np.ndarray, like: Array) -> Array:
+def _as_there(found: np.ndarray, like: Array | np.ndarray) -> Array | np.ndarray:
+    if isinstance(like, np.ndarray):
+        return found
     leaf = jax.numpy.asarray(found)
     if _is_key(like):
         leaf = jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(like))

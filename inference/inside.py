@@ -31,7 +31,7 @@ from .gibbs.sweep import sweep_of
 from .laplace import AT_REST, check_smooth, mode_of
 from .nuts import TARGET_ACCEPT, NUTSChain
 from .programs import check_number_of_unknowns
-from .svi import Guide, check_ascent, falling_adam, fit_by_draws
+from .svi import DrawsFit, Guide, Schedule, check_ascent
 
 __all__ = [
     "AscentInside",
@@ -291,10 +291,11 @@ class SVIInside(GaussianInside):
 
     def law(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianLaw:
         """Where the steps end."""
-        adam = falling_adam(self.learning_rate, self.max_steps)
-        fit = fit_by_draws(target.program, bags, adam, self.guide, self.num_particles, key)
+        schedule = Schedule(self.learning_rate, self.max_steps)
+        fit = DrawsFit(target, schedule, self.guide, self.num_particles)
         num_blocks = -(-self.max_steps // fit.steps_in_block)
-        end = jax.lax.fori_loop(0, num_blocks, lambda _, s: fit.run_block(s)[0], fit.start)
+        start = fit.start(key)
+        end = jax.lax.fori_loop(0, num_blocks, lambda _, state: fit.run_block(state)[0], start)
         mean, scale_tril = fit.gaussian(end)
         return _GaussianLaw(mean, scale_tril, jnp.isfinite(scale_tril).all())
 

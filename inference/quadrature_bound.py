@@ -12,12 +12,14 @@ from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ..datasets.bags import Bags
 from ..models.bag_evidence import BagEvidenceModel
 from ..models.gaussian_integrals import QuadratureRule, trapezoid_rule
 from ..models.model import observations
+from ..models.tracing import as_pytree
 
 __all__ = ["QuadratureBound", "WhiteGaussian"]
 
@@ -50,6 +52,7 @@ class WhiteGaussian(NamedTuple):
         return 0.5 * (squares - self.mean.shape[0]) - jnp.sum(self.log_diagonal)
 
 
+@as_pytree()
 @dataclass(frozen=True, eq=False)
 class QuadratureBound:
     """ELBO = Σ_b E_q log P(T_b | a_bᵀu) − KL(q(u) ‖ p(u)).
@@ -89,7 +92,7 @@ class QuadratureBound:
             projection,
             scale,
             jnp.asarray(observations(model, bags, "svi"), float),
-            inner=model.quadrature_rule(scale, bags),
+            inner=model.likelihood.quadrature_rule(float(np.asarray(scale).max())),
             outer=trapezoid_rule(
                 # Singularities further than ten sds away make no step longer.
                 max(float(jnp.max(in_distances)), 0.1),

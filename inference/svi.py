@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import numpy as np
 import numpyro
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array
+from jaxtyping import Array, Float
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import (
     AutoContinuous,
@@ -23,7 +23,8 @@ from numpyro.infer.autoguide import (
 
 from ..datasets.bags import Bags
 from ..models.bag_evidence import BagEvidenceModel
-from ..models.model import Model, Program, observations, random_key
+from ..models.model import Model, observations, random_key
+from ..models.tracing import as_pytree
 from .chains import check_counts
 from .gaussian import GaussianApproximation, WhitenedProgram, whitened_program
 from .posterior import (
@@ -36,7 +37,7 @@ from .progress import Progress
 from .quadrature_bound import QuadratureBound, WhiteGaussian
 from .runtime.programs import Stopwatch
 
-__all__ = ["Fit", "Guide", "check_ascent", "falling_adam", "fit_by_draws", "svi"]
+__all__ = ["DrawsFit", "Guide", "Schedule", "check_ascent", "svi"]
 
 type Expectation = Literal["monte_carlo", "quadrature"]
 EXPECTATIONS: tuple[Expectation, ...] = ("monte_carlo", "quadrature")
@@ -128,24 +129,23 @@ def svi(
     check_ascent(guide, learning_rate)
     run_key, draw_key, slope_key = jax.random.split(random_key(seed), 3)
     with jax.enable_x64(True):
-        target = whitened_program(model, bags)
-        adam = falling_adam(learning_rate, max_steps)
+        target = jax.device_put(whitened_program(model, bags))
+        schedule = Schedule(learning_rate, max_steps)
         started = Stopwatch.now()
         if isinstance(model, BagEvidenceModel) and expectation == "quadrature":
-            fit = _by_quadrature(model, bags, adam, batch_size or bags.num_bags, run_key)
+            bound = QuadratureBound.of(model, bags)
+            fit = QuadratureFit(bound, schedule, batch_size or bags.num_bags)
         else:
-            fit = fit_by_draws(target.program, bags, adam, guide, num_particles, run_key)
-        run_block = jax.jit(fit.run_block).lower(fit.start).compile()
-        started = Stopwatch.now()
-        state, trace = fit.start, []
+            fit = DrawsFit(target, schedule, guide, num_particles)
+        state, trace = _start(fit, run_key), []
         num_blocks = -(-max_steps // fit.steps_in_block)
         with Progress("svi", num_blocks * fit.steps_in_block, shown=progress) as bar:
             for _ in range(num_blocks):
-                state, bound = run_block(state)
+                state, bound = _run_block(fit, state)
                 trace.append(float(bound))
                 bar.advance(fit.steps_in_block)
         seconds = Stopwatch.now() - started
-        approximation = GaussianApproximation(*map(np.asarray, fit.gaussian(state)))
+        approximation = GaussianApproximation(*map(np.asarray, _gaussian(fit, state)))
         status = _judge(target, approximation, num_blocks * fit.steps_in_block, slope_key)
     return approximate_posterior(
         model,
@@ -161,13 +161,41 @@ def svi(
     )
 
 
-class Fit(NamedTuple):
-    """An ascent: a state, a block of steps on it, the law that a state stands for."""
+@runtime_checkable
+class Fit(Protocol):
+    """An ascent as pure functions of its state; a pytree, so that compiled programs take it."""
 
-    start: Any
-    run_block: Callable[[Any], tuple[Any, Array]]  # state → state, the bound
-    steps_in_block: int
-    gaussian: Callable[[Any], tuple[Array, Array]]  # state → mean, scale_tril
+    @property
+    def steps_in_block(self) -> int:
+        """Steps of a block."""
+        ...
+
+    def start(self, key: Array) -> Any:
+        """The first state, from which all draws follow."""
+        ...
+
+    def run_block(self, state: Any) -> tuple[Any, Array]:
+        """A block of steps, and the bound."""
+        ...
+
+    def gaussian(self, state: Any) -> tuple[Array, Array]:
+        """Mean and ``scale_tril`` that a state stands for."""
+        ...
+
+
+@jax.jit
+def _start(fit: Fit, key: Array) -> Any:
+    return fit.start(key)
+
+
+@jax.jit
+def _run_block(fit: Fit, state: Any) -> tuple[Any, Array]:
+    return fit.run_block(state)
+
+
+@jax.jit
+def _gaussian(fit: Fit, state: Any) -> tuple[Array, Array]:
+    return fit.gaussian(state)
 
 
 def check_ascent(guide: str, learning_rate: float) -> None:
@@ -189,79 +217,118 @@ def _check_choice(argument: str, value: str, known: tuple[str, ...]) -> None:
         raise ValueError(f"{argument} is {value!r}; expected one of {', '.join(known)}{hint}")
 
 
-def falling_adam(learning_rate: float, max_steps: int) -> optax.GradientTransformation:
+@dataclass(frozen=True)
+class Schedule:
     """Adam, its learning rate falling to zero along a cosine."""
-    return optax.adam(optax.cosine_decay_schedule(learning_rate, max_steps))
+
+    learning_rate: float
+    max_steps: int
+
+    def adam(self) -> optax.GradientTransformation:
+        """The optimiser."""
+        return optax.adam(optax.cosine_decay_schedule(self.learning_rate, self.max_steps))
 
 
-def fit_by_draws(
-    program: Program,
-    bags: Bags,
-    adam: optax.GradientTransformation,
-    guide: Guide,
-    num_particles: int,
-    key: Array,
-) -> Fit:
+@as_pytree("schedule", "num_particles")
+@dataclass(frozen=True, eq=False)
+class DrawsFit:
     """NumPyro's SVI.
 
-    Parameters
+    Attributes
     ----------
-    program : callable
-        Whitened, a NumPyro program of ``bags``.
-    bags : Bags
-    adam : GradientTransformation
+    target : WhitenedProgram
+    schedule : Schedule
     guide : str
     num_particles : int
-        Draws for each estimate of the slope.
-    key : array
-        Of all draws.
-
-    Returns
-    -------
-    Fit
+        Draws for each estimate of the gradient.
     """
-    law = _GUIDES[guide](program)
-    optimiser = SVI(program, law, adam, Trace_ELBO(num_particles))
-    start = optimiser.init(key, bags)
 
-    def block(state: object) -> tuple[object, Array]:
-        state, losses = jax.lax.scan(lambda s, _: optimiser.update(s, bags), state, length=_BLOCK)
+    target: WhitenedProgram
+    schedule: Schedule
+    guide: Guide
+    num_particles: int
+
+    steps_in_block: ClassVar[int] = _BLOCK
+
+    def start(self, key: Array) -> Any:
+        """As NumPyro starts it."""
+        return self._optimiser()[0].init(key, self.target.given)
+
+    def run_block(self, state: Any) -> tuple[Any, Array]:
+        """So many steps, and the mean of the estimates of the bound."""
+        optimiser, _ = self._optimiser_begun()
+
+        def one_step(state: Any, _: None) -> tuple[Any, Array]:
+            return optimiser.update(state, self.target.given)
+
+        state, losses = jax.lax.scan(one_step, state, length=_BLOCK)
         return state, -jnp.mean(losses)
 
-    return Fit(start, block, _BLOCK, lambda state: _gaussian(law, optimiser.get_params(state)))
+    def gaussian(self, state: Any) -> tuple[Array, Array]:
+        """In the order of `WhitenedProgram`."""
+        optimiser, guide = self._optimiser_begun()
+        return _gaussian_of_guide(guide, optimiser.get_params(state))
+
+    def _optimiser(self) -> tuple[SVI, AutoContinuous]:
+        guide = _GUIDES[self.guide](self.target.program)
+        loss = Trace_ELBO(self.num_particles)
+        return SVI(self.target.program, guide, self.schedule.adam(), loss), guide
+
+    def _optimiser_begun(self) -> tuple[SVI, AutoContinuous]:
+        """A guide learns its sites when it starts; what else this computes is not used."""
+        optimiser, guide = self._optimiser()
+        optimiser.init(jax.random.key(0), self.target.given)
+        return optimiser, guide
 
 
-def _by_quadrature(
-    model: BagEvidenceModel,
-    bags: Bags,
-    adam: optax.GradientTransformation,
-    batch_size: int,
-    key: Array,
-) -> Fit:
+@as_pytree("schedule", "batch_size")
+@dataclass(frozen=True, eq=False)
+class QuadratureFit:
     """Steps on the bound without draws; a block is a pass over the bags, shuffled.
 
     Bags that fill no batch wait for another pass.
+
+    Attributes
+    ----------
+    bound : QuadratureBound
+    schedule : Schedule
+    batch_size : int
     """
-    bound = QuadratureBound.of(model, bags)
-    law = WhiteGaussian.start(bound.projection.shape[1], _START_SCALE)
-    steps = bags.num_bags // batch_size
 
-    def one_step(state: tuple, chosen: Array) -> tuple[tuple, None]:
-        law, memory, key = state
-        slope = jax.grad(lambda law: -bound.estimate(law, chosen))(law)
-        change, memory = adam.update(slope, memory, law)
-        return (optax.apply_updates(law, change), memory, key), None
+    bound: QuadratureBound
+    schedule: Schedule
+    batch_size: int
 
-    def one_pass(state: tuple) -> tuple[tuple, Array]:
-        law, memory, key = state
+    @property
+    def steps_in_block(self) -> int:
+        """Whole batches of a pass."""
+        return len(self.bound.observed) // self.batch_size
+
+    def start(self, key: Array) -> Any:
+        """A narrow Gaussian at the prior mean."""
+        q = WhiteGaussian.start(self.bound.projection.shape[1], _START_SCALE)
+        return q, self.schedule.adam().init(q), key
+
+    def run_block(self, state: Any) -> tuple[Any, Array]:
+        """One pass, and the bound after it."""
+        q, memory, key = state
+        adam, steps = self.schedule.adam(), self.steps_in_block
+
+        def one_step(state: tuple, chosen: Array) -> tuple[tuple, None]:
+            q, memory = state
+            gradient = jax.grad(lambda q: -self.bound.estimate(q, chosen))(q)
+            change, memory = adam.update(gradient, memory, q)
+            return (optax.apply_updates(q, change), memory), None
+
         key, shuffle_key = jax.random.split(key)
-        order = jax.random.permutation(shuffle_key, bags.num_bags)
-        batches = order[: steps * batch_size].reshape(steps, batch_size)
-        state, _ = jax.lax.scan(one_step, (law, memory, key), batches)
-        return state, bound(state[0])
+        order = jax.random.permutation(shuffle_key, len(self.bound.observed))
+        batches = order[: steps * self.batch_size].reshape(steps, self.batch_size)
+        (q, memory), _ = jax.lax.scan(one_step, (q, memory), batches)
+        return (q, memory, key), self.bound(q)
 
-    start = (law, adam.init(law), key)
-    return Fit(start, one_pass, steps, lambda state: (state[0].mean, state[0].scale_tril))
+    def gaussian(self, state: Any) -> tuple[Array, Array]:
+        """Its parameters."""
+        return state[0].mean, state[0].scale_tril
 
 
 def _check(
@@ -299,7 +366,7 @@ def _check(
             )
 
 
-def _gaussian(law: AutoContinuous, parameters: dict[str, Array]) -> tuple[Array, Array]:
+def _gaussian_of_guide(law: AutoContinuous, parameters: dict[str, Array]) -> tuple[Array, Array]:
     with numpyro.validation_enabled(False):  # parameters that diverged are told by the status
         posterior = law.get_posterior(parameters)
     covariance = (
@@ -317,7 +384,7 @@ def _judge(
     target: WhitenedProgram, approximation: GaussianApproximation, steps: int, key: Array
 ) -> Status:
     """Whether the bound is at its top: by its slope there, as its trace stands still anyway."""
-    gain = _newton_gain(target, approximation, key)
+    gain = float(_newton_gain(target, approximation, key))
     if not np.isfinite(gain):
         return Status("failed", f"the bound or its slope is not finite after {steps} steps")
     sentence = (
@@ -327,22 +394,23 @@ def _judge(
     return Status("converged" if gain < _SETTLED else "max_steps", sentence)
 
 
-def _newton_gain(target: WhitenedProgram, law: GaussianApproximation, key: Array) -> float:
+@jax.jit
+def _newton_gain(target: WhitenedProgram, q: GaussianApproximation, key: Array) -> Float[Array, ""]:
     """What the bound lacks in the mean and the overall scale of q = N(m, LLᵀ), if p is Gaussian.
 
-    With v = m + Lε, ε ~ N(0, I) and g = Lᵀ∇log p(v) the slopes are s = E g and d = E gᵀε + P; at
-    the top both vanish. The curvatures there are −1 and −2P, hence the gain ½‖s‖² + d²/(4P).
+    With v = m + Lε, ε ~ N(0, I) and g = Lᵀ∇log p(v) the gradients are s = E g and d = E gᵀε + P; at
+    the maximum both vanish. The curvatures there are −1 and −2P, hence the gain ½‖s‖² + d²/(4P).
     """
-    mean, scale_tril = jnp.asarray(law.mean), jnp.asarray(law.scale_tril)
+    mean, scale_tril = jnp.asarray(q.mean), jnp.asarray(q.scale_tril)
     white = jax.random.normal(key, (_SLOPE_DRAWS, mean.size), mean.dtype)  # ε
 
-    def scaled_slope(noise: Array) -> Array:
+    def scaled_gradient(noise: Array) -> Array:
         return scale_tril.T @ jax.grad(target.log_density)(mean + scale_tril @ noise)
 
-    slopes = jax.jit(lambda w: jax.lax.map(scaled_slope, w, batch_size=16))(white)
+    gradients = jax.lax.map(scaled_gradient, white, batch_size=16)
     # Where q is right g = −ε: the sum varies less than g, and has the same mean.
-    centred = slopes + white
+    centred = gradients + white
     by_chance = jnp.sum(jnp.var(centred, axis=0)) / _SLOPE_DRAWS
     in_mean = 0.5 * jnp.maximum(jnp.sum(jnp.mean(centred, axis=0) ** 2) - by_chance, 0.0)
-    stretch = jnp.mean(jnp.sum(slopes * white, axis=1) + mean.size)  # d
-    return float(in_mean + stretch**2 / (4 * mean.size))
+    stretch = jnp.mean(jnp.sum(gradients * white, axis=1) + mean.size)  # d
+    return in_mean + stretch**2 / (4 * mean.size)

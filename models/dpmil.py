@@ -120,8 +120,8 @@ class DPMIL(ModelDefaults):
     over what the bag label allows is what makes the choice a posterior.
     """
 
-    center: Float[np.ndarray, " D"]
-    scale: Float[np.ndarray, "..."]
+    center: Float[np.ndarray, " D"] | Float[Array, " D"]
+    scale: Float[np.ndarray, "..."] | Float[Array, "..."]
     degrees_of_freedom: float
     mean_strength: float = 1.0
     concentration: float = 2.0
@@ -325,7 +325,7 @@ class DPMIL(ModelDefaults):
         return len(self.center)
 
     @property
-    def scale_root(self) -> Float[np.ndarray, "..."]:
+    def scale_root(self) -> Float[np.ndarray, "..."] | Float[Array, "..."]:
         """B, lower triangular with BBᵀ = W0, or √W0: x̃ = Bᵀ(x − m0) has W0 = 1 and m0 = 0."""
         numbers = np if isinstance(self.scale, np.ndarray) else jnp
         if np.ndim(self.scale) == 2:

@@ -110,7 +110,7 @@ def sparse_conditional(
     kernel: RBF,
     inducing_points: Float[Array, "M D"] | Float[np.ndarray, "M D"],
     instances: Float[Array, "N D"] | Float[np.ndarray, "N D"],
-    jitter: float,
+    jitter: float | Float[Array, ""],
 ) -> SparseConditional:
     """Condition the evidence of the instances on the inducing values.
 
@@ -187,7 +187,7 @@ def accumulated_conditional(
     kernel: RBF,
     inducing_points: Float[Array, "M D"] | Float[np.ndarray, "M D"],
     bags: Bags,
-    jitter: float,
+    jitter: float | Float[Array, ""],
     dtype: Literal["float64", "float32"] = "float64",
 ) -> SparseConditional:
     """Condition the evidence that the bags accumulate, s_b = Σ_{n∈b} f_n, on the inducing values.

@@ -58,7 +58,7 @@ _SECONDS_OF_A_BLOCK = 1.0
 # Quasi-Newton steps in the hyper-parameters between two updates of the factors.
 _INNER_STEPS = 4
 
-type Values = dict[str, Float[Array, ""]]
+type Values = dict[str, Float[Array, ""] | Float[np.ndarray, ""]]
 
 
 @dataclass(frozen=True)

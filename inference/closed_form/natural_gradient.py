@@ -193,7 +193,9 @@ class _Batches:
         if isinstance(self.bags, BagStream):
             return self.bags
         key = jax.random.fold_in(self.order_key, number)
-        return self.bags.select(np.asarray(jax.random.permutation(key, self.bags.num_bags)))
+        # By NumPy: JAX would compile a program for each number of bags.
+        random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        return self.bags.select(random.permutation(self.bags.num_bags))
 
 
 class _Rate(NamedTuple):

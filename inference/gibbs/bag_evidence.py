@@ -61,8 +61,8 @@ class BagEvidenceGibbs:
 
     accumulated: SparseConditional
     likelihood: Likelihood
-    observed: Float[Array, " B"] | Int[Array, " B"]
-    weight: Float[Array, " B"]
+    observed: Float[np.ndarray | Array, " B"] | Int[np.ndarray | Array, " B"]
+    weight: Float[np.ndarray | Array, " B"]
 
     @classmethod
     def for_model(cls, model: BagEvidenceModel, bags: Bags) -> Self:

@@ -68,9 +68,9 @@ class VGPMILGibbs:
     conditional: SparseConditional
     prior_mean: Float[Array, ""] | float
     sharpness: Float[Array, ""] | float
-    bag_index: Int[Array, " N"]
-    bag_label: Int[Array, " B"]
-    instance_weight: Float[Array, " N"]
+    bag_index: Int[np.ndarray | Array, " N"]
+    bag_label: Int[np.ndarray | Array, " B"]
+    instance_weight: Float[np.ndarray | Array, " N"]
     mixing: Mixing
 
     @classmethod
@@ -146,5 +146,5 @@ class VGPMILGibbs:
 
 @sweep_of.register
 def _(model: VGPMIL, bags: Bags) -> VGPMILGibbs:
-    model.mixing.conditional(np.zeros(1))  # raises where p(ω) is not known
+    model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
     return VGPMILGibbs.for_model(model, bags)

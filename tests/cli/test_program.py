@@ -82,7 +82,7 @@ def test_settings_are_what_the_model_is_made_from():
     ("texts", "likelihood"),
     [
         (["likelihood=probit"], Probit()),
-        (["noise=0.5", "likelihood=gaussian"], Gaussian(0.5)),
+        (["likelihood=gaussian:0.5"], Gaussian(0.5)),
         (["likelihood=student_t:3,0.5"], StudentT(3.0, 0.5)),
         (["likelihood=negative_binomial:2"], NegativeBinomial(2)),
     ],

@@ -26,7 +26,10 @@ from milzoo.models import (
     CardinalityModel,
     DiverseDensity,
     GammaMixing,
+    Gaussian,
+    Logistic,
     MeasureThreshold,
+    Probit,
 )
 
 NUM_INDUCING = 5
@@ -43,7 +46,7 @@ def vgpmil(bags: Bags, **fields) -> VGPMIL:
     return VGPMIL.for_bags(bags, NUM_INDUCING, variance_for(bags), **fields)
 
 
-def vwsgp(bags: Bags, likelihood: str) -> VWSGP:
+def vwsgp(bags: Bags, likelihood) -> VWSGP:
     return VWSGP.for_bags(bags, NUM_INDUCING, variance_for(bags), likelihood=likelihood)
 
 
@@ -55,9 +58,9 @@ def cardinality_gp(bags: Bags) -> CardinalityGP:
 MODELS = {
     "VGPMIL": vgpmil,
     "VGPMIL gamma": partial(vgpmil, mixing=GammaMixing(1.0, 2.5)),
-    "VWSGP logistic": partial(vwsgp, likelihood="bernoulli"),
-    "VWSGP probit": partial(vwsgp, likelihood="probit"),
-    "VWSGP gaussian": partial(vwsgp, likelihood="gaussian"),
+    "VWSGP logistic": partial(vwsgp, likelihood=Logistic()),
+    "VWSGP probit": partial(vwsgp, likelihood=Probit()),
+    "VWSGP gaussian": partial(vwsgp, likelihood=Gaussian()),
     "CardinalityGP": cardinality_gp,
     "DPMIL": partial(DPMIL.for_bags, max_components=2),
     "DPMIL diagonal": partial(DPMIL.for_bags, max_components=2, covariance="diagonal"),

@@ -2,12 +2,16 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances
+from milzoo.inference.closed_form.algorithm import ClosedForm, Options, closed_form
+from milzoo.inference.closed_form.sparse_gp import InducingFactor
+from milzoo.inference.products import inverse_transposed
 from milzoo.models import VGPMIL
 from milzoo.models.vwsgp import VWSGP
 from numpyro.infer import Trace_ELBO
@@ -47,6 +51,122 @@ def accumulating_problem():
         design = ragged_bags([1, 6, 2, 4, 3, 5] * 2, num_features=2, seed=seed)
         model = VWSGP.for_bags(design, num_inducing, variance=2.0, length_scale=1.5, **fields)
         return model, simulate(model, design, seed=seed)[0]
+
+    return of
+
+
+# ------------------------------------------------------------------ closed forms, step by step
+
+
+class Iterate(NamedTuple):
+    """A closed form with bags in memory, between two steps."""
+
+    form: ClosedForm
+    prepared: Any
+    q: Any
+    statistics: Any  # under q, but before the first step
+    local: Any
+
+    def after(self, steps: int) -> "Iterate":
+        """So many steps later."""
+        return _after(self, steps)
+
+    @property
+    def elbo(self) -> float:
+        """The bound, from the first step on."""
+        return float(self.form.elbo(self.q, self.statistics))
+
+
+@jax.jit
+def _after(given: Iterate, steps: int) -> Iterate:
+    def one_step(_, state):
+        _, statistics, local = state
+        q = given.form.m_step(statistics)
+        return q, *given.form.e_step(given.prepared, q, local)
+
+    end = jax.lax.fori_loop(0, steps, one_step, given[2:])
+    return Iterate(given.form, given.prepared, *end)
+
+
+@pytest.fixture(scope="session")
+def closed_form_start():
+    """Function of a model, bags and options that gives the `Iterate` before the first step."""
+
+    @jax.jit
+    def begun(form, chunk, start):
+        prepared = form.prepare(chunk)
+        statistics, local = form.initial(prepared, start)
+        return Iterate(form, prepared, form.m_step(statistics), statistics, local)
+
+    def of(model, bags, *, key=None, **options) -> Iterate:
+        form = closed_form(model, Options(**options)).in_memory(bags)
+        key = jax.random.key(0) if key is None else key
+        start = form.start(lambda rows, at_most: rows(bags), key)
+        return begun(form, form.chunk(bags), start)
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def gradient_of_the_bound():
+    """Function of an `Iterate` of a sparse GP that gives the gradient of its bound.
+
+    In the mean, in the root of the precision and, where they are kept, in the labels. Whatever
+    follows from q(u) is at its optimum on the way.
+    """
+
+    @jax.jit
+    def gradient(given):
+        def bound(mean, precision_cholesky, local):
+            root = jnp.tril(precision_cholesky)
+            q = InducingFactor(mean, root, inverse_transposed(root))
+            return given.form.elbo(q, _statistics_of(given, q, local))
+
+        arguments = (given.q.mean, given.q.precision_cholesky, given.local)
+        return jax.grad(bound, argnums=(0, 1) if given.local is None else (0, 1, 2))(*arguments)
+
+    return gradient
+
+
+def _statistics_of(given: Iterate, q: Any, local: Any) -> Any:
+    """Under labels as they are: `e_step` would update them."""
+    if local is None:
+        return given.form.e_step(given.prepared, q, None)[0]
+    return given.form._statistics(given.prepared, q, local, is_updated=True)[0]
+
+
+@pytest.fixture(scope="session")
+def bounds_of_steps():
+    """Function of forms, what they prepared and a number of steps that gives the bounds (P, 1 + T).
+
+    Problems are on the first axis of all arrays. The first bound is that of the start, the prior.
+    """
+
+    @partial(jax.jit, static_argnames="num_steps")
+    def all_bounds(problems, num_steps):
+        def run(problem):
+            form, prepared, start = problem
+            statistics, local = form.initial(prepared, start)
+
+            def one_step(state, _):
+                statistics, local = state
+                q = form.m_step(statistics)
+                statistics, local = form.e_step(prepared, q, local)
+                return (statistics, local), form.elbo(q, statistics)
+
+            later = jax.lax.scan(one_step, (statistics, local), length=num_steps)[1]
+            return jnp.concatenate([form.elbo(start[0], statistics)[None], later])
+
+        return jax.lax.map(run, problems)
+
+    def of(forms, prepared, num_steps) -> np.ndarray:
+        with jax.enable_x64(True):
+            num_problems, size = len(prepared[0]), prepared[0].shape[-1]
+            identity = np.stack([np.eye(size)] * num_problems)
+            prior = InducingFactor(np.zeros((num_problems, size)), identity, identity)
+            keys = jax.random.key_data(jax.random.split(jax.random.key(0), num_problems))
+            problems = jax.tree.map(jnp.asarray, (forms, prepared, (prior, keys)))
+            return np.asarray(all_bounds(problems, num_steps))
 
     return of
 

@@ -25,8 +25,11 @@ from milzoo.models import (
     CardinalityKernel,
     CardinalityModel,
     GammaMixing,
+    Gaussian,
+    Logistic,
     NormalCardinality,
     PolyaGammaMixing,
+    Probit,
 )
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.polynomial.legendre import leggauss
@@ -52,9 +55,9 @@ LABEL_UPDATES = ["exact", "mean_field", "plug_in_max"]
 ALPHA, BETA = 1.3, 2.2
 MIXINGS = {"sech": PolyaGammaMixing(), "gamma": GammaMixing(ALPHA, BETA)}
 LIKELIHOODS = {
-    "bernoulli": {"likelihood": "bernoulli"},
-    "probit": {"likelihood": "probit", "noise": NOISE},
-    "gaussian": {"likelihood": "gaussian", "noise": NOISE},
+    "bernoulli": {"likelihood": Logistic()},
+    "probit": {"likelihood": Probit(NOISE)},
+    "gaussian": {"likelihood": Gaussian(NOISE)},
 }
 COVARIANCES = ["full", "diagonal"]
 

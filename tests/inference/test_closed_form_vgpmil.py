@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +9,18 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import coordinate_ascent
-from milzoo.inference.closed_form import vgpmil
-from milzoo.inference.closed_form.ascent import ascend
-from milzoo.inference.lapack import one_lapack_thread
-from milzoo.models import VGPMIL, GammaMixing, PolyaGammaMixing, ScaleMixture
+from milzoo.inference.closed_form.sparse_gp import (
+    LABEL_UPDATES,
+    InducingFactor,
+    InstanceForm,
+    InstanceRows,
+    largest_of_others,
+)
+from milzoo.inference.products import inverse_transposed
+from milzoo.inference.programs import log_likelihood
+from milzoo.models import RBF, VGPMIL, GammaMixing, PolyaGammaMixing, ScaleMixture
 from scipy.special import expit, logsumexp
-from threadpoolctl import threadpool_info, threadpool_limits
 
-LABEL_UPDATES = vgpmil.LABEL_UPDATES
 MIXINGS = [PolyaGammaMixing(), GammaMixing(1.0, 2.5)]
 mixing_names = pytest.mark.parametrize("mixing", MIXINGS, ids=["sech", "gamma"])
 every_label_update = pytest.mark.parametrize("label_update", LABEL_UPDATES)
@@ -40,19 +43,19 @@ def test_bound_equals_trace_elbo_of_the_guide(
     assert abs(error) < 4.5 * draws.std(ddof=1) / np.sqrt(draws.size)
 
 
-def test_steps_equal_the_papers_equations_in_plain_numpy(small_problem):
+def test_steps_equal_the_papers_equations_in_plain_numpy(small_problem, closed_form_start):
     model, bags = small_problem
     with jax.enable_x64(True):
-        problem, state = vgpmil.init(model, bags, label_update="mean_field", key=jax.random.key(1))
-        start = expit(np.asarray(state.label_logits))
-        for _ in range(5):
-            state = vgpmil.step(problem, state)
+        begun = closed_form_start(model, bags, label_update="mean_field", key=jax.random.key(1))
+        start = expit(np.asarray(begun.local)[: bags.num_instances])
+        end = begun.after(5)
         cholesky = np.asarray(model.conditional(bags).cholesky)
     mean, covariance, probability = _paper_in_numpy(model, bags, start, steps=5)
-    np.testing.assert_allclose(cholesky @ np.asarray(state.mean), mean, rtol=1e-8, atol=1e-10)
-    whitened = np.linalg.solve(np.asarray(state.precision_cholesky), cholesky.T)
+    np.testing.assert_allclose(cholesky @ np.asarray(end.q.mean), mean, rtol=1e-8, atol=1e-10)
+    whitened = np.linalg.solve(np.asarray(end.q.precision_cholesky), cholesky.T)
     np.testing.assert_allclose(whitened.T @ whitened, covariance, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(expit(state.label_logits), probability, rtol=1e-8)
+    found = expit(np.asarray(end.local)[: bags.num_instances])
+    np.testing.assert_allclose(found, probability, rtol=1e-8)
 
 
 def _paper_in_numpy(model, bags, probability, steps):
@@ -88,14 +91,7 @@ def test_largest_of_others_equals_a_double_loop():
     random = np.random.default_rng(0)
     bag_index = np.repeat(np.arange(6), [1, 2, 5, 3, 1, 4])
     probability = random.choice([0.1, 0.5, 0.9], size=bag_index.size)  # ties on purpose
-    labels = np.array([0, 1, 1, 0, 1, 0])
-    problem = vgpmil.VGPMILProblem(
-        *(jnp.eye(1), jnp.zeros((bag_index.size, 1)), jnp.zeros(bag_index.size)),
-        *(jnp.zeros(()), jnp.ones(())),
-        *(jnp.asarray(bag_index), jnp.asarray(labels), jnp.ones(6)),
-        vgpmil.VGPMILRules(PolyaGammaMixing(), "plug_in_max", 5),
-    )
-    found = vgpmil.largest_of_others(problem, jnp.asarray(probability))
+    found = largest_of_others(jnp.asarray(probability), jnp.asarray(bag_index), 6)
     expected = [
         max((probability[j] for j in np.flatnonzero(bag_index == b) if j != n), default=0.0)
         for n, b in enumerate(bag_index)
@@ -108,33 +104,29 @@ def test_largest_of_others_equals_a_double_loop():
 
 @mixing_names
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
-def test_gradient_of_the_bound_is_zero_at_the_fixed_point(small_problem, mixing, label_update):
+def test_gradient_of_the_bound_is_zero_at_the_fixed_point(
+    small_problem, closed_form_start, gradient_of_the_bound, mixing, label_update
+):
+    """Tilts and exact labels, which follow from q(u), are at their optimum on the way."""
     model, bags = small_problem
     model = replace(model, mixing=mixing)
     with jax.enable_x64(True):
-        problem, state = vgpmil.init(model, bags, label_update=label_update, key=jax.random.key(0))
-        state = jax.lax.fori_loop(0, 3000, lambda _, s: vgpmil.step(problem, s), state)
-
-        def bound(mean, precision_cholesky, tilt, label_logits):
-            moved = vgpmil.with_moments(problem, mean, precision_cholesky, tilt, label_logits)
-            return vgpmil.elbo(problem, moved)
-
-        arguments = (state.mean, state.precision_cholesky, state.tilt, state.label_logits)
-        mean, cholesky, *rest = jax.jit(jax.grad(bound, argnums=(0, 1, 2, 3)))(*arguments)
-    for gradient in (mean, np.tril(cholesky), *rest):
+        end = closed_form_start(model, bags, label_update=label_update).after(3000)
+        gradients = gradient_of_the_bound(end)
+    assert len(gradients) == (3 if label_update == "mean_field" else 2)
+    for gradient in gradients:
         assert np.abs(gradient).max() < 1e-7
 
 
-def test_gradient_of_the_bound_sees_a_point_that_is_not_the_fixed_point(small_problem):
+def test_gradient_of_the_bound_sees_other_points(
+    small_problem, closed_form_start, gradient_of_the_bound
+):
     model, bags = small_problem
     with jax.enable_x64(True):
-        problem, state = vgpmil.init(model, bags, label_update="exact", key=jax.random.key(0))
-
-        def bound(mean):
-            cholesky, tilt, logits = state.precision_cholesky, state.tilt, state.label_logits
-            return vgpmil.elbo(problem, vgpmil.with_moments(problem, mean, cholesky, tilt, logits))
-
-        assert np.abs(jax.grad(bound)(state.mean)).max() > 0.01
+        begun = closed_form_start(model, bags, label_update="mean_field")
+        gradients = gradient_of_the_bound(begun)
+    for gradient in gradients:
+        assert np.abs(gradient).max() > 0.01
 
 
 SHAPES = [[1] * 6, [40], [1, 2, 5, 3], [7] * 5, [2, 40, 1, 9]]
@@ -145,89 +137,68 @@ SHAPES = [[1] * 6, [40], [1, 2, 5, 3], [7] * 5, [2, 40, 1, 9]]
 @pytest.mark.parametrize(
     "mixing", [PolyaGammaMixing(), GammaMixing(1.0, 2.5)], ids=["sech", "gamma"]
 )
-def test_no_step_lowers_the_bound(sizes, label_update, mixing):
+def test_no_step_lowers_the_bound(sizes, label_update, mixing, bounds_of_steps):
     # 5 shapes × 2 updates × 2 ψ × 50 problems: labels at random, a fifth all 1, a fifth all 0.
-    traces = _bounds_of_random_problems(sizes, label_update, mixing, num_problems=50, num_steps=25)
+    random = np.random.default_rng(len(sizes))
+    forms, rows = random_problems(random, sizes, label_update, mixing, num_problems=50)
+    traces = bounds_of_steps(forms, rows, num_steps=25)
     assert np.isfinite(traces).all()
     # Rounding: the bound is a difference of sums that are up to 1e4 times as large as itself.
     allowed = 1e-10 * np.maximum(1.0, np.abs(traces[:, :-1]))
     assert (np.diff(traces, axis=1) > -allowed).all()
 
 
-def _bounds_of_random_problems(sizes, label_update, mixing, num_problems, num_steps):
-    random = np.random.default_rng(len(sizes))
+def random_problems(random, sizes, label_update, mixing, num_problems):
+    """Forms and what they would have prepared, by problem on the first axis."""
     bag_index = np.repeat(np.arange(len(sizes)), sizes)
+    shape = (num_problems, bag_index.size)
     labels = random.integers(0, 2, size=(num_problems, len(sizes)))
     labels[: num_problems // 5] = 1
     labels[-num_problems // 5 :] = 0
-    num_inducing = 3
-    problems = {
-        "projection": random.normal(size=(num_problems, bag_index.size, num_inducing))
-        * random.choice([0.1, 1.0, 5.0], size=(num_problems, 1, 1)),
-        "residual_variance": random.gamma(0.5, 2.0, size=(num_problems, bag_index.size)),
-        "prior_mean": random.normal(scale=3.0, size=num_problems),
-        "sharpness": random.choice([1.0, 3.0, 100.0, 1e12], size=num_problems),
-        "bag_label": labels,
-        "label_logits": random.logistic(size=(num_problems, bag_index.size)),
-    }
-
-    def run(fields):
-        logits = fields.pop("label_logits")
-        problem = vgpmil.VGPMILProblem(
-            **fields,
-            cholesky=jnp.eye(num_inducing),
-            bag_index=jnp.asarray(bag_index),
-            bag_weight=jnp.ones(len(sizes)),
-            rules=vgpmil.VGPMILRules(mixing, label_update, max(sizes)),
+    scale = random.choice([0.1, 1.0, 5.0], size=(num_problems, 1, 1))
+    rows = InstanceRows(
+        rows=scale * random.normal(size=(*shape, 3)),
+        residual_variance=random.gamma(0.5, 2.0, size=shape),
+        bag_index=np.broadcast_to(bag_index, shape),
+        bag_label=labels,
+        bag_weight=np.ones(labels.shape),
+    )
+    models = [
+        VGPMIL(RBF(1.0, 1.0), np.zeros((3, 1)), mean=mean, sharpness=sharpness, mixing=mixing)
+        for mean, sharpness in zip(
+            random.normal(scale=3.0, size=num_problems),
+            random.choice([1.0, 3.0, 100.0, 1e12], size=num_problems),
+            strict=True,
         )
-        state = vgpmil.with_moments(
-            problem, jnp.zeros(num_inducing), jnp.eye(num_inducing), 0 * logits, logits
-        )
-        state = state._replace(tilt=jnp.sqrt(state.second_moment))
-
-        def one_step(state, _):
-            state = vgpmil.step(problem, state)
-            return state, vgpmil.elbo(problem, state)
-
-        later = jax.lax.scan(one_step, state, length=num_steps)[1]
-        return jnp.concatenate([vgpmil.elbo(problem, state)[None], later])
-
+    ]
+    options = {"keeps_projection": True, "longest_bag": max(sizes)}
+    forms = [InstanceForm(model, "float64", label_update, **options) for model in models]
     with jax.enable_x64(True):
-        return np.asarray(jax.jit(partial(jax.lax.map, run))(jax.tree.map(jnp.asarray, problems)))
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *forms), rows
 
 
 def test_exact_labels_never_loosen_the_bound():
+    sizes, mixing = [1, 2, 5, 3, 8], PolyaGammaMixing()
     random = np.random.default_rng(4)
-    sizes = [1, 2, 5, 3, 8]
-    bag_index = jnp.asarray(np.repeat(np.arange(len(sizes)), sizes))
-    size = bag_index.shape[0]
+    exact, rows = random_problems(random, sizes, "exact", mixing, num_problems=40)
+    independent = replace(exact, label_update="mean_field")
+    logits = random.logistic(size=rows.bag_index.shape)
+    mean = random.normal(size=(40, 3))
+    root = np.eye(3) + np.tril(random.normal(size=(40, 3, 3))) ** 2
+
+    def bounds(given):
+        exact, independent, rows, logits, mean, root = given
+        q, found = InducingFactor(mean, root, inverse_transposed(root)), []
+        for _ in range(3):  # sweeps at this q(u): mean field at its best
+            statistics, logits = independent.e_step(rows, q, logits)
+            found.append(independent.elbo(q, statistics))
+        return exact.elbo(q, exact.e_step(rows, q, None)[0]), jnp.stack(found)
+
     with jax.enable_x64(True):
-        for _ in range(40):
-            problem = vgpmil.VGPMILProblem(
-                cholesky=jnp.eye(3),
-                projection=jnp.asarray(random.normal(size=(size, 3))),
-                residual_variance=jnp.asarray(random.gamma(0.5, 2.0, size=size)),
-                prior_mean=jnp.asarray(random.normal(scale=2.0)),
-                sharpness=jnp.asarray(random.choice([3.0, 100.0, 1e6])),
-                bag_index=bag_index,
-                bag_label=jnp.asarray(random.integers(0, 2, size=len(sizes))),
-                bag_weight=jnp.ones(len(sizes)),
-                rules=vgpmil.VGPMILRules(PolyaGammaMixing(), "exact", max(sizes)),
-            )
-            state = vgpmil.with_moments(
-                problem,
-                jnp.asarray(random.normal(size=3)),
-                jnp.eye(3) + jnp.tril(jnp.asarray(random.normal(size=(3, 3)))) ** 2,
-                jnp.asarray(random.gamma(2.0, size=size)),
-                jnp.asarray(random.logistic(size=size)),
-            )
-            exact = vgpmil.elbo(problem, state._replace(label_logits=state.evidence_mean))
-            rules = replace(problem.rules, label_update="mean_field")
-            independent = problem._replace(rules=rules)
-            for _ in range(3):  # sweeps at this q(u): mean field at its best
-                logits = vgpmil.LABEL_UPDATE_RULES["mean_field"](independent, state)
-                state = state._replace(label_logits=logits)
-                assert vgpmil.elbo(independent, state) <= exact + 1e-9
+        given = jax.tree.map(jnp.asarray, (exact, independent, rows, logits, mean, root))
+        best, found = jax.jit(lambda given: jax.lax.map(bounds, given))(given)
+    assert (np.asarray(found) <= np.asarray(best)[:, None] + 1e-9).all()
+    assert (np.asarray(found) < np.asarray(best)[:, None] - 1e-3).any()
 
 
 @pytest.mark.parametrize("mixing", [PolyaGammaMixing()], ids=["sech"])
@@ -237,8 +208,6 @@ def test_bound_lies_below_the_log_evidence_by_quadrature(one_inducing_point, mix
     posterior = coordinate_ascent(model, bags, seed=0, label_update=label_update)
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     scale = np.sqrt(model.kernel.variance * (1 + model.jitter))
-    from milzoo.inference.programs import log_likelihood
-
     likelihood = log_likelihood(
         model, "marginal", {"inducing_value": scale * nodes[:, None]}, bags
     ).sum(axis=1)
@@ -289,33 +258,6 @@ def test_permuting_bags_and_instances_changes_nothing(small_problem):
     np.testing.assert_allclose(first.approximation.mean, second.approximation.mean, atol=1e-10)
 
 
-def test_lapack_keeps_to_one_thread_during_the_ascent_and_only_then():
-    def lapack_threads() -> int:
-        return max(x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas")
-
-    seen = []
-
-    def step(problem, state):
-        jax.debug.callback(lambda: seen.append(lapack_threads()))
-        return state + 1.0
-
-    with one_lapack_thread():
-        pass  # what is remembered of this is where LAPACK is, not how many threads it had
-    with threadpool_limits(limits=3, user_api="blas"):
-        ascend(
-            step,
-            lambda problem, state: jnp.log(state),
-            None,
-            jnp.ones(()),
-            max_steps=3,
-            tolerance=0.0,
-            is_ascent=True,
-            progress=False,
-        )
-        assert seen == [1, 1, 1]
-        assert lapack_threads() == 3
-
-
 # ------------------------------------------------------------------ as an engine
 
 
@@ -338,23 +280,6 @@ def test_status_tells_how_the_ascent_ended(small_problem):
     cut = coordinate_ascent(model, bags, seed=0, max_steps=2)
     assert cut.status.kind == "max_steps"
     assert re.search(r"moved by \+\S+ at the last step, 2", cut.status.sentence)
-
-
-def test_a_falling_bound_is_reported_as_a_failure():
-    from milzoo.inference.closed_form.ascent import ascend
-
-    down = ascend(
-        lambda problem, state: state - 1.0,
-        lambda problem, state: state,
-        None,
-        jnp.asarray(5.0),
-        max_steps=10,
-        tolerance=1e-8,
-        is_ascent=True,
-        progress=False,
-    )
-    assert down.status.kind == "failed"
-    assert "fell by 1" in down.status.sentence
 
 
 def test_custom_mixture_runs_without_its_mixing_law(small_problem):

@@ -9,13 +9,19 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances, stream
 from milzoo.inference import Posterior, coordinate_ascent
-from milzoo.inference.chunks import RoomForChunks, RoomInTurn, in_parts, in_pieces, padded
-from milzoo.inference.closed_form import in_chunks
+from milzoo.inference.chunks import RoomForChunks, RoomInTurn, in_parts, in_pieces, padded_chunks
+from milzoo.inference.closed_form.algorithm import Options, closed_form
+from milzoo.inference.closed_form.drivers import Passes, spread_over
 from milzoo.inference.devices import Devices
 from milzoo.models import DPMIL, VGPMIL, VWSGP, GammaMixing, Gaussian, Probit
 
 # The smallest chunk is smaller than the largest bag.
 CHUNKS = (7, 40, 10_000)
+
+
+def likelihood(name: str, noise: float) -> dict:
+    """Fields of a `VWSGP`."""
+    return {"likelihood": {"probit": Probit, "gaussian": Gaussian}[name](noise)}
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +38,8 @@ def fits(design):
         "vgpmil": few,
         "gamma": replace(few, mixing=GammaMixing(2.0, 1.0)),
         "vwsgp": sums,
-        "probit": replace(sums, likelihood=Probit(1.0)),
-        "gaussian": replace(sums, likelihood=Gaussian(0.3)),
+        "probit": replace(sums, **likelihood("probit", 1.0)),
+        "gaussian": replace(sums, **likelihood("gaussian", 0.3)),
     }
     drawn = {name: simulate(model, design, seed=2)[0] for name, model in models.items()}
     labelled = instances_known(drawn["vgpmil"])
@@ -56,7 +62,7 @@ def instances_known(bags):
     return replace(bags, instance_labels=np.where(bags.labels[bags.bag_index] == 1, known, 0))
 
 
-def assert_same_law(found, expected):
+def assert_same_factors(found, expected):
     """All numbers that are left of the bags in chunks."""
     names = [f.name for f in fields(found) if isinstance(getattr(found, f.name), np.ndarray)]
     assert "mean" in names and len(names) >= 2
@@ -72,7 +78,9 @@ def assert_same_law(found, expected):
         *product(("gamma", "probit", "gaussian", "diagonal", "known"), CHUNKS[1:2]),
     ],
 )
-def test_a_stream_gives_the_bound_and_the_law_of_memory(fits, tmp_path, name, chunk_instances):
+def test_a_stream_gives_the_bound_and_the_posterior_of_memory(
+    fits, tmp_path, name, chunk_instances
+):
     bags = fits[name][1]
     bags.to_parquet(tmp_path / "bags.parquet")
     columns = {"bag_label": None} if name == "gaussian" else {}
@@ -85,12 +93,13 @@ def assert_same_fit(fit, given):
     model, _, expected = fit
     found = coordinate_ascent(model, given, seed=0, max_steps=12)
     assert found.status == expected.status
+    assert type(found.approximation) is type(expected.approximation)
     np.testing.assert_allclose(found.elbo, expected.elbo, rtol=1e-10)
-    assert_same_law(found.approximation, expected.approximation)
+    assert_same_factors(found.approximation, expected.approximation)
 
 
 @pytest.mark.parametrize(("name", "chunk_instances"), [*product(("vgpmil", "vwsgp"), CHUNKS)])
-def test_arrays_give_the_bound_and_the_law_of_memory(fits, tmp_path, name, chunk_instances):
+def test_arrays_give_the_bound_and_the_posterior_of_memory(fits, tmp_path, name, chunk_instances):
     written_as_arrays(fits[name][1], tmp_path)
     assert_same_fit(fits[name], stream(tmp_path, chunk_instances=chunk_instances))
 
@@ -104,23 +113,23 @@ def written_as_arrays(bags, folder):
 def test_padding_says_nothing(design):
     bags = simulate(VWSGP.for_bags(design, num_inducing=4), design, seed=3)[0]
     parts = [bags.select(np.arange(40)), bags.select(np.arange(40, 50))]
-    one, two, nothing = padded(parts, num_instances=100, num_parts=3)
-    for part, (whole, weight) in zip(parts, (one, two), strict=True):
+    one, two, nothing = padded_chunks(parts, num_instances=100, num_parts=3)
+    for part, whole in zip(parts, (one, two), strict=True):
         assert whole.num_instances % 100 == 0 and whole.num_instances >= part.num_instances
-        assert whole.num_bags == 48 and weight.sum() == part.num_bags
+        assert whole.num_bags == 48 and whole.present.sum() == part.num_bags
         is_none = np.arange(whole.num_instances) >= part.num_instances
-        assert (weight[whole.bag_index[is_none]] == 0).all()
+        assert not whole.present[whole.bag_index[is_none]].any()
         np.testing.assert_array_equal(whole.instances[~is_none], part.instances)
-    assert nothing.bag_weight.sum() == 0
-    (full,) = padded([bags.select(np.arange(32))], num_instances=10, num_parts=1)
-    assert full.bags.num_bags == 40  # one is for padding
+    assert not nothing.present.any()
+    (full,) = padded_chunks([bags.select(np.arange(32))], num_instances=10, num_parts=1)
+    assert full.num_bags == 40  # one is for padding
 
 
 def test_what_is_filled_up_is_not_copied_to_a_device(design):
-    (part,) = padded([design], num_instances=100, num_parts=1)
+    (part,) = padded_chunks([design], num_instances=100, num_parts=1)
     with jax.enable_x64(True):
         for name in ("instances", "bag_index"):
-            filled = getattr(part.bags, name)
+            filled = getattr(part, name)
             placed = jax.device_put(filled, jax.devices("cpu")[0])
             assert placed.unsafe_buffer_pointer() == filled.ctypes.data
 
@@ -132,7 +141,7 @@ def test_what_is_kept_of_chunks_stays_with_its_device(fits, tmp_path):
     turned_round = jax.sharding.Mesh(np.array(jax.devices()[::-1]), ("bags",))
     found = coordinate_ascent(model, given, seed=0, max_steps=12, mesh=turned_round)
     np.testing.assert_allclose(found.elbo, expected.elbo, rtol=1e-10)
-    assert_same_law(found.approximation, expected.approximation)
+    assert_same_factors(found.approximation, expected.approximation)
 
 
 def test_room_is_given_again_two_turns_later_and_no_sooner():
@@ -154,14 +163,14 @@ def test_what_devices_work_on_is_not_read_over(fits, tmp_path, num_devices):
     model, bags, _ = fits["vwsgp"]
     written_as_arrays(bags, tmp_path)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:num_devices]), ("bags",))
-    form = in_chunks.in_chunks(model, "float64", (0,))
+    form = closed_form(model, Options())
     given = stream(tmp_path, chunk_instances=7)
-    passes = in_chunks.Passes(form, given, 7, Devices(mesh), tmp_path / "kept")
+    passes = Passes(form, given, 7, Devices(mesh), tmp_path / "kept")
     chunks, before = list(batched(given, num_devices)), []
     for number, parts in enumerate(passes._filled()):
         time.sleep(0.01)  # the next is read meanwhile
         under_way = zip(chunks[max(number - 1, 0) : number + 1], [*before, parts], strict=True)
-        for chunk, (filled, _) in (pair for turn in under_way for pair in zip(*turn, strict=False)):
+        for chunk, filled in (pair for turn in under_way for pair in zip(*turn, strict=False)):
             instances, rest = np.split(filled.instances, [chunk.num_instances])
             np.testing.assert_array_equal(instances, chunk.instances)
             assert not rest.any() and len(filled.instances) % 7 == 0
@@ -197,7 +206,7 @@ def test_room_that_has_held_more_holds_less():
 def test_few_shapes_are_padded_to_and_not_far(num_bags):
     def filled(num_bags: int) -> int:
         bags = Bags.from_arrays(np.zeros((num_bags, 1)), np.arange(num_bags))
-        return padded([bags], num_instances=num_bags, num_parts=1)[0].bags.num_bags
+        return padded_chunks([bags], num_instances=num_bags, num_parts=1)[0].num_bags
 
     assert num_bags < filled(num_bags) <= 1.25 * (num_bags + 1)
     assert len({filled(n) for n in range(num_bags, 2 * num_bags)}) <= 5
@@ -226,7 +235,7 @@ def test_pieces_are_the_bags_in_their_order(design, tmp_path, num_instances):
 
 
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "gaussian", "dpmil"])
-def test_a_mesh_gives_the_bound_and_the_law_of_one_device(fits, tmp_path, name):
+def test_a_mesh_gives_the_bound_and_the_posterior_of_one_device(fits, tmp_path, name):
     model, bags, expected = fits[name]
     mesh = jax.make_mesh((jax.device_count(),), ("bags",))
     bags.to_parquet(tmp_path / "bags.parquet")
@@ -234,7 +243,7 @@ def test_a_mesh_gives_the_bound_and_the_law_of_one_device(fits, tmp_path, name):
     for given in (bags, stream(tmp_path, chunk_instances=40, **columns)):
         found = coordinate_ascent(model, given, seed=0, max_steps=12, mesh=mesh)
         np.testing.assert_allclose(found.elbo, expected.elbo, rtol=1e-10)
-        assert_same_law(found.approximation, expected.approximation)
+        assert_same_factors(found.approximation, expected.approximation)
 
 
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "probit", "gaussian"])
@@ -263,9 +272,9 @@ def test_32_bit_kernels_move_the_posterior_by_less_than_1e_4_of_its_sds(fits, tm
 def test_a_sample_is_spread_evenly_over_chunks(fits, at_most, stride):
     model, bags, _ = fits["dpmil"]
     assert 4 * 70 < bags.num_instances <= 300
-    form = in_chunks.in_chunks(model, "float64", seeds=(0,))
+    form = closed_form(model, Options())
     chunks, whole = list(in_pieces(bags, 40)), bags.instances
-    found = in_chunks.spread(chunks, form, Devices(None), lambda own: own.instances, at_most)
+    found = spread_over(chunks, form, Devices(None), lambda own: own.instances, at_most)
     expected = whole[:1] if at_most == 1 else whole[::stride]
     np.testing.assert_array_equal(found, expected)
 

@@ -10,9 +10,9 @@ import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances
 from milzoo.diagnostics import compare
 from milzoo.inference import Posterior, laplace, maximum_a_posteriori, nuts
-from milzoo.inference.gaussian import slopes_at_kinks
+from milzoo.inference.gaussian import kinks, whitened_program
 from milzoo.models import AtLeastOne, CardinalityModel, NormalCardinality
-from numpyro.handlers import reparam, seed, trace
+from numpyro.handlers import seed, trace
 from numpyro.infer.util import log_density
 from sklearn.linear_model import LogisticRegression
 
@@ -85,9 +85,8 @@ def test_a_sparse_process_has_the_mode_of_laplace(small_problem):
 def test_kinks_are_counted_in_unconstrained_coordinates(scene_of_clusters):
     """A 2 × 2 Cholesky factor has three, whatever its shape: 2 × 4 of them, means, 2 × 3 sticks."""
     model, bags = scene_of_clusters(6, range(2, 4), seed=1)
-    program = reparam(model.marginal(), config=model.reparametrisation)
     with jax.enable_x64(True):
-        slopes = slopes_at_kinks(program, bags)
+        slopes = kinks(whitened_program(model, bags))
     np.testing.assert_array_equal(slopes, np.zeros(8 * 3 + 8 * 2 + 6))
 
 

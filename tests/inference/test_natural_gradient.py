@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 from milzoo.datasets import simulate, simulate_instances, stream
 from milzoo.inference import coordinate_ascent, natural_gradient
-from milzoo.inference.closed_form.in_chunks import in_chunks
-from milzoo.inference.closed_form.inducing import InducingFactor
+from milzoo.inference.closed_form.algorithm import Options, closed_form
 from milzoo.inference.closed_form.natural_gradient import _judged, _lacking
+from milzoo.inference.closed_form.sparse_gp import BagForm, InducingFactor
+from milzoo.inference.products import inverse_transposed
 from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP, Gaussian
 
 POINTS = np.array([[-1.0, -1.0], [0.0, 0.5], [1.0, -1.0], [1.0, 1.0]])
+
+
+def gaussian(noise: float) -> dict:
+    """Fields of a `VWSGP` of targets."""
+    return {"likelihood": Gaussian(noise)}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +34,7 @@ def cases(design):
     models = {
         "vgpmil": VGPMIL(RBF(1.0, 1.0), POINTS, mean=-0.5),
         "vwsgp": VWSGP(RBF(0.5, 1.0), POINTS),
-        "gaussian": VWSGP(RBF(0.5, 1.0), POINTS, likelihood=Gaussian(0.3)),
+        "gaussian": VWSGP(RBF(0.5, 1.0), POINTS, **gaussian(0.3)),
     }
     drawn = {name: (model, simulate(model, design, seed=2)[0]) for name, model in models.items()}
     apart = with_a_witness_apart(design)
@@ -52,51 +58,56 @@ def slow(design):
 
 
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp"])
-def test_a_step_follows_the_natural_gradient_of_the_bound(cases, name):
-    """The slope by the mean parameters E ε, E εεᵀ is what the sums add to the natural parameters.
+def test_a_step_follows_the_natural_gradient_of_the_bound(cases, closed_form_start, name):
+    """Its gradient in the mean parameters E ε, E εεᵀ is what statistics add to the natural ones.
 
     The bound with the other factors at their optimum is differentiated by JAX.
     """
     model, bags = cases[name]
-    with jax.enable_x64(True):
-        form = in_chunks(model, "float64", ())
-        problem = form.problem(bags, jnp.ones(bags.num_bags))
 
+    def factor(mean, precision):
+        root = jnp.linalg.cholesky(precision)
+        return InducingFactor(mean, root, inverse_transposed(root))
+
+    @jax.jit
+    def both(form, prepared, mean, precision):
         def bound(first, second):
             covariance = second - jnp.outer(first, first)
-            precision = jnp.linalg.inv((covariance + covariance.T) / 2)
-            state = InducingFactor.of(first, jnp.linalg.cholesky(precision))
-            return form.bound(state, form.sums(problem, state))
+            q = factor(first, jnp.linalg.inv((covariance + covariance.T) / 2))
+            return form.elbo(q, form.e_step(prepared, q, None)[0])
 
-        random = np.random.default_rng(0)
-        mean, root = random.normal(size=4), 0.3 * random.normal(size=(4, 4)) + np.eye(4)
-        precision = root @ root.T
-        second = np.linalg.inv(precision) + np.outer(mean, mean)
-        slopes = jax.grad(bound, argnums=(0, 1))(jnp.asarray(mean), jnp.asarray(second))
-        here = InducingFactor.of(jnp.asarray(mean), jnp.linalg.cholesky(precision))
-        sums = jax.tree.map(np.asarray, form.sums(problem, here))
-        slopes = jax.tree.map(np.asarray, slopes)
-    # Natural parameters S⁻¹m and −½S⁻¹, where the sums lead less where q is.
-    assert np.abs(slopes[0]).max() > 1
-    np.testing.assert_allclose(slopes[0], sums.linear - precision @ mean, rtol=1e-6, atol=1e-8)
-    expected = -0.5 * (np.eye(4) + sums.gram - precision)
-    np.testing.assert_allclose((slopes[1] + slopes[1].T) / 2, expected, rtol=1e-6, atol=1e-7)
+        second = jnp.linalg.inv(precision) + jnp.outer(mean, mean)
+        found = jax.grad(bound, argnums=(0, 1))(mean, second)
+        return found, form.e_step(prepared, factor(mean, precision), None)[0]
 
-
-def test_running_sums_have_the_order_of_the_law_that_they_make(cases):
-    """Else sums of one order of the components would be added to those of another."""
-    model, _ = cases["dpmil"]
-    model = replace(model, max_components=5)
-    form = in_chunks(model, "float64", seeds=(0, 1, 2))
     random = np.random.default_rng(0)
-    nothing = form.nothing()
-    occupancy = random.uniform(1, 50, nothing.seen.occupancy.shape)
-    sums = nothing._replace(seen=nothing.seen._replace(occupancy=occupancy))
+    mean, root = random.normal(size=4), 0.3 * random.normal(size=(4, 4)) + np.eye(4)
+    precision = root @ root.T
     with jax.enable_x64(True):
-        ordered = form.in_order(jax.tree.map(jnp.asarray, sums))
-        law = form.moved(ordered).gaussians
+        begun = closed_form_start(model, bags)
+        found = both(begun.form, begun.prepared, mean, precision)
+        gradient, statistics = jax.tree.map(np.asarray, found)
+    # Natural parameters S⁻¹m and −½S⁻¹, where the statistics lead less where q is.
+    assert np.abs(gradient[0]).max() > 1
+    expected = statistics.linear_term - precision @ mean
+    np.testing.assert_allclose(gradient[0], expected, rtol=1e-6, atol=1e-8)
+    expected = -0.5 * (np.eye(4) + statistics.gram - precision)
+    np.testing.assert_allclose((gradient[1] + gradient[1].T) / 2, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_running_statistics_have_the_order_of_their_components(cases):
+    """Else statistics of one order of the components would be added to those of another."""
+    model, _ = cases["dpmil"]
+    form = closed_form(replace(model, max_components=5), Options(num_starts=3))
+    random = np.random.default_rng(0)
+    nothing = form.no_statistics()
+    occupancy = random.uniform(1, 50, nothing.seen.occupancy.shape)
+    statistics = nothing._replace(seen=nothing.seen._replace(occupancy=occupancy))
+    with jax.enable_x64(True):
+        ordered = form.in_order(jax.tree.map(jnp.asarray, statistics))
+        gaussians = form.m_step(ordered).gaussians
         found = np.asarray(ordered.seen.occupancy)
-        np.testing.assert_allclose(np.asarray(law.strength), model.mean_strength + found)
+        np.testing.assert_allclose(np.asarray(gaussians.strength), model.mean_strength + found)
     np.testing.assert_array_equal(np.sort(found), np.sort(occupancy))
     assert (found != occupancy).any()
 
@@ -201,13 +212,10 @@ def test_batches_on_two_devices_are_batches_of_twice_the_size(cases, name):
 def test_each_pass_goes_through_all_bags_in_a_new_order(cases, monkeypatch):
     model, bags = cases["vwsgp"]
     seen = []
-    monkeypatch.setattr(
-        "milzoo.inference.closed_form.in_chunks.EvidenceInChunks.check",
-        lambda form, batch: seen.append(batch.names),
-    )
+    monkeypatch.setattr(BagForm, "check", lambda form, batch: seen.append(batch.names))
     natural_gradient(model, bags, seed=0, batch_instances=160, max_steps=8)
-    # Three batches a pass; behind them come passes over all bags.
-    passes = [sum(batches, ()) for batches in batched(seen[:9], 3)]
+    # All bags first; then three batches a pass, and behind them passes over all bags.
+    passes = [sum(batches, ()) for batches in batched(seen[1:10], 3)]
     assert all(sorted(names) == sorted(bags.names) for names in passes)
     assert len({*passes, bags.names}) == 4
 

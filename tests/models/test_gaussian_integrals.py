@@ -15,9 +15,12 @@ import pytest
 from jax.scipy.special import logsumexp
 from jax.test_util import check_grads
 from milzoo.models.gaussian_integrals import (
+    SigmoidTable,
     log_expectation,
     log_expected_sigmoid,
     logistic_rule,
+    on_grid,
+    sigmoid_table,
     trapezoid_rule,
 )
 from scipy import integrate, special
@@ -210,6 +213,32 @@ def test_logistic_rule_has_the_moments_of_a_standard_normal(largest):
     for power, moment in enumerate([1, 0, 1, 0, 3, 0, 15]):
         beyond = integrate.quad(lambda z: z**power * np.exp(-(z**2) / 2), 6, 40)[0]  # noqa: B023
         np.testing.assert_allclose(weights @ nodes**power, moment, atol=1e-9 + 2 * beyond)
+
+
+def test_rules_have_few_numbers_of_nodes():
+    """Up to s = 16 = 1.25^12.4: 13 of them, so that few programs are compiled."""
+    scales = np.geomspace(1.01, 16.0, 2000)
+    assert len({len(logistic_rule(float(s)).nodes) for s in scales}) <= 13
+    grid = np.array([on_grid(float(s)) for s in scales])
+    assert (grid >= scales * (1 - 1e-8)).all() and (grid < 1.25 * scales).all()
+    for s in set(grid):
+        assert on_grid(float(s)) == s
+
+
+@pytest.mark.parametrize("s", [0.5, 1.0, 2.5, 6.0])
+def test_a_table_has_the_values_and_gradients_of_its_rule(s):
+    mean, scale = jnp.asarray(MEANS), jnp.linspace(0.1, s, len(MEANS))
+    rule = logistic_rule(s)
+    table = sigmoid_table(scale, rule)
+    assert isinstance(table, SigmoidTable)
+    both = jax.jit(jax.value_and_grad(lambda a, r: jnp.sum(log_expected_sigmoid(a, scale, r))))
+    for found, expected in zip(both(mean, table), both(mean, rule), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_no_table_is_made_where_it_would_overflow():
+    rule = logistic_rule(20.0)
+    assert sigmoid_table(jnp.full(3, 20.0), rule) is rule
 
 
 @pytest.mark.parametrize("s", [1e-8, 0.4, 1.0, 3.0, 10.0])

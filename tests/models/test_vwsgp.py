@@ -10,7 +10,17 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags
-from milzoo.models import RBF, VWSGP
+from milzoo.inference.prediction import TargetPrediction
+from milzoo.inference.programs import log_likelihood
+from milzoo.models import (
+    RBF,
+    VWSGP,
+    Gaussian,
+    Logistic,
+    NegativeBinomial,
+    Probit,
+    StudentT,
+)
 from milzoo.models.distributions import PolyaGamma
 from milzoo.models.model import Model
 from numpyro import handlers
@@ -19,11 +29,14 @@ from numpyro.infer.util import log_density
 from scipy import integrate, stats
 from scipy.special import expit, logsumexp
 
-LIKELIHOODS = ["bernoulli", "probit"]
-NOISY = {
-    "bernoulli": {"likelihood": "bernoulli"},
-    "probit": {"likelihood": "probit", "noise": 0.7},
-}
+OF_LABELS = [Logistic(), Probit(0.7)]
+OF_TARGETS = [Gaussian(0.6), StudentT(5.0, 0.8), NegativeBinomial(3)]
+TARGETS = np.array([0.0, 3.0, 1.0, 2.0])  # real numbers, and counts
+with_labels = pytest.mark.parametrize("likelihood", OF_LABELS, ids=lambda one: one.name)
+with_targets = pytest.mark.parametrize("likelihood", OF_TARGETS, ids=lambda one: one.name)
+with_every_likelihood = pytest.mark.parametrize(
+    "likelihood", OF_LABELS + OF_TARGETS, ids=lambda one: one.name
+)
 
 
 @pytest.fixture(autouse=True)
@@ -66,9 +79,33 @@ def joint(program, bags, **sites):
 
 
 def label_probability(model, evidence):
-    if model.likelihood == "bernoulli":
+    if isinstance(model.likelihood, Logistic):
         return expit(evidence)
-    return stats.norm.cdf(evidence / np.sqrt(1 + model.noise))
+    return stats.norm.cdf(evidence / np.sqrt(1 + model.likelihood.noise))
+
+
+def observed_probability(likelihood, observed, evidence):
+    """p(T | s) or p(Y | s) in SciPy."""
+    match likelihood:
+        case Logistic():
+            return expit(np.where(observed == 1, evidence, -evidence))
+        case Probit(noise=noise):
+            sign = np.where(observed == 1, 1, -1)
+            return stats.norm.cdf(sign * evidence / np.sqrt(1 + noise))
+        case Gaussian(noise=noise):
+            return stats.norm.pdf(observed, evidence, np.sqrt(noise))
+        case StudentT(degrees_of_freedom=degrees, scale=scale):
+            return stats.t.pdf(observed, degrees, evidence, scale)
+        case NegativeBinomial(total_count=total):
+            return stats.nbinom.pmf(observed, total, expit(-evidence))
+
+
+def observed_of(likelihood, bags):
+    return bags.labels if likelihood.observed_part == "labels" else bags.targets
+
+
+def observed_bags():
+    return small_bags().with_targets(TARGETS)
 
 
 def test_it_keeps_the_protocol_of_models():
@@ -102,36 +139,34 @@ def test_bag_sums_have_derivatives_by_the_kernel():
     np.testing.assert_allclose(jax.grad(total)(0.1), difference, rtol=1e-6)
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@with_every_likelihood
 def test_full_program_has_the_density_written_by_hand(likelihood):
-    bags, model = small_bags(), small_model(**NOISY[likelihood])
+    bags, model = observed_bags(), small_model(likelihood=likelihood)
     K_ZZ, weights, variance = dense_bag_evidence(model, bags)
     u, s = np.array([0.3, -1.0, 0.5]), np.array([0.4, -0.2, 1.0, 2.0])
     found = joint(model, bags, inducing_value=jnp.asarray(u), bag_evidence=jnp.asarray(s))
-    probability = label_probability(model, s)
     expected = stats.multivariate_normal(cov=K_ZZ).logpdf(u)
     expected += stats.norm(weights @ u, np.sqrt(variance)).logpdf(s).sum()
-    expected += np.log(np.where(bags.labels == 1, probability, 1 - probability)).sum()
+    expected += np.log(observed_probability(likelihood, observed_of(likelihood, bags), s)).sum()
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@with_every_likelihood
 @pytest.mark.parametrize("variance", [1.4, 60.0])
-def test_integral_of_the_full_program_over_the_evidence_is_the_marginal_program(
-    likelihood, variance
-):
-    bags = small_bags()
+def test_integral_over_the_evidence_is_the_marginal_program(likelihood, variance):
+    bags = observed_bags()
     model = small_model(likelihood=likelihood).with_hyperparameters({"variance": variance})
     K_ZZ, weights, residual = dense_bag_evidence(model, bags)
     u = np.linalg.cholesky(K_ZZ) @ np.array([0.3, -1.0, 0.5])
     expected = stats.multivariate_normal(cov=K_ZZ).logpdf(u)
-    for mean, scale, label in zip(weights @ u, np.sqrt(residual), bags.labels, strict=True):
+    observed = observed_of(likelihood, bags)
+    for mean, scale, one in zip(weights @ u, np.sqrt(residual), observed, strict=True):
 
-        def integrand(z, mean=mean, scale=scale, label=label):
-            probability = label_probability(model, (2 * label - 1) * (mean + scale * z))
-            return stats.norm.pdf(z) * probability
+        def integrand(z, mean=mean, scale=scale, one=one):
+            return stats.norm.pdf(z) * observed_probability(likelihood, one, mean + scale * z)
 
-        expected += np.log(integrate.quad(integrand, -12, 12, points=[-mean / scale], limit=400)[0])
+        points = np.clip([-mean / scale, (one - mean) / scale], -11, 11)
+        expected += np.log(integrate.quad(integrand, -12, 12, points=points, limit=400)[0])
     found = joint(model.marginal(), bags, inducing_value=jnp.asarray(u))
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
@@ -149,7 +184,7 @@ def test_integrating_an_augmentation_leaves_the_full_program():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@with_labels
 def test_predictions_equal_dense_monte_carlo_over_new_evidence(likelihood):
     bags, model = small_bags(), small_model(likelihood=likelihood)
     _, weights, residual = dense_bag_evidence(model, bags)
@@ -181,25 +216,24 @@ def test_predicting_with_priors_is_predicting_draw_by_draw_with_numbers():
             np.testing.assert_allclose(found[name][i], value[0], atol=1e-7)
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@with_every_likelihood
 def test_completed_evidence_has_the_moments_of_quadrature(likelihood):
-    bags, model = small_bags(), small_model(**NOISY[likelihood])
+    bags, model = observed_bags(), small_model(likelihood=likelihood)
     _, weights, residual = dense_bag_evidence(model, bags)
     u = np.array([0.3, -1.0, 0.5])
     draws = {"inducing_value": np.tile(u, (20_000, 1))}
     evidence = model.complete(draws, bags, seed=0)["bag_evidence"]
     z = np.linspace(-10, 10, 4001)
-    for b, label in enumerate(bags.labels):
+    for b, one in enumerate(observed_of(likelihood, bags)):
         s = weights[b] @ u + np.sqrt(residual[b]) * z
-        probability = label_probability(model, (2 * label - 1) * s)
-        weight = stats.norm.pdf(z) * probability
+        weight = stats.norm.pdf(z) * observed_probability(likelihood, one, s)
         mean = weight @ s / weight.sum()
         deviation = np.sqrt(weight @ (s - mean) ** 2 / weight.sum())
         assert abs(evidence[:, b].mean() - mean) < 5 * deviation / np.sqrt(20_000)
         assert abs(evidence[:, b].std() - deviation) < 5 * deviation / np.sqrt(20_000)
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@with_labels
 def test_order_of_instances_and_bags_changes_nothing(likelihood):
     bags, model = small_bags(), small_model(likelihood=likelihood)
     u = jnp.array([0.3, -1.0, 0.5])
@@ -234,22 +268,12 @@ def test_a_bag_of_one_is_sparse_gp_classification():
     ("fields", "message"),
     [
         (
-            {"noise": 0.5},
-            r"noise is 0\.5 with .*'bernoulli'; that likelihood has none",
+            {"likelihood": "probit"},
+            r"likelihood is 'probit'; expected a likelihood of milzoo\.models, one of Logistic\(\)",
         ),
-        (
-            {"noise": -0.1, "likelihood": "probit"},
-            r"noise is -0\.1 with .*'probit'; expected a number of at least 0",
-        ),
-        (
-            {"noise": 0.0, "likelihood": "gaussian"},
-            r"noise is 0\.0 with .*'gaussian'; expected a positive finite number",
-        ),
-        ({"noise": [1.0], "likelihood": "gaussian"}, r"noise is \[1\.0\] with .*; expected a pos"),
-        ({"likelihood": "logit"}, "likelihood is 'logit'; expected one of bernoulli, gaussian, "),
         ({"jitter": -1.0}, r"jitter is -1\.0; expected a number of at least 0"),
     ],
-    ids=["unused noise", "noise", "no noise", "list", "likelihood", "jitter"],
+    ids=["likelihood", "jitter"],
 )
 def test_fields_out_of_range_are_refused_by_name(fields, message, without_type_checks):
     with pytest.raises(ValueError, match=f"VWSGP {message}"):
@@ -275,7 +299,7 @@ def test_what_cannot_be_done_is_refused(without_type_checks):
 def regression():
     """A model of targets with its bags, and what dense algebra makes of them."""
     bags = small_bags().with_targets([0.4, -1.0, 0.3, 2.0])
-    model = small_model(likelihood="gaussian", noise=0.6)
+    model = small_model(likelihood=Gaussian(0.6))
     return model, bags, dense_bag_evidence(model, bags)
 
 
@@ -317,13 +341,66 @@ def test_evidence_completed_from_targets_has_the_moments_of_the_dense_gaussian(r
     assert (error < 5 * deviation / np.sqrt(2 * 20_000)).all()
 
 
+def conditional_distribution(likelihood, evidence):
+    """Of Y given s, in SciPy."""
+    match likelihood:
+        case Gaussian(noise=noise):
+            return stats.norm(evidence, np.sqrt(noise))
+        case StudentT(degrees_of_freedom=degrees, scale=scale):
+            return stats.t(degrees, evidence, scale)
+        case NegativeBinomial(total_count=total):
+            return stats.nbinom(total, expit(-evidence))
+
+
+@with_targets
+def test_predicted_targets_have_the_moments_of_quadrature(likelihood):
+    bags, model = observed_bags(), small_model(likelihood=likelihood)
+    _, weights, residual = dense_bag_evidence(model, bags)
+    u = np.array([0.3, -1.0, 0.5])
+    prediction = TargetPrediction.of(model, {"inducing_value": np.tile(u, (20_000, 1))}, bags)
+    is_below = prediction.replicated(0) <= 1.0
+    z = np.linspace(-20, 20, 8001)  # e^{2s} moves the mass of the Gaussian
+    weight = stats.norm.pdf(z) * (z[1] - z[0])
+    for b in range(bags.num_bags):
+        target = conditional_distribution(likelihood, weights[b] @ u + np.sqrt(residual[b]) * z)
+        mean = weight @ target.mean()
+        variance = weight @ (target.var() + (target.mean() - mean) ** 2)
+        np.testing.assert_allclose(prediction.bag_mean[0, b], mean, rtol=1e-8)
+        np.testing.assert_allclose(prediction.bag_scale[0, b], np.sqrt(variance), rtol=1e-8)
+        chance = weight @ target.cdf(1.0)
+        error = np.sqrt(chance * (1 - chance) / len(is_below))
+        assert abs(is_below[:, b].mean() - chance) < 5 * error
+
+
+@with_targets
+def test_log_density_of_targets_is_that_of_the_marginal_program(likelihood):
+    bags, model = observed_bags(), small_model(likelihood=likelihood)
+    u = np.random.default_rng(0).normal(size=(3, 3))
+    found = TargetPrediction.of(model, {"inducing_value": u}, bags).log_density(bags.targets)
+    by_draw = log_likelihood(model.marginal(), {"inducing_value": u}, bags)
+    np.testing.assert_allclose(found, logsumexp(by_draw, axis=0) - np.log(3), rtol=1e-8)
+
+
+def test_scales_with_a_prior_enter_the_predictions_draw_by_draw():
+    bags = observed_bags()
+    model = small_model(likelihood=StudentT(5.0, dist.LogNormal(0.0, 1.0)))
+    assert set(model.latent_sites) == {"inducing_value", "noise_scale"}
+    u = np.array([[0.3, -1.0, 0.5]] * 2)
+    draws = {"inducing_value": u, "noise_scale": np.array([0.5, 4.0])}
+    found = TargetPrediction.of(model, draws, bags).latent.log_density(bags.targets)
+    for i, scale in enumerate((0.5, 4.0)):
+        one = small_model(likelihood=StudentT(5.0, scale))
+        alone = TargetPrediction.of(one, {"inducing_value": u[:1]}, bags)
+        np.testing.assert_allclose(found[i], alone.log_density(bags.targets), rtol=1e-8)
+
+
 def test_noise_with_a_prior_is_a_site_and_enters_the_predictions():
     bags = small_bags().with_targets(np.zeros(4))
-    model = small_model(likelihood="gaussian", noise=dist.LogNormal(0.0, 1.0))
+    model = small_model(likelihood=Gaussian(dist.LogNormal(0.0, 1.0)))
     assert set(model.latent_sites) == {"inducing_value", "noise"}
     u = np.array([[0.3, -1.0, 0.5]] * 2)
     found = model.predict({"inducing_value": u, "noise": np.array([0.5, 4.0])}, bags)
-    expected = [small_model(likelihood="gaussian", noise=noise) for noise in (0.5, 4.0)]
+    expected = [small_model(likelihood=Gaussian(noise)) for noise in (0.5, 4.0)]
     for i, one in enumerate(expected):
         other = one.predict({"inducing_value": u[:1]}, bags)
         np.testing.assert_allclose(found["bag_scale"][i], other["bag_scale"][0], rtol=1e-10)
@@ -332,7 +409,7 @@ def test_noise_with_a_prior_is_a_site_and_enters_the_predictions():
 # ------------------------------------------------------------------ the paper's predictor
 
 
-@pytest.mark.parametrize("likelihood", ["bernoulli", "probit", "gaussian"])
+@pytest.mark.parametrize("likelihood", [*OF_LABELS, Gaussian(0.6)], ids=lambda one: one.name)
 def test_independent_instances_are_the_papers_sampler(likelihood):
     bags, model = small_bags(), small_model(likelihood=likelihood)
     random = np.random.default_rng(0)
@@ -346,9 +423,9 @@ def test_independent_instances_are_the_papers_sampler(likelihood):
     variance = np.sum((weights @ covariance) * weights, axis=1) + residual
     noise = random.normal(size=(100_000, bags.num_instances))
     evidence = np.add.reduceat(weights @ mean + np.sqrt(variance) * noise, bags.starts, axis=1)
-    if likelihood == "gaussian":
+    if isinstance(likelihood, Gaussian):
         sampled, predicted = evidence, found["bag_mean"][0]
-        spread = np.sqrt(evidence.var(axis=0) + model.noise)
+        spread = np.sqrt(evidence.var(axis=0) + likelihood.noise)
         np.testing.assert_allclose(found["bag_scale"][0], spread, rtol=5 / np.sqrt(2e5))
     else:
         sampled = label_probability(model, evidence)
@@ -370,9 +447,9 @@ def test_a_bag_of_one_is_predicted_alike_by_both_accumulations():
 # ------------------------------------------------------------------ 32 bit
 
 
-@pytest.mark.parametrize("likelihood", ["bernoulli", "probit", "gaussian"])
+@with_every_likelihood
 def test_all_programs_work_in_32_bit(likelihood):
-    bags = small_bags().with_targets([0.4, -1.0, 0.3, 2.0])
+    bags = observed_bags()
     model, values = small_model(likelihood=likelihood), np.random.default_rng(0).normal(size=3)
 
     def density(program, u):
@@ -399,7 +476,7 @@ def test_an_unknown_type_of_numbers_is_refused(without_type_checks):
 def test_independent_instances_of_few_draws_have_the_moments_of_these_draws():
     random = np.random.default_rng(0)
     bags = Bags.from_arrays(random.normal(size=(7, 2)), [0, 1, 1, 1, 2, 2, 2])
-    model = VWSGP(RBF(1.4, 0.9), random.normal(size=(3, 2)), likelihood="gaussian", noise=0.6)
+    model = VWSGP(RBF(1.4, 0.9), random.normal(size=(3, 2)), likelihood=Gaussian(0.6))
     draws = random.normal(size=(3, 3))
     found = model.predict({"inducing_value": draws}, bags, accumulation="independent_instances")
     alone = model.predict({"inducing_value": draws}, bags)

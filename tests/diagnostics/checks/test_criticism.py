@@ -78,13 +78,11 @@ def test_replicates_of_targets_have_the_law_that_is_known(exact):
 
 def _mean_of_bags():
     """Of the mean of all targets: its weights on ε, u = Lε with L, and the variance beside it."""
-    from milzoo.inference.closed_form import vwsgp_gaussian
-
     with jax.enable_x64(True):
-        problem, _ = vwsgp_gaussian.init(GAUSSIAN, WITH_TARGETS)
+        rows = GAUSSIAN.accumulated(WITH_TARGETS)
     num = WITH_TARGETS.num_bags
-    beside = np.asarray(problem.target_variance).sum() / num**2
-    return np.asarray(problem.projection).mean(axis=0), np.asarray(problem.cholesky), beside
+    beside = (np.asarray(rows.residual_variance) + GAUSSIAN.noise).sum() / num**2
+    return np.asarray(rows.projection).mean(axis=0), np.asarray(rows.cholesky), beside
 
 
 def test_labels_of_the_model_pass_and_labels_by_size_do_not(sampled):
