@@ -161,7 +161,7 @@ def _fitted(design: Design, model: VWSGP, clock: Clock) -> InducingFactor:
         clock.time("sums over bags", _rows, model, bags)
         for bags in _chunks(design, 0, clock, "making training bags")
     ]
-    rows = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
+    rows = jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts)
     form, watch = BagForm(model, "float32"), Stopwatch()
     start = form.start(lambda rows, at_most: rows(design.chunk(0)), jax.random.key(0))
     start = jax.tree.map(jnp.asarray, start)

@@ -163,7 +163,7 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         return predicted
 
     def _predict_independently(
-        self, sites: dict[str, Float[Array, "S ..."]], bags: Bags
+        self, sites: dict[str, Float[np.ndarray, "S ..."]], bags: Bags
     ) -> dict[str, Float[Array, "1 B"]]:
         """The bags as if each instance drew inducing values of its own, with their moments."""
         mean, variance = _instance_moments(self, sites, padded(bags))

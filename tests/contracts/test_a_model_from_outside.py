@@ -148,7 +148,8 @@ class MeanLogisticForm(SingleStart):
         return Statistics(np.zeros((size, size)), np.zeros(size), np.zeros(()))
 
     def approximation(self, q: Factor, local: None, bags: Bags | None, elbo: Any):
-        inverse = np.linalg.inv(np.asarray(q.root))
+        identity = jnp.eye(self.num_features)
+        inverse = np.asarray(solve_triangular(q.root, identity, lower=True))
         return MeanLogisticApproximation(np.asarray(q.mean), inverse.T @ inverse)
 
     def draw(self, q: Factor, key: jax.Array, num_draws: int) -> dict[str, jax.Array]:
