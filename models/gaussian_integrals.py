@@ -84,9 +84,11 @@ def sigmoid_table(
     """
     if rule.nodes.shape[0] > _LONGEST_TABLE:
         return rule
-    nodes = jnp.asarray(rule.nodes, standard_deviation.dtype)
-    weights = jnp.exp(jnp.asarray(rule.log_weights, standard_deviation.dtype))
-    return SigmoidTable(nodes, weights, jnp.exp(-jnp.multiply.outer(nodes, standard_deviation)))
+    with evaluated_now_unless_traced(standard_deviation, rule):
+        nodes = jnp.asarray(rule.nodes, standard_deviation.dtype)
+        weights = jnp.exp(jnp.asarray(rule.log_weights, standard_deviation.dtype))
+        decay = jnp.exp(-jnp.multiply.outer(nodes, standard_deviation))
+        return SigmoidTable(nodes, weights, decay)
 
 
 # For integrals that have a closed form.
@@ -192,8 +194,7 @@ def log_expected_sigmoid(
         Of the shape of ``mean``, never positive.
     """
     if not isinstance(rule, SigmoidTable):
-        with evaluated_now_unless_traced(standard_deviation, rule):
-            rule = sigmoid_table(standard_deviation, rule)
+        rule = sigmoid_table(standard_deviation, rule)
     if isinstance(rule, SigmoidTable):
         return _log_sum_of_sigmoids(mean, standard_deviation, rule.decay, rule.nodes, rule.weights)
     in_logs = log_expectation(jax.nn.log_sigmoid, mean, standard_deviation, rule)

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 # The largest variance that the quadrature is made for where it has a prior: nodes are needed in
-# proportion to its root, or more. At 400 the rule for 64 is wrong by 3e-4 in log E σ.
+# proportion to its root, or more. At 400 the rule for 64 is wrong by 5e-5 in log E σ.
 _LARGEST_VARIANCE = 64.0
 # Rows of a block: few enough to stay in a core's cache between their uses, and no fewer.
 _ROWS = 512
@@ -429,7 +429,7 @@ class InducingModel(ModelDefaults):
 
     def completed(
         self, draws: Draws, bags: Bags, seed: int | Array
-    ) -> tuple[Float[np.ndarray, "..."], ...]:
+    ) -> tuple[np.ndarray, ...]:
         """What ``complete_one`` draws back, for each draw of the latent sites.
 
         Raises

@@ -377,7 +377,7 @@ def test_log_density_of_targets_is_that_of_the_marginal_program(likelihood):
     bags, model = observed_bags(), small_model(likelihood=likelihood)
     u = np.random.default_rng(0).normal(size=(3, 3))
     found = TargetPrediction.of(model, {"inducing_value": u}, bags).log_density(bags.targets)
-    by_draw = log_likelihood(model.marginal(), {"inducing_value": u}, bags)
+    by_draw = log_likelihood(model, "marginal", {"inducing_value": u}, bags)
     np.testing.assert_allclose(found, logsumexp(by_draw, axis=0) - np.log(3), rtol=1e-8)
 
 
