@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import inference, models
+from .. import inference
 from ..datasets import Bags, image_shape, kernel_pca, load
 from ..diagnostics import Comparison
 from ..diagnostics import compare as compare_posteriors
 from ..inference import Posterior
 from ..models.model import part_of_bags
+from ..models.registry import models_by_name
 from .printing import Display
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "check_folder",
     "engines_by_name",
     "images_of_test_bags",
-    "models_by_name",
     "run",
 ]
 
@@ -121,12 +121,6 @@ class Plan:
             kernel_pca=kernel_pca,
             skips_refusals=skips_refusals,
         )
-
-
-def models_by_name() -> dict[str, Any]:
-    """The models that can be made for bags, by their short names."""
-    classes = [getattr(models, name) for name in models.__all__]
-    return {model.name: model for model in classes if hasattr(model, "for_bags")}
 
 
 def engines_by_name() -> dict[str, Callable[..., Posterior]]:

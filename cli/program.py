@@ -124,9 +124,10 @@ def _command_line(protocol: str) -> str:
 @app.command()
 def models() -> None:
     """List the models."""
-    from . import experiment, printing
+    from ..models.registry import models_by_name
+    from . import printing
 
-    printing.print_names("model", experiment.models_by_name())
+    printing.print_names("model", models_by_name())
 
 
 @app.command()

@@ -157,7 +157,7 @@ def run_chains(
     states = _start(chain, jax.random.split(key, num_chains)[own], mesh)
     finished: list[tuple[Any, float]] = []
     if checkpoint and checkpoint.num_blocks:
-        finished = checkpoint.blocks(like=jax.eval_shape(jax.vmap(chain.collect), states))
+        finished = checkpoint.blocks(like=jax.eval_shape(_collected, chain, states))
         states = checkpoint.state(like=states)
     ahead = blocks[len(finished) :]
 
@@ -299,6 +299,10 @@ def _run_block(chain: Chain, states: Any, length: Array, mesh: Mesh) -> tuple[An
         return _over_chains(partial(block, *given))(states)
 
     return _mapped(all_blocks, mesh)((chain, length), states)
+
+
+def _collected(chain: Chain, states: Any) -> tuple[Any, Any]:
+    return jax.vmap(chain.collect)(states)
 
 
 def _mapped(function: Callable[[Any, Any], Any], mesh: Mesh) -> Callable[[Any, Any], Any]:

@@ -6,7 +6,6 @@ import difflib
 import importlib.metadata
 import os
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,13 +13,8 @@ import numpy as np
 from jaxtyping import Array
 
 from ..datasets.bags import Bags
-from ..models.cardinality import CardinalityModel
-from ..models.diverse_density import DiverseDensity
-from ..models.dpmil import DPMIL
-from ..models.measure_threshold import MeasureThreshold
 from ..models.model import observations, random_key
-from ..models.vgpmil import VGPMIL
-from ..models.vwsgp import VWSGP
+from ..models.twins.registry import pymc_program
 from .chains import ChainRun, check_counts, check_probability
 from .posterior import Posterior, sampled_posterior
 from .programs import check_number_of_unknowns
@@ -87,7 +81,7 @@ def pymc_nuts(
     ImportError
         If PyMC or nutpie is not installed.
     NotImplementedError
-        If the model has no twin in PyMC.
+        If the model has no program in PyMC.
     ValueError
         If the sampler or the program has another name, the twin has no such program, a count is
         not positive, a prior or ψ is not one that PyMC has too, or a mixture has too many unknown
@@ -111,12 +105,14 @@ def pymc_nuts(
         )
     check_counts(num_warmup=num_warmup, num_samples=num_samples, num_chains=num_chains)
     check_probability(target_accept=target_accept)
-    make_twin = _twin_of(model)
+    make_program = pymc_program.dispatch(type(model))
+    if make_program is pymc_program.dispatch(object):
+        make_program(model, bags)  # raises
     check_number_of_unknowns(model, "pymc_nuts")
     watch = Stopwatch()
     observations(model, bags, "pymc_nuts")
     started = time.perf_counter()
-    twin = make_twin(model, bags, program=program)
+    twin = make_program(model, bags, program=program)
     sites = [v.name for v in twin.unobserved_RVs if v.name in {*model.dims, *model.priors}]
     settings: dict[str, Any] = {
         "tune": num_warmup,
@@ -133,30 +129,6 @@ def pymc_nuts(
         inference_library=sampler, inference_library_version=importlib.metadata.version(sampler)
     )
     return posterior
-
-
-def _twin_of(model: Any) -> Callable[..., pymc.Model]:
-    """What makes the PyMC program; PyMC is optional, and takes seconds to import."""
-    match model:
-        case CardinalityModel():
-            from ..models.twins.cardinality import pymc_twin
-        case DPMIL():
-            from ..models.twins.dpmil import pymc_twin
-        case DiverseDensity():
-            from ..models.twins.diverse_density import pymc_twin
-        case MeasureThreshold():
-            from ..models.twins.measure_threshold import pymc_twin
-        case VGPMIL():
-            from ..models.twins.vgpmil import pymc_twin
-        case VWSGP():
-            from ..models.twins.vwsgp import pymc_twin
-        case _:
-            raise NotImplementedError(
-                f"{type(model).__name__} has no twin in PyMC, CardinalityModel, "
-                "DiverseDensity, DPMIL, MeasureThreshold, VGPMIL and VWSGP have; sample with nuts "
-                "instead"
-            )
-    return pymc_twin
 
 
 def _run_nutpie(

@@ -27,6 +27,7 @@ from .counting import SMALL_BAG, CountTree, draw_labels, log_partition, next_of_
 from .distributions import LogOddsLabel
 from .kernels import Parameter, may_be_positive
 from .model import Draws, ModelDefaults, Program, given_labels, observations, random_key
+from .registry import register
 from .settings import Choice, Constructor, Setting
 from .tracing import as_pytree, evaluated_now_unless_traced
 from .witnesses import sum_over_bags
@@ -343,6 +344,7 @@ class InstanceLabelsByCount(Distribution):
 # ------------------------------------------------------------------ the model
 
 
+@register
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class CardinalityModel(ModelDefaults):

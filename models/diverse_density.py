@@ -29,6 +29,7 @@ from .model import (
     random_key,
 )
 from .noisy_or import labels_given_bags, sample_labels
+from .registry import register
 from .tracing import as_pytree
 from .witnesses import log_odds_of_some
 
@@ -38,6 +39,7 @@ __all__ = ["DiverseDensity", "concept_logits", "log_diverse_density"]
 _SMALLEST = 1e-12
 
 
+@register
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class DiverseDensity(ModelDefaults):

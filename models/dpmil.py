@@ -35,6 +35,7 @@ from .model import (
     random_key,
 )
 from .normal_wishart import COVARIANCES, Covariance
+from .registry import register
 from .settings import Choice, Setting
 from .tracing import as_pytree
 from .witnesses import LabelRule, log_some_positive, sum_over_bags
@@ -68,6 +69,7 @@ _MOST_UNKNOWNS = 1000
 _BLOCK = 2**22
 
 
+@register
 @as_pytree("max_components", "supervision", "needs_witness")
 @dataclass(frozen=True, eq=False)
 class DPMIL(ModelDefaults):

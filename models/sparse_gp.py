@@ -399,8 +399,7 @@ class InducingModel(ModelDefaults):
         PreparedBags
             The same density, in place of the bags.
         """
-        with jax.enable_x64(True):
-            return self.unpadded(padded(bags))
+        return self.unpadded(padded(bags))
 
     def unpadded(self, bags: Bags | PreparedBags) -> PreparedBags:
         """What is fixed of bags as they are; prepared bags themselves."""
@@ -429,9 +428,7 @@ class InducingModel(ModelDefaults):
         """The conditional of prepared bags, under hyper-parameters that may have been drawn."""
         return given.conditional or self.conditional_of_rows(given.conditioned_on)
 
-    def completed(
-        self, draws: Draws, bags: Bags, seed: int | Array
-    ) -> tuple[np.ndarray, ...]:
+    def completed(self, draws: Draws, bags: Bags, seed: int | Array) -> tuple[np.ndarray, ...]:
         """What ``complete_one`` draws back, for each draw of the latent sites.
 
         Raises

@@ -30,6 +30,7 @@ from .gaussian_integrals import (
 )
 from .kernels import Parameter
 from .model import Draws, Program, given_labels, plate_of_bags
+from .registry import register
 from .scale_mixtures import GammaMixing, Mixing, PolyaGammaMixing, log_two_cosh_half
 from .settings import Constructor, Setting
 from .sparse_gp import (
@@ -48,6 +49,7 @@ __all__ = ["VGPMIL"]
 _PREDICTION_BLOCK = 2**22
 
 
+@register
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class VGPMIL(SparseGPModel):

@@ -16,6 +16,7 @@ from ..datasets.padding import padded
 from .bag_evidence import BagEvidenceModel, FloatType
 from .kernels import Parameter
 from .model import Draws
+from .registry import register
 from .sparse_gp import SparseConditional, SparseGPModel, accumulated_conditional
 from .tracing import as_pytree
 
@@ -25,6 +26,7 @@ type Accumulation = Literal["joint", "independent_instances"]
 ACCUMULATIONS: tuple[Accumulation, ...] = ("joint", "independent_instances")
 
 
+@register
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class VWSGP(BagEvidenceModel, SparseGPModel):

@@ -68,12 +68,11 @@ class BagEvidenceGibbs:
     def for_model(cls, model: BagEvidenceModel, bags: Bags) -> Self:
         """Pass over the instances once."""
         observations(model, bags, "gibbs")
-        given = padded(bags)
-        weight = np.ones(given.num_bags)
-        if given.present is not None:
-            weight = np.asarray(given.present, float)
-        observed = getattr(given, part_of_bags(model))
-        return cls(model.accumulated(given), model.likelihood, observed, weight)
+        weight = np.ones(bags.num_bags)
+        if bags.present is not None:
+            weight = np.asarray(bags.present, float)
+        observed = getattr(bags, part_of_bags(model))
+        return cls(model.accumulated(bags), model.likelihood, observed, weight)
 
     @property
     def site_names(self) -> tuple[str, ...]:
@@ -125,4 +124,4 @@ class BagEvidenceGibbs:
 
 @sweep_of.register
 def _(model: BagEvidenceModel, bags: Bags) -> BagEvidenceGibbs:
-    return BagEvidenceGibbs.for_model(model, bags)
+    return BagEvidenceGibbs.for_model(model, padded(bags))

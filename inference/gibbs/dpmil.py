@@ -84,7 +84,7 @@ class DPMILGibbs:
     def for_model(cls, model: DPMIL, bags: Bags) -> Self:
         """Whiten the instances once."""
         model.check(bags)
-        return _prepared(model, padded(bags))
+        return _prepared(model, bags)
 
     def init(self, key: Array) -> DPMILGibbsState:
         """Labels from their prior; every instance with the nearest of K drawn from the data."""
@@ -171,10 +171,12 @@ def _prepared(model: DPMIL, bags: Bags) -> DPMILGibbs:
 
 @sweep_of.register
 def _(model: DPMIL, bags: Bags) -> DPMILGibbs:
-    return DPMILGibbs.for_model(model, bags)
+    return DPMILGibbs.for_model(model, padded(bags))
 
 
-def _renamed(key: Array, count: Float[Array, " K"], *, concentration: float) -> Int[Array, " K"]:
+def _renamed(
+    key: Array, count: Float[Array, " K"], *, concentration: float | Float[Array, ""]
+) -> Int[Array, " K"]:
     """An order of the components, by Metropolis' rule: K pairs are offered to swap their names.
 
     With sticks and parameters integrated out, p(z) is all that the names change. Without it a

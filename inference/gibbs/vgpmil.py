@@ -76,16 +76,15 @@ class VGPMILGibbs:
     @classmethod
     def for_model(cls, model: VGPMIL, bags: Bags) -> Self:
         """Evaluate the kernel once."""
-        given = padded(bags)
-        weight = np.ones(given.num_instances)
-        if given.present is not None:
-            weight = np.asarray(given.present, float)[given.bag_index]
+        weight = np.ones(bags.num_instances)
+        if bags.present is not None:
+            weight = np.asarray(bags.present, float)[bags.bag_index]
         return cls(
-            conditional=model.conditional(given),
+            conditional=model.conditional(bags),
             prior_mean=model.mean,
             sharpness=model.sharpness,
-            bag_index=given.bag_index,
-            bag_label=given.labels,
+            bag_index=bags.bag_index,
+            bag_label=bags.labels,
             instance_weight=weight,
             mixing=model.mixing,
         )
@@ -147,4 +146,4 @@ class VGPMILGibbs:
 @sweep_of.register
 def _(model: VGPMIL, bags: Bags) -> VGPMILGibbs:
     model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
-    return VGPMILGibbs.for_model(model, bags)
+    return VGPMILGibbs.for_model(model, padded(bags))

@@ -177,7 +177,7 @@ def test_labels_that_say_nothing_leave_the_prior_exactly(small_problem):
 def test_too_few_steps_are_admitted(small_problem):
     posterior = laplace(*small_problem, seed=0, max_steps=1, num_draws=5)
     assert posterior.status.kind == "max_steps"
-    assert "slope still" in posterior.status.sentence
+    assert "gradient still" in posterior.status.sentence
 
 
 def test_an_end_that_is_no_mode_is_a_failure(small_problem):

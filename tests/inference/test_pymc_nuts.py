@@ -125,7 +125,8 @@ def test_bags_without_labels_are_refused(problem):
 
 def test_a_model_without_a_twin_is_refused(problem):
     with pytest.raises(
-        NotImplementedError, match=r"object has no twin in PyMC, CardinalityModel, .* VWSGP.* nuts"
+        NotImplementedError,
+        match=r"object has no program in PyMC, CardinalityModel, .* VWSGP.* nuts",
     ):
         pymc_nuts(object(), problem[1], seed=0)
 

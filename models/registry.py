@@ -1,0 +1,58 @@
+"""Models by their short names: those of the zoo, and those that others make known.
+
+A package that is installed beside this one names its models as entry points of the group
+``milzoo.models``; a script registers its own.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+__all__ = ["ENTRY_POINTS", "models_by_name", "register"]
+
+ENTRY_POINTS = "milzoo.models"
+
+_MODELS: dict[str, type] = {}
+
+
+def register(model: Any) -> Any:
+    """Make a model known by its ``name``; a class decorator.
+
+    Parameters
+    ----------
+    model : type
+        With a constructor ``for_bags(bags, *, seed, **settings)``.
+
+    Returns
+    -------
+    type
+        The same class.
+
+    Raises
+    ------
+    ValueError
+        If another class has the name.
+    """
+    name = model.name
+    known = _MODELS.setdefault(name, model)
+    if known is not model and known.__qualname__ != model.__qualname__:
+        raise ValueError(
+            f"a model named {name!r} is registered already ({known.__qualname__}); expected "
+            "another name"
+        )
+    _MODELS[name] = model
+    return model
+
+
+def models_by_name() -> dict[str, Any]:
+    """All models that the command line can make for bags, by name.
+
+    Returns
+    -------
+    dict of type
+        Registered ones, then those that installed packages name.
+    """
+    for entry in entry_points(group=ENTRY_POINTS):
+        register(entry.load())
+    return dict(_MODELS)

@@ -1,0 +1,90 @@
+"""The registry of PyMC programs. PyMC is optional and takes seconds: it is imported when called."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any
+
+from ...datasets.bags import Bags
+from ..cardinality import CardinalityModel
+from ..diverse_density import DiverseDensity
+from ..dpmil import DPMIL
+from ..measure_threshold import MeasureThreshold
+from ..vgpmil import VGPMIL
+from ..vwsgp import VWSGP
+
+if TYPE_CHECKING:
+    import pymc
+
+__all__ = ["pymc_program"]
+
+
+@singledispatch
+def pymc_program(model: Any, bags: Bags, *, program: str = "marginal") -> pymc.Model:
+    """The model as a PyMC program; ``pymc_program.register`` makes one known, by class.
+
+    Parameters
+    ----------
+    model : Model
+    bags : Bags
+        With labels, or what the model learns from.
+    program : str
+        Which of the model's programs.
+
+    Returns
+    -------
+    pymc.Model
+
+    Raises
+    ------
+    NotImplementedError
+        If the model has none.
+    ImportError
+        If PyMC is not installed.
+    """
+    raise NotImplementedError(
+        f"{type(model).__name__} has no program in PyMC, CardinalityModel, DiverseDensity, DPMIL, "
+        "MeasureThreshold, VGPMIL and VWSGP have; sample with nuts instead"
+    )
+
+
+@pymc_program.register
+def _(model: CardinalityModel, bags: Bags, *, program: str = "marginal") -> Any:
+    from .cardinality import pymc_twin
+
+    return pymc_twin(model, bags, program=program)
+
+
+@pymc_program.register
+def _(model: DPMIL, bags: Bags, *, program: str = "marginal") -> Any:
+    from .dpmil import pymc_twin
+
+    return pymc_twin(model, bags, program=program)
+
+
+@pymc_program.register
+def _(model: DiverseDensity, bags: Bags, *, program: str = "marginal") -> Any:
+    from .diverse_density import pymc_twin
+
+    return pymc_twin(model, bags, program=program)
+
+
+@pymc_program.register
+def _(model: MeasureThreshold, bags: Bags, *, program: str = "marginal") -> Any:
+    from .measure_threshold import pymc_twin
+
+    return pymc_twin(model, bags, program=program)
+
+
+@pymc_program.register
+def _(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> Any:
+    from .vgpmil import pymc_twin
+
+    return pymc_twin(model, bags, program=program)
+
+
+@pymc_program.register
+def _(model: VWSGP, bags: Bags, *, program: str = "marginal") -> Any:
+    from .vwsgp import pymc_twin
+
+    return pymc_twin(model, bags, program=program)
