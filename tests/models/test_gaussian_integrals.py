@@ -281,8 +281,8 @@ def test_log_expectation_agrees_with_log_expected_sigmoid_and_its_derivatives():
 
 
 def test_a_rule_for_less_is_wrong_by_what_the_prior_on_a_variance_allows():
-    # sparse_gp caps the variance that rules are made for at 64, and says 5e-5 at 400; rules are made for
-    # the next power of 1.25, here 9.3.
+    # sparse_gp caps the variance that rules are made for at 64, and says 5e-5 at 400. Rules are
+    # made for the next power of 1.25, here a scale of 9.3.
     mean, scale = jnp.linspace(-60.0, 60.0, 25), jnp.full(25, 20.0)
     with jax.enable_x64(True):
         short, enough = (log_expected_sigmoid(mean, scale, logistic_rule(s)) for s in (8.0, 20.0))
