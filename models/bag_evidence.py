@@ -101,8 +101,8 @@ class BagEvidenceModel(InducingModel, ABC):
 
     @property
     def observation(self) -> str:
-        """The likelihood; ``"logistic"`` for ``"bernoulli"``."""
-        return "logistic" if self.likelihood == "bernoulli" else self.likelihood
+        """The word of the likelihood."""
+        return self.likelihood.name
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:

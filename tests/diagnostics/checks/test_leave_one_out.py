@@ -15,6 +15,7 @@ from milzoo.diagnostics.checks.leave_one_out import (
     leave_one_out_table,
 )
 from milzoo.inference import coordinate_ascent, grid, maximum_a_posteriori, nuts
+from milzoo.inference.runtime.programs import Stopwatch
 from milzoo.inference.posterior import Status, approximate_posterior
 from milzoo.models import DPMIL, RBF, VGPMIL
 
@@ -53,7 +54,7 @@ def changed(model, bags, *, shift, width):
         num_draws=4000,
         status=Status("converged", "by hand"),
         seconds=1.0,
-        compile_seconds=1.0,
+        watch=Stopwatch(),
         elbo=None,
     )
 
