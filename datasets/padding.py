@@ -61,7 +61,7 @@ def padded(bags: Bags) -> Bags:
         return bags
     num_instances, num_bags = bucket(bags.num_instances), bucket(bags.num_bags + 1)
 
-    def filled(values: np.ndarray | None, size: int, value: float) -> np.ndarray | None:
+    def filled(values: np.ndarray | jax.Array | None, size: int, value: float) -> np.ndarray | None:
         if values is None:
             return None
         values = np.asarray(values)

@@ -26,7 +26,7 @@ from .closed_form.coordinate_ascent import checked_form
 from .closed_form.drivers import ascend_traced, check_limits
 from .descent import steepest
 from .gaussian import WhitenedProgram, whitened_program
-from .gibbs.sampler import check_conjugate
+from .gibbs.sampler import GibbsChain, check_conjugate
 from .gibbs.sweep import sweep_of
 from .laplace import AT_REST, check_smooth, mode_of
 from .nuts import TARGET_ACCEPT, NUTSChain
@@ -139,7 +139,7 @@ class ChainInside:
 
 def _conjugate_chain(model: Any, bags: Bags) -> Chain:
     check_conjugate(model)
-    return sweep_of(model, bags)
+    return GibbsChain(sweep_of(model, bags), ())
 
 
 @dataclass(frozen=True)

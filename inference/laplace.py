@@ -77,7 +77,7 @@ def laplace(
         check_smooth(target)
         started = Stopwatch.now()
         with Progress("laplace", max_steps, shown=progress) as bar:
-            found = jax.tree.map(np.asarray, _mode(target, np.asarray(max_steps)))
+            found = _mode(target, np.asarray(max_steps))
             bar.advance(int(found.num_steps))
         approximation, status = _gaussian_at(found, max_steps)
         seconds = Stopwatch.now() - started
@@ -134,19 +134,20 @@ _mode = jax.jit(mode_of)
 
 def _gaussian_at(found: Minimum, max_steps: int) -> tuple[GaussianApproximation, Status]:
     """N(mode, H⁻¹), with a lower factor of the covariance."""
-    identity = np.eye(len(found.point))
+    point, gradient, hessian = map(np.asarray, found[:3])
+    identity = np.eye(len(point))
     try:
-        upper = cholesky(found.hessian[::-1, ::-1], lower=True)[::-1, ::-1]  # H = UUᵀ
+        upper = cholesky(hessian[::-1, ::-1], lower=True)[::-1, ::-1]  # H = UUᵀ
     except (LinAlgError, ValueError):
         sentence = "the Hessian at the end of the search is not positive definite: no mode"
-        return GaussianApproximation(found.point, identity), Status("failed", sentence)
+        return GaussianApproximation(point, identity), Status("failed", sentence)
     # H⁻¹ = U⁻ᵀU⁻¹, and U⁻ᵀ is lower triangular.
     scale_tril = solve_triangular(upper, identity, lower=False).T
-    gradient, steps = float(np.abs(found.gradient).max()), int(found.num_steps)
-    if gradient <= AT_REST:
-        sentence = f"mode after {steps} Newton steps, gradient {gradient:.1g}"
+    largest, steps = float(np.abs(gradient).max()), int(found.num_steps)
+    if largest <= AT_REST:
+        sentence = f"mode after {steps} Newton steps, gradient {largest:.1g}"
         status = Status("converged", sentence)
     else:
-        sentence = f"gradient still {gradient:.1g} after {steps} Newton steps"
+        sentence = f"gradient still {largest:.1g} after {steps} Newton steps"
         status = Status("max_steps", sentence)
-    return GaussianApproximation(found.point, np.ascontiguousarray(scale_tril)), status
+    return GaussianApproximation(point, np.ascontiguousarray(scale_tril)), status

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -116,10 +116,10 @@ class TargetPrediction:
         """
         predicted = model.predict(draws, bags, **options)
         mean, scale = (predicted.pop(f"bag_latent_{name}", None) for name in ("mean", "scale"))
-        if mean is None or scale is None or not isinstance(model, BagEvidenceModel):
-            return cls(**predicted)
-        latent = LatentPrediction.of(model.likelihood, draws, mean, scale)
-        return replace(cls(**predicted), latent=latent)
+        latent = None
+        if mean is not None and scale is not None and isinstance(model, BagEvidenceModel):
+            latent = LatentPrediction.of(model.likelihood, draws, mean, scale)
+        return cls(**predicted, latent=latent)
 
     @property
     def bag_target(self) -> Float[np.ndarray, " B"]:

@@ -300,7 +300,10 @@ class BagEvidenceModel(InducingModel, ABC):
         )
 
     def _describe_bags(
-        self, location: Float[Array, " B"], scale: Float[Array, " B"], rule: QuadratureRule
+        self,
+        location: Float[Array, " B"],
+        scale: Float[Array, " B"],
+        rule: QuadratureRule | SigmoidTable,
     ) -> dict[str, Float[Array, " B"]]:
         predictive = self.likelihood.marginal_distribution(location, scale, rule)
         if self.likelihood.observed_part == "labels":
@@ -311,7 +314,10 @@ class BagEvidenceModel(InducingModel, ABC):
         return described
 
     def _describe_instances(
-        self, location: Float[Array, " N"], scale: Float[Array, " N"], rule: QuadratureRule
+        self,
+        location: Float[Array, " N"],
+        scale: Float[Array, " N"],
+        rule: QuadratureRule | SigmoidTable,
     ) -> dict[str, Float[Array, " N"]]:
         if self.likelihood.observed_part == "targets":
             return {"instance_mean": location, "instance_scale": scale}

@@ -263,7 +263,7 @@ class CardinalityGP(BagEvidenceModel):
 
     @property
     def _floor(self) -> float:
-        return max(self.jitter, 8 * float(np.finfo(np.float64).eps))
+        return max(float(self.jitter), 8 * float(np.finfo(np.float64).eps))
 
     def _unit_cholesky(self, made_at: Bags) -> Float[np.ndarray, "M M"]:
         with jax.ensure_compile_time_eval():

@@ -750,7 +750,7 @@ class DPMIL(ModelDefaults):
         **options: Any,
     ) -> Any:
         """A function of the model, one draw and the bags, for all draws."""
-        sites = {name: draws[name] for name in self.latent_sites}
+        sites: dict[str, np.ndarray | Array] = {name: draws[name] for name in self.latent_sites}
         with jax.enable_x64(True):
             sites["key"] = jax.random.split(random_key(seed), len(sites["mean"]))
         # Draws evaluated together fill the vector units; many instances do that alone.

@@ -879,6 +879,7 @@ class StudentT(_WithoutTable):
         rule: QuadratureRule | SigmoidTable,
     ) -> dist.Distribution:
         """a + √k̄ z + σ t_ν, by quadrature over the precision of the noise."""
+        assert isinstance(rule, QuadratureRule)  # there is no table
         return NormalStudentT(location, residual_scale, self.degrees_of_freedom, self.scale, rule)
 
     def quadrature_rule(self, largest_scale: float) -> QuadratureRule:
@@ -1074,6 +1075,7 @@ class NegativeBinomial(_WithoutTable):
         rule: QuadratureRule | SigmoidTable,
     ) -> dist.Distribution:
         """The same with s ~ N(a, k̄) integrated out by quadrature."""
+        assert isinstance(rule, QuadratureRule)  # there is no table
         return NormalNegativeBinomial(location, residual_scale, self.total_count, rule)
 
     def quadrature_rule(self, largest_scale: float) -> QuadratureRule:

@@ -46,9 +46,9 @@ _LOG_2PI = math.log(2 * math.pi)
 class Statistics(NamedTuple):
     """What components have seen of instances, by the weight of each."""
 
-    occupancy: Float[Array, "*K"]  # N_k
-    total: Float[Array, "*K D"]  # Σ r_nk x_n
-    moment: Float[Array, "*K P"]  # Σ r_nk φ(x_n), φ as in ``second_moments``
+    occupancy: Float[np.ndarray | Array, "*K"]  # N_k
+    total: Float[np.ndarray | Array, "*K D"]  # Σ r_nk x_n
+    moment: Float[np.ndarray | Array, "*K P"]  # Σ r_nk φ(x_n), φ as in ``second_moments``
 
 
 class NormalWishart(NamedTuple):
@@ -70,15 +70,16 @@ class NormalWishart(NamedTuple):
         cls, seen: Statistics, strength: float | Array, degrees_of_freedom: float | Array
     ) -> Self:
         """The conjugate posterior under the prior (0, β0, 1, ν0); Bishop 10.60–10.63."""
-        beta = strength + seen.occupancy
-        mean = seen.total / beta[..., None]
+        occupancy, total, products = map(jnp.asarray, seen)
+        beta = strength + occupancy
+        mean = total / beta[..., None]
         num_features = mean.shape[-1]
         upper = np.triu_indices(num_features)
-        half = jnp.zeros((*beta.shape, num_features, num_features)).at[..., *upper].set(seen.moment)
+        half = jnp.zeros((*beta.shape, num_features, num_features)).at[..., *upper].set(products)
         moment = half + jnp.triu(half, 1).mT
         outer = mean[..., :, None] * mean[..., None, :]
         scatter = jnp.eye(num_features) + moment - beta[..., None, None] * outer  # W⁻¹
-        return cls(mean, beta, jnp.linalg.cholesky(scatter), degrees_of_freedom + seen.occupancy)
+        return cls(mean, beta, jnp.linalg.cholesky(scatter), degrees_of_freedom + occupancy)
 
     @property
     def num_features(self) -> int:
@@ -177,10 +178,11 @@ class NormalGamma(NamedTuple):
         cls, seen: Statistics, strength: float | Array, degrees_of_freedom: float | Array
     ) -> Self:
         """The conjugate posterior under the prior (0, β0, 1, ν0)."""
-        beta = strength + seen.occupancy
-        mean = seen.total / beta[..., None]
-        scatter = 1 + seen.moment - beta[..., None] * mean**2
-        return cls(mean, beta, scatter, degrees_of_freedom + seen.occupancy)
+        occupancy, total, squares = map(jnp.asarray, seen)
+        beta = strength + occupancy
+        mean = total / beta[..., None]
+        scatter = 1 + squares - beta[..., None] * mean**2
+        return cls(mean, beta, scatter, degrees_of_freedom + occupancy)
 
     @property
     def num_features(self) -> int:

@@ -227,6 +227,7 @@ class VGPMIL(SparseGPModel):
             log_negative = log_expected_sigmoid(-location, scale, given.rule)
             log_none_positive = _sum_over_bags(log_negative, given.bags)
         else:
+            assert isinstance(given.rule, QuadratureRule)  # only the logistic model has a table
             log_none, log_any = _mixing_integrals(self.mixing, location, scale, given.rule)
             by_bag = _sum_over_bags(log_any, given.bags)
             if given.bags.present is not None:

@@ -113,8 +113,8 @@ def coordinate_ascent(
     check_limits(max_steps, tolerance)
     if learn_hyperparameters:
         form.check_learnable()
-    in_chunks = isinstance(bags, BagStream) or mesh is not None
-    if in_chunks:
+    in_memory = bags if isinstance(bags, Bags) and mesh is None else None
+    if in_memory is None:
         _check_chunks(form, learn_hyperparameters)
     elif checkpoint is not None:
         raise ValueError(
@@ -127,12 +127,12 @@ def coordinate_ascent(
     with jax.enable_x64(True):
         start_key, draw_key = jax.random.split(random_key(seed))
         limits = {"max_steps": max_steps, "tolerance": tolerance, "progress": progress}
-        if in_chunks:
+        if in_memory is None:
             ascent = _in_passes(form, model, bags, limits, start_key, mesh, checkpoint)
         else:
             form, ascent = ascend_in_memory(
                 form,
-                bags,
+                in_memory,
                 key=start_key,
                 learns_hyperparameters=learn_hyperparameters,
                 **limits,

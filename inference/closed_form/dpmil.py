@@ -23,7 +23,7 @@ large and lacks the half before E log |Λ| in log ρ.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -114,8 +114,9 @@ class MixtureStatistics(NamedTuple):
     """All that a step needs of the instances."""
 
     seen: Statistics  # of shape (S, 2, K)
-    log_evidence: Float[Array, " S"]  # log Σ_r p(r) Π e^ℓ over the labellings, or the term chosen
-    log_constant: Float[Array, ""]
+    # log Σ_r p(r) Π e^ℓ over the labellings, or the term chosen
+    log_evidence: Float[np.ndarray | Array, " S"]
+    log_constant: Float[np.ndarray | Array, ""]
 
 
 @as_pytree("label_update", "num_starts")
@@ -139,9 +140,10 @@ class DPMILForm:
     label_update: LabelUpdate
     num_starts: int
 
-    is_ascent: ClassVar[bool] = True
-    is_compact: ClassVar[bool] = False
-    rounding: ClassVar[float] = 1e-9
+    # Of the class, not fields: a ClassVar would not do for the properties of the protocol.
+    is_ascent = True
+    is_compact = False
+    rounding = 1e-9
 
     @property
     def _shape(self) -> tuple[int, int, int]:
@@ -233,9 +235,10 @@ class DPMILForm:
 
     def prepare(self, chunk: Bags | SplitBags) -> MixtureChunk:
         """Whitened instances, and which labels they may have."""
-        bags = chunk
-        negatives, negative_weight = jnp.zeros((0, self.model.num_features)), jnp.zeros(0)
-        if isinstance(chunk, SplitBags):
+        if isinstance(chunk, Bags):
+            bags = chunk
+            negatives, negative_weight = jnp.zeros((0, self.model.num_features)), jnp.zeros(0)
+        else:
             bags, negatives, negative_weight = chunk
         rule = self.model.label_rule(bags)
         weight = jnp.ones(bags.num_bags)
@@ -315,7 +318,7 @@ class DPMILForm:
         """The bound of each start, log p(T) and the uniform prior of the labellings counted."""
         of_one = jax.vmap(_divergence_from_prior, in_axes=(0, 0, None))
         divergence = of_one(q.gaussians, q.sticks, Prior.of(self.model))
-        return statistics.log_constant + statistics.log_evidence - divergence
+        return jnp.asarray(statistics.log_constant) + statistics.log_evidence - divergence
 
     def no_statistics(self) -> MixtureStatistics:
         """Zeros."""
@@ -563,8 +566,8 @@ def _mixtures_of(
     """q(θ) at its optimum given q(z, r), with the components in the order that the sticks like."""
     seen = _in_order(seen, prior.concentration)
     gaussians = family(covariance).posterior(seen, prior.mean_strength, prior.degrees_of_freedom)
-    after = count_after(seen.occupancy)
-    return gaussians, Sticks(1 + seen.occupancy[:, :-1], prior.concentration + after)
+    count = jnp.asarray(seen.occupancy)
+    return gaussians, Sticks(1 + count[:, :-1], prior.concentration + count_after(count))
 
 
 def _in_order(seen: Statistics, concentration: Float[Array, ""]) -> Statistics:
@@ -584,7 +587,7 @@ def _in_order(seen: Statistics, concentration: Float[Array, ""]) -> Statistics:
         orders = jnp.concatenate([jnp.asarray(places)[None], orders])
         return orders[jnp.argmax(log_evidence_of_counts(count[orders], concentration))]
 
-    order = jax.vmap(best)(seen.occupancy)
+    order = jax.vmap(best)(jnp.asarray(seen.occupancy))
     return jax.tree.map(jax.vmap(lambda values, by: values[by]), seen, Statistics(*[order] * 3))
 
 

@@ -106,15 +106,15 @@ class _Position(NamedTuple):
     q: Any
     statistics: Any  # under q
     local: Any
-    elbo: Float[Array, "*S"]
-    num_steps: Int[Array, ""]
+    elbo: Float[np.ndarray | Array, "*S"]
+    num_steps: Int[np.ndarray | Array, ""]
 
 
 class _Limits(NamedTuple):
     """When to stop."""
 
-    max_steps: Int[Array, ""]
-    tolerance: Float[Array, ""]
+    max_steps: Int[np.ndarray | Array, ""]
+    tolerance: Float[np.ndarray | Array, ""]
 
 
 def ascend_in_memory(
@@ -207,7 +207,7 @@ def _q_and_elbo(form: ClosedForm, statistics: Any) -> tuple[Any, Array]:
 
 
 def _in_blocks(
-    run: Callable[[_Position, _Limits, int], tuple[_Position, Array]],
+    run: Callable[[_Position, _Limits], tuple[_Position, Array]],
     position: _Position,
     form: ClosedForm,
     max_steps: int,
@@ -260,7 +260,7 @@ def _repeated(
 
     def goes_on(carry: tuple[_Position, Array, Array]) -> Bool[Array, ""]:
         position, _, is_last = carry
-        return (position.num_steps < limits.max_steps) & ~is_last
+        return jnp.less(position.num_steps, limits.max_steps) & ~is_last
 
     def advance(carry: tuple[_Position, Array, Array]) -> tuple[_Position, Array, Array]:
         before, trace, _ = carry

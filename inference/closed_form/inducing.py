@@ -22,7 +22,9 @@ __all__ = ["InducingApproximation", "LabelledApproximation", "unwhitened"]
 
 
 def unwhitened(
-    model: Any, mean: Float[Array, " M"], precision_cholesky: Float[Array, "M M"]
+    model: Any,
+    mean: Float[np.ndarray | Array, " M"],
+    precision_cholesky: Float[np.ndarray | Array, "M M"],
 ) -> dict[str, Float[np.ndarray, "..."]]:
     """``mean`` and ``scale_tril`` of u = Lε: L m, and the lower factor of (L R⁻ᵀ)(L R⁻ᵀ)ᵀ.
 

@@ -94,17 +94,17 @@ _FIRST_LOGIT_OF_PLUG_IN = -10.0
 class InducingFactor(NamedTuple):
     """q(ε) = N(m, S)."""
 
-    mean: Float[Array, " M"]
-    precision_cholesky: Float[Array, "M M"]  # R, RRᵀ = S⁻¹
-    covariance_root: Float[Array, "M M"]  # R⁻ᵀ, upper triangular; S = R⁻ᵀR⁻¹
+    mean: Float[np.ndarray | Array, " M"]
+    precision_cholesky: Float[np.ndarray | Array, "M M"]  # R, RRᵀ = S⁻¹
+    covariance_root: Float[np.ndarray | Array, "M M"]  # R⁻ᵀ, upper triangular; S = R⁻ᵀR⁻¹
 
 
 class InducingStatistics(NamedTuple):
     """Sums over rows: all that the next q(ε) and the ELBO need of them."""
 
-    gram: Float[Array, "M M"]  # VᵀΘV
-    linear_term: Float[Array, " M"]  # Vᵀ(g − Θμ0)
-    log_likelihood: Float[Array, ""]  # the ELBO but for KL(q(ε) ‖ p(ε))
+    gram: Float[np.ndarray | Array, "M M"]  # VᵀΘV
+    linear_term: Float[np.ndarray | Array, " M"]  # Vᵀ(g − Θμ0)
+    log_likelihood: Float[np.ndarray | Array, ""]  # the ELBO but for KL(q(ε) ‖ p(ε))
 
 
 class InstanceRows(NamedTuple):
@@ -197,7 +197,7 @@ class _InducingForm(SingleStart):
 
     def elbo(self, q: InducingFactor, statistics: InducingStatistics) -> Float[Array, ""]:
         """Expected log likelihood of the rows, less KL(q(u) ‖ p(u))."""
-        return statistics.log_likelihood - divergence_from_prior(q)
+        return jnp.asarray(statistics.log_likelihood) - divergence_from_prior(q)
 
     def no_statistics(self) -> InducingStatistics:
         """Zeros."""
@@ -293,7 +293,7 @@ class BagForm(_InducingForm):
         """Precisions, linear terms and bounds of the likelihood, summed over bags."""
         projection, residual_variance, observed, weight = prepared
         mean = projection @ q.mean  # a_bᵀm
-        explained = squared_norms(projection, q.covariance_root)  # a_bᵀS a_b
+        explained = squared_norms(projection, jnp.asarray(q.covariance_root))  # a_bᵀS a_b
         of_rows = self.model.likelihood.expected_statistics(
             observed, mean, explained, residual_variance
         )
@@ -484,9 +484,9 @@ class InstanceForm(_InducingForm):
         """Panels of VᵀΘV, V, E f_n = μ0 + V_n m and c_n = √E f_n², block by block."""
         narrow = jax.dtypes.canonicalize_dtype(self.dtype)
         of_projected = _of_projected(self.model, q, narrow)
-        rows = jnp.asarray(prepared.rows)
-        if self.keeps_projection:
-            given = (rows, prepared.residual_variance, weight)
+        rows, residual_variance = jnp.asarray(prepared.rows), prepared.residual_variance
+        if residual_variance is not None:
+            given = (rows, residual_variance, weight)
             panels, (mean, tilt) = in_row_blocks(of_projected, *given)
             return panels, rows, mean, tilt
         project = self._projection()

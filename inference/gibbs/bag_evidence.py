@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -96,7 +97,8 @@ class BagEvidenceGibbs:
         projection, variance = self.accumulated.projection, self.accumulated.residual_variance
         auxiliary = self._draw_auxiliary(auxiliary_key, state.white, state.evidence)
         terms = self.likelihood.gaussian_terms(self.observed, auxiliary)
-        weighted = (self.weight * of for of in terms)
+        weight = jnp.asarray(self.weight)
+        weighted = (weight * of for of in terms)
         white = draw_white(white_key, projection, variance, *weighted)
         evidence = draw_evidence(evidence_key, projection @ white, variance, *terms)
         return BagEvidenceGibbsState(key, white, evidence, auxiliary)

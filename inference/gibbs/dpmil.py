@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +69,8 @@ class DPMILGibbs:
         1, or 0 of instances of absent bags, which come last.
     """
 
-    site_names: ClassVar[tuple[str, ...]] = (
+    # Of the class, not a field: a ClassVar would not do for the property of the protocol.
+    site_names = (
         *("stick", "mean", "precision_cholesky", "precision"),
         *("instance_label", "cluster"),
     )
@@ -112,7 +113,7 @@ class DPMILGibbs:
         seen = self._seen(state.label, state.cluster)
         # Which names the clusters of the state have does not matter any more: r and z come last.
         order = jax.vmap(partial(_renamed, concentration=self.model.concentration))(
-            jax.random.split(name_key), seen.occupancy
+            jax.random.split(name_key), jnp.asarray(seen.occupancy)
         )
         seen = jax.tree.map(lambda values: jax.vmap(jnp.take, (0, 0, None))(values, order, 0), seen)
         stick, mean, precision = self._draw_parameters(parameter_key, seen)
@@ -149,7 +150,7 @@ class DPMILGibbs:
     def _draw_parameters(self, key: Array, seen: Statistics) -> tuple[Array, Array, Array]:
         """v, μ and Λ given the sums."""
         stick_key, gaussian_key = jax.random.split(key)
-        model, count = self.model, seen.occupancy
+        model, count = self.model, jnp.asarray(seen.occupancy)
         # Beta(a, b) is Γ(a)/(Γ(a) + Γ(b)).
         shapes = jnp.stack([1 + count[:, :-1], model.concentration + count_after(count)])
         on, off = jax.random.gamma(stick_key, shapes)

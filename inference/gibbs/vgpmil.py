@@ -15,7 +15,7 @@ with u = Lε, κ = y − ½.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Int
 from ...datasets.bags import Bags
 from ...datasets.padding import padded
 from ...models.distributions import InstanceLabels
+from ...models.model import observations
 from ...models.scale_mixtures import Mixing
 from ...models.sparse_gp import SparseConditional
 from ...models.tracing import as_pytree
@@ -63,7 +64,8 @@ class VGPMILGibbs:
     mixing : Mixing
     """
 
-    site_names: ClassVar[tuple[str, ...]] = ("inducing_value", "evidence", "instance_label")
+    # Of the class, not a field: a ClassVar would not do for the property of the protocol.
+    site_names = ("inducing_value", "evidence", "instance_label")
 
     conditional: SparseConditional
     prior_mean: Float[Array, ""] | float
@@ -84,7 +86,7 @@ class VGPMILGibbs:
             prior_mean=model.mean,
             sharpness=model.sharpness,
             bag_index=bags.bag_index,
-            bag_label=bags.labels,
+            bag_label=observations(model, bags, "gibbs"),
             instance_weight=weight,
             mixing=model.mixing,
         )
@@ -128,7 +130,7 @@ class VGPMILGibbs:
         projection, variance = self.conditional.projection, self.conditional.residual_variance
         # Of the evidence about its mean μ0: (y − ½)f − ωf²/2 has the linear term κ − ωμ0 there.
         linear = label - 0.5 - omega * self.prior_mean
-        weight = self.instance_weight
+        weight = jnp.asarray(self.instance_weight)
         return draw_white(key, projection, variance, weight * omega, weight * linear)
 
     def draw_evidence(

@@ -23,18 +23,18 @@ class _Clock:
         self.seconds, self.count = 0.0, 0
         self._intervals: list[tuple[float, float]] = []
 
-    def record(self, event: str, duration: float, **_: object) -> None:
+    def record(self, event: str, duration_secs: float, **_: str | int) -> None:
         """Take note of an event that has just ended."""
         if not event.startswith(_COMPILATION):
             return
         end = time.perf_counter()
-        start = end - duration
+        start = end - duration_secs
         while self._intervals and self._intervals[-1][0] >= start:
             first, last = self._intervals.pop()
             self.seconds -= last - first
         self._intervals.append((start, end))
         del self._intervals[:-_MOST_INTERVALS]
-        self.seconds += duration
+        self.seconds += duration_secs
         self.count += _BY_XLA in event
 
 

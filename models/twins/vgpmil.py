@@ -89,7 +89,7 @@ def pymc_twin(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> pm.Mod
         log_none_positive = sum_over_bags(log_negative, bags)  # log p0
         pm.Bernoulli(
             "bag_label",
-            logit_p=_log_odds(log_none_positive, model.sharpness),
+            logit_p=_log_odds(log_none_positive, float(model.sharpness)),
             observed=bags.labels,
             dims="bag",
         )

@@ -81,7 +81,7 @@ def _mean_of_bags():
     with jax.enable_x64(True):
         rows = GAUSSIAN.accumulated(WITH_TARGETS)
     num = WITH_TARGETS.num_bags
-    beside = (np.asarray(rows.residual_variance) + GAUSSIAN.noise).sum() / num**2
+    beside = (np.asarray(rows.residual_variance) + GAUSSIAN.likelihood.noise).sum() / num**2
     return np.asarray(rows.projection).mean(axis=0), np.asarray(rows.cholesky), beside
 
 

@@ -15,8 +15,8 @@ from milzoo.diagnostics.checks.leave_one_out import (
     leave_one_out_table,
 )
 from milzoo.inference import coordinate_ascent, grid, maximum_a_posteriori, nuts
-from milzoo.inference.runtime.programs import Stopwatch
 from milzoo.inference.posterior import Status, approximate_posterior
+from milzoo.inference.runtime.programs import Stopwatch
 from milzoo.models import DPMIL, RBF, VGPMIL
 
 
