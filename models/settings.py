@@ -86,5 +86,9 @@ class Constructor:
             constructor = self.constructors[word, len(parts)]
             numbers = [float(part) for part in parts]
         except (KeyError, ValueError):
-            raise ValueError(f"expected {self.expected}") from None
-        return constructor(*numbers)
+            words = dict.fromkeys(known for known, _ in self.constructors)
+            near = get_close_matches(word, words, n=1, cutoff=0.4)
+            is_misspelt = word not in words and near
+            hint = f"did you mean {near[0]!r}?" if is_misspelt else f"expected {self.expected}"
+            raise ValueError(hint) from None
+        return constructor(*(int(of) if of.is_integer() else of for of in numbers))
