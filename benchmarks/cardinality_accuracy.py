@@ -31,15 +31,15 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 from milzoo.datasets import Bags, load, published_folds
+from milzoo.estimators.kernel_machines import KernelObjective, learn_kernel, train
 from milzoo.inference import Status
 from milzoo.inference.closed_form.drivers import ascend_traced
 from milzoo.inference.closed_form.sparse_gp import BagForm, BagRows, InducingFactor
-from milzoo.inference.kernel_machines import KernelObjective, learn_kernel, train
-from milzoo.inference.lapack import one_lapack_thread
-from milzoo.inference.products import squared_norms
+from milzoo.inference.runtime.lapack import one_lapack_thread
 from milzoo.models import RBF, VWSGP, CardinalityKernel, CardinalityModel, NormalCardinality
-from milzoo.models.counting import CountTree, log_partition
-from milzoo.models.gaussian_integrals import log_expected_sigmoid, logistic_rule
+from milzoo.models.numerics.products import squared_norms
+from milzoo.models.numerics.quadrature import log_expected_sigmoid, logistic_rule
+from milzoo.models.parts.counting import CountTree, log_partition
 from scipy.optimize import minimize
 from sklearn.model_selection import StratifiedKFold
 

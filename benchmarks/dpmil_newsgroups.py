@@ -25,7 +25,7 @@ import numpy as np
 from milzoo.datasets import Bags, kernel_pca, load
 from milzoo.inference import Posterior, coordinate_ascent
 from milzoo.models import DPMIL
-from milzoo.models.normal_wishart import COVARIANCES, Covariance
+from milzoo.models.parts.normal_wishart import COVARIANCES, Covariance
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 # Table 1, for the data that have instance labels here.

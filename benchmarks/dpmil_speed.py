@@ -28,7 +28,7 @@ from milzoo.inference.closed_form.dpmil import (
     MixtureChunk,
     MixtureStatistics,
 )
-from milzoo.inference.lapack import one_lapack_thread
+from milzoo.inference.runtime.lapack import one_lapack_thread
 from milzoo.models import DPMIL
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import BayesianGaussianMixture

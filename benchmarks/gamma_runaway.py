@@ -33,9 +33,9 @@ from milzoo.inference.closed_form.sparse_gp import (
     InstanceForm,
     InstanceRows,
 )
-from milzoo.inference.products import weighted_gram
 from milzoo.models import VGPMIL, GammaMixing
-from milzoo.models.distributions import InstanceLabels
+from milzoo.models.numerics.products import weighted_gram
+from milzoo.models.parts.bag_labels import InstanceLabels
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 

@@ -30,10 +30,10 @@ from milzoo.inference.closed_form.sparse_gp import (
     InducingFactor,
     InducingStatistics,
 )
-from milzoo.inference.products import squared_norms
 from milzoo.inference.runtime.programs import Stopwatch
 from milzoo.models import RBF, VWSGP
-from milzoo.models.gaussian_integrals import logistic_rule
+from milzoo.models.numerics.products import squared_norms
+from milzoo.models.numerics.quadrature import logistic_rule
 from sklearn.metrics import roc_auc_score
 
 SHARE_SHIFTED, SHIFT = 0.1, 0.05

@@ -40,19 +40,19 @@ import numpy as np  # noqa: E402
 from jax import Array  # noqa: E402
 from milzoo.datasets import Bags, simulate, simulate_instances, stream  # noqa: E402
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, nuts  # noqa: E402
-from milzoo.inference.chunks import RoomForChunks, RoomInTurn, padded_chunks  # noqa: E402
-from milzoo.inference.devices import Devices  # noqa: E402
 from milzoo.inference.gibbs.dpmil import DPMILGibbs, DPMILGibbsState  # noqa: E402
 from milzoo.inference.gibbs.inducing import draw_evidence, draw_white  # noqa: E402
 from milzoo.inference.gibbs.sampler import sweep_of  # noqa: E402
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs  # noqa: E402
 from milzoo.inference.nuts import NUTSChain  # noqa: E402
-from milzoo.inference.products import gram_panels, squared_norms, whole_blocks  # noqa: E402
+from milzoo.inference.runtime.chunks import RoomForChunks, RoomInTurn, padded_chunks  # noqa: E402
+from milzoo.inference.runtime.devices import Devices  # noqa: E402
 from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP  # noqa: E402
-from milzoo.models.distributions import PolyaGamma  # noqa: E402
 from milzoo.models.dpmil import draw_labels, log_stick_weights  # noqa: E402
-from milzoo.models.mixtures import Mixtures  # noqa: E402
-from milzoo.models.sparse_gp import Projector  # noqa: E402
+from milzoo.models.numerics.products import gram_panels, squared_norms, whole_blocks  # noqa: E402
+from milzoo.models.parts.dp_mixture import Mixtures  # noqa: E402
+from milzoo.models.parts.polya_gamma import PolyaGamma  # noqa: E402
+from milzoo.models.parts.sparse_gp import Projector  # noqa: E402
 from numpyro.handlers import reparam  # noqa: E402
 from numpyro.infer.util import potential_energy  # noqa: E402
 from rich.console import Console  # noqa: E402

@@ -14,9 +14,9 @@ from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 
 from ..datasets.bags import Bags
-from ..inference.chains import check_counts
 from ..inference.posterior import Posterior
 from ..models.model import part_of_bags
+from ..models.numerics.arguments import check_counts
 from .compared import Compared
 from .measures.targets import targets
 from .plots import figures

@@ -20,7 +20,7 @@ import pandas as pd
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from ..models.components import ComponentModel
+from ..models.parts.components import ComponentModel
 from .checks.criticism import MUCH_SENSITIVITY
 from .compared import Compared
 from .measures.columns import MEASURES, formatted

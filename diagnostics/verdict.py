@@ -15,7 +15,7 @@ from ..inference.importance import ImportanceResampled, pareto_khat
 from ..inference.maximum_a_posteriori import PointApproximation
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
-from ..inference.programs import log_joint
+from ..inference.runtime.densities import log_joint
 from .measures.accuracy import Accuracy, accuracy
 from .measures.convergence import Convergence, convergence, judged_sites
 from .measures.scores import PredictionDifference, Scores, prediction_difference, score

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.inference import coordinate_ascent, grid
 from milzoo.models import RBF, VGPMIL
-from milzoo.models.distributions import PolyaGamma
+from milzoo.models.parts.polya_gamma import PolyaGamma
 
 IS_TOY = "--toy" in sys.argv
 SIZES = (1, 4) if IS_TOY else (1, 2, 4, 8, 16)

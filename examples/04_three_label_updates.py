@@ -23,9 +23,9 @@ from milzoo.datasets import load, simulate, simulate_instances
 from milzoo.inference import coordinate_ascent, grid, nuts
 from milzoo.inference.closed_form.algorithm import Options, closed_form
 from milzoo.inference.closed_form.drivers import ascend_in_memory
-from milzoo.inference.lapack import one_lapack_thread
+from milzoo.inference.runtime.lapack import one_lapack_thread
 from milzoo.models import RBF, VGPMIL
-from milzoo.models.distributions import InstanceLabels
+from milzoo.models.parts.bag_labels import InstanceLabels
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 

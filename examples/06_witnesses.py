@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from milzoo.datasets import Bags, load
 from milzoo.inference import coordinate_ascent, gibbs
 from milzoo.models import DPMIL
-from milzoo.models.witnesses import WitnessLabels
+from milzoo.models.parts.witnesses import WitnessLabels
 from scipy.stats import gamma, norm
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA

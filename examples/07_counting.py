@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from milzoo.datasets import Bags
 from milzoo.inference import coordinate_ascent, laplace, nuts
 from milzoo.models import AtLeastOne, CardinalityModel, MajorityCardinality, NormalCardinality
-from milzoo.models.counting import CountTree, log_partition
+from milzoo.models.parts.counting import CountTree, log_partition
 from scipy.special import logsumexp
 from scipy.stats import binom
 from sklearn.datasets import load_digits

@@ -23,15 +23,14 @@ from arviz import mcse
 from matplotlib.figure import Figure
 from milzoo.datasets import Bags, load
 from milzoo.diagnostics import Surface, plot_surfaces
-from milzoo.inference import (
+from milzoo.estimators import (
     DiverseDensityLearner,
     MeasureLearner,
     PrototypeLearner,
     choose_by_elbow,
-    grid,
-    nuts,
 )
-from milzoo.inference.prototypes import Peaks
+from milzoo.estimators.prototypes import Peaks
+from milzoo.inference import grid, nuts
 from milzoo.models import (
     DiverseDensity,
     MeasureThreshold,

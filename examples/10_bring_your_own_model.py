@@ -28,18 +28,18 @@ from milzoo.datasets import simulate, simulate_instances, stream
 from milzoo.diagnostics import compare, simulation_calibration
 from milzoo.inference import (
     Posterior,
-    archive,
     coordinate_ascent,
     grid,
     laplace,
     natural_gradient,
     nuts,
+    serialization,
     svi,
 )
 from milzoo.inference.closed_form.algorithm import ClosedForm, Options, SingleStart, closed_form
-from milzoo.models.distributions import PolyaGamma
 from milzoo.models.model import Model, ModelDefaults, given_labels, plate_of_bags
-from milzoo.models.tracing import as_pytree
+from milzoo.models.numerics.tracing import as_pytree
+from milzoo.models.parts.polya_gamma import PolyaGamma
 from numpyro.infer import Trace_ELBO
 from scipy.special import expit
 
@@ -66,7 +66,7 @@ def bag_means(bags):
     return total / jnp.maximum(size, 1.0)[:, None]
 
 
-@archive.register
+@serialization.register
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class MeanLogistic(ModelDefaults):
@@ -279,7 +279,7 @@ def tilts(rows, q):
 
 
 # %%
-@archive.register
+@serialization.register
 @dataclass(frozen=True, eq=False)
 class MeanLogisticApproximation:
     mean: np.ndarray
@@ -444,7 +444,7 @@ found["closed form"].plot()
 # ## New bags, and a file
 #
 # Predictions are the model's own, averaged over draws; new bags come from the same weights. The
-# decorator `archive.register` is why a file with a posterior of this model can be read again.
+# decorator `serialization.register` is why a file with a posterior of this model can be read again.
 
 # %%
 new_bags = simulate_instances(400, range(1, 6), num_features=2, seed=4)

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from milzoo.datasets import load
 from milzoo.diagnostics import Surface, plot_surfaces
-from milzoo.inference import EMDD, DiverseDensityLearner, PrototypeLearner
-from milzoo.inference.prototypes import Peaks
+from milzoo.estimators import EMDD, DiverseDensityLearner, PrototypeLearner
+from milzoo.estimators.prototypes import Peaks
 from milzoo.models import NeighbourMeasure
 from scipy.spatial.distance import cdist
 

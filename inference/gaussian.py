@@ -20,8 +20,8 @@ from numpyro.infer.util import constrain_fn, initialize_model, potential_energy
 
 from ..datasets.bags import Bags
 from ..models.model import Draws, Model, Program
-from ..models.tracing import as_pytree
-from . import archive
+from ..models.numerics.tracing import as_pytree
+from . import serialization
 
 __all__ = [
     "FlatApproximation",
@@ -209,7 +209,7 @@ def _log_density(
     return jax.lax.map(one, sites)
 
 
-@archive.register
+@serialization.register
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class GaussianApproximation(FlatApproximation):

@@ -20,9 +20,9 @@ from scipy.optimize import minimize
 from ..datasets.bags import Bags
 from ..datasets.padding import bucket
 from ..models.model import Model, observations, random_key
-from ..models.tracing import as_pytree
-from . import archive
-from .chains import check_counts
+from ..models.numerics.arguments import check_counts
+from ..models.numerics.tracing import as_pytree
+from . import serialization
 from .gaussian import FlatApproximation, WhitenedProgram, whitened_program
 from .posterior import Posterior, Status, approximate_posterior
 from .runtime.programs import Stopwatch
@@ -245,7 +245,7 @@ class BilinearLaw(Distribution):
         return jnp.where(is_inside, jax.nn.logsumexp(jnp.stack(terms), axis=0), -jnp.inf)
 
 
-@archive.register
+@serialization.register
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class GridApproximation(FlatApproximation):

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
 from ..models.model import Draws, Program
-from . import archive
-from .programs import log_joint
+from . import serialization
+from .runtime.densities import log_joint
 
 __all__ = ["EASY_KHAT", "LARGEST_KHAT", "ImportanceResampled", "WeightedDraws", "pareto_khat"]
 
@@ -102,7 +102,7 @@ class WeightedDraws(NamedTuple):
         return float(1.0 / np.sum(self.weights**2))
 
 
-@archive.register
+@serialization.register
 @dataclass(frozen=True, eq=False)
 class ImportanceResampled:
     """A law without a density: proposals of an approximation, each kept as often as p/q says.

@@ -20,17 +20,18 @@ from jaxtyping import Array, Bool, Float
 
 from ..datasets.bags import Bags
 from ..models.model import Model
-from .chains import Chain, check_counts
+from ..models.numerics.arguments import check_counts
+from ..models.numerics.lbfgs import steepest
 from .closed_form.algorithm import ClosedForm, Options
 from .closed_form.coordinate_ascent import checked_form
 from .closed_form.drivers import ascend_traced, check_limits
-from .descent import steepest
 from .gaussian import WhitenedProgram, whitened_program
 from .gibbs.sampler import GibbsChain, check_conjugate
 from .gibbs.sweep import sweep_of
 from .laplace import AT_REST, check_smooth, mode_of
 from .nuts import TARGET_ACCEPT, NUTSChain
-from .programs import check_number_of_unknowns
+from .runtime.chains import Chain
+from .runtime.densities import check_number_of_unknowns
 from .svi import DrawsFit, Guide, Schedule, check_ascent
 
 __all__ = [

@@ -10,17 +10,17 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from ..datasets.bags import Bags
 from ..models.model import Model, observations, random_key
-from .chains import check_counts
-from .descent import Minimum, minimise_by_newton
+from ..models.numerics.arguments import check_counts
+from ..models.numerics.lbfgs import Minimum, minimise_by_newton
 from .gaussian import GaussianApproximation, WhitenedProgram, kinks, whitened_program
 from .posterior import (
     Posterior,
     Status,
     approximate_posterior,
 )
-from .programs import check_number_of_unknowns
-from .progress import Progress
+from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
+from .runtime.progress import Progress
 
 __all__ = ["AT_REST", "FLAT", "check_smooth", "laplace", "mode_of"]
 

@@ -16,13 +16,13 @@ from scipy.optimize import minimize
 
 from ..datasets.bags import Bags
 from ..models.model import Draws, Model, Program, observations, random_key
-from . import archive
-from .chains import check_counts
+from ..models.numerics.arguments import check_counts
+from . import serialization
 from .gaussian import WhitenedProgram, kinks, whitened_program
 from .posterior import Posterior, Status, approximate_posterior
-from .programs import check_number_of_unknowns
-from .progress import Progress
+from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
+from .runtime.progress import Progress
 
 __all__ = ["PointApproximation", "maximum_a_posteriori"]
 
@@ -187,7 +187,7 @@ def _constrained(target: WhitenedProgram, point: Float[Array, " P"]) -> dict[str
     return target.constrain(point)
 
 
-@archive.register
+@serialization.register
 @dataclass(frozen=True, eq=False)
 class PointApproximation:
     """One point of the flat space of ``whitened_program``; no law, so no density.

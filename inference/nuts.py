@@ -16,10 +16,11 @@ from numpyro.infer.util import constrain_fn
 
 from ..datasets.bags import Bags
 from ..models.model import Model, Program, observations, random_key
-from ..models.tracing import as_pytree
-from .chains import check_probability, place_of_chains, run_chains
+from ..models.numerics.arguments import check_probability
+from ..models.numerics.tracing import as_pytree
 from .posterior import Posterior, sampled_posterior
-from .programs import check_number_of_unknowns
+from .runtime.chains import place_of_chains, run_chains
+from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
 
 __all__ = ["NUTSChain", "nuts"]

@@ -20,11 +20,12 @@ from ..datasets.bags import Bags
 from ..datasets.on_disk import parquet_writer
 from ..datasets.streaming import BagStream
 from ..models.model import Draws, Model, Program, random_key
-from . import archive
-from .chains import ChainRun, check_counts
-from .chunks import in_pieces
+from ..models.numerics.arguments import check_counts
+from . import serialization
 from .prediction import Prediction, TargetPrediction
-from .programs import log_likelihood
+from .runtime.chains import ChainRun
+from .runtime.chunks import in_pieces
+from .runtime.densities import log_likelihood
 from .runtime.programs import Stopwatch
 
 __all__ = [
@@ -350,10 +351,10 @@ class Posterior:
             If the model holds a function (``ScaleMixture``), which no file can hold.
         """
         metadata = {
-            "model": archive.encode(self.model),
+            "model": serialization.encode(self.model),
             "approximation": None
             if self.approximation is None
-            else archive.encode(self.approximation),
+            else serialization.encode(self.approximation),
             "engine": self.engine,
             "status": [self.status.kind, self.status.sentence],
             "seconds": self.seconds,
@@ -384,7 +385,7 @@ class Posterior:
         tree.attrs = {}
         approximation, elbo = metadata["approximation"], metadata["elbo"]
         return cls(
-            model=archive.decode(metadata["model"]),
+            model=serialization.decode(metadata["model"]),
             engine=metadata["engine"],
             tree=tree,
             status=Status(*metadata["status"]),
@@ -393,7 +394,7 @@ class Posterior:
             wall_seconds=metadata["wall_seconds"],
             sampling_seconds=metadata["sampling_seconds"],
             elbo=None if elbo is None else np.array(elbo),
-            approximation=None if approximation is None else archive.decode(approximation),
+            approximation=None if approximation is None else serialization.decode(approximation),
         )
 
     def _approximation(self, wanted: str) -> Approximation:

@@ -14,11 +14,11 @@ from scipy.special import logsumexp, ndtr
 from scipy.stats import norm
 
 from ..datasets.bags import Bags
-from ..models.bag_evidence import BagEvidenceModel
-from ..models.gaussian_integrals import QuadratureRule
-from ..models.likelihoods import Likelihood
 from ..models.model import Draws, Model, random_key
-from .chains import check_probability
+from ..models.numerics.arguments import check_probability
+from ..models.numerics.quadrature import QuadratureRule
+from ..models.parts.bag_evidence import BagEvidenceModel
+from ..models.parts.likelihoods import Likelihood
 
 __all__ = ["LatentPrediction", "Prediction", "TargetPrediction"]
 

@@ -14,10 +14,11 @@ from jaxtyping import Array
 
 from ..datasets.bags import Bags
 from ..models.model import observations, random_key
-from ..models.twins.registry import pymc_program
-from .chains import ChainRun, check_counts, check_probability
+from ..models.numerics.arguments import check_counts, check_probability
+from ..models.pymc.registry import pymc_program
 from .posterior import Posterior, sampled_posterior
-from .programs import check_number_of_unknowns
+from .runtime.chains import ChainRun
+from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
 
 if TYPE_CHECKING:

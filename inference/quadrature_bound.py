@@ -16,10 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ..datasets.bags import Bags
-from ..models.bag_evidence import BagEvidenceModel
-from ..models.gaussian_integrals import QuadratureRule, trapezoid_rule
 from ..models.model import observations
-from ..models.tracing import as_pytree
+from ..models.numerics.quadrature import QuadratureRule, trapezoid_rule
+from ..models.numerics.tracing import as_pytree
+from ..models.parts.bag_evidence import BagEvidenceModel
 
 __all__ = ["QuadratureBound", "WhiteGaussian"]
 

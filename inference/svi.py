@@ -22,20 +22,20 @@ from numpyro.infer.autoguide import (
 )
 
 from ..datasets.bags import Bags
-from ..models.bag_evidence import BagEvidenceModel
 from ..models.model import Model, observations, random_key
-from ..models.tracing import as_pytree
-from .chains import check_counts
+from ..models.numerics.arguments import check_counts
+from ..models.numerics.tracing import as_pytree
+from ..models.parts.bag_evidence import BagEvidenceModel
 from .gaussian import GaussianApproximation, WhitenedProgram, whitened_program
 from .posterior import (
     Posterior,
     Status,
     approximate_posterior,
 )
-from .programs import check_number_of_unknowns
-from .progress import Progress
 from .quadrature_bound import QuadratureBound, WhiteGaussian
+from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
+from .runtime.progress import Progress
 
 __all__ = ["DrawsFit", "Guide", "Schedule", "check_ascent", "svi"]
 

@@ -7,14 +7,14 @@ from .cardinality import (
     NormalCardinality,
 )
 from .cardinality_gp import CardinalityGP
-from .cardinality_kernel import CardinalityKernel
 from .diverse_density import DiverseDensity
 from .dpmil import DPMIL
-from .kernels import RBF
-from .likelihoods import Gaussian, Logistic, NegativeBinomial, Probit, StudentT
 from .measure_threshold import MeasureThreshold
-from .neighbours import NeighbourMeasure, ParzenMeasure, scored
-from .scale_mixtures import GammaMixing, PolyaGammaMixing, ScaleMixture
+from .parts.cardinality_kernel import CardinalityKernel
+from .parts.kernels import RBF
+from .parts.likelihoods import Gaussian, Logistic, NegativeBinomial, Probit, StudentT
+from .parts.neighbours import NeighbourMeasure, ParzenMeasure, scored
+from .parts.scale_mixtures import GammaMixing, PolyaGammaMixing, ScaleMixture
 from .vgpmil import VGPMIL
 from .vwsgp import VWSGP
 

@@ -23,14 +23,14 @@ from numpyro.infer.reparam import Reparam, TransformReparam
 from numpyro.util import is_prng_key
 
 from ..datasets.bags import Bags
-from .counting import SMALL_BAG, CountTree, draw_labels, log_partition, next_of_grid
-from .distributions import LogOddsLabel
-from .kernels import Parameter, may_be_positive
 from .model import Draws, ModelDefaults, Program, given_labels, observations, random_key
+from .numerics.tracing import as_pytree, evaluated_now_unless_traced
+from .parts.bag_labels import LogOddsLabel
+from .parts.counting import SMALL_BAG, CountTree, draw_labels, log_partition, next_of_grid
+from .parts.hyperpriors import Parameter, may_be_positive
+from .parts.settings import Choice, Constructor, Setting
+from .parts.witnesses import sum_over_bags
 from .registry import register
-from .settings import Choice, Constructor, Setting
-from .tracing import as_pytree, evaluated_now_unless_traced
-from .witnesses import sum_over_bags
 
 __all__ = [
     "AtLeastOne",

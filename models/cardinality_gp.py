@@ -12,13 +12,13 @@ from jaxtyping import Array, Float, Int
 from scipy.linalg import solve_triangular
 
 from ..datasets.bags import Bags
-from .bag_evidence import BagEvidenceModel, FloatType
 from .cardinality import check_width
-from .cardinality_kernel import CardinalityKernel
-from .kernels import Parameter, may_be_positive
-from .likelihoods import Likelihood, Logistic
-from .sparse_gp import SparseConditional
-from .tracing import as_pytree, evaluated_now_unless_traced
+from .numerics.tracing import as_pytree, evaluated_now_unless_traced
+from .parts.bag_evidence import BagEvidenceModel, FloatType
+from .parts.cardinality_kernel import CardinalityKernel
+from .parts.hyperpriors import Parameter, may_be_positive
+from .parts.likelihoods import Likelihood, Logistic
+from .parts.sparse_gp import SparseConditional
 
 __all__ = ["CardinalityGP"]
 

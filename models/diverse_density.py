@@ -16,22 +16,22 @@ from numpyro.distributions import Distribution, constraints
 
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
-from .distributions import AnyArray, LogOddsLabel
 from .model import (
     Draws,
     ModelDefaults,
     Program,
-    check_prior,
     given_labels,
     observations,
-    over_draws,
     plate_of_bags,
     random_key,
 )
-from .noisy_or import labels_given_bags, sample_labels
+from .numerics.draws import over_draws
+from .numerics.tracing import as_pytree
+from .parts.bag_labels import AnyArray, LogOddsLabel
+from .parts.hyperpriors import check_prior
+from .parts.noisy_or import labels_given_bags, sample_labels
+from .parts.witnesses import log_odds_of_some
 from .registry import register
-from .tracing import as_pytree
-from .witnesses import log_odds_of_some
 
 __all__ = ["DiverseDensity", "concept_logits", "log_diverse_density"]
 

@@ -22,23 +22,23 @@ from scipy.special import logsumexp
 
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
-from .components import Components
-from .mixtures import MixtureBags, Mixtures, gaussian_by_precision
 from .model import (
     CLOSED_FORM_ENGINES,
     Draws,
     ModelDefaults,
     Program,
     observations,
-    over_draws,
     plate_of_bags,
     random_key,
 )
-from .normal_wishart import COVARIANCES, Covariance
+from .numerics.draws import over_draws
+from .numerics.tracing import as_pytree
+from .parts.components import Components
+from .parts.dp_mixture import MixtureBags, Mixtures, gaussian_by_precision
+from .parts.normal_wishart import COVARIANCES, Covariance
+from .parts.settings import Choice, Setting
+from .parts.witnesses import LabelRule, log_some_positive, sum_over_bags
 from .registry import register
-from .settings import Choice, Setting
-from .tracing import as_pytree
-from .witnesses import LabelRule, log_some_positive, sum_over_bags
 
 __all__ = [
     "DPMIL",

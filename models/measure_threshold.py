@@ -15,21 +15,21 @@ from numpyro.distributions.util import validate_sample
 
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
-from .distributions import LogOddsLabel
 from .model import (
     Draws,
     ModelDefaults,
     Program,
-    check_prior,
     given_labels,
     observations,
-    over_draws,
     plate_of_bags,
     random_key,
 )
-from .noisy_or import labels_given_bags, sample_labels
-from .tracing import as_pytree
-from .witnesses import log_odds_of_some
+from .numerics.draws import over_draws
+from .numerics.tracing import as_pytree
+from .parts.bag_labels import LogOddsLabel
+from .parts.hyperpriors import check_prior
+from .parts.noisy_or import labels_given_bags, sample_labels
+from .parts.witnesses import log_odds_of_some
 
 __all__ = ["BagLabelsByMeasure", "MeasureThreshold"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import jax
@@ -12,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jaxtyping import Array, Int
-from numpyro.distributions import Distribution, constraints
+from numpyro.distributions import Distribution
 from numpyro.handlers import mask
 from numpyro.infer.reparam import Reparam
 
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
-from .settings import Setting
+from .parts.settings import Setting
 
 __all__ = [
     "CLOSED_FORM_ENGINES",
@@ -29,10 +28,8 @@ __all__ = [
     "ModelDefaults",
     "Observing",
     "Program",
-    "check_prior",
     "given_labels",
     "observations",
-    "over_draws",
     "part_of_bags",
     "plate_of_bags",
     "random_key",
@@ -45,9 +42,6 @@ CLOSED_FORM_ENGINES = ("coordinate_ascent", "laplace", "svi", "nuts", "gibbs")
 
 type Program = Callable[[Bags], None]
 type Draws = dict[str, np.ndarray]
-
-# Draws evaluated together.
-_DRAWS = 16
 
 
 @runtime_checkable
@@ -362,64 +356,6 @@ def observations(model: Observing, bags: Bags, needed_by: str) -> np.ndarray | A
 def given_labels(bags: Bags) -> Int[Array, " B"] | None:
     """What a program observes: the labels, or None where they are to be drawn."""
     return None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
-
-
-def check_prior(owner: str, name: str, prior: Distribution, wanted: constraints.Constraint) -> None:
-    """Refuse a prior of something else than one real number, or one positive number.
-
-    Raises
-    ------
-    ValueError
-        If it is no distribution, has an event or batch shape, or another support.
-    """
-    is_scalar = isinstance(prior, Distribution) and prior.shape() == ()
-    values = prior.support if is_scalar else None
-    is_right = values is constraints.real if wanted is constraints.real else values == wanted
-    if not is_right:
-        raise ValueError(
-            f"{owner} {name} is {prior!r}; expected a NumPyro distribution of one "
-            f"{'real' if wanted is constraints.real else 'positive'} number"
-        )
-
-
-def over_draws(
-    function: Callable[..., Any], sites: dict[str, Any], *given: Any, **options: Any
-) -> Any:
-    """A function of one draw, for all of them, some evaluated together.
-
-    Parameters
-    ----------
-    function : callable
-        ``function(site, *given, **options)``, at module level: compiled once for all arguments of
-        like shapes.
-    sites : dict of arrays
-        By draw on the first axis.
-    *given : pytrees of arrays
-        The same for all draws.
-    **options
-        Hashable.
-
-    Returns
-    -------
-    pytree of NumPy arrays
-        By draw on the first axis.
-    """
-    with jax.enable_x64(True):
-        named = tuple(sorted(options.items()))
-        return jax.tree.map(np.asarray, _over_draws(function, named, sites, given))
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _over_draws(
-    function: Callable[..., Any],
-    options: tuple[tuple[str, Any], ...],
-    sites: dict[str, Any],
-    given: tuple[Any, ...],
-) -> Any:
-    def one(site: dict[str, Any]) -> Any:
-        return function(site, *given, **dict(options))
-
-    return jax.lax.map(one, sites, batch_size=dict(options).get("together", _DRAWS))
 
 
 def random_key(seed: int | Array) -> Array:

@@ -17,8 +17,8 @@ from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
-from .distributions import InstanceLabels, NoisyMaximum, draw_tilted_gaussian
-from .gaussian_integrals import (
+from .model import Draws, Program, given_labels, plate_of_bags
+from .numerics.quadrature import (
     QuadratureRule,
     SigmoidTable,
     log_expectation,
@@ -28,19 +28,20 @@ from .gaussian_integrals import (
     sigmoid_table,
     trapezoid_rule,
 )
-from .kernels import Parameter
-from .model import Draws, Program, given_labels, plate_of_bags
-from .registry import register
-from .scale_mixtures import GammaMixing, Mixing, PolyaGammaMixing, log_two_cosh_half
-from .settings import Constructor, Setting
-from .sparse_gp import (
+from .numerics.tracing import as_pytree
+from .parts.bag_labels import InstanceLabels, NoisyMaximum
+from .parts.hyperpriors import Parameter
+from .parts.scale_mixtures import GammaMixing, Mixing, PolyaGammaMixing, log_two_cosh_half
+from .parts.settings import Constructor, Setting
+from .parts.sparse_gp import (
     PreparedBags,
     SparseConditional,
     SparseGPModel,
     draw_inducing_value,
     largest_variance,
 )
-from .tracing import as_pytree
+from .parts.tilted_gaussians import draw_tilted_gaussian
+from .registry import register
 
 __all__ = ["VGPMIL"]
 

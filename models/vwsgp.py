@@ -13,12 +13,12 @@ from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
-from .bag_evidence import BagEvidenceModel, FloatType
-from .kernels import Parameter
 from .model import Draws
+from .numerics.tracing import as_pytree
+from .parts.bag_evidence import BagEvidenceModel, FloatType
+from .parts.hyperpriors import Parameter
+from .parts.sparse_gp import SparseConditional, SparseGPModel, accumulated_conditional
 from .registry import register
-from .sparse_gp import SparseConditional, SparseGPModel, accumulated_conditional
-from .tracing import as_pytree
 
 __all__ = ["VWSGP"]
 

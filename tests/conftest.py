@@ -138,7 +138,7 @@ def simulation_based_calibration():
 @pytest.fixture(scope="session")
 def fit_in_a_process():
     """The program that tests of several devices and processes start, as a module."""
-    return _beside_the_tests("fit_in_a_process")
+    return _beside_the_tests("runtime/fit_in_a_process")
 
 
 def _beside_the_tests(name: str):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import milzoo.datasets
 import milzoo.diagnostics
+import milzoo.estimators
 import milzoo.inference
 import milzoo.models
 import pytest
@@ -54,7 +55,13 @@ def test_each_column_of_the_table_is_explained_and_no_other():
 def test_a_guide_names_only_classes_and_functions_that_are_there(guide):
     public = {
         name
-        for wing in (milzoo.datasets, milzoo.diagnostics, milzoo.inference, milzoo.models)
+        for wing in (
+            milzoo.datasets,
+            milzoo.diagnostics,
+            milzoo.estimators,
+            milzoo.inference,
+            milzoo.models,
+        )
         for name in wing.__all__
     }
     called = set(re.findall(r"`([A-Za-z_]+)\(", guide.read_text("utf-8")))

@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 from numpyro.infer import Predictive
 
 from ...datasets.bags import Bags
-from ...inference.chains import check_counts, check_probability
 from ...inference.posterior import Posterior
 from ...inference.prediction import TargetPrediction
-from ...inference.programs import log_joint
+from ...inference.runtime.densities import log_joint
 from ...models.model import observations, random_key
+from ...models.numerics.arguments import check_counts, check_probability
 from ..plots.panels import predictive_statistics
 
 __all__ = [

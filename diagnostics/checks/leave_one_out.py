@@ -12,7 +12,7 @@ import pandas as pd
 
 from ...inference.maximum_a_posteriori import PointApproximation
 from ...inference.posterior import Posterior
-from ...inference.programs import log_joint
+from ...inference.runtime.densities import log_joint
 
 __all__ = ["all_left_out", "leave_one_out", "leave_one_out_sentences", "leave_one_out_table"]
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 from ...datasets.bags import Bags
 from ...inference import coordinate_ascent
 from ...inference.posterior import Posterior
-from ...inference.progress import Progress
+from ...inference.runtime.progress import Progress
 from ...models.model import Model, observations, random_key
 from ..measures.scores import bag_log_loss
 

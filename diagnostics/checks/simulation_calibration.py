@@ -27,13 +27,14 @@ from scipy import stats
 
 from ...datasets.bags import Bags
 from ...datasets.simulation import draw_sites
-from ...inference.chains import check_counts, check_probability, spread_over_devices
-from ...inference.checkpoint import Entry, Journal, identity
 from ...inference.inside import Inside, inside
 from ...inference.posterior import Posterior
-from ...inference.programs import log_likelihood_of_one
-from ...inference.progress import Progress
+from ...inference.runtime.chains import spread_over_devices
+from ...inference.runtime.checkpoint import Entry, Journal, identity
+from ...inference.runtime.densities import log_likelihood_of_one
+from ...inference.runtime.progress import Progress
 from ...models.model import Model, random_key
+from ...models.numerics.arguments import check_counts, check_probability
 from ..plots.panels import pit_differences
 
 __all__ = ["SimulationCalibration", "simulation_calibration"]

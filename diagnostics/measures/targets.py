@@ -11,8 +11,8 @@ import numpy as np
 from numpyro.distributions import Distribution, TransformedDistribution
 from numpyro.distributions.transforms import Transform
 
-from ...models.likelihoods import Likelihood
 from ...models.model import Model
+from ...models.parts.likelihoods import Likelihood
 
 __all__ = ["in_words", "is_logistic", "is_same_model", "targets"]
 

@@ -18,8 +18,8 @@ from matplotlib.patches import Ellipse, Patch
 
 from ...datasets.bags import Bags
 from ...inference.posterior import Posterior, Predictive, flat_draws
-from ...models.components import ComponentModel, Components, NamedComponents
 from ...models.model import Draws
+from ...models.parts.components import ComponentModel, Components, NamedComponents
 from .panels import COLOURS, GREY, STYLE, draw_intervals, rows_of_panels
 
 __all__ = ["plot_components", "plot_scene"]

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ...datasets.bags import Bags
-from ...inference.prototypes import Peaks
+from ...estimators.prototypes import Peaks
 from .panels import COLOURS, STYLE, rows_of_panels
 
 __all__ = ["Surface", "plot_surfaces"]

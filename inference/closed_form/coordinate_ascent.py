@@ -12,11 +12,11 @@ from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
 from ...datasets.streaming import BagStream
-from ...models.bag_evidence import FloatType
 from ...models.model import Model, observations, random_key
-from ..checkpoint import block_folder
-from ..devices import Devices
+from ...models.parts.bag_evidence import FloatType
 from ..posterior import Posterior, Status, approximate_posterior
+from ..runtime.checkpoint import block_folder
+from ..runtime.devices import Devices
 from ..runtime.programs import Stopwatch
 from .algorithm import ClosedForm, Options, closed_form
 from .drivers import Ascent, ascend_in_memory, ascend_in_passes, check_limits

@@ -39,17 +39,17 @@ from ...datasets.bags import Bags
 from ...datasets.padding import bucket, padded
 from ...models.dpmil import DPMIL, count_after, log_evidence_of_counts
 from ...models.model import Program
-from ...models.normal_wishart import (
+from ...models.numerics.arguments import check_counts
+from ...models.numerics.products import in_row_blocks
+from ...models.numerics.tracing import as_pytree
+from ...models.parts.normal_wishart import (
     Covariance,
     NormalGamma,
     NormalWishart,
     Statistics,
     family,
 )
-from ...models.tracing import as_pytree
-from ...models.witnesses import LabelRule
-from ..chains import check_counts
-from ..products import in_row_blocks
+from ...models.parts.witnesses import LabelRule
 from .algorithm import Options, Spread, closed_form, label_update_of
 from .dpmil_approximation import DPMILApproximation, Sticks
 

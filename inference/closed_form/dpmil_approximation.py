@@ -17,13 +17,13 @@ from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
 from ...datasets.padding import padded
-from ...models.components import Components
 from ...models.dpmil import DPMIL, Pooling
-from ...models.mixtures import gaussian_by_precision
 from ...models.model import Draws, Program
-from ...models.normal_wishart import log_predictive
-from ...models.tracing import as_pytree
-from .. import archive
+from ...models.numerics.tracing import as_pytree
+from ...models.parts.components import Components
+from ...models.parts.dp_mixture import gaussian_by_precision
+from ...models.parts.normal_wishart import log_predictive
+from .. import serialization
 from .algorithm import Options, closed_form
 
 __all__ = ["DPMILApproximation", "Sticks"]
@@ -54,7 +54,7 @@ class Sticks(NamedTuple):
         return jnp.sum(expected - jnp.log(concentration) - log_beta)
 
 
-@archive.register
+@serialization.register
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class DPMILApproximation:

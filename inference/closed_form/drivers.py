@@ -24,16 +24,16 @@ from numpyro.distributions import biject_to
 
 from ...datasets.bags import Bags
 from ...datasets.streaming import BagStream
-from ..chains import check_counts
-from ..checkpoint import BlockFolder, described
-from ..chunks import RoomForChunks, RoomInTurn, in_parts, new_room, padded_chunks
-from ..descent import descend
-from ..devices import Devices
-from ..lapack import one_lapack_thread
+from ...models.numerics.arguments import check_counts
+from ...models.numerics.lbfgs import descend
+from ...models.numerics.products import whole_blocks
 from ..posterior import Status
-from ..products import whole_blocks
-from ..progress import Progress
+from ..runtime.checkpoint import BlockFolder, described
+from ..runtime.chunks import RoomForChunks, RoomInTurn, in_parts, new_room, padded_chunks
+from ..runtime.devices import Devices
+from ..runtime.lapack import one_lapack_thread
 from ..runtime.programs import Stopwatch
+from ..runtime.progress import Progress
 from .algorithm import ClosedForm
 
 __all__ = [

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
 from ...models.model import Draws, Model, Program
-from .. import archive
+from .. import serialization
 from .algorithm import Options, closed_form
 
 __all__ = ["InducingApproximation", "LabelledApproximation", "unwhitened"]
@@ -59,7 +59,7 @@ def _lower_factor(root: Float[Array, "M M"]) -> Float[Array, "M M"]:
     return (upper * jnp.sign(jnp.diagonal(upper))[:, None]).T
 
 
-@archive.register
+@serialization.register
 @dataclass(frozen=True, eq=False)
 class InducingApproximation:
     """q(u) = N(m, S), by itself where the other factors follow from it.
@@ -99,7 +99,7 @@ class InducingApproximation:
             return np.asarray(_log_density(self.mean, self.scale_tril, drawn))
 
 
-@archive.register
+@serialization.register
 @dataclass(frozen=True, eq=False)
 class LabelledApproximation(InducingApproximation):
     """q(u) Π q(y_n): independent instance labels, which an update keeps between steps.

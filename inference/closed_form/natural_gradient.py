@@ -33,15 +33,15 @@ from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
 from ...datasets.streaming import BagStream
-from ...models.bag_evidence import FloatType
 from ...models.model import Model, observations, random_key
-from ..chains import check_counts
-from ..checkpoint import BlockFolder, block_folder, described
-from ..chunks import in_pieces, padded_chunks
-from ..devices import Devices
-from ..lapack import one_lapack_thread
+from ...models.numerics.arguments import check_counts
+from ...models.numerics.products import whole_blocks
+from ...models.parts.bag_evidence import FloatType
 from ..posterior import Posterior, Status
-from ..products import whole_blocks
+from ..runtime.checkpoint import BlockFolder, block_folder, described
+from ..runtime.chunks import in_pieces, padded_chunks
+from ..runtime.devices import Devices
+from ..runtime.lapack import one_lapack_thread
 from ..runtime.programs import Stopwatch
 from .algorithm import ClosedForm, Options
 from .coordinate_ascent import checked_form, wrapped

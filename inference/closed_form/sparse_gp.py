@@ -46,15 +46,9 @@ from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
 from ...datasets.padding import bucket, padded
-from ...models.bag_evidence import BagEvidenceModel, FloatType
 from ...models.cardinality_gp import CardinalityGP
-from ...models.distributions import InstanceLabels
-from ...models.likelihoods import LatentMoments
 from ...models.model import Program, part_of_bags
-from ...models.sparse_gp import Projector, SparseConditional
-from ...models.tracing import as_pytree
-from ...models.vgpmil import VGPMIL
-from ..products import (
+from ...models.numerics.products import (
     Panels,
     gram_from_panels,
     gram_panels,
@@ -63,6 +57,12 @@ from ..products import (
     squared_norms,
     weighted_gram,
 )
+from ...models.numerics.tracing import as_pytree
+from ...models.parts.bag_evidence import BagEvidenceModel, FloatType
+from ...models.parts.bag_labels import InstanceLabels
+from ...models.parts.likelihoods import LatentMoments
+from ...models.parts.sparse_gp import Projector, SparseConditional
+from ...models.vgpmil import VGPMIL
 from .algorithm import (
     Options,
     SingleStart,

@@ -24,11 +24,11 @@ from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
 from ...datasets.padding import padded
-from ...models.bag_evidence import BagEvidenceModel
-from ...models.likelihoods import Likelihood
 from ...models.model import observations, part_of_bags
-from ...models.sparse_gp import SparseConditional
-from ...models.tracing import as_pytree
+from ...models.numerics.tracing import as_pytree
+from ...models.parts.bag_evidence import BagEvidenceModel
+from ...models.parts.likelihoods import Likelihood
+from ...models.parts.sparse_gp import SparseConditional
 from .inducing import draw_evidence, draw_white
 from .sweep import sweep_of
 

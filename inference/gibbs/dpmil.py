@@ -32,10 +32,10 @@ from ...models.dpmil import (
     log_evidence_of_counts,
     log_stick_weights,
 )
-from ...models.mixtures import Mixtures
-from ...models.normal_wishart import Statistics, family
-from ...models.tracing import as_pytree
-from ...models.witnesses import LabelRule
+from ...models.numerics.tracing import as_pytree
+from ...models.parts.dp_mixture import Mixtures
+from ...models.parts.normal_wishart import Statistics, family
+from ...models.parts.witnesses import LabelRule
 from .sweep import sweep_of
 
 __all__ = ["DPMILGibbs", "DPMILGibbsState"]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
-from ..products import weighted_gram
+from ...models.numerics.products import weighted_gram
 
 __all__ = ["draw_evidence", "draw_white"]
 

@@ -11,13 +11,14 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from ...datasets.bags import Bags
-from ...models.bag_evidence import BagEvidenceModel
 from ...models.dpmil import DPMIL
 from ...models.model import observations, random_key
-from ...models.tracing import as_pytree
+from ...models.numerics.arguments import check_counts
+from ...models.numerics.tracing import as_pytree
+from ...models.parts.bag_evidence import BagEvidenceModel
 from ...models.vgpmil import VGPMIL
-from ..chains import check_counts, place_of_chains, run_chains
 from ..posterior import Posterior, sampled_posterior
+from ..runtime.chains import place_of_chains, run_chains
 from ..runtime.programs import Stopwatch
 from .sweep import Sweep, sweep_of
 

@@ -24,11 +24,11 @@ from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
 from ...datasets.padding import padded
-from ...models.distributions import InstanceLabels
 from ...models.model import observations
-from ...models.scale_mixtures import Mixing
-from ...models.sparse_gp import SparseConditional
-from ...models.tracing import as_pytree
+from ...models.numerics.tracing import as_pytree
+from ...models.parts.bag_labels import InstanceLabels
+from ...models.parts.scale_mixtures import Mixing
+from ...models.parts.sparse_gp import SparseConditional
 from ...models.vgpmil import VGPMIL
 from .inducing import draw_evidence, draw_white
 from .sweep import sweep_of

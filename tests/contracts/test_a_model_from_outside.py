@@ -14,11 +14,11 @@ import pytest
 from jax.scipy.linalg import cho_solve, solve_triangular
 from milzoo.datasets import Bags, simulate_instances, stream
 from milzoo.diagnostics import simulation_calibration
-from milzoo.inference import archive, coordinate_ascent, natural_gradient
+from milzoo.inference import coordinate_ascent, natural_gradient, serialization
 from milzoo.inference.closed_form.algorithm import ClosedForm, Options, SingleStart, closed_form
-from milzoo.models.distributions import PolyaGamma
 from milzoo.models.model import Model, ModelDefaults, given_labels, plate_of_bags
-from milzoo.models.tracing import as_pytree
+from milzoo.models.numerics.tracing import as_pytree
+from milzoo.models.parts.polya_gamma import PolyaGamma
 from scipy.special import expit
 
 # ------------------------------------------------------------------ the model
@@ -32,7 +32,7 @@ def bag_means(bags: Bags) -> jax.Array:
     return total / jnp.maximum(size, 1.0)[:, None]
 
 
-@archive.register
+@serialization.register
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class MeanLogistic(ModelDefaults):
@@ -161,7 +161,7 @@ class MeanLogisticForm(SingleStart):
         return approximation.guide(self.model)
 
 
-@archive.register
+@serialization.register
 @dataclass(frozen=True, eq=False)
 class MeanLogisticApproximation:
     """q(w) = N(m, S)."""

@@ -11,8 +11,8 @@ import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances
 from milzoo.inference.closed_form.algorithm import ClosedForm, Options, closed_form
 from milzoo.inference.closed_form.sparse_gp import InducingFactor
-from milzoo.inference.products import inverse_transposed
 from milzoo.models import VGPMIL
+from milzoo.models.numerics.products import inverse_transposed
 from milzoo.models.vwsgp import VWSGP
 from numpyro.infer import Trace_ELBO
 from scipy.special import expit

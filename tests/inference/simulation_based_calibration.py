@@ -26,7 +26,7 @@ from milzoo.models import (
     StudentT,
 )
 from milzoo.models.dpmil import expected_occupied
-from milzoo.models.likelihoods import Likelihood
+from milzoo.models.parts.likelihoods import Likelihood
 from milzoo.models.vwsgp import VWSGP
 from numpyro.handlers import seed, substitute, trace
 

@@ -15,8 +15,8 @@ from milzoo.inference import Posterior, coordinate_ascent
 from milzoo.inference.closed_form import dpmil
 from milzoo.inference.closed_form.dpmil import DPMILForm, MixtureState, MixtureStatistics
 from milzoo.models import DPMIL, VWSGP
-from milzoo.models.normal_wishart import Statistics
-from milzoo.models.witnesses import LabelRule
+from milzoo.models.parts.normal_wishart import Statistics
+from milzoo.models.parts.witnesses import LabelRule
 from scipy.special import betaln, digamma, expit, logsumexp, multigammaln
 from scipy.stats import norm
 from sklearn.mixture import BayesianGaussianMixture

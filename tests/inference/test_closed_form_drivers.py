@@ -9,8 +9,8 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.inference.closed_form.algorithm import ClosedForm
 from milzoo.inference.closed_form.drivers import ascend_in_memory, judge, repeat_steps
-from milzoo.inference.lapack import one_lapack_thread
-from milzoo.models.tracing import as_pytree
+from milzoo.inference.runtime.lapack import one_lapack_thread
+from milzoo.models.numerics.tracing import as_pytree
 from threadpoolctl import threadpool_info, threadpool_limits
 
 BAGS = Bags.from_arrays(np.zeros((2, 1)), np.arange(2), np.array([0, 1]))

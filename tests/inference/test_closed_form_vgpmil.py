@@ -16,9 +16,9 @@ from milzoo.inference.closed_form.sparse_gp import (
     InstanceRows,
     largest_of_others,
 )
-from milzoo.inference.products import inverse_transposed
-from milzoo.inference.programs import log_likelihood
+from milzoo.inference.runtime.densities import log_likelihood
 from milzoo.models import RBF, VGPMIL, GammaMixing, PolyaGammaMixing, ScaleMixture
+from milzoo.models.numerics.products import inverse_transposed
 from scipy.special import expit, logsumexp
 
 MIXINGS = [PolyaGammaMixing(), GammaMixing(1.0, 2.5)]

@@ -7,7 +7,7 @@ import pytest
 from milzoo.datasets import Bags, simulate
 from milzoo.inference import coordinate_ascent
 from milzoo.inference.closed_form.sparse_gp import BagForm, BagRows
-from milzoo.inference.programs import log_likelihood
+from milzoo.inference.runtime.densities import log_likelihood
 from milzoo.models import RBF, VWSGP, Logistic, Probit
 from scipy import stats
 from scipy.optimize import approx_fprime

@@ -8,8 +8,8 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, coordinate_ascent, laplace, nuts
 from milzoo.inference.closed_form.sparse_gp import InducingFactor
-from milzoo.inference.products import inverse_transposed
 from milzoo.models import RBF, VWSGP, Gaussian
+from milzoo.models.numerics.products import inverse_transposed
 from numpyro.infer import Trace_ELBO
 from scipy import stats
 from scipy.optimize import approx_fprime

@@ -5,7 +5,8 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import simulate, simulate_instances
-from milzoo.inference import DiverseDensityLearner, laplace, maximum_a_posteriori, nuts, svi
+from milzoo.estimators import DiverseDensityLearner
+from milzoo.inference import laplace, maximum_a_posteriori, nuts, svi
 from milzoo.models import DiverseDensity
 from numpyro.handlers import substitute
 

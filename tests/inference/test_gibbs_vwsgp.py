@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import load
 from milzoo.inference import gibbs, nuts
-from milzoo.inference.programs import log_likelihood
+from milzoo.inference.runtime.densities import log_likelihood
 from milzoo.models import RBF, VWSGP, Gaussian, NegativeBinomial, Probit, StudentT
 from numpyro.distributions import LogNormal
 

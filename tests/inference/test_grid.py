@@ -10,7 +10,7 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, grid, nuts
 from milzoo.inference.grid import BilinearLaw
-from milzoo.inference.programs import log_joint
+from milzoo.inference.runtime.densities import log_joint
 from milzoo.models import VGPMIL, CardinalityModel, GammaMixing, MeasureThreshold
 from scipy.integrate import dblquad
 from scipy.stats import norm

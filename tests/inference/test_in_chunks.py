@@ -9,10 +9,16 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances, stream
 from milzoo.inference import Posterior, coordinate_ascent
-from milzoo.inference.chunks import RoomForChunks, RoomInTurn, in_parts, in_pieces, padded_chunks
 from milzoo.inference.closed_form.algorithm import Options, closed_form
 from milzoo.inference.closed_form.drivers import Passes, spread_over
-from milzoo.inference.devices import Devices
+from milzoo.inference.runtime.chunks import (
+    RoomForChunks,
+    RoomInTurn,
+    in_parts,
+    in_pieces,
+    padded_chunks,
+)
+from milzoo.inference.runtime.devices import Devices
 from milzoo.models import DPMIL, VGPMIL, VWSGP, GammaMixing, Gaussian, Probit
 
 # The smallest chunk is smaller than the largest bag.

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import laplace
-from milzoo.inference.programs import log_joint
+from milzoo.inference.runtime.densities import log_joint
 from milzoo.models import RBF, VWSGP, GammaMixing, Logistic, Probit
 from numpyro.infer import Predictive, Trace_ELBO
 from scipy import stats

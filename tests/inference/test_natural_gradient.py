@@ -12,8 +12,8 @@ from milzoo.inference import coordinate_ascent, natural_gradient
 from milzoo.inference.closed_form.algorithm import Options, closed_form
 from milzoo.inference.closed_form.natural_gradient import _judged, _lacking
 from milzoo.inference.closed_form.sparse_gp import BagForm, InducingFactor
-from milzoo.inference.products import inverse_transposed
 from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP, Gaussian
+from milzoo.models.numerics.products import inverse_transposed
 
 POINTS = np.array([[-1.0, -1.0], [0.0, 0.5], [1.0, -1.0], [1.0, 1.0]])
 

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 import xarray as xr
 from milzoo.datasets import Bags
-from milzoo.inference import Posterior, archive, coordinate_ascent, gibbs, laplace, nuts, svi
+from milzoo.inference import Posterior, coordinate_ascent, gibbs, laplace, nuts, serialization, svi
 from milzoo.inference import posterior as posterior_module
 from milzoo.inference.posterior import _mixed
 from milzoo.models import VGPMIL, GammaMixing, ScaleMixture
@@ -140,7 +140,7 @@ def test_a_function_is_refused_by_save(small_problem, tmp_path):
 
 def test_a_prior_that_its_parameters_do_not_tell_in_full_is_refused_by_save():
     with pytest.raises(ValueError, match="a prior is a LeftTruncatedDistribution, of which"):
-        archive.encode(dist.TruncatedNormal(3.0, 1.0, low=0.5))
+        serialization.encode(dist.TruncatedNormal(3.0, 1.0, low=0.5))
 
 
 def test_a_file_of_something_else_is_refused(tmp_path):

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.inference import coordinate_ascent, svi
-from milzoo.inference.programs import log_likelihood
 from milzoo.inference.quadrature_bound import QuadratureBound, WhiteGaussian
+from milzoo.inference.runtime.densities import log_likelihood
 from milzoo.models import Gaussian, Logistic, NegativeBinomial, Probit, StudentT
-from milzoo.models.gaussian_integrals import trapezoid_rule
+from milzoo.models.numerics.quadrature import trapezoid_rule
 from scipy.special import logsumexp
 
 LIKELIHOODS = [Logistic(), Probit(0.5), Gaussian(0.5), StudentT(), NegativeBinomial(2)]

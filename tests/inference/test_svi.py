@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from milzoo.inference import laplace, svi
 from milzoo.inference.gaussian import GaussianApproximation
-from milzoo.inference.programs import log_joint
+from milzoo.inference.runtime.densities import log_joint
 from milzoo.inference.svi import _newton_gain
 from numpyro import distributions as dist
 from numpyro.infer import Trace_ELBO

@@ -15,10 +15,10 @@ from milzoo.models import (
     CardinalityModel,
     MajorityCardinality,
     NormalCardinality,
-    counting,
 )
 from milzoo.models.cardinality import InstanceLabelsByCount, probabilities
-from milzoo.models.counting import CountTree, log_partition, next_of_grid
+from milzoo.models.parts import counting
+from milzoo.models.parts.counting import CountTree, log_partition, next_of_grid
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.util import log_density
 

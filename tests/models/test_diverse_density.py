@@ -9,7 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags, simulate
-from milzoo.inference.programs import log_joint
+from milzoo.inference.runtime.densities import log_joint
 from milzoo.models import DiverseDensity
 from milzoo.models.diverse_density import concept_logits, log_diverse_density
 from scipy.special import logsumexp

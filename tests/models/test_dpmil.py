@@ -377,7 +377,7 @@ def test_identified_quantities_do_not_depend_on_how_much_is_held_at_once(monkeyp
     draws = random_draws(model)
     before = model.estimands_of(draws, bags)
     monkeypatch.setattr("milzoo.models.dpmil._BLOCK", 1)
-    monkeypatch.setattr("milzoo.models.mixtures._BLOCK", 1)
+    monkeypatch.setattr("milzoo.models.parts.dp_mixture._BLOCK", 1)
     after = model.estimands_of(draws, bags)
     for name, value in before.items():
         np.testing.assert_allclose(after[name], value, rtol=1e-12)

@@ -9,8 +9,8 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags, load, simulate
-from milzoo.inference import MeasureLearner
-from milzoo.inference.programs import log_joint, log_likelihood
+from milzoo.estimators import MeasureLearner
+from milzoo.inference.runtime.densities import log_joint, log_likelihood
 from milzoo.models import MeasureThreshold, NeighbourMeasure, scored
 from milzoo.models.measure_threshold import BagLabelsByMeasure
 from scipy.special import expit, logsumexp

@@ -11,8 +11,8 @@ import numpyro.distributions as dist
 import pytest
 from milzoo import models
 from milzoo.datasets import simulate_instances
-from milzoo.models.components import ComponentModel
 from milzoo.models.model import Model, ModelDefaults, given_labels, part_of_bags
+from milzoo.models.parts.components import ComponentModel
 
 SMALL = {"VGPMIL": {"num_inducing": 3}, "VWSGP": {"num_inducing": 3}}
 BAGS = simulate_instances(12, range(1, 4), num_features=2, seed=0)

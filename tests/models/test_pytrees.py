@@ -8,7 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP, GammaMixing
-from milzoo.models.tracing import as_pytree
+from milzoo.models.numerics.tracing import as_pytree
 
 POINTS = np.array([[-1.0, -1.0], [0.0, 0.5], [1.0, 1.0]])
 MODELS = {

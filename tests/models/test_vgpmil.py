@@ -16,7 +16,7 @@ import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags
 from milzoo.models import RBF, VGPMIL, GammaMixing, PolyaGammaMixing, ScaleMixture
-from milzoo.models.gaussian_integrals import logistic_rule
+from milzoo.models.numerics.quadrature import logistic_rule
 from numpyro import handlers
 from numpyro.infer import Predictive
 from numpyro.infer.util import log_density

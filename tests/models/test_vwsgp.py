@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags
 from milzoo.inference.prediction import TargetPrediction
-from milzoo.inference.programs import log_likelihood
+from milzoo.inference.runtime.densities import log_likelihood
 from milzoo.models import (
     RBF,
     VWSGP,
@@ -21,8 +21,8 @@ from milzoo.models import (
     Probit,
     StudentT,
 )
-from milzoo.models.distributions import PolyaGamma
 from milzoo.models.model import Model
+from milzoo.models.parts.polya_gamma import PolyaGamma
 from numpyro import handlers
 from numpyro.infer import Predictive
 from numpyro.infer.util import log_density
@@ -114,8 +114,8 @@ def test_it_keeps_the_protocol_of_models():
 
 @pytest.mark.parametrize("length", [1, 3, 5, 14, 4096])
 def test_bag_sums_are_those_of_a_loop_whatever_the_blocks(length, monkeypatch):
-    monkeypatch.setattr("milzoo.models.sparse_gp._ROWS", length)
-    monkeypatch.setattr("milzoo.models.sparse_gp._AT_ONCE", 1)
+    monkeypatch.setattr("milzoo.models.numerics.products._ROWS", length)
+    monkeypatch.setattr("milzoo.models.numerics.products._AT_ONCE", 1)
     jax.clear_caches()
     bags, model = small_bags(), small_model()
     K_ZZ, weights, variance = dense_bag_evidence(model, bags)

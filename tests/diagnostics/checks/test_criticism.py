@@ -19,7 +19,7 @@ from milzoo.diagnostics.checks.criticism import (
     share_of_positive,
 )
 from milzoo.inference import coordinate_ascent, gibbs
-from milzoo.inference.programs import log_joint
+from milzoo.inference.runtime.densities import log_joint
 from milzoo.models import DPMIL, RBF, VGPMIL, Gaussian
 from milzoo.models.vwsgp import VWSGP
 

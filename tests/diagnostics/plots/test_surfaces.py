@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags, load
 from milzoo.diagnostics import Surface, plot_surfaces
-from milzoo.inference.prototypes import Peaks
+from milzoo.estimators.prototypes import Peaks
 
 POINTS = np.array([[1.0, 2.0], [-3.0, 0.5], [0.0, 0.0]])
 

@@ -1,0 +1,420 @@
+"""Support vector machines on the cardinality kernel: its weights from the model, or learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+from scipy.optimize import minimize
+from sklearn.svm import SVC
+
+from ..datasets.bags import Bags
+from ..inference.maximum_a_posteriori import maximum_a_posteriori
+from ..inference.posterior import Status
+from ..models.cardinality import CardinalityModel, probabilities
+from ..models.numerics.arguments import check_counts
+from ..models.parts.cardinality_kernel import (
+    CardinalityKernel,
+    check_numbers,
+    joint_from,
+    sums_between_bags,
+)
+from ..models.parts.counting import CountTree
+from ..models.parts.kernels import RBF
+
+__all__ = [
+    "CardinalityKernelClassifier",
+    "CardinalityKernelLearner",
+    "CardinalityKernelSVM",
+    "KernelObjective",
+    "learn_kernel",
+    "train",
+]
+
+# Of the dual: its value is what the kernel is learned by.
+_DUAL_TOLERANCE = 1e-6
+# Largest slope of T at the end, for a step of one unit of the prior's scale.
+_FLAT = 1e-2
+# A Laplace prior is smoothed within this share of its scale, as the paper advises.
+_SMOOTHED = 1e-2
+
+
+@dataclass(frozen=True, eq=False)
+class CardinalityKernelClassifier:
+    """A support vector machine that has learned, on a cardinality kernel.
+
+    Attributes
+    ----------
+    kernel : CardinalityKernel
+    bags : Bags
+        Those learned from.
+    machine : SVC
+        Of scikit-learn, on the kernel between them.
+    status : Status
+        How the search for the weights ended.
+    objective : array (T,)
+        T(θ) of the paper's equation 17 at each step of a `CardinalityKernelLearner`, else empty.
+    """
+
+    kernel: CardinalityKernel
+    bags: Bags = field(repr=False)
+    machine: SVC = field(repr=False)
+    status: Status
+    objective: Float[np.ndarray, " T"] = field(repr=False)
+
+    def decision_function(self, bags: Bags) -> Float[np.ndarray, " P"]:
+        """f(X) of each bag, above 0 if it is classified as positive.
+
+        Parameters
+        ----------
+        bags : Bags
+            Their labels are not used.
+
+        Returns
+        -------
+        array (P,)
+        """
+        return self.machine.decision_function(self.kernel(bags, self.bags))
+
+    def predict(self, bags: Bags) -> Int[np.ndarray, " P"]:
+        """The label, 0 or 1, of each bag."""
+        return (self.decision_function(bags) > 0).astype(int)
+
+
+@dataclass(frozen=True)
+class CardinalityKernelSVM:
+    """MICPK-SVM: the mode of a cardinality model makes the kernel, then a machine is trained on it.
+
+    Parameters
+    ----------
+    model : CardinalityModel
+        With numbers as hyper-parameters.
+    instance_kernel : RBF
+        k_x, with numbers as parameters; its variance cancels.
+    penalty : float
+        C > 0 of the support vector machine.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+
+    References
+    ----------
+    Hajimirsadeghi and Mori (2017), section 4.1.
+    """
+
+    model: CardinalityModel
+    instance_kernel: RBF
+    penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_penalty(type(self).__name__, self.penalty)
+        check_numbers(type(self).__name__, self.model, self.instance_kernel)
+
+    def fit(self, bags: Bags) -> CardinalityKernelClassifier:
+        """Find the weights of the kernel, and train on it.
+
+        Parameters
+        ----------
+        bags : Bags
+            With both labels among them.
+
+        Returns
+        -------
+        CardinalityKernelClassifier
+
+        Raises
+        ------
+        ValueError
+            If the bags have no labels, or one only.
+        """
+        _check_labels(bags, type(self).__name__)
+        kernel, status, objective = self._find_kernel(bags)
+        machine = train(kernel(bags, bags), np.asarray(bags.labels), self.penalty)
+        return CardinalityKernelClassifier(kernel, bags, machine, status, objective)
+
+    def _find_kernel(self, bags: Bags) -> tuple[CardinalityKernel, Status, Float[np.ndarray, " T"]]:
+        """The kernel, how its search ended, and T at each step of it."""
+        # One start, at the prior mean: nothing is random.
+        mode = maximum_a_posteriori(self.model, bags, seed=0)
+        sites = {name: value[0] for name, value in mode.stored_draws().items()}
+        intercept = float(sites.get("intercept", 0.0))
+        kernel = CardinalityKernel(self.model, sites["weights"], self.instance_kernel, intercept)
+        return kernel, mode.status, np.empty(0)
+
+
+@dataclass(frozen=True)
+class CardinalityKernelLearner(CardinalityKernelSVM):
+    r"""MICPKL: weights of the kernel and the machine on it, learned together.
+
+    .. math:: \min_θ T(θ), \quad
+        T(θ) = \max_α \big(1ᵀα - ½ αᵀ Y K_θ Y α\big) + r(θ), \quad Yᵀα = 0, \; 0 ≤ α ≤ C
+
+    with r = −log of the prior of θ but for a constant. α at a given θ comes from scikit-learn;
+    where α is at its best, ∂T/∂θ is the derivative at fixed α (Danskin), which automatic
+    differentiation takes through the marginals P(y_n = 1 | X). L-BFGS starts at the mode of the
+    cardinality model.
+
+    Parameters
+    ----------
+    model : CardinalityModel
+        With numbers as hyper-parameters. A Laplace prior is smoothed at 0, as the paper advises:
+        √(θ² + ε²) for |θ|, ε a hundredth of its scale.
+    instance_kernel : RBF
+    penalty : float
+        C.
+    max_steps : int
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+
+    Notes
+    -----
+    T is not convex: there are other minima than the one that is found. Its slope has kinks where a
+    support vector comes or goes, and is known as well as α is, so that a search may end before the
+    slope is nothing; ``status`` tells. The kernel between all instances is held several times at
+    once: a few times 8 N² bytes.
+
+    References
+    ----------
+    Hajimirsadeghi and Mori (2017), Algorithm 1; it starts at random, and takes steps of one size.
+    """
+
+    max_steps: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(max_steps=self.max_steps)
+
+    def _find_kernel(self, bags: Bags) -> tuple[CardinalityKernel, Status, Float[np.ndarray, " T"]]:
+        start, *_ = super()._find_kernel(bags)
+        return learn_kernel(KernelObjective.of(start, bags, self.penalty), self.max_steps)
+
+
+# ------------------------------------------------------------------ what is learned by
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class KernelProblem:
+    """What the kernel between the bags, and the prior, are made of; nothing of it hangs on θ.
+
+    Attributes
+    ----------
+    tree : CountTree
+    log_potential : array (2, N + B)
+    design : array (N, P)
+        The instances, and of a model with an intercept a column of ones.
+    scale : array (P,)
+        s, and that of the intercept: θ = s v.
+    between : array (N, N)
+        k_x of all instances.
+    regardless : array (B, B)
+        Σ k_x over the instances of each two bags, whatever their labels.
+    num_laplace : int
+        So many of the weights, from the first on, have a Laplace prior.
+    """
+
+    tree: CountTree
+    log_potential: Float[Array, "2 M"]
+    design: Float[Array, "N P"]
+    scale: Float[Array, " P"]
+    between: Float[Array, "N N"]
+    regardless: Float[Array, "B B"]
+    num_laplace: int = jax.tree.static()
+
+    @classmethod
+    def of(cls, kernel: CardinalityKernel, bags: Bags) -> Self:
+        """That of the model and the instance kernel of ``kernel``."""
+        model, instances = kernel.model, np.asarray(bags.instances)
+        scale = np.full(bags.num_features, model.weight_scale)
+        if model.intercept_scale is not None:
+            instances = np.column_stack([instances, np.ones(len(instances))])
+            scale = np.append(scale, model.intercept_scale)
+        prepared = model.unpadded(bags)
+        tree = prepared.tree
+        between = kernel.instance_kernel.covariance(bags.instances, bags.instances)
+        one = jnp.ones(bags.num_instances)
+        return cls(
+            tree=tree,
+            log_potential=model.log_potential(prepared),
+            design=jnp.asarray(instances),
+            scale=jnp.asarray(scale),
+            between=between,
+            regardless=_sums(between, one, tree),
+            num_laplace=bags.num_features if model.weight_prior == "laplace" else 0,
+        )
+
+
+@jax.jit
+def kernel_of(problem: KernelProblem, white: Float[Array, " P"]) -> Float[Array, "B B"]:
+    """K at θ = s v, normalised (equation 16)."""
+    logits = problem.design @ (problem.scale * white)
+    share = probabilities(problem.tree, logits, problem.log_potential)[1]
+    joint = joint_from(problem.regardless, _sums(problem.between, share - 0.5, problem.tree))
+    own = jnp.sqrt(jnp.diagonal(joint))
+    return joint / (own[:, None] * own)
+
+
+@jax.jit
+def log_prior_loss(problem: KernelProblem, white: Float[Array, " P"]) -> Float[Array, ""]:
+    """r(θ)."""
+    laplace, normal = white[: problem.num_laplace], white[problem.num_laplace :]
+    return jnp.sum(jnp.sqrt(laplace**2 + _SMOOTHED**2) - _SMOOTHED) + 0.5 * jnp.sum(normal**2)
+
+
+def _sums(
+    between: Float[Array, "N N"], weight: Float[Array, " N"], tree: CountTree
+) -> Float[Array, "B B"]:
+    index, num = tree.bag_index, tree.num_bags
+    return sums_between_bags(between, weight, weight, index, index, num, num)
+
+
+@dataclass(frozen=True)
+class KernelObjective:
+    """T of equation 17 and its slope, in units of the prior: θ = s v, θ₀ = s₀ v₀.
+
+    Attributes
+    ----------
+    start : CardinalityKernel
+    bags : Bags
+    penalty : float
+        C.
+    problem : KernelProblem
+        The kernel between the bags as a function of v. Those of one shape are compiled once.
+    learned_from : array (B,)
+        Which bags the machine is trained on: α of the others is 0, and so is their part in T. Folds
+        of a cross-validation then all have the same shapes.
+    """
+
+    start: CardinalityKernel
+    bags: Bags
+    penalty: float
+    problem: KernelProblem
+    learned_from: Bool[np.ndarray, " B"]
+
+    @classmethod
+    def of(
+        cls,
+        start: CardinalityKernel,
+        bags: Bags,
+        penalty: float,
+        learned_from: Bool[np.ndarray, " B"] | None = None,
+    ) -> Self:
+        """Make the kernel between all instances, once; learn from all bags if none are named."""
+        if learned_from is None:
+            learned_from = np.ones(bags.num_bags, dtype=bool)
+        with jax.enable_x64(True):
+            return cls(start, bags, penalty, KernelProblem.of(start, bags), learned_from)
+
+    def __call__(self, white: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
+        """T and ∂T/∂v, that of the dual at its best α held fixed."""
+        with jax.enable_x64(True):
+            point = jnp.asarray(white)
+            kernel, pull = jax.vjp(partial(kernel_of, self.problem), point)
+            signed = self.signed_support(np.asarray(kernel))
+            prior, slope = jax.value_and_grad(partial(log_prior_loss, self.problem))(point)
+            # 1ᵀα − ½ αᵀYKYα + r(θ)
+            value = np.abs(signed).sum() - 0.5 * signed @ np.asarray(kernel) @ signed + float(prior)
+            (by_kernel,) = pull(jnp.asarray(-0.5 * np.outer(signed, signed)))
+            return float(value), np.asarray(slope + by_kernel)
+
+    def signed_support(self, kernel: Float[np.ndarray, "B B"]) -> Float[np.ndarray, " B"]:
+        """Yα where the dual is at its best on this kernel."""
+        labels = np.asarray(self.bags.labels)
+        machine = train(kernel, labels, self.penalty, self.learned_from)
+        signed = np.zeros(self.bags.num_bags)
+        signed[np.flatnonzero(self.learned_from)[machine.support_]] = machine.dual_coef_[0]
+        return signed
+
+    @property
+    def origin(self) -> Float[np.ndarray, " P"]:
+        """v of the kernel that the search starts at."""
+        start = self.start
+        has_intercept = start.model.intercept_scale is not None
+        theta = np.append(start.weights, start.intercept) if has_intercept else start.weights
+        return theta / np.asarray(self.problem.scale)
+
+    def kernel_at(self, white: Float[np.ndarray, " P"]) -> CardinalityKernel:
+        """The kernel with θ = s v."""
+        theta = np.asarray(self.problem.scale) * white
+        num = self.bags.num_features
+        return replace(self.start, weights=theta[:num], intercept=float(theta[num:].sum()))
+
+
+def learn_kernel(
+    objective: KernelObjective, max_steps: int
+) -> tuple[CardinalityKernel, Status, Float[np.ndarray, " T"]]:
+    """Lower T by L-BFGS.
+
+    Parameters
+    ----------
+    objective : KernelObjective
+    max_steps : int
+
+    Returns
+    -------
+    CardinalityKernel
+    Status
+    array (T,)
+        T at each step.
+    """
+    values: list[float] = []
+    found = minimize(
+        objective,
+        objective.origin,
+        jac=True,
+        method="L-BFGS-B",
+        callback=lambda intermediate_result: values.append(intermediate_result.fun),
+        options={"maxiter": max_steps, "gtol": _FLAT, "ftol": 1e-10},
+    )
+    slope = float(np.abs(found.jac).max())
+    sentence = f"T = {found.fun:,.4f} after {found.nit} steps of L-BFGS, slope {slope:.1g}"
+    status = Status("converged", sentence)
+    if slope > _FLAT:
+        status = Status("max_steps", f"{sentence}: {found.message}")
+    return objective.kernel_at(found.x), status, np.array(values)
+
+
+def train(
+    kernel: Float[np.ndarray, "B B"],
+    labels: Int[np.ndarray, " B"],
+    penalty: float,
+    learned_from: Bool[np.ndarray, " B"] | None = None,
+) -> SVC:
+    """A machine on a kernel between bags, all of them or those that are learned from.
+
+    Parameters
+    ----------
+    kernel : array (B, B)
+    labels : array (B,)
+    penalty : float
+        C.
+    learned_from : array (B,) or None
+
+    Returns
+    -------
+    SVC
+    """
+    chosen = slice(None) if learned_from is None else learned_from
+    machine = SVC(C=penalty, kernel="precomputed", tol=_DUAL_TOLERANCE)
+    return machine.fit(kernel[chosen][:, chosen], labels[chosen])
+
+
+def _check_penalty(name: str, penalty: float) -> None:
+    if not 0 < penalty < np.inf:
+        raise ValueError(f"{name} penalty is {penalty}; expected a positive finite number")
+
+
+def _check_labels(bags: Bags, name: str) -> None:
+    if bags.labels is None or len(np.unique(bags.labels)) < 2:
+        found = "no labels" if bags.labels is None else f"the label {bags.labels[0]} only"
+        raise ValueError(f"bags have {found}; {name} needs bags of both labels to learn from")

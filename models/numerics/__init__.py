@@ -1,0 +1,1 @@
+"""Products, quadrature and optimisers: numerical methods that know no model."""

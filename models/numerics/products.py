@@ -1,0 +1,163 @@
+"""The matrix products that closed-form updates of sparse GPs are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+__all__ = [
+    "Panels",
+    "block_length",
+    "gram_from_panels",
+    "gram_panels",
+    "in_row_blocks",
+    "inverse_transposed",
+    "panels_of",
+    "row_sums_of_squares",
+    "squared_norms",
+    "times_triangle",
+    "weighted_gram",
+    "whole_blocks",
+]
+
+# Rows of a block: few enough to stay in a core's cache between their uses, and no fewer.
+_ROWS = 512
+# Numbers that a core takes at once; rows of blocks and columns of panels are multiples of it.
+_AT_ONCE = 8
+
+
+type Panels = list[Float[Array, "_ _"]]
+
+
+def weighted_gram(matrix: Float[Array, "N M"], weights: Float[Array, " N"]) -> Float[Array, "M M"]:
+    """VᵀΘV = Σ_n θ_n V_n V_nᵀ, in blocks of rows so that ΘV is never held whole.
+
+    Parameters
+    ----------
+    matrix : array (N, M)
+        V.
+    weights : array (N,)
+        The diagonal of Θ.
+
+    Returns
+    -------
+    array (M, M)
+    """
+    panels, _ = in_row_blocks(lambda rows, theta: (gram_panels(rows, theta), ()), matrix, weights)
+    return gram_from_panels(panels)
+
+
+def gram_panels(rows: Float[Array, "R M"], weights: Float[Array, " R"]) -> Panels:
+    """What rows add to VᵀΘV: its lower triangle, in panels of rows, a third of the work saved."""
+    # Turned over in memory: XLA's product with a left side that it has to turn over is slower.
+    weighted = jax.lax.optimization_barrier((weights[:, None] * rows).T)
+    return [weighted[start:end] @ rows[:, :end] for start, end in panels_of(rows.shape[1])]
+
+
+def gram_from_panels(panels: Panels) -> Float[Array, "M M"]:
+    """VᵀΘV whole: what is right of the panels is what is below them, transposed."""
+    size = panels[-1].shape[1]
+    lower = jnp.vstack([jnp.pad(p, ((0, 0), (0, size - p.shape[1]))) for p in panels])
+    return jnp.tril(lower) + jnp.tril(lower, -1).T
+
+
+def in_row_blocks[Total, Rows](
+    function: Callable[..., tuple[Total, Rows]], *arrays: Float[Array, "N ..."]
+) -> tuple[Total, Rows]:
+    """A function of rows, applied to blocks of them that a core's cache can hold.
+
+    Parameters
+    ----------
+    function : callable
+        Rows of each array → a pytree that is summed over the blocks, and one of rows.
+    *arrays : array (N, …)
+
+    Returns
+    -------
+    pytree
+        The sums.
+    pytree
+        The rows, N of them.
+    """
+    num_rows = len(arrays[0])
+    length = block_length(num_rows)
+    whole = num_rows // length
+
+    def add_block(total: Total, block: Array) -> tuple[Total, Rows]:
+        rows = (jax.lax.dynamic_slice_in_dim(a, block * length, length) for a in arrays)
+        added, kept = function(*rows)
+        return jax.tree.map(jnp.add, total, added), kept
+
+    total, rest = function(*(a[whole * length :] for a in arrays))
+    total, kept = jax.lax.scan(add_block, total, jnp.arange(whole))
+    kept = jax.tree.map(lambda blocks: blocks.reshape(whole * length, *blocks.shape[2:]), kept)
+    if whole * length == num_rows:  # else all of it would be copied
+        return total, kept
+    return total, jax.tree.map(lambda *parts: jnp.concatenate(parts), kept, rest)
+
+
+def whole_blocks(num_rows: int) -> int:
+    """So many rows or more, that there is no rest: `in_row_blocks` would copy what it keeps."""
+    length = block_length(num_rows)
+    return length * -(-num_rows // length)
+
+
+def row_sums_of_squares(
+    matrix: Float[Array, "N M"], cholesky: Float[Array, "M M"]
+) -> Float[Array, " N"]:
+    """diag(V P⁻¹ Vᵀ) = ‖R⁻¹V_nᵀ‖² with P = RRᵀ.
+
+    Parameters
+    ----------
+    matrix : array (N, M)
+        V.
+    cholesky : array (M, M)
+        R, lower triangular.
+
+    Returns
+    -------
+    array (N,)
+    """
+    # XLA squares and sums this product as it goes, on all cores.
+    return jnp.sum((matrix @ inverse_transposed(cholesky)) ** 2, axis=1)
+
+
+def inverse_transposed(cholesky: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """R⁻ᵀ, upper triangular: a product with it is faster than a triangular solve."""
+    identity = jnp.eye(cholesky.shape[0], dtype=cholesky.dtype)
+    return solve_triangular(cholesky, identity, trans=1, lower=True)
+
+
+def squared_norms(rows: Float[Array, "R M"], upper: Float[Array, "M M"]) -> Float[Array, " R"]:
+    """‖V_n U‖², of an upper triangular U."""
+    panels = times_triangle(rows, upper)
+    return jnp.sum(jnp.stack([jnp.sum(panel**2, axis=1) for panel in panels]), axis=0)
+
+
+def times_triangle(
+    rows: Float[Array, "R M"], upper: Float[Array, "M M"]
+) -> list[Float[Array, "R _"]]:
+    """The columns of a product with an upper triangle, in panels: each needs what is above it."""
+    return [rows[:, :end] @ upper[:end, start:end] for start, end in panels_of(len(upper))]
+
+
+def panels_of(size: int) -> list[tuple[int, int]]:
+    """Where columns are cut so that of a triangular or symmetric product a third is saved.
+
+    Products of more and narrower panels are slower, by more than is saved; and so are those of
+    widths that are no multiples of 8, which a core takes at once.
+    """
+    wide = 3 * _AT_ONCE
+    ends = sorted({min(_AT_ONCE * ceil(size * part / wide), size) for part in (1, 2, 3)})
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def block_length(num_rows: int) -> int:
+    """Rows of blocks that a core's cache can hold, equal as far as can be: a short rest is slow."""
+    num_blocks = ceil(num_rows / _ROWS)
+    return min(num_rows, _AT_ONCE * ceil(num_rows / (_AT_ONCE * num_blocks)))

@@ -1,0 +1,370 @@
+"""Models whose bags have an evidence that is Gaussian given the values at inducing points."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
+
+from ...datasets.bags import Bags
+from ...datasets.padding import padded
+from ..model import Draws, Program, plate_of_bags
+from ..numerics.quadrature import QuadratureRule, SigmoidTable
+from .hyperpriors import Parameter
+from .likelihoods import LIKELIHOODS, Likelihood, Logistic, Observations
+from .settings import Constructor, Setting
+from .sparse_gp import (
+    InducingModel,
+    PreparedBags,
+    SparseConditional,
+    draw_inducing_value,
+    largest_variance,
+)
+
+__all__ = ["BagEvidenceModel", "FloatType"]
+
+type FloatType = Literal["float64", "float32"]
+
+# The observed site by the part of `Bags` that it is observed from.
+_SITES = {"labels": "bag_label", "targets": "bag_target"}
+
+
+@dataclass(frozen=True, eq=False)
+class BagEvidenceModel(InducingModel, ABC):
+    """What models of a Gaussian evidence of each bag have in common, whatever its kernel.
+
+    .. code-block:: text
+
+        u               ~ N(0, K)                                  inducing_value (inducing_point)
+        s_b | u         ~ N(a_bᵀu, k̄_b)                            bag_evidence   (bag)
+        T_b | s_b       ~ likelihood                               bag_label      (bag)
+        or Y_b | s_b    ~ likelihood                               bag_target     (bag)
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        Of labels ``Logistic()`` or ``Probit()``; of targets ``Gaussian()``, ``StudentT()`` or
+        ``NegativeBinomial()``.
+
+    Raises
+    ------
+    ValueError
+        If a field is out of range.
+    """
+
+    likelihood: Likelihood = field(default=Logistic(), kw_only=True)
+
+    observation_fields: ClassVar[tuple[str, ...]] = ("likelihood",)
+    settings: ClassVar[Mapping[str, Setting]] = {
+        "likelihood": Constructor(
+            {
+                (word, number): kind
+                for word, kind in LIKELIHOODS.items()
+                for number in range(len(fields(kind)) + 1)
+            },
+            f"one of {', '.join(LIKELIHOODS)}, with its numbers as in student_t:4,0.5",
+        )
+    }
+
+    dims: ClassVar[dict[str, tuple[str, ...]]] = {
+        "inducing_value": ("inducing_point",),
+        "bag_evidence": ("bag",),
+        "augmentation": ("bag",),
+        "latent_utility": ("bag",),
+        "bag_label": ("bag",),
+        "bag_target": ("bag",),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # JAX puts bare objects where it unflattens pytrees of placeholders.
+        if not isinstance(self.likelihood, Likelihood) and type(self.likelihood) is not object:
+            known = ", ".join(f"{one.__name__}()" for one in LIKELIHOODS.values())
+            raise ValueError(
+                f"{type(self).__name__} likelihood is {self.likelihood!r}; expected a likelihood "
+                f"of milzoo.models, one of {known}"
+            )
+
+    @property
+    def observed_site(self) -> str:
+        """``bag_label`` or ``bag_target``, by what the likelihood observes."""
+        return _SITES[self.likelihood.observed_part]
+
+    @property
+    def observation(self) -> str:
+        """The word of the likelihood."""
+        return self.likelihood.name
+
+    @property
+    def hyperparameters(self) -> dict[str, Parameter]:
+        """Those of the kernel and of the likelihood."""
+        return super().hyperparameters | self.likelihood.hyperparameters
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """Replace hyper-parameters, of the kernel or the likelihood, by given values."""
+        model = super().with_hyperparameters(values)
+        return replace(model, likelihood=self.likelihood.with_values(values))
+
+    def singles_without_hyperparameters(self, bags: Bags) -> Any:
+        """What `conditional` needs of bags, for all hyper-parameters."""
+        return bags
+
+    def check_observed(self, values: Observations) -> None:
+        """Refuse labels or targets that the likelihood cannot have produced.
+
+        Raises
+        ------
+        ValueError
+        """
+        self.likelihood.check_observed(values)
+
+    @property
+    def reparametrisation(self) -> dict[str, Reparam]:
+        """How samplers should whiten the sites: u = Lε, s = a_bᵀu + √k̄ η."""
+        return {"inducing_value": TransformReparam(), "bag_evidence": LocScaleReparam(0.0)}
+
+    # ------------------------------------------------------------------ what a model has to say
+
+    @property
+    @abstractmethod
+    def variance(self) -> Parameter:
+        """v, of each term of the evidence."""
+        ...
+
+    @abstractmethod
+    def most_terms(self, bags: Bags) -> int:
+        """How many terms the evidence of a bag has at most: its variance is at most as many v."""
+        ...
+
+    @abstractmethod
+    def accumulated(self, bags: Bags, dtype: FloatType = "float64") -> SparseConditional:
+        """a_b and k̄_b in whitened coordinates, a row for each bag."""
+        ...
+
+    @abstractmethod
+    def conditional(self, bags: Bags) -> SparseConditional:
+        """The same of bags that hold one instance each, a row for each instance."""
+        ...
+
+    # ------------------------------------------------------------------ what is made once
+
+    def conditional_of_rows(self, bags: Any) -> SparseConditional:
+        """Of the bags."""
+        return self.accumulated(bags)
+
+    def rule_for(
+        self, conditional: SparseConditional | None, bags: Bags
+    ) -> QuadratureRule | SigmoidTable:
+        """Of the likelihood given u, for all residual scales."""
+        if conditional is not None:
+            largest = float(np.asarray(conditional.residual_scale).max())
+            rule = self.likelihood.quadrature_rule(largest)
+            return self.likelihood.tabulated(rule, conditional.residual_scale)
+        # k̄_b is at most the variance of the evidence.
+        return self.likelihood.quadrature_rule(
+            float(np.sqrt(self.most_terms(bags) * largest_variance(self.variance)))
+        )
+
+    # ------------------------------------------------------------------ the three programs
+
+    def __call__(self, bags: Bags | PreparedBags) -> None:
+        """The paper's program u → s → T, or Y."""
+        given = self.unpadded(bags)
+        model = self.draw_hyperparameters()
+        location, scale = model._bag_evidence_given_inducing_values(given)
+        with numpyro.plate("bag", given.bags.num_bags):
+            evidence = numpyro.sample("bag_evidence", dist.Normal(location, scale))
+        with plate_of_bags(given.bags):
+            observation = model.likelihood.distribution(evidence)
+            numpyro.sample(model.observed_site, observation, obs=model._observed(given.bags))
+
+    def marginal(self) -> Program:
+        """The program with s_b integrated out, in closed form or by a 1-D integral for each bag.
+
+        Returns
+        -------
+        callable
+            A NumPyro program of ``bags``.
+        """
+        return self._marginal_program
+
+    def augmented(self) -> Program:
+        """The program with the auxiliary variables of the likelihood, which the ELBO is of.
+
+        Logistic and negative binomial: s_b and a Pólya-Gamma ω_b. Student-t: s_b and a Gamma ω_b.
+        Probit: the latent utility z_b ~ N(a_bᵀu, v_b) whose sign is the label. Gaussian: none.
+
+        Returns
+        -------
+        callable
+            A NumPyro program of ``bags``.
+        """
+        return self._augmented_program
+
+    def _marginal_program(self, bags: Bags | PreparedBags) -> None:
+        given = self.unpadded(bags)
+        model = self.draw_hyperparameters()
+        location, scale = model._bag_evidence_given_inducing_values(given)
+        observation = model.likelihood.marginal_distribution(location, scale, given.rule)
+        with plate_of_bags(given.bags):
+            numpyro.sample(model.observed_site, observation, obs=model._observed(given.bags))
+
+    def _augmented_program(self, bags: Bags | PreparedBags) -> None:
+        given = self.unpadded(bags)
+        model = self.draw_hyperparameters()
+        location, scale = model._bag_evidence_given_inducing_values(given)
+        with numpyro.plate("bag", given.bags.num_bags):
+            model.likelihood.sample_augmented(
+                location,
+                scale,
+                model._observed(given.bags),
+                latent_site="bag_evidence",
+                observed_site=model.observed_site,
+            )
+
+    def _observed(self, bags: Bags) -> Array | None:
+        """Labels or targets, or None where they are to be drawn."""
+        if self.likelihood.observed_part == "labels":
+            return None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
+        return None if bags.targets is None else jnp.asarray(bags.targets)
+
+    def _bag_evidence_given_inducing_values(
+        self, given: PreparedBags
+    ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+        conditional = self.given_inducing_values(given)
+        inducing_value = draw_inducing_value(conditional.cholesky)
+        return conditional.mean(inducing_value), conditional.residual_scale
+
+    # ------------------------------------------------------------------ what draws imply
+
+    def predict(self, draws: Draws, bags: Bags) -> Draws:
+        """Bags and instances under each draw, the new evidence integrated out.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            ``inducing_value`` (S, M), and (S,) for each hyper-parameter that has a prior.
+        bags : Bags
+            B bags with N instances; their labels and targets are not used.
+
+        Returns
+        -------
+        dict of arrays
+            Of labels: ``bag_probability`` (S, B), P(T* = 1 | u); ``instance_probability`` (S, N),
+            that of a bag that holds this instance alone, as the model has no instance labels.
+            Of targets: ``bag_mean`` and ``bag_scale`` (S, B) of Y* | u; ``instance_mean`` and
+            ``instance_scale`` (S, N) of f*_n | u, the latent value of a bag that holds this
+            instance alone. Of targets that are not Gaussian given u also ``bag_latent_mean`` and
+            ``bag_latent_scale`` (S, B), of s* | u.
+        """
+        sites = {name: np.asarray(draws[name]) for name in self.latent_sites}
+        largest = float(np.max(draws.get("variance", self.variance)))
+        with jax.enable_x64(True):
+            given = padded(bags.without_labels())
+            rows = self.without_hyperparameters(given), self.singles_without_hyperparameters(given)
+            conditionals = (None, None)
+            if not self.priors:
+                conditionals = self.accumulated(rows[0]), self.conditional(rows[1])
+            scales = (self.most_terms(bags) * largest, largest)
+            rules = [self.likelihood.quadrature_rule(float(np.sqrt(scale))) for scale in scales]
+            parts = zip(conditionals, rules, rows, strict=True)
+            by_bag, by_instance = (PreparedBags(given, *part) for part in parts)
+            found = _predict(self, by_bag, by_instance, sites)
+            return {
+                name: np.asarray(of)[
+                    :, : bags.num_bags if name.startswith("bag") else bags.num_instances
+                ]
+                for name, of in found.items()
+            }
+
+    def predict_one(
+        self, by_bag: PreparedBags, by_instance: PreparedBags, site: dict[str, Float[Array, "..."]]
+    ) -> dict[str, Float[Array, " _"]]:
+        """Bags and instances under one draw, traced."""
+        model, value = self.with_hyperparameters(site), site["inducing_value"]
+        bags = by_bag.conditional or model.accumulated(by_bag.conditioned_on)
+        instances = by_instance.conditional or model.conditional(by_instance.conditioned_on)
+        return model._describe_bags(
+            bags.mean(value), bags.residual_scale, by_bag.rule
+        ) | model._describe_instances(
+            instances.mean(value), instances.residual_scale, by_instance.rule
+        )
+
+    def _describe_bags(
+        self,
+        location: Float[Array, " B"],
+        scale: Float[Array, " B"],
+        rule: QuadratureRule | SigmoidTable,
+    ) -> dict[str, Float[Array, " B"]]:
+        predictive = self.likelihood.marginal_distribution(location, scale, rule)
+        if self.likelihood.observed_part == "labels":
+            return {"bag_probability": predictive.mean}
+        described = {"bag_mean": predictive.mean, "bag_scale": jnp.sqrt(predictive.variance)}
+        if not isinstance(predictive, dist.Normal):
+            described |= {"bag_latent_mean": location, "bag_latent_scale": scale}
+        return described
+
+    def _describe_instances(
+        self,
+        location: Float[Array, " N"],
+        scale: Float[Array, " N"],
+        rule: QuadratureRule | SigmoidTable,
+    ) -> dict[str, Float[Array, " N"]]:
+        if self.likelihood.observed_part == "targets":
+            return {"instance_mean": location, "instance_scale": scale}
+        predictive = self.likelihood.marginal_distribution(location, scale, rule)
+        return {"instance_probability": predictive.mean}
+
+    def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
+        """Draw back what ``marginal()`` integrated out: the evidence of the bags given T or Y.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            As for ``predict``.
+        bags : Bags
+            With labels, or targets.
+        seed : int or JAX key
+
+        Returns
+        -------
+        dict of arrays
+            The draws, with ``bag_evidence`` (S, B) added.
+
+        Raises
+        ------
+        ValueError
+            If the bags have no labels (or targets).
+        """
+        (evidence,) = self.completed(draws, bags, seed)
+        return dict(draws) | {"bag_evidence": evidence[:, : bags.num_bags]}
+
+    def complete_one(
+        self, given: PreparedBags, key: Array, site: dict[str, Float[Array, "..."]]
+    ) -> tuple[Float[Array, " B"]]:
+        """The evidence of the bags for one draw."""
+        model = self.with_hyperparameters(site)
+        conditional = model.given_inducing_values(given)
+        observed = model._observed(given.bags)
+        assert observed is not None  # `complete` has checked it
+        location = conditional.mean(site["inducing_value"])
+        return (model.likelihood.draw_latent(key, observed, location, conditional.residual_scale),)
+
+
+@jax.jit
+def _predict(
+    model: BagEvidenceModel,
+    by_bag: PreparedBags,
+    by_instance: PreparedBags,
+    sites: dict[str, Float[Array, "S ..."]],
+) -> dict[str, Float[Array, "S _"]]:
+    return jax.lax.map(lambda site: model.predict_one(by_bag, by_instance, site), sites)

@@ -1,0 +1,42 @@
+"""Hyper-parameters: numbers, or the priors they have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array
+from numpyro.distributions import Distribution, constraints
+
+__all__ = ["Parameter", "check_prior", "may_be_positive"]
+
+# While JAX traces, a traced array stands in for the number.
+type Parameter = float | Distribution | Array
+
+
+def check_prior(owner: str, name: str, prior: Distribution, wanted: constraints.Constraint) -> None:
+    """Refuse a prior of something else than one real number, or one positive number.
+
+    Raises
+    ------
+    ValueError
+        If it is no distribution, has an event or batch shape, or another support.
+    """
+    is_scalar = isinstance(prior, Distribution) and prior.shape() == ()
+    values = prior.support if is_scalar else None
+    is_right = values is constraints.real if wanted is constraints.real else values == wanted
+    if not is_right:
+        raise ValueError(
+            f"{owner} {name} is {prior!r}; expected a NumPyro distribution of one "
+            f"{'real' if wanted is constraints.real else 'positive'} number"
+        )
+
+
+def may_be_positive(value: Any) -> bool:
+    """Judge numbers and distributions, not what stands in for a number while JAX traces."""
+    if isinstance(value, Distribution):
+        lower_bound = getattr(value.support, "lower_bound", None)
+        return value.shape() == () and lower_bound is not None and float(lower_bound) >= 0
+    if isinstance(value, int | float | np.number | np.ndarray):
+        return np.ndim(value) == 0 and bool(np.isfinite(value) and value > 0)
+    return not isinstance(value, str)

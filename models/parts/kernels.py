@@ -1,0 +1,112 @@
+"""Covariance functions whose parameters are numbers or NumPyro distributions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+# ArviZ, where it was imported first, leaves a lazy module in NumPyro's place. Asked for an
+# attribute before any submodule is imported, it loads whole; else NumPyro lacks parts of itself.
+from numpyro import __version__ as _  # noqa: F401
+from numpyro.distributions import Distribution
+
+from ..numerics.tracing import as_pytree
+from .hyperpriors import Parameter, may_be_positive
+
+__all__ = ["RBF"]
+
+
+@as_pytree()
+@dataclass(frozen=True)
+class RBF:
+    """Squared-exponential kernel k(x, x') = v · exp(−‖x − x'‖² / (2ℓ²)).
+
+    Parameters
+    ----------
+    variance : float or Distribution
+        v > 0, the prior variance of the evidence. A NumPyro distribution makes it a site
+        ``variance`` of the model, to be inferred.
+    length_scale : float or Distribution
+        ℓ > 0, in units of the features; a distribution makes it the site ``length_scale``.
+
+    Raises
+    ------
+    ValueError
+        If a number is not positive and finite, or a distribution has other values than that.
+
+    Notes
+    -----
+    A JAX array is taken as it is: the gradient by a kernel is a kernel too, and may be negative.
+
+    The paper prints exp(−‖x − x'‖/(2ℓ)) without the squares, and its ℓ = 30 for 30 features is our
+    ℓ² = 30.
+
+    Examples
+    --------
+    >>> kernel = RBF(variance=2.0, length_scale=1.0)
+    >>> float(kernel.covariance(np.zeros((1, 3)), np.zeros((1, 3)))[0, 0])
+    2.0
+    """
+
+    variance: Parameter
+    length_scale: Parameter
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not may_be_positive(value):
+                raise ValueError(
+                    f"RBF {field.name} is {value}; expected a positive finite number or a "
+                    "NumPyro distribution of one, such as LogNormal"
+                )
+            if isinstance(value, np.number | np.ndarray):
+                object.__setattr__(self, field.name, float(value))
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """All of them, by site name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def priors(self) -> dict[str, Distribution]:
+        """The parameters that are to be inferred, by site name."""
+        given = self.parameters
+        return {name: value for name, value in given.items() if isinstance(value, Distribution)}
+
+    def with_values(self, values: dict) -> Self:
+        """Replace parameters by ``values``; names that are no kernel parameter are ignored."""
+        names = {field.name for field in fields(self)}
+        return replace(self, **{name: v for name, v in values.items() if name in names})
+
+    def covariance(
+        self,
+        left: Float[Array, "N D"] | Float[np.ndarray, "N D"],
+        right: Float[Array, "M D"] | Float[np.ndarray, "M D"],
+    ) -> Float[Array, "N M"]:
+        """Covariance matrix between two sets of points.
+
+        Parameters
+        ----------
+        left : array (N, D)
+        right : array (M, D)
+
+        Returns
+        -------
+        array (N, M)
+            k(left_n, right_m).
+        """
+        left, right = jnp.asarray(left), jnp.asarray(right)
+        # ‖x − x'‖² = ‖x‖² + ‖x'‖² − 2xᵀx', around a common centre so that little cancels.
+        centre = jnp.mean(right, axis=0, keepdims=True)
+        left, right = left - centre, right - centre
+        squared_distance = (
+            jnp.sum(left**2, axis=1)[:, None]
+            + jnp.sum(right**2, axis=1)[None, :]
+            - 2.0 * left @ right.T
+        )
+        squared_distance = jnp.maximum(squared_distance, 0.0)
+        return self.variance * jnp.exp(-0.5 * squared_distance / self.length_scale**2)

@@ -1,0 +1,381 @@
+r"""Measures of how much nearer positive bags are than negative ones, anywhere in feature space.
+
+.. math::
+    f_{kNN}(x) &= \sum_{z ∈ k⁻(x)} Ψ(‖x - z‖) - \sum_{z ∈ k⁺(x)} Ψ(‖x - z‖) \\
+    f_{Parzen}(x) &= \frac{1}{n} \Big( \sum_{z ∈ X⁺} φ(x - z) - \sum_{z ∈ X⁻} φ(x - z) \Big)
+
+k⁺(x) and k⁻(x) are the k instances of positive and of negative bags that are nearest to x; φ is 1
+in a cube around x and 0 elsewhere. Both are high where positive bags have instances and negative
+bags have none. They are functions of the labels of all bags that make them, not a law of anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from scipy.spatial.distance import cdist
+from sklearn.neighbors import KDTree, NearestNeighbors
+
+from ...datasets.bags import Bags
+
+__all__ = ["Measure", "NeighbourMeasure", "Neighbours", "ParzenMeasure", "scored"]
+
+# Instances whose neighbours are looked up together.
+_ROWS = 4096
+
+
+@runtime_checkable
+class Measure(Protocol):
+    """A function on feature space that labelled bags make."""
+
+    def scores(self, points: Float[np.ndarray, "P D"], reference: Bags) -> Float[np.ndarray, " P"]:
+        """f at points; all bags of ``reference`` have their say."""
+        ...
+
+    def own_scores(self, reference: Bags) -> Float[np.ndarray, " N"]:
+        """f at the instances of the bags that make it, each without those of its own bag."""
+        ...
+
+
+def scored(measures: Sequence[Measure], reference: Bags, bags: Bags | None = None) -> Bags:
+    """Bags whose features are measures of their instances.
+
+    Parameters
+    ----------
+    measures : sequence of Measure
+        K of them, such as `NeighbourMeasure` with several k.
+    reference : Bags
+        Those that make the measures, with labels.
+    bags : Bags or None
+        Those to score. None for ``reference`` itself, each bag without its own instances: with
+        them each instance would be its own nearest neighbour.
+
+    Returns
+    -------
+    Bags
+        With instances (N, K), and all else as before.
+    """
+    if bags is None:
+        columns = [measure.own_scores(reference) for measure in measures]
+        return replace(reference, instances=np.column_stack(columns))
+    columns = [measure.scores(np.asarray(bags.instances), reference) for measure in measures]
+    return replace(bags, instances=np.column_stack(columns))
+
+
+class Neighbours(NamedTuple):
+    """The k nearest of either kind, of P points."""
+
+    negative: Float[np.ndarray, "P k D"]
+    positive: Float[np.ndarray, "P k D"]
+
+
+@dataclass(frozen=True)
+class NeighbourMeasure:
+    r"""f(x) = Σ Ψ(distances to the k nearest negative) − Σ Ψ(those to the k nearest positive).
+
+    Parameters
+    ----------
+    k : int
+    transform : callable or None
+        Ψ, an increasing function of an array of distances that JAX can trace; None for
+        Ψ(d) = d, the paper's choice.
+
+    Raises
+    ------
+    ValueError
+        If k is less than 1.
+
+    References
+    ----------
+    Venkatesan, Chandakkar and Li (2015), equation 4.
+
+    Examples
+    --------
+    >>> bags = Bags.from_list([np.array([[0.0], [5.0]]), np.array([[4.0]])], labels=[1, 0])
+    >>> NeighbourMeasure(k=1).scores(np.array([[1.0], [4.5]]), bags).tolist()
+    [2.0, 0.0]
+    """
+
+    k: int = 3
+    transform: Callable[[Array], Array] | None = None
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"NeighbourMeasure k is {self.k}; expected at least 1")
+
+    def scores(self, points: Float[np.ndarray, "P D"], reference: Bags) -> Float[np.ndarray, " P"]:
+        """f at points.
+
+        Parameters
+        ----------
+        points : array (P, D)
+        reference : Bags
+            With labels, and at least k instances in bags of either label.
+
+        Returns
+        -------
+        array (P,)
+
+        Raises
+        ------
+        ValueError
+            If it has no labels, too few instances of one, or other features.
+        """
+        searches = self._searches(points, reference)
+        parts = (
+            self.value(points[rows], Neighbours(*(one.nearest(points[rows]) for one in searches)))
+            for rows in _chunks(len(points))
+        )
+        return np.concatenate(list(parts))
+
+    def own_scores(self, reference: Bags) -> Float[np.ndarray, " N"]:
+        """f at the instances of the bags that make it, each without those of its own bag.
+
+        Parameters
+        ----------
+        reference : Bags
+            With labels, and at least k instances in bags of either label besides any one bag.
+
+        Returns
+        -------
+        array (N,)
+
+        Raises
+        ------
+        ValueError
+            If it has no labels, or too few instances of one.
+        """
+        points = np.asarray(reference.instances)
+        searches = self._searches(points, reference)
+        for search in searches:
+            search.check_others(reference)
+        own_bag = np.asarray(reference.bag_index)
+        parts = (
+            self.value(
+                points[rows],
+                Neighbours(*(one.nearest(points[rows], own_bag[rows]) for one in searches)),
+            )
+            for rows in _chunks(len(points))
+        )
+        return np.concatenate(list(parts))
+
+    def value(
+        self, points: Float[np.ndarray, "P D"], neighbours: Neighbours
+    ) -> Float[np.ndarray, " P"]:
+        """f at points whose neighbours are known."""
+        with jax.enable_x64(True):
+            return np.asarray(_contrast(self.transform, jnp.asarray(points), neighbours))
+
+    def value_and_gradient(
+        self, points: Float[np.ndarray, "P D"], neighbours: Neighbours
+    ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, "P D"]]:
+        """f and ∂f/∂x at points whose neighbours are known, and stay the same close by.
+
+        At a neighbour itself, where the distance has a kink, it adds nothing to the gradient.
+        """
+        with jax.enable_x64(True):
+            value, pull = jax.vjp(
+                partial(_contrast, self.transform), jnp.asarray(points), neighbours
+            )
+            return np.asarray(value), np.asarray(pull(jnp.ones_like(value))[0])
+
+    def neighbours(self, points: Float[np.ndarray, "P D"], reference: Bags) -> Neighbours:
+        """The k nearest instances of negative and of positive bags."""
+        return Neighbours(*(one.nearest(points) for one in self._searches(points, reference)))
+
+    def _searches(self, points: np.ndarray, reference: Bags) -> tuple[_Search, _Search]:
+        _check_reference(points, reference)
+        negative, positive = (_Search.of(reference, label, self.k) for label in (0, 1))
+        return negative, positive
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Instances of bags of one label, ready for their nearest to be found."""
+
+    label: int
+    k: int
+    instances: Float[np.ndarray, "M D"]
+    bag_index: Int[np.ndarray, " M"]
+    engine: NearestNeighbors
+
+    @classmethod
+    def of(cls, reference: Bags, label: int, k: int) -> _Search:
+        chosen = np.asarray(reference.labels)[reference.bag_index] == label
+        instances = np.asarray(reference.instances)[chosen]
+        if len(instances) < k:
+            raise ValueError(
+                f"k is {k}, but bags with label {label} have {len(instances)} instances; expected "
+                "at least k: more bags, or a smaller k"
+            )
+        # A tree in few dimensions, all distances by blocks in many.
+        engine = NearestNeighbors().fit(instances)
+        return cls(label, k, instances, np.asarray(reference.bag_index)[chosen], engine)
+
+    def check_others(self, reference: Bags) -> None:
+        """Refuse bags without which too few instances are left."""
+        left = len(self.instances) - np.bincount(self.bag_index, minlength=reference.num_bags)
+        if left.min() < self.k:
+            bag = int(np.argmin(left))
+            name = reference.names[bag] if reference.names else bag
+            raise ValueError(
+                f"k is {self.k}, but without bag {name!r} {left[bag]} instances are left in bags "
+                f"with label {self.label}; expected at least k: more bags, or a smaller k"
+            )
+
+    def nearest(
+        self,
+        points: Float[np.ndarray, "P D"],
+        own_bag: Int[np.ndarray, " P"] | None = None,
+    ) -> Float[np.ndarray, "P k D"]:
+        """The k nearest instances, of other bags than the point's own where that is given."""
+        if own_bag is None:
+            return self.instances[self._look_up(points, self.k)]
+        found = np.empty((len(points), self.k), dtype=int)
+        missing, asked = np.arange(len(points)), 2 * self.k
+        while missing.size:  # those of whom too many neighbours were of their own bag
+            place = self._look_up(points[missing], asked)
+            is_own = self.bag_index[place] == own_bag[missing, None]
+            others_first = np.argsort(is_own, axis=1, kind="stable")[:, : self.k]
+            enough = (~is_own).sum(axis=1) >= self.k
+            found[missing[enough]] = np.take_along_axis(place, others_first, axis=1)[enough]
+            missing, asked = missing[~enough], 2 * asked
+        return self.instances[found]
+
+    def _look_up(self, points: np.ndarray, num: int) -> Int[np.ndarray, "P k"]:
+        num = min(num, len(self.instances))
+        return self.engine.kneighbors(points, num, return_distance=False)
+
+
+@partial(jax.jit, static_argnums=0)
+def _contrast(
+    transform: Callable[[Array], Array] | None,
+    points: Float[Array, "P D"],
+    neighbours: Neighbours,
+) -> Float[Array, " P"]:
+    def votes(nearest: Float[Array, "P k D"]) -> Float[Array, " P"]:
+        squared = jnp.sum((points[:, None] - nearest) ** 2, axis=-1)
+        # The root has no slope at 0: the second where keeps its infinite one out of the first.
+        distance = jnp.where(squared > 0, jnp.sqrt(jnp.where(squared > 0, squared, 1.0)), 0.0)
+        return jnp.sum(distance if transform is None else transform(distance), axis=-1)
+
+    negative, positive = neighbours
+    return votes(jnp.asarray(negative)) - votes(jnp.asarray(positive))
+
+
+@dataclass(frozen=True)
+class ParzenMeasure:
+    """Instances of positive bags in a cube around x, less those of negative bags, over n.
+
+    The paper divides by the cube's volume besides, the same everywhere.
+
+    Parameters
+    ----------
+    width : float
+        Half an edge: z counts where |x_d − z_d| ≤ width in every feature d.
+
+    Raises
+    ------
+    ValueError
+        If it is not a positive finite number.
+
+    References
+    ----------
+    Venkatesan, Chandakkar and Li (2015), equations 2 and 3; the first sum there runs to |k⁻| where
+    |k⁺| is meant.
+
+    Examples
+    --------
+    >>> bags = Bags.from_list([np.array([[0.0], [5.0]]), np.array([[4.0]])], labels=[1, 0])
+    >>> ParzenMeasure(width=0.5).scores(np.array([[0.5], [4.5], [2.0]]), bags).tolist()
+    [0.3333333333333333, 0.0, 0.0]
+    """
+
+    width: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.width < np.inf:
+            raise ValueError(
+                f"ParzenMeasure width is {self.width}; expected a positive finite number"
+            )
+
+    def scores(self, points: Float[np.ndarray, "P D"], reference: Bags) -> Float[np.ndarray, " P"]:
+        """f at points.
+
+        Parameters
+        ----------
+        points : array (P, D)
+        reference : Bags
+            With labels.
+
+        Returns
+        -------
+        array (P,)
+
+        Raises
+        ------
+        ValueError
+            If it has no labels, or other features.
+        """
+        _check_reference(points, reference)
+        labels = np.asarray(reference.labels)[reference.bag_index]
+        instances = np.asarray(reference.instances)
+        count = np.zeros(len(points))
+        for label, sign in ((1, 1.0), (0, -1.0)):
+            if (labels == label).any():
+                tree = KDTree(instances[labels == label], metric="chebyshev")
+                count += sign * tree.query_radius(points, self.width, count_only=True)
+        return count / reference.num_instances
+
+    def own_scores(self, reference: Bags) -> Float[np.ndarray, " N"]:
+        """f at the instances of the bags that make it, each without those of its own bag.
+
+        n is the number of all instances nevertheless.
+
+        Parameters
+        ----------
+        reference : Bags
+            With labels.
+
+        Returns
+        -------
+        array (N,)
+
+        Raises
+        ------
+        ValueError
+            If it has no labels.
+        """
+        points = np.asarray(reference.instances)
+        own = (
+            [
+                (cdist(one, one, "chebyshev") <= self.width).sum(axis=1) * (1.0 if label else -1.0)
+                for one, label in zip(
+                    reference.to_list(), np.asarray(reference.labels), strict=True
+                )
+            ]
+            if reference.labels is not None
+            else []
+        )
+        return self.scores(points, reference) - np.concatenate(own) / reference.num_instances
+
+
+def _check_reference(points: np.ndarray, reference: Bags) -> None:
+    if reference.labels is None:
+        raise ValueError("bags have no labels; a measure is made of bags of both")
+    if points.ndim != 2 or points.shape[1] != reference.num_features:
+        raise ValueError(
+            f"points have shape {points.shape}; expected (P, {reference.num_features}), the "
+            "features of the bags that make the measure"
+        )
+
+
+def _chunks(num: int) -> Iterator[slice]:
+    return (slice(start, start + _ROWS) for start in range(0, num, _ROWS))

@@ -1,0 +1,237 @@
+"""Gaussian scale mixtures ψ: what stands in for the logistic function in the closed-form updates.
+
+A density ψ is a Gaussian scale mixture if ψ(f) ∝ ∫ exp(−ωf²/2) p(ω) dω. Given ω the evidence is
+Gaussian, and everything the updates need of ψ is θ(c) = −ψ'(c)/(c ψ(c)) = E[ω | f = c].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.nn import softplus
+from jaxtyping import Array, Float
+
+from ..numerics.tracing import as_pytree
+from .polya_gamma import PolyaGamma
+
+__all__ = ["GammaMixing", "Mixing", "PolyaGammaMixing", "ScaleMixture", "log_two_cosh_half"]
+
+
+def log_two_cosh_half(evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """log 2cosh(f/2), without overflow."""
+    size = jnp.abs(evidence)
+    return 0.5 * size + softplus(-size)
+
+
+@runtime_checkable
+class Mixing(Protocol):
+    """What a model and its engines ask of a Gaussian scale mixture ψ."""
+
+    @property
+    def distance_to_pole(self) -> float:
+        """How far from the real line ψ is analytic; it sets the step of quadrature."""
+        ...
+
+    def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """log ψ(f), up to the constant that the bound is stated with."""
+        ...
+
+    def expected_precision(self, tilt: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """θ(c) = E[ω] under q(ω) ∝ p(ω) exp(−ωc²/2)."""
+        ...
+
+    def conditional(self, tilt: Float[Array, "*batch"]) -> dist.Distribution:
+        """q(ω) ∝ p(ω) exp(−ωc²/2), the law of the augmentation variable."""
+        ...
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class PolyaGammaMixing:
+    """Pólya-Gamma mixing: ψ is the hyperbolic secant, and the model the logistic one, exactly.
+
+    p(ω) = PG(1, 0), q(ω) = PG(1, c), θ(c) = tanh(c/2)/(2c), log ψ(f) = −log 2cosh(f/2).
+    Jaakkola's bound with ξ = c is the same bound: 2λ(ξ) = θ(ξ).
+
+    References
+    ----------
+    Castro-Macías et al. (2024), §3; Polson, Scott and Windle (2013).
+
+    Examples
+    --------
+    >>> float(PolyaGammaMixing().expected_precision(jnp.array(0.0)))
+    0.25
+    """
+
+    @property
+    def distance_to_pole(self) -> float:
+        """π: cosh(f/2) is zero at ±iπ."""
+        return math.pi
+
+    def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """log ψ(f) = −log 2cosh(f/2)."""
+        return -log_two_cosh_half(evidence)
+
+    def expected_precision(self, tilt: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """θ(c) = tanh(c/2)/(2c), ¼ at c = 0."""
+        # Below 1e-4 the first two terms of the series are exact to rounding.
+        small = jnp.abs(tilt) < 1e-4
+        safe = jnp.where(small, 1.0, tilt)
+        return jnp.where(small, 0.25 - tilt**2 / 48, jnp.tanh(safe / 2) / (2 * safe))
+
+    def conditional(self, tilt: Float[Array, "*batch"]) -> dist.Distribution:
+        """PG(1, c)."""
+        return PolyaGamma(1, tilt)
+
+
+@as_pytree()
+@dataclass(frozen=True)
+class GammaMixing:
+    """Gamma mixing: ψ(f) = (β / (β + f²/2))^α, a Student-t shape. Another model, not a bound.
+
+    p(ω) = Gamma(α, β), q(ω) = Gamma(α, β + c²/2), θ(c) = α/(β + c²/2).
+
+    Parameters
+    ----------
+    alpha : float
+        Shape α > 0 of the Gamma law.
+    beta : float
+        Rate β > 0 of the Gamma law.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is not positive.
+
+    Notes
+    -----
+    With ψ in place of the hyperbolic secant the prior of the evidence is no Gaussian process any
+    more, p(f) ∝ N(f) ψ(f)·2cosh(f/2), and its posterior can run away: see the README.
+
+    References
+    ----------
+    Castro-Macías et al. (2024), §5.
+    """
+
+    alpha: float
+    beta: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
+            if not (np.isfinite(value) and value > 0):
+                raise ValueError(
+                    f"GammaMixing {name} is {value}; expected a positive finite number"
+                )
+
+    @property
+    def distance_to_pole(self) -> float:
+        """√(2β): the branch points of ψ are at ±i√(2β)."""
+        return math.sqrt(2 * self.beta)
+
+    def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """log ψ(f) = α log β − α log(β + f²/2)."""
+        return -self.alpha * jnp.log1p(0.5 * evidence**2 / self.beta)
+
+    def expected_precision(self, tilt: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """θ(c) = α/(β + c²/2)."""
+        return self.alpha / (self.beta + 0.5 * tilt**2)
+
+    def conditional(self, tilt: Float[Array, "*batch"]) -> dist.Distribution:
+        """Gamma(α, β + c²/2)."""
+        return dist.Gamma(self.alpha, self.beta + 0.5 * tilt**2)
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class ScaleMixture:
+    """Any other Gaussian scale mixture, given by log ψ; θ by automatic differentiation.
+
+    Its mixing law p(ω) is not known in closed form, so ``VGPMIL.augmented`` and ``gibbs`` refuse
+    it; ``coordinate_ascent`` and the samplers of the exact program do not need p(ω).
+    """
+
+    log_psi: Callable[[Float[Array, ""]], Float[Array, ""]]
+    distance_to_pole: float = 1.0
+
+    @classmethod
+    def from_log_density(
+        cls,
+        log_psi: Callable[[Float[Array, ""]], Float[Array, ""]],
+        distance_to_pole: float = 1.0,
+    ) -> ScaleMixture:
+        """Check that ψ can be a Gaussian scale mixture, and wrap it.
+
+        Parameters
+        ----------
+        log_psi : callable
+            log ψ of a scalar, differentiable twice, symmetric; constants do not matter.
+        distance_to_pole : float
+            How far from the real line ψ stays smooth, about its width at the middle: quadrature
+            over f takes steps by it. Less than there is costs time, more costs digits.
+
+        Returns
+        -------
+        ScaleMixture
+
+        Raises
+        ------
+        ValueError
+            If θ(c) = −(log ψ)'(c)/c is not positive and non-increasing in c > 0, as E[ω] under
+            p(ω) exp(−ωc²/2) must be.
+
+        Examples
+        --------
+        >>> laplace_like = ScaleMixture.from_log_density(lambda f: -jnp.sqrt(1 + f**2))
+        >>> round(float(laplace_like.expected_precision(jnp.array(0.0))), 6)
+        1.0
+        """
+        if not (np.isfinite(distance_to_pole) and distance_to_pole > 0):
+            raise ValueError(
+                f"distance_to_pole is {distance_to_pole}; expected a positive finite number"
+            )
+        mixture = cls(log_psi, distance_to_pole)
+        tilts = jnp.concatenate([jnp.zeros(1), jnp.geomspace(1e-2, 1e2, 81)])
+        precision = np.asarray(mixture.expected_precision(tilts))
+        slack = 1e-4 * np.abs(precision).max()  # rounding in 32 bit
+        if not np.isfinite(precision).all() or (precision <= 0).any():
+            raise ValueError(
+                "log_psi is no Gaussian scale mixture: −(log ψ)'(c)/c was "
+                f"{precision.min():.3g} somewhere on [0, 100]; expected a positive number "
+                "everywhere, as for the hyperbolic secant or a Student-t density"
+            )
+        if (np.diff(precision) > slack).any():
+            raise ValueError(
+                "log_psi is no Gaussian scale mixture: −(log ψ)'(c)/c increases with c; expected "
+                "it to fall (log ψ(√x) must be convex in x)"
+            )
+        return mixture
+
+    def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """log ψ(f)."""
+        return jnp.vectorize(self.log_psi)(evidence)
+
+    def expected_precision(self, tilt: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """θ(c) = −(log ψ)'(c)/c, its limit −(log ψ)''(0) at c = 0."""
+
+        def one(c: Float[Array, ""]) -> Float[Array, ""]:
+            slope = jax.grad(self.log_psi)
+            small = jnp.abs(c) < 1e-3
+            safe = jnp.where(small, 1.0, c)
+            return jnp.where(small, -jax.grad(slope)(c), -slope(safe) / safe)
+
+        return jnp.vectorize(one)(tilt)
+
+    def conditional(self, tilt: Float[Array, "*batch"]) -> dist.Distribution:
+        """Refuse: the mixing law is not known."""
+        raise NotImplementedError(
+            "ScaleMixture.from_log_density knows log ψ but not its mixing law p(ω), which the "
+            "augmented program and Gibbs sampling need; use PolyaGammaMixing or GammaMixing, or an "
+            "engine that does not augment (coordinate_ascent, nuts, laplace, svi)"
+        )

@@ -1,0 +1,599 @@
+"""The sparse Gaussian process (FITC) that every GP model of the zoo shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import ceil
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, Int
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import LowerCholeskyAffine
+from sklearn.cluster import KMeans
+
+from ...datasets.bags import Bags
+from ...datasets.padding import padded
+from ..model import CLOSED_FORM_ENGINES, Draws, ModelDefaults, observations, random_key
+from ..numerics.products import block_length, times_triangle
+from ..numerics.quadrature import QuadratureRule, SigmoidTable
+from ..numerics.tracing import evaluated_now_unless_traced
+from .hyperpriors import Parameter
+from .kernels import RBF
+
+__all__ = [
+    "InducingModel",
+    "PreparedBags",
+    "Projector",
+    "SparseConditional",
+    "SparseGPModel",
+    "accumulated_conditional",
+    "draw_inducing_value",
+    "largest_variance",
+    "sparse_conditional",
+]
+
+# The largest variance that the quadrature is made for where it has a prior: nodes are needed in
+# proportion to its root, or more. At 400 the rule for 64 is wrong by 5e-5 in log E σ.
+_LARGEST_VARIANCE = 64.0
+# Instances that k-means sees, at most.
+_MOST_CLUSTERED = 2**14
+
+
+class SparseConditional(NamedTuple):
+    """What the instances need to know of the inducing values, in whitened coordinates.
+
+    With K_ZZ = LLᵀ and u = Lε, ε ~ N(0, I), the evidence of instance n given u is
+    f_n | u ~ N(V_n ε, k̃_n), independently over n (FITC). Where evidence is summed over bags the
+    rows are bags: Σ V_n and Σ k̃_n.
+
+    Attributes
+    ----------
+    cholesky : array (M, M)
+        L, lower triangular.
+    projection : array (N, M)
+        V = K_XZ L⁻ᵀ, so that Au = Vε with the paper's A = K_XZ K_ZZ⁻¹.
+    residual_variance : array (N,)
+        k̃_n = k(x_n, x_n) − ‖V_n‖² ≥ 0.
+    residual_scale : array (N,)
+        √k̃_n.
+    """
+
+    cholesky: Float[Array, "M M"]
+    projection: Float[Array, "N M"]
+    residual_variance: Float[Array, " N"]
+    residual_scale: Float[Array, " N"]
+
+    def whiten(self, inducing_value: Float[Array, " M"]) -> Float[Array, " M"]:
+        """ε = L⁻¹u."""
+        return solve_triangular(self.cholesky, inducing_value, lower=True)
+
+    def mean(self, inducing_value: Float[Array, " M"]) -> Float[Array, " N"]:
+        """Au, the conditional mean of the (centred) evidence."""
+        return self.projection @ self.whiten(inducing_value)
+
+
+class PreparedBags(NamedTuple):
+    """What the programs of a sparse GP model need of bags, evaluated once.
+
+    Attributes
+    ----------
+    bags : Bags
+    conditional : SparseConditional or None
+        Of the instances, or of the bags where evidence is summed over them; None where a
+        hyper-parameter has a prior, so that it is a part of the program.
+    rule : QuadratureRule or SigmoidTable
+        That serves all residual scales.
+    rows : pytree or None
+        What the conditional is made of where that is not the bags themselves.
+    """
+
+    bags: Bags
+    conditional: SparseConditional | None
+    rule: QuadratureRule | SigmoidTable
+    rows: Any = None
+
+    @property
+    def conditioned_on(self) -> Any:
+        """What the conditional is made of under other hyper-parameters."""
+        return self.bags if self.rows is None else self.rows
+
+
+def sparse_conditional(
+    kernel: RBF,
+    inducing_points: Float[Array, "M D"] | Float[np.ndarray, "M D"],
+    instances: Float[Array, "N D"] | Float[np.ndarray, "N D"],
+    jitter: float | Float[Array, ""],
+) -> SparseConditional:
+    """Condition the evidence of the instances on the inducing values.
+
+    Parameters
+    ----------
+    kernel : RBF
+        With numbers (or traced values) as parameters.
+    inducing_points : array (M, D)
+        Z.
+    instances : array (N, D)
+        X.
+    jitter : float
+        Added to the diagonal of K_ZZ, as a share of the kernel variance.
+
+    Returns
+    -------
+    SparseConditional
+
+    Notes
+    -----
+    Where nothing is traced the result is computed at once, even while an outer function is being
+    compiled: a sampler with a fixed kernel then never evaluates it again.
+
+    References
+    ----------
+    Castro-Macías et al. (2024), equations 2 and 3; Snelson and Ghahramani (2006).
+    """
+    with evaluated_now_unless_traced(kernel, inducing_points, instances):
+        return _sparse_conditional(kernel, inducing_points, instances, jitter)
+
+
+@jax.jit
+def _sparse_conditional(
+    kernel: RBF,
+    inducing_points: Float[Array, "M D"],
+    instances: Float[Array, "N D"],
+    jitter: Float[Array, ""],
+) -> SparseConditional:
+    cholesky, floor = _inducing_cholesky(kernel, inducing_points, jitter)
+    cross = kernel.covariance(inducing_points, instances)
+    projection = solve_triangular(cholesky, cross, lower=True).T  # V = K_XZ L⁻ᵀ
+    residual_variance = _residual_variance(kernel, jnp.sum(projection**2, axis=1), floor)
+    return SparseConditional(cholesky, projection, residual_variance, jnp.sqrt(residual_variance))
+
+
+def _inducing_cholesky(
+    kernel: RBF, inducing_points: Float[Array, "M D"], jitter: Float[Array, ""]
+) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+    """L with K_ZZ + jitter = LLᵀ, and the jitter."""
+    covariance = kernel.covariance(inducing_points, inducing_points)
+    floor = kernel.variance * jnp.maximum(jitter, 8 * jnp.finfo(covariance.dtype).eps)
+    diagonal = floor * jnp.eye(covariance.shape[0], dtype=covariance.dtype)
+    return jnp.linalg.cholesky(covariance + diagonal), floor
+
+
+@jax.jit
+def _whitening(
+    kernel: RBF, inducing_points: Float[Array, "M D"], jitter: Float[Array, ""]
+) -> tuple[Float[Array, "M M"], Float[Array, "M M"], Float[Array, ""]]:
+    """L, L⁻ᵀ and the jitter."""
+    cholesky, floor = _inducing_cholesky(kernel, inducing_points, jitter)
+    identity = jnp.eye(cholesky.shape[0], dtype=cholesky.dtype)
+    return cholesky, solve_triangular(cholesky, identity, trans=1, lower=True), floor
+
+
+def _residual_variance(
+    kernel: RBF, explained: Float[Array, " N"], floor: Float[Array, ""]
+) -> Float[Array, " N"]:
+    """k̃ = v − ‖V_n‖²; rounding can push it below 0 where an instance is an inducing point."""
+    return jnp.maximum(kernel.variance - explained, floor)
+
+
+def accumulated_conditional(
+    kernel: RBF,
+    inducing_points: Float[Array, "M D"] | Float[np.ndarray, "M D"],
+    bags: Bags,
+    jitter: float | Float[Array, ""],
+    dtype: Literal["float64", "float32"] = "float64",
+) -> SparseConditional:
+    """Condition the evidence that the bags accumulate, s_b = Σ_{n∈b} f_n, on the inducing values.
+
+    Given u the f_n are independent, so s_b | u ~ N(a_bᵀu, k̄_b) with a_b = Σ A_n and
+    k̄_b = Σ k̃_n: what a model of sums needs of its instances, in one pass over them.
+
+    Parameters
+    ----------
+    kernel : RBF
+    inducing_points : array (M, D)
+        Z.
+    bags : Bags
+    jitter : float
+        As for `sparse_conditional`.
+    dtype : {"float64", "float32"}
+        Of the kernel between instances and inducing points; under 64 bit, sums over instances and
+        all that is M × M are 64-bit in any case.
+
+    Returns
+    -------
+    SparseConditional
+        With a row for each bag: Σ V_n and k̄_b. Instances are taken in chunks, so that no N × M
+        matrix is ever held.
+
+    References
+    ----------
+    Kandemir et al. (2016), section 3.
+    """
+    if dtype not in ("float64", "float32"):
+        raise ValueError(f"dtype is {dtype!r}; expected 'float64' or 'float32'")
+    projector = Projector.of(kernel, inducing_points, jitter)
+    with evaluated_now_unless_traced(projector, bags.instances):
+        return _accumulated_conditional(
+            projector, bags.instances, bags.bag_index, bags.num_bags, dtype
+        )
+
+
+@partial(jax.jit, static_argnames=("num_bags", "dtype"))
+def _accumulated_conditional(
+    projector: Projector,
+    instances: Float[Array, "N D"],
+    bag_index: Int[Array, " N"],
+    num_bags: int,
+    dtype: str,
+) -> SparseConditional:
+    cholesky = projector.cholesky
+    narrow = jax.dtypes.canonicalize_dtype(dtype)  # without 64 bit there is 32 bit only
+    narrowed = jax.tree.map(lambda leaf: jnp.asarray(leaf, narrow), projector)
+    sums = _CrossSums(narrowed, num_bags=num_bags, total_dtype=cholesky.dtype)
+    cross, variance = sums.over(instances, bag_index)
+    projection = projector.projection(cross)  # Σ V_n = (Σ K_nZ) L⁻ᵀ
+    return SparseConditional(cholesky, projection, variance, jnp.sqrt(variance))
+
+
+class Projector(NamedTuple):
+    """What V_n and k̃_n are made of, for instances that come in blocks.
+
+    A product with L⁻ᵀ takes the place of the triangular solve, which is several times slower; what
+    that loses is far below what the jitter adds to the diagonal.
+    """
+
+    kernel: RBF
+    inducing_points: Float[Array, "M D"]  # Z
+    cholesky: Float[Array, "M M"]  # L
+    whitener: Float[Array, "M M"]  # L⁻ᵀ
+    floor: Float[Array, ""]  # of k̃
+
+    @classmethod
+    def of(
+        cls,
+        kernel: RBF,
+        inducing_points: Float[Array, "M D"] | Float[np.ndarray, "M D"],
+        jitter: float | Float[Array, ""],
+    ) -> Self:
+        """For a kernel and inducing points; made once where a program is compiled for chunks."""
+        with evaluated_now_unless_traced(kernel, inducing_points, jitter):
+            points = jnp.asarray(inducing_points)
+            return cls(kernel, points, *_whitening(kernel, points, jnp.asarray(jitter)))
+
+    def cross(self, instances: Float[Array, "R D"]) -> Float[Array, "R M"]:
+        """K_nZ."""
+        return self.kernel.covariance(instances.astype(self.whitener.dtype), self.inducing_points)
+
+    def projection(self, cross: Float[Array, "R M"]) -> Float[Array, "R M"]:
+        """V = K_XZ L⁻ᵀ."""
+        return jnp.concatenate(self.panels(cross), axis=1)
+
+    def panels(self, cross: Float[Array, "R M"]) -> list[Float[Array, "R _"]]:
+        """The columns of V, in panels."""
+        return times_triangle(cross, self.whitener)
+
+    def residual_variance(self, *columns: Float[Array, "R _"]) -> Float[Array, " R"]:
+        """k̃ of V, or of its panels, which need not be held whole."""
+        explained = jnp.sum(jnp.stack([jnp.sum(part**2, axis=1) for part in columns]), axis=0)
+        return _residual_variance(self.kernel, explained, self.floor)
+
+
+type _Totals = tuple[Float[Array, "B M"], Float[Array, " B"]]
+
+
+class _CrossSums(NamedTuple):
+    """Σ_{n∈b} K_nZ and Σ_{n∈b} k̃_n, in blocks of instances; sums have a type of their own."""
+
+    projector: Projector
+    num_bags: int
+    total_dtype: Any
+
+    def over(self, instances: Float[Array, "N D"], bag_index: Int[Array, " N"]) -> _Totals:
+        """All instances: whole blocks in a loop, and what remains."""
+        size = instances.shape[0]
+        length = block_length(size)
+        whole = size // length
+
+        @jax.checkpoint  # a gradient makes each block again and holds none
+        def add(totals: _Totals, rows: Array, bag: Array) -> _Totals:
+            return self._add_block(totals, rows, bag)
+
+        def add_whole(totals: _Totals, number: Array) -> tuple[_Totals, None]:
+            rows, bag = (
+                jax.lax.dynamic_slice_in_dim(array, number * length, length)
+                for array in (instances, bag_index)
+            )
+            return add(totals, rows, bag), None
+
+        nothing = (
+            jnp.zeros((self.num_bags, len(self.projector.whitener)), self.total_dtype),
+            jnp.zeros(self.num_bags, self.total_dtype),
+        )
+        totals, _ = jax.lax.scan(add_whole, nothing, jnp.arange(whole))
+        rest = slice(whole * length, size)
+        return add(totals, instances[rest], bag_index[rest]) if whole * length < size else totals
+
+    def _add_block(
+        self, totals: _Totals, rows: Float[Array, "R D"], bag: Int[Array, " R"]
+    ) -> _Totals:
+        cross = self.projector.cross(rows)
+        variance = self.projector.residual_variance(*self.projector.panels(cross))
+
+        def by_bag(total: Float[Array, "B ..."], values: Float[Array, "R ..."]) -> Array:
+            wide = values.astype(self.total_dtype)
+            return total.at[bag].add(wide, indices_are_sorted=True, mode="promise_in_bounds")
+
+        return by_bag(totals[0], cross), by_bag(totals[1], variance)
+
+
+class InducingModel(ModelDefaults):
+    """What all models with values at inducing points have in common, whatever their kernel."""
+
+    name: ClassVar[str]
+    usual_engines: ClassVar[tuple[str, ...]] = CLOSED_FORM_ENGINES
+
+    def __post_init__(self) -> None:
+        """Nothing to check."""
+
+    @property
+    def hyperparameters(self) -> dict[str, Parameter]:
+        """All of them, numbers or distributions, by site name."""
+        return {}
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """Replace hyper-parameters by given values; other names are ignored."""
+        return self
+
+    def support_of(self, name: str) -> constraints.Constraint:
+        """Values that a hyper-parameter may have."""
+        return constraints.real if name == "mean" else constraints.positive
+
+    @property
+    def latent_sites(self) -> tuple[str, ...]:
+        """The inducing values, and the hyper-parameters that have a prior."""
+        return ("inducing_value", *self.priors)
+
+    def prepare(self, bags: Bags) -> PreparedBags:
+        """Bags in arrays of sizes that programs are compiled for, with what is fixed of them.
+
+        Parameters
+        ----------
+        bags : Bags
+
+        Returns
+        -------
+        PreparedBags
+            The same density, in place of the bags.
+        """
+        return self.unpadded(padded(bags))
+
+    def unpadded(self, bags: Bags | PreparedBags) -> PreparedBags:
+        """What is fixed of bags as they are; prepared bags themselves."""
+        if isinstance(bags, PreparedBags):
+            return bags
+        rows = self.without_hyperparameters(bags)
+        conditional = None if self.priors else self.conditional_of_rows(rows)
+        rule = self.rule_for(conditional, bags)
+        return PreparedBags(bags, conditional, rule, None if rows is bags else rows)
+
+    def without_hyperparameters(self, bags: Bags) -> Any:
+        """What of the bags no hyper-parameter changes: a pytree that stands in for them."""
+        return bags
+
+    def conditional_of_rows(self, bags: Any) -> SparseConditional:
+        """What the rows of the likelihood need to know of the inducing values."""
+        raise NotImplementedError
+
+    def rule_for(
+        self, conditional: SparseConditional | None, bags: Bags
+    ) -> QuadratureRule | SigmoidTable:
+        """A quadrature rule that serves all residual scales, known or to be inferred."""
+        raise NotImplementedError
+
+    def given_inducing_values(self, given: PreparedBags) -> SparseConditional:
+        """The conditional of prepared bags, under hyper-parameters that may have been drawn."""
+        return given.conditional or self.conditional_of_rows(given.conditioned_on)
+
+    def completed(self, draws: Draws, bags: Bags, seed: int | Array) -> tuple[np.ndarray, ...]:
+        """What ``complete_one`` draws back, for each draw of the latent sites.
+
+        Raises
+        ------
+        ValueError
+            If the bags have no labels (or targets).
+        """
+        observations(self, bags, "complete()")
+        sites = {name: np.asarray(draws[name]) for name in self.latent_sites}
+        with jax.enable_x64(True):
+            keys = jax.random.split(random_key(seed), len(sites["inducing_value"]))
+            found = _completed(self, self.prepare(bags), keys, sites)
+            return tuple(np.asarray(one) for one in found)
+
+    def complete_one(
+        self, given: PreparedBags, key: Array, site: dict[str, Float[Array, "..."]]
+    ) -> tuple[Array, ...]:
+        """What ``marginal()`` integrated out, drawn back for one draw of the latent sites."""
+        raise NotImplementedError
+
+    def draw_hyperparameters(self) -> Self:
+        """A site for every prior, and the model with what was drawn in its place."""
+        drawn = {name: numpyro.sample(name, prior) for name, prior in self.priors.items()}
+        return self.with_hyperparameters(drawn)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseGPModel(InducingModel):
+    """What models of a sparse Gaussian process have in common: u ~ N(0, K_ZZ) and its kernel.
+
+    Parameters
+    ----------
+    kernel : RBF
+    inducing_points : array (M, D)
+        Z.
+    jitter : float
+        Added to the diagonal of K_ZZ, as a share of the kernel variance.
+
+    Raises
+    ------
+    ValueError
+        If a field is out of range.
+    """
+
+    kernel: RBF
+    inducing_points: Float[np.ndarray | Array, "M D"] = field(repr=False)
+    jitter: float | Float[Array, ""] = field(default=1e-6, kw_only=True)
+
+    fields_for_bags: ClassVar[tuple[str, ...]] = ("kernel", "inducing_points")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name, points = type(self).__name__, np.array(self.inducing_points, dtype=np.float64)
+        if points.ndim != 2 or points.size == 0:
+            raise ValueError(
+                f"{name} inducing_points have shape {points.shape}; expected (M, D), one row for "
+                "each inducing point"
+            )
+        if not np.isfinite(points).all():
+            row = int(np.flatnonzero(~np.isfinite(points).all(axis=1))[0])
+            raise ValueError(
+                f"{name} inducing_points row {row} has a NaN or an infinity; expected numbers"
+            )
+        points.setflags(write=False)
+        object.__setattr__(self, "inducing_points", points)
+        if not (np.isfinite(self.jitter) and self.jitter >= 0):
+            raise ValueError(f"{name} jitter is {self.jitter}; expected a number of at least 0")
+
+    @classmethod
+    def for_bags(
+        cls,
+        bags: Bags,
+        num_inducing: int = 50,
+        variance: Parameter = 0.5,
+        length_scale: Parameter | None = None,
+        seed: int = 0,
+        **fields: Any,
+    ) -> Self:
+        """Fill in what depends on the data: k-means centres as Z, ℓ = √D.
+
+        Of more than 16,384 instances k-means sees every second, third, ….
+
+        Parameters
+        ----------
+        bags : Bags
+            Training bags, features on comparable scales (``bags.standardize()``).
+        num_inducing : int
+            M, the number of inducing points.
+        variance, length_scale : float or Distribution
+            Of the kernel; ``length_scale=None`` means √D.
+        seed : int
+            Of k-means.
+        **fields
+            The other fields of the model.
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        ValueError
+            If there are fewer distinct instances than inducing points.
+        """
+        distinct = len(np.unique(bags.instances, axis=0))
+        if not 1 <= num_inducing <= distinct:
+            raise ValueError(
+                f"num_inducing is {num_inducing}; expected between 1 and {distinct}, the number "
+                "of distinct instances in these bags"
+            )
+        stride = ceil(bags.num_instances / _MOST_CLUSTERED)
+        sample = np.asarray(bags.instances)[::stride]
+        if stride > 1 and len(np.unique(sample, axis=0)) < num_inducing:
+            sample = np.unique(bags.instances, axis=0)
+        clusters = KMeans(num_inducing, n_init=1, random_state=seed).fit(sample)
+        if length_scale is None:
+            length_scale = float(np.sqrt(bags.instances.shape[1]))
+        kernel = RBF(variance=variance, length_scale=length_scale)
+        return cls(kernel=kernel, inducing_points=clusters.cluster_centers_, **fields)
+
+    @property
+    def hyperparameters(self) -> dict[str, Parameter]:
+        """All of them, numbers or distributions, by site name."""
+        return super().hyperparameters | self.kernel.parameters
+
+    def with_hyperparameters(self, values: dict) -> Self:
+        """Replace hyper-parameters by given values; other names are ignored."""
+        return replace(super().with_hyperparameters(values), kernel=self.kernel.with_values(values))
+
+    @property
+    def num_inducing(self) -> int:
+        """M."""
+        return self.inducing_points.shape[0]
+
+    def inducing_cholesky(self) -> Float[Array, "M M"]:
+        """L, with K_ZZ = LLᵀ."""
+        with jax.enable_x64(True):
+            return _cholesky(self)
+
+    def check_width(self, bags: Bags) -> None:
+        """Refuse bags that this model was not made for.
+
+        Raises
+        ------
+        ValueError
+            If the bags have another number of features than the inducing points.
+        """
+        expected, found = self.inducing_points.shape[1], bags.instances.shape[1]
+        if expected != found:
+            raise ValueError(
+                f"bags have {found} features, but the inducing points of this model have "
+                f"{expected}; pass bags with the {expected} features that the model was made for"
+            )
+
+    def conditional(self, bags: Bags) -> SparseConditional:
+        """What the instances of these bags need to know of the inducing values.
+
+        Raises
+        ------
+        ValueError
+            If the bags have another number of features than the inducing points.
+        """
+        self.check_width(bags)
+        return sparse_conditional(self.kernel, self.inducing_points, bags.instances, self.jitter)
+
+
+@jax.jit
+def _cholesky(model: SparseGPModel) -> Float[Array, "M M"]:
+    points = jnp.asarray(model.inducing_points)
+    return _inducing_cholesky(model.kernel, points, jnp.asarray(model.jitter))[0]
+
+
+@jax.jit
+def _completed(
+    model: Any, given: PreparedBags, keys: Array, sites: dict[str, Array]
+) -> tuple[Array, ...]:
+    return jax.lax.map(lambda one: model.complete_one(given, *one), (keys, sites))
+
+
+def draw_inducing_value(cholesky: Float[Array, "M M"]) -> Float[Array, " M"]:
+    """The site ``inducing_value``, u ~ N(0, LLᵀ), in a form that `TransformReparam` whitens."""
+    white = dist.Normal(jnp.zeros(cholesky.shape[0]), 1.0).to_event(1)
+    colour = LowerCholeskyAffine(jnp.zeros_like(white.mean), cholesky)
+    return numpyro.sample("inducing_value", dist.TransformedDistribution(white, colour))
+
+
+def largest_variance(variance: Parameter) -> float:
+    """The kernel variance that quadrature has to serve, where it has a prior by its quantiles."""
+    if isinstance(variance, int | float | np.number | Array):
+        return float(variance)
+    try:
+        with jax.ensure_compile_time_eval():  # a prior is never traced
+            return min(float(variance.icdf(0.9999)), _LARGEST_VARIANCE)
+    except (NotImplementedError, ImportError):  # some quantiles need TensorFlow Probability
+        return _LARGEST_VARIANCE

@@ -1,0 +1,244 @@
+"""What the PyMC twins of sparse Gaussian process models share: priors, process and integrals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpyro.distributions as dist
+
+from ...datasets.bags import Bags
+from ..parts.hyperpriors import Parameter
+from ..parts.kernels import RBF
+from ..parts.sparse_gp import SparseGPModel
+
+try:
+    import pymc as pm
+    import pytensor
+    import pytensor.tensor
+    from pytensor.compile.builders import OpFromGraph
+    from pytensor.compile.sharedvalue import shared
+except ImportError as error:
+    raise ImportError(
+        f"{error.name} is not installed, and the PyMC twin needs it: pip install 'milzoo[pymc]'"
+    ) from error
+
+__all__ = [
+    "REACH",
+    "SparseProcess",
+    "Tensor",
+    "accumulated_process",
+    "check_program",
+    "draw_inducing_value",
+    "evaluated",
+    "log_expected_negative",
+    "log_sum_exp",
+    "parameter",
+    "pm",
+    "pt",
+    "sparse_process",
+    "sum_over_bags",
+    "trapezoid",
+]
+
+# To type checkers the elementwise functions of PyTensor return None, and its variables have no
+# operators.
+pt: Any = pytensor.tensor
+Tensor = Any
+
+# −log of the relative error of an integral.
+_LOG_ACCURACY = 28.0
+# Nodes reach this many standard deviations beyond the mass of the integrand: 2e-9 is left out.
+REACH = 6.0
+
+
+def check_program(program: str) -> None:
+    """Refuse a program that twins do not have.
+
+    Raises
+    ------
+    ValueError
+        If it is neither of the two.
+    """
+    if program not in ("marginal", "full"):
+        raise ValueError(f"program is {program!r}; expected 'marginal' or 'full'")
+
+
+def parameter(name: str, value: Parameter, *, dims: str | None = None) -> Tensor:
+    """A number as it is, a NumPyro distribution as PyMC's distribution of the same law.
+
+    With ``dims`` it is an array of independent draws.
+
+    Raises
+    ------
+    ValueError
+        If PyMC may not have that distribution.
+    """
+    match value:
+        case dist.Beta():
+            return pm.Beta(
+                name,
+                alpha=float(value.concentration1),
+                beta=float(value.concentration0),
+                dims=dims,
+            )
+        case dist.LogNormal():
+            return pm.LogNormal(name, mu=float(value.loc), sigma=float(value.scale), dims=dims)
+        case dist.InverseGamma():
+            return pm.InverseGamma(
+                name, alpha=float(value.concentration), beta=float(value.rate), dims=dims
+            )
+        case dist.Gamma():
+            return pm.Gamma(
+                name, alpha=float(value.concentration), beta=float(value.rate), dims=dims
+            )
+        case dist.HalfNormal():
+            return pm.HalfNormal(name, sigma=float(value.scale), dims=dims)
+        case dist.Normal():
+            return pm.Normal(name, mu=float(value.loc), sigma=float(value.scale), dims=dims)
+        case dist.Distribution():
+            raise ValueError(
+                f"prior of {name} is {type(value).__name__}; expected one that PyMC has too: "
+                "Beta, Gamma, HalfNormal, InverseGamma, LogNormal or Normal"
+            )
+    return pt.constant(float(value))
+
+
+# ---------------------------------------------------------------- the Gaussian process
+
+
+class SparseProcess(NamedTuple):
+    """Rows f | ε ~ N(Vε, s²), independent of each other, with u = Lε and ε ~ N(0, I).
+
+    Attributes
+    ----------
+    cholesky : tensor (M, M)
+        L, with K_ZZ = LLᵀ.
+    projection : tensor (N, M) or (B, M)
+        V.
+    scale : tensor (N,) or (B,)
+        s.
+    """
+
+    cholesky: Tensor
+    projection: Tensor
+    scale: Tensor
+
+
+def sparse_process(model: SparseGPModel, bags: Bags) -> SparseProcess:
+    """The evidence of the instances: V = K_XZ L⁻ᵀ and s² = k̃."""
+    cholesky, projection, variance = _conditional(model, bags)
+    return _looked_up_if_fixed(model.kernel, cholesky, projection, pt.sqrt(variance))
+
+
+def accumulated_process(model: SparseGPModel, bags: Bags) -> SparseProcess:
+    """The evidence that bags accumulate, a row for each: V_b = Σ_{n∈b} V_n and s_b² = Σ k̃_n."""
+    cholesky, projection, variance = _conditional(model, bags)
+    return _looked_up_if_fixed(
+        model.kernel,
+        cholesky,
+        sum_over_bags(projection, bags),
+        pt.sqrt(sum_over_bags(variance, bags)),
+    )
+
+
+def draw_inducing_value(process: SparseProcess) -> Tensor:
+    """The sites ``white_inducing_value``, ε, and ``inducing_value``, u = Lε; gives the mean Vε."""
+    white = pm.Normal("white_inducing_value", dims="inducing_point")  # ε
+    pm.Deterministic("inducing_value", process.cholesky @ white, dims="inducing_point")
+    return process.projection @ white
+
+
+def sum_over_bags(values: Tensor, bags: Bags) -> Tensor:
+    """Σ_{n∈b} of what has one row for each instance."""
+    return pt.zeros((bags.num_bags, *values.shape[1:]))[bags.bag_index].inc(values)
+
+
+def evaluated(*tensors: Tensor) -> list[Tensor]:
+    """The values of tensors that hang on no random variable, for a graph to look up."""
+    return [shared(tensor.eval(mode="FAST_COMPILE")) for tensor in tensors]
+
+
+def _conditional(model: SparseGPModel, bags: Bags) -> tuple[Tensor, Tensor, Tensor]:
+    """L, V = K_XZ L⁻ᵀ and k̃."""
+    variance = parameter("variance", model.kernel.variance)
+    length_scale = parameter("length_scale", model.kernel.length_scale)
+
+    covariance = variance * pm.gp.cov.ExpQuad(bags.num_features, ls=length_scale)
+    inducing_points = pt.constant(model.inducing_points)
+    jitter = max(model.jitter, 8 * float(np.finfo(float).eps)) * variance
+    within = covariance(inducing_points) + jitter * pt.eye(len(model.inducing_points))
+    cholesky = pt.linalg.cholesky(within)
+    across = covariance(inducing_points, pt.constant(bags.instances))
+    projection = pt.linalg.solve_triangular(cholesky, across, lower=True).T
+    # k̃_n = k(x_n, x_n) − A_n K_Zn, kept from falling below zero by rounding.
+    residual_variance = pt.maximum(variance - (projection**2).sum(-1), jitter)
+    return cholesky, projection, residual_variance
+
+
+def _looked_up_if_fixed(kernel: RBF, *parts: Tensor) -> SparseProcess:
+    return SparseProcess(*(parts if kernel.priors else evaluated(*parts)))
+
+
+# ---------------------------------------------------------------- integrals over the evidence
+
+
+def trapezoid(
+    largest_scale: Tensor, pole: Tensor, *, reach: Tensor, centre: Tensor = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Nodes z_k and log w_k with Σ_k w_k g(a + s z_k) ≈ E g(f), f ~ N(a, s²), any s ≤ largest.
+
+    The trapezoid rule with step h errs by exp(y²/2 − 2πy/h), where y is how far the integrand
+    can be moved off the real line: to the pole of g, at d/s, or to 2π/h, past which nothing is
+    gained. h is such that this is e^−28.
+
+    Parameters
+    ----------
+    largest_scale : tensor
+    pole : float or tensor
+        d, the distance of the nearest pole of g from the real line.
+    reach : tensor
+        How far the nodes go to either side.
+    centre : tensor () or (K,)
+        Where they stand, to the nearest multiple of h; the slope by it is 0, as is that of the
+        integral.
+
+    Returns
+    -------
+    tuple of tensors
+        Columns, or one for each centre. Weights are in logs: past 38 they are 0 in 64 bit, where
+        a g that grows may still have its mass.
+    """
+    room = pt.minimum(pole / largest_scale, math.sqrt(2 * _LOG_ACCURACY))  # y
+    step = 2 * math.pi * room / (_LOG_ACCURACY + room**2 / 2)  # h
+    last = pt.ceil(reach / step)
+    nodes = step * (pt.round(centre / step) + pt.arange(-last, last + 1)[:, None])
+    return nodes, pt.log(step) - 0.5 * nodes**2 - 0.5 * math.log(2 * math.pi)
+
+
+def log_expected_negative(location: Tensor, table: Tensor, weights: Tensor) -> Tensor:
+    """log E[1 − σ(f)] from the table e^{s z_k}: one division for each node, none for the slope.
+
+    With R = 1 − σ(f) = 1/(1 + e^a e^{s z}) and ∂R/∂a = −R(1 − R), the slope of log E R in a is
+    E R² / E R − 1.
+    """
+
+    def negative(a: Tensor, table: Tensor) -> Tensor:  # R
+        return 1.0 / (1.0 + pt.exp(a) * table)
+
+    def pull_back(inputs: list[Tensor], _: list[Tensor], cotangents: list[Tensor]) -> list[Tensor]:
+        a, table, weights = inputs
+        one, two = pt.dot(weights, negative(a, table)), pt.dot(weights, negative(a, table) ** 2)
+        return [cotangents[0] * (two / one - 1.0), pt.zeros_like(table), pt.zeros_like(weights)]
+
+    a, e, w = pt.vector(), pt.matrix(), pt.vector()
+    log_expectation = OpFromGraph(
+        [a, e, w], [pt.log(pt.dot(w, negative(a, e)))], inline=True, pullback=pull_back
+    )
+    return log_expectation(location, table, weights)
+
+
+def log_sum_exp(log_values: Tensor, log_weights: Tensor) -> Tensor:
+    """log Σ_k w_k g_k."""
+    return pt.logsumexp(log_values + log_weights, axis=0)

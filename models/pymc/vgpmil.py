@@ -1,0 +1,166 @@
+"""ψ-VGPMIL in PyMC: written from the paper, sharing no formula with the NumPyro programs."""
+
+from __future__ import annotations
+
+import math
+
+from ...datasets.bags import Bags
+from ..parts.scale_mixtures import GammaMixing, Mixing, PolyaGammaMixing
+from ..vgpmil import VGPMIL
+from .sparse_gp import (
+    REACH,
+    Tensor,
+    check_program,
+    draw_inducing_value,
+    evaluated,
+    log_expected_negative,
+    log_sum_exp,
+    parameter,
+    pm,
+    pt,
+    sparse_process,
+    sum_over_bags,
+    trapezoid,
+)
+
+__all__ = ["pymc_twin"]
+
+# Largest kernel variance for which e^f is far from overflow everywhere a sampler may look.
+_LARGEST_TABLED_VARIANCE = 200.0
+
+
+def pymc_twin(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> pm.Model:
+    """The model as a PyMC program, to check the NumPyro programs and to race against them.
+
+    .. code-block:: text
+
+        ε        ~ N(0, I)                                    white_inducing_value
+        u        = L ε,  K_ZZ = L Lᵀ                          inducing_value
+        η        ~ N(0, I)                                    white_evidence   (full only)
+        f        = μ0 + K_XZ L⁻ᵀ ε + √k̃ η                     evidence         (full only)
+        T_b      ~ noisy maximum of its instance labels       bag_label
+
+    Parameters
+    ----------
+    model : VGPMIL
+        Kernel parameters and mean are numbers, or priors that PyMC has too: ``Gamma``,
+        ``HalfNormal``, ``InverseGamma``, ``LogNormal``, ``Normal``.
+    bags : Bags
+        With labels to condition on them; without, the labels are a site.
+    program : {"marginal", "full"}
+        With the evidence integrated out by quadrature, or with it as a site.
+
+    Returns
+    -------
+    pymc.Model
+
+    Raises
+    ------
+    ImportError
+        If PyMC is not installed.
+    ValueError
+        If ``program`` is neither of the two, if ψ or a prior is not one that PyMC has too, or if
+        the bags have another number of features than the inducing points.
+
+    Notes
+    -----
+    Densities equal those of the NumPyro programs in the coordinates ε (and η), up to a constant.
+
+    References
+    ----------
+    Castro-Macías et al. (2024), equations 1–4; Haußmann et al. (2017).
+    """
+    check_program(program)
+    model.check_width(bags)
+    with pm.Model(coords=_coordinates(model, bags)) as twin:
+        mean = parameter("mean", model.mean)
+        process = sparse_process(model, bags)
+        location = mean + draw_inducing_value(process)  # μ0 + A u
+        if program == "full":
+            noise = pm.Normal("white_evidence", dims="instance")  # η
+            evidence = pm.Deterministic(
+                "evidence", location + process.scale * noise, dims="instance"
+            )
+            log_negative, log_either = _given_evidence(model.mixing, evidence)
+        else:
+            log_negative, log_either = _given_inducing_values(model, location, process.scale)
+        if log_either is not None:
+            pm.Potential("mixing", log_either.sum())
+        log_none_positive = sum_over_bags(log_negative, bags)  # log p0
+        pm.Bernoulli(
+            "bag_label",
+            logit_p=_log_odds(log_none_positive, float(model.sharpness)),
+            observed=bags.labels,
+            dims="bag",
+        )
+    return twin
+
+
+def _coordinates(model: VGPMIL, bags: Bags) -> dict[str, range]:
+    return {
+        "inducing_point": range(len(model.inducing_points)),
+        "instance": range(bags.num_instances),
+        "bag": range(bags.num_bags),
+    }
+
+
+# ---------------------------------------------------------------- instances
+
+
+def _given_evidence(mixing: Mixing, evidence: Tensor) -> tuple[Tensor, Tensor | None]:
+    """log P(y_n = 0 | f_n), and log [ψ(f_n) · 2cosh(f_n/2)] if ψ is not the hyperbolic secant."""
+    log_negative = -pt.softplus(evidence)
+    if isinstance(mixing, PolyaGammaMixing):
+        return log_negative, None
+    return log_negative, _log_psi(mixing, evidence) + _log_two_cosh_half(evidence)
+
+
+def _given_inducing_values(
+    model: VGPMIL, location: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """log of E g_0 / E[g_0 + g_1] and log E[g_0 + g_1] over f_n | u, g_y(f) = ψ(f) e^{(y−½)f}."""
+    mixing, largest = model.mixing, pt.max(scale)
+    # Factors between e^{−f} and e^f move the mass of the integrand by up to s.
+    nodes, log_weights = trapezoid(
+        largest, _distance_to_nearest_pole(mixing), reach=REACH + largest
+    )
+    if isinstance(mixing, PolyaGammaMixing):  # g_0 = 1 − σ(f), g_0 + g_1 = 1
+        if not model.kernel.priors and model.kernel.variance <= _LARGEST_TABLED_VARIANCE:
+            table, weights = evaluated(pt.exp(nodes * scale), pt.exp(log_weights[:, 0]))
+            return log_expected_negative(location, table, weights), None
+        return log_sum_exp(-pt.softplus(location + nodes * scale), log_weights), None
+    evidence = location + nodes * scale
+    log_psi = _log_psi(mixing, evidence)
+    log_none = log_sum_exp(log_psi - 0.5 * evidence, log_weights)
+    log_either = log_sum_exp(log_psi + _log_two_cosh_half(evidence), log_weights)
+    return log_none - log_either, log_either
+
+
+def _log_psi(mixing: Mixing, evidence: Tensor) -> Tensor:
+    match mixing:
+        case PolyaGammaMixing():
+            return -_log_two_cosh_half(evidence)
+        case GammaMixing():
+            return -mixing.alpha * pt.log1p(0.5 * evidence**2 / mixing.beta)
+    raise ValueError(
+        f"mixing is {type(mixing).__name__}; the PyMC twin knows PolyaGammaMixing and "
+        "GammaMixing: sample with nuts instead"
+    )
+
+
+def _log_two_cosh_half(evidence: Tensor) -> Tensor:
+    return pt.logaddexp(0.5 * evidence, -0.5 * evidence)
+
+
+def _distance_to_nearest_pole(mixing: Mixing) -> float:
+    """Of 1/(1 + e^f): iπ. Of (1 + f²/(2β))^{−α}: i√(2β)."""
+    return math.sqrt(2 * mixing.beta) if isinstance(mixing, GammaMixing) else math.pi
+
+
+# ---------------------------------------------------------------- bags
+
+
+def _log_odds(log_none_positive: Tensor, sharpness: float) -> Tensor:
+    """log P(T=1)/P(T=0) = log [H − (H−1) p0] − log [1 + (H−1) p0]."""
+    positive = pt.log1p((sharpness - 1) * -pt.expm1(log_none_positive))
+    return positive - pt.log1p((sharpness - 1) * pt.exp(log_none_positive))

@@ -1,0 +1,244 @@
+"""VWSGP in PyMC: written from the paper, sharing no formula with the NumPyro programs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...datasets.bags import Bags
+from ..parts.likelihoods import Gaussian, Logistic, NegativeBinomial, Probit, StudentT
+from ..vwsgp import VWSGP
+from .sparse_gp import (
+    REACH,
+    Tensor,
+    accumulated_process,
+    check_program,
+    draw_inducing_value,
+    log_sum_exp,
+    parameter,
+    pm,
+    pt,
+    trapezoid,
+)
+
+__all__ = ["pymc_twin"]
+
+# Of the interval that the mode of an integrand is in; nodes need not stand exactly about it.
+_HALVINGS = 25
+
+
+def pymc_twin(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.Model:
+    """The model as a PyMC program, to check the NumPyro programs and to race against them.
+
+    .. code-block:: text
+
+        ε        ~ N(0, I)                                    white_inducing_value
+        u        = L ε,  K_ZZ = L Lᵀ                          inducing_value
+        η        ~ N(0, I)                                    white_bag_evidence (full only)
+        s_b      = a_bᵀu + √k̄_b η_b                           bag_evidence       (full only)
+        T_b      ~ Bernoulli(σ(s_b)), or Bernoulli(Φ(Y_b))    bag_label
+        Y_b      ~ N(s_b, noise), s_b + scale·t_ν, or NB(r)   bag_target
+
+    Parameters
+    ----------
+    model : VWSGP
+        Kernel parameters, and noise or scale of targets, are numbers, or priors that PyMC has too:
+        ``Gamma``, ``HalfNormal``, ``InverseGamma``, ``LogNormal``, ``Normal``.
+    bags : Bags
+        With labels (or targets) to condition on them; without, they are a site.
+    program : {"marginal", "full"}
+        With the evidence of the bags integrated out, or with it as a site.
+
+    Returns
+    -------
+    pymc.Model
+
+    Raises
+    ------
+    ImportError
+        If PyMC is not installed.
+    ValueError
+        If ``program`` is neither of the two, if a prior is not one that PyMC has too, or if the
+        bags have another number of features than the inducing points.
+
+    Notes
+    -----
+    Densities equal those of the NumPyro programs in the coordinates ε (and η), up to a constant.
+
+    References
+    ----------
+    Kandemir et al. (2016), section 3.
+    """
+    check_program(program)
+    model.check_width(bags)
+    coordinates = {
+        "inducing_point": range(len(model.inducing_points)),
+        "bag": range(bags.num_bags),
+    }
+    with pm.Model(coords=coordinates) as twin:
+        process = accumulated_process(model, bags)
+        location, scale = draw_inducing_value(process), process.scale  # a_bᵀu, √k̄_b
+        if program == "full":
+            noise = pm.Normal("white_bag_evidence", dims="bag")  # η
+            location = pm.Deterministic("bag_evidence", location + scale * noise, dims="bag")
+            scale = None
+        _observe(model, bags, location, scale)
+    return twin
+
+
+def _observe(model: VWSGP, bags: Bags, location: Tensor, scale: Tensor | None) -> None:
+    """Labels or targets where s_b ~ N(location, scale²), or where s_b is the location itself."""
+    match model.likelihood:
+        case Logistic():
+            log_odds = location if scale is None else _log_expected_odds(location, scale)
+        case Probit(noise=noise):
+            variance = 1.0 + noise + (0.0 if scale is None else scale**2)
+            argument = location / pt.sqrt(variance)
+            log_odds = _log_normal_probability(argument) - _log_normal_probability(-argument)
+        case Gaussian() | StudentT() | NegativeBinomial():
+            _observe_targets(model.likelihood, bags, location, scale)
+            return
+        case _:
+            raise NotImplementedError(
+                f"{type(model.likelihood).__name__} has no PyMC program; sample with nuts"
+            )
+    pm.Bernoulli("bag_label", logit_p=log_odds, observed=bags.labels, dims="bag")
+
+
+def _observe_targets(
+    likelihood: Gaussian | StudentT | NegativeBinomial,
+    bags: Bags,
+    location: Tensor,
+    scale: Tensor | None,
+) -> None:
+    observation = {"observed": bags.targets, "dims": "bag"}
+    match likelihood:
+        case Gaussian(noise=noise):
+            variance = parameter("noise", noise) + (0.0 if scale is None else scale**2)
+            pm.Normal("bag_target", location, pt.sqrt(variance), **observation)
+        case StudentT(degrees_of_freedom=degrees, scale=noise):
+            noise = parameter("noise_scale", noise)
+            if scale is None:
+                pm.StudentT("bag_target", nu=degrees, mu=location, sigma=noise, **observation)
+                return
+            parameters = (location, scale, np.float64(degrees), noise)
+            pm.CustomDist(
+                "bag_target",
+                *parameters,
+                logp=_log_expected_student,
+                random=_draw_student,
+                **observation,
+            )
+        case NegativeBinomial(total_count=total):
+            if bags.targets is not None:
+                observation["observed"] = np.asarray(bags.targets).astype(int)
+            if scale is None:
+                chance = pt.sigmoid(-location)
+                # PyMC counts failures before the r-th success.
+                pm.NegativeBinomial("bag_target", n=total, p=chance, **observation)
+                return
+            pm.CustomDist(
+                "bag_target",
+                *(location, scale, np.float64(total)),
+                logp=_log_expected_counts,
+                random=_draw_counts,
+                dtype="int64",
+                **observation,
+            )
+
+
+def _log_expected_student(
+    target: Tensor, location: Tensor, scale: Tensor, degrees: Tensor, noise: Tensor
+) -> Tensor:
+    """log E t_ν((y − s)/σ)/σ, s ~ N(location, scale²), with poles at ±iσ√ν.
+
+    A Student-t that is narrow and heavy against the Gaussian draws mass to y, wherever it is, but
+    beyond 12 sds that mass is below e^−72.
+    """
+    pole = 0.9 * pt.min(noise * pt.sqrt(degrees))
+    nodes, log_weights = trapezoid(pt.max(scale), pole, reach=2.0 * REACH)
+    squared = ((target - location - scale * nodes) / noise) ** 2
+    log_density = (
+        pt.gammaln((degrees + 1.0) / 2.0)
+        - pt.gammaln(degrees / 2.0)
+        - 0.5 * pt.log(degrees * math.pi)
+        - pt.log(noise)
+        - 0.5 * (degrees + 1.0) * pt.log1p(squared / degrees)
+    )
+    return log_sum_exp(log_density, log_weights)
+
+
+def _draw_student(
+    location: np.ndarray,
+    scale: np.ndarray,
+    degrees: np.ndarray,
+    noise: np.ndarray,
+    rng: np.random.Generator,
+    size: tuple[int, ...] | None = None,
+) -> np.ndarray:
+    latent = rng.normal(location, scale, size=size)
+    return latent + noise * rng.standard_t(degrees, size=np.shape(latent))
+
+
+def _log_expected_counts(count: Tensor, location: Tensor, scale: Tensor, total: Tensor) -> Tensor:
+    """log E C(y + r − 1, y) σ(s)^y σ(−s)^r, s ~ N(location, scale²).
+
+    The integrand is log-concave and falls from its mode at least as fast as the Gaussian: nodes
+    stand around the mode, found by halving. Half-way to the poles at ±iπ it has grown by 2^(n/2).
+    """
+    trials = count + total
+
+    def gradient(z: Tensor) -> Tensor:
+        return scale * (count - trials * pt.sigmoid(location + scale * z)) - z
+
+    lower, upper = -total * scale, count * scale
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (lower + upper)
+        is_below = gradient(middle) > 0.0
+        lower, upper = pt.switch(is_below, middle, lower), pt.switch(is_below, upper, middle)
+    nodes, log_weights = trapezoid(
+        pt.max(scale), math.pi / 2, reach=REACH + 1.0, centre=0.5 * (lower + upper)
+    )
+    latent = location + scale * nodes
+    loss = count * pt.softplus(-latent) + total * pt.softplus(latent)
+    choices = pt.gammaln(trials) - pt.gammaln(count + 1.0) - pt.gammaln(total)
+    return choices + log_sum_exp(-loss, log_weights)
+
+
+def _draw_counts(
+    location: np.ndarray,
+    scale: np.ndarray,
+    total: np.ndarray,
+    rng: np.random.Generator,
+    size: tuple[int, ...] | None = None,
+) -> np.ndarray:
+    chance = 1.0 / (1.0 + np.exp(rng.normal(location, scale, size=size)))
+    return rng.negative_binomial(total, chance)
+
+
+def _log_expected_odds(location: Tensor, scale: Tensor) -> Tensor:
+    """log E σ(s) / E[1 − σ(s)], s ~ N(location, scale²), of which both keep their digits."""
+    return _log_expected_sigmoid(location, scale) - _log_expected_sigmoid(-location, scale)
+
+
+def _log_expected_sigmoid(location: Tensor, scale: Tensor) -> Tensor:
+    """log E σ(a + sz), z ~ N(0, 1).
+
+    σ grows like e^{sz} as far as a + sz = 0 and no more, so the mass of the integrand lies at
+    z = −a/s, but at least at 0 and at most at s: its mean is less than one sd from there. As the
+    integrand falls at least as fast as a Gaussian, the nodes reach no further where s is large.
+    """
+    centre = pt.clip(-location / scale, 0.0, scale)
+    nodes, log_weights = trapezoid(pt.max(scale), math.pi, reach=REACH + 1.0, centre=centre)
+    return log_sum_exp(-pt.softplus(-(location + scale * nodes)), log_weights)
+
+
+def _log_normal_probability(argument: Tensor) -> Tensor:
+    """log Φ(x), by erfcx below 0 and by erfc above, each kept from where it would overflow."""
+    below, above = pt.minimum(argument, 0.0), pt.maximum(argument, 0.0)
+    return pt.switch(
+        argument < 0.0,
+        pt.log(0.5 * pt.erfcx(-below / math.sqrt(2))) - 0.5 * below**2,
+        pt.log1p(-0.5 * pt.erfc(above / math.sqrt(2))),
+    )

@@ -1,0 +1,215 @@
+"""Concepts: peaks by their slopes and by loops, and why those of the scene are hard to find."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from milzoo.datasets import Bags, load, simulate, simulate_instances
+from milzoo.estimators import EMDD, DiverseDensityLearner
+from milzoo.estimators.concepts import nearest_in_bags
+from milzoo.estimators.prototypes import Peaks, PrototypeClassifier
+from milzoo.models import DiverseDensity
+from numpyro.handlers import substitute
+from scipy.optimize import minimize
+from scipy.spatial.distance import cdist
+
+CENTRES = np.array([[-4.0, 4.0], [4.0, 4.0], [-4.0, -4.0], [2.2, -0.6]])
+TRUTH = {"concept": np.array([0.3, -0.5]), "scale": np.array([1.5, 0.6])}
+
+
+@pytest.fixture(scope="module")
+def scene():
+    return load("venkatesan2015")
+
+
+@pytest.fixture(scope="module")
+def bags():
+    """Sixty bags whose labels follow from one concept."""
+    design = simulate_instances(60, range(1, 5), num_features=2, seed=0)
+    return simulate(substitute(DiverseDensity(), TRUTH), design, seed=1)[0]
+
+
+def chance_of_bags(point, scale, bags, *, by_nearest):
+    """P(Y_b = 1) by a loop."""
+    near = np.exp(-(scale**2 * (bags.instances - point) ** 2).sum(axis=1))
+    found = []
+    for b in range(bags.num_bags):
+        own = near[bags.bag_index == b]
+        found.append(own.max() if by_nearest else 1 - np.prod(1 - own))
+    return np.array(found)
+
+
+def height_of(learner, point, scale, bags):
+    """The log likelihood that a learner climbs, by a loop."""
+    chance = chance_of_bags(point, scale, bags, by_nearest=isinstance(learner, EMDD))
+    noise, labels = learner.label_noise, bags.labels
+    return np.log(noise + (1 - 2 * noise) * np.where(labels == 1, chance, 1 - chance)).sum()
+
+
+LEARNERS = [
+    DiverseDensityLearner(separation=0.5),
+    DiverseDensityLearner(separation=0.5, learns_scales=False),
+    DiverseDensityLearner(separation=0.5, label_noise=0.05),
+    EMDD(separation=0.5),
+    EMDD(separation=0.5, learns_scales=False, label_noise=0.05),
+]
+
+
+@pytest.fixture(scope="module", params=LEARNERS, ids=str)
+def climbed(request, bags):
+    return request.param, request.param.find_peaks(bags)
+
+
+def test_heights_are_log_likelihoods_and_fall(climbed, bags):
+    learner, peaks = climbed
+    expected = [
+        height_of(learner, point, scale, bags)
+        for point, scale in zip(peaks.points, peaks.scales, strict=True)
+    ]
+    np.testing.assert_allclose(peaks.heights, expected, rtol=1e-8)
+    assert (np.diff(peaks.heights) <= 0).all()
+    if not learner.learns_scales:
+        assert (peaks.scales == learner.scale).all()
+
+
+def test_heights_anywhere_are_those_of_the_scales_at_the_start(climbed, bags):
+    learner, _ = climbed
+    points = np.random.default_rng(2).normal(size=(70, 2))
+    expected = [height_of(learner, point, np.ones(2), bags) for point in points]
+    np.testing.assert_allclose(learner.heights(points, bags), expected, rtol=1e-8)
+
+
+def test_the_highest_peak_is_as_likely_as_the_truth_and_more(climbed, bags):
+    learner, peaks = climbed
+    scale = TRUTH["scale"] if learner.learns_scales else np.ones(2)
+    assert peaks.heights[0] > height_of(learner, TRUTH["concept"], scale, bags)
+
+
+def test_at_peaks_nothing_slopes_and_all_are_near_the_instances(climbed, bags):
+    learner, peaks = climbed
+    low, high = bags.instances.min(axis=0), bags.instances.max(axis=0)
+    assert (np.abs(peaks.points - (low + high) / 2) <= 1.5 * (high - low)).all()
+    if isinstance(learner, EMDD):
+        return  # its rounds may end short of a peak; the next test has them
+    moves = 1e-5 * np.eye(4 if learner.learns_scales else 2, 4)
+    for point, _, scale in zip(*peaks, strict=True):
+
+        def height(step, point=point, scale=scale):
+            return height_of(learner, point + step[:2] / scale, scale * np.exp(step[2:]), bags)
+
+        slope = [(height(move) - height(-move)) / 2e-5 for move in moves]
+        np.testing.assert_allclose(slope, 0.0, atol=2e-3)  # at rest is below 1e-3
+
+
+def test_a_round_of_em_dd_more_does_not_raise_its_likelihood(bags):
+    """The climb with the nearest instances alone by another library, then all instances again."""
+    learner = EMDD(separation=0.5)
+    for point, height, scale in zip(*learner.find_peaks(bags).select(slice(5)), strict=True):
+        with jax.enable_x64(True):
+            nearest = nearest_in_bags(
+                {"concept": jnp.array(point), "scale": jnp.array(scale)}, bags
+            )
+        alone = Bags.from_list([one[None] for one in np.asarray(nearest)], labels=bags.labels)
+
+        def depth(step, point=point, scale=scale, alone=alone):
+            return -height_of(learner, point + step[:2] / scale, scale * np.exp(step[2:]), alone)
+
+        step = minimize(depth, np.zeros(4), method="L-BFGS-B").x
+        again = height_of(learner, point + step[:2] / scale, scale * np.exp(step[2:]), bags)
+        assert again <= height + 1e-6 * abs(height)
+
+
+def test_the_nearest_instance_of_each_bag_is_found(bags):
+    scale = np.array([0.3, 2.0])
+    with jax.enable_x64(True):
+        concept = {"concept": jnp.ones(2), "scale": jnp.asarray(scale)}
+        found = np.asarray(nearest_in_bags(concept, bags))
+    distance = np.linalg.norm(scale * (bags.instances - 1.0), axis=1)
+    for b in range(bags.num_bags):
+        own = bags.bag_index == b
+        np.testing.assert_array_equal(found[b], bags.instances[own][distance[own].argmin()])
+
+
+def reached(points):
+    """Which of the clusters have a peak within two and a half sds."""
+    return (cdist(CENTRES, points).min(axis=1) < 2.5 * np.array([0.45, 0.45, 0.45, 0.35])).tolist()
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(1.0, [False] * 4), (4.0, [False] * 3 + [True])])
+def test_clusters_at_the_rim_of_the_scene_are_no_peaks_of_diverse_density(scene, scale, expected):
+    """About half of the positive bags have each; the pull of the others grows with the distance."""
+    exact = DiverseDensityLearner(separation=1.0, scale=scale, learns_scales=False)
+    assert reached(exact.find_peaks(scene).points) == expected
+    nearest = cdist(CENTRES, scene.instances) < 2.5 * 0.45
+    for near in nearest:
+        has_one = np.bincount(scene.bag_index, near)[scene.labels == 1] > 0
+        assert 0.4 < has_one.mean() < 0.6
+
+
+def test_with_label_noise_all_four_are(scene):
+    learner = DiverseDensityLearner(separation=1.0, learns_scales=False, label_noise=0.01)
+    assert reached(learner.find_peaks(scene).points[:6]) == [True] * 4
+
+
+def test_what_a_peak_ignores_keeps_nothing_apart_from_it():
+    points = np.array([[0.0, 0.0], [0.2, 50.0], [3.0, 0.0]])
+    scales = np.array([[2.0, 1e-4], [2.0, 2.0], [2.0, 2.0]])
+    left = Peaks(points, np.array([3.0, 2.0, 1.0]), scales).suppressed(1.0)
+    assert left.points[:, 0].tolist() == [0.0, 3.0]
+    # The other way round they are apart: by 50 in a feature that the higher one knows.
+    other = Peaks(points, np.array([3.0, 2.0, 1.0]), scales[::-1]).suppressed(1.0)
+    assert len(other.points) == 3
+
+
+PEAKS = Peaks(np.array([[0.0, 0.0], [1.0, 1.0]]), np.zeros(2), np.array([[1.0, 0.0], [2.0, 3.0]]))
+
+
+def test_distances_are_in_the_scales_of_each_peak_and_depths_in_the_units_of_features():
+    instances = np.array([[3.0, 7.0], [1.0, 2.0]])
+    expected = np.array([[3.0, np.hypot(4.0, 18.0)], [1.0, 3.0]])
+    np.testing.assert_allclose(PEAKS.distances(instances), expected)
+    classifier = PrototypeClassifier(PEAKS, np.array([2.5, 6.0]), min_positive=1)
+    found = classifier.decision_function(Bags.from_list([instances[:1], instances[1:]]))
+    # Of the first its own prototype's −0.5; of the second 1.5 of the one, and 3 / 3 of the other.
+    np.testing.assert_allclose(found, [-0.5, 1.5])
+
+
+def test_its_prototypes_classify(bags):
+    classifier = DiverseDensityLearner(separation=0.5, max_prototypes=1).fit(bags)
+    (point,), (scale,), (radius,) = (
+        classifier.peaks.points,
+        classifier.peaks.scales,
+        classifier.radii,
+    )
+    inside = np.linalg.norm(scale * (bags.instances - point), axis=1) <= radius
+    expected = np.bincount(bags.bag_index, inside) >= 1
+    np.testing.assert_array_equal(classifier.predict(bags), expected)
+    # No radius does better, the best constant among them.
+    shares = [np.mean(bags.labels), 1 - np.mean(bags.labels)]
+    assert np.mean(expected == bags.labels) > max(shares)
+
+
+def test_bad_input_is_refused(bags):
+    with pytest.raises(ValueError, match=r"EMDD scale is 0.0; expected a positive finite number"):
+        EMDD(separation=1.0, scale=0.0)
+    with pytest.raises(
+        ValueError, match=r"DiverseDensityLearner label_noise is 0.5; expected 0 or"
+    ):
+        DiverseDensityLearner(separation=1.0, label_noise=0.5)
+    with pytest.raises(ValueError, match="bags have no labels; prototypes are looked for from"):
+        EMDD(separation=1.0).fit(replace(bags, labels=None))
+    with pytest.warns(UserWarning, match="all 1 bags have label 0"):
+        nobody = Bags.from_list([np.zeros((1, 2))], labels=[0])
+    with pytest.raises(ValueError, match="bags have no positive one among them; prototypes are"):
+        EMDD(separation=1.0).fit(nobody)
+    with pytest.raises(ValueError, match=r"none of .* climbs ended at a peak near the instances"):
+        DiverseDensityLearner(separation=1.0, max_steps=1).fit(bags)
+    with pytest.raises(ValueError, match="bags have no labels; prototypes are looked for from"):
+        EMDD(separation=1.0).heights(np.zeros((1, 2)), replace(bags, labels=None))
+    wide = Bags.from_list([np.zeros((1, 3))])
+    with pytest.raises(ValueError, match="bags have 3 features, but prototypes have 2; pass bags"):
+        PrototypeClassifier(PEAKS, np.ones(2), 1).predict(wide)
+    with pytest.raises(ValueError, match="max_steps is 0; expected"):
+        EMDD(separation=1.0, max_steps=0)

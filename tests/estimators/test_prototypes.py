@@ -1,0 +1,136 @@
+"""Prototypes: peaks that nothing close by exceeds, the four of the scene, radii by trial."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from milzoo.datasets import Bags, load
+from milzoo.estimators import PrototypeLearner
+from milzoo.estimators.prototypes import Peaks, climb, find_radii
+from milzoo.models import NeighbourMeasure
+from scipy.spatial.distance import cdist
+
+MEASURE = NeighbourMeasure(k=6, transform=jnp.log1p)
+CENTRES = np.array([[-4.0, 4.0], [4.0, 4.0], [-4.0, -4.0], [2.2, -0.6]])
+
+
+@pytest.fixture(scope="module")
+def scene():
+    return load("venkatesan2015")
+
+
+@pytest.fixture(scope="module")
+def peaks(scene):
+    return PrototypeLearner(MEASURE, separation=1.0).find_peaks(scene)
+
+
+def test_every_positive_cluster_is_among_the_first_six_peaks(peaks):
+    first = cdist(CENTRES, peaks.points[:6])
+    # Within two and a half sds, as 96 % of a cluster's instances are.
+    assert (first.min(axis=1) < 2.5 * np.array([0.45, 0.45, 0.45, 0.35])).all()
+    assert len(np.unique(first.argmin(axis=1))) == 4
+
+
+def test_a_climb_ends_where_nothing_close_by_is_higher(scene):
+    random = np.random.default_rng(0)
+    starts = random.normal(size=(40, 2)) * 3
+    ends = climb(MEASURE, scene, starts, first_step=0.5)
+    assert (np.diff(ends.heights) <= 0).all()
+    np.testing.assert_allclose(MEASURE.scores(ends.points, scene), ends.heights, atol=1e-12)
+    around = ends.points[:, None] + 1e-2 * random.normal(size=(40, 50, 2))
+    near = MEASURE.scores(around.reshape(-1, 2), scene).reshape(40, 50)
+    # A kink is climbed by ever shorter steps across it: to 1e-3 of the measure's range.
+    slack = 1e-3 * np.ptp(MEASURE.scores(scene.instances, scene))
+    assert (near.max(axis=1) - ends.heights < slack).mean() > 0.9
+
+
+def test_no_climb_ends_below_its_start(scene):
+    starts = scene.instances[scene.instance_labels == 1]
+    ends = climb(MEASURE, scene, starts, first_step=0.5, max_steps=7)
+    begun = np.sort(MEASURE.scores(starts, scene))[::-1]
+    assert (ends.heights >= begun).all()  # both sorted
+    assert (ends.heights > begun).mean() > 0.5
+
+
+def test_under_plain_distances_a_climb_leaves_the_instances(scene):
+    """What the paper says of Ψ(d) = d, that peaks lie among positive instances, does not hold."""
+    plain = climb(NeighbourMeasure(k=6), scene, CENTRES[:3], first_step=0.5)
+    concave = climb(MEASURE, scene, CENTRES[:3], first_step=0.5)
+    positive = scene.instances[scene.instance_labels == 1]
+    # Four sds of a cluster from the nearest, and within one.
+    assert cdist(plain.points, positive).min(axis=1).max() > 1.8
+    assert cdist(concave.points, positive).min(axis=1).max() < 0.45
+
+
+def test_of_close_peaks_the_highest_is_left():
+    points = np.array([[0.0], [1.0], [1.8], [5.0]])
+    left = Peaks(points, np.array([4.0, 3.0, 2.0, 1.0]), np.ones((4, 1))).suppressed(1.5)
+    assert left.points.ravel().tolist() == [0.0, 1.8, 5.0]
+    assert left.heights.tolist() == [4.0, 2.0, 1.0]
+
+
+def test_one_radius_is_the_best_that_trying_finds():
+    random = np.random.default_rng(1)
+    for min_positive in (1, 2):
+        bags = Bags.from_list([random.normal(size=(n, 2)) for n in random.integers(1, 5, size=12)])
+        labels = random.integers(0, 2, size=12)
+        distance = np.linalg.norm(bags.instances, axis=1)[:, None]
+        (radius,) = find_radii(distance, bags, labels, min_positive)
+
+        def error(tried, distance=distance, bags=bags, labels=labels, least=min_positive):
+            counts = np.bincount(bags.bag_index, distance[:, 0] <= tried)
+            return np.mean((counts >= least) != (labels == 1))
+
+        assert error(radius) == min(error(tried) for tried in [-1.0, *distance[:, 0]])
+
+
+def test_radii_beside_each_other_leave_fewer_errors_than_one(scene, peaks):
+    labels = scene.labels
+    distance = cdist(scene.instances, peaks.points[:6])
+
+    def error(radii):
+        inside = (distance <= radii).any(axis=1)
+        return np.mean((np.bincount(scene.bag_index, inside) >= 1) != (labels == 1))
+
+    radii = find_radii(distance, scene, labels, 1)
+    alone = [
+        error(np.where(np.arange(6) == n, find_radii(distance[:, [n]], scene, labels, 1), -np.inf))
+        for n in range(6)
+    ]
+    assert error(radii) <= min(alone) - 0.1
+    # No single radius takes another error away.
+    for n in range(6):
+        for tried in [-np.inf, *distance[:, n]]:
+            assert error(np.where(np.arange(6) == n, tried, radii)) >= error(radii)
+
+
+def test_predictions_need_the_prototypes_alone(scene):
+    training, test = scene.split(0.7, seed=0)
+    learner = PrototypeLearner(MEASURE, separation=1.0, max_prototypes=6)
+    classifier = learner.fit(training)
+    assert classifier.peaks.points.shape == (6, 2)
+    inside = (cdist(test.instances, classifier.peaks.points) <= classifier.radii).any(axis=1)
+    np.testing.assert_array_equal(classifier.predict_instances(test), inside)
+    np.testing.assert_array_equal(
+        classifier.predict(test), np.bincount(test.bag_index, inside) >= 1
+    )
+    # Chance would be a half of 24: 20 right has a chance of 8e-4, and the seed is fixed.
+    assert (classifier.predict(test) == test.labels).mean() >= 20 / 24
+
+
+def test_bad_input_is_refused(scene):
+    with pytest.raises(ValueError, match=r"PrototypeLearner separation is 0.0; expected a pos"):
+        PrototypeLearner(MEASURE, separation=0.0)
+    with pytest.raises(ValueError, match="max_prototypes is 0; expected"):
+        PrototypeLearner(MEASURE, 1.0, max_prototypes=0)
+    with pytest.raises(ValueError, match="bags have no labels; prototypes are looked for from"):
+        PrototypeLearner(MEASURE, 1.0).fit(replace(scene, labels=None))
+
+
+def test_separation_is_in_the_units_of_the_features_whatever_the_scales_are():
+    points, heights = np.array([[0.0], [0.5]]), np.array([2.0, 1.0])
+    for scale in (0.1, 1.0, 4.0):
+        peaks = Peaks(points, heights, np.full((2, 1), scale))
+        assert len(peaks.suppressed(0.6).points) == 1
+        assert len(peaks.suppressed(0.4).points) == 2

@@ -1,0 +1,48 @@
+"""Descent inside a compiled program."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from milzoo.models.numerics.lbfgs import descend, steepest
+
+BEGUN = {"x": np.array([-1.2, 0.5]), "y": np.array(1.0)}
+
+
+def _valley(point):
+    """Rosenbrock's, twice: curved and narrow; 0 where x is 1 and y too."""
+    x, y = point["x"], point["y"]
+    return jnp.sum((1 - x) ** 2 + 100.0 * (y - x**2) ** 2)
+
+
+def _descended(loss, **settings):
+    with jax.enable_x64(True):
+        start = jax.tree.map(jnp.asarray, BEGUN)
+        return jax.tree.map(np.asarray, jax.jit(lambda at: descend(loss, at, **settings))(start))
+
+
+def test_a_curved_valley_is_followed_to_its_lowest_point():
+    end = _descended(_valley, max_steps=200)
+    np.testing.assert_allclose(end["x"], 1.0, atol=1e-8)
+    np.testing.assert_allclose(end["y"], 1.0, atol=1e-8)
+
+
+def test_it_ends_where_nothing_is_steeper_than_asked_for():
+    with jax.enable_x64(True):
+        slopes = [
+            float(steepest(jax.grad(_valley)(_descended(_valley, max_steps=200, flat=flat))))
+            for flat in (1e-1, 1e-6)
+        ]
+    assert slopes[1] < 1e-6 < slopes[0] < 1e-1
+
+
+def test_more_steps_never_end_higher():
+    heights = [float(_valley(_descended(_valley, max_steps=num))) for num in (0, 1, 4, 16, 64)]
+    assert heights == sorted(heights, reverse=True)
+    assert heights[0] == pytest.approx(float(_valley(BEGUN)))
+    assert heights[-1] < 1e-6
+
+
+def test_where_the_loss_is_no_number_the_start_is_the_end():
+    end = _descended(lambda point: jnp.sum(jnp.sqrt(point["x"] - 1.0) + point["y"]), max_steps=5)
+    assert end["x"].tolist() == BEGUN["x"].tolist()

@@ -1,0 +1,75 @@
+"""Products in blocks of rows: what NumPy makes of the whole."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from milzoo.models.numerics.products import (
+    in_row_blocks,
+    inverse_transposed,
+    row_sums_of_squares,
+    squared_norms,
+    weighted_gram,
+    whole_blocks,
+)
+
+# Of one block, of two, of two shorter ones, and of two and a rest; of one panel to three.
+SIZES = ((7, 1), (512, 5), (2 * 512, 13), (512 + 8, 20), (2 * 512 + 5, 50))
+
+
+@pytest.mark.parametrize(("num_rows", "expected"), [(7, 7), (512, 512), (520, 264), (1029, 344)])
+def test_blocks_are_about_as_long_as_one_another(num_rows, expected):
+    lengths = set()
+
+    def of_rows(rows):
+        lengths.add(len(rows))
+        return jnp.sum(rows), ()
+
+    assert in_row_blocks(of_rows, jnp.ones(num_rows))[0] == num_rows
+    assert lengths == {expected, num_rows % expected}
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "expected"), [(7, 7), (512, 512), (520, 2 * 264), (12_540, 25 * 504)]
+)
+def test_whole_blocks_leave_no_rest_and_are_as_short_as_they_can_be(num_rows, expected):
+    lengths = set()
+
+    def of_rows(rows):
+        lengths.add(len(rows))
+        return jnp.sum(rows), ()
+
+    assert whole_blocks(num_rows) == expected
+    in_row_blocks(of_rows, jnp.ones(expected))
+    assert 0 in lengths and len(lengths) == 2
+
+
+@pytest.mark.parametrize(("num_rows", "width"), SIZES)
+def test_row_blocks_give_the_plain_products(num_rows, width):
+    random = np.random.default_rng(0)
+    matrix, weights = random.normal(size=(num_rows, width)), random.gamma(1.0, size=num_rows)
+    cholesky = np.tril(random.normal(size=(width, width))) + 2 * width * np.eye(width)
+    with jax.enable_x64(True):
+        gram = weighted_gram(jnp.asarray(matrix), jnp.asarray(weights))
+        squares = row_sums_of_squares(jnp.asarray(matrix), jnp.asarray(cholesky))
+        in_halves = squared_norms(jnp.asarray(matrix), inverse_transposed(jnp.asarray(cholesky)))
+    np.testing.assert_allclose(gram, matrix.T @ np.diag(weights) @ matrix, rtol=1e-9)
+    inverse = np.linalg.inv(cholesky @ cholesky.T)
+    expected = np.einsum("nm,mk,nk->n", matrix, inverse, matrix)
+    np.testing.assert_allclose(squares, expected, rtol=1e-9)
+    np.testing.assert_allclose(in_halves, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("num_rows", "width"), SIZES)
+def test_blocks_add_up_and_their_rows_stay_in_order(num_rows, width):
+    random = np.random.default_rng(1)
+    matrix, weights = random.normal(size=(num_rows, width)), random.normal(size=num_rows)
+
+    def of_rows(rows, weight):
+        return {"sum": weight @ rows}, (2 * rows, weight[:, None] + rows[:, :1])
+
+    with jax.enable_x64(True):
+        total, kept = in_row_blocks(of_rows, jnp.asarray(matrix), jnp.asarray(weights))
+    np.testing.assert_allclose(total["sum"], weights @ matrix, rtol=1e-9)
+    np.testing.assert_array_equal(kept[0], 2 * matrix)
+    np.testing.assert_array_equal(kept[1], weights[:, None] + matrix[:, :1])

@@ -1,0 +1,281 @@
+"""Sums over labellings by the count: every labelling, exact fractions, and one bag at a time."""
+
+import math
+from fractions import Fraction
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from milzoo.models.parts import counting
+from milzoo.models.parts.counting import CountTree, draw_labels, log_partition, log_symmetric
+from scipy.special import logsumexp
+
+SIZES = [3, 1, 7, 12, 2, 5, 70, 4]
+INF = math.inf
+
+
+@pytest.fixture(autouse=True)
+def _in_64_bit():
+    with jax.enable_x64(True):
+        yield
+
+
+def tree_of(sizes):
+    return CountTree.for_bags(np.repeat(np.arange(len(sizes)), sizes), len(sizes))
+
+
+def in_bags(values, sizes):
+    """The values of each bag."""
+    return np.split(np.asarray(values), np.cumsum(sizes)[:-1], axis=-1)
+
+
+def counts_in_bags(values, sizes):
+    return in_bags(values, np.asarray(sizes) + 1)
+
+
+def one_by_one(logits):
+    """log e_c of a bag: one instance after another."""
+    log_e = np.zeros(1)
+    for logit in logits:
+        log_e = np.logaddexp(np.append(log_e, -INF), np.append(-INF, log_e + logit))
+    return log_e
+
+
+def random_logits(sizes, scale, seed=0):
+    return np.random.default_rng(seed).normal(-0.5 * scale, scale, sum(sizes))
+
+
+def potentials(tree):
+    """Normal ones, at least one or none, the majority, and one with two peaks."""
+    count, size = np.asarray(tree.count), np.asarray(tree.size)[tree.count_bag]
+    share = count / size
+    with np.errstate(divide="ignore"):
+        return np.stack(
+            [
+                -(share**2) / 0.02,
+                -((share - 0.5) ** 2) / 0.02,
+                np.log(count >= 1),
+                np.log(count == 0),
+                np.log(2 * count >= size),
+                np.where(share < 0.5, -50 * share, -50 * (1 - share)),
+            ]
+        )
+
+
+slow = jax.jit(log_symmetric)
+fast = jax.jit(log_partition)
+
+
+@pytest.fixture(params=[0, 7], ids=["tilted", "in logs"])
+def partition(request, monkeypatch):
+    """`log_partition`, all bags of which are tilted, or the small ones summed in logs."""
+    monkeypatch.setattr(counting, "_LOG_DEPTHS", request.param)
+    return jax.jit(lambda *arguments: log_partition(*arguments))
+
+
+def slow_partition(tree, logits, log_potential, sizes):
+    terms = log_potential + np.asarray(slow(tree, jnp.asarray(logits)))
+    return np.stack([logsumexp(bag, axis=1) for bag in counts_in_bags(terms, sizes)], axis=1)
+
+
+# ------------------------------------------------------------------ every count
+
+
+def test_symmetric_polynomials_are_the_sums_over_all_labellings():
+    sizes = SIZES[:6]
+    logits = random_logits(sizes, 3.0)
+    found = counts_in_bags(slow(tree_of(sizes), jnp.asarray(logits)), sizes)
+    for of_bag, log_e in zip(in_bags(logits, sizes), found, strict=True):
+        labellings = np.array(list(product([0, 1], repeat=len(of_bag))))
+        count, log_weight = labellings.sum(axis=1), labellings @ of_bag
+        expected = [logsumexp(log_weight[count == c]) for c in range(len(of_bag) + 1)]
+        np.testing.assert_allclose(log_e, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("scale", [1.0, 15.0])
+def test_the_tails_of_the_law_are_those_of_exact_fractions(scale):
+    """Sixty instances, log odds up to fifty: the least chance is e^−1000 or less."""
+    logits = np.clip(random_logits([60], scale, seed=1), -50, 50)
+    exact = [Fraction(1)]
+    for weight in map(Fraction, np.exp(logits)):
+        longer = [*exact, Fraction(0)]
+        exact = [a + weight * b for a, b in zip(longer, [Fraction(0), *exact], strict=True)]
+    total = sum(exact)
+    expected = [_log(e / total) for e in exact]
+    found = np.asarray(slow(tree_of([60]), jnp.asarray(logits)))
+    found = found - np.logaddexp(0, logits).sum()
+    # The relative error of a chance is the error of its log.
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+
+
+def _log(fraction):
+    return math.log(fraction.numerator) - math.log(fraction.denominator)
+
+
+def test_five_thousand_instances_have_a_finite_law_and_the_right_one():
+    logits = np.random.default_rng(2).uniform(-50, 50, 5000)
+    tree = tree_of([5000])
+    found, expected = np.asarray(slow(tree, jnp.asarray(logits))), one_by_one(logits)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-9)
+    log_potential = potentials(tree)
+    partition = np.asarray(fast(tree, jnp.asarray(logits), jnp.asarray(log_potential)))[:, 0]
+    np.testing.assert_allclose(
+        partition, logsumexp(log_potential + expected, axis=1), rtol=1e-12, atol=1e-9
+    )
+
+
+def test_an_instance_that_cannot_be_positive_counts_for_nothing():
+    sizes = [4, 3]
+    logits = random_logits(sizes, 2.0)
+    logits[[1, 5]] = -INF
+    found = np.asarray(slow(tree_of(sizes), jnp.asarray(logits)))
+    without = np.asarray(slow(tree_of([3, 2]), jnp.asarray(np.delete(logits, [1, 5]))))
+    np.testing.assert_allclose(np.delete(found, [4, 8]), without, rtol=1e-14)
+    assert (found[[4, 8]] == -INF).all()
+
+
+# ------------------------------------------------------------------ the sum, and its slopes
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
+def test_the_sum_is_that_over_all_counts(partition, scale):
+    tree, logits = tree_of(SIZES), random_logits(SIZES, scale, seed=3)
+    log_potential = potentials(tree)
+    found = partition(tree, jnp.asarray(logits), jnp.asarray(log_potential))
+    expected = slow_partition(tree, logits, log_potential, SIZES)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-11)
+
+
+@pytest.mark.parametrize(("block", "direct"), [(4, 4097), (4, 9)], ids=["blocks", "Fourier"])
+def test_products_of_long_polynomials_change_nothing(monkeypatch, block, direct):
+    monkeypatch.setattr(counting, "_BLOCK", block)
+    monkeypatch.setattr(counting, "_DIRECT", direct)
+    sizes = [100, 3, 37]
+    tree, logits = tree_of(sizes), random_logits(sizes, 20.0, seed=4)
+    log_potential = potentials(tree)[:5]
+    found = jax.jit(lambda *a: log_partition(*a))(
+        tree, jnp.asarray(logits), jnp.asarray(log_potential)
+    )
+    expected = slow_partition(tree, logits, log_potential, sizes)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_by_fourier_transform_sums_and_slopes_are_right_at_full_size(monkeypatch):
+    """8,200 instances: halves of the bag have more coefficients than are multiplied directly."""
+    tree = tree_of([8200])
+    logits = np.random.default_rng(5).uniform(-5, 5, 8200)
+    weight = jnp.asarray(potentials(tree)[:5])  # the concave ones
+
+    def with_slopes(logits):
+        def of(logits):
+            values = log_partition(tree, logits, weight)[:, 0]
+            return jnp.sum(values), values
+
+        return jax.jit(jax.grad(of, has_aux=True))(logits)[::-1]
+
+    value, slopes = with_slopes(jnp.asarray(logits))
+    assert counting._DIRECT < 8193 <= 2 * counting._DIRECT
+    expected = logsumexp(np.asarray(weight) + one_by_one(logits), axis=1)
+    np.testing.assert_allclose(value, expected, rtol=1e-12, atol=1e-9)
+    monkeypatch.setattr(counting, "_DIRECT", 10**6)
+    np.testing.assert_allclose(slopes, with_slopes(jnp.asarray(logits))[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("length", [2, 17, 18, 65, 300])
+def test_a_product_is_numpys(length):
+    random = np.random.default_rng(length)
+    one, other = random.random((2, 3, length))
+    found = counting._product(jnp.asarray(one), jnp.asarray(other))
+    expected = [np.convolve(*pair) for pair in zip(one, other, strict=True)]
+    np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+def test_slopes_are_the_chances_of_each_label_over_all_labellings(partition):
+    sizes = SIZES[:6]
+    tree, logits = tree_of(sizes), random_logits(sizes, 4.0, seed=5)
+    log_potential = potentials(tree)
+
+    @jax.jit
+    @jax.jacrev
+    def slopes_of(logits):
+        return jnp.sum(partition(tree, logits, jnp.asarray(log_potential)), axis=1)
+
+    of_bags = zip(
+        in_bags(logits, sizes),
+        in_bags(slopes_of(jnp.asarray(logits)), sizes),
+        counts_in_bags(log_potential, sizes),
+        strict=True,
+    )
+    for of_bag, slopes, log_c in of_bags:
+        labellings = np.array(list(product([0, 1], repeat=len(of_bag))))
+        weight = labellings @ of_bag + log_c[:, labellings.sum(axis=1)]
+        chance = np.exp(weight - logsumexp(weight, axis=1, keepdims=True)) @ labellings
+        # Also of labels that are all but impossible: nothing was subtracted.
+        np.testing.assert_allclose(slopes, chance, rtol=1e-11, atol=1e-300)
+
+
+def test_slopes_of_either_route_are_the_same(partition):
+    tree, logits = tree_of(SIZES), random_logits(SIZES, 30.0, seed=6)
+    weight = jnp.asarray(potentials(tree)[1])
+
+    def by_counts(logits):
+        roots = tree.by_root(weight + log_symmetric(tree, logits))
+        return sum(jnp.sum(counting._log_sum(root, axis=-1)) for root in roots)
+
+    def by_partition(logits):
+        return jnp.sum(partition(tree, logits, weight[None]))
+
+    found, expected = (jax.jit(jax.grad(f))(jnp.asarray(logits)) for f in (by_partition, by_counts))
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-300)
+
+
+def test_a_potential_without_weight_for_a_bag_leaves_the_others_alone(partition):
+    tree, logits = tree_of(SIZES), random_logits(SIZES, 3.0, seed=8)
+    count = np.asarray(tree.count)
+    at_least_three = jnp.where(count >= 3, 0.0, -INF)[None]
+
+    def of(logits):
+        found = partition(tree, logits, at_least_three)[0]
+        return jnp.sum(jnp.where(jnp.isfinite(found), found, 0.0)), found
+
+    slopes, found = jax.jit(jax.grad(of, has_aux=True))(jnp.asarray(logits))
+    expected = slow_partition(tree, logits, np.asarray(at_least_three), SIZES)[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    assert (np.isneginf(found) == (np.array(SIZES) < 3)).all()
+    few = np.repeat(np.array(SIZES) < 3, SIZES)
+    assert (slopes[few] == 0).all() and (slopes[~few] > 0).all()
+
+
+# ------------------------------------------------------------------ draws
+
+
+def test_labels_are_drawn_by_their_chance_also_in_large_bags():
+    sizes, draws = [70, 1, 5], 4000
+    tree, logits = tree_of(sizes), jnp.asarray(random_logits(sizes, 2.0, seed=9))
+    weight = jnp.asarray(potentials(tree)[1])  # half of the instances, about
+    keys = jax.random.split(jax.random.key(0), draws)
+    draw = jax.jit(lambda keys: jax.lax.map(lambda k: draw_labels(tree, k, logits, weight), keys))
+    labels = np.asarray(draw(keys))
+    chance = np.asarray(jax.jit(jax.grad(lambda x: fast(tree, x, weight[None]).sum()))(logits))
+    # 76 labels at 5.5 sd: a false alarm in 3e-6 of all seeds.
+    error = np.sqrt(chance * (1 - chance) / draws)
+    assert (np.abs(labels.mean(axis=0) - chance) <= 5.5 * error).all()
+    count = labels[:, :70].sum(axis=1)
+    log_law = np.asarray(weight + slow(tree, logits))[:71]
+    law = np.exp(log_law - logsumexp(log_law))
+    mean = law @ np.arange(71)
+    spread = np.sqrt(law @ (np.arange(71) - mean) ** 2 / draws)
+    # Labels of one bag hang together: its count has a law of its own.
+    assert abs(count.mean() - mean) <= 5 * spread
+    np.testing.assert_allclose(count.var(), draws * spread**2, rtol=0.15)
+
+
+def test_bags_do_not_know_each_other():
+    logits = random_logits(SIZES, 5.0, seed=7)
+    together = counts_in_bags(slow(tree_of(SIZES), jnp.asarray(logits)), SIZES)
+    for size, of_bag, found in zip(SIZES, in_bags(logits, SIZES), together, strict=True):
+        alone = slow(tree_of([size]), jnp.asarray(of_bag))
+        np.testing.assert_allclose(found, alone, rtol=1e-14)

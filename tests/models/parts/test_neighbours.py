@@ -1,0 +1,139 @@
+"""Measures against double loops and finite differences; own bags left out; refusals."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from milzoo.datasets import Bags
+from milzoo.models.parts import neighbours
+from milzoo.models.parts.neighbours import NeighbourMeasure, ParzenMeasure, scored
+
+
+@pytest.fixture(scope="module", params=[2, 20])
+def bags(request):
+    """Bags of 1 to 12 instances that lie close together, so that own bags crowd the nearest."""
+    random = np.random.default_rng(0)
+    parts = [
+        random.normal(size=request.param) + 0.3 * random.normal(size=(size, request.param))
+        for size in (1, 12, 3, 5, 2, 7, 4, 1, 9)
+    ]
+    return Bags.from_list(parts, labels=[1, 1, 0, 1, 0, 0, 1, 0, 1], names=list("abcdefghi"))
+
+
+@pytest.fixture(scope="module")
+def points(bags):
+    return np.random.default_rng(1).normal(size=(15, bags.num_features))
+
+
+def log_transform(distance):
+    return jnp.log1p(distance)
+
+
+def of_loops(measure, point, reference, left_out=None):
+    """f by the definition."""
+    distances = ([], [])
+    inside = [0, 0]
+    for bag, (instances, label) in enumerate(
+        zip(reference.to_list(), reference.labels, strict=True)
+    ):
+        for instance in instances:
+            if bag != left_out:
+                distances[label].append(np.sqrt(((point - instance) ** 2).sum()))
+                if isinstance(measure, ParzenMeasure):
+                    inside[label] += (np.abs(point - instance) <= measure.width).all()
+    if isinstance(measure, ParzenMeasure):
+        return (inside[1] - inside[0]) / reference.num_instances
+    transform = np.log1p if measure.transform else (lambda distance: distance)
+    votes = [transform(np.array(sorted(of_label)[: measure.k])).sum() for of_label in distances]
+    return votes[0] - votes[1]
+
+
+MEASURES = [
+    NeighbourMeasure(k=1),
+    NeighbourMeasure(k=4),
+    NeighbourMeasure(k=3, transform=log_transform),
+    ParzenMeasure(width=0.7),
+]
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_scores_are_those_of_a_double_loop(measure, bags, points, monkeypatch):
+    monkeypatch.setattr(neighbours, "_ROWS", 7)
+    expected = [of_loops(measure, point, bags) for point in points]
+    np.testing.assert_allclose(measure.scores(points, bags), expected, atol=1e-12)
+    own = [
+        of_loops(measure, point, bags, left_out)
+        for point, left_out in zip(bags.instances, bags.bag_index, strict=True)
+    ]
+    np.testing.assert_allclose(measure.own_scores(bags), own, atol=1e-12)
+
+
+@pytest.mark.parametrize("measure", MEASURES[:3])
+def test_the_gradient_is_a_finite_difference(measure, bags, points):
+    value, gradient = measure.value_and_gradient(points, measure.neighbours(points, bags))
+    np.testing.assert_allclose(value, measure.scores(points, bags), atol=1e-12)
+    step = 1e-5
+    for feature in range(bags.num_features):
+        move = step * np.eye(bags.num_features)[feature]
+        ahead, behind = (measure.scores(points + side * move, bags) for side in (1, -1))
+        np.testing.assert_allclose(gradient[:, feature], (ahead - behind) / (2 * step), atol=1e-8)
+
+
+def test_at_a_neighbour_the_gradient_is_that_of_the_others(bags):
+    measure = NeighbourMeasure(k=2)
+    points = bags.instances[:5]
+    nearest = measure.neighbours(points, bags)
+    _, gradient = measure.value_and_gradient(points, nearest)
+    for point, found, negative, positive in zip(points, gradient, *nearest, strict=True):
+        away = [(1, z) for z in negative] + [(-1, z) for z in positive if (z != point).any()]
+        expected = sum(s * (point - z) / np.linalg.norm(point - z) for s, z in away)
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_scored_bags_have_a_feature_for_each_measure(bags):
+    among = scored(MEASURES, bags)
+    others = scored(MEASURES, bags, replace(bags, labels=None))
+    assert among.instances.shape == others.instances.shape == (bags.num_instances, len(MEASURES))
+    np.testing.assert_array_equal(among.labels, bags.labels)
+    assert others.labels is None
+    np.testing.assert_array_equal(among.instances[:, 3], MEASURES[3].own_scores(bags))
+    np.testing.assert_array_equal(others.instances[:, 1], MEASURES[1].scores(bags.instances, bags))
+
+
+def test_a_moved_and_turned_space_changes_nothing(bags, points):
+    rotation = np.linalg.qr(np.random.default_rng(2).normal(size=(bags.num_features,) * 2))[0]
+    moved = replace(bags, instances=bags.instances @ rotation + 3.0)
+    measure = NeighbourMeasure(k=3)
+    np.testing.assert_allclose(
+        measure.scores(points @ rotation + 3.0, moved), measure.scores(points, bags), atol=1e-11
+    )
+
+
+# ------------------------------------------------------------------ what they refuse
+
+
+def test_parameters_out_of_range_are_refused():
+    with pytest.raises(ValueError, match=r"NeighbourMeasure k is 0; expected at least 1"):
+        NeighbourMeasure(k=0)
+    with pytest.raises(ValueError, match=r"ParzenMeasure width is -1.0; expected a positive"):
+        ParzenMeasure(width=-1.0)
+
+
+@pytest.mark.parametrize("measure", [NeighbourMeasure(), ParzenMeasure(1.0)])
+def test_bags_without_labels_and_points_of_another_width_are_refused(measure, bags, points):
+    unlabelled = replace(bags, labels=None)
+    with pytest.raises(ValueError, match="bags have no labels; a measure is made of bags of both"):
+        measure.scores(points, unlabelled)
+    with pytest.raises(ValueError, match="bags have no labels; a measure is made of bags of both"):
+        measure.own_scores(unlabelled)
+    with pytest.raises(ValueError, match=r"points have shape \(15, 1\); expected \(P, "):
+        measure.scores(points[:, :1], bags)
+
+
+def test_too_few_instances_are_refused(bags, points):
+    few = bags.select([0, 2, 3])
+    with pytest.raises(ValueError, match="k is 4, but bags with label 0 have 3 instances"):
+        NeighbourMeasure(k=4).scores(points, few)
+    with pytest.raises(ValueError, match="k is 2, but without bag 'c' 0 instances are left in bag"):
+        NeighbourMeasure(k=2).own_scores(few)

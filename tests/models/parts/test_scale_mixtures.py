@@ -1,0 +1,214 @@
+"""θ, p(ω) and log ψ of each mixing tell one story; what is no Gaussian scale mixture is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from milzoo.models import RBF, VGPMIL, GammaMixing, PolyaGammaMixing, ScaleMixture
+from milzoo.models.parts.scale_mixtures import Mixing, log_two_cosh_half
+
+
+@pytest.fixture(autouse=True)
+def _in_64_bit():
+    with jax.enable_x64(True):
+        yield
+
+
+def log_hyperbolic_secant(f):
+    return -jnp.log(2 * jnp.cosh(f / 2))
+
+
+def log_student(f):
+    return -1.5 * jnp.log1p(f**2 / 4)
+
+
+def log_logistic_density(f):
+    return -f - 2 * jnp.log1p(jnp.exp(-f))
+
+
+AUGMENTED = [PolyaGammaMixing(), GammaMixing(1.0, 1.0), GammaMixing(alpha=0.5, beta=2.5)]
+AUTOMATIC = [ScaleMixture(log_psi) for log_psi in (log_hyperbolic_secant, log_student)]
+TILTS = np.array([0.0, 1e-6, 9.9e-5, 1.01e-4, 5e-4, 1.1e-3, 0.03, 0.7, 2.0, 5.0, 20.0, -1.3])
+
+
+def by_name(mixing):
+    return mixing.log_psi.__name__ if isinstance(mixing, ScaleMixture) else repr(mixing)
+
+
+@pytest.mark.parametrize("mixing", AUGMENTED + AUTOMATIC, ids=by_name)
+def test_every_mixing_keeps_the_protocol(mixing):
+    assert isinstance(mixing, Mixing)
+
+
+@pytest.mark.parametrize("mixing", AUGMENTED + AUTOMATIC, ids=by_name)
+def test_expected_precision_is_minus_the_slope_of_log_psi_over_c(mixing):
+    slope = jax.vmap(jax.grad(mixing.log_density))(jnp.asarray(TILTS))
+    away = np.abs(TILTS) > 1e-7
+    expected = -np.asarray(slope)[away] / TILTS[away]
+    found = np.asarray(mixing.expected_precision(jnp.asarray(TILTS)))
+    # Automatic differentiation takes its value at 0 up to c = 1e-3.
+    tolerance = 1e-6 if isinstance(mixing, ScaleMixture) else 1e-9
+    np.testing.assert_allclose(found[away], expected, rtol=tolerance)
+    limit = -jax.grad(jax.grad(mixing.log_density))(0.0)
+    np.testing.assert_allclose(found[0], limit, rtol=1e-10)
+
+
+@pytest.mark.parametrize("mixing", AUGMENTED[:2] + AUTOMATIC[1:], ids=by_name)
+def test_expected_precision_has_derivatives_everywhere(mixing):
+    tilts = jnp.asarray([0.0, 5e-3, 0.4, 3.0])  # the series ends at 1e-4 and 1e-3
+    slope = jax.vmap(jax.grad(mixing.expected_precision))(tilts)
+    step = 1e-5
+    difference = (
+        mixing.expected_precision(tilts + step) - mixing.expected_precision(tilts - step)
+    ) / (2 * step)
+    np.testing.assert_allclose(slope, difference, atol=2e-5)
+    assert abs(float(slope[0])) < 1e-10
+
+
+@pytest.mark.parametrize("mixing", AUGMENTED, ids=by_name)
+def test_expected_precision_is_the_mean_of_the_conditional(mixing):
+    tilt = jnp.asarray(TILTS)
+    np.testing.assert_allclose(
+        mixing.conditional(tilt).mean, mixing.expected_precision(tilt), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("mixing", AUGMENTED, ids=by_name)
+def test_the_conditional_is_the_mixing_law_tilted_and_psi_normalises_it(mixing):
+    """log q(ω|c) = log p(ω) − ωc²/2 − [log ψ(c) − log ψ(0)] for every ω, hence also in mean."""
+    omega, tilt = np.geomspace(0.01, 4.0, 9)[:, None], np.array([0.0, 0.4, 3.0, -7.0])
+    log_density = np.asarray(mixing.conditional(jnp.asarray(tilt)).log_prob(jnp.asarray(omega)))
+    psi = np.asarray(mixing.log_density(jnp.asarray(tilt)))
+    expected = -omega * tilt**2 / 2 - (psi - psi[0])
+    np.testing.assert_allclose(log_density - log_density[:, :1], expected, atol=1e-11)
+
+
+@pytest.mark.parametrize("mixing", AUGMENTED, ids=by_name)
+def test_psi_is_the_mixture_of_gaussians_that_it_claims_to_be(mixing):
+    """ψ(f)/ψ(0) = ∫ exp(−ωf²/2) p(ω) dω, by the trapezoid rule in log ω."""
+    log_omega = np.linspace(np.log(1e-30), np.log(200.0), 20_001)
+    omega = np.exp(log_omega)
+    log_p = np.asarray(mixing.conditional(jnp.float64(0.0)).log_prob(omega))
+    psi = np.exp(np.asarray(mixing.log_density(jnp.asarray([0.0, 0.5, 2.0, 6.0]))))
+    for f, expected in zip([0.0, 0.5, 2.0, 6.0], psi / psi[0], strict=True):
+        found = np.trapezoid(np.exp(log_p - omega * f**2 / 2) * omega, log_omega)
+        np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("mixing", AUGMENTED + AUTOMATIC, ids=by_name)
+def test_log_psi_at_the_root_mean_square_is_below_the_expected_log_psi(mixing):
+    """E_q log ψ(f) ≥ log ψ(c), c² = E_q f², with equality where f is known up to its sign."""
+    z = np.linspace(-12, 12, 4_001)
+    weight = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
+    for mean in (0.0, -4.0, 30.0):
+        for s in (0.0, 0.3, 4.0):
+            expected = float(weight @ np.asarray(mixing.log_density(jnp.asarray(mean + s * z))))
+            bound = float(mixing.log_density(jnp.float64(np.hypot(mean, s))))
+            assert expected >= bound - 1e-12 * (1 + abs(bound))
+            if s == 0:
+                np.testing.assert_allclose(expected, bound, rtol=1e-12)
+            elif mean == 0 and s >= 2:
+                assert expected > bound + 1e-3
+
+
+def test_gamma_psi_keeps_its_constant():
+    """log ψ = α log β − α log(β + f²/2), without which the ELBO would not be one."""
+    mixing, f = GammaMixing(alpha=1.5, beta=0.4), np.array([0.0, 0.2, -3.0])
+    expected = 1.5 * np.log(0.4) - 1.5 * np.log(0.4 + f**2 / 2)
+    np.testing.assert_allclose(mixing.log_density(jnp.asarray(f)), expected, atol=1e-14)
+
+
+def test_polya_gamma_psi_is_the_factor_of_the_logistic_function():
+    """σ(f) = e^{f/2} ψ(f)."""
+    f = jnp.asarray([-40.0, -1.0, 0.0, 2.0, 700.0])
+    np.testing.assert_allclose(
+        f / 2 + PolyaGammaMixing().log_density(f), jax.nn.log_sigmoid(f), atol=1e-12
+    )
+
+
+def test_log_two_cosh_half_neither_overflows_nor_loses_digits():
+    f = np.array([0.0, 1e-9, 1.0, -3.0, 50.0, 1e4, -1e300])
+    expected = np.logaddexp(f / 2, -f / 2)
+    np.testing.assert_allclose(log_two_cosh_half(jnp.asarray(f)), expected, rtol=1e-14)
+    slope = jax.vmap(jax.grad(log_two_cosh_half))(jnp.asarray(f))
+    np.testing.assert_allclose(slope[1:], np.tanh(f[1:] / 2) / 2, rtol=1e-12, atol=1e-15)
+
+
+def test_hyperbolic_secant_given_by_its_logarithm_is_polya_gamma_mixing():
+    by_hand, automatic = PolyaGammaMixing(), ScaleMixture.from_log_density(log_hyperbolic_secant)
+    tilt = jnp.asarray(TILTS)
+    np.testing.assert_allclose(
+        automatic.expected_precision(tilt), by_hand.expected_precision(tilt), rtol=1e-6
+    )
+    np.testing.assert_allclose(automatic.log_density(tilt), by_hand.log_density(tilt), atol=1e-13)
+
+
+def test_student_density_given_by_its_logarithm_is_gamma_mixing():
+    automatic, by_hand = ScaleMixture.from_log_density(log_student), GammaMixing(1.5, 2.0)
+    tilt = jnp.asarray(TILTS)
+    np.testing.assert_allclose(
+        automatic.expected_precision(tilt), by_hand.expected_precision(tilt), rtol=1e-6
+    )
+    np.testing.assert_allclose(automatic.log_density(tilt), by_hand.log_density(tilt), atol=1e-13)
+
+
+def test_rounding_in_32_bit_does_not_make_true_scale_mixtures_look_false():
+    with jax.enable_x64(False):
+        for log_psi in (
+            log_logistic_density,
+            lambda f: 7.0 - 3 * f**2 / 2,  # ω is the number 3
+        ):
+            mixture = ScaleMixture.from_log_density(log_psi)
+            assert np.isfinite(mixture.expected_precision(jnp.asarray([0.0, 1e-4, 5.0]))).all()
+
+
+NEGATIVE, INCREASING = (
+    "expected a positive number everywhere",
+    "increases with c; expected it to fall",
+)
+
+
+@pytest.mark.parametrize(
+    ("log_psi", "complaint"),
+    [
+        pytest.param(lambda f: f**2 / 2, NEGATIVE, id="grows"),
+        pytest.param(jax.nn.log_sigmoid, NEGATIVE, id="sigmoid"),
+        pytest.param(lambda f: -((f - 1.0) ** 2), NEGATIVE, id="off centre"),
+        pytest.param(lambda f: -jnp.abs(f), NEGATIVE, id="kink at 0"),
+        pytest.param(jnp.log, NEGATIVE, id="undefined at 0"),
+        pytest.param(lambda f: -(f**4) - f**2, INCREASING, id="too light tails"),
+        pytest.param(lambda f: -(f**2) / 2 + jnp.cos(f) / 3, INCREASING, id="wavy"),
+    ],
+)
+def test_what_is_no_gaussian_scale_mixture_is_refused(log_psi, complaint):
+    with pytest.raises(ValueError, match=f"log_psi is no Gaussian scale mixture.*{complaint}"):
+        ScaleMixture.from_log_density(log_psi)
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_gamma_parameters_that_are_not_positive_and_finite_are_refused(name, bad):
+    with pytest.raises(ValueError, match=f"GammaMixing {name} is {bad}; expected a positive"):
+        GammaMixing(**({"alpha": 1.0, "beta": 1.0} | {name: bad}))
+
+
+def test_without_a_mixing_law_augmentation_is_refused_with_what_to_do_instead():
+    mixture = ScaleMixture.from_log_density(log_student)
+    message = r"its mixing law p\(ω\).*use PolyaGammaMixing or GammaMixing"
+    with pytest.raises(NotImplementedError, match=message):
+        mixture.conditional(jnp.zeros(2))
+    model = VGPMIL(kernel=RBF(1.0, 1.0), inducing_points=np.zeros((1, 1)), mixing=mixture)
+    with pytest.raises(NotImplementedError, match=message):
+        model.augmented()
+
+
+@pytest.mark.parametrize("mixing", AUGMENTED + AUTOMATIC[1:], ids=by_name)
+def test_32_bit_agrees_with_64_bit(mixing):
+    tilts = np.array([0.0, 1e-4, 2e-3, 0.3, 4.0, 60.0, -80.0])
+    exact = [mixing.log_density(jnp.asarray(tilts)), mixing.expected_precision(jnp.asarray(tilts))]
+    with jax.enable_x64(False):
+        tilt = jnp.asarray(tilts)
+        rough = [mixing.log_density(tilt), mixing.expected_precision(tilt)]
+        assert {value.dtype for value in rough} == {np.dtype("float32")}
+    for one, other in zip(rough, exact, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
