@@ -28,7 +28,7 @@ from numpyro.distributions import BernoulliLogits, Distribution, constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.util import is_prng_key, not_jax_tracer
 
-from .polya_gamma import PolyaGamma, _log_cosh
+from .polya_gamma import PolyaGamma, log_cosh
 
 AnyArray = Array | np.ndarray
 
@@ -51,7 +51,7 @@ class TiltedPolyaGamma(PolyaGamma):
         """Log density relative to PG(b, 0)."""
         tilt = jnp.asarray(self.tilt)
         concentration = jnp.asarray(self.concentration).astype(tilt.dtype)
-        return concentration * _log_cosh(tilt / 2) - tilt**2 * jnp.asarray(value) / 2
+        return concentration * log_cosh(tilt / 2) - tilt**2 * jnp.asarray(value) / 2
 
 
 # --------------------------------------------------------------------------------------

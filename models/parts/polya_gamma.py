@@ -23,7 +23,7 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.util import is_prng_key, not_jax_tracer
 
-__all__ = ["PolyaGamma", "polya_gamma_kl"]
+__all__ = ["PolyaGamma", "log_cosh", "polya_gamma_kl"]
 
 # The density has two theta series, one in x and its dual in 1/x. At this point, in the units of
 # J*(1, z) = 4 PG(1, 2z), they converge equally fast, each with q < 0.002 on its own side.
@@ -116,7 +116,7 @@ class PolyaGamma(Distribution):
         value = jnp.asarray(value, _float_type(value, self.tilt))
         tilt = jnp.asarray(self.tilt)
         # PG(ω|1,c) = cosh(c/2) exp(−c²ω/2) PG(ω|1,0)
-        return _log_cosh(tilt / 2) - tilt**2 * value / 2 + _log_density_without_tilt(value)
+        return log_cosh(tilt / 2) - tilt**2 * value / 2 + _log_density_without_tilt(value)
 
     @property
     def mean(self) -> Float[Array, "..."]:
@@ -150,14 +150,15 @@ def polya_gamma_kl(tilt: ArrayLike) -> Float[Array, "..."]:
     Follows from E ω = tanh(c/2)/(2c) and log PG(ω|1,c) − log PG(ω|1,0) = log cosh(c/2) − c²ω/2.
     """
     half_tilt = jnp.asarray(tilt, _float_type(tilt)) / 2
-    return _log_cosh(half_tilt) - half_tilt * jnp.tanh(half_tilt) / 2
+    return log_cosh(half_tilt) - half_tilt * jnp.tanh(half_tilt) / 2
 
 
 def _float_type(*values: ArrayLike) -> jnp.dtype:
     return jnp.result_type(*values, float)
 
 
-def _log_cosh(x: Array) -> Array:
+def log_cosh(x: Array) -> Array:
+    """log cosh x, without overflow."""
     return jnp.logaddexp(x, -x) - math.log(2)
 
 
