@@ -547,7 +547,10 @@ class CardinalityModel(ModelDefaults):
             If the potential gives something else than log C⁻ and log C⁺ of each count, or leaves
             a bag without any label, or without the one it has.
         """
-        return bags if isinstance(bags, CardinalityBags) else self._prepared(*_padded(bags), bags)
+        is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(bags))
+        if is_traced or isinstance(bags, CardinalityBags):
+            return self.unpadded(bags)
+        return self._prepared(*_padded(bags), bags)
 
     def unpadded(self, bags: Bags | CardinalityBags) -> CardinalityBags:
         """Do what ``prepare`` does, but fill up nothing.

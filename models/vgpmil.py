@@ -319,7 +319,9 @@ class VGPMIL(SparseGPModel):
                 largest = float(np.sqrt(np.max(draws.get("variance", self.kernel.variance))))
             else:
                 largest = float(np.asarray(conditional.residual_scale).max())
-            prepared = PreparedBags(given, conditional, logistic_rule(largest))
+            # A coarse grid: new bags have other scales, and for each rule this is compiled.
+            rule = logistic_rule(on_grid(largest, ratio=2.0))
+            prepared = PreparedBags(given, conditional, rule)
             bag, instance = (np.asarray(found) for found in _predict(self, prepared, sites))
         return {
             "bag_probability": bag[:, : bags.num_bags],

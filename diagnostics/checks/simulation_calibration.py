@@ -345,6 +345,8 @@ class _Trial:
         drawn = {part: truth[name] for name, part in _PARTS.items() if name in truth}
         if "labels" in drawn:
             drawn["labels"] = drawn["labels"].astype(int)
+        if "targets" in drawn:  # counts are targets too
+            drawn["targets"] = drawn["targets"].astype(float)
         return drawn, truth
 
     def bags_with(self, drawn: Sites) -> Bags:

@@ -127,9 +127,9 @@ def logistic_rule(largest_standard_deviation: float) -> QuadratureRule:
     return QuadratureRule(nodes, np.log(weights / weights.sum()))
 
 
-def on_grid(standard_deviation: float) -> float:
-    """The next power of 1.25, so that few numbers of nodes are compiled for."""
-    return 1.25 ** math.ceil(math.log(standard_deviation) / math.log(1.25) - 1e-9)
+def on_grid(standard_deviation: float, ratio: float = 1.25) -> float:
+    """The next power of a ratio, so that few numbers of nodes are compiled for."""
+    return ratio ** math.ceil(math.log(standard_deviation) / math.log(ratio) - 1e-9)
 
 
 def trapezoid_rule(

@@ -18,7 +18,7 @@ from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 from ...datasets.bags import Bags
 from ...datasets.padding import padded
 from ..model import Draws, Program, plate_of_bags
-from ..numerics.quadrature import QuadratureRule, SigmoidTable
+from ..numerics.quadrature import QuadratureRule, SigmoidTable, on_grid
 from .hyperpriors import Parameter
 from .likelihoods import LIKELIHOODS, Likelihood, Logistic, Observations
 from .settings import Constructor, Setting
@@ -275,7 +275,9 @@ class BagEvidenceModel(InducingModel, ABC):
             if not self.priors:
                 conditionals = self.accumulated(rows[0]), self.conditional(rows[1])
             scales = (self.most_terms(bags) * largest, largest)
-            rules = [self.likelihood.quadrature_rule(float(np.sqrt(scale))) for scale in scales]
+            # A coarse grid: new bags have other scales, and for each rule predictions are compiled.
+            coarse = (on_grid(float(np.sqrt(scale)), ratio=2.0) for scale in scales)
+            rules = [self.likelihood.quadrature_rule(scale) for scale in coarse]
             parts = zip(conditionals, rules, rows, strict=True)
             by_bag, by_instance = (PreparedBags(given, *part) for part in parts)
             found = _predict(self, by_bag, by_instance, sites)

@@ -66,10 +66,11 @@ class Problem:
 
         def label_law(some_bags):
             program = seed(substitute(self.model.marginal(), given), jax.random.key(0))
-            return trace(program).get_trace(some_bags)["bag_label"]["fn"]
+            return trace(program).get_trace(some_bags)[self.model.observed_site]["fn"]
 
-        values["test bag probability"] = label_law(self.test_bag).mean[0]
-        values["log likelihood"] = label_law(bags).log_prob(bags.labels).sum()
+        observed = bags.labels if self.model.observed_site == "bag_label" else bags.targets
+        values["prediction of a test bag"] = label_law(self.test_bag).mean[0]
+        values["log likelihood"] = label_law(bags).log_prob(observed).sum()
         return values
 
 

@@ -49,7 +49,7 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
     [
         ("vgpmil", VGPMILGibbs, 5),
         ("vwsgp", bag_evidence.BagEvidenceGibbs, 5),
-        ("probit vwsgp", bag_evidence.BagEvidenceGibbs, 10),
+        ("probit vwsgp", bag_evidence.BagEvidenceGibbs, 12),
         ("student vwsgp", bag_evidence.BagEvidenceGibbs, 10),
         ("counting vwsgp", bag_evidence.BagEvidenceGibbs, 10),
     ],
