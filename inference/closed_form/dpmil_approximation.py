@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -108,10 +108,15 @@ class DPMILApproximation:
             occupancy=self.strength - model.mean_strength,
         )
 
+    @property
+    def _global(self) -> DPMILApproximation:
+        """Without what has a size of its own for each set of bags."""
+        return replace(self, label=None)
+
     def draws(self, model: DPMIL, bags: Bags | None, key: Array, num_draws: int) -> Draws:
         """Draws of sticks, means and precisions."""
         with jax.enable_x64(True):
-            found = _draws(self, key, num_draws)
+            found = _draws(self._global, key, num_draws)
             site = dict(zip(("stick", model.precision_site, "mean"), found, strict=True))
             return {name: np.asarray(site[name]) for name in model.latent_sites}
 
@@ -119,7 +124,7 @@ class DPMILApproximation:
         """log q of each draw."""
         with jax.enable_x64(True):
             sites = {name: np.asarray(draws[name]) for name in model.latent_sites}
-            return np.asarray(_log_density(self, model, sites))
+            return np.asarray(_log_density(self._global, model, sites))
 
     def log_density_of_one(self, model: DPMIL, site: dict[str, Array]) -> Float[Array, ""]:
         """log q of one draw."""
@@ -146,7 +151,7 @@ class DPMILApproximation:
         model.check_width(bags)
         with jax.enable_x64(True):
             given = padded(bags.without_labels())
-            found = np.asarray(_log_predictive(self, self.expected_weight, given.instances))
+            found = np.asarray(_log_predictive(self._global, self.expected_weight, given.instances))
         return model.probabilities(found[:, : bags.num_instances], bags, pooling=pooling)
 
     def stick_distribution(self) -> dist.Distribution:

@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpyro.distributions import biject_to
 
 from ...datasets.bags import Bags
+from ...datasets.padding import bucket
 from ...datasets.streaming import BagStream
 from ...models.numerics.arguments import check_counts
 from ...models.numerics.lbfgs import descend
@@ -549,7 +550,7 @@ def chunks_of(bags: Bags | BagStream, devices: Devices) -> tuple[BagStream | lis
     if isinstance(bags, BagStream):
         return bags, whole_blocks(min(bags.chunk_instances, bags.num_instances))
     chunks = in_parts(bags, devices.num_parts)
-    return chunks, whole_blocks(max(part.num_instances for part in chunks))
+    return chunks, bucket(max(part.num_instances for part in chunks))
 
 
 def num_begun(devices: Devices, checkpoint: BlockFolder | None) -> int:

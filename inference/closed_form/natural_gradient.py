@@ -32,10 +32,10 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
+from ...datasets.padding import bucket
 from ...datasets.streaming import BagStream
 from ...models.model import Model, observations, random_key
 from ...models.numerics.arguments import check_counts
-from ...models.numerics.products import whole_blocks
 from ...models.parts.bag_evidence import FloatType
 from ..posterior import Posterior, Status
 from ..runtime.checkpoint import BlockFolder, block_folder, described
@@ -175,7 +175,7 @@ class _Batches:
     def behind(self, num_done: int) -> Iterator[tuple[Any, Array]]:
         """Chunks and numbers of instances, by device, from behind so many batches on."""
         num_parts = self.devices.num_parts
-        length = whole_blocks(min(self.batch_instances, self.bags.num_instances))
+        length = bucket(min(self.batch_instances, self.bags.num_instances))
         for chunks in islice(batched(self._pieces(), num_parts), num_done, None):
             for bags in chunks:
                 self.form.check(bags)

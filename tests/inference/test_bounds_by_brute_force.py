@@ -617,7 +617,14 @@ def stick_terms(concentration1: float, concentration0: float) -> tuple[np.ndarra
     return np.array([weights @ log_v, weights @ log_rest]), weights @ log_ratio
 
 
-Q_THETA = ("mean", "strength", "scale_root", "degrees_of_freedom", "stick_on", "stick_off")
+Q_THETA = (
+    "mean",
+    "strength",
+    "scale_root",
+    "degrees_of_freedom",
+    "concentration1",
+    "concentration0",
+)
 
 
 def dpmil_fields(approximation) -> tuple[np.ndarray, ...]:
