@@ -1,5 +1,6 @@
 """Closed-form variational inference: one protocol, its drivers, and a file for each kind of q."""
 
+from . import dpmil, sparse_gp  # noqa: F401  they register their closed forms
 from .coordinate_ascent import coordinate_ascent
 from .natural_gradient import natural_gradient
 
