@@ -67,7 +67,8 @@ class Fold:
     @classmethod
     def of(cls, posterior: Posterior, training: Bags, test: Bags) -> Fold:
         prediction = posterior.predict(test)
-        chosen = posterior.approximation.label == 1
+        probability = posterior.approximation.label_probability(posterior.model, training)
+        chosen = probability > 0.5
         return cls(
             instance_truth=np.asarray(test.instance_labels),
             instance_probability=prediction.instance_probability,

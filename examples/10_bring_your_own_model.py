@@ -410,8 +410,7 @@ comparison.plot_forest()
 # %% [markdown]
 # All are about the same place. The updates are right, as we know by now, and yet their posterior is
 # too narrow: that is what $q(w)\, q(\omega)$ costs.
-
-# %% [markdown]
+#
 # ## On other data?
 #
 # One data set may be an exception. `simulation_calibration` draws hundreds of them from the model,

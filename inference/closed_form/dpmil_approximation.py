@@ -139,6 +139,26 @@ class DPMILApproximation:
         """q(θ) q(r) q(z | r), the guide of ``model.augmented()`` on the bags learned from."""
         return closed_form(model, Options()).guide(self)
 
+    def label_probability(self, model: DPMIL, bags: Bags) -> Float[np.ndarray, " N"]:
+        """q(r_n = 1) of the instances of the bags learned from; 0 or 1 where labels were chosen.
+
+        Parameters
+        ----------
+        model : DPMIL
+        bags : Bags
+            With labels.
+
+        Returns
+        -------
+        array (N,)
+        """
+        if self.label is not None:
+            return self.label.astype(float)
+        model.check(bags)
+        with jax.enable_x64(True):
+            found = _label_probability(self, model, padded(bags))
+            return np.asarray(found)[: bags.num_instances]
+
     def predictive(
         self, model: DPMIL, bags: Bags, *, pooling: Pooling = "bayes"
     ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " N"]]:
@@ -216,6 +236,14 @@ def _log_density(
     approximation: DPMILApproximation, model: DPMIL, sites: dict[str, Array]
 ) -> Float[Array, " S"]:
     return jax.lax.map(lambda site: approximation.log_density_of_one(model, site), sites)
+
+
+@jax.jit
+def _label_probability(
+    approximation: DPMILApproximation, model: DPMIL, bags: Bags
+) -> Float[Array, " N"]:
+    log_density = logsumexp(approximation.expected_log_components(bags), axis=1)
+    return model.label_rule(bags).labels(log_density[1] - log_density[0]).mean
 
 
 @jax.jit
