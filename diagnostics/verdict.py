@@ -161,6 +161,7 @@ class Verdict:
             "status": self.status,
             "seconds": posterior.seconds,
             "compile_seconds": posterior.compile_seconds,
+            "wall_seconds": posterior.wall_seconds,
             "elbo": _last(posterior.elbo),
             "rhat": chains.rhat if chains else math.nan,
             "ess_bulk": chains.ess_bulk if chains else math.nan,

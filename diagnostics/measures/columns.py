@@ -40,6 +40,7 @@ MEASURES = (
     Measure("status", "status", _RUN, ""),
     Measure("seconds", "seconds", _RUN, ",.1f"),
     Measure("compile_seconds", "seconds to compile", _RUN, ",.1f"),
+    Measure("wall_seconds", "seconds in all", _RUN, ",.1f"),
     Measure("elbo", "ELBO", _RUN, ",.2f"),
     Measure("rhat", "worst R̂", _SAMPLER, ".3f"),
     Measure("ess_bulk", "smallest bulk ESS", _SAMPLER, ",.0f"),
