@@ -11,12 +11,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from ...datasets.bags import Bags
-from ...models.dpmil import DPMIL
-from ...models.model import observations, random_key
+from ...models.model import Model, observations, random_key
 from ...models.numerics.arguments import check_counts
 from ...models.numerics.tracing import as_pytree
-from ...models.parts.bag_evidence import BagEvidenceModel
-from ...models.vgpmil import VGPMIL
 from ..posterior import Posterior, sampled_posterior
 from ..runtime.chains import place_of_chains, run_chains
 from ..runtime.programs import Stopwatch
@@ -29,7 +26,7 @@ _LARGEST_TREE = 4
 
 
 def gibbs(
-    model: VGPMIL | BagEvidenceModel | DPMIL,
+    model: Model,
     bags: Bags,
     *,
     seed: int | Array,
@@ -46,8 +43,9 @@ def gibbs(
 
     Parameters
     ----------
-    model : VGPMIL, VWSGP, CardinalityGP or DPMIL
-        With numbers as hyper-parameters (no priors) and a known mixing law.
+    model : Model
+        VGPMIL, VWSGP, CardinalityGP, DPMIL, or one whose sweep ``sweep_of`` knows; with numbers
+        as hyper-parameters (no priors) and a known mixing law.
     bags : Bags
         With labels.
     seed : int or JAX key
@@ -103,7 +101,7 @@ def gibbs(
     return sampled_posterior(model, bags, engine="gibbs", run=run, watch=watch)
 
 
-def check_conjugate(model: VGPMIL | BagEvidenceModel | DPMIL) -> None:
+def check_conjugate(model: Model) -> None:
     """Refuse hyper-parameters that have no conjugate conditional.
 
     Raises
@@ -163,9 +161,7 @@ def _kept(
     return [name for name in names if name in wanted]
 
 
-def _check_size(
-    model: VGPMIL | BagEvidenceModel | DPMIL, bags: Bags, num_draws: int, kept: list[str]
-) -> None:
+def _check_size(model: Model, bags: Bags, num_draws: int, kept: list[str]) -> None:
     """Refuse what no memory holds."""
     in_a_draw = model.numbers_in_a_draw(bags)
     if in_a_draw is None:
