@@ -13,6 +13,9 @@ from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+# Far enough below the kernel's 65,530 for the programs of the longest file.
+_MOST_MAPPINGS = 25_000
+
 # JAX and Matplotlib read these once, when they are imported.
 assert "jax" not in sys.modules, "JAX was imported before tests/conftest.py could set it up"
 _ENVIRONMENT = {
@@ -59,6 +62,19 @@ def _data_in_the_environment():
         if _data_folder().is_dir():
             patch.setenv("MILZOO_DATA", str(_data_folder()))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _memory_mappings_of_compiled_programs():
+    """Forget programs between files before the kernel has no more mappings for a process.
+
+    JAX keeps every program that was compiled, each in some dozens of mappings. Linux grants a
+    process 65,530 of them, and XLA dies without a word where there are none left.
+    """
+    yield
+    mappings = Path("/proc/self/maps")
+    if mappings.exists() and len(mappings.read_bytes().splitlines()) > _MOST_MAPPINGS:
+        sys.modules["jax"].clear_caches()
 
 
 @pytest.fixture

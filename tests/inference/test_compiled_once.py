@@ -28,7 +28,8 @@ FITS = {
     "plug in": (VGPMIL, coordinate_ascent, {"label_update": "plug_in_max", "max_steps": 20}),
     "learned": (VGPMIL, coordinate_ascent, {"learn_hyperparameters": True, "max_steps": 5}),
     "vwsgp": (VWSGP, coordinate_ascent, {}),
-    "vwsgp learned": (VWSGP, coordinate_ascent, {"learn_hyperparameters": True, "max_steps": 5}),
+    # A rule's nodes follow the numbers that are learned: few steps leave them close together.
+    "vwsgp learned": (VWSGP, coordinate_ascent, {"learn_hyperparameters": True, "max_steps": 2}),
     "soft": (DPMIL, coordinate_ascent, {"num_starts": 2}),
     "hard": (DPMIL, coordinate_ascent, {"num_starts": 2, "label_update": "hard"}),
     "vgpmil by batches": (VGPMIL, natural_gradient, {"max_steps": 5, "batch_instances": 200}),

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from milzoo.inference import laplace, svi
-from milzoo.inference.gaussian import GaussianApproximation
+from milzoo.inference.gaussian import GaussianApproximation, WhitenedProgram
 from milzoo.inference.runtime.densities import log_joint
 from milzoo.inference.svi import _newton_gain
 from numpyro import distributions as dist
@@ -158,14 +158,14 @@ def test_a_fit_that_never_moved_has_not_converged_though_its_trace_is_flat(small
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class StandardNormal:
+class StandardNormal(WhitenedProgram):
     def log_density(self, vector):
         return -0.5 * vector @ vector
 
 
 def test_the_gain_of_a_newton_step_is_the_divergence_from_a_gaussian_target():
     # Where p = N(0, I): m off by δ costs ‖δ‖²/2; an sd of s costs d²/(4P), d = P(1 − s²).
-    target = StandardNormal()
+    target = StandardNormal(model=None, given=None, shapes=())
     with jax.enable_x64(True):
         gains = [
             _newton_gain(target, GaussianApproximation(mean, scale * np.eye(4)), jax.random.key(0))
