@@ -86,7 +86,7 @@ def formatted(measure: Measure, value: object) -> str:
 
     Examples
     --------
-    >>> formatted(MEASURES[6], 3701.02), formatted(MEASURES[6], float("nan"))
+    >>> formatted(MEASURES[7], 3701.02), formatted(MEASURES[7], float("nan"))
     ('3,701', '–')
     """
     if isinstance(value, str):
