@@ -51,7 +51,6 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
         ("vwsgp", bag_evidence.BagEvidenceGibbs, 5),
         ("probit vwsgp", bag_evidence.BagEvidenceGibbs, 12),
         ("student vwsgp", bag_evidence.BagEvidenceGibbs, 10),
-        ("counting vwsgp", bag_evidence.BagEvidenceGibbs, 10),
     ],
 )
 def test_gibbs_is_calibrated(calibrate, problem, sampler, thinning):

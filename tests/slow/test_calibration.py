@@ -53,6 +53,7 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
     [
         ("vgpmil", VGPMILGibbs, 8),
         ("vwsgp", bag_evidence.BagEvidenceGibbs, 8),
+        ("counting vwsgp", bag_evidence.BagEvidenceGibbs, 10),
         ("dpmil", dpmil.DPMILGibbs, 16),
         ("diagonal dpmil", dpmil.DPMILGibbs, 24),
     ],
