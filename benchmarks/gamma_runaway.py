@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from milzoo.datasets import Bags, load
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, nuts
-from milzoo.inference.closed_form.algorithm import Options, closed_form
+from milzoo.inference.closed_form import Options, closed_form
 from milzoo.inference.closed_form.drivers import ascend_traced
 from milzoo.inference.closed_form.sparse_gp import (
     InducingFactor,

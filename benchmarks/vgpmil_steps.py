@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from milzoo.datasets import Bags
 from milzoo.inference import coordinate_ascent
-from milzoo.inference.closed_form.algorithm import Options, closed_form
+from milzoo.inference.closed_form import Options, closed_form
 from milzoo.inference.closed_form.drivers import Ascent, ascend_in_memory
 from milzoo.inference.runtime.programs import Stopwatch
 from milzoo.models import RBF, VGPMIL

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from milzoo.datasets import Bags
 from milzoo.diagnostics import compare
 from milzoo.inference import coordinate_ascent, grid, nuts
-from milzoo.inference.closed_form.algorithm import Options, closed_form
+from milzoo.inference.closed_form import Options, closed_form
 from milzoo.models import VGPMIL, GammaMixing, PolyaGammaMixing
 
 IS_TOY = "--toy" in sys.argv

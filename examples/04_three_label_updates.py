@@ -21,7 +21,7 @@ from jax.nn import sigmoid
 from matplotlib.figure import Figure
 from milzoo.datasets import load, simulate, simulate_instances
 from milzoo.inference import coordinate_ascent, grid, nuts
-from milzoo.inference.closed_form.algorithm import Options, closed_form
+from milzoo.inference.closed_form import Options, closed_form
 from milzoo.inference.closed_form.drivers import ascend_in_memory
 from milzoo.inference.runtime.lapack import one_lapack_thread
 from milzoo.models import RBF, VGPMIL

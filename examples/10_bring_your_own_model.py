@@ -36,7 +36,7 @@ from milzoo.inference import (
     serialization,
     svi,
 )
-from milzoo.inference.closed_form.algorithm import ClosedForm, Options, SingleStart, closed_form
+from milzoo.inference.closed_form import ClosedForm, Options, SingleStart, closed_form
 from milzoo.models.model import Model, ModelDefaults, given_labels, plate_of_bags
 from milzoo.models.numerics.tracing import as_pytree
 from milzoo.models.parts.polya_gamma import PolyaGamma

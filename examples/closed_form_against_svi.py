@@ -18,7 +18,7 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import FixedLocator, NullLocator
 from milzoo.datasets import load
 from milzoo.inference import svi
-from milzoo.inference.closed_form.algorithm import Options, closed_form
+from milzoo.inference.closed_form import Options, closed_form
 from milzoo.inference.quadrature_bound import QuadratureBound, WhiteGaussian
 from milzoo.models import VWSGP, Logistic, Probit
 

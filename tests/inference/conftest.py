@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances
-from milzoo.inference.closed_form.algorithm import ClosedForm, Options, closed_form
+from milzoo.inference.closed_form import ClosedForm, Options, closed_form
 from milzoo.inference.closed_form.sparse_gp import InducingFactor
 from milzoo.models import VGPMIL
 from milzoo.models.numerics.products import inverse_transposed

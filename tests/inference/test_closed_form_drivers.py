@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from milzoo.datasets import Bags
-from milzoo.inference.closed_form.algorithm import ClosedForm
+from milzoo.inference.closed_form import ClosedForm
 from milzoo.inference.closed_form.drivers import ascend_in_memory, judge, repeat_steps
 from milzoo.inference.runtime.lapack import one_lapack_thread
 from milzoo.models.numerics.tracing import as_pytree

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances, stream
 from milzoo.inference import Posterior, coordinate_ascent
-from milzoo.inference.closed_form.algorithm import Options, closed_form
+from milzoo.inference.closed_form import Options, closed_form
 from milzoo.inference.closed_form.drivers import Passes, spread_over
 from milzoo.inference.runtime.chunks import (
     RoomForChunks,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import simulate, simulate_instances, stream
 from milzoo.inference import coordinate_ascent, natural_gradient
-from milzoo.inference.closed_form.algorithm import Options, closed_form
+from milzoo.inference.closed_form import Options, closed_form
 from milzoo.inference.closed_form.natural_gradient import _judged, _lacking
 from milzoo.inference.closed_form.sparse_gp import BagForm, InducingFactor
 from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP, Gaussian

@@ -26,15 +26,21 @@ def test_a_constructor_takes_its_numbers():
     assert POTENTIAL("normal") == NormalCardinality()
 
 
-@pytest.mark.parametrize("text", ["normal:0.5", "normal:a,b", "norml", "majority:1"])
+@pytest.mark.parametrize("text", ["normal:0.5", "normal:a,b", "median", "majority:1"])
 def test_a_wrong_constructor_is_refused_with_what_was_expected(text):
     with pytest.raises(ValueError, match=r"^expected normal:MU,SIGMA as in normal:0\.5,0\.1"):
         POTENTIAL(text)
 
 
-def test_a_mistake_of_the_constructor_keeps_its_message():
+def test_a_misspelt_constructor_is_refused_with_the_nearest():
+    with pytest.raises(ValueError, match=r"^did you mean 'normal'\?$"):
+        POTENTIAL("norml:0.5,0.1")
+
+
+@pytest.mark.parametrize("number", ["-1", "-1.5"])
+def test_a_mistake_of_the_constructor_keeps_its_message(number):
     def refuse(value):
         raise ValueError(f"{value} is not positive")
 
-    with pytest.raises(ValueError, match=r"^-1\.0 is not positive"):
-        Constructor({("number", 1): refuse}, "number:POSITIVE")("number:-1")
+    with pytest.raises(ValueError, match=f"^{number} is not positive$"):
+        Constructor({("number", 1): refuse}, "number:POSITIVE")(f"number:{number}")
