@@ -3,30 +3,37 @@
     MILZOO_DATA=… python benchmarks/cross_validation.py           # published folds, M = 50
     MILZOO_DATA=… python benchmarks/cross_validation.py --toy     # musk1, three folds, M = 5
 
+    git worktree add ../before 89cc84b
+    MILZOO_DATA=… python benchmarks/cross_validation.py --before ../before  # and that checkout
+
 Each fold is fitted and predicted as a user would, by a plain loop: bags are standardised by the
 training bags, and so are the inducing points found. Programs are compiled in the first fold; from
 then on folds of like size share them. Beside them scikit-learn's support vector machine on the set
 kernel of Gärtner et al. (2002): the mean of an RBF kernel over all pairs of instances of two bags,
 normalised, with C = 1 and the length scale √D that the models start from. Nothing is chosen.
+
+All folds are run twice: the first time with what they compile, the second time compiled.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import jax
 import numpy as np
 from jaxtyping import Bool, Float
 from milzoo.datasets import Bags, load, published_folds
 from milzoo.inference import coordinate_ascent, maximum_a_posteriori
-from milzoo.inference.runtime.programs import num_compilations
 from milzoo.models import VGPMIL, VWSGP, CardinalityModel
 from rich.console import Console
 from rich.table import Table
@@ -34,6 +41,8 @@ from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
+
+WINGS = ("datasets", "models", "inference", "estimators", "diagnostics", "cli")
 
 # Training and test bags → scores of the test bags; bags above ½ are positive.
 type Method = Callable[[Bags, Bags], Float[np.ndarray, " B"]]
@@ -104,36 +113,57 @@ def set_kernel(left: Bags, right: Bags) -> Float[np.ndarray, "B C"]:
 # --------------------------------------------------------------------- folds
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
     """One method on one data set, folds pooled."""
 
     name: str
     method: str
-    seconds: list[float]  # of each fold: fit, and prediction of the test bags
-    compilations: list[int]
+    seconds: float  # of all folds: models made, fits, and predictions of the test bags
+    seconds_again: float  # the same once more
+    compilations: int
+    compilations_again: int
     accuracy: float
     auc: float
 
 
-def rows_of(name: str, protocol: Protocol, held_out: list[Bool[np.ndarray, " B"]]) -> Iterator[Row]:
+class Compilations:
+    """How many programs XLA has compiled."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        jax.monitoring.register_event_duration_secs_listener(self._count)
+
+    def _count(self, event: str, duration_secs: float, **_: str | int) -> None:
+        self.number += "backend_compile" in event
+
+
+def rows_of(name: str, protocol: Protocol, compiled: Compilations) -> Iterator[Row]:
     """Every method on the folds of a data set."""
-    bags = load(name)
+    bags, held_out = load(name), folds_of(name, protocol)
     for method, fit in protocol.methods().items():
-        seconds, compilations = [], []
-        scores = np.full(bags.num_bags, np.nan)
-        for chosen in held_out:
-            train = bags.select(~chosen)
-            test = bags.select(chosen).standardize(train)
-            started, compiled = time.perf_counter(), num_compilations()
-            scores[chosen] = fit(train.standardize(), test)
+        seconds, numbers = [], []
+        for _ in range(2):
+            started, before = time.perf_counter(), compiled.number
+            scores = scores_of_folds(fit, bags, held_out)
             seconds.append(time.perf_counter() - started)
-            compilations.append(num_compilations() - compiled)
+            numbers.append(compiled.number - before)
         judged = np.isfinite(scores)
         truth = np.asarray(bags.labels)[judged]
         accuracy = float(np.mean((scores[judged] > 0.5) == truth))
         auc = float(roc_auc_score(truth, scores[judged]))
-        yield Row(name, method, seconds, compilations, accuracy, auc)
+        yield Row(name, method, *seconds, *numbers, accuracy, auc)
+
+
+def scores_of_folds(
+    fit: Method, bags: Bags, held_out: list[Bool[np.ndarray, " B"]]
+) -> Float[np.ndarray, " B"]:
+    """Each bag's score by the fit that has not seen it; NaN of bags that no fold holds out."""
+    scores = np.full(bags.num_bags, np.nan)
+    for chosen in held_out:
+        train = bags.select(~chosen)
+        scores[chosen] = fit(train.standardize(), bags.select(chosen).standardize(train))
+    return scores
 
 
 def folds_of(name: str, protocol: Protocol) -> list[Bool[np.ndarray, " B"]]:
@@ -142,23 +172,42 @@ def folds_of(name: str, protocol: Protocol) -> list[Bool[np.ndarray, " B"]]:
     return [number == fold for fold in range(1, protocol.num_folds + 1)]
 
 
+def rows_before(folder: Path, arguments: list[str]) -> list[Row]:
+    """What the same program says with the package of another checkout."""
+    with TemporaryDirectory() as made:
+        package = Path(made, "milzoo")
+        package.mkdir()
+        for wing in (wing for wing in WINGS if (folder / wing).is_dir()):
+            (package / wing).symlink_to((folder / wing).resolve())
+        # Folders on the path come before installed packages.
+        run = subprocess.run(
+            [sys.executable, __file__, *arguments, "--json"],
+            env=os.environ | {"PYTHONPATH": made},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # XLA's warnings of constant folding
+            text=True,
+            check=True,
+        )
+    return [Row(**row) for row in json.loads(run.stdout)]
+
+
 def table_of(rows: list[Row], protocol: Protocol) -> Table:
     """A line for each method on each data set."""
     table = Table(
-        *("bags", "method", "first fold, s", f"folds 2–{protocol.num_folds}, s"),
-        *("compiled in the first", "in the others", "accuracy", "AUC"),
+        *("bags", "method", "first time, s", "again, s"),
+        *("programs compiled", "again", "accuracy", "AUC"),
         title=f"Folds 1–{protocol.num_folds}, M = {protocol.num_inducing}, seed {protocol.seed}",
         caption=f"{os.cpu_count()} cores, {platform.machine()}; JAX {jax.__version__}; "
-        "wall seconds of fits and predictions, scores pooled over folds",
+        "wall seconds of all folds: models made, fits, predictions",
     )
     for row in rows:
         table.add_row(
             row.name,
             row.method,
-            f"{row.seconds[0]:.2f}",
-            f"{sum(row.seconds[1:]):.2f}",
-            str(row.compilations[0]),
-            str(sum(row.compilations[1:])),
+            f"{row.seconds:.2f}",
+            f"{row.seconds_again:.2f}",
+            str(row.compilations),
+            str(row.compilations_again),
             f"{row.accuracy:.3f}",
             f"{row.auc:.3f}",
         )
@@ -169,19 +218,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--toy", action="store_true", help="musk1, three folds, few steps")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--before", type=Path, help="a checkout of an earlier commit")
+    parser.add_argument("--json", action="store_true", help="the rows as JSON, not as a table")
     options = parser.parse_args()
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     if beside.is_dir():
         os.environ.setdefault("MILZOO_DATA", str(beside))
     protocol = Protocol.of(toy=options.toy, seed=options.seed)
+    compiled = Compilations()
     try:
-        folds = {name: folds_of(name, protocol) for name in protocol.names}
+        rows = [row for name in protocol.names for row in rows_of(name, protocol, compiled)]
     except FileNotFoundError as error:
         if not options.toy:
             sys.exit(str(error))
         print(f"skipped: {error}")
         return
-    rows = [row for name in protocol.names for row in rows_of(name, protocol, folds[name])]
+    if options.json:
+        print(json.dumps([asdict(row) for row in rows]))
+        return
+    if options.before is not None:
+        arguments = ["--seed", str(options.seed), *(["--toy"] if options.toy else [])]
+        for row in rows_before(options.before, arguments):
+            row.method += ", before"
+            rows.append(row)
     Console(width=140).print(table_of(rows, protocol))
 
 

@@ -20,6 +20,8 @@ __all__ = ["bucket", "padded"]
 _SMALL = 4096
 # Above, 128ths of it in blocks of as many rows: at most 2 per cent from 25,000 rows on.
 _ROWS_OF_A_BLOCK = 512
+# Fewer are filled up to these: what that costs is little, and small test folds are of like size.
+_FEWEST_INSTANCES, _FEWEST_BAGS = 256, 32
 
 
 def bucket(number: int) -> int:
@@ -54,12 +56,14 @@ def padded(bags: Bags) -> Bags:
     Returns
     -------
     Bags
-        Without names. At least one bag is absent; it holds the instances that fill, all zero.
-        Bags that JAX traces are left as they are.
+        Without names; at least 256 instances and 32 bags, so that small folds share programs. At
+        least one bag is absent; it holds the instances that fill, all zero. Bags that JAX traces
+        are left as they are.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(bags)):
         return bags
-    num_instances, num_bags = bucket(bags.num_instances), bucket(bags.num_bags + 1)
+    num_instances = bucket(max(bags.num_instances, _FEWEST_INSTANCES))
+    num_bags = bucket(max(bags.num_bags + 1, _FEWEST_BAGS))
 
     def filled(values: np.ndarray | jax.Array | None, size: int, value: float) -> np.ndarray | None:
         if values is None:

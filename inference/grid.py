@@ -21,6 +21,7 @@ from ..datasets.bags import Bags
 from ..datasets.padding import bucket
 from ..models.model import Model, observations, random_key
 from ..models.numerics.arguments import check_counts
+from ..models.numerics.draws import map_draws
 from ..models.numerics.tracing import as_pytree
 from . import serialization
 from .gaussian import FlatApproximation, WhitenedProgram, whitened_program
@@ -129,7 +130,7 @@ def _at_points(
 
 @jax.jit
 def _densities(target: WhitenedProgram, points: Float[Array, "P 2"]) -> Float[Array, " P"]:
-    return jax.lax.map(target.log_density, points, batch_size=_TOGETHER)
+    return map_draws(target.log_density, points, _TOGETHER)
 
 
 def _product(axes: list[np.ndarray]) -> Float[np.ndarray, "P 2"]:

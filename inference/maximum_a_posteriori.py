@@ -15,7 +15,7 @@ from numpyro.handlers import block
 from scipy.optimize import minimize
 
 from ..datasets.bags import Bags
-from ..models.model import Draws, Model, Program, observations, random_key
+from ..models.model import Draws, Model, Program, observations, random_key, split_key
 from ..models.numerics.arguments import check_counts
 from . import serialization
 from .gaussian import WhitenedProgram, kinks, whitened_program
@@ -74,7 +74,7 @@ def maximum_a_posteriori(
     observations(model, bags, "maximum_a_posteriori")
     check_number_of_unknowns(model, "maximum_a_posteriori")
     check_counts(num_starts=num_starts, max_steps=max_steps)
-    start_key, draw_key = jax.random.split(random_key(seed))
+    start_key, draw_key = split_key(random_key(seed))
     with jax.enable_x64(True):
         search = _Search.of(whitened_program(model, bags))
         target = search.target

@@ -22,7 +22,7 @@ from numpyro.infer.autoguide import (
 )
 
 from ..datasets.bags import Bags
-from ..models.model import Model, observations, random_key
+from ..models.model import Model, observations, random_key, split_key
 from ..models.numerics.arguments import check_counts
 from ..models.numerics.tracing import as_pytree
 from ..models.parts.bag_evidence import BagEvidenceModel
@@ -127,7 +127,7 @@ def svi(
     num_particles = _NUM_PARTICLES if num_particles is None else num_particles
     check_counts(max_steps=max_steps, num_particles=num_particles, num_draws=num_draws)
     check_ascent(guide, learning_rate)
-    run_key, draw_key, slope_key = jax.random.split(random_key(seed), 3)
+    run_key, draw_key, slope_key = split_key(random_key(seed), 3)
     with jax.enable_x64(True):
         target = jax.device_put(whitened_program(model, bags))
         schedule = Schedule(learning_rate, max_steps)

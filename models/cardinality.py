@@ -14,19 +14,28 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.transforms import AffineTransform
 from numpyro.distributions.util import validate_sample
-from numpyro.handlers import mask
 from numpyro.infer.reparam import Reparam, TransformReparam
 from numpyro.util import is_prng_key
 
 from ..datasets.bags import Bags
-from .model import Draws, ModelDefaults, Program, given_labels, observations, random_key
+from ..datasets.padding import padded
+from .model import (
+    Draws,
+    ModelDefaults,
+    Program,
+    given_labels,
+    observations,
+    plate_of_bags,
+    random_key,
+)
+from .numerics.draws import map_draws
 from .numerics.tracing import as_pytree, evaluated_now_unless_traced
 from .parts.bag_labels import LogOddsLabel
-from .parts.counting import SMALL_BAG, CountTree, draw_labels, log_partition, next_of_grid
+from .parts.counting import SMALL_BAG, CountTree, draw_labels, log_partition
 from .parts.hyperpriors import Parameter, may_be_positive
 from .parts.settings import Choice, Constructor, Setting
 from .parts.witnesses import sum_over_bags
@@ -188,22 +197,19 @@ class CardinalityBags:
         N instances in B bags.
     tree : CountTree
         Of these bags.
-    present : array (B,) or None
-        Which bags are there; None for all. The others come last and fill arrays up to sizes that
-        programs are compiled for.
     potential_values : array (2, N + B) or None
         log C⁻ and log C⁺ of every count, of a potential that is a function of the user's.
     """
 
     bags: Bags
     tree: CountTree
-    present: Bool[np.ndarray | Array, " B"] | None = None
     potential_values: Float[np.ndarray | Array, "2 M"] | None = None
 
     @property
     def num_bags(self) -> int:
         """How many bags are there. Not for traced bags (inside ``jax.jit``)."""
-        return self.bags.num_bags if self.present is None else int(np.sum(self.present))
+        present = self.bags.present
+        return self.bags.num_bags if present is None else int(np.sum(present))
 
     @property
     def num_instances(self) -> int:
@@ -214,33 +220,18 @@ class CardinalityBags:
         """Every count and the size of its bag; 0 of the first bag where there is no bag."""
         count, size = jnp.asarray(self.tree.count), jnp.asarray(self.tree.size)
         index = jnp.asarray(self.tree.count_bag)
-        if self.present is None:
+        if self.bags.present is None:
             return count, size[index]
-        there = jnp.asarray(self.present)[index]
+        there = jnp.asarray(self.bags.present)[index]
         return jnp.where(there, count, 0), jnp.where(there, size[index], size[0])
 
     def of_bags_there(
         self, values: Float[Array, "*S K"], index: Int[np.ndarray | Array, " K"]
     ) -> Float[Array, "*S K"]:
         """Values of instances or counts, 0 where ``index`` is of a bag that is not there."""
-        if self.present is None:
+        if self.bags.present is None:
             return values
-        return jnp.where(jnp.asarray(self.present)[jnp.asarray(index)], values, 0.0)
-
-
-def _padded(bags: Bags) -> tuple[Bags, Bool[np.ndarray, " B"]]:
-    """Bags up to the next sizes of a grid, and which are there; the last one never is."""
-    num_bags, num_instances = next_of_grid(bags.num_bags + 1), next_of_grid(bags.num_instances)
-    rows, others = num_instances - bags.num_instances, num_bags - bags.num_bags
-    padded = Bags(
-        instances=np.pad(np.asarray(bags.instances), [(0, rows), (0, 0)]),
-        bag_index=np.pad(np.asarray(bags.bag_index), (0, rows), constant_values=num_bags - 1),
-        labels=None if bags.labels is None else np.pad(np.asarray(bags.labels), (0, others)),
-        instance_labels=None,
-        names=(),
-        num_bags=num_bags,
-    )
-    return padded, np.arange(num_bags) < bags.num_bags
+        return jnp.where(jnp.asarray(self.bags.present)[jnp.asarray(index)], values, 0.0)
 
 
 # ------------------------------------------------------------------ laws
@@ -550,7 +541,7 @@ class CardinalityModel(ModelDefaults):
         is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(bags))
         if is_traced or isinstance(bags, CardinalityBags):
             return self.unpadded(bags)
-        return self._prepared(*_padded(bags), bags)
+        return self._prepared(padded(bags), bags)
 
     def unpadded(self, bags: Bags | CardinalityBags) -> CardinalityBags:
         """Do what ``prepare`` does, but fill up nothing.
@@ -569,13 +560,12 @@ class CardinalityModel(ModelDefaults):
         ValueError
             As ``prepare``.
         """
-        return bags if isinstance(bags, CardinalityBags) else self._prepared(bags, None, bags)
+        return bags if isinstance(bags, CardinalityBags) else self._prepared(bags, bags)
 
-    def _prepared(
-        self, filled: Bags, present: Bool[np.ndarray, " B"] | None, bags: Bags
-    ) -> CardinalityBags:
+    def _prepared(self, filled: Bags, bags: Bags) -> CardinalityBags:
+        present = None if filled is bags else filled.present
         tree = CountTree.for_bags(np.asarray(filled.bag_index), filled.num_bags, present)
-        prepared = CardinalityBags(filled, tree, present)
+        prepared = CardinalityBags(filled, tree)
         if isinstance(self.potential, _OURS):
             return prepared
         with jax.ensure_compile_time_eval(), jax.enable_x64(True):
@@ -750,7 +740,7 @@ def _predictions(
         log_potential = model.with_hyperparameters(site).log_potential(prepared)
         return probabilities(prepared.tree, _logits(site, prepared), log_potential)
 
-    return jax.lax.map(of_one, sites, batch_size=together)
+    return map_draws(of_one, sites, together)
 
 
 @partial(jax.jit, static_argnames="together")
@@ -772,14 +762,13 @@ def _completions(
         return draw_labels(tree, key, _logits(site, prepared), log_potential)
 
     keys = jax.random.split(key, len(sites["weights"]))
-    return jax.lax.map(of_one, (keys, sites), batch_size=together)
+    return map_draws(of_one, (keys, sites), together)
 
 
 def _observe(law: Distribution, prepared: CardinalityBags) -> None:
     """The labels of the bags that are there."""
-    bags, present = prepared.bags, prepared.present
-    with numpyro.plate("bag", bags.num_bags), mask(mask=True if present is None else present):
-        numpyro.sample("bag_label", law, obs=given_labels(bags))
+    with plate_of_bags(prepared.bags):
+        numpyro.sample("bag_label", law, obs=given_labels(prepared.bags))
 
 
 def probabilities(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import jax
@@ -33,12 +34,15 @@ __all__ = [
     "part_of_bags",
     "plate_of_bags",
     "random_key",
+    "split_key",
 ]
 
 # What the command line fits of a model that is known by its program alone, and of one with
 # closed-form updates.
 GRADIENT_ENGINES = ("maximum_a_posteriori", "laplace", "svi", "nuts")
 CLOSED_FORM_ENGINES = ("coordinate_ascent", "laplace", "svi", "nuts", "gibbs")
+
+_LARGEST_SEED = 2**32 - 1
 
 type Program = Callable[[Bags], None]
 type Draws = dict[str, np.ndarray]
@@ -365,9 +369,23 @@ def random_key(seed: int | Array) -> Array:
     ------
     TypeError
         If it is neither.
+    ValueError
+        If an int is out of range.
     """
     if isinstance(seed, int | np.integer):
-        return jax.random.key(int(seed))
+        if not 0 <= seed <= _LARGEST_SEED:
+            raise ValueError(
+                f"seed is {seed}; expected a whole number from 0 to {_LARGEST_SEED}: others would "
+                "draw the same as one of these"
+            )
+        # What jax.random.key gives, without the programs that it compiles.
+        return jax.random.wrap_key_data(np.array([0, seed], np.uint32), impl="threefry2x32")
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         return seed
     raise TypeError(f"seed is {seed!r}; expected an int or a JAX key (jax.random.key(0))")
+
+
+@partial(jax.jit, static_argnames="number")
+def split_key(key: Array, number: int = 2) -> tuple[Array, ...]:
+    """Independent keys: what `jax.random.split` gives, by one program and not by three."""
+    return tuple(jax.random.split(key, number))

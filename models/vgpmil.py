@@ -18,6 +18,7 @@ from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
 from .model import Draws, Program, given_labels, plate_of_bags
+from .numerics.draws import map_draws
 from .numerics.quadrature import (
     QuadratureRule,
     SigmoidTable,
@@ -38,16 +39,14 @@ from .parts.sparse_gp import (
     SparseConditional,
     SparseGPModel,
     draw_inducing_value,
+    draws_together,
+    largest_scale,
     largest_variance,
 )
 from .parts.tilted_gaussians import draw_tilted_gaussian
 from .registry import register
 
 __all__ = ["VGPMIL"]
-
-
-# Integrand evaluations held at once while predicting: 32 MiB in 64 bit.
-_PREDICTION_BLOCK = 2**22
 
 
 @register
@@ -313,16 +312,9 @@ class VGPMIL(SparseGPModel):
         """
         sites = {name: np.asarray(draws[name]) for name in self.latent_sites}
         with jax.enable_x64(True):
-            given = padded(bags.without_labels())
-            conditional = None if self.priors else self.conditional(given)
-            if conditional is None:
-                largest = float(np.sqrt(np.max(draws.get("variance", self.kernel.variance))))
-            else:
-                largest = float(np.asarray(conditional.residual_scale).max())
-            # A coarse grid: new bags have other scales, and for each rule this is compiled.
-            rule = logistic_rule(on_grid(largest, ratio=2.0))
-            prepared = PreparedBags(given, conditional, rule)
-            bag, instance = (np.asarray(found) for found in _predict(self, prepared, sites))
+            rule = logistic_rule(largest_scale(draws, self.kernel.variance))
+            given = PreparedBags(padded(bags.without_labels()), None, rule)
+            bag, instance = (np.asarray(found) for found in _predict(self, given, sites))
         return {
             "bag_probability": bag[:, : bags.num_bags],
             "instance_probability": instance[:, : bags.num_instances],
@@ -418,6 +410,10 @@ def _predict(
     model: VGPMIL, given: PreparedBags, sites: dict[str, Float[Array, "S ..."]]
 ) -> tuple[Float[Array, "S B"], Float[Array, "S N"]]:
     """P(T* = 1 | u) and E[σ(f*) | u] for every draw, a few together."""
+    if not model.priors:  # the same for all draws
+        conditional = model.conditional(given.bags)
+        table = sigmoid_table(conditional.residual_scale, given.rule)
+        given = given._replace(conditional=conditional, rule=table)
 
     def one(site: dict[str, Float[Array, "..."]]) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
         drawn = model.with_hyperparameters(site)
@@ -427,6 +423,4 @@ def _predict(
         bag = NoisyMaximum(_sum_over_bags(log_negative, given.bags), drawn.sharpness).mean
         return bag, -jnp.expm1(log_negative)
 
-    evaluations = given.bags.num_instances * given.rule.nodes.shape[0]
-    together = max(1, _PREDICTION_BLOCK // evaluations) if given.conditional else 1
-    return jax.lax.map(one, sites, batch_size=together)
+    return map_draws(one, sites, draws_together(given))

@@ -20,7 +20,7 @@ from ...datasets.bags import Bags
 from ...inference.posterior import Posterior
 from ...inference.prediction import TargetPrediction
 from ...inference.runtime.densities import log_joint
-from ...models.model import observations, random_key
+from ...models.model import observations, random_key, split_key
 from ...models.numerics.arguments import check_counts, check_probability
 from ..plots.panels import predictive_statistics
 
@@ -190,7 +190,7 @@ def predictive_check(
         raise NotImplementedError(model.replication_note)
     if statistics is None:
         statistics = OF_LABELS if model.observed_site == "bag_label" else OF_TARGETS
-    prior_key, posterior_key = jax.random.split(random_key(seed))
+    prior_key, posterior_key = split_key(random_key(seed))
     seen = np.asarray(observations(model, bags, "predictive_check"), dtype=float)[None]
     before = _from_the_prior(posterior, prior_key, num_replicates)
     after = _from_the_posterior(posterior, posterior_key, num_replicates)

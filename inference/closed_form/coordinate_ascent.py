@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
 from ...datasets.streaming import BagStream
-from ...models.model import Model, observations, random_key
+from ...models.model import Model, observations, random_key, split_key
 from ...models.parts.bag_evidence import FloatType
 from ..posterior import Posterior, Status, approximate_posterior
 from ..runtime.checkpoint import block_folder
@@ -125,7 +125,7 @@ def coordinate_ascent(
         observations(model, bags, "coordinate_ascent")
         form.check(bags)
     with jax.enable_x64(True):
-        start_key, draw_key = jax.random.split(random_key(seed))
+        start_key, draw_key = split_key(random_key(seed))
         limits = {"max_steps": max_steps, "tolerance": tolerance, "progress": progress}
         if in_memory is None:
             ascent = _in_passes(form, model, bags, limits, start_key, mesh, checkpoint)

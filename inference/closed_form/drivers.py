@@ -157,8 +157,8 @@ def ascend_in_memory(
     chunk = form.chunk(bags)
     start = form.start(lambda rows, at_most: _every(rows(bags), at_most), key)
     with one_lapack_thread():
-        prepared = _prepare(form, chunk)
-        position = _before_the_first_step(form, *_initial(form, prepared, start))
+        prepared, *begun = _begin(form, chunk, start)
+        position = _before_the_first_step(form, *begun)
         if learns_hyperparameters:
             position = position._replace(q=(position.q, _unconstrained(form.model)))
             run = partial(_learn, form, chunk)
@@ -181,13 +181,10 @@ def _every(rows: np.ndarray, at_most: int) -> np.ndarray:
 
 
 @jax.jit
-def _prepare(form: ClosedForm, chunk: Any) -> Any:
-    return form.prepare(chunk)
-
-
-@jax.jit
-def _initial(form: ClosedForm, prepared: Any, start: Any) -> tuple[Any, Any]:
-    return form.initial(prepared, start)
+def _begin(form: ClosedForm, chunk: Any, start: Any) -> tuple[Any, Any, Any]:
+    """What stays fixed of the chunk, the first statistics and the first local factors."""
+    prepared = form.prepare(chunk)
+    return prepared, *form.initial(prepared, start)
 
 
 def _before_the_first_step(form: ClosedForm, statistics: Any, local: Any) -> _Position:

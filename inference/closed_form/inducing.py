@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.scipy.linalg import solve_triangular
+import scipy.linalg
 from jaxtyping import Array, Float
+from scipy.stats import norm
 
 from ...datasets.bags import Bags
 from ...models.model import Draws, Model, Program
@@ -41,22 +41,19 @@ def unwhitened(
     -------
     dict of arrays
     """
-    found = _unwhitened(model.inducing_cholesky(), mean, precision_cholesky)
-    return dict(zip(("mean", "scale_tril"), map(np.asarray, found), strict=True))
+    # By NumPy: what stands beside a program is not worth another one.
+    cholesky = np.asarray(model.inducing_cholesky())
+    precision_root = np.asarray(precision_cholesky)
+    root = scipy.linalg.solve_triangular(
+        precision_root, cholesky.T, lower=True, check_finite=False
+    ).T  # L R⁻ᵀ
+    return {"mean": cholesky @ np.asarray(mean), "scale_tril": _lower_factor(root)}
 
 
-@jax.jit
-def _unwhitened(
-    cholesky: Float[Array, "M M"], mean: Float[Array, " M"], precision_cholesky: Float[Array, "M M"]
-) -> tuple[Float[Array, " M"], Float[Array, "M M"]]:
-    root = solve_triangular(precision_cholesky, cholesky.T, lower=True).T  # L R⁻ᵀ
-    return cholesky @ mean, _lower_factor(root)
-
-
-def _lower_factor(root: Float[Array, "M M"]) -> Float[Array, "M M"]:
+def _lower_factor(root: Float[np.ndarray, "M M"]) -> Float[np.ndarray, "M M"]:
     """Lower triangular factor of root rootᵀ, without forming the product."""
-    upper = jnp.linalg.qr(root.T, mode="r")
-    return (upper * jnp.sign(jnp.diagonal(upper))[:, None]).T
+    upper = np.linalg.qr(root.T, mode="r")
+    return (upper * np.sign(np.diagonal(upper))[:, None]).T
 
 
 @serialization.register
@@ -87,16 +84,19 @@ class InducingApproximation:
 
     def draws(self, model: Model, bags: Bags | None, key: Array, num_draws: int) -> Draws:
         """Draws of ``inducing_value`` from q(u)."""
-        with jax.enable_x64(True):
-            return {
-                "inducing_value": np.asarray(_draws(self.mean, self.scale_tril, key, num_draws))
-            }
+        # By NumPy: JAX would compile a program for each number of draws.
+        random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        noise = random.standard_normal((num_draws, len(self.mean)))
+        return {"inducing_value": self.mean + noise @ self.scale_tril.T}
 
     def log_density(self, model: Model, bags: Bags | None, draws: Draws) -> Float[np.ndarray, " S"]:
         """log q(u) of each draw."""
-        with jax.enable_x64(True):
-            drawn = np.asarray(draws["inducing_value"])
-            return np.asarray(_log_density(self.mean, self.scale_tril, drawn))
+        centred = np.asarray(draws["inducing_value"]) - self.mean
+        white = scipy.linalg.solve_triangular(
+            self.scale_tril, centred.T, lower=True, check_finite=False
+        )
+        log_scale = np.sum(np.log(np.diagonal(self.scale_tril)))
+        return norm.logpdf(white).sum(axis=0) - log_scale
 
 
 @serialization.register
@@ -111,20 +111,3 @@ class LabelledApproximation(InducingApproximation):
     """
 
     label_logits: Float[np.ndarray, " N"]
-
-
-# Compiled once for all fits of one size; by itself each operation of a distribution would be.
-
-
-@partial(jax.jit, static_argnames="num_draws")
-def _draws(
-    mean: Float[Array, " M"], scale_tril: Float[Array, "M M"], key: Array, num_draws: int
-) -> Float[Array, "S M"]:
-    return dist.MultivariateNormal(mean, scale_tril=scale_tril).sample(key, (num_draws,))
-
-
-@jax.jit
-def _log_density(
-    mean: Float[Array, " M"], scale_tril: Float[Array, "M M"], draws: Float[Array, "S M"]
-) -> Float[Array, " S"]:
-    return dist.MultivariateNormal(mean, scale_tril=scale_tril).log_prob(draws)

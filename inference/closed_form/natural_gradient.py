@@ -34,7 +34,7 @@ from jaxtyping import Array, Float, Int
 from ...datasets.bags import Bags
 from ...datasets.padding import bucket
 from ...datasets.streaming import BagStream
-from ...models.model import Model, observations, random_key
+from ...models.model import Model, observations, random_key, split_key
 from ...models.numerics.arguments import check_counts
 from ...models.parts.bag_evidence import FloatType
 from ..posterior import Posterior, Status
@@ -135,7 +135,7 @@ def natural_gradient(
         observations(model, bags, "natural_gradient")
         form.check(bags)
     with jax.enable_x64(True):
-        start_key, order_key, draw_key = jax.random.split(random_key(seed), 3)
+        start_key, order_key, draw_key = split_key(random_key(seed), 3)
         devices = Devices(mesh)
         options = {"form": form, "batch_instances": batch_instances, "order": order_key}
         options |= {"delay": delay, "forgetting": forgetting, "seed": start_key}

@@ -15,6 +15,7 @@ from numpyro.infer.util import log_density
 
 from ...datasets.bags import Bags
 from ...models.model import Draws, Model, Program
+from ...models.numerics.draws import map_draws
 
 __all__ = [
     "ProgramName",
@@ -129,7 +130,7 @@ def _log_joints(
     def of_one(site: dict[str, Array]) -> Float[Array, ""]:
         return log_density(program_of(model, program), (bags,), {}, site)[0]
 
-    return jax.lax.map(of_one, sites, batch_size=together)
+    return map_draws(of_one, sites, together)
 
 
 @partial(jax.jit, static_argnames=("program", "together"))
@@ -139,7 +140,7 @@ def _log_likelihoods(
     def of_one(site: dict[str, Array]) -> Float[Array, " B"]:
         return log_likelihood_of_one(program_of(model, program), site, bags)
 
-    return jax.lax.map(of_one, sites, batch_size=together)
+    return map_draws(of_one, sites, together)
 
 
 def _over_draws(

@@ -7,9 +7,11 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
-__all__ = ["over_draws"]
+__all__ = ["map_draws", "over_draws"]
 
 # Draws evaluated together.
 _DRAWS = 16
@@ -52,4 +54,36 @@ def _over_draws(
     def one(site: dict[str, Any]) -> Any:
         return function(site, *given, **dict(options))
 
-    return jax.lax.map(one, sites, batch_size=dict(options).get("together", _DRAWS))
+    return map_draws(one, sites, dict(options).get("together", _DRAWS))
+
+
+def map_draws(function: Callable[[Any], Any], sites: Any, together: int) -> Any:
+    """`jax.lax.map` over draws in blocks of one size, at most ``together``, of one trace.
+
+    With its own ``batch_size`` what remains behind the blocks is traced, and compiled, once more.
+
+    Parameters
+    ----------
+    function : callable
+        Of one draw.
+    sites : pytree of arrays
+        By draw on the first axis.
+    together : int
+        Draws evaluated at once.
+
+    Returns
+    -------
+    pytree of arrays
+        By draw on the first axis.
+    """
+    number = jax.tree.leaves(sites)[0].shape[0]
+    num_blocks = -(-number // together)
+    length = -(-number // num_blocks)
+
+    def in_blocks(leaf: Array) -> Array:
+        extra = num_blocks * length - number
+        filled = jnp.concatenate([leaf, leaf[:extra]]) if extra else leaf
+        return filled.reshape(num_blocks, length, *leaf.shape[1:])
+
+    found = jax.lax.map(jax.vmap(function), jax.tree.map(in_blocks, sites))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:number], found)

@@ -18,7 +18,8 @@ from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 from ...datasets.bags import Bags
 from ...datasets.padding import padded
 from ..model import Draws, Program, plate_of_bags
-from ..numerics.quadrature import QuadratureRule, SigmoidTable, on_grid
+from ..numerics.draws import map_draws
+from ..numerics.quadrature import QuadratureRule, SigmoidTable
 from .hyperpriors import Parameter
 from .likelihoods import LIKELIHOODS, Likelihood, Logistic, Observations
 from .settings import Constructor, Setting
@@ -27,6 +28,8 @@ from .sparse_gp import (
     PreparedBags,
     SparseConditional,
     draw_inducing_value,
+    draws_together,
+    largest_scale,
     largest_variance,
 )
 
@@ -267,19 +270,15 @@ class BagEvidenceModel(InducingModel, ABC):
             ``bag_latent_scale`` (S, B), of s* | u.
         """
         sites = {name: np.asarray(draws[name]) for name in self.latent_sites}
-        largest = float(np.max(draws.get("variance", self.variance)))
         with jax.enable_x64(True):
             given = padded(bags.without_labels())
             rows = self.without_hyperparameters(given), self.singles_without_hyperparameters(given)
-            conditionals = (None, None)
-            if not self.priors:
-                conditionals = self.accumulated(rows[0]), self.conditional(rows[1])
-            scales = (self.most_terms(bags) * largest, largest)
-            # A coarse grid: new bags have other scales, and for each rule predictions are compiled.
-            coarse = (on_grid(float(np.sqrt(scale)), ratio=2.0) for scale in scales)
-            rules = [self.likelihood.quadrature_rule(scale) for scale in coarse]
-            parts = zip(conditionals, rules, rows, strict=True)
-            by_bag, by_instance = (PreparedBags(given, *part) for part in parts)
+            by_bag, by_instance = (
+                PreparedBags(
+                    given, None, self.likelihood.quadrature_rule(scale), None if of is given else of
+                )
+                for of, scale in zip(rows, self._largest_scales(draws, bags), strict=True)
+            )
             found = _predict(self, by_bag, by_instance, sites)
             return {
                 name: np.asarray(of)[
@@ -287,6 +286,13 @@ class BagEvidenceModel(InducingModel, ABC):
                 ]
                 for name, of in found.items()
             }
+
+    def _largest_scales(self, draws: Draws, bags: Bags) -> tuple[float, float]:
+        """The largest residual sd of bags, and of single instances."""
+        return (
+            largest_scale(draws, self.variance, self.most_terms(bags)),
+            largest_scale(draws, self.variance),
+        )
 
     def predict_one(
         self, by_bag: PreparedBags, by_instance: PreparedBags, site: dict[str, Float[Array, "..."]]
@@ -369,4 +375,15 @@ def _predict(
     by_instance: PreparedBags,
     sites: dict[str, Float[Array, "S ..."]],
 ) -> dict[str, Float[Array, "S _"]]:
-    return jax.lax.map(lambda site: model.predict_one(by_bag, by_instance, site), sites)
+    if not model.priors:  # the same for all draws
+        by_bag = _fixed(model, by_bag, model.accumulated(by_bag.conditioned_on))
+        by_instance = _fixed(model, by_instance, model.conditional(by_instance.conditioned_on))
+    together = min(draws_together(by_bag), draws_together(by_instance))
+    return map_draws(lambda site: model.predict_one(by_bag, by_instance, site), sites, together)
+
+
+def _fixed(
+    model: BagEvidenceModel, given: PreparedBags, conditional: SparseConditional
+) -> PreparedBags:
+    rule = model.likelihood.tabulated(given.rule, conditional.residual_scale)
+    return given._replace(conditional=conditional, rule=rule)

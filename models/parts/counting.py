@@ -32,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ...datasets.padding import bucket
 from .witnesses import sum_over_bags
 
 __all__ = [
@@ -40,7 +41,6 @@ __all__ = [
     "draw_labels",
     "log_partition",
     "log_symmetric",
-    "next_of_grid",
 ]
 
 # Bags of at most 64 instances have all their terms in logs: it is quicker than to look for a tilt.
@@ -52,10 +52,12 @@ _BLOCK = 16
 _DIRECT = 4097
 # Steps in the search for a tilt.
 _BISECTIONS = 30
-# Rounding up the roots of a depth adds at most this fraction of the work, small and large trees.
-_SLACK, _SLACK_OF_LARGE = 1 / 8, 1 / 32
 # Work, in terms, that is little anyway (some 0.1 ms), and that makes a tree a large one.
 _LITTLE, _MUCH = 2**14, 2**20
+# Rounding up the roots of a depth adds at most this fraction of the work; of little, of much.
+_SLACK_OF_LITTLE, _SLACK, _SLACK_OF_LARGE = 1 / 4, 1 / 8, 1 / 32
+# Trees of little work have room for a bag of 32 instances, and for this many bags.
+_DEPTH_OF_LITTLE, _BAGS_OF_LITTLE = 5, 16
 
 
 class Part(NamedTuple):
@@ -198,27 +200,41 @@ def _leaves(
     return np.where(there, np.repeat(starts[bag], width) + within, size.sum())
 
 
-def _rounded_up(num_roots: Int[np.ndarray, " K"]) -> Int[np.ndarray, " K"]:
+def _rounded_up(num_roots: Int[np.ndarray, " K"]) -> Int[np.ndarray, " J"]:
     """Numbers of roots by depth that bags of like sizes have in common.
 
     The number of roots of a depth *or more* is rounded up to a multiple of a power of two, which is
     larger the less work such a root is. What is too much at one depth serves bags of the next.
-    Small bags stay among themselves: for them a potential need not be concave.
+    Small bags stay among themselves: for them a potential need not be concave. Trees of little work
+    have a root of 32 leaves whether it is needed or not.
     """
-    per_root = np.array([_work(depth) for depth in range(len(num_roots))])
-    work = max(float(num_roots @ per_root), _LITTLE)
-    slack = _SLACK if work <= _MUCH else _SLACK_OF_LARGE
-    room = slack * 2 ** round(math.log2(work))
-    step = 2 ** np.floor(np.log2(np.maximum(room / per_root, 1.0))).astype(int)
+    work = sum(int(number) * _work(depth) for depth, number in enumerate(num_roots))
+    num_bags = int(num_roots.sum()) + 1
+    if work <= _LITTLE:
+        num_bags = max(num_bags, _BAGS_OF_LITTLE)
+        num_roots = np.pad(num_roots, (0, max(0, _DEPTH_OF_LITTLE + 1 - len(num_roots))))
+    step = _steps(work, len(num_roots))
     # Depths of little work are as one: more roots than bags serve nobody.
-    most = next_of_grid(int(num_roots.sum()) + 1)
+    most = bucket(num_bags)
     found = []
     for part in (slice(_LOG_DEPTHS, None), slice(0, _LOG_DEPTHS)):
         needed = np.cumsum(num_roots[part][::-1])
+        if work <= _LITTLE and part.start == 0:
+            needed[-1 - _DEPTH_OF_LITTLE :] = np.maximum(needed[-1 - _DEPTH_OF_LITTLE :], 1)
         rounded = -(-needed // step[part][::-1]) * step[part][::-1]
         rounded = np.maximum.accumulate(np.maximum(np.minimum(rounded, most), needed))
         found.append(np.diff(rounded, prepend=0)[::-1])
     return np.concatenate(found[::-1])
+
+
+def _steps(work: int, num_depths: int) -> Int[np.ndarray, " K"]:
+    """Of what power of two the number of roots of each depth is a multiple."""
+    slack = _SLACK if work <= _MUCH else _SLACK_OF_LARGE
+    if work <= _LITTLE:
+        work, slack = _LITTLE, _SLACK_OF_LITTLE
+    room = slack * 2 ** round(math.log2(work))
+    per_root = np.array([_work(depth) for depth in range(num_depths)])
+    return 2 ** np.floor(np.log2(np.maximum(room / per_root, 1.0))).astype(int)
 
 
 def _work(depth: int) -> int:
@@ -227,21 +243,6 @@ def _work(depth: int) -> int:
         return 4**depth
     # Products are cheaper than sums of exponentials, and by Fourier transform all but linear.
     return min(4**depth // 8, 512 * 2**depth) + 16 * 2**depth
-
-
-def next_of_grid(number: int) -> int:
-    """The number rounded up, by a quarter at most, to 0, 1, …, 8, 10, 12, 14, 16, 20, ….
-
-    Parameters
-    ----------
-    number : int
-
-    Returns
-    -------
-    int
-    """
-    step = 2 ** max(0, math.floor(math.log2(max(number, 1))) - 2)
-    return -(-number // step) * step
 
 
 # ------------------------------------------------------------------ all counts, in logs

@@ -347,10 +347,13 @@ class Logistic:
         residual_scale: Float[Array, "*K"],
         rule: QuadratureRule | SigmoidTable,
     ) -> dist.Distribution:
-        """Bernoulli(E σ(s)): its log odds by quadrature, which keep the digits of both sides."""
-        positive = log_expected_sigmoid(location, residual_scale, rule)
-        negative = log_expected_sigmoid(-location, residual_scale, rule)
-        return LogOddsLabel(logits=positive - negative)
+        """Bernoulli(E σ(s)): its log odds by quadrature, which keep the digits of both sides.
+
+        The integral is that of the less probable label; the other's probability is what it leaves.
+        """
+        sign = jnp.where(location < 0, -1.0, 1.0)
+        less = log_expected_sigmoid(-sign * location, residual_scale, rule)
+        return LogOddsLabel(logits=sign * (jnp.log1p(-jnp.exp(less)) - less))
 
     def quadrature_rule(self, largest_scale: float) -> QuadratureRule:
         """The rule of `logistic_rule`."""

@@ -22,7 +22,7 @@ from ...datasets.bags import Bags
 from ...datasets.padding import padded
 from ..model import CLOSED_FORM_ENGINES, Draws, ModelDefaults, observations, random_key
 from ..numerics.products import block_length, times_triangle
-from ..numerics.quadrature import QuadratureRule, SigmoidTable
+from ..numerics.quadrature import QuadratureRule, SigmoidTable, on_grid
 from ..numerics.tracing import evaluated_now_unless_traced
 from .hyperpriors import Parameter
 from .kernels import RBF
@@ -35,6 +35,8 @@ __all__ = [
     "SparseGPModel",
     "accumulated_conditional",
     "draw_inducing_value",
+    "draws_together",
+    "largest_scale",
     "largest_variance",
     "sparse_conditional",
 ]
@@ -42,6 +44,10 @@ __all__ = [
 # The largest variance that the quadrature is made for where it has a prior: nodes are needed in
 # proportion to its root, or more. At 400 the rule for 64 is wrong by 5e-5 in log E σ.
 _LARGEST_VARIANCE = 64.0
+# Up to this residual sd of a sum one quadrature rule serves all predictions.
+_SMALL_SCALE = 4.0
+# Integrand evaluations held at once while predicting: 128 KiB in 64 bit, which stay in a cache.
+_PREDICTION_BLOCK = 2**14
 # Instances that k-means sees, at most.
 _MOST_CLUSTERED = 2**14
 
@@ -586,6 +592,26 @@ def draw_inducing_value(cholesky: Float[Array, "M M"]) -> Float[Array, " M"]:
     white = dist.Normal(jnp.zeros(cholesky.shape[0]), 1.0).to_event(1)
     colour = LowerCholeskyAffine(jnp.zeros_like(white.mean), cholesky)
     return numpyro.sample("inducing_value", dist.TransformedDistribution(white, colour))
+
+
+def draws_together(given: PreparedBags) -> int:
+    """How many draws are predicted at once; one by one where the kernel is another for each."""
+    if given.conditional is None:
+        return 1
+    num_rows, num_nodes = len(given.conditional.residual_scale), len(given.rule.nodes)
+    return max(1, _PREDICTION_BLOCK // (num_rows * max(1, num_nodes)))
+
+
+def largest_scale(draws: Draws, variance: Parameter, num_terms: int = 1) -> float:
+    """The largest residual sd that predictions may meet, of a sum of so many terms.
+
+    Bags to be predicted differ, and for each quadrature rule a program is compiled: sums, and
+    variances that were drawn, have a coarse grid.
+    """
+    largest = num_terms * float(np.max(draws.get("variance", variance)))
+    if num_terms == 1 and "variance" not in draws:
+        return float(np.sqrt(largest))
+    return on_grid(max(float(np.sqrt(largest)), _SMALL_SCALE), ratio=2.0)
 
 
 def largest_variance(variance: Parameter) -> float:

@@ -63,12 +63,25 @@ def test_sizes_of_the_grid_stay_as_they_are():
 
 def test_bags_come_back_in_front(bags):
     whole, number, rows = padded(bags), bags.num_bags, bags.num_instances
-    assert whole.num_instances == bucket(rows) and whole.num_bags == bucket(number + 1)
+    assert whole.num_instances == 256 and whole.num_bags == bucket(number + 1)
     for name in ("instances", "bag_index", "instance_labels"):
         np.testing.assert_array_equal(getattr(whole, name)[:rows], getattr(bags, name))
     np.testing.assert_array_equal(whole.labels[:number], bags.labels)
     assert whole.present[:number].all() and not whole.present[number:].any()
     assert (whole.bag_index[rows:] == whole.num_bags - 1).all()
+
+
+def test_small_folds_are_of_one_size(bags):
+    sizes = {
+        (whole.num_instances, whole.num_bags)
+        for whole in (padded(bags.select(np.arange(number))) for number in range(1, 32))
+    }
+    assert sizes == {(256, 32)}
+
+
+def test_many_bags_are_of_a_size_of_the_grid():
+    many = padded(simulate_instances(300, range(1, 6), 2, seed=1))
+    assert (many.num_instances, many.num_bags) == (bucket(900), bucket(301))
 
 
 def test_a_bag_is_absent_even_where_sizes_fit(bags):

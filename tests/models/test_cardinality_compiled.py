@@ -18,7 +18,7 @@ from milzoo.models import (
 )
 from milzoo.models.cardinality import InstanceLabelsByCount, probabilities
 from milzoo.models.parts import counting
-from milzoo.models.parts.counting import CountTree, log_partition, next_of_grid
+from milzoo.models.parts.counting import CountTree, log_partition
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.util import log_density
 
@@ -240,9 +240,3 @@ def test_padding_adds_at_most_a_quarter_of_work():
             for p in (None, present)
         )
         assert work <= padded <= 1.25 * work
-
-
-def test_sizes_of_the_grid_are_near():
-    sizes = np.arange(1, 10_000)
-    found = np.array([next_of_grid(int(size)) for size in sizes])
-    assert (found >= sizes).all() and (found <= 1.25 * sizes).all() and len(set(found)) < 60
