@@ -29,7 +29,7 @@ import jax
 import numpy as np
 from milzoo.datasets import Bags, load, published_folds
 from milzoo.inference import nuts
-from milzoo.inference.closed_form.drivers import ascend_in_memory
+from milzoo.inference.closed_form.drivers import Limits, ascend_in_memory
 from milzoo.inference.closed_form.sparse_gp import InducingFactor, InstanceForm, LabelUpdate
 from milzoo.models import VGPMIL
 from sklearn.metrics import roc_auc_score
@@ -117,14 +117,14 @@ def fit(
     same start.
     """
     present = replace(bags, present=~held_out)
-    limits = {"max_steps": 1000, "tolerance": tolerance}
+    limits = Limits(1000, tolerance)
     fitted = model
     if label_update == "plug_in_max":
-        limits = {"max_steps": PLUG_IN_STEPS, "tolerance": 0.0}
+        limits = Limits(PLUG_IN_STEPS, 0.0)
         fitted = replace(model, sharpness=PUBLISHED_SHARPNESS)
     form = InstanceForm(fitted, label_update=label_update)
     key = jax.random.key(seed)
-    _, ascent = ascend_in_memory(form, present, key=key, progress=False, **limits)
+    _, ascent = ascend_in_memory(form, present, limits, key=key)
     bound = ascent.elbo[-1]
     if label_update == "plug_in_max":
         honest = replace(form, model=model).in_memory(present)

@@ -22,7 +22,7 @@ import numpy as np
 from milzoo.datasets import Bags
 from milzoo.inference import coordinate_ascent
 from milzoo.inference.closed_form import Options, closed_form
-from milzoo.inference.closed_form.drivers import Ascent, ascend_in_memory
+from milzoo.inference.closed_form.drivers import Ascent, Limits, ascend_in_memory
 from milzoo.inference.runtime.programs import Stopwatch
 from milzoo.models import RBF, VGPMIL
 from scipy.linalg import cho_solve, cholesky, solve_triangular
@@ -89,8 +89,7 @@ def _problem(arguments: argparse.Namespace) -> tuple[Bags, VGPMIL]:
 def _ours(model: VGPMIL, bags: Bags, steps: int) -> Ascent:
     """The loop of ``coordinate_ascent``: every step with its bound."""
     form = closed_form(model, Options("exact"))
-    limits = {"max_steps": steps, "tolerance": 0.0, "progress": False}
-    return ascend_in_memory(form, bags, key=jax.random.key(0), **limits)[1]
+    return ascend_in_memory(form, bags, Limits(steps, 0.0), key=jax.random.key(0))[1]
 
 
 def _seconds(model: VGPMIL, bags: Bags, steps: int) -> dict[str, float]:

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from milzoo.datasets import Bags
-from milzoo.inference.closed_form.drivers import repeat_steps
+from milzoo.inference.closed_form.drivers import Limits, repeat_steps
 from milzoo.inference.closed_form.sparse_gp import (
     BagForm,
     BagRows,
@@ -168,11 +168,8 @@ def _fitted(design: Design, model: VWSGP, clock: Clock) -> InducingFactor:
     (q, _), elbo, _, seconds = repeat_steps(
         partial(_update, form, rows),
         (start[0], form.initial(rows, start)[0]),
-        max_steps=design.steps,
-        tolerance=0.0,
-        is_ascent=True,
-        progress=False,
-        rounding=form.rounding,
+        form,
+        Limits(design.steps, 0.0),
     )
     clock.seconds["updates"] = seconds
     clock.seconds["compilation of updates"] = watch.compile_seconds
@@ -182,12 +179,12 @@ def _fitted(design: Design, model: VWSGP, clock: Clock) -> InducingFactor:
 
 @jax.jit
 def _update(
-    form: BagForm, rows: BagRows, position: tuple[InducingFactor, InducingStatistics]
+    form: BagForm, rows: BagRows, position: tuple[InducingFactor, InducingStatistics], _: int
 ) -> tuple[tuple[InducingFactor, InducingStatistics], jax.Array]:
     """q(u) at its optimum, the statistics under it, and the ELBO."""
     q = form.m_step(position[1])
     statistics, _ = form.e_step(rows, q, None)
-    return (q, statistics), form.elbo(q, statistics)
+    return (q, statistics), form.elbo(q, statistics)[None]
 
 
 def _predicted(

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from milzoo.datasets import load, simulate, simulate_instances
 from milzoo.inference import coordinate_ascent, grid, nuts
 from milzoo.inference.closed_form import Options, closed_form
-from milzoo.inference.closed_form.drivers import ascend_in_memory
+from milzoo.inference.closed_form.drivers import Limits, ascend_in_memory
 from milzoo.inference.runtime.lapack import one_lapack_thread
 from milzoo.models import RBF, VGPMIL
 from milzoo.models.parts.bag_labels import InstanceLabels
@@ -272,8 +272,7 @@ def fitted(model, train, rule, sharpness, num_rounds):
     with jax.enable_x64(True), one_lapack_thread():
         key = jax.random.key(0)
         form = closed_form(replace(model, sharpness=sharpness), Options(rule))
-        limits = {"max_steps": num_rounds, "tolerance": 0.0, "progress": False}
-        form, end = ascend_in_memory(form, train, key=key, **limits)
+        form, end = ascend_in_memory(form, train, Limits(num_rounds, 0.0), key=key)
         fit = form.approximation(end.q, end.local, train, end.elbo[-1])
         given = replace(form, model=model)
         bound, positives = bound_and_positives(given, form.chunk(train), end.q, end.local)

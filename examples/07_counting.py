@@ -279,8 +279,7 @@ except NotImplementedError as refusal:
 
 
 def sampled(model):
-    num_draws = 300 if IS_TOY else 1000
-    posterior = nuts(model, train, seed=0, num_warmup=200, num_samples=num_draws, num_chains=2)
+    posterior = nuts(model, train, seed=0, num_warmup=200, num_samples=1000, num_chains=2)
     print(f"{posterior.status.sentence}; {posterior.seconds:.1f} s")
     assert posterior.status.kind == "converged"
     return posterior

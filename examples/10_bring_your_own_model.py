@@ -36,7 +36,7 @@ from milzoo.inference import (
     serialization,
     svi,
 )
-from milzoo.inference.closed_form import ClosedForm, Options, SingleStart, closed_form
+from milzoo.inference.closed_form import ClosedForm, Options, closed_form
 from milzoo.models.model import Model, ModelDefaults, given_labels, plate_of_bags
 from milzoo.models.numerics.tracing import as_pytree
 from milzoo.models.parts.polya_gamma import PolyaGamma
@@ -187,7 +187,7 @@ for name, posterior in posteriors.items():
 # Both are made of sums over bags: $\sum \theta(\xi_b)\, \bar x_b \bar x_b^\top$,
 # $\sum (T_b - \frac12)\, \bar x_b$ and the sum in brackets, which we call *expected sufficient
 # statistics*. As code: `prepare` says what stays fixed of some bags, `e_step` makes the statistics
-# under $q(w)$, `m_step` makes $q(w)$ from the statistics, and `elbo` is the bound. `SingleStart`
+# under $q(w)$, `m_step` makes $q(w)$ from the statistics, and `elbo` is the bound. `ClosedForm`
 # has what most closed forms answer alike.
 
 
@@ -211,7 +211,7 @@ class Statistics(NamedTuple):
 
 @as_pytree("num_features")
 @dataclass(frozen=True)
-class MeanLogisticForm(SingleStart):
+class MeanLogisticForm(ClosedForm):
     num_features: int
 
     def start(self, spread, key):

@@ -24,7 +24,7 @@ from ..models.numerics.arguments import check_counts
 from ..models.numerics.lbfgs import steepest
 from .closed_form.algorithm import ClosedForm, Options
 from .closed_form.coordinate_ascent import checked_form
-from .closed_form.drivers import ascend_traced, check_limits
+from .closed_form.drivers import Limits, ascend_traced
 from .gaussian import WhitenedProgram, whitened_program
 from .gibbs.sampler import GibbsChain, check_conjugate
 from .gibbs.sweep import sweep_of
@@ -161,7 +161,7 @@ class AscentInside:
     tolerance: float = 1e-8
 
     def __post_init__(self) -> None:
-        check_limits(self.max_steps, self.tolerance)
+        Limits(self.max_steps, self.tolerance)
 
     def check(self, model: Any, bags: Bags) -> None:
         """Refuse models without a closed form, with priors, and those of several starts.

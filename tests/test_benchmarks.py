@@ -15,7 +15,7 @@ from milzoo.datasets import Bags, load
 from milzoo.estimators import CardinalityKernelSVM, MeasureLearner, choose_by_elbow
 from milzoo.estimators.kernel_machines import KernelObjective
 from milzoo.inference import coordinate_ascent, maximum_a_posteriori
-from milzoo.inference.closed_form.drivers import ascend_in_memory
+from milzoo.inference.closed_form.drivers import Limits, ascend_in_memory
 from milzoo.inference.closed_form.sparse_gp import InstanceForm
 from milzoo.models import (
     RBF,
@@ -78,9 +78,8 @@ def test_the_bound_given_mean_field_labels_is_the_elbo(benchmark):
     musk1_label_updates = benchmark("musk1_label_updates")
     bags = load("digits").select(np.arange(12)).standardize()
     form = InstanceForm(VGPMIL.for_bags(bags, num_inducing=6), label_update="mean_field")
-    limits = {"max_steps": 9, "tolerance": 0.0, "progress": False}
     with jax.enable_x64(True):
-        form, end = ascend_in_memory(form, bags, key=jax.random.key(0), **limits)
+        form, end = ascend_in_memory(form, bags, Limits(9, 0.0), key=jax.random.key(0))
         given = replace(form, label_update="plug_in_max"), form.chunk(bags)
         bound = musk1_label_updates.bound_given_labels(*given, end.q, end.local)
     np.testing.assert_allclose(bound, end.elbo[-1], rtol=1e-12)

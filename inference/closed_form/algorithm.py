@@ -22,10 +22,11 @@ Hoffman, Blei, Wang and Paisley (2013), Stochastic variational inference.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import singledispatch
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -39,7 +40,6 @@ from ..posterior import Approximation
 __all__ = [
     "ClosedForm",
     "Options",
-    "SingleStart",
     "closed_form",
     "label_update_of",
     "refuse_starts",
@@ -67,119 +67,12 @@ class Options:
     num_starts: int | None = None
 
 
-@runtime_checkable
-class ClosedForm(Protocol):
-    """Coordinate ascent on the ELBO of one model as pure functions."""
-
-    @property
-    def model(self) -> Any:
-        """The model, with numbers as hyper-parameters."""
-        ...
-
-    @property
-    def is_ascent(self) -> bool:
-        """Whether no step lowers the ELBO."""
-        ...
-
-    @property
-    def rounding(self) -> float:
-        """A fall of the ELBO below this fraction of its size is rounding."""
-        ...
-
-    @property
-    def is_compact(self) -> bool:
-        """Whether what `prepare` makes is much smaller than the bags, and worth keeping."""
-        ...
-
-    def check(self, bags: Bags) -> None:
-        """Refuse bags without what is learned from, or of other features."""
-        ...
-
-    def check_chunks(self) -> None:
-        """Refuse streams and meshes where an update needs more than statistics that add."""
-        ...
-
-    def check_traceable(self) -> None:
-        """Refuse to be a part of another compiled program, such as that of many data sets."""
-        ...
-
-    def in_memory(self, bags: Bags) -> Self:
-        """The same form for chunks that stay in memory, where more may be kept of each."""
-        ...
-
-    def chunk(self, bags: Bags) -> Any:
-        """Bags in memory as one chunk, in arrays of sizes that programs are compiled for."""
-        ...
-
-    def start(self, spread: Spread, key: Array) -> Any:
-        """What the first statistics follow from; ``key`` of what is random in it."""
-        ...
-
-    def prepare(self, chunk: Any) -> Any:
-        """What stays fixed of a chunk."""
-        ...
-
-    def initial(self, prepared: Any, start: Any) -> tuple[Any, Any]:
-        """The first statistics of a chunk, before there is a q(θ), and the first local factors."""
-        ...
-
-    def e_step(self, prepared: Any, q: Any, local: Any) -> tuple[Any, Any]:
-        """Expected sufficient statistics of a chunk under q(θ), local factors at their optimum."""
-        ...
-
-    def m_step(self, statistics: Any) -> Any:
-        """q(θ) at its optimum, given the statistics of all bags."""
-        ...
-
-    def elbo(self, q: Any, statistics: Any) -> Float[Array, "*S"]:
-        """The evidence lower bound at q(θ), of the statistics under it; one for each start."""
-        ...
-
-    def no_statistics(self) -> Any:
-        """Those of no bags."""
-        ...
-
-    def in_order(self, statistics: Any) -> Any:
-        """The same statistics, exchangeable components in the order that `m_step` gives them."""
-        ...
-
-    def with_hyperparameters(self, values: dict) -> Self:
-        """The form of the model with other hyper-parameters."""
-        ...
-
-    def check_learnable(self) -> None:
-        """Refuse to learn hyper-parameters where the ELBO does not tell about them."""
-        ...
-
-    def best_start(self, elbo: Float[np.ndarray, "*S"], q: Any, local: Any) -> tuple[Any, Any]:
-        """q(θ) and local factors of the start with the highest ELBO."""
-        ...
-
-    def approximation(
-        self, q: Any, local: Any, bags: Bags | None, elbo: Float[np.ndarray, "*S"]
-    ) -> Approximation:
-        """What is left behind: q in the units of the model; bags of a stream are None."""
-        ...
-
-    def draw(self, q: Any, key: Array, num_draws: int) -> dict[str, Array]:
-        """Draws of the latent sites of ``model.marginal()`` from q(θ), which may be traced."""
-        ...
-
-    def guide(self, approximation: Any) -> Program:
-        """The approximation as a NumPyro guide of ``model.augmented()``."""
-        ...
-
-    def default_num_draws(self, bags: Bags | None) -> int:
-        """Draws of q that are kept where nobody asks for another number."""
-        ...
-
-
 @dataclass(frozen=True)
-class SingleStart:
-    """What most closed forms answer alike: one start, and no update needs more than statistics.
+class ClosedForm(ABC):
+    """Coordinate ascent on the ELBO of one model as pure functions; a pytree.
 
-    A subclass has ``start``, ``prepare``, ``e_step``, ``m_step``, ``elbo``, ``no_statistics``,
-    ``approximation``, ``draw`` and ``guide`` of its own, and overrides what is different.
+    A subclass says how the statistics come about and what follows from them. It overrides the
+    other answers where its updates need more: several starts, local factors, 32 bit.
 
     Attributes
     ----------
@@ -189,70 +82,113 @@ class SingleStart:
 
     model: Any
 
+    # ------------------------------------------------------------------ the two steps
+
+    @abstractmethod
+    def start(self, spread: Spread, key: Array) -> Any:
+        """What the first statistics follow from; ``key`` of what is random in it."""
+
+    @abstractmethod
+    def prepare(self, chunk: Any) -> Any:
+        """What stays fixed of a chunk."""
+
+    def initial(self, prepared: Any, start: Any) -> tuple[Any, Any]:
+        """The first statistics of a chunk, and the first local factors.
+
+        Here the start is a q(θ), under which they are the expected ones.
+        """
+        return self.e_step(prepared, start, None)
+
+    @abstractmethod
+    def e_step(self, prepared: Any, q: Any, local: Any) -> tuple[Any, Any]:
+        """Expected sufficient statistics of a chunk under q(θ), local factors at their optimum."""
+
+    @abstractmethod
+    def m_step(self, statistics: Any) -> Any:
+        """q(θ) at its optimum, given the statistics of all bags."""
+
+    @abstractmethod
+    def elbo(self, q: Any, statistics: Any) -> Float[Array, "*S"]:
+        """The evidence lower bound at q(θ), of the statistics under it; one for each start."""
+
+    @abstractmethod
+    def no_statistics(self) -> Any:
+        """Those of no bags."""
+
+    def in_order(self, statistics: Any) -> Any:
+        """The same statistics, exchangeable components in the order that `m_step` gives them."""
+        return statistics
+
+    # ------------------------------------------------------------------ what drivers ask
+
     @property
     def is_ascent(self) -> bool:
-        """Whether no step lowers the ELBO: yes."""
+        """Whether no step lowers the ELBO."""
         return True
 
     @property
-    def is_compact(self) -> bool:
-        """Whether what `prepare` makes is much smaller than the bags: no."""
-        return False
-
-    @property
     def rounding(self) -> float:
-        """A fall of the ELBO below this fraction of its size is rounding: 1e-9."""
+        """A fall of the ELBO below this fraction of its size is rounding."""
         return 1e-9
 
+    @property
+    def is_compact(self) -> bool:
+        """Whether what `prepare` makes is much smaller than the bags, and worth keeping."""
+        return False
+
     def check(self, bags: Bags) -> None:
-        """Refuse chunks without what the model observes.
+        """Refuse bags without the labels or targets that are learned from.
 
         Raises
         ------
         ValueError
-            If the bags have no labels, or no targets.
+            If they have none, or of other features.
         """
         observations(self.model, bags, "coordinate_ascent")
 
-    def check_chunks(self) -> None:
-        """Accept streams and meshes: statistics are all that updates need."""
+    def check_chunks(self) -> None:  # noqa: B027 most forms accept
+        """Refuse streams and meshes where an update needs more than statistics that add."""
 
-    def check_learnable(self) -> None:
-        """Accept to learn hyper-parameters: all are in the ELBO."""
+    def check_learnable(self) -> None:  # noqa: B027 most forms accept
+        """Refuse to learn hyper-parameters where the ELBO does not tell about them."""
 
-    def check_traceable(self) -> None:
-        """Accept to be a part of another program: there is one start, made by JAX alone."""
+    def check_traceable(self) -> None:  # noqa: B027 most forms accept
+        """Refuse to be a part of another compiled program, such as that of many data sets."""
 
     def in_memory(self, bags: Bags) -> Self:
-        """The same form: nothing more is kept of chunks in memory."""
+        """The same form for chunks that stay in memory, where more may be kept of each."""
         return self
 
     def chunk(self, bags: Bags) -> Any:
-        """Bags in arrays of sizes of the grid."""
+        """Bags in memory as one chunk, in arrays of sizes that programs are compiled for."""
         return padded(bags)
-
-    def initial(self, prepared: Any, start: Any) -> tuple[Any, Any]:
-        """Expected sufficient statistics under the first q(θ)."""
-        return self.e_step(prepared, start, None)
-
-    def e_step(self, prepared: Any, q: Any, local: Any) -> tuple[Any, Any]:
-        """Expected sufficient statistics of a chunk: each subclass has its own."""
-        raise NotImplementedError
-
-    def in_order(self, statistics: Any) -> Any:
-        """The same statistics: no components are exchangeable."""
-        return statistics
 
     def with_hyperparameters(self, values: dict) -> Self:
         """The form of the model with other hyper-parameters."""
         return replace(self, model=self.model.with_hyperparameters(values))
 
-    def best_start(self, elbo: Any, q: Any, local: Any) -> tuple[Any, Any]:
-        """The factors of the only start."""
+    # ------------------------------------------------------------------ what is left behind
+
+    def best_start(self, elbo: Float[np.ndarray, "*S"], q: Any, local: Any) -> tuple[Any, Any]:
+        """q(θ) and local factors of the start with the highest ELBO."""
         return q, local
 
+    @abstractmethod
+    def approximation(
+        self, q: Any, local: Any, bags: Bags | None, elbo: Float[np.ndarray, "*S"]
+    ) -> Approximation:
+        """q in the units of the model; bags of a stream are None."""
+
+    @abstractmethod
+    def draw(self, q: Any, key: Array, num_draws: int) -> dict[str, Array]:
+        """Draws of the latent sites of ``model.marginal()`` from q(θ), which may be traced."""
+
+    @abstractmethod
+    def guide(self, approximation: Any) -> Program:
+        """The approximation as a NumPyro guide of ``model.augmented()``."""
+
     def default_num_draws(self, bags: Bags | None) -> int:
-        """1,000 draws."""
+        """Draws of q that are kept where nobody asks for another number."""
         return 1000
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import jax
 import numpy as np
@@ -19,7 +18,7 @@ from ..runtime.checkpoint import block_folder
 from ..runtime.devices import Devices
 from ..runtime.programs import Stopwatch
 from .algorithm import ClosedForm, Options, closed_form
-from .drivers import Ascent, ascend_in_memory, ascend_in_passes, check_limits
+from .drivers import Ascent, Limits, ascend_in_memory, ascend_in_passes
 
 __all__ = ["checked_form", "coordinate_ascent", "wrapped"]
 
@@ -110,7 +109,7 @@ def coordinate_ascent(
     """
     watch = Stopwatch()
     form = checked_form(model, Options(label_update, dtype, num_starts))
-    check_limits(max_steps, tolerance)
+    limits = Limits(max_steps, tolerance, progress)
     if learn_hyperparameters:
         form.check_learnable()
     in_memory = bags if isinstance(bags, Bags) and mesh is None else None
@@ -126,16 +125,15 @@ def coordinate_ascent(
         form.check(bags)
     with jax.enable_x64(True):
         start_key, draw_key = split_key(random_key(seed))
-        limits = {"max_steps": max_steps, "tolerance": tolerance, "progress": progress}
         if in_memory is None:
             ascent = _in_passes(form, model, bags, limits, start_key, mesh, checkpoint)
         else:
             form, ascent = ascend_in_memory(
                 form,
                 in_memory,
+                limits,
                 key=start_key,
                 learns_hyperparameters=learn_hyperparameters,
-                **limits,
             )
         return wrapped(form, ascent, bags, "coordinate_ascent", draw_key, num_draws, watch)
 
@@ -191,7 +189,7 @@ def wrapped(
     Posterior
     """
     given = bags if isinstance(bags, Bags) else None
-    elbo, status, ends = ascent.elbo, ascent.status, ascent.elbo[-1]
+    elbo, status, ends = ascent.elbo, ascent.status, np.asarray(ascent.elbo[-1])
     q, local = form.best_start(ends, ascent.q, ascent.local)
     if ends.ndim:
         best = int(np.argmax(np.where(np.isfinite(ends), ends, -np.inf)))
@@ -232,7 +230,7 @@ def _in_passes(
     form: ClosedForm,
     model: Model,
     bags: Bags | BagStream,
-    limits: dict[str, Any],
+    limits: Limits,
     key: Array,
     mesh: Mesh | None,
     checkpoint: str | os.PathLike | None,
@@ -243,8 +241,8 @@ def _in_passes(
             "engine": "coordinate_ascent",
             "form": form,
             "seed": key,
-            "tolerance": limits["tolerance"],
+            "tolerance": limits.tolerance,
             "processes": devices.num_processes,
         }
         folder = block_folder(checkpoint, model, bags, **run)
-        return ascend_in_passes(form, bags, devices, key=key, checkpoint=folder, **limits)
+        return ascend_in_passes(form, bags, devices, limits, key=key, checkpoint=folder)

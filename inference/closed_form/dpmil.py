@@ -50,7 +50,7 @@ from ...models.parts.normal_wishart import (
     family,
 )
 from ...models.parts.witnesses import LabelRule
-from .algorithm import Options, Spread, closed_form, label_update_of
+from .algorithm import ClosedForm, Options, Spread, closed_form, label_update_of
 from .dpmil_approximation import DPMILApproximation, Sticks
 
 __all__ = ["LABEL_UPDATES", "MAX_SAMPLE", "DPMILForm", "LabelUpdate"]
@@ -121,7 +121,7 @@ class MixtureStatistics(NamedTuple):
 
 @as_pytree("label_update", "num_starts")
 @dataclass(frozen=True)
-class DPMILForm:
+class DPMILForm(ClosedForm):
     """Both label updates of DPMIL, from several starts at once.
 
     Attributes
@@ -139,11 +139,6 @@ class DPMILForm:
     model: DPMIL
     label_update: LabelUpdate
     num_starts: int
-
-    # Of the class, not fields: a ClassVar would not do for the properties of the protocol.
-    is_ascent = True
-    is_compact = False
-    rounding = 1e-9
 
     @property
     def _shape(self) -> tuple[int, int, int]:
@@ -197,14 +192,6 @@ class DPMILForm:
             "the closed form of DPMIL, from many starts, cannot be a part of another program; "
             "give coordinate_ascent itself, which runs for one set of bags after another"
         )
-
-    def with_hyperparameters(self, values: dict) -> Self:
-        """The form itself: there are none."""
-        return self
-
-    def in_memory(self, bags: Bags) -> Self:
-        """Itself."""
-        return self
 
     def chunk(self, bags: Bags) -> SplitBags:
         """Candidates and certain negatives apart, in arrays of sizes of the grid."""

@@ -39,11 +39,11 @@ from .algorithm import ClosedForm
 
 __all__ = [
     "Ascent",
+    "Limits",
     "Passes",
     "ascend_in_memory",
     "ascend_in_passes",
     "ascend_traced",
-    "check_limits",
     "chunks_of",
     "elbo_of",
     "m_step_of",
@@ -85,17 +85,32 @@ class Ascent:
     seconds: float
 
 
-def check_limits(max_steps: int, tolerance: float) -> None:
-    """Refuse limits at which nothing would end, or begin.
+@dataclass(frozen=True)
+class Limits:
+    """When an ascent ends.
+
+    Parameters
+    ----------
+    max_steps : int
+    tolerance : float
+        Converged when the ELBO moves by less than this fraction of its size (at least 1) in a step.
+    progress : bool
+        Whether to draw a bar.
 
     Raises
     ------
     ValueError
-        If one is out of range.
+        If nothing would end, or begin.
     """
-    check_counts(max_steps=max_steps)
-    if not tolerance >= 0:
-        raise ValueError(f"tolerance is {tolerance}; expected a number of at least 0")
+
+    max_steps: int
+    tolerance: float
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        check_counts(max_steps=self.max_steps)
+        if not self.tolerance >= 0:
+            raise ValueError(f"tolerance is {self.tolerance}; expected a number of at least 0")
 
 
 # ------------------------------------------------------------------ in memory
@@ -111,21 +126,12 @@ class _Position(NamedTuple):
     num_steps: Int[np.ndarray | Array, ""]
 
 
-class _Limits(NamedTuple):
-    """When to stop."""
-
-    max_steps: Int[np.ndarray | Array, ""]
-    tolerance: Float[np.ndarray | Array, ""]
-
-
 def ascend_in_memory(
     form: ClosedForm,
     bags: Bags,
+    limits: Limits,
     *,
     key: Array,
-    max_steps: int,
-    tolerance: float,
-    progress: bool,
     learns_hyperparameters: bool = False,
 ) -> tuple[ClosedForm, Ascent]:
     """Repeat the two steps until the ELBO stops rising; of several starts at once, until all do.
@@ -134,13 +140,9 @@ def ascend_in_memory(
     ----------
     form : ClosedForm
     bags : Bags
+    limits : Limits
     key : JAX key
         Of what is random in the start.
-    max_steps : int
-    tolerance : float
-        Converged when the ELBO moves by less than this fraction of its size (at least 1) in a step.
-    progress : bool
-        Whether to draw a bar.
     learns_hyperparameters : bool
         Whether each step ascends the ELBO in the model's hyper-parameters too.
 
@@ -151,23 +153,25 @@ def ascend_in_memory(
     Ascent
         ``status`` is ``failed`` if an ELBO is not finite, or falls where it must not.
     """
-    check_limits(max_steps, tolerance)
     form = form.in_memory(bags)
     started = Stopwatch.now()
     chunk = form.chunk(bags)
     start = form.start(lambda rows, at_most: _every(rows(bags), at_most), key)
     with one_lapack_thread():
         prepared, *begun = _begin(form, chunk, start)
-        position = _before_the_first_step(form, *begun)
-        if learns_hyperparameters:
-            position = position._replace(q=(position.q, _unconstrained(form.model)))
-            run = partial(_learn, form, chunk)
-        else:
-            run = partial(_ascend, form, prepared)
-        before = Stopwatch.now() - started
-        position, elbo, status, seconds = _in_blocks(
-            run, position, form, max_steps, tolerance, progress
-        )
+    position, run = _before_the_first_step(form, *begun), partial(_ascend, form, prepared)
+    if learns_hyperparameters:
+        position = position._replace(q=(position.q, _unconstrained(form.model)))
+        run = partial(_learn, form, chunk)
+
+    def advance(position: _Position, at_most: int) -> tuple[_Position, np.ndarray]:
+        first = int(position.num_steps)
+        last = np.asarray(first + at_most, np.int64)
+        position, elbo = run(position, last, np.asarray(limits.tolerance, float))
+        return position, np.asarray(elbo)[: int(position.num_steps) - first]
+
+    before = Stopwatch.now() - started
+    position, elbo, status, seconds = repeat_steps(advance, position, form, limits)
     q = position.q
     if learns_hyperparameters:
         q, unconstrained = q
@@ -204,70 +208,43 @@ def _q_and_elbo(form: ClosedForm, statistics: Any) -> tuple[Any, Array]:
     return q, form.elbo(q, statistics)
 
 
-def _in_blocks(
-    run: Callable[[_Position, _Limits], tuple[_Position, Array]],
-    position: _Position,
-    form: ClosedForm,
-    max_steps: int,
-    tolerance: float,
-    progress: bool,
-) -> tuple[_Position, Float[np.ndarray, "T ..."], Status, float]:
-    """Blocks of steps, each one call of one program, until the last tells that all is done."""
-    trace: list[np.ndarray] = []
-    status, seconds, length = None, 0.0, _FIRST_BLOCK
-    with Progress("coordinate ascent", max_steps, shown=progress) as bar:
-        while status is None and len(trace) < max_steps:
-            started = Stopwatch.now()
-            last = min(max_steps, len(trace) + length)
-            limits = _Limits(np.asarray(last, np.int64), np.asarray(tolerance, float))
-            position, elbo = run(position, limits)
-            num_new = int(position.num_steps) - len(trace)
-            trace.extend(np.asarray(one) for one in np.asarray(elbo)[:num_new])
-            taken = Stopwatch.now() - started
-            seconds += taken
-            bar.advance(num_new)
-            status = judge(trace, tolerance, form.is_ascent, form.rounding)
-            if taken < _SECONDS_OF_A_BLOCK:
-                length = min(2 * length, _LONGEST_BLOCK)
-    return position, np.array(trace), status or cut_off(trace), seconds
-
-
 @jax.jit
 def _ascend(
-    form: ClosedForm, prepared: Any, position: _Position, limits: _Limits
+    form: ClosedForm, prepared: Any, position: _Position, last: Array, tolerance: Array
 ) -> tuple[_Position, Float[Array, "T ..."]]:
     """Steps up to a number, or until one is the last; and the ELBO after each."""
+    return _repeated(partial(_one_step, form, prepared), form, position, last, tolerance)
 
-    def one_step(position: _Position) -> _Position:
-        q = form.m_step(position.statistics)
-        statistics, local = form.e_step(prepared, q, position.local)
-        elbo = form.elbo(q, statistics)
-        return _Position(q, statistics, local, elbo, position.num_steps + 1)
 
-    return _repeated(one_step, form, position, limits)
+def _one_step(form: ClosedForm, prepared: Any, position: _Position) -> _Position:
+    q = form.m_step(position.statistics)
+    statistics, local = form.e_step(prepared, q, position.local)
+    return _Position(q, statistics, local, form.elbo(q, statistics), position.num_steps + 1)
 
 
 def _repeated(
     one_step: Callable[[_Position], _Position],
     form: ClosedForm,
     position: _Position,
-    limits: _Limits,
+    last: Int[Array, ""],
+    tolerance: Float[Array, ""],
 ) -> tuple[_Position, Float[Array, "T ..."]]:
     first = position.num_steps
     trace = jnp.zeros((_LONGEST_BLOCK, *jnp.shape(position.elbo)))
 
     def goes_on(carry: tuple[_Position, Array, Array]) -> Bool[Array, ""]:
         position, _, is_last = carry
-        return jnp.less(position.num_steps, limits.max_steps) & ~is_last
+        return jnp.less(position.num_steps, last) & ~is_last
 
     def advance(carry: tuple[_Position, Array, Array]) -> tuple[_Position, Array, Array]:
         before, trace, _ = carry
         after = one_step(before)
         change, size = after.elbo - before.elbo, jnp.maximum(1.0, jnp.abs(after.elbo))
         has_fallen = jnp.any(change < -form.rounding * size) & form.is_ascent
-        is_done = jnp.all(jnp.abs(change) <= limits.tolerance * size) | has_fallen
+        is_done = jnp.all(jnp.abs(change) <= tolerance * size) | has_fallen
         is_last = ~jnp.isfinite(after.elbo).all() | (is_done & (before.num_steps > 0))
-        trace = trace.at[before.num_steps - first].set(after.elbo)
+        # Of a run that is longer only the end is kept.
+        trace = trace.at[(before.num_steps - first) % _LONGEST_BLOCK].set(after.elbo)
         return after, trace, is_last
 
     start = (jax.tree.map(jnp.asarray, position), trace, jnp.asarray(False))
@@ -303,24 +280,10 @@ def ascend_traced(
     int
         Steps taken; ``max_steps`` if it was cut off.
     """
-
-    def goes_on(carry: tuple) -> Bool[Array, ""]:
-        *_, elbo, change, num_steps = carry
-        is_moving = jnp.abs(change) > tolerance * jnp.maximum(1.0, jnp.abs(elbo))
-        return (num_steps < max_steps) & is_moving
-
-    def one_step(carry: tuple) -> tuple:
-        _, statistics, local, before, _, num_steps = carry
-        q = form.m_step(statistics)
-        statistics, local = form.e_step(prepared, q, local)
-        elbo = form.elbo(q, statistics)
-        change = jnp.where(num_steps == 0, infinity, elbo - before)
-        return q, statistics, local, elbo, change, num_steps + 1
-
-    nothing, infinity = jnp.asarray(0.0), jnp.asarray(jnp.inf)
-    start = (form.m_step(statistics), statistics, local, nothing, infinity, jnp.asarray(0))
-    q, _, _, elbo, _, num_steps = jax.lax.while_loop(goes_on, one_step, start)
-    return q, elbo, num_steps
+    position, one_step = _before_the_first_step(form, statistics, local), partial(_one_step, form)
+    last, tolerance = jnp.asarray(max_steps), jnp.asarray(tolerance)
+    end, _ = _repeated(partial(one_step, prepared), form, position, last, tolerance)
+    return end.q, end.elbo, end.num_steps
 
 
 # ------------------------------------------------------------------ hyper-parameters
@@ -340,7 +303,7 @@ def _constrained(model: Any, unconstrained: Values) -> Values:
 
 @jax.jit
 def _learn(
-    form: ClosedForm, chunk: Any, position: _Position, limits: _Limits
+    form: ClosedForm, chunk: Any, position: _Position, last: Array, tolerance: Array
 ) -> tuple[_Position, Float[Array, "T ..."]]:
     """Steps in the hyper-parameters and, under them, in all factors.
 
@@ -371,36 +334,34 @@ def _learn(
         q, statistics, local, elbo = updated(best, q, position.local)
         return _Position((q, best), statistics, local, elbo, position.num_steps + 1)
 
-    return _repeated(one_step, form, position, limits)
+    return _repeated(one_step, form, position, last, tolerance)
 
 
 # ------------------------------------------------------------------ one step after another
 
 
 def repeat_steps(
-    advance: Callable[[Any], tuple[Any, Array]],
+    advance: Callable[[Any, int], tuple[Any, Float[np.ndarray, "T ..."]]],
     state: Any,
+    form: ClosedForm,
+    limits: Limits,
     *,
-    max_steps: int,
-    tolerance: float,
-    is_ascent: bool,
-    progress: bool,
-    rounding: float,
+    is_ascent: bool | None = None,
     checkpoint: BlockFolder | None = None,
 ) -> tuple[Any, Float[np.ndarray, "T ..."], Status, float]:
-    """Steps that Python takes one after another, such as passes over files.
+    """Steps until the ELBO stops rising, in blocks that grow as long as they are quick.
 
     Parameters
     ----------
     advance : callable
-        State → state, and the ELBO at it.
+        State and a number of steps → the state at most so many steps on, and the ELBO after each.
     state : pytree
-    max_steps, tolerance, progress
-        As of `ascend_in_memory`.
-    is_ascent, rounding
-        As of the form.
+    form : ClosedForm
+    limits : Limits
+    is_ascent : bool or None
+        None for the form's own answer.
     checkpoint : BlockFolder or None
-        A block for each step; goes on behind the last.
+        For an ``advance`` of one step: a block for each; goes on behind the last.
 
     Returns
     -------
@@ -412,23 +373,29 @@ def repeat_steps(
     float
         Seconds, without compilation.
     """
+    is_ascent = form.is_ascent if is_ascent is None else is_ascent
     done = checkpoint.blocks(0.0) if checkpoint else []
     trace, seconds = [np.asarray(elbo) for elbo, _ in done], sum(taken for _, taken in done)
     if checkpoint and done:
         state = checkpoint.state(state)
-    status = judge(trace, tolerance, is_ascent, rounding) if trace else None
-    with one_lapack_thread(), Progress("coordinate ascent", max_steps, shown=progress) as bar:
+    status, length = judge(trace, limits.tolerance, is_ascent, form.rounding), _FIRST_BLOCK
+    with (
+        one_lapack_thread(),
+        Progress("coordinate ascent", limits.max_steps, shown=limits.progress) as bar,
+    ):
         bar.advance(len(trace))
-        while status is None and len(trace) < max_steps:
+        while status is None and len(trace) < limits.max_steps:
             started = Stopwatch.now()
-            state, elbo = advance(state)
-            trace.append(np.asarray(elbo))
+            state, elbo = advance(state, min(length, limits.max_steps - len(trace)))
+            trace.extend(np.asarray(one) for one in elbo)
             taken = Stopwatch.now() - started
             if checkpoint:
                 checkpoint.write(len(trace) - 1, state, trace[-1], taken)
+            if taken < _SECONDS_OF_A_BLOCK:
+                length = min(2 * length, _LONGEST_BLOCK)
             seconds += taken
-            bar.advance(1)
-            status = judge(trace, tolerance, is_ascent, rounding)
+            bar.advance(len(elbo))
+            status = judge(trace, limits.tolerance, is_ascent, form.rounding)
     return state, np.array(trace), status or cut_off(trace), seconds
 
 
@@ -471,11 +438,9 @@ def ascend_in_passes(
     form: ClosedForm,
     bags: Bags | BagStream,
     devices: Devices,
+    limits: Limits,
     *,
     key: Array,
-    max_steps: int,
-    tolerance: float,
-    progress: bool,
     checkpoint: BlockFolder | None = None,
 ) -> Ascent:
     """Repeat passes over chunks of bags until the ELBO stops rising.
@@ -488,7 +453,7 @@ def ascend_in_passes(
         Bags in memory are dealt to the devices; a stream is read again for each pass.
     devices : Devices
         That the chunks are dealt to; those of other processes have chunks of their own.
-    key, max_steps, tolerance, progress
+    limits, key
         As of `ascend_in_memory`.
     checkpoint : BlockFolder or None
         A block for each step; goes on behind the last.
@@ -498,15 +463,15 @@ def ascend_in_passes(
     Ascent
         ``seconds`` with those of reading.
     """
-    check_limits(max_steps, tolerance)
 
-    def advance(position: tuple[Any, Any]) -> tuple[tuple[Any, Any], Array]:
+    def advance(position: tuple[Any, Any], _: int) -> tuple[tuple[Any, Any], np.ndarray]:
         q = devices.once(m_step_of, form, position[1])
         statistics = passes.statistics(q)
-        return (q, statistics), devices.once(elbo_of, form, q, statistics)
+        elbo = devices.once(elbo_of, form, q, statistics)
+        return (q, statistics), np.asarray(elbo)[None]
 
     started = Stopwatch.now()
-    same = f"{described(form)} {max_steps} {tolerance}"
+    same = f"{described(form)} {limits.max_steps} {limits.tolerance}"
     devices.agree(same, "models, max_steps or tolerance")
     is_begun = num_begun(devices, checkpoint) > 0
     chunks, length = chunks_of(bags, devices)
@@ -520,14 +485,7 @@ def ascend_in_passes(
         position = (devices.once(m_step_of, form, statistics), statistics)
         before = Stopwatch.now() - started
         position, elbo, status, seconds = repeat_steps(
-            advance,
-            position,
-            max_steps=max_steps,
-            tolerance=tolerance,
-            is_ascent=True,
-            progress=progress,
-            rounding=form.rounding,
-            checkpoint=checkpoint,
+            advance, position, form, limits, checkpoint=checkpoint
         )
     return Ascent(position[0], None, elbo, status, before + seconds)
 

@@ -47,6 +47,7 @@ from .algorithm import ClosedForm, Options
 from .coordinate_ascent import checked_form, wrapped
 from .drivers import (
     Ascent,
+    Limits,
     Passes,
     chunks_of,
     elbo_of,
@@ -145,7 +146,7 @@ def natural_gradient(
             written = block_folder(checkpoint, model, bags, engine="natural_gradient", **options)
             batches = _Batches(form, devices, bags, batch_instances, order_key)
             steps = _Steps(form, devices, batches, _Rate(delay, forgetting), start_key)
-            ascent = steps.taken(max_steps, written, progress=progress)
+            ascent = steps.taken(Limits(max_steps, 0.0, progress), written)
             if ascent.status.kind != "failed":
                 ascent = _with_whole_steps(ascent, form, bags, devices, Path(folder))
         return wrapped(form, ascent, bags, "natural_gradient", draw_key, num_draws, watch)
@@ -215,7 +216,7 @@ class _Steps:
     rate: _Rate
     start_key: Array
 
-    def taken(self, max_steps: int, checkpoint: BlockFolder | None, *, progress: bool) -> Ascent:
+    def taken(self, limits: Limits, checkpoint: BlockFolder | None) -> Ascent:
         """So many, from what is written down on if there is anything."""
         num_done = num_begun(self.devices, checkpoint)
         own = self.batches.bags.num_instances
@@ -229,11 +230,9 @@ class _Steps:
             position, elbo, status, seconds = repeat_steps(
                 partial(self._advance, batches, num_instances),
                 start,
-                max_steps=max_steps,
-                tolerance=0.0,
+                self.form,
+                limits,
                 is_ascent=False,
-                progress=progress,
-                rounding=self.form.rounding,
                 checkpoint=checkpoint,
             )
         return Ascent(position.q, None, elbo, status, before + seconds)
@@ -251,12 +250,17 @@ class _Steps:
         return self.devices.once(_position, self.form, found, num_instances / size)
 
     def _advance(
-        self, batches: Iterator[tuple[Any, Array]], num_instances: np.ndarray, position: _Position
-    ) -> tuple[_Position, Array]:
+        self,
+        batches: Iterator[tuple[Any, Array]],
+        num_instances: np.ndarray,
+        position: _Position,
+        _: int,
+    ) -> tuple[_Position, np.ndarray]:
         found, size = self._of_next(batches, _statistics_of_chunk, position.q)
         largest = self.batches.batch_instances * self.devices.num_devices
         sizes = (size, np.asarray(num_instances), np.asarray(float(largest)))
-        return self.devices.once(_moved, self.form, self.rate, position, found, sizes)
+        position, elbo = self.devices.once(_moved, self.form, self.rate, position, found, sizes)
+        return position, np.asarray(elbo)[None]
 
     def _of_next(
         self, batches: Iterator[tuple[Any, Array]], function: Callable, given: Any

@@ -64,8 +64,8 @@ from ...models.parts.likelihoods import LatentMoments
 from ...models.parts.sparse_gp import Projector, SparseConditional
 from ...models.vgpmil import VGPMIL
 from .algorithm import (
+    ClosedForm,
     Options,
-    SingleStart,
     Spread,
     closed_form,
     label_update_of,
@@ -156,7 +156,7 @@ def divergence_from_prior(q: InducingFactor) -> Float[Array, ""]:
 
 
 @dataclass(frozen=True)
-class _InducingForm(SingleStart):
+class _InducingForm(ClosedForm):
     """q(u) is the one global factor; a subclass says what rows add to its statistics."""
 
     dtype: FloatType

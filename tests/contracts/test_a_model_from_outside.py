@@ -15,7 +15,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from milzoo.datasets import Bags, simulate_instances, stream
 from milzoo.diagnostics import simulation_calibration
 from milzoo.inference import coordinate_ascent, natural_gradient, serialization
-from milzoo.inference.closed_form import ClosedForm, Options, SingleStart, closed_form
+from milzoo.inference.closed_form import ClosedForm, Options, closed_form
 from milzoo.models.model import Model, ModelDefaults, given_labels, plate_of_bags
 from milzoo.models.numerics.tracing import as_pytree
 from milzoo.models.parts.polya_gamma import PolyaGamma
@@ -108,7 +108,7 @@ class Statistics(NamedTuple):
 
 @as_pytree("num_features")
 @dataclass(frozen=True)
-class MeanLogisticForm(SingleStart):
+class MeanLogisticForm(ClosedForm):
     """Jaakkola's updates: bags by their means, the tilts at their optimum under q(w)."""
 
     num_features: int = 2

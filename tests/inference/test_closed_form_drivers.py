@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags
 from milzoo.inference.closed_form import ClosedForm
-from milzoo.inference.closed_form.drivers import ascend_in_memory, judge, repeat_steps
+from milzoo.inference.closed_form.drivers import Limits, ascend_in_memory, judge, repeat_steps
 from milzoo.inference.runtime.lapack import one_lapack_thread
 from milzoo.models.numerics.tracing import as_pytree
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -27,14 +27,10 @@ def lapack_threads() -> int:
 class Toy(ClosedForm):
     """Its bound starts at ``first`` and changes by ``change`` in each step."""
 
+    model: ClassVar[None] = None
     first: float
     change: float
-
-    is_ascent: ClassVar[bool] = True
-    rounding: ClassVar[float] = 1e-9
-
-    def in_memory(self, bags):
-        return self
+    no_statistics = approximation = draw = guide = None  # nothing here asks for them
 
     def chunk(self, bags):
         return np.zeros(1)
@@ -62,8 +58,7 @@ class Toy(ClosedForm):
 def in_memory(toy, max_steps):
     """Trace and status, by one program."""
     with jax.enable_x64(True):
-        options = {"max_steps": max_steps, "tolerance": 1e-8, "progress": False}
-        ascent = ascend_in_memory(toy, BAGS, key=jax.random.key(0), **options)[1]
+        ascent = ascend_in_memory(toy, BAGS, Limits(max_steps, 1e-8), key=jax.random.key(0))[1]
         jax.effects_barrier()
     return ascent.elbo, ascent.status
 
@@ -71,19 +66,11 @@ def in_memory(toy, max_steps):
 def one_by_one(toy, max_steps):
     """The same, by a call for each step."""
 
-    def advance(state):
+    def advance(state, _):
         SEEN.append(lapack_threads())
-        return state + toy.change, np.asarray(state + toy.change)
+        return state + toy.change, np.asarray([state + toy.change])
 
-    _, elbo, status, _ = repeat_steps(
-        advance,
-        np.asarray(toy.first),
-        max_steps=max_steps,
-        tolerance=1e-8,
-        is_ascent=toy.is_ascent,
-        progress=False,
-        rounding=toy.rounding,
-    )
+    _, elbo, status, _ = repeat_steps(advance, np.asarray(toy.first), toy, Limits(max_steps, 1e-8))
     return elbo, status
 
 
