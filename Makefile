@@ -15,11 +15,11 @@ help:  ## this list
 demo: .venv/installed  ## VGPMIL on digits by every engine, into report/report.html
 	$(bin)/milzoo compare vgpmil digits --set variance=5 --set mean=-3 --out report
 
-test: .venv/installed  ## the suite
+test: .venv/installed  ## the quick suite, in minutes
 	$(bin)/pytest --numprocesses=auto --dist=loadfile
 
-test-slow: .venv/installed  ## samplers at full length: calibrated, and against each other
-	$(bin)/pytest tests/slow
+test-slow: .venv/installed  ## all the rest: every case, and samplers at full length
+	$(bin)/pytest -m slow --numprocesses=auto --dist=loadfile
 
 lint: .venv/installed  ## style, layout and types
 	$(bin)/ruff check

@@ -41,6 +41,18 @@ settings.register_profile("milzoo", deadline=None, derandomize=True, max_example
 settings.load_profile("milzoo")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark as slow what stands in tests/slow, and all cases but one where the mark says so."""
+    begun = set()
+    for item in items:
+        function = item.nodeid.split("[")[0]
+        is_another = function in begun and item.get_closest_marker("slow_but_first")
+        if is_another or "slow" in item.path.relative_to(REPOSITORY).parts:
+            item.add_marker("slow")
+        begun.add(function)
+
+
 def _data_folder() -> Path:
     beside = REPOSITORY.parent / "shared" / "data"
     return Path(os.environ.get("MILZOO_DATA", beside)).resolve()
