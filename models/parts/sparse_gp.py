@@ -226,25 +226,20 @@ def accumulated_conditional(
         raise ValueError(f"dtype is {dtype!r}; expected 'float64' or 'float32'")
     projector = Projector.of(kernel, inducing_points, jitter)
     with evaluated_now_unless_traced(projector, bags.instances):
-        return _accumulated_conditional(
-            projector, bags.instances, bags.bag_index, bags.num_bags, dtype
-        )
+        return _accumulated_conditional(projector, bags, dtype)
 
 
-@partial(jax.jit, static_argnames=("num_bags", "dtype"))
-def _accumulated_conditional(
-    projector: Projector,
-    instances: Float[Array, "N D"],
-    bag_index: Int[Array, " N"],
-    num_bags: int,
-    dtype: str,
-) -> SparseConditional:
+@partial(jax.jit, static_argnames="dtype")
+def _accumulated_conditional(projector: Projector, bags: Bags, dtype: str) -> SparseConditional:
     cholesky = projector.cholesky
     narrow = jax.dtypes.canonicalize_dtype(dtype)  # without 64 bit there is 32 bit only
     narrowed = jax.tree.map(lambda leaf: jnp.asarray(leaf, narrow), projector)
-    sums = _CrossSums(narrowed, num_bags=num_bags, total_dtype=cholesky.dtype)
-    cross, variance = sums.over(instances, bag_index)
+    sums = _CrossSums(narrowed, num_bags=bags.num_bags, total_dtype=cholesky.dtype)
+    cross, variance = sums.over(jnp.asarray(bags.instances), jnp.asarray(bags.bag_index))
     projection = projector.projection(cross)  # Σ V_n = (Σ K_nZ) L⁻ᵀ
+    if bags.present is not None:
+        # One absent bag holds all the instances that fill: its variance would set the quadrature.
+        variance = jnp.where(bags.present, variance, projector.kernel.variance)
     return SparseConditional(cholesky, projection, variance, jnp.sqrt(variance))
 
 
@@ -605,13 +600,12 @@ def draws_together(given: PreparedBags) -> int:
 def largest_scale(draws: Draws, variance: Parameter, num_terms: int = 1) -> float:
     """The largest residual sd that predictions may meet, of a sum of so many terms.
 
-    Bags to be predicted differ, and for each quadrature rule a program is compiled: sums, and
-    variances that were drawn, have a coarse grid.
+    On a coarse grid: bags differ, variances are learned or drawn, and for each quadrature rule a
+    program is compiled.
     """
     largest = num_terms * float(np.max(draws.get("variance", variance)))
-    if num_terms == 1 and "variance" not in draws:
-        return float(np.sqrt(largest))
-    return on_grid(max(float(np.sqrt(largest)), _SMALL_SCALE), ratio=2.0)
+    smallest = 1.0 if num_terms == 1 else _SMALL_SCALE
+    return on_grid(max(float(np.sqrt(largest)), smallest), ratio=2.0)
 
 
 def largest_variance(variance: Parameter) -> float:

@@ -144,3 +144,10 @@ def test_bags_and_padded_bags_have_one_posterior(bags, name, monkeypatch):
     plain = coordinate_ascent(model, bags, seed=0, max_steps=10, tolerance=0.0, num_draws=10)
     np.testing.assert_allclose(found.elbo, plain.elbo, rtol=1e-10)
     np.testing.assert_allclose(found.approximation.mean, plain.approximation.mean, atol=1e-9)
+
+
+def test_instances_that_fill_set_no_quadrature(bags):
+    """One absent bag holds them all: its sum would vary as much as that of 135 instances."""
+    model = MODELS["vwsgp"](bags)
+    rules = [given.rule for given in (model.prepare(bags), model.unpadded(bags))]
+    assert rules[0].nodes.shape == rules[1].nodes.shape
