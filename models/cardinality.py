@@ -234,7 +234,7 @@ class CardinalityBags:
         return jnp.where(jnp.asarray(self.bags.present)[jnp.asarray(index)], values, 0.0)
 
 
-# ------------------------------------------------------------------ laws
+# ------------------------------------------------------------------ distributions
 
 
 class BagLabelByCount(LogOddsLabel):
@@ -269,7 +269,7 @@ class BagLabelByCount(LogOddsLabel):
 
 
 class InstanceLabelsByCount(Distribution):
-    r"""Joint law of all instance labels, p(y_b) ∝ C(Σ y_n) Π e^{φ_n y_n}.
+    r"""Joint distribution of all instance labels, p(y_b) ∝ C(Σ y_n) Π e^{φ_n y_n}.
 
     Parameters
     ----------
@@ -580,8 +580,8 @@ class CardinalityModel(ModelDefaults):
         """The program θ → Y, instance labels summed out exactly."""
         prepared = self.unpadded(bags)
         model, logits = self._draw_logits(prepared)
-        law = BagLabelByCount(prepared.tree, logits, model.log_potential(prepared))
-        _observe(law, prepared)
+        distribution = BagLabelByCount(prepared.tree, logits, model.log_potential(prepared))
+        _observe(distribution, prepared)
 
     def marginal(self) -> Program:
         """The same program.
@@ -610,8 +610,7 @@ class CardinalityModel(ModelDefaults):
         model, logits = self._draw_logits(prepared)
         tree, log_potential = prepared.tree, model.log_potential(prepared)
         either = prepared.of_bags_there(jnp.logaddexp(*log_potential), tree.count_bag)
-        law = InstanceLabelsByCount(tree, logits, either)
-        label = numpyro.sample("instance_label", law)
+        label = numpyro.sample("instance_label", InstanceLabelsByCount(tree, logits, either))
         count = sum_over_bags(label, tree.bag_index, tree.num_bags)
         negative, positive = log_potential[:, tree.first_count + count]
         _observe(LogOddsLabel(positive - negative, validate_args=False), prepared)
@@ -621,18 +620,18 @@ class CardinalityModel(ModelDefaults):
         drawn = {name: numpyro.sample(name, prior) for name, prior in self.priors.items()}
         model = self.with_hyperparameters(drawn)
         num_features = prepared.bags.num_features
-        sites = {"weights": numpyro.sample("weights", model._weight_law(num_features))}
+        sites = {"weights": numpyro.sample("weights", model._weight_distribution(num_features))}
         if self.intercept_scale is not None:
-            law = dist.Normal(0.0, self.intercept_scale)
-            sites["intercept"] = numpyro.sample("intercept", law)
+            prior = dist.Normal(0.0, self.intercept_scale)
+            sites["intercept"] = numpyro.sample("intercept", prior)
         return model, _logits(sites, prepared)
 
-    def _weight_law(self, num_features: int) -> Distribution:
+    def _weight_distribution(self, num_features: int) -> Distribution:
         """The prior of θ in a form that `TransformReparam` whitens."""
         unit = dist.Normal if self.weight_prior == "normal" else dist.Laplace
-        white = unit(jnp.zeros(num_features), 1.0)
+        whitened = unit(jnp.zeros(num_features), 1.0)
         return dist.TransformedDistribution(
-            white, AffineTransform(0.0, self.weight_scale)
+            whitened, AffineTransform(0.0, self.weight_scale)
         ).to_event(1)
 
     def log_potential(self, prepared: CardinalityBags) -> Float[Array, "2 M"]:
@@ -765,10 +764,10 @@ def _completions(
     return map_draws(of_one, (keys, sites), together)
 
 
-def _observe(law: Distribution, prepared: CardinalityBags) -> None:
+def _observe(distribution: Distribution, prepared: CardinalityBags) -> None:
     """The labels of the bags that are there."""
     with plate_of_bags(prepared.bags):
-        numpyro.sample("bag_label", law, obs=given_labels(prepared.bags))
+        numpyro.sample("bag_label", distribution, obs=given_labels(prepared.bags))
 
 
 def probabilities(

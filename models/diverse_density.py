@@ -134,8 +134,8 @@ class DiverseDensity(ModelDefaults):
         logits = self._draw_logits(bags)
         with plate_of_bags(bags):
             odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
-            law = LogOddsLabel(odds, validate_args=False)
-            numpyro.sample("bag_label", law, obs=given_labels(bags))
+            distribution = LogOddsLabel(odds, validate_args=False)
+            numpyro.sample("bag_label", distribution, obs=given_labels(bags))
 
     def marginal(self) -> Program:
         """The program itself.

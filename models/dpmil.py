@@ -93,7 +93,7 @@ class DPMIL(ModelDefaults):
     =====================  ======  =================================================================
     center                 m0      (D,), where component means are expected
     scale                  W0      (D, D), or (D,) for diagonal precisions, which are independent
-                                   Wishart laws of one dimension
+                                   Wishart distributions of one dimension
     degrees_of_freedom     ν0      more than D − 1 (diagonal: more than 0)
     mean_strength          β0      instances that the prior mean counts for
     concentration          α       large: many small clusters
@@ -118,8 +118,8 @@ class DPMIL(ModelDefaults):
 
     References
     ----------
-    Kandemir and Hamprecht (2014), section 3. There r_n is not drawn but chosen; the uniform law
-    over what the bag label allows is what makes the choice a posterior.
+    Kandemir and Hamprecht (2014), section 3. There r_n is chosen, not drawn; a uniform
+    prior over the labellings that the bag label allows turns the choice into a posterior.
     """
 
     center: Float[np.ndarray, " D"] | Float[Array, " D"]
@@ -517,14 +517,14 @@ class DPMIL(ModelDefaults):
             stick = numpyro.sample("stick", beta.to_event(2))
         root = jnp.asarray(self.scale_root)
         if kind == "full":
-            law = dist.WishartCholesky(
+            prior = dist.WishartCholesky(
                 jnp.full((2, K), self.degrees_of_freedom), scale_tril=root, validate_args=False
             )
-            precision_root = numpyro.sample("precision_cholesky", law.to_event(2))
+            precision_root = numpyro.sample("precision_cholesky", prior.to_event(2))
         else:
             rate = jnp.broadcast_to(0.5 / jnp.asarray(self.scale), (2, K, self.num_features))
-            law = dist.Gamma(0.5 * self.degrees_of_freedom, rate)
-            precision_root = jnp.sqrt(numpyro.sample("precision", law.to_event(3)))
+            prior = dist.Gamma(0.5 * self.degrees_of_freedom, rate)
+            precision_root = jnp.sqrt(numpyro.sample("precision", prior.to_event(3)))
         center = jnp.broadcast_to(jnp.asarray(self.center), (2, K, self.num_features))
         means = gaussian_by_precision(center, precision_root, self.mean_strength)
         mean = numpyro.sample("mean", means.to_event(2))
@@ -821,7 +821,7 @@ def count_after(count: Float[Array, "*L K"]) -> Float[Array, "*L k"]:
 def draw_labels(
     key: Array, log_components: Float[Array, "2 K N"], rule: LabelRule
 ) -> dict[str, Array]:
-    """Instance labels and clusters from their joint law given the mixtures and T."""
+    """Instance labels and clusters from their joint distribution given the mixtures and T."""
     label_key, cluster_key = jax.random.split(key)
     log_density = jax.nn.logsumexp(log_components, axis=1)
     label = rule.labels(log_density[1] - log_density[0]).sample(label_key)

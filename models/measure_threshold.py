@@ -38,7 +38,7 @@ _ABSENT = -1e4
 
 
 class BagLabelsByMeasure(Distribution):
-    r"""Joint law of the labels of all bags, one of several sets of log odds being behind them all.
+    r"""Joint distribution of all bag labels: a mixture over K sets of log odds.
 
     .. math:: p(Y) = \frac{1}{K} \sum_k \prod_b P_k(Y_b)
 
@@ -181,8 +181,8 @@ class MeasureThreshold(ModelDefaults):
         num_measures = bags.instances.shape[1]
         which = numpyro.sample("measure", dist.DiscreteUniform(0, num_measures - 1))
         with plate_of_bags(bags):
-            law = LogOddsLabel(bag_logits(sites, bags)[which], validate_args=False)
-            numpyro.sample("bag_label", law, obs=given_labels(bags))
+            distribution = LogOddsLabel(bag_logits(sites, bags)[which], validate_args=False)
+            numpyro.sample("bag_label", distribution, obs=given_labels(bags))
 
     def marginal(self) -> Program:
         """The program with the measure summed out as well.
@@ -205,8 +205,8 @@ class MeasureThreshold(ModelDefaults):
         return self._augmented_program
 
     def _marginal_program(self, bags: Bags) -> None:
-        law = BagLabelsByMeasure(bag_logits(self._draw(), bags))
-        numpyro.sample("bag_label", law, obs=given_labels(bags))
+        distribution = BagLabelsByMeasure(bag_logits(self._draw(), bags))
+        numpyro.sample("bag_label", distribution, obs=given_labels(bags))
 
     def _augmented_program(self, bags: Bags) -> None:
         sites = self._draw()

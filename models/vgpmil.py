@@ -215,7 +215,7 @@ class VGPMIL(SparseGPModel):
         Raises
         ------
         NotImplementedError
-            If the mixing law p(ω) is not known.
+            If the mixing distribution p(ω) is not known.
         """
         self.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
         return self._augmented_program
@@ -264,8 +264,8 @@ class VGPMIL(SparseGPModel):
 
     def _observe_bag_labels(self, log_none_positive: Float[Array, " B"], bags: Bags) -> None:
         with plate_of_bags(bags):
-            law = NoisyMaximum(log_none_positive, self.sharpness)
-            numpyro.sample("bag_label", law, obs=given_labels(bags))
+            label_distribution = NoisyMaximum(log_none_positive, self.sharpness)
+            numpyro.sample("bag_label", label_distribution, obs=given_labels(bags))
 
     def conditional_of_rows(self, bags: Any) -> SparseConditional:
         """Of the instances."""
@@ -323,7 +323,7 @@ class VGPMIL(SparseGPModel):
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw back what ``marginal()`` summed out: evidence and instance labels given T.
 
-        Given u and T the labels of a bag follow their exact joint law (``InstanceLabels`` with
+        Given u and T the labels of a bag have an exact joint distribution (``InstanceLabels`` with
         logits of E σ(f_n)), and each f_n | u, y_n ∝ N(f; a_n, k̃_n) σ(±f) is drawn by rejection
         from the Gaussian that its tangent bound makes.
 
@@ -368,14 +368,14 @@ class VGPMIL(SparseGPModel):
             -location, scale, given.rule
         )
         label_key, evidence_key = jax.random.split(key)
-        law = InstanceLabels(
+        label_distribution = InstanceLabels(
             logits,
             jnp.asarray(bags.bag_index),
             jnp.asarray(bags.labels),
             self.sharpness,
             bags.num_bags,
         )
-        label = law.sample(label_key)
+        label = label_distribution.sample(label_key)
         sign = 2.0 * label - 1.0
         positive = draw_tilted_gaussian(evidence_key, sign * location, scale)
         return sign * positive, label

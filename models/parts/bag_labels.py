@@ -171,7 +171,7 @@ def _log_label_weight(label: ArrayLike, log_none_positive: Array, sharpness: Arr
 # Instance labels
 # --------------------------------------------------------------------------------------
 class InstanceLabels(Distribution):
-    r"""Joint law of all instance labels given the bag labels, under a noisy maximum.
+    r"""Joint distribution of all instance labels given the bag labels, under a noisy maximum.
 
     .. math::
         p(y_b) \propto \prod_{n \in b} e^{y_n \mu_n} \; H^{[T_b = \max_{n \in b} y_n]},
@@ -201,8 +201,8 @@ class InstanceLabels(Distribution):
 
     Reference
     ---------
-    As `NoisyMaximum`. The paper approximates this law by independent labels; summing over a bag's
-    labels in the two groups max y = 0 and max y = 1 gives it exactly.
+    As `NoisyMaximum`. The paper approximates this distribution by independent labels. The sum
+    over a bag's labels in the two groups max y = 0 and max y = 1 is exact.
     """
 
     arg_constraints = {

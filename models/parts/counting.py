@@ -261,8 +261,8 @@ def log_symmetric(tree: CountTree, logits: Float[Array, " N"]) -> Float[Array, "
     Returns
     -------
     array (N + B,)
-        As ``tree.count`` has them. Less Σ log(1 + e^φ) of the bag it is the log law of the number
-        of positive labels that are independent, a Poisson-binomial law.
+        As ``tree.count`` has them. Less Σ log(1 + e^φ) of the bag it is the log
+        probability of the number of positive labels that are independent (Poisson-binomial).
 
     Notes
     -----
@@ -300,8 +300,8 @@ def draw_labels(
     for depth in reversed(range(len(levels))):
         root_key, split_key = keys[depth]
         inner = levels[depth].shape[-2] - tree.num_roots[depth]
-        log_law = weights[depth] + levels[depth][inner:]
-        of_roots = jax.random.categorical(root_key, log_law, axis=-1)
+        log_weight = weights[depth] + levels[depth][inner:]
+        of_roots = jax.random.categorical(root_key, log_weight, axis=-1)
         of_children = _split(split_key, levels[depth][:inner], count)
         count = jnp.concatenate([of_children, of_roots])
     labels = jnp.zeros(logits.shape[0] + 1, int).at[tree.leaf].set(count)
@@ -315,8 +315,8 @@ def _split(
     one, other = children[0::2], children[1::2]
     rest = count[:, None] - jnp.arange(one.shape[-1])
     of_rest = jnp.take_along_axis(other, jnp.clip(rest, 0, one.shape[-1] - 1), axis=1)
-    log_law = jnp.where((rest >= 0) & (rest < one.shape[-1]), one + of_rest, -jnp.inf)
-    first = jax.random.categorical(key, log_law, axis=-1)
+    log_weight = jnp.where((rest >= 0) & (rest < one.shape[-1]), one + of_rest, -jnp.inf)
+    first = jax.random.categorical(key, log_weight, axis=-1)
     return jnp.stack([first, count - first], axis=1).reshape(-1)
 
 

@@ -6,7 +6,8 @@ r"""Measures of how much nearer positive bags are than negative ones, anywhere i
 
 k⁺(x) and k⁻(x) are the k instances of positive and of negative bags that are nearest to x; φ is 1
 in a cube around x and 0 elsewhere. Both are high where positive bags have instances and negative
-bags have none. They are functions of the labels of all bags that make them, not a law of anything.
+bags have none. They are functions of the labels of all reference bags, not
+probability distributions.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _INVERSE_GAUSSIAN_FROM = 2.3
 
 
 class PolyaGamma(Distribution):
-    r"""Pólya-Gamma distribution PG(b, c), the mixing law of the logistic likelihood.
+    r"""Pólya-Gamma distribution PG(b, c), the mixing distribution of the logistic likelihood.
 
     .. math::
         \omega = \frac{1}{2\pi^2} \sum_{k \ge 1} \frac{g_k}{(k - 1/2)^2 + c^2 / (4\pi^2)},

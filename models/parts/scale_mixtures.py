@@ -48,7 +48,7 @@ class Mixing(Protocol):
         ...
 
     def conditional(self, tilt: Float[Array, "*batch"]) -> dist.Distribution:
-        """q(ω) ∝ p(ω) exp(−ωc²/2), the law of the augmentation variable."""
+        """q(ω) ∝ p(ω) exp(−ωc²/2), the distribution of the augmentation variable."""
         ...
 
 
@@ -101,9 +101,9 @@ class GammaMixing:
     Parameters
     ----------
     alpha : float
-        Shape α > 0 of the Gamma law.
+        Shape α > 0 of the Gamma distribution.
     beta : float
-        Rate β > 0 of the Gamma law.
+        Rate β > 0 of the Gamma distribution.
 
     Raises
     ------
@@ -153,7 +153,7 @@ class GammaMixing:
 class ScaleMixture:
     """Any other Gaussian scale mixture, given by log ψ; θ by automatic differentiation.
 
-    Its mixing law p(ω) is not known in closed form, so ``VGPMIL.augmented`` and ``gibbs`` refuse
+    Its mixing distribution p(ω) has no closed form, so ``VGPMIL.augmented`` and ``gibbs`` refuse
     it; ``coordinate_ascent`` and the samplers of the exact program do not need p(ω).
     """
 
@@ -229,9 +229,9 @@ class ScaleMixture:
         return jnp.vectorize(one)(tilt)
 
     def conditional(self, tilt: Float[Array, "*batch"]) -> dist.Distribution:
-        """Refuse: the mixing law is not known."""
+        """Raise an error: the mixing distribution is not known."""
         raise NotImplementedError(
-            "ScaleMixture.from_log_density knows log ψ but not its mixing law p(ω), which the "
-            "augmented program and Gibbs sampling need; use PolyaGammaMixing or GammaMixing, or an "
-            "engine that does not augment (coordinate_ascent, nuts, laplace, svi)"
+            "ScaleMixture.from_log_density knows log ψ but not its mixing distribution p(ω), which "
+            "the augmented program and Gibbs sampling need; use PolyaGammaMixing or GammaMixing, "
+            "or an engine that does not augment (coordinate_ascent, nuts, laplace, svi)"
         )

@@ -1,6 +1,6 @@
 """Labels of instances of which a positive bag has at least one that is positive: its witnesses.
 
-A bag's labels are independent but for that one condition, under which they have an exact law:
+A bag's labels are independent but for that one condition. Their distribution under it is exact:
 with log-odds a_n and ρ_n = σ(a_n),
 
 .. code-block:: text
@@ -113,7 +113,7 @@ def _log_softplus(logits: Float[Array, " N"]) -> Float[Array, " N"]:
 
 
 class WitnessLabels(Distribution):
-    r"""Joint law of all instance labels, where some bags must have a positive one.
+    r"""Joint distribution of all instance labels, where some bags must have a positive one.
 
     .. math::
         p(r) \propto \prod_n e^{r_n a_n} \prod_{b\ \text{must}} [\max_{n \in b} r_n = 1]
@@ -121,8 +121,8 @@ class WitnessLabels(Distribution):
     Parameters
     ----------
     logits : (N,) array
-        a, log-odds before the condition; ±∞ where a label is known, 0 for the uniform law over
-        all labellings that are allowed.
+        a, log-odds before the condition; ±∞ where a label is known, 0 for the uniform
+        distribution over all labellings that are allowed.
     bag_index : (N,) integer array
         Non-decreasing.
     needs_witness : (B,) boolean array
@@ -252,7 +252,7 @@ class LabelRule(NamedTuple):
         return self.needs_witness.shape[0]
 
     def labels(self, logits: Float[Array, " N"] | float = 0.0) -> WitnessLabels:
-        """The law of the labels with these log-odds where they are free; uniform without."""
+        """Distribution of the labels, with these log-odds where they are free; uniform without."""
         return WitnessLabels(self.known + logits, self.bag_index, self.needs_witness, self.num_bags)
 
     def log_evidence(self, log_density: Float[Array, "2 N"]) -> Float[Array, " B"]:

@@ -157,7 +157,7 @@ def test_instance_labels_given_the_bags_are_drawn_by_their_chance(bags, name):
     assert (np.abs(labels.mean(axis=0) - chance) <= 5 * error).all()
 
 
-def test_draws_of_instance_labels_have_their_joint_law(bags):
+def test_draws_of_instance_labels_have_their_joint_distribution(bags):
     """Of the bag of three: all eight labellings, by their chance."""
     model, draws = CardinalityModel(POTENTIALS["normal"]), 20_000
     logits = bags.instances[1:4] @ WEIGHTS
@@ -165,9 +165,9 @@ def test_draws_of_instance_labels_have_their_joint_law(bags):
         one = bags.select([1])
         prepared = model.unpadded(one)
         both = model.log_potential(prepared)
-        law = InstanceLabelsByCount(prepared.tree, jnp.asarray(logits), both[1])
-        labels = np.asarray(law.sample(jax.random.key(0), (draws,)))
-        log_prob = [float(law.log_prob(jnp.array(y))) for y in product([0, 1], repeat=3)]
+        distribution = InstanceLabelsByCount(prepared.tree, jnp.asarray(logits), both[1])
+        labels = np.asarray(distribution.sample(jax.random.key(0), (draws,)))
+        log_prob = [float(distribution.log_prob(jnp.array(y))) for y in product([0, 1], repeat=3)]
     every = AllLabellings(logits, model.potential).log_weight[1]
     np.testing.assert_allclose(log_prob, every - logsumexp(every), rtol=1e-12)
     number = labels @ [4, 2, 1]
@@ -229,8 +229,8 @@ def test_a_constant_that_both_potentials_share_means_nothing(bags):
 @pytest.mark.parametrize("prior", ["normal", "laplace"])
 def test_the_prior_of_a_typical_instance_has_an_sd_of_three(bags, prior):
     model = CardinalityModel.for_bags(bags, weight_prior=prior)
-    law = {"normal": dist.Normal, "laplace": dist.Laplace}[prior](0.0, model.weight_scale)
-    variance = float(law.variance) * (bags.instances**2).sum(axis=1)
+    distribution = {"normal": dist.Normal, "laplace": dist.Laplace}[prior](0.0, model.weight_scale)
+    variance = float(distribution.variance) * (bags.instances**2).sum(axis=1)
     assert np.isclose(variance.mean(), 9.0)
 
 

@@ -190,8 +190,8 @@ def test_labels_that_pad_are_drawn_as_zero(bags):
     model = CardinalityModel()
     prepared = model.prepare(bags)
     log_potential = model.log_potential(prepared)[1]
-    law = InstanceLabelsByCount(prepared.tree, logits_of(prepared), log_potential)
-    drawn = law.sample(jax.random.key(0), (20,))
+    distribution = InstanceLabelsByCount(prepared.tree, logits_of(prepared), log_potential)
+    drawn = distribution.sample(jax.random.key(0), (20,))
     assert (drawn[:, bags.num_instances :] == 0).all() and drawn[:, : bags.num_instances].any()
 
 

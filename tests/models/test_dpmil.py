@@ -68,7 +68,7 @@ def small_model(num_features=2, covariance="full", num_components=2, **others):
 
 
 def random_draws(model, number=3, seed=2):
-    """Draws of the latent sites, of no particular law; as many everywhere compile once."""
+    """Draws of the latent sites, of no particular distribution; as many everywhere compile once."""
     random, K, D = np.random.default_rng(seed), model.max_components, model.num_features
     diagonal = random.uniform(0.5, 1.5, size=(number, 2, K, D))
     draws = {"mean": 1.5 * random.normal(size=(number, 2, K, D))}
@@ -178,8 +178,8 @@ def log_prior(model, bags, draw):
     for klass, k in np.ndindex(2, K):
         precision = precision_of(draw, klass, k)
         if model.covariance == "full":
-            law = stats.wishart(model.degrees_of_freedom, model.scale)
-            total += law.logpdf(precision)
+            distribution = stats.wishart(model.degrees_of_freedom, model.scale)
+            total += distribution.logpdf(precision)
             root = np.diagonal(draw["precision_cholesky"][klass, k])
             total += D * math.log(2) + np.log(root) @ np.arange(D, 0, -1)
         else:

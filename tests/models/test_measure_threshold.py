@@ -90,15 +90,17 @@ def test_a_bag_is_judged_by_what_the_other_labels_say_of_the_measure(bags, draws
 
 def test_labels_are_drawn_with_their_probabilities():
     logits = jnp.array([[2.0, -1.0], [-3.0, 0.5]])
-    law = BagLabelsByMeasure(logits)
-    drawn = np.asarray(law.sample(jax.random.key(0), (40_000,)))
+    distribution = BagLabelsByMeasure(logits)
+    drawn = np.asarray(distribution.sample(jax.random.key(0), (40_000,)))
     for pair in product([0, 1], repeat=2):
-        chance = float(jnp.exp(law.log_prob(jnp.array(pair))))
+        chance = float(jnp.exp(distribution.log_prob(jnp.array(pair))))
         share = np.mean((drawn == pair).all(axis=1))
         # Four looks at 4.5 sd: a false alarm in 3e-5 of all seeds.
         assert abs(share - chance) < 4.5 * np.sqrt(chance * (1 - chance) / len(drawn))
-    np.testing.assert_allclose(law.mean, expit(np.asarray(logits)).mean(axis=0), rtol=1e-6)
-    np.testing.assert_allclose(law.variance, law.mean * (1 - law.mean), rtol=1e-6)
+    np.testing.assert_allclose(distribution.mean, expit(np.asarray(logits)).mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(
+        distribution.variance, distribution.mean * (1 - distribution.mean), rtol=1e-6
+    )
 
 
 def test_predictions_are_means_over_measures_by_their_posterior(bags, draws):

@@ -338,7 +338,7 @@ def test_marginal_density_and_gradient_stay_finite_at_a_prior_variance_of_a_thou
 # ------------------------------------------------------------------------ ω and y in the program
 @both_mixings
 def test_summing_the_labels_out_of_the_augmented_program_leaves_the_full_one(mixing):
-    """Given ω, whose law given f is normalised and does not depend on y."""
+    """Given ω, whose distribution given f is normalised and does not depend on y."""
     bags = small_bags(sizes=(1, 3), labels=(0, 1))
     model = small_model(mixing=mixing)
     random = np.random.default_rng(2)

@@ -31,7 +31,7 @@ def kernel_with(potential):
     return CardinalityKernel(model, WEIGHTS, RBF(1.7, 1.2), INTERCEPT)
 
 
-def law_of_labellings(instances, potential):
+def labelling_probabilities(instances, potential):
     """Every labelling of a bag and P(y | X), from equations 2, 3 and 4."""
     labellings = np.array(list(product([0, 1], repeat=len(instances))))
     share = labellings.mean(axis=1)
@@ -48,7 +48,7 @@ def brute_force(one, other, potential):
     """Σ P(y | X) P(y' | X') Σ_ij k_x(x_i, x'_j) 1(y_i = y'_j), equations 11 and 14."""
     between = 1.7 * np.exp(-0.5 * cdist(one, other, "sqeuclidean") / 1.2**2)
     (labels, chance), (others, their_chance) = (
-        law_of_labellings(bag, potential) for bag in (one, other)
+        labelling_probabilities(bag, potential) for bag in (one, other)
     )
     total = 0.0
     for y, p in zip(labels, chance, strict=True):

@@ -95,7 +95,7 @@ def test_symmetric_polynomials_are_the_sums_over_all_labellings():
 
 
 @pytest.mark.parametrize("scale", [1.0, 15.0])
-def test_the_tails_of_the_law_are_those_of_exact_fractions(scale):
+def test_tails_of_the_count_distribution_match_exact_fractions(scale):
     """Sixty instances, log odds up to fifty: the least chance is e^−1000 or less."""
     logits = np.clip(random_logits([60], scale, seed=1), -50, 50)
     exact = [Fraction(1)]
@@ -114,7 +114,7 @@ def _log(fraction):
     return math.log(fraction.numerator) - math.log(fraction.denominator)
 
 
-def test_five_thousand_instances_have_a_finite_law_and_the_right_one():
+def test_the_count_distribution_of_five_thousand_instances_is_exact():
     logits = np.random.default_rng(2).uniform(-50, 50, 5000)
     tree = tree_of([5000])
     found, expected = np.asarray(slow(tree, jnp.asarray(logits))), one_by_one(logits)
@@ -264,13 +264,13 @@ def test_labels_are_drawn_by_their_chance_also_in_large_bags():
     error = np.sqrt(chance * (1 - chance) / draws)
     assert (np.abs(labels.mean(axis=0) - chance) <= 5.5 * error).all()
     count = labels[:, :70].sum(axis=1)
-    log_law = np.asarray(weight + slow(tree, logits))[:71]
-    law = np.exp(log_law - logsumexp(log_law))
-    mean = law @ np.arange(71)
-    spread = np.sqrt(law @ (np.arange(71) - mean) ** 2 / draws)
-    # Labels of one bag hang together: its count has a law of its own.
-    assert abs(count.mean() - mean) <= 5 * spread
-    np.testing.assert_allclose(count.var(), draws * spread**2, rtol=0.15)
+    log_weight = np.asarray(weight + slow(tree, logits))[:71]
+    probability = np.exp(log_weight - logsumexp(log_weight))
+    mean = probability @ np.arange(71)
+    error = np.sqrt(probability @ (np.arange(71) - mean) ** 2 / draws)
+    # Labels of one bag are dependent: the distribution of their count shows it.
+    assert abs(count.mean() - mean) <= 5 * error
+    np.testing.assert_allclose(count.var(), draws * error**2, rtol=0.15)
 
 
 def test_bags_do_not_know_each_other():

@@ -55,9 +55,9 @@ def test_the_density_is_scipys_with_the_inverse_of_strength_times_precision(cova
     random = np.random.default_rng(0)
     loc, root = random.normal(size=(2, 4, 3)), random_roots((2, 4), 3, covariance, seed=1)
     strength, x = random.uniform(0.2, 5.0, size=(2, 4)), random.normal(size=(2, 4, 3))
-    law = gaussian_by_precision(*map(jnp.asarray, (loc, root, strength)))
-    assert law.batch_shape == (2, 4) and law.event_shape == (3,)
-    found = law.log_prob(jnp.asarray(x))
+    distribution = gaussian_by_precision(*map(jnp.asarray, (loc, root, strength)))
+    assert distribution.batch_shape == (2, 4) and distribution.event_shape == (3,)
+    found = distribution.log_prob(jnp.asarray(x))
     of_one_strength = gaussian_by_precision(jnp.asarray(loc), jnp.asarray(root), 0.3)
     of_one_strength = of_one_strength.log_prob(jnp.asarray(x))
     for where in np.ndindex(2, 4):
@@ -93,8 +93,8 @@ def test_draws_have_the_covariance_of_the_inverse_of_strength_times_precision(co
     number = 40_000
     loc = np.array([[3.0, -1.0, 0.5], [0.0, 100.0, -2.0]])
     root, strength = random_roots((2,), 3, covariance, seed=3), np.array([0.5, 7.0])
-    law = gaussian_by_precision(*map(jnp.asarray, (loc, root, strength)))
-    draws = np.asarray(jax.jit(lambda key: law.sample(key, (number,)))(jax.random.key(4)))
+    distribution = gaussian_by_precision(*map(jnp.asarray, (loc, root, strength)))
+    draws = np.asarray(jax.jit(lambda key: distribution.sample(key, (number,)))(jax.random.key(4)))
     assert draws.shape == (number, 2, 3)
     looks = 2 * (2 * (3 + 9) + 9)
     for k in range(2):
@@ -226,15 +226,15 @@ def log_evidence(mixtures, instances, bag):
 def test_the_density_of_bags_is_the_sum_over_all_labels_and_clusters(covariance, num_components):
     mixtures = mixtures_of(covariance, num_components)
     instances = 2 * np.random.default_rng(12).normal(size=(len(BAG_INDEX), 2))
-    law = MixtureBags(mixtures, small_rule())
-    assert law.batch_shape == () and law.event_shape == (len(BAG_INDEX), 2)
+    distribution = MixtureBags(mixtures, small_rule())
+    assert distribution.batch_shape == () and distribution.event_shape == (len(BAG_INDEX), 2)
     expected = [log_evidence(mixtures, instances, bag) for bag in range(len(SIZES))]
 
     @jax.jit
-    def both(law, instances):
-        return law.log_prob_by_bag(instances), law.log_prob(instances)
+    def both(distribution, instances):
+        return distribution.log_prob_by_bag(instances), distribution.log_prob(instances)
 
-    by_bag, together = both(law, jnp.asarray(instances))
+    by_bag, together = both(distribution, jnp.asarray(instances))
     np.testing.assert_allclose(by_bag, expected, rtol=1e-12)
     np.testing.assert_allclose(float(together), sum(expected), rtol=1e-12)
 
@@ -325,6 +325,6 @@ def test_drawn_instances_have_the_mean_and_covariance_of_the_mixture(drawn):
 
 
 def test_several_draws_at_once_are_refused_with_a_way_out():
-    law = MixtureBags(mixtures_of("full"), small_rule())
+    distribution = MixtureBags(mixtures_of("full"), small_rule())
     with pytest.raises(ValueError, match=r"sample_shape is \(3,\); expected \(\), one draw of all"):
-        law.sample(jax.random.key(0), (3,))
+        distribution.sample(jax.random.key(0), (3,))

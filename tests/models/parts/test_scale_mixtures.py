@@ -74,7 +74,7 @@ def test_expected_precision_is_the_mean_of_the_conditional(mixing):
 
 
 @pytest.mark.parametrize("mixing", AUGMENTED, ids=by_name)
-def test_the_conditional_is_the_mixing_law_tilted_and_psi_normalises_it(mixing):
+def test_the_conditional_is_the_tilted_mixing_distribution(mixing):
     """log q(ω|c) = log p(ω) − ωc²/2 − [log ψ(c) − log ψ(0)] for every ω, hence also in mean."""
     omega, tilt = np.geomspace(0.01, 4.0, 9)[:, None], np.array([0.0, 0.4, 3.0, -7.0])
     log_density = np.asarray(mixing.conditional(jnp.asarray(tilt)).log_prob(jnp.asarray(omega)))
@@ -192,9 +192,9 @@ def test_gamma_parameters_that_are_not_positive_and_finite_are_refused(name, bad
         GammaMixing(**({"alpha": 1.0, "beta": 1.0} | {name: bad}))
 
 
-def test_without_a_mixing_law_augmentation_is_refused_with_what_to_do_instead():
+def test_augmentation_without_a_mixing_distribution_is_refused():
     mixture = ScaleMixture.from_log_density(log_student)
-    message = r"its mixing law p\(ω\).*use PolyaGammaMixing or GammaMixing"
+    message = r"its mixing distribution p\(ω\).*use PolyaGammaMixing or GammaMixing"
     with pytest.raises(NotImplementedError, match=message):
         mixture.conditional(jnp.zeros(2))
     model = VGPMIL(kernel=RBF(1.0, 1.0), inducing_points=np.zeros((1, 1)), mixing=mixture)
