@@ -98,7 +98,7 @@ class ExpectedStatistics(NamedTuple):
     linear_term : array
         Its expected linear term.
     log_likelihood : array
-        What the row contributes to the ELBO: all but KL(q(u) ‖ p(u)).
+        Contribution of the row to the ELBO: all but KL(q(u) ‖ p(u)).
     """
 
     precision: Float[Array, "*K"]
@@ -159,7 +159,7 @@ class Likelihood(Protocol):
         ...
 
     def check_observed(self, values: Observations) -> None:
-        """Refuse what this likelihood cannot have produced; traced values pass."""
+        """Raise an error for values of probability 0; traced values pass."""
         ...
 
     def expected_statistics(
@@ -194,7 +194,7 @@ class Likelihood(Protocol):
     def tabulated(
         self, rule: QuadratureRule, residual_scale: Float[Array, "*K"]
     ) -> QuadratureRule | SigmoidTable:
-        """The rule with all that can be evaluated once for residual scales that stay."""
+        """The rule with all that can be evaluated once for fixed residual scales."""
         ...
 
     def distance_to_singularity(self, residual_variance: Float[Array, "*K"]) -> Float[Array, "*K"]:
@@ -210,7 +210,7 @@ class Likelihood(Protocol):
         latent_site: str,
         observed_site: str,
     ) -> None:
-        """The sites of the augmented program given u, inside the plate of the rows."""
+        """Sample the sites of the augmented program given u, within the plate of the rows."""
         ...
 
     def sample_guide(
@@ -222,7 +222,7 @@ class Likelihood(Protocol):
         *,
         latent_site: str,
     ) -> None:
-        """The same sites under q, whose auxiliary factor follows from the moments."""
+        """Sample the same sites under q; its auxiliary factor follows from the moments."""
         ...
 
     # ------------------------------------------------------------------ exact draws
@@ -347,9 +347,9 @@ class Logistic:
         residual_scale: Float[Array, "*K"],
         rule: QuadratureRule | SigmoidTable,
     ) -> dist.Distribution:
-        """Bernoulli(E σ(s)): its log odds by quadrature, which keep the digits of both sides.
+        """Bernoulli(E σ(s)): its log odds by quadrature, accurate in both tails.
 
-        The integral is that of the less probable label; the other's probability is what it leaves.
+        The integral is that of the less probable label; the other's probability is one minus it.
         """
         sign = jnp.where(location < 0, -1.0, 1.0)
         less = log_expected_sigmoid(-sign * location, residual_scale, rule)
@@ -563,7 +563,7 @@ class Probit(_WithoutTable):
         *,
         latent_site: str,
     ) -> None:
-        """z ~ N(μ, v), cut off to the side of zero that the label says."""
+        """z ~ N(μ, v), truncated at zero to the side of the label."""
         scale = jnp.sqrt(self.utility_variance(moments.residual_variance))
         sign = 2.0 * jnp.asarray(observed, scale.dtype) - 1.0
         above = dist.TruncatedNormal(sign * moments.mean, scale, low=0.0)
@@ -578,7 +578,7 @@ class Probit(_WithoutTable):
         location: Float[Array, "*K"],
         residual_variance: Float[Array, "*K"],
     ) -> Float[Array, "*K"]:
-        """Draw z | u ~ N(a, v), cut off by the label: s is integrated out."""
+        """Draw z | u ~ N(a, v), truncated by the label: s is integrated out."""
         scale = jnp.sqrt(self.utility_variance(residual_variance))
         sign = 2.0 * jnp.asarray(observed, location.dtype) - 1.0
         return location + sign * scale * draw_above(key, -sign * location / scale)
@@ -766,7 +766,7 @@ class Gaussian(_WithoutTable):
 @as_pytree()
 @dataclass(frozen=True)
 class StudentT(_WithoutTable):
-    """Targets with Student-t noise, y = s + scale·t_ν: regression that outliers do not bend.
+    """Targets with Student-t noise, y = s + scale·t_ν: robust regression.
 
     The auxiliary variable is the precision of the target's own noise: ω ~ Gamma(ν/2, ν/2) and
     y | s, ω ~ N(s, scale²/ω). Its factor is Gamma((ν + 1)/2, (ν + r²/scale²)/2) with
@@ -868,7 +868,7 @@ class StudentT(_WithoutTable):
         )
 
     def distribution(self, latent: Float[Array, "*K"]) -> dist.Distribution:
-        """s + σ t_ν."""
+        """Distribution of s + σ t_ν."""
         return dist.StudentT(self.degrees_of_freedom, latent, self.scale)
 
     def marginal_distribution(
@@ -877,12 +877,12 @@ class StudentT(_WithoutTable):
         residual_scale: Float[Array, "*K"],
         rule: QuadratureRule | SigmoidTable,
     ) -> dist.Distribution:
-        """a + √k̄ z + σ t_ν, by quadrature over the precision of the noise."""
+        """Distribution of a + √k̄ z + σ t_ν, by quadrature over the precision of the noise."""
         assert isinstance(rule, QuadratureRule)  # there is no table
         return NormalStudentT(location, residual_scale, self.degrees_of_freedom, self.scale, rule)
 
     def quadrature_rule(self, largest_scale: float) -> QuadratureRule:
-        """One rule for all scales: it is over the logarithm of the noise's precision."""
+        """One rule for all scales, over the logarithm of the noise precision."""
         return student_rule()
 
     def distance_to_singularity(self, residual_variance: Float[Array, "*K"]) -> Float[Array, "*K"]:
@@ -1011,7 +1011,7 @@ class NegativeBinomial(_WithoutTable):
         return self
 
     def check_observed(self, values: Observations) -> None:
-        """Refuse targets that are no counts.
+        """Raise an error for targets that are no counts.
 
         Raises
         ------
@@ -1146,11 +1146,11 @@ class NegativeBinomial(_WithoutTable):
         return marginal.draw_latent(key, jnp.asarray(observed, location.dtype))
 
     def _trials(self, count: Array) -> Int[Array, "*K"]:
-        """y + r, of which counts read from files come as floats."""
+        """y + r as integers; counts from files are floats."""
         return count.astype(int) + self.total_count
 
 
-# By the words that the command line has for them.
+# By their names on the command line.
 LIKELIHOODS: dict[str, type[Any]] = {
     likelihood.name: likelihood
     for likelihood in (Logistic, Probit, Gaussian, StudentT, NegativeBinomial)
@@ -1162,7 +1162,7 @@ LIKELIHOODS: dict[str, type[Any]] = {
 
 def _polya_gamma_mean(second_moment: Float[Array, "*K"]) -> Float[Array, "*K"]:
     """tanh(c/2)/(2c) from c²; smooth at 0, where it is ¼ (rows of padding have c = 0)."""
-    # The first term left out is below 1e-17 of the sum.
+    # The first neglected term is below 1e-17 of the sum.
     is_small = second_moment < 1e-3
     small = jnp.where(is_small, second_moment, 0.0)
     series = 0.25 + small * (
@@ -1189,7 +1189,7 @@ def _probit_logits(latent: Float[Array, "*K"]) -> Float[Array, "*K"]:
 
 
 def _log_gamma_ratio(degrees: Float[Array, "*K"]) -> Float[Array, "*K"]:
-    """log Γ((ν + 1)/2) − log Γ(ν/2), whose terms cancel to nothing where ν is large."""
+    """log Γ((ν + 1)/2) − log Γ(ν/2), by a series where ν is large and the terms cancel."""
     half = 0.5 * degrees
     is_large = half > 30.0
     large = jnp.where(is_large, half, 30.0)

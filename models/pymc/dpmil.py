@@ -76,7 +76,7 @@ def dpmil_program(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.
         log_peak = log_weight + 0.5 * pt.log(squared_diagonal).sum(-1) + _log_unit(model)
         distance = _squared_distance(model, bags, bartlett, whitened_mean)
         log_density = pt.logsumexp(log_peak[:, :, None] - 0.5 * distance, axis=1)
-        pm.Bernoulli("bag_label", p=model.positive_share, observed=labels, dims="bag")
+        pm.Bernoulli("bag_label", p=model.positive_fraction, observed=labels, dims="bag")
         pm.Potential("instances", _log_evidence(model, bags, log_density), dims="bag")
     return pymc_model
 

@@ -312,7 +312,7 @@ def test_a_potential_that_is_no_function_is_refused(without_type_checks):
 @pytest.mark.parametrize(
     ("mu", "sigma", "message"),
     [
-        (1.5, 0.1, "mu is 1.5; expected at most 1, it is a share"),
+        (1.5, 0.1, "mu is 1.5; expected at most 1, a fraction"),
         (0.0, 0.1, "mu is 0.0; expected a positive"),
         (0.5, -0.1, "sigma is -0.1; expected a positive"),
         (0.5, dist.Normal(0.0, 1.0), "sigma is .*Normal.*; expected a positive"),

@@ -62,7 +62,7 @@ def small_model(num_features=2, covariance="full", num_components=2, **others):
         "mean_strength": BETA_0,
         "concentration": ALPHA,
         "max_components": num_components,
-        "positive_share": TAU,
+        "positive_fraction": TAU,
     }
     return DPMIL(**(fields | others))
 
@@ -172,7 +172,7 @@ def states_of(model, bags, draw, bag=None):
 def log_prior(model, bags, draw):
     """log p(v) p(Λ) p(μ | Λ) p(T), by scipy; Λ by its Cholesky factor, with the Jacobian."""
     K, D = model.max_components, model.num_features
-    total = stats.bernoulli(model.positive_share).logpmf(bags.labels).sum()
+    total = stats.bernoulli(model.positive_fraction).logpmf(bags.labels).sum()
     if K > 1:
         total += stats.beta(1, model.concentration).logpdf(draw["stick"]).sum()
     for klass, k in np.ndindex(2, K):
@@ -688,7 +688,7 @@ def test_the_prior_for_bags_is_the_papers(num_features):
     np.testing.assert_allclose(model.center, bags.instances.mean(axis=0), rtol=1e-13)
     assert model.degrees_of_freedom == num_features + 1
     assert (model.mean_strength, model.concentration, model.max_components) == (1, 2, 20)
-    assert model.positive_share == 0.3
+    assert model.positive_fraction == 0.3
     assert (model.covariance, model.supervision, model.needs_witness) == ("full", "bags", True)
 
 
@@ -810,8 +810,14 @@ def test_without_the_condition_a_positive_bag_may_be_known_to_be_all_negative():
         ({"concentration": -1.0}, r"concentration is -1\.0; expected a number above 0"),
         ({"max_components": 0}, "max_components is 0; expected an integer of at least 1"),
         ({"max_components": 2.5}, r"max_components is 2\.5; expected an integer of at least 1"),
-        ({"positive_share": 0.0}, r"positive_share is 0\.0; expected a number between 0 and 1"),
-        ({"positive_share": 1.0}, r"positive_share is 1\.0; expected a number between 0 and 1"),
+        (
+            {"positive_fraction": 0.0},
+            r"positive_fraction is 0\.0; expected a number between 0 and 1",
+        ),
+        (
+            {"positive_fraction": 1.0},
+            r"positive_fraction is 1\.0; expected a number between 0 and 1",
+        ),
         ({"supervision": "all"}, "supervision is 'all'; expected one of bags, instances"),
         (
             {"scale": np.array([[1.0, 2.0], [2.0, 1.0]])},

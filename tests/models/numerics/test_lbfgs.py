@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from milzoo.models.numerics.lbfgs import descend, steepest
+from milzoo.models.numerics.lbfgs import descend, largest_derivative
 
 BEGUN = {"x": np.array([-1.2, 0.5]), "y": np.array(1.0)}
 
@@ -30,7 +30,9 @@ def test_a_curved_valley_is_followed_to_its_lowest_point():
 def test_it_ends_where_nothing_is_steeper_than_asked_for():
     with jax.enable_x64(True):
         slopes = [
-            float(steepest(jax.grad(_valley)(_descended(_valley, max_steps=200, flat=flat))))
+            float(
+                largest_derivative(jax.grad(_valley)(_descended(_valley, max_steps=200, flat=flat)))
+            )
             for flat in (1e-1, 1e-6)
         ]
     assert slopes[1] < 1e-6 < slopes[0] < 1e-1

@@ -123,9 +123,13 @@ def test_parameters_out_of_range_are_refused():
 @pytest.mark.parametrize("measure", [NeighbourMeasure(), ParzenMeasure(1.0)])
 def test_bags_without_labels_and_points_of_another_width_are_refused(measure, bags, points):
     unlabelled = replace(bags, labels=None)
-    with pytest.raises(ValueError, match="bags have no labels; a measure is made of bags of both"):
+    with pytest.raises(
+        ValueError, match="bags have no labels; neighbourhood scores need bags of both"
+    ):
         measure.scores(points, unlabelled)
-    with pytest.raises(ValueError, match="bags have no labels; a measure is made of bags of both"):
+    with pytest.raises(
+        ValueError, match="bags have no labels; neighbourhood scores need bags of both"
+    ):
         measure.own_scores(unlabelled)
     with pytest.raises(ValueError, match=r"points have shape \(15, 1\); expected \(P, "):
         measure.scores(points[:, :1], bags)

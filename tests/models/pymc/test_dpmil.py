@@ -32,7 +32,7 @@ DIAGONAL = replace(FULL, scale=np.diagonal(SCALE), degrees_of_freedom=1.3)
 KNOWN, NO_WITNESS = {"supervision": "instances"}, {"needs_witness": False}
 MODELS = {
     "full": FULL,
-    "full, known labels": replace(FULL, **KNOWN, max_components=1, positive_share=0.2),
+    "full, known labels": replace(FULL, **KNOWN, max_components=1, positive_fraction=0.2),
     "full, no witness": replace(FULL, **NO_WITNESS, concentration=0.7),
     "full, known labels, no witness": replace(FULL, **KNOWN, **NO_WITNESS),
     "one feature": replace(
