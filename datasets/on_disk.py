@@ -54,7 +54,7 @@ class Piece(NamedTuple):
     instance_label: Float[np.ndarray, " R"] | None
 
     def joined(self, other: Piece) -> Piece:
-        """This piece followed by the other; a bag that continues there is one bag."""
+        """Join this piece and the other behind it; a bag that continues there is one bag."""
         goes_on = self.names[-1] == other.names[0]
         lengths = np.concatenate([self.lengths, other.lengths])
         if goes_on:

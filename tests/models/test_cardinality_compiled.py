@@ -25,8 +25,8 @@ from numpyro.infer.util import log_density
 
 def wanted_share(count, size):
     """A function of the user's: not concave in the count."""
-    share = np.asarray(count) / np.asarray(size)  # by NumPy: it is never traced
-    return np.stack([-20.0 * share * (1 - share), -5.0 * np.abs(share - 0.5)])
+    fraction = np.asarray(count) / np.asarray(size)  # by NumPy: it is never traced
+    return np.stack([-20.0 * fraction * (1 - fraction), -5.0 * np.abs(fraction - 0.5)])
 
 
 POTENTIALS = {

@@ -56,12 +56,12 @@ def exact_noisy_maximum(log_none_positive, sharpness, label):
         H, log_p0 = Decimal(sharpness), Decimal(log_none_positive)
         p0 = log_p0.exp()
         weight = H - (H - 1) * p0 if label else 1 + (H - 1) * p0
-        slope = (-1 if label else 1) * (H - 1) * p0 / weight
-        return float((weight / (H + 1)).ln()), float(slope)
+        gradient = (-1 if label else 1) * (H - 1) * p0 / weight
+        return float((weight / (H + 1)).ln()), float(gradient)
 
 
 @in_both_precisions
-def test_noisy_maximum_and_its_gradient_are_exact_at_every_extreme(precision):
+def test_noisy_maximum_and_gradient_are_exact_at_extremes(precision):
     tolerance = 1e-13 if jax.config.jax_enable_x64 else 1e-5
     # What the precision at hand makes of an argument is not the formula's fault.
     cases = [
@@ -75,10 +75,10 @@ def test_noisy_maximum_and_its_gradient_are_exact_at_every_extreme(precision):
     def log_probability(log_none_positive, sharpness, label):
         return NoisyMaximum(log_none_positive, sharpness).log_prob(label)
 
-    found, found_slopes = log_probability(*map(jnp.array, zip(*cases, strict=True)))
-    expected, expected_slopes = np.transpose([exact_noisy_maximum(*case) for case in cases])
+    found, found_gradients = log_probability(*map(jnp.array, zip(*cases, strict=True)))
+    expected, expected_gradients = np.transpose([exact_noisy_maximum(*case) for case in cases])
     np.testing.assert_allclose(found, expected, rtol=tolerance)
-    np.testing.assert_allclose(found_slopes, expected_slopes, rtol=tolerance, atol=1e-16)
+    np.testing.assert_allclose(found_gradients, expected_gradients, rtol=tolerance, atol=1e-16)
 
 
 def test_noisy_maximum_is_the_sum_over_all_instance_labels():
@@ -157,7 +157,7 @@ def test_instance_labels_equal_brute_force_in_each_bag(precision):
         np.testing.assert_allclose(float(positive_probability[bag]), some_positive, rtol)
 
 
-def test_log_probability_of_all_labellings_is_brute_force_and_sums_to_one():
+def test_log_probabilities_match_brute_force_and_normalise():
     sharpness = 20.0
     everything = np.array(list(product((0, 1), repeat=len(LOGITS))))
     log_probability = np.asarray(small_labels(sharpness).log_prob(everything))
@@ -192,7 +192,7 @@ def test_draws_of_different_bags_are_independent():
     assert np.abs(correlation).max() * math.sqrt(len(draws)) < largest_z(correlation.size)
 
 
-def test_bag_and_instance_probabilities_multiply_to_the_joint_one():
+def test_bag_times_instance_probability_is_the_joint_one():
     """P(T) p(y|T) = P(T|y) Π σ(±μ), whatever T and y."""
     sharpness, generator = 20.0, np.random.default_rng(15)
     for _ in range(5):
@@ -216,7 +216,7 @@ def test_a_bag_of_one_is_plain_logistic_regression():
 
 
 @in_both_precisions
-def test_gradient_of_the_normaliser_is_the_mean_even_at_extremes(precision):
+def test_the_normaliser_gradient_is_the_mean_at_extremes(precision):
     logits = jnp.array([-1000.0, 1000.0, -80.0, -30.0, -1e-3, 1000.0, -1000.0, -30.0, -20.0, 3.0])
     bag_index = np.array([0, 0, 1, 1, 2, 3, 4, 5, 5, 6])
     label = np.array([0, 1, 0, 0, 1, 1, 1])
@@ -280,7 +280,7 @@ def test_bags_of_thousands_do_not_underflow(precision):
     assert np.all(np.abs(frequency - expected_mean) < largest_z(2 * 2) * error)
 
 
-def test_instance_labels_vectorised_and_batched_equal_one_at_a_time():
+def test_batched_instance_labels_equal_single_ones():
     logits = jnp.stack([LOGITS, LOGITS - 1, LOGITS * 2])
     keys = jax.random.split(jax.random.key(18), 3)
 
@@ -342,7 +342,7 @@ def test_instance_labels_say_which_shapes_contradict_each_other():
         InstanceLabels(LOGITS, BAG_INDEX, BAG_LABEL, 20.0, 4)
 
 
-def test_instance_labels_say_what_is_wrong_with_the_bag_index():
+def test_a_wrong_bag_index_is_refused_with_reasons():
     with pytest.raises(ValueError, match=r"from 0 to 4 and is not sorted.*sort the instances"):
         InstanceLabels(LOGITS, BAG_INDEX[::-1].copy(), BAG_LABEL, 20.0, 5)
     with pytest.raises(ValueError, match=r"from 1 to 5, but must be non-decreasing in 0 … 4"):
@@ -405,7 +405,7 @@ def test_log_odds_give_the_log_probabilities_of_both_labels():
     np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
-@pytest.mark.parametrize(("label", "slope"), [(0, -0.5), (1, 0.5)])
-def test_slope_at_even_odds_is_one_half(label, slope):
+@pytest.mark.parametrize(("label", "gradient"), [(0, -0.5), (1, 0.5)])
+def test_derivative_at_even_odds_is_one_half(label, gradient):
     found = jax.grad(lambda x: LogOddsLabel(logits=x).log_prob(label))(0.0)
-    assert found == slope
+    assert found == gradient

@@ -253,10 +253,10 @@ def test_bound_equals_trace_elbo_of_the_guide(likelihood):
     scale = jnp.sqrt(rows.residual_variance)
 
     def program():
-        white = numpyro.sample("u", dist.Normal())
+        whitened = numpyro.sample("u", dist.Normal())
         with numpyro.plate("row", 5):
             likelihood.sample_augmented(
-                rows.projection * white,
+                rows.projection * whitened,
                 scale,
                 jnp.asarray(rows.observed),
                 latent_site="s",
@@ -264,12 +264,12 @@ def test_bound_equals_trace_elbo_of_the_guide(likelihood):
             )
 
     def guide():
-        white = numpyro.sample("u", dist.Normal(mean, jnp.sqrt(variance)))
+        whitened = numpyro.sample("u", dist.Normal(mean, jnp.sqrt(variance)))
         location, explained = rows.projection * mean, rows.projection**2 * variance
         moments = LatentMoments(location, explained, rows.residual_variance)
         with numpyro.plate("row", 5):
             likelihood.sample_guide(
-                rows.projection * white,
+                rows.projection * whitened,
                 scale,
                 moments,
                 jnp.asarray(rows.observed),

@@ -182,7 +182,7 @@ def z_of_mean(draws, expected):
 
 
 @pytest.mark.parametrize("num_features", [1, 3])
-def test_second_moments_are_the_products_of_the_upper_triangle_row_by_row(num_features):
+def test_second_moments_are_upper_triangles_of_products(num_features):
     instances = np.random.default_rng(2).normal(size=(4, num_features))
     full = NormalWishart.second_moments(jnp.asarray(instances))
     np.testing.assert_allclose(full, products(instances), rtol=1e-15)
@@ -193,7 +193,7 @@ def test_second_moments_are_the_products_of_the_upper_triangle_row_by_row(num_fe
 
 
 @pytest.mark.parametrize("num_features", [1, 2, 4])
-def test_the_full_posterior_is_bishops_in_the_units_of_the_features(num_features):
+def test_the_full_posterior_is_bishops(num_features):
     given = problem(num_features)
     posterior = posterior_of(statistics_of(given.whitened, given.weight))
     factor = np.asarray(posterior.scatter_cholesky)
@@ -232,7 +232,7 @@ def test_the_diagonal_posterior_is_bishops_for_each_feature():
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_a_component_that_has_seen_nothing_keeps_the_prior(covariance):
+def test_a_component_without_instances_keeps_the_prior(covariance):
     given = problem(3)
     statistics = statistics_of(given.whitened, given.weight, covariance)
     posterior = posterior_of(statistics, covariance)
@@ -242,7 +242,7 @@ def test_a_component_that_has_seen_nothing_keeps_the_prior(covariance):
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_learning_from_one_half_after_the_other_is_learning_from_both(covariance):
+def test_learning_in_two_halves_is_learning_at_once(covariance):
     """The posterior of the first half is the prior of the second, in its whitened coordinates."""
     given = problem(3)
     whitened, weight = given.whitened, given.weight[:, :1]
@@ -343,7 +343,7 @@ def test_the_quadrature_itself_finds_mass_one(one_feature):
 
 
 @pytest.mark.parametrize("x", [-3.0, 0.2, 40.0])
-def test_the_expected_log_density_of_one_feature_is_that_of_quadrature(one_feature, x):
+def test_the_expected_log_density_matches_quadrature(one_feature, x):
     constant, linear, quadratic = (part[0] for part in expectations_of(one_feature).log_density)
     found = constant + linear[0] * x + quadratic[0] * x**2
     expected = expectation(
@@ -384,7 +384,7 @@ def test_the_expected_log_determinant_is_that_of_chi_squares(posterior):
         np.testing.assert_allclose(float(found), expected, rtol=1e-8)
 
 
-def test_the_expected_log_density_is_that_of_draws_by_scipy(posterior):
+def test_the_expected_log_density_matches_scipy_draws(posterior):
     number, looks = 20_000, 2 * 4
     x = np.random.default_rng(4).normal(size=(4, 3)) * 2
     found = expectations_of(posterior).at(x)
@@ -403,7 +403,7 @@ def log_wishart(precision, degrees_of_freedom, scale):
     return constant + 0.5 * (degrees_of_freedom - size - 1) * log_determinant - 0.5 * trace
 
 
-def test_the_density_of_many_precisions_is_scipys_one_by_one():
+def test_the_density_of_many_precisions_is_scipys():
     given = problem(3)
     _, _, W, nu = bishop(given.instances, given.weight[:, 0], given.center, given.scale)
     precision = stats.wishart(nu, W).rvs(4, random_state=6)
@@ -458,7 +458,7 @@ def log_evidence(instances, center, scale):
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_expected_density_less_divergence_is_the_evidence_of_what_was_seen(covariance):
+def test_expected_density_less_divergence_is_the_evidence(covariance):
     """The ELBO is tight at the exact posterior; the prior is 0 and 1 here."""
     x = problem(3).whitened
     statistics = statistics_of(x, np.ones((len(x), 1)), covariance)
@@ -472,7 +472,7 @@ def test_expected_density_less_divergence_is_the_evidence_of_what_was_seen(covar
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_predicting_one_instance_after_the_other_multiplies_to_the_evidence(covariance):
+def test_sequential_predictions_multiply_to_the_evidence(covariance):
     x, predicted = problem(3).whitened[:6], 0.0
     for n in range(len(x)):
         posterior = posterior_of(statistics_of(x[:n], np.ones((n, 1)), covariance), covariance)
@@ -488,7 +488,7 @@ def test_predicting_one_instance_after_the_other_multiplies_to_the_evidence(cova
 
 
 @pytest.mark.parametrize("num_features", [1, 3])
-def test_the_full_predictive_is_scipys_multivariate_t_whatever_the_root(num_features):
+def test_the_full_predictive_is_scipys_multivariate_t(num_features):
     random = np.random.default_rng(10)
     mean, strength = random.normal(size=(2, num_features)), np.array([0.7, 12.0])
     nu, x = np.array([num_features - 0.4, 30.0]), random.normal(size=(5, num_features)) * 3
@@ -513,7 +513,7 @@ def test_the_diagonal_predictive_is_a_product_of_scipys_t():
         np.testing.assert_allclose(found[k], expected, rtol=1e-12)
 
 
-def test_a_full_predictive_of_one_feature_is_the_diagonal_one():
+def test_full_and_diagonal_predictives_agree_for_one_feature():
     random = np.random.default_rng(12)
     x, mean, root = (random.normal(size=shape) for shape in ((4, 1), (2, 1), (2, 1)))
     of_both = [
@@ -525,7 +525,7 @@ def test_a_full_predictive_of_one_feature_is_the_diagonal_one():
     np.testing.assert_allclose(*of_both, rtol=1e-13)
 
 
-def test_the_predictive_stays_finite_and_right_far_out_and_after_much_was_seen():
+def test_the_predictive_is_accurate_in_extremes():
     x = jnp.array([[0.0], [1e3], [1e10]])
     root, mean = jnp.array([[0.02]]), jnp.zeros((1, 1))
     found = log_predictive(x, mean, root, jnp.array([1e6]), jnp.array([1e6]))

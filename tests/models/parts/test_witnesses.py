@@ -127,7 +127,7 @@ def test_means_and_variances_are_those_of_all_labellings(precision):
         )
 
 
-def test_log_probabilities_are_those_of_brute_force_bag_by_bag():
+def test_log_probabilities_are_those_of_brute_force():
     """Each labelling of each bag, the other bags at a labelling that they allow."""
     every = [brute_force(bag) for bag in range(len(SIZES))]
     likely = [labellings[probability.argmax()] for labellings, probability in every]
@@ -142,7 +142,7 @@ def test_log_probabilities_are_those_of_brute_force_bag_by_bag():
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
-def test_probabilities_of_all_labellings_of_all_bags_sum_to_one():
+def test_probabilities_of_all_labellings_sum_to_one():
     members = np.concatenate(MEMBERS[1:4] + MEMBERS[6:8])
     index = np.repeat(np.arange(5), [2, 3, 4, 2, 3])
     needs = NEEDS_WITNESS[[1, 2, 3, 6, 7]]
@@ -235,16 +235,16 @@ def draws_with():
 
 @in_both_precisions
 @pytest.mark.parametrize("level", [-45.0, -150.0, -360.0, -745.0, -1000.0, -1e5])
-def test_where_all_are_unlikely_one_is_the_witness_by_softmax(level, precision, draws_with):
+def test_unlikely_witnesses_are_drawn_by_softmax(level, precision, draws_with):
     draws = draws_with(level + OFFSETS, seed=4)
     # Two at once have probability e^level.
     np.testing.assert_array_equal(draws.sum(axis=1), 1)
-    share = np.exp(OFFSETS) / np.exp(OFFSETS).sum()
+    fraction = np.exp(OFFSETS) / np.exp(OFFSETS).sum()
     if not jax.config.jax_enable_x64:  # of the log-odds as they are in 32 bit
         rounded = np.float32(level + OFFSETS).astype(float) - level
-        share = np.exp(rounded) / np.exp(rounded).sum()
+        fraction = np.exp(rounded) / np.exp(rounded).sum()
     # 12 runs of this test.
-    assert stats.chisquare(draws.sum(axis=0), len(draws) * share).pvalue > FALSE_ALARM / 12
+    assert stats.chisquare(draws.sum(axis=0), len(draws) * fraction).pvalue > FALSE_ALARM / 12
 
 
 @in_both_precisions
@@ -255,7 +255,7 @@ def test_where_all_are_certain_all_are_positive(level, precision, draws_with):
 
 
 @pytest.mark.parametrize("level", [-12.0, -6.0, 3.0])
-def test_in_between_the_number_of_positives_has_its_distribution(level, draws_with):
+def test_the_number_of_positives_has_its_exact_distribution(level, draws_with):
     draws = draws_with(level + OFFSETS, seed=6)
     one = 1 / (1 + np.exp(-(level + OFFSETS)))
     labellings = np.array(list(product((0, 1), repeat=5)))
@@ -267,7 +267,7 @@ def test_in_between_the_number_of_positives_has_its_distribution(level, draws_wi
     assert chi_square_pvalue(counts[1:], probability[1:]) > FALSE_ALARM / 3
 
 
-def test_log_odds_a_thousand_apart_are_drawn_as_they_should(draws_with):
+def test_log_odds_far_apart_are_drawn_exactly(draws_with):
     """One far above the others is always there; the others follow their own odds."""
     draws = draws_with(np.array([-1000.0, 0.5, 1000.0, -1000.0, -1e5]), seed=7)
     assert (draws[:, [0, 2, 3, 4]] == [0, 1, 0, 0]).all()
@@ -280,10 +280,10 @@ def test_log_odds_a_thousand_apart_are_drawn_as_they_should(draws_with):
 def test_means_are_softmax_far_below_and_one_far_above():
     for level in (-45.0, -745.0, -1000.0, -1e5):
         distribution = WitnessLabels(level + OFFSETS, np.zeros(5, int), np.array([True]), 1)
-        share = np.exp(OFFSETS) / np.exp(OFFSETS).sum()
+        fraction = np.exp(OFFSETS) / np.exp(OFFSETS).sum()
         # The log-odds themselves are rounded, at 1e5 by 1e-11.
         np.testing.assert_allclose(
-            mean_of(distribution), share, rtol=1e-10 if level < -1e4 else 1e-12
+            mean_of(distribution), fraction, rtol=1e-10 if level < -1e4 else 1e-12
         )
     distribution = WitnessLabels(1000.0 + OFFSETS, np.zeros(5, int), np.array([True]), 1)
     np.testing.assert_array_equal(mean_of(distribution), 1.0)
@@ -291,12 +291,12 @@ def test_means_are_softmax_far_below_and_one_far_above():
 
 def test_log_probabilities_far_below_are_those_of_the_softmax():
     distribution = WitnessLabels(OFFSETS - 1000.0, np.zeros(5, int), np.array([True]), 1)
-    share = OFFSETS - logsumexp(OFFSETS)
+    fraction = OFFSETS - logsumexp(OFFSETS)
     one = np.eye(5, dtype=int)
     found = log_probs_of(distribution, np.stack([*one, one[0] + one[1], np.zeros(5, int)]))
     # Differences of numbers around 1000.
-    np.testing.assert_allclose(found[:5], share, atol=1e-12)
-    np.testing.assert_allclose(found[5], share[0] + OFFSETS[1] - 1000, rtol=1e-14)
+    np.testing.assert_allclose(found[:5], fraction, atol=1e-12)
+    np.testing.assert_allclose(found[5], fraction[0] + OFFSETS[1] - 1000, rtol=1e-14)
     assert float(found[6]) == -INF
 
 
@@ -343,7 +343,7 @@ def groups_of_logits():
     return jnp.asarray(np.concatenate(GROUPS)), index
 
 
-def test_log_some_positive_is_exact_to_rounding_of_the_probability():
+def test_log_some_positive_is_exact_to_rounding():
     """In logs of both ends: of the probability of some positive, and of none."""
     found = log_some_of(*groups_of_logits(), len(GROUPS))
     expected = np.array([exact_log_some_positive(group) for group in GROUPS])
@@ -357,7 +357,7 @@ def test_log_some_positive_keeps_its_digits_also_near_zero():
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_log_some_positive_in_single_precision_is_right_to_its_rounding():
+def test_log_some_positive_is_exact_in_single_precision():
     with jax.enable_x64(False):
         found = log_some_of(*groups_of_logits(), len(GROUPS))
         assert found.dtype == jnp.float32
@@ -365,18 +365,18 @@ def test_log_some_positive_in_single_precision_is_right_to_its_rounding():
     np.testing.assert_allclose(found, exact, rtol=1e-6, atol=2e-7)
 
 
-def test_log_some_positive_of_known_labels_and_of_empty_bags():
+def test_log_some_positive_handles_known_labels_and_empty_bags():
     logits = jnp.array([-INF, -INF, INF, -INF, 0.3, -INF, INF, -1000.0])
     found = log_some_of(logits, np.array([0, 0, 1, 1, 2, 2, 4, 4]), 6)
     exact = [-INF, 0.0, exact_log_some_positive([0.3]), -INF, 0.0, -INF]
     np.testing.assert_allclose(found, exact, rtol=1e-14)
 
 
-def test_slopes_of_log_some_positive_are_exact_at_all_levels():
+def test_gradients_of_log_some_positive_are_exact():
     """∂/∂a_n = σ(a_n) Π(1 − σ(a)) / [1 − Π(1 − σ(a))]."""
     logits, index = groups_of_logits()
-    slopes = jax.jit(jax.grad(lambda a: log_some_positive(a, index, len(GROUPS)).sum()))
-    found = slopes(logits)
+    gradients = jax.jit(jax.grad(lambda a: log_some_positive(a, index, len(GROUPS)).sum()))
+    found = gradients(logits)
     exact = []
     with localcontext() as context:
         context.prec = 1000
@@ -386,7 +386,7 @@ def test_slopes_of_log_some_positive_are_exact_at_all_levels():
             for power in powers:
                 none /= 1 + power
             exact += [float(power / (1 + power) * none / (1 - none)) for power in powers]
-    # Below e^-700 a slope is nothing.
+    # Below e^-700 a gradient is negligible.
     np.testing.assert_allclose(found, exact, rtol=1e-11, atol=1e-300)
 
 
@@ -421,9 +421,9 @@ def allowed(bag):
     )
 
 
-def random_log_density(spread=3.0, shift=0.0, seed=10):
-    density = np.random.default_rng(seed).normal(-20.0, spread, size=(2, len(LOGITS)))
-    return density + np.array([[0.0], [shift]])
+def random_log_density(sd=3.0, offset=0.0, seed=10):
+    density = np.random.default_rng(seed).normal(-20.0, sd, size=(2, len(LOGITS)))
+    return density + np.array([[0.0], [offset]])
 
 
 def log_weights(bag, log_density):
@@ -439,13 +439,13 @@ def evidence_of(rule, log_density):
 
 
 @jax.jit
-def slopes_of(rule, log_density):
+def gradients_of(rule, log_density):
     return jax.grad(lambda given: rule.log_evidence(given).sum())(log_density)
 
 
-@pytest.mark.parametrize("shift", [0.0, -30.0, -700.0, 40.0])
-def test_the_evidence_is_the_mean_over_all_labellings_allowed(shift):
-    log_density = random_log_density(shift=shift)
+@pytest.mark.parametrize("offset", [0.0, -30.0, -700.0, 40.0])
+def test_the_evidence_is_the_mean_over_all_labellings_allowed(offset):
+    log_density = random_log_density(offset=offset)
     found = evidence_of(small_rule(), jnp.asarray(log_density))
     for bag in range(len(SIZES)):
         _, weights = log_weights(bag, log_density)
@@ -473,9 +473,9 @@ def test_without_log_odds_all_labellings_allowed_are_equally_likely():
     assert (np.asarray(log_probs_of(distribution, labels)) == -INF).all()
 
 
-def test_slopes_of_the_evidence_are_those_of_differences():
+def test_gradients_of_the_evidence_are_finite_differences():
     log_density, rule = random_log_density(), small_rule()
-    found = np.asarray(slopes_of(rule, jnp.asarray(log_density)))
+    found = np.asarray(gradients_of(rule, jnp.asarray(log_density)))
     step = 1e-4
     steps = step * np.eye(2 * len(LOGITS)).reshape(-1, 2, len(LOGITS))
     total = jax.jit(jax.vmap(lambda given: rule.log_evidence(given).sum()))
@@ -485,23 +485,23 @@ def test_slopes_of_the_evidence_are_those_of_differences():
 
 
 @in_both_precisions
-@pytest.mark.parametrize("shift", [0.0, -1000.0, 1000.0, -60.0, -1e5])
-def test_slopes_of_the_evidence_are_the_probabilities_of_the_labels(shift, precision):
+@pytest.mark.parametrize("offset", [0.0, -1000.0, 1000.0, -60.0, -1e5])
+def test_gradients_of_log_evidence_are_label_probabilities(offset, precision):
     """By log p₊ that of a positive label, by log p₋ of a negative one: finite at all extremes."""
-    log_density = jnp.asarray(random_log_density(shift=shift))
+    log_density = jnp.asarray(random_log_density(offset=offset))
     rule = small_rule()
     # In 32 bit, what log-odds of that size are rounded by.
-    rtol = 1e-10 if jax.config.jax_enable_x64 else max(1e-4, abs(shift) * 2.0**-22)
+    rtol = 1e-10 if jax.config.jax_enable_x64 else max(1e-4, abs(offset) * 2.0**-22)
     if jax.config.jax_enable_x64:
         log_density = log_density.at[1, MEMBERS[4][:2]].add(2000.0)
-    negative, positive = slopes_of(rule, log_density)
+    negative, positive = gradients_of(rule, log_density)
     mean = mean_of(rule.labels(log_density[1] - log_density[0]))
     np.testing.assert_allclose(positive, mean, rtol=rtol, atol=rtol)
     np.testing.assert_allclose(negative, 1 - mean, rtol=rtol, atol=rtol)
     assert bool(jnp.isfinite(evidence_of(rule, log_density)).all())
 
 
-def test_a_bag_with_a_certain_witness_is_drawn_as_if_there_were_no_condition():
+def test_a_certain_witness_lifts_the_condition_on_draws():
     logits = np.array([INF, -1.0, -2.0, 0.0])
     distribution = WitnessLabels(jnp.asarray(logits), jnp.zeros(4, int), jnp.array([True]), 1)
     draws, mean = draws_of(distribution, 20_000, seed=0), np.asarray(distribution.mean)
@@ -511,7 +511,7 @@ def test_a_bag_with_a_certain_witness_is_drawn_as_if_there_were_no_condition():
     assert (np.abs(draws.mean(axis=0) - mean)[1:] / error).max() < largest_z(3)
 
 
-def test_the_evidence_is_right_where_a_class_has_no_density():
+def test_the_evidence_handles_zero_densities():
     """−∞ of one class: the label is then certain."""
     log_density = random_log_density()
     log_density[1, MEMBERS[4][0]] = log_density[0, MEMBERS[4][1]] = -INF
