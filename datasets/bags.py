@@ -104,7 +104,7 @@ class Bags:
             Bag labels, coded {0, 1} or {−1, 1}.
         instance_labels : sequence of (N_b,) arrays or None
             0 or 1, and −1, NaN or None where unknown; None in place of an array means that
-            nothing is known in that bag. −1 is refused beside bag labels coded {−1, 1}, where it
+            all its labels are unknown. −1 is refused beside bag labels coded {−1, 1}, where it
             might mean "negative".
         names : sequence of str or None
             One for each bag, all different; "0", "1", … if left out.
@@ -156,7 +156,7 @@ class Bags:
     ) -> Self:
         """Bags from flat arrays, one row for each instance, in any order.
 
-        Rows are sorted, stably, into contiguous bags; bags stand in order of first appearance.
+        Rows are sorted, stably, into contiguous bags; bags are in order of first appearance.
 
         Parameters
         ----------
@@ -479,7 +479,7 @@ class Bags:
         return pd.concat([pd.DataFrame(columns), features], axis=1)
 
     def to_parquet(self, path: str | PathLike) -> None:
-        """Write what `to_frame` gives to a Parquet file, which `stream` reads in chunks.
+        """Write the frame of `to_frame` to a Parquet file, which `stream` reads in chunks.
 
         Data larger than memory are written part by part, as several files in one folder.
 
@@ -577,7 +577,7 @@ class Bags:
         """
         cumulative = np.floor(np.arange(self.num_bags + 1) * fraction + 0.5)
         in_first = np.zeros(self.num_bags, bool)
-        # Bags stand label by label, so an evenly spaced choice is stratified.
+        # Bags are sorted by label, so an evenly spaced choice is stratified.
         in_first[self._shuffled_by_label(_random(seed))] = np.diff(cumulative) == 1
         if not 0 < fraction < 1 or in_first.all() or not in_first.any():
             raise ValueError(

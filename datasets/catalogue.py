@@ -133,11 +133,11 @@ def load(
     ``digits`` has as many balanced bags as its images allow: 82 negative bags of 10, and 82
     positive ones with 1, 2, 3 or 4 images of a 2 or a 9 (as equally often as can be), each image at
     most once. ``mnist`` has the paper's 3,500 and 3,500 (pixels divided by 255); they need 61,250
-    images of other digits and there are 56,052, so that some of these are there twice.
+    images of other digits and there are 56,052, so that some are used twice.
 
     ``kandemir2014`` is a scene as that paper's Figure 1 sketches it: 20 bags of each label, 6 to 12
     instances with two features in each, from three Gaussian clusters; in a positive bag three in
-    ten, and one at least, are from two others instead, of which one overlaps with a negative one.
+    ten, and one at least, are from two others instead; one of these overlaps with a negative one.
 
     Parameters
     ----------
@@ -158,8 +158,8 @@ def load(
     ValueError
         If the name is unknown, or takes no seed.
     FileNotFoundError
-        If the file is missing and cannot be fetched; says what, where it was looked for, and how to
-        get it.
+        If the file is missing and cannot be fetched; names the file, the folders searched and a way
+        to get it.
 
     References
     ----------
@@ -257,7 +257,7 @@ def _table(name: str, path: Path | None) -> pd.DataFrame:
     import pandas as pd
 
     if path is not None and path.is_file():
-        # A bag may be called "NA"; only what is empty is unknown.
+        # A bag may be called "NA"; only empty values are unknown.
         return pd.read_csv(path, dtype={"bag": str}, keep_default_na=False, na_values=[""])
     if name in _MUSK_ARCHIVES:
         return _musk_from_uci(name, path)

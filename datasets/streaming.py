@@ -135,13 +135,13 @@ def stream(
         Of a Parquet file, of a folder of them (read in the order of their names), or of a folder
         with ``instances.npy`` (N, D), ``bag_index.npy`` (N,) and, as far as they are known,
         ``labels.npy`` (B,), ``targets.npy`` (B,) and ``instance_labels.npy`` (N,). The rows of a
-        bag stand together; a bag may go on in the next file.
+        bag are together; a bag may continue in the next file.
     chunk_instances : int or None
         Instances of a chunk, at most; None for 16,384 or fewer, so that chunks are about
         equal and devices have equally many.
     bag, bag_label, instance_label, bag_target, features
-        Columns of Parquet files, as of `Bags.from_frame`: what `Bags.to_parquet` writes has the
-        names given here.
+        Columns of Parquet files, as of `Bags.from_frame`; the defaults are those of
+        `Bags.to_parquet`.
 
     Returns
     -------

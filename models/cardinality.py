@@ -447,7 +447,7 @@ class CardinalityModel(ModelDefaults):
         intercept_scale: float | None = None,
         seed: int | None = None,
     ) -> Self:
-        """Fill in what depends on the data: the scale of the weights.
+        """A model with a default from the data: the scale of the weights.
 
         Parameters
         ----------
@@ -461,7 +461,7 @@ class CardinalityModel(ModelDefaults):
         weight_prior : {"normal", "laplace"}
         intercept_scale : float or None
         seed : None
-            Not used: nothing here is random.
+            Not used: there are no random choices.
 
         Returns
         -------
@@ -651,7 +651,7 @@ class CardinalityModel(ModelDefaults):
                 values = self.potential(*prepared.counts())
             return prepared.of_present_bags(jnp.asarray(values, float), prepared.tree.count_bag)
 
-    # ------------------------------------------------------------------ what draws imply
+    # ------------------------------------------------------------------ predictions
 
     def predict(self, draws: Draws, bags: Bags) -> Draws:
         """Bag and instance probabilities under each draw.
@@ -689,7 +689,7 @@ class CardinalityModel(ModelDefaults):
         }
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """Draw what was summed out: the instance labels given those of the bags.
+        """Draw the instance labels, which were summed out, given those of the bags.
 
         Parameters
         ----------

@@ -220,7 +220,7 @@ class CardinalityGP(BagEvidenceModel):
         return UnitRows(bags, cholesky, projection, residual)
 
     def singles_without_hyperparameters(self, bags: Bags) -> UnitRows:
-        """The same of bags that hold one instance each."""
+        """The kernel between Z and bags of one instance each, for v = 1."""
         singles = Bags.from_arrays(bags.instances, np.arange(bags.num_instances))
         return self.without_hyperparameters(singles)
 
@@ -230,7 +230,7 @@ class CardinalityGP(BagEvidenceModel):
         Parameters
         ----------
         bags : Bags
-            Or what `without_hyperparameters` made of them.
+            Or the result of `without_hyperparameters`.
         dtype : {"float64"}
             Kernels between bags are small: another type would save nothing.
 
@@ -248,7 +248,7 @@ class CardinalityGP(BagEvidenceModel):
         _, cholesky, projection, residual = self.without_hyperparameters(bags)
         variance = self.process_variance
         with evaluated_now_unless_traced(variance, projection):
-            # With numbers nothing is compiled: this is NumPy's.
+            # With numbers NumPy computes it, without compilation.
             is_number = not isinstance(variance, jax.Array)
             scale = np.sqrt(float(variance)) if is_number else jnp.sqrt(variance)
             deviation = jnp.sqrt(residual) if isinstance(residual, jax.Array) else np.sqrt(residual)
@@ -256,7 +256,7 @@ class CardinalityGP(BagEvidenceModel):
             return SparseConditional(*map(jnp.asarray, parts))
 
     def conditional(self, bags: Bags | UnitRows) -> SparseConditional:
-        """The same of bags that hold one instance each."""
+        """a and k̄ of bags of one instance each, in whitened coordinates."""
         if isinstance(bags, UnitRows):
             return self.accumulated(bags)
         return self.accumulated(self.singles_without_hyperparameters(bags))

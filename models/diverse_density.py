@@ -104,7 +104,7 @@ class DiverseDensity(ModelDefaults):
 
     @classmethod
     def for_bags(cls, bags: Bags, seed: int | None = None) -> Self:
-        """Fill in what depends on the data: how fast probabilities fall with the distance.
+        """A model with a default from the data: how fast probabilities fall with distance.
 
         The prior median of s is that at which two instances, √(2D) apart on average, have
         Σ s² (x − z)² = 4.
@@ -114,7 +114,7 @@ class DiverseDensity(ModelDefaults):
         bags : Bags
             Training bags, each feature with mean 0 and sd 1 (``bags.standardize()``).
         seed : None
-            Not used: nothing here is random.
+            Not used: there are no random choices.
 
         Returns
         -------
@@ -166,7 +166,7 @@ class DiverseDensity(ModelDefaults):
             scale = numpyro.sample("scale", self.scale_prior)
         return concept_logits({"concept": concept, "scale": scale}, bags.instances)
 
-    # ------------------------------------------------------------------ what draws imply
+    # ------------------------------------------------------------------ predictions
 
     def predict(self, draws: Draws, bags: Bags) -> Draws:
         """Bag and instance probabilities under each draw.
@@ -203,7 +203,7 @@ class DiverseDensity(ModelDefaults):
         }
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """Draw what was summed out: the instance labels, given those of the bags.
+        """Draw the instance labels, which were summed out, given those of the bags.
 
         Parameters
         ----------

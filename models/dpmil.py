@@ -238,7 +238,7 @@ class DPMIL(ModelDefaults):
             K.
         covariance : {"full", "diagonal"}
         seed : None
-            Nothing is drawn; taken so that all models are made alike.
+            Not used; there for a common signature.
         **others
             Other fields.
 
@@ -548,7 +548,7 @@ class DPMIL(ModelDefaults):
         known = jnp.where(is_positive[index], 0.0, -jnp.inf)
         return LabelRule(known, is_positive & self.needs_witness, index, self._present(bags))
 
-    # ------------------------------------------------------------------ what draws imply
+    # ------------------------------------------------------------------ predictions
 
     def mixtures(self, site: dict[str, Array]) -> Mixtures:
         """The two mixtures of one draw of the latent sites."""
@@ -723,7 +723,7 @@ class DPMIL(ModelDefaults):
         return found | ({"instance_probability": probability[:, is_free]} if is_free.any() else {})
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """Draw what was summed out: instance labels and clusters given T.
+        """Draw the instance labels and clusters, which were summed out, given T.
 
         Parameters
         ----------

@@ -220,7 +220,7 @@ class MeasureThreshold(ModelDefaults):
             "softness": numpyro.sample("softness", self.softness_prior),
         }
 
-    # ------------------------------------------------------------------ what draws imply
+    # ------------------------------------------------------------------ predictions
 
     def predict(self, draws: Draws, bags: Bags) -> Draws:
         """Bag and instance probabilities under each draw, averaged over the scores.
@@ -273,7 +273,7 @@ class MeasureThreshold(ModelDefaults):
         return {"measure_probability": over_draws(_measure_probability, sites, padded(bags))}
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """Draw what was summed out: the index of the score, and instance labels given bag labels.
+        """Draw the index of the score and the instance labels given the bag labels.
 
         Parameters
         ----------

@@ -223,7 +223,7 @@ class ModelDefaults:
     replication_note : str
         Why replicated labels or targets cannot check the model; empty if they can.
     observation_fields : tuple of str
-        The fields that ``observation`` stands for.
+        The fields that ``observation`` describes.
     usual_engines : tuple of str
         Default engines of the command line. The first must run.
     settings : mapping of str to Setting
@@ -323,7 +323,7 @@ class ModelDefaults:
         return {}
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """The draws themselves: nothing was summed out."""
+        """The draws themselves, where no site was summed out."""
         return dict(draws)
 
 

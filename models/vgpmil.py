@@ -144,7 +144,7 @@ class VGPMIL(SparseGPModel):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """Those of the kernel, and the mean."""
+        """Hyper-parameters of the kernel, and the mean."""
         return super().hyperparameters | {"mean": self.mean}
 
     def with_hyperparameters(self, values: dict) -> Self:
@@ -287,7 +287,7 @@ class VGPMIL(SparseGPModel):
             on_grid(largest), distance_to_pole=self.mixing.distance_to_pole, tilt=(0.5, 0.5)
         )
 
-    # ------------------------------------------------------------------ what draws imply
+    # ------------------------------------------------------------------ predictions
 
     def predict(self, draws: Draws, bags: Bags) -> Draws:
         """Bag and instance probabilities under each draw; new latent values are integrated out.
@@ -321,7 +321,7 @@ class VGPMIL(SparseGPModel):
         }
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """Draw what ``marginal()`` summed out: latent values and instance labels given T.
+        """Draw the latent values and instance labels, which ``marginal()`` summed out, given T.
 
         Given u and T the labels of a bag have an exact joint distribution (``InstanceLabels`` with
         logits of E σ(f_n)), and each f_n | u, y_n ∝ N(f; a_n, k̃_n) σ(±f) is drawn by rejection

@@ -195,7 +195,7 @@ def _instance_moments(
         squares = squares + change * (value - mean)
         return (count + 1, mean, squares, residual + rows.residual_variance), None
 
-    nothing = jnp.zeros(bags.num_instances)
-    start = (jnp.zeros(()), nothing, nothing, nothing)
+    zeros = jnp.zeros(bags.num_instances)
+    start = (jnp.zeros(()), zeros, zeros, zeros)
     (count, mean, squares, residual), _ = jax.lax.scan(add, start, sites)
     return mean, (squares + residual) / count

@@ -109,7 +109,7 @@ class BagEvidenceModel(InducingModel, ABC):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """Those of the kernel and of the likelihood."""
+        """Hyper-parameters of the kernel and of the likelihood."""
         return super().hyperparameters | self.likelihood.hyperparameters
 
     def with_hyperparameters(self, values: dict) -> Self:
@@ -158,7 +158,7 @@ class BagEvidenceModel(InducingModel, ABC):
         """a and k̄ of bags of one instance each, a row for each instance."""
         ...
 
-    # ------------------------------------------------------------------ what is made once
+    # ------------------------------------------------------------------ preparation
 
     def conditional_of_rows(self, bags: Any) -> SparseConditional:
         """Conditional distribution of the bags given the inducing values."""
@@ -247,7 +247,7 @@ class BagEvidenceModel(InducingModel, ABC):
         inducing_value = draw_inducing_value(conditional.cholesky)
         return conditional.mean(inducing_value), conditional.residual_scale
 
-    # ------------------------------------------------------------------ what draws imply
+    # ------------------------------------------------------------------ predictions
 
     def predict(self, draws: Draws, bags: Bags) -> Draws:
         """Predict bags and instances under each draw; their latent values are integrated out.
@@ -333,7 +333,7 @@ class BagEvidenceModel(InducingModel, ABC):
         return {"instance_probability": predictive.mean}
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """Draw what ``marginal()`` integrated out: latent values s_b given T or Y.
+        """Draw the latent values s_b, which ``marginal()`` integrated out, given T or Y.
 
         Parameters
         ----------

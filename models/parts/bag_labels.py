@@ -318,7 +318,7 @@ class InstanceLabels(Distribution):
         some_positive = jax.random.bernoulli(
             positive_key, self.positive_probability(), (*shape, self.num_bags)
         )
-        # The floor keeps rings finite; it lies far below what a uniform can resolve.
+        # The floor keeps rings finite; it is far below the resolution of a uniform.
         rate = jnp.maximum(jax.nn.softplus(logits), math.sqrt(jnp.finfo(logits.dtype).tiny))
         rings = jax.random.exponential(race_key, (*shape, *self.event_shape), logits.dtype) / rate
         start = self._first_ring(start_key, self._sum_over_bags(rate), shape)

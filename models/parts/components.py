@@ -45,7 +45,7 @@ class ComponentModel(Protocol):
         ...
 
     def occupied(self, estimands: Draws) -> Float[np.ndarray, "S 2"]:
-        """Number of components with an instance in them, from what ``estimands_of`` returns."""
+        """Number of components with an instance in them, from the result of ``estimands_of``."""
         ...
 
     def typical_components(self, draws: Draws, estimands: Draws, bags: Bags) -> Components:

@@ -61,7 +61,7 @@ _DEPTH_OF_LITTLE, _BAGS_OF_LITTLE = 5, 16
 
 
 class Part(NamedTuple):
-    """Some of the bags: their leaves, and how many have their root at each depth."""
+    """A subset of the bags: their leaves, and the number of roots at each depth."""
 
     leaf: Int[np.ndarray | Array, " L"]
     num_roots: tuple[int, ...]
@@ -145,7 +145,7 @@ class CountTree:
 
     @property
     def num_bags(self) -> int:
-        """B."""
+        """Number B of bags."""
         return self.size.shape[0]
 
     @property
@@ -179,7 +179,7 @@ class CountTree:
 
     def by_root(self, values: Float[Array, "*S M"]) -> list[Float[Array, "..."]]:
         """Log weights of every count as the roots of each depth have them, from depth 0 on."""
-        padded = _with_nothing(values)
+        padded = _with_zero_weight(values)
         return [padded[..., position] for position in self.count_positions()]
 
     def from_roots(self, values: list[Float[Array, "..."]]) -> Float[Array, "*S B"]:
@@ -241,7 +241,7 @@ def _work(depth: int) -> int:
     """Approximate number of terms of a root of this depth."""
     if depth < _LOG_DEPTHS:
         return 4**depth
-    # Products are cheaper than sums of exponentials, and by Fourier transform all but linear.
+    # Products are cheaper than sums of exponentials, and by Fourier transform nearly linear.
     return min(4**depth // 8, 512 * 2**depth) + 16 * 2**depth
 
 
@@ -321,14 +321,14 @@ def _split(
 
 
 def _log_levels(part: CountTree | Part, logits: Float[Array, " N"]) -> list[Float[Array, "K n"]]:
-    leaf = _with_nothing(logits)[part.leaf]
+    leaf = _with_zero_weight(logits)[part.leaf]
     return _levels(part.num_roots, jnp.stack([jnp.zeros_like(leaf), leaf], axis=-1), _log_product)
 
 
-def _with_nothing(log_weight: Float[Array, "..."]) -> Float[Array, "..."]:
+def _with_zero_weight(log_weight: Float[Array, "..."]) -> Float[Array, "..."]:
     """Append an entry of weight 0, for padding."""
-    nothing = jnp.full((*log_weight.shape[:-1], 1), -jnp.inf, log_weight.dtype)
-    return jnp.concatenate([log_weight, nothing], axis=-1)
+    zero_weight = jnp.full((*log_weight.shape[:-1], 1), -jnp.inf, log_weight.dtype)
+    return jnp.concatenate([log_weight, zero_weight], axis=-1)
 
 
 def _levels(num_roots: tuple[int, ...], leaves, product) -> list:
@@ -427,7 +427,7 @@ def _tilted_terms(
     """log C(c) + log e_c of the large bags, by depth; negligible terms may be −∞."""
     fixed = jax.lax.stop_gradient
     tilt = fixed(_tilts(tree, fixed(logits), fixed(log_potential)))  # (S, B)
-    leaf = _with_nothing(logits + tilt[:, tree.bag_index])[:, part.leaf]
+    leaf = _with_zero_weight(logits + tilt[:, tree.bag_index])[:, part.leaf]
     # (1, e^φ), scaled so that the larger is 1.
     log_scale = jnp.maximum(0.0, fixed(leaf))
     pair = jnp.stack([jnp.exp(-log_scale), jnp.exp(leaf - log_scale)], axis=-1)
@@ -475,10 +475,10 @@ def _product(one: Float[Array, "*S n"], other: Float[Array, "*S n"]) -> Float[Ar
     pairs = jnp.einsum("...pi,...qik->...kpq", one, table)
     by_block = jnp.sum(_skewed(pairs, 0.0), axis=-2)  # (…, 2 _BLOCK − 1, 2 num_blocks − 1)
     by_block = jnp.swapaxes(by_block, -1, -2)
-    nothing = jnp.zeros((*by_block.shape[:-2], 1, _BLOCK), by_block.dtype)
-    low = jnp.concatenate([by_block[..., :_BLOCK], nothing], axis=-2)
+    zeros = jnp.zeros((*by_block.shape[:-2], 1, _BLOCK), by_block.dtype)
+    low = jnp.concatenate([by_block[..., :_BLOCK], zeros], axis=-2)
     beyond = jnp.pad(by_block[..., _BLOCK:], [(0, 0)] * (by_block.ndim - 1) + [(0, 1)])
-    high = jnp.concatenate([nothing, beyond], axis=-2)
+    high = jnp.concatenate([zeros, beyond], axis=-2)
     return (low + high).reshape(*low.shape[:-2], -1)[..., : 2 * length - 1]
 
 

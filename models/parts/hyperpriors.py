@@ -10,7 +10,7 @@ from numpyro.distributions import Distribution, constraints
 
 __all__ = ["Parameter", "check_prior", "may_be_positive"]
 
-# While JAX traces, a traced array stands in for the number.
+# While JAX traces, the number is a traced array.
 type Parameter = float | Distribution | Array
 
 

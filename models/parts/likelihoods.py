@@ -94,7 +94,7 @@ class ExpectedStatistics(NamedTuple):
     Attributes
     ----------
     precision : array
-        θ, the expected precision of the Gaussian that stands for the likelihood.
+        θ, the expected precision of the Gaussian that replaces the likelihood.
     linear_term : array
         Its expected linear term.
     log_likelihood : array
@@ -120,7 +120,7 @@ class LatentMoments(NamedTuple):
 
     @property
     def second_moment(self) -> Float[Array, "*K"]:
-        """c² = E s²."""
+        """Second moment c² = E s²."""
         return self.mean**2 + self.explained_variance + self.residual_variance
 
 
@@ -151,7 +151,7 @@ class Likelihood(Protocol):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """Those that can be learned: numbers or NumPyro distributions, by site name."""
+        """Hyper-parameters that can be learned, numbers or distributions, by site name."""
         ...
 
     def with_values(self, values: dict) -> Self:
@@ -256,7 +256,7 @@ class Likelihood(Protocol):
 
 
 class _WithoutTable:
-    """Likelihoods whose quadrature has nothing that could be evaluated once."""
+    """Base of likelihoods whose quadrature has no table."""
 
     def tabulated(
         self, rule: QuadratureRule, residual_scale: Float[Array, "*K"]
@@ -293,7 +293,7 @@ class Logistic:
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """None."""
+        """No hyper-parameters."""
         return {}
 
     def with_values(self, values: dict) -> Self:
@@ -338,7 +338,7 @@ class Logistic:
         )
 
     def distribution(self, latent: Float[Array, "*K"]) -> dist.Distribution:
-        """Bernoulli(σ(s))."""
+        """Distribution Bernoulli(σ(s)) of labels."""
         return LogOddsLabel(logits=latent)
 
     def marginal_distribution(
@@ -438,7 +438,7 @@ class Probit(_WithoutTable):
     ----------
     noise : float
         Variance, at least 0, of a Gaussian disturbance of s before the probit. No prior: a larger
-        noise is a smaller kernel variance, on which a prior can stand.
+        noise is a smaller kernel variance, which may have a prior.
 
     Raises
     ------
@@ -467,7 +467,7 @@ class Probit(_WithoutTable):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """None: a larger noise is a smaller kernel variance."""
+        """No hyper-parameters: a larger noise is a smaller kernel variance."""
         return {}
 
     def with_values(self, values: dict) -> Self:
@@ -613,7 +613,7 @@ class Probit(_WithoutTable):
 @as_pytree()
 @dataclass(frozen=True)
 class Gaussian(_WithoutTable):
-    """Targets with Gaussian noise, y ~ N(s, noise). Conjugate: nothing need be augmented.
+    """Targets with Gaussian noise, y ~ N(s, noise). Conjugate, without augmentation.
 
     Parameters
     ----------
@@ -642,7 +642,7 @@ class Gaussian(_WithoutTable):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """``noise``."""
+        """The noise variance as ``noise``."""
         return {"noise": self.noise}
 
     def with_values(self, values: dict) -> Self:
@@ -688,7 +688,7 @@ class Gaussian(_WithoutTable):
         )
 
     def distribution(self, latent: Float[Array, "*K"]) -> dist.Distribution:
-        """N(s, noise)."""
+        """Distribution N(s, noise) of targets."""
         return dist.Normal(latent, jnp.sqrt(self.noise))
 
     def marginal_distribution(
@@ -717,7 +717,7 @@ class Gaussian(_WithoutTable):
         latent_site: str,
         observed_site: str,
     ) -> None:
-        """y | u alone: nothing need be augmented."""
+        """Sample y | u alone: the model is conjugate."""
         target = self.marginal_distribution(location, residual_scale, NO_RULE)
         numpyro.sample(observed_site, target, obs=observed)
 
@@ -730,7 +730,7 @@ class Gaussian(_WithoutTable):
         *,
         latent_site: str,
     ) -> None:
-        """No sites."""
+        """No sites: the model is conjugate."""
 
     def draw_auxiliary(
         self,
@@ -740,7 +740,7 @@ class Gaussian(_WithoutTable):
         location: Float[Array, "*K"],
         residual_variance: Float[Array, "*K"],
     ) -> Float[Array, "*K"]:
-        """Zeros: nothing is drawn."""
+        """Zeros: there are no auxiliary variables."""
         return jnp.zeros_like(latent)
 
     def gaussian_terms(
@@ -810,7 +810,7 @@ class StudentT(_WithoutTable):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """``noise_scale``, which is σ."""
+        """The scale σ as ``noise_scale``."""
         return {"noise_scale": self.scale}
 
     def with_values(self, values: dict) -> Self:
@@ -1003,7 +1003,7 @@ class NegativeBinomial(_WithoutTable):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """None: r is a whole number, which no gradient learns."""
+        """No hyper-parameters: r is a whole number, which no gradient learns."""
         return {}
 
     def with_values(self, values: dict) -> Self:
@@ -1073,7 +1073,7 @@ class NegativeBinomial(_WithoutTable):
         residual_scale: Float[Array, "*K"],
         rule: QuadratureRule | SigmoidTable,
     ) -> dist.Distribution:
-        """The same with s ~ N(a, k̄) integrated out by quadrature."""
+        """Negative binomial counts with s ~ N(a, k̄) integrated out by quadrature."""
         assert isinstance(rule, QuadratureRule)  # there is no table
         return NormalNegativeBinomial(location, residual_scale, self.total_count, rule)
 

@@ -83,7 +83,7 @@ class NormalWishart(NamedTuple):
 
     @property
     def num_features(self) -> int:
-        """D."""
+        """Number D of features."""
         return self.mean.shape[-1]
 
     def scale_root(self) -> Float[Array, "*K D D"]:
@@ -97,7 +97,7 @@ class NormalWishart(NamedTuple):
         return jnp.linalg.cholesky(root.mT @ root)
 
     def log_determinant(self) -> Float[Array, "*K"]:
-        """log |W|."""
+        """Log determinant of the scale matrix W."""
         diagonal = jnp.diagonal(self.scatter_cholesky, axis1=-2, axis2=-1)
         return -2 * jnp.sum(jnp.log(diagonal), axis=-1)
 
@@ -186,7 +186,7 @@ class NormalGamma(NamedTuple):
 
     @property
     def num_features(self) -> int:
-        """D."""
+        """Number D of features."""
         return self.mean.shape[-1]
 
     def scale_cholesky(self) -> Float[Array, "*K D"]:

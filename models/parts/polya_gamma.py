@@ -53,7 +53,7 @@ class PolyaGamma(Distribution):
 
     Notes
     -----
-    Draws are exact (rejection, nothing is truncated) and are not differentiable in the tilt.
+    Draws are exact (rejection without truncation) and are not differentiable in the tilt.
     A draw with concentration b costs b times a draw with concentration 1.
 
     References
@@ -103,8 +103,8 @@ class PolyaGamma(Distribution):
         Raises
         ------
         NotImplementedError
-            For any other concentration: the alternating series of PG(b, 0) cancels to nothing
-            away from zero, and the dual series that rescues b = 1 has no counterpart.
+            For any other concentration: the alternating series of PG(b, 0) loses all
+            digits away from zero, and the dual series for b = 1 has no counterpart.
         """
         if not self._concentration_is_one:
             raise NotImplementedError(

@@ -1,4 +1,4 @@
-"""The sparse Gaussian process (FITC) that every GP model of the zoo shares."""
+"""The sparse Gaussian process (FITC) of all GP models."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SparseConditional(NamedTuple):
     residual_scale: Float[Array, " N"]
 
     def whiten(self, inducing_value: Float[Array, " M"]) -> Float[Array, " M"]:
-        """ε = L⁻¹u."""
+        """Whitened inducing values ε = L⁻¹u."""
         return solve_triangular(self.cholesky, inducing_value, lower=True)
 
     def mean(self, inducing_value: Float[Array, " M"]) -> Float[Array, " N"]:
@@ -175,7 +175,7 @@ def _inducing_cholesky(
 def _whitening(
     kernel: RBF, inducing_points: Float[Array, "M D"], jitter: Float[Array, ""]
 ) -> tuple[Float[Array, "M M"], Float[Array, "M M"], Float[Array, ""]]:
-    """L, L⁻ᵀ and the jitter."""
+    """The whitening transform: L, L⁻ᵀ and the jitter."""
     cholesky, floor = _inducing_cholesky(kernel, inducing_points, jitter)
     identity = jnp.eye(cholesky.shape[0], dtype=cholesky.dtype)
     return cholesky, solve_triangular(cholesky, identity, trans=1, lower=True), floor
@@ -268,17 +268,17 @@ class Projector(NamedTuple):
         inducing_points: Float[Array, "M D"] | Float[np.ndarray, "M D"],
         jitter: float | Float[Array, ""],
     ) -> Self:
-        """For a kernel and inducing points; made once where a program is compiled for chunks."""
+        """Projector of a kernel and inducing points, computed before chunk programs compile."""
         with evaluated_now_unless_traced(kernel, inducing_points, jitter):
             points = jnp.asarray(inducing_points)
             return cls(kernel, points, *_whitening(kernel, points, jnp.asarray(jitter)))
 
     def cross(self, instances: Float[Array, "R D"]) -> Float[Array, "R M"]:
-        """K_nZ."""
+        """Kernel K_nZ between instances and inducing points."""
         return self.kernel.covariance(instances.astype(self.whitener.dtype), self.inducing_points)
 
     def projection(self, cross: Float[Array, "R M"]) -> Float[Array, "R M"]:
-        """V = K_XZ L⁻ᵀ."""
+        """Projection V = K_XZ L⁻ᵀ of instances."""
         return jnp.concatenate(self.panels(cross), axis=1)
 
     def panels(self, cross: Float[Array, "R M"]) -> list[Float[Array, "R _"]]:
@@ -302,7 +302,7 @@ class _CrossSums(NamedTuple):
     total_dtype: Any
 
     def over(self, instances: Float[Array, "N D"], bag_index: Int[Array, " N"]) -> _Totals:
-        """All instances: whole blocks in a loop, and what remains."""
+        """Totals over all instances: whole blocks in a loop, then the rest."""
         size = instances.shape[0]
         length = block_length(size)
         whole = size // length
@@ -350,7 +350,7 @@ class InducingModel(ModelDefaults):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """All of them, numbers or distributions, by site name."""
+        """All hyper-parameters, numbers or distributions, by site name."""
         return {}
 
     def with_hyperparameters(self, values: dict) -> Self:
@@ -376,7 +376,7 @@ class InducingModel(ModelDefaults):
         Returns
         -------
         PreparedBags
-            The same density, in place of the bags.
+            Programs take it in place of the bags, with the same density.
         """
         return self.unpadded(padded(bags))
 
@@ -408,7 +408,7 @@ class InducingModel(ModelDefaults):
         return given.conditional or self.conditional_of_rows(given.conditioned_on)
 
     def completed(self, draws: Draws, bags: Bags, seed: int | Array) -> tuple[np.ndarray, ...]:
-        """Draw what ``marginal()`` integrated out, for each draw of the latent sites.
+        """Draw the sites that ``marginal()`` integrated out, for each draw of the latent sites.
 
         Raises
         ------
@@ -425,7 +425,7 @@ class InducingModel(ModelDefaults):
     def complete_one(
         self, given: PreparedBags, key: Array, site: dict[str, Float[Array, "..."]]
     ) -> tuple[Array, ...]:
-        """Draw what ``marginal()`` integrated out, for one draw of the latent sites."""
+        """Draw the sites that ``marginal()`` integrated out, for one draw of the latent sites."""
         raise NotImplementedError
 
     def draw_hyperparameters(self) -> Self:
@@ -486,7 +486,7 @@ class SparseGPModel(InducingModel):
         seed: int = 0,
         **fields: Any,
     ) -> Self:
-        """Fill in what depends on the data: k-means centres as Z, ℓ = √D.
+        """A model with defaults from the data: k-means centres as Z, ℓ = √D.
 
         Of more than 16,384 instances k-means takes every second, third, ….
 
@@ -530,7 +530,7 @@ class SparseGPModel(InducingModel):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """All of them, numbers or distributions, by site name."""
+        """All hyper-parameters, numbers or distributions, by site name."""
         return super().hyperparameters | self.kernel.parameters
 
     def with_hyperparameters(self, values: dict) -> Self:

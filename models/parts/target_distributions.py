@@ -383,9 +383,9 @@ class NormalNegativeBinomial(dist.Distribution):
             is_below = self._gradient(middle, count) > 0  # the mode is above
             return jnp.where(is_below, middle, lower), jnp.where(is_below, upper, middle)
 
-        nothing = jnp.zeros(self.batch_shape, location.dtype)
+        zeros = jnp.zeros(self.batch_shape, location.dtype)
         # The gradient of log σ(s)^y σ(−s)^r lies between −r and y.
-        ends = (nothing - self.total_count * scale, nothing + count * scale)
+        ends = (zeros - self.total_count * scale, zeros + count * scale)
         lower, upper = lax.fori_loop(0, 40, bisect, ends)
         mode = 0.5 * (lower + upper)
         chance = jax.nn.sigmoid(location + scale * mode)

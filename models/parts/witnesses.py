@@ -249,7 +249,7 @@ class LabelRule(NamedTuple):
 
     @property
     def num_bags(self) -> int:
-        """B."""
+        """Number B of bags."""
         return self.needs_witness.shape[0]
 
     def labels(self, logits: Float[Array, " N"] | float = 0.0) -> WitnessLabels:

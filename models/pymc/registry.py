@@ -21,13 +21,13 @@ __all__ = ["pymc_program"]
 
 @singledispatch
 def pymc_program(model: Any, bags: Bags, *, program: str = "marginal") -> pymc.Model:
-    """The model as a PyMC program; ``pymc_program.register`` makes one known, by class.
+    """The model as a PyMC program; ``pymc_program.register`` adds one, by class of models.
 
     Parameters
     ----------
     model : Model
     bags : Bags
-        With labels, or what the model learns from.
+        With labels or targets.
     program : str
         Which of the model's programs.
 

@@ -145,7 +145,7 @@ def test_draws_follow_the_density(precision):
             assert stats.kstest(transformed, "uniform").pvalue > FALSE_ALARM / looks
             counts = np.histogram(transformed, bins=50, range=(0, 1))[0]
             assert stats.chisquare(counts).pvalue > FALSE_ALARM / looks
-            # The two sides of the self-dual point have separate proposals, which errors show in first.
+            # The sides of the self-dual point have separate proposals, where errors show first.
             fraction = np.interp(1 / (2 * math.pi), grid, distribution_function)
             below = np.sum(column < 1 / (2 * math.pi))
             assert stats.binomtest(below, number, min(fraction, 1.0)).pvalue > FALSE_ALARM / looks
