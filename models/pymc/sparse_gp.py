@@ -127,13 +127,13 @@ class SparseProcess(NamedTuple):
 
 
 def sparse_process(model: SparseGPModel, bags: Bags) -> SparseProcess:
-    """The evidence of the instances: V = K_XZ L⁻ᵀ and s² = k̃."""
+    """Latent values of the instances: V = K_XZ L⁻ᵀ and s² = k̃."""
     cholesky, projection, variance = _conditional(model, bags)
     return _looked_up_if_fixed(model.kernel, cholesky, projection, pt.sqrt(variance))
 
 
 def accumulated_process(model: SparseGPModel, bags: Bags) -> SparseProcess:
-    """The evidence that bags accumulate, a row for each: V_b = Σ_{n∈b} V_n and s_b² = Σ k̃_n."""
+    """Sums of latent values of bags, a row for each: V_b = Σ_{n∈b} V_n and s_b² = Σ k̃_n."""
     cholesky, projection, variance = _conditional(model, bags)
     return _looked_up_if_fixed(
         model.kernel,
@@ -181,7 +181,7 @@ def _looked_up_if_fixed(kernel: RBF, *parts: Tensor) -> SparseProcess:
     return SparseProcess(*(parts if kernel.priors else evaluated(*parts)))
 
 
-# ---------------------------------------------------------------- integrals over the evidence
+# ---------------------------------------------------------------- integrals over latent values
 
 
 def trapezoid(

@@ -48,7 +48,7 @@ def vgpmil_program(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> p
     bags : Bags
         With labels to condition on them; without, the labels are a site.
     program : {"marginal", "full"}
-        With the evidence integrated out by quadrature, or with it as a site.
+        With the latent values integrated out by quadrature, or as a site.
 
     Returns
     -------

@@ -48,7 +48,7 @@ def vwsgp_program(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.
     bags : Bags
         With labels (or targets) to condition on them; without, they are a site.
     program : {"marginal", "full"}
-        With the evidence of the bags integrated out, or with it as a site.
+        With the latent values of the bags integrated out, or as a site.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The cardinality model: all labellings of small bags, known answers, and what it refuses."""
+"""The cardinality model: all labellings of small bags, known answers, and errors."""
 
 from dataclasses import replace
 from itertools import product
@@ -158,7 +158,7 @@ def test_instance_labels_given_bags_have_their_exact_probabilities(bags, name):
 
 
 def test_draws_of_instance_labels_have_their_joint_distribution(bags):
-    """Of the bag of three: all eight labellings, by their chance."""
+    """Frequencies of all eight labellings of the bag of three."""
     model, draws = CardinalityModel(POTENTIALS["normal"]), 20_000
     logits = bags.instances[1:4] @ WEIGHTS
     with jax.enable_x64(True):
@@ -235,7 +235,7 @@ def test_a_typical_instance_has_prior_sd_three(bags, prior):
 
 
 def test_a_second_mode_counts_in_large_bags():
-    """A quarter of the instances are all but surely positive; C wants none of them, or half."""
+    """A quarter of the instances is nearly surely positive; C has modes at none and at half."""
 
     def none_or_half(count, size):
         peaks = jnp.where(count == 0, 46.0, jnp.where(count == 50, 0.0, -jnp.inf))

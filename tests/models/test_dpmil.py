@@ -137,7 +137,7 @@ def allowed(model, bags, bag):
 
 
 class States(NamedTuple):
-    """All instance labels and clusters of some instances, with what each weighs."""
+    """All instance labels and clusters of some instances, with their weights."""
 
     label: np.ndarray  # (M, N)
     cluster: np.ndarray  # (M, N)
@@ -153,7 +153,7 @@ class States(NamedTuple):
 
 
 def states_of(model, bags, draw, bag=None):
-    """All states of all bags, or of one; forbidden ones weigh nothing."""
+    """All states of all bags, or of one; forbidden ones have weight 0."""
     chosen = range(bags.num_bags) if bag is None else [bag]
     members = np.flatnonzero(np.isin(bags.bag_index, list(chosen)))
     K, N = model.max_components, len(members)
@@ -307,7 +307,7 @@ def test_stick_weights_are_products_and_sum_to_one():
 
 
 def test_bags_without_labels_are_drawn_by_the_program_itself():
-    """T ~ τ, and r uniform over what T allows; no instance is looked at."""
+    """T ~ τ, and r uniform over the labellings that T allows; instances are ignored."""
     model = small_model(num_features=1)
     empty = replace(small_bags(1), labels=None, instance_labels=None)
     number = 20_000
@@ -336,7 +336,7 @@ def test_bags_without_labels_are_drawn_by_the_program_itself():
 
 
 def enumerated(model, bags, draw):
-    """The identified quantities of one draw, by the definition."""
+    """The estimands of one draw, by their definition."""
     states = states_of(model, bags, draw)
     occupied = np.zeros((len(states.label), 2))
     for klass, k in np.ndindex(2, model.max_components):
@@ -396,7 +396,7 @@ def test_estimands_of_known_labels_have_no_instance_probabilities():
 
 
 def test_estimands_are_accurate_far_from_all_components():
-    """All far more likely negative than positive, as in hundreds of dimensions: one witness."""
+    """All instances are far more likely negative, as in hundreds of dimensions: one witness."""
     model, bags = small_model(num_components=1, num_features=1), small_bags(1)
     far = replace(bags, instances=bags.instances - 40.0)
     draws = random_draws(model)
@@ -477,7 +477,7 @@ def test_order_of_bags_and_instances_changes_nothing():
     )
 
 
-# ------------------------------------------------------------------ drawing back
+# ------------------------------------------------------------------ completed draws
 
 # Whole blocks of 64, or the last block compiles apart.
 MANY = 300 * 64
@@ -668,7 +668,7 @@ def test_bag_probabilities_are_accurate_at_extreme_log_odds():
             np.testing.assert_allclose(found["noisy_or"][b], float(1 - 1 / total), rtol=1e-11)
 
 
-# ------------------------------------------------------------------ how it is made
+# ------------------------------------------------------------------ constructors
 
 
 def training_bags(num_features, seed=9):
@@ -758,7 +758,7 @@ def known_bags():
 
 
 def test_qda_has_one_gaussian_per_class_of_instances():
-    """Its likelihood is that of the two Gaussians at the labels."""
+    """The likelihood is that of the Gaussians of the known labels."""
     bags = known_bags()
     model = DPMIL.qda(bags)
     assert (model.max_components, model.covariance, model.supervision) == (1, "full", "instances")
@@ -788,7 +788,7 @@ def test_without_witnesses_positive_bags_may_be_all_negative():
         np.testing.assert_allclose(found[name][0], value, rtol=1e-10)
 
 
-# ------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------ errors
 
 
 @pytest.mark.parametrize(

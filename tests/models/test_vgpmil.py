@@ -211,12 +211,12 @@ def test_common_variance_priors_work_in_the_marginal_program(prior):
     assert np.isfinite(jax.grad(target)(1.3))
 
 
-# ------------------------------------------------------------------------ evidence summed out
+# ------------------------------------------------------------------ latent values integrated out
 @both_mixings
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_full_program_integrates_to_the_marginal_one(mixing, label, size):
-    """By quadrature on a grid, normalising constants and all."""
+    """Quadrature on a grid, with all normalising constants."""
     bags = small_bags(sizes=(size,), labels=(label,), seed=3)
     model = small_model(mixing=mixing, mean=-0.8)
     model = model.with_hyperparameters({"variance": 6.0})
@@ -238,7 +238,7 @@ def test_the_full_program_integrates_to_the_marginal_one(mixing, label, size):
 
 @both_mixings
 def test_marginal_program_equals_dense_monte_carlo_over_the_evidence(mixing):
-    """Bag by bag: E over f|u of the reweighted likelihood, against factor and label together."""
+    """Per bag, E over f|u of the reweighted likelihood equals factor times label probability."""
     bags, model = small_bags(), small_model(mixing=mixing)
     u = some_inducing_values(model)
     _, mean, variance = dense_evidence_given_inducing_values(model, bags, u)
@@ -377,7 +377,7 @@ def test_integrating_both_augmentations_leaves_the_full_program(mixing):
 
 @both_mixings
 def test_given_augmentation_and_labels_the_evidence_is_gaussian(mixing):
-    """log p(ω, y, T | f) = −½ωᵀf² + (y − ½)ᵀf + a constant: what makes the updates closed."""
+    """log p(ω, y, T | f) = −½ωᵀf² + (y − ½)ᵀf + a constant: conjugacy of the updates."""
     bags, model = small_bags(), small_model(mixing=mixing)
     random = np.random.default_rng(2)
     u, N = some_inducing_values(model), len(bags.instances)
@@ -587,7 +587,7 @@ def test_completed_labels_obey_a_sharp_maximum():
 
 
 def test_completion_uses_the_hyper_parameters_of_each_draw():
-    """With a mean of ±30 every instance is clearly one or the other, whatever the bags say."""
+    """With a mean of ±30 instance labels are certain, whatever the bag labels."""
     bags = small_bags(labels=(1, 1, 1, 1, 1))
     model = small_model(mean=dist.Normal(0.0, 30.0), sharpness=1.0)
     draws = {"inducing_value": np.zeros((2, 3)), "mean": np.array([-30.0, 30.0])}
@@ -752,7 +752,7 @@ def test_programs_in_32_bit_agree_with_64_bit(mixing):
 
 
 def test_a_program_runs_in_32_after_64_bit():
-    """As a user's `Predictive` does after an engine, on the same bags."""
+    """Run the program as `Predictive` does after an engine, on the same bags."""
     bags, model = small_bags(), small_model()
 
     def target(u):

@@ -297,7 +297,7 @@ def test_what_cannot_be_done_is_refused(without_type_checks):
 
 @pytest.fixture
 def regression():
-    """A model of targets with its bags, and what dense algebra makes of them."""
+    """A model of targets with its bags, and the moments by dense algebra."""
     bags = small_bags().with_targets([0.4, -1.0, 0.3, 2.0])
     model = small_model(likelihood=Gaussian(0.6))
     return model, bags, dense_bag_evidence(model, bags)
@@ -342,7 +342,7 @@ def test_completed_latents_have_dense_gaussian_moments(regression):
 
 
 def conditional_distribution(likelihood, evidence):
-    """Of Y given s, in SciPy."""
+    """The distribution of Y given s, in SciPy."""
     match likelihood:
         case Gaussian(noise=noise):
             return stats.norm(evidence, np.sqrt(noise))

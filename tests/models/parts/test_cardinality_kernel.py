@@ -1,4 +1,4 @@
-"""The kernel between bags: all labellings of small ones, and what a kernel must be."""
+"""The kernel between bags: all labellings of small ones, symmetry and positive definiteness."""
 
 from itertools import product
 

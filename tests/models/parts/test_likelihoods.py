@@ -1,4 +1,4 @@
-"""Likelihoods: each bound against brute force, its fixed point, and what it refuses.
+"""Likelihoods: each ELBO against brute force, its fixed point, and errors.
 
 Monte-Carlo checks are seeded; 20 numbers are looked at, with 4.5 or 5 standard errors: a false
 alarm in 5e-5 of all seeds.
@@ -185,7 +185,7 @@ def test_evidence_lies_above_the_bound(likelihood):
     rows = rows_for(likelihood)
     mean, variance = fixed_point_of(likelihood, rows)
 
-    # The prior is wider than the posterior: nodes stand where the posterior is.
+    # The prior is wider than the posterior: nodes cover the posterior.
     nodes = np.linspace(-9.0, 9.0, 361) * np.sqrt(variance) + mean
     log_joint = stats.norm.logpdf(nodes) + sum(
         log_marginal(likelihood, y, v * nodes, k)

@@ -1,4 +1,4 @@
-"""θ, p(ω) and log ψ of each mixing tell one story; what is no Gaussian scale mixture is refused."""
+"""θ, p(ω) and log ψ of each scale mixture are consistent; other functions are refused."""
 
 import jax
 import jax.numpy as jnp

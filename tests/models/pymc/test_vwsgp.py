@@ -152,7 +152,7 @@ SCALE = np.sqrt(SIZE * VARIANCE)
 
 
 def log_probabilities_of_a_wide_bag(locations, **fields):
-    """log P(T=1) and log P(T=0), (2, K), where the mean of the evidence is as given."""
+    """log P(T=1) and log P(T=0), (2, K), for given means of the latent value."""
     one = np.repeat([[0.0], [1000.0]], SIZE, axis=0)
     bags = Bags.from_list([one, one], labels=[1, 0])
     model = VWSGP(RBF(VARIANCE, 1.0), np.zeros((1, 1)), jitter=0.0, **fields)
