@@ -1,4 +1,4 @@
-"""The door that data come in by: one container, data sets by name, preprocessing, simulators."""
+"""Data: the container `Bags`, data sets by name, preprocessing and simulators."""
 
 from .bags import Bags
 from .catalogue import available, image_shape, load, published_folds

@@ -1,4 +1,4 @@
-"""The one container that every wing works on: bags of instances, flat and ragged, never padded."""
+"""The container `Bags`: bags of instances in flat arrays, without padding."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ class Bags:
     """N instances in B bags, with a label T_b ∈ {0, 1} or a target Y_b ∈ ℝ for each bag.
 
     Build it with `from_list`, `from_arrays`, `from_frame` or `from_padded`: they check everything
-    once and name the bag, row or argument that is wrong. The plain constructor trusts its
-    arguments. Arrays are 64-bit NumPy copies, read only.
+    once and name the bag, row or argument that is wrong. The plain constructor does not
+    check its arguments. Arrays are 64-bit NumPy copies, read only.
 
     A ``Bags`` is a JAX pytree whose leaves are the six arrays, so it passes through ``jax.jit``;
-    ``num_bags`` stays static, and ``names`` are left behind (empty after unflattening).
+    ``num_bags`` stays static, and ``names`` are dropped (empty after unflattening).
 
     Parameters
     ----------
     instances : (N, D) float array
         One row x_n per instance, in the units of the features; rows of a bag are contiguous.
     bag_index : (N,) int array
-        Bag b(n) of each instance: 0 … B−1, non-decreasing, no number left out.
+        Bag b(n) of each instance: 0 … B−1, non-decreasing, every number present.
     labels : (B,) int array or None
         T_b ∈ {0, 1}; None where the bags are unlabelled.
     instance_labels : (N,) int array or None
@@ -71,8 +71,8 @@ class Bags:
     targets : (B,) float array or None
         Y_b, for regression; see `with_targets`.
     present : (B,) bool array or None
-        Which bags are there; None where all are. Absent bags fill arrays up to sizes that programs
-        are compiled for (`padded`), and count for nothing.
+        Which bags are present; None where all are. Absent bags pad arrays to sizes that programs
+        are compiled for (`padded`), and are masked.
     """
 
     instances: Float[np.ndarray | Array, "N D"]
@@ -84,7 +84,7 @@ class Bags:
     targets: Float[np.ndarray | Array, " B"] | None = None
     present: Bool[np.ndarray | Array, " B"] | None = None
 
-    # ---------------------------------------------------------------- the doors
+    # ---------------------------------------------------------------- constructors
 
     @classmethod
     def from_list(
@@ -104,7 +104,7 @@ class Bags:
             Bag labels, coded {0, 1} or {−1, 1}.
         instance_labels : sequence of (N_b,) arrays or None
             0 or 1, and −1, NaN or None where unknown; None in place of an array means that
-            nothing is known in that bag. −1 is refused beside bag labels coded {−1, 1}, where it
+            all its labels are unknown. −1 is refused beside bag labels coded {−1, 1}, where it
             might mean "negative".
         names : sequence of str or None
             One for each bag, all different; "0", "1", … if left out.
@@ -156,7 +156,7 @@ class Bags:
     ) -> Self:
         """Bags from flat arrays, one row for each instance, in any order.
 
-        Rows are sorted, stably, into contiguous bags; bags stand in order of first appearance.
+        Rows are sorted, stably, into contiguous bags; bags are in order of first appearance.
 
         Parameters
         ----------
@@ -358,7 +358,7 @@ class Bags:
         )
 
     def without_labels(self) -> Self:
-        """These bags with nothing known of them: no labels, of bags or instances, no targets.
+        """These bags without labels of bags and instances, and without targets.
 
         Returns
         -------
@@ -367,7 +367,7 @@ class Bags:
         return replace(self, labels=None, instance_labels=None, targets=None)
 
     def with_targets(self, targets: ArrayLike) -> Self:
-        """These bags with a real number each to be predicted, for multiple-instance regression.
+        """These bags with a target, a real number, for each: multiple-instance regression.
 
         Parameters
         ----------
@@ -404,7 +404,7 @@ class Bags:
         row_of: Callable[[int], object],
         is_part: bool = False,
     ) -> Self:
-        """The checks shared by all doors.
+        """Bags from arrays, with the checks that all constructors share.
 
         Parameters
         ----------
@@ -416,10 +416,10 @@ class Bags:
             Whether there are more bags than these, so that they may all have one label.
         """
 
-        def place(n: int) -> str:
+        def locate(n: int) -> str:
             return f"bag {names[bag_index[n]]!r}, row {row_of(n)}"
 
-        check_finite(instances, place)
+        check_finite(instances, locate)
         coded = None
         minus_one_is_negative = False
         if labels is not None:
@@ -430,9 +430,9 @@ class Bags:
                 warn_if_one_class(coded)
         known = None
         if instance_labels is not None:
-            known = code_instance_labels(instance_labels, minus_one_is_negative, place)
+            known = code_instance_labels(instance_labels, minus_one_is_negative, locate)
             if coded is not None:
-                check_negative_bags(known, coded[bag_index], place)
+                check_negative_bags(known, coded[bag_index], locate)
         return cls(
             instances=read_only(instances),
             bag_index=read_only(bag_index.astype(np.int64)),
@@ -442,7 +442,7 @@ class Bags:
             num_bags=len(names),
         )
 
-    # ------------------------------------------------------------- and back again
+    # ------------------------------------------------------------- export
 
     def to_list(self) -> list[Float[np.ndarray, "_ D"]]:
         """The (N_b, D) instances of each bag, as read-only views."""
@@ -451,7 +451,7 @@ class Bags:
     def to_frame(self) -> pd.DataFrame:
         """A data frame as `from_frame` reads: bag, bag_label, bag_target, instance_label, x0 … .
 
-        Columns of labels and targets are there where these are; an unknown instance label is
+        There are columns of labels and targets if the bags have them; an unknown instance label is
         missing (NA).
 
         Raises
@@ -479,9 +479,9 @@ class Bags:
         return pd.concat([pd.DataFrame(columns), features], axis=1)
 
     def to_parquet(self, path: str | PathLike) -> None:
-        """Write what `to_frame` gives to a Parquet file, which `stream` reads in chunks.
+        """Write the frame of `to_frame` to a Parquet file, which `stream` reads in chunks.
 
-        Data that no memory holds are written part by part, a file for each into one folder.
+        Data larger than memory are written part by part, as several files in one folder.
 
         Parameters
         ----------
@@ -500,8 +500,8 @@ class Bags:
     def to_padded(self) -> dict[str, np.ndarray | None]:
         """Arrays padded to the longest bag under torchmil's keys ``X, Y, y_inst, mask``.
 
-        Padding is 0 in ``X`` and −1 (unknown) in ``y_inst``; labels that are not known are None,
-        and targets are left behind.
+        Padding is 0 in ``X`` and −1 (unknown) in ``y_inst``; unknown labels are None, and
+        targets are dropped.
         """
         sizes = self.bag_sizes
         mask = np.arange(sizes.max()) < sizes[:, None]
@@ -514,7 +514,7 @@ class Bags:
         Y = None if self.labels is None else np.array(self.labels)
         return {"X": X, "Y": Y, "y_inst": y_inst, "mask": mask}
 
-    # ------------------------------------------------------------------ choosing
+    # ------------------------------------------------------------------ selection
 
     def select(self, chosen: ArrayLike) -> Bags:
         """The chosen bags, in the order chosen.
@@ -555,13 +555,13 @@ class Bags:
         )
 
     def split(self, fraction: float, *, seed: int) -> tuple[Bags, Bags]:
-        """Two parts, divided at random by bag, stratified by label.
+        """Two random parts of the bags, stratified by label.
 
         Parameters
         ----------
         fraction : float
-            Share of the bags in the first part, 0 < fraction < 1. Of each label, the first part
-            gets that share to within one bag.
+            Fraction of the bags in the first part, 0 < fraction < 1. Of each label, the first part
+            gets that fraction to within one bag.
         seed : int
             Of the shuffle.
 
@@ -575,14 +575,14 @@ class Bags:
         ValueError
             If a part would be empty, or the seed is negative.
         """
-        shares = np.floor(np.arange(self.num_bags + 1) * fraction + 0.5)
+        cumulative = np.floor(np.arange(self.num_bags + 1) * fraction + 0.5)
         in_first = np.zeros(self.num_bags, bool)
-        # Bags stand label by label, so an evenly spaced choice is stratified.
-        in_first[self._shuffled_by_label(_random(seed))] = np.diff(shares) == 1
+        # Bags are sorted by label, so an evenly spaced choice is stratified.
+        in_first[self._shuffled_by_label(_random(seed))] = np.diff(cumulative) == 1
         if not 0 < fraction < 1 or in_first.all() or not in_first.any():
             raise ValueError(
                 f"fraction is {fraction}, which leaves a part of {self.num_bags} bags empty; "
-                "expected a share between 0 and 1 with at least one bag on each side"
+                "expected a fraction between 0 and 1 with at least one bag on each side"
             )
         return self.select(in_first), self.select(~in_first)
 
@@ -618,7 +618,7 @@ class Bags:
         random = _random(seed)
         fold = np.empty((repeats, self.num_bags), int)
         for repetition in range(repeats):
-            # Dealt out like cards, label by label.
+            # Folds in turn, label by label.
             fold[repetition, self._shuffled_by_label(random)] = np.arange(self.num_bags) % k
         return (
             (self.select(fold[repetition] != test), self.select(fold[repetition] == test))
@@ -657,16 +657,16 @@ class Bags:
         scale = np.where(constant, 1.0, rows.std(axis=0))
         return replace(self, instances=read_only((np.asarray(self.instances) - centre) / scale))
 
-    # ------------------------------------------------------------------ counting
+    # ------------------------------------------------------------------ sizes
 
     @property
     def num_instances(self) -> int:
-        """N."""
+        """Number N of instances."""
         return self.instances.shape[0]
 
     @property
     def num_features(self) -> int:
-        """D."""
+        """Number D of features."""
         return self.instances.shape[1]
 
     @property
@@ -709,10 +709,10 @@ class Bags:
                 f"chosen has shape {chosen.shape} and type {chosen.dtype}; expected a list of bag "
                 "numbers or a mask"
             )
-        outside = chosen[(chosen < 0) | (chosen >= self.num_bags)]
-        if outside.size:
+        unknown = chosen[(chosen < 0) | (chosen >= self.num_bags)]
+        if unknown.size:
             raise IndexError(
-                f"chosen: there is no bag {outside[0]}; bags are numbered 0 to {self.num_bags - 1}"
+                f"chosen: there is no bag {unknown[0]}; bags are numbered 0 to {self.num_bags - 1}"
             )
         return chosen
 
@@ -727,9 +727,10 @@ class Bags:
 def _as_mask(mask: ArrayLike) -> np.ndarray:
     numbers = as_numbers(mask, "mask")
     if np.isnan(numbers).any():
-        place = np.argwhere(np.isnan(numbers))[0].tolist()
+        position = np.argwhere(np.isnan(numbers))[0].tolist()
         raise ValueError(
-            f"mask{place} is NaN; expected True or False (1 or 0), False where there is no instance"
+            f"mask{position} is NaN; expected True or False (1 or 0), False where there is no "
+            "instance"
         )
     return numbers.astype(bool)
 

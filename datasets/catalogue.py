@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["BAGGING_SEED", "available", "image_shape", "load", "published_folds"]
 
 BAGGING_SEED = 2024
-"""How ``digits``, ``mnist``, ``kandemir2014`` and ``venkatesan2015`` are drawn is part of what they
-are, hence this constant."""
+"""Seed of the published draws of ``digits``, ``mnist``, ``kandemir2014`` and ``venkatesan2015``."""
 
 _NEWSGROUPS = (
     "alt_atheism",
@@ -41,8 +40,8 @@ _NEWSGROUPS = (
 
 _DESCRIPTIONS = {
     "digits": "8×8 digits (scikit-learn) in 164 bags of 10; positive: 2, 9; instance labels known",
-    "kandemir2014": "2-D scene of 40 bags: 3 clusters that all share, 2 of witnesses; labels known",
-    "venkatesan2015": "2-D scene of 80 bags: 4 clusters that all share, 4 of witnesses, 1 hard",
+    "kandemir2014": "2-D scene of 40 bags: 3 clusters in all bags, 2 of witnesses; labels known",
+    "venkatesan2015": "2-D scene of 80 bags: 4 clusters in all bags, 4 of witnesses, 1 hard",
     "musk1": "92 molecules, 476 conformations, 166 features: does it smell of musk? (UCI)",
     "musk2": "102 molecules, 6,598 conformations, 166 features; bags of 1 to 1,044 (UCI)",
     "elephant": "200 images, 1,391 segments, 230 features: is there an elephant?",
@@ -121,7 +120,7 @@ def image_shape(name: str) -> tuple[int, int] | None:
 def load(
     name: str, *, data_folder: str | os.PathLike[str] | None = None, seed: int | None = None
 ) -> Bags:
-    """The data set of that name, features as published: to standardize is the caller's choice.
+    """Load a data set by name; features are as published, not standardized.
 
     ``digits`` comes with scikit-learn; ``kandemir2014`` and ``venkatesan2015`` are drawn. All
     others are read from a folder: ``mnist.npz`` (arrays ``x_train, y_train, x_test, y_test``), and
@@ -134,11 +133,11 @@ def load(
     ``digits`` has as many balanced bags as its images allow: 82 negative bags of 10, and 82
     positive ones with 1, 2, 3 or 4 images of a 2 or a 9 (as equally often as can be), each image at
     most once. ``mnist`` has the paper's 3,500 and 3,500 (pixels divided by 255); they need 61,250
-    images of other digits and there are 56,052, so that some of these are there twice.
+    images of other digits and there are 56,052, so that some are used twice.
 
     ``kandemir2014`` is a scene as that paper's Figure 1 sketches it: 20 bags of each label, 6 to 12
     instances with two features in each, from three Gaussian clusters; in a positive bag three in
-    ten, and one at least, are from two others instead, of which one overlaps with a negative one.
+    ten, and one at least, are from two others instead; one of these overlaps with a negative one.
 
     Parameters
     ----------
@@ -159,8 +158,8 @@ def load(
     ValueError
         If the name is unknown, or takes no seed.
     FileNotFoundError
-        If the file is missing and cannot be fetched; says what, where it was looked for, and how to
-        get it.
+        If the file is missing and cannot be fetched; names the file, the folders searched and a way
+        to get it.
 
     References
     ----------
@@ -258,7 +257,7 @@ def _table(name: str, path: Path | None) -> pd.DataFrame:
     import pandas as pd
 
     if path is not None and path.is_file():
-        # A bag may be called "NA"; only what is empty is unknown.
+        # A bag may be called "NA"; only empty values are unknown.
         return pd.read_csv(path, dtype={"bag": str}, keep_default_na=False, na_values=[""])
     if name in _MUSK_ARCHIVES:
         return _musk_from_uci(name, path)
@@ -310,14 +309,14 @@ def _bags_of_digits(
         )
     )
     num_bags = 2 * bags_of_each_label
-    places = random.rand(num_bags, bag_size).argsort(axis=1)
-    is_positive = places < positives_in_bag[:, None]
+    positions = random.rand(num_bags, bag_size).argsort(axis=1)
+    is_positive = positions < positives_in_bag[:, None]
     image = np.empty((num_bags, bag_size), int)
     for positive in (True, False):
         pool = random.permutation(np.flatnonzero(np.isin(digits, (2, 9)) == positive))
         # np.resize starts the pool again where it is too short.
         image[is_positive == positive] = np.resize(pool, (is_positive == positive).sum())
-    # The trusting constructor, and division in place: mnist is 0.4 GB, once.
+    # The constructor without checks, and division in place: mnist is 0.4 GB.
     instances = images[image.ravel()].astype(np.float64)
     instances /= unit
     return Bags(
@@ -333,17 +332,17 @@ def _bags_of_digits(
 # -------------------------------------------------------------------------- scene
 
 
-def _drawn_from(scene: _Scene, *, seed: int, witness_share: float = 0.3) -> Bags:
+def _drawn_from(scene: _Scene, *, seed: int, witness_fraction: float = 0.3) -> Bags:
     """Instances from 2-D clusters: the negative ones in all bags, the others in positive bags."""
     random = np.random.RandomState(seed)
     num_bags = 2 * scene.bags_of_each_label
     labels = random.permutation(np.resize([0, 1], num_bags))
     sizes = random.randint(6, 13, size=num_bags)
     bag_index = np.repeat(np.arange(num_bags), sizes)
-    # The smallest of a bag is a witness in any case, so that there is one.
+    # The smallest of a bag is always a witness, so that there is one.
     chance = random.rand(len(bag_index))
     smallest = np.minimum.reduceat(chance, np.cumsum(sizes) - sizes)[bag_index]
-    is_witness = (labels[bag_index] == 1) & (chance <= np.maximum(witness_share, smallest))
+    is_witness = (labels[bag_index] == 1) & (chance <= np.maximum(witness_fraction, smallest))
     which, noise = random.rand(len(bag_index)), random.standard_normal((len(bag_index), 2))
     instances = np.where(
         is_witness[:, None],
@@ -363,7 +362,7 @@ def _drawn_from(scene: _Scene, *, seed: int, witness_share: float = 0.3) -> Bags
 def _from_clusters(
     clusters: tuple, which: Float[np.ndarray, " N"], noise: Float[np.ndarray, "N 2"]
 ) -> Float[np.ndarray, "N 2"]:
-    """Standard normal noise moved into equally likely clusters, chosen by which ∈ [0, 1)."""
+    """Standard normal noise transformed to equally likely clusters, chosen by which ∈ [0, 1)."""
     mean, root = (np.array(part) for part in zip(*clusters, strict=True))
     chosen = (which * len(clusters)).astype(int)
     return mean[chosen] + np.einsum("nij,nj->ni", root[chosen], noise)
@@ -373,7 +372,7 @@ def _from_clusters(
 
 
 def _musk_from_uci(name: str, path: Path | None) -> pd.DataFrame:
-    """Fetched once into the user's cache, checked against the published counts."""
+    """Fetch a musk data set into the user's cache and check the published counts."""
     import pooch
 
     url, cache = _MUSK_ARCHIVES[name], pooch.os_cache("milzoo")
@@ -398,7 +397,7 @@ def _musk_from_uci(name: str, path: Path | None) -> pd.DataFrame:
 
 
 def _archived_file(archive: Path, file: str) -> bytes:
-    """A file of a zip archive, where it may stand plain or as packed by Unix ``compress``."""
+    """Read a file of a zip archive, plain or packed by Unix ``compress``."""
     try:
         with zipfile.ZipFile(archive) as content:
             for member in content.namelist():
@@ -414,7 +413,7 @@ def _archived_file(archive: Path, file: str) -> bytes:
 
 
 def _musk_table(text: bytes) -> pd.DataFrame:
-    """UCI's rows: molecule, conformation, features, and the label (``1.`` or ``0.``) last."""
+    """A frame from UCI's rows: molecule, conformation, features, label (``1.`` or ``0.``)."""
     import pandas as pd
 
     rows = pd.read_csv(io.BytesIO(text), header=None)
@@ -424,7 +423,7 @@ def _musk_table(text: bytes) -> pd.DataFrame:
 
 
 def _uncompress(packed: bytes) -> bytes:
-    """What Unix ``compress`` packed (LZW with codes of growing width; Python has no reader of it).
+    """Unpack Unix ``compress`` (LZW with codes of growing width; Python has no reader of it).
 
     Codes are stored lowest bit first in groups of eight of one width; where the width changes, the
     rest of a group is padding. In block mode, code 256 empties the dictionary.

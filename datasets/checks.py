@@ -1,4 +1,4 @@
-"""What is checked, once, at the doors of `Bags`, and in which words."""
+"""Checks and conversions for the constructors of `Bags`, with their error messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _ROWS_AT_ONCE = 1024
-# Columns that are labels by their names: asked for or not, none is taken for a feature.
+# Columns of labels and targets, which are never taken for features.
 NO_FEATURES = ("bag_label", "instance_label", "bag_target")
 
 
@@ -75,7 +75,7 @@ def as_bag_names(names: Sequence[str] | None, num_bags: int) -> tuple[str, ...]:
 
 
 def check_widths(tables: Sequence[np.ndarray], names: tuple[str, ...]) -> None:
-    """Every bag has the features that the first one has."""
+    """Raise an error unless all bags have the same number of features."""
     expected = tables[0].shape[1]
     for table, name in zip(tables, names, strict=True):
         if table.shape[1] != expected:
@@ -88,7 +88,7 @@ def check_widths(tables: Sequence[np.ndarray], names: tuple[str, ...]) -> None:
 def join_instance_labels(
     instance_labels: Sequence[ArrayLike | None], sizes: Sequence[int], names: tuple[str, ...]
 ) -> Float[np.ndarray, " N"]:
-    """One array from an array for each bag, NaN in the bags without one."""
+    """Concatenate instance labels of bags, NaN for bags without any."""
     if len(instance_labels) != len(sizes):
         raise ValueError(
             f"instance_labels has {len(instance_labels)} entries; expected {len(sizes)}, one array "
@@ -110,7 +110,7 @@ def as_bag_labels(
     names: tuple[str, ...],
     row_of: Callable[[int], object] = int,
 ) -> Float[np.ndarray, " B"]:
-    """Labels given for each bag, or for each row and then the same throughout a bag."""
+    """Bag labels from one value for each bag, or for each row and constant within bags."""
     given = as_numbers(labels, "labels")
     num_bags, num_rows = len(names), len(codes)
     if given.shape == (num_bags,):
@@ -131,7 +131,7 @@ def one_for_each_bag(
     kind: str,
     row_of: Callable[[int], object] = int,
 ) -> Float[np.ndarray, " B"]:
-    """Values given for each row, finite and the same throughout a bag."""
+    """One value for each bag from values for each row, finite and constant within bags."""
     finite = np.isfinite(given)
     if not finite.all():
         row = int(np.argmin(finite))
@@ -152,53 +152,53 @@ def one_for_each_bag(
     return given[first_row]
 
 
-def check_finite(instances: Float[np.ndarray, "N D"], place: Callable[[int], str]) -> None:
-    """No NaN, no infinity."""
-    # In parts: an array of what is finite would be new memory, which costs more than the check.
+def check_finite(instances: Float[np.ndarray, "N D"], locate: Callable[[int], str]) -> None:
+    """Raise an error for NaN and infinite values."""
+    # In parts: one large mask would be new memory, which costs more than the check.
     starts = range(0, len(instances), _ROWS_AT_ONCE)
     if not all(np.isfinite(instances[start : start + _ROWS_AT_ONCE]).all() for start in starts):
         finite = np.isfinite(instances)
         n, d = np.argwhere(~finite)[0].tolist()
         raise ValueError(
-            f"instances: {place(n)} holds {instances[n, d]} in feature {d} "
+            f"instances: {locate(n)} holds {instances[n, d]} in feature {d} "
             f"({(~finite).sum()} such values in all); expected finite numbers: impute or leave out"
         )
 
 
 def code_bag_labels(
-    given: Float[np.ndarray, " B"], place: Callable[[int], str]
+    given: Float[np.ndarray, " B"], locate: Callable[[int], str]
 ) -> Int[np.ndarray, " B"]:
-    """{0, 1} or {−1, 1}, one coding throughout, to {0, 1}."""
+    """Convert labels coded {0, 1} or {−1, 1}, one coding throughout, to {0, 1}."""
     wrong = ~np.isin(given, (-1, 0, 1))
     if wrong.any():
         b = int(np.argmax(wrong))
         raise ValueError(
-            f"labels: {place(b)} has label {given[b]:g}; expected {{0, 1}} or {{-1, 1}}, or no "
+            f"labels: {locate(b)} has label {given[b]:g}; expected {{0, 1}} or {{-1, 1}}, or no "
             "labels at all where they are unknown"
         )
     if (given == 0).any() and (given == -1).any():
         raise ValueError(
-            f"labels: {place(int(np.argmax(given == 0)))} has label 0 and "
-            f"{place(int(np.argmax(given == -1)))} has label -1; expected {{0, 1}} or {{-1, 1}}"
+            f"labels: {locate(int(np.argmax(given == 0)))} has label 0 and "
+            f"{locate(int(np.argmax(given == -1)))} has label -1; expected {{0, 1}} or {{-1, 1}}"
         )
     return (given > 0).astype(np.int64)
 
 
 def code_instance_labels(
-    given: Float[np.ndarray, " N"], minus_one_is_negative: bool, place: Callable[[int], str]
+    given: Float[np.ndarray, " N"], minus_one_is_negative: bool, locate: Callable[[int], str]
 ) -> Int[np.ndarray, " N"]:
-    """{0, 1}, and −1 or NaN for unknown, to {−1, 0, 1}; an ambiguous −1 is refused."""
+    """Convert {0, 1}, with −1 or NaN for unknown, to {−1, 0, 1}; refuse an ambiguous −1."""
     known = np.where(np.isnan(given), -1, given)
     wrong = ~np.isin(known, (-1, 0, 1))
     if wrong.any():
         n = int(np.argmax(wrong))
         raise ValueError(
-            f"instance_labels: {place(n)} has label {given[n]:g}; expected 0 or 1, and -1 or NaN "
+            f"instance_labels: {locate(n)} has label {given[n]:g}; expected 0 or 1, and -1 or NaN "
             "where unknown"
         )
     if minus_one_is_negative and (given == -1).any():
         raise ValueError(
-            f"instance_labels: {place(int(np.argmax(given == -1)))} has label -1, and bag labels "
+            f"instance_labels: {locate(int(np.argmax(given == -1)))} has label -1, and bag labels "
             "are coded {-1, 1}: it may mean negative or unknown; expected 0 or 1, and NaN where "
             "unknown"
         )
@@ -206,19 +206,19 @@ def code_instance_labels(
 
 
 def check_negative_bags(
-    known: Int[np.ndarray, " N"], label_of_bag: Int[np.ndarray, " N"], place: Callable[[int], str]
+    known: Int[np.ndarray, " N"], label_of_bag: Int[np.ndarray, " N"], locate: Callable[[int], str]
 ) -> None:
-    """No positive instance in a negative bag."""
+    """Raise an error for a positive instance in a negative bag."""
     contradiction = (known == 1) & (label_of_bag == 0)
     if contradiction.any():
         raise ValueError(
-            f"instance_labels: {place(int(np.argmax(contradiction)))} is positive but its bag is "
+            f"instance_labels: {locate(int(np.argmax(contradiction)))} is positive but its bag is "
             "negative; expected no positive instance in a negative bag: correct one of the two"
         )
 
 
 def warn_if_one_class(labels: Int[np.ndarray, " B"]) -> None:
-    """Lawful, but rarely meant."""
+    """Warn if all bags have one label, which is valid but rarely intended."""
     if (labels == labels[0]).all():
         warnings.warn(
             f"labels: all {len(labels)} bags have label {labels[0]}; nothing can be learned about "
@@ -230,7 +230,7 @@ def warn_if_one_class(labels: Int[np.ndarray, " B"]) -> None:
 
 
 def check_column(columns: Iterable, column: str, where: str, *, optional: bool) -> None:
-    """The column is there; ``optional`` says that the caller could do without."""
+    """Raise an error unless the column exists; ``optional`` adds a hint for unlabelled bags."""
     known = list(columns)
     if column not in known:
         near = get_close_matches(column, [str(other) for other in known], n=1)
@@ -250,6 +250,6 @@ def as_column(frame: pd.DataFrame, column: str) -> Float[np.ndarray, " N"]:
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """The array itself, closed for writing."""
+    """Make an array read-only and return it."""
     array.setflags(write=False)
     return array

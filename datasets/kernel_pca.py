@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["kernel_pca"]
 
-# Length scales, beyond which a kernel is nothing beside 1: exp(−5²/2) = 4e-6.
+# Distance in length scales beyond which a kernel is negligible: exp(−5²/2) = 4e-6.
 _REACH = 5.0
 
 
@@ -61,8 +61,7 @@ def kernel_pca(
     exp(−γ‖x − x'‖²), has none: for that give ℓ = √(num_components/2). It does not say either that
     features were standardised first.
 
-    The kernel matrix of all training instances is held in memory, and its eigenvectors take a time
-    of the order of N³.
+    The kernel matrix of all training instances is in memory, and its eigenvectors take O(N³) time.
 
     References
     ----------
@@ -100,7 +99,7 @@ def kernel_pca(
 
 
 def _check_reach(training: Bags, length_scale: float) -> None:
-    """Refuse a kernel matrix that is all but the identity."""
+    """Raise an error if the kernel matrix is nearly the identity."""
     from sklearn.neighbors import NearestNeighbors
 
     nearest = NearestNeighbors(n_neighbors=1).fit(np.asarray(training.instances)).kneighbors()[0]
@@ -108,15 +107,15 @@ def _check_reach(training: Bags, length_scale: float) -> None:
     if typical > _REACH * length_scale:
         raise ValueError(
             f"length_scale is {length_scale:g}, and half of the training instances are more than "
-            f"{typical:g} from the nearest other: the kernel would find no two alike; expected "
-            "features of less spread (bags.standardize()) or a longer length_scale"
+            f"{typical:g} from the nearest other: under the kernel all would be unlike; expected "
+            "features of smaller variance (bags.standardize()) or a longer length_scale"
         )
 
 
 def _fitted(training: Bags, num_components: int, length_scale: float) -> KernelPCA:
     from sklearn.decomposition import KernelPCA
 
-    # Dense: the other solvers start at random. Scikit-learn turns the signs.
+    # Dense: the other solvers start at random. Scikit-learn fixes the signs.
     components = KernelPCA(
         num_components, kernel="rbf", gamma=0.5 / length_scale**2, eigen_solver="dense"
     ).fit(np.asarray(training.instances))

@@ -1,4 +1,4 @@
-"""Files of bags, which are opened, read and written part by part here and nowhere else."""
+"""Reading and writing files of bags part by part."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .checks import NO_FEATURES, check_column
 
 __all__ = [
     "ArrayFolder",
+    "NewBuffer",
     "ParquetFiles",
     "Piece",
-    "Room",
     "Source",
     "parquet_writer",
     "written_whole",
 ]
 
-# Shape and type → the array that is to hold what is read.
-type Room = Callable[[tuple[int, ...], np.dtype], np.ndarray]
+# Shape and type → an array to read into.
+type NewBuffer = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 
 class Piece(NamedTuple):
@@ -37,10 +37,10 @@ class Piece(NamedTuple):
     Attributes
     ----------
     first_row : int
-        Of the stream.
+        Its number in the stream.
     instances : array (R, D)
     names, lengths : list of str, array (runs,)
-        Of the runs of rows that name the same bag.
+        Runs of rows that name the same bag.
     label, target, instance_label : array (R,) or None
         By row; NaN where empty.
     """
@@ -54,7 +54,7 @@ class Piece(NamedTuple):
     instance_label: Float[np.ndarray, " R"] | None
 
     def joined(self, other: Piece) -> Piece:
-        """Both, the other behind; a bag that goes on there is one bag."""
+        """Join this piece and the other behind it; a bag that continues there is one bag."""
         goes_on = self.names[-1] == other.names[0]
         lengths = np.concatenate([self.lengths, other.lengths])
         if goes_on:
@@ -70,7 +70,7 @@ class Piece(NamedTuple):
         )
 
     def cut(self, num_bags: int) -> tuple[Piece, Piece]:
-        """The first bags, and the others."""
+        """Split into the first ``num_bags`` bags and the others."""
         row = int(self.lengths[:num_bags].sum())
 
         def part(rows: slice, bags: slice) -> Piece:
@@ -108,15 +108,15 @@ def _fingerprint(files: Sequence[Path]) -> tuple[tuple[str, int, int], ...]:
 
 @dataclass(frozen=True)
 class ParquetFiles:
-    """Parquet files with one row for each instance, as one after another.
+    """Parquet files with one row for each instance, read one after another.
 
     Attributes
     ----------
     files : tuple of Path
     starts : array (files + 1,)
-        The first row of each, and how many there are.
+        The first row of each, then the number of rows.
     roles : dict of str
-        Columns by what they are: bag, label, target, instance_label.
+        Columns by their role: bag, label, target, instance_label.
     features : tuple of str
     """
 
@@ -129,7 +129,7 @@ class ParquetFiles:
     def opened(
         cls, path: Path, roles: Mapping[str, str | None], features: Sequence[str] | None
     ) -> Self:
-        """The files of a folder, or one; ``features`` of None for all other numeric columns."""
+        """Open one file or those of a folder; None takes all other numeric columns as features."""
         files = tuple(sorted(path.glob("*.parquet"))) if path.is_dir() else (path,)
         if not files:
             raise FileNotFoundError(
@@ -150,20 +150,20 @@ class ParquetFiles:
 
     @property
     def num_rows(self) -> int:
-        """N."""
+        """Number N of instances."""
         return int(self.starts[-1])
 
     @property
     def num_bags(self) -> None:
-        """B, which is not known before all rows are read."""
+        """Unknown (None) before all rows are read."""
 
     @property
     def num_features(self) -> int:
-        """D."""
+        """Number D of features."""
         return len(self.features)
 
-    def place(self, row: int) -> str:
-        """The row as its file counts it, and the file."""
+    def locate(self, row: int) -> str:
+        """The row number within its file, and the file, for messages."""
         number = int(np.searchsorted(self.starts, row, side="right")) - 1
         return f"{row - self.starts[number]} of {self.files[number].name}"
 
@@ -171,12 +171,12 @@ class ParquetFiles:
         """Name, size and time of change of each file."""
         return _fingerprint(self.files)
 
-    def pieces(self, num_rows: int, room: Room) -> Iterator[Piece]:
-        """All rows, as many whole bags at once as fit; ``room`` is not asked, Arrow has its own."""
+    def pieces(self, num_rows: int, new_buffer: NewBuffer) -> Iterator[Piece]:
+        """Pieces of as many whole bags as fit into ``num_rows``; Arrow allocates by itself."""
         return _in_whole_bags(self._batches(num_rows), num_rows)
 
     def _batches(self, num_rows: int) -> Iterator[Piece]:
-        """All rows, so many at once or fewer."""
+        """Pieces of at most ``num_rows`` rows."""
         columns = [*self.roles.values(), *self.features]
         for number, file in enumerate(self.files):
             row, end = int(self.starts[number]), int(self.starts[number + 1])
@@ -202,7 +202,7 @@ class ParquetFiles:
         bag = batch[self.roles["bag"]]
         if bag.null_count:
             empty = int(np.argmax(bag.is_null().to_numpy(zero_copy_only=False)))
-            raise ValueError(f"row {self.place(row + empty)} has no bag; give it an id")
+            raise ValueError(f"row {self.locate(row + empty)} has no bag; give it an id")
         coded = bag if isinstance(bag, pa.DictionaryArray) else bag.dictionary_encode()
         first = _changes(coded.indices.to_numpy())
         ids = coded.take(pa.array(first)).to_pylist()
@@ -220,26 +220,26 @@ class ParquetFiles:
 
 
 def _in_whole_bags(pieces: Iterator[Piece], num_rows: int) -> Iterator[Piece]:
-    """The same rows, cut where bags end: so many at once or fewer, but at least one bag."""
-    held: Piece | None = None
+    """Pieces cut where bags end, of at most ``num_rows`` rows but at least one bag."""
+    pending: Piece | None = None
     for piece in pieces:
-        if held is not None and _is_whole(held, piece, num_rows):
-            yield held
-            held = None
-        held = piece if held is None else held.joined(piece)
-        # The last bag may go on. How rows come does not show in the chunks.
-        while len(held.instances) > num_rows and len(held.names) > 1:
-            chunk, held = held.cut(_num_that_fit(np.cumsum(held.lengths), num_rows))
+        if pending is not None and _is_whole(pending, piece, num_rows):
+            yield pending
+            pending = None
+        pending = piece if pending is None else pending.joined(piece)
+        # The last bag may continue. Chunks do not depend on the batches.
+        while len(pending.instances) > num_rows and len(pending.names) > 1:
+            chunk, pending = pending.cut(_num_that_fit(np.cumsum(pending.lengths), num_rows))
             yield chunk
-    while held is not None and held.names:
-        chunk, held = held.cut(_num_that_fit(np.cumsum(held.lengths), num_rows))
+    while pending is not None and pending.names:
+        chunk, pending = pending.cut(_num_that_fit(np.cumsum(pending.lengths), num_rows))
         yield chunk
 
 
-def _is_whole(held: Piece, following: Piece, num_rows: int) -> bool:
-    """Whether no bag goes on, and no other fits: then nothing has to be joined, which copies."""
-    goes_on = held.names[-1] == following.names[0]
-    return not goes_on and len(held.instances) + int(following.lengths[0]) > num_rows
+def _is_whole(pending: Piece, following: Piece, num_rows: int) -> bool:
+    """Whether no bag continues and no other fits: then no copy is needed to join them."""
+    goes_on = pending.names[-1] == following.names[0]
+    return not goes_on and len(pending.instances) + int(following.lengths[0]) > num_rows
 
 
 def _num_that_fit(ends: np.ndarray, num_rows: int) -> int:
@@ -248,9 +248,9 @@ def _num_that_fit(ends: np.ndarray, num_rows: int) -> int:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Another path to write to; what stands there in the end is moved to this one.
+    """Yield a temporary path to write to; it replaces ``path`` in the end.
 
-    Whatever happens, under its name the file is there whole, or as it was.
+    After an error the file at ``path`` is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
@@ -272,7 +272,7 @@ def parquet_writer(path: Path) -> Iterator[Callable[[Mapping[str, np.ndarray]], 
     Yields
     ------
     callable
-        That takes the columns of a part, the same ones each time; at least one part.
+        Writes the columns of a part, the same ones each time; call it at least once.
     """
     with written_whole(path) as unfinished, ExitStack() as stack:
         writers: list[pq.ParquetWriter] = []
@@ -296,7 +296,7 @@ def _opened(file: Path) -> pq.ParquetFile:
 
 
 def _known_roles(file: Path, schema: pa.Schema, roles: Mapping[str, str | None]) -> dict[str, str]:
-    """The columns that are there, or must be."""
+    """The columns by role that exist; an error for required ones that do not."""
     may_lack = {"instance_label": "instance_label", "target": "bag_target"}
     asked = {
         role: column
@@ -341,15 +341,15 @@ def _as_numbers(column: pa.Array) -> Float[np.ndarray, " R"]:
 
 @dataclass(frozen=True)
 class ArrayFolder:
-    """Arrays in a folder, each in a file of its own, of which parts are read.
+    """Arrays in a folder, one file each, read in parts.
 
-    They are not mapped into memory: pages of a map stay there, and count.
+    They are not memory-mapped: pages of a map stay in memory and count.
 
     Attributes
     ----------
     folder : Path
     arrays : dict of str
-        What each array is, by name.
+        The arrays by name.
     """
 
     folder: Path
@@ -357,7 +357,7 @@ class ArrayFolder:
 
     @classmethod
     def opened(cls, folder: Path) -> Self:
-        """The arrays that are there; instances and bag_index must be."""
+        """Open the arrays that exist; instances and bag_index are required."""
         names = ("instances", "bag_index", "labels", "targets", "instance_labels")
         files = {name: folder / f"{name}.npy" for name in names}
         if not files["bag_index"].exists():
@@ -393,29 +393,29 @@ class ArrayFolder:
 
     @property
     def num_rows(self) -> int:
-        """N."""
+        """Number N of instances."""
         return self.arrays["instances"].shape[0]
 
     @property
     def num_bags(self) -> int:
-        """B."""
+        """Number B of bags."""
         return int(self.arrays["bag_index"].rows(self.num_rows - 1, self.num_rows)[0]) + 1
 
     @property
     def num_features(self) -> int:
-        """D."""
+        """Number D of features."""
         return self.arrays["instances"].shape[1]
 
-    def place(self, row: int) -> str:
-        """The row, and the file."""
+    def locate(self, row: int) -> str:
+        """The row number and the file, for messages."""
         return f"{row} of {self.arrays['instances'].file.name}"
 
     def fingerprint(self) -> tuple[tuple[str, int, int], ...]:
         """Name, size and time of change of each file."""
         return _fingerprint([array.file for array in self.arrays.values()])
 
-    def pieces(self, num_rows: int, room: Room) -> Iterator[Piece]:
-        """All rows, as many whole bags at once as fit; instances are read to ``room``."""
+    def pieces(self, num_rows: int, new_buffer: NewBuffer) -> Iterator[Piece]:
+        """Pieces of as many whole bags as fit into ``num_rows``; ``new_buffer`` allocates."""
         row, last = 0, -1
         while row < self.num_rows:
             index = self._index_of_whole_bags(row, num_rows)
@@ -423,7 +423,7 @@ class ArrayFolder:
             first, end, last = _changes(index), row + len(index), int(index[-1])
             yield Piece(
                 row,
-                self.arrays["instances"].rows(row, end, room),
+                self.arrays["instances"].rows(row, end, new_buffer),
                 [str(bag) for bag in index[first]],
                 _runs(first, len(index)),
                 self._of_bags("labels", index),
@@ -433,10 +433,10 @@ class ArrayFolder:
             row = end
 
     def _index_of_whole_bags(self, row: int, num_rows: int) -> Int[np.ndarray, " R"]:
-        """Of as many bags behind a row as fit, or of one that is larger."""
+        """Bag index from a row on, of as many bags as fit or of one larger bag."""
         length = num_rows
         while True:
-            # With one more, to see whether the last bag goes on.
+            # With one more row, to see whether the last bag continues.
             index = self.arrays["bag_index"].rows(row, min(row + length + 1, self.num_rows))
             ends = _changes(index)[1:]
             if row + len(index) == self.num_rows:
@@ -467,7 +467,7 @@ class ArrayFolder:
 
 @dataclass(frozen=True)
 class _ArrayOnDisk:
-    """A ``.npy`` file, and where in it the numbers begin."""
+    """A ``.npy`` file with shape, type and the offset of its numbers."""
 
     file: Path
     shape: tuple[int, ...]
@@ -483,19 +483,19 @@ class _ArrayOnDisk:
         if not isinstance(whole, np.memmap) or whole.dtype.kind not in "biuf":
             raise TypeError(f"{file} has type {whole.dtype}; expected numbers")
         if not whole.flags.c_contiguous:
-            raise ValueError(f"{file} stands column by column; expected row by row (order='C')")
+            raise ValueError(f"{file} is stored column by column; expected row by row (order='C')")
         return cls(file, whole.shape, whole.dtype, whole.offset)
 
     def check_length(self, length: int, each: str) -> None:
-        """Refuse other shapes."""
+        """Raise an error unless the shape is ``(length,)``."""
         if self.shape != (length,):
             raise ValueError(
                 f"{self.file} has shape {self.shape}; expected ({length},), one for each {each}"
             )
 
-    def rows(self, first: int, end: int, room: Room = np.empty) -> np.ndarray:
-        """Some of them."""
-        values = room((end - first, *self.shape[1:]), self.dtype)
+    def rows(self, first: int, end: int, new_buffer: NewBuffer = np.empty) -> np.ndarray:
+        """Read rows ``first`` to ``end``."""
+        values = new_buffer((end - first, *self.shape[1:]), self.dtype)
         size = values.nbytes // len(values)
         with self.file.open("rb") as file:
             file.seek(self.offset + first * size)

@@ -1,7 +1,7 @@
-"""Bags filled up to sizes of a geometric grid, so that programs compiled for one set serve others.
+"""Bags padded to sizes of a geometric grid, so that data sets share compiled programs.
 
 A program of JAX is compiled for the shapes of its arguments. Two folds of a cross-validation differ
-by a few bags, and by a few instances: filled up to the next size of a grid they have one shape.
+by a few bags and instances: padded to the next size of a grid they have one shape.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["bucket", "padded"]
 _SMALL = 4096
 # Above, 128ths of it in blocks of as many rows: at most 2 per cent from 25,000 rows on.
 _ROWS_OF_A_BLOCK = 512
-# Fewer are filled up to these: what that costs is little, and small test folds are of like size.
+# Fewer are padded to these: it costs little, and small test folds get one size.
 _FEWEST_INSTANCES, _FEWEST_BAGS = 256, 32
 
 
@@ -47,7 +47,7 @@ def bucket(number: int) -> int:
 
 
 def padded(bags: Bags) -> Bags:
-    """The same bags in arrays of the next sizes of the grid; ``present`` tells which are there.
+    """Pad bags to the next sizes of the grid; ``present`` marks the original bags.
 
     Parameters
     ----------
@@ -57,8 +57,8 @@ def padded(bags: Bags) -> Bags:
     -------
     Bags
         Without names; at least 256 instances and 32 bags, so that small folds share programs. At
-        least one bag is absent; it holds the instances that fill, all zero. Bags that JAX traces
-        are left as they are.
+        least one bag is absent; it has the padding instances, all zero. Bags that JAX traces are
+        returned unchanged.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(bags)):
         return bags

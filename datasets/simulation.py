@@ -1,4 +1,4 @@
-"""Data drawn from a model's own prior, to try an engine where the truth is known."""
+"""Simulate data from a model's prior, to test an engine where the truth is known."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["draw_sites", "simulate", "simulate_instances"]
 def simulate(
     model: Callable[[Bags], Any], bags: Bags, *, seed: int | Array
 ) -> tuple[Bags, dict[str, np.ndarray]]:
-    """Bag labels drawn from the prior of a NumPyro program, and all else that it drew on the way.
+    """Simulate bag labels or targets from the prior of a NumPyro program; return all its sites.
 
-    θ ~ p(θ), T ~ p(T | θ, X) at the instances X of ``bags``, whose own labels are left aside; or
+    θ ~ p(θ), T ~ p(T | θ, X) at the instances X of ``bags``, whose own labels are ignored; or
     targets Y, from a program of these; or T ~ p(T) and X ~ p(X | θ, T), from a program of the
     instances, which takes the sizes of the bags alone.
 
@@ -34,13 +34,13 @@ def simulate(
     bags : Bags
         The design: its instances, if the program draws none, and their grouping are kept.
     seed : int or JAX key
-        Of the draw.
+        Seed of the draw.
 
     Returns
     -------
     bags : Bags
-        With the drawn labels or targets and instances, and no instance labels (they would be about
-        the labels before; the program's own are among the sites, if it has any).
+        With the drawn labels or targets and instances, and no instance labels (the old ones would
+        not match; those of the program are among the sites, if it has any).
     sites : dict of str to array
         The values of all sample and deterministic sites, ``bag_label`` among them.
 
@@ -73,7 +73,7 @@ def simulate(
 
 
 def draw_sites(model: Callable[[Bags], Any], bags: Bags, seed: int | Array) -> dict[str, Array]:
-    """All that a NumPyro program draws on bags of which nothing is known; JAX may trace it.
+    """All sites that a NumPyro program draws for bags without labels; JAX may trace it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Bags that no memory holds: read from disk in chunks of whole bags, as often as it takes."""
+"""Bags larger than memory, read from disk in chunks of whole bags."""
 
 from __future__ import annotations
 
@@ -13,28 +13,26 @@ import numpy as np
 
 from .bags import Bags
 from .checks import as_bag_labels, one_for_each_bag
-from .on_disk import ArrayFolder, ParquetFiles, Piece, Room, Source
+from .on_disk import ArrayFolder, NewBuffer, ParquetFiles, Piece, Source
 
 __all__ = ["BagStream", "stream"]
 
-# Instances of a chunk: long enough for products at full speed, and few enough that what is made of
-# them (26 MB with 200 inducing points) takes memory that the process has had before: new pages cost
-# more than the products.
+# Instances of a chunk: enough for products at full speed, and few enough that their projections
+# (26 MB with 200 inducing points) reuse memory: new pages cost more than products.
 _CHUNK = 2**14
-# The number of chunks is a multiple of this, or a smaller power of two, so that devices which share
-# them all have work to the end.
-_SHARES = 8
-# Bags do not end where equal chunks would. With chunks longer by so many mean bags there are no
-# more of them; or by this share, if that is less or none knows how many bags there are.
+# The number of chunks is a multiple of this, or a smaller power of two, so that devices have equal
+# work.
+_CHUNK_MULTIPLE = 8
+# Bags do not end where equal chunks would. Chunks are longer by this many mean bags, so that their
+# number stays; or by this fraction, if that is less or the number of bags is unknown.
 _SLACK_IN_BAGS, _SLACK = 2, 0.02
 
 
 @dataclass(frozen=True, eq=False)
 class BagStream:
-    """Bags on disk. To go through it is to read it, in chunks of whole bags.
+    """An iterable of bags on disk, which yields chunks of whole bags.
 
-    Each pass checks all that it reads, with the rules of `Bags`, and reads a chunk ahead while the
-    last one is used.
+    Each pass checks its input by the rules of `Bags`, and reads a chunk while the last one is used.
 
     Attributes
     ----------
@@ -53,26 +51,26 @@ class BagStream:
 
     @property
     def num_instances(self) -> int:
-        """N."""
+        """Number N of instances."""
         return self.source.num_rows
 
     @property
     def num_features(self) -> int:
-        """D."""
+        """Number D of features."""
         return self.source.num_features
 
     def __iter__(self) -> Iterator[Bags]:
-        """One pass, in new memory."""
+        """Iterate once, in new memory."""
         return self.read_to(np.empty)
 
-    def read_to(self, room: Room) -> Iterator[Bags]:
-        """One pass.
+    def read_to(self, new_buffer: NewBuffer) -> Iterator[Bags]:
+        """Iterate once, with instances read into given buffers.
 
         Parameters
         ----------
-        room : callable
-            Shape and type → the array that is to hold the instances of a chunk: called once for
-            each, in their order, by the thread that reads one ahead. Parquet files do not ask.
+        new_buffer : callable
+            Shape and type → the array for the instances of a chunk. The thread that reads ahead
+            calls it once for each chunk, in order. Parquet files do not use it.
 
         Yields
         ------
@@ -82,25 +80,25 @@ class BagStream:
         Raises
         ------
         ValueError
-            If a file is truncated or has changed, a bag comes up again behind others, or what is
-            read is no lawful bag; with the file and the row.
+            If a file is truncated or has changed, the rows of a bag are not together, or a bag is
+            invalid; with the file and the row.
         """
-        return _one_ahead(self._chunks(room))
+        return _one_ahead(self._chunks(new_buffer))
 
-    def _chunks(self, room: Room) -> Iterator[Bags]:
-        codings, seen = _Codings(self.source), _Seen(self.source)
-        for piece in self.source.pieces(self.chunk_instances, room):
+    def _chunks(self, new_buffer: NewBuffer) -> Iterator[Bags]:
+        codings, repetitions = _Codings(self.source), _Repetitions(self.source)
+        for piece in self.source.pieces(self.chunk_instances, new_buffer):
             codings.check(piece)
-            seen.note(piece)
+            repetitions.note(piece)
             yield self._bags(piece)
-        seen.check()
+        repetitions.check()
 
     def _bags(self, piece: Piece) -> Bags:
         index = np.repeat(np.arange(len(piece.names)), piece.lengths)
         names = tuple(piece.names)
 
         def row_of(row: int) -> str:
-            return self.source.place(piece.first_row + row)
+            return self.source.locate(piece.first_row + row)
 
         labels = targets = None
         if piece.label is not None:
@@ -129,7 +127,7 @@ def stream(
     bag_target: str | None = "bag_target",
     features: Sequence[str] | None = None,
 ) -> BagStream:
-    """Bags from a Parquet data set or from arrays on disk, in chunks: what no memory holds.
+    """Bags from a Parquet data set or from arrays on disk, in chunks, for data larger than memory.
 
     Parameters
     ----------
@@ -137,13 +135,13 @@ def stream(
         Of a Parquet file, of a folder of them (read in the order of their names), or of a folder
         with ``instances.npy`` (N, D), ``bag_index.npy`` (N,) and, as far as they are known,
         ``labels.npy`` (B,), ``targets.npy`` (B,) and ``instance_labels.npy`` (N,). The rows of a
-        bag stand together; a bag may go on in the next file.
+        bag are together; a bag may continue in the next file.
     chunk_instances : int or None
-        Instances of a chunk, at most; None for 16,384, or fewer, that all chunks are about as
-        long and devices have as many each.
+        Instances of a chunk, at most; None for 16,384 or fewer, so that chunks are about
+        equal and devices have equally many.
     bag, bag_label, instance_label, bag_target, features
-        Columns of Parquet files, as of `Bags.from_frame`: what `Bags.to_parquet` writes has the
-        names given here.
+        Columns of Parquet files, as of `Bags.from_frame`; the defaults are those of
+        `Bags.to_parquet`.
 
     Returns
     -------
@@ -179,8 +177,8 @@ def stream(
 def _stream_of(folder: Path, chunk_instances: int | None, source: Source) -> BagStream:
     if chunk_instances is None:
         num_chunks = ceil(source.num_rows / _CHUNK)
-        share = min(_SHARES, 1 << (num_chunks - 1).bit_length())
-        num_chunks = share * ceil(num_chunks / share)
+        multiple = min(_CHUNK_MULTIPLE, 1 << (num_chunks - 1).bit_length())
+        num_chunks = multiple * ceil(num_chunks / multiple)
         length = source.num_rows / num_chunks
         slack = _SLACK * length
         if source.num_bags is not None:
@@ -193,7 +191,7 @@ def _stream_of(folder: Path, chunk_instances: int | None, source: Source) -> Bag
 
 
 def _one_ahead(chunks: Iterator[Bags]) -> Iterator[Bags]:
-    """The same, each read by a thread while the one before it is used."""
+    """The same chunks, each read by a thread while the one before it is used."""
     with ThreadPoolExecutor(1, thread_name_prefix="read ahead") as reader:
         following = reader.submit(next, chunks, None)
         while (chunk := following.result()) is not None:
@@ -202,14 +200,14 @@ def _one_ahead(chunks: Iterator[Bags]) -> Iterator[Bags]:
 
 
 class _Codings:
-    """That labels have one coding in all chunks: within one `Bags` sees to it."""
+    """Check that labels have one coding in all chunks; `Bags` checks it within one."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._first_row_with: dict[int, int] = {}
 
     def check(self, piece: Piece) -> None:
-        """Refuse 0 here and −1 elsewhere."""
+        """Raise an error for label 0 in one row and −1 in another."""
         if piece.label is None:
             return
         for code in (0, -1):
@@ -217,15 +215,15 @@ class _Codings:
             if rows.size:
                 self._first_row_with.setdefault(code, piece.first_row + int(rows[0]))
         if len(self._first_row_with) == 2:
-            zero, minus = (self._source.place(self._first_row_with[code]) for code in (0, -1))
+            zero, minus = (self._source.locate(self._first_row_with[code]) for code in (0, -1))
             raise ValueError(
                 f"labels: row {zero} has label 0 and row {minus} has label -1; expected "
                 "{0, 1} or {-1, 1}"
             )
 
 
-class _Seen:
-    """That no bag comes up again behind others: 16 bytes for each are all that is remembered."""
+class _Repetitions:
+    """Check that no bag appears again behind others; it stores 16 bytes for each bag."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -233,20 +231,20 @@ class _Seen:
         self._rows: list[np.ndarray] = []
 
     def note(self, piece: Piece) -> None:
-        """The bags of a piece."""
+        """Record the bags of a piece."""
         self._hashes.append(np.array([hash(name) for name in piece.names]))
         self._rows.append(piece.first_row + np.cumsum(piece.lengths) - piece.lengths)
 
     def check(self) -> None:
-        """Refuse a bag that was there twice."""
+        """Raise an error for a bag that appeared twice."""
         hashes, rows = np.concatenate(self._hashes), np.concatenate(self._rows)
         order = np.argsort(hashes, kind="stable")
         again = np.flatnonzero(np.diff(hashes[order]) == 0)
         if again.size:
             earliest = again[rows[order[again + 1]].argmin()]
-            first, second = (int(rows[order[place]]) for place in (earliest, earliest + 1))
+            first, second = (int(rows[order[at]]) for at in (earliest, earliest + 1))
             raise ValueError(
-                f"the bag of row {self._source.place(first)} comes up again in row "
-                f"{self._source.place(second)}, behind others; expected the rows of a bag to stand "
+                f"the bag of row {self._source.locate(first)} comes up again in row "
+                f"{self._source.locate(second)}, behind others; expected the rows of a bag to be "
                 "together: sort them by bag"
             )

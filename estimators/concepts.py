@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 from ..datasets.bags import Bags
 from ..models.diverse_density import concept_logits, log_diverse_density
 from ..models.numerics.arguments import check_counts
-from ..models.numerics.lbfgs import descend, steepest
+from ..models.numerics.lbfgs import descend, largest_derivative
 from ..models.parts.bag_labels import LogOddsLabel
 from .prototypes import Peaks, PrototypeClassifier, check_some_positive, instances_of_positive_bags
 
@@ -225,7 +225,7 @@ class DiverseDensityLearner:
 
         none = jnp.zeros(num_features * (2 if self.learns_scales else 1))
         step = descend(depth, none, self.max_steps, _FLAT)
-        is_at_rest = steepest(jax.grad(depth)(step)) < _AT_REST
+        is_at_rest = largest_derivative(jax.grad(depth)(step)) < _AT_REST
         return _End(moved(step), height(moved(step)), is_at_rest)
 
 

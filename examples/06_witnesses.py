@@ -324,9 +324,9 @@ ten = Bags.from_list([np.zeros((10, 1))])
 nothing_known = np.zeros((2, 10))
 for pooling in ("bayes", "noisy_or"):
     (of_bag,), _ = model.probabilities(nothing_known, ten, pooling=pooling)
-    print(f"{pooling}: {of_bag:.4f}, and {model.positive_share:.4f} before the bag was seen")
+    print(f"{pooling}: {of_bag:.4f}, and {model.positive_fraction:.4f} before the bag was seen")
     if pooling == "bayes":
-        np.testing.assert_allclose(of_bag, model.positive_share)
+        np.testing.assert_allclose(of_bag, model.positive_fraction)
     else:
         np.testing.assert_allclose(of_bag, 1 - 0.5**10)
 

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float
 from ..datasets.bags import Bags
 from ..models.model import Model
 from ..models.numerics.arguments import check_counts
-from ..models.numerics.lbfgs import steepest
+from ..models.numerics.lbfgs import largest_derivative
 from .closed_form.algorithm import ClosedForm, Options
 from .closed_form.coordinate_ascent import checked_form
 from .closed_form.drivers import Limits, ascend_traced
@@ -255,7 +255,7 @@ class LaplaceInside(GaussianInside):
         factor = jnp.linalg.cholesky(found.hessian)  # H = RRᵀ
         identity = jnp.eye(target.size, dtype=found.point.dtype)
         root = solve_triangular(factor.T, identity, lower=False)  # R⁻ᵀ
-        is_at_rest = steepest(found.gradient) < AT_REST
+        is_at_rest = largest_derivative(found.gradient) < AT_REST
         return _GaussianLaw(found.point, root, is_at_rest & jnp.isfinite(factor).all())
 
 

@@ -1,4 +1,4 @@
-"""What do we believe? One paper, one file: the generative models as NumPyro programs."""
+"""Generative models of bags as NumPyro programs, one file for each paper."""
 
 from .cardinality import (
     AtLeastOne,

@@ -1,4 +1,4 @@
-r"""Cardinality models: a bag's label and the number of its positive instances go together."""
+r"""Cardinality models: a bag's label depends on the number of its positive instances."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ _PRIORS = {"mu": "Beta", "sigma": "LogNormal"}
 
 @runtime_checkable
 class CardinalityPotential(Protocol):
-    """What the number of positive instances of a bag says of its label, and the label of it."""
+    """Potentials of the number of positive instances of a bag, one for each bag label."""
 
     def __call__(self, count: Int[Array, " K"], size: Int[Array, " K"]) -> Float[Array, "2 K"]:
         """log C⁻ and log C⁺ of counts of positive instances in bags of the sizes given.
 
-        −∞ where C = 0. Constants that both have in common mean nothing. Where log C is not concave
-        in the count, bags of more than 64 instances take the slower way, in logs. It is called once
-        for all counts of some bags, outside of compiled programs, which hold what it returns.
+        −∞ where C = 0. A common constant has no effect. Where log C is not concave in the count,
+        bags of more than 64 instances are summed in logs, which is slower. It is called once for
+        all counts of some bags, outside of compiled programs, which store the result.
         """
         ...
 
@@ -86,7 +86,7 @@ class CardinalityPotential(Protocol):
 @as_pytree()
 @dataclass(frozen=True)
 class NormalCardinality:
-    """A share μ of the instances of a positive bag is positive, none of a negative one; about.
+    """About a fraction μ of the instances of a positive bag is positive, none of a negative one.
 
     C⁺(c) = exp(−(c/m − μ)²/2σ²), C⁻(c) = exp(−(c/m)²/2σ²), m the size of the bag.
 
@@ -130,19 +130,19 @@ class NormalCardinality:
             highest = getattr(highest.support, "upper_bound", math.inf)
         if isinstance(highest, int | float) and highest > 1:
             raise ValueError(
-                f"NormalCardinality mu is {self.mu}; expected at most 1, it is a share of a bag: "
+                f"NormalCardinality mu is {self.mu}; expected at most 1, a fraction of a bag: "
                 "a number, or a distribution such as Beta"
             )
 
     def __call__(self, count: Int[Array, " K"], size: Int[Array, " K"]) -> Float[Array, "2 K"]:
         """−(c/m)²/2σ² and −(c/m − μ)²/2σ²."""
-        share = count / size
-        distance = jnp.stack([share, share - self.mu])
+        fraction = count / size
+        distance = jnp.stack([fraction, fraction - self.mu])
         return -0.5 * (distance / self.sigma) ** 2
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        """Both, by site name."""
+        """μ and σ, by site name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def with_values(self, values: dict) -> Self:
@@ -168,7 +168,7 @@ class MajorityCardinality:
 @as_pytree()
 @dataclass(frozen=True)
 class AtLeastOne:
-    """A bag is positive if one of its instances is: what multiple-instance learning began with."""
+    """A bag is positive if one of its instances is: the standard multiple-instance assumption."""
 
     def __call__(self, count: Int[Array, " K"], size: Int[Array, " K"]) -> Float[Array, "2 K"]:
         """log of 1(c = 0) and of 1(c ≥ 1)."""
@@ -179,11 +179,11 @@ def _log_of_either(is_positive: Array) -> Float[Array, "2 K"]:
     return jnp.where(jnp.stack([~is_positive, is_positive]), 0.0, -jnp.inf)
 
 
-# Of these log C is concave and has some weight for each label; programs evaluate it themselves.
+# Their log C is concave and has weight for each label; programs evaluate it themselves.
 _OURS = (NormalCardinality, MajorityCardinality, AtLeastOne)
 
 
-# ------------------------------------------------------------------ what programs take
+# ------------------------------------------------------------------ prepared bags
 
 
 @as_pytree()
@@ -198,7 +198,7 @@ class CardinalityBags:
     tree : CountTree
         Of these bags.
     potential_values : array (2, N + B) or None
-        log C⁻ and log C⁺ of every count, of a potential that is a function of the user's.
+        log C⁻ and log C⁺ of every count, of a potential that the user defined.
     """
 
     bags: Bags
@@ -207,17 +207,17 @@ class CardinalityBags:
 
     @property
     def num_bags(self) -> int:
-        """How many bags are there. Not for traced bags (inside ``jax.jit``)."""
+        """Number of present bags. Not for traced bags (inside ``jax.jit``)."""
         present = self.bags.present
         return self.bags.num_bags if present is None else int(np.sum(present))
 
     @property
     def num_instances(self) -> int:
-        """How many instances the bags that are there have. Not for traced bags."""
+        """Number of instances of present bags. Not for traced bags."""
         return int(np.sum(self.tree.size[: self.num_bags]))
 
     def counts(self) -> tuple[Int[Array, " M"], Int[Array, " M"]]:
-        """Every count and the size of its bag; 0 of the first bag where there is no bag."""
+        """Every count and the size of its bag; count 0 of the first bag in place of absent ones."""
         count, size = jnp.asarray(self.tree.count), jnp.asarray(self.tree.size)
         index = jnp.asarray(self.tree.count_bag)
         if self.bags.present is None:
@@ -225,20 +225,20 @@ class CardinalityBags:
         there = jnp.asarray(self.bags.present)[index]
         return jnp.where(there, count, 0), jnp.where(there, size[index], size[0])
 
-    def of_bags_there(
+    def of_present_bags(
         self, values: Float[Array, "*S K"], index: Int[np.ndarray | Array, " K"]
     ) -> Float[Array, "*S K"]:
-        """Values of instances or counts, 0 where ``index`` is of a bag that is not there."""
+        """Values of instances or counts, 0 where ``index`` is of an absent bag."""
         if self.bags.present is None:
             return values
         return jnp.where(jnp.asarray(self.bags.present)[jnp.asarray(index)], values, 0.0)
 
 
-# ------------------------------------------------------------------ laws
+# ------------------------------------------------------------------ distributions
 
 
 class BagLabelByCount(LogOddsLabel):
-    r"""Labels of bags whose instance labels are weighed by their count; these are summed out.
+    r"""Bag labels by the weighted count of their instance labels, which are summed out.
 
     .. math:: P(Y_b) = Z_b^{(Y)} / (Z_b^{(+)} + Z_b^{(-)}), \quad
         Z_b^{(Y)} = \sum_{y_b} C^{(Y)}(\textstyle\sum_n y_n) \prod_{n \in b} e^{φ_n y_n}
@@ -264,12 +264,12 @@ class BagLabelByCount(LogOddsLabel):
         log_potential: Float[Array, "2 M"],
     ) -> None:
         negative, positive = log_partition(tree, instance_logits, log_potential)
-        # A label that no count allows has infinite log odds, which NumPyro's checks would refuse.
+        # A label that no count allows has infinite log odds, which NumPyro's checks would reject.
         super().__init__(positive - negative, validate_args=False)
 
 
 class InstanceLabelsByCount(Distribution):
-    r"""Joint law of all instance labels, p(y_b) ∝ C(Σ y_n) Π e^{φ_n y_n}.
+    r"""Joint distribution of all instance labels, p(y_b) ∝ C(Σ y_n) Π e^{φ_n y_n}.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ class InstanceLabelsByCount(Distribution):
     def __init__(
         self, tree: CountTree, logits: Float[Array, " N"], log_potential: Float[Array, " M"]
     ) -> None:
-        # C may have two peaks, as C⁺ + C⁻ has.
+        # C may have two modes, as C⁺ + C⁻ has.
         self.tree = replace(tree, in_logs=True)
         self.logits, self.log_potential = logits, log_potential
         super().__init__((), jnp.shape(logits), validate_args=False)
@@ -339,7 +339,7 @@ class InstanceLabelsByCount(Distribution):
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class CardinalityModel(ModelDefaults):
-    r"""Multi-instance cardinality potentials (MICPM): labels of bags by how many are positive.
+    r"""Multi-instance cardinality potentials (MICPM): bag labels by counts of positive instances.
 
     .. code-block:: text
 
@@ -355,14 +355,14 @@ class CardinalityModel(ModelDefaults):
     ================  =======  =====================================================
     field             symbol   meaning
     ================  =======  =====================================================
-    potential         C⁻, C⁺   what a count of positive instances says of the label
+    potential         C⁻, C⁺   potentials of the count for each label
     weight_scale      s        the paper's λ is 1/2s² (Normal) or 1/s (Laplace)
     weight_prior               ``"normal"`` or ``"laplace"``
     intercept_scale            φ_n = θ₀ + θᵀx_n with θ₀ ~ N(0, intercept_scale²)
     ================  =======  =====================================================
 
-    Calling it, and ``marginal()``, is the program with the instance labels summed out;
-    ``augmented()`` has them in it.
+    Calling it, and ``marginal()``, runs the program with the instance labels summed out;
+    ``augmented()`` has them as sites.
 
     Parameters
     ----------
@@ -392,8 +392,8 @@ class CardinalityModel(ModelDefaults):
 
     name: ClassVar[str] = "cardinality"
     instance_note: ClassVar[str] = (
-        "an instance's probability is P(y = 1 | X), its bag's label summed out (equation 13); what "
-        "is positive of an instance is decided by the cardinality potential alone"
+        "an instance's probability is P(y = 1 | X), its bag's label summed out (equation 13); the "
+        "meaning of a positive instance depends on the cardinality potential alone"
     )
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
         "weights": ("feature",),
@@ -447,7 +447,7 @@ class CardinalityModel(ModelDefaults):
         intercept_scale: float | None = None,
         seed: int | None = None,
     ) -> Self:
-        """Fill in what depends on the data: the scale of the weights.
+        """A model with a default from the data: the scale of the weights.
 
         Parameters
         ----------
@@ -456,12 +456,12 @@ class CardinalityModel(ModelDefaults):
         potential : callable or None
             None for `NormalCardinality`.
         weight_scale : float, Distribution or None
-            None for what gives θᵀx of a typical instance, one of the root mean square length, a
-            prior sd of 3.
+            None for the scale that gives θᵀx of an instance of root mean square length a prior sd
+            of 3.
         weight_prior : {"normal", "laplace"}
         intercept_scale : float or None
         seed : None
-            Not used: nothing here is random.
+            Not used: there are no random choices.
 
         Returns
         -------
@@ -475,7 +475,7 @@ class CardinalityModel(ModelDefaults):
         length = float(np.sqrt(np.mean(np.sum(bags.instances**2, axis=1))))
         if weight_scale is None and length == 0:
             raise ValueError(
-                "instances are all zero, so no weight has anything to do with them; expected "
+                "instances are all zero, so no weight has any effect; expected "
                 "features that differ, or a weight_scale"
             )
         if weight_scale is None:
@@ -492,7 +492,7 @@ class CardinalityModel(ModelDefaults):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """Those of the potential, and the scale of the weights."""
+        """Hyper-parameters of the potential, and the scale of the weights."""
         own, potential = {"weight_scale": self.weight_scale}, self.potential
         return own | (potential.parameters if isinstance(potential, NormalCardinality) else {})
 
@@ -518,15 +518,15 @@ class CardinalityModel(ModelDefaults):
     # ------------------------------------------------------------------ the programs
 
     def prepare(self, bags: Bags | CardinalityBags) -> CardinalityBags:
-        """Evaluate on the host all that the programs need of the bags, once.
+        """Pad the bags and evaluate their trees and potentials, once and on the host.
 
-        It stands in for the bags in all programs of this model, and of models with the same
-        potential. Arrays are filled up, so that bags of like sizes share compiled programs.
+        All programs of this model, and of models with the same potential, take the result in place
+        of the bags. Padding lets bags of similar sizes share compiled programs.
 
         Parameters
         ----------
         bags : Bags
-            With labels, or without. What is prepared already is returned.
+            With labels, or without. Prepared bags are returned.
 
         Returns
         -------
@@ -535,8 +535,8 @@ class CardinalityModel(ModelDefaults):
         Raises
         ------
         ValueError
-            If the potential gives something else than log C⁻ and log C⁺ of each count, or leaves
-            a bag without any label, or without the one it has.
+            If the potential does not return log C⁻ and log C⁺ of each count, or excludes both
+            labels of a bag, or its observed one.
         """
         is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(bags))
         if is_traced or isinstance(bags, CardinalityBags):
@@ -544,12 +544,12 @@ class CardinalityModel(ModelDefaults):
         return self._prepared(padded(bags), bags)
 
     def unpadded(self, bags: Bags | CardinalityBags) -> CardinalityBags:
-        """Do what ``prepare`` does, but fill up nothing.
+        """``prepare`` without padding.
 
         Parameters
         ----------
         bags : Bags
-            What is prepared already is returned.
+            Prepared bags are returned.
 
         Returns
         -------
@@ -571,17 +571,17 @@ class CardinalityModel(ModelDefaults):
         with jax.ensure_compile_time_eval(), jax.enable_x64(True):
             given = self.potential(*prepared.counts())
             values = np.asarray(_checked_shape(given, len(tree.count)))
-        there = values[:, : bags.num_instances + bags.num_bags]
-        _check_values(there, tree, bags)
-        in_logs = not _is_concave(there, bags.bag_sizes)
+        of_present = values[:, : bags.num_instances + bags.num_bags]
+        _check_values(of_present, tree, bags)
+        in_logs = not _is_concave(of_present, bags.bag_sizes)
         return replace(prepared, tree=replace(tree, in_logs=in_logs), potential_values=values)
 
     def __call__(self, bags: Bags | CardinalityBags) -> None:
         """The program θ → Y, instance labels summed out exactly."""
         prepared = self.unpadded(bags)
         model, logits = self._draw_logits(prepared)
-        law = BagLabelByCount(prepared.tree, logits, model.log_potential(prepared))
-        _observe(law, prepared)
+        distribution = BagLabelByCount(prepared.tree, logits, model.log_potential(prepared))
+        _observe(distribution, prepared)
 
     def marginal(self) -> Program:
         """The same program.
@@ -609,34 +609,33 @@ class CardinalityModel(ModelDefaults):
         prepared = self.unpadded(bags)
         model, logits = self._draw_logits(prepared)
         tree, log_potential = prepared.tree, model.log_potential(prepared)
-        either = prepared.of_bags_there(jnp.logaddexp(*log_potential), tree.count_bag)
-        law = InstanceLabelsByCount(tree, logits, either)
-        label = numpyro.sample("instance_label", law)
+        either = prepared.of_present_bags(jnp.logaddexp(*log_potential), tree.count_bag)
+        label = numpyro.sample("instance_label", InstanceLabelsByCount(tree, logits, either))
         count = sum_over_bags(label, tree.bag_index, tree.num_bags)
         negative, positive = log_potential[:, tree.first_count + count]
         _observe(LogOddsLabel(positive - negative, validate_args=False), prepared)
 
     def _draw_logits(self, prepared: CardinalityBags) -> tuple[Self, Float[Array, " N"]]:
-        """The model with what was drawn of its hyper-parameters, and φ."""
+        """The model with drawn hyper-parameters, and φ."""
         drawn = {name: numpyro.sample(name, prior) for name, prior in self.priors.items()}
         model = self.with_hyperparameters(drawn)
         num_features = prepared.bags.num_features
-        sites = {"weights": numpyro.sample("weights", model._weight_law(num_features))}
+        sites = {"weights": numpyro.sample("weights", model._weight_distribution(num_features))}
         if self.intercept_scale is not None:
-            law = dist.Normal(0.0, self.intercept_scale)
-            sites["intercept"] = numpyro.sample("intercept", law)
+            prior = dist.Normal(0.0, self.intercept_scale)
+            sites["intercept"] = numpyro.sample("intercept", prior)
         return model, _logits(sites, prepared)
 
-    def _weight_law(self, num_features: int) -> Distribution:
+    def _weight_distribution(self, num_features: int) -> Distribution:
         """The prior of θ in a form that `TransformReparam` whitens."""
         unit = dist.Normal if self.weight_prior == "normal" else dist.Laplace
-        white = unit(jnp.zeros(num_features), 1.0)
+        whitened = unit(jnp.zeros(num_features), 1.0)
         return dist.TransformedDistribution(
-            white, AffineTransform(0.0, self.weight_scale)
+            whitened, AffineTransform(0.0, self.weight_scale)
         ).to_event(1)
 
     def log_potential(self, prepared: CardinalityBags) -> Float[Array, "2 M"]:
-        """log C⁻ and log C⁺ of every count of every bag; 0 of bags that are not there.
+        """log C⁻ and log C⁺ of every count of every bag; 0 for absent bags.
 
         Parameters
         ----------
@@ -650,9 +649,9 @@ class CardinalityModel(ModelDefaults):
         with evaluated_now_unless_traced(*self.hyperparameters.values(), prepared):
             if values is None:
                 values = self.potential(*prepared.counts())
-            return prepared.of_bags_there(jnp.asarray(values, float), prepared.tree.count_bag)
+            return prepared.of_present_bags(jnp.asarray(values, float), prepared.tree.count_bag)
 
-    # ------------------------------------------------------------------ what draws imply
+    # ------------------------------------------------------------------ predictions
 
     def predict(self, draws: Draws, bags: Bags) -> Draws:
         """Bag and instance probabilities under each draw.
@@ -690,7 +689,7 @@ class CardinalityModel(ModelDefaults):
         }
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """Draw back what was summed out: the instance labels given those of the bags.
+        """Draw the instance labels, which were summed out, given those of the bags.
 
         Parameters
         ----------
@@ -720,7 +719,7 @@ class CardinalityModel(ModelDefaults):
         return dict(draws) | {"instance_label": labels[:, : prepared.num_instances]}
 
     def _sites(self, draws: Draws, prepared: CardinalityBags) -> Draws:
-        """The draws that programs take."""
+        """The draws of the latent sites."""
         check_width(draws["weights"].shape[-1], prepared.bags)
         return {name: np.asarray(draws[name]) for name in self.latent_sites}
 
@@ -765,16 +764,16 @@ def _completions(
     return map_draws(of_one, (keys, sites), together)
 
 
-def _observe(law: Distribution, prepared: CardinalityBags) -> None:
-    """The labels of the bags that are there."""
+def _observe(distribution: Distribution, prepared: CardinalityBags) -> None:
+    """Observe the labels of present bags."""
     with plate_of_bags(prepared.bags):
-        numpyro.sample("bag_label", law, obs=given_labels(prepared.bags))
+        numpyro.sample("bag_label", distribution, obs=given_labels(prepared.bags))
 
 
 def probabilities(
     tree: CountTree, logits: Float[Array, " N"], log_potential: Float[Array, "2 M"]
 ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
-    """P(Y_b = 1) of each bag and P(y_n = 1) of each instance, no label given.
+    """P(Y_b = 1) of each bag and P(y_n = 1) of each instance, without labels.
 
     Parameters
     ----------
@@ -801,14 +800,14 @@ def probabilities(
 
 
 def _logits(site: dict[str, Array], prepared: CardinalityBags) -> Float[Array, " N"]:
-    """φ = θ₀ + Xθ; 0 where there is no instance."""
+    """φ = θ₀ + Xθ; 0 for padding."""
     bags = prepared.bags
     logits = jnp.asarray(bags.instances) @ site["weights"] + site.get("intercept", 0.0)
-    return prepared.of_bags_there(logits, bags.bag_index)
+    return prepared.of_present_bags(logits, bags.bag_index)
 
 
 def check_width(num_weights: int, bags: Bags) -> None:
-    """Refuse bags that weights were not learned from.
+    """Raise an error unless the bags have as many features as there are weights.
 
     Raises
     ------
@@ -823,7 +822,7 @@ def check_width(num_weights: int, bags: Bags) -> None:
 
 
 def _checked_shape(values: Any, num_counts: int) -> Float[Array, "2 M"]:
-    """What a potential gave."""
+    """The values of a potential; an error if their shape is wrong."""
     values = jnp.asarray(values, float)
     if values.shape != (2, num_counts):
         raise ValueError(
@@ -834,25 +833,25 @@ def _checked_shape(values: Any, num_counts: int) -> Float[Array, "2 M"]:
 
 
 def _is_concave(values: np.ndarray, size: Int[np.ndarray, " B"]) -> bool:
-    """Whether log C is, in all bags that are not summed in logs anyway; to rounding."""
+    """Whether log C is concave, to rounding, in all bags that are not summed in logs anyway."""
     in_bags = np.split(values, np.cumsum(size + 1)[:-1], axis=1)
     for of_bag in (one for one in in_bags if one.shape[1] > SMALL_BAG + 1):
         for row in of_bag:
             is_some = row > -np.inf
-            there = row[is_some]
+            finite = row[is_some]
             has_gap = (np.diff(np.flatnonzero(is_some)) > 1).any()
-            slack = 1e-9 * np.abs(there).max(initial=1.0)
-            if has_gap or (np.diff(there, 2) > slack).any():
+            slack = 1e-9 * np.abs(finite).max(initial=1.0)
+            if has_gap or (np.diff(finite, 2) > slack).any():
                 return False
     return True
 
 
 def _check_values(values: np.ndarray, tree: CountTree, bags: Bags) -> None:
     if np.isnan(values).any() or (values == np.inf).any():
-        place = int(np.flatnonzero(np.isnan(values).any(0) | (values == np.inf).any(0))[0])
+        wrong = int(np.flatnonzero(np.isnan(values).any(0) | (values == np.inf).any(0))[0])
         raise ValueError(
-            f"potential is {values[:, place]} for a count of {tree.count[place]} in a bag of "
-            f"{tree.size[tree.count_bag[place]]}; expected log C⁻ and log C⁺, numbers or −∞"
+            f"potential is {values[:, wrong]} for a count of {tree.count[wrong]} in a bag of "
+            f"{tree.size[tree.count_bag[wrong]]}; expected log C⁻ and log C⁺, numbers or −∞"
         )
     count_bag = tree.count_bag[: values.shape[1]]
     may_be = np.stack([np.bincount(count_bag, row > -np.inf) > 0 for row in values])

@@ -45,7 +45,7 @@ class UnitRows(NamedTuple):
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class CardinalityGP(BagEvidenceModel):
-    """A Gaussian process classifier of bags on the cardinality kernel, in place of a machine on it.
+    """A Gaussian process classifier of bags on the cardinality kernel.
 
     .. code-block:: text
 
@@ -54,7 +54,7 @@ class CardinalityGP(BagEvidenceModel):
         T_b | s_b       ~ Bernoulli(σ(s_b))                        bag_label      (bag)
 
     with the bags that it was made at as Z, a_b = k(Z, Z)⁻¹ k(Z, X_b) and
-    k̄_b = v − a_bᵀ v k(Z, X_b): the whole process where these are the bags learned from. Other
+    k̄_b = v − a_bᵀ v k(Z, X_b). It is the exact process where Z are the training bags. Other
     likelihoods are those of `VWSGP`. Make it by `at_bags`.
 
     ================  ======  =====================================================
@@ -71,7 +71,7 @@ class CardinalityGP(BagEvidenceModel):
     kernel : CardinalityKernel
     instances : array (N, D)
     bag_index : array (N,)
-        Non-decreasing, no bag left out.
+        Non-decreasing; every bag has an instance.
     process_variance : float or Distribution
     jitter : float
         Added to the diagonal of k(Z, Z).
@@ -151,7 +151,7 @@ class CardinalityGP(BagEvidenceModel):
 
     @property
     def variance(self) -> Parameter:
-        """v."""
+        """Prior variance v of s_b."""
         return self.process_variance
 
     @property
@@ -167,7 +167,7 @@ class CardinalityGP(BagEvidenceModel):
     # ------------------------------------------------------------------ the process
 
     def most_terms(self, bags: Bags) -> int:
-        """One: the evidence of a bag has the variance v."""
+        """One: s_b has the prior variance v."""
         return 1
 
     def check_width(self, bags: Bags) -> None:
@@ -196,7 +196,7 @@ class CardinalityGP(BagEvidenceModel):
         return np.sqrt(float(self.process_variance)) * self._unit_cholesky(made_at)
 
     def without_hyperparameters(self, bags: Bags | UnitRows) -> UnitRows:
-        """The kernel between bags, which has no part that could be traced.
+        """The kernel between bags for v = 1, computed on the host.
 
         Raises
         ------
@@ -206,13 +206,13 @@ class CardinalityGP(BagEvidenceModel):
         if isinstance(bags, UnitRows):
             return bags
         self.check_width(bags)
-        there = bags
+        present = bags
         if bags.present is not None:
-            there = bags.select(np.flatnonzero(np.asarray(bags.present)))
+            present = bags.select(np.flatnonzero(np.asarray(bags.present)))
         made_at = self.made_at
         cholesky = self._unit_cholesky(made_at)
         with jax.ensure_compile_time_eval():
-            cross = self.kernel(there, made_at)
+            cross = self.kernel(present, made_at)
         projection = np.zeros((bags.num_bags, made_at.num_bags))
         # V = K_bZ L⁻ᵀ
         projection[: len(cross)] = solve_triangular(cholesky, cross.T, lower=True).T
@@ -220,7 +220,7 @@ class CardinalityGP(BagEvidenceModel):
         return UnitRows(bags, cholesky, projection, residual)
 
     def singles_without_hyperparameters(self, bags: Bags) -> UnitRows:
-        """The same of bags that hold one instance each."""
+        """The kernel between Z and bags of one instance each, for v = 1."""
         singles = Bags.from_arrays(bags.instances, np.arange(bags.num_instances))
         return self.without_hyperparameters(singles)
 
@@ -230,9 +230,9 @@ class CardinalityGP(BagEvidenceModel):
         Parameters
         ----------
         bags : Bags
-            Or what `without_hyperparameters` made of them.
+            Or the result of `without_hyperparameters`.
         dtype : {"float64"}
-            Kernels between bags are few: there is nothing to gain by another.
+            Kernels between bags are small: another type would save nothing.
 
         Returns
         -------
@@ -248,7 +248,7 @@ class CardinalityGP(BagEvidenceModel):
         _, cholesky, projection, residual = self.without_hyperparameters(bags)
         variance = self.process_variance
         with evaluated_now_unless_traced(variance, projection):
-            # With numbers nothing is compiled: this is NumPy's.
+            # With numbers NumPy computes it, without compilation.
             is_number = not isinstance(variance, jax.Array)
             scale = np.sqrt(float(variance)) if is_number else jnp.sqrt(variance)
             deviation = jnp.sqrt(residual) if isinstance(residual, jax.Array) else np.sqrt(residual)
@@ -256,7 +256,7 @@ class CardinalityGP(BagEvidenceModel):
             return SparseConditional(*map(jnp.asarray, parts))
 
     def conditional(self, bags: Bags | UnitRows) -> SparseConditional:
-        """The same of bags that hold one instance each."""
+        """a and k̄ of bags of one instance each, in whitened coordinates."""
         if isinstance(bags, UnitRows):
             return self.accumulated(bags)
         return self.accumulated(self.singles_without_hyperparameters(bags))

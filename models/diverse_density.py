@@ -1,4 +1,4 @@
-r"""Diverse density: one concept that all positive bags share, and no negative ones."""
+r"""Diverse density: one concept that is in all positive bags and in no negative one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .registry import register
 
 __all__ = ["DiverseDensity", "concept_logits", "log_diverse_density"]
 
-# At the concept itself P(y_n = 1) is 1, and no negative bag is possible: log odds end here.
+# Smallest q: at the concept itself P(y_n = 1) is 1, and no negative bag is possible.
 _SMALLEST = 1e-12
 
 
@@ -43,7 +43,7 @@ _SMALLEST = 1e-12
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class DiverseDensity(ModelDefaults):
-    r"""A noisy-or of how near instances are to one concept, each feature with a scale of its own.
+    r"""A noisy-or of the nearness of instances to one concept, with a scale for each feature.
 
     .. code-block:: text
 
@@ -54,11 +54,11 @@ class DiverseDensity(ModelDefaults):
 
     Its likelihood as a function of t and s is the diverse density of Maron and Lozano-Pérez, which
     Venkatesan and co-authors compare with (`DiverseDensityLearner` maximises it from many starts);
-    with priors it has a posterior. That may have several peaks. Chains that end at different ones
-    show in R̂; chains that all miss one do not.
+    with priors it has a posterior, which may have several modes. R̂ shows chains that end in
+    different ones, but no mode that all chains miss.
 
-    Calling it is the program with the instance labels summed out, as ``marginal()`` is;
-    ``augmented()`` has them in it.
+    Calling it, and ``marginal()``, runs the program with the instance labels summed out;
+    ``augmented()`` has them as sites.
 
     ==================  =======  ====================================================
     field               symbol   meaning
@@ -104,7 +104,7 @@ class DiverseDensity(ModelDefaults):
 
     @classmethod
     def for_bags(cls, bags: Bags, seed: int | None = None) -> Self:
-        """Fill in what depends on the data: how fast probabilities fall with the distance.
+        """A model with a default from the data: how fast probabilities fall with distance.
 
         The prior median of s is that at which two instances, √(2D) apart on average, have
         Σ s² (x − z)² = 4.
@@ -114,7 +114,7 @@ class DiverseDensity(ModelDefaults):
         bags : Bags
             Training bags, each feature with mean 0 and sd 1 (``bags.standardize()``).
         seed : None
-            Not used: nothing here is random.
+            Not used: there are no random choices.
 
         Returns
         -------
@@ -124,7 +124,7 @@ class DiverseDensity(ModelDefaults):
 
     @property
     def latent_sites(self) -> tuple[str, ...]:
-        """Concept and scales."""
+        """Concept and scale."""
         return ("concept", "scale")
 
     # ------------------------------------------------------------------ the programs
@@ -134,8 +134,8 @@ class DiverseDensity(ModelDefaults):
         logits = self._draw_logits(bags)
         with plate_of_bags(bags):
             odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
-            law = LogOddsLabel(odds, validate_args=False)
-            numpyro.sample("bag_label", law, obs=given_labels(bags))
+            distribution = LogOddsLabel(odds, validate_args=False)
+            numpyro.sample("bag_label", distribution, obs=given_labels(bags))
 
     def marginal(self) -> Program:
         """The program itself.
@@ -166,7 +166,7 @@ class DiverseDensity(ModelDefaults):
             scale = numpyro.sample("scale", self.scale_prior)
         return concept_logits({"concept": concept, "scale": scale}, bags.instances)
 
-    # ------------------------------------------------------------------ what draws imply
+    # ------------------------------------------------------------------ predictions
 
     def predict(self, draws: Draws, bags: Bags) -> Draws:
         """Bag and instance probabilities under each draw.
@@ -203,7 +203,7 @@ class DiverseDensity(ModelDefaults):
         }
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """Draw back what was summed out: the instance labels, given those of the bags.
+        """Draw the instance labels, which were summed out, given those of the bags.
 
         Parameters
         ----------
@@ -248,7 +248,7 @@ def concept_logits(
 ) -> Float[Array, " N"]:
     """log odds of exp(−q) at points, where q = Σ_d s_d² (x_nd − t_d)²."""
     offset = jnp.asarray(site["scale"]) * (jnp.asarray(points) - jnp.asarray(site["concept"]))
-    # From q = 1e-12 on: at q = 0 they are infinite, and nothing has a slope.
+    # From q = 1e-12 on: at q = 0 log odds are infinite and have no gradient.
     q = jnp.maximum(jnp.sum(offset**2, axis=1), _SMALLEST)
     return -q - jnp.log(-jnp.expm1(-q))
 

@@ -62,10 +62,10 @@ POOLINGS: tuple[Pooling, ...] = ("bayes", "noisy_or")
 # Of the mean variance of the features, added to each variance: keeps the covariance of few or of
 # repeated instances, or one with a constant column, invertible.
 _RIDGE = 1e-6
-# With 950 unknown numbers a draw of NUTS takes 0.17 s for 400 instances, and its draws are few that
-# count: for thousands of instances a chain would take hours.
+# With 950 parameters and 400 instances a draw of NUTS takes 0.17 s, and ESS per draw is low: for
+# thousands of instances a chain would take hours.
 _MOST_UNKNOWNS = 1000
-# Numbers held at once while draws are looked at: 32 MiB in 64 bit.
+# Numbers in memory at once while draws are evaluated: 32 MiB in 64 bit.
 _BLOCK = 2**22
 
 
@@ -91,25 +91,25 @@ class DPMIL(ModelDefaults):
     =====================  ======  =================================================================
     field                  symbol  meaning
     =====================  ======  =================================================================
-    center                 m0      (D,), where component means are expected
+    center                 m0      (D,), prior mean of the component means
     scale                  W0      (D, D), or (D,) for diagonal precisions, which are independent
-                                   Wishart laws of one dimension
+                                   Wishart distributions of one dimension
     degrees_of_freedom     ν0      more than D − 1 (diagonal: more than 0)
-    mean_strength          β0      instances that the prior mean counts for
-    concentration          α       large: many small clusters
+    mean_strength          β0      prior sample size of the component means
+    concentration          α       if large, many small clusters
     max_components         K       truncation of each class
-    positive_share         τ       share of positive bags, before their instances are seen
+    positive_fraction      τ       prior probability that a bag is positive
     supervision            –       ``"instances"``: instance labels that are known are used
     needs_witness          –       False: a positive bag allows all labellings
     =====================  ======  =================================================================
 
-    Calling the model, and ``marginal()``, is the program with clusters and instance labels summed
-    out: p(X_b | T_b = 1) = [Π(p₊ + p₋) − Πp₋]/(2^{N_b} − 1). ``augmented()`` has them in it.
+    Calling the model, and ``marginal()``, runs the program with clusters and instance labels summed
+    out: p(X_b | T_b = 1) = [Π(p₊ + p₋) − Πp₋]/(2^{N_b} − 1). ``augmented()`` has them as sites.
 
     Notes
     -----
-    The paper's own special cases are `mimm` and `qda`. Clusters have no names: they may swap them
-    from draw to draw, so posteriors are judged by quantities that do not depend on the names.
+    The paper's own special cases are `mimm` and `qda`. Clusters have no names and may switch
+    labels from draw to draw. So posteriors are compared on estimands that do not depend on them.
 
     Raises
     ------
@@ -118,8 +118,8 @@ class DPMIL(ModelDefaults):
 
     References
     ----------
-    Kandemir and Hamprecht (2014), section 3. There r_n is not drawn but chosen; the uniform law
-    over what the bag label allows is what makes the choice a posterior.
+    Kandemir and Hamprecht (2014), section 3. There r_n is chosen, not drawn; a uniform
+    prior over the labellings that the bag label allows turns the choice into a posterior.
     """
 
     center: Float[np.ndarray, " D"] | Float[Array, " D"]
@@ -128,7 +128,7 @@ class DPMIL(ModelDefaults):
     mean_strength: float = 1.0
     concentration: float = 2.0
     max_components: int = 20
-    positive_share: float = 0.5
+    positive_fraction: float = 0.5
     supervision: Supervision = "bags"
     needs_witness: bool = True
 
@@ -160,11 +160,11 @@ class DPMIL(ModelDefaults):
     )
     leave_one_out_note: ClassVar[str] = (
         "DPMIL's likelihood is of instances given labels: weights by it leave out a bag's "
-        "instances, not its label; judge it on test bags"
+        "instances, not its label; evaluate it on test bags"
     )
     replication_note: ClassVar[str] = (
-        "DPMIL makes instances, not labels, which have no parameter: replicates of labels say "
-        "nothing of it"
+        "DPMIL generates instances given labels, and labels have no parameter: replicated labels "
+        "cannot check it"
     )
     usual_engines: ClassVar[tuple[str, ...]] = CLOSED_FORM_ENGINES
     settings: ClassVar[Mapping[str, Setting]] = {
@@ -196,9 +196,10 @@ class DPMIL(ModelDefaults):
             raise ValueError(
                 f"DPMIL max_components is {self.max_components}; expected an integer of at least 1"
             )
-        if not 0 < self.positive_share < 1:
+        if not 0 < self.positive_fraction < 1:
             raise ValueError(
-                f"DPMIL positive_share is {self.positive_share}; expected a number between 0 and 1"
+                f"DPMIL positive_fraction is {self.positive_fraction}; expected a number between 0 "
+                "and 1"
             )
         if self.supervision not in SUPERVISIONS:
             raise ValueError(
@@ -212,7 +213,7 @@ class DPMIL(ModelDefaults):
                 "DPMIL scale is not positive definite; expected W0 to be, and symmetric"
             )
 
-    # ------------------------------------------------------------------ how it is made
+    # ------------------------------------------------------------------ constructors
 
     @classmethod
     def for_bags(
@@ -226,8 +227,8 @@ class DPMIL(ModelDefaults):
     ) -> Self:
         """The paper's prior: W0 the inverse covariance and m0 the mean of all instances.
 
-        ν0 is D + 1 (2 where precisions are diagonal, D + 1 of one feature), and τ the share of
-        positive bags.
+        ν0 is D + 1 (2 where precisions are diagonal, D + 1 of one feature), and τ the
+        fraction of positive bags.
 
         Parameters
         ----------
@@ -237,7 +238,7 @@ class DPMIL(ModelDefaults):
             K.
         covariance : {"full", "diagonal"}
         seed : None
-            Nothing is drawn; taken so that all models are made alike.
+            Not used; there for a common signature.
         **others
             Other fields.
 
@@ -256,10 +257,10 @@ class DPMIL(ModelDefaults):
             )
         if bags.labels is None:
             raise ValueError("bags have no labels; DPMIL.for_bags needs one for each bag")
-        share = float(np.mean(bags.labels))
-        if not 0 < share < 1:
+        fraction = float(np.mean(bags.labels))
+        if not 0 < fraction < 1:
             raise ValueError(
-                f"all bags have label {int(share)}; DPMIL learns from bags of both labels"
+                f"all bags have label {int(fraction)}; DPMIL learns from bags of both labels"
             )
         instances = np.asarray(bags.instances)
         varies = np.ptp(instances, axis=0) > 0
@@ -268,11 +269,11 @@ class DPMIL(ModelDefaults):
                 "all instances are alike; expected features with a variance for DPMIL to model"
             )
         variance = np.where(varies, instances.var(axis=0), 0.0)
-        # A share of each feature's own variance: their units do not matter.
+        # A fraction of each feature's own variance: their units do not matter.
         ridge = _RIDGE * np.where(varies, variance, variance.mean())
         if covariance == "full":
-            spread = np.cov(instances.T, bias=True).reshape(2 * variance.shape)
-            factor = np.linalg.cholesky(spread + np.diag(ridge))
+            full = np.cov(instances.T, bias=True).reshape(2 * variance.shape)
+            factor = np.linalg.cholesky(full + np.diag(ridge))
             half = np.linalg.solve(factor, np.eye(len(variance)))
             scale = half.T @ half
         else:
@@ -281,7 +282,7 @@ class DPMIL(ModelDefaults):
             "center": instances.mean(axis=0),
             "scale": scale,
             "degrees_of_freedom": len(variance) + 1.0 if covariance == "full" else 2.0,
-            "positive_share": share,
+            "positive_fraction": fraction,
         }
         return cls(**(fields | others), max_components=max_components)
 
@@ -314,7 +315,7 @@ class DPMIL(ModelDefaults):
         defaults = {"max_components": 1, "supervision": "instances"}
         return cls.for_bags(bags, **(defaults | others))
 
-    # ------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------ properties
 
     @property
     def covariance(self) -> Covariance:
@@ -323,7 +324,7 @@ class DPMIL(ModelDefaults):
 
     @property
     def num_features(self) -> int:
-        """D."""
+        """Number D of features."""
         return len(self.center)
 
     @property
@@ -336,7 +337,7 @@ class DPMIL(ModelDefaults):
 
     @property
     def precision_site(self) -> str:
-        """What the site of the precisions is called."""
+        """Name of the site of the precisions."""
         return "precision_cholesky" if self.covariance == "full" else "precision"
 
     @property
@@ -347,7 +348,7 @@ class DPMIL(ModelDefaults):
 
     @property
     def num_unknowns(self) -> int:
-        """How many real numbers a draw of the latent sites has."""
+        """Number of free parameters: real numbers in a draw of the latent sites."""
         of_precision = self.num_features
         if self.covariance == "full":
             of_precision = self.num_features * (self.num_features + 1) // 2
@@ -356,12 +357,12 @@ class DPMIL(ModelDefaults):
 
     @property
     def size_note(self) -> str:
-        """Components and features."""
+        """Numbers of components and features, in words."""
         return f"{self.max_components} components of {self.num_features} features in each class"
 
     @property
     def gradient_note(self) -> str:
-        """Beyond 1,000 unknown numbers: to be found are too many."""
+        """Error message beyond 1,000 free parameters; empty up to there."""
         if self.num_unknowns <= _MOST_UNKNOWNS:
             return ""
         return (
@@ -371,18 +372,18 @@ class DPMIL(ModelDefaults):
         )
 
     def numbers_in_a_draw(self, bags: Bags | None) -> int:
-        """How many numbers a draw is kept in, at most, with what it implies for bags that are."""
-        # A triangular root is kept as a square.
+        """Upper bound on the numbers that a draw stores, with its estimands for the bags."""
+        # A triangular root is stored as a square matrix.
         of_parameters = 2 * self.max_components * (self.num_features + np.size(self.scale) + 1)
         return of_parameters + (bags.num_instances + bags.num_bags + 2 if bags else 0)
 
     @property
     def reparametrisation(self) -> dict[str, Reparam]:
-        """Means by their noise, which knows no scale: most components have no instances."""
+        """Means are not centred: most components have no instances."""
         return {"mean": TransformReparam()}
 
     def check_width(self, bags: Bags) -> None:
-        """Refuse bags of other features.
+        """Raise an error for bags with another number of features.
 
         Raises
         ------
@@ -397,7 +398,9 @@ class DPMIL(ModelDefaults):
 
     def log_label_probability(self, labels: Int[Array, " B"]) -> Float[Array, " B"]:
         """log p(T_b)."""
-        return jnp.where(labels == 1, jnp.log(self.positive_share), jnp.log1p(-self.positive_share))
+        return jnp.where(
+            labels == 1, jnp.log(self.positive_fraction), jnp.log1p(-self.positive_fraction)
+        )
 
     def log_jacobian(self) -> Float[Array, ""]:
         """log |∂x̃/∂x|, of one instance."""
@@ -405,19 +408,19 @@ class DPMIL(ModelDefaults):
         return jnp.sum(jnp.log(jnp.diagonal(root) if self.covariance == "full" else root))
 
     def whitened(self, bags: Bags) -> Float[Array, "N D"]:
-        """x̃ = Bᵀ(x − m0), of which the prior has W0 = 1 and m0 = 0."""
+        """Whitened instances x̃ = Bᵀ(x − m0), whose prior has W0 = 1 and m0 = 0."""
         self.check_width(bags)
         return self.whitened_values(jnp.asarray(bags.instances))
 
     def whitened_values(self, instances: Float[Array, "N D"]) -> Float[Array, "N D"]:
-        """The same, of rows that are in no bags."""
+        """`whitened` for an array of instances."""
         deviation, root = instances - jnp.asarray(self.center), jnp.asarray(self.scale_root)
         return deviation @ root if self.covariance == "full" else deviation * root
 
     def in_units(
         self, mean: Float[Array, "2 K D"], root: Float[Array, "2 K ..."]
     ) -> tuple[Float[Array, "2 K D"], Float[Array, "2 K ..."]]:
-        """From the coordinates of `whitened`: means m0 + B⁻ᵀμ̃ and roots BL̃ of precisions."""
+        """Means m0 + B⁻ᵀμ̃ and precision roots BL̃, from the coordinates of `whitened`."""
         center, of_scale = jnp.asarray(self.center), jnp.asarray(self.scale_root)
         if self.covariance == "diagonal":
             return center + mean / of_scale, of_scale * root
@@ -425,7 +428,7 @@ class DPMIL(ModelDefaults):
         return center + back.reshape(mean.shape), of_scale @ root
 
     def check(self, bags: Bags) -> None:
-        """Refuse bags that the model cannot learn from.
+        """Raise an error for bags that the model cannot learn from.
 
         Raises
         ------
@@ -451,7 +454,7 @@ class DPMIL(ModelDefaults):
         return may & (np.asarray(bags.instance_labels) != 0)
 
     def label_rule(self, bags: Bags) -> LabelRule:
-        """Which labellings the bags allow.
+        """The labellings that the bags allow.
 
         Raises
         ------
@@ -492,7 +495,7 @@ class DPMIL(ModelDefaults):
         return self
 
     def augmented(self) -> Program:
-        """The program with instance labels and clusters in it.
+        """The program with instance labels and clusters as sites.
 
         Returns
         -------
@@ -517,14 +520,14 @@ class DPMIL(ModelDefaults):
             stick = numpyro.sample("stick", beta.to_event(2))
         root = jnp.asarray(self.scale_root)
         if kind == "full":
-            law = dist.WishartCholesky(
+            prior = dist.WishartCholesky(
                 jnp.full((2, K), self.degrees_of_freedom), scale_tril=root, validate_args=False
             )
-            precision_root = numpyro.sample("precision_cholesky", law.to_event(2))
+            precision_root = numpyro.sample("precision_cholesky", prior.to_event(2))
         else:
             rate = jnp.broadcast_to(0.5 / jnp.asarray(self.scale), (2, K, self.num_features))
-            law = dist.Gamma(0.5 * self.degrees_of_freedom, rate)
-            precision_root = jnp.sqrt(numpyro.sample("precision", law.to_event(3)))
+            prior = dist.Gamma(0.5 * self.degrees_of_freedom, rate)
+            precision_root = jnp.sqrt(numpyro.sample("precision", prior.to_event(3)))
         center = jnp.broadcast_to(jnp.asarray(self.center), (2, K, self.num_features))
         means = gaussian_by_precision(center, precision_root, self.mean_strength)
         mean = numpyro.sample("mean", means.to_event(2))
@@ -534,7 +537,7 @@ class DPMIL(ModelDefaults):
         with plate_of_bags(bags):
             labels = numpyro.sample(
                 "bag_label",
-                dist.Bernoulli(jnp.full(bags.num_bags, self.positive_share)),
+                dist.Bernoulli(jnp.full(bags.num_bags, self.positive_fraction)),
                 obs=None if bags.labels is None else jnp.asarray(bags.labels),
             )
         if bags.labels is not None:
@@ -545,10 +548,10 @@ class DPMIL(ModelDefaults):
         known = jnp.where(is_positive[index], 0.0, -jnp.inf)
         return LabelRule(known, is_positive & self.needs_witness, index, self._present(bags))
 
-    # ------------------------------------------------------------------ what draws imply
+    # ------------------------------------------------------------------ predictions
 
     def mixtures(self, site: dict[str, Array]) -> Mixtures:
-        """The mixtures that one draw of the latent sites makes."""
+        """The two mixtures of one draw of the latent sites."""
         stick = site["stick"] if self.max_components > 1 else jnp.zeros((2, 0))
         root = site[self.precision_site]
         if self.covariance == "diagonal":
@@ -556,7 +559,7 @@ class DPMIL(ModelDefaults):
         return Mixtures(log_stick_weights(stick), site["mean"], root)
 
     def weights(self, draws: Draws) -> Float[np.ndarray, "S 2 K"]:
-        """π of each draw: the weights of the components, which the sticks make.
+        """Mixture weights π of each draw, from stick breaking.
 
         Parameters
         ----------
@@ -602,8 +605,8 @@ class DPMIL(ModelDefaults):
         -------
         Components
         """
-        # Of the highest density it would be one whose empty clusters are near their prior's mode,
-        # and of the highest likelihood one that overfits.
+        # The draw of highest density would have empty clusters near their prior's mode, and that of
+        # highest likelihood would overfit.
         by_bag = estimands["log_density"]
         typical = int(np.argmin(np.sum((by_bag - by_bag.mean(axis=0)) ** 2, axis=1)))
         with jax.enable_x64(True):
@@ -627,8 +630,8 @@ class DPMIL(ModelDefaults):
 
         ρ_n = p₊(x_n)/(p₊(x_n) + p₋(x_n)) for an instance. For a bag, by Bayes:
         τR/(τR + 1 − τ) with R = [Π(1 + p₊/p₋) − 1]/(2^N − 1), or Π(1 + p₊/p₋)/2^N where no bag
-        needs a witness; or the noisy-or 1 − Π(1 − ρ_n), which is 0.999 for ten instances of which
-        nothing is known.
+        needs a witness; or the noisy-or 1 − Π(1 − ρ_n), which is 0.999 for ten instances with
+        ρ_n = ½.
 
         Parameters
         ----------
@@ -642,8 +645,8 @@ class DPMIL(ModelDefaults):
         -------
         dict of arrays
             ``bag_probability`` (S, B) and ``instance_probability`` (S, N) under each draw;
-            ``bag_predictive`` (B,) and ``instance_predictive`` (N,) with the mean of p₊ and of p₋
-            over the draws in their places, the posterior predictive densities.
+            ``bag_predictive`` (B,) and ``instance_predictive`` (N,) from the means of p₊ and p₋
+            over the draws, the posterior predictive densities.
 
         Raises
         ------
@@ -669,7 +672,7 @@ class DPMIL(ModelDefaults):
     def probabilities(
         self, log_density: Float[np.ndarray, "2 N"], bags: Bags, *, pooling: Pooling
     ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " N"]]:
-        """Of bags and of instances, from log p₋ and log p₊ of each instance.
+        """Bag and instance probabilities from log p₋ and log p₊ of each instance.
 
         Raises
         ------
@@ -687,15 +690,15 @@ class DPMIL(ModelDefaults):
     def probabilities_traced(
         self, log_density: Float[Array, "2 N"], bags: Bags, pooling: Pooling
     ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
-        """The same inside a compiled program."""
+        """`probabilities` within a compiled program."""
         logits = log_density[1] - log_density[0]
         bag = bag_probability(
-            logits, bags, self.positive_share, pooling, needs_witness=self.needs_witness
+            logits, bags, self.positive_fraction, pooling, needs_witness=self.needs_witness
         )
         return bag, jax.nn.sigmoid(logits)
 
     def estimands_of(self, draws: Draws, bags: Bags) -> Draws:
-        """What does not depend on the names of the clusters, of the bags learned from.
+        """Estimands for the training bags, which do not depend on cluster labels.
 
         Parameters
         ----------
@@ -720,7 +723,7 @@ class DPMIL(ModelDefaults):
         return found | ({"instance_probability": probability[:, is_free]} if is_free.any() else {})
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """Draw back what was summed out: instance labels and clusters given T.
+        """Draw the instance labels and clusters, which were summed out, given T.
 
         Parameters
         ----------
@@ -749,7 +752,7 @@ class DPMIL(ModelDefaults):
         seed: int | Array = 0,
         **options: Any,
     ) -> Any:
-        """A function of the model, one draw and the bags, for all draws."""
+        """Evaluate a function of one draw, the model and the bags for all draws."""
         sites: dict[str, np.ndarray | Array] = {name: draws[name] for name in self.latent_sites}
         with jax.enable_x64(True):
             sites["key"] = jax.random.split(random_key(seed), len(sites["mean"]))
@@ -806,22 +809,24 @@ def log_evidence_of_counts(
 ) -> Float[Array, "*L"]:
     """log p(z) with the sticks integrated out: Σ_{k<K} log B(1 + N_k, α + Σ_{j>k} N_j) + log α.
 
-    By gammaln: ``jax.scipy.special.betaln`` is off by 1e-6.
+    By gammaln: ``jax.scipy.special.betaln`` has errors of 1e-6.
     """
-    on, off = 1 + count[..., :-1], concentration + count_after(count)
-    log_beta = gammaln(on) + gammaln(off) - gammaln(on + off)
+    concentration1, concentration0 = 1 + count[..., :-1], concentration + count_after(count)
+    log_beta = (
+        gammaln(concentration1) + gammaln(concentration0) - gammaln(concentration1 + concentration0)
+    )
     return jnp.sum(log_beta + jnp.log(concentration), axis=-1)
 
 
 def count_after(count: Float[Array, "*L K"]) -> Float[Array, "*L k"]:
-    """Σ_{j>k} N_j, for k < K."""
+    """Number of instances in later components, Σ_{j>k} N_j, for k < K."""
     return jnp.flip(jnp.cumsum(jnp.flip(count, -1), axis=-1), -1)[..., 1:]
 
 
 def draw_labels(
     key: Array, log_components: Float[Array, "2 K N"], rule: LabelRule
 ) -> dict[str, Array]:
-    """Instance labels and clusters from their joint law given the mixtures and T."""
+    """Instance labels and clusters from their joint distribution given the mixtures and T."""
     label_key, cluster_key = jax.random.split(key)
     log_density = jax.nn.logsumexp(log_components, axis=1)
     label = rule.labels(log_density[1] - log_density[0]).sample(label_key)
@@ -835,7 +840,7 @@ def draw_labels(
 def bag_probability(
     logits: Float[Array, " N"],
     bags: Bags,
-    positive_share: float | Array,
+    positive_fraction: float | Array,
     pooling: Pooling,
     *,
     needs_witness: bool = True,
@@ -850,7 +855,7 @@ def bag_probability(
     log_ratio = sum_over_bags(softplus(logits) - math.log(2), index, num_bags)
     if needs_witness:
         log_ratio += log_some - log_some_positive(jnp.zeros_like(logits), index, num_bags)
-    prior = jnp.log(positive_share) - jnp.log1p(-positive_share)
+    prior = jnp.log(positive_fraction) - jnp.log1p(-positive_fraction)
     return jax.nn.sigmoid(prior + log_ratio)
 
 
@@ -861,7 +866,7 @@ def expected_occupied(log_components: Float[Array, "2 K N"], rule: LabelRule) ->
 
     def of_one(component: tuple[Array, Array]) -> Float[Array, ""]:
         klass, own = component
-        # The component is taken out of its class; what is left of a density is 1 − responsibility.
+        # Without the component a fraction 1 − responsibility of the class density remains.
         left = log_density[klass] + jax.nn.log1mexp(jnp.maximum(log_density[klass] - own, 0.0))
         return jnp.sum(rule.log_evidence(log_density.at[klass].set(left)) - total)
 
@@ -873,7 +878,7 @@ def expected_occupied(log_components: Float[Array, "2 K N"], rule: LabelRule) ->
 
 
 def _check_positive_bags(bags: Bags, needs_witness: bool) -> None:
-    """Refuse a positive bag all of whose instances are known to be negative."""
+    """Raise an error for a positive bag whose instances are all known to be negative."""
     if not (needs_witness and isinstance(bags.instance_labels, np.ndarray)):
         return
     may = np.zeros(bags.num_bags, bool)

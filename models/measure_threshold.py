@@ -1,4 +1,4 @@
-r"""A soft threshold on a measure of the instances: what of the neighbour method can be sampled."""
+r"""A soft threshold on neighbourhood scores of the instances, as a probabilistic model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ABSENT = -1e4
 
 
 class BagLabelsByMeasure(Distribution):
-    r"""Joint law of the labels of all bags, one of several sets of log odds being behind them all.
+    r"""Joint distribution of all bag labels: a mixture over K sets of log odds.
 
     .. math:: p(Y) = \frac{1}{K} \sum_k \prod_b P_k(Y_b)
 
@@ -80,9 +80,9 @@ class BagLabelsByMeasure(Distribution):
         return jax.nn.logsumexp(by_measure) - jnp.log(len(by_measure))
 
     def log_prob_by_bag(self, value: Int[Array, " B"]) -> Float[Array, " B"]:
-        """log p(Y_b | the labels of the other bags), by which leaving one out goes.
+        """log p(Y_b | the labels of the other bags), for leave-one-out.
 
-        Bags are not independent, since all have one measure: the sum of these is not log p(Y).
+        Bags are dependent, since all have one score: the sum of these is not log p(Y).
         """
         by_bag = self.log_likelihood(value)
         all_bags = jnp.sum(by_bag, axis=1, keepdims=True)
@@ -90,7 +90,7 @@ class BagLabelsByMeasure(Distribution):
         return jax.nn.logsumexp(all_bags) - others
 
     def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Int[Array, "..."]:
-        """Draw a measure, then the labels; array of shape ``sample_shape + (B,)``."""
+        """Draw the index of a score, then the labels; array of shape ``sample_shape + (B,)``."""
         assert key is not None
         measure_key, label_key = jax.random.split(key)
         which = jax.random.randint(measure_key, sample_shape, 0, len(self.logits))
@@ -101,7 +101,7 @@ class BagLabelsByMeasure(Distribution):
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class MeasureThreshold(ModelDefaults):
-    r"""A noisy-or of a soft threshold on a measure f, one of K: a pseudo-likelihood.
+    r"""A noisy-or of a soft threshold on one of K neighbourhood scores f: a pseudo-likelihood.
 
     .. code-block:: text
 
@@ -111,23 +111,23 @@ class MeasureThreshold(ModelDefaults):
         y_n | T, s, k   ~ Bernoulli(σ((f_k(x_n) − T)/s))                instance_label (instance)
         Y_b             = 1 if some y_n in it is, else 0                bag_label      (bag)
 
-    Its bags have the measures as features: those that `scored` makes, of `NeighbourMeasure` with
-    several k for instance, standardised so that one threshold means the same for all. As s → 0 it
+    Its bags have the scores as features. `scored` computes them, of `NeighbourMeasure` with several
+    k for instance; standardise them, so that one threshold means the same for all. As s → 0 it
     is the paper's hard threshold (with a = 1).
 
-    **What it is not.** f is made from the labels of the other bags, and is then taken as given: the
-    product over bags is no probability of all labels, but a pseudo-likelihood. A posterior says how
-    well threshold, softness and k are known *given f*; it knows nothing of how f itself would
-    change with other bags, and each label is used twice. Calibration with f held fixed checks
-    samplers, not this use of the labels.
+    **Limits.** f is computed from the labels of the other bags, and then taken as fixed. The
+    product over bags is no probability of all labels, but a pseudo-likelihood. A posterior gives
+    the uncertainty of threshold, softness and k *given f*. It ignores how f would change with other
+    bags, and uses each label twice. Calibration with fixed f checks samplers, not this use of
+    labels.
 
-    Calling it is the program with the instance labels summed out; in ``marginal()`` the measure is
-    summed out too; ``augmented()`` has all in it.
+    Calling it runs the program with the instance labels summed out. In ``marginal()`` the index k
+    of the score is summed out too; ``augmented()`` has all sites.
 
     ================  =======  =====================================================
     field             symbol   meaning
     ================  =======  =====================================================
-    threshold_prior            of T, in sds of the measure over all instances
+    threshold_prior            of T, in sds of the score over all instances
     softness_prior             of s, likewise; positive
     ================  =======  =====================================================
 
@@ -143,8 +143,8 @@ class MeasureThreshold(ModelDefaults):
 
     References
     ----------
-    The measures are those of Venkatesan, Chandakkar and Li (2015), who have no probabilities; this
-    reading of them is ours.
+    The scores are those of Venkatesan, Chandakkar and Li (2015), who have no probabilities; this
+    model of them is ours.
     """
 
     threshold_prior: Distribution = dist.Normal(0.0, 2.0)
@@ -153,7 +153,7 @@ class MeasureThreshold(ModelDefaults):
     name: ClassVar[str] = "measure_threshold"
     predicts_by: ClassVar[tuple[str, ...]] = ("measure_probability",)
     instance_note: ClassVar[str] = (
-        "an instance's probability is that of a bag that holds it alone: its measure above the "
+        "an instance's probability is that of a bag that holds it alone: its score above the "
         "threshold"
     )
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -181,11 +181,11 @@ class MeasureThreshold(ModelDefaults):
         num_measures = bags.instances.shape[1]
         which = numpyro.sample("measure", dist.DiscreteUniform(0, num_measures - 1))
         with plate_of_bags(bags):
-            law = LogOddsLabel(bag_logits(sites, bags)[which], validate_args=False)
-            numpyro.sample("bag_label", law, obs=given_labels(bags))
+            distribution = LogOddsLabel(bag_logits(sites, bags)[which], validate_args=False)
+            numpyro.sample("bag_label", distribution, obs=given_labels(bags))
 
     def marginal(self) -> Program:
-        """The program with the measure summed out as well.
+        """The program with the index k of the score summed out.
 
         Returns
         -------
@@ -205,8 +205,8 @@ class MeasureThreshold(ModelDefaults):
         return self._augmented_program
 
     def _marginal_program(self, bags: Bags) -> None:
-        law = BagLabelsByMeasure(bag_logits(self._draw(), bags))
-        numpyro.sample("bag_label", law, obs=given_labels(bags))
+        distribution = BagLabelsByMeasure(bag_logits(self._draw(), bags))
+        numpyro.sample("bag_label", distribution, obs=given_labels(bags))
 
     def _augmented_program(self, bags: Bags) -> None:
         sites = self._draw()
@@ -220,10 +220,10 @@ class MeasureThreshold(ModelDefaults):
             "softness": numpyro.sample("softness", self.softness_prior),
         }
 
-    # ------------------------------------------------------------------ what draws imply
+    # ------------------------------------------------------------------ predictions
 
     def predict(self, draws: Draws, bags: Bags) -> Draws:
-        """Bag and instance probabilities under each draw, all measures having their say.
+        """Bag and instance probabilities under each draw, averaged over the scores.
 
         Parameters
         ----------
@@ -231,7 +231,7 @@ class MeasureThreshold(ModelDefaults):
             ``threshold`` and ``softness`` (S,), and ``measure_probability`` (S, K), which
             `estimands_of` gives for the bags learned from, and posteriors store.
         bags : Bags
-            B bags with N instances, their measures as features; their labels are not used.
+            B bags with N instances, their scores as features; their labels are not used.
 
         Returns
         -------
@@ -241,7 +241,7 @@ class MeasureThreshold(ModelDefaults):
         Raises
         ------
         ValueError
-            If the draws do not say how likely each measure is, or of other ones.
+            If the draws have no probabilities of the scores, or those of other scores.
         """
         self._check_measures(draws, bags)
 
@@ -254,7 +254,7 @@ class MeasureThreshold(ModelDefaults):
         }
 
     def estimands_of(self, draws: Draws, bags: Bags) -> Draws:
-        """How likely each measure is, given the bags learned from.
+        """Probability of each score given the training bags.
 
         Parameters
         ----------
@@ -273,7 +273,7 @@ class MeasureThreshold(ModelDefaults):
         return {"measure_probability": over_draws(_measure_probability, sites, padded(bags))}
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """Draw back what was summed out: the measure, and the instance labels given those of bags.
+        """Draw the index of the score and the instance labels given the bag labels.
 
         Parameters
         ----------
@@ -336,7 +336,7 @@ def _complete_one(site: dict[str, Array], bags: Bags) -> tuple[Array, Array]:
 
 
 def bag_logits(site: dict[str, Array], bags: Bags) -> Float[Array, "K B"]:
-    """log P(Y_b = 1) − log P(Y_b = 0) under each measure: a noisy-or."""
+    """log P(Y_b = 1) − log P(Y_b = 0) under each score: a noisy-or."""
 
     def of_one(logits: Float[Array, " N"]) -> Float[Array, " B"]:
         return log_odds_of_some(logits, bags.bag_index, bags.num_bags)

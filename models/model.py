@@ -1,4 +1,4 @@
-"""What every model of the zoo offers to the engines."""
+"""The protocol of models, and default answers to it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
     "split_key",
 ]
 
-# What the command line fits of a model that is known by its program alone, and of one with
+# Engines that the command line runs by default: for a model with a program alone, and for one with
 # closed-form updates.
 GRADIENT_ENGINES = ("maximum_a_posteriori", "laplace", "svi", "nuts")
 CLOSED_FORM_ENGINES = ("coordinate_ascent", "laplace", "svi", "nuts", "gibbs")
@@ -50,20 +50,20 @@ type Draws = dict[str, np.ndarray]
 
 @runtime_checkable
 class Observing(Protocol):
-    """What has something to learn from."""
+    """A model with an observed site."""
 
     @property
     def observed_site(self) -> str:
-        """The site of what is known of the bags: ``bag_label``, or ``bag_target``."""
+        """Name of the observed site: ``bag_label``, or ``bag_target``."""
         ...
 
 
 @runtime_checkable
 class Checking(Protocol):
-    """What cannot have produced all labels or targets there are."""
+    """A model that has probability 0 for some labels or targets."""
 
     def check_observed(self, values: np.ndarray | Array) -> None:
-        """Refuse labels or targets that it cannot have produced."""
+        """Raise an error for labels or targets of probability 0."""
         ...
 
 
@@ -71,12 +71,12 @@ class Checking(Protocol):
 class Model(Observing, Protocol):
     """A generative model of bag labels or targets, its hyper-parameters as fields.
 
-    Calling it is the NumPyro program as its paper tells it; ``marginal()`` is the same posterior
-    with all sites gone that can be summed or integrated out exactly; ``augmented()`` has the
-    auxiliary variables in it that the closed-form bound needs.
+    Calling it runs the NumPyro program of its paper. ``marginal()`` has the same posterior, with
+    all sites summed or integrated out that can be exactly. ``augmented()`` adds the auxiliary
+    variables of the closed-form ELBO.
 
-    What else engines, diagnostics and the command line want to know is declared here, and
-    `ModelDefaults`, which models inherit from, has an answer to each question.
+    The protocol also declares the metadata that engines, diagnostics and the command line use.
+    `ModelDefaults`, which models inherit from, has a default for each member.
     """
 
     name: ClassVar[str]
@@ -95,7 +95,7 @@ class Model(Observing, Protocol):
 
     @property
     def hyperparameters(self) -> Mapping[str, Any]:
-        """Numbers or priors of the hyper-parameters, by site name."""
+        """Hyper-parameters as numbers or priors, by site name."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class Model(Observing, Protocol):
 
     @property
     def latent_sites(self) -> tuple[str, ...]:
-        """The sites of ``marginal()`` that are not observed: what a posterior is about."""
+        """The sites of ``marginal()`` that are not observed: the parameters of the posterior."""
         ...
 
     @property
@@ -130,16 +130,16 @@ class Model(Observing, Protocol):
 
     @property
     def gradient_note(self) -> str:
-        """Why gradients cannot find its unknown numbers in reasonable time; empty if they can."""
+        """Why gradient engines would take too long; empty if they do not."""
         ...
 
     @property
     def size_note(self) -> str:
-        """What makes its draws large, in words."""
+        """Why its draws are large, in words."""
         ...
 
     def numbers_in_a_draw(self, bags: Bags | None) -> int | None:
-        """The most numbers that a draw is kept in; None where nobody need count."""
+        """Upper bound on the numbers that a draw stores; None where draws are small."""
         ...
 
     def with_hyperparameters(self, values: dict) -> Self:
@@ -147,16 +147,16 @@ class Model(Observing, Protocol):
         ...
 
     def prepare(self, bags: Bags) -> Any:
-        """What the programs need of the bags: a pytree that stands in for them, made once.
+        """Prepare the bags once: a pytree that programs take in their place.
 
-        Arrays are filled up to sizes that programs are compiled for, and what follows from the
-        bags and from fixed hyper-parameters is evaluated. ``program(model.prepare(bags))`` is the
-        same density as ``program(bags)``.
+        Arrays are padded to sizes that programs are compiled for. Quantities that depend on the
+        bags and on fixed hyper-parameters alone are evaluated. ``program(model.prepare(bags))`` has
+        the same density as ``program(bags)``.
         """
         ...
 
     def unpadded(self, bags: Bags) -> Any:
-        """The same of bags as they are, for programs with sites of instances or bags."""
+        """``prepare`` without padding, for programs with sites of instances or bags."""
         ...
 
     def __call__(self, bags: Bags) -> None:
@@ -164,11 +164,11 @@ class Model(Observing, Protocol):
         ...
 
     def marginal(self) -> Program:
-        """The program with everything summed out that can be."""
+        """The program with all sites summed or integrated out that can be exactly."""
         ...
 
     def augmented(self) -> Program:
-        """The program with the auxiliary variables of the closed-form bound."""
+        """The program with the auxiliary variables of the closed-form ELBO."""
         ...
 
     def predict(self, draws: Draws, bags: Bags) -> Draws:
@@ -181,17 +181,17 @@ class Model(Observing, Protocol):
         ...
 
     def estimands_of(self, draws: Draws, bags: Bags) -> Draws:
-        """Quantities of the training bags that draws of any engine imply."""
+        """Estimands for the training bags, computed from the draws of any engine."""
         ...
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """Draw back what ``marginal()`` summed out."""
+        """Draw the sites that ``marginal()`` summed out."""
         ...
 
 
 @contextmanager
 def plate_of_bags(bags: Bags) -> Iterator[None]:
-    """The plate ``bag``, in which sites of absent bags count for nothing."""
+    """The plate ``bag``; sites of absent bags are masked."""
     with numpyro.plate("bag", bags.num_bags):
         if bags.present is None:
             yield
@@ -201,31 +201,31 @@ def plate_of_bags(bags: Bags) -> Iterator[None]:
 
 
 class ModelDefaults:
-    """Default answers to what engines, diagnostics and the command line ask of a model.
+    """Defaults for the members of `Model`.
 
-    A model inherits from it and overrides what does not hold. No default is there for
+    A model inherits from it and overrides them where it differs. There is no default for
     ``name``, ``dims``, ``latent_sites``, the three programs and ``predict``. A model of mixtures
-    has the methods of `ComponentModel` as well.
+    also has the methods of `ComponentModel`.
 
     Attributes
     ----------
     estimands : tuple of str
-        What posteriors are compared on, by the names that ``estimands_of`` gives; empty where
+        Quantities on which posteriors are compared, as ``estimands_of`` names them; empty where
         the sites themselves are compared.
     estimand_note : str
-        Why these, in a sentence for the report.
+        Reason for this choice, a sentence for the report.
     predicts_by : tuple of str
         The estimands that ``predict`` needs beside the latent sites.
     instance_note : str
-        What the probability of an instance means.
+        Meaning of an instance's probability.
     leave_one_out_note : str
-        Why no bag can be left out by weights; empty if each can.
+        Why leave-one-out by importance weights is impossible; empty if it works.
     replication_note : str
-        Why replicated labels or targets say nothing of the model; empty if they do.
+        Why replicated labels or targets cannot check the model; empty if they can.
     observation_fields : tuple of str
-        The fields that ``observation`` stands for.
+        The fields that ``observation`` describes.
     usual_engines : tuple of str
-        What the command line fits if nobody names engines. The first must run.
+        Default engines of the command line. The first must run.
     settings : mapping of str to Setting
         How the command line reads fields that are not numbers.
     fields_for_bags : tuple of str
@@ -250,7 +250,7 @@ class ModelDefaults:
 
     @property
     def hyperparameters(self) -> Mapping[str, Any]:
-        """None."""
+        """No hyper-parameters."""
         return {}
 
     @property
@@ -271,17 +271,17 @@ class ModelDefaults:
 
     @property
     def is_normalised(self) -> bool:
-        """True: ``marginal()`` is a density, and its bound one on log p(labels)."""
+        """True: ``marginal()`` is a density, and its ELBO a bound on log p(labels)."""
         return True
 
     @property
     def companions(self) -> Mapping[str, Model]:
-        """None: the posterior can be judged by itself."""
+        """None: the posterior needs no second model for comparison."""
         return {}
 
     @property
     def gradient_note(self) -> str:
-        """Empty: gradients find all unknown numbers."""
+        """Empty: gradient engines work."""
         return ""
 
     @property
@@ -298,11 +298,11 @@ class ModelDefaults:
         return self
 
     def prepare(self, bags: Bags) -> Any:
-        """Bags in arrays of sizes that programs are compiled for; absent ones are masked."""
+        """Bags padded to sizes that programs are compiled for; absent ones are masked."""
         return padded(bags)
 
     def unpadded(self, bags: Bags) -> Any:
-        """The same of bags as they are, for programs with sites of instances or bags."""
+        """``prepare`` without padding, for programs with sites of instances or bags."""
         return bags
 
     def estimands_of(self, draws: Draws, bags: Bags) -> Draws:
@@ -323,27 +323,26 @@ class ModelDefaults:
         return {}
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """The draws themselves: nothing was summed out."""
+        """The draws themselves, where no site was summed out."""
         return dict(draws)
 
 
-# What an observed site is called as a part of `Bags`.
+# Field of `Bags` with the values of each observed site.
 _PARTS = {"bag_label": "labels", "bag_target": "targets"}
 
 
 def part_of_bags(model: Observing) -> str:
-    """What the model learns from, as a part of `Bags`: ``labels``, or ``targets``."""
+    """Field of `Bags` that the model learns from: ``labels``, or ``targets``."""
     return _PARTS[model.observed_site]
 
 
 def observations(model: Observing, bags: Bags, needed_by: str) -> np.ndarray | Array:
-    """What the model learns from: labels or targets, one for each bag.
+    """The observed labels or targets, one for each bag.
 
     Raises
     ------
     ValueError
-        If the bags do not have them, in the name of what needs them, or if the model cannot have
-        produced them.
+        If the bags do not have them, or if the model gives them probability 0.
     """
     part = part_of_bags(model)
     values = getattr(bags, part)
@@ -358,7 +357,7 @@ def observations(model: Observing, bags: Bags, needed_by: str) -> np.ndarray | A
 
 
 def given_labels(bags: Bags) -> Int[Array, " B"] | None:
-    """What a program observes: the labels, or None where they are to be drawn."""
+    """The labels that a program observes, or None where they are to be drawn."""
     return None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
 
 
@@ -378,7 +377,7 @@ def random_key(seed: int | Array) -> Array:
                 f"seed is {seed}; expected a whole number from 0 to {_LARGEST_SEED}: others would "
                 "draw the same as one of these"
             )
-        # What jax.random.key gives, without the programs that it compiles.
+        # The key of jax.random.key, without compiling programs.
         return jax.random.wrap_key_data(np.array([0, seed], np.uint32), impl="threefry2x32")
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         return seed
@@ -387,5 +386,5 @@ def random_key(seed: int | Array) -> Array:
 
 @partial(jax.jit, static_argnames="number")
 def split_key(key: Array, number: int = 2) -> tuple[Array, ...]:
-    """Independent keys: what `jax.random.split` gives, by one program and not by three."""
+    """Independent keys of `jax.random.split`, by one program instead of three."""
     return tuple(jax.random.split(key, number))

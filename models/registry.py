@@ -1,4 +1,4 @@
-"""Models by their short names: those of the zoo, and those that others make known.
+"""Registry of models by their short names: those of milzoo and those of other packages.
 
 A package that is installed beside this one names its models as entry points of the group
 ``milzoo.models``; a script registers its own.
@@ -17,7 +17,7 @@ _MODELS: dict[str, type] = {}
 
 
 def register(model: Any) -> Any:
-    """Make a model known by its ``name``; a class decorator.
+    """Register a model under its ``name``; a class decorator.
 
     Parameters
     ----------

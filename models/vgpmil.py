@@ -1,4 +1,4 @@
-"""ψ-VGPMIL: sparse Gaussian processes whose instance labels reach the bag by a noisy maximum."""
+"""ψ-VGPMIL: a sparse Gaussian process with instance labels and a noisy maximum over each bag."""
 
 from __future__ import annotations
 
@@ -69,29 +69,29 @@ class VGPMIL(SparseGPModel):
     ===============  ======  =====================================================
     kernel           k       ``RBF(variance, length_scale)``: v and ℓ
     inducing_points  Z       (M, D)
-    mean             μ0      constant prior mean of the evidence
+    mean             μ0      constant prior mean of f
     sharpness        H       odds that the bag label is the maximum of its y
     mixing           ψ       ``PolyaGammaMixing()`` is the logistic model above
     ===============  ======  =====================================================
 
-    Three programs tell the same story. Calling the model is the paper's, with the instance labels
-    summed out exactly: P(T=1|f) = [H − (H−1) p0]/(H+1), p0 = Π(1 − σ(f_n)). ``marginal()`` has
-    the evidence summed out too, so that only the M inducing values remain. ``augmented()`` has
-    the augmentation ω and the labels y in it, and is what the closed-form bound is about.
+    Three programs have the same posterior. Calling the model runs the paper's, with the instance
+    labels summed out exactly: P(T=1|f) = [H − (H−1) p0]/(H+1), p0 = Π(1 − σ(f_n)). ``marginal()``
+    has the latent values f integrated out too: only the M inducing values remain. ``augmented()``
+    has the augmentation ω and the labels y as sites; the closed-form ELBO is of this program.
 
     Parameters
     ----------
     kernel : RBF
     inducing_points : array (M, D)
     mean : float or Distribution
-        μ0; 0 as in the paper makes an unseen instance positive with probability ½ and long bags
+        μ0; 0 as in the paper makes a new instance positive with probability ½ and long bags
         positive a priori. A NumPyro distribution makes it the site ``mean``.
     sharpness : float
         H ≥ 1.
     mixing : Mixing
         Anything but ``PolyaGammaMixing()`` is another model: p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2).
     jitter : float
-        Added to the diagonal of K_ZZ, as a share of the kernel variance.
+        Added to the diagonal of K_ZZ, as a fraction of the kernel variance.
 
     Raises
     ------
@@ -144,7 +144,7 @@ class VGPMIL(SparseGPModel):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """Those of the kernel, and the mean."""
+        """Hyper-parameters of the kernel, and the mean."""
         return super().hyperparameters | {"mean": self.mean}
 
     def with_hyperparameters(self, values: dict) -> Self:
@@ -154,7 +154,7 @@ class VGPMIL(SparseGPModel):
 
     @property
     def is_logistic(self) -> bool:
-        """Whether ψ is the hyperbolic secant, so that the evidence is a Gaussian process."""
+        """Whether ψ is the hyperbolic secant, so that f is a Gaussian process."""
         return isinstance(self.mixing, PolyaGammaMixing)
 
     @property
@@ -169,7 +169,7 @@ class VGPMIL(SparseGPModel):
 
     @property
     def companions(self) -> Mapping[str, Self]:
-        """The logistic model: that of another ψ may have run away, and engines agree there."""
+        """The logistic model for other ψ, whose posteriors may drift to infinity."""
         return {} if self.is_logistic else {"logistic": replace(self, mixing=PolyaGammaMixing())}
 
     @property
@@ -191,7 +191,7 @@ class VGPMIL(SparseGPModel):
         self._observe_bag_labels(log_none_positive, given.bags)
 
     def marginal(self) -> Program:
-        """The program with the evidence summed out as well: only u (and priors) remain.
+        """The program with f integrated out: only u and hyper-parameters with priors remain.
 
         P(T|f) is linear in p0, and given u the f_n are independent, so
         P(T=1|u) = [H − (H−1) Π_n E(1 − σ(f_n))]/(H + 1). For any other ψ, with
@@ -205,7 +205,7 @@ class VGPMIL(SparseGPModel):
         return self._marginal_program
 
     def augmented(self) -> Program:
-        """The program with ω and the instance labels in it: what the closed-form bound bounds.
+        """The program with ω and the instance labels as sites, as the closed-form ELBO has them.
 
         Returns
         -------
@@ -215,7 +215,7 @@ class VGPMIL(SparseGPModel):
         Raises
         ------
         NotImplementedError
-            If the mixing law p(ω) is not known.
+            If the mixing distribution p(ω) is not known.
         """
         self.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
         return self._augmented_program
@@ -242,8 +242,8 @@ class VGPMIL(SparseGPModel):
         with numpyro.plate("instance", scale.shape[0]):
             evidence = numpyro.sample("evidence", dist.Normal(location, scale))
             numpyro.sample("augmentation", self.mixing.conditional(evidence))
-        # y_n ~ Bernoulli(σ(f_n)) and ω_n | f_n are together p(y, ω | f) of the paper's eq. 6. The
-        # labels are one event: under the exact q(y) those of a bag are not independent.
+        # y_n ~ Bernoulli(σ(f_n)) and ω_n | f_n make up p(y, ω | f) of the paper's eq. 6. The labels
+        # are one event: under the exact q(y) those of a bag are dependent.
         label = numpyro.sample("instance_label", dist.Bernoulli(logits=evidence).to_event(1))
         self._reweight_evidence(evidence)
         positives = _sum_over_bags(label, given.bags)
@@ -264,17 +264,17 @@ class VGPMIL(SparseGPModel):
 
     def _observe_bag_labels(self, log_none_positive: Float[Array, " B"], bags: Bags) -> None:
         with plate_of_bags(bags):
-            law = NoisyMaximum(log_none_positive, self.sharpness)
-            numpyro.sample("bag_label", law, obs=given_labels(bags))
+            label_distribution = NoisyMaximum(log_none_positive, self.sharpness)
+            numpyro.sample("bag_label", label_distribution, obs=given_labels(bags))
 
     def conditional_of_rows(self, bags: Any) -> SparseConditional:
-        """Of the instances."""
+        """Conditional distribution of the instances given the inducing values."""
         return self.conditional(bags)
 
     def rule_for(
         self, conditional: SparseConditional | None, bags: Bags
     ) -> QuadratureRule | SigmoidTable:
-        """Of E σ(f), or of the integrals over ψ(f) e^{±f/2}."""
+        """Quadrature rule for E σ(f), or for the integrals over ψ(f) e^{±f/2}."""
         if conditional is None:
             return self._rule(np.sqrt(largest_variance(self.kernel.variance)))
         rule = self._rule(float(np.asarray(conditional.residual_scale).max()))
@@ -287,10 +287,10 @@ class VGPMIL(SparseGPModel):
             on_grid(largest), distance_to_pole=self.mixing.distance_to_pole, tilt=(0.5, 0.5)
         )
 
-    # ------------------------------------------------------------------ what draws imply
+    # ------------------------------------------------------------------ predictions
 
     def predict(self, draws: Draws, bags: Bags) -> Draws:
-        """Bag and instance probabilities under each draw, the new evidence integrated out.
+        """Bag and instance probabilities under each draw; new latent values are integrated out.
 
         Parameters
         ----------
@@ -307,8 +307,8 @@ class VGPMIL(SparseGPModel):
 
         Notes
         -----
-        For any ψ new evidence follows the Gaussian conditional and the logistic function, as in
-        the paper's equations 33 and 37.
+        For any ψ new latent values follow the Gaussian conditional, and labels the logistic
+        function, as in the paper's equations 33 and 37.
         """
         sites = {name: np.asarray(draws[name]) for name in self.latent_sites}
         with jax.enable_x64(True):
@@ -321,11 +321,11 @@ class VGPMIL(SparseGPModel):
         }
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """Draw back what ``marginal()`` summed out: evidence and instance labels given T.
+        """Draw the latent values and instance labels, which ``marginal()`` summed out, given T.
 
-        Given u and T the labels of a bag follow their exact joint law (``InstanceLabels`` with
+        Given u and T the labels of a bag have an exact joint distribution (``InstanceLabels`` with
         logits of E σ(f_n)), and each f_n | u, y_n ∝ N(f; a_n, k̃_n) σ(±f) is drawn by rejection
-        from the Gaussian that its tangent bound makes.
+        from the Gaussian proposal of its tangent bound.
 
         Parameters
         ----------
@@ -359,7 +359,7 @@ class VGPMIL(SparseGPModel):
     def complete_one(
         self, given: PreparedBags, key: Array, site: dict[str, Float[Array, "..."]]
     ) -> tuple[Float[Array, " N"], Array]:
-        """Evidence and instance labels of one draw."""
+        """Latent values and instance labels of one draw."""
         model, bags = self.with_hyperparameters(site), given.bags
         conditional = model.given_inducing_values(given)
         location = model.mean + conditional.mean(site["inducing_value"])
@@ -368,14 +368,14 @@ class VGPMIL(SparseGPModel):
             -location, scale, given.rule
         )
         label_key, evidence_key = jax.random.split(key)
-        law = InstanceLabels(
+        label_distribution = InstanceLabels(
             logits,
             jnp.asarray(bags.bag_index),
             jnp.asarray(bags.labels),
             self.sharpness,
             bags.num_bags,
         )
-        label = law.sample(label_key)
+        label = label_distribution.sample(label_key)
         sign = 2.0 * label - 1.0
         positive = draw_tilted_gaussian(evidence_key, sign * location, scale)
         return sign * positive, label
@@ -409,7 +409,7 @@ def _mixing_integrals(
 def _predict(
     model: VGPMIL, given: PreparedBags, sites: dict[str, Float[Array, "S ..."]]
 ) -> tuple[Float[Array, "S B"], Float[Array, "S N"]]:
-    """P(T* = 1 | u) and E[σ(f*) | u] for every draw, a few together."""
+    """P(T* = 1 | u) and E[σ(f*) | u] for every draw, in blocks of draws."""
     if not model.priors:  # the same for all draws
         conditional = model.conditional(given.bags)
         table = sigmoid_table(conditional.residual_scale, given.rule)

@@ -1,4 +1,4 @@
-"""VWSGP: sparse Gaussian processes whose evidence accumulates over a bag."""
+"""VWSGP: a sparse Gaussian process whose latent function values are summed over a bag."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACCUMULATIONS: tuple[Accumulation, ...] = ("joint", "independent_instances")
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class VWSGP(BagEvidenceModel, SparseGPModel):
-    """Sparse-GP weakly supervised learning by accumulated evidence.
+    """Sparse-GP weakly supervised learning: latent function values are summed over a bag.
 
     .. code-block:: text
 
@@ -40,7 +40,7 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         T_b | s_b       ~ Bernoulli(σ(s_b))                        bag_label      (bag)
 
     with A = K_XZ K_ZZ⁻¹, k̃_n = k(x_n, x_n) − (A K_ZX)_nn, a_b = Σ_{n∈b} A_n and k̄_b = Σ_{n∈b} k̃_n.
-    The instances enter by their sums alone. The last line is another for other likelihoods:
+    The instances enter by these sums alone. Other likelihoods replace the last line:
 
     .. code-block:: text
 
@@ -57,8 +57,8 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
     likelihood               ``Logistic()``, or another object of `milzoo.models`
     ===============  ======  =====================================================
 
-    Calling it is the paper's program with s_b as sites; ``marginal()`` has them integrated out, so
-    that only u remains; ``augmented()`` has in it what the closed-form bound needs.
+    Calling it runs the paper's program with s_b as sites. ``marginal()`` has them integrated out:
+    only u remains. ``augmented()`` has the auxiliary variables of the closed-form ELBO.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         regression, ``Gaussian(noise)``, ``StudentT(degrees_of_freedom, scale)`` or
         ``NegativeBinomial(total_count)``.
     jitter : float
-        Added to the diagonal of K_ZZ, as a share of the kernel variance.
+        Added to the diagonal of K_ZZ, as a fraction of the kernel variance.
 
     Raises
     ------
@@ -90,15 +90,15 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
 
     @property
     def variance(self) -> Parameter:
-        """That of the kernel."""
+        """Variance of the kernel."""
         return self.kernel.variance
 
     def most_terms(self, bags: Bags) -> int:
-        """Instances of the longest bag."""
+        """Number of instances of the longest bag."""
         return int(bags.bag_sizes.max())
 
     def conditional(self, bags: Bags) -> SparseConditional:
-        """A bag of one instance has the evidence of that instance."""
+        """Conditional distribution of single instances: a bag of one has s_b = f_n."""
         return SparseGPModel.conditional(self, bags)
 
     def accumulated(self, bags: Bags, dtype: FloatType = "float64") -> SparseConditional:
@@ -108,8 +108,8 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         ----------
         bags : Bags
         dtype : {"float64", "float32"}
-            Of the kernel; under 64 bit the sums are 64-bit in any case. Kernels in 32 bit are
-            wrong by 1e-7 or so, and k̃ by more where K_ZZ is close to singular.
+            Of the kernel; under 64 bit the sums are 64-bit in any case. Kernels in 32 bit have
+            errors of about 1e-7, and k̃ by more where K_ZZ is close to singular.
 
         Returns
         -------
@@ -124,7 +124,7 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         return accumulated_conditional(self.kernel, self.inducing_points, bags, self.jitter, dtype)
 
     def predict(self, draws: Draws, bags: Bags, *, accumulation: Accumulation = "joint") -> Draws:
-        """Bags and instances under each draw, the new evidence integrated out.
+        """Predict bags and instances under each draw; their latent values are integrated out.
 
         Parameters
         ----------
@@ -133,10 +133,10 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         bags : Bags
             B bags with N instances; their labels and targets are not used.
         accumulation : {"joint", "independent_instances"}
-            How evidence adds up. Given u the evidence s* of a bag is one Gaussian, and what its
-            instances share through u is kept: exact. ``"independent_instances"`` is the paper's:
-            f*_n ~ N(A_n m, A_n S A_nᵀ + k̃_n) one by one, with m and S those of the draws, which
-            drops the covariances; S = 1 then, for the bags.
+            How latent values are summed. ``"joint"`` is exact: given u the sum s* of a bag is
+            Gaussian, with the covariance of its instances through u. The paper's
+            ``"independent_instances"`` takes f*_n ~ N(A_n m, A_n S A_nᵀ + k̃_n) one by one, with m
+            and S those of the draws. It neglects covariances, and bags then have one draw, S = 1.
 
         Returns
         -------
@@ -144,7 +144,7 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
             Of labels: ``bag_probability`` (S, B), P(T* = 1 | u); ``instance_probability`` (S, N),
             that of a bag that holds this instance alone, as the model has no instance labels.
             Of targets: ``bag_mean`` and ``bag_scale`` (S, B) of Y* | u; ``instance_mean`` and
-            ``instance_scale`` (S, N) of f*_n | u, the share that an instance has in it. Of targets
+            ``instance_scale`` (S, N) of f*_n | u, the term of one instance. Of targets
             that are not Gaussian given u also ``bag_latent_mean`` and ``bag_latent_scale`` (S, B).
 
         Raises
@@ -167,7 +167,7 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
     def _predict_independently(
         self, sites: dict[str, Float[np.ndarray, "S ..."]], bags: Bags
     ) -> dict[str, Float[Array, "1 B"]]:
-        """The bags as if each instance drew inducing values of its own, with their moments."""
+        """Predict bags as if their instances had independent inducing values, by moments."""
         mean, variance = _instance_moments(self, sites, padded(bags))
         by_bag = partial(np.bincount, np.asarray(bags.bag_index), minlength=bags.num_bags)
         rows = slice(bags.num_instances)
@@ -187,15 +187,15 @@ def _instance_moments(
     """Mean and variance of f_n over all draws of u: A_n m and A_n S A_nᵀ + k̃_n."""
     fixed = None if model.priors else model.conditional(bags)
 
-    def add(sums: tuple, site: dict[str, Float[Array, "..."]]) -> tuple[tuple, None]:
+    def add(moments: tuple, site: dict[str, Float[Array, "..."]]) -> tuple[tuple, None]:
         rows = fixed or model.with_hyperparameters(site).conditional(bags)
-        value, (count, mean, squares, residual) = rows.mean(site["inducing_value"]), sums
+        value, (count, mean, squares, residual) = rows.mean(site["inducing_value"]), moments
         change = value - mean  # Welford: no difference of large sums
         mean = mean + change / (count + 1)
         squares = squares + change * (value - mean)
         return (count + 1, mean, squares, residual + rows.residual_variance), None
 
-    nothing = jnp.zeros(bags.num_instances)
-    start = (jnp.zeros(()), nothing, nothing, nothing)
+    zeros = jnp.zeros(bags.num_instances)
+    start = (jnp.zeros(()), zeros, zeros, zeros)
     (count, mean, squares, residual), _ = jax.lax.scan(add, start, sites)
     return mean, (squares + residual) / count

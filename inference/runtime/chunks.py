@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ...datasets.bags import Bags
-from ...datasets.on_disk import Room
+from ...datasets.on_disk import NewBuffer
 from ...datasets.padding import bucket
 from ...datasets.streaming import BagStream
 
@@ -108,7 +108,7 @@ def padded_chunks(
     *,
     num_instances: int,
     num_parts: int,
-    room: Room = new_room,
+    room: NewBuffer = new_room,
     read_to: RoomForChunks | None = None,
 ) -> list[Bags]:
     """Fill chunks up to one shape, and their number.
@@ -145,7 +145,7 @@ def _filled_up(number: int, unit: int) -> int:
 
 
 def _padded(
-    bags: Bags, length: int, num_bags: int, room: Room, read_to: RoomForChunks | None
+    bags: Bags, length: int, num_bags: int, room: NewBuffer, read_to: RoomForChunks | None
 ) -> Bags:
     def filled(values: np.ndarray | Array, size: int, value: float) -> np.ndarray:
         values = np.asarray(values)

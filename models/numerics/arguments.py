@@ -8,7 +8,7 @@ __all__ = ["check_counts", "check_probability"]
 
 
 def check_counts(**counts: int) -> None:
-    """Refuse what cannot be counted to.
+    """Raise an error unless all arguments are positive integers.
 
     Raises
     ------
@@ -21,7 +21,7 @@ def check_counts(**counts: int) -> None:
 
 
 def check_probability(**probabilities: float) -> None:
-    """Refuse what is no probability.
+    """Raise an error unless all arguments are probabilities.
 
     Raises
     ------

@@ -20,7 +20,7 @@ _DRAWS = 16
 def over_draws(
     function: Callable[..., Any], sites: dict[str, Any], *given: Any, **options: Any
 ) -> Any:
-    """A function of one draw, for all of them, some evaluated together.
+    """Evaluate a function of one draw for all draws, in blocks.
 
     Parameters
     ----------
@@ -58,9 +58,9 @@ def _over_draws(
 
 
 def map_draws(function: Callable[[Any], Any], sites: Any, together: int) -> Any:
-    """`jax.lax.map` over draws in blocks of one size, at most ``together``, of one trace.
+    """Map a function over draws in equal blocks of at most ``together``, traced once.
 
-    With its own ``batch_size`` what remains behind the blocks is traced, and compiled, once more.
+    With the ``batch_size`` of `jax.lax.map` the last, shorter block would be compiled once more.
 
     Parameters
     ----------

@@ -11,12 +11,12 @@ import optax
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Bool, Float, Int
 
-__all__ = ["Minimum", "descend", "minimise_by_newton", "steepest"]
+__all__ = ["Minimum", "descend", "largest_derivative", "minimise_by_newton"]
 
-# Damping λ of the Hessian, in units of its largest entry: the first that is tried after none, how
-# fast it grows and falls, and what is none.
+# Damping λ of the Hessian, in units of its largest entry: the first that is tried after none, the
+# factor by which it grows and falls, and the value below which it is set to 0.
 _FIRST_DAMPING, _DAMPING_FACTOR, _LEAST_DAMPING = 1e-3, 8.0, 1e-10
-# A step is taken if the loss falls by this fraction of what the quadratic model says.
+# A step is accepted if the loss falls by this fraction of the quadratic model's prediction.
 _SUFFICIENT = 1e-3
 # Rounding of a loss, as a fraction of its size.
 _ROUNDING = 1e-13
@@ -25,7 +25,7 @@ _ROUNDING = 1e-13
 def descend[P](
     loss: Callable[[P], Float[Array, ""]], start: P, max_steps: int, flat: float = 0.0
 ) -> P:
-    """Where L-BFGS with a line search ends, which is not above its start.
+    """Minimise a loss by L-BFGS with a line search; the result is never worse than the start.
 
     `jax.lax.map` over many starts ends each by itself; under `jax.vmap` all would wait for the
     longest line search of any.
@@ -37,7 +37,7 @@ def descend[P](
     start : pytree of arrays
     max_steps : int
     flat : float
-        It ends where no slope is steeper, in the loss's units over the point's.
+        Tolerance: it stops where no entry of the gradient is larger in size.
 
     Returns
     -------
@@ -48,8 +48,8 @@ def descend[P](
     value_and_gradient = optax.value_and_grad_from_state(loss)
 
     def goes_on(carry: tuple) -> Bool[Array, ""]:
-        _, _, slope, num = carry
-        return (slope > flat) & (num < max_steps)
+        _, _, largest, num = carry
+        return (largest > flat) & (num < max_steps)
 
     def one_step(carry: tuple) -> tuple:
         point, memory, _, num = carry
@@ -57,23 +57,23 @@ def descend[P](
         change, memory = optimiser.update(
             gradient, memory, point, value=value, grad=gradient, value_fn=loss
         )
-        slope = steepest(optax.tree.get(memory, "grad"))
-        return optax.apply_updates(point, change), memory, slope, num + 1
+        largest = largest_derivative(optax.tree.get(memory, "grad"))
+        return optax.apply_updates(point, change), memory, largest, num + 1
 
     begun = (start, optimiser.init(start), jnp.array(jnp.inf), 0)
     end = jax.lax.while_loop(goes_on, one_step, begun)[0]
-    # A line search that fails may end a rounding error higher.
+    # A failed line search may end at a loss that is larger by a rounding error.
     is_lower = loss(end) <= loss(start)
     return jax.tree.map(lambda new, old: jnp.where(is_lower, new, old), end, start)
 
 
-def steepest(gradient: Any) -> Float[Array, ""]:
-    """The largest slope of all, either way."""
-    return jnp.max(jnp.stack([jnp.max(jnp.abs(slope)) for slope in jax.tree.leaves(gradient)]))
+def largest_derivative(gradient: Any) -> Float[Array, ""]:
+    """Largest absolute value in a pytree of partial derivatives."""
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(gradient)]))
 
 
 class Minimum(NamedTuple):
-    """Where a minimiser ended.
+    """The point that a minimiser returns, with its derivatives.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Minimum(NamedTuple):
 
 
 class _Newton(NamedTuple):
-    """Between two steps."""
+    """State of Newton's method between two steps."""
 
     minimum: Minimum
     loss: Float[Array, ""]
@@ -111,14 +111,14 @@ def minimise_by_newton(
         Twice differentiable.
     start : array (P,)
     max_steps : int
-        Trials of a step.
+        Most trials of a step.
     flat : float
-        It ends where no entry of the gradient is larger.
+        Tolerance: it stops where no entry of the gradient is larger in size.
 
     Returns
     -------
     Minimum
-        Its Hessian need not be positive definite, if the steps did not suffice.
+        Its Hessian may not be positive definite if the steps did not suffice.
     """
     gradient_of, hessian_of = jax.grad(loss), jax.hessian(loss)
 
@@ -126,7 +126,7 @@ def minimise_by_newton(
         return Minimum(point, gradient_of(point), hessian_of(point), num_steps)
 
     def goes_on(state: _Newton) -> Bool[Array, ""]:
-        return (steepest(state.minimum.gradient) > flat) & (state.num_trials < max_steps)
+        return (largest_derivative(state.minimum.gradient) > flat) & (state.num_trials < max_steps)
 
     def one_trial(state: _Newton) -> _Newton:
         old, damping = state.minimum, state.damping

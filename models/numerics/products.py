@@ -25,7 +25,7 @@ __all__ = [
     "whole_blocks",
 ]
 
-# Rows of a block: few enough to stay in a core's cache between their uses, and no fewer.
+# Rows of a block: as many as stay in a core's cache between their uses.
 _ROWS = 512
 # Numbers that a core takes at once; rows of blocks and columns of panels are multiples of it.
 _AT_ONCE = 8
@@ -35,7 +35,7 @@ type Panels = list[Float[Array, "_ _"]]
 
 
 def weighted_gram(matrix: Float[Array, "N M"], weights: Float[Array, " N"]) -> Float[Array, "M M"]:
-    """VᵀΘV = Σ_n θ_n V_n V_nᵀ, in blocks of rows so that ΘV is never held whole.
+    """VᵀΘV = Σ_n θ_n V_n V_nᵀ, in blocks of rows so that ΘV is never stored whole.
 
     Parameters
     ----------
@@ -53,14 +53,14 @@ def weighted_gram(matrix: Float[Array, "N M"], weights: Float[Array, " N"]) -> F
 
 
 def gram_panels(rows: Float[Array, "R M"], weights: Float[Array, " R"]) -> Panels:
-    """What rows add to VᵀΘV: its lower triangle, in panels of rows, a third of the work saved."""
-    # Turned over in memory: XLA's product with a left side that it has to turn over is slower.
+    """Contribution of rows to VᵀΘV: its lower triangle in panels, for a third less work."""
+    # Transposed in memory: XLA's product is slower with a left side that it has to transpose.
     weighted = jax.lax.optimization_barrier((weights[:, None] * rows).T)
     return [weighted[start:end] @ rows[:, :end] for start, end in panels_of(rows.shape[1])]
 
 
 def gram_from_panels(panels: Panels) -> Float[Array, "M M"]:
-    """VᵀΘV whole: what is right of the panels is what is below them, transposed."""
+    """VᵀΘV from the panels of its lower triangle, by symmetry."""
     size = panels[-1].shape[1]
     lower = jnp.vstack([jnp.pad(p, ((0, 0), (0, size - p.shape[1]))) for p in panels])
     return jnp.tril(lower) + jnp.tril(lower, -1).T
@@ -69,7 +69,7 @@ def gram_from_panels(panels: Panels) -> Float[Array, "M M"]:
 def in_row_blocks[Total, Rows](
     function: Callable[..., tuple[Total, Rows]], *arrays: Float[Array, "N ..."]
 ) -> tuple[Total, Rows]:
-    """A function of rows, applied to blocks of them that a core's cache can hold.
+    """Apply a function of rows to blocks that fit into a core's cache.
 
     Parameters
     ----------
@@ -96,13 +96,16 @@ def in_row_blocks[Total, Rows](
     total, rest = function(*(a[whole * length :] for a in arrays))
     total, kept = jax.lax.scan(add_block, total, jnp.arange(whole))
     kept = jax.tree.map(lambda blocks: blocks.reshape(whole * length, *blocks.shape[2:]), kept)
-    if whole * length == num_rows:  # else all of it would be copied
+    if whole * length == num_rows:  # saves a copy of all rows
         return total, kept
     return total, jax.tree.map(lambda *parts: jnp.concatenate(parts), kept, rest)
 
 
 def whole_blocks(num_rows: int) -> int:
-    """So many rows or more, that there is no rest: `in_row_blocks` would copy what it keeps."""
+    """Smallest number of rows, at least the given one, that is a whole number of blocks.
+
+    `in_row_blocks` copies all rows where a shorter block remains.
+    """
     length = block_length(num_rows)
     return length * -(-num_rows // length)
 
@@ -142,15 +145,15 @@ def squared_norms(rows: Float[Array, "R M"], upper: Float[Array, "M M"]) -> Floa
 def times_triangle(
     rows: Float[Array, "R M"], upper: Float[Array, "M M"]
 ) -> list[Float[Array, "R _"]]:
-    """The columns of a product with an upper triangle, in panels: each needs what is above it."""
+    """Columns of a product with an upper triangular matrix, in panels."""
     return [rows[:, :end] @ upper[:end, start:end] for start, end in panels_of(len(upper))]
 
 
 def panels_of(size: int) -> list[tuple[int, int]]:
-    """Where columns are cut so that of a triangular or symmetric product a third is saved.
+    """Start and end of column panels that save a third of a triangular or symmetric product.
 
-    Products of more and narrower panels are slower, by more than is saved; and so are those of
-    widths that are no multiples of 8, which a core takes at once.
+    More and narrower panels are slower, and so are widths that are no multiples of 8, the numbers
+    that a core takes at once.
     """
     wide = 3 * _AT_ONCE
     ends = sorted({min(_AT_ONCE * ceil(size * part / wide), size) for part in (1, 2, 3)})
@@ -158,6 +161,6 @@ def panels_of(size: int) -> list[tuple[int, int]]:
 
 
 def block_length(num_rows: int) -> int:
-    """Rows of blocks that a core's cache can hold, equal as far as can be: a short rest is slow."""
+    """Rows of blocks that fit into a core's cache, nearly equal: a short last block is slow."""
     num_blocks = ceil(num_rows / _ROWS)
     return min(num_rows, _AT_ONCE * ceil(num_rows / (_AT_ONCE * num_blocks)))

@@ -29,7 +29,7 @@ __all__ = [
     "trapezoid_rule",
 ]
 
-# Where trapezoid rules end, in standard deviations: the Gaussian mass beyond is 1e-9.
+# Reach of trapezoid rules in standard deviations: the Gaussian mass beyond is 1e-9.
 _REACH = 6.0
 # −log of the error that their step allows.
 _LOG_ACCURACY = 22.0
@@ -44,8 +44,7 @@ class QuadratureRule(NamedTuple):
     ----------
     nodes : array (K,)
     log_weights : array (K,)
-        log w_k: nodes past 38 have weights that are 0 in 64 bit, and may still be where the mass
-        of a g is that grows.
+        log w_k. Past nodes of 38 weights are 0 in 64 bit, where a g that grows may still have mass.
     """
 
     nodes: Float[Array, " K"] | Float[np.ndarray, " K"]
@@ -53,7 +52,7 @@ class QuadratureRule(NamedTuple):
 
 
 class SigmoidTable(NamedTuple):
-    """A rule with what it needs of fixed standard deviations: all but the means.
+    """A quadrature rule with its exponentials evaluated for fixed standard deviations.
 
     Attributes
     ----------
@@ -70,7 +69,7 @@ class SigmoidTable(NamedTuple):
 def sigmoid_table(
     standard_deviation: Float[Array, "*batch"], rule: QuadratureRule
 ) -> SigmoidTable | QuadratureRule:
-    """Evaluate the exponentials of `log_expected_sigmoid` once, for standard deviations that stay.
+    """Evaluate the exponentials of `log_expected_sigmoid` once, for fixed standard deviations.
 
     Parameters
     ----------
@@ -99,7 +98,7 @@ def logistic_rule(largest_standard_deviation: float) -> QuadratureRule:
     """Rule for E σ(f) that serves every standard deviation up to the given one.
 
     Gauss–Hermite where it is good (s² ≤ 1, error of the log below 1e-8), else the trapezoid rule,
-    which alone sees past the poles of the logistic function at ±iπ: with 16 Gauss–Hermite nodes
+    which alone resolves the poles of the logistic function at ±iπ: with 16 Gauss–Hermite nodes
     the log of E σ(f) is wrong by up to 2e-4 at s² = 5 and by 0.8 at s² = 100.
 
     Parameters
@@ -155,12 +154,12 @@ def trapezoid_rule(
 
     Notes
     -----
-    With step h in z the error is exp(y²/2 − 2πy/h) for any y ≤ d/s: moving the path of integration
-    by iy gains the second term and, as the Gaussian grows there, loses the first. The step makes
-    this e^−22 = 3e-10; the mass of the Gaussian beyond 6 is 1e-9.
+    With step h in z the error is exp(y²/2 − 2πy/h) for any y ≤ d/s. With the path of
+    integration at iy the second term is gained, and the first lost, as the Gaussian grows there.
+    The step makes this e^−22 = 3e-10; the mass of the Gaussian beyond 6 is 1e-9.
     """
-    shift = min(distance_to_pole / largest_standard_deviation, math.sqrt(2 * _LOG_ACCURACY))  # y
-    step = 2 * math.pi * shift / (_LOG_ACCURACY + shift**2 / 2)
+    offset = min(distance_to_pole / largest_standard_deviation, math.sqrt(2 * _LOG_ACCURACY))  # y
+    step = 2 * math.pi * offset / (_LOG_ACCURACY + offset**2 / 2)
     below, above = (math.ceil((_REACH + side * largest_standard_deviation) / step) for side in tilt)
     nodes = step * np.arange(-below, above + 1)
     return QuadratureRule(nodes, math.log(step / math.sqrt(2 * math.pi)) - 0.5 * nodes**2)
@@ -171,12 +170,12 @@ def log_expected_sigmoid(
     standard_deviation: Float[Array, "*batch"],
     rule: QuadratureRule | SigmoidTable,
 ) -> Float[Array, "*batch"]:
-    """log E σ(f) for f ~ N(mean, standard_deviation²), accurate deep in both tails.
+    """log E σ(f) for f ~ N(mean, standard_deviation²), accurate in both tails.
 
     log E σ(f) = M + log Σ_k w_k / (e^M + e^{M−a} e^{−s z_k}),  M = min(a, 0),
 
-    whose only transcendental per node, e^{−s z_k}, does not depend on the mean: with constant s it
-    is evaluated once, before anything is compiled. Rules for s above 6 have nodes where that
+    Its only transcendental per node, e^{−s z_k}, does not depend on the mean: with constant s it is
+    evaluated once, before anything is compiled. Rules for s above 6 have nodes where that
     would overflow; the sum is then taken in logs.
 
     Parameters
@@ -209,35 +208,35 @@ def _log_sum_of_sigmoids(
     nodes: Float[Array, " K"],
     weights: Float[Array, " K"],
 ) -> Float[Array, "*batch"]:
-    shift, scaled_sigmoid = _scaled_sigmoids(mean, decay)
-    return jnp.minimum(shift + jnp.log(jnp.tensordot(weights, scaled_sigmoid, 1)), 0.0)
+    log_scale, scaled_sigmoid = _scaled_sigmoids(mean, decay)
+    return jnp.minimum(log_scale + jnp.log(jnp.tensordot(weights, scaled_sigmoid, 1)), 0.0)
 
 
 @partial(_log_sum_of_sigmoids.defjvp, symbolic_zeros=True)
 def _log_sum_of_sigmoids_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     """Derivatives from the same sigmoids: ∂/∂a = E σ(1 − σ)/E σ, ∂/∂s = E zσ(1 − σ)/E σ.
 
-    The tangent of ``decay`` is that of s; it is passed only so that it is not computed twice.
+    The tangent of ``decay`` is that of s; it is passed to avoid computing it twice.
     """
     mean, _, decay, nodes, weights = primals
-    shift, scaled_sigmoid = _scaled_sigmoids(mean, decay)
+    log_scale, scaled_sigmoid = _scaled_sigmoids(mean, decay)
     total = jnp.tensordot(weights, scaled_sigmoid, 1)
-    squares = jnp.exp(shift) * scaled_sigmoid**2
+    squares = jnp.exp(log_scale) * scaled_sigmoid**2
     tangent = jnp.zeros_like(mean)
     if not isinstance(tangents[0], SymbolicZero):
         tangent += (1.0 - jnp.tensordot(weights, squares, 1) / total) * tangents[0]
     if not isinstance(tangents[1], SymbolicZero):
-        slope = jnp.tensordot(weights * nodes, scaled_sigmoid - squares, 1)
-        tangent += slope / total * tangents[1]
-    return jnp.minimum(shift + jnp.log(total), 0.0), tangent
+        derivative = jnp.tensordot(weights * nodes, scaled_sigmoid - squares, 1)
+        tangent += derivative / total * tangents[1]
+    return jnp.minimum(log_scale + jnp.log(total), 0.0), tangent
 
 
 def _scaled_sigmoids(
     mean: Float[Array, "*batch"], decay: Float[Array, "K ..."]
 ) -> tuple[Float[Array, "*batch"], Float[Array, "K ..."]]:
-    """M and σ(a + s z_k) e^{−M}."""
-    shift = jnp.minimum(mean, 0.0)  # M
-    return shift, 1.0 / (jnp.exp(shift) + jnp.exp(shift - mean) * decay)
+    """The log scale M and σ(a + s z_k) e^{−M}."""
+    log_scale = jnp.minimum(mean, 0.0)  # M
+    return log_scale, 1.0 / (jnp.exp(log_scale) + jnp.exp(log_scale - mean) * decay)
 
 
 def log_expectation(

@@ -1,4 +1,4 @@
-"""What is constant is evaluated once; models pass through JAX as pytrees, without their checks."""
+"""Evaluate constants once while JAX traces; make models pytrees, without their checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["as_pytree", "evaluated_now_unless_traced"]
 
 @contextlib.contextmanager
 def evaluated_now_unless_traced(*inputs: object) -> Iterator[None]:
-    """Evaluate at once what is computed inside, unless an input is traced.
+    """Evaluate the block at once, unless an input is traced.
 
     A sampler compiles a program around a kernel that is fixed; without this, all that follows
     from the kernel would be a part of the program, and evaluated at every step.
@@ -34,7 +34,7 @@ def evaluated_now_unless_traced(*inputs: object) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class _Function:
-    """A function that is static where it is itself: two that are equal are two."""
+    """A static function, compared by identity."""
 
     value: Callable
 
@@ -47,7 +47,7 @@ class _Function:
 
 @dataclass(frozen=True)
 class _Static:
-    """What is compiled for anew where it differs."""
+    """A static value: programs are compiled anew where it differs."""
 
     value: Any
 
@@ -101,7 +101,7 @@ def as_pytree[T: type](*static: str) -> Callable[[T], T]:
 
 
 def _leaf(value: Any) -> Any:
-    """An integer would be compiled for apart from the same number as a float."""
+    """The value; integers as floats, as JAX would compile separate programs for them."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -115,7 +115,7 @@ def _unless_traced(check: Callable[[Any], None], names: tuple[str, ...]) -> Call
 
 
 def _static_part(value: Any) -> _Static | _Function | None:
-    """What of a field is no leaf."""
+    """The static part of a field, None where it is a leaf."""
     if isinstance(value, str):
         return _Static(value)
     return _Function(value) if callable(value) and jax.tree_util.all_leaves([value]) else None

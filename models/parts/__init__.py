@@ -1,1 +1,1 @@
-"""What several models are made of."""
+"""Building blocks of models: likelihoods, kernels, label distributions and sums over bags."""

@@ -1,4 +1,4 @@
-"""Models whose bags have an evidence that is Gaussian given the values at inducing points."""
+"""Models whose bags have a latent function value, Gaussian given the inducing values."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ __all__ = ["BagEvidenceModel", "FloatType"]
 
 type FloatType = Literal["float64", "float32"]
 
-# The observed site by the part of `Bags` that it is observed from.
+# Observed site by the part of `Bags` that holds its values.
 _SITES = {"labels": "bag_label", "targets": "bag_target"}
 
 
 @dataclass(frozen=True, eq=False)
 class BagEvidenceModel(InducingModel, ABC):
-    """What models of a Gaussian evidence of each bag have in common, whatever its kernel.
+    """Base of models with a Gaussian latent function value s_b of each bag, for any kernel.
 
     .. code-block:: text
 
@@ -89,7 +89,7 @@ class BagEvidenceModel(InducingModel, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # JAX puts bare objects where it unflattens pytrees of placeholders.
+        # JAX unflattens pytrees with bare objects as placeholders.
         if not isinstance(self.likelihood, Likelihood) and type(self.likelihood) is not object:
             known = ", ".join(f"{one.__name__}()" for one in LIKELIHOODS.values())
             raise ValueError(
@@ -104,12 +104,12 @@ class BagEvidenceModel(InducingModel, ABC):
 
     @property
     def observation(self) -> str:
-        """The word of the likelihood."""
+        """The name of the likelihood on the command line."""
         return self.likelihood.name
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """Those of the kernel and of the likelihood."""
+        """Hyper-parameters of the kernel and of the likelihood."""
         return super().hyperparameters | self.likelihood.hyperparameters
 
     def with_hyperparameters(self, values: dict) -> Self:
@@ -118,7 +118,7 @@ class BagEvidenceModel(InducingModel, ABC):
         return replace(model, likelihood=self.likelihood.with_values(values))
 
     def singles_without_hyperparameters(self, bags: Bags) -> Any:
-        """What `conditional` needs of bags, for all hyper-parameters."""
+        """Inputs of `conditional` that no hyper-parameter changes."""
         return bags
 
     def check_observed(self, values: Observations) -> None:
@@ -135,17 +135,17 @@ class BagEvidenceModel(InducingModel, ABC):
         """How samplers should whiten the sites: u = Lε, s = a_bᵀu + √k̄ η."""
         return {"inducing_value": TransformReparam(), "bag_evidence": LocScaleReparam(0.0)}
 
-    # ------------------------------------------------------------------ what a model has to say
+    # ------------------------------------------------------------------ what a model defines
 
     @property
     @abstractmethod
     def variance(self) -> Parameter:
-        """v, of each term of the evidence."""
+        """Prior variance v of each term of s_b."""
         ...
 
     @abstractmethod
     def most_terms(self, bags: Bags) -> int:
-        """How many terms the evidence of a bag has at most: its variance is at most as many v."""
+        """Largest number of terms in s_b; its prior variance is at most that many times v."""
         ...
 
     @abstractmethod
@@ -155,24 +155,24 @@ class BagEvidenceModel(InducingModel, ABC):
 
     @abstractmethod
     def conditional(self, bags: Bags) -> SparseConditional:
-        """The same of bags that hold one instance each, a row for each instance."""
+        """a and k̄ of bags of one instance each, a row for each instance."""
         ...
 
-    # ------------------------------------------------------------------ what is made once
+    # ------------------------------------------------------------------ preparation
 
     def conditional_of_rows(self, bags: Any) -> SparseConditional:
-        """Of the bags."""
+        """Conditional distribution of the bags given the inducing values."""
         return self.accumulated(bags)
 
     def rule_for(
         self, conditional: SparseConditional | None, bags: Bags
     ) -> QuadratureRule | SigmoidTable:
-        """Of the likelihood given u, for all residual scales."""
+        """Quadrature rule of the likelihood given u, for all residual scales."""
         if conditional is not None:
             largest = float(np.asarray(conditional.residual_scale).max())
             rule = self.likelihood.quadrature_rule(largest)
             return self.likelihood.tabulated(rule, conditional.residual_scale)
-        # k̄_b is at most the variance of the evidence.
+        # k̄_b is at most the prior variance of s_b.
         return self.likelihood.quadrature_rule(
             float(np.sqrt(self.most_terms(bags) * largest_variance(self.variance)))
         )
@@ -201,7 +201,7 @@ class BagEvidenceModel(InducingModel, ABC):
         return self._marginal_program
 
     def augmented(self) -> Program:
-        """The program with the auxiliary variables of the likelihood, which the ELBO is of.
+        """The program with the auxiliary variables of the likelihood, as the ELBO has them.
 
         Logistic and negative binomial: s_b and a Pólya-Gamma ω_b. Student-t: s_b and a Gamma ω_b.
         Probit: the latent utility z_b ~ N(a_bᵀu, v_b) whose sign is the label. Gaussian: none.
@@ -247,10 +247,10 @@ class BagEvidenceModel(InducingModel, ABC):
         inducing_value = draw_inducing_value(conditional.cholesky)
         return conditional.mean(inducing_value), conditional.residual_scale
 
-    # ------------------------------------------------------------------ what draws imply
+    # ------------------------------------------------------------------ predictions
 
     def predict(self, draws: Draws, bags: Bags) -> Draws:
-        """Bags and instances under each draw, the new evidence integrated out.
+        """Predict bags and instances under each draw; their latent values are integrated out.
 
         Parameters
         ----------
@@ -333,7 +333,7 @@ class BagEvidenceModel(InducingModel, ABC):
         return {"instance_probability": predictive.mean}
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
-        """Draw back what ``marginal()`` integrated out: the evidence of the bags given T or Y.
+        """Draw the latent values s_b, which ``marginal()`` integrated out, given T or Y.
 
         Parameters
         ----------
@@ -359,7 +359,7 @@ class BagEvidenceModel(InducingModel, ABC):
     def complete_one(
         self, given: PreparedBags, key: Array, site: dict[str, Float[Array, "..."]]
     ) -> tuple[Float[Array, " B"]]:
-        """The evidence of the bags for one draw."""
+        """Latent values of the bags for one draw."""
         model = self.with_hyperparameters(site)
         conditional = model.given_inducing_values(given)
         observed = model._observed(given.bags)

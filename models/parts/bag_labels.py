@@ -7,7 +7,7 @@ T_b           label of bag b, in {0, 1}                    ``bag_label``
 y_n           label of instance n, in {0, 1}               ``value`` of `InstanceLabels`
 μ_n           log-odds of instance n being positive        ``logits``
 p₀            P(no positive instance in the bag)           ``exp(log_none_positive)``
-H             how firmly T_b = max y_n is believed         ``sharpness``
+H             odds that T_b = max y_n                      ``sharpness``
 logit P(T_b)  log odds of a positive label                 ``logits`` of `LogOddsLabel`
 ============  ===========================================  ==========================
 
@@ -40,8 +40,8 @@ class TiltedPolyaGamma(PolyaGamma):
         \log \frac{\mathrm{PG}(\omega \mid b, c)}{\mathrm{PG}(\omega \mid b, 0)}
         = b \log\cosh(c/2) - c^2 \omega / 2
 
-    What is relative to one measure in a program has to be so in its guide: the ELBO is then the
-    same as with densities.
+    A program and its guide must take densities relative to the same measure: the ELBO is then the
+    same as with ordinary densities.
     """
 
     @validate_sample
@@ -58,10 +58,10 @@ class TiltedPolyaGamma(PolyaGamma):
 # Labels by their log odds
 # --------------------------------------------------------------------------------------
 class LogOddsLabel(BernoulliLogits):
-    """Label in {0, 1} with log P(T=1)/P(T=0) given, its log probability smooth at 0 as well.
+    """Label in {0, 1} with log P(T=1)/P(T=0) given, with a log probability that is smooth at 0.
 
-    NumPyro 0.22's own has the slopes 0 and 1 at log odds 0 where they are ±½, so that whatever
-    starts there, such as a search for the mode from u = 0, never leaves.
+    In NumPyro 0.22 its derivatives at log odds 0 are 0 and 1, not ±½: an optimiser that starts at
+    u = 0 never leaves it.
 
     Parameters
     ----------
@@ -93,7 +93,8 @@ class NoisyMaximum(Distribution):
     Parameters
     ----------
     log_none_positive : array, ≤ 0
-        log p₀ for each bag; with evidence f it is −Σ_n softplus(f_n). Its shape is the batch shape.
+        log p₀ for each bag; with latent values f it is −Σ_n softplus(f_n). Its shape is the batch
+        shape.
     sharpness : real ≥ 1
         H. At 1 the label is a fair coin, whatever the instances.
 
@@ -125,7 +126,7 @@ class NoisyMaximum(Distribution):
 
     @property
     def logits(self) -> Float[Array, "..."]:
-        """log P(T = 1) − log P(T = 0); through it either log probability keeps its digits."""
+        """log P(T = 1) − log P(T = 0); both log probabilities are accurate through it."""
         log_none_positive = jnp.asarray(self.log_none_positive)
         positive = _log_label_weight(1, log_none_positive, self.sharpness)
         return positive - _log_label_weight(0, log_none_positive, self.sharpness)
@@ -171,7 +172,7 @@ def _log_label_weight(label: ArrayLike, log_none_positive: Array, sharpness: Arr
 # Instance labels
 # --------------------------------------------------------------------------------------
 class InstanceLabels(Distribution):
-    r"""Joint law of all instance labels given the bag labels, under a noisy maximum.
+    r"""Joint distribution of all instance labels given the bag labels, under a noisy maximum.
 
     .. math::
         p(y_b) \propto \prod_{n \in b} e^{y_n \mu_n} \; H^{[T_b = \max_{n \in b} y_n]},
@@ -184,7 +185,7 @@ class InstanceLabels(Distribution):
     Parameters
     ----------
     logits : (..., N) array
-        μ, the log-odds of each instance before the bag label is seen. Leading axes are batch axes.
+        μ, the log-odds of each instance before the bag label is known. Leading axes are batch axes.
     bag_index : (N,) integer array
         The bag of each instance, non-decreasing, in 0 … ``num_bags`` − 1.
     bag_label : (..., B) integer array
@@ -201,8 +202,8 @@ class InstanceLabels(Distribution):
 
     Reference
     ---------
-    As `NoisyMaximum`. The paper approximates this law by independent labels; summing over a bag's
-    labels in the two groups max y = 0 and max y = 1 gives it exactly.
+    As `NoisyMaximum`. The paper approximates this distribution by independent labels. The sum
+    over a bag's labels in the two groups max y = 0 and max y = 1 is exact.
     """
 
     arg_constraints = {
@@ -248,7 +249,7 @@ class InstanceLabels(Distribution):
         return jnp.moveaxis(by_bag, 0, -1)
 
     def _to_instances(self, values: Shaped[Array, "... B"]) -> Shaped[Array, "... N"]:
-        # As a JAX array: a NumPy index keeps its 64 bits, which 32-bit programs stumble over.
+        # A JAX array: NumPy indices stay 64-bit, which 32-bit programs reject.
         return jnp.take(values, jnp.asarray(self.bag_index), axis=-1)
 
     @property
@@ -257,7 +258,7 @@ class InstanceLabels(Distribution):
 
     @property
     def log_none_positive(self) -> Float[Array, "... B"]:
-        """log p₀ = −Σ softplus(μ_n), per bag: no label positive, before T is seen."""
+        """log p₀ = −Σ softplus(μ_n), per bag: no label positive, before T is known."""
         return -self._sum_over_bags(jax.nn.softplus(jnp.asarray(self.logits)))
 
     @property
@@ -308,7 +309,7 @@ class InstanceLabels(Distribution):
         Since 1 − σ(μ_n) = exp(−λ_n) with λ_n = softplus(μ_n), label n is positive just when an
         exponential clock of rate λ_n rings before time 1. In a bag with a positive label the first
         ring is an exponential of rate Σλ truncated to [0, 1]; who rings first, and how much later
-        the others do, does not depend on it. So the race is run once and shifted to that start.
+        the others do, does not depend on it. So the race is run once and its start is then moved.
         """
         assert is_prng_key(key) and key is not None
         positive_key, start_key, race_key = jax.random.split(key, 3)
@@ -317,7 +318,7 @@ class InstanceLabels(Distribution):
         some_positive = jax.random.bernoulli(
             positive_key, self.positive_probability(), (*shape, self.num_bags)
         )
-        # The floor keeps rings finite; it lies far below what a uniform can resolve.
+        # The floor keeps rings finite; it is far below the resolution of a uniform.
         rate = jnp.maximum(jax.nn.softplus(logits), math.sqrt(jnp.finfo(logits.dtype).tiny))
         rings = jax.random.exponential(race_key, (*shape, *self.event_shape), logits.dtype) / rate
         start = self._first_ring(start_key, self._sum_over_bags(rate), shape)

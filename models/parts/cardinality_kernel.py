@@ -1,4 +1,4 @@
-"""A kernel between bags: instances are alike if they look alike and have one label."""
+"""A kernel between bags: instances are similar if their features and labels are."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = [
     "sums_between_bags",
 ]
 
-# Rows of the kernel between instances that are held at once.
+# Rows of the kernel between instances that are in memory at once.
 _ROWS = 2048
-# Entries of it that are held at once where it is wanted within bags alone.
+# Entries of it in memory at once where only kernels within bags are needed.
 _OWN_ENTRIES = 2**18
 
 
@@ -71,8 +71,8 @@ class CardinalityKernel:
     >>> from sklearn.svm import SVC
     >>> bags = Bags.from_list([np.eye(2), np.ones((1, 2)), -np.eye(2)], labels=[1, 1, 0])
     >>> kernel = CardinalityKernel(CardinalityModel(), np.ones(2), RBF(1.0, 1.0))
-    >>> machine = SVC(kernel="precomputed").fit(kernel(bags, bags), bags.labels)
-    >>> machine.predict(kernel(bags.select([2]), bags)).tolist()
+    >>> classifier = SVC(kernel="precomputed").fit(kernel(bags, bags), bags.labels)
+    >>> classifier.predict(kernel(bags.select([2]), bags)).tolist()
     [0]
     """
 
@@ -117,11 +117,11 @@ class CardinalityKernel:
         return joint / np.outer(own, others)
 
     def joint(self, left: Bags, right: Bags) -> Float[np.ndarray, "P Q"]:
-        """k̃ (equation 15), which is larger the more instances there are."""
+        """The kernel k̃ (equation 15) before normalisation, which grows with the bag sizes."""
         return self._joint(*self._sides(left, right))
 
     def _sides(self, left: Bags, right: Bags) -> tuple[_Side, _Side]:
-        """Both as programs take them, around a common centre: rows of zeros are not far away."""
+        """Both sets of bags as programs take them, centred together so that padding is near."""
         for bags in (left, right):
             check_width(len(self.weights), bags)
         centre = np.mean(right.instances, axis=0)
@@ -169,7 +169,7 @@ class CardinalityKernel:
 
 
 class _Rows(NamedTuple):
-    """Instances as the programs of a kernel take them; those that pad have the weight 0.
+    """Instances as kernel programs take them; padding has weight 0.
 
     Attributes
     ----------
@@ -185,7 +185,7 @@ class _Rows(NamedTuple):
     bag_index: Int[np.ndarray | Array, " N"]
 
     def blocks(self, num_rows: int) -> Iterator[_Rows]:
-        """So many rows at a time; the last block is filled up with rows of weight 0."""
+        """Blocks of ``num_rows`` rows; the last is padded with rows of weight 0."""
         rest = -len(self.bag_index) % num_rows
         instances = np.pad(self.instances, [(0, rest), (0, 0)])
         weight = np.pad(self.weight, [(0, 0), (0, rest)])
@@ -196,7 +196,7 @@ class _Rows(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """Bags as the programs of a kernel take them, and how many are there."""
+    """Bags as kernel programs take them, with their number."""
 
     rows: _Rows
     tree: CountTree
@@ -247,7 +247,7 @@ def _joint_kernel(
 
 @jax.jit
 def _within_bags(instance_kernel: RBF, rows: _Rows, tree: CountTree) -> Float[Array, " B"]:
-    """The same of each bag with itself, tree by tree; 0 of bags that are not there."""
+    """k̃ of each bag with itself, tree by tree; 0 for absent bags."""
     instances = jnp.pad(rows.instances, [(0, 1), (0, 0)])  # a last row for leaves that pad
     weight = jnp.pad(rows.weight, [(0, 0), (0, 1)])
 
@@ -266,7 +266,7 @@ def _within_bags(instance_kernel: RBF, rows: _Rows, tree: CountTree) -> Float[Ar
 
 
 def _of_roots(of_rows: Callable, leaf: Int[Array, "G W"]) -> Float[Array, " G"]:
-    """A sum over the leaves of each root, so many of them at a time as memory is meant for."""
+    """Sums over the leaves of each root, in blocks that limit memory."""
     number, width = leaf.shape
     if number == 0:
         return jnp.zeros(0)
@@ -285,8 +285,8 @@ def _of_roots(of_rows: Callable, leaf: Int[Array, "G W"]) -> Float[Array, " G"]:
 def joint_from(regardless: Float[Array, "*K"], of_labels: Float[Array, "*K"]) -> Float[Array, "*K"]:
     """k̃ from Σ k_x and Σ k_x (p − ½)(p' − ½), since p p' + (1 − p)(1 − p') = ½ + 2 (p − ½)(p' − ½).
 
-    Where the labels of two bags are surely opposite the parts cancel, but for the rounding of
-    Σ k_x; as k̃ of a bag with itself is at least ½ Σ k_x, that is rounding after normalisation too.
+    Where the labels of two bags are certainly opposite the terms cancel up to rounding of Σ k_x.
+    As k̃ of a bag with itself is at least ½ Σ k_x, this is rounding after normalisation too.
     """
     return 0.5 * regardless + 2.0 * of_labels
 

@@ -1,4 +1,4 @@
-"""The part of the contract that only mixtures have: components of either class, for pictures.
+"""Protocol of mixture models: components of either class, for plots.
 
 `plot_components` and `plot_scene` take posteriors of each model that is a `ComponentModel`.
 """
@@ -22,7 +22,7 @@ class Components(NamedTuple):
     Attributes
     ----------
     weight : array (2, K)
-        In its class.
+        Weights within each class.
     mean : array (2, K, D)
     root : array (2, K, D, D) or (2, K, D)
         L of the precisions LLᵀ, or √λ where these are diagonal.
@@ -45,11 +45,11 @@ class ComponentModel(Protocol):
         ...
 
     def occupied(self, estimands: Draws) -> Float[np.ndarray, "S 2"]:
-        """Number of components with an instance in them, from what ``estimands_of`` returns."""
+        """Number of components with an instance in them, from the result of ``estimands_of``."""
         ...
 
     def typical_components(self, draws: Draws, estimands: Draws, bags: Bags) -> Components:
-        """Components of the draw that is most like the others."""
+        """Components of the most typical draw."""
         ...
 
 

@@ -1,4 +1,4 @@
-r"""Sums over all labellings of a bag that are weighed by the count of the positive labels.
+r"""Sums over all labellings of a bag, weighted by the number of positive labels.
 
 With weights e^φ_n of positive labels and a potential C of the count,
 
@@ -8,17 +8,17 @@ where e_c, the elementary symmetric polynomials of the e^φ, are the coefficient
 Π(1 + e^{φ_n} x). Polynomials are multiplied in pairs, pairs of pairs and so on: a tree, of all bags
 at once.
 
-Two routes. `log_symmetric` has every log e_c, by sums of exponentials, with all its digits however
-small it is. `log_partition` has log Z alone, by sums of products: φ is tilted to φ + t so that the
-counts that weigh most in Z are the likeliest ones, and what then underflows is nothing beside them,
-if C has one peak. (Bags of at most 64 instances go the first way there too, which is the quicker
-one for them, and so do all on request.) No term is ever subtracted, so slopes, which are
-P(y_n = 1), keep their digits. `draw_labels` goes down the tree of the first: a count for the root,
-and at each node its share for either half.
+`log_symmetric` computes every log e_c accurately, by sums of exponentials. `log_partition` computes
+log Z alone, by sums of products: φ is tilted to φ + t so that the counts with most weight in Z are
+the likeliest ones. Terms that then underflow are negligible if C has one mode. Bags of at most 64
+instances are summed in logs there too, which is faster for them, and all bags are on request. No
+term is ever subtracted, so gradients, which are P(y_n = 1), are accurate. `draw_labels` goes down
+the tree of `log_symmetric`: it draws a count for the root, and splits it between the halves of each
+node.
 
 A program is compiled for the shapes of a tree. Those of `CountTree.for_bags` with ``present`` are
 rounded up, so that bags of like sizes have the same ones: there may be roots without a bag, and
-bags in larger trees than they need.
+bags in larger trees than necessary.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
     "log_symmetric",
 ]
 
-# Bags of at most 64 instances have all their terms in logs: it is quicker than to look for a tilt.
+# Bags of at most 64 instances are summed in logs: that is faster than a search for a tilt.
 _LOG_DEPTHS = 7
 SMALL_BAG = 2 ** (_LOG_DEPTHS - 1)
 # Coefficients in a block of `_product`, so that blocks meet in matrix products.
@@ -52,16 +52,16 @@ _BLOCK = 16
 _DIRECT = 4097
 # Steps in the search for a tilt.
 _BISECTIONS = 30
-# Work, in terms, that is little anyway (some 0.1 ms), and that makes a tree a large one.
+# Work in terms: little up to the first (some 0.1 ms), large from the second on.
 _LITTLE, _MUCH = 2**14, 2**20
 # Rounding up the roots of a depth adds at most this fraction of the work; of little, of much.
 _SLACK_OF_LITTLE, _SLACK, _SLACK_OF_LARGE = 1 / 4, 1 / 8, 1 / 32
-# Trees of little work have room for a bag of 32 instances, and for this many bags.
+# Trees of little work can take a bag of 32 instances, and this many bags.
 _DEPTH_OF_LITTLE, _BAGS_OF_LITTLE = 5, 16
 
 
 class Part(NamedTuple):
-    """Some of the bags: their leaves, and how many have their root at each depth."""
+    """A subset of the bags: their leaves, and the number of roots at each depth."""
 
     leaf: Int[np.ndarray | Array, " L"]
     num_roots: tuple[int, ...]
@@ -70,7 +70,7 @@ class Part(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class CountTree:
-    """Where instances stand: bags from the deepest on, each padded to a power of two.
+    """Binary trees of the instances of bags, deepest bags first, padded to powers of two.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class CountTree:
     size : array (B,)
         Instances of each bag.
     count, count_bag : array (N + B,)
-        Every count 0 … N_b of every bag, and the bag: what potentials are functions of.
+        Every count 0 … N_b of every bag, and the bag: the arguments of potentials.
     """
 
     leaf: Int[np.ndarray | Array, " L"]
@@ -105,7 +105,7 @@ class CountTree:
         num_bags: int,
         present: Bool[np.ndarray, " B"] | None = None,
     ) -> Self:
-        """Plant it.
+        """Build the trees of bags.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class CountTree:
         num_bags : int
         present : array (B,) or None
             Which bags are there; the others, of any size, come last. They have no root: their
-            log Z is 0, and gradients by their instances are. The numbers of roots are rounded up.
+            log Z is 0, with gradient 0. The numbers of roots are rounded up.
 
         Returns
         -------
@@ -145,16 +145,16 @@ class CountTree:
 
     @property
     def num_bags(self) -> int:
-        """B."""
+        """Number B of bags."""
         return self.size.shape[0]
 
     @property
     def first_count(self) -> Int[Array, " B"]:
-        """Where the counts of each bag begin."""
+        """Index of the first count of each bag."""
         return jnp.cumsum(self.size + 1) - self.size - 1
 
-    def places(self) -> list[Int[Array, "G W"]]:
-        """Where each count of the roots of each depth stands, from depth 0 on; N + B where none."""
+    def count_positions(self) -> list[Int[Array, "G W"]]:
+        """Index of each count of the roots, by depth from 0 on; N + B where there is none."""
         found, end = [], self.bag.shape[0]
         size, first_count = jnp.asarray(self.size), self.first_count
         for depth, number in enumerate(self.num_roots):
@@ -162,12 +162,12 @@ class CountTree:
             count = jnp.arange(2**depth + 1)
             # A root without a bag has no count at all.
             there = count <= size.at[bags].get(mode="fill", fill_value=-1)[:, None]
-            place = first_count.at[bags].get(mode="fill", fill_value=0)[:, None] + count
-            found.append(jnp.where(there, place, self.count.shape[0]))
+            position = first_count.at[bags].get(mode="fill", fill_value=0)[:, None] + count
+            found.append(jnp.where(there, position, self.count.shape[0]))
         return found
 
     def parted(self, depth: int) -> tuple[Part, Part]:
-        """The bags whose depth is less, and the others."""
+        """Bags of trees less deep than ``depth``, and the others."""
         small, others = self.num_roots[:depth], self.num_roots[depth:]
         num_leaves = sum(number << k for k, number in enumerate(small))
         first = self.leaf.shape[0] - num_leaves
@@ -179,11 +179,11 @@ class CountTree:
 
     def by_root(self, values: Float[Array, "*S M"]) -> list[Float[Array, "..."]]:
         """Log weights of every count as the roots of each depth have them, from depth 0 on."""
-        padded = _with_nothing(values)
-        return [padded[..., place] for place in self.places()]
+        padded = _with_zero_weight(values)
+        return [padded[..., position] for position in self.count_positions()]
 
     def from_roots(self, values: list[Float[Array, "..."]]) -> Float[Array, "*S B"]:
-        """One value of each root, from depth 0 on, as one of each bag; 0 of bags without a root."""
+        """Values of roots, by depth from 0 on, in the order of bags; 0 for bags without a root."""
         of_roots = jnp.concatenate(values[::-1], axis=-1)
         of_bags = jnp.zeros((*of_roots.shape[:-1], self.num_bags), of_roots.dtype)
         return of_bags.at[..., self.bag].set(of_roots, mode="drop")
@@ -204,8 +204,8 @@ def _rounded_up(num_roots: Int[np.ndarray, " K"]) -> Int[np.ndarray, " J"]:
     """Numbers of roots by depth that bags of like sizes have in common.
 
     The number of roots of a depth *or more* is rounded up to a multiple of a power of two, which is
-    larger the less work such a root is. What is too much at one depth serves bags of the next.
-    Small bags stay among themselves: for them a potential need not be concave. Trees of little work
+    larger the less work such a root is. Spare roots of one depth serve bags of the
+    next. Small bags are apart: for them a potential need not be concave. Trees of little work
     have a root of 32 leaves whether it is needed or not.
     """
     work = sum(int(number) * _work(depth) for depth, number in enumerate(num_roots))
@@ -228,20 +228,20 @@ def _rounded_up(num_roots: Int[np.ndarray, " K"]) -> Int[np.ndarray, " J"]:
 
 
 def _steps(work: int, num_depths: int) -> Int[np.ndarray, " K"]:
-    """Of what power of two the number of roots of each depth is a multiple."""
+    """Powers of two to which the number of roots of each depth is rounded."""
     slack = _SLACK if work <= _MUCH else _SLACK_OF_LARGE
     if work <= _LITTLE:
         work, slack = _LITTLE, _SLACK_OF_LITTLE
-    room = slack * 2 ** round(math.log2(work))
+    spare = slack * 2 ** round(math.log2(work))
     per_root = np.array([_work(depth) for depth in range(num_depths)])
-    return 2 ** np.floor(np.log2(np.maximum(room / per_root, 1.0))).astype(int)
+    return 2 ** np.floor(np.log2(np.maximum(spare / per_root, 1.0))).astype(int)
 
 
 def _work(depth: int) -> int:
-    """About how many terms a root of this depth takes."""
+    """Approximate number of terms of a root of this depth."""
     if depth < _LOG_DEPTHS:
         return 4**depth
-    # Products are cheaper than sums of exponentials, and by Fourier transform all but linear.
+    # Products are cheaper than sums of exponentials, and by Fourier transform nearly linear.
     return min(4**depth // 8, 512 * 2**depth) + 16 * 2**depth
 
 
@@ -261,8 +261,8 @@ def log_symmetric(tree: CountTree, logits: Float[Array, " N"]) -> Float[Array, "
     Returns
     -------
     array (N + B,)
-        As ``tree.count`` has them. Less Σ log(1 + e^φ) of the bag it is the log law of the number
-        of positive labels that are independent, a Poisson-binomial law.
+        As ``tree.count`` has them. Less Σ log(1 + e^φ) of the bag it is the log
+        probability of the number of positive labels that are independent (Poisson-binomial).
 
     Notes
     -----
@@ -270,8 +270,8 @@ def log_symmetric(tree: CountTree, logits: Float[Array, " N"]) -> Float[Array, "
     """
     roots = _roots(tree.num_roots, _log_levels(tree, logits))
     found = jnp.full(tree.count.shape[0] + 1, -jnp.inf, roots[0].dtype)
-    for values, place in zip(roots, tree.places(), strict=True):
-        found = found.at[place].set(values)
+    for values, position in zip(roots, tree.count_positions(), strict=True):
+        found = found.at[position].set(values)
     return found[:-1]
 
 
@@ -300,8 +300,8 @@ def draw_labels(
     for depth in reversed(range(len(levels))):
         root_key, split_key = keys[depth]
         inner = levels[depth].shape[-2] - tree.num_roots[depth]
-        log_law = weights[depth] + levels[depth][inner:]
-        of_roots = jax.random.categorical(root_key, log_law, axis=-1)
+        log_weight = weights[depth] + levels[depth][inner:]
+        of_roots = jax.random.categorical(root_key, log_weight, axis=-1)
         of_children = _split(split_key, levels[depth][:inner], count)
         count = jnp.concatenate([of_children, of_roots])
     labels = jnp.zeros(logits.shape[0] + 1, int).at[tree.leaf].set(count)
@@ -315,24 +315,24 @@ def _split(
     one, other = children[0::2], children[1::2]
     rest = count[:, None] - jnp.arange(one.shape[-1])
     of_rest = jnp.take_along_axis(other, jnp.clip(rest, 0, one.shape[-1] - 1), axis=1)
-    log_law = jnp.where((rest >= 0) & (rest < one.shape[-1]), one + of_rest, -jnp.inf)
-    first = jax.random.categorical(key, log_law, axis=-1)
+    log_weight = jnp.where((rest >= 0) & (rest < one.shape[-1]), one + of_rest, -jnp.inf)
+    first = jax.random.categorical(key, log_weight, axis=-1)
     return jnp.stack([first, count - first], axis=1).reshape(-1)
 
 
 def _log_levels(part: CountTree | Part, logits: Float[Array, " N"]) -> list[Float[Array, "K n"]]:
-    leaf = _with_nothing(logits)[part.leaf]
+    leaf = _with_zero_weight(logits)[part.leaf]
     return _levels(part.num_roots, jnp.stack([jnp.zeros_like(leaf), leaf], axis=-1), _log_product)
 
 
-def _with_nothing(log_weight: Float[Array, "..."]) -> Float[Array, "..."]:
-    """A last place without weight, for what pads."""
-    nothing = jnp.full((*log_weight.shape[:-1], 1), -jnp.inf, log_weight.dtype)
-    return jnp.concatenate([log_weight, nothing], axis=-1)
+def _with_zero_weight(log_weight: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Append an entry of weight 0, for padding."""
+    zero_weight = jnp.full((*log_weight.shape[:-1], 1), -jnp.inf, log_weight.dtype)
+    return jnp.concatenate([log_weight, zero_weight], axis=-1)
 
 
 def _levels(num_roots: tuple[int, ...], leaves, product) -> list:
-    """The nodes of each depth, roots last; they are the last axis but one of all arrays there."""
+    """Nodes of each depth, roots last, on the last axis but one."""
     found, nodes = [], leaves
     for number in num_roots:
         found.append(nodes)
@@ -354,29 +354,29 @@ def _nodes(state, which: slice):
 
 
 def _log_product(one: Float[Array, "*S n"], other: Float[Array, "*S n"]) -> Float[Array, "*S m"]:
-    """Of polynomials by the logs of their coefficients."""
+    """Product of polynomials, from and to the logs of their coefficients."""
     terms = one[..., :, None] + other[..., None, :]
     return _log_sum(_skewed(terms, -jnp.inf), axis=-2)
 
 
 def _log_sum(terms: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
-    """logsumexp with finite slopes also where all terms are −∞."""
-    top = jnp.max(terms, axis=axis, keepdims=True)
-    top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
-    total = jnp.sum(jnp.exp(terms - top), axis=axis)
+    """logsumexp with finite gradients where all terms are −∞."""
+    largest = jnp.max(terms, axis=axis, keepdims=True)
+    largest = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0.0))
+    total = jnp.sum(jnp.exp(terms - largest), axis=axis)
     is_some = total > 0
     return jnp.where(
-        is_some, jnp.log(jnp.where(is_some, total, 1.0)) + jnp.squeeze(top, axis), -jnp.inf
+        is_some, jnp.log(jnp.where(is_some, total, 1.0)) + jnp.squeeze(largest, axis), -jnp.inf
     )
 
 
 def _skewed(table: Float[Array, "*S n m"], fill: float) -> Float[Array, "*S n l"]:
-    """Each row one place further to the right than the one before: antidiagonals are columns."""
-    height, width = table.shape[-2:]
+    """Move row i by i columns to the right, so that antidiagonals become columns."""
+    num_rows, num_columns = table.shape[-2:]
     wide = jnp.pad(
-        table, [(0, 0)] * (table.ndim - 1) + [(0, height)], constant_values=fill
+        table, [(0, 0)] * (table.ndim - 1) + [(0, num_rows)], constant_values=fill
     ).reshape(*table.shape[:-2], -1)
-    return wide[..., :-height].reshape(*table.shape[:-2], height, height + width - 1)
+    return wide[..., :-num_rows].reshape(*table.shape[:-2], num_rows, num_rows + num_columns - 1)
 
 
 # ------------------------------------------------------------------ one sum, tilted
@@ -399,13 +399,13 @@ def log_partition(
     Returns
     -------
     array (S, B)
-        Its slopes are P(y_n = 1 | C); −∞, with slopes 0, where C = 0 for all counts of a bag.
+        Its gradient is P(y_n = 1 | C); −∞, with gradient 0, where C = 0 for all counts of a bag.
 
     Notes
     -----
-    In bags of more than 64 instances log C must be concave, as those of the paper are, so that no
-    count far from the one that weighs most has weight; where it is not, set ``tree.in_logs``.
-    Beyond 8,192 instances products are taken by Fourier transform, whose error is a share of the
+    In bags of more than 64 instances log C must be concave, as those of the paper are, so that
+    counts far from the mode of C(c) e_c have no weight; where it is not, set ``tree.in_logs``.
+    Beyond 8,192 instances products are taken by Fourier transform, whose error is relative to the
     largest coefficient.
     """
     has_weight = _has_weight(tree, log_potential)
@@ -424,11 +424,11 @@ def log_partition(
 def _tilted_terms(
     tree: CountTree, part: Part, logits: Float[Array, " N"], log_potential: Float[Array, "S M"]
 ) -> list[Float[Array, "S K n"]]:
-    """log C(c) + log e_c of the large bags, by depth, as far as they are more than nothing in Z."""
+    """log C(c) + log e_c of the large bags, by depth; negligible terms may be −∞."""
     fixed = jax.lax.stop_gradient
     tilt = fixed(_tilts(tree, fixed(logits), fixed(log_potential)))  # (S, B)
-    leaf = _with_nothing(logits + tilt[:, tree.bag_index])[:, part.leaf]
-    # (1, e^φ), of which the larger is 1.
+    leaf = _with_zero_weight(logits + tilt[:, tree.bag_index])[:, part.leaf]
+    # (1, e^φ), scaled so that the larger is 1.
     log_scale = jnp.maximum(0.0, fixed(leaf))
     pair = jnp.stack([jnp.exp(-log_scale), jnp.exp(leaf - log_scale)], axis=-1)
     levels = _levels(part.num_roots, (pair, log_scale[..., None]), _scaled_product)
@@ -444,17 +444,17 @@ def _tilted_terms(
 
 
 def _has_weight(tree: CountTree, log_potential: Float[Array, "S M"]) -> Bool[Array, "S B"]:
-    """Whether some count of a bag may be."""
+    """Whether C > 0 for some count of a bag."""
     is_some = (log_potential > -jnp.inf).astype(int)
     return sum_over_bags(is_some.T, tree.count_bag, tree.num_bags).T > 0
 
 
 def _scaled_product(one, other):
-    """Of polynomials whose coefficients are at most 1, each with the log of its scale."""
+    """Product of polynomials with coefficients of at most 1 and the logs of their scales."""
     (first, of_first), (second, of_second) = one, other
     coefficients = _product(first, second)
-    top = jax.lax.stop_gradient(jnp.max(coefficients, axis=-1, keepdims=True))
-    return coefficients / top, of_first + of_second + jnp.log(top)
+    largest = jax.lax.stop_gradient(jnp.max(coefficients, axis=-1, keepdims=True))
+    return coefficients / largest, of_first + of_second + jnp.log(largest)
 
 
 def _product(one: Float[Array, "*S n"], other: Float[Array, "*S n"]) -> Float[Array, "*S m"]:
@@ -464,21 +464,21 @@ def _product(one: Float[Array, "*S n"], other: Float[Array, "*S n"]) -> Float[Ar
         return jnp.sum(_skewed(one[..., :, None] * other[..., None, :], 0.0), axis=-2)
     if length > _DIRECT:
         transforms = jnp.fft.rfft(one, 2 * length) * jnp.fft.rfft(other, 2 * length)
-        # What is rounding error, 1e-16 of the largest, may have a sign.
+        # Rounding errors, 1e-16 of the largest, may be negative.
         return jnp.maximum(jnp.fft.irfft(transforms, 2 * length)[..., : 2 * length - 1], 0.0)
     num_blocks = -(-length // _BLOCK)
     one, other = (_in_blocks(each, num_blocks) for each in (one, other))
-    # Row i of a block's table is the block, i places further on.
-    shift = np.arange(2 * _BLOCK - 1) - np.arange(_BLOCK)[:, None]
-    inside = (shift >= 0) & (shift < _BLOCK)
-    table = jnp.where(inside, other[..., np.clip(shift, 0, _BLOCK - 1)], 0.0)
+    # Row i of a block's table is the block, moved by i columns.
+    index = np.arange(2 * _BLOCK - 1) - np.arange(_BLOCK)[:, None]
+    in_block = (index >= 0) & (index < _BLOCK)
+    table = jnp.where(in_block, other[..., np.clip(index, 0, _BLOCK - 1)], 0.0)
     pairs = jnp.einsum("...pi,...qik->...kpq", one, table)
     by_block = jnp.sum(_skewed(pairs, 0.0), axis=-2)  # (…, 2 _BLOCK − 1, 2 num_blocks − 1)
     by_block = jnp.swapaxes(by_block, -1, -2)
-    nothing = jnp.zeros((*by_block.shape[:-2], 1, _BLOCK), by_block.dtype)
-    low = jnp.concatenate([by_block[..., :_BLOCK], nothing], axis=-2)
+    zeros = jnp.zeros((*by_block.shape[:-2], 1, _BLOCK), by_block.dtype)
+    low = jnp.concatenate([by_block[..., :_BLOCK], zeros], axis=-2)
     beyond = jnp.pad(by_block[..., _BLOCK:], [(0, 0)] * (by_block.ndim - 1) + [(0, 1)])
-    high = jnp.concatenate([nothing, beyond], axis=-2)
+    high = jnp.concatenate([zeros, beyond], axis=-2)
     return (low + high).reshape(*low.shape[:-2], -1)[..., : 2 * length - 1]
 
 
@@ -490,17 +490,17 @@ def _in_blocks(values: Float[Array, "*S n"], num_blocks: int) -> Float[Array, "*
 def _tilts(
     tree: CountTree, logits: Float[Array, " N"], log_potential: Float[Array, "S M"]
 ) -> Float[Array, "S B"]:
-    """t of each bag, under which the count that weighs most in Z is the expected one.
+    """The tilt t of each bag under which the mode of C(c) e_c is the expected count.
 
-    Near c = Σ σ(φ_n + t), the expected count, log e_c falls by t a step. So C(c) e_c is at its top
-    where log C rises by t a step; of a concave log C the rise there is less the larger t is, and
-    bisection finds the t that it equals. Then e^{−tc} C(c) is at its top there too, and no error of
-    a coefficient elsewhere is made larger.
+    Near the expected count c = Σ σ(φ_n + t), log e_c falls by t per step. So C(c) e_c has its mode
+    where log C rises by t per step. For a concave log C this rise falls with t, and bisection finds
+    the t that it equals. Then e^{−tc} C(c) has its mode there too, and errors of coefficients
+    elsewhere are not amplified.
     """
     index, num = tree.bag_index, tree.num_bags
     largest = jax.ops.segment_max(logits, index, num, indices_are_sorted=True)
     smallest = jax.ops.segment_min(logits, index, num, indices_are_sorted=True)
-    # Bags that are not there may be empty.
+    # Absent bags may be empty.
     low = jnp.where(jnp.isfinite(largest), -largest - 40.0, 0.0)
     high = jnp.where(jnp.isfinite(smallest), -smallest + 40.0, 0.0)
     shape = (log_potential.shape[0], num)
@@ -509,7 +509,7 @@ def _tilts(
     def halve(_, bracket):
         low, high = bracket
         middle = 0.5 * (low + high)
-        expected = _sums(tree, jax.nn.sigmoid(logits + middle[:, index]))
+        expected = _sum_rows_over_bags(tree, jax.nn.sigmoid(logits + middle[:, index]))
         above = _rise(tree, log_potential, ends, expected) < middle
         return jnp.where(above, low, middle), jnp.where(above, middle, high)
 
@@ -542,7 +542,7 @@ def _rise(
     support: tuple[Int[Array, "S B"], Int[Array, "S B"]],
     count: Float[Array, "S B"],
 ) -> Float[Array, "S B"]:
-    """By how much log C rises from one count to the next; towards its support where it is −∞."""
+    """Increase of log C from one count to the next; ±∞ towards its support where it is −∞."""
     least, largest = support
     below = jnp.clip(jnp.floor(count).astype(int), 0, tree.size - 1)
     here = tree.first_count + below
@@ -551,6 +551,6 @@ def _rise(
     return jnp.where(below < least, jnp.inf, rise)
 
 
-def _sums(tree: CountTree, values: Float[Array, "P N"]) -> Float[Array, "P B"]:
-    """Sums over the instances of each bag, of several rows."""
+def _sum_rows_over_bags(tree: CountTree, values: Float[Array, "P N"]) -> Float[Array, "P B"]:
+    """Sums of each row over the instances of each bag."""
     return sum_over_bags(values.T, tree.bag_index, tree.num_bags).T

@@ -18,7 +18,7 @@ from .witnesses import LabelRule
 
 __all__ = ["ByPrecisionRoot", "MixtureBags", "Mixtures", "gaussian_by_precision"]
 
-# Numbers held at once while densities are evaluated: 32 MiB in 64 bit.
+# Numbers in memory at once while densities are evaluated: 32 MiB in 64 bit.
 _BLOCK = 2**22
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -43,7 +43,7 @@ class ByPrecisionRoot(Transform):
         self.loc, self.root, self.strength = loc, root, strength
 
     def __call__(self, x: Array) -> Array:
-        """x, from ε."""
+        """Transform noise ε to x."""
         noise = x / jnp.sqrt(jnp.asarray(self.strength))[..., None]
         if not self._is_full:
             return self.loc + noise / self.root
@@ -67,15 +67,15 @@ class ByPrecisionRoot(Transform):
         return jnp.broadcast_to(-jnp.sum(jnp.log(diagonal), axis=-1) - half, x.shape[:-1])
 
     def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """That of x."""
+        """Shape of x."""
         return jnp.broadcast_shapes(shape, self.loc.shape)
 
     def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """That of ε."""
+        """Shape of ε."""
         return jnp.broadcast_shapes(shape, self.loc.shape)
 
     def tree_flatten(self) -> tuple[Any, Any]:
-        """Numbers, and none that stay fixed."""
+        """All fields as leaves of a pytree."""
         return (self.loc, self.root, self.strength), (("loc", "root", "strength"), {})
 
     @property
@@ -86,7 +86,7 @@ class ByPrecisionRoot(Transform):
 def gaussian_by_precision(
     loc: Array, root: Array, strength: Array | float = 1.0
 ) -> TransformedDistribution:
-    """N(μ, (βΛ)⁻¹), the precision by its root.
+    """The Gaussian N(μ, (βΛ)⁻¹), parametrised by a root of its precision.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def gaussian_by_precision(
     Returns
     -------
     TransformedDistribution
-        Of standard normal noise, which is what samplers may prefer to move.
+        In terms of standard normal noise, for samplers that whiten.
     """
     noise = Normal(jnp.zeros_like(loc), 1.0).to_event(1)
     return TransformedDistribution(noise, ByPrecisionRoot(loc, root, strength), validate_args=False)
@@ -156,7 +156,7 @@ class MixtureBags(Distribution):
     ----------
     mixtures : Mixtures
     rule : LabelRule
-        Which labellings the bags allow; all of these are equally likely.
+        Which labellings the bags allow; they are equally likely.
     """
 
     support = constraints.independent(constraints.real, 2)
@@ -174,7 +174,7 @@ class MixtureBags(Distribution):
         return self.rule.log_evidence(self.mixtures.log_density(value))
 
     def log_prob(self, value: Float[Array, "N D"], intermediates: Any = None) -> Float[Array, ""]:
-        """Their sum."""
+        """log p(X | T), summed over bags."""
         return jnp.sum(self.log_prob_by_bag(value))
 
     def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Array:

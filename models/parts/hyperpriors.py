@@ -10,12 +10,12 @@ from numpyro.distributions import Distribution, constraints
 
 __all__ = ["Parameter", "check_prior", "may_be_positive"]
 
-# While JAX traces, a traced array stands in for the number.
+# While JAX traces, the number is a traced array.
 type Parameter = float | Distribution | Array
 
 
 def check_prior(owner: str, name: str, prior: Distribution, wanted: constraints.Constraint) -> None:
-    """Refuse a prior of something else than one real number, or one positive number.
+    """Raise an error unless a prior is of one real, or one positive, number.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def check_prior(owner: str, name: str, prior: Distribution, wanted: constraints.
 
 
 def may_be_positive(value: Any) -> bool:
-    """Judge numbers and distributions, not what stands in for a number while JAX traces."""
+    """Whether a number, or some value of a prior, is positive; True for traced values."""
     if isinstance(value, Distribution):
         lower_bound = getattr(value.support, "lower_bound", None)
         return value.shape() == () and lower_bound is not None and float(lower_bound) >= 0

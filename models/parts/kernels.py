@@ -28,7 +28,7 @@ class RBF:
     Parameters
     ----------
     variance : float or Distribution
-        v > 0, the prior variance of the evidence. A NumPyro distribution makes it a site
+        v > 0, the prior variance of latent function values. A NumPyro distribution makes it a site
         ``variance`` of the model, to be inferred.
     length_scale : float or Distribution
         ℓ > 0, in units of the features; a distribution makes it the site ``length_scale``.
@@ -36,11 +36,11 @@ class RBF:
     Raises
     ------
     ValueError
-        If a number is not positive and finite, or a distribution has other values than that.
+        If a number is not positive and finite, or a distribution has other values.
 
     Notes
     -----
-    A JAX array is taken as it is: the gradient by a kernel is a kernel too, and may be negative.
+    JAX arrays are not checked: a gradient by a kernel is a kernel too, and may be negative.
 
     The paper prints exp(−‖x − x'‖/(2ℓ)) without the squares, and its ℓ = 30 for 30 features is our
     ℓ² = 30.
@@ -68,7 +68,7 @@ class RBF:
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        """All of them, by site name."""
+        """All parameters, by site name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property

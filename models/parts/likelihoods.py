@@ -94,11 +94,11 @@ class ExpectedStatistics(NamedTuple):
     Attributes
     ----------
     precision : array
-        θ, the expected precision of the Gaussian that stands for the likelihood.
+        θ, the expected precision of the Gaussian that replaces the likelihood.
     linear_term : array
         Its expected linear term.
     log_likelihood : array
-        What the row contributes to the ELBO: all but KL(q(u) ‖ p(u)).
+        Contribution of the row to the ELBO: all but KL(q(u) ‖ p(u)).
     """
 
     precision: Float[Array, "*K"]
@@ -120,7 +120,7 @@ class LatentMoments(NamedTuple):
 
     @property
     def second_moment(self) -> Float[Array, "*K"]:
-        """c² = E s²."""
+        """Second moment c² = E s²."""
         return self.mean**2 + self.explained_variance + self.residual_variance
 
 
@@ -151,7 +151,7 @@ class Likelihood(Protocol):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """Those that can be learned: numbers or NumPyro distributions, by site name."""
+        """Hyper-parameters that can be learned, numbers or distributions, by site name."""
         ...
 
     def with_values(self, values: dict) -> Self:
@@ -159,7 +159,7 @@ class Likelihood(Protocol):
         ...
 
     def check_observed(self, values: Observations) -> None:
-        """Refuse what this likelihood cannot have produced; traced values pass."""
+        """Raise an error for values of probability 0; traced values pass."""
         ...
 
     def expected_statistics(
@@ -194,7 +194,7 @@ class Likelihood(Protocol):
     def tabulated(
         self, rule: QuadratureRule, residual_scale: Float[Array, "*K"]
     ) -> QuadratureRule | SigmoidTable:
-        """The rule with all that can be evaluated once for residual scales that stay."""
+        """The rule with all that can be evaluated once for fixed residual scales."""
         ...
 
     def distance_to_singularity(self, residual_variance: Float[Array, "*K"]) -> Float[Array, "*K"]:
@@ -210,7 +210,7 @@ class Likelihood(Protocol):
         latent_site: str,
         observed_site: str,
     ) -> None:
-        """The sites of the augmented program given u, inside the plate of the rows."""
+        """Sample the sites of the augmented program given u, within the plate of the rows."""
         ...
 
     def sample_guide(
@@ -222,7 +222,7 @@ class Likelihood(Protocol):
         *,
         latent_site: str,
     ) -> None:
-        """The same sites under q, whose auxiliary factor follows from the moments."""
+        """Sample the same sites under q; its auxiliary factor follows from the moments."""
         ...
 
     # ------------------------------------------------------------------ exact draws
@@ -256,7 +256,7 @@ class Likelihood(Protocol):
 
 
 class _WithoutTable:
-    """Likelihoods whose quadrature has nothing that could be evaluated once."""
+    """Base of likelihoods whose quadrature has no table."""
 
     def tabulated(
         self, rule: QuadratureRule, residual_scale: Float[Array, "*K"]
@@ -293,7 +293,7 @@ class Logistic:
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """None."""
+        """No hyper-parameters."""
         return {}
 
     def with_values(self, values: dict) -> Self:
@@ -338,7 +338,7 @@ class Logistic:
         )
 
     def distribution(self, latent: Float[Array, "*K"]) -> dist.Distribution:
-        """Bernoulli(σ(s))."""
+        """Distribution Bernoulli(σ(s)) of labels."""
         return LogOddsLabel(logits=latent)
 
     def marginal_distribution(
@@ -347,9 +347,9 @@ class Logistic:
         residual_scale: Float[Array, "*K"],
         rule: QuadratureRule | SigmoidTable,
     ) -> dist.Distribution:
-        """Bernoulli(E σ(s)): its log odds by quadrature, which keep the digits of both sides.
+        """Bernoulli(E σ(s)): its log odds by quadrature, accurate in both tails.
 
-        The integral is that of the less probable label; the other's probability is what it leaves.
+        The integral is that of the less probable label; the other's probability is one minus it.
         """
         sign = jnp.where(location < 0, -1.0, 1.0)
         less = log_expected_sigmoid(-sign * location, residual_scale, rule)
@@ -438,7 +438,7 @@ class Probit(_WithoutTable):
     ----------
     noise : float
         Variance, at least 0, of a Gaussian disturbance of s before the probit. No prior: a larger
-        noise is a smaller kernel variance, on which a prior can stand.
+        noise is a smaller kernel variance, which may have a prior.
 
     Raises
     ------
@@ -467,7 +467,7 @@ class Probit(_WithoutTable):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """None: a larger noise is a smaller kernel variance."""
+        """No hyper-parameters: a larger noise is a smaller kernel variance."""
         return {}
 
     def with_values(self, values: dict) -> Self:
@@ -563,7 +563,7 @@ class Probit(_WithoutTable):
         *,
         latent_site: str,
     ) -> None:
-        """z ~ N(μ, v), cut off to the side of zero that the label says."""
+        """z ~ N(μ, v), truncated at zero to the side of the label."""
         scale = jnp.sqrt(self.utility_variance(moments.residual_variance))
         sign = 2.0 * jnp.asarray(observed, scale.dtype) - 1.0
         above = dist.TruncatedNormal(sign * moments.mean, scale, low=0.0)
@@ -578,7 +578,7 @@ class Probit(_WithoutTable):
         location: Float[Array, "*K"],
         residual_variance: Float[Array, "*K"],
     ) -> Float[Array, "*K"]:
-        """Draw z | u ~ N(a, v), cut off by the label: s is integrated out."""
+        """Draw z | u ~ N(a, v), truncated by the label: s is integrated out."""
         scale = jnp.sqrt(self.utility_variance(residual_variance))
         sign = 2.0 * jnp.asarray(observed, location.dtype) - 1.0
         return location + sign * scale * draw_above(key, -sign * location / scale)
@@ -613,7 +613,7 @@ class Probit(_WithoutTable):
 @as_pytree()
 @dataclass(frozen=True)
 class Gaussian(_WithoutTable):
-    """Targets with Gaussian noise, y ~ N(s, noise). Conjugate: nothing need be augmented.
+    """Targets with Gaussian noise, y ~ N(s, noise). Conjugate, without augmentation.
 
     Parameters
     ----------
@@ -642,7 +642,7 @@ class Gaussian(_WithoutTable):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """``noise``."""
+        """The noise variance as ``noise``."""
         return {"noise": self.noise}
 
     def with_values(self, values: dict) -> Self:
@@ -688,7 +688,7 @@ class Gaussian(_WithoutTable):
         )
 
     def distribution(self, latent: Float[Array, "*K"]) -> dist.Distribution:
-        """N(s, noise)."""
+        """Distribution N(s, noise) of targets."""
         return dist.Normal(latent, jnp.sqrt(self.noise))
 
     def marginal_distribution(
@@ -717,7 +717,7 @@ class Gaussian(_WithoutTable):
         latent_site: str,
         observed_site: str,
     ) -> None:
-        """y | u alone: nothing need be augmented."""
+        """Sample y | u alone: the model is conjugate."""
         target = self.marginal_distribution(location, residual_scale, NO_RULE)
         numpyro.sample(observed_site, target, obs=observed)
 
@@ -730,7 +730,7 @@ class Gaussian(_WithoutTable):
         *,
         latent_site: str,
     ) -> None:
-        """No sites."""
+        """No sites: the model is conjugate."""
 
     def draw_auxiliary(
         self,
@@ -740,7 +740,7 @@ class Gaussian(_WithoutTable):
         location: Float[Array, "*K"],
         residual_variance: Float[Array, "*K"],
     ) -> Float[Array, "*K"]:
-        """Zeros: nothing is drawn."""
+        """Zeros: there are no auxiliary variables."""
         return jnp.zeros_like(latent)
 
     def gaussian_terms(
@@ -766,7 +766,7 @@ class Gaussian(_WithoutTable):
 @as_pytree()
 @dataclass(frozen=True)
 class StudentT(_WithoutTable):
-    """Targets with Student-t noise, y = s + scale·t_ν: regression that outliers do not bend.
+    """Targets with Student-t noise, y = s + scale·t_ν: robust regression.
 
     The auxiliary variable is the precision of the target's own noise: ω ~ Gamma(ν/2, ν/2) and
     y | s, ω ~ N(s, scale²/ω). Its factor is Gamma((ν + 1)/2, (ν + r²/scale²)/2) with
@@ -810,7 +810,7 @@ class StudentT(_WithoutTable):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """``noise_scale``, which is σ."""
+        """The scale σ as ``noise_scale``."""
         return {"noise_scale": self.scale}
 
     def with_values(self, values: dict) -> Self:
@@ -868,7 +868,7 @@ class StudentT(_WithoutTable):
         )
 
     def distribution(self, latent: Float[Array, "*K"]) -> dist.Distribution:
-        """s + σ t_ν."""
+        """Distribution of s + σ t_ν."""
         return dist.StudentT(self.degrees_of_freedom, latent, self.scale)
 
     def marginal_distribution(
@@ -877,12 +877,12 @@ class StudentT(_WithoutTable):
         residual_scale: Float[Array, "*K"],
         rule: QuadratureRule | SigmoidTable,
     ) -> dist.Distribution:
-        """a + √k̄ z + σ t_ν, by quadrature over the precision of the noise."""
+        """Distribution of a + √k̄ z + σ t_ν, by quadrature over the precision of the noise."""
         assert isinstance(rule, QuadratureRule)  # there is no table
         return NormalStudentT(location, residual_scale, self.degrees_of_freedom, self.scale, rule)
 
     def quadrature_rule(self, largest_scale: float) -> QuadratureRule:
-        """One rule for all scales: it is over the logarithm of the noise's precision."""
+        """One rule for all scales, over the logarithm of the noise precision."""
         return student_rule()
 
     def distance_to_singularity(self, residual_variance: Float[Array, "*K"]) -> Float[Array, "*K"]:
@@ -1003,7 +1003,7 @@ class NegativeBinomial(_WithoutTable):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """None: r is a whole number, which no gradient learns."""
+        """No hyper-parameters: r is a whole number, which no gradient learns."""
         return {}
 
     def with_values(self, values: dict) -> Self:
@@ -1011,7 +1011,7 @@ class NegativeBinomial(_WithoutTable):
         return self
 
     def check_observed(self, values: Observations) -> None:
-        """Refuse targets that are no counts.
+        """Raise an error for targets that are no counts.
 
         Raises
         ------
@@ -1073,7 +1073,7 @@ class NegativeBinomial(_WithoutTable):
         residual_scale: Float[Array, "*K"],
         rule: QuadratureRule | SigmoidTable,
     ) -> dist.Distribution:
-        """The same with s ~ N(a, k̄) integrated out by quadrature."""
+        """Negative binomial counts with s ~ N(a, k̄) integrated out by quadrature."""
         assert isinstance(rule, QuadratureRule)  # there is no table
         return NormalNegativeBinomial(location, residual_scale, self.total_count, rule)
 
@@ -1146,11 +1146,11 @@ class NegativeBinomial(_WithoutTable):
         return marginal.draw_latent(key, jnp.asarray(observed, location.dtype))
 
     def _trials(self, count: Array) -> Int[Array, "*K"]:
-        """y + r, of which counts read from files come as floats."""
+        """y + r as integers; counts from files are floats."""
         return count.astype(int) + self.total_count
 
 
-# By the words that the command line has for them.
+# By their names on the command line.
 LIKELIHOODS: dict[str, type[Any]] = {
     likelihood.name: likelihood
     for likelihood in (Logistic, Probit, Gaussian, StudentT, NegativeBinomial)
@@ -1162,7 +1162,7 @@ LIKELIHOODS: dict[str, type[Any]] = {
 
 def _polya_gamma_mean(second_moment: Float[Array, "*K"]) -> Float[Array, "*K"]:
     """tanh(c/2)/(2c) from c²; smooth at 0, where it is ¼ (rows of padding have c = 0)."""
-    # The first term left out is below 1e-17 of the sum.
+    # The first neglected term is below 1e-17 of the sum.
     is_small = second_moment < 1e-3
     small = jnp.where(is_small, second_moment, 0.0)
     series = 0.25 + small * (
@@ -1189,7 +1189,7 @@ def _probit_logits(latent: Float[Array, "*K"]) -> Float[Array, "*K"]:
 
 
 def _log_gamma_ratio(degrees: Float[Array, "*K"]) -> Float[Array, "*K"]:
-    """log Γ((ν + 1)/2) − log Γ(ν/2), whose terms cancel to nothing where ν is large."""
+    """log Γ((ν + 1)/2) − log Γ(ν/2), by a series where ν is large and the terms cancel."""
     half = 0.5 * degrees
     is_large = half > 30.0
     large = jnp.where(is_large, half, 30.0)

@@ -1,4 +1,4 @@
-r"""Measures of how much nearer positive bags are than negative ones, anywhere in feature space.
+r"""Neighbourhood scores: how much nearer positive bags are than negative ones, at any point.
 
 .. math::
     f_{kNN}(x) &= \sum_{z ∈ k⁻(x)} Ψ(‖x - z‖) - \sum_{z ∈ k⁺(x)} Ψ(‖x - z‖) \\
@@ -6,7 +6,8 @@ r"""Measures of how much nearer positive bags are than negative ones, anywhere i
 
 k⁺(x) and k⁻(x) are the k instances of positive and of negative bags that are nearest to x; φ is 1
 in a cube around x and 0 elsewhere. Both are high where positive bags have instances and negative
-bags have none. They are functions of the labels of all bags that make them, not a law of anything.
+bags have none. They are functions of the labels of all reference bags, not
+probability distributions.
 """
 
 from __future__ import annotations
@@ -33,29 +34,29 @@ _ROWS = 4096
 
 @runtime_checkable
 class Measure(Protocol):
-    """A function on feature space that labelled bags make."""
+    """A neighbourhood score: a function of points and of labelled reference bags."""
 
     def scores(self, points: Float[np.ndarray, "P D"], reference: Bags) -> Float[np.ndarray, " P"]:
-        """f at points; all bags of ``reference`` have their say."""
+        """Scores f of points, from all bags of ``reference``."""
         ...
 
     def own_scores(self, reference: Bags) -> Float[np.ndarray, " N"]:
-        """f at the instances of the bags that make it, each without those of its own bag."""
+        """Scores f of the reference instances, each without its own bag."""
         ...
 
 
 def scored(measures: Sequence[Measure], reference: Bags, bags: Bags | None = None) -> Bags:
-    """Bags whose features are measures of their instances.
+    """Bags whose features are neighbourhood scores of their instances.
 
     Parameters
     ----------
     measures : sequence of Measure
         K of them, such as `NeighbourMeasure` with several k.
     reference : Bags
-        Those that make the measures, with labels.
+        Bags with labels, from which the scores are computed.
     bags : Bags or None
-        Those to score. None for ``reference`` itself, each bag without its own instances: with
-        them each instance would be its own nearest neighbour.
+        Bags to score. None for ``reference`` itself, each bag without its own instances: an
+        instance would be its own nearest neighbour.
 
     Returns
     -------
@@ -70,7 +71,7 @@ def scored(measures: Sequence[Measure], reference: Bags, bags: Bags | None = Non
 
 
 class Neighbours(NamedTuple):
-    """The k nearest of either kind, of P points."""
+    """The k nearest instances of negative and of positive bags, for P points."""
 
     negative: Float[np.ndarray, "P k D"]
     positive: Float[np.ndarray, "P k D"]
@@ -111,7 +112,7 @@ class NeighbourMeasure:
             raise ValueError(f"NeighbourMeasure k is {self.k}; expected at least 1")
 
     def scores(self, points: Float[np.ndarray, "P D"], reference: Bags) -> Float[np.ndarray, " P"]:
-        """f at points.
+        """Scores f of points.
 
         Parameters
         ----------
@@ -136,7 +137,7 @@ class NeighbourMeasure:
         return np.concatenate(list(parts))
 
     def own_scores(self, reference: Bags) -> Float[np.ndarray, " N"]:
-        """f at the instances of the bags that make it, each without those of its own bag.
+        """Scores f of the reference instances, each without its own bag.
 
         Parameters
         ----------
@@ -169,22 +170,22 @@ class NeighbourMeasure:
     def value(
         self, points: Float[np.ndarray, "P D"], neighbours: Neighbours
     ) -> Float[np.ndarray, " P"]:
-        """f at points whose neighbours are known."""
+        """Scores f of points whose neighbours are known."""
         with jax.enable_x64(True):
             return np.asarray(_contrast(self.transform, jnp.asarray(points), neighbours))
 
     def value_and_gradient(
         self, points: Float[np.ndarray, "P D"], neighbours: Neighbours
     ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, "P D"]]:
-        """f and ∂f/∂x at points whose neighbours are known, and stay the same close by.
+        """Scores f and ∂f/∂x of points whose neighbours are known and locally constant.
 
-        At a neighbour itself, where the distance has a kink, it adds nothing to the gradient.
+        A neighbour at the point itself, where the distance has a kink, contributes no gradient.
         """
         with jax.enable_x64(True):
-            value, pull = jax.vjp(
+            value, vector_jacobian_product = jax.vjp(
                 partial(_contrast, self.transform), jnp.asarray(points), neighbours
             )
-            return np.asarray(value), np.asarray(pull(jnp.ones_like(value))[0])
+            return np.asarray(value), np.asarray(vector_jacobian_product(jnp.ones_like(value))[0])
 
     def neighbours(self, points: Float[np.ndarray, "P D"], reference: Bags) -> Neighbours:
         """The k nearest instances of negative and of positive bags."""
@@ -198,7 +199,7 @@ class NeighbourMeasure:
 
 @dataclass(frozen=True)
 class _Search:
-    """Instances of bags of one label, ready for their nearest to be found."""
+    """Search for nearest instances among bags of one label."""
 
     label: int
     k: int
@@ -220,7 +221,7 @@ class _Search:
         return cls(label, k, instances, np.asarray(reference.bag_index)[chosen], engine)
 
     def check_others(self, reference: Bags) -> None:
-        """Refuse bags without which too few instances are left."""
+        """Raise an error if fewer than k instances remain without some bag."""
         left = len(self.instances) - np.bincount(self.bag_index, minlength=reference.num_bags)
         if left.min() < self.k:
             bag = int(np.argmin(left))
@@ -235,17 +236,17 @@ class _Search:
         points: Float[np.ndarray, "P D"],
         own_bag: Int[np.ndarray, " P"] | None = None,
     ) -> Float[np.ndarray, "P k D"]:
-        """The k nearest instances, of other bags than the point's own where that is given."""
+        """The k nearest instances, excluding the point's own bag where that is given."""
         if own_bag is None:
             return self.instances[self._look_up(points, self.k)]
         found = np.empty((len(points), self.k), dtype=int)
         missing, asked = np.arange(len(points)), 2 * self.k
-        while missing.size:  # those of whom too many neighbours were of their own bag
-            place = self._look_up(points[missing], asked)
-            is_own = self.bag_index[place] == own_bag[missing, None]
+        while missing.size:  # points with too many neighbours of their own bag
+            row = self._look_up(points[missing], asked)
+            is_own = self.bag_index[row] == own_bag[missing, None]
             others_first = np.argsort(is_own, axis=1, kind="stable")[:, : self.k]
             enough = (~is_own).sum(axis=1) >= self.k
-            found[missing[enough]] = np.take_along_axis(place, others_first, axis=1)[enough]
+            found[missing[enough]] = np.take_along_axis(row, others_first, axis=1)[enough]
             missing, asked = missing[~enough], 2 * asked
         return self.instances[found]
 
@@ -262,7 +263,7 @@ def _contrast(
 ) -> Float[Array, " P"]:
     def votes(nearest: Float[Array, "P k D"]) -> Float[Array, " P"]:
         squared = jnp.sum((points[:, None] - nearest) ** 2, axis=-1)
-        # The root has no slope at 0: the second where keeps its infinite one out of the first.
+        # The root has no gradient at 0: the inner where keeps an infinite one out of the outer.
         distance = jnp.where(squared > 0, jnp.sqrt(jnp.where(squared > 0, squared, 1.0)), 0.0)
         return jnp.sum(distance if transform is None else transform(distance), axis=-1)
 
@@ -274,7 +275,7 @@ def _contrast(
 class ParzenMeasure:
     """Instances of positive bags in a cube around x, less those of negative bags, over n.
 
-    The paper divides by the cube's volume besides, the same everywhere.
+    The paper also divides by the volume of the cube, a constant.
 
     Parameters
     ----------
@@ -307,7 +308,7 @@ class ParzenMeasure:
             )
 
     def scores(self, points: Float[np.ndarray, "P D"], reference: Bags) -> Float[np.ndarray, " P"]:
-        """f at points.
+        """Scores f of points.
 
         Parameters
         ----------
@@ -335,9 +336,9 @@ class ParzenMeasure:
         return count / reference.num_instances
 
     def own_scores(self, reference: Bags) -> Float[np.ndarray, " N"]:
-        """f at the instances of the bags that make it, each without those of its own bag.
+        """Scores f of the reference instances, each without its own bag.
 
-        n is the number of all instances nevertheless.
+        The denominator n is the number of all instances, the own bag included.
 
         Parameters
         ----------
@@ -369,11 +370,11 @@ class ParzenMeasure:
 
 def _check_reference(points: np.ndarray, reference: Bags) -> None:
     if reference.labels is None:
-        raise ValueError("bags have no labels; a measure is made of bags of both")
+        raise ValueError("bags have no labels; neighbourhood scores need bags of both")
     if points.ndim != 2 or points.shape[1] != reference.num_features:
         raise ValueError(
             f"points have shape {points.shape}; expected (P, {reference.num_features}), the "
-            "features of the bags that make the measure"
+            "features of the reference bags"
         )
 
 

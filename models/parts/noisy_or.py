@@ -1,4 +1,4 @@
-"""A bag's label is 1 if some instance's is: the parts of a program that say so."""
+"""The noisy-or: a bag label is 1 if some instance label is."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ __all__ = ["labels_given_bags", "sample_labels"]
 
 
 def sample_labels(logits: Float[Array, " N"], bags: Bags) -> None:
-    """The sites ``instance_label`` and ``bag_label``, which follows from it.
+    """Sample the sites ``instance_label`` and ``bag_label``; the second follows from the first.
 
     Parameters
     ----------
     logits : array (N,)
         Log odds of the label of each instance.
     bags : Bags
-        The labels, where they have any, are observed.
+        Their labels, if there are any, are observed.
     """
     with numpyro.plate("instance", bags.num_instances):
         label = numpyro.sample("instance_label", dist.Bernoulli(logits=logits))
     count = sum_over_bags(label, bags.bag_index, bags.num_bags)
     with plate_of_bags(bags):
-        # A label that follows is a law of certainty: log odds of ±∞.
-        law = LogOddsLabel(jnp.where(count > 0, jnp.inf, -jnp.inf), validate_args=False)
-        numpyro.sample("bag_label", law, obs=given_labels(bags))
+        # A label that follows from the instances is certain: log odds of ±∞.
+        distribution = LogOddsLabel(jnp.where(count > 0, jnp.inf, -jnp.inf), validate_args=False)
+        numpyro.sample("bag_label", distribution, obs=given_labels(bags))
 
 
 def labels_given_bags(
     logits: Float[Array, " N"], bags: Bags, is_positive: Bool[Array, " B"]
 ) -> WitnessLabels:
-    """Law of the instance labels, given those of the bags: none in a negative bag is 1.
+    """Distribution of the instance labels given the bag labels: none in a negative bag is 1.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""Gaussians of unknown mean and precision: the conjugate laws, with full and diagonal precisions.
+"""Conjugate distributions of the mean and precision of Gaussians, full or diagonal.
 
-All is in coordinates in which the prior is N(μ; 0, (β0Λ)⁻¹) times a Wishart law of scale 1 and ν0
-degrees of freedom; leading axes are components. What a component has seen enters by N, Σx and
-Σ xxᵀ alone, so that updates are sums over instances.
+All coordinates are whitened: the prior is N(μ; 0, (β0Λ)⁻¹) times a Wishart distribution of scale 1
+and ν0 degrees of freedom. Leading axes are components. N, Σx and Σ xxᵀ are sufficient statistics of
+a component, so that updates are sums over instances.
 
 ============================  ==============================================================
 code                          symbol (Bishop 2006, section 10.2)
@@ -44,7 +44,7 @@ _LOG_2PI = math.log(2 * math.pi)
 
 
 class Statistics(NamedTuple):
-    """What components have seen of instances, by the weight of each."""
+    """Sufficient statistics of the instances of each component, weighted by responsibilities."""
 
     occupancy: Float[np.ndarray | Array, "*K"]  # N_k
     total: Float[np.ndarray | Array, "*K D"]  # Σ r_nk x_n
@@ -67,10 +67,10 @@ class NormalWishart(NamedTuple):
 
     @classmethod
     def posterior(
-        cls, seen: Statistics, strength: float | Array, degrees_of_freedom: float | Array
+        cls, statistics: Statistics, strength: float | Array, degrees_of_freedom: float | Array
     ) -> Self:
         """The conjugate posterior under the prior (0, β0, 1, ν0); Bishop 10.60–10.63."""
-        occupancy, total, products = map(jnp.asarray, seen)
+        occupancy, total, products = map(jnp.asarray, statistics)
         beta = strength + occupancy
         mean = total / beta[..., None]
         num_features = mean.shape[-1]
@@ -83,7 +83,7 @@ class NormalWishart(NamedTuple):
 
     @property
     def num_features(self) -> int:
-        """D."""
+        """Number D of features."""
         return self.mean.shape[-1]
 
     def scale_root(self) -> Float[Array, "*K D D"]:
@@ -97,7 +97,7 @@ class NormalWishart(NamedTuple):
         return jnp.linalg.cholesky(root.mT @ root)
 
     def log_determinant(self) -> Float[Array, "*K"]:
-        """log |W|."""
+        """Log determinant of the scale matrix W."""
         diagonal = jnp.diagonal(self.scatter_cholesky, axis1=-2, axis2=-1)
         return -2 * jnp.sum(jnp.log(diagonal), axis=-1)
 
@@ -110,7 +110,7 @@ class NormalWishart(NamedTuple):
     def expected_log_density(
         self,
     ) -> tuple[Float[Array, "*K"], Float[Array, "*K D"], Float[Array, "*K P"]]:
-        """E log N(x; μ, Λ⁻¹) as a constant, the slope by x and the slopes by φ(x); Bishop 10.64."""
+        """Coefficients of E log N(x; μ, Λ⁻¹): constant, those of x and of φ(x); Bishop 10.64."""
         root = self.scale_root()
         precision = self.degrees_of_freedom[..., None, None] * (root.mT @ root)  # νW = E Λ
         linear = jnp.einsum("...ij,...j->...i", precision, self.mean)
@@ -125,7 +125,7 @@ class NormalWishart(NamedTuple):
     def divergence_from_prior(
         self, strength: float | Array, degrees_of_freedom: float | Array
     ) -> Float[Array, "*K"]:
-        """KL of this law from the prior (0, β0, 1, ν0)."""
+        """KL divergence of this distribution from the prior (0, β0, 1, ν0)."""
         num_features, nu = self.num_features, self.degrees_of_freedom
         root = self.scale_root()
         trace = jnp.sum(root**2, axis=(-2, -1))  # tr W
@@ -161,7 +161,7 @@ class NormalWishart(NamedTuple):
 
 
 class NormalGamma(NamedTuple):
-    """The same, each feature by itself: Λ = diag(λ), λ_d ~ Γ(ν/2, 1/(2w_d)), a Wishart of D = 1."""
+    """Diagonal precisions: `NormalWishart` of D = 1 for each feature, λ_d ~ Γ(ν/2, 1/(2w_d))."""
 
     mean: Float[Array, "*K D"]
     strength: Float[Array, "*K"]
@@ -175,10 +175,10 @@ class NormalGamma(NamedTuple):
 
     @classmethod
     def posterior(
-        cls, seen: Statistics, strength: float | Array, degrees_of_freedom: float | Array
+        cls, statistics: Statistics, strength: float | Array, degrees_of_freedom: float | Array
     ) -> Self:
         """The conjugate posterior under the prior (0, β0, 1, ν0)."""
-        occupancy, total, squares = map(jnp.asarray, seen)
+        occupancy, total, squares = map(jnp.asarray, statistics)
         beta = strength + occupancy
         mean = total / beta[..., None]
         scatter = 1 + squares - beta[..., None] * mean**2
@@ -186,7 +186,7 @@ class NormalGamma(NamedTuple):
 
     @property
     def num_features(self) -> int:
-        """D."""
+        """Number D of features."""
         return self.mean.shape[-1]
 
     def scale_cholesky(self) -> Float[Array, "*K D"]:
@@ -201,7 +201,7 @@ class NormalGamma(NamedTuple):
     def expected_log_density(
         self,
     ) -> tuple[Float[Array, "*K"], Float[Array, "*K D"], Float[Array, "*K P"]]:
-        """E log N(x; μ, Λ⁻¹) as a constant, the slope by x and the slopes by φ(x)."""
+        """Coefficients of E log N(x; μ, Λ⁻¹): constant, those of x and of φ(x)."""
         precision = self.degrees_of_freedom[..., None] / self.scatter  # E λ
         linear = precision * self.mean
         constant = -0.5 * jnp.sum(linear * self.mean, axis=-1) - 0.5 * self.num_features * (
@@ -212,7 +212,7 @@ class NormalGamma(NamedTuple):
     def divergence_from_prior(
         self, strength: float | Array, degrees_of_freedom: float | Array
     ) -> Float[Array, "*K"]:
-        """KL of this law from the prior (0, β0, 1, ν0)."""
+        """KL divergence of this distribution from the prior (0, β0, 1, ν0)."""
         nu, nu_0 = self.degrees_of_freedom, jnp.asarray(degrees_of_freedom)
         # Γ(ν/2, 1/(2w)) from Γ(ν0/2, 1/2), for each feature.
         by_feature = (
@@ -241,10 +241,10 @@ def log_predictive(
     strength: Float[Array, " K"],
     degrees_of_freedom: Float[Array, " K"],
 ) -> Float[Array, "K N"]:
-    """The log density of a new instance, parameters integrated out: a Student t for each component.
+    """The log predictive density of a new instance, a Student t for each component.
 
-    log St(x; m, (ν + 1 − D)β/(1 + β) W, ν + 1 − D) for a normal-Wishart law, and the sum over d of
-    log St(x_d; m_d, νβ/(1 + β) w_d, ν) for diagonal precisions.
+    log St(x; m, (ν + 1 − D)β/(1 + β) W, ν + 1 − D) for a normal-Wishart distribution, and the sum
+    over d of log St(x_d; m_d, νβ/(1 + β) w_d, ν) for diagonal precisions.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ def log_predictive(
 
 
 def family(covariance: str) -> type[NormalWishart] | type[NormalGamma]:
-    """The conjugate law of a kind of covariance, ``full`` or ``diagonal``."""
+    """The class of conjugate distribution for covariances that are ``full`` or ``diagonal``."""
     return NormalWishart if covariance == "full" else NormalGamma
 
 

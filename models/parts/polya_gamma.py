@@ -33,7 +33,7 @@ _INVERSE_GAUSSIAN_FROM = 2.3
 
 
 class PolyaGamma(Distribution):
-    r"""Pólya-Gamma distribution PG(b, c), the mixing law of the logistic likelihood.
+    r"""Pólya-Gamma distribution PG(b, c), the mixing distribution of the logistic likelihood.
 
     .. math::
         \omega = \frac{1}{2\pi^2} \sum_{k \ge 1} \frac{g_k}{(k - 1/2)^2 + c^2 / (4\pi^2)},
@@ -53,7 +53,7 @@ class PolyaGamma(Distribution):
 
     Notes
     -----
-    Draws are exact (rejection, nothing is truncated) and are not differentiable in the tilt.
+    Draws are exact (rejection without truncation) and are not differentiable in the tilt.
     A draw with concentration b costs b times a draw with concentration 1.
 
     References
@@ -103,8 +103,8 @@ class PolyaGamma(Distribution):
         Raises
         ------
         NotImplementedError
-            For any other concentration: the alternating series of PG(b, 0) cancels to nothing
-            away from zero, and the dual series that rescues b = 1 has no counterpart.
+            For any other concentration: the alternating series of PG(b, 0) loses all
+            digits away from zero, and the dual series for b = 1 has no counterpart.
         """
         if not self._concentration_is_one:
             raise NotImplementedError(
@@ -163,7 +163,7 @@ def log_cosh(x: Array) -> Array:
 
 
 def _tanh_ratio(x: Array) -> Array:
-    """tanh(x)/x, by its power series near 0 so that every derivative stays right there."""
+    """tanh(x)/x, by its power series near 0 so that all derivatives are accurate there."""
     near_zero = jnp.abs(x) < 0.01
     away = jnp.where(near_zero, 1.0, x)
     coefficients = jnp.array([-17 / 315, 2 / 15, -1 / 3, 1], x.dtype)
@@ -172,7 +172,7 @@ def _tanh_ratio(x: Array) -> Array:
 
 
 def _tanh_excess_ratio(x: Array) -> Array:
-    """(tanh x − x sech² x)/x³, which loses all digits near 0 when computed as written."""
+    """(tanh x − x sech² x)/x³, by its power series near 0, where the terms cancel."""
     near_zero = jnp.abs(x) < 0.1
     away = jnp.where(near_zero, 1.0, x)
     coefficients = [13820 / 155925, -496 / 2835, 34 / 105, -8 / 15, 2 / 3]
@@ -188,18 +188,18 @@ def _theta_correction(decay: Array) -> Array:
 
 @jax.jit
 def _log_density_without_tilt(value: Array) -> Array:
-    """log PG(ω | 1, 0) by whichever theta series converges at once, in log space."""
-    inside = value > 0
-    value = jnp.where(inside, value, 1.0)
+    """log PG(ω | 1, 0) by the theta series that converges faster, in log space."""
+    in_support = value > 0
+    value = jnp.where(in_support, value, 1.0)
     left = -1.5 * jnp.log(value) - 1 / (8 * value) - 0.5 * math.log(2 * math.pi)
     right = math.log(2 * math.pi) - math.pi**2 * value / 2
     decay = jnp.exp(-jnp.maximum(1 / value, 4 * math.pi**2 * value))
     leading = jnp.where(4 * value < _SELF_DUAL_POINT, left, right)
-    return jnp.where(inside, leading + jnp.log1p(_theta_correction(decay)), -jnp.inf)
+    return jnp.where(in_support, leading + jnp.log1p(_theta_correction(decay)), -jnp.inf)
 
 
 class _Envelope(NamedTuple):
-    """What the proposal for J*(1, z) needs, computed once per call; all arrays of one shape.
+    """Parameters of the proposal for J*(1, z), computed once per call; all arrays of one shape.
 
     The leading terms of the two series bound the density of J*(1, z):
 
@@ -264,8 +264,8 @@ def _propose_left(uniform: Array, coin: Array, envelope: _Envelope) -> tuple[Arr
 def _attempt(key: Array, envelope: _Envelope) -> tuple[Array, Array]:
     """One proposal per element for J*(1, z), and whether it is accepted.
 
-    Two uniforms per element serve four decisions: what is left of a uniform once it has
-    decided between two cases is uniform again.
+    Two uniforms per element serve four decisions: given a decision between two cases, the
+    rescaled uniform is uniform again.
     """
     threshold = envelope.left_probability
     uniform, coin = jax.random.uniform(key, (2, *threshold.shape), threshold.dtype)

@@ -1,7 +1,7 @@
-"""Gaussian scale mixtures ψ: what stands in for the logistic function in the closed-form updates.
+"""Gaussian scale mixtures ψ, which replace the logistic function in closed-form updates.
 
-A density ψ is a Gaussian scale mixture if ψ(f) ∝ ∫ exp(−ωf²/2) p(ω) dω. Given ω the evidence is
-Gaussian, and everything the updates need of ψ is θ(c) = −ψ'(c)/(c ψ(c)) = E[ω | f = c].
+A density ψ is a Gaussian scale mixture if ψ(f) ∝ ∫ exp(−ωf²/2) p(ω) dω. Given ω the latent
+values are Gaussian. The updates depend on ψ by θ(c) = −ψ'(c)/(c ψ(c)) = E[ω | f = c] alone.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def log_two_cosh_half(evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"
 
 @runtime_checkable
 class Mixing(Protocol):
-    """What a model and its engines ask of a Gaussian scale mixture ψ."""
+    """Protocol of a Gaussian scale mixture ψ."""
 
     @property
     def distance_to_pole(self) -> float:
-        """How far from the real line ψ is analytic; it sets the step of quadrature."""
+        """Distance from the real line within which ψ is analytic; it sets quadrature steps."""
         ...
 
     def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-        """log ψ(f), up to the constant that the bound is stated with."""
+        """log ψ(f), up to a constant."""
         ...
 
     def expected_precision(self, tilt: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
@@ -48,17 +48,17 @@ class Mixing(Protocol):
         ...
 
     def conditional(self, tilt: Float[Array, "*batch"]) -> dist.Distribution:
-        """q(ω) ∝ p(ω) exp(−ωc²/2), the law of the augmentation variable."""
+        """q(ω) ∝ p(ω) exp(−ωc²/2), the distribution of the augmentation variable."""
         ...
 
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class PolyaGammaMixing:
-    """Pólya-Gamma mixing: ψ is the hyperbolic secant, and the model the logistic one, exactly.
+    """Pólya-Gamma scale mixture: ψ is the hyperbolic secant, and the model exactly logistic.
 
     p(ω) = PG(1, 0), q(ω) = PG(1, c), θ(c) = tanh(c/2)/(2c), log ψ(f) = −log 2cosh(f/2).
-    Jaakkola's bound with ξ = c is the same bound: 2λ(ξ) = θ(ξ).
+    Jaakkola's bound with ξ = c gives the same ELBO: 2λ(ξ) = θ(ξ).
 
     References
     ----------
@@ -94,16 +94,16 @@ class PolyaGammaMixing:
 @as_pytree()
 @dataclass(frozen=True)
 class GammaMixing:
-    """Gamma mixing: ψ(f) = (β / (β + f²/2))^α, a Student-t shape. Another model, not a bound.
+    """Gamma scale mixture ψ(f) = (β / (β + f²/2))^α, of Student-t shape: a different model.
 
     p(ω) = Gamma(α, β), q(ω) = Gamma(α, β + c²/2), θ(c) = α/(β + c²/2).
 
     Parameters
     ----------
     alpha : float
-        Shape α > 0 of the Gamma law.
+        Shape α > 0 of the Gamma distribution.
     beta : float
-        Rate β > 0 of the Gamma law.
+        Rate β > 0 of the Gamma distribution.
 
     Raises
     ------
@@ -112,8 +112,9 @@ class GammaMixing:
 
     Notes
     -----
-    With ψ in place of the hyperbolic secant the prior of the evidence is no Gaussian process any
-    more, p(f) ∝ N(f) ψ(f)·2cosh(f/2), and its posterior can run away: see the README.
+    With ψ in place of the hyperbolic secant the prior of the latent values is no
+    Gaussian process any more: p(f) ∝ N(f) ψ(f)·2cosh(f/2). Its posterior may drift to infinity; see
+    the README.
 
     References
     ----------
@@ -153,7 +154,7 @@ class GammaMixing:
 class ScaleMixture:
     """Any other Gaussian scale mixture, given by log ψ; θ by automatic differentiation.
 
-    Its mixing law p(ω) is not known in closed form, so ``VGPMIL.augmented`` and ``gibbs`` refuse
+    Its mixing distribution p(ω) has no closed form, so ``VGPMIL.augmented`` and ``gibbs`` refuse
     it; ``coordinate_ascent`` and the samplers of the exact program do not need p(ω).
     """
 
@@ -173,8 +174,8 @@ class ScaleMixture:
         log_psi : callable
             log ψ of a scalar, differentiable twice, symmetric; constants do not matter.
         distance_to_pole : float
-            How far from the real line ψ stays smooth, about its width at the middle: quadrature
-            over f takes steps by it. Less than there is costs time, more costs digits.
+            Distance from the real line within which ψ is smooth, about its width at the mode. It
+            sets quadrature steps over f: too small a value costs time, too large costs accuracy.
 
         Returns
         -------
@@ -221,17 +222,17 @@ class ScaleMixture:
         """θ(c) = −(log ψ)'(c)/c, its limit −(log ψ)''(0) at c = 0."""
 
         def one(c: Float[Array, ""]) -> Float[Array, ""]:
-            slope = jax.grad(self.log_psi)
+            derivative = jax.grad(self.log_psi)
             small = jnp.abs(c) < 1e-3
             safe = jnp.where(small, 1.0, c)
-            return jnp.where(small, -jax.grad(slope)(c), -slope(safe) / safe)
+            return jnp.where(small, -jax.grad(derivative)(c), -derivative(safe) / safe)
 
         return jnp.vectorize(one)(tilt)
 
     def conditional(self, tilt: Float[Array, "*batch"]) -> dist.Distribution:
-        """Refuse: the mixing law is not known."""
+        """Raise an error: the mixing distribution is not known."""
         raise NotImplementedError(
-            "ScaleMixture.from_log_density knows log ψ but not its mixing law p(ω), which the "
-            "augmented program and Gibbs sampling need; use PolyaGammaMixing or GammaMixing, or an "
-            "engine that does not augment (coordinate_ascent, nuts, laplace, svi)"
+            "ScaleMixture.from_log_density knows log ψ but not its mixing distribution p(ω), which "
+            "the augmented program and Gibbs sampling need; use PolyaGammaMixing or GammaMixing, "
+            "or an engine that does not augment (coordinate_ascent, nuts, laplace, svi)"
         )

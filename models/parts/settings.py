@@ -9,13 +9,13 @@ from typing import Any
 
 __all__ = ["Choice", "Constructor", "Setting"]
 
-# From what was typed to the value of the field; a ValueError says what was expected.
+# From text on the command line to the value of a field; a ValueError says what was expected.
 type Setting = Callable[[str], Any]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One word of several, each of which stands for a value.
+    """A choice of one word of several, with a value for each.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Choice:
 
     @classmethod
     def of(cls, *words: str) -> Choice:
-        """Words that stand for themselves."""
+        """A choice whose values are the words themselves."""
         return cls({word: word for word in words})
 
     def __call__(self, text: str) -> object:
@@ -59,7 +59,7 @@ class Constructor:
     constructors : mapping of (str, int) to callable
         By the word and how many numbers it comes with.
     expected : str
-        What may be typed, for the message.
+        The accepted text, for the error message.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class Constructor:
         Raises
         ------
         ValueError
-            If the word is unknown, or what follows it are no numbers or too many or too few.
+            If the word is unknown, or is not followed by the right count of numbers.
         """
         word, _, rest = text.partition(":")
         parts = rest.split(",") if rest else []

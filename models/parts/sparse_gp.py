@@ -1,4 +1,4 @@
-"""The sparse Gaussian process (FITC) that every GP model of the zoo shares."""
+"""The sparse Gaussian process (FITC) of all GP models."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ __all__ = [
     "sparse_conditional",
 ]
 
-# The largest variance that the quadrature is made for where it has a prior: nodes are needed in
-# proportion to its root, or more. At 400 the rule for 64 is wrong by 5e-5 in log E σ.
+# Largest variance that quadrature is made for where it has a prior. Nodes grow with its root or
+# faster. At 400 the rule for 64 is wrong by 5e-5 in log E σ.
 _LARGEST_VARIANCE = 64.0
 # Up to this residual sd of a sum one quadrature rule serves all predictions.
 _SMALL_SCALE = 4.0
-# Integrand evaluations held at once while predicting: 128 KiB in 64 bit, which stay in a cache.
+# Integrand evaluations in memory at once in predictions: 128 KiB in 64 bit, which stay in cache.
 _PREDICTION_BLOCK = 2**14
-# Instances that k-means sees, at most.
+# Most instances for k-means.
 _MOST_CLUSTERED = 2**14
 
 
 class SparseConditional(NamedTuple):
-    """What the instances need to know of the inducing values, in whitened coordinates.
+    """Latent values of instances given the inducing values, in whitened coordinates.
 
-    With K_ZZ = LLᵀ and u = Lε, ε ~ N(0, I), the evidence of instance n given u is
-    f_n | u ~ N(V_n ε, k̃_n), independently over n (FITC). Where evidence is summed over bags the
-    rows are bags: Σ V_n and Σ k̃_n.
+    With K_ZZ = LLᵀ and u = Lε, ε ~ N(0, I), the latent value of instance n given u is
+    f_n | u ~ N(V_n ε, k̃_n), independently over n (FITC). Where latent values are summed over
+    bags the rows are bags: Σ V_n and Σ k̃_n.
 
     Attributes
     ----------
@@ -77,27 +77,27 @@ class SparseConditional(NamedTuple):
     residual_scale: Float[Array, " N"]
 
     def whiten(self, inducing_value: Float[Array, " M"]) -> Float[Array, " M"]:
-        """ε = L⁻¹u."""
+        """Whitened inducing values ε = L⁻¹u."""
         return solve_triangular(self.cholesky, inducing_value, lower=True)
 
     def mean(self, inducing_value: Float[Array, " M"]) -> Float[Array, " N"]:
-        """Au, the conditional mean of the (centred) evidence."""
+        """Au, the conditional mean of the (centred) latent values."""
         return self.projection @ self.whiten(inducing_value)
 
 
 class PreparedBags(NamedTuple):
-    """What the programs of a sparse GP model need of bags, evaluated once.
+    """Bags with quantities that the programs of a sparse GP model need, evaluated once.
 
     Attributes
     ----------
     bags : Bags
     conditional : SparseConditional or None
-        Of the instances, or of the bags where evidence is summed over them; None where a
-        hyper-parameter has a prior, so that it is a part of the program.
+        Of the instances, or of the bags where latent values are summed over them; None where a
+        hyper-parameter has a prior, as the program then computes it.
     rule : QuadratureRule or SigmoidTable
-        That serves all residual scales.
+        For all residual scales.
     rows : pytree or None
-        What the conditional is made of where that is not the bags themselves.
+        Inputs of the conditional where these are not the bags themselves.
     """
 
     bags: Bags
@@ -107,7 +107,7 @@ class PreparedBags(NamedTuple):
 
     @property
     def conditioned_on(self) -> Any:
-        """What the conditional is made of under other hyper-parameters."""
+        """Inputs of the conditional under other hyper-parameters."""
         return self.bags if self.rows is None else self.rows
 
 
@@ -117,7 +117,7 @@ def sparse_conditional(
     instances: Float[Array, "N D"] | Float[np.ndarray, "N D"],
     jitter: float | Float[Array, ""],
 ) -> SparseConditional:
-    """Condition the evidence of the instances on the inducing values.
+    """Condition the latent values of the instances on the inducing values.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def sparse_conditional(
     instances : array (N, D)
         X.
     jitter : float
-        Added to the diagonal of K_ZZ, as a share of the kernel variance.
+        Added to the diagonal of K_ZZ, as a fraction of the kernel variance.
 
     Returns
     -------
@@ -175,7 +175,7 @@ def _inducing_cholesky(
 def _whitening(
     kernel: RBF, inducing_points: Float[Array, "M D"], jitter: Float[Array, ""]
 ) -> tuple[Float[Array, "M M"], Float[Array, "M M"], Float[Array, ""]]:
-    """L, L⁻ᵀ and the jitter."""
+    """The whitening transform: L, L⁻ᵀ and the jitter."""
     cholesky, floor = _inducing_cholesky(kernel, inducing_points, jitter)
     identity = jnp.eye(cholesky.shape[0], dtype=cholesky.dtype)
     return cholesky, solve_triangular(cholesky, identity, trans=1, lower=True), floor
@@ -195,10 +195,10 @@ def accumulated_conditional(
     jitter: float | Float[Array, ""],
     dtype: Literal["float64", "float32"] = "float64",
 ) -> SparseConditional:
-    """Condition the evidence that the bags accumulate, s_b = Σ_{n∈b} f_n, on the inducing values.
+    """Condition the sums of latent values of bags, s_b = Σ_{n∈b} f_n, on the inducing values.
 
     Given u the f_n are independent, so s_b | u ~ N(a_bᵀu, k̄_b) with a_b = Σ A_n and
-    k̄_b = Σ k̃_n: what a model of sums needs of its instances, in one pass over them.
+    k̄_b = Σ k̃_n, computed in one pass over the instances.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def accumulated_conditional(
     -------
     SparseConditional
         With a row for each bag: Σ V_n and k̄_b. Instances are taken in chunks, so that no N × M
-        matrix is ever held.
+        matrix is ever stored.
 
     References
     ----------
@@ -234,8 +234,8 @@ def _accumulated_conditional(projector: Projector, bags: Bags, dtype: str) -> Sp
     cholesky = projector.cholesky
     narrow = jax.dtypes.canonicalize_dtype(dtype)  # without 64 bit there is 32 bit only
     narrowed = jax.tree.map(lambda leaf: jnp.asarray(leaf, narrow), projector)
-    sums = _CrossSums(narrowed, num_bags=bags.num_bags, total_dtype=cholesky.dtype)
-    cross, variance = sums.over(jnp.asarray(bags.instances), jnp.asarray(bags.bag_index))
+    cross_sums = _CrossSums(narrowed, num_bags=bags.num_bags, total_dtype=cholesky.dtype)
+    cross, variance = cross_sums.over(jnp.asarray(bags.instances), jnp.asarray(bags.bag_index))
     projection = projector.projection(cross)  # Σ V_n = (Σ K_nZ) L⁻ᵀ
     if bags.present is not None:
         # One absent bag holds all the instances that fill: its variance would set the quadrature.
@@ -244,10 +244,10 @@ def _accumulated_conditional(projector: Projector, bags: Bags, dtype: str) -> Sp
 
 
 class Projector(NamedTuple):
-    """What V_n and k̃_n are made of, for instances that come in blocks.
+    """Kernel, inducing points and L⁻ᵀ, from which V_n and k̃_n of blocks of instances follow.
 
-    A product with L⁻ᵀ takes the place of the triangular solve, which is several times slower; what
-    that loses is far below what the jitter adds to the diagonal.
+    A product with L⁻ᵀ replaces the triangular solve, which is several times slower. Its rounding
+    error is far below the jitter.
     """
 
     kernel: RBF
@@ -263,17 +263,17 @@ class Projector(NamedTuple):
         inducing_points: Float[Array, "M D"] | Float[np.ndarray, "M D"],
         jitter: float | Float[Array, ""],
     ) -> Self:
-        """For a kernel and inducing points; made once where a program is compiled for chunks."""
+        """Projector of a kernel and inducing points, computed before chunk programs compile."""
         with evaluated_now_unless_traced(kernel, inducing_points, jitter):
             points = jnp.asarray(inducing_points)
             return cls(kernel, points, *_whitening(kernel, points, jnp.asarray(jitter)))
 
     def cross(self, instances: Float[Array, "R D"]) -> Float[Array, "R M"]:
-        """K_nZ."""
+        """Kernel K_nZ between instances and inducing points."""
         return self.kernel.covariance(instances.astype(self.whitener.dtype), self.inducing_points)
 
     def projection(self, cross: Float[Array, "R M"]) -> Float[Array, "R M"]:
-        """V = K_XZ L⁻ᵀ."""
+        """Projection V = K_XZ L⁻ᵀ of instances."""
         return jnp.concatenate(self.panels(cross), axis=1)
 
     def panels(self, cross: Float[Array, "R M"]) -> list[Float[Array, "R _"]]:
@@ -281,7 +281,7 @@ class Projector(NamedTuple):
         return times_triangle(cross, self.whitener)
 
     def residual_variance(self, *columns: Float[Array, "R _"]) -> Float[Array, " R"]:
-        """k̃ of V, or of its panels, which need not be held whole."""
+        """k̃ from V or from its panels."""
         explained = jnp.sum(jnp.stack([jnp.sum(part**2, axis=1) for part in columns]), axis=0)
         return _residual_variance(self.kernel, explained, self.floor)
 
@@ -290,19 +290,19 @@ type _Totals = tuple[Float[Array, "B M"], Float[Array, " B"]]
 
 
 class _CrossSums(NamedTuple):
-    """Σ_{n∈b} K_nZ and Σ_{n∈b} k̃_n, in blocks of instances; sums have a type of their own."""
+    """Σ_{n∈b} K_nZ and Σ_{n∈b} k̃_n, in blocks of instances; totals have their own dtype."""
 
     projector: Projector
     num_bags: int
     total_dtype: Any
 
     def over(self, instances: Float[Array, "N D"], bag_index: Int[Array, " N"]) -> _Totals:
-        """All instances: whole blocks in a loop, and what remains."""
+        """Totals over all instances: whole blocks in a loop, then the rest."""
         size = instances.shape[0]
         length = block_length(size)
         whole = size // length
 
-        @jax.checkpoint  # a gradient makes each block again and holds none
+        @jax.checkpoint  # a gradient recomputes each block and stores none
         def add(totals: _Totals, rows: Array, bag: Array) -> _Totals:
             return self._add_block(totals, rows, bag)
 
@@ -335,7 +335,7 @@ class _CrossSums(NamedTuple):
 
 
 class InducingModel(ModelDefaults):
-    """What all models with values at inducing points have in common, whatever their kernel."""
+    """Base of all models with values at inducing points, for any kernel."""
 
     name: ClassVar[str]
     usual_engines: ClassVar[tuple[str, ...]] = CLOSED_FORM_ENGINES
@@ -345,7 +345,7 @@ class InducingModel(ModelDefaults):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """All of them, numbers or distributions, by site name."""
+        """All hyper-parameters, numbers or distributions, by site name."""
         return {}
 
     def with_hyperparameters(self, values: dict) -> Self:
@@ -362,7 +362,7 @@ class InducingModel(ModelDefaults):
         return ("inducing_value", *self.priors)
 
     def prepare(self, bags: Bags) -> PreparedBags:
-        """Bags in arrays of sizes that programs are compiled for, with what is fixed of them.
+        """Bags padded to sizes that programs are compiled for, with fixed quantities evaluated.
 
         Parameters
         ----------
@@ -371,12 +371,12 @@ class InducingModel(ModelDefaults):
         Returns
         -------
         PreparedBags
-            The same density, in place of the bags.
+            Programs take it in place of the bags, with the same density.
         """
         return self.unpadded(padded(bags))
 
     def unpadded(self, bags: Bags | PreparedBags) -> PreparedBags:
-        """What is fixed of bags as they are; prepared bags themselves."""
+        """Fixed quantities of bags without padding; prepared bags are returned."""
         if isinstance(bags, PreparedBags):
             return bags
         rows = self.without_hyperparameters(bags)
@@ -385,17 +385,17 @@ class InducingModel(ModelDefaults):
         return PreparedBags(bags, conditional, rule, None if rows is bags else rows)
 
     def without_hyperparameters(self, bags: Bags) -> Any:
-        """What of the bags no hyper-parameter changes: a pytree that stands in for them."""
+        """Quantities of the bags that no hyper-parameter changes: a pytree in their place."""
         return bags
 
     def conditional_of_rows(self, bags: Any) -> SparseConditional:
-        """What the rows of the likelihood need to know of the inducing values."""
+        """Conditional distribution of the likelihood's rows given the inducing values."""
         raise NotImplementedError
 
     def rule_for(
         self, conditional: SparseConditional | None, bags: Bags
     ) -> QuadratureRule | SigmoidTable:
-        """A quadrature rule that serves all residual scales, known or to be inferred."""
+        """A quadrature rule for all residual scales, known or to be inferred."""
         raise NotImplementedError
 
     def given_inducing_values(self, given: PreparedBags) -> SparseConditional:
@@ -403,7 +403,7 @@ class InducingModel(ModelDefaults):
         return given.conditional or self.conditional_of_rows(given.conditioned_on)
 
     def completed(self, draws: Draws, bags: Bags, seed: int | Array) -> tuple[np.ndarray, ...]:
-        """What ``complete_one`` draws back, for each draw of the latent sites.
+        """Draw the sites that ``marginal()`` integrated out, for each draw of the latent sites.
 
         Raises
         ------
@@ -420,18 +420,18 @@ class InducingModel(ModelDefaults):
     def complete_one(
         self, given: PreparedBags, key: Array, site: dict[str, Float[Array, "..."]]
     ) -> tuple[Array, ...]:
-        """What ``marginal()`` integrated out, drawn back for one draw of the latent sites."""
+        """Draw the sites that ``marginal()`` integrated out, for one draw of the latent sites."""
         raise NotImplementedError
 
     def draw_hyperparameters(self) -> Self:
-        """A site for every prior, and the model with what was drawn in its place."""
+        """Sample a site for each prior; return the model with the drawn values."""
         drawn = {name: numpyro.sample(name, prior) for name, prior in self.priors.items()}
         return self.with_hyperparameters(drawn)
 
 
 @dataclass(frozen=True, eq=False)
 class SparseGPModel(InducingModel):
-    """What models of a sparse Gaussian process have in common: u ~ N(0, K_ZZ) and its kernel.
+    """Base of sparse Gaussian process models: u ~ N(0, K_ZZ) and its kernel.
 
     Parameters
     ----------
@@ -439,7 +439,7 @@ class SparseGPModel(InducingModel):
     inducing_points : array (M, D)
         Z.
     jitter : float
-        Added to the diagonal of K_ZZ, as a share of the kernel variance.
+        Added to the diagonal of K_ZZ, as a fraction of the kernel variance.
 
     Raises
     ------
@@ -481,9 +481,9 @@ class SparseGPModel(InducingModel):
         seed: int = 0,
         **fields: Any,
     ) -> Self:
-        """Fill in what depends on the data: k-means centres as Z, ℓ = √D.
+        """A model with defaults from the data: k-means centres as Z, ℓ = √D.
 
-        Of more than 16,384 instances k-means sees every second, third, ….
+        Of more than 16,384 instances k-means takes every second, third, ….
 
         Parameters
         ----------
@@ -525,7 +525,7 @@ class SparseGPModel(InducingModel):
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
-        """All of them, numbers or distributions, by site name."""
+        """All hyper-parameters, numbers or distributions, by site name."""
         return super().hyperparameters | self.kernel.parameters
 
     def with_hyperparameters(self, values: dict) -> Self:
@@ -534,7 +534,7 @@ class SparseGPModel(InducingModel):
 
     @property
     def num_inducing(self) -> int:
-        """M."""
+        """Number M of inducing points."""
         return self.inducing_points.shape[0]
 
     def inducing_cholesky(self) -> Float[Array, "M M"]:
@@ -558,7 +558,7 @@ class SparseGPModel(InducingModel):
             )
 
     def conditional(self, bags: Bags) -> SparseConditional:
-        """What the instances of these bags need to know of the inducing values.
+        """Conditional distribution of the instances of bags given the inducing values.
 
         Raises
         ------
@@ -584,13 +584,13 @@ def _completed(
 
 def draw_inducing_value(cholesky: Float[Array, "M M"]) -> Float[Array, " M"]:
     """The site ``inducing_value``, u ~ N(0, LLᵀ), in a form that `TransformReparam` whitens."""
-    white = dist.Normal(jnp.zeros(cholesky.shape[0]), 1.0).to_event(1)
-    colour = LowerCholeskyAffine(jnp.zeros_like(white.mean), cholesky)
-    return numpyro.sample("inducing_value", dist.TransformedDistribution(white, colour))
+    whitened = dist.Normal(jnp.zeros(cholesky.shape[0]), 1.0).to_event(1)
+    unwhiten = LowerCholeskyAffine(jnp.zeros_like(whitened.mean), cholesky)
+    return numpyro.sample("inducing_value", dist.TransformedDistribution(whitened, unwhiten))
 
 
 def draws_together(given: PreparedBags) -> int:
-    """How many draws are predicted at once; one by one where the kernel is another for each."""
+    """How many draws are predicted at once; one by one where each has its own kernel."""
     if given.conditional is None:
         return 1
     num_rows, num_nodes = len(given.conditional.residual_scale), len(given.rule.nodes)
@@ -598,10 +598,10 @@ def draws_together(given: PreparedBags) -> int:
 
 
 def largest_scale(draws: Draws, variance: Parameter, num_terms: int = 1) -> float:
-    """The largest residual sd that predictions may meet, of a sum of so many terms.
+    """Largest residual sd of a sum of ``num_terms`` terms in predictions.
 
-    On a coarse grid: bags differ, variances are learned or drawn, and for each quadrature rule a
-    program is compiled.
+    A program is compiled for each quadrature rule. So variances, which may be learned or drawn, are
+    rounded up to a coarse grid.
     """
     largest = num_terms * float(np.max(draws.get("variance", variance)))
     smallest = 1.0 if num_terms == 1 else _SMALL_SCALE
@@ -609,7 +609,7 @@ def largest_scale(draws: Draws, variance: Parameter, num_terms: int = 1) -> floa
 
 
 def largest_variance(variance: Parameter) -> float:
-    """The kernel variance that quadrature has to serve, where it has a prior by its quantiles."""
+    """Largest kernel variance for quadrature; a high quantile where it has a prior."""
     if isinstance(variance, int | float | np.number | Array):
         return float(variance)
     try:

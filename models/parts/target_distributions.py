@@ -39,15 +39,15 @@ _STUDENT_NODES = 192
 _CELLS = 1024
 # −log of the density, as a fraction of its mode, beyond which integrals over log ω end.
 _LOG_CUT = 23.0
-# Standard deviations of the latent value beyond the mode of the integrand: 1e-9 is left out.
+# Standard deviations of the latent value beyond the mode of the integrand: 1e-9 is neglected.
 _REACH = 6.5
 _FEWEST_COUNT_NODES = 64
-# From here on Stirling's series have the digits that differences of log Γ lose.
+# From here on Stirling's series are more accurate than differences of log Γ.
 _LARGE_SHAPE = 30.0
 
 
 def _even_rule(number: int) -> QuadratureRule:
-    """The trapezoid rule on [0, 1], for integrands that are nothing at both ends."""
+    """The trapezoid rule on [0, 1], for integrands that vanish at both ends."""
     return QuadratureRule(np.linspace(0.0, 1.0, number), np.full(number, -np.log(number - 1.0)))
 
 
@@ -142,8 +142,8 @@ class NormalStudentT(dist.Distribution):
     def draw_latent(self, key: Array, value: Array) -> Float[Array, "..."]:
         """Draw s given y: first ω by rejection, then s given both.
 
-        In log ω the log density is a part that rises plus a part that falls. In each of many
-        narrow cells, the first at the upper and the second at the lower end make an envelope.
+        The log density of log ω is an increasing plus a decreasing function. In each of many narrow
+        cells, the first at the upper and the second at the lower end bound it.
         """
         squared = jnp.broadcast_to((value - self.location) ** 2, self.batch_shape)
         precision_key, latent_key = jax.random.split(key)
@@ -163,26 +163,26 @@ class NormalStudentT(dist.Distribution):
 
         def attempt(state: tuple) -> tuple:
             key, drawn, accepted = state
-            key, cell_key, place_key, uniform_key = jax.random.split(key, 4)
+            key, cell_key, position_key, uniform_key = jax.random.split(key, 4)
             cell = jax.random.categorical(cell_key, log_envelope)
-            place = jax.random.uniform(place_key, squared.shape, squared.dtype)
-            proposal = first + width * (cell + place)
+            position = jax.random.uniform(position_key, squared.shape, squared.dtype)
+            proposal = first + width * (cell + position)
             log_density = self._rising(proposal) + self._falling(proposal, squared)
-            height = jnp.take_along_axis(log_envelope, cell[..., None], axis=-1)[..., 0]
+            log_bound = jnp.take_along_axis(log_envelope, cell[..., None], axis=-1)[..., 0]
             uniform = jax.random.uniform(uniform_key, squared.shape, squared.dtype)
-            takes = ~accepted & (jnp.log(uniform) < log_density - height)
+            takes = ~accepted & (jnp.log(uniform) < log_density - log_bound)
             return key, jnp.where(takes, proposal, drawn), accepted | takes
 
         start = (key, first, jnp.zeros(squared.shape, bool))
         return lax.while_loop(lambda state: ~jnp.all(state[2]), attempt, start)[1]
 
     def _rising(self, log_precision: Array) -> Array:
-        """What rises in log ω of the log density of ω given y."""
+        """The increasing part of the log density of log ω given y."""
         degrees, _, _ = self._columns(log_precision.ndim)
         return 0.5 * (degrees + 1.0) * log_precision
 
     def _falling(self, log_precision: Array, squared: Array) -> Array:
-        """What falls."""
+        """The decreasing part of the log density of log ω given y."""
         precision = jnp.exp(log_precision)
         degrees, scale, noise_scale = self._columns(log_precision.ndim)
         scaled = scale**2 * precision + noise_scale**2
@@ -195,7 +195,7 @@ class NormalStudentT(dist.Distribution):
         return tuple(part[(..., *(None,) * (rank - part.ndim))] for part in wide)
 
     def _ends(self, squared: Array) -> tuple[Array, Array]:
-        """Between which log ω has all but e^−23 of its density, given y; no gradient."""
+        """Interval of log ω with all but e^−23 of its density given y; no gradient."""
         degrees, noise_scale, squared = (
             lax.stop_gradient(jnp.asarray(part, squared.dtype))
             for part in (self.degrees_of_freedom, self.noise_scale, squared)
@@ -341,18 +341,18 @@ class NormalNegativeBinomial(dist.Distribution):
 
         def attempt(state: tuple) -> tuple:
             key, drawn, accepted = state
-            key, piece_key, place_key, uniform_key = jax.random.split(key, 4)
+            key, piece_key, position_key, uniform_key = jax.random.split(key, 4)
             piece = jax.random.categorical(piece_key, jnp.log(areas), axis=0)
-            place = jax.random.uniform(place_key, mode.shape, mode.dtype)
-            excess = -jnp.log1p(-place)
+            position = jax.random.uniform(position_key, mode.shape, mode.dtype)
+            excess = -jnp.log1p(-position)
             proposal = jnp.select(
                 [piece == 0, piece == 1],
-                [ends[0] - excess / rates[0], ends[0] + place * areas[1]],
+                [ends[0] - excess / rates[0], ends[0] + position * areas[1]],
                 ends[1] + excess / rates[1],
             )
-            height = highest - jnp.where(piece == 1, 0.0, excess)
+            log_bound = highest - jnp.where(piece == 1, 0.0, excess)
             uniform = jax.random.uniform(uniform_key, mode.shape, mode.dtype)
-            takes = ~accepted & (jnp.log(uniform) < log_density(proposal) - height)
+            takes = ~accepted & (jnp.log(uniform) < log_density(proposal) - log_bound)
             return key, jnp.where(takes, proposal, drawn), accepted | takes
 
         start = (key, mode, jnp.zeros(mode.shape, bool))
@@ -368,36 +368,36 @@ class NormalNegativeBinomial(dist.Distribution):
         return count * jax.nn.softplus(-latent) + self.total_count * jax.nn.softplus(latent)
 
     def _gradient(self, z: Array, count: Array) -> Array:
-        """Of the log integrand by z; it falls in z."""
+        """Derivative of the log integrand by z, decreasing in z."""
         location, scale = self._parts
         chance = jax.nn.sigmoid(location + scale * z)
         return scale * (count * (1.0 - chance) - self.total_count * chance) - z
 
     def _mode_and_width(self, count: Array) -> tuple[Array, Array]:
-        """Of the integrand in z: by halving, as Newton's steps overshoot where σ is flat."""
+        """Mode and width of the integrand in z, by bisection: Newton overshoots where σ is flat."""
         location, scale = self._parts
 
-        def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        def bisect(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
             lower, upper = ends
             middle = 0.5 * (lower + upper)
-            is_below = self._gradient(middle, count) > 0  # the mode is further up
+            is_below = self._gradient(middle, count) > 0  # the mode is above
             return jnp.where(is_below, middle, lower), jnp.where(is_below, upper, middle)
 
-        nothing = jnp.zeros(self.batch_shape, location.dtype)
+        zeros = jnp.zeros(self.batch_shape, location.dtype)
         # The gradient of log σ(s)^y σ(−s)^r lies between −r and y.
-        ends = (nothing - self.total_count * scale, nothing + count * scale)
-        lower, upper = lax.fori_loop(0, 40, halve, ends)
+        ends = (zeros - self.total_count * scale, zeros + count * scale)
+        lower, upper = lax.fori_loop(0, 40, bisect, ends)
         mode = 0.5 * (lower + upper)
         chance = jax.nn.sigmoid(location + scale * mode)
         curvature = 1.0 + scale**2 * (count + self.total_count) * chance * (1.0 - chance)
         return mode, curvature**-0.5
 
     def _ends(self, count: Array) -> tuple[Array, Array]:
-        """Between which the integrand has all but 1e-9 of its mass; no gradient."""
+        """Interval with all but 1e-9 of the integrand's mass; no gradient."""
         location, scale = map(lax.stop_gradient, self._parts)
         constant = NormalNegativeBinomial(location, scale, self.total_count, self.rule)
         mode, width = constant._mode_and_width(count)
-        # Rates of the exponential tails: what is left of the likelihood's gradient there.
+        # Rates of the exponential tails: the gradient there.
         below = jnp.maximum(count * constant.scale - mode, 1e-6)
         above = jnp.maximum(self.total_count * constant.scale + mode, 1e-6)
         reach = [jnp.minimum(_REACH, 25.0 / rate + 8.0 * width) for rate in (below, above)]

@@ -1,4 +1,4 @@
-"""Exact draws of a Gaussian times a likelihood: logistic, or a cut."""
+"""Exact draws of a Gaussian times a logistic likelihood, and of a truncated Gaussian."""
 
 import jax
 import jax.numpy as jnp
@@ -33,18 +33,18 @@ def draw_tilted_gaussian(
     """
 
     def newton(_: Array, x: Float[Array, " N"]) -> Float[Array, " N"]:
-        slope = jax.nn.sigmoid(-x)
-        return x - (x - mean - scale**2 * slope) / (1 + scale**2 * slope * (1 - slope))
+        gradient = jax.nn.sigmoid(-x)
+        return x - (x - mean - scale**2 * gradient) / (1 + scale**2 * gradient * (1 - gradient))
 
     tangent_point = jax.lax.fori_loop(0, 20, newton, jnp.maximum(mean, 0.0))
-    slope = jax.nn.sigmoid(-tangent_point)
-    proposal_mean = mean + scale**2 * slope
+    gradient = jax.nn.sigmoid(-tangent_point)
+    proposal_mean = mean + scale**2 * gradient
 
     def attempt(state: tuple) -> tuple:
         key, value, accepted = state
         key, normal_key, uniform_key = jax.random.split(key, 3)
         proposal = proposal_mean + scale * jax.random.normal(normal_key, mean.shape, mean.dtype)
-        tangent = slope * (proposal - tangent_point) - jax.nn.softplus(-tangent_point)
+        tangent = gradient * (proposal - tangent_point) - jax.nn.softplus(-tangent_point)
         log_ratio = -jax.nn.softplus(-proposal) - tangent
         uniform = jax.random.uniform(uniform_key, mean.shape, mean.dtype)
         takes = ~accepted & (jnp.log(uniform) < log_ratio)
@@ -55,11 +55,11 @@ def draw_tilted_gaussian(
 
 
 def draw_above(key: Array, lower: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Draws of a standard normal above ``lower``, exact however far out that is.
+    """Draws of a standard normal truncated to values above ``lower``, exact in the far tail.
 
     The inverse of the upper tail Q(x) = Φ(−x) at U·Q(lower). Where ``lower`` is positive it is
-    found in logs by Newton's method from √(lower² − 2 log U), which is never below it: log Q is
-    concave, so that the steps fall to it without ever passing.
+    found in logs by Newton's method from √(lower² − 2 log U), which is never below it. As log Q
+    is concave, the steps decrease to the solution and never pass it.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""Labels of instances of which a positive bag has at least one that is positive: its witnesses.
+"""Instance labels with at least one witness, a positive instance, in each positive bag.
 
-A bag's labels are independent but for that one condition, under which they have an exact law:
+A bag's labels are independent but for that one condition. Their distribution under it is exact:
 with log-odds a_n and ρ_n = σ(a_n),
 
 .. code-block:: text
@@ -8,8 +8,7 @@ with log-odds a_n and ρ_n = σ(a_n),
     P(some r_n = 1)            = 1 − Π(1 − ρ_n) = 1 − e^{−S},    S = Σ softplus(a_n)
     P(r_n = 1 | some r_j = 1)  = ρ_n / (1 − e^{−S})
 
-Where all a_n are far below 0, as in hundreds of dimensions they are, S is smaller than the smallest
-number, and log S takes its place.
+Where all a_n are far below 0, as in hundreds of dimensions, S underflows and log S is used.
 """
 
 from __future__ import annotations
@@ -66,16 +65,17 @@ def log_some_positive(
     array (B,)
     """
     log_rate = _log_softplus(logits)
-    top = jax.ops.segment_max(log_rate, jnp.asarray(bag_index), num_bags, indices_are_sorted=True)
-    top = jnp.where(jnp.isfinite(top), top, 0.0)
-    top = jax.lax.stop_gradient(top)
-    relative = jnp.exp(log_rate - jnp.take(top, jnp.asarray(bag_index)))
+    index = jnp.asarray(bag_index)
+    largest = jax.ops.segment_max(log_rate, index, num_bags, indices_are_sorted=True)
+    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
+    largest = jax.lax.stop_gradient(largest)
+    relative = jnp.exp(log_rate - jnp.take(largest, index))
     by_bag = sum_over_bags(relative, bag_index, num_bags)
     has_any = by_bag > 0
-    log_total = top + jnp.log(jnp.where(has_any, by_bag, 1.0))  # log S
+    log_total = largest + jnp.log(jnp.where(has_any, by_bag, 1.0))  # log S
     is_tiny = log_total < _LOG_TINY
     total = jnp.exp(jnp.where(is_tiny, 0.0, log_total))
-    # jax.nn.log1mexp has no slope where e^{−S} rounds to 1.
+    # jax.nn.log1mexp has no gradient where e^{−S} rounds to 1.
     is_large = total > math.log(2)
     exact = jnp.where(
         is_large,
@@ -107,13 +107,13 @@ def log_odds_of_some(
 
 
 def _log_softplus(logits: Float[Array, " N"]) -> Float[Array, " N"]:
-    """log log(1 + e^a): a itself where e^a is nothing beside 1."""
+    """log log(1 + e^a): a itself where e^a is negligible beside 1."""
     is_far = logits < _LOG_TINY
     return jnp.where(is_far, logits, jnp.log(softplus(jnp.where(is_far, 0.0, logits))))
 
 
 class WitnessLabels(Distribution):
-    r"""Joint law of all instance labels, where some bags must have a positive one.
+    r"""Joint distribution of all instance labels, where some bags must have a positive one.
 
     .. math::
         p(r) \propto \prod_n e^{r_n a_n} \prod_{b\ \text{must}} [\max_{n \in b} r_n = 1]
@@ -121,8 +121,8 @@ class WitnessLabels(Distribution):
     Parameters
     ----------
     logits : (N,) array
-        a, log-odds before the condition; ±∞ where a label is known, 0 for the uniform law over
-        all labellings that are allowed.
+        a, log-odds before the condition; ±∞ where a label is known, 0 for the uniform
+        distribution over all labellings that are allowed.
     bag_index : (N,) integer array
         Non-decreasing.
     needs_witness : (B,) boolean array
@@ -133,7 +133,7 @@ class WitnessLabels(Distribution):
     See Also
     --------
     InstanceLabels
-        The noisy version, of which this is the limit H → ∞.
+        The noisy version; this is its limit H → ∞.
     """
 
     arg_constraints = {
@@ -159,7 +159,7 @@ class WitnessLabels(Distribution):
         super().__init__((), jnp.shape(bag_index), validate_args=False)
 
     def _log_condition(self) -> Float[Array, " B"]:
-        """log P(the condition holds), by bag."""
+        """Log probability of the condition, by bag."""
         some = log_some_positive(jnp.asarray(self.logits), self.bag_index, self.num_bags)
         return jnp.where(jnp.asarray(self.needs_witness), some, 0.0)
 
@@ -195,32 +195,33 @@ class WitnessLabels(Distribution):
         return jax.vmap(self._draw)(keys).reshape(*sample_shape, *self.event_shape)
 
     def _draw(self, key: Array) -> Int[Array, " N"]:
-        """A race of exponential clocks of rates λ_n = softplus(a_n), positive who rings by time 1.
+        """Draw by a race of exponential clocks; labels whose clock rings by time 1 are positive.
 
-        Under the condition the first ring is an exponential of rate Σλ truncated to [0, 1], and who
-        rings first, and how much later the others do, does not depend on it. Rates are measured by
-        the largest of their bag, so that the race is run also where they all underflow.
+        Rates are λ_n = softplus(a_n). Under the condition the first ring is an exponential of rate
+        Σλ truncated to [0, 1]. Who rings first, and how much later the others do, does not depend
+        on it. Rates are relative to the largest of their bag, so that the race works where all
+        underflow.
         """
         free_key, start_key, race_key = jax.random.split(key, 3)
         logits, index = jnp.asarray(self.logits), jnp.asarray(self.bag_index)
         free = jax.random.bernoulli(free_key, jax.nn.sigmoid(logits))
 
         log_rate = jnp.minimum(_log_softplus(logits), jnp.finfo(logits.dtype).max)
-        top = jax.ops.segment_max(log_rate, index, self.num_bags, indices_are_sorted=True)
-        # Where a witness is certain the condition says nothing.
-        needs = jnp.asarray(self.needs_witness) & (top < jnp.finfo(logits.dtype).max)
-        top = jnp.where(needs & jnp.isfinite(top), top, 0.0)
+        largest = jax.ops.segment_max(log_rate, index, self.num_bags, indices_are_sorted=True)
+        # Where a witness is certain the condition always holds.
+        needs = jnp.asarray(self.needs_witness) & (largest < jnp.finfo(logits.dtype).max)
+        largest = jnp.where(needs & jnp.isfinite(largest), largest, 0.0)
         smallest = math.sqrt(float(jnp.finfo(logits.dtype).tiny))
-        relative = jnp.maximum(jnp.exp(log_rate - jnp.take(top, index)), smallest)
+        relative = jnp.maximum(jnp.exp(log_rate - jnp.take(largest, index)), smallest)
         rings = jax.random.exponential(race_key, logits.shape, logits.dtype) / relative
         # Fused, XLA would compute the rings twice, and the first of a bag would come 1e-17 late.
         rings = jax.lax.optimization_barrier(rings)
         first = jax.ops.segment_min(rings, index, self.num_bags, indices_are_sorted=True)
         delay = rings - jnp.take(first, index)
 
-        scale = jnp.exp(top)
+        scale = jnp.exp(largest)
         rate = jnp.maximum(sum_over_bags(relative, index, self.num_bags) * scale, smallest)
-        uniform = jax.random.uniform(start_key, top.shape, logits.dtype)
+        uniform = jax.random.uniform(start_key, largest.shape, logits.dtype)
         start = jnp.minimum(-jnp.log1p(uniform * jnp.expm1(-rate)) / rate, 1.0)
         in_time = delay <= jnp.take((1 - start) * scale, index)
         raced = in_time & ~jnp.isneginf(logits)
@@ -235,7 +236,7 @@ class LabelRule(NamedTuple):
     known : array (N,)
         Log-odds where the label is known, −∞ or ∞; 0 where it is not.
     needs_witness : array (B,)
-        Positive bags of which no positive instance is known.
+        Positive bags without a known positive instance.
     bag_index : array (N,)
     present : array (B,) or None
         Which bags are there; None where all are.
@@ -248,15 +249,15 @@ class LabelRule(NamedTuple):
 
     @property
     def num_bags(self) -> int:
-        """B."""
+        """Number B of bags."""
         return self.needs_witness.shape[0]
 
     def labels(self, logits: Float[Array, " N"] | float = 0.0) -> WitnessLabels:
-        """The law of the labels with these log-odds where they are free; uniform without."""
+        """Distribution of the labels, with these log-odds where they are free; uniform without."""
         return WitnessLabels(self.known + logits, self.bag_index, self.needs_witness, self.num_bags)
 
     def log_evidence(self, log_density: Float[Array, "2 N"]) -> Float[Array, " B"]:
-        """log p(X_b | T_b): the mean over all labellings allowed of Π p(x_n | r_n).
+        """log p(X_b | T_b): the mean of Π p(x_n | r_n) over all allowed labellings.
 
         Parameters
         ----------
@@ -268,13 +269,13 @@ class LabelRule(NamedTuple):
         is_free = self.known == 0
         one = jnp.where(self.known > 0, positive, negative)
         by_instance = jnp.where(is_free, jnp.logaddexp(negative, positive) - math.log(2), one)
-        # Free labels: log-odds a; the others can be no new witness.
+        # Free labels: log-odds a; known ones cannot be a new witness.
         with_logits, uniform = (
             log_some_positive(jnp.where(is_free, some, -jnp.inf), self.bag_index, self.num_bags)
             for some in (logits, jnp.zeros_like(logits))
         )
         needs = self.needs_witness
-        # −∞ − (−∞) and its slopes are kept out of bags without the condition.
+        # Bags without the condition: avoids −∞ − (−∞) and its gradients.
         condition = jnp.where(needs, with_logits, 0.0) - jnp.where(needs, uniform, 0.0)
         found = sum_over_bags(by_instance, self.bag_index, self.num_bags) + condition
         return found if self.present is None else jnp.where(self.present, found, 0.0)

@@ -1,1 +1,1 @@
-"""The same models in PyMC, to check the NumPyro programs and to race against them."""
+"""PyMC programs of the models, to check the NumPyro programs and to compare speeds."""

@@ -1,4 +1,4 @@
-"""Cardinality models in PyMC: written from the paper, sharing no formula with the NumPyro one."""
+"""Cardinality models in PyMC: written from the paper, no formula shared with NumPyro's."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from ...datasets.bags import Bags
 from ..cardinality import AtLeastOne, CardinalityModel, MajorityCardinality, NormalCardinality
 from .sparse_gp import Tensor, parameter, pm, pt
 
-__all__ = ["pymc_twin"]
+__all__ = ["cardinality_program"]
 
 
-def pymc_twin(model: CardinalityModel, bags: Bags, *, program: str = "marginal") -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro program and to race against it.
+def cardinality_program(
+    model: CardinalityModel, bags: Bags, *, program: str = "marginal"
+) -> pm.Model:
+    """The model as a PyMC program, to check the NumPyro program and to compare speeds.
 
     .. code-block:: text
 
-        ε        ~ N(0, I), or Laplace(0, 1)                   white_weights
+        ε        ~ N(0, I), or Laplace(0, 1)                   whitened_weights
         θ        = s ε                                         weights
         θ₀       ~ N(0, intercept_scale²)                      intercept (if there is one)
         p_b(c)   = P(c of the instances of b are positive), one instance after another
@@ -46,8 +48,8 @@ def pymc_twin(model: CardinalityModel, bags: Bags, *, program: str = "marginal")
 
     Notes
     -----
-    p_b are chances of independent labels, P(y_n = 1) = σ(φ_n), in plain numbers: below 1e−308 they
-    are lost. All bags have a column for each count of the largest one.
+    p_b are probabilities under independent labels, P(y_n = 1) = σ(φ_n). They are not kept in
+    logs, and underflow below 1e−308. All bags have a column for each count of the largest one.
 
     References
     ----------
@@ -55,62 +57,63 @@ def pymc_twin(model: CardinalityModel, bags: Bags, *, program: str = "marginal")
     """
     if program != "marginal":
         raise ValueError(
-            f"program is {program!r}; expected 'marginal': what it sums out, the instance labels, "
-            "is discrete, and NUTS could not sample it"
+            f"program is {program!r}; expected 'marginal': the instance labels that it sums out "
+            "are discrete, and NUTS could not sample them"
         )
     coordinates = {"feature": range(bags.num_features), "bag": range(bags.num_bags)}
-    with pm.Model(coords=coordinates) as twin:
+    with pm.Model(coords=coordinates) as pymc_model:
         scale = parameter("weight_scale", model.weight_scale)
-        white = (
-            pm.Normal("white_weights", dims="feature")
+        whitened = (
+            pm.Normal("whitened_weights", dims="feature")
             if model.weight_prior == "normal"
-            else pm.Laplace("white_weights", mu=0.0, b=1.0, dims="feature")
+            else pm.Laplace("whitened_weights", mu=0.0, b=1.0, dims="feature")
         )
-        weights = pm.Deterministic("weights", scale * white, dims="feature")
+        weights = pm.Deterministic("weights", scale * whitened, dims="feature")
         logits = pt.constant(bags.instances) @ weights
         if model.intercept_scale is not None:
             logits = logits + pm.Normal("intercept", sigma=model.intercept_scale)
-        law = _law_of_counts(pt.sigmoid(logits), bags)
-        negative, positive = (_log_mean(law, log_c) for log_c in _log_potential(model, bags))
+        probability = _count_probabilities(pt.sigmoid(logits), bags)
+        log_potential = _log_potential(model, bags)
+        negative, positive = (_log_mean(probability, log_c) for log_c in log_potential)
         pm.Bernoulli("bag_label", logit_p=positive - negative, observed=bags.labels, dims="bag")
-    return twin
+    return pymc_model
 
 
-def _law_of_counts(probability: Tensor, bags: Bags) -> Tensor:
+def _count_probabilities(probability: Tensor, bags: Bags) -> Tensor:
     """p_b(c) of independent labels, (B, 1 + the size of the largest bag)."""
-    place, is_there = places(bags)
-    in_bags = pt.where(is_there, probability[place], 0.0)  # an instance that is not is negative
-    nobody = np.zeros((bags.num_bags, is_there.shape[1] + 1))
+    row, is_instance = padded_rows(bags)
+    in_bags = pt.where(is_instance, probability[row], 0.0)  # padding is negative
+    nobody = np.zeros((bags.num_bags, is_instance.shape[1] + 1))
     nobody[:, 0] = 1.0
 
-    def with_one_more(one: Tensor, law: Tensor) -> Tensor:
-        moved = pt.concatenate([pt.zeros_like(law[:, :1]), law[:, :-1]], axis=1)
-        return law * (1.0 - one[:, None]) + moved * one[:, None]
+    def with_one_more(one: Tensor, of_count: Tensor) -> Tensor:
+        of_one_less = pt.concatenate([pt.zeros_like(of_count[:, :1]), of_count[:, :-1]], axis=1)
+        return of_count * (1.0 - one[:, None]) + of_one_less * one[:, None]
 
-    laws = scan(
+    after_each = scan(
         with_one_more, sequences=in_bags.T, outputs_info=pt.constant(nobody), return_updates=False
     )
-    return laws[-1]
+    return after_each[-1]
 
 
-def places(bags: Bags) -> tuple[np.ndarray, np.ndarray]:
-    """The instance at each place of each bag, (B, size of the largest), and whether there is."""
-    place = bags.starts[:, None] + np.arange(bags.bag_sizes.max())
-    is_there = np.arange(bags.bag_sizes.max()) < bags.bag_sizes[:, None]
-    return np.where(is_there, place, 0), is_there
+def padded_rows(bags: Bags) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the instances of each bag, (B, size of the largest), and a mask without padding."""
+    row = bags.starts[:, None] + np.arange(bags.bag_sizes.max())
+    is_instance = np.arange(bags.bag_sizes.max()) < bags.bag_sizes[:, None]
+    return np.where(is_instance, row, 0), is_instance
 
 
 def _log_potential(model: CardinalityModel, bags: Bags) -> tuple[Tensor, Tensor]:
     """log C⁻ and log C⁺ of every count (B, 1 + size of the largest bag); −∞ where there is none."""
     size = bags.bag_sizes[:, None]
     count = np.broadcast_to(np.arange(size.max() + 1), (len(size), size.max() + 1))
-    share = count / size
+    fraction = count / size
     match model.potential:
         case NormalCardinality(mu=mu, sigma=sigma):
             mu, sigma = parameter("mu", mu), parameter("sigma", sigma)
-            both = [-0.5 * ((share - centre) / sigma) ** 2 for centre in (0.0, mu)]
+            both = [-0.5 * ((fraction - centre) / sigma) ** 2 for centre in (0.0, mu)]
         case MajorityCardinality():
-            both = _logs([share < 0.5, share >= 0.5])
+            both = _logs([fraction < 0.5, fraction >= 0.5])
         case AtLeastOne():
             both = _logs([count == 0, count > 0])
         case potential:
@@ -126,7 +129,7 @@ def _logs(events: list[np.ndarray]) -> list[np.ndarray]:
     return [np.where(event, 0.0, -np.inf) for event in events]
 
 
-def _log_mean(law: Tensor, log_c: Tensor) -> Tensor:
+def _log_mean(probability: Tensor, log_c: Tensor) -> Tensor:
     """log Σ_c C(c) p(c)."""
     highest = pt.max(log_c, axis=1, keepdims=True)
-    return pt.log(pt.sum(law * pt.exp(log_c - highest), axis=1)) + highest[:, 0]
+    return pt.log(pt.sum(probability * pt.exp(log_c - highest), axis=1)) + highest[:, 0]

@@ -1,4 +1,4 @@
-"""Diverse density in PyMC: sharing no formula with the NumPyro one."""
+"""Diverse density in PyMC: no formula shared with NumPyro's."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import numpy as np
 
 from ...datasets.bags import Bags
 from ..diverse_density import DiverseDensity
-from .cardinality import places
+from .cardinality import padded_rows
 from .sparse_gp import parameter, pm, pt
 
-__all__ = ["pymc_twin"]
+__all__ = ["diverse_density_program"]
 
-# Of q: at 0 no negative bag is possible. Of log Σ p: where squares of p are nothing beside it.
+# Smallest q: at 0 no negative bag is possible. Below this log Σ p, squares of p are negligible.
 _SMALLEST, _LOG_FAR = 1e-12, -40.0
 
 
-def pymc_twin(model: DiverseDensity, bags: Bags, *, program: str = "marginal") -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro program and to race against it.
+def diverse_density_program(
+    model: DiverseDensity, bags: Bags, *, program: str = "marginal"
+) -> pm.Model:
+    """The model as a PyMC program, to check the NumPyro program and to compare speeds.
 
     .. code-block:: text
 
@@ -48,22 +50,22 @@ def pymc_twin(model: DiverseDensity, bags: Bags, *, program: str = "marginal") -
     """
     if program != "marginal":
         raise ValueError(
-            f"program is {program!r}; expected 'marginal': what it sums out, the instance labels, "
+            f"program is {program!r}; expected 'marginal': the instance labels that it sums out "
             "are discrete, and NUTS could not sample them"
         )
-    place, is_there = places(bags)
+    row, is_instance = padded_rows(bags)
     coordinates = {"feature": range(bags.num_features), "bag": range(bags.num_bags)}
-    with pm.Model(coords=coordinates) as twin:
+    with pm.Model(coords=coordinates) as pymc_model:
         concept = parameter("concept", model.concept_prior, dims="feature")
         scale = parameter("scale", model.scale_prior, dims="feature")
         offset = pt.constant(bags.instances) - concept
-        q = pt.dot(offset**2, scale**2)[place]  # (B, size of the largest)
+        q = pt.dot(offset**2, scale**2)[row]  # (B, size of the largest)
         log_not = pt.log1mexp(-pt.maximum(q, _SMALLEST))  # log P(y_n = 0)
-        log_none = pt.sum(pt.where(is_there, log_not, 0.0), axis=1)
-        # Far from all instances of a bag 1 − Π(1 − p) is 0 to rounding, and Σ p is what it is.
-        log_sum = pt.logsumexp(pt.where(is_there, -q, -np.inf), axis=1)
+        log_none = pt.sum(pt.where(is_instance, log_not, 0.0), axis=1)
+        # Far from all instances of a bag 1 − Π(1 − p) rounds to 0: Σ p approximates it.
+        log_sum = pt.logsumexp(pt.where(is_instance, -q, -np.inf), axis=1)
         is_far = log_sum < _LOG_FAR
         exact = pt.log(-pt.expm1(pt.where(is_far, -1.0, log_none)))
         logit = pt.where(is_far, log_sum, exact) - log_none
         pm.Bernoulli("bag_label", logit_p=logit, observed=bags.labels, dims="bag")
-    return twin
+    return pymc_model

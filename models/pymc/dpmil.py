@@ -1,4 +1,4 @@
-"""DPMIL in PyMC: written from the paper, sharing no formula with the NumPyro programs."""
+"""DPMIL in PyMC: written from the paper, no formula shared with NumPyro's."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..dpmil import DPMIL
 from ..model import observations
 from .sparse_gp import Tensor, pm, pt, sum_over_bags
 
-__all__ = ["pymc_twin"]
+__all__ = ["dpmil_program"]
 
 _BY_FEATURE = ("class", "component", "feature")
 
 
-def pymc_twin(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro programs and to race against them.
+def dpmil_program(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.Model:
+    """The model as a PyMC program, to check the NumPyro programs and to compare speeds.
 
     .. code-block:: text
 
@@ -26,7 +26,7 @@ def pymc_twin(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.Mode
         A_lk,ij   ~ N(0, 1), j < i                              bartlett_below (full only)
         L_lk      = B A_lk,  B Bᵀ = W0                          precision_cholesky
         λ_lk      = w0 diag(A_lk)²                              precision (diagonal only)
-        ε_lk      ~ N(0, I)                                     white_mean
+        ε_lk      ~ N(0, I)                                     whitened_mean
         μ_lk      = m0 + L_lk⁻ᵀ ε_lk/√β0                        mean
         T_b       ~ Bernoulli(τ)                                bag_label
         X_b | T_b ~ clusters and instance labels summed out     instances (a potential)
@@ -51,7 +51,7 @@ def pymc_twin(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.Mode
     ImportError
         If PyMC is not installed.
     ValueError
-        If ``program`` is another, or the bags are not such as the model can learn from.
+        If ``program`` is another, or the model cannot learn from the bags.
 
     Notes
     -----
@@ -64,21 +64,21 @@ def pymc_twin(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.Mode
     """
     if program != "marginal":
         raise ValueError(
-            f"program is {program!r}; expected 'marginal': what it sums out of DPMIL, clusters and "
-            "instance labels, is discrete, and NUTS could not sample it"
+            f"program is {program!r}; expected 'marginal': the clusters and instance labels that "
+            "it sums out are discrete, and NUTS could not sample them"
         )
-    labels = observations(model, bags, "pymc_twin")
+    labels = observations(model, bags, "dpmil_program")
     model.label_rule(bags)  # refuses other bags that the model cannot learn from
-    with pm.Model(coords=_coordinates(model, bags)) as twin:
+    with pm.Model(coords=_coordinates(model, bags)) as pymc_model:
         log_weight = _draw_log_weights(model)
         squared_diagonal, bartlett = _draw_bartlett_factors(model)
         whitened_mean = _draw_means(model, bartlett)
         log_peak = log_weight + 0.5 * pt.log(squared_diagonal).sum(-1) + _log_unit(model)
         distance = _squared_distance(model, bags, bartlett, whitened_mean)
         log_density = pt.logsumexp(log_peak[:, :, None] - 0.5 * distance, axis=1)
-        pm.Bernoulli("bag_label", p=model.positive_share, observed=labels, dims="bag")
+        pm.Bernoulli("bag_label", p=model.positive_fraction, observed=labels, dims="bag")
         pm.Potential("instances", _log_evidence(model, bags, log_density), dims="bag")
-    return twin
+    return pymc_model
 
 
 def _coordinates(model: DPMIL, bags: Bags) -> dict[str, range]:
@@ -94,7 +94,7 @@ def _coordinates(model: DPMIL, bags: Bags) -> dict[str, range]:
 
 
 def _shape(model: DPMIL) -> tuple[int, int, int]:
-    # Shapes of the coordinates are told beforehand: by dims alone they would come at run time.
+    # Shapes are given explicitly: from dims alone PyMC knows them at run time only.
     return 2, model.max_components, model.num_features
 
 
@@ -116,8 +116,8 @@ def _draw_log_weights(model: DPMIL) -> Tensor:
 def _draw_bartlett_factors(model: DPMIL) -> tuple[Tensor, Tensor]:
     """diag(A)², (2, K, D), and A, (2, K, D, D) or (2, K, D); the site of the precisions."""
     is_full = model.covariance == "full"
-    lost = np.arange(model.num_features) if is_full else 0
-    freedom = model.degrees_of_freedom - lost
+    reduction = np.arange(model.num_features) if is_full else 0
+    freedom = model.degrees_of_freedom - reduction
     squared = pm.ChiSquared("bartlett_diagonal", freedom, shape=_shape(model))
     root = _root_of_scale(model)  # B
     if not is_full:
@@ -129,21 +129,21 @@ def _draw_bartlett_factors(model: DPMIL) -> tuple[Tensor, Tensor]:
 
 
 def _lower_triangular(model: DPMIL, diagonal: Tensor) -> Tensor:
-    """A of its diagonal, and of what stands below: the site ``bartlett_below``."""
+    """A from its diagonal and the entries below it, the site ``bartlett_below``."""
     num_features = model.num_features
     if num_features == 1:
         return diagonal[..., None]
     row, column = np.tril_indices(num_features, -1)
     shape = (2, model.max_components, len(row))
     entries = pt.concatenate([diagonal, pm.Normal("bartlett_below", shape=shape)], axis=-1)
-    place = np.diag(np.arange(num_features))
-    place[row, column] = num_features + np.arange(len(row))
-    return entries[:, :, place] * np.tri(num_features)
+    entry = np.diag(np.arange(num_features))
+    entry[row, column] = num_features + np.arange(len(row))
+    return entries[:, :, entry] * np.tri(num_features)
 
 
 def _draw_means(model: DPMIL, bartlett: Tensor) -> Tensor:
     """Lᵀ(μ − m0) = ε/√β0, (2, K, D), and the site ``mean``."""
-    whitened = pm.Normal("white_mean", shape=_shape(model)) / math.sqrt(model.mean_strength)
+    whitened = pm.Normal("whitened_mean", shape=_shape(model)) / math.sqrt(model.mean_strength)
     root = _root_of_scale(model)
     if model.covariance == "full":
         precision_root = root @ bartlett  # L
@@ -167,7 +167,7 @@ def _squared_distance(model: DPMIL, bags: Bags, bartlett: Tensor, whitened_mean:
 
 
 def _log_unit(model: DPMIL) -> float:
-    """log |B| − (D/2) log 2π, of every Gaussian."""
+    """log |B| − (D/2) log 2π, the constant of every Gaussian."""
     root = _root_of_scale(model)
     diagonal = np.diagonal(root) if model.covariance == "full" else root
     return float(np.log(diagonal).sum()) - 0.5 * model.num_features * math.log(2 * math.pi)
@@ -187,7 +187,7 @@ def _log_evidence(model: DPMIL, bags: Bags, log_density: Tensor) -> Tensor:
     known = _known_labels(model, bags)
     needs = _bags_without_witness(model, bags, known)
     log_ratio = log_density[1] - log_density[0]  # a = log p₊/p₋
-    # What an instance adds to log p₋: 0, a, or log(1 + e^a) if it is free in a bag that is, too.
+    # Added to log p₋: 0, a, or log(1 + e^a) if the instance is free and its bag needs no witness.
     is_free = (known < 0) & ~needs[bags.bag_index]
     added = np.where(is_free, 1.0, 0.0) * pt.softplus(log_ratio) + (known == 1) * log_ratio
     total = sum_over_bags(log_density[0] + added, bags)
@@ -217,22 +217,22 @@ def _bags_without_witness(model: DPMIL, bags: Bags, known: np.ndarray) -> np.nda
 def _free_instances(
     bags: Bags, known: np.ndarray, needs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where those of each bag in need stand, a row for each, and which places only fill it up."""
+    """Free instances of the bags that need a witness, padded to one length, and the padding."""
     rows = [np.flatnonzero((bags.bag_index == b) & (known < 0)) for b in np.flatnonzero(needs)]
     sizes = np.array([len(row) for row in rows])
-    is_filling = np.arange(sizes.max()) >= sizes[:, None]
-    places = np.zeros(is_filling.shape, int)
-    places[~is_filling] = np.concatenate(rows)
-    return places, is_filling
+    is_padding = np.arange(sizes.max()) >= sizes[:, None]
+    padded = np.zeros(is_padding.shape, int)
+    padded[~is_padding] = np.concatenate(rows)
+    return padded, is_padding
 
 
-def _log_some_positive(log_ratio: Tensor, places: np.ndarray, is_filling: np.ndarray) -> Tensor:
+def _log_some_positive(log_ratio: Tensor, rows: np.ndarray, is_padding: np.ndarray) -> Tensor:
     """log[Π(1 + e^a) − 1] over the instances of each row.
 
     It is the sum over the last of the positive ones, j, of e^{a_j} Π_{i<j}(1 + e^{a_i}), which is
     σ(a_j) Π_{i≤j}(1 + e^{a_i}). No term is negative, so that nothing cancels, and in logs nothing
-    overflows or is lost.
+    overflows or underflows.
     """
-    # PyTensor has no maximum over segments, hence the rows. What fills them up has e^a = 0.
-    odds = pt.where(is_filling, -np.inf, log_ratio[places])
+    # PyTensor has no maximum over segments, hence the rows. Padding has e^a = 0.
+    odds = pt.where(is_padding, -np.inf, log_ratio[rows])
     return pt.logsumexp(pt.cumsum(pt.softplus(odds), axis=1) - pt.softplus(-odds), axis=1)

@@ -1,4 +1,4 @@
-"""The soft threshold on a measure in PyMC: sharing no formula with the NumPyro one."""
+"""The soft threshold on a neighbourhood score in PyMC: no formula shared with NumPyro's."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from ...datasets.bags import Bags
 from ..measure_threshold import MeasureThreshold
 from .sparse_gp import parameter, pm, pt
 
-__all__ = ["pymc_twin"]
+__all__ = ["measure_threshold_program"]
 
 
-def pymc_twin(model: MeasureThreshold, bags: Bags, *, program: str = "marginal") -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro program and to race against it.
+def measure_threshold_program(
+    model: MeasureThreshold, bags: Bags, *, program: str = "marginal"
+) -> pm.Model:
+    """The model as a PyMC program, to check the NumPyro program and to compare speeds.
 
     .. code-block:: text
 
@@ -42,11 +44,11 @@ def pymc_twin(model: MeasureThreshold, bags: Bags, *, program: str = "marginal")
 
     Notes
     -----
-    1 − P_k(Y_b = 0) is lost below 1e−16.
+    1 − P_k(Y_b = 0) rounds to 0 below 1e−16.
     """
     if program != "marginal":
         raise ValueError(
-            f"program is {program!r}; expected 'marginal': what it sums out, the measure, is "
+            f"program is {program!r}; expected 'marginal': the measure that it sums out is "
             "discrete, and NUTS could not sample it"
         )
     if bags.labels is None:
@@ -56,7 +58,7 @@ def pymc_twin(model: MeasureThreshold, bags: Bags, *, program: str = "marginal")
         )
     is_positive = np.asarray(bags.labels) == 1
     in_bag = np.asarray(bags.bag_index) == np.arange(bags.num_bags)[:, None]
-    with pm.Model(coords={"bag": range(bags.num_bags)}) as twin:
+    with pm.Model(coords={"bag": range(bags.num_bags)}) as pymc_model:
         threshold = parameter("threshold", model.threshold_prior)
         softness = parameter("softness", model.softness_prior)
         logits = (pt.constant(bags.instances) - threshold) / softness  # (N, K)
@@ -64,4 +66,4 @@ def pymc_twin(model: MeasureThreshold, bags: Bags, *, program: str = "marginal")
         by_bag = pt.where(is_positive[:, None], pt.log(-pt.expm1(log_none)), log_none)
         of_measure = pt.sum(by_bag, axis=0)
         pm.Potential("bag_label", pt.logsumexp(of_measure) - np.log(bags.num_features))
-    return twin
+    return pymc_model

@@ -21,13 +21,13 @@ __all__ = ["pymc_program"]
 
 @singledispatch
 def pymc_program(model: Any, bags: Bags, *, program: str = "marginal") -> pymc.Model:
-    """The model as a PyMC program; ``pymc_program.register`` makes one known, by class.
+    """The model as a PyMC program; ``pymc_program.register`` adds one, by class of models.
 
     Parameters
     ----------
     model : Model
     bags : Bags
-        With labels, or what the model learns from.
+        With labels or targets.
     program : str
         Which of the model's programs.
 
@@ -50,41 +50,41 @@ def pymc_program(model: Any, bags: Bags, *, program: str = "marginal") -> pymc.M
 
 @pymc_program.register
 def _(model: CardinalityModel, bags: Bags, *, program: str = "marginal") -> Any:
-    from .cardinality import pymc_twin
+    from .cardinality import cardinality_program
 
-    return pymc_twin(model, bags, program=program)
+    return cardinality_program(model, bags, program=program)
 
 
 @pymc_program.register
 def _(model: DPMIL, bags: Bags, *, program: str = "marginal") -> Any:
-    from .dpmil import pymc_twin
+    from .dpmil import dpmil_program
 
-    return pymc_twin(model, bags, program=program)
+    return dpmil_program(model, bags, program=program)
 
 
 @pymc_program.register
 def _(model: DiverseDensity, bags: Bags, *, program: str = "marginal") -> Any:
-    from .diverse_density import pymc_twin
+    from .diverse_density import diverse_density_program
 
-    return pymc_twin(model, bags, program=program)
+    return diverse_density_program(model, bags, program=program)
 
 
 @pymc_program.register
 def _(model: MeasureThreshold, bags: Bags, *, program: str = "marginal") -> Any:
-    from .measure_threshold import pymc_twin
+    from .measure_threshold import measure_threshold_program
 
-    return pymc_twin(model, bags, program=program)
+    return measure_threshold_program(model, bags, program=program)
 
 
 @pymc_program.register
 def _(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> Any:
-    from .vgpmil import pymc_twin
+    from .vgpmil import vgpmil_program
 
-    return pymc_twin(model, bags, program=program)
+    return vgpmil_program(model, bags, program=program)
 
 
 @pymc_program.register
 def _(model: VWSGP, bags: Bags, *, program: str = "marginal") -> Any:
-    from .vwsgp import pymc_twin
+    from .vwsgp import vwsgp_program
 
-    return pymc_twin(model, bags, program=program)
+    return vwsgp_program(model, bags, program=program)

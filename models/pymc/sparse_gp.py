@@ -1,4 +1,4 @@
-"""What the PyMC twins of sparse Gaussian process models share: priors, process and integrals."""
+"""Priors, process and integrals that the PyMC programs of sparse GP models have in common."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ try:
     from pytensor.compile.sharedvalue import shared
 except ImportError as error:
     raise ImportError(
-        f"{error.name} is not installed, and the PyMC twin needs it: pip install 'milzoo[pymc]'"
+        f"{error.name} is not installed, and the PyMC program needs it: pip install 'milzoo[pymc]'"
     ) from error
 
 __all__ = [
@@ -49,12 +49,12 @@ Tensor = Any
 
 # −log of the relative error of an integral.
 _LOG_ACCURACY = 28.0
-# Nodes reach this many standard deviations beyond the mass of the integrand: 2e-9 is left out.
+# Nodes go this many sds beyond the mass of the integrand: 2e-9 is neglected.
 REACH = 6.0
 
 
 def check_program(program: str) -> None:
-    """Refuse a program that twins do not have.
+    """Refuse a program other than ``marginal`` and ``full``.
 
     Raises
     ------
@@ -66,14 +66,14 @@ def check_program(program: str) -> None:
 
 
 def parameter(name: str, value: Parameter, *, dims: str | None = None) -> Tensor:
-    """A number as it is, a NumPyro distribution as PyMC's distribution of the same law.
+    """A number as a constant, or a NumPyro prior as a PyMC variable of the same distribution.
 
     With ``dims`` it is an array of independent draws.
 
     Raises
     ------
     ValueError
-        If PyMC may not have that distribution.
+        If there is no counterpart in PyMC here.
     """
     match value:
         case dist.Beta():
@@ -127,13 +127,13 @@ class SparseProcess(NamedTuple):
 
 
 def sparse_process(model: SparseGPModel, bags: Bags) -> SparseProcess:
-    """The evidence of the instances: V = K_XZ L⁻ᵀ and s² = k̃."""
+    """Latent values of the instances: V = K_XZ L⁻ᵀ and s² = k̃."""
     cholesky, projection, variance = _conditional(model, bags)
     return _looked_up_if_fixed(model.kernel, cholesky, projection, pt.sqrt(variance))
 
 
 def accumulated_process(model: SparseGPModel, bags: Bags) -> SparseProcess:
-    """The evidence that bags accumulate, a row for each: V_b = Σ_{n∈b} V_n and s_b² = Σ k̃_n."""
+    """Sums of latent values of bags, a row for each: V_b = Σ_{n∈b} V_n and s_b² = Σ k̃_n."""
     cholesky, projection, variance = _conditional(model, bags)
     return _looked_up_if_fixed(
         model.kernel,
@@ -144,19 +144,19 @@ def accumulated_process(model: SparseGPModel, bags: Bags) -> SparseProcess:
 
 
 def draw_inducing_value(process: SparseProcess) -> Tensor:
-    """The sites ``white_inducing_value``, ε, and ``inducing_value``, u = Lε; gives the mean Vε."""
-    white = pm.Normal("white_inducing_value", dims="inducing_point")  # ε
-    pm.Deterministic("inducing_value", process.cholesky @ white, dims="inducing_point")
-    return process.projection @ white
+    """The sites ``whitened_inducing_value`` (ε) and ``inducing_value`` (u = Lε); returns Vε."""
+    whitened = pm.Normal("whitened_inducing_value", dims="inducing_point")  # ε
+    pm.Deterministic("inducing_value", process.cholesky @ whitened, dims="inducing_point")
+    return process.projection @ whitened
 
 
 def sum_over_bags(values: Tensor, bags: Bags) -> Tensor:
-    """Σ_{n∈b} of what has one row for each instance."""
+    """Sums Σ_{n∈b} over the instances of each bag; ``values`` have a row for each instance."""
     return pt.zeros((bags.num_bags, *values.shape[1:]))[bags.bag_index].inc(values)
 
 
 def evaluated(*tensors: Tensor) -> list[Tensor]:
-    """The values of tensors that hang on no random variable, for a graph to look up."""
+    """Shared variables with the values of tensors that depend on no random variable."""
     return [shared(tensor.eval(mode="FAST_COMPILE")) for tensor in tensors]
 
 
@@ -172,7 +172,7 @@ def _conditional(model: SparseGPModel, bags: Bags) -> tuple[Tensor, Tensor, Tens
     cholesky = pt.linalg.cholesky(within)
     across = covariance(inducing_points, pt.constant(bags.instances))
     projection = pt.linalg.solve_triangular(cholesky, across, lower=True).T
-    # k̃_n = k(x_n, x_n) − A_n K_Zn, kept from falling below zero by rounding.
+    # k̃_n = k(x_n, x_n) − A_n K_Zn; the jitter keeps rounding from making it negative.
     residual_variance = pt.maximum(variance - (projection**2).sum(-1), jitter)
     return cholesky, projection, residual_variance
 
@@ -181,7 +181,7 @@ def _looked_up_if_fixed(kernel: RBF, *parts: Tensor) -> SparseProcess:
     return SparseProcess(*(parts if kernel.priors else evaluated(*parts)))
 
 
-# ---------------------------------------------------------------- integrals over the evidence
+# ---------------------------------------------------------------- integrals over latent values
 
 
 def trapezoid(
@@ -189,9 +189,9 @@ def trapezoid(
 ) -> tuple[Tensor, Tensor]:
     """Nodes z_k and log w_k with Σ_k w_k g(a + s z_k) ≈ E g(f), f ~ N(a, s²), any s ≤ largest.
 
-    The trapezoid rule with step h errs by exp(y²/2 − 2πy/h), where y is how far the integrand
-    can be moved off the real line: to the pole of g, at d/s, or to 2π/h, past which nothing is
-    gained. h is such that this is e^−28.
+    The trapezoid rule with step h errs by exp(y²/2 − 2πy/h), where y is the distance by
+    which the path of integration leaves the real line. It ends at the pole of g, at d/s, or at
+    2π/h, beyond which nothing is gained. h is chosen so that this error is e^−28.
 
     Parameters
     ----------
@@ -201,8 +201,8 @@ def trapezoid(
     reach : tensor
         How far the nodes go to either side.
     centre : tensor () or (K,)
-        Where they stand, to the nearest multiple of h; the slope by it is 0, as is that of the
-        integral.
+        Centre of the nodes, rounded to a multiple of h; derivatives by it are 0, as the integral
+        does not depend on it.
 
     Returns
     -------
@@ -210,31 +210,31 @@ def trapezoid(
         Columns, or one for each centre. Weights are in logs: past 38 they are 0 in 64 bit, where
         a g that grows may still have its mass.
     """
-    room = pt.minimum(pole / largest_scale, math.sqrt(2 * _LOG_ACCURACY))  # y
-    step = 2 * math.pi * room / (_LOG_ACCURACY + room**2 / 2)  # h
+    distance = pt.minimum(pole / largest_scale, math.sqrt(2 * _LOG_ACCURACY))  # y
+    step = 2 * math.pi * distance / (_LOG_ACCURACY + distance**2 / 2)  # h
     last = pt.ceil(reach / step)
     nodes = step * (pt.round(centre / step) + pt.arange(-last, last + 1)[:, None])
     return nodes, pt.log(step) - 0.5 * nodes**2 - 0.5 * math.log(2 * math.pi)
 
 
 def log_expected_negative(location: Tensor, table: Tensor, weights: Tensor) -> Tensor:
-    """log E[1 − σ(f)] from the table e^{s z_k}: one division for each node, none for the slope.
+    """log E[1 − σ(f)] from the table e^{s z_k}: one division for each node, none for the gradient.
 
-    With R = 1 − σ(f) = 1/(1 + e^a e^{s z}) and ∂R/∂a = −R(1 − R), the slope of log E R in a is
+    With R = 1 − σ(f) = 1/(1 + e^a e^{s z}) and ∂R/∂a = −R(1 − R), the derivative of log E R by a is
     E R² / E R − 1.
     """
 
     def negative(a: Tensor, table: Tensor) -> Tensor:  # R
         return 1.0 / (1.0 + pt.exp(a) * table)
 
-    def pull_back(inputs: list[Tensor], _: list[Tensor], cotangents: list[Tensor]) -> list[Tensor]:
+    def pullback(inputs: list[Tensor], _: list[Tensor], cotangents: list[Tensor]) -> list[Tensor]:
         a, table, weights = inputs
         one, two = pt.dot(weights, negative(a, table)), pt.dot(weights, negative(a, table) ** 2)
         return [cotangents[0] * (two / one - 1.0), pt.zeros_like(table), pt.zeros_like(weights)]
 
     a, e, w = pt.vector(), pt.matrix(), pt.vector()
     log_expectation = OpFromGraph(
-        [a, e, w], [pt.log(pt.dot(w, negative(a, e)))], inline=True, pullback=pull_back
+        [a, e, w], [pt.log(pt.dot(w, negative(a, e)))], inline=True, pullback=pullback
     )
     return log_expectation(location, table, weights)
 

@@ -1,4 +1,4 @@
-"""ψ-VGPMIL in PyMC: written from the paper, sharing no formula with the NumPyro programs."""
+"""ψ-VGPMIL in PyMC: written from the paper, no formula shared with NumPyro's."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from .sparse_gp import (
     trapezoid,
 )
 
-__all__ = ["pymc_twin"]
+__all__ = ["vgpmil_program"]
 
-# Largest kernel variance for which e^f is far from overflow everywhere a sampler may look.
+# Largest kernel variance for which e^f is far from overflow wherever a sampler may go.
 _LARGEST_TABLED_VARIANCE = 200.0
 
 
-def pymc_twin(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro programs and to race against them.
+def vgpmil_program(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> pm.Model:
+    """The model as a PyMC program, to check the NumPyro programs and to compare speeds.
 
     .. code-block:: text
 
-        ε        ~ N(0, I)                                    white_inducing_value
+        ε        ~ N(0, I)                                    whitened_inducing_value
         u        = L ε,  K_ZZ = L Lᵀ                          inducing_value
         η        ~ N(0, I)                                    white_evidence   (full only)
         f        = μ0 + K_XZ L⁻ᵀ ε + √k̃ η                     evidence         (full only)
@@ -48,7 +48,7 @@ def pymc_twin(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> pm.Mod
     bags : Bags
         With labels to condition on them; without, the labels are a site.
     program : {"marginal", "full"}
-        With the evidence integrated out by quadrature, or with it as a site.
+        With the latent values integrated out by quadrature, or as a site.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def pymc_twin(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> pm.Mod
     """
     check_program(program)
     model.check_width(bags)
-    with pm.Model(coords=_coordinates(model, bags)) as twin:
+    with pm.Model(coords=_coordinates(model, bags)) as pymc_model:
         mean = parameter("mean", model.mean)
         process = sparse_process(model, bags)
         location = mean + draw_inducing_value(process)  # μ0 + A u
@@ -93,7 +93,7 @@ def pymc_twin(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> pm.Mod
             observed=bags.labels,
             dims="bag",
         )
-    return twin
+    return pymc_model
 
 
 def _coordinates(model: VGPMIL, bags: Bags) -> dict[str, range]:
@@ -143,7 +143,7 @@ def _log_psi(mixing: Mixing, evidence: Tensor) -> Tensor:
         case GammaMixing():
             return -mixing.alpha * pt.log1p(0.5 * evidence**2 / mixing.beta)
     raise ValueError(
-        f"mixing is {type(mixing).__name__}; the PyMC twin knows PolyaGammaMixing and "
+        f"mixing is {type(mixing).__name__}; the PyMC program knows PolyaGammaMixing and "
         "GammaMixing: sample with nuts instead"
     )
 

@@ -1,4 +1,4 @@
-"""VWSGP in PyMC: written from the paper, sharing no formula with the NumPyro programs."""
+"""VWSGP in PyMC: written from the paper, no formula shared with NumPyro's."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from .sparse_gp import (
     trapezoid,
 )
 
-__all__ = ["pymc_twin"]
+__all__ = ["vwsgp_program"]
 
-# Of the interval that the mode of an integrand is in; nodes need not stand exactly about it.
-_HALVINGS = 25
+# Bisection steps for the mode of an integrand; nodes need not be centred on it exactly.
+_BISECTIONS = 25
 
 
-def pymc_twin(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro programs and to race against them.
+def vwsgp_program(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.Model:
+    """The model as a PyMC program, to check the NumPyro programs and to compare speeds.
 
     .. code-block:: text
 
-        ε        ~ N(0, I)                                    white_inducing_value
+        ε        ~ N(0, I)                                    whitened_inducing_value
         u        = L ε,  K_ZZ = L Lᵀ                          inducing_value
         η        ~ N(0, I)                                    white_bag_evidence (full only)
         s_b      = a_bᵀu + √k̄_b η_b                           bag_evidence       (full only)
@@ -48,7 +48,7 @@ def pymc_twin(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.Mode
     bags : Bags
         With labels (or targets) to condition on them; without, they are a site.
     program : {"marginal", "full"}
-        With the evidence of the bags integrated out, or with it as a site.
+        With the latent values of the bags integrated out, or as a site.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def pymc_twin(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.Mode
         "inducing_point": range(len(model.inducing_points)),
         "bag": range(bags.num_bags),
     }
-    with pm.Model(coords=coordinates) as twin:
+    with pm.Model(coords=coordinates) as pymc_model:
         process = accumulated_process(model, bags)
         location, scale = draw_inducing_value(process), process.scale  # a_bᵀu, √k̄_b
         if program == "full":
@@ -84,7 +84,7 @@ def pymc_twin(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.Mode
             location = pm.Deterministic("bag_evidence", location + scale * noise, dims="bag")
             scale = None
         _observe(model, bags, location, scale)
-    return twin
+    return pymc_model
 
 
 def _observe(model: VWSGP, bags: Bags, location: Tensor, scale: Tensor | None) -> None:
@@ -185,7 +185,8 @@ def _log_expected_counts(count: Tensor, location: Tensor, scale: Tensor, total: 
     """log E C(y + r − 1, y) σ(s)^y σ(−s)^r, s ~ N(location, scale²).
 
     The integrand is log-concave and falls from its mode at least as fast as the Gaussian: nodes
-    stand around the mode, found by halving. Half-way to the poles at ±iπ it has grown by 2^(n/2).
+    are centred on the mode, found by bisection. Half-way to the poles at ±iπ it has grown
+    by 2^(n/2).
     """
     trials = count + total
 
@@ -193,7 +194,7 @@ def _log_expected_counts(count: Tensor, location: Tensor, scale: Tensor, total: 
         return scale * (count - trials * pt.sigmoid(location + scale * z)) - z
 
     lower, upper = -total * scale, count * scale
-    for _ in range(_HALVINGS):
+    for _ in range(_BISECTIONS):
         middle = 0.5 * (lower + upper)
         is_below = gradient(middle) > 0.0
         lower, upper = pt.switch(is_below, middle, lower), pt.switch(is_below, upper, middle)
@@ -218,7 +219,7 @@ def _draw_counts(
 
 
 def _log_expected_odds(location: Tensor, scale: Tensor) -> Tensor:
-    """log E σ(s) / E[1 − σ(s)], s ~ N(location, scale²), of which both keep their digits."""
+    """log E σ(s) / E[1 − σ(s)], s ~ N(location, scale²); both are accurate when small."""
     return _log_expected_sigmoid(location, scale) - _log_expected_sigmoid(-location, scale)
 
 
@@ -227,7 +228,7 @@ def _log_expected_sigmoid(location: Tensor, scale: Tensor) -> Tensor:
 
     σ grows like e^{sz} as far as a + sz = 0 and no more, so the mass of the integrand lies at
     z = −a/s, but at least at 0 and at most at s: its mean is less than one sd from there. As the
-    integrand falls at least as fast as a Gaussian, the nodes reach no further where s is large.
+    integrand falls at least as fast as a Gaussian, no more nodes are needed where s is large.
     """
     centre = pt.clip(-location / scale, 0.0, scale)
     nodes, log_weights = trapezoid(pt.max(scale), math.pi, reach=REACH + 1.0, centre=centre)
@@ -235,7 +236,7 @@ def _log_expected_sigmoid(location: Tensor, scale: Tensor) -> Tensor:
 
 
 def _log_normal_probability(argument: Tensor) -> Tensor:
-    """log Φ(x), by erfcx below 0 and by erfc above, each kept from where it would overflow."""
+    """log Φ(x), by erfcx below 0 and by erfc above, neither of which overflows there."""
     below, above = pt.minimum(argument, 0.0), pt.maximum(argument, 0.0)
     return pt.switch(
         argument < 0.0,

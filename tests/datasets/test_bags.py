@@ -1,4 +1,4 @@
-"""`Bags`: what goes in comes out, what is wrong is named, what is drawn is stratified."""
+"""`Bags`: round trips, error messages, and stratified splits."""
 
 import warnings
 from collections import Counter
@@ -106,7 +106,7 @@ def test_the_order_of_rows_changes_no_bag(seed):
     assert_same(Bags.from_frame(bags.to_frame().iloc[order]), shuffled)
 
 
-def test_scattered_rows_become_contiguous_bags_in_order_of_first_appearance():
+def test_scattered_rows_become_contiguous_bags_in_order():
     bags = Bags.from_arrays(
         [[1.0], [2.0], [3.0], [4.0]], ["late", "early", "late", "early"], [1, 0], [-1, 0, 1, 0]
     )
@@ -156,7 +156,7 @@ def test_both_codings_of_labels_mean_the_same(coding):
 
 
 @pytest.mark.parametrize("unknown", [-1, nan, None])
-def test_an_unknown_instance_label_may_be_minus_one_nan_or_none(unknown):
+def test_unknown_instance_labels_are_minus_one_nan_or_none(unknown):
     bags = Bags.from_list([[[0.0], [1.0]], [[2.0]]], [1, 0], [[1, unknown], None])
     assert bags.instance_labels.tolist() == [1, -1, -1]
 
@@ -172,7 +172,7 @@ def test_in_a_frame_an_empty_instance_label_is_unknown():
     assert Bags.from_frame(frame).instance_labels is None
 
 
-def test_a_frame_yields_its_other_numeric_columns_or_those_named():
+def test_features_are_other_numeric_columns_or_those_named():
     frame = pd.DataFrame(
         {
             "T": [1, 0],
@@ -491,7 +491,7 @@ def test_bad_input_is_named(mistake):
 
 
 @pytest.mark.parametrize("row", [0, 1023, 1024, 2047, 2500])
-def test_what_is_not_finite_is_found_in_whichever_row_it_stands(row):
+def test_values_not_finite_are_found_in_any_row(row):
     instances = np.zeros((2501, 2))
     instances[row, 1] = nan
     with pytest.raises(ValueError, match=rf"row {row} holds nan in feature 1 \(1 such values"):
@@ -501,7 +501,7 @@ def test_what_is_not_finite_is_found_in_whichever_row_it_stands(row):
 # ------------------------------------------------------------------------- choosing
 
 
-def test_select_keeps_each_bag_whole_and_in_the_order_chosen(bags):
+def test_select_keeps_bags_whole_and_in_order(bags):
     chosen = bags.select([4, 1, 4])
     tables = bags.to_list()
     for table, b in zip(chosen.to_list(), [4, 1, 4], strict=True):
@@ -591,8 +591,8 @@ def test_standardize_takes_mean_and_sd_from_the_reference(bags):
 @pytest.mark.parametrize("constant", [0.1, 1e9 / 7, -7.3, 0.0])
 def test_a_feature_constant_in_the_reference_keeps_its_scale(constant):
     reference = Bags.from_list([[[constant]] * 3, [[constant]] * 7])
-    moved = Bags.from_list([[[constant + 2]]]).standardize(reference)
-    np.testing.assert_allclose(moved.instances, 2, rtol=1e-6)
+    standardised = Bags.from_list([[[constant + 2]]]).standardize(reference)
+    np.testing.assert_allclose(standardised.instances, 2, rtol=1e-6)
     assert (reference.standardize().instances == 0).all()
 
 
@@ -628,14 +628,14 @@ def test_repr_is_short_and_counts():
     assert "2 bags" in repr(jax.jit(lambda bags: bags)(Bags.from_list([[[1.0]], [[2.0]]])))
 
 
-def test_bags_pass_through_jit_with_the_number_of_bags_static(bags):
+def test_bags_pass_jit_with_static_num_bags(bags):
     @jax.jit
     def bag_sums(bags):
         return bags, jax.ops.segment_sum(bags.instances[:, 0], bags.bag_index, bags.num_bags)
 
     with jax.enable_x64(True):
-        back, sums = bag_sums(bags)
-    np.testing.assert_allclose(sums, [table[:, 0].sum() for table in bags.to_list()])
+        back, totals = bag_sums(bags)
+    np.testing.assert_allclose(totals, [table[:, 0].sum() for table in bags.to_list()])
     np.testing.assert_array_equal(back.instances, bags.instances)
     np.testing.assert_array_equal(back.labels, bags.labels)
     assert back.num_bags == bags.num_bags
@@ -657,7 +657,7 @@ def test_bags_that_differ_in_names_alone_compile_once(bags):
     assert compiled == [9]
 
 
-def test_leaves_are_the_arrays_and_absent_labels_are_no_leaf(bags):
+def test_leaves_are_the_arrays_without_absent_labels(bags):
     assert len(jax.tree.leaves(bags)) == 4
     unlabelled = random_bags(labelled=False)
     assert len(jax.tree.leaves(unlabelled)) == 2
@@ -718,7 +718,7 @@ def test_labels_need_not_be_in_a_frame_of_targets():
 
 @pytest.mark.parametrize("value", [nan, np.inf])
 @pytest.mark.parametrize("row", [0, 2])
-def test_a_target_that_is_missing_in_any_row_is_refused(row, value):
+def test_a_target_missing_in_any_row_is_refused(row, value):
     frame = Bags.from_list([[[0.0], [1.0], [2.0]]]).with_targets([0.5]).to_frame()
     frame.loc[row, "bag_target"] = value
     with pytest.raises(ValueError, match=rf"bag '0', row {row} has target {value}; expected a fin"):

@@ -95,7 +95,7 @@ def image_of_each_instance(bags):
     return [number[row.tobytes()] for row in bags.instances]
 
 
-def test_digits_are_82_bags_of_each_label_with_10_images_each(digits):
+def test_digits_have_82_bags_of_each_label(digits):
     assert (digits.num_bags, digits.labels.sum()) == (164, 82)
     assert set(digits.bag_sizes) == {10}
     assert digits.num_features == 64
@@ -107,12 +107,12 @@ def test_each_digit_image_is_in_one_bag_at_most(digits):
     assert len(set(numbers)) == len(numbers) == 1640
 
 
-def test_no_further_pair_of_bags_could_be_made_of_the_digits(digits):
+def test_digits_have_as_many_bags_as_possible(digits):
     others = (~np.isin(load_digits().target, (2, 9))).sum()
     assert others - (digits.instance_labels == 0).sum() < 10
 
 
-def test_positive_digits_are_2_and_9_and_a_positive_bag_has_one_to_four(digits):
+def test_positive_digits_are_one_to_four_twos_and_nines(digits):
     targets = load_digits().target[image_of_each_instance(digits)]
     np.testing.assert_array_equal(digits.instance_labels, np.isin(targets, (2, 9)))
     positives = np.bincount(digits.bag_index, weights=digits.instance_labels)
@@ -123,8 +123,8 @@ def test_positive_digits_are_2_and_9_and_a_positive_bag_has_one_to_four(digits):
 
 
 def test_positive_images_stand_anywhere_in_a_bag(digits):
-    by_place = digits.instance_labels.reshape(-1, 10).sum(axis=0)
-    assert (by_place > 0).all()
+    by_position = digits.instance_labels.reshape(-1, 10).sum(axis=0)
+    assert (by_position > 0).all()
 
 
 def test_digits_are_the_same_everywhere_and_always(digits):
@@ -149,28 +149,28 @@ def scene() -> Bags:
     return load("kandemir2014")
 
 
-def test_the_scene_has_20_bags_of_each_label_with_6_to_12_instances_of_2_features(scene):
+def test_the_scene_has_20_bags_of_each_label(scene):
     assert (scene.num_bags, scene.labels.sum(), scene.num_features) == (40, 20, 2)
     assert (scene.bag_sizes.min(), scene.bag_sizes.max()) == (6, 12)
     assert np.isfinite(scene.instances).all()
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
-def test_all_positive_bags_of_the_scene_and_no_others_have_a_witness(seed):
+def test_positive_bags_of_the_scene_alone_have_witnesses(seed):
     bags = load("kandemir2014", seed=seed)
     witnesses = np.bincount(bags.bag_index, weights=bags.instance_labels)
     np.testing.assert_array_equal(bags.labels, witnesses > 0)
 
 
-def test_three_in_ten_are_witnesses_in_positive_bags_of_the_scene():
+def test_three_in_ten_instances_of_positive_bags_are_witnesses():
     drawn = [load("kandemir2014", seed=seed) for seed in range(200)]
     labels = np.concatenate([b.instance_labels[b.labels[b.bag_index] == 1] for b in drawn])
     # In a bag of n one more with probability 0.7ⁿ; 9,000 witnesses, one look, 4.5 sd.
-    share = 0.3 + np.mean(0.7 ** np.arange(6, 13)) / 9
-    assert abs(labels.mean() - share) < 4.5 * np.sqrt(share * (1 - share) / len(labels))
+    fraction = 0.3 + np.mean(0.7 ** np.arange(6, 13)) / 9
+    assert abs(labels.mean() - fraction) < 4.5 * np.sqrt(fraction * (1 - fraction) / len(labels))
 
 
-def test_classes_of_the_scene_overlap_and_can_be_told_apart():
+def test_classes_of_the_scene_overlap_but_are_separable():
     drawn = [load("kandemir2014", seed=seed) for seed in range(50)]
     instances = np.concatenate([bags.instances for bags in drawn])
     labels = np.concatenate([bags.instance_labels for bags in drawn])
@@ -195,7 +195,7 @@ def test_another_seed_draws_another_scene(scene):
     assert other.instances.shape != scene.instances.shape
 
 
-def test_the_scene_of_four_has_its_witnesses_around_four_points():
+def test_the_scene_of_four_has_four_witness_clusters():
     bags = load("venkatesan2015")
     assert (bags.num_bags, bags.labels.sum(), bags.num_features) == (80, 40, 2)
     witnesses = np.bincount(bags.bag_index, weights=bags.instance_labels)
@@ -210,7 +210,7 @@ def test_the_scene_of_four_has_its_witnesses_around_four_points():
     assert np.bincount(distance.argmin(axis=1), minlength=4).min() >= 14
 
 
-def test_the_scene_of_four_is_the_same_everywhere_and_always():
+def test_the_scene_of_four_is_reproducible():
     bags = load("venkatesan2015")
     # Recorded when the data set was defined; a change would be another data set.
     assert (bags.num_instances, bags.instance_labels.sum()) == (721, 111)
@@ -325,7 +325,7 @@ def test_folds_go_with_the_bags_of_their_names(data_folder):
     assert folds[names.index("MUSK-190")].tolist() == [9, 1, 2, 1, 4]
 
 
-def test_the_order_of_the_file_of_folds_does_not_matter(tmp_path):
+def test_the_order_of_a_folds_file_is_irrelevant(tmp_path):
     frame = Bags.from_list([[[1.0]], [[2.0]]], [1, 0], names=["a", "b"]).to_frame()
     frame.to_csv(tmp_path / "mine.csv.gz", index=False)
     (tmp_path / "folds").mkdir()
@@ -469,7 +469,7 @@ def test_an_archive_with_other_counts_or_files_is_refused(nowhere):
         load("musk1")
 
 
-def test_a_cached_download_that_is_no_archive_is_to_be_deleted(nowhere):
+def test_a_cached_file_that_is_no_archive_is_named(nowhere):
     cache = pooch.os_cache("milzoo")
     cache.mkdir(parents=True)
     (cache / "musk1.zip").write_text("<html>try again later</html>")

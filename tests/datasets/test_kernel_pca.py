@@ -7,7 +7,7 @@ from scipy.spatial.distance import cdist
 
 
 def make_bags(num_bags, num_features=6, seed=0) -> Bags:
-    """Bags with all that bags can have, of instances with different variances."""
+    """Bags with all optional fields, and features of different variances."""
     random = np.random.default_rng(seed)
     sizes = random.integers(1, 8, num_bags)
     tables = [random.normal(0.5, np.arange(1, num_features + 1), (n, num_features)) for n in sizes]
@@ -72,20 +72,20 @@ def test_components_are_centred_and_uncorrelated_and_their_variance_falls(traini
     assert (np.diff(variance) < 0).all()
 
 
-def test_where_the_kernel_is_all_but_linear_they_are_principal_components(training, test):
+def test_nearly_linear_kernels_give_principal_components(training, test):
     # k = 1 − ‖x − x'‖²/(2ℓ²) + O(ℓ⁻⁴): after centring, the linear kernel over ℓ².
     length_scale = 1e4
     options = {"num_components": 6, "length_scale": length_scale}
     rows = training.instances - training.instances.mean(axis=0)
     axes = np.linalg.svd(rows)[2]
-    # What the next term leaves, with the widest of the distances for all of them.
-    off = np.abs(rows).max() * (cdist(rows, rows).max() / length_scale) ** 2
+    # Bound on the next term, with the largest distance for all.
+    tolerance = np.abs(rows).max() * (cdist(rows, rows).max() / length_scale) ** 2
     for part, bags in zip(kernel_pca(training, test, **options), (training, test), strict=True):
         expected = (bags.instances - training.instances.mean(axis=0)) @ axes.T
-        assert_same_up_to_sign(part.instances * length_scale, expected, rtol=0, atol=off)
+        assert_same_up_to_sign(part.instances * length_scale, expected, rtol=0, atol=tolerance)
 
 
-# --------------------------------------------------------------------- who is asked
+# --------------------------------------------------------------------- which bags matter
 
 
 def test_other_bags_have_no_part_in_finding_the_components(training, test):
@@ -105,7 +105,7 @@ def test_an_instance_has_the_same_components_wherever_it_stands(training):
     np.testing.assert_allclose(projected.instances, whole.instances, atol=1e-13)
 
 
-def test_neither_a_second_run_nor_the_order_of_the_bags_turns_a_sign(training):
+def test_signs_do_not_depend_on_runs_or_order(training):
     (once,), (again,) = (kernel_pca(training, num_components=10) for _ in range(2))
     np.testing.assert_array_equal(once.instances, again.instances)
     backwards = np.arange(training.num_bags)[::-1]
@@ -179,7 +179,7 @@ def test_bags_of_other_features_are_named(training, test):
 
 
 def test_a_length_scale_that_reaches_no_neighbour_is_refused(training):
-    """The kernel matrix would be all but the identity, and its components noise."""
+    """The kernel matrix would be nearly the identity, and its components noise."""
     far = Bags.from_arrays(100.0 * training.instances, training.bag_index, training.labels)
     with pytest.raises(ValueError, match=r"length_scale is 2.* from the nearest other.* longer"):
         kernel_pca(far, num_components=4)

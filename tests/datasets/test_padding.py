@@ -1,4 +1,4 @@
-"""Bags filled up to sizes of a grid: how much is added, and that it says nothing."""
+"""Bags padded to sizes of a grid: how much is added, and that it has no effect."""
 
 from dataclasses import replace
 
@@ -99,7 +99,7 @@ def test_absent_bags_stay_absent(bags):
 
 @every_model
 def test_padded_bags_have_the_log_density_of_plain_ones(bags, name):
-    """Of the collapsed program, at draws of q."""
+    """Densities of the collapsed program at draws of q."""
     model = MODELS[name](bags)
     fit = coordinate_ascent(model, bags, seed=0, max_steps=5, num_draws=10)
     draws = {site: fit.stored_draws()[site] for site in model.latent_sites}
@@ -119,7 +119,7 @@ def test_padded_bags_have_the_log_density_of_plain_ones(bags, name):
 
 @every_model
 def test_an_absent_bag_is_a_bag_left_out(bags, name):
-    """Of the collapsed program: p(T | u) of the others, and the same prior."""
+    """The collapsed program has p(T | u) of the other bags and the same prior."""
     model = MODELS[name](bags)
     fit = coordinate_ascent(model, bags, seed=0, max_steps=5, num_draws=10)
     present = np.arange(bags.num_bags) % 3 != 0
@@ -134,7 +134,7 @@ def test_an_absent_bag_is_a_bag_left_out(bags, name):
 
 @every_model
 def test_bags_and_padded_bags_have_one_posterior(bags, name, monkeypatch):
-    """Closed forms pad: without padding they find the same."""
+    """Closed-form engines pad; without padding they find the same posterior."""
     from milzoo.inference.closed_form import dpmil, sparse_gp
 
     model = MODELS[name](bags)

@@ -27,7 +27,7 @@ def design():
     return simulate_instances(30, range(1, 5), 2, seed=0)
 
 
-def test_simulated_bags_keep_the_design_and_take_the_labels_drawn(design):
+def test_simulated_bags_keep_the_design_with_drawn_labels(design):
     bags, sites = simulate(slope_model, design, seed=3)
     assert set(sites) == {"slope", "logits", "bag_label"}
     np.testing.assert_array_equal(bags.instances, design.instances)
@@ -77,7 +77,7 @@ def test_a_program_with_other_than_binary_labels_is_refused(design):
         simulate(model, design, seed=0)
 
 
-def test_instances_are_standard_normal_in_bags_of_the_sizes_asked():
+def test_instances_are_standard_normal_with_requested_sizes():
     bags = simulate_instances(2000, range(2, 5), 3, seed=0)
     assert set(bags.bag_sizes) == {2, 3, 4}
     assert bags.num_features == 3
@@ -110,13 +110,13 @@ def test_sizes_below_one_are_refused(arguments, message):
         simulate_instances(*arguments, seed=0)
 
 
-def test_simulated_targets_are_those_drawn_and_old_ones_do_not_matter(design):
-    def heights(bags):
+def test_simulated_targets_replace_old_ones(design):
+    def normal_targets(bags):
         with numpyro.plate("bag", bags.num_bags):
             numpyro.sample("bag_target", dist.Normal(0.0, 1.0), obs=bags.targets)
 
     old = design.with_targets(np.full(design.num_bags, 99.0))
-    bags, sites = simulate(heights, old, seed=3)
+    bags, sites = simulate(normal_targets, old, seed=3)
     np.testing.assert_array_equal(bags.targets, sites["bag_target"])
     assert np.abs(bags.targets).max() < 9
     assert bags.labels is None

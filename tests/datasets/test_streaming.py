@@ -24,7 +24,7 @@ def bags():
 
 
 def in_three_files(bags, folder):
-    """Cut anywhere, also within bags."""
+    """Write three files, split within bags."""
     frame = bags.to_frame()
     for number, (first, end) in enumerate(((0, 7), (7, 90), (90, len(frame)))):
         frame[first:end].to_parquet(folder / f"part-{number}.parquet", index=False)
@@ -32,7 +32,7 @@ def in_three_files(bags, folder):
 
 
 def as_arrays(bags, folder):
-    """One file for each part."""
+    """Write one array file for each part."""
     parts = ("instances", "bag_index", "labels", "targets", "instance_labels")
     for part in parts:
         np.save(folder / f"{part}.npy", np.asarray(getattr(bags, part)))
@@ -61,7 +61,7 @@ def test_chunks_together_are_the_bags_and_none_is_cut(bags, tmp_path, write, chu
         for chunk in chunks:
             assert chunk.num_instances <= chunk_instances or chunk.num_bags == 1
             assert chunk.bag_index[0] == 0
-        # As few as there can be: two neighbours do not fit into one.
+        # As few chunks as possible: no two neighbours fit into one.
         for one, other in pairwise(chunks):
             assert one.num_instances + other.bag_sizes[0] > chunk_instances
 
@@ -78,7 +78,7 @@ def test_chunks_of_arrays_are_not_joined_which_copies(bags, tmp_path, monkeypatc
         list(stream(in_three_files(bags, parquet), chunk_instances=chunk_instances))
 
 
-def test_rows_of_parquet_are_not_joined_where_they_come_as_whole_bags(tmp_path, monkeypatch):
+def test_whole_bags_of_parquet_are_not_joined(tmp_path, monkeypatch):
     equal = Bags.from_arrays(np.arange(24.0)[:, None], np.arange(24) // 4, np.arange(6) % 2)
     equal.to_parquet(tmp_path / "bags.parquet")
     monkeypatch.delattr(Piece, "joined")
@@ -87,14 +87,16 @@ def test_rows_of_parquet_are_not_joined_where_they_come_as_whole_bags(tmp_path, 
 
 
 @pytest.mark.parametrize("chunk_instances", [1, 5, 16, 10_000])
-def test_instances_stand_in_the_room_that_is_given(bags, tmp_path, chunk_instances):
+def test_instances_are_read_into_given_buffers(bags, tmp_path, chunk_instances):
     given = []
 
-    def room(shape, dtype):
+    def new_buffer(shape, dtype):
         given.append(np.full((shape[0] + 3, *shape[1:]), np.nan, dtype))
         return given[-1][: shape[0]]
 
-    chunks = list(stream(as_arrays(bags, tmp_path), chunk_instances=chunk_instances).read_to(room))
+    chunks = list(
+        stream(as_arrays(bags, tmp_path), chunk_instances=chunk_instances).read_to(new_buffer)
+    )
     for chunk, array in zip(chunks, given, strict=True):
         assert chunk.instances.ctypes.data == array.ctypes.data
         assert np.isnan(array[chunk.num_instances :]).all()
@@ -103,7 +105,7 @@ def test_instances_stand_in_the_room_that_is_given(bags, tmp_path, chunk_instanc
 
 
 @pytest.mark.parametrize(("size", "slack"), [(20, 40), (500, 250)])
-def test_chunks_are_longer_than_equal_ones_by_no_more_than_bags_need(tmp_path, size, slack):
+def test_chunks_exceed_equal_ones_by_little(tmp_path, size, slack):
     np.save(tmp_path / "instances.npy", np.zeros((100_000, 1), np.float32))
     np.save(tmp_path / "bag_index.npy", np.arange(100_000) // size)
     given = stream(tmp_path)
@@ -139,7 +141,7 @@ def test_labels_may_be_unknown(bags, tmp_path):
         stream(tmp_path)
 
 
-def test_a_label_that_is_not_asked_for_is_no_feature(bags, tmp_path):
+def test_unused_label_columns_are_no_features(bags, tmp_path):
     bags.to_parquet(tmp_path / "bags.parquet")
     nothing = {"bag_label": None, "instance_label": None, "bag_target": None}
     (chunk,) = stream(tmp_path, **nothing)
@@ -156,12 +158,12 @@ def test_labels_coded_by_minus_one_are_understood(bags, tmp_path):
     np.testing.assert_array_equal(np.concatenate([c.labels for c in chunks]), bags.labels)
 
 
-def test_the_next_chunk_is_read_while_the_last_is_used(bags, tmp_path, monkeypatch):
+def test_the_next_chunk_is_read_ahead(bags, tmp_path, monkeypatch):
     given = stream(as_arrays(bags, tmp_path), chunk_instances=16)
     readers, pieces = [], type(given.source).pieces
 
-    def watched(self, num_rows, room):
-        for piece in pieces(self, num_rows, room):
+    def watched(self, num_rows, new_buffer):
+        for piece in pieces(self, num_rows, new_buffer):
             readers.append(threading.current_thread().name)
             yield piece
 
@@ -171,7 +173,7 @@ def test_the_next_chunk_is_read_while_the_last_is_used(bags, tmp_path, monkeypat
     waited = time.monotonic() + 10
     while len(readers) < 2 and time.monotonic() < waited:
         time.sleep(0.01)
-    # The second is there before it is asked for, and the third is not.
+    # The second is read before it is requested, and the third is not.
     time.sleep(0.05)
     assert len(readers) == 2 and all(name.startswith("read ahead") for name in readers)
     chunks.close()
@@ -202,8 +204,8 @@ def changed(bags, row, column, value):
 )
 def test_a_bad_row_is_named_with_its_file(bags, tmp_path, column, value, message):
     # Row 100: in a bag of several instances, and not the first of it.
-    inside = bags.starts[bags.bag_index[40]] < 40 < bags.starts[bags.bag_index[40] + 1]
-    assert inside
+    is_within = bags.starts[bags.bag_index[40]] < 40 < bags.starts[bags.bag_index[40] + 1]
+    assert is_within
     frame = changed(bags, 40, column, value)
     for number, (first, end) in enumerate(((0, 7), (7, 90), (90, len(frame)))):
         frame[first:end].to_parquet(tmp_path / f"part-{number}.parquet", index=False)
@@ -229,7 +231,7 @@ def test_a_truncated_file_is_named_before_anything_is_read(bags, tmp_path, write
         stream(tmp_path)
 
 
-def test_a_file_that_is_cut_off_while_it_is_read_is_named(bags, tmp_path):
+def test_a_file_truncated_while_read_is_named(bags, tmp_path):
     given = stream(as_arrays(bags, tmp_path), chunk_instances=16)
     file = tmp_path / "instances.npy"
     file.write_bytes(file.read_bytes()[:-100])
@@ -237,7 +239,7 @@ def test_a_file_that_is_cut_off_while_it_is_read_is_named(bags, tmp_path):
         list(given)
 
 
-def test_a_page_that_cannot_be_read_is_named_with_the_row(bags, tmp_path):
+def test_an_unreadable_page_is_named_with_the_row(bags, tmp_path):
     file = as_one_file(bags, tmp_path)
     content = bytearray(file.read_bytes())
     column = pq.ParquetFile(file).metadata.row_group(0).column(4)

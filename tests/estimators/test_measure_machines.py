@@ -96,5 +96,7 @@ def test_bad_input_is_refused(bags):
         MeasureLearner(NeighbourMeasure(), 0)
     with pytest.raises(ValueError, match="there are no measures to choose from"):
         choose_by_elbow([], bags)
-    with pytest.raises(ValueError, match="bags have no labels; a measure is made of bags of both"):
+    with pytest.raises(
+        ValueError, match="bags have no labels; neighbourhood scores need bags of both"
+    ):
         MeasureLearner(NeighbourMeasure()).fit(replace(bags, labels=None))

@@ -524,7 +524,7 @@ def dpmil(covariance: str) -> DPMIL:
         mean_strength=STRENGTH,
         concentration=CONCENTRATION,
         max_components=NUM_COMPONENTS,
-        positive_share=POSITIVE_FRACTION,
+        positive_fraction=POSITIVE_FRACTION,
     )
 
 

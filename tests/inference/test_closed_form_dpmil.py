@@ -178,7 +178,7 @@ def test_quadratic_discriminant_analysis_has_the_exact_posterior_and_evidence(la
     _, bags = labelled
     model = DPMIL.qda(bags)
     posterior = coordinate_ascent(model, bags, seed=0, num_starts=1, num_draws=10)
-    expected = np.log([model.positive_share, 1 - model.positive_share]) @ [20, 20]
+    expected = np.log([model.positive_fraction, 1 - model.positive_fraction]) @ [20, 20]
     for klass in (0, 1):
         expected += log_evidence_of_one_gaussian(
             model, bags.instances[bags.instance_labels == klass]
@@ -266,7 +266,9 @@ def enumerated_log_evidence(model: DPMIL, bags: Bags) -> float:
             for k in range(2 * model.max_components):
                 total += log_evidence_of_one_gaussian(model, instances[place == k])
             terms.append(total)
-    labels = np.log(np.where(bags.labels == 1, model.positive_share, 1 - model.positive_share))
+    labels = np.log(
+        np.where(bags.labels == 1, model.positive_fraction, 1 - model.positive_fraction)
+    )
     return logsumexp(terms) - np.log(allowed) + labels.sum()
 
 

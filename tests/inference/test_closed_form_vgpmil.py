@@ -288,7 +288,7 @@ def test_custom_mixture_runs_without_its_mixing_law(small_problem):
     custom = coordinate_ascent(replace(model, mixing=secant), bags, seed=0)
     builtin = coordinate_ascent(model, bags, seed=0)
     np.testing.assert_allclose(custom.elbo, builtin.elbo, rtol=1e-8)
-    with pytest.raises(NotImplementedError, match="mixing law"):
+    with pytest.raises(NotImplementedError, match="mixing distribution"):
         custom.model.augmented()
 
 

@@ -1,4 +1,4 @@
-"""The cardinality model: all labellings of small bags, known answers, and what it refuses."""
+"""The cardinality model: all labellings of small bags, known answers, and errors."""
 
 from dataclasses import replace
 from itertools import product
@@ -24,9 +24,9 @@ SIZES = [1, 3, 12, 2, 7, 5]
 
 
 def two_peaks(count, size):
-    """A function of one's own: not concave, and not of the share alone."""
-    share = count / size
-    return jnp.stack([-20.0 * share * (1 - share), -1.0 * jnp.abs(count - 3)])
+    """A user-defined potential: not concave, and not of the fraction alone."""
+    fraction = count / size
+    return jnp.stack([-20.0 * fraction * (1 - fraction), -1.0 * jnp.abs(count - 3)])
 
 
 POTENTIALS = {
@@ -72,12 +72,12 @@ class AllLabellings:
 
 def log_potential(potential, count, size):
     """log C⁻ and log C⁺ from the paper, equations 3 and 4."""
-    share = count / size
+    fraction = count / size
     match potential:
         case NormalCardinality(mu=mu, sigma=sigma):
-            return np.stack([-(share**2), -((share - mu) ** 2)]) / (2 * sigma**2)
+            return np.stack([-(fraction**2), -((fraction - mu) ** 2)]) / (2 * sigma**2)
         case MajorityCardinality():
-            return np.log([share < 0.5, share >= 0.5])
+            return np.log([fraction < 0.5, fraction >= 0.5])
         case AtLeastOne():
             return np.log([count == 0, count > 0])
     with jax.enable_x64(True):
@@ -108,14 +108,14 @@ def test_log_likelihood_is_that_of_all_labellings(bags, potential):
     np.testing.assert_allclose(log_prob, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_slopes_of_the_log_likelihood_are_finite_differences(bags, potential):
+def test_gradients_of_the_log_likelihood_are_finite_differences(bags, potential):
     model = CardinalityModel(potential)
 
     def of(weights):
         return log_density(model, (bags,), {}, {"weights": weights})[0]
 
     with jax.enable_x64(True):
-        slopes = jax.jit(jax.grad(of))(jnp.asarray(WEIGHTS))
+        gradients = jax.jit(jax.grad(of))(jnp.asarray(WEIGHTS))
 
     def brute(weights):
         log_z = np.stack([one.log_partition for one in brute_force(bags, weights, potential)])
@@ -129,10 +129,10 @@ def test_slopes_of_the_log_likelihood_are_finite_differences(bags, potential):
         / (12 * step)
         for unit in np.eye(3)
     ]
-    np.testing.assert_allclose(slopes, expected, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(gradients, expected, rtol=1e-8, atol=1e-8)
 
 
-def test_probabilities_of_bags_and_instances_are_those_of_all_labellings(bags, potential):
+def test_probabilities_are_those_of_all_labellings(bags, potential):
     model = CardinalityModel(potential)
     found = model.predict({"weights": WEIGHTS[None]}, bags)
     every = brute_force(bags, WEIGHTS, potential)
@@ -144,7 +144,7 @@ def test_probabilities_of_bags_and_instances_are_those_of_all_labellings(bags, p
 
 
 @pytest.mark.parametrize("name", ["normal", "at least one"])
-def test_instance_labels_given_the_bags_are_drawn_by_their_chance(bags, name):
+def test_instance_labels_given_bags_have_their_exact_probabilities(bags, name):
     model, draws = CardinalityModel(POTENTIALS[name]), 20_000
     many = {"weights": np.broadcast_to(0.5 * WEIGHTS, (draws, 3))}
     labels = model.complete(many, bags, seed=1)["instance_label"]
@@ -157,17 +157,17 @@ def test_instance_labels_given_the_bags_are_drawn_by_their_chance(bags, name):
     assert (np.abs(labels.mean(axis=0) - chance) <= 5 * error).all()
 
 
-def test_draws_of_instance_labels_have_their_joint_law(bags):
-    """Of the bag of three: all eight labellings, by their chance."""
+def test_draws_of_instance_labels_have_their_joint_distribution(bags):
+    """Frequencies of all eight labellings of the bag of three."""
     model, draws = CardinalityModel(POTENTIALS["normal"]), 20_000
     logits = bags.instances[1:4] @ WEIGHTS
     with jax.enable_x64(True):
         one = bags.select([1])
         prepared = model.unpadded(one)
         both = model.log_potential(prepared)
-        law = InstanceLabelsByCount(prepared.tree, jnp.asarray(logits), both[1])
-        labels = np.asarray(law.sample(jax.random.key(0), (draws,)))
-        log_prob = [float(law.log_prob(jnp.array(y))) for y in product([0, 1], repeat=3)]
+        distribution = InstanceLabelsByCount(prepared.tree, jnp.asarray(logits), both[1])
+        labels = np.asarray(distribution.sample(jax.random.key(0), (draws,)))
+        log_prob = [float(distribution.log_prob(jnp.array(y))) for y in product([0, 1], repeat=3)]
     every = AllLabellings(logits, model.potential).log_weight[1]
     np.testing.assert_allclose(log_prob, every - logsumexp(every), rtol=1e-12)
     number = labels @ [4, 2, 1]
@@ -176,7 +176,7 @@ def test_draws_of_instance_labels_have_their_joint_law(bags):
     assert (np.abs(np.bincount(number, minlength=8) / draws - chance) <= 5 * error).all()
 
 
-def test_the_program_with_instance_labels_has_the_same_bag_labels(bags):
+def test_the_augmented_program_has_the_same_bag_labels(bags):
     """Σ_y p(y, Y) = p(Y): the augmented program summed over all labels of its instances."""
     small = bags.select([0, 1, 3])
     model = CardinalityModel(POTENTIALS["normal"])
@@ -197,7 +197,7 @@ def test_the_program_with_instance_labels_has_the_same_bag_labels(bags):
 # ------------------------------------------------------------------ known answers
 
 
-def test_a_bag_of_one_is_logistic_regression_where_a_witness_makes_it_positive(bags):
+def test_a_bag_of_one_is_logistic_regression(bags):
     one = bags.select([0])
     logit = (one.instances @ WEIGHTS)[0]
     for potential in (AtLeastOne(), MajorityCardinality()):
@@ -227,15 +227,15 @@ def test_a_constant_that_both_potentials_share_means_nothing(bags):
 
 
 @pytest.mark.parametrize("prior", ["normal", "laplace"])
-def test_the_prior_of_a_typical_instance_has_an_sd_of_three(bags, prior):
+def test_a_typical_instance_has_prior_sd_three(bags, prior):
     model = CardinalityModel.for_bags(bags, weight_prior=prior)
-    law = {"normal": dist.Normal, "laplace": dist.Laplace}[prior](0.0, model.weight_scale)
-    variance = float(law.variance) * (bags.instances**2).sum(axis=1)
+    distribution = {"normal": dist.Normal, "laplace": dist.Laplace}[prior](0.0, model.weight_scale)
+    variance = float(distribution.variance) * (bags.instances**2).sum(axis=1)
     assert np.isclose(variance.mean(), 9.0)
 
 
-def test_a_second_peak_of_a_potential_is_not_lost_in_a_large_bag():
-    """A quarter of the instances are all but surely positive; C wants none of them, or half."""
+def test_a_second_mode_counts_in_large_bags():
+    """A quarter of the instances is nearly surely positive; C has modes at none and at half."""
 
     def none_or_half(count, size):
         peaks = jnp.where(count == 0, 46.0, jnp.where(count == 50, 0.0, -jnp.inf))
@@ -312,7 +312,7 @@ def test_a_potential_that_is_no_function_is_refused(without_type_checks):
 @pytest.mark.parametrize(
     ("mu", "sigma", "message"),
     [
-        (1.5, 0.1, "mu is 1.5; expected at most 1, it is a share"),
+        (1.5, 0.1, "mu is 1.5; expected at most 1, a fraction"),
         (0.0, 0.1, "mu is 0.0; expected a positive"),
         (0.5, -0.1, "sigma is -0.1; expected a positive"),
         (0.5, dist.Normal(0.0, 1.0), "sigma is .*Normal.*; expected a positive"),
@@ -343,7 +343,7 @@ def test_a_potential_that_gives_no_law_is_refused(bags, potential, message):
         log_density(CardinalityModel(potential), (bags,), {}, {"weights": jnp.ones(3)})
 
 
-def test_a_label_that_no_count_allows_is_certain_to_be_another(bags):
+def test_a_label_without_counts_has_probability_zero(bags):
     """Three witnesses or more: a bag of two cannot be positive."""
 
     def at_least_three(count, size):

@@ -1,4 +1,4 @@
-"""Cardinality models are compiled once for bags of like sizes, which changes no number."""
+"""Cardinality models are compiled once for bags of similar sizes, without change of results."""
 
 from dataclasses import replace
 
@@ -24,9 +24,9 @@ from numpyro.infer.util import log_density
 
 
 def wanted_share(count, size):
-    """A function of the user's: not concave in the count."""
-    share = np.asarray(count) / np.asarray(size)  # by NumPy: it is never traced
-    return np.stack([-20.0 * share * (1 - share), -5.0 * np.abs(share - 0.5)])
+    """A user-defined potential: not concave in the count."""
+    fraction = np.asarray(count) / np.asarray(size)  # by NumPy: it is never traced
+    return np.stack([-20.0 * fraction * (1 - fraction), -5.0 * np.abs(fraction - 0.5)])
 
 
 POTENTIALS = {
@@ -46,7 +46,7 @@ def random_bags(sizes, seed):
 
 @pytest.fixture(scope="module")
 def bags():
-    """With bags of either route."""
+    """Bags that are summed in logs, and bags that are not."""
     return random_bags([1, 3, 70, 12, 2, 7, 5, 100, 9, 20], 0)
 
 
@@ -172,7 +172,7 @@ def test_padding_changes_no_prediction(bags, potential):
 
 
 def test_instance_labels_that_pad_have_no_density(bags):
-    """Whatever their value, and the augmented density is that of the bags themselves."""
+    """Densities equal those of the bags without padding, the augmented one too."""
     model = CardinalityModel(intercept_scale=1.0)
     labels = np.random.default_rng(4).integers(0, 2, bags.num_instances)
     sites = {"weights": WEIGHTS, "intercept": 0.3}
@@ -190,13 +190,13 @@ def test_labels_that_pad_are_drawn_as_zero(bags):
     model = CardinalityModel()
     prepared = model.prepare(bags)
     log_potential = model.log_potential(prepared)[1]
-    law = InstanceLabelsByCount(prepared.tree, logits_of(prepared), log_potential)
-    drawn = law.sample(jax.random.key(0), (20,))
+    distribution = InstanceLabelsByCount(prepared.tree, logits_of(prepared), log_potential)
+    drawn = distribution.sample(jax.random.key(0), (20,))
     assert (drawn[:, bags.num_instances :] == 0).all() and drawn[:, : bags.num_instances].any()
 
 
 def test_bags_that_pad_are_masked_in_the_program(bags):
-    """Only bags that are there are observed, or drawn in earnest."""
+    """Only present bags are observed or drawn."""
     model = CardinalityModel()
     given = substitute(seed(model, 0), {"weights": jnp.asarray(WEIGHTS)})
     site = trace(given).get_trace(model.prepare(bags))["bag_label"]
@@ -224,7 +224,7 @@ def test_a_model_comes_back_from_its_leaves():
 
 
 def test_padding_adds_at_most_a_quarter_of_work():
-    """Of the log partition, in sets that take more than 0.1 ms."""
+    """Padded work of the log partition, for sets that take more than 0.1 ms."""
     random = np.random.default_rng(5)
     for sizes in (
         random.integers(1, 13, 300),

@@ -90,30 +90,30 @@ def test_instance_labels_are_drawn_back_given_those_of_bags(bags, draws):
         assert (np.abs(found - given) < 4.5 * error).all()
 
 
-def slope_and_differences(function, point, step=1e-6):
+def gradient_and_differences(function, point, step=1e-6):
     moves = step * np.eye(point.size)
     differences = [(function(point + move) - function(point - move)) / (2 * step) for move in moves]
     return np.asarray(jax.grad(function)(point)), np.array(differences)
 
 
-def test_slopes_are_finite_differences(bags, draws):
+def test_gradients_are_finite_differences(bags, draws):
     with jax.enable_x64(True):
         for t, s in zip(draws["concept"], draws["scale"], strict=True):
 
-            def height(both):
+            def objective(both):
                 return log_diverse_density({"concept": both[:2], "scale": both[2:]}, bags).sum()
 
-            found, expected = slope_and_differences(height, jnp.concatenate([t, s]))
+            found, expected = gradient_and_differences(objective, jnp.concatenate([t, s]))
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_a_concept_far_from_all_bags_has_a_likelihood_and_a_slope(bags):
+def test_a_concept_far_away_has_likelihood_and_gradient(bags):
     """P(Y_b = 1) is e^−80,000 there, and the nearest instance alone counts."""
     site = {"concept": jnp.array([200.0, 0.0]), "scale": jnp.array([1.5, 0.8])}
     with jax.enable_x64(True):
         found = np.asarray(log_diverse_density(site, bags))
-        slope = jax.grad(lambda t: log_diverse_density(site | {"concept": t}, bags).sum())
-        at = np.asarray(slope(site["concept"].astype(float)))
+        gradient = jax.grad(lambda t: log_diverse_density(site | {"concept": t}, bags).sum())
+        at = np.asarray(gradient(site["concept"].astype(float)))
     offset = bags.instances - np.array([200.0, 0.0])
     squared = (np.array([1.5, 0.8]) ** 2 * offset**2).sum(axis=1)
     nearest = [int(np.argmin(np.where(bags.bag_index == b, squared, np.inf))) for b in (0, 2, 3)]
@@ -124,7 +124,7 @@ def test_a_concept_far_from_all_bags_has_a_likelihood_and_a_slope(bags):
     np.testing.assert_allclose(at, expected, rtol=1e-6)
 
 
-def test_at_an_instance_of_a_negative_bag_the_density_is_as_good_as_nothing(bags):
+def test_concepts_at_negative_instances_have_negligible_density(bags):
     with jax.enable_x64(True):
         at = {"concept": jnp.asarray(bags.instances[2]), "scale": jnp.ones(2)}
         assert float(log_diverse_density(at, bags)[1]) < np.log(1e-11)

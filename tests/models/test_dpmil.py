@@ -62,13 +62,13 @@ def small_model(num_features=2, covariance="full", num_components=2, **others):
         "mean_strength": BETA_0,
         "concentration": ALPHA,
         "max_components": num_components,
-        "positive_share": TAU,
+        "positive_fraction": TAU,
     }
     return DPMIL(**(fields | others))
 
 
 def random_draws(model, number=3, seed=2):
-    """Draws of the latent sites, of no particular law; as many everywhere compile once."""
+    """Arbitrary draws of the latent sites; one number of draws compiles once."""
     random, K, D = np.random.default_rng(seed), model.max_components, model.num_features
     diagonal = random.uniform(0.5, 1.5, size=(number, 2, K, D))
     draws = {"mean": 1.5 * random.normal(size=(number, 2, K, D))}
@@ -90,7 +90,7 @@ def one_of(draws, s=0):
 
 
 def weights_of(draw, num_components):
-    """π, stick by stick."""
+    """Mixture weights π, stick by stick."""
     weights = np.empty((2, num_components))
     for klass in range(2):
         left = 1.0
@@ -137,7 +137,7 @@ def allowed(model, bags, bag):
 
 
 class States(NamedTuple):
-    """All instance labels and clusters of some instances, with what each weighs."""
+    """All instance labels and clusters of some instances, with their weights."""
 
     label: np.ndarray  # (M, N)
     cluster: np.ndarray  # (M, N)
@@ -153,7 +153,7 @@ class States(NamedTuple):
 
 
 def states_of(model, bags, draw, bag=None):
-    """All states of all bags, or of one; forbidden ones weigh nothing."""
+    """All states of all bags, or of one; forbidden ones have weight 0."""
     chosen = range(bags.num_bags) if bag is None else [bag]
     members = np.flatnonzero(np.isin(bags.bag_index, list(chosen)))
     K, N = model.max_components, len(members)
@@ -172,14 +172,14 @@ def states_of(model, bags, draw, bag=None):
 def log_prior(model, bags, draw):
     """log p(v) p(Λ) p(μ | Λ) p(T), by scipy; Λ by its Cholesky factor, with the Jacobian."""
     K, D = model.max_components, model.num_features
-    total = stats.bernoulli(model.positive_share).logpmf(bags.labels).sum()
+    total = stats.bernoulli(model.positive_fraction).logpmf(bags.labels).sum()
     if K > 1:
         total += stats.beta(1, model.concentration).logpdf(draw["stick"]).sum()
     for klass, k in np.ndindex(2, K):
         precision = precision_of(draw, klass, k)
         if model.covariance == "full":
-            law = stats.wishart(model.degrees_of_freedom, model.scale)
-            total += law.logpdf(precision)
+            distribution = stats.wishart(model.degrees_of_freedom, model.scale)
+            total += distribution.logpdf(precision)
             root = np.diagonal(draw["precision_cholesky"][klass, k])
             total += D * math.log(2) + np.log(root) @ np.arange(D, 0, -1)
         else:
@@ -237,13 +237,13 @@ def evaluated(request):
     return Evaluated(states, log_prior(model, bags, draw), float(marginal), found)
 
 
-def test_the_augmented_program_has_the_density_written_by_hand_in_every_state(evaluated):
+def test_the_augmented_density_is_that_written_by_hand(evaluated):
     expected = evaluated.prior + evaluated.states.log_weight
     assert np.isfinite(expected).any() and np.isneginf(expected).any()
     np.testing.assert_allclose(evaluated.augmented, expected, rtol=1e-10)
 
 
-def test_the_augmented_program_summed_over_labels_and_clusters_is_the_marginal_one(evaluated):
+def test_the_augmented_program_sums_to_the_marginal_one(evaluated):
     np.testing.assert_allclose(logsumexp(evaluated.augmented), evaluated.marginal, rtol=1e-12)
 
 
@@ -257,7 +257,7 @@ def test_the_paper_program_is_the_marginal_one():
     assert model.marginal() is model
 
 
-def test_the_marginal_program_has_nearly_the_same_density_outside_64_bit():
+def test_the_marginal_density_nearly_agrees_in_32_bit():
     model, bags = small_model(), small_bags()
     draw = one_of(random_draws(model))
     expected = log_prior(model, bags, draw) + states_of(model, bags, draw).log_total
@@ -269,7 +269,7 @@ def test_the_marginal_program_has_nearly_the_same_density_outside_64_bit():
 
 
 @pytest.mark.parametrize("shape", [{}, {"covariance": "diagonal"}, {"num_components": 1}])
-def test_sites_are_those_the_model_names_with_as_many_unknowns(shape):
+def test_sites_and_unknowns_are_those_of_the_model(shape):
     model, bags = small_model(**shape), small_bags()
 
     def latent():
@@ -286,7 +286,7 @@ def test_sites_are_those_the_model_names_with_as_many_unknowns(shape):
     assert model.num_unknowns == sum(free.size for _, free in shapes.values())
     draws = random_draws(model)
     kept = sum(value[0].size for value in (draws | model.estimands_of(draws, bags)).values())
-    # At most: labels of negative bags are not among what is kept, and the last stick is 1.
+    # An upper bound: labels of negative bags are not stored, and the last stick is 1.
     assert kept <= model.numbers_in_a_draw(bags) <= kept + bags.num_instances + 2
     for name, (value, _) in shapes.items():
         assert len(model.dims[name]) == value.ndim
@@ -298,7 +298,7 @@ def test_it_keeps_the_protocol_of_models():
     assert model.priors == {} and model.with_hyperparameters({}) is model
 
 
-def test_stick_weights_are_broken_off_one_after_the_other_and_sum_to_one():
+def test_stick_weights_are_products_and_sum_to_one():
     draw = {"stick": np.random.default_rng(3).uniform(size=(2, 4))}
     found = log_stick_weights(jnp.asarray(draw["stick"]))
     np.testing.assert_allclose(found, np.log(weights_of(draw, 5)), rtol=1e-12)
@@ -307,7 +307,7 @@ def test_stick_weights_are_broken_off_one_after_the_other_and_sum_to_one():
 
 
 def test_bags_without_labels_are_drawn_by_the_program_itself():
-    """T ~ τ, and r uniform over what T allows; no instance is looked at."""
+    """T ~ τ, and r uniform over the labellings that T allows; instances are ignored."""
     model = small_model(num_features=1)
     empty = replace(small_bags(1), labels=None, instance_labels=None)
     number = 20_000
@@ -336,7 +336,7 @@ def test_bags_without_labels_are_drawn_by_the_program_itself():
 
 
 def enumerated(model, bags, draw):
-    """The identified quantities of one draw, by the definition."""
+    """The estimands of one draw, by their definition."""
     states = states_of(model, bags, draw)
     occupied = np.zeros((len(states.label), 2))
     for klass, k in np.ndindex(2, model.max_components):
@@ -372,7 +372,7 @@ def test_identified_quantities_are_those_of_all_labels_and_clusters(shape, field
             np.testing.assert_allclose(found[name][s], value, rtol=1e-10)
 
 
-def test_identified_quantities_do_not_depend_on_how_much_is_held_at_once(monkeypatch):
+def test_estimands_do_not_depend_on_block_sizes(monkeypatch):
     model, bags = small_model(num_components=3), small_bags()
     draws = random_draws(model)
     before = model.estimands_of(draws, bags)
@@ -383,7 +383,7 @@ def test_identified_quantities_do_not_depend_on_how_much_is_held_at_once(monkeyp
         np.testing.assert_allclose(after[name], value, rtol=1e-12)
 
 
-def test_identified_quantities_of_labels_all_known_leave_out_their_probabilities():
+def test_estimands_of_known_labels_have_no_instance_probabilities():
     known = [[1, 0, 1], [0], [1], [1, 0]]
     bags = Bags.from_list(small_bags().to_list(), LABELS, known)
     model = small_model(supervision="instances")
@@ -395,8 +395,8 @@ def test_identified_quantities_of_labels_all_known_leave_out_their_probabilities
         np.testing.assert_allclose(value[0], expected[name], rtol=1e-10)
 
 
-def test_identified_quantities_stay_finite_and_right_far_from_all_components():
-    """All far more likely negative than positive, as in hundreds of dimensions: one witness."""
+def test_estimands_are_accurate_far_from_all_components():
+    """All instances are far more likely negative, as in hundreds of dimensions: one witness."""
     model, bags = small_model(num_components=1, num_features=1), small_bags(1)
     far = replace(bags, instances=bags.instances - 40.0)
     draws = random_draws(model)
@@ -415,33 +415,33 @@ def test_identified_quantities_stay_finite_and_right_far_from_all_components():
 
 
 def named_otherwise(draws, orders):
-    """The same mixtures, components of each class in another order, by sticks that break so."""
+    """The same mixtures with the components of each class in another order."""
     K = draws["mean"].shape[2]
     other = {name: value.copy() for name, value in draws.items()}
     for s in range(len(draws["mean"])):
         weight = weights_of(one_of(draws, s), K)
         for klass, order in enumerate(orders):
-            moved = weight[klass, order]
-            left = 1 - np.concatenate([[0.0], np.cumsum(moved)[:-1]])
-            other["stick"][s, klass] = (moved / left)[:-1]
+            reordered = weight[klass, order]
+            left = 1 - np.concatenate([[0.0], np.cumsum(reordered)[:-1]])
+            other["stick"][s, klass] = (reordered / left)[:-1]
             for name in set(draws) - {"stick"}:
                 other[name][s, klass] = draws[name][s, klass][order]
     return other
 
 
-def test_names_of_components_change_nothing_but_the_prior_of_the_sticks():
+def test_names_of_components_change_only_the_stick_prior():
     model, bags = small_model(num_components=3), small_bags()
     draws = random_draws(model)
-    moved = named_otherwise(draws, ([2, 0, 1], [1, 0, 2]))
-    before, after = model.estimands_of(draws, bags), model.estimands_of(moved, bags)
+    renamed = named_otherwise(draws, ([2, 0, 1], [1, 0, 2]))
+    before, after = model.estimands_of(draws, bags), model.estimands_of(renamed, bags)
     for name, value in before.items():
         np.testing.assert_allclose(after[name], value, rtol=1e-10)
-    before, after = model.predict(draws, bags), model.predict(moved, bags)
+    before, after = model.predict(draws, bags), model.predict(renamed, bags)
     for name, value in before.items():
         np.testing.assert_allclose(after[name], value, rtol=1e-10)
     joint = jax.jit(lambda sites: log_density(model, (bags,), {}, sites)[0])
     of_program, of_sticks = [
-        function(jax.tree.map(jnp.asarray, one_of(moved)))
+        function(jax.tree.map(jnp.asarray, one_of(renamed)))
         - function(jax.tree.map(jnp.asarray, one_of(draws)))
         for function in (
             joint,
@@ -456,13 +456,13 @@ def test_order_of_bags_and_instances_changes_nothing():
     model = small_model(supervision="instances")
     bags, draws = small_bags(), random_draws(model)
     order = np.array([3, 6, 5, 2, 0, 1, 4])  # bags 1, 3, 0, 2, and instances within them
-    moved = Bags.from_arrays(
+    permuted = Bags.from_arrays(
         bags.instances[order],
         bags.bag_index[order],
         bags.labels[[1, 3, 0, 2]],
         bags.instance_labels[order],
     )
-    before, after = model.estimands_of(draws, bags), model.estimands_of(draws, moved)
+    before, after = model.estimands_of(draws, bags), model.estimands_of(draws, permuted)
     np.testing.assert_allclose(
         after["log_density"], before["log_density"][:, [1, 3, 0, 2]], rtol=1e-12
     )
@@ -470,20 +470,20 @@ def test_order_of_bags_and_instances_changes_nothing():
         after["occupied_components"], before["occupied_components"], rtol=1e-12
     )
     free = np.flatnonzero((bags.instance_labels == -1) & (bags.labels[bags.bag_index] == 1))
-    place = {n: i for i, n in enumerate(free)}
-    moved_free = [place[n] for n in order if n in place]
+    position = {n: i for i, n in enumerate(free)}
+    permuted_free = [position[n] for n in order if n in position]
     np.testing.assert_allclose(
-        after["instance_probability"], before["instance_probability"][:, moved_free], rtol=1e-12
+        after["instance_probability"], before["instance_probability"][:, permuted_free], rtol=1e-12
     )
 
 
-# ------------------------------------------------------------------ drawing back
+# ------------------------------------------------------------------ completed draws
 
 # Whole blocks of 64, or the last block compiles apart.
 MANY = 300 * 64
 
 
-def test_completed_labels_and_clusters_have_the_frequencies_of_all_states():
+def test_completed_labels_and_clusters_have_their_exact_frequencies():
     model, bags = small_model(supervision="instances"), small_bags()
     draw, number = one_of(random_draws(model)), MANY
     draws = {name: np.tile(value, (number, *[1] * value.ndim)) for name, value in draw.items()}
@@ -512,7 +512,7 @@ def test_completed_labels_and_clusters_have_the_frequencies_of_all_states():
             assert stats.chisquare(observed, expected).pvalue > FALSE_ALARM / len(SIZES)
 
 
-def test_completed_labels_have_a_witness_also_where_all_are_unlikely():
+def test_completed_labels_have_a_witness_even_if_unlikely():
     """Log-odds around −3,000, as in hundreds of dimensions; one witness each, by softmax."""
     model, bags = small_model(num_components=1, num_features=1), small_bags(1)
     far = replace(bags, instances=bags.instances / 40 - 40.0)
@@ -534,12 +534,12 @@ def test_completed_labels_have_a_witness_also_where_all_are_unlikely():
 # ------------------------------------------------------------------ predictions
 
 
-def bag_probability_by_hand(log_negative, log_positive, share):
+def bag_probability_by_hand(log_negative, log_positive, fraction):
     """Bayes over all labellings of a bag; given T = 1, those with a witness weigh the same."""
     labellings = list(product((0, 1), repeat=len(log_negative)))
     log_given = [np.where(labels, log_positive, log_negative).sum() for labels in labellings]
-    positive = math.log(share) + logsumexp(log_given[1:]) - math.log(len(labellings) - 1)
-    negative = math.log1p(-share) + log_given[0]
+    positive = math.log(fraction) + logsumexp(log_given[1:]) - math.log(len(labellings) - 1)
+    negative = math.log1p(-fraction) + log_given[0]
     return expit(positive - negative)
 
 
@@ -548,7 +548,7 @@ def densities_by_hand(draw, instances):
     return logsumexp(dense_components(draw, instances), axis=1)
 
 
-def test_predictions_under_a_draw_are_bayes_rule_over_all_labellings():
+def test_predictions_are_bayes_rule_over_all_labellings():
     model, bags = small_model(), small_bags()
     draws = random_draws(model)
     found = model.predict(draws, bags)
@@ -562,7 +562,7 @@ def test_predictions_under_a_draw_are_bayes_rule_over_all_labellings():
 
 
 @pytest.mark.parametrize("needs_witness", [True, False])
-def test_predictions_under_a_draw_are_the_posterior_of_the_label_in_the_program(needs_witness):
+def test_predictions_are_the_label_posterior_of_the_program(needs_witness):
     """P(T = 1 | X, θ) from the program's own log p(X | T, θ) for either label."""
     model, bags = small_model(needs_witness=needs_witness), small_bags()
     draws = random_draws(model)
@@ -575,7 +575,7 @@ def test_predictions_under_a_draw_are_the_posterior_of_the_label_in_the_program(
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
-def test_predictions_by_all_draws_have_the_mean_densities_in_their_places():
+def test_predictions_by_all_draws_use_mean_densities():
     model, bags = small_model(), small_bags()
     draws = random_draws(model)
     found = model.predict(draws, bags)
@@ -592,7 +592,7 @@ def test_predictions_by_all_draws_have_the_mean_densities_in_their_places():
     assert np.abs(found["bag_probability"].mean(axis=0) - expected).max() > 0.01
 
 
-def test_predictions_by_noisy_or_are_one_less_the_product_of_the_rest():
+def test_predictions_by_noisy_or_are_its_formula():
     model, bags = small_model(), small_bags()
     draws = random_draws(model)
     found = model.predict(draws, bags, pooling="noisy_or")
@@ -615,7 +615,7 @@ def test_labels_of_new_bags_are_not_looked_at():
         np.testing.assert_array_equal(model.predict(draws, unlabelled)[name], value)
 
 
-def test_ten_instances_of_which_nothing_is_known_have_the_prior_share_by_bayes():
+def test_uninformative_instances_give_the_prior_by_bayes():
     """The same mixture for both classes; by the noisy-or, 1 − 2⁻¹⁰."""
     model = small_model()
     draws = random_draws(model)
@@ -642,7 +642,7 @@ def test_a_bag_of_one_is_plain_classification_by_bayes():
         np.testing.assert_allclose(found[s], expected, rtol=1e-10)
 
 
-def test_probabilities_of_bags_keep_their_digits_at_extreme_log_odds():
+def test_bag_probabilities_are_accurate_at_extreme_log_odds():
     model = small_model()
     groups = [
         *([-300.0, -301.0], [-650.0] * 5, [-20.0, -1000.0, -1000.0]),
@@ -653,7 +653,7 @@ def test_probabilities_of_bags_keep_their_digits_at_extreme_log_odds():
     found = {
         way: model.probabilities(log_density, bags, pooling=way)[0] for way in ("bayes", "noisy_or")
     }
-    share = Decimal(TAU)
+    fraction = Decimal(TAU)
     with localcontext() as context:
         context.prec = 700
         odds = {a: Decimal(a).exp() for a in {a for group in groups for a in group}}
@@ -662,13 +662,13 @@ def test_probabilities_of_bags_keep_their_digits_at_extreme_log_odds():
             for a in group:
                 total *= 1 + odds[a]
             ratio = (total - 1) / (2 ** len(group) - 1)
-            bayes = share * ratio / (share * ratio + 1 - share)
+            bayes = fraction * ratio / (fraction * ratio + 1 - fraction)
             # Log-odds of 5,000 less 5,000 are right to 1e-12.
             np.testing.assert_allclose(found["bayes"][b], float(bayes), rtol=1e-11)
             np.testing.assert_allclose(found["noisy_or"][b], float(1 - 1 / total), rtol=1e-11)
 
 
-# ------------------------------------------------------------------ how it is made
+# ------------------------------------------------------------------ constructors
 
 
 def training_bags(num_features, seed=9):
@@ -688,11 +688,11 @@ def test_the_prior_for_bags_is_the_papers(num_features):
     np.testing.assert_allclose(model.center, bags.instances.mean(axis=0), rtol=1e-13)
     assert model.degrees_of_freedom == num_features + 1
     assert (model.mean_strength, model.concentration, model.max_components) == (1, 2, 20)
-    assert model.positive_share == 0.3
+    assert model.positive_fraction == 0.3
     assert (model.covariance, model.supervision, model.needs_witness) == ("full", "bags", True)
 
 
-def test_the_diagonal_prior_for_bags_is_that_of_each_feature_by_itself():
+def test_the_diagonal_prior_is_that_of_single_features():
     bags = training_bags(3)
     model = DPMIL.for_bags(bags, 7, covariance="diagonal", seed=1, mean_strength=0.5)
     np.testing.assert_allclose(model.scale, 1 / bags.instances.var(axis=0), rtol=1e-5)
@@ -704,7 +704,7 @@ def test_the_diagonal_prior_for_bags_is_that_of_each_feature_by_itself():
         np.testing.assert_allclose(one.scale[0, 0], model.scale[d], rtol=1e-5)
 
 
-def test_whitened_instances_have_covariance_one_under_the_prior_for_bags():
+def test_whitened_instances_have_unit_covariance():
     bags = training_bags(3)
     for covariance in ("full", "diagonal"):
         whitened = DPMIL.for_bags(bags, covariance=covariance).whitened(bags)
@@ -722,7 +722,7 @@ def test_units_of_features_do_not_matter(covariance):
     one, another = (
         np.asarray(DPMIL.for_bags(b, covariance=covariance).whitened(b)) for b in (bags, other)
     )
-    # Digits are lost to the place of the second feature and the condition of the covariance.
+    # The mean of the second feature and the condition of the covariance cost digits.
     np.testing.assert_allclose(another, one, rtol=1e-6, atol=1e-8)
 
 
@@ -733,7 +733,7 @@ def test_lists_of_numbers_are_taken(without_type_checks):
 
 
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
-def test_a_constant_feature_and_more_features_than_instances_leave_a_prior(covariance):
+def test_degenerate_features_still_have_a_prior(covariance):
     random = np.random.default_rng(10)
     instances = random.normal(size=(2, 2, 6))
     instances[..., 4] = 5.0
@@ -741,7 +741,7 @@ def test_a_constant_feature_and_more_features_than_instances_leave_a_prior(covar
     assert np.isfinite(model.scale_root).all()
 
 
-def test_mimm_is_one_diagonal_gaussian_for_each_class_without_the_condition():
+def test_mimm_has_one_diagonal_gaussian_per_class():
     bags = training_bags(2)
     model = DPMIL.mimm(bags)
     assert (model.max_components, model.covariance, model.needs_witness) == (1, "diagonal", False)
@@ -757,8 +757,8 @@ def known_bags():
     return replace(bags, instance_labels=known)
 
 
-def test_qda_is_one_gaussian_for_each_class_of_labelled_instances():
-    """Its likelihood is that of the two Gaussians at the labels."""
+def test_qda_has_one_gaussian_per_class_of_instances():
+    """The likelihood is that of the Gaussians of the known labels."""
     bags = known_bags()
     model = DPMIL.qda(bags)
     assert (model.max_components, model.covariance, model.supervision) == (1, "full", "instances")
@@ -769,7 +769,7 @@ def test_qda_is_one_gaussian_for_each_class_of_labelled_instances():
     np.testing.assert_allclose(found[0], np.add.reduceat(own, bags.starts), rtol=1e-10)
 
 
-def test_qda_takes_bags_whose_negative_instances_are_known_by_their_bag_alone():
+def test_qda_infers_negative_instances_from_negative_bags():
     bags = known_bags()
     unmarked = np.where(bags.labels[bags.bag_index] == 0, -1, bags.instance_labels)
     model = DPMIL.qda(replace(bags, instance_labels=unmarked))
@@ -778,7 +778,7 @@ def test_qda_takes_bags_whose_negative_instances_are_known_by_their_bag_alone():
     assert np.isinf(rule.known).all()
 
 
-def test_without_the_condition_a_positive_bag_may_be_known_to_be_all_negative():
+def test_without_witnesses_positive_bags_may_be_all_negative():
     known = [[0, 0, 0], [-1], [-1], [1, -1]]
     bags = Bags.from_list(small_bags().to_list(), LABELS, known)
     model = small_model(supervision="instances", needs_witness=False)
@@ -788,7 +788,7 @@ def test_without_the_condition_a_positive_bag_may_be_known_to_be_all_negative():
         np.testing.assert_allclose(found[name][0], value, rtol=1e-10)
 
 
-# ------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------ errors
 
 
 @pytest.mark.parametrize(
@@ -810,8 +810,14 @@ def test_without_the_condition_a_positive_bag_may_be_known_to_be_all_negative():
         ({"concentration": -1.0}, r"concentration is -1\.0; expected a number above 0"),
         ({"max_components": 0}, "max_components is 0; expected an integer of at least 1"),
         ({"max_components": 2.5}, r"max_components is 2\.5; expected an integer of at least 1"),
-        ({"positive_share": 0.0}, r"positive_share is 0\.0; expected a number between 0 and 1"),
-        ({"positive_share": 1.0}, r"positive_share is 1\.0; expected a number between 0 and 1"),
+        (
+            {"positive_fraction": 0.0},
+            r"positive_fraction is 0\.0; expected a number between 0 and 1",
+        ),
+        (
+            {"positive_fraction": 1.0},
+            r"positive_fraction is 1\.0; expected a number between 0 and 1",
+        ),
         ({"supervision": "all"}, "supervision is 'all'; expected one of bags, instances"),
         (
             {"scale": np.array([[1.0, 2.0], [2.0, 1.0]])},
@@ -871,7 +877,7 @@ def one_label(label):
     ],
     ids=["covariance", "no labels", "all 1", "all 0", "alike", "mimm", "qda none", "qda some"],
 )
-def test_bags_that_no_prior_can_be_made_for_are_refused(make, message, without_type_checks):
+def test_bags_without_a_possible_prior_are_refused(make, message, without_type_checks):
     with pytest.raises(ValueError, match=message):
         make()
 

@@ -48,7 +48,7 @@ def by_all_labels(threshold, softness, bags, labels):
     return found
 
 
-def test_the_marginal_program_is_the_sum_over_all_labels_and_measures(bags, draws):
+def test_the_marginal_program_sums_over_labels_and_scores(bags, draws):
     model = MeasureThreshold()
     expected = [
         norm(0, 2).logpdf(t)
@@ -78,7 +78,7 @@ def test_programs_with_discrete_sites_sum_to_the_marginal_one(bags, draws, progr
     np.testing.assert_allclose(logsumexp(full), expected, rtol=1e-12)
 
 
-def test_a_bag_is_judged_by_what_the_other_labels_say_of_the_measure(bags, draws):
+def test_a_bag_is_predicted_from_the_other_labels(bags, draws):
     """log p(Y) − log p(Y without b), by which leave-one-out goes."""
     t, s = draws["threshold"][0], draws["softness"][0]
     by_bag = by_all_labels(t, s, bags, bags.labels)
@@ -90,15 +90,17 @@ def test_a_bag_is_judged_by_what_the_other_labels_say_of_the_measure(bags, draws
 
 def test_labels_are_drawn_with_their_probabilities():
     logits = jnp.array([[2.0, -1.0], [-3.0, 0.5]])
-    law = BagLabelsByMeasure(logits)
-    drawn = np.asarray(law.sample(jax.random.key(0), (40_000,)))
+    distribution = BagLabelsByMeasure(logits)
+    drawn = np.asarray(distribution.sample(jax.random.key(0), (40_000,)))
     for pair in product([0, 1], repeat=2):
-        chance = float(jnp.exp(law.log_prob(jnp.array(pair))))
-        share = np.mean((drawn == pair).all(axis=1))
+        chance = float(jnp.exp(distribution.log_prob(jnp.array(pair))))
+        fraction = np.mean((drawn == pair).all(axis=1))
         # Four looks at 4.5 sd: a false alarm in 3e-5 of all seeds.
-        assert abs(share - chance) < 4.5 * np.sqrt(chance * (1 - chance) / len(drawn))
-    np.testing.assert_allclose(law.mean, expit(np.asarray(logits)).mean(axis=0), rtol=1e-6)
-    np.testing.assert_allclose(law.variance, law.mean * (1 - law.mean), rtol=1e-6)
+        assert abs(fraction - chance) < 4.5 * np.sqrt(chance * (1 - chance) / len(drawn))
+    np.testing.assert_allclose(distribution.mean, expit(np.asarray(logits)).mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(
+        distribution.variance, distribution.mean * (1 - distribution.mean), rtol=1e-6
+    )
 
 
 def test_predictions_are_means_over_measures_by_their_posterior(bags, draws):

@@ -70,7 +70,7 @@ def test_another_scale_mixture_asks_for_the_logistic_model():
     assert not companion.companions
 
 
-def test_a_mixture_says_that_no_label_can_be_left_out():
+def test_a_mixture_has_a_leave_one_out_note():
     model = models.DPMIL(np.zeros(2), np.eye(2), degrees_of_freedom=3.0)
     assert isinstance(model, Model) and isinstance(model, ComponentModel)
     assert "instances given labels" in model.leave_one_out_note

@@ -146,7 +146,7 @@ def test_instance_labels_are_summed_out_exactly(sharpness):
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-def test_sites_have_the_names_and_shapes_that_the_dims_say():
+def test_sites_have_the_names_and_shapes_of_dims():
     bags, sizes = small_bags(), {"inducing_point": 3, "instance": 12, "bag": 5}
     model = small_model()
     for program, names in (
@@ -165,7 +165,7 @@ def test_sites_have_the_names_and_shapes_that_the_dims_say():
             assert site["is_observed"] == (name == "bag_label")
 
 
-def test_hyper_parameters_with_priors_are_sites_of_their_own_names():
+def test_hyperparameters_with_priors_are_sites_by_name():
     model = small_model(mean=dist.Normal(0.0, 1.0))
     priors = {"variance": dist.LogNormal(0.0, 0.3), "length_scale": dist.LogNormal(0.0, 0.3)}
     model = model.with_hyperparameters(priors)
@@ -195,7 +195,7 @@ def test_hyper_parameters_with_priors_are_sites_of_their_own_names():
     ],
     ids=lambda prior: type(prior).__name__,
 )
-def test_any_common_prior_of_the_variance_serves_the_marginal_program(prior):
+def test_common_variance_priors_work_in_the_marginal_program(prior):
     bags = small_bags()
     model = small_model().with_hyperparameters({"variance": prior})
     u = some_inducing_values(model)
@@ -211,14 +211,12 @@ def test_any_common_prior_of_the_variance_serves_the_marginal_program(prior):
     assert np.isfinite(jax.grad(target)(1.3))
 
 
-# ------------------------------------------------------------------------ evidence summed out
+# ------------------------------------------------------------------ latent values integrated out
 @both_mixings
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("size", [1, 2])
-def test_integral_of_the_full_program_over_the_evidence_is_the_marginal_program(
-    mixing, label, size
-):
-    """By quadrature on a grid, normalising constants and all."""
+def test_the_full_program_integrates_to_the_marginal_one(mixing, label, size):
+    """Quadrature on a grid, with all normalising constants."""
     bags = small_bags(sizes=(size,), labels=(label,), seed=3)
     model = small_model(mixing=mixing, mean=-0.8)
     model = model.with_hyperparameters({"variance": 6.0})
@@ -240,7 +238,7 @@ def test_integral_of_the_full_program_over_the_evidence_is_the_marginal_program(
 
 @both_mixings
 def test_marginal_program_equals_dense_monte_carlo_over_the_evidence(mixing):
-    """Bag by bag: E over f|u of the reweighted likelihood, against factor and label together."""
+    """Per bag, E over f|u of the reweighted likelihood equals factor times label probability."""
     bags, model = small_bags(), small_model(mixing=mixing)
     u = some_inducing_values(model)
     _, mean, variance = dense_evidence_given_inducing_values(model, bags, u)
@@ -280,7 +278,7 @@ def test_marginal_program_is_right_for_a_peaked_psi():
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_marginal_program_is_right_for_a_peaked_psi_that_says_how_narrow_it_is():
+def test_the_marginal_program_is_accurate_for_narrow_psi():
     bags = small_bags(sizes=(1,), labels=(1,), seed=3)
     gamma = GammaMixing(alpha=1.0, beta=0.01)
     told = ScaleMixture.from_log_density(lambda f: -jnp.log1p(f**2 / 0.02), gamma.distance_to_pole)
@@ -309,7 +307,7 @@ def test_marginal_program_takes_any_psi_given_by_its_logarithm():
     np.testing.assert_allclose(by_logarithm, by_hand, rtol=1e-8)
 
 
-def test_a_fixed_kernel_leaves_nothing_of_itself_to_the_compiled_marginal_program():
+def test_a_fixed_kernel_is_constant_in_compiled_programs():
     """No factorisation, no kernel, and no exponential per quadrature node."""
     bags, model = small_bags(), small_model().with_hyperparameters({"variance": 9.0})
 
@@ -323,7 +321,7 @@ def test_a_fixed_kernel_leaves_nothing_of_itself_to_the_compiled_marginal_progra
     assert [shape for shape in exponentials if "," in shape] == []
 
 
-def test_marginal_density_and_gradient_stay_finite_at_a_prior_variance_of_a_thousand():
+def test_marginal_density_is_finite_at_large_prior_variance():
     bags = small_bags()
     model = small_model().with_hyperparameters({"variance": 1000.0, "length_scale": 0.2})
 
@@ -337,8 +335,8 @@ def test_marginal_density_and_gradient_stay_finite_at_a_prior_variance_of_a_thou
 
 # ------------------------------------------------------------------------ ω and y in the program
 @both_mixings
-def test_summing_the_labels_out_of_the_augmented_program_leaves_the_full_one(mixing):
-    """Given ω, whose law given f is normalised and does not depend on y."""
+def test_the_augmented_program_sums_to_the_full_one(mixing):
+    """Given ω; its distribution given f is normalised and does not depend on y."""
     bags = small_bags(sizes=(1, 3), labels=(0, 1))
     model = small_model(mixing=mixing)
     random = np.random.default_rng(2)
@@ -379,7 +377,7 @@ def test_integrating_both_augmentations_leaves_the_full_program(mixing):
 
 @both_mixings
 def test_given_augmentation_and_labels_the_evidence_is_gaussian(mixing):
-    """log p(ω, y, T | f) = −½ωᵀf² + (y − ½)ᵀf + a constant: what makes the updates closed."""
+    """log p(ω, y, T | f) = −½ωᵀf² + (y − ½)ᵀf + a constant: conjugacy of the updates."""
     bags, model = small_bags(), small_model(mixing=mixing)
     random = np.random.default_rng(2)
     u, N = some_inducing_values(model), len(bags.instances)
@@ -457,7 +455,7 @@ def test_order_of_bags_and_of_instances_changes_nothing(mixing):
     )
 
 
-def test_a_bag_of_one_under_a_sharp_maximum_is_plain_classification():
+def test_a_bag_of_one_is_plain_classification():
     bags = small_bags(sizes=(1, 1, 1, 1), labels=(1, 0, 0, 1))
     model = small_model(sharpness=1e15)
     f = np.array([-3.0, 2.0, -0.4, 5.0])
@@ -467,7 +465,7 @@ def test_a_bag_of_one_under_a_sharp_maximum_is_plain_classification():
     np.testing.assert_allclose(found, log_expit(f * [1, -1, -1, 1]), rtol=1e-12)
 
 
-def test_a_sharpness_of_one_makes_every_bag_label_a_fair_coin():
+def test_sharpness_one_makes_labels_fair_coins():
     bags, model = small_bags(), small_model(sharpness=1.0)
     found = label_log_probability(
         model.marginal(), bags, inducing_value=some_inducing_values(model)
@@ -508,7 +506,7 @@ def test_predictions_are_probabilities_even_where_the_model_is_sure():
             assert (probability <= 1).all()
 
 
-def test_predicting_with_priors_is_predicting_draw_by_draw_with_numbers():
+def test_predictions_with_priors_equal_those_draw_by_draw():
     """The variance 4.0 is far out in its prior, as a posterior draw may be."""
     bags = small_bags(seed=8)
     fixed = small_model()
@@ -545,7 +543,7 @@ def test_bags_of_another_width_are_refused_with_both_widths():
 
 # ------------------------------------------------------------------------ complete
 @pytest.mark.parametrize("variance", [1.7, 30.0])
-def test_completed_draws_have_the_moments_of_weighted_draws_from_the_full_program(variance):
+def test_completed_draws_have_the_full_program_moments(variance):
     bags = small_bags(sizes=(1, 2, 3), labels=(1, 0, 1))
     model = small_model(sharpness=4.0).with_hyperparameters({"variance": variance})
     u = some_inducing_values(model)
@@ -561,14 +559,14 @@ def test_completed_draws_have_the_moments_of_weighted_draws_from_the_full_progra
 
     _, mean, k = dense_evidence_given_inducing_values(model, bags, u)
     for b, label in enumerate(bags.labels):
-        inside = rows(bags, b)
-        f = mean[inside] + np.sqrt(k[inside]) * random.normal(size=(4 * S, inside.sum()))
+        in_bag = rows(bags, b)
+        f = mean[in_bag] + np.sqrt(k[in_bag]) * random.normal(size=(4 * S, in_bag.sum()))
         y = (random.uniform(size=f.shape) < expit(f)).astype(float)
         weight = np.exp(log_label_given_labels(label, y, 4.0))
         values = statistics(f, y)
         expected = weight @ values / weight.sum()
         expected_error = np.sqrt(weight**2 @ (values - expected) ** 2) / weight.sum()
-        found = statistics(completed["evidence"][:, inside], completed["instance_label"][:, inside])
+        found = statistics(completed["evidence"][:, in_bag], completed["instance_label"][:, in_bag])
         error = np.hypot(found.std(axis=0) / np.sqrt(S), expected_error)
         assert_within_errors(found.mean(axis=0), expected, error)
 
@@ -589,7 +587,7 @@ def test_completed_labels_obey_a_sharp_maximum():
 
 
 def test_completion_uses_the_hyper_parameters_of_each_draw():
-    """With a mean of ±30 every instance is clearly one or the other, whatever the bags say."""
+    """With a mean of ±30 instance labels are certain, whatever the bag labels."""
     bags = small_bags(labels=(1, 1, 1, 1, 1))
     model = small_model(mean=dist.Normal(0.0, 30.0), sharpness=1.0)
     draws = {"inducing_value": np.zeros((2, 3)), "mean": np.array([-30.0, 30.0])}
@@ -608,7 +606,7 @@ def test_what_cannot_be_completed_is_refused():
 
 
 # ------------------------------------------------------------------------ making a model
-def test_for_bags_takes_k_means_centres_and_the_root_of_the_width():
+def test_for_bags_takes_k_means_and_root_width():
     random = np.random.default_rng(0)
     centres = np.array([[0.0, 0.0, 0.0], [50.0, 0.0, 0.0], [0.0, 50.0, 0.0], [0.0, 0.0, 50.0]])
     tables = [centres + random.normal(size=(4, 3)) for _ in range(10)]
@@ -682,20 +680,20 @@ def test_fields_out_of_range_are_refused_by_name(fields, message, without_type_c
         VGPMIL(**(defaults | fields))
 
 
-def test_a_prior_is_refused_where_the_constant_that_it_moves_is_not_known():
+def test_priors_with_unknown_normalising_constants_are_refused():
     kernel = RBF(variance=dist.LogNormal(0.0, 1.0), length_scale=1.0)
     with pytest.raises(ValueError, match="variance of VGPMIL have priors, and mixing is GammaMix"):
         VGPMIL(kernel, np.zeros((2, 3)), mixing=GammaMixing(1.0, 3.0))
 
 
-def test_inducing_points_that_are_no_numbers_are_refused_by_row():
+def test_inducing_points_not_finite_are_refused_by_row():
     points = np.zeros((4, 2))
     points[2, 1] = np.nan
     with pytest.raises(ValueError, match="inducing_points row 2 has a NaN"):
         VGPMIL(RBF(1.0, 1.0), points)
 
 
-def test_a_heavy_tailed_prior_of_the_variance_does_not_make_thousands_of_nodes():
+def test_heavy_tailed_variance_priors_keep_few_nodes():
     model = VGPMIL(RBF(variance=dist.HalfCauchy(1.0), length_scale=1.0), np.zeros((1, 2)))
     bags = Bags.from_list([np.zeros((3, 2))])
     rules = []
@@ -753,8 +751,8 @@ def test_programs_in_32_bit_agree_with_64_bit(mixing):
         np.testing.assert_allclose(rough, exact, rtol=1e-3, atol=1e-3)
 
 
-def test_a_program_runs_in_32_bit_after_it_was_compiled_ahead_in_64_bit():
-    """As a user's `Predictive` does after an engine, on the same bags."""
+def test_a_program_runs_in_32_after_64_bit():
+    """Run the program as `Predictive` does after an engine, on the same bags."""
     bags, model = small_bags(), small_model()
 
     def target(u):

@@ -113,7 +113,7 @@ def test_it_keeps_the_protocol_of_models():
 
 
 @pytest.mark.parametrize("length", [1, 3, 5, 14, 4096])
-def test_bag_sums_are_those_of_a_loop_whatever_the_blocks(length, monkeypatch):
+def test_bag_sums_are_those_of_a_loop(length, monkeypatch):
     monkeypatch.setattr("milzoo.models.numerics.products._ROWS", length)
     monkeypatch.setattr("milzoo.models.numerics.products._AT_ONCE", 1)
     jax.clear_caches()
@@ -130,9 +130,9 @@ def test_bag_sums_have_derivatives_by_the_kernel():
     bags, model = small_bags(), small_model()
 
     def total(log_length_scale):
-        moved = model.with_hyperparameters({"length_scale": jnp.exp(log_length_scale)})
-        sums = moved.accumulated(bags)
-        return jnp.sum(jnp.cos(sums.projection)) + jnp.sum(sums.residual_variance)
+        changed = model.with_hyperparameters({"length_scale": jnp.exp(log_length_scale)})
+        by_bag = changed.accumulated(bags)
+        return jnp.sum(jnp.cos(by_bag.projection)) + jnp.sum(by_bag.residual_variance)
 
     step = 1e-5
     difference = (total(0.1 + step) - total(0.1 - step)) / (2 * step)
@@ -201,7 +201,7 @@ def test_predictions_equal_dense_monte_carlo_over_new_evidence(likelihood):
     )
 
 
-def test_predicting_with_priors_is_predicting_draw_by_draw_with_numbers():
+def test_predictions_with_priors_equal_those_draw_by_draw():
     bags = small_bags()
     model = small_model().with_hyperparameters({"variance": dist.LogNormal(0.0, 1.0)})
     draws = {
@@ -238,12 +238,12 @@ def test_order_of_instances_and_bags_changes_nothing(likelihood):
     bags, model = small_bags(), small_model(likelihood=likelihood)
     u = jnp.array([0.3, -1.0, 0.5])
     order = np.random.default_rng(0).permutation(len(bags.instances))
-    moved = Bags.from_arrays(
+    permuted = Bags.from_arrays(
         bags.instances[order],
         bags.bag_index[order],
         bags.labels[list(dict.fromkeys(bags.bag_index[order]))],
     )
-    before, after = (joint(model.marginal(), one, inducing_value=u) for one in (bags, moved))
+    before, after = (joint(model.marginal(), one, inducing_value=u) for one in (bags, permuted))
     np.testing.assert_allclose(after, before, rtol=1e-10)
 
 
@@ -297,7 +297,7 @@ def test_what_cannot_be_done_is_refused(without_type_checks):
 
 @pytest.fixture
 def regression():
-    """A model of targets with its bags, and what dense algebra makes of them."""
+    """A model of targets with its bags, and the moments by dense algebra."""
     bags = small_bags().with_targets([0.4, -1.0, 0.3, 2.0])
     model = small_model(likelihood=Gaussian(0.6))
     return model, bags, dense_bag_evidence(model, bags)
@@ -322,13 +322,13 @@ def test_predicted_targets_are_those_of_dense_algebra(regression):
     found = model.predict({"inducing_value": u}, bags)
     np.testing.assert_allclose(found["bag_mean"], u @ weights.T, rtol=1e-8)
     np.testing.assert_allclose(found["bag_scale"][0], np.sqrt(variance + 0.6), rtol=1e-8)
-    shares = np.add.reduceat(found["instance_mean"], bags.starts, axis=1)
-    np.testing.assert_allclose(shares, u @ weights.T, rtol=1e-8)
+    totals = np.add.reduceat(found["instance_mean"], bags.starts, axis=1)
+    np.testing.assert_allclose(totals, u @ weights.T, rtol=1e-8)
     of_bags = np.add.reduceat(found["instance_scale"] ** 2, bags.starts, axis=1)[0]
     np.testing.assert_allclose(of_bags, variance, rtol=1e-8)
 
 
-def test_evidence_completed_from_targets_has_the_moments_of_the_dense_gaussian(regression):
+def test_completed_latents_have_dense_gaussian_moments(regression):
     model, bags, (_, weights, variance) = regression
     u = np.array([0.3, -1.0, 0.5])
     draws = {"inducing_value": np.tile(u, (20_000, 1))}
@@ -342,7 +342,7 @@ def test_evidence_completed_from_targets_has_the_moments_of_the_dense_gaussian(r
 
 
 def conditional_distribution(likelihood, evidence):
-    """Of Y given s, in SciPy."""
+    """The distribution of Y given s, in SciPy."""
     match likelihood:
         case Gaussian(noise=noise):
             return stats.norm(evidence, np.sqrt(noise))
@@ -373,7 +373,7 @@ def test_predicted_targets_have_the_moments_of_quadrature(likelihood):
 
 
 @with_targets
-def test_log_density_of_targets_is_that_of_the_marginal_program(likelihood):
+def test_log_density_of_targets_is_the_marginal_one(likelihood):
     bags, model = observed_bags(), small_model(likelihood=likelihood)
     u = np.random.default_rng(0).normal(size=(3, 3))
     found = TargetPrediction.of(model, {"inducing_value": u}, bags).log_density(bags.targets)
@@ -381,7 +381,7 @@ def test_log_density_of_targets_is_that_of_the_marginal_program(likelihood):
     np.testing.assert_allclose(found, logsumexp(by_draw, axis=0) - np.log(3), rtol=1e-8)
 
 
-def test_scales_with_a_prior_enter_the_predictions_draw_by_draw():
+def test_scales_with_a_prior_enter_predictions_by_draw():
     bags = observed_bags()
     model = small_model(likelihood=StudentT(5.0, dist.LogNormal(0.0, 1.0)))
     assert set(model.latent_sites) == {"inducing_value", "noise_scale"}
@@ -394,7 +394,7 @@ def test_scales_with_a_prior_enter_the_predictions_draw_by_draw():
         np.testing.assert_allclose(found[i], alone.log_density(bags.targets), rtol=1e-8)
 
 
-def test_noise_with_a_prior_is_a_site_and_enters_the_predictions():
+def test_noise_with_a_prior_enters_the_predictions():
     bags = small_bags().with_targets(np.zeros(4))
     model = small_model(likelihood=Gaussian(dist.LogNormal(0.0, 1.0)))
     assert set(model.latent_sites) == {"inducing_value", "noise"}
@@ -425,8 +425,8 @@ def test_independent_instances_are_the_papers_sampler(likelihood):
     evidence = np.add.reduceat(weights @ mean + np.sqrt(variance) * noise, bags.starts, axis=1)
     if isinstance(likelihood, Gaussian):
         sampled, predicted = evidence, found["bag_mean"][0]
-        spread = np.sqrt(evidence.var(axis=0) + likelihood.noise)
-        np.testing.assert_allclose(found["bag_scale"][0], spread, rtol=5 / np.sqrt(2e5))
+        sd = np.sqrt(evidence.var(axis=0) + likelihood.noise)
+        np.testing.assert_allclose(found["bag_scale"][0], sd, rtol=5 / np.sqrt(2e5))
     else:
         sampled = label_probability(model, evidence)
         predicted = found["bag_probability"][0]
@@ -434,7 +434,7 @@ def test_independent_instances_are_the_papers_sampler(likelihood):
     assert (np.abs(predicted - sampled.mean(axis=0)) < 5 * error).all()
 
 
-def test_a_bag_of_one_is_predicted_alike_by_both_accumulations():
+def test_both_accumulations_predict_single_instances_alike():
     bags, model = small_bags(sizes=(1,) * 4), small_model()
     draws = {"inducing_value": np.tile([0.3, -1.0, 0.5], (3, 1))}
     joint_, alone = (
@@ -455,12 +455,12 @@ def test_all_programs_work_in_32_bit(likelihood):
     def density(program, u):
         return log_density(program, (bags,), {}, {"inducing_value": u})[0]
 
-    def value_and_slope():
+    def value_and_gradient():
         return jax.value_and_grad(lambda u: density(model.marginal(), u))(jnp.asarray(values))
 
-    exact = value_and_slope()
+    exact = value_and_gradient()
     with jax.enable_x64(False):
-        rough = value_and_slope()
+        rough = value_and_gradient()
         draws = Predictive(model, num_samples=3)(jax.random.key(0), bags)
         added = Predictive(model.augmented(), num_samples=3)(jax.random.key(0), bags)
     assert rough[0].dtype == draws["bag_evidence"].dtype == np.float32
@@ -473,7 +473,7 @@ def test_an_unknown_type_of_numbers_is_refused(without_type_checks):
         small_model().accumulated(small_bags(), dtype="float16")
 
 
-def test_independent_instances_of_few_draws_have_the_moments_of_these_draws():
+def test_independent_instances_have_the_moments_of_the_draws():
     random = np.random.default_rng(0)
     bags = Bags.from_arrays(random.normal(size=(7, 2)), [0, 1, 1, 1, 2, 2, 2])
     model = VWSGP(RBF(1.4, 0.9), random.normal(size=(3, 2)), likelihood=Gaussian(0.6))
@@ -483,5 +483,5 @@ def test_independent_instances_of_few_draws_have_the_moments_of_these_draws():
     of_instances = alone["instance_mean"].var(axis=0) + alone["instance_scale"][0] ** 2
     variance = np.add.reduceat(of_instances, bags.starts) + 0.6
     np.testing.assert_allclose(found["bag_scale"][0], np.sqrt(variance), rtol=1e-8)
-    shares = np.add.reduceat(alone["instance_mean"].mean(axis=0), bags.starts)
-    np.testing.assert_allclose(found["bag_mean"][0], shares, rtol=1e-8)
+    totals = np.add.reduceat(alone["instance_mean"].mean(axis=0), bags.starts)
+    np.testing.assert_allclose(found["bag_mean"][0], totals, rtol=1e-8)

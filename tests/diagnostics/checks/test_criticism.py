@@ -133,7 +133,7 @@ def test_a_model_of_instances_is_refused():
     bags, _ = simulate(model, simulate_instances(4, 2, num_features=2, seed=0), seed=0)
     limits = {"num_starts": 1, "num_draws": 10, "max_steps": 2}
     posterior = coordinate_ascent(model, bags, seed=0, **limits)
-    with pytest.raises(NotImplementedError, match="DPMIL makes instances, not labels"):
+    with pytest.raises(NotImplementedError, match="DPMIL generates instances given labels"):
         predictive_check(posterior, seed=0)
 
 

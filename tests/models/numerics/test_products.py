@@ -32,7 +32,7 @@ def test_blocks_are_about_as_long_as_one_another(num_rows, expected):
 @pytest.mark.parametrize(
     ("num_rows", "expected"), [(7, 7), (512, 512), (520, 2 * 264), (12_540, 25 * 504)]
 )
-def test_whole_blocks_leave_no_rest_and_are_as_short_as_they_can_be(num_rows, expected):
+def test_whole_blocks_leave_no_rest_and_are_shortest(num_rows, expected):
     lengths = set()
 
     def of_rows(rows):

@@ -56,12 +56,12 @@ def exact_noisy_maximum(log_none_positive, sharpness, label):
         H, log_p0 = Decimal(sharpness), Decimal(log_none_positive)
         p0 = log_p0.exp()
         weight = H - (H - 1) * p0 if label else 1 + (H - 1) * p0
-        slope = (-1 if label else 1) * (H - 1) * p0 / weight
-        return float((weight / (H + 1)).ln()), float(slope)
+        gradient = (-1 if label else 1) * (H - 1) * p0 / weight
+        return float((weight / (H + 1)).ln()), float(gradient)
 
 
 @in_both_precisions
-def test_noisy_maximum_and_its_gradient_are_exact_at_every_extreme(precision):
+def test_noisy_maximum_and_gradient_are_exact_at_extremes(precision):
     tolerance = 1e-13 if jax.config.jax_enable_x64 else 1e-5
     # What the precision at hand makes of an argument is not the formula's fault.
     cases = [
@@ -75,10 +75,10 @@ def test_noisy_maximum_and_its_gradient_are_exact_at_every_extreme(precision):
     def log_probability(log_none_positive, sharpness, label):
         return NoisyMaximum(log_none_positive, sharpness).log_prob(label)
 
-    found, found_slopes = log_probability(*map(jnp.array, zip(*cases, strict=True)))
-    expected, expected_slopes = np.transpose([exact_noisy_maximum(*case) for case in cases])
+    found, found_gradients = log_probability(*map(jnp.array, zip(*cases, strict=True)))
+    expected, expected_gradients = np.transpose([exact_noisy_maximum(*case) for case in cases])
     np.testing.assert_allclose(found, expected, rtol=tolerance)
-    np.testing.assert_allclose(found_slopes, expected_slopes, rtol=tolerance, atol=1e-16)
+    np.testing.assert_allclose(found_gradients, expected_gradients, rtol=tolerance, atol=1e-16)
 
 
 def test_noisy_maximum_is_the_sum_over_all_instance_labels():
@@ -144,8 +144,8 @@ def test_instance_labels_equal_brute_force_in_each_bag(precision):
 
     @jax.jit
     def quantities(sharpness):
-        law = small_labels(sharpness)
-        return law.log_normaliser(), law.mean, law.positive_probability()
+        distribution = small_labels(sharpness)
+        return distribution.log_normaliser(), distribution.mean, distribution.positive_probability()
 
     for sharpness, bag in product((1.0, 20.0, 1e12), range(5)):
         log_normaliser, mean, positive_probability = quantities(sharpness)
@@ -157,7 +157,7 @@ def test_instance_labels_equal_brute_force_in_each_bag(precision):
         np.testing.assert_allclose(float(positive_probability[bag]), some_positive, rtol)
 
 
-def test_log_probability_of_all_labellings_is_brute_force_and_sums_to_one():
+def test_log_probabilities_match_brute_force_and_normalise():
     sharpness = 20.0
     everything = np.array(list(product((0, 1), repeat=len(LOGITS))))
     log_probability = np.asarray(small_labels(sharpness).log_prob(everything))
@@ -192,15 +192,15 @@ def test_draws_of_different_bags_are_independent():
     assert np.abs(correlation).max() * math.sqrt(len(draws)) < largest_z(correlation.size)
 
 
-def test_bag_and_instance_law_multiply_to_the_joint_law():
+def test_bag_times_instance_probability_is_the_joint_one():
     """P(T) p(y|T) = P(T|y) Π σ(±μ), whatever T and y."""
     sharpness, generator = 20.0, np.random.default_rng(15)
     for _ in range(5):
         labels = generator.integers(0, 2, len(LOGITS))
         bag_label = generator.integers(0, 2, 5)
-        law = InstanceLabels(LOGITS, BAG_INDEX, bag_label, sharpness, 5)
-        left = NoisyMaximum(law.log_none_positive, sharpness).log_prob(bag_label).sum()
-        left = left + law.log_prob(labels)
+        distribution = InstanceLabels(LOGITS, BAG_INDEX, bag_label, sharpness, 5)
+        left = NoisyMaximum(distribution.log_none_positive, sharpness).log_prob(bag_label).sum()
+        left = left + distribution.log_prob(labels)
         maxima = np.array([labels[MEMBERS[bag]].max() for bag in range(5)])
         right = -np.logaddexp(0, -(2 * labels - 1) * LOGITS).sum()
         right += np.sum((maxima == bag_label) * math.log(sharpness)) - 5 * math.log1p(sharpness)
@@ -210,29 +210,33 @@ def test_bag_and_instance_law_multiply_to_the_joint_law():
 def test_a_bag_of_one_is_plain_logistic_regression():
     logits = np.array([-3.0, 0.5, -900.0, 900.0])
     label = np.array([1, 0, 1, 0])
-    law = InstanceLabels(logits, np.arange(4), label, 100.0, 4)
+    distribution = InstanceLabels(logits, np.arange(4), label, 100.0, 4)
     expected = jax.nn.sigmoid(logits + (2 * label - 1) * math.log(100.0))
-    np.testing.assert_allclose(law.mean, expected, rtol=1e-13)
+    np.testing.assert_allclose(distribution.mean, expected, rtol=1e-13)
 
 
 @in_both_precisions
-def test_gradient_of_the_normaliser_is_the_mean_even_at_extremes(precision):
+def test_the_normaliser_gradient_is_the_mean_at_extremes(precision):
     logits = jnp.array([-1000.0, 1000.0, -80.0, -30.0, -1e-3, 1000.0, -1000.0, -30.0, -20.0, 3.0])
     bag_index = np.array([0, 0, 1, 1, 2, 3, 4, 5, 5, 6])
     label = np.array([0, 1, 0, 0, 1, 1, 1])
     none, every = jnp.zeros(10, int), jnp.ones(10, int)
 
-    def law(logits, sharpness):
+    def distribution(logits, sharpness):
         return InstanceLabels(logits, bag_index, label, sharpness, 7)
 
     @jax.jit
     def at(sharpness):
         return (
-            jax.grad(lambda logits: law(logits, sharpness).log_normaliser().sum())(logits),
-            law(logits, sharpness).mean,
-            jax.value_and_grad(lambda logits: law(logits, sharpness).log_prob(none))(logits),
-            jax.value_and_grad(lambda logits: law(logits, sharpness).log_prob(every))(logits),
-            law(logits, sharpness).sample(jax.random.key(16), (500,)),
+            jax.grad(lambda logits: distribution(logits, sharpness).log_normaliser().sum())(logits),
+            distribution(logits, sharpness).mean,
+            jax.value_and_grad(lambda logits: distribution(logits, sharpness).log_prob(none))(
+                logits
+            ),
+            jax.value_and_grad(lambda logits: distribution(logits, sharpness).log_prob(every))(
+                logits
+            ),
+            distribution(logits, sharpness).sample(jax.random.key(16), (500,)),
         )
 
     # The gradient is a difference of probabilities near 1: right to rounding in absolute terms.
@@ -251,7 +255,7 @@ def test_bags_of_thousands_do_not_underflow(precision):
     size, sharpness = 2_000, 1e6
     logits = np.repeat([4.0, -12.0], size)
     label = np.array([0, 1])
-    law = InstanceLabels(logits, np.repeat([0, 1], size), label, sharpness, 2)
+    distribution = InstanceLabels(logits, np.repeat([0, 1], size), label, sharpness, 2)
     with localcontext() as context:
         context.prec = 60
         H = Decimal(sharpness)
@@ -263,12 +267,12 @@ def test_bags_of_thousands_do_not_underflow(precision):
             expected_mean.append(float((H if positive else 1) * probability / weight))
             expected_log.append(float(weight.ln() - p0.ln()))
     rtol = 1e-11 if jax.config.jax_enable_x64 else 2e-5
-    log_normaliser, mean = jax.jit(lambda: (law.log_normaliser(), law.mean))()
+    log_normaliser, mean = jax.jit(lambda: (distribution.log_normaliser(), distribution.mean))()
     np.testing.assert_allclose(log_normaliser, expected_log, rtol=rtol)
     np.testing.assert_allclose(mean[np.array([0, -1])], expected_mean, rtol=rtol)
 
     number = 500
-    draws = draws_of(law, number, seed=17)
+    draws = draws_of(distribution, number, seed=17)
     frequency = draws.reshape(number, 2, size).mean((0, 2))
     # The labels of bag 1 are nearly exclusive, those of bag 0 nearly independent.
     error = np.sqrt(np.array(expected_mean) * (1 - np.array(expected_mean)) / (number * size))
@@ -276,14 +280,14 @@ def test_bags_of_thousands_do_not_underflow(precision):
     assert np.all(np.abs(frequency - expected_mean) < largest_z(2 * 2) * error)
 
 
-def test_instance_labels_vectorised_and_batched_equal_one_at_a_time():
+def test_batched_instance_labels_equal_single_ones():
     logits = jnp.stack([LOGITS, LOGITS - 1, LOGITS * 2])
     keys = jax.random.split(jax.random.key(18), 3)
 
     def alone(key, logits):
-        law = InstanceLabels(logits, BAG_INDEX, BAG_LABEL, 20.0, 5)
-        draw = law.sample(key)
-        return draw, law.log_prob(draw), law.mean, law.log_normaliser()
+        distribution = InstanceLabels(logits, BAG_INDEX, BAG_LABEL, 20.0, 5)
+        draw = distribution.sample(key)
+        return draw, distribution.log_prob(draw), distribution.mean, distribution.log_normaliser()
 
     one_at_a_time = map(jax.jit(alone), keys, logits)
     together = jax.jit(jax.vmap(alone))(keys, logits)
@@ -292,10 +296,10 @@ def test_instance_labels_vectorised_and_batched_equal_one_at_a_time():
 
     @jax.jit
     def batched(logits, bag_label, sharpness):
-        law = InstanceLabels(logits, BAG_INDEX, bag_label, sharpness, 5)
-        assert law.batch_shape == (3,) and law.event_shape == (11,)
-        assert law.sample(keys[0], (4, 2)).shape == (4, 2, 3, 11)
-        return law.log_prob(together[0]), law.mean, law.log_normaliser()
+        distribution = InstanceLabels(logits, BAG_INDEX, bag_label, sharpness, 5)
+        assert distribution.batch_shape == (3,) and distribution.event_shape == (11,)
+        assert distribution.sample(keys[0], (4, 2)).shape == (4, 2, 3, 11)
+        return distribution.log_prob(together[0]), distribution.mean, distribution.log_normaliser()
 
     for bag_label, sharpness in ((BAG_LABEL, 20.0), (np.stack([BAG_LABEL] * 3), np.full(3, 20.0))):
         for found, expected in zip(
@@ -305,19 +309,25 @@ def test_instance_labels_vectorised_and_batched_equal_one_at_a_time():
 
 
 def test_instance_labels_cross_jit_as_a_pytree():
-    law = small_labels()
+    distribution = small_labels()
     value = np.zeros(11, int)
-    compiled = jax.jit(lambda law, value: law.log_prob(value))
-    np.testing.assert_allclose(float(compiled(law, value)), float(law.log_prob(value)))
+    compiled = jax.jit(lambda distribution, value: distribution.log_prob(value))
+    np.testing.assert_allclose(
+        float(compiled(distribution, value)), float(distribution.log_prob(value))
+    )
 
 
 def test_a_bag_without_instances_has_no_positive():
-    law = InstanceLabels(np.array([0.3]), np.array([1]), np.array([1, 1]), 10.0, 2)
+    distribution = InstanceLabels(np.array([0.3]), np.array([1]), np.array([1, 1]), 10.0, 2)
 
     @jax.jit
     def quantities():
-        draws = law.sample(jax.random.key(0), (5,))
-        return law.positive_probability(), draws, law.log_prob(np.array([[0], [1]]))
+        draws = distribution.sample(jax.random.key(0), (5,))
+        return (
+            distribution.positive_probability(),
+            draws,
+            distribution.log_prob(np.array([[0], [1]])),
+        )
 
     positive_probability, draws, both = quantities()
     assert float(positive_probability[0]) == 0
@@ -332,7 +342,7 @@ def test_instance_labels_say_which_shapes_contradict_each_other():
         InstanceLabels(LOGITS, BAG_INDEX, BAG_LABEL, 20.0, 4)
 
 
-def test_instance_labels_say_what_is_wrong_with_the_bag_index():
+def test_a_wrong_bag_index_is_refused_with_reasons():
     with pytest.raises(ValueError, match=r"from 0 to 4 and is not sorted.*sort the instances"):
         InstanceLabels(LOGITS, BAG_INDEX[::-1].copy(), BAG_LABEL, 20.0, 5)
     with pytest.raises(ValueError, match=r"from 1 to 5, but must be non-decreasing in 0 … 4"):
@@ -373,7 +383,7 @@ def test_the_distributions_work_under_predictive_and_handlers(precision):
     np.testing.assert_allclose(float(log_joint), float(sum_of_sites(first)), rtol=1e-5)
 
 
-def test_expanded_and_masked_copies_keep_the_law():
+def test_expanded_and_masked_copies_keep_the_distribution():
     expanded = PolyaGamma(1, jnp.array([0.5, 3.0])).expand((4, 2))
     draws = expanded.sample(jax.random.key(20), (3,))
     assert draws.shape == (3, 4, 2)
@@ -395,7 +405,7 @@ def test_log_odds_give_the_log_probabilities_of_both_labels():
     np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
-@pytest.mark.parametrize(("label", "slope"), [(0, -0.5), (1, 0.5)])
-def test_slope_at_even_odds_is_one_half(label, slope):
+@pytest.mark.parametrize(("label", "gradient"), [(0, -0.5), (1, 0.5)])
+def test_derivative_at_even_odds_is_one_half(label, gradient):
     found = jax.grad(lambda x: LogOddsLabel(logits=x).log_prob(label))(0.0)
-    assert found == slope
+    assert found == gradient

@@ -1,4 +1,4 @@
-"""The kernel between bags: all labellings of small ones, and what a kernel must be."""
+"""The kernel between bags: all labellings of small ones, symmetry and positive definiteness."""
 
 from itertools import product
 
@@ -31,15 +31,15 @@ def kernel_with(potential):
     return CardinalityKernel(model, WEIGHTS, RBF(1.7, 1.2), INTERCEPT)
 
 
-def law_of_labellings(instances, potential):
+def labelling_probabilities(instances, potential):
     """Every labelling of a bag and P(y | X), from equations 2, 3 and 4."""
     labellings = np.array(list(product([0, 1], repeat=len(instances))))
-    share = labellings.mean(axis=1)
+    fraction = labellings.mean(axis=1)
     if isinstance(potential, MajorityCardinality):
-        either = np.ones_like(share)  # C⁺ + C⁻
+        either = np.ones_like(fraction)  # C⁺ + C⁻
     else:
         scale = 2 * potential.sigma**2
-        either = np.exp(-(share**2) / scale) + np.exp(-((share - potential.mu) ** 2) / scale)
+        either = np.exp(-(fraction**2) / scale) + np.exp(-((fraction - potential.mu) ** 2) / scale)
     weight = either * np.exp(labellings @ (instances @ WEIGHTS + INTERCEPT))
     return labellings, weight / weight.sum()
 
@@ -48,7 +48,7 @@ def brute_force(one, other, potential):
     """Σ P(y | X) P(y' | X') Σ_ij k_x(x_i, x'_j) 1(y_i = y'_j), equations 11 and 14."""
     between = 1.7 * np.exp(-0.5 * cdist(one, other, "sqeuclidean") / 1.2**2)
     (labels, chance), (others, their_chance) = (
-        law_of_labellings(bag, potential) for bag in (one, other)
+        labelling_probabilities(bag, potential) for bag in (one, other)
     )
     total = 0.0
     for y, p in zip(labels, chance, strict=True):
@@ -87,7 +87,7 @@ def test_chunks_change_nothing(bags, monkeypatch):
         np.testing.assert_allclose(found, whole, rtol=1e-13)
 
 
-def test_kernel_is_symmetric_positive_definite_and_one_for_a_bag_with_itself(bags):
+def test_the_kernel_is_symmetric_positive_definite_and_normalised(bags):
     found = kernel_with(NormalCardinality())(bags, bags)
     np.testing.assert_allclose(found, found.T, rtol=1e-13)
     np.testing.assert_allclose(np.diagonal(found), 1.0, rtol=1e-13)

@@ -50,16 +50,16 @@ def random_logits(sizes, scale, seed=0):
 def potentials(tree):
     """Normal ones, at least one or none, the majority, and one with two peaks."""
     count, size = np.asarray(tree.count), np.asarray(tree.size)[tree.count_bag]
-    share = count / size
+    fraction = count / size
     with np.errstate(divide="ignore"):
         return np.stack(
             [
-                -(share**2) / 0.02,
-                -((share - 0.5) ** 2) / 0.02,
+                -(fraction**2) / 0.02,
+                -((fraction - 0.5) ** 2) / 0.02,
                 np.log(count >= 1),
                 np.log(count == 0),
                 np.log(2 * count >= size),
-                np.where(share < 0.5, -50 * share, -50 * (1 - share)),
+                np.where(fraction < 0.5, -50 * fraction, -50 * (1 - fraction)),
             ]
         )
 
@@ -95,7 +95,7 @@ def test_symmetric_polynomials_are_the_sums_over_all_labellings():
 
 
 @pytest.mark.parametrize("scale", [1.0, 15.0])
-def test_the_tails_of_the_law_are_those_of_exact_fractions(scale):
+def test_tails_of_the_count_distribution_match_exact_fractions(scale):
     """Sixty instances, log odds up to fifty: the least chance is e^−1000 or less."""
     logits = np.clip(random_logits([60], scale, seed=1), -50, 50)
     exact = [Fraction(1)]
@@ -114,7 +114,7 @@ def _log(fraction):
     return math.log(fraction.numerator) - math.log(fraction.denominator)
 
 
-def test_five_thousand_instances_have_a_finite_law_and_the_right_one():
+def test_the_count_distribution_of_five_thousand_instances_is_exact():
     logits = np.random.default_rng(2).uniform(-50, 50, 5000)
     tree = tree_of([5000])
     found, expected = np.asarray(slow(tree, jnp.asarray(logits))), one_by_one(logits)
@@ -137,7 +137,7 @@ def test_an_instance_that_cannot_be_positive_counts_for_nothing():
     assert (found[[4, 8]] == -INF).all()
 
 
-# ------------------------------------------------------------------ the sum, and its slopes
+# ------------------------------------------------------------------ the sum, and its gradients
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
@@ -163,25 +163,25 @@ def test_products_of_long_polynomials_change_nothing(monkeypatch, block, direct)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
 
 
-def test_by_fourier_transform_sums_and_slopes_are_right_at_full_size(monkeypatch):
+def test_sums_by_fourier_transform_are_accurate_at_full_size(monkeypatch):
     """8,200 instances: halves of the bag have more coefficients than are multiplied directly."""
     tree = tree_of([8200])
     logits = np.random.default_rng(5).uniform(-5, 5, 8200)
     weight = jnp.asarray(potentials(tree)[:5])  # the concave ones
 
-    def with_slopes(logits):
+    def with_gradients(logits):
         def of(logits):
             values = log_partition(tree, logits, weight)[:, 0]
             return jnp.sum(values), values
 
         return jax.jit(jax.grad(of, has_aux=True))(logits)[::-1]
 
-    value, slopes = with_slopes(jnp.asarray(logits))
+    value, gradients = with_gradients(jnp.asarray(logits))
     assert counting._DIRECT < 8193 <= 2 * counting._DIRECT
     expected = logsumexp(np.asarray(weight) + one_by_one(logits), axis=1)
     np.testing.assert_allclose(value, expected, rtol=1e-12, atol=1e-9)
     monkeypatch.setattr(counting, "_DIRECT", 10**6)
-    np.testing.assert_allclose(slopes, with_slopes(jnp.asarray(logits))[1], rtol=1e-9)
+    np.testing.assert_allclose(gradients, with_gradients(jnp.asarray(logits))[1], rtol=1e-9)
 
 
 @pytest.mark.parametrize("length", [2, 17, 18, 65, 300])
@@ -193,31 +193,31 @@ def test_a_product_is_numpys(length):
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
-def test_slopes_are_the_chances_of_each_label_over_all_labellings(partition):
+def test_gradients_are_the_probabilities_of_each_label(partition):
     sizes = SIZES[:6]
     tree, logits = tree_of(sizes), random_logits(sizes, 4.0, seed=5)
     log_potential = potentials(tree)
 
     @jax.jit
     @jax.jacrev
-    def slopes_of(logits):
+    def gradients_of(logits):
         return jnp.sum(partition(tree, logits, jnp.asarray(log_potential)), axis=1)
 
     of_bags = zip(
         in_bags(logits, sizes),
-        in_bags(slopes_of(jnp.asarray(logits)), sizes),
+        in_bags(gradients_of(jnp.asarray(logits)), sizes),
         counts_in_bags(log_potential, sizes),
         strict=True,
     )
-    for of_bag, slopes, log_c in of_bags:
+    for of_bag, gradients, log_c in of_bags:
         labellings = np.array(list(product([0, 1], repeat=len(of_bag))))
         weight = labellings @ of_bag + log_c[:, labellings.sum(axis=1)]
         chance = np.exp(weight - logsumexp(weight, axis=1, keepdims=True)) @ labellings
         # Also of labels that are all but impossible: nothing was subtracted.
-        np.testing.assert_allclose(slopes, chance, rtol=1e-11, atol=1e-300)
+        np.testing.assert_allclose(gradients, chance, rtol=1e-11, atol=1e-300)
 
 
-def test_slopes_of_either_route_are_the_same(partition):
+def test_gradients_by_logs_and_products_agree(partition):
     tree, logits = tree_of(SIZES), random_logits(SIZES, 30.0, seed=6)
     weight = jnp.asarray(potentials(tree)[1])
 
@@ -232,7 +232,7 @@ def test_slopes_of_either_route_are_the_same(partition):
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-300)
 
 
-def test_a_potential_without_weight_for_a_bag_leaves_the_others_alone(partition):
+def test_a_bag_without_weight_leaves_others_unchanged(partition):
     tree, logits = tree_of(SIZES), random_logits(SIZES, 3.0, seed=8)
     count = np.asarray(tree.count)
     at_least_three = jnp.where(count >= 3, 0.0, -INF)[None]
@@ -241,18 +241,18 @@ def test_a_potential_without_weight_for_a_bag_leaves_the_others_alone(partition)
         found = partition(tree, logits, at_least_three)[0]
         return jnp.sum(jnp.where(jnp.isfinite(found), found, 0.0)), found
 
-    slopes, found = jax.jit(jax.grad(of, has_aux=True))(jnp.asarray(logits))
+    gradients, found = jax.jit(jax.grad(of, has_aux=True))(jnp.asarray(logits))
     expected = slow_partition(tree, logits, np.asarray(at_least_three), SIZES)[0]
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
     assert (np.isneginf(found) == (np.array(SIZES) < 3)).all()
     few = np.repeat(np.array(SIZES) < 3, SIZES)
-    assert (slopes[few] == 0).all() and (slopes[~few] > 0).all()
+    assert (gradients[few] == 0).all() and (gradients[~few] > 0).all()
 
 
 # ------------------------------------------------------------------ draws
 
 
-def test_labels_are_drawn_by_their_chance_also_in_large_bags():
+def test_labels_have_exact_frequencies_in_large_bags():
     sizes, draws = [70, 1, 5], 4000
     tree, logits = tree_of(sizes), jnp.asarray(random_logits(sizes, 2.0, seed=9))
     weight = jnp.asarray(potentials(tree)[1])  # half of the instances, about
@@ -264,13 +264,13 @@ def test_labels_are_drawn_by_their_chance_also_in_large_bags():
     error = np.sqrt(chance * (1 - chance) / draws)
     assert (np.abs(labels.mean(axis=0) - chance) <= 5.5 * error).all()
     count = labels[:, :70].sum(axis=1)
-    log_law = np.asarray(weight + slow(tree, logits))[:71]
-    law = np.exp(log_law - logsumexp(log_law))
-    mean = law @ np.arange(71)
-    spread = np.sqrt(law @ (np.arange(71) - mean) ** 2 / draws)
-    # Labels of one bag hang together: its count has a law of its own.
-    assert abs(count.mean() - mean) <= 5 * spread
-    np.testing.assert_allclose(count.var(), draws * spread**2, rtol=0.15)
+    log_weight = np.asarray(weight + slow(tree, logits))[:71]
+    probability = np.exp(log_weight - logsumexp(log_weight))
+    mean = probability @ np.arange(71)
+    error = np.sqrt(probability @ (np.arange(71) - mean) ** 2 / draws)
+    # Labels of one bag are dependent: the distribution of their count shows it.
+    assert abs(count.mean() - mean) <= 5 * error
+    np.testing.assert_allclose(count.var(), draws * error**2, rtol=0.15)
 
 
 def test_bags_do_not_know_each_other():

@@ -51,13 +51,13 @@ def precision_of(root, num_features):
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_the_density_is_scipys_with_the_inverse_of_strength_times_precision(covariance):
+def test_the_density_is_scipys(covariance):
     random = np.random.default_rng(0)
     loc, root = random.normal(size=(2, 4, 3)), random_roots((2, 4), 3, covariance, seed=1)
     strength, x = random.uniform(0.2, 5.0, size=(2, 4)), random.normal(size=(2, 4, 3))
-    law = gaussian_by_precision(*map(jnp.asarray, (loc, root, strength)))
-    assert law.batch_shape == (2, 4) and law.event_shape == (3,)
-    found = law.log_prob(jnp.asarray(x))
+    distribution = gaussian_by_precision(*map(jnp.asarray, (loc, root, strength)))
+    assert distribution.batch_shape == (2, 4) and distribution.event_shape == (3,)
+    found = distribution.log_prob(jnp.asarray(x))
     of_one_strength = gaussian_by_precision(jnp.asarray(loc), jnp.asarray(root), 0.3)
     of_one_strength = of_one_strength.log_prob(jnp.asarray(x))
     for where in np.ndindex(2, 4):
@@ -69,7 +69,7 @@ def test_the_density_is_scipys_with_the_inverse_of_strength_times_precision(cova
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_slopes_of_the_density_are_those_of_differences(covariance):
+def test_gradients_of_the_density_are_those_of_differences(covariance):
     root = jnp.asarray(random_roots((), 2, covariance, seed=2))
     x = jnp.array([0.4, -1.3])
 
@@ -89,12 +89,12 @@ def test_slopes_of_the_density_are_those_of_differences(covariance):
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_draws_have_the_covariance_of_the_inverse_of_strength_times_precision(covariance):
+def test_draws_have_the_inverse_precision_as_covariance(covariance):
     number = 40_000
     loc = np.array([[3.0, -1.0, 0.5], [0.0, 100.0, -2.0]])
     root, strength = random_roots((2,), 3, covariance, seed=3), np.array([0.5, 7.0])
-    law = gaussian_by_precision(*map(jnp.asarray, (loc, root, strength)))
-    draws = np.asarray(jax.jit(lambda key: law.sample(key, (number,)))(jax.random.key(4)))
+    distribution = gaussian_by_precision(*map(jnp.asarray, (loc, root, strength)))
+    draws = np.asarray(jax.jit(lambda key: distribution.sample(key, (number,)))(jax.random.key(4)))
     assert draws.shape == (number, 2, 3)
     looks = 2 * (2 * (3 + 9) + 9)
     for k in range(2):
@@ -223,18 +223,18 @@ def log_evidence(mixtures, instances, bag):
 @pytest.mark.parametrize(
     ("covariance", "num_components"), [("full", 3), ("diagonal", 2), ("full", 1)]
 )
-def test_the_density_of_bags_is_the_sum_over_all_labels_and_clusters(covariance, num_components):
+def test_the_bag_density_sums_over_labels_and_clusters(covariance, num_components):
     mixtures = mixtures_of(covariance, num_components)
     instances = 2 * np.random.default_rng(12).normal(size=(len(BAG_INDEX), 2))
-    law = MixtureBags(mixtures, small_rule())
-    assert law.batch_shape == () and law.event_shape == (len(BAG_INDEX), 2)
+    distribution = MixtureBags(mixtures, small_rule())
+    assert distribution.batch_shape == () and distribution.event_shape == (len(BAG_INDEX), 2)
     expected = [log_evidence(mixtures, instances, bag) for bag in range(len(SIZES))]
 
     @jax.jit
-    def both(law, instances):
-        return law.log_prob_by_bag(instances), law.log_prob(instances)
+    def both(distribution, instances):
+        return distribution.log_prob_by_bag(instances), distribution.log_prob(instances)
 
-    by_bag, together = both(law, jnp.asarray(instances))
+    by_bag, together = both(distribution, jnp.asarray(instances))
     np.testing.assert_allclose(by_bag, expected, rtol=1e-12)
     np.testing.assert_allclose(float(together), sum(expected), rtol=1e-12)
 
@@ -278,7 +278,7 @@ def test_drawn_labels_are_uniform_over_those_allowed(drawn):
             assert pvalue > FALSE_ALARM / len(SIZES)
 
 
-def test_drawn_clusters_have_the_weights_of_their_class_and_are_independent(drawn):
+def test_drawn_clusters_are_independent_with_the_class_weights(drawn):
     weight, _, _, _, label, cluster = drawn
     looks = 2 * len(BAG_INDEX) + math.comb(len(BAG_INDEX), 2)
     for n in range(len(BAG_INDEX)):
@@ -307,15 +307,15 @@ def test_drawn_instances_are_gaussian_around_their_component(drawn):
         assert abs(correlation) * math.sqrt(len(own)) < largest_z(looks)
 
 
-def test_drawn_instances_have_the_mean_and_covariance_of_the_mixture(drawn):
+def test_drawn_instances_have_the_mixture_moments(drawn):
     """Of the last bag, which has no condition: either class with probability ½."""
     weight, mean, root, draws, *_ = drawn
-    share = 0.5 * weight
-    expected = np.einsum("lk,lkd->d", share, mean)
+    fraction = 0.5 * weight
+    expected = np.einsum("lk,lkd->d", fraction, mean)
     second = np.zeros((2, 2))
     for klass, k in np.ndindex(2, 2):
         covariance = np.linalg.inv(precision_of(root[klass, k], 2))
-        second += share[klass, k] * (covariance + np.outer(mean[klass, k], mean[klass, k]))
+        second += fraction[klass, k] * (covariance + np.outer(mean[klass, k], mean[klass, k]))
     for n in MEMBERS[-1]:
         x = draws[:, n]
         products = x[:, :, None] * x[:, None, :]
@@ -324,7 +324,7 @@ def test_drawn_instances_have_the_mean_and_covariance_of_the_mixture(drawn):
             assert np.abs(z).max() < largest_z(2 * (2 + 4))
 
 
-def test_several_draws_at_once_are_refused_with_a_way_out():
-    law = MixtureBags(mixtures_of("full"), small_rule())
+def test_several_draws_at_once_are_refused():
+    distribution = MixtureBags(mixtures_of("full"), small_rule())
     with pytest.raises(ValueError, match=r"sample_shape is \(3,\); expected \(\), one draw of all"):
-        law.sample(jax.random.key(0), (3,))
+        distribution.sample(jax.random.key(0), (3,))

@@ -33,7 +33,7 @@ def test_covariance_equals_the_formula_pair_by_pair(shift):
     np.testing.assert_allclose(kernel.covariance(left, right), expected, rtol=1e-13 * (1 + shift))
 
 
-def test_covariance_of_points_with_themselves_is_symmetric_and_positive_semi_definite():
+def test_covariance_is_symmetric_and_positive_semi_definite():
     x = points(30, 2)
     x[7] = x[3]  # a duplicate makes it singular
     covariance = np.asarray(RBF(variance=2.5, length_scale=1.5).covariance(x, x))
@@ -42,7 +42,7 @@ def test_covariance_of_points_with_themselves_is_symmetric_and_positive_semi_def
     assert np.linalg.eigvalsh(covariance).min() > -1e-13 * np.trace(covariance)
 
 
-def test_covariance_never_exceeds_the_variance_even_far_from_the_origin_in_32_bit():
+def test_covariance_never_exceeds_the_variance_in_32_bit():
     x = points(40, 4) + 300.0
     with jax.enable_x64(False):
         covariance = np.asarray(RBF(variance=2.0, length_scale=0.1).covariance(x, x))
@@ -76,7 +76,7 @@ def test_covariance_is_differentiable_in_both_parameters():
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), np.float64(-2.0), -3])
 @pytest.mark.parametrize("name", ["variance", "length_scale"])
-def test_a_number_that_is_not_positive_and_finite_is_refused_by_name(name, bad):
+def test_numbers_not_positive_and_finite_are_refused_by_name(name, bad):
     with pytest.raises(ValueError, match=rf"RBF {name} is {bad}; expected a positive finite"):
         RBF(**({"variance": 1.0, "length_scale": 1.0} | {name: bad}))
 
@@ -105,7 +105,7 @@ def test_priors_are_the_parameters_given_as_distributions():
     assert list(both) == ["variance", "length_scale"]
 
 
-def test_with_values_replaces_its_own_parameters_only_and_leaves_the_original():
+def test_with_values_replaces_only_its_own_parameters():
     kernel = RBF(variance=dist.LogNormal(0.0, 1.0), length_scale=2.0)
     changed = kernel.with_values({"variance": 3.0, "mean": 9.0, "inducing_value": None})
     assert (changed.variance, changed.length_scale) == (3.0, 2.0)

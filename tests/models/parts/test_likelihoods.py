@@ -1,4 +1,4 @@
-"""Likelihoods: each bound against brute force, its fixed point, and what it refuses.
+"""Likelihoods: each ELBO against brute force, its fixed point, and errors.
 
 Monte-Carlo checks are seeded; 20 numbers are looked at, with 4.5 or 5 standard errors: a false
 alarm in 5e-5 of all seeds.
@@ -185,7 +185,7 @@ def test_evidence_lies_above_the_bound(likelihood):
     rows = rows_for(likelihood)
     mean, variance = fixed_point_of(likelihood, rows)
 
-    # The prior is wider than the posterior: nodes stand where the posterior is.
+    # The prior is wider than the posterior: nodes cover the posterior.
     nodes = np.linspace(-9.0, 9.0, 361) * np.sqrt(variance) + mean
     log_joint = stats.norm.logpdf(nodes) + sum(
         log_marginal(likelihood, y, v * nodes, k)
@@ -253,10 +253,10 @@ def test_bound_equals_trace_elbo_of_the_guide(likelihood):
     scale = jnp.sqrt(rows.residual_variance)
 
     def program():
-        white = numpyro.sample("u", dist.Normal())
+        whitened = numpyro.sample("u", dist.Normal())
         with numpyro.plate("row", 5):
             likelihood.sample_augmented(
-                rows.projection * white,
+                rows.projection * whitened,
                 scale,
                 jnp.asarray(rows.observed),
                 latent_site="s",
@@ -264,12 +264,12 @@ def test_bound_equals_trace_elbo_of_the_guide(likelihood):
             )
 
     def guide():
-        white = numpyro.sample("u", dist.Normal(mean, jnp.sqrt(variance)))
+        whitened = numpyro.sample("u", dist.Normal(mean, jnp.sqrt(variance)))
         location, explained = rows.projection * mean, rows.projection**2 * variance
         moments = LatentMoments(location, explained, rows.residual_variance)
         with numpyro.plate("row", 5):
             likelihood.sample_guide(
-                rows.projection * white,
+                rows.projection * whitened,
                 scale,
                 moments,
                 jnp.asarray(rows.observed),

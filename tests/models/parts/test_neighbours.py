@@ -1,4 +1,4 @@
-"""Measures against double loops and finite differences; own bags left out; refusals."""
+"""Neighbourhood scores against double loops and finite differences; errors."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def log_transform(distance):
 def of_loops(measure, point, reference, left_out=None):
     """f by the definition."""
     distances = ([], [])
-    inside = [0, 0]
+    in_cube = [0, 0]
     for bag, (instances, label) in enumerate(
         zip(reference.to_list(), reference.labels, strict=True)
     ):
@@ -41,9 +41,9 @@ def of_loops(measure, point, reference, left_out=None):
             if bag != left_out:
                 distances[label].append(np.sqrt(((point - instance) ** 2).sum()))
                 if isinstance(measure, ParzenMeasure):
-                    inside[label] += (np.abs(point - instance) <= measure.width).all()
+                    in_cube[label] += (np.abs(point - instance) <= measure.width).all()
     if isinstance(measure, ParzenMeasure):
-        return (inside[1] - inside[0]) / reference.num_instances
+        return (in_cube[1] - in_cube[0]) / reference.num_instances
     transform = np.log1p if measure.transform else (lambda distance: distance)
     votes = [transform(np.array(sorted(of_label)[: measure.k])).sum() for of_label in distances]
     return votes[0] - votes[1]
@@ -80,7 +80,7 @@ def test_the_gradient_is_a_finite_difference(measure, bags, points):
         np.testing.assert_allclose(gradient[:, feature], (ahead - behind) / (2 * step), atol=1e-8)
 
 
-def test_at_a_neighbour_the_gradient_is_that_of_the_others(bags):
+def test_coinciding_neighbours_do_not_enter_the_gradient(bags):
     measure = NeighbourMeasure(k=2)
     points = bags.instances[:5]
     nearest = measure.neighbours(points, bags)
@@ -101,12 +101,14 @@ def test_scored_bags_have_a_feature_for_each_measure(bags):
     np.testing.assert_array_equal(others.instances[:, 1], MEASURES[1].scores(bags.instances, bags))
 
 
-def test_a_moved_and_turned_space_changes_nothing(bags, points):
+def test_translations_and_rotations_change_nothing(bags, points):
     rotation = np.linalg.qr(np.random.default_rng(2).normal(size=(bags.num_features,) * 2))[0]
-    moved = replace(bags, instances=bags.instances @ rotation + 3.0)
+    transformed = replace(bags, instances=bags.instances @ rotation + 3.0)
     measure = NeighbourMeasure(k=3)
     np.testing.assert_allclose(
-        measure.scores(points @ rotation + 3.0, moved), measure.scores(points, bags), atol=1e-11
+        measure.scores(points @ rotation + 3.0, transformed),
+        measure.scores(points, bags),
+        atol=1e-11,
     )
 
 
@@ -121,11 +123,15 @@ def test_parameters_out_of_range_are_refused():
 
 
 @pytest.mark.parametrize("measure", [NeighbourMeasure(), ParzenMeasure(1.0)])
-def test_bags_without_labels_and_points_of_another_width_are_refused(measure, bags, points):
+def test_missing_labels_and_other_widths_are_refused(measure, bags, points):
     unlabelled = replace(bags, labels=None)
-    with pytest.raises(ValueError, match="bags have no labels; a measure is made of bags of both"):
+    with pytest.raises(
+        ValueError, match="bags have no labels; neighbourhood scores need bags of both"
+    ):
         measure.scores(points, unlabelled)
-    with pytest.raises(ValueError, match="bags have no labels; a measure is made of bags of both"):
+    with pytest.raises(
+        ValueError, match="bags have no labels; neighbourhood scores need bags of both"
+    ):
         measure.own_scores(unlabelled)
     with pytest.raises(ValueError, match=r"points have shape \(15, 1\); expected \(P, "):
         measure.scores(points[:, :1], bags)

@@ -1,4 +1,4 @@
-"""Conjugate laws of Gaussians against Bishop's formulas, scipy's laws and quadrature.
+"""Conjugate distributions of Gaussians against Bishop, scipy and quadrature.
 
 Statistical tests are seeded; `largest_z` keeps the false alarms of each below 5e-6 over all its
 looks, hence of the whole file (12 such tests) below 1e-4.
@@ -76,10 +76,10 @@ def products(instances):
     return np.stack([instances[:, i] * instances[:, j] for i, j in pairs], axis=1)
 
 
-def statistics(whitened, weight, covariance="full"):
+def statistics_of(whitened, weight, covariance="full"):
     moments = products(whitened) if covariance == "full" else whitened**2
-    sums = (weight.sum(axis=0), weight.T @ whitened, weight.T @ moments)
-    return Statistics(*map(jnp.asarray, sums))
+    of_instances = (weight.sum(axis=0), weight.T @ whitened, weight.T @ moments)
+    return Statistics(*map(jnp.asarray, of_instances))
 
 
 def bishop(instances, weight, center, scale, strength=BETA_0, degrees_of_freedom=NU_0):
@@ -87,30 +87,30 @@ def bishop(instances, weight, center, scale, strength=BETA_0, degrees_of_freedom
     occupancy = weight.sum()
     average = weight @ instances / occupancy if occupancy else np.zeros_like(center)
     deviation = instances - average
-    spread = (weight[:, None] * deviation).T @ deviation  # N_k S_k
+    scatter = (weight[:, None] * deviation).T @ deviation  # N_k S_k
     beta = strength + occupancy
     offset = np.outer(average - center, average - center)
-    inverse = np.linalg.inv(scale) + spread + strength * occupancy / beta * offset
+    inverse = np.linalg.inv(scale) + scatter + strength * occupancy / beta * offset
     mean = (strength * center + occupancy * average) / beta
     return mean, beta, np.linalg.inv(inverse), degrees_of_freedom + occupancy
 
 
-def scales(law):
+def scales(posterior):
     """W of each component."""
-    if isinstance(law, NormalGamma):
-        return np.stack([np.diag(1 / w) for w in np.asarray(law.scatter)])
-    factor = np.asarray(law.scatter_cholesky)
+    if isinstance(posterior, NormalGamma):
+        return np.stack([np.diag(1 / w) for w in np.asarray(posterior.scatter)])
+    factor = np.asarray(posterior.scatter_cholesky)
     return np.linalg.inv(factor @ np.swapaxes(factor, -1, -2))
 
 
 # Each shape compiles once: operation by operation takes longer.
 @partial(jax.jit, static_argnames="covariance")
-def posterior_of(seen, covariance="full", strength=BETA_0, degrees_of_freedom=NU_0):
-    return family(covariance).posterior(seen, strength, degrees_of_freedom)
+def posterior_of(statistics, covariance="full", strength=BETA_0, degrees_of_freedom=NU_0):
+    return family(covariance).posterior(statistics, strength, degrees_of_freedom)
 
 
 class Expectations(NamedTuple):
-    """What a law says of itself."""
+    """Expectations under a conjugate posterior."""
 
     log_determinant: jax.Array
     log_density: tuple[jax.Array, jax.Array, jax.Array]
@@ -125,44 +125,45 @@ class Expectations(NamedTuple):
 
 
 @jax.jit
-def expectations_of(law, strength=BETA_0, degrees_of_freedom=NU_0):
+def expectations_of(posterior, strength=BETA_0, degrees_of_freedom=NU_0):
     return Expectations(
-        law.expected_log_determinant(),
-        law.expected_log_density(),
-        law.divergence_from_prior(strength, degrees_of_freedom),
+        posterior.expected_log_determinant(),
+        posterior.expected_log_density(),
+        posterior.divergence_from_prior(strength, degrees_of_freedom),
     )
 
 
 @jax.jit
-def predictive_of(instances, law):
-    is_full = isinstance(law, NormalWishart)
-    root = law.scale_cholesky() if is_full else 1 / jnp.sqrt(law.scatter)
-    return log_predictive(instances, law.mean, root, law.strength, law.degrees_of_freedom)
+def predictive_of(instances, posterior):
+    is_full = isinstance(posterior, NormalWishart)
+    root = posterior.scale_cholesky() if is_full else 1 / jnp.sqrt(posterior.scatter)
+    return log_predictive(
+        instances, posterior.mean, root, posterior.strength, posterior.degrees_of_freedom
+    )
 
 
 @pytest.fixture(scope="module", params=COVARIANCES)
-def law(request):
-    """A law of two components of three features that has seen little."""
+def posterior(request):
+    """A posterior of two components of three features, from few instances."""
     given = problem(3, seed=1)
     with jax.enable_x64(True):
-        seen = statistics(given.whitened, given.weight[:, :2], request.param)
-        return posterior_of(seen, request.param)
+        statistics = statistics_of(given.whitened, given.weight[:, :2], request.param)
+        return posterior_of(statistics, request.param)
 
 
-def draws_by_scipy(law, component, number, seed):
-    """μ (S, D) and Λ (S, D, D), by scipy's Wishart law."""
+def draws_by_scipy(posterior, component, number, seed):
+    """μ (S, D) and Λ (S, D, D), by scipy's Wishart distribution."""
     random = np.random.default_rng(seed)
-    nu, W = float(law.degrees_of_freedom[component]), scales(law)[component]
-    if isinstance(law, NormalGamma):
+    nu, W = float(posterior.degrees_of_freedom[component]), scales(posterior)[component]
+    if isinstance(posterior, NormalGamma):
         by_feature = [stats.wishart(nu, w).rvs(number, random_state=random) for w in np.diagonal(W)]
         precision = np.einsum("ds,de->sde", by_feature, np.eye(len(W)))
     else:
         precision = stats.wishart(nu, W).rvs(number, random_state=random)
-    covariance = np.linalg.inv(float(law.strength[component]) * precision)
+    covariance = np.linalg.inv(float(posterior.strength[component]) * precision)
     noise = random.normal(size=(number, len(W), 1))
-    return np.asarray(law.mean[component]) + (np.linalg.cholesky(covariance) @ noise)[..., 0], (
-        precision
-    )
+    deviation = (np.linalg.cholesky(covariance) @ noise)[..., 0]
+    return np.asarray(posterior.mean[component]) + deviation, precision
 
 
 def log_normal(deviation, precision):
@@ -181,7 +182,7 @@ def z_of_mean(draws, expected):
 
 
 @pytest.mark.parametrize("num_features", [1, 3])
-def test_second_moments_are_the_products_of_the_upper_triangle_row_by_row(num_features):
+def test_second_moments_are_upper_triangles_of_products(num_features):
     instances = np.random.default_rng(2).normal(size=(4, num_features))
     full = NormalWishart.second_moments(jnp.asarray(instances))
     np.testing.assert_allclose(full, products(instances), rtol=1e-15)
@@ -192,19 +193,19 @@ def test_second_moments_are_the_products_of_the_upper_triangle_row_by_row(num_fe
 
 
 @pytest.mark.parametrize("num_features", [1, 2, 4])
-def test_the_full_posterior_is_bishops_in_the_units_of_the_features(num_features):
+def test_the_full_posterior_is_bishops(num_features):
     given = problem(num_features)
-    law = posterior_of(statistics(given.whitened, given.weight))
-    factor = np.asarray(law.scatter_cholesky)
+    posterior = posterior_of(statistics_of(given.whitened, given.weight))
+    factor = np.asarray(posterior.scatter_cholesky)
     np.testing.assert_array_equal(factor, np.tril(factor))
     for k in range(3):
         mean, beta, W, nu = bishop(given.instances, given.weight[:, k], given.center, given.scale)
-        back = given.center + np.linalg.inv(given.root).T @ np.asarray(law.mean[k])
+        back = given.center + np.linalg.inv(given.root).T @ np.asarray(posterior.mean[k])
         np.testing.assert_allclose(back, mean, rtol=1e-11)
-        np.testing.assert_allclose(float(law.strength[k]), beta, rtol=1e-14)
-        np.testing.assert_allclose(float(law.degrees_of_freedom[k]), nu, rtol=1e-14)
+        np.testing.assert_allclose(float(posterior.strength[k]), beta, rtol=1e-14)
+        np.testing.assert_allclose(float(posterior.degrees_of_freedom[k]), nu, rtol=1e-14)
         # Inverses of matrices of condition 1e3 or so.
-        found = given.root @ scales(law)[k] @ given.root.T
+        found = given.root @ scales(posterior)[k] @ given.root.T
         np.testing.assert_allclose(found, W, rtol=1e-9, atol=1e-12)
 
 
@@ -212,8 +213,8 @@ def test_the_diagonal_posterior_is_bishops_for_each_feature():
     given = problem(3)
     precision = np.diagonal(given.scale)
     whitened = (given.instances - given.center) * np.sqrt(precision)
-    seen = statistics(whitened, given.weight, "diagonal")
-    law = posterior_of(seen, "diagonal")
+    statistics = statistics_of(whitened, given.weight, "diagonal")
+    posterior = posterior_of(statistics, "diagonal")
     for k in range(3):
         for d in range(3):
             mean, beta, W, nu = bishop(
@@ -222,38 +223,38 @@ def test_the_diagonal_posterior_is_bishops_for_each_feature():
                 given.center[[d]],
                 given.scale[d : d + 1, d : d + 1],
             )
-            back = given.center[d] + float(law.mean[k, d]) / math.sqrt(precision[d])
+            back = given.center[d] + float(posterior.mean[k, d]) / math.sqrt(precision[d])
             np.testing.assert_allclose(back, mean[0], rtol=1e-12)
-            np.testing.assert_allclose(precision[d] / law.scatter[k, d], W[0, 0], rtol=1e-11)
+            np.testing.assert_allclose(precision[d] / posterior.scatter[k, d], W[0, 0], rtol=1e-11)
             np.testing.assert_allclose(
-                [law.strength[k], law.degrees_of_freedom[k]], [beta, nu], rtol=1e-14
+                [posterior.strength[k], posterior.degrees_of_freedom[k]], [beta, nu], rtol=1e-14
             )
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_a_component_that_has_seen_nothing_keeps_the_prior(covariance):
+def test_a_component_without_instances_keeps_the_prior(covariance):
     given = problem(3)
-    seen = statistics(given.whitened, given.weight, covariance)
-    law = posterior_of(seen, covariance)
-    np.testing.assert_array_equal(law.mean[2], np.zeros(3))
-    np.testing.assert_array_equal(scales(law)[2], np.eye(3))
-    assert float(law.strength[2]) == BETA_0 and float(law.degrees_of_freedom[2]) == NU_0
+    statistics = statistics_of(given.whitened, given.weight, covariance)
+    posterior = posterior_of(statistics, covariance)
+    np.testing.assert_array_equal(posterior.mean[2], np.zeros(3))
+    np.testing.assert_array_equal(scales(posterior)[2], np.eye(3))
+    assert float(posterior.strength[2]) == BETA_0 and float(posterior.degrees_of_freedom[2]) == NU_0
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_learning_from_one_half_after_the_other_is_learning_from_both(covariance):
-    """The law after the first half is the prior of the second, in coordinates of its own."""
+def test_learning_in_two_halves_is_learning_at_once(covariance):
+    """The posterior of the first half is the prior of the second, in its whitened coordinates."""
     given = problem(3)
     whitened, weight = given.whitened, given.weight[:, :1]
-    both = posterior_of(statistics(whitened, weight, covariance), covariance)
-    first = posterior_of(statistics(whitened[:5], weight[:5], covariance), covariance)
+    both = posterior_of(statistics_of(whitened, weight, covariance), covariance)
+    first = posterior_of(statistics_of(whitened[:5], weight[:5], covariance), covariance)
     if covariance == "full":
         root = np.asarray(first.scale_cholesky()[0])  # RRᵀ = W
     else:
         root = np.diag(1 / np.sqrt(np.asarray(first.scatter[0])))
-    moved = (whitened[5:] - np.asarray(first.mean[0])) @ root
+    rewhitened = (whitened[5:] - np.asarray(first.mean[0])) @ root
     second = posterior_of(
-        *(statistics(moved, weight[5:], covariance), covariance),
+        *(statistics_of(rewhitened, weight[5:], covariance), covariance),
         *(first.strength, first.degrees_of_freedom),
     )
     back = np.asarray(first.mean[0]) + np.linalg.inv(root).T @ np.asarray(second.mean[0])
@@ -266,22 +267,22 @@ def test_learning_from_one_half_after_the_other_is_learning_from_both(covariance
 
 def test_roots_and_determinant_are_those_of_the_scale():
     given = problem(4)
-    law = posterior_of(statistics(given.whitened, given.weight))
-    W = scales(law)
-    root, factor = np.asarray(law.scale_root()), np.asarray(law.scale_cholesky())
+    posterior = posterior_of(statistics_of(given.whitened, given.weight))
+    W = scales(posterior)
+    root, factor = np.asarray(posterior.scale_root()), np.asarray(posterior.scale_cholesky())
     for triangle in (root, factor):
         np.testing.assert_array_equal(triangle, np.tril(triangle))
     np.testing.assert_allclose(np.swapaxes(root, -1, -2) @ root, W, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(factor @ np.swapaxes(factor, -1, -2), W, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(law.log_determinant(), np.linalg.slogdet(W)[1], rtol=1e-10)
+    np.testing.assert_allclose(posterior.log_determinant(), np.linalg.slogdet(W)[1], rtol=1e-10)
 
 
-def test_a_diagonal_law_is_a_product_of_full_laws_of_one_feature():
+def test_a_diagonal_posterior_is_a_product_over_features():
     given = problem(3)
     x, weight = given.whitened, given.weight
-    whole = posterior_of(statistics(x, weight, "diagonal"), "diagonal")
+    whole = posterior_of(statistics_of(x, weight, "diagonal"), "diagonal")
     found = expectations_of(whole)
-    single = [posterior_of(statistics(x[:, [d]], weight)) for d in range(3)]
+    single = [posterior_of(statistics_of(x[:, [d]], weight)) for d in range(3)]
     expected = [expectations_of(one) for one in single]
     for d, one in enumerate(single):
         np.testing.assert_allclose(one.mean[:, 0], whole.mean[:, d], rtol=1e-13)
@@ -297,15 +298,15 @@ def test_a_diagonal_law_is_a_product_of_full_laws_of_one_feature():
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_components_on_two_leading_axes_are_those_on_one(covariance):
     given = problem(2)
-    seen = statistics(given.whitened, given.weight[:, [0, 1, 2, 0]], covariance)
-    square = jax.tree.map(lambda a: a.reshape(2, 2, *a.shape[1:]), seen)
+    statistics = statistics_of(given.whitened, given.weight[:, [0, 1, 2, 0]], covariance)
+    square = jax.tree.map(lambda a: a.reshape(2, 2, *a.shape[1:]), statistics)
 
     @jax.jit
-    def all_of(seen):
-        law = family(covariance).posterior(seen, BETA_0, NU_0)
-        return law, expectations_of(law)
+    def all_of(statistics):
+        posterior = family(covariance).posterior(statistics, BETA_0, NU_0)
+        return posterior, expectations_of(posterior)
 
-    flat, found = all_of(seen), all_of(square)
+    flat, found = all_of(statistics), all_of(square)
     for one, other in zip(*map(jax.tree.leaves, (found, flat)), strict=True):
         np.testing.assert_allclose(one.reshape(other.shape), other, rtol=1e-13, atol=1e-14)
 
@@ -313,13 +314,13 @@ def test_components_on_two_leading_axes_are_those_on_one(covariance):
 # ------------------------------------------------------------------ expectations
 
 
-def expectation(law, function):
+def expectation(posterior, function):
     """E f(μ, λ) under the one component of one feature, to rounding.
 
     λ by trapezoids evenly spaced in log λ, whose error falls exponentially; μ by Gauss–Hermite.
     """
-    nu, w = float(law.degrees_of_freedom[0]), float(scales(law)[0, 0, 0])
-    beta, mean = float(law.strength[0]), float(law.mean[0, 0])
+    nu, w = float(posterior.degrees_of_freedom[0]), float(scales(posterior)[0, 0, 0])
+    beta, mean = float(posterior.strength[0]), float(posterior.mean[0, 0])
     precision = w * np.exp(np.linspace(-30.0, 7.0, 4001))
     step = math.log(precision[1] / precision[0])
     mass = stats.wishart(nu, w).pdf(precision) * precision * step
@@ -330,11 +331,11 @@ def expectation(law, function):
 
 @pytest.fixture(scope="module", params=COVARIANCES)
 def one_feature(request):
-    """A law of one component of one feature."""
+    """A posterior of one component of one feature."""
     given = problem(1, seed=3)
     with jax.enable_x64(True):
-        seen = statistics(given.whitened[:3], given.weight[:3, :1], request.param)
-        return posterior_of(seen, request.param)
+        statistics = statistics_of(given.whitened[:3], given.weight[:3, :1], request.param)
+        return posterior_of(statistics, request.param)
 
 
 def test_the_quadrature_itself_finds_mass_one(one_feature):
@@ -342,7 +343,7 @@ def test_the_quadrature_itself_finds_mass_one(one_feature):
 
 
 @pytest.mark.parametrize("x", [-3.0, 0.2, 40.0])
-def test_the_expected_log_density_of_one_feature_is_that_of_quadrature(one_feature, x):
+def test_the_expected_log_density_matches_quadrature(one_feature, x):
     constant, linear, quadratic = (part[0] for part in expectations_of(one_feature).log_density)
     found = constant + linear[0] * x + quadratic[0] * x**2
     expected = expectation(
@@ -352,26 +353,29 @@ def test_the_expected_log_density_of_one_feature_is_that_of_quadrature(one_featu
 
 
 def test_the_divergence_of_one_feature_is_that_of_quadrature(one_feature):
-    law = one_feature
-    nu, beta = float(law.degrees_of_freedom[0]), float(law.strength[0])
-    posterior = stats.wishart(nu, scales(law)[0, 0, 0])
+    posterior = one_feature
+    nu, beta = float(posterior.degrees_of_freedom[0]), float(posterior.strength[0])
+    of_precision = stats.wishart(nu, scales(posterior)[0, 0, 0])
 
     def log_ratio(mu, precision):
-        ratio = posterior.logpdf(precision) - stats.wishart(NU_0, 1.0).logpdf(precision)
-        mean = float(law.mean[0, 0])
+        ratio = of_precision.logpdf(precision) - stats.wishart(NU_0, 1.0).logpdf(precision)
+        mean = float(posterior.mean[0, 0])
         ratio = ratio + stats.norm(mean, 1 / np.sqrt(beta * precision)).logpdf(mu)
         return ratio - stats.norm(0.0, 1 / np.sqrt(BETA_0 * precision)).logpdf(mu)
 
-    expected = expectation(law, log_ratio)
+    expected = expectation(posterior, log_ratio)
     assert expected > 0.1
-    np.testing.assert_allclose(expectations_of(law).divergence[0], expected, rtol=1e-10)
+    np.testing.assert_allclose(expectations_of(posterior).divergence[0], expected, rtol=1e-10)
 
 
-def test_the_expected_log_determinant_is_that_of_chi_squares(law):
+def test_the_expected_log_determinant_is_that_of_chi_squares(posterior):
     """|Λ|/|W| is a product of independent χ²: of ν, ν − 1, … degrees; of ν each where diagonal."""
-    full = isinstance(law, NormalWishart)
-    for k, found in enumerate(expectations_of(law).log_determinant):
-        nu, expected = float(law.degrees_of_freedom[k]), np.linalg.slogdet(scales(law)[k])[1]
+    full = isinstance(posterior, NormalWishart)
+    for k, found in enumerate(expectations_of(posterior).log_determinant):
+        nu, expected = (
+            float(posterior.degrees_of_freedom[k]),
+            np.linalg.slogdet(scales(posterior)[k])[1],
+        )
         for d in range(3):
             chi = stats.chi2(nu - d if full else nu)
             expected += integrate.quad(
@@ -380,12 +384,12 @@ def test_the_expected_log_determinant_is_that_of_chi_squares(law):
         np.testing.assert_allclose(float(found), expected, rtol=1e-8)
 
 
-def test_the_expected_log_density_is_that_of_draws_by_scipy(law):
+def test_the_expected_log_density_matches_scipy_draws(posterior):
     number, looks = 20_000, 2 * 4
     x = np.random.default_rng(4).normal(size=(4, 3)) * 2
-    found = expectations_of(law).at(x)
+    found = expectations_of(posterior).at(x)
     for k in range(2):
-        mean, precision = draws_by_scipy(law, k, number, seed=5 + k)
+        mean, precision = draws_by_scipy(posterior, k, number, seed=5 + k)
         draws = log_normal(x[None] - mean[:, None], precision[:, None])
         assert z_of_mean(draws, found[:, k]).max() < largest_z(2 * looks)
 
@@ -399,7 +403,7 @@ def log_wishart(precision, degrees_of_freedom, scale):
     return constant + 0.5 * (degrees_of_freedom - size - 1) * log_determinant - 0.5 * trace
 
 
-def test_the_density_of_many_precisions_is_scipys_one_by_one():
+def test_the_density_of_many_precisions_is_scipys():
     given = problem(3)
     _, _, W, nu = bishop(given.instances, given.weight[:, 0], given.center, given.scale)
     precision = stats.wishart(nu, W).rvs(4, random_state=6)
@@ -407,19 +411,19 @@ def test_the_density_of_many_precisions_is_scipys_one_by_one():
     np.testing.assert_allclose(log_wishart(precision, nu, W), expected, rtol=1e-10)
 
 
-def test_the_divergence_is_that_of_draws_by_scipy(law):
-    found = expectations_of(law).divergence
+def test_the_divergence_is_that_of_draws_by_scipy(posterior):
+    found = expectations_of(posterior).divergence
     for k in range(2):
-        mean, precision = draws_by_scipy(law, k, 20_000, seed=7 + k)
-        nu, W = float(law.degrees_of_freedom[k]), scales(law)[k]
-        if isinstance(law, NormalWishart):
+        mean, precision = draws_by_scipy(posterior, k, 20_000, seed=7 + k)
+        nu, W = float(posterior.degrees_of_freedom[k]), scales(posterior)[k]
+        if isinstance(posterior, NormalWishart):
             ratio = log_wishart(precision, nu, W) - log_wishart(precision, NU_0, np.eye(3))
         else:
             diagonal = np.diagonal(precision, axis1=1, axis2=2)
             ratio = stats.gamma(nu / 2, scale=2 * np.diagonal(W)).logpdf(diagonal)
             ratio = (ratio - stats.gamma(NU_0 / 2, scale=2.0).logpdf(diagonal)).sum(axis=1)
-        deviation = mean - np.asarray(law.mean[k])
-        ratio = ratio + log_normal(deviation, float(law.strength[k]) * precision)
+        deviation = mean - np.asarray(posterior.mean[k])
+        ratio = ratio + log_normal(deviation, float(posterior.strength[k]) * precision)
         ratio = ratio - log_normal(mean, BETA_0 * precision)
         assert z_of_mean(ratio, float(found[k])) < largest_z(2 * 2)
 
@@ -431,8 +435,8 @@ def test_the_divergence_of_the_prior_from_itself_is_zero(covariance, num_feature
     for nu in (num_features - 0.5, num_features + 1.0, 60.0):
         size = num_features * (num_features + 1) // 2 if covariance == "full" else num_features
         shapes = ((2,), (2, num_features), (2, size))
-        seen = Statistics(*(jnp.zeros(shape) for shape in shapes))
-        prior = posterior_of(seen, covariance, BETA_0, nu)
+        statistics = Statistics(*(jnp.zeros(shape) for shape in shapes))
+        prior = posterior_of(statistics, covariance, BETA_0, nu)
         np.testing.assert_allclose(expectations_of(prior, BETA_0, nu).divergence, 0, atol=1e-12)
 
 
@@ -454,11 +458,11 @@ def log_evidence(instances, center, scale):
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_expected_density_less_divergence_is_the_evidence_of_what_was_seen(covariance):
-    """The bound is tight where the law is the exact posterior; the prior is 0 and 1 here."""
+def test_expected_density_less_divergence_is_the_evidence(covariance):
+    """The ELBO is tight at the exact posterior; the prior is 0 and 1 here."""
     x = problem(3).whitened
-    seen = statistics(x, np.ones((len(x), 1)), covariance)
-    expectations = expectations_of(posterior_of(seen, covariance))
+    statistics = statistics_of(x, np.ones((len(x), 1)), covariance)
+    expectations = expectations_of(posterior_of(statistics, covariance))
     found = expectations.at(x).sum() - float(expectations.divergence[0])
     if covariance == "full":
         evidence = log_evidence(x, np.zeros(3), np.eye(3))
@@ -468,11 +472,11 @@ def test_expected_density_less_divergence_is_the_evidence_of_what_was_seen(covar
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_predicting_one_instance_after_the_other_multiplies_to_the_evidence(covariance):
+def test_sequential_predictions_multiply_to_the_evidence(covariance):
     x, predicted = problem(3).whitened[:6], 0.0
     for n in range(len(x)):
-        law = posterior_of(statistics(x[:n], np.ones((n, 1)), covariance), covariance)
-        predicted += float(predictive_of(x[n : n + 1], law)[0, 0])
+        posterior = posterior_of(statistics_of(x[:n], np.ones((n, 1)), covariance), covariance)
+        predicted += float(predictive_of(x[n : n + 1], posterior)[0, 0])
     if covariance == "full":
         evidence = log_evidence(x, np.zeros(3), np.eye(3))
     else:
@@ -484,7 +488,7 @@ def test_predicting_one_instance_after_the_other_multiplies_to_the_evidence(cova
 
 
 @pytest.mark.parametrize("num_features", [1, 3])
-def test_the_full_predictive_is_scipys_multivariate_t_whatever_the_root(num_features):
+def test_the_full_predictive_is_scipys_multivariate_t(num_features):
     random = np.random.default_rng(10)
     mean, strength = random.normal(size=(2, num_features)), np.array([0.7, 12.0])
     nu, x = np.array([num_features - 0.4, 30.0]), random.normal(size=(5, num_features)) * 3
@@ -509,7 +513,7 @@ def test_the_diagonal_predictive_is_a_product_of_scipys_t():
         np.testing.assert_allclose(found[k], expected, rtol=1e-12)
 
 
-def test_a_full_predictive_of_one_feature_is_the_diagonal_one():
+def test_full_and_diagonal_predictives_agree_for_one_feature():
     random = np.random.default_rng(12)
     x, mean, root = (random.normal(size=shape) for shape in ((4, 1), (2, 1), (2, 1)))
     of_both = [
@@ -521,7 +525,7 @@ def test_a_full_predictive_of_one_feature_is_the_diagonal_one():
     np.testing.assert_allclose(*of_both, rtol=1e-13)
 
 
-def test_the_predictive_stays_finite_and_right_far_out_and_after_much_was_seen():
+def test_the_predictive_is_accurate_in_extremes():
     x = jnp.array([[0.0], [1e3], [1e10]])
     root, mean = jnp.array([[0.02]]), jnp.zeros((1, 1))
     found = log_predictive(x, mean, root, jnp.array([1e6]), jnp.array([1e6]))
@@ -535,9 +539,9 @@ def test_the_predictive_stays_finite_and_right_far_out_and_after_much_was_seen()
 
 
 class Drawn(NamedTuple):
-    """A law, and what was drawn from it."""
+    """A posterior and draws from it."""
 
-    law: NormalWishart | NormalGamma
+    posterior: NormalWishart | NormalGamma
     mean: np.ndarray  # (S, K, D)
     precision: np.ndarray  # (S, K, D, D)
     root: np.ndarray  # the same as the package has it
@@ -545,28 +549,28 @@ class Drawn(NamedTuple):
 
 @pytest.fixture(scope="module", params=COVARIANCES)
 def drawn(request):
-    """Draws of two components that have seen enough for all the moments that are looked at."""
+    """Draws of two components with enough instances for all moments under test."""
     given = problem(3, seed=13)
     instances = np.concatenate([given.whitened, given.whitened[::-1] * 0.7])
     weight = np.concatenate([given.weight, given.weight])[:, :2] * [1.0, 4.0] + 0.3
     with jax.enable_x64(True):
-        law = posterior_of(statistics(instances, weight, request.param), request.param)
+        posterior = posterior_of(statistics_of(instances, weight, request.param), request.param)
         keys = jax.random.split(jax.random.key(14), 30_000)
         # On two leading axes, as a model of two classes has them.
-        by_class = jax.tree.map(lambda a: a[None], law)
+        by_class = jax.tree.map(lambda a: a[None], posterior)
         mean, root = (np.asarray(a)[:, 0] for a in jax.jit(jax.vmap(by_class.draw))(keys))
     if request.param == "full":
-        return Drawn(law, mean, root @ np.swapaxes(root, -1, -2), root)
-    return Drawn(law, mean, root[..., None] * np.eye(3), root)
+        return Drawn(posterior, mean, root @ np.swapaxes(root, -1, -2), root)
+    return Drawn(posterior, mean, root[..., None] * np.eye(3), root)
 
 
 def test_drawn_precisions_have_scipys_mean_and_variance(drawn):
-    law, _, precision, root = drawn
-    if isinstance(law, NormalWishart):
+    posterior, _, precision, root = drawn
+    if isinstance(posterior, NormalWishart):
         np.testing.assert_array_equal(root, np.tril(root))
     for k in range(2):
-        nu, W = float(law.degrees_of_freedom[k]), scales(law)[k]
-        if isinstance(law, NormalWishart):
+        nu, W = float(posterior.degrees_of_freedom[k]), scales(posterior)[k]
+        if isinstance(posterior, NormalWishart):
             mean, variance = stats.wishart(nu, W).mean(), stats.wishart(nu, W).var()
             upper = np.triu_indices(3)
         else:
@@ -580,19 +584,23 @@ def test_drawn_precisions_have_scipys_mean_and_variance(drawn):
         assert z_of_mean(squares, variance[upper]).max() < largest_z(looks)
 
 
-def test_drawn_means_and_precisions_have_their_joint_law(drawn):
+def test_drawn_means_and_precisions_have_their_joint_distribution(drawn):
     """aᵀΛa/aᵀWa is χ² of ν, β(μ − m)ᵀΛ(μ − m) χ² of D, and the two are independent.
 
     Where precisions are diagonal, the same of each feature.
     """
-    law, mean, precision, _ = drawn
+    posterior, mean, precision, _ = drawn
     number, looks = len(mean), 2 * 2 * (1 + 3 * 3)
-    full = isinstance(law, NormalWishart)
+    full = isinstance(posterior, NormalWishart)
     random = np.random.default_rng(16)
     directions = random.normal(size=(3, 3)) if full else np.eye(3)
     for k in range(2):
-        W, nu, beta = scales(law)[k], float(law.degrees_of_freedom[k]), float(law.strength[k])
-        deviation = mean[:, k] - np.asarray(law.mean[k])
+        W, nu, beta = (
+            scales(posterior)[k],
+            float(posterior.degrees_of_freedom[k]),
+            float(posterior.strength[k]),
+        )
+        deviation = mean[:, k] - np.asarray(posterior.mean[k])
         distance = beta * np.einsum("si,sij,sj->s", deviation, precision[:, k], deviation)
         assert stats.kstest(distance, stats.chi2(3).cdf).pvalue > FALSE_ALARM / looks
         for a in directions:
@@ -601,15 +609,15 @@ def test_drawn_means_and_precisions_have_their_joint_law(drawn):
             correlation = np.corrcoef(ratio, distance)[0, 1]
             assert abs(correlation) * math.sqrt(number) < largest_z(looks)
             # a(μ − m), given Λ, is Gaussian: standardised, independent of Λ.
-            spread = np.einsum("i,sij,j->s", a, np.linalg.inv(beta * precision[:, k]), a)
-            standard = deviation @ a / np.sqrt(spread)
+            variance = np.einsum("i,sij,j->s", a, np.linalg.inv(beta * precision[:, k]), a)
+            standard = deviation @ a / np.sqrt(variance)
             assert stats.kstest(standard, "norm").pvalue > FALSE_ALARM / looks
 
 
 def test_the_mean_density_of_draws_is_the_predictive(drawn):
-    law, mean, precision, _ = drawn
+    posterior, mean, precision, _ = drawn
     x = np.random.default_rng(17).normal(size=(4, 3))
-    found = np.exp(predictive_of(x, law))
+    found = np.exp(predictive_of(x, posterior))
     for k in range(2):
         density = np.exp(log_normal(x[None] - mean[:, None, k], precision[:, None, k]))
         assert z_of_mean(density, found[k]).max() < largest_z(2 * 2 * 4)
@@ -617,7 +625,7 @@ def test_the_mean_density_of_draws_is_the_predictive(drawn):
 
 def test_draws_of_different_components_are_uncorrelated(drawn):
     _, mean, precision, _ = drawn
-    upper = np.triu_indices(3) if isinstance(drawn.law, NormalWishart) else np.diag_indices(3)
+    upper = np.triu_indices(3) if isinstance(drawn.posterior, NormalWishart) else np.diag_indices(3)
     first, second = (np.hstack([mean[:, k], precision[:, k][:, *upper]]).T for k in (0, 1))
     correlation = np.corrcoef(first, second)[: len(first), len(first) :]
     assert np.abs(correlation).max() * math.sqrt(len(mean)) < largest_z(2 * 9 * 9)

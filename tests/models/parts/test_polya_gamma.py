@@ -72,9 +72,9 @@ def test_the_two_series_meet_without_a_kink():
     joint = 1 / (2 * math.pi)
     values = jnp.array([joint * (1 - 1e-9), joint * (1 + 1e-9)])
     below, above = PolyaGamma(1, 1.0).log_prob(values)
-    slopes = jax.vmap(jax.grad(lambda x: PolyaGamma(1, 1.0).log_prob(x)))(values)
-    assert abs(float(above - below) - 2e-9 * joint * float(slopes[0])) < 1e-14
-    np.testing.assert_allclose(float(slopes[0]), float(slopes[1]), rtol=1e-6)
+    gradients = jax.vmap(jax.grad(lambda x: PolyaGamma(1, 1.0).log_prob(x)))(values)
+    assert abs(float(above - below) - 2e-9 * joint * float(gradients[0])) < 1e-14
+    np.testing.assert_allclose(float(gradients[0]), float(gradients[1]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("tilt", TILTS)
@@ -115,11 +115,11 @@ def test_mean_and_its_derivatives_are_smooth_at_tilt_zero():
     def mean(tilt):
         return PolyaGamma(1, tilt).mean
 
-    slope, curvature = jax.jit(jax.grad(mean)), jax.jit(jax.grad(jax.grad(mean)))
-    assert float(slope(0.0)) == 0
+    gradient, curvature = jax.jit(jax.grad(mean)), jax.jit(jax.grad(jax.grad(mean)))
+    assert float(gradient(0.0)) == 0
     # tanh(c/2)/(2c) = 1/4 − c²/48 + …
     np.testing.assert_allclose(float(curvature(0.0)), -1 / 24, rtol=1e-12)
-    np.testing.assert_allclose(float(slope(1e6)), -0.5e-12, rtol=1e-9)
+    np.testing.assert_allclose(float(gradient(1e6)), -0.5e-12, rtol=1e-9)
 
 
 def test_draws_have_the_closed_form_mean_and_variance():
@@ -145,10 +145,10 @@ def test_draws_follow_the_density(precision):
             assert stats.kstest(transformed, "uniform").pvalue > FALSE_ALARM / looks
             counts = np.histogram(transformed, bins=50, range=(0, 1))[0]
             assert stats.chisquare(counts).pvalue > FALSE_ALARM / looks
-            # The two sides of the self-dual point are proposed apart: their shares show it first.
-            share = np.interp(1 / (2 * math.pi), grid, distribution_function)
+            # The sides of the self-dual point have separate proposals, where errors show first.
+            fraction = np.interp(1 / (2 * math.pi), grid, distribution_function)
             below = np.sum(column < 1 / (2 * math.pi))
-            assert stats.binomtest(below, number, min(share, 1.0)).pvalue > FALSE_ALARM / looks
+            assert stats.binomtest(below, number, min(fraction, 1.0)).pvalue > FALSE_ALARM / looks
 
 
 def test_draws_have_the_laplace_transform():
@@ -204,13 +204,13 @@ def test_gradients_of_the_log_density_agree_with_differences():
     gradient = jax.jit(jax.grad(log_density, argnums=(0, 1)))
     for value in (1e-4, 0.02, 0.159, 0.16, 2.0, 50.0):
         for tilt in (0.0, 1e-3, 4.0, 30.0):
-            slopes = gradient(value, tilt)
+            gradients = gradient(value, tilt)
             step = 1e-5 * value
             by_value = log_density(value + step, tilt) - log_density(value - step, tilt)
             by_tilt = log_density(value, tilt + 1e-5) - log_density(value, tilt - 1e-5)
-            np.testing.assert_allclose(float(slopes[0]), float(by_value) / (2 * step), rtol=1e-5)
+            np.testing.assert_allclose(float(gradients[0]), float(by_value) / (2 * step), rtol=1e-5)
             np.testing.assert_allclose(
-                float(slopes[1]), float(by_tilt) / 2e-5, rtol=1e-5, atol=1e-6
+                float(gradients[1]), float(by_tilt) / 2e-5, rtol=1e-5, atol=1e-6
             )
 
 
@@ -251,7 +251,7 @@ def test_polya_gamma_in_single_precision_stays_single_and_close(precision):
         np.testing.assert_allclose(variance, double.variance, rtol=2e-5)
 
 
-def test_single_precision_input_is_not_promoted_in_a_double_precision_context():
+def test_single_precision_input_stays_single_under_64_bit():
     tilt = jnp.ones(4, jnp.float32)
     assert PolyaGamma(1, tilt).sample(jax.random.key(0)).dtype == jnp.float32
     assert PolyaGamma(1, tilt).mean.dtype == jnp.float32
@@ -278,7 +278,7 @@ def test_polya_gamma_crosses_jit_as_a_pytree():
         jax.jit(lambda d, x: d.log_prob(x))(PolyaGamma(2, jnp.ones(2)), value)
 
 
-def test_log_density_of_a_larger_concentration_is_refused_with_a_way_out():
+def test_log_density_of_larger_concentrations_is_refused():
     with pytest.raises(NotImplementedError, match=r"found concentration = 3\. .*sum of that many"):
         PolyaGamma(3, 1.0).log_prob(0.5)
 

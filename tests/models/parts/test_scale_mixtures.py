@@ -1,4 +1,4 @@
-"""θ, p(ω) and log ψ of each mixing tell one story; what is no Gaussian scale mixture is refused."""
+"""θ, p(ω) and log ψ of each scale mixture are consistent; other functions are refused."""
 
 import jax
 import jax.numpy as jnp
@@ -41,10 +41,10 @@ def test_every_mixing_keeps_the_protocol(mixing):
 
 
 @pytest.mark.parametrize("mixing", AUGMENTED + AUTOMATIC, ids=by_name)
-def test_expected_precision_is_minus_the_slope_of_log_psi_over_c(mixing):
-    slope = jax.vmap(jax.grad(mixing.log_density))(jnp.asarray(TILTS))
+def test_expected_precision_is_the_scaled_derivative_of_log_psi(mixing):
+    gradient = jax.vmap(jax.grad(mixing.log_density))(jnp.asarray(TILTS))
     away = np.abs(TILTS) > 1e-7
-    expected = -np.asarray(slope)[away] / TILTS[away]
+    expected = -np.asarray(gradient)[away] / TILTS[away]
     found = np.asarray(mixing.expected_precision(jnp.asarray(TILTS)))
     # Automatic differentiation takes its value at 0 up to c = 1e-3.
     tolerance = 1e-6 if isinstance(mixing, ScaleMixture) else 1e-9
@@ -56,13 +56,13 @@ def test_expected_precision_is_minus_the_slope_of_log_psi_over_c(mixing):
 @pytest.mark.parametrize("mixing", AUGMENTED[:2] + AUTOMATIC[1:], ids=by_name)
 def test_expected_precision_has_derivatives_everywhere(mixing):
     tilts = jnp.asarray([0.0, 5e-3, 0.4, 3.0])  # the series ends at 1e-4 and 1e-3
-    slope = jax.vmap(jax.grad(mixing.expected_precision))(tilts)
+    gradient = jax.vmap(jax.grad(mixing.expected_precision))(tilts)
     step = 1e-5
     difference = (
         mixing.expected_precision(tilts + step) - mixing.expected_precision(tilts - step)
     ) / (2 * step)
-    np.testing.assert_allclose(slope, difference, atol=2e-5)
-    assert abs(float(slope[0])) < 1e-10
+    np.testing.assert_allclose(gradient, difference, atol=2e-5)
+    assert abs(float(gradient[0])) < 1e-10
 
 
 @pytest.mark.parametrize("mixing", AUGMENTED, ids=by_name)
@@ -74,7 +74,7 @@ def test_expected_precision_is_the_mean_of_the_conditional(mixing):
 
 
 @pytest.mark.parametrize("mixing", AUGMENTED, ids=by_name)
-def test_the_conditional_is_the_mixing_law_tilted_and_psi_normalises_it(mixing):
+def test_the_conditional_is_the_tilted_mixing_distribution(mixing):
     """log q(ω|c) = log p(ω) − ωc²/2 − [log ψ(c) − log ψ(0)] for every ω, hence also in mean."""
     omega, tilt = np.geomspace(0.01, 4.0, 9)[:, None], np.array([0.0, 0.4, 3.0, -7.0])
     log_density = np.asarray(mixing.conditional(jnp.asarray(tilt)).log_prob(jnp.asarray(omega)))
@@ -84,7 +84,7 @@ def test_the_conditional_is_the_mixing_law_tilted_and_psi_normalises_it(mixing):
 
 
 @pytest.mark.parametrize("mixing", AUGMENTED, ids=by_name)
-def test_psi_is_the_mixture_of_gaussians_that_it_claims_to_be(mixing):
+def test_psi_is_a_mixture_of_gaussians(mixing):
     """ψ(f)/ψ(0) = ∫ exp(−ωf²/2) p(ω) dω, by the trapezoid rule in log ω."""
     log_omega = np.linspace(np.log(1e-30), np.log(200.0), 20_001)
     omega = np.exp(log_omega)
@@ -96,7 +96,7 @@ def test_psi_is_the_mixture_of_gaussians_that_it_claims_to_be(mixing):
 
 
 @pytest.mark.parametrize("mixing", AUGMENTED + AUTOMATIC, ids=by_name)
-def test_log_psi_at_the_root_mean_square_is_below_the_expected_log_psi(mixing):
+def test_log_psi_at_the_rms_is_below_its_mean(mixing):
     """E_q log ψ(f) ≥ log ψ(c), c² = E_q f², with equality where f is known up to its sign."""
     z = np.linspace(-12, 12, 4_001)
     weight = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
@@ -118,7 +118,7 @@ def test_gamma_psi_keeps_its_constant():
     np.testing.assert_allclose(mixing.log_density(jnp.asarray(f)), expected, atol=1e-14)
 
 
-def test_polya_gamma_psi_is_the_factor_of_the_logistic_function():
+def test_polya_gamma_psi_is_a_factor_of_the_sigmoid():
     """σ(f) = e^{f/2} ψ(f)."""
     f = jnp.asarray([-40.0, -1.0, 0.0, 2.0, 700.0])
     np.testing.assert_allclose(
@@ -130,11 +130,11 @@ def test_log_two_cosh_half_neither_overflows_nor_loses_digits():
     f = np.array([0.0, 1e-9, 1.0, -3.0, 50.0, 1e4, -1e300])
     expected = np.logaddexp(f / 2, -f / 2)
     np.testing.assert_allclose(log_two_cosh_half(jnp.asarray(f)), expected, rtol=1e-14)
-    slope = jax.vmap(jax.grad(log_two_cosh_half))(jnp.asarray(f))
-    np.testing.assert_allclose(slope[1:], np.tanh(f[1:] / 2) / 2, rtol=1e-12, atol=1e-15)
+    gradient = jax.vmap(jax.grad(log_two_cosh_half))(jnp.asarray(f))
+    np.testing.assert_allclose(gradient[1:], np.tanh(f[1:] / 2) / 2, rtol=1e-12, atol=1e-15)
 
 
-def test_hyperbolic_secant_given_by_its_logarithm_is_polya_gamma_mixing():
+def test_a_numeric_hyperbolic_secant_is_polya_gamma_mixing():
     by_hand, automatic = PolyaGammaMixing(), ScaleMixture.from_log_density(log_hyperbolic_secant)
     tilt = jnp.asarray(TILTS)
     np.testing.assert_allclose(
@@ -152,7 +152,7 @@ def test_student_density_given_by_its_logarithm_is_gamma_mixing():
     np.testing.assert_allclose(automatic.log_density(tilt), by_hand.log_density(tilt), atol=1e-13)
 
 
-def test_rounding_in_32_bit_does_not_make_true_scale_mixtures_look_false():
+def test_true_scale_mixtures_pass_in_32_bit():
     with jax.enable_x64(False):
         for log_psi in (
             log_logistic_density,
@@ -187,14 +187,14 @@ def test_what_is_no_gaussian_scale_mixture_is_refused(log_psi, complaint):
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
-def test_gamma_parameters_that_are_not_positive_and_finite_are_refused(name, bad):
+def test_gamma_parameters_not_positive_and_finite_are_refused(name, bad):
     with pytest.raises(ValueError, match=f"GammaMixing {name} is {bad}; expected a positive"):
         GammaMixing(**({"alpha": 1.0, "beta": 1.0} | {name: bad}))
 
 
-def test_without_a_mixing_law_augmentation_is_refused_with_what_to_do_instead():
+def test_augmentation_without_a_mixing_distribution_is_refused():
     mixture = ScaleMixture.from_log_density(log_student)
-    message = r"its mixing law p\(ω\).*use PolyaGammaMixing or GammaMixing"
+    message = r"its mixing distribution p\(ω\).*use PolyaGammaMixing or GammaMixing"
     with pytest.raises(NotImplementedError, match=message):
         mixture.conditional(jnp.zeros(2))
     model = VGPMIL(kernel=RBF(1.0, 1.0), inducing_points=np.zeros((1, 1)), mixing=mixture)

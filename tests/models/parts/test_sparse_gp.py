@@ -48,7 +48,7 @@ def test_projection_and_residual_equal_dense_linear_algebra(jitter):
     np.testing.assert_allclose(conditional.whiten(jnp.asarray(L @ u)), u, atol=1e-10)
 
 
-def test_evidence_has_the_prior_variance_and_the_low_rank_covariance():
+def test_latents_have_prior_variance_and_low_rank_covariance():
     z, x = points(5), points(12, seed=1)
     conditional = sparse_conditional(KERNEL, z, x, 1e-6)
     V = np.asarray(conditional.projection)
@@ -118,7 +118,7 @@ def test_a_fixed_kernel_is_factorised_before_anything_is_compiled():
     np.testing.assert_allclose(jax.jit(compiled)(u), compiled(u), rtol=1e-12)
 
 
-def test_a_traced_kernel_is_factorised_inside_the_program_and_can_be_differentiated():
+def test_a_traced_kernel_is_factorised_in_the_program():
     z, x = points(5), points(12, seed=1)
 
     def total(variance, length_scale):
@@ -137,19 +137,19 @@ def test_a_traced_kernel_is_factorised_inside_the_program_and_can_be_differentia
     np.testing.assert_allclose(gradient, differences, rtol=1e-5)
 
 
-def test_a_program_over_chunks_does_not_factorise_a_fixed_kernel():
-    def sums(kernel, instances):
+def test_chunk_programs_do_not_factorise_fixed_kernels():
+    def projected(kernel, instances):
         bags = Bags(instances, np.zeros(5, int), np.ones(1, int), None, (), 1)
         return accumulated_conditional(kernel, points(4), bags, 1e-6).projection
 
-    fixed = jax.make_jaxpr(lambda instances: sums(KERNEL, instances))(points(5))
-    traced = jax.make_jaxpr(sums)(KERNEL, points(5))
+    fixed = jax.make_jaxpr(lambda instances: projected(KERNEL, instances))(points(5))
+    traced = jax.make_jaxpr(projected)(KERNEL, points(5))
     assert "cholesky" not in str(fixed) and "triangular_solve" not in str(fixed)
     assert "cholesky" in str(traced) and "triangular_solve" in str(traced)
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 9, 24, 50, 200])
-def test_panels_are_all_columns_and_give_the_product_with_a_triangle(size):
+def test_panels_together_are_the_triangular_product(size):
     ends = panels_of(size)
     assert [start for start, _ in ends] == [0, *[end for _, end in ends[:-1]]]
     assert ends[-1][1] == size and all(start < end for start, end in ends)
@@ -166,13 +166,13 @@ def test_traced_instances_give_what_fixed_ones_give():
         np.testing.assert_allclose(one, other, atol=1e-12)
 
 
-def test_sums_stay_64_bit_where_the_kernel_is_32_bit():
+def test_sums_stay_64_bit_under_32_bit_kernels():
     # 200,000 times the same instance: added up in 32 bit, rounding would grow to 1e-4 and more.
-    place = np.array([[0.3, -0.2]])
-    bags = Bags.from_arrays(np.repeat(place, 200_000, axis=0), np.zeros(200_000, int))
+    point = np.array([[0.3, -0.2]])
+    bags = Bags.from_arrays(np.repeat(point, 200_000, axis=0), np.zeros(200_000, int))
     points = np.random.default_rng(0).normal(size=(3, 2))
     with jax.enable_x64(True):
-        one = sparse_conditional(RBF(1.4, 0.9), points, place, 1e-6)
+        one = sparse_conditional(RBF(1.4, 0.9), points, point, 1e-6)
         many = accumulated_conditional(RBF(1.4, 0.9), points, bags, 1e-6, "float32")
     assert many.projection.dtype == many.residual_variance.dtype == np.float64
     np.testing.assert_allclose(many.projection[0], 200_000 * one.projection[0], rtol=2e-6)
@@ -182,7 +182,7 @@ def test_sums_stay_64_bit_where_the_kernel_is_32_bit():
     np.testing.assert_allclose(many.residual_variance, expected, rtol=0, atol=rounding)
 
 
-def test_a_kernel_in_32_bit_moves_the_sums_by_its_rounding():
+def test_a_32_bit_kernel_changes_sums_by_rounding():
     random = np.random.default_rng(1)
     bags = Bags.from_list([random.normal(size=(size, 5)) for size in (1, 700, 9000)])
     points = random.normal(size=(8, 5))

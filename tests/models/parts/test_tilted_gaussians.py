@@ -16,7 +16,7 @@ def precision(request):
 
 
 @pytest.mark.parametrize("lower", [-30.0, -5.0, -0.1, 0.0, 0.1, 5.0, 9.0, 40.0, 1e4])
-def test_draws_above_have_the_law_of_a_gaussian_cut_off_there(lower):
+def test_draws_above_a_bound_are_truncated_gaussian(lower):
     with jax.enable_x64(True):
         draws = np.asarray(draw_above(jax.random.key(0), jnp.full(20_000, lower)))
     assert (draws >= lower).all() and np.isfinite(draws).all()

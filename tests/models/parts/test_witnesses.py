@@ -36,16 +36,20 @@ def precision(request):
 in_both_precisions = pytest.mark.parametrize("precision", [64, 32], indirect=True)
 
 
-# Compiled with the law as an argument: operation by operation takes longer.
-mean_of = jax.jit(lambda law: law.mean)
-log_prob_of = jax.jit(lambda law, labels: law.log_prob(labels))
-log_probs_of = jax.jit(jax.vmap(lambda law, labels: law.log_prob(labels), in_axes=(None, 0)))
+# Compiled with the distribution as an argument: operation by operation takes longer.
+mean_of = jax.jit(lambda distribution: distribution.mean)
+log_prob_of = jax.jit(lambda distribution, labels: distribution.log_prob(labels))
+log_probs_of = jax.jit(
+    jax.vmap(lambda distribution, labels: distribution.log_prob(labels), in_axes=(None, 0))
+)
 log_some_of = jax.jit(log_some_positive, static_argnums=2)
-sample_of = jax.jit(lambda law, key, number: law.sample(key, (number,)), static_argnums=2)
+sample_of = jax.jit(
+    lambda distribution, key, number: distribution.sample(key, (number,)), static_argnums=2
+)
 
 
-def draws_of(law, number, seed):
-    return np.asarray(sample_of(law, jax.random.key(seed), number))
+def draws_of(distribution, number, seed):
+    return np.asarray(sample_of(distribution, jax.random.key(seed), number))
 
 
 def chi_square_pvalue(counts, probability):
@@ -99,7 +103,7 @@ def brute_force(bag):
     return labellings, weights / weights.sum()
 
 
-def small_law():
+def small_distribution():
     return WitnessLabels(LOGITS, BAG_INDEX, NEEDS_WITNESS, len(SIZES))
 
 
@@ -111,7 +115,9 @@ def which(members):
 @in_both_precisions
 def test_means_and_variances_are_those_of_all_labellings(precision):
     rtol = 1e-13 if jax.config.jax_enable_x64 else 1e-5
-    mean, variance = jax.jit(lambda law: (law.mean, law.variance))(small_law())
+    mean, variance = jax.jit(lambda distribution: (distribution.mean, distribution.variance))(
+        small_distribution()
+    )
     for bag, members in enumerate(MEMBERS):
         labellings, probability = brute_force(bag)
         expected = probability @ labellings
@@ -121,7 +127,7 @@ def test_means_and_variances_are_those_of_all_labellings(precision):
         )
 
 
-def test_log_probabilities_are_those_of_brute_force_bag_by_bag():
+def test_log_probabilities_are_those_of_brute_force():
     """Each labelling of each bag, the other bags at a labelling that they allow."""
     every = [brute_force(bag) for bag in range(len(SIZES))]
     likely = [labellings[probability.argmax()] for labellings, probability in every]
@@ -132,37 +138,40 @@ def test_log_probabilities_are_those_of_brute_force_bag_by_bag():
             rows.append(np.concatenate([*likely[:bag], labelling, *likely[bag + 1 :]]))
             others = sum(log_likely) - log_likely[bag]
             expected.append(others + (math.log(one) if one > 0 else -INF))
-    found = log_probs_of(small_law(), np.array(rows))
+    found = log_probs_of(small_distribution(), np.array(rows))
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
-def test_probabilities_of_all_labellings_of_all_bags_sum_to_one():
+def test_probabilities_of_all_labellings_sum_to_one():
     members = np.concatenate(MEMBERS[1:4] + MEMBERS[6:8])
     index = np.repeat(np.arange(5), [2, 3, 4, 2, 3])
     needs = NEEDS_WITNESS[[1, 2, 3, 6, 7]]
-    law = WitnessLabels(LOGITS[members], index, needs, 5)
+    distribution = WitnessLabels(LOGITS[members], index, needs, 5)
     everything = np.array(list(product((0, 1), repeat=len(members))))
-    log_probability = log_probs_of(law, everything)
+    log_probability = log_probs_of(distribution, everything)
     np.testing.assert_allclose(np.exp(log_probability).sum(), 1, rtol=1e-12)
 
 
 def test_labels_of_either_type_have_the_same_probability():
-    law, labels = small_law(), np.zeros(len(LOGITS), int)
+    distribution, labels = small_distribution(), np.zeros(len(LOGITS), int)
     labels[[0, 1, 7, 12, 19, 24, 26]] = 1
-    as_numbers, as_truths = log_prob_of(law, labels), log_prob_of(law, labels == 1)
+    as_numbers, as_truths = (
+        log_prob_of(distribution, labels),
+        log_prob_of(distribution, labels == 1),
+    )
     assert math.isfinite(float(as_numbers)) and float(as_numbers) == float(as_truths)
 
 
 def test_without_the_condition_labels_are_independent():
     logits = LOGITS[MEMBERS[5]]
-    law = WitnessLabels(logits, np.zeros(6, int), np.array([False]), 1)
-    np.testing.assert_allclose(mean_of(law), 1 / (1 + np.exp(-logits)), rtol=1e-14)
+    distribution = WitnessLabels(logits, np.zeros(6, int), np.array([False]), 1)
+    np.testing.assert_allclose(mean_of(distribution), 1 / (1 + np.exp(-logits)), rtol=1e-14)
     labels = np.array([0, 1, 0, 0, 1, 1])
     expected = stats.bernoulli(1 / (1 + np.exp(-logits))).logpmf(labels).sum()
-    np.testing.assert_allclose(float(log_prob_of(law, labels)), expected, rtol=1e-13)
+    np.testing.assert_allclose(float(log_prob_of(distribution, labels)), expected, rtol=1e-13)
 
 
-def test_it_is_the_noisy_law_of_instance_labels_at_its_limit():
+def test_it_is_the_limit_of_the_noisy_maximum():
     """H = 1e12: what the noise lets through is of the order of 1e-12."""
     bag_label = np.array([1, 0, 1, 0, 1, 1])
     members = np.concatenate(MEMBERS[:6])
@@ -171,11 +180,11 @@ def test_it_is_the_noisy_law_of_instance_labels_at_its_limit():
     index = BAG_INDEX[members]
     noisy = InstanceLabels(logits, index, bag_label, 1e12, 6)
     known = np.where(bag_label[index] == 1, 0.0, -INF)
-    law = WitnessLabels(known + logits, index, bag_label == 1, 6)
-    np.testing.assert_allclose(mean_of(law), mean_of(noisy), rtol=1e-10, atol=1e-10)
+    distribution = WitnessLabels(known + logits, index, bag_label == 1, 6)
+    np.testing.assert_allclose(mean_of(distribution), mean_of(noisy), rtol=1e-10, atol=1e-10)
     labels = random.integers(0, 2, size=(20, len(members))) * bag_label[index]
     labels[:, np.array([0, 3, 10, 15])] = bag_label[index[[0, 3, 10, 15]]]
-    found, expected = (log_probs_of(one, labels) for one in (law, noisy))
+    found, expected = (log_probs_of(one, labels) for one in (distribution, noisy))
     assert np.isfinite(found).sum() >= 10
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
@@ -186,7 +195,7 @@ def test_it_is_the_noisy_law_of_instance_labels_at_its_limit():
 @in_both_precisions
 def test_draws_have_the_frequency_of_every_labelling(precision):
     number = 50_000
-    draws = draws_of(small_law(), number, seed=2)
+    draws = draws_of(small_distribution(), number, seed=2)
     assert draws.shape == (number, len(LOGITS)) and draws.dtype.kind == "i"
     for bag, members in enumerate(MEMBERS):
         probability = brute_force(bag)[1]
@@ -199,7 +208,7 @@ def test_draws_have_the_frequency_of_every_labelling(precision):
 
 
 def test_draws_of_different_bags_are_uncorrelated():
-    draws = draws_of(small_law(), 50_000, seed=3)
+    draws = draws_of(small_distribution(), 50_000, seed=3)
     varies = draws.std(axis=0) > 0
     index = BAG_INDEX[varies]
     correlation = np.corrcoef(draws[:, varies].T)[index[:, None] < index]
@@ -218,24 +227,24 @@ def draws_with():
 
     @jax.jit
     def sample(logits, key):
-        law = WitnessLabels(logits, jnp.zeros(5, int), jnp.array([True]), 1)
-        return law.sample(key, (20_000,))
+        distribution = WitnessLabels(logits, jnp.zeros(5, int), jnp.array([True]), 1)
+        return distribution.sample(key, (20_000,))
 
     return lambda logits, seed: np.asarray(sample(jnp.asarray(logits), jax.random.key(seed)))
 
 
 @in_both_precisions
 @pytest.mark.parametrize("level", [-45.0, -150.0, -360.0, -745.0, -1000.0, -1e5])
-def test_where_all_are_unlikely_one_is_the_witness_by_softmax(level, precision, draws_with):
+def test_unlikely_witnesses_are_drawn_by_softmax(level, precision, draws_with):
     draws = draws_with(level + OFFSETS, seed=4)
     # Two at once have probability e^level.
     np.testing.assert_array_equal(draws.sum(axis=1), 1)
-    share = np.exp(OFFSETS) / np.exp(OFFSETS).sum()
+    fraction = np.exp(OFFSETS) / np.exp(OFFSETS).sum()
     if not jax.config.jax_enable_x64:  # of the log-odds as they are in 32 bit
         rounded = np.float32(level + OFFSETS).astype(float) - level
-        share = np.exp(rounded) / np.exp(rounded).sum()
+        fraction = np.exp(rounded) / np.exp(rounded).sum()
     # 12 runs of this test.
-    assert stats.chisquare(draws.sum(axis=0), len(draws) * share).pvalue > FALSE_ALARM / 12
+    assert stats.chisquare(draws.sum(axis=0), len(draws) * fraction).pvalue > FALSE_ALARM / 12
 
 
 @in_both_precisions
@@ -246,7 +255,7 @@ def test_where_all_are_certain_all_are_positive(level, precision, draws_with):
 
 
 @pytest.mark.parametrize("level", [-12.0, -6.0, 3.0])
-def test_in_between_the_number_of_positives_has_its_law(level, draws_with):
+def test_the_number_of_positives_has_its_exact_distribution(level, draws_with):
     draws = draws_with(level + OFFSETS, seed=6)
     one = 1 / (1 + np.exp(-(level + OFFSETS)))
     labellings = np.array(list(product((0, 1), repeat=5)))
@@ -258,7 +267,7 @@ def test_in_between_the_number_of_positives_has_its_law(level, draws_with):
     assert chi_square_pvalue(counts[1:], probability[1:]) > FALSE_ALARM / 3
 
 
-def test_log_odds_a_thousand_apart_are_drawn_as_they_should(draws_with):
+def test_log_odds_far_apart_are_drawn_exactly(draws_with):
     """One far above the others is always there; the others follow their own odds."""
     draws = draws_with(np.array([-1000.0, 0.5, 1000.0, -1000.0, -1e5]), seed=7)
     assert (draws[:, [0, 2, 3, 4]] == [0, 1, 0, 0]).all()
@@ -270,29 +279,34 @@ def test_log_odds_a_thousand_apart_are_drawn_as_they_should(draws_with):
 
 def test_means_are_softmax_far_below_and_one_far_above():
     for level in (-45.0, -745.0, -1000.0, -1e5):
-        law = WitnessLabels(level + OFFSETS, np.zeros(5, int), np.array([True]), 1)
-        share = np.exp(OFFSETS) / np.exp(OFFSETS).sum()
+        distribution = WitnessLabels(level + OFFSETS, np.zeros(5, int), np.array([True]), 1)
+        fraction = np.exp(OFFSETS) / np.exp(OFFSETS).sum()
         # The log-odds themselves are rounded, at 1e5 by 1e-11.
-        np.testing.assert_allclose(mean_of(law), share, rtol=1e-10 if level < -1e4 else 1e-12)
-    law = WitnessLabels(1000.0 + OFFSETS, np.zeros(5, int), np.array([True]), 1)
-    np.testing.assert_array_equal(mean_of(law), 1.0)
+        np.testing.assert_allclose(
+            mean_of(distribution), fraction, rtol=1e-10 if level < -1e4 else 1e-12
+        )
+    distribution = WitnessLabels(1000.0 + OFFSETS, np.zeros(5, int), np.array([True]), 1)
+    np.testing.assert_array_equal(mean_of(distribution), 1.0)
 
 
 def test_log_probabilities_far_below_are_those_of_the_softmax():
-    law = WitnessLabels(OFFSETS - 1000.0, np.zeros(5, int), np.array([True]), 1)
-    share = OFFSETS - logsumexp(OFFSETS)
+    distribution = WitnessLabels(OFFSETS - 1000.0, np.zeros(5, int), np.array([True]), 1)
+    fraction = OFFSETS - logsumexp(OFFSETS)
     one = np.eye(5, dtype=int)
-    found = log_probs_of(law, np.stack([*one, one[0] + one[1], np.zeros(5, int)]))
+    found = log_probs_of(distribution, np.stack([*one, one[0] + one[1], np.zeros(5, int)]))
     # Differences of numbers around 1000.
-    np.testing.assert_allclose(found[:5], share, atol=1e-12)
-    np.testing.assert_allclose(found[5], share[0] + OFFSETS[1] - 1000, rtol=1e-14)
+    np.testing.assert_allclose(found[:5], fraction, atol=1e-12)
+    np.testing.assert_allclose(found[5], fraction[0] + OFFSETS[1] - 1000, rtol=1e-14)
     assert float(found[6]) == -INF
 
 
 def test_draws_have_the_shape_asked_for():
-    law, key = small_law(), jax.random.key(8)
-    assert law.event_shape == (len(LOGITS),) and law.batch_shape == ()
-    one, several = jax.eval_shape(lambda law: (law.sample(key), law.sample(key, (2, 3))), law)
+    distribution, key = small_distribution(), jax.random.key(8)
+    assert distribution.event_shape == (len(LOGITS),) and distribution.batch_shape == ()
+    one, several = jax.eval_shape(
+        lambda distribution: (distribution.sample(key), distribution.sample(key, (2, 3))),
+        distribution,
+    )
     assert one.shape == (len(LOGITS),) and several.shape == (2, 3, len(LOGITS))
 
 
@@ -329,7 +343,7 @@ def groups_of_logits():
     return jnp.asarray(np.concatenate(GROUPS)), index
 
 
-def test_log_some_positive_is_exact_to_rounding_of_the_probability():
+def test_log_some_positive_is_exact_to_rounding():
     """In logs of both ends: of the probability of some positive, and of none."""
     found = log_some_of(*groups_of_logits(), len(GROUPS))
     expected = np.array([exact_log_some_positive(group) for group in GROUPS])
@@ -343,7 +357,7 @@ def test_log_some_positive_keeps_its_digits_also_near_zero():
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_log_some_positive_in_single_precision_is_right_to_its_rounding():
+def test_log_some_positive_is_exact_in_single_precision():
     with jax.enable_x64(False):
         found = log_some_of(*groups_of_logits(), len(GROUPS))
         assert found.dtype == jnp.float32
@@ -351,18 +365,18 @@ def test_log_some_positive_in_single_precision_is_right_to_its_rounding():
     np.testing.assert_allclose(found, exact, rtol=1e-6, atol=2e-7)
 
 
-def test_log_some_positive_of_known_labels_and_of_empty_bags():
+def test_log_some_positive_handles_known_labels_and_empty_bags():
     logits = jnp.array([-INF, -INF, INF, -INF, 0.3, -INF, INF, -1000.0])
     found = log_some_of(logits, np.array([0, 0, 1, 1, 2, 2, 4, 4]), 6)
     exact = [-INF, 0.0, exact_log_some_positive([0.3]), -INF, 0.0, -INF]
     np.testing.assert_allclose(found, exact, rtol=1e-14)
 
 
-def test_slopes_of_log_some_positive_are_exact_at_all_levels():
+def test_gradients_of_log_some_positive_are_exact():
     """∂/∂a_n = σ(a_n) Π(1 − σ(a)) / [1 − Π(1 − σ(a))]."""
     logits, index = groups_of_logits()
-    slopes = jax.jit(jax.grad(lambda a: log_some_positive(a, index, len(GROUPS)).sum()))
-    found = slopes(logits)
+    gradients = jax.jit(jax.grad(lambda a: log_some_positive(a, index, len(GROUPS)).sum()))
+    found = gradients(logits)
     exact = []
     with localcontext() as context:
         context.prec = 1000
@@ -372,7 +386,7 @@ def test_slopes_of_log_some_positive_are_exact_at_all_levels():
             for power in powers:
                 none /= 1 + power
             exact += [float(power / (1 + power) * none / (1 - none)) for power in powers]
-    # Below e^-700 a slope is nothing.
+    # Below e^-700 a gradient is negligible.
     np.testing.assert_allclose(found, exact, rtol=1e-11, atol=1e-300)
 
 
@@ -407,9 +421,9 @@ def allowed(bag):
     )
 
 
-def random_log_density(spread=3.0, shift=0.0, seed=10):
-    density = np.random.default_rng(seed).normal(-20.0, spread, size=(2, len(LOGITS)))
-    return density + np.array([[0.0], [shift]])
+def random_log_density(sd=3.0, offset=0.0, seed=10):
+    density = np.random.default_rng(seed).normal(-20.0, sd, size=(2, len(LOGITS)))
+    return density + np.array([[0.0], [offset]])
 
 
 def log_weights(bag, log_density):
@@ -425,13 +439,13 @@ def evidence_of(rule, log_density):
 
 
 @jax.jit
-def slopes_of(rule, log_density):
+def gradients_of(rule, log_density):
     return jax.grad(lambda given: rule.log_evidence(given).sum())(log_density)
 
 
-@pytest.mark.parametrize("shift", [0.0, -30.0, -700.0, 40.0])
-def test_the_evidence_is_the_mean_over_all_labellings_allowed(shift):
-    log_density = random_log_density(shift=shift)
+@pytest.mark.parametrize("offset", [0.0, -30.0, -700.0, 40.0])
+def test_the_evidence_is_the_mean_over_all_labellings_allowed(offset):
+    log_density = random_log_density(offset=offset)
     found = evidence_of(small_rule(), jnp.asarray(log_density))
     for bag in range(len(SIZES)):
         _, weights = log_weights(bag, log_density)
@@ -439,7 +453,7 @@ def test_the_evidence_is_the_mean_over_all_labellings_allowed(shift):
         np.testing.assert_allclose(float(found[bag]), expected, rtol=1e-13)
 
 
-def test_the_law_of_the_labels_given_the_instances_is_bayes():
+def test_labels_given_the_instances_follow_bayes_rule():
     log_density = random_log_density()
     rule = small_rule()
     assert rule.num_bags == len(SIZES)
@@ -451,17 +465,17 @@ def test_the_law_of_the_labels_given_the_instances_is_bayes():
 
 
 def test_without_log_odds_all_labellings_allowed_are_equally_likely():
-    law = small_rule().labels()
+    distribution = small_rule().labels()
     expected = -sum(math.log(len(allowed(bag))) for bag in range(len(SIZES)))
     labels = np.concatenate([allowed(bag)[[0, -1]] for bag in range(len(SIZES))], axis=1)
-    np.testing.assert_allclose(log_probs_of(law, labels), expected, rtol=1e-13)
+    np.testing.assert_allclose(log_probs_of(distribution, labels), expected, rtol=1e-13)
     labels[:, MEMBERS[4]] = 0
-    assert (np.asarray(log_probs_of(law, labels)) == -INF).all()
+    assert (np.asarray(log_probs_of(distribution, labels)) == -INF).all()
 
 
-def test_slopes_of_the_evidence_are_those_of_differences():
+def test_gradients_of_the_evidence_are_finite_differences():
     log_density, rule = random_log_density(), small_rule()
-    found = np.asarray(slopes_of(rule, jnp.asarray(log_density)))
+    found = np.asarray(gradients_of(rule, jnp.asarray(log_density)))
     step = 1e-4
     steps = step * np.eye(2 * len(LOGITS)).reshape(-1, 2, len(LOGITS))
     total = jax.jit(jax.vmap(lambda given: rule.log_evidence(given).sum()))
@@ -471,33 +485,33 @@ def test_slopes_of_the_evidence_are_those_of_differences():
 
 
 @in_both_precisions
-@pytest.mark.parametrize("shift", [0.0, -1000.0, 1000.0, -60.0, -1e5])
-def test_slopes_of_the_evidence_are_the_probabilities_of_the_labels(shift, precision):
+@pytest.mark.parametrize("offset", [0.0, -1000.0, 1000.0, -60.0, -1e5])
+def test_gradients_of_log_evidence_are_label_probabilities(offset, precision):
     """By log p₊ that of a positive label, by log p₋ of a negative one: finite at all extremes."""
-    log_density = jnp.asarray(random_log_density(shift=shift))
+    log_density = jnp.asarray(random_log_density(offset=offset))
     rule = small_rule()
     # In 32 bit, what log-odds of that size are rounded by.
-    rtol = 1e-10 if jax.config.jax_enable_x64 else max(1e-4, abs(shift) * 2.0**-22)
+    rtol = 1e-10 if jax.config.jax_enable_x64 else max(1e-4, abs(offset) * 2.0**-22)
     if jax.config.jax_enable_x64:
         log_density = log_density.at[1, MEMBERS[4][:2]].add(2000.0)
-    negative, positive = slopes_of(rule, log_density)
+    negative, positive = gradients_of(rule, log_density)
     mean = mean_of(rule.labels(log_density[1] - log_density[0]))
     np.testing.assert_allclose(positive, mean, rtol=rtol, atol=rtol)
     np.testing.assert_allclose(negative, 1 - mean, rtol=rtol, atol=rtol)
     assert bool(jnp.isfinite(evidence_of(rule, log_density)).all())
 
 
-def test_a_bag_with_a_certain_witness_is_drawn_as_if_there_were_no_condition():
+def test_a_certain_witness_lifts_the_condition_on_draws():
     logits = np.array([INF, -1.0, -2.0, 0.0])
-    law = WitnessLabels(jnp.asarray(logits), jnp.zeros(4, int), jnp.array([True]), 1)
-    draws, mean = draws_of(law, 20_000, seed=0), np.asarray(law.mean)
+    distribution = WitnessLabels(jnp.asarray(logits), jnp.zeros(4, int), jnp.array([True]), 1)
+    draws, mean = draws_of(distribution, 20_000, seed=0), np.asarray(distribution.mean)
     np.testing.assert_allclose(mean, 1 / (1 + np.exp(-logits)), rtol=1e-6)
     assert (draws[:, 0] == 1).all()
     error = np.sqrt(mean * (1 - mean) / len(draws))[1:]
     assert (np.abs(draws.mean(axis=0) - mean)[1:] / error).max() < largest_z(3)
 
 
-def test_the_evidence_is_right_where_a_class_has_no_density():
+def test_the_evidence_handles_zero_densities():
     """−∞ of one class: the label is then certain."""
     log_density = random_log_density()
     log_density[1, MEMBERS[4][0]] = log_density[0, MEMBERS[4][1]] = -INF

@@ -1,4 +1,4 @@
-"""The comparison that every twin has to pass: its density and slope against NumPyro's.
+"""Comparison of density and gradient of a PyMC program with those of the NumPyro program.
 
 Nothing here is a statistical test: the densities must agree to rounding and quadrature error.
 """
@@ -14,13 +14,13 @@ from numpyro.infer.util import log_density
 from pymc.pytensorf import rewrite_pregrad
 
 NUMBER_OF_POINTS = 20
-# Relative; the quadratures of the two programs have other nodes.
-DENSITY_TOLERANCE, SLOPE_TOLERANCE = 1e-8, 1e-7
+# Relative; the two programs use different quadrature nodes.
+DENSITY_TOLERANCE, GRADIENT_TOLERANCE = 1e-8, 1e-7
 IN_NUMPYRO = {
-    "white_inducing_value": "inducing_value_base",
+    "whitened_inducing_value": "inducing_value_base",
     "white_evidence": "evidence_decentered",
     "white_bag_evidence": "bag_evidence_decentered",
-    "white_weights": "weights_base",
+    "whitened_weights": "weights_base",
 }
 CONSTRAINED = {"log": jnp.exp, "logodds": jax.nn.sigmoid}
 
@@ -45,46 +45,46 @@ def inducing_points(bags) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def random_points():
-    """Function of a twin that gives values of its variables (positive ones in logs, and so on)."""
+    """Function of a PyMC model that returns values of its unconstrained variables."""
     return _random_points
 
 
 @pytest.fixture(scope="session")
-def twin_densities():
-    """Function of a twin and points that gives log p and its slopes there."""
-    return _twin_densities
+def pymc_densities():
+    """Function of a PyMC model and points that returns log p and its gradients there."""
+    return _pymc_densities
 
 
 @pytest.fixture(scope="session")
 def assert_same_density(bags):
-    """Function of what makes twins, a model and a program that compares at random points."""
+    """Function of a PyMC constructor, a model and a program name that compares random points."""
 
-    def assert_same(pymc_twin, model, program, bags=bags):
-        twin = pymc_twin(model, bags, program=program)
-        points = _random_points(twin)
-        ours, our_slopes = _numpyro_densities(model, bags, program, points)
-        theirs, their_slopes = _twin_densities(twin, points)
+    def assert_same(make_program, model, program, bags=bags):
+        pymc_model = make_program(model, bags, program=program)
+        points = _random_points(pymc_model)
+        ours, our_gradients = _numpyro_densities(model, bags, program, points)
+        theirs, their_gradients = _pymc_densities(pymc_model, points)
         assert np.isfinite(ours).all() and np.ptp(ours) > 10
         difference = ours - theirs
         np.testing.assert_allclose(
             difference, difference[0], rtol=0, atol=DENSITY_TOLERANCE * np.abs(ours).max()
         )
-        for one, other in zip(our_slopes, their_slopes, strict=True):
+        for one, other in zip(our_gradients, their_gradients, strict=True):
             assert one.keys() == other.keys()
             for name in one:
                 scale = np.abs(one[name]).max()
                 np.testing.assert_allclose(
-                    one[name], other[name], rtol=0, atol=SLOPE_TOLERANCE * scale, err_msg=name
+                    one[name], other[name], rtol=0, atol=GRADIENT_TOLERANCE * scale, err_msg=name
                 )
 
     return assert_same
 
 
-def _random_points(twin):
-    """From narrow to wide."""
+def _random_points(pymc_model):
+    """Points of growing sd around the initial point."""
     random = np.random.default_rng(5)
     widths = np.geomspace(0.1, 3.0, NUMBER_OF_POINTS)
-    start = twin.initial_point()
+    start = pymc_model.initial_point()
     return [
         {
             name: value
@@ -95,18 +95,20 @@ def _random_points(twin):
     ]
 
 
-def _twin_densities(twin, points):
-    """From PyTensor's own interpreter: nothing to compile. Rewritten first, as samplers do."""
-    log_p = rewrite_pregrad(twin.logp(jacobian=False))
-    slopes = pytensor.grad(log_p, twin.value_vars)
-    compiled = twin.compile_fn([log_p, *slopes], inputs=twin.value_vars, mode="FAST_COMPILE")
+def _pymc_densities(pymc_model, points):
+    """log p and gradients in PyMC, by PyTensor's interpreter; rewritten, as samplers do."""
+    log_p = rewrite_pregrad(pymc_model.logp(jacobian=False))
+    gradients = pytensor.grad(log_p, pymc_model.value_vars)
+    compiled = pymc_model.compile_fn(
+        [log_p, *gradients], inputs=pymc_model.value_vars, mode="FAST_COMPILE"
+    )
     values = [compiled(point) for point in points]
-    names = [variable.name for variable in twin.value_vars]
+    names = [variable.name for variable in pymc_model.value_vars]
     return np.array([v[0] for v in values]), [dict(zip(names, v[1:], strict=True)) for v in values]
 
 
 def _numpyro_densities(model, bags, program, points):
-    """The same from NumPyro, at the same whitened coordinates."""
+    """log p and its gradients in NumPyro, at the same whitened coordinates."""
     target = reparam(
         model.marginal() if program == "marginal" else model, config=model.reparametrisation
     )
@@ -122,8 +124,8 @@ def _numpyro_densities(model, bags, program, points):
         return log_density(target, (bags,), {}, sites)[0]
 
     with jax.enable_x64(True):
-        value_and_slopes = jax.jit(jax.value_and_grad(log_p))
-        results = [value_and_slopes(jax.tree.map(jnp.asarray, point)) for point in points]
+        value_and_gradients = jax.jit(jax.value_and_grad(log_p))
+        results = [value_and_gradients(jax.tree.map(jnp.asarray, point)) for point in points]
         return np.array([float(value) for value, _ in results]), [
-            jax.tree.map(np.asarray, slopes) for _, slopes in results
+            jax.tree.map(np.asarray, gradients) for _, gradients in results
         ]

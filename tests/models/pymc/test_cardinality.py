@@ -1,4 +1,4 @@
-"""The PyMC twin against the NumPyro program: the same density, the same slope, at random points.
+"""Density and gradient of the PyMC program against those of the NumPyro program.
 
 Nothing here is a statistical test: the densities must agree to rounding.
 """
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 import pytest
 from milzoo.models import AtLeastOne, CardinalityModel, MajorityCardinality, NormalCardinality
-from milzoo.models.pymc.cardinality import pymc_twin
+from milzoo.models.pymc.cardinality import cardinality_program
 
 
 def most_of_three(count, size):
@@ -28,24 +28,23 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_density_and_slope_are_those_of_the_numpyro_program(assert_same_density, bags, name):
+def test_density_and_gradient_are_those_of_the_numpyro_program(assert_same_density, bags, name):
     # One instance after another in PyTensor's interpreter: the bag of 300 takes seconds.
     few = bags if name == "normal" else bags.select(bags.bag_sizes < 300)
-    assert_same_density(pymc_twin, MODELS[name], "marginal", few)
+    assert_same_density(cardinality_program, MODELS[name], "marginal", few)
 
 
 def test_labels_that_are_not_known_are_a_site(bags):
-
-    twin = pymc_twin(MODELS["normal"], replace(bags, labels=None))
-    assert [v.name for v in twin.free_RVs] == ["white_weights", "bag_label"]
+    pymc_model = cardinality_program(MODELS["normal"], replace(bags, labels=None))
+    assert [v.name for v in pymc_model.free_RVs] == ["whitened_weights", "bag_label"]
 
 
 def test_the_program_with_instance_labels_is_refused(bags):
-    with pytest.raises(ValueError, match="program is 'full'; expected 'marginal': what it sums"):
-        pymc_twin(MODELS["normal"], bags, program="full")
+    with pytest.raises(ValueError, match="program is 'full'; expected 'marginal': the "):
+        cardinality_program(MODELS["normal"], bags, program="full")
 
 
-def test_a_prior_that_pymc_may_not_have_is_refused(bags):
+def test_a_prior_without_counterpart_in_pymc_is_refused(bags):
     model = CardinalityModel(weight_scale=dist.HalfCauchy(1.0))
     with pytest.raises(ValueError, match="prior of weight_scale is HalfCauchy"):
-        pymc_twin(model, bags)
+        cardinality_program(model, bags)

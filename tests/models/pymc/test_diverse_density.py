@@ -1,4 +1,4 @@
-"""The PyMC twin against the NumPyro program: the same density, the same slope, at random points."""
+"""Density and gradient of the PyMC program against those of the NumPyro program."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.models import DiverseDensity
-from milzoo.models.pymc.diverse_density import pymc_twin
+from milzoo.models.pymc.diverse_density import diverse_density_program
 
 MODELS = {
     "default": DiverseDensity(),
@@ -15,21 +15,21 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_density_and_slope_are_those_of_the_numpyro_program(assert_same_density, bags, name):
-    assert_same_density(pymc_twin, MODELS[name], "marginal", bags)
-    twin = pymc_twin(MODELS[name], bags)
+def test_density_and_gradient_are_those_of_the_numpyro_program(assert_same_density, bags, name):
+    assert_same_density(diverse_density_program, MODELS[name], "marginal", bags)
+    pymc_model = diverse_density_program(MODELS[name], bags)
     for site in MODELS[name].latent_sites:
-        assert twin.named_vars_to_dims[site] == MODELS[name].dims[site]
+        assert pymc_model.named_vars_to_dims[site] == MODELS[name].dims[site]
 
 
 @pytest.mark.parametrize("bag", [1, 2])
-def test_a_bag_far_away_has_a_density_and_a_slope(assert_same_density, bags, bag):
-    """Of either label. q is some thousands there, and e^−q nothing."""
-    moved = np.where(bags.bag_index == bag, 30.0, 0.0)
-    far = replace(bags, instances=bags.instances + moved[:, None])
-    assert_same_density(pymc_twin, MODELS["default"], "marginal", far)
+def test_a_bag_far_away_has_density_and_gradient(assert_same_density, bags, bag):
+    """Bags of either label: q is some thousands there, and e^−q underflows."""
+    offset = np.where(bags.bag_index == bag, 30.0, 0.0)
+    far = replace(bags, instances=bags.instances + offset[:, None])
+    assert_same_density(diverse_density_program, MODELS["default"], "marginal", far)
 
 
 def test_what_pymc_cannot_do_is_refused(bags):
-    with pytest.raises(ValueError, match="program is 'full'; expected 'marginal': what it sums"):
-        pymc_twin(MODELS["default"], bags, program="full")
+    with pytest.raises(ValueError, match="program is 'full'; expected 'marginal': the "):
+        diverse_density_program(MODELS["default"], bags, program="full")

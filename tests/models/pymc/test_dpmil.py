@@ -1,4 +1,4 @@
-"""The PyMC twin of DPMIL against the NumPyro program, in the coordinates of the twin.
+"""The PyMC program of DPMIL against the NumPyro program, in the coordinates of PyMC.
 
 Densities must agree to rounding, all constants included. The one statistical test is seeded and
 looks at 22 means with |z| ≤ 5.5: false alarm below 1e-5.
@@ -17,14 +17,14 @@ import pytest
 from jax.scipy.linalg import solve_triangular
 from milzoo.datasets import Bags
 from milzoo.models import DPMIL
-from milzoo.models.pymc.dpmil import pymc_twin
+from milzoo.models.pymc.dpmil import dpmil_program
 from numpyro.infer.util import compute_log_probs
 from pymc.pytensorf import rewrite_pregrad
 from scipy.special import logsumexp
 
 LARGEST_Z = 5.5
 # Relative to the largest of what is compared. PyMC has its own constants in 32 bit.
-DENSITY_TOLERANCE, SLOPE_TOLERANCE, PRIOR_TOLERANCE = 1e-12, 1e-10, 1e-7
+DENSITY_TOLERANCE, GRADIENT_TOLERANCE, PRIOR_TOLERANCE = 1e-12, 1e-10, 1e-7
 
 SCALE = np.array([[0.8, -0.3], [-0.3, 0.5]])
 FULL = DPMIL(np.array([0.5, -2.0]), SCALE, 3.5, mean_strength=0.4, max_components=3)
@@ -32,7 +32,7 @@ DIAGONAL = replace(FULL, scale=np.diagonal(SCALE), degrees_of_freedom=1.3)
 KNOWN, NO_WITNESS = {"supervision": "instances"}, {"needs_witness": False}
 MODELS = {
     "full": FULL,
-    "full, known labels": replace(FULL, **KNOWN, max_components=1, positive_share=0.2),
+    "full, known labels": replace(FULL, **KNOWN, max_components=1, positive_fraction=0.2),
     "full, no witness": replace(FULL, **NO_WITNESS, concentration=0.7),
     "full, known labels, no witness": replace(FULL, **KNOWN, **NO_WITNESS),
     "one feature": replace(
@@ -62,9 +62,9 @@ def bags_for(model, bags):
 # ---------------------------------------------------------------- the two programs
 
 
-def random_points(twin, number=8):
-    """From narrow to wide, all numbers real."""
-    random, start = np.random.default_rng(5), twin.initial_point()
+def random_points(pymc_model, number=8):
+    """Points of growing sd around the initial point, in unconstrained coordinates."""
+    random, start = np.random.default_rng(5), pymc_model.initial_point()
     return [
         {name: value + width * random.normal(size=value.shape) for name, value in start.items()}
         for width in np.geomspace(0.1, 2.0, number)
@@ -72,23 +72,25 @@ def random_points(twin, number=8):
 
 
 class Densities(NamedTuple):
-    """At one point: log p of the sites, of the bag labels and of X_b | T_b; slopes of their sum."""
+    """log p of the sites, the bag labels and X_b | T_b at a point; gradients of their sum."""
 
     prior: np.ndarray
     labels: np.ndarray
     evidence: np.ndarray
-    slopes: dict[str, np.ndarray]
+    gradients: dict[str, np.ndarray]
 
 
-def densities_of_twin(twin, points):
-    """From PyTensor's own interpreter: nothing to compile. Rewritten first, as samplers do."""
-    prior = rewrite_pregrad(twin.logp(twin.free_RVs, jacobian=False))
-    evidence, labels = twin.logp([twin["instances"], twin["bag_label"]], sum=False)
+def densities_of_pymc(pymc_model, points):
+    """Densities in PyMC, by PyTensor's interpreter; rewritten first, as samplers do."""
+    prior = rewrite_pregrad(pymc_model.logp(pymc_model.free_RVs, jacobian=False))
+    evidence, labels = pymc_model.logp(
+        [pymc_model["instances"], pymc_model["bag_label"]], sum=False
+    )
     evidence = rewrite_pregrad(evidence)
-    slopes = pytensor.grad(prior + evidence.sum(), twin.value_vars)
-    outputs = [prior, labels.sum(), evidence, *slopes]
-    compiled = twin.compile_fn(outputs, inputs=twin.value_vars, mode="FAST_COMPILE")
-    names = [variable.name for variable in twin.value_vars]
+    gradients = pytensor.grad(prior + evidence.sum(), pymc_model.value_vars)
+    outputs = [prior, labels.sum(), evidence, *gradients]
+    compiled = pymc_model.compile_fn(outputs, inputs=pymc_model.value_vars, mode="FAST_COMPILE")
+    names = [variable.name for variable in pymc_model.value_vars]
     return [
         Densities(*values[:3], dict(zip(names, values[3:], strict=True)))
         for values in map(compiled, points)
@@ -96,8 +98,8 @@ def densities_of_twin(twin, points):
 
 
 def sites_and_jacobian(model, point):
-    """The sites of the NumPyro program at a point of the twin, and log |∂ sites/∂ coordinates|."""
-    squared, noise = jnp.exp(point["bartlett_diagonal_log__"]), point["white_mean"]
+    """Sites of the NumPyro program at a PyMC point, and log |∂ sites/∂ coordinates|."""
+    squared, noise = jnp.exp(point["bartlett_diagonal_log__"]), point["whitened_mean"]
     num_features, num_components = model.num_features, 2 * model.max_components
     sites = {}
     if model.max_components > 1:
@@ -130,7 +132,7 @@ def sites_and_jacobian(model, point):
 
 
 def densities_of_program(model, bags, points):
-    """The same from the NumPyro program, its sites brought to the coordinates of the twin."""
+    """The same from the NumPyro program, transformed to the coordinates of the PyMC model."""
 
     def log_p(point):
         sites, log_jacobian = sites_and_jacobian(model, point)
@@ -141,60 +143,60 @@ def densities_of_program(model, bags, points):
         return sum(terms.values()) + log_jacobian, (prior, terms["bag_label"], evidence)
 
     with jax.enable_x64(True):
-        value_and_slopes = jax.jit(jax.value_and_grad(log_p, has_aux=True))
-        found = [value_and_slopes(jax.tree.map(jnp.asarray, point)) for point in points]
+        value_and_gradients = jax.jit(jax.value_and_grad(log_p, has_aux=True))
+        found = [value_and_gradients(jax.tree.map(jnp.asarray, point)) for point in points]
         return [
-            Densities(*map(np.asarray, parts), jax.tree.map(np.asarray, slopes))
-            for (_, parts), slopes in found
+            Densities(*map(np.asarray, parts), jax.tree.map(np.asarray, gradients))
+            for (_, parts), gradients in found
         ]
 
 
 def assert_close(ours, theirs, tolerance, what):
-    """Relative to the largest."""
+    """Compare with a tolerance relative to the largest value."""
     assert np.isfinite(ours).all() and np.isfinite(theirs).all(), what
     atol = tolerance * max(1.0, np.abs(ours).max())
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol, err_msg=what)
 
 
 def assert_same(ours, theirs):
-    """Densities and slopes of two programs, point by point, with all constants."""
+    """Densities and gradients of two programs, point by point, with all constants."""
     for one, other in zip(ours, theirs, strict=True):
         assert_close(one.prior, other.prior, PRIOR_TOLERANCE, "prior")
         assert_close(one.labels, other.labels, PRIOR_TOLERANCE, "labels")
         assert_close(one.evidence, other.evidence, DENSITY_TOLERANCE, "evidence")
-        assert one.slopes.keys() == other.slopes.keys()
-        for name, slope in one.slopes.items():
-            assert_close(slope, other.slopes[name], SLOPE_TOLERANCE, name)
+        assert one.gradients.keys() == other.gradients.keys()
+        for name, gradient in one.gradients.items():
+            assert_close(gradient, other.gradients[name], GRADIENT_TOLERANCE, name)
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_densities_and_slopes_are_those_of_the_numpyro_program(bags, kind):
+def test_densities_and_gradients_are_those_of_the_numpyro_program(bags, kind):
     model = MODELS[kind]
     bags = bags_for(model, bags)
-    twin = pymc_twin(model, bags)
-    points = random_points(twin)
+    pymc_model = dpmil_program(model, bags)
+    points = random_points(pymc_model)
     ours = densities_of_program(model, bags, points)
     assert np.ptp([one.evidence.sum() for one in ours]) > 10
-    assert_same(ours, densities_of_twin(twin, points))
+    assert_same(ours, densities_of_pymc(pymc_model, points))
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_the_sites_are_those_of_the_model_and_have_its_dimensions(bags, kind):
+def test_sites_and_dimensions_are_those_of_the_model(bags, kind):
     model = MODELS[kind]
-    twin = pymc_twin(model, bags_for(model, bags))
-    names = [v.name for v in twin.unobserved_RVs if v.name in model.dims]
+    pymc_model = dpmil_program(model, bags_for(model, bags))
+    names = [v.name for v in pymc_model.unobserved_RVs if v.name in model.dims]
     assert sorted(names) == sorted(model.latent_sites)
     for name in names:
-        assert twin.named_vars_to_dims[name] == model.dims[name]
+        assert pymc_model.named_vars_to_dims[name] == model.dims[name]
 
 
 @pytest.mark.parametrize("kind", ["full", "one feature", "diagonal"])
-def test_the_sites_have_the_values_that_their_coordinates_stand_for(bags, kind):
+def test_sites_have_the_values_that_coordinates_imply(bags, kind):
     model = MODELS[kind]
-    twin = pymc_twin(model, bags_for(model, bags))
-    (point,) = random_points(twin, 1)
-    outputs = twin.replace_rvs_by_values([twin[name] for name in model.latent_sites])
-    compiled = twin.compile_fn(outputs, inputs=twin.value_vars, mode="FAST_COMPILE")
+    pymc_model = dpmil_program(model, bags_for(model, bags))
+    (point,) = random_points(pymc_model, 1)
+    outputs = pymc_model.replace_rvs_by_values([pymc_model[name] for name in model.latent_sites])
+    compiled = pymc_model.compile_fn(outputs, inputs=pymc_model.value_vars, mode="FAST_COMPILE")
     with jax.enable_x64(True):
         sites, _ = sites_and_jacobian(model, jax.tree.map(jnp.asarray, point))
     for name, value in zip(model.latent_sites, compiled(point), strict=True):
@@ -212,32 +214,32 @@ def log_evidence_of_all_labellings(negative, positive):
 
 
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
-def test_instances_far_away_have_finite_densities_and_slopes_with_all_their_digits(covariance):
+def test_densities_and_gradients_are_accurate_far_away(covariance):
     scale = np.eye(2) if covariance == "full" else np.ones(2)
     model = DPMIL(np.zeros(2), scale, 2.0, max_components=1)
     # At x = 0 and at x = 1, the means of the two classes.
-    places = [np.array(one) for one in ([0] * 5, [1] * 3, [0, 1, 0, 1], [0], [1], [0, 1])]
-    parts = [np.stack([place, 0 * place], axis=1) for place in places]
+    positions = [np.array(one) for one in ([0] * 5, [1] * 3, [0, 1, 0, 1], [0], [1], [0, 1])]
+    parts = [np.stack([x, 0 * x], axis=1) for x in positions]
     bags = Bags.from_list(parts, labels=[1, 1, 1, 1, 1, 0])
-    twin = pymc_twin(model, bags)
+    pymc_model = dpmil_program(model, bags)
     # So many deviations apart, log p₊/p₋ is −½d² or ½d²: of 45, 1012.5.
     distances = np.array([1.0, 45.0, 1000.0])
     points = []
     for distance in distances:
-        point = {name: np.zeros_like(value) for name, value in twin.initial_point().items()}
+        point = {name: np.zeros_like(value) for name, value in pymc_model.initial_point().items()}
         point["bartlett_diagonal_log__"] += 2 * np.log(distance)
-        point["white_mean"][1, 0, 0] = distance
+        point["whitened_mean"][1, 0, 0] = distance
         points.append(point)
-    found = densities_of_twin(twin, points)
+    found = densities_of_pymc(pymc_model, points)
     assert_same(densities_of_program(model, bags, points), found)
 
     for distance, one in zip(distances, found, strict=True):
         peak = 2 * np.log(distance) - np.log(2 * np.pi)
         expected = [
             log_evidence_of_all_labellings(
-                peak - 0.5 * distance**2 * place, peak - 0.5 * distance**2 * (1 - place)
+                peak - 0.5 * distance**2 * x, peak - 0.5 * distance**2 * (1 - x)
             )
-            for place in places[:-1]
+            for x in positions[:-1]
         ]
         atol = 1e-15 * distance**2  # of differences of such size
         np.testing.assert_allclose(one.evidence[:-1], expected, rtol=1e-13, atol=atol)
@@ -247,7 +249,7 @@ def test_instances_far_away_have_finite_densities_and_slopes_with_all_their_digi
 
 
 def z_scores(draws, expected):
-    """Of the means of independent draws."""
+    """z scores of the means of independent draws."""
     flat = draws.reshape(-1, *np.shape(expected))
     return (flat.mean(0) - expected) / (flat.std(0) / np.sqrt(len(flat)))
 
@@ -256,8 +258,8 @@ def z_scores(draws, expected):
 def test_draws_from_the_prior_have_its_moments(bags, covariance):
     scale = SCALE if covariance == "full" else np.diagonal(SCALE)
     model = replace(FULL, scale=scale, degrees_of_freedom=9.0, max_components=10)
-    twin = pymc_twin(model, bags)
-    sites = [twin[name] for name in model.latent_sites]
+    pymc_model = dpmil_program(model, bags)
+    sites = [pymc_model[name] for name in model.latent_sites]
     stick, mean, precision = pm.draw(sites, 1000, random_seed=8, mode="FAST_COMPILE")
     deviation = mean - model.center
     if covariance == "full":
@@ -285,27 +287,29 @@ def test_draws_from_the_prior_have_its_moments(bags, covariance):
 @pytest.mark.parametrize("program", ["full", "augmented"])
 def test_a_program_with_discrete_sites_is_refused(bags, program):
     with pytest.raises(
-        ValueError, match=f"program is '{program}'; expected 'marginal': .* is discrete"
+        ValueError, match=f"program is '{program}'; expected 'marginal': .* are discrete"
     ):
-        pymc_twin(FULL, bags, program=program)
+        dpmil_program(FULL, bags, program=program)
 
 
 def test_bags_without_labels_are_refused(bags):
-    with pytest.raises(ValueError, match="bags have no labels; pymc_twin needs one for each bag"):
-        pymc_twin(FULL, replace(bags, labels=None))
+    with pytest.raises(
+        ValueError, match="bags have no labels; dpmil_program needs one for each bag"
+    ):
+        dpmil_program(FULL, replace(bags, labels=None))
 
 
 def test_known_labels_that_are_not_there_are_refused(bags):
     with pytest.raises(ValueError, match="bags have no instance labels, and supervision="):
-        pymc_twin(MODELS["full, known labels"], replace(bags, instance_labels=None))
+        dpmil_program(MODELS["full, known labels"], replace(bags, instance_labels=None))
 
 
-def test_a_positive_bag_that_can_have_no_witness_is_refused(bags):
+def test_a_positive_bag_without_possible_witness_is_refused(bags):
     known = np.where(bags.bag_index == 3, 0, bags.instance_labels)
     with pytest.raises(ValueError, match=r"bag .* is positive, but all its instances are known"):
-        pymc_twin(MODELS["full, known labels"], replace(bags, instance_labels=known))
+        dpmil_program(MODELS["full, known labels"], replace(bags, instance_labels=known))
 
 
 def test_bags_of_another_width_are_refused(bags):
     with pytest.raises(ValueError, match=r"bags have 1 features and the model 2"):
-        pymc_twin(FULL, replace(bags, instances=bags.instances[:, :1]))
+        dpmil_program(FULL, replace(bags, instances=bags.instances[:, :1]))

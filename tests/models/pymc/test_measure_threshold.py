@@ -1,11 +1,11 @@
-"""The PyMC twin against the NumPyro program: the same density, the same slope, at random points."""
+"""Density and gradient of the PyMC program against those of the NumPyro program."""
 
 from dataclasses import replace
 
 import numpyro.distributions as dist
 import pytest
 from milzoo.models import MeasureThreshold
-from milzoo.models.pymc.measure_threshold import pymc_twin
+from milzoo.models.pymc.measure_threshold import measure_threshold_program
 
 MODELS = {
     "default": MeasureThreshold(),
@@ -14,12 +14,12 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_density_and_slope_are_those_of_the_numpyro_program(assert_same_density, bags, name):
-    assert_same_density(pymc_twin, MODELS[name], "marginal", bags)
+def test_density_and_gradient_are_those_of_the_numpyro_program(assert_same_density, bags, name):
+    assert_same_density(measure_threshold_program, MODELS[name], "marginal", bags)
 
 
 def test_what_pymc_cannot_do_is_refused(bags):
-    with pytest.raises(ValueError, match="program is 'full'; expected 'marginal': what it sums"):
-        pymc_twin(MODELS["default"], bags, program="full")
+    with pytest.raises(ValueError, match="program is 'full'; expected 'marginal': the "):
+        measure_threshold_program(MODELS["default"], bags, program="full")
     with pytest.raises(ValueError, match="bags have no labels; in PyMC the labels of all bags"):
-        pymc_twin(MODELS["default"], replace(bags, labels=None))
+        measure_threshold_program(MODELS["default"], replace(bags, labels=None))

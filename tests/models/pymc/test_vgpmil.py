@@ -1,4 +1,4 @@
-"""The PyMC twin against the NumPyro programs: the same density, the same slope, at random points.
+"""Density and gradient of the PyMC programs against those of the NumPyro programs.
 
 Nothing here is a statistical test: the densities must agree to rounding and quadrature error.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.models import RBF, VGPMIL, GammaMixing, ScaleMixture
-from milzoo.models.pymc.vgpmil import pymc_twin
+from milzoo.models.pymc.vgpmil import vgpmil_program
 
 
 @pytest.fixture(scope="module")
@@ -31,56 +31,56 @@ in_both_programs = pytest.mark.parametrize("program", ["marginal", "full"])
 
 @in_both_programs
 @pytest.mark.parametrize("variance", [0.4, 5.0, 300.0])
-def test_density_and_slope_are_those_of_the_numpyro_program(
+def test_density_and_gradient_are_those_of_the_numpyro_program(
     model_for, assert_same_density, program, variance
 ):
     model = model_for(variance, mean=-0.7, sharpness=30.0)
-    assert_same_density(pymc_twin, model, program)
+    assert_same_density(vgpmil_program, model, program)
 
 
 @in_both_programs
-def test_density_and_slope_are_the_same_with_priors_on_all_hyperparameters(
+def test_density_and_gradient_agree_under_priors_on_all_hyperparameters(
     model_for, assert_same_density, program
 ):
     model = model_for(dist.LogNormal(0.3, 0.4), dist.Gamma(6.0, 4.0), mean=dist.Normal(-1.0, 2.0))
-    assert_same_density(pymc_twin, model, program)
+    assert_same_density(vgpmil_program, model, program)
 
 
 @pytest.mark.parametrize("prior", [dist.HalfNormal(2.0), dist.InverseGamma(4.0, 3.0)])
-def test_density_is_the_same_under_each_prior_that_both_have(model_for, assert_same_density, prior):
-    assert_same_density(pymc_twin, model_for(variance=prior), "full")
+def test_densities_agree_under_each_prior_of_both_libraries(model_for, assert_same_density, prior):
+    assert_same_density(vgpmil_program, model_for(variance=prior), "full")
 
 
 @in_both_programs
-def test_density_and_slope_are_the_same_with_gamma_mixing(model_for, assert_same_density, program):
+def test_density_and_gradient_agree_with_gamma_mixing(model_for, assert_same_density, program):
     model = model_for(mixing=GammaMixing(alpha=1.5, beta=2.5))
-    assert_same_density(pymc_twin, model, program)
+    assert_same_density(vgpmil_program, model, program)
 
 
 def test_the_density_of_each_bag_label_is_at_hand(bags, model_for, random_points):
-    twin = pymc_twin(model_for(), bags)
-    (log_p,) = twin.logp(vars=[twin["bag_label"]], sum=False)
-    point = random_points(twin)[0]
-    by_bag = twin.compile_fn(log_p, inputs=twin.value_vars, mode="FAST_COMPILE")(point)
+    pymc_model = vgpmil_program(model_for(), bags)
+    (log_p,) = pymc_model.logp(vars=[pymc_model["bag_label"]], sum=False)
+    point = random_points(pymc_model)[0]
+    by_bag = pymc_model.compile_fn(log_p, inputs=pymc_model.value_vars, mode="FAST_COMPILE")(point)
     assert by_bag.shape == (bags.num_bags,)
     assert (by_bag < 0).all()
 
 
 @pytest.mark.parametrize("variance", [200.0, 5000.0])
-def test_evidence_that_would_overflow_has_a_finite_density_and_slope(
-    bags, model_for, twin_densities, variance
+def test_density_and_gradient_stay_finite_where_latents_overflow(
+    bags, model_for, pymc_densities, variance
 ):
-    twin = pymc_twin(model_for(variance), bags)
-    values, slopes = twin_densities(
-        twin, [{"white_inducing_value": np.full(10, x)} for x in (-12.0, 12.0)]
+    pymc_model = vgpmil_program(model_for(variance), bags)
+    values, gradients = pymc_densities(
+        pymc_model, [{"whitened_inducing_value": np.full(10, x)} for x in (-12.0, 12.0)]
     )
     assert np.isfinite(values).all()
-    assert all(np.isfinite(s["white_inducing_value"]).all() for s in slopes)
+    assert all(np.isfinite(s["whitened_inducing_value"]).all() for s in gradients)
 
 
 def test_without_labels_the_bag_labels_are_a_site(bags, model_for):
-    twin = pymc_twin(model_for(), replace(bags, labels=None))
-    assert [v.name for v in twin.free_RVs] == ["white_inducing_value", "bag_label"]
+    pymc_model = vgpmil_program(model_for(), replace(bags, labels=None))
+    assert [v.name for v in pymc_model.free_RVs] == ["whitened_inducing_value", "bag_label"]
 
 
 # ---------------------------------------------------------------- refusals
@@ -88,27 +88,27 @@ def test_without_labels_the_bag_labels_are_a_site(bags, model_for):
 
 def test_an_unknown_program_is_refused(bags, model_for):
     with pytest.raises(ValueError, match="program is 'augmented'; expected 'marginal' or 'full'"):
-        pymc_twin(model_for(), bags, program="augmented")
+        vgpmil_program(model_for(), bags, program="augmented")
 
 
-def test_a_prior_that_pymc_may_not_have_is_refused_by_name(bags, model_for):
+def test_a_prior_without_counterpart_in_pymc_is_refused(bags, model_for):
     with pytest.raises(
         ValueError, match=r"prior of length_scale is Weibull; expected .* LogNormal"
     ):
-        pymc_twin(model_for(length_scale=dist.Weibull(1.0, 2.0)), bags)
+        vgpmil_program(model_for(length_scale=dist.Weibull(1.0, 2.0)), bags)
 
 
 @in_both_programs
 def test_a_mixture_given_by_a_jax_function_is_refused(bags, model_for, program):
     mixing = ScaleMixture.from_log_density(lambda f: -jnp.sqrt(1 + f**2))
     with pytest.raises(ValueError, match=r"mixing is ScaleMixture; .* sample with nuts instead"):
-        pymc_twin(model_for(mixing=mixing), bags, program=program)
+        vgpmil_program(model_for(mixing=mixing), bags, program=program)
 
 
 def test_bags_of_another_width_are_refused(bags, model_for):
     narrow = replace(bags, instances=bags.instances[:, :2])
     with pytest.raises(ValueError, match=r"bags have 2 features, .* 3"):
-        pymc_twin(model_for(), narrow)
+        vgpmil_program(model_for(), narrow)
 
 
 def test_without_pymc_the_message_says_what_to_install():
@@ -124,5 +124,5 @@ def test_without_pymc_the_message_says_what_to_install():
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
     )
     assert outcome.stdout == (
-        "pymc is not installed, and the PyMC twin needs it: pip install 'milzoo[pymc]'\n"
+        "pymc is not installed, and the PyMC program needs it: pip install 'milzoo[pymc]'\n"
     )

@@ -1,4 +1,4 @@
-"""The PyMC twin against the NumPyro programs: the same density, the same slope, at random points.
+"""Density and gradient of the PyMC programs against those of the NumPyro programs.
 
 Nothing here is a statistical test: the densities must agree to rounding and quadrature error.
 """
@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags
 from milzoo.models import RBF, Gaussian, Logistic, NegativeBinomial, Probit, StudentT
-from milzoo.models.pymc.vwsgp import pymc_twin
+from milzoo.models.pymc.vwsgp import vwsgp_program
 from milzoo.models.vwsgp import VWSGP
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.sharedvalue import SharedVariable
@@ -29,11 +29,11 @@ def model_for(inducing_points):
     return of
 
 
-def densities_by_bag(twin, *points):
+def densities_by_bag(pymc_model, *points):
     """log p of what is observed of each bag, rewritten as samplers do."""
-    (log_p,) = twin.logp(vars=twin.observed_RVs, sum=False)
+    (log_p,) = pymc_model.logp(vars=pymc_model.observed_RVs, sum=False)
     log_p = rewrite_pregrad(log_p)
-    compiled = twin.compile_fn(log_p, inputs=twin.value_vars, mode="FAST_COMPILE")
+    compiled = pymc_model.compile_fn(log_p, inputs=pymc_model.value_vars, mode="FAST_COMPILE")
     return np.squeeze([compiled(point) for point in points])
 
 
@@ -64,37 +64,35 @@ with_every_likelihood = pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=l
     ],
 )
 @in_both_programs
-def test_density_and_slope_are_those_of_the_numpyro_program(
+def test_density_and_gradient_are_those_of_the_numpyro_program(
     model_for, bags_for, assert_same_density, likelihood, program, variance
 ):
     model = model_for(variance, likelihood=likelihood)
-    assert_same_density(pymc_twin, model, program, bags_for(likelihood))
+    assert_same_density(vwsgp_program, model, program, bags_for(likelihood))
 
 
 @with_every_likelihood
 @in_both_programs
-def test_density_and_slope_are_the_same_with_priors_on_all_hyperparameters(
+def test_density_and_gradient_agree_under_priors_on_all_hyperparameters(
     model_for, bags_for, assert_same_density, likelihood, program
 ):
     prior = dist.InverseGamma(4.0, 3.0)
     inferred = likelihood.with_values(dict.fromkeys(likelihood.hyperparameters, prior))
     model = model_for(dist.LogNormal(0.3, 0.4), dist.Gamma(6.0, 4.0), likelihood=inferred)
-    assert_same_density(pymc_twin, model, program, bags_for(likelihood))
+    assert_same_density(vwsgp_program, model, program, bags_for(likelihood))
 
 
 @in_both_programs
-def test_density_and_slope_are_the_same_with_a_prior_on_the_noise_alone(
-    model_for, assert_same_density, program
-):
+def test_density_and_gradient_agree_under_a_noise_prior(model_for, assert_same_density, program):
     model = model_for(likelihood=Gaussian(dist.HalfNormal(2.0)))
-    assert_same_density(pymc_twin, model, program)
+    assert_same_density(vwsgp_program, model, program)
 
 
 @with_every_likelihood
 def test_the_density_of_each_bag_is_at_hand(bags_for, model_for, random_points, likelihood):
     bags = bags_for(likelihood)
-    twin = pymc_twin(model_for(likelihood=likelihood), bags)
-    by_bag = densities_by_bag(twin, random_points(twin)[0])
+    pymc_model = vwsgp_program(model_for(likelihood=likelihood), bags)
+    by_bag = densities_by_bag(pymc_model, random_points(pymc_model)[0])
     assert by_bag.shape == (bags.num_bags,)
     assert (by_bag < 0).all()
 
@@ -110,18 +108,16 @@ def test_the_density_of_each_bag_is_at_hand(bags_for, model_for, random_points, 
     ],
 )
 def test_what_is_unknown_of_the_bags_is_a_site(bags, model_for, likelihood, unknown, site):
-    twin = pymc_twin(model_for(likelihood=likelihood), replace(bags, **{unknown: None}))
-    assert [v.name for v in twin.free_RVs] == ["white_inducing_value", site]
+    pymc_model = vwsgp_program(model_for(likelihood=likelihood), replace(bags, **{unknown: None}))
+    assert [v.name for v in pymc_model.free_RVs] == ["whitened_inducing_value", site]
 
 
 @with_every_likelihood
 @in_both_programs
-def test_with_a_fixed_kernel_the_bag_sums_are_all_that_is_left_of_the_instances(
-    bags_for, model_for, likelihood, program
-):
+def test_with_a_fixed_kernel_only_bag_sums_are_stored(bags_for, model_for, likelihood, program):
     bags = bags_for(likelihood)
-    twin = pymc_twin(model_for(likelihood=likelihood), bags, program=program)
-    looked_up = [v for v in graph_inputs([twin.logp()]) if isinstance(v, SharedVariable)]
+    pymc_model = vwsgp_program(model_for(likelihood=likelihood), bags, program=program)
+    looked_up = [v for v in graph_inputs([pymc_model.logp()]) if isinstance(v, SharedVariable)]
     sizes = {v.get_value().size for v in looked_up}
     assert bags.num_bags in sizes
     assert max(sizes) == bags.num_bags * len(model_for().inducing_points)
@@ -133,18 +129,20 @@ def test_with_a_fixed_kernel_the_bag_sums_are_all_that_is_left_of_the_instances(
 @with_every_likelihood
 @in_both_programs
 @pytest.mark.parametrize("variance", [0.5, 5000.0])
-def test_evidence_that_would_overflow_has_a_finite_density_and_slope(
-    bags_for, model_for, twin_densities, likelihood, program, variance
+def test_density_and_gradient_stay_finite_where_latents_overflow(
+    bags_for, model_for, pymc_densities, likelihood, program, variance
 ):
     bags = bags_for(likelihood)
-    twin = pymc_twin(model_for(variance, likelihood=likelihood), bags, program=program)
+    pymc_model = vwsgp_program(model_for(variance, likelihood=likelihood), bags, program=program)
     points = [
-        {name: np.full_like(value, x) for name, value in twin.initial_point().items()}
+        {name: np.full_like(value, x) for name, value in pymc_model.initial_point().items()}
         for x in (-12.0, 12.0)
     ]
-    values, slopes = twin_densities(twin, points)
+    values, gradients = pymc_densities(pymc_model, points)
     assert np.isfinite(values).all()
-    assert all(np.isfinite(slope).all() for by_name in slopes for slope in by_name.values())
+    assert all(
+        np.isfinite(gradient).all() for by_name in gradients for gradient in by_name.values()
+    )
 
 
 # Two like bags of 2,000 instances that are the one inducing point and 2,000 far away from it:
@@ -154,25 +152,25 @@ SCALE = np.sqrt(SIZE * VARIANCE)
 
 
 def log_probabilities_of_a_wide_bag(locations, **fields):
-    """log P(T=1) and log P(T=0), (2, K), where the mean of the evidence is as given."""
+    """log P(T=1) and log P(T=0), (2, K), for given means of the latent value."""
     one = np.repeat([[0.0], [1000.0]], SIZE, axis=0)
     bags = Bags.from_list([one, one], labels=[1, 0])
     model = VWSGP(RBF(VARIANCE, 1.0), np.zeros((1, 1)), jitter=0.0, **fields)
-    whites = np.asarray(locations) / (SIZE * np.sqrt(VARIANCE))
-    points = [{"white_inducing_value": np.array([white])} for white in whites]
-    return densities_by_bag(pymc_twin(model, bags), *points).T
+    values = np.asarray(locations) / (SIZE * np.sqrt(VARIANCE))
+    points = [{"whitened_inducing_value": np.array([value])} for value in values]
+    return densities_by_bag(vwsgp_program(model, bags), *points).T
 
 
-def test_both_probabilities_of_a_very_wide_bag_keep_their_digits():
+def test_both_probabilities_of_a_wide_bag_are_accurate():
     locations = np.array([-9500.0, -7000.0, -5000.0, -2000.0, -100.0, 0.0])
     log_positive, _ = log_probabilities_of_a_wide_bag(locations)
     # σ(s) = e^s (1 − σ(s)), and e^s moves a Gaussian: P(T=1 | a) = e^{a + k̄/2} P(T=0 | a + k̄).
-    _, moved = log_probabilities_of_a_wide_bag(locations + SCALE**2)
-    expected = locations + SCALE**2 / 2 + moved  # a difference of terms as large as k̄
+    _, log_negative = log_probabilities_of_a_wide_bag(locations + SCALE**2)
+    expected = locations + SCALE**2 / 2 + log_negative  # a difference of terms as large as k̄
     np.testing.assert_allclose(log_positive, expected, rtol=0, atol=1e-13 * SCALE**2)
 
 
-def test_both_probit_probabilities_of_a_very_wide_bag_keep_their_digits():
+def test_both_probit_probabilities_of_a_wide_bag_are_accurate():
     locations = np.array([-9500.0, -2000.0, -100.0, 0.0, 100.0, 2000.0, 9500.0])
     found = log_probabilities_of_a_wide_bag(locations, likelihood=Probit(0.7))
     argument = locations / np.sqrt(1.7 + SCALE**2)
@@ -184,20 +182,20 @@ def test_both_probit_probabilities_of_a_very_wide_bag_keep_their_digits():
 
 def test_an_unknown_program_is_refused(bags, model_for):
     with pytest.raises(ValueError, match="program is 'augmented'; expected 'marginal' or 'full'"):
-        pymc_twin(model_for(), bags, program="augmented")
+        vwsgp_program(model_for(), bags, program="augmented")
 
 
 @pytest.mark.parametrize("name", ["length_scale", "noise", "noise_scale"])
-def test_a_prior_that_pymc_may_not_have_is_refused_by_name(bags, model_for, name):
+def test_a_prior_without_counterpart_in_pymc_is_refused(bags, model_for, name):
     prior = dist.Weibull(1.0, 2.0)
     kernel = {name: prior} if name == "length_scale" else {}
     likelihood = {"noise": Gaussian, "noise_scale": partial(StudentT, 4.0)}.get(name)
     model = model_for(**kernel, likelihood=Gaussian() if likelihood is None else likelihood(prior))
     with pytest.raises(ValueError, match=rf"prior of {name} is Weibull; expected .* LogNormal"):
-        pymc_twin(model, bags)
+        vwsgp_program(model, bags)
 
 
 def test_bags_of_another_width_are_refused(bags, model_for):
     narrow = replace(bags, instances=bags.instances[:, :2])
     with pytest.raises(ValueError, match=r"bags have 2 features, .* 3"):
-        pymc_twin(model_for(), narrow)
+        vwsgp_program(model_for(), narrow)
