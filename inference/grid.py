@@ -146,7 +146,7 @@ def _box(density: Callable) -> tuple[np.ndarray, np.ndarray]:
         is_high = values > values.max() - _DROP
         moved = [_sides(axis, is_high.any(axis=1 - n)) for n, axis in enumerate(axes)]
         low, high = (np.array(side) for side in list(zip(*moved, strict=True))[:2])
-        if all(is_settled for *_, is_settled in moved):
+        if all(has_converged for *_, has_converged in moved):
             break
     return low, high
 

@@ -53,7 +53,7 @@ _BLOCK = 100
 _START_SCALE = 0.1
 _NUM_PARTICLES = 8
 # Nats. The bound of a Gaussian whose mean is one sd off is lower by as much.
-_SETTLED = 0.5
+_NEGLIGIBLE_GAIN = 0.5
 _SLOPE_DRAWS = 256
 
 
@@ -391,7 +391,7 @@ def _judge(
         f"after {steps} steps a Newton step in mean and scale would raise the bound by about "
         f"{gain:.2g} nats"
     )
-    return Status("converged" if gain < _SETTLED else "max_steps", sentence)
+    return Status("converged" if gain < _NEGLIGIBLE_GAIN else "max_steps", sentence)
 
 
 @jax.jit

@@ -59,7 +59,7 @@ from .drivers import (
 __all__ = ["natural_gradient"]
 
 # Nats. What may be lacking in the bound of what counts as settled.
-_SETTLED = 0.5
+_NEGLIGIBLE_GAIN = 0.5
 
 
 class _Position(NamedTuple):
@@ -333,7 +333,7 @@ def _judged(bounds: Float[np.ndarray, "3"], num_steps: int, rounding: float) -> 
     lacking = _lacking(bounds, rounding)
     first, second = np.diff(bounds)
     return Status(
-        "converged" if lacking < _SETTLED else "max_steps",
+        "converged" if lacking < _NEGLIGIBLE_GAIN else "max_steps",
         f"two steps over all bags behind {num_steps:,} steps by batches raised the bound by "
         f"{first:.3g} and {second:.3g} nats; going on like this would by {lacking:.3g}",
     )

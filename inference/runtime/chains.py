@@ -23,7 +23,7 @@ from .lapack import one_lapack_thread
 from .programs import Stopwatch
 from .progress import Progress
 
-__all__ = ["Chain", "ChainRun", "place_of_chains", "run_chains", "spread_over_devices"]
+__all__ = ["Chain", "ChainRun", "place_of_chains", "run_chains", "map_over_devices"]
 
 # Steps between two looks at the progress bar. Each block is one call of one compiled program.
 _BLOCK = 100
@@ -172,7 +172,7 @@ def run_chains(
     return ChainRun(draws, statistics, sum(seconds[:num_before]), sum(seconds[num_before:]))
 
 
-def spread_over_devices(
+def map_over_devices(
     function: Callable[[Array], Any], *, together: int
 ) -> tuple[Callable[[Array], Any], int]:
     """Map a function of a key over keys, on all devices.

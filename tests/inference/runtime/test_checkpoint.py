@@ -193,7 +193,7 @@ SUBJECTS = """
 from functools import partial
 import jax, numpy as np, numpyro.distributions as dist
 from milzoo.inference.runtime.checkpoint import described
-from milzoo.inference.inside import ChainInside, inside
+from milzoo.inference.traceable import TraceableChain, traceable_engine
 from milzoo.models import *
 points = np.array([[-0.8, 0.3], [0.7, 0.8]])
 def quantities(bags, sites):
@@ -205,7 +205,8 @@ subjects = [
     CardinalityModel(NormalCardinality(mu=dist.Beta(4.0, 4.0)), dist.HalfNormal(1.0)),
     DiverseDensity(scale_prior=dist.TransformedDistribution(
         dist.Normal(0.0, 1.0), dist.transforms.ExpTransform())),
-    MeasureThreshold(), inside("nuts", thin=3), inside("gibbs"), inside("svi"),
+    MeasureThreshold(), traceable_engine("nuts", thin=3), traceable_engine("gibbs"),
+    traceable_engine("svi"),
     quantities, jax.jit(quantities), partial(quantities, sites={"a": dist.Normal(0.0, 1.0)}),
     (dist.Normal(0.0, 1.0), {"a": quantities}), np.float64(0.1),
 ]

@@ -35,35 +35,35 @@ from .runtime.densities import check_number_of_unknowns
 from .svi import DrawsFit, Guide, Schedule, check_ascent
 
 __all__ = [
-    "AscentInside",
-    "ChainInside",
-    "DrawsInside",
-    "GaussianInside",
-    "Inside",
-    "LaplaceInside",
-    "SVIInside",
-    "inside",
+    "TraceableAscent",
+    "TraceableChain",
+    "TraceableDraws",
+    "TraceableEngine",
+    "TraceableGaussian",
+    "TraceableLaplace",
+    "TraceableSVI",
+    "traceable_engine",
 ]
 
 
-class DrawsInside(NamedTuple):
+class TraceableDraws(NamedTuple):
     """What an engine inside a program gives.
 
     Attributes
     ----------
     sites : dict of arrays
         Latent sites of ``model.marginal()``, draws first; others where the engine has them.
-    is_settled : bool
+    has_converged : bool
         Whether an iteration that ends by itself did; of chains and of SVI, which do not, whether
         there is anything to draw from.
     """
 
     sites: dict[str, Array]
-    is_settled: Bool[Array, ""]
+    has_converged: Bool[Array, ""]
 
 
 @runtime_checkable
-class Inside(Protocol):
+class TraceableEngine(Protocol):
     """An engine whose draws can be traced; a frozen dataclass of its options."""
 
     # Whether draws are, as those of an approximation, not of a chain.
@@ -73,13 +73,13 @@ class Inside(Protocol):
         """Refuse a model that the engine has no way with; before anything is traced."""
         ...
 
-    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
+    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
         """So many draws; what is observed of the bags may be a tracer, their sizes may not."""
         ...
 
 
 @dataclass(frozen=True)
-class ChainInside:
+class TraceableChain:
     """One chain, some steps of which are left out.
 
     Attributes
@@ -109,13 +109,13 @@ class ChainInside:
         thin: int = 1,
         program: str = "marginal",
         target_accept: float = TARGET_ACCEPT,
-    ) -> ChainInside:
+    ) -> TraceableChain:
         """As `milzoo.inference.nuts`."""
         options = {"num_warmup": num_warmup, "program": program, "target_accept": target_accept}
         return cls(partial(NUTSChain.for_model, **options), num_warmup, thin)
 
     @classmethod
-    def gibbs(cls, *, num_warmup: int = 500, thin: int = 1) -> ChainInside:
+    def gibbs(cls, *, num_warmup: int = 500, thin: int = 1) -> TraceableChain:
         """As `milzoo.inference.gibbs`."""
         return cls(_conjugate_chain, num_warmup, thin)
 
@@ -123,7 +123,7 @@ class ChainInside:
         """What makes a chain of the model refuses it."""
         self.chain_for(model, bags)
 
-    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
+    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
         """Every ``thin``-th state after warm-up."""
         chain = self.chain_for(model, bags)
 
@@ -135,7 +135,7 @@ class ChainInside:
             return state, chain.sites(state)
 
         start = advance(chain.init(key), self.num_warmup)
-        return DrawsInside(jax.lax.scan(retain, start, length=num_draws)[1], jnp.array(True))
+        return TraceableDraws(jax.lax.scan(retain, start, length=num_draws)[1], jnp.array(True))
 
 
 def _conjugate_chain(model: Any, bags: Bags) -> Chain:
@@ -144,7 +144,7 @@ def _conjugate_chain(model: Any, bags: Bags) -> Chain:
 
 
 @dataclass(frozen=True)
-class AscentInside:
+class TraceableAscent:
     """Closed-form coordinate ascent, as `milzoo.inference.coordinate_ascent`.
 
     Attributes
@@ -178,7 +178,7 @@ class AscentInside:
     def _form(self, model: Any) -> ClosedForm:
         return checked_form(model, Options(self.label_update))
 
-    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
+    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
         """Draws from the q(θ) at which the ascent ends."""
         start_key, draw_key = jax.random.split(key)
         form = self._form(model).in_memory(bags)
@@ -191,10 +191,10 @@ class AscentInside:
             max_steps=self.max_steps,
             tolerance=self.tolerance,
         )
-        return DrawsInside(form.draw(end, draw_key, num_draws), steps < self.max_steps)
+        return TraceableDraws(form.draw(end, draw_key, num_draws), steps < self.max_steps)
 
 
-class GaussianInside(ABC):
+class TraceableGaussian(ABC):
     """A Gaussian in whitened, unconstrained coordinates; a frozen dataclass of its options."""
 
     are_independent: ClassVar[bool] = True
@@ -207,14 +207,14 @@ class GaussianInside(ABC):
     def law(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianLaw:
         """What approximates the density of the target."""
 
-    def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
+    def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
         """v = m + Sz, z ~ N(0, I), and the sites that v stands for."""
         law_key, draw_key = jax.random.split(key)
         target = whitened_program(model, bags)
         law = self.law(target, bags, law_key)
         noise = jax.random.normal(draw_key, (num_draws, law.mean.size), law.mean.dtype)
         sites = jax.lax.map(target.constrain, law.mean + noise @ law.root.T)
-        return DrawsInside(sites, law.is_settled)
+        return TraceableDraws(sites, law.has_converged)
 
 
 class _GaussianLaw(NamedTuple):
@@ -222,11 +222,11 @@ class _GaussianLaw(NamedTuple):
 
     mean: Float[Array, " P"]  # m
     root: Float[Array, "P P"]  # S
-    is_settled: Bool[Array, ""]
+    has_converged: Bool[Array, ""]
 
 
 @dataclass(frozen=True)
-class LaplaceInside(GaussianInside):
+class TraceableLaplace(TraceableGaussian):
     """Laplace's approximation, as `milzoo.inference.laplace`, the mode by L-BFGS.
 
     Attributes
@@ -260,7 +260,7 @@ class LaplaceInside(GaussianInside):
 
 
 @dataclass(frozen=True)
-class SVIInside(GaussianInside):
+class TraceableSVI(TraceableGaussian):
     """A Gaussian by stochastic gradients, as `milzoo.inference.svi`; it never ends by itself.
 
     Attributes
@@ -301,27 +301,27 @@ class SVIInside(GaussianInside):
         return _GaussianLaw(mean, scale_tril, jnp.isfinite(scale_tril).all())
 
 
-_BY_NAME: dict[str, Callable[..., Inside]] = {
-    "nuts": ChainInside.nuts,
-    "gibbs": ChainInside.gibbs,
-    "coordinate_ascent": AscentInside,
-    "laplace": LaplaceInside,
-    "svi": SVIInside,
+_BY_NAME: dict[str, Callable[..., TraceableEngine]] = {
+    "nuts": TraceableChain.nuts,
+    "gibbs": TraceableChain.gibbs,
+    "coordinate_ascent": TraceableAscent,
+    "laplace": TraceableLaplace,
+    "svi": TraceableSVI,
 }
 
 
-def inside(name: str, **options: Any) -> Inside:
+def traceable_engine(name: str, **options: Any) -> TraceableEngine:
     """An engine by its name, with options.
 
     Parameters
     ----------
     name : {"nuts", "gibbs", "coordinate_ascent", "laplace", "svi"}
     **options
-        Of `ChainInside.nuts`, `ChainInside.gibbs`, `AscentInside`, `LaplaceInside`, `SVIInside`.
+        Of `TraceableChain.nuts`, `TraceableChain.gibbs`, `TraceableAscent`, `TraceableLaplace`, `TraceableSVI`.
 
     Returns
     -------
-    Inside
+    TraceableEngine
 
     Raises
     ------
