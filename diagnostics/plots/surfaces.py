@@ -31,7 +31,7 @@ class Surface(NamedTuple):
 
     Attributes
     ----------
-    height : callable
+    objective : callable
         Of points (P, 2), gives (P,).
     peaks : Peaks
         The highest first.
@@ -39,7 +39,7 @@ class Surface(NamedTuple):
         Of the colours.
     """
 
-    height: Callable[[Float[np.ndarray, "P 2"]], Float[np.ndarray, " P"]]
+    objective: Callable[[Float[np.ndarray, "P 2"]], Float[np.ndarray, " P"]]
     peaks: Peaks
     meaning: str
 
@@ -89,19 +89,19 @@ def plot_surfaces(surfaces: Mapping[str, Surface], bags: Bags, *, num_peaks: int
 def _draw(panel: Axes, title: str, surface: Surface, bags: Bags, num_peaks: int) -> None:
     instances = np.asarray(bags.instances)
     low, high = instances.min(axis=0), instances.max(axis=0)
-    room = 0.08 * (high - low)
-    across, up = np.linspace(low - room, high + room, _GRID).T
+    margin = 0.08 * (high - low)
+    across, up = np.linspace(low - margin, high + margin, _GRID).T
     grid = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2)
-    height = surface.height(grid)
-    lowest, highest = np.quantile(height, _FLOOR), height.max()
+    values = surface.objective(grid)
+    lowest, highest = np.quantile(values, _FLOOR), values.max()
     if not (np.isfinite([lowest, highest]).all() and lowest < highest):
         raise ValueError(
-            f"height of surface {title!r} goes from {height.min():.3g} to {height.max():.3g} on "
+            f"surface {title!r} goes from {values.min():.3g} to {values.max():.3g} on "
             "the plane; expected finite values that differ"
         )
     levels = np.linspace(lowest, highest, 25)
     colours = panel.contourf(
-        across, up, height.reshape(_GRID, _GRID), levels=levels, cmap=_SHADES, extend="min"
+        across, up, values.reshape(_GRID, _GRID), levels=levels, cmap=_SHADES, extend="min"
     )
     assert panel.figure is not None
     panel.figure.colorbar(
