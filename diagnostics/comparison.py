@@ -170,7 +170,7 @@ def compare(
     Parameters
     ----------
     posteriors : mapping of str to Posterior
-        By the name that the table gives them. Other mixing laws, values of hyper-parameters
+        By the name that the table gives them. Other scale mixtures, values of hyper-parameters
         (also learned ones) or priors are lawful and are told apart as other targets; other
         inducing points are not.
     reference : str or None

@@ -229,7 +229,7 @@ def _sections(comparison: Compared, bag: Callable[[], _Picture]) -> list[_Sectio
         sections[2].pictures.append(
             _Picture("marginals.png", _MARGINALS, figures.marginals(comparison))
         )
-    if any(one.has_law for one in evidence.values()):
+    if any(one.has_density for one in evidence.values()):
         sections[2].pictures.append(_Picture("khat.png", _KHAT, figures.khat(comparison)))
     sections[2].pictures.extend(_cluster_pictures(comparison))
     sections[3].pictures.extend(_test_pictures(comparison))

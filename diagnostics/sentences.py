@@ -261,7 +261,7 @@ def _runaway(name: str, verdict: Verdict) -> str:
 def _importance(verdict: Verdict) -> str:
     """What k̂ says of an approximation."""
     khat = verdict.evidence.khat
-    if not verdict.evidence.has_law:
+    if not verdict.evidence.has_density:
         return ""
     if math.isnan(khat):
         return "k̂ could not be computed: some density is not finite at its own draws."

@@ -76,7 +76,7 @@ class Evidence:
         return _is_point(self.posterior)
 
     @property
-    def has_law(self) -> bool:
+    def has_density(self) -> bool:
         """Whether it is an approximation with a density, which k̂ can judge."""
         approximation = self.posterior.approximation
         return not (self.is_sampler or isinstance(approximation, _WITHOUT_DENSITY))

@@ -214,7 +214,7 @@ class Statistics(NamedTuple):
 class MeanLogisticForm(SingleStart):
     num_features: int
 
-    def start(self, spread, key):
+    def start(self, subsample, key):
         identity = np.eye(self.num_features)
         return Factor(np.zeros(self.num_features), identity / self.model.scale)
 

@@ -87,9 +87,9 @@ class WeightedDraws(NamedTuple):
     draws : dict of arrays
         Latent sites, draws first.
     weights : array (S,)
-        p/q, their tail smoothed by a generalised Pareto law; they sum to 1.
+        p/q, their tail smoothed by a generalised Pareto distribution; they sum to 1.
     khat : float
-        Of that law.
+        Shape of that distribution.
     """
 
     draws: Draws
@@ -98,14 +98,14 @@ class WeightedDraws(NamedTuple):
 
     @property
     def effective_size(self) -> float:
-        """1/Σ w²: as many independent draws would tell as much."""
+        """Effective sample size of the weights, 1/Σ w²."""
         return float(1.0 / np.sum(self.weights**2))
 
 
 @serialization.register
 @dataclass(frozen=True, eq=False)
 class ImportanceResampled:
-    """A law without a density: proposals of an approximation, each kept as often as p/q says.
+    """An approximation without a density: draws from q, resampled in proportion to p/q.
 
     Attributes
     ----------

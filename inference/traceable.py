@@ -1,8 +1,8 @@
-"""Engines inside a compiled program: draws as a pure function of bags and a key.
+"""Traceable engines: posterior draws as a pure function of bags and a key.
 
-An engine proper fits one set of bags, watches how that goes and wraps up what it found. Where
-hundreds of data sets are to be fitted that differ in their labels alone, it would compile hundreds
-of times. What stands here is traced once, and may be mapped over data sets.
+An ordinary engine fits one set of bags, shows its progress and returns a `Posterior`. Fitted to
+hundreds of data sets that differ in their labels alone, it would compile hundreds of times. A
+traceable engine is traced once, and can be mapped over data sets.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ __all__ = [
 
 
 class TraceableDraws(NamedTuple):
-    """What an engine inside a program gives.
+    """Draws of a traceable engine.
 
     Attributes
     ----------
     sites : dict of arrays
         Latent sites of ``model.marginal()``, draws first; others where the engine has them.
     has_converged : bool
-        Whether an iteration that ends by itself did; of chains and of SVI, which do not, whether
-        there is anything to draw from.
+        Whether an iteration with a stopping rule met it. Chains and SVI have no such rule: true if
+        there is a distribution to draw from.
     """
 
     sites: dict[str, Array]
@@ -70,17 +70,17 @@ class TraceableEngine(Protocol):
     are_independent: ClassVar[bool]
 
     def check(self, model: Any, bags: Bags) -> None:
-        """Refuse a model that the engine has no way with; before anything is traced."""
+        """Refuse a model that the engine cannot fit, before anything is traced."""
         ...
 
     def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
-        """So many draws; what is observed of the bags may be a tracer, their sizes may not."""
+        """Draw from the posterior; labels and targets of the bags may be tracers, sizes not."""
         ...
 
 
 @dataclass(frozen=True)
 class TraceableChain:
-    """One chain, some steps of which are left out.
+    """A thinned Markov chain.
 
     Attributes
     ----------
@@ -110,17 +110,17 @@ class TraceableChain:
         program: str = "marginal",
         target_accept: float = TARGET_ACCEPT,
     ) -> TraceableChain:
-        """As `milzoo.inference.nuts`."""
+        """A chain of NUTS, as in `milzoo.inference.nuts`."""
         options = {"num_warmup": num_warmup, "program": program, "target_accept": target_accept}
         return cls(partial(NUTSChain.for_model, **options), num_warmup, thin)
 
     @classmethod
     def gibbs(cls, *, num_warmup: int = 500, thin: int = 1) -> TraceableChain:
-        """As `milzoo.inference.gibbs`."""
+        """A chain of Gibbs sweeps, as in `milzoo.inference.gibbs`."""
         return cls(_conjugate_chain, num_warmup, thin)
 
     def check(self, model: Any, bags: Bags) -> None:
-        """What makes a chain of the model refuses it."""
+        """Refuse a model that has no such chain."""
         self.chain_for(model, bags)
 
     def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
@@ -164,7 +164,7 @@ class TraceableAscent:
         check_limits(self.max_steps, self.tolerance)
 
     def check(self, model: Any, bags: Bags) -> None:
-        """Refuse models without a closed form, with priors, and those of several starts.
+        """Refuse models without a closed form, with priors, or with several starts.
 
         Raises
         ------
@@ -201,24 +201,24 @@ class TraceableGaussian(ABC):
 
     @abstractmethod
     def check(self, model: Model, bags: Bags) -> None:
-        """Refuse a model that it has no way with."""
+        """Refuse a model that the engine cannot fit."""
 
     @abstractmethod
-    def law(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianLaw:
-        """What approximates the density of the target."""
+    def approximation(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianFit:
+        """The Gaussian that approximates the density of the target."""
 
     def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
-        """v = m + Sz, z ~ N(0, I), and the sites that v stands for."""
-        law_key, draw_key = jax.random.split(key)
+        """Draw v = m + Sz, z ~ N(0, I), and transform v to sites of the model."""
+        fit_key, draw_key = jax.random.split(key)
         target = whitened_program(model, bags)
-        law = self.law(target, bags, law_key)
-        noise = jax.random.normal(draw_key, (num_draws, law.mean.size), law.mean.dtype)
-        sites = jax.lax.map(target.constrain, law.mean + noise @ law.root.T)
-        return TraceableDraws(sites, law.has_converged)
+        fit = self.approximation(target, bags, fit_key)
+        noise = jax.random.normal(draw_key, (num_draws, fit.mean.size), fit.mean.dtype)
+        sites = jax.lax.map(target.constrain, fit.mean + noise @ fit.root.T)
+        return TraceableDraws(sites, fit.has_converged)
 
 
-class _GaussianLaw(NamedTuple):
-    """N(m, SSᵀ), and whether an iteration that ends by itself came to an end there."""
+class _GaussianFit(NamedTuple):
+    """N(m, SSᵀ), and whether the iteration to it has converged."""
 
     mean: Float[Array, " P"]  # m
     root: Float[Array, "P P"]  # S
@@ -240,7 +240,7 @@ class TraceableLaplace(TraceableGaussian):
         check_counts(max_steps=self.max_steps)
 
     def check(self, model: Model, bags: Bags) -> None:
-        """Refuse densities without curvature, and of too many numbers.
+        """Refuse densities without curvature, or of too many numbers.
 
         Raises
         ------
@@ -249,19 +249,19 @@ class TraceableLaplace(TraceableGaussian):
         check_number_of_unknowns(model, "laplace")
         check_smooth(whitened_program(model, bags))
 
-    def law(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianLaw:
-        """N(mode, H⁻¹), H the curvature there."""
+    def approximation(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianFit:
+        """N(mode, H⁻¹), H the curvature at the mode."""
         found = mode_of(target, self.max_steps)
         factor = jnp.linalg.cholesky(found.hessian)  # H = RRᵀ
         identity = jnp.eye(target.size, dtype=found.point.dtype)
         root = solve_triangular(factor.T, identity, lower=False)  # R⁻ᵀ
         is_at_rest = steepest(found.gradient) < AT_REST
-        return _GaussianLaw(found.point, root, is_at_rest & jnp.isfinite(factor).all())
+        return _GaussianFit(found.point, root, is_at_rest & jnp.isfinite(factor).all())
 
 
 @dataclass(frozen=True)
 class TraceableSVI(TraceableGaussian):
-    """A Gaussian by stochastic gradients, as `milzoo.inference.svi`; it never ends by itself.
+    """A Gaussian by stochastic gradients, as `milzoo.inference.svi`, without a stopping rule.
 
     Attributes
     ----------
@@ -290,15 +290,15 @@ class TraceableSVI(TraceableGaussian):
         """
         check_number_of_unknowns(model, "svi")
 
-    def law(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianLaw:
-        """Where the steps end."""
+    def approximation(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianFit:
+        """The Gaussian at which the steps end."""
         schedule = Schedule(self.learning_rate, self.max_steps)
         fit = DrawsFit(target, schedule, self.guide, self.num_particles)
         num_blocks = -(-self.max_steps // fit.steps_in_block)
         start = fit.start(key)
         end = jax.lax.fori_loop(0, num_blocks, lambda _, state: fit.run_block(state)[0], start)
         mean, scale_tril = fit.gaussian(end)
-        return _GaussianLaw(mean, scale_tril, jnp.isfinite(scale_tril).all())
+        return _GaussianFit(mean, scale_tril, jnp.isfinite(scale_tril).all())
 
 
 _BY_NAME: dict[str, Callable[..., TraceableEngine]] = {
@@ -311,13 +311,14 @@ _BY_NAME: dict[str, Callable[..., TraceableEngine]] = {
 
 
 def traceable_engine(name: str, **options: Any) -> TraceableEngine:
-    """An engine by its name, with options.
+    """Make a traceable engine by its name, with options.
 
     Parameters
     ----------
     name : {"nuts", "gibbs", "coordinate_ascent", "laplace", "svi"}
     **options
-        Of `TraceableChain.nuts`, `TraceableChain.gibbs`, `TraceableAscent`, `TraceableLaplace`, `TraceableSVI`.
+        Of `TraceableChain.nuts`, `TraceableChain.gibbs`, `TraceableAscent`, `TraceableLaplace` or
+        `TraceableSVI`.
 
     Returns
     -------
@@ -326,7 +327,7 @@ def traceable_engine(name: str, **options: Any) -> TraceableEngine:
     Raises
     ------
     ValueError
-        If there is none of that name.
+        If there is no engine of that name.
     """
     if name not in _BY_NAME:
         raise ValueError(f"engine is {name!r}; expected one of {', '.join(_BY_NAME)}")

@@ -41,7 +41,7 @@ _RARE = 0.05
 MUCH_SENSITIVITY = 0.05
 
 
-def share_of_positive(labels: Float[np.ndarray, "S B"], bags: Bags) -> Float[np.ndarray, " S"]:
+def positive_fraction(labels: Float[np.ndarray, "S B"], bags: Bags) -> Float[np.ndarray, " S"]:
     """The share of the bags that are positive."""
     return labels.mean(axis=1)
 
@@ -70,7 +70,7 @@ def _correlation(
 
 
 OF_LABELS: dict[str, Statistic] = {
-    "share of positive bags": share_of_positive,
+    "share of positive bags": positive_fraction,
     "correlation with size": correlation_with_size,
     "correlation with farthest instance": correlation_with_farthest,
 }
@@ -85,7 +85,7 @@ OF_TARGETS: dict[str, Statistic] = {
 
 @dataclass(frozen=True, eq=False)
 class PredictiveCheck:
-    """What replicates of the data look like, before and after these were seen.
+    """What replicates of the data look like, under the prior and the posterior.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class PredictiveCheck:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each statistic: observed, mean and sd of replicates, two-sided p by each law.
+        """A row for each statistic: observed, mean and sd of replicates, two-sided p-values.
 
         p is no level of a test: of the posterior it is on the safe side, the data being used twice.
         """
@@ -140,15 +140,15 @@ class PredictiveCheck:
         return predictive_statistics(self.observed, self.prior, self.posterior)
 
 
-def _row(law: str, replicates: Float[np.ndarray, " S"], observed: float) -> dict[str, float]:
+def _row(of: str, replicates: Float[np.ndarray, " S"], observed: float) -> dict[str, float]:
     # The observed value counts as a replicate, so that p is never 0.
     below, above = (
         (1 + (side <= 0).sum()) for side in (replicates - observed, observed - replicates)
     )
     return {
-        f"{law}_mean": float(replicates.mean()),
-        f"{law}_sd": float(replicates.std(ddof=1)),
-        f"{law}_p": float(min(1.0, 2 * min(below, above) / (1 + len(replicates)))),
+        f"{of}_mean": float(replicates.mean()),
+        f"{of}_sd": float(replicates.std(ddof=1)),
+        f"{of}_p": float(min(1.0, 2 * min(below, above) / (1 + len(replicates)))),
     }
 
 
@@ -191,11 +191,11 @@ def predictive_check(
     if statistics is None:
         statistics = OF_LABELS if model.observed_site == "bag_label" else OF_TARGETS
     prior_key, posterior_key = split_key(random_key(seed))
-    seen = np.asarray(observations(model, bags, "predictive_check"), dtype=float)[None]
+    observed = np.asarray(observations(model, bags, "predictive_check"), dtype=float)[None]
     before = _from_the_prior(posterior, prior_key, num_replicates)
     after = _from_the_posterior(posterior, posterior_key, num_replicates)
     return PredictiveCheck(
-        observed={name: float(of(seen, bags)[0]) for name, of in statistics.items()},
+        observed={name: float(of(observed, bags)[0]) for name, of in statistics.items()},
         prior={name: of(before, bags) for name, of in statistics.items()},
         posterior={name: of(after, bags) for name, of in statistics.items()},
     )

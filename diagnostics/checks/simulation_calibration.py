@@ -179,12 +179,14 @@ class SimulationCalibration:
         table = self.table
         for name in self.not_uniform:
             row = table.loc[name].to_dict()
+            mean = f"{row['mean_deviation']:+.2f} ± {row['mean_deviation_error']:.2f}"
             smallest = min(row["p_uniform"], row["p_coverage"])
             symmetry = f"one-sided (p = {row['p_symmetric']:.1g})"
             yield (
-                f"{name} is not calibrated (p = {smallest:.1g}): the truth lies {row['mean_deviation']:+.2f}"
-                f" ± {row['mean_deviation_error']:.2f} posterior sds from the mean and {row['rms_deviation']:.2f} "
-                f"sds around it; its ranks are {'symmetric' if row['is_symmetric'] else symmetry}"
+                f"{name} is not calibrated (p = {smallest:.1g}): the truth deviates from the "
+                f"posterior mean by {mean} posterior sds on average, {row['rms_deviation']:.2f} in "
+                "the root mean square; "
+                f"its ranks are {'symmetric' if row['is_symmetric'] else symmetry}"
             )
         if not self.not_uniform:
             yield (

@@ -87,20 +87,20 @@ def importance_resample(
 
 
 def _law_of(posterior: Posterior) -> Approximation:
-    """What draws are proposed by."""
+    """The approximation that draws are proposed from."""
     if posterior.status.kind == "failed":
         raise ValueError(
             f"posterior of {posterior.engine} failed ({posterior.status.sentence}); expected one "
-            "that has a law to propose from"
+            "that has a density to propose from"
         )
-    law = posterior.approximation
-    density = None if law is None else posterior.log_density(posterior.draws(1, seed=0))
-    if law is None or density is None:
+    approximation = posterior.approximation
+    density = None if approximation is None else posterior.log_density(posterior.draws(1, seed=0))
+    if approximation is None or density is None:
         raise ValueError(
             f"posterior of {posterior.engine} has no density to weigh its draws by; expected one "
             "of coordinate_ascent, laplace, svi or grid"
         )
-    return law
+    return approximation
 
 
 def _status(found: WeightedDraws) -> Status:

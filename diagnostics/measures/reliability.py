@@ -32,7 +32,7 @@ class Reliability:
         chance as well, so that it is above 0 for the best of forecasts; hence the next.
     error_if_calibrated : float
         Its mean over truths drawn from the forecasts.
-    share_above : float
+    p_value : float
         Share of these truths with an error as large: the p-value of a test of calibration, where
         cases are independent.
     """
@@ -43,7 +43,7 @@ class Reliability:
     high: Float[np.ndarray, " U"] = field(repr=False)
     error: float
     error_if_calibrated: float
-    share_above: float
+    p_value: float
 
 
 def reliability(
@@ -101,5 +101,5 @@ def reliability(
         error=float(found),
         error_if_calibrated=float(np.mean(errors)),
         # What was observed counts as a draw, so that the share is never 0.
-        share_above=float((1 + np.sum(errors >= found)) / (1 + num_draws)),
+        p_value=float((1 + np.sum(errors >= found)) / (1 + num_draws)),
     )

@@ -54,7 +54,7 @@ class Scores:
 
 
 def score(prediction: Prediction | TargetPrediction, test: Bags) -> Scores:
-    """Score predicted probabilities of labelled bags, or predicted laws of targets.
+    """Score predicted probabilities of labelled bags, or predictive distributions of targets.
 
     Parameters
     ----------

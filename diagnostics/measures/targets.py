@@ -126,13 +126,13 @@ def in_words(value: object) -> str:
     return repr(value)
 
 
-def _made_from(law: Distribution) -> list[str]:
-    """The arguments of a law."""
-    if type(law) is TransformedDistribution:  # it keeps them under other names
-        steps = law.transforms
-        return [in_words(law.base_dist), *(_call(step, _numbers(step)) for step in steps)]
-    names = [name for name in signature(type(law)).parameters if name != "validate_args"]
-    return [f"{name}={in_words(getattr(law, name))}" for name in names]
+def _made_from(distribution: Distribution) -> list[str]:
+    """The arguments of a distribution."""
+    if type(distribution) is TransformedDistribution:  # it keeps them under other names
+        steps = distribution.transforms
+        return [in_words(distribution.base_dist), *(_call(step, _numbers(step)) for step in steps)]
+    names = [name for name in signature(type(distribution)).parameters if name != "validate_args"]
+    return [f"{name}={in_words(getattr(distribution, name))}" for name in names]
 
 
 def _numbers(transform: Transform) -> list[str]:

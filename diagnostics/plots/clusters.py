@@ -42,8 +42,8 @@ def plot_components(posteriors: Posterior | Mapping[str, Posterior]) -> Figure:
 
     Under the q of coordinate ascent clusters have names: E π_lk of each, largest first. From draw
     to draw of other posteriors they have none, so that the weights of each draw are sorted: the
-    k-th is the law of the k-th largest. Dashed: the expected number of clusters with an instance
-    in them.
+    k-th interval is of the k-th largest weight. Dashed: the expected number of clusters that have
+    an instance.
 
     Parameters
     ----------

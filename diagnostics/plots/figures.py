@@ -245,7 +245,7 @@ def khat(comparison: Compared) -> Figure:
     values = {
         name: verdict.evidence.khat
         for name, verdict in comparison.verdicts.items()
-        if verdict.evidence.has_law
+        if verdict.evidence.has_density
     }
     if not values:
         raise ValueError(

@@ -85,7 +85,7 @@ def draw_intervals(
 def pit_differences(
     pit: dict[str, Float[np.ndarray, " S"]], *, band: float, wrong: Sequence[str], title: str
 ) -> Figure:
-    """Distribution functions of PIT values less that of the uniform law, and the test's band.
+    """Distribution functions of PIT values less the uniform one, and the test's band.
 
     ArviZ's `plot_ecdf_pit` has other tests in it, and would say so in the picture.
     """

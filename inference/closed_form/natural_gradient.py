@@ -53,7 +53,7 @@ from .drivers import (
     m_step_of,
     num_begun,
     repeat_steps,
-    spread_over,
+    subsample,
 )
 
 __all__ = ["natural_gradient"]
@@ -182,7 +182,7 @@ class _Batches:
             parts = padded_chunks(chunks, num_instances=length, num_parts=num_parts)
             sizes = [np.array(float(bags.num_instances)) for bags in chunks]
             sizes += [np.array(0.0)] * (num_parts - len(chunks))
-            yield self.devices.placed(parts), self.devices.placed(sizes)
+            yield self.devices.put(parts), self.devices.put(sizes)
 
     def _pieces(self) -> Iterator[Bags]:
         for number in count():
@@ -244,9 +244,7 @@ class _Steps:
 
     def _first(self, batches: Iterator[tuple[Any, Array]], num_instances: np.ndarray) -> _Position:
         chunks, _ = chunks_of(self.batches.bags, self.devices)
-        start = self.form.start(
-            partial(spread_over, chunks, self.form, self.devices), self.start_key
-        )
+        start = self.form.start(partial(subsample, chunks, self.form, self.devices), self.start_key)
         found, size = self._of_next(batches, _initial_of_chunk, start)
         return self.devices.once(_position, self.form, found, num_instances / size)
 

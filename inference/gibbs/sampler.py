@@ -15,7 +15,7 @@ from ...models.model import Model, observations, random_key
 from ...models.numerics.arguments import check_counts
 from ...models.numerics.tracing import as_pytree
 from ..posterior import Posterior, sampled_posterior
-from ..runtime.chains import place_of_chains, run_chains
+from ..runtime.chains import devices_of_chains, run_chains
 from ..runtime.programs import Stopwatch
 from .sweep import Sweep, sweep_of
 
@@ -45,7 +45,7 @@ def gibbs(
     ----------
     model : Model
         VGPMIL, VWSGP, CardinalityGP, DPMIL, or one whose sweep ``sweep_of`` knows; with numbers
-        as hyper-parameters (no priors) and a known mixing law.
+        as hyper-parameters (no priors) and a known density p(ω).
     bags : Bags
         With labels.
     seed : int or JAX key
@@ -82,7 +82,7 @@ def gibbs(
         if the draws of DPMIL would take more than 4 GiB, the checkpoint is of another run, or
         chains cannot be dealt to the mesh.
     NotImplementedError
-        If the model has no sampler, or its mixing law p(ω) is not known.
+        If the model has no sampler, or its mixing density p(ω) is not known.
     """
     watch = Stopwatch()
     check_conjugate(model)
@@ -95,9 +95,9 @@ def gibbs(
         kept = _kept(keep, sweep.site_names, model.latent_sites)
         _check_size(model, bags, num_samples * num_chains, kept)
         options = {"engine": "gibbs", "seed": key, "thin": thin, "keep": kept}
-        with place_of_chains(mesh, checkpoint, model, bags, **options, **length) as place:
+        with devices_of_chains(mesh, checkpoint, model, bags, **options, **length) as run_on:
             chain = GibbsChain(sweep, tuple(kept), thin)
-            run = run_chains(chain, key=key, progress=progress, **length, **place)
+            run = run_chains(chain, key=key, progress=progress, **length, **run_on)
     return sampled_posterior(model, bags, engine="gibbs", run=run, watch=watch)
 
 

@@ -103,7 +103,7 @@ class VGPMILGibbs:
     def step(self, state: VGPMILGibbsState) -> VGPMILGibbsState:
         """One sweep over y, ω, u, f."""
         key, label_key, mixing_key, white_key, evidence_key = jax.random.split(state.key, 5)
-        label = self.label_law(state.evidence).sample(label_key)
+        label = self.label_distribution(state.evidence).sample(label_key)
         omega = self.mixing.conditional(state.evidence).sample(mixing_key)
         white = self.draw_white(white_key, label, omega)
         evidence = self.draw_evidence(evidence_key, white, label, omega)
@@ -117,7 +117,7 @@ class VGPMILGibbs:
             "instance_label": state.label,
         }
 
-    def label_law(self, evidence: Float[Array, " N"]) -> InstanceLabels:
+    def label_distribution(self, evidence: Float[Array, " N"]) -> InstanceLabels:
         """y | f, T."""
         return InstanceLabels(
             evidence, self.bag_index, self.bag_label, self.sharpness, self.bag_label.shape[0]

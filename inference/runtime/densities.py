@@ -119,8 +119,8 @@ def log_likelihood_of_one(
     return sum((_by_bag(site["fn"], site["value"]) for site in observed), jnp.zeros(()))
 
 
-def _by_bag(law: Any, value: Array) -> Float[Array, " B"]:
-    return getattr(law, "log_prob_by_bag", law.log_prob)(value)
+def _by_bag(distribution: Any, value: Array) -> Float[Array, " B"]:
+    return getattr(distribution, "log_prob_by_bag", distribution.log_prob)(value)
 
 
 @partial(jax.jit, static_argnames=("program", "together"))

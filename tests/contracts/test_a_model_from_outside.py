@@ -113,7 +113,7 @@ class MeanLogisticForm(SingleStart):
 
     num_features: int = 2
 
-    def start(self, spread: Any, key: jax.Array) -> Factor:
+    def start(self, subsample: Any, key: jax.Array) -> Factor:
         identity = np.eye(self.num_features)
         return Factor(np.zeros(self.num_features), identity / self.model.scale)
 

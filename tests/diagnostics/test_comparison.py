@@ -26,7 +26,7 @@ def sampled(posterior, values):
 
 @pytest.fixture(scope="module")
 def chains(posteriors):
-    """Stand-ins for a sampler of a law that is known: independent standard normal draws."""
+    """Stand-ins for a sampler of a known distribution: independent standard normal draws."""
 
     def make(seed, shift=0.0, scale=1.0):
         shape = posteriors["nuts"].tree["posterior"]["inducing_value"].shape
@@ -340,7 +340,7 @@ def test_other_values_of_hyperparameters_are_another_target(chains, problem):
     assert "Its hyper-parameters, variance=" in text
 
 
-LAWS = {
+PRIORS = {
     "number": 4.0,
     "log-normal": dist.LogNormal(0.0, 1.0),
     "wider log-normal": dist.LogNormal(0.0, 2.0),
@@ -358,12 +358,12 @@ LAWS = {
 def test_other_priors_are_other_targets_and_equal_ones_are_not(chains, problem):
     kernel = problem[2].kernel
 
-    def planted(law):
-        model = replace(problem[2], kernel=replace(kernel, variance=law))
+    def planted(prior):
+        model = replace(problem[2], kernel=replace(kernel, variance=prior))
         return replace(chains(0), model=model)
 
-    targets = compare({name: planted(law) for name, law in LAWS.items()}).table["target"]
-    assert targets.nunique() == len(LAWS)
+    targets = compare({name: planted(prior) for name, prior in PRIORS.items()}).table["target"]
+    assert targets.nunique() == len(PRIORS)
     assert targets["wider log-normal"] == "variance=LogNormal(loc=0.0, scale=2.0)"
     assert not targets.str.contains("0x").any()
     again = [planted(dist.LogNormal(0.0, 1.0)) for _ in range(2)]

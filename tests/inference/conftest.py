@@ -1,4 +1,4 @@
-"""Small problems, and what is known of them, that the engines' tests share."""
+"""Small problems and their reference posteriors, shared by the tests of engines."""
 
 from dataclasses import replace
 from functools import partial

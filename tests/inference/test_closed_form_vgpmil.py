@@ -73,8 +73,8 @@ def _paper_in_numpy(model, bags, probability, steps):
         covariance = np.linalg.inv(precision_zz + weights.T @ (theta[:, None] * weights))  # S
         mean = covariance @ weights.T @ (probability - 0.5 - theta * model.mean)  # m
         evidence = model.mean + weights @ mean  # μ
-        spread = np.sum((weights @ covariance) * weights, axis=1)
-        tilt = np.sqrt(evidence**2 + spread + residual)  # c
+        variance = np.sum((weights @ covariance) * weights, axis=1)
+        tilt = np.sqrt(evidence**2 + variance + residual)  # c
         for n, bag in enumerate(bags.bag_index):
             others = (bags.bag_index == bag) & (np.arange(len(tilt)) != n)
             pull = (2 * bags.labels[bag] - 1) * np.log(model.sharpness)
@@ -282,13 +282,13 @@ def test_status_tells_how_the_ascent_ended(small_problem):
     assert re.search(r"moved by \+\S+ at the last step, 2", cut.status.sentence)
 
 
-def test_custom_mixture_runs_without_its_mixing_law(small_problem):
+def test_custom_mixture_runs_without_its_mixing_density(small_problem):
     model, bags = small_problem
     secant = ScaleMixture.from_log_density(lambda f: -jnp.logaddexp(f / 2, -f / 2))
     custom = coordinate_ascent(replace(model, mixing=secant), bags, seed=0)
     builtin = coordinate_ascent(model, bags, seed=0)
     np.testing.assert_allclose(custom.elbo, builtin.elbo, rtol=1e-8)
-    with pytest.raises(NotImplementedError, match="mixing law"):
+    with pytest.raises(NotImplementedError, match="knows log ψ but not"):
         custom.model.augmented()
 
 

@@ -222,5 +222,5 @@ def test_learning_ends_at_a_stationary_point_of_the_bound(name):
 
     found = np.log([float(v) for v in learned.model.hyperparameters.values()])
     np.testing.assert_allclose(best_bound(found), learned.elbo[-1], atol=1e-4)
-    slope = approx_fprime(found, best_bound, 1e-4)
-    assert np.abs(slope).max() < 0.02
+    gradient = approx_fprime(found, best_bound, 1e-4)
+    assert np.abs(gradient).max() < 0.02

@@ -56,17 +56,17 @@ MODEL = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood=Gaussian(0.5))
 class Wider:
     """A closed form with sds half as large again: N(m, 2.25 S)."""
 
-    def __init__(self, law):
-        self.law = law
+    def __init__(self, approximation):
+        self.approximation = approximation
 
     def draws(self, model, bags, key, num_draws):
-        draws = self.law.draws(model, bags, key, num_draws)["inducing_value"]
-        return {"inducing_value": self.law.mean + 1.5 * (draws - self.law.mean)}
+        draws = self.approximation.draws(model, bags, key, num_draws)["inducing_value"]
+        return {"inducing_value": self.approximation.mean + 1.5 * (draws - self.approximation.mean)}
 
     def log_density(self, model, bags, draws):
-        inward = self.law.mean + (draws["inducing_value"] - self.law.mean) / 1.5
-        log_density = self.law.log_density(model, bags, {"inducing_value": inward})
-        return log_density - len(self.law.mean) * np.log(1.5)
+        inward = self.approximation.mean + (draws["inducing_value"] - self.approximation.mean) / 1.5
+        log_density = self.approximation.log_density(model, bags, {"inducing_value": inward})
+        return log_density - len(self.approximation.mean) * np.log(1.5)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,8 @@ def exact():
 
 
 def test_weights_turn_a_wide_proposal_into_the_exact_posterior(exact):
-    law, num = exact.approximation, 40_000
-    mended = ImportanceResampled(Wider(law), num)
+    approximation, num = exact.approximation, 40_000
+    mended = ImportanceResampled(Wider(approximation), num)
     found = mended.weighted(MODEL, exact.bags, jax.random.key(0))
     assert found.khat < 0.3  # bounded ratios
     assert found.weights.sum() == pytest.approx(1.0)
@@ -88,15 +88,18 @@ def test_weights_turn_a_wide_proposal_into_the_exact_posterior(exact):
     worth = num / (1.5**2 / np.sqrt(2 * 1.5**2 - 1)) ** 3
     assert found.effective_size == pytest.approx(worth, rel=0.03)
 
-    draws, covariance = found.draws["inducing_value"], law.scale_tril @ law.scale_tril.T
+    draws, covariance = (
+        found.draws["inducing_value"],
+        approximation.scale_tril @ approximation.scale_tril.T,
+    )
     mean = found.weights @ draws
     error = np.sqrt(np.diag(covariance) / worth)
-    assert np.abs(mean - law.mean).max() / error.min() < 5
-    spread = (found.weights * (draws - law.mean).T) @ (draws - law.mean)
-    np.testing.assert_allclose(spread, covariance, atol=6 * np.diag(covariance).max() / worth**0.5)
+    assert np.abs(mean - approximation.mean).max() / error.min() < 5
+    scatter = (found.weights * (draws - approximation.mean).T) @ (draws - approximation.mean)
+    np.testing.assert_allclose(scatter, covariance, atol=6 * np.diag(covariance).max() / worth**0.5)
 
     kept = mended.draws(MODEL, exact.bags, jax.random.key(1), 4000)["inducing_value"]
-    assert np.abs(kept.mean(axis=0) - law.mean) / np.sqrt(np.diag(covariance) / 4000) == (
+    assert np.abs(kept.mean(axis=0) - approximation.mean) / np.sqrt(np.diag(covariance) / 4000) == (
         pytest.approx(0.0, abs=5)
     )
     np.testing.assert_allclose(kept.std(axis=0), np.sqrt(np.diag(covariance)), rtol=0.08)

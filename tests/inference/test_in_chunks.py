@@ -10,10 +10,10 @@ import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances, stream
 from milzoo.inference import Posterior, coordinate_ascent
 from milzoo.inference.closed_form import Options, closed_form
-from milzoo.inference.closed_form.drivers import Passes, spread_over
+from milzoo.inference.closed_form.drivers import Passes, subsample
 from milzoo.inference.runtime.chunks import (
-    RoomForChunks,
-    RoomInTurn,
+    AlternatingBuffers,
+    ChunkBuffers,
     in_parts,
     in_pieces,
     padded_chunks,
@@ -73,7 +73,7 @@ def assert_same_factors(found, expected):
     names = [f.name for f in fields(found) if isinstance(getattr(found, f.name), np.ndarray)]
     assert "mean" in names and len(names) >= 2
     for name in names:
-        one, other = (getattr(law, name) for law in (found, expected))
+        one, other = (getattr(q, name) for q in (found, expected))
         np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8, err_msg=name)
 
 
@@ -150,22 +150,22 @@ def test_what_is_kept_of_chunks_stays_with_its_device(fits, tmp_path):
     assert_same_factors(found.approximation, expected.approximation)
 
 
-def test_room_is_given_again_two_turns_later_and_no_sooner():
-    room = RoomInTurn()
+def test_buffers_are_reused_after_two_turns_and_no_sooner():
+    buffers = AlternatingBuffers()
     for number in range(6):
-        room.next_turn()
-        given = [room(shape, np.dtype(float)) for shape in ((5, 3), (5, 3), (4, 3))]
-        for place, array in enumerate(given):
+        buffers.next_turn()
+        given = [buffers(shape, np.dtype(float)) for shape in ((5, 3), (5, 3), (4, 3))]
+        for index, array in enumerate(given):
             if number >= 2:  # as it was left
-                np.testing.assert_array_equal(array, 10 * (number - 2) + place)
-            array[:] = 10 * number + place
-        for place, array in enumerate(given):  # by none that was given behind it
-            np.testing.assert_array_equal(array, 10 * number + place)
+                np.testing.assert_array_equal(array, 10 * (number - 2) + index)
+            array[:] = 10 * number + index
+        for index, array in enumerate(given):  # no later buffer of this turn overwrote it
+            np.testing.assert_array_equal(array, 10 * number + index)
 
 
 @pytest.mark.parametrize("num_devices", [1, 2])
-def test_what_devices_work_on_is_not_read_over(fits, tmp_path, num_devices):
-    """Of two turns, while the next chunk is read: with chunks that hold a bag each, some longer."""
+def test_chunks_in_use_are_not_overwritten(fits, tmp_path, num_devices):
+    """Of two turns, while the next chunk is read: with chunks of one bag each, some longer."""
     model, bags, _ = fits["vwsgp"]
     written_as_arrays(bags, tmp_path)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:num_devices]), ("bags",))
@@ -180,31 +180,31 @@ def test_what_devices_work_on_is_not_read_over(fits, tmp_path, num_devices):
             instances, rest = np.split(filled.instances, [chunk.num_instances])
             np.testing.assert_array_equal(instances, chunk.instances)
             assert not rest.any() and len(filled.instances) % 7 == 0
-            if num_devices == 1:  # else a longer chunk beside it may need more room
+            if num_devices == 1:  # else a longer chunk beside it may need more rows
                 assert (
                     passes._read_to.lengthened(filled.instances, len(filled.instances)) is not None
                 )
         before = [parts]
 
 
-def test_a_chunk_is_lengthened_where_it_was_read_and_nowhere_else():
-    room, double = RoomForChunks(10, num_turns=2), np.dtype(float)
-    short, long = room((7, 3), double), room((11, 3), double)
+def test_chunks_are_lengthened_in_their_own_buffer_alone():
+    buffers, double = ChunkBuffers(10, num_turns=2), np.dtype(float)
+    short, long = buffers((7, 3), double), buffers((11, 3), double)
     assert short.shape == (7, 3) and long.shape == (11, 3) and not np.shares_memory(short, long)
     for values, num_rows in ((short, 10), (long, 20)):
-        whole = room.lengthened(values, num_rows)
+        whole = buffers.lengthened(values, num_rows)
         assert whole.shape == (num_rows, 3) and whole.ctypes.data == values.ctypes.data
-        assert room.lengthened(values, num_rows + 1) is None
-        assert room.lengthened(values[1:], 3) is None
-    assert room.lengthened(np.zeros((7, 3)), 7) is None
+        assert buffers.lengthened(values, num_rows + 1) is None
+        assert buffers.lengthened(values[1:], 3) is None
+    assert buffers.lengthened(np.zeros((7, 3)), 7) is None
 
 
-def test_room_that_has_held_more_holds_less():
-    room, double = RoomInTurn(), np.dtype(float)
-    large, other = (room.next_turn()((6, 2), double) for _ in range(2))
-    small = room.next_turn()((3,), double)
+def test_buffers_are_reused_for_smaller_arrays():
+    buffers, double = AlternatingBuffers(), np.dtype(float)
+    large, other = (buffers.next_turn()((6, 2), double) for _ in range(2))
+    small = buffers.next_turn()((3,), double)
     assert np.shares_memory(small, large) and not np.shares_memory(small, other)
-    again = [room.next_turn()((7, 2), double) for _ in range(3)]
+    again = [buffers.next_turn()((7, 2), double) for _ in range(3)]
     assert [array.shape for array in again] == 3 * [(7, 2)]
 
 
@@ -280,7 +280,7 @@ def test_a_sample_is_spread_evenly_over_chunks(fits, at_most, stride):
     assert 4 * 70 < bags.num_instances <= 300
     form = closed_form(model, Options())
     chunks, whole = list(in_pieces(bags, 40)), bags.instances
-    found = spread_over(chunks, form, Devices(None), lambda own: own.instances, at_most)
+    found = subsample(chunks, form, Devices(None), lambda own: own.instances, at_most)
     expected = whole[:1] if at_most == 1 else whole[::stride]
     np.testing.assert_array_equal(found, expected)
 

@@ -39,13 +39,13 @@ def posterior(open_problem):
 def test_mode_and_curvature_are_those_of_quadrature(one_inducing_point, exact_posterior):
     posterior = laplace(*one_inducing_point, seed=0)
     white, log_density = exact_posterior.white, exact_posterior.log_density
-    # A quartic through the points around the top of an independent density has its derivatives.
+    # A quartic through the points around the mode of an independent density has its derivatives.
     near = slice(np.argmax(log_density) - 8, np.argmax(log_density) + 9)
     centre = white[np.argmax(log_density)]
     quartic = np.polynomial.Polynomial.fit(white[near] - centre, log_density[near], 4)
-    slope = quartic.deriv()
-    mode = min((root.real for root in slope.roots() if abs(root.imag) < 1e-9), key=abs)
-    deviation = 1 / np.sqrt(-slope.deriv()(mode))
+    derivative = quartic.deriv()
+    mode = min((root.real for root in derivative.roots() if abs(root.imag) < 1e-9), key=abs)
+    deviation = 1 / np.sqrt(-derivative.deriv()(mode))
     approximation = posterior.approximation
     assert approximation.mean == pytest.approx([centre + mode], abs=1e-6)
     assert approximation.scale_tril == pytest.approx(np.array([[deviation]]), rel=1e-5)
@@ -111,8 +111,10 @@ def test_log_density_is_the_gaussian_over_the_jacobian_of_the_change_of_variable
     random = np.random.default_rng(1)
     vectors = gaussian.mean + random.normal(size=(50, gaussian.mean.size)) @ gaussian.scale_tril.T
     sites, log_jacobian = sites_of(model, vectors)
-    law = stats.multivariate_normal(gaussian.mean, gaussian.scale_tril @ gaussian.scale_tril.T)
-    expected = law.logpdf(vectors) - log_jacobian
+    approximation = stats.multivariate_normal(
+        gaussian.mean, gaussian.scale_tril @ gaussian.scale_tril.T
+    )
+    expected = approximation.logpdf(vectors) - log_jacobian
     np.testing.assert_allclose(posterior.log_density(sites), expected, rtol=1e-9, atol=1e-7)
 
 
@@ -203,10 +205,10 @@ def test_mode_of_accumulated_evidence_is_that_of_a_grid(accumulating_problem, li
     grid = np.linspace(-4, 4, 8001)[:, None]
     density = log_joint(model, "marginal", {"inducing_value": grid}, bags)
     found = posterior.draws(40_000, seed=0)["inducing_value"]
-    top = int(np.argmax(density))
-    curvature = np.diff(density[[top - 200, top, top + 200]], n=2)[0] / (200 * 0.001) ** 2
+    mode = int(np.argmax(density))
+    curvature = np.diff(density[[mode - 200, mode, mode + 200]], n=2)[0] / (200 * 0.001) ** 2
     deviation = 1 / np.sqrt(-curvature)
-    assert abs(found.mean() - grid[top, 0]) < 4.5 * deviation / 200 + 0.001
+    assert abs(found.mean() - grid[mode, 0]) < 4.5 * deviation / 200 + 0.001
     np.testing.assert_allclose(found.std(), deviation, rtol=0.03)
 
 

@@ -101,12 +101,12 @@ def test_running_statistics_have_the_order_of_their_components(cases):
     form = closed_form(replace(model, max_components=5), Options(num_starts=3))
     random = np.random.default_rng(0)
     nothing = form.no_statistics()
-    occupancy = random.uniform(1, 50, nothing.seen.occupancy.shape)
-    statistics = nothing._replace(seen=nothing.seen._replace(occupancy=occupancy))
+    occupancy = random.uniform(1, 50, nothing.sufficient.occupancy.shape)
+    statistics = nothing._replace(sufficient=nothing.sufficient._replace(occupancy=occupancy))
     with jax.enable_x64(True):
         ordered = form.in_order(jax.tree.map(jnp.asarray, statistics))
         gaussians = form.m_step(ordered).gaussians
-        found = np.asarray(ordered.seen.occupancy)
+        found = np.asarray(ordered.sufficient.occupancy)
         np.testing.assert_allclose(np.asarray(gaussians.strength), model.mean_strength + found)
     np.testing.assert_array_equal(np.sort(found), np.sort(occupancy))
     assert (found != occupancy).any()
@@ -211,11 +211,11 @@ def test_batches_on_two_devices_are_batches_of_twice_the_size(cases, name):
 
 def test_each_pass_goes_through_all_bags_in_a_new_order(cases, monkeypatch):
     model, bags = cases["vwsgp"]
-    seen = []
-    monkeypatch.setattr(BagForm, "check", lambda form, batch: seen.append(batch.names))
+    checked = []
+    monkeypatch.setattr(BagForm, "check", lambda form, batch: checked.append(batch.names))
     natural_gradient(model, bags, seed=0, batch_instances=160, max_steps=8)
     # All bags first; then three batches a pass, and behind them passes over all bags.
-    passes = [sum(batches, ()) for batches in batched(seen[1:10], 3)]
+    passes = [sum(batches, ()) for batches in batched(checked[1:10], 3)]
     assert all(sorted(names) == sorted(bags.names) for names in passes)
     assert len({*passes, bags.names}) == 4
 

@@ -52,7 +52,7 @@ def test_one_inducing_value_has_the_moments_of_quadrature(
 ):
     posterior = nuts(*one_inducing_point, seed=4)
     assert moments(sites(posterior)).largest_z(exact_posterior.moments) <= LARGEST_Z
-    # The prior is another law: the labels say enough for the test to mean something.
+    # The prior is another distribution: the labels say enough for the test to mean something.
     prior = np.array([[0.0], [exact_posterior.scale]])
     assert moments(sites(posterior)).largest_z(prior) > 3 * LARGEST_Z
 

@@ -172,12 +172,12 @@ def test_a_sampler_has_draws_but_no_density_and_no_guide(posteriors):
         _ = posterior.guide
 
 
-def test_intervals_hold_their_share_of_the_draws(posteriors, small_problem):
+def test_intervals_hold_their_fraction_of_the_draws(posteriors, small_problem):
     _, bags = small_problem
     prediction = posteriors["nuts"].predict(bags)
     lower, upper = prediction.bag_interval(0.8)
-    share = ((prediction.bag_draws >= lower) & (prediction.bag_draws <= upper)).mean()
-    assert share == pytest.approx(0.8, abs=0.03)
+    fraction = ((prediction.bag_draws >= lower) & (prediction.bag_draws <= upper)).mean()
+    assert fraction == pytest.approx(0.8, abs=0.03)
     assert prediction.instance_interval(0.5).shape == (2, bags.num_instances)
     with pytest.raises(ValueError, match=r"mass is 1\.5"):
         prediction.bag_interval(1.5)

@@ -109,11 +109,11 @@ def test_trace_elbo_of_the_guide_in_32_bit_is_the_mean_of_log_p_over_q(fits, sma
     posterior = fits[guide]
     draws = posterior.draws(4000, seed=3)
     log_ratio = log_joint(model, "marginal", draws, bags) - posterior.log_density(draws)
-    program, law = model.marginal(), posterior.guide
+    program, q = model.marginal(), posterior.guide
     assert not jax.config.jax_enable_x64
     one = Trace_ELBO(1).loss
     keys = jax.random.split(jax.random.key(4), 4000)
-    losses = jax.jit(lambda k: jax.lax.map(lambda k: one(k, {}, program, law, bags), k))(keys)
+    losses = jax.jit(lambda k: jax.lax.map(lambda k: one(k, {}, program, q, bags), k))(keys)
     elbo = -np.asarray(losses, float)
     assert losses.dtype == np.float32
     error = np.sqrt((elbo.var(ddof=1) + log_ratio.var(ddof=1)) / 4000)

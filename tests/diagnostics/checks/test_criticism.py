@@ -16,7 +16,7 @@ from milzoo.diagnostics import (
 from milzoo.diagnostics.checks.criticism import (
     correlation_with_farthest,
     correlation_with_size,
-    share_of_positive,
+    positive_fraction,
 )
 from milzoo.inference import coordinate_ascent, gibbs
 from milzoo.inference.runtime.densities import log_joint
@@ -48,7 +48,7 @@ def sampled():
 def test_statistics_of_labels_are_what_they_say():
     bags = Bags.from_list([np.zeros((1, 1)), np.ones((3, 1)), -np.ones((2, 1))])
     labels = np.array([[0.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
-    assert share_of_positive(labels, bags).tolist() == pytest.approx([1 / 3, 1.0])
+    assert positive_fraction(labels, bags).tolist() == pytest.approx([1 / 3, 1.0])
     expected = np.corrcoef(labels[0], [1, 3, 2])[0, 1]
     # Where all are positive nothing goes with anything.
     assert correlation_with_size(labels, bags).tolist() == pytest.approx([expected, 0.0])
@@ -65,12 +65,12 @@ def test_replicates_of_targets_have_the_law_that_is_known(exact):
     prior_sd = float(np.sqrt(projection @ projection + noise))
     assert check.prior["mean"].mean() == pytest.approx(0.0, abs=5 * prior_sd / 141)
     assert check.prior["mean"].std() == pytest.approx(prior_sd, rel=5 / 200)
-    law = exact.approximation
+    approximation = exact.approximation
     to_white = np.linalg.solve(cholesky.T, projection)  # aᵀu = (L⁻ᵀ v)ᵀu
-    sd = float(np.sqrt(np.sum((law.scale_tril.T @ to_white) ** 2) + noise))
+    sd = float(np.sqrt(np.sum((approximation.scale_tril.T @ to_white) ** 2) + noise))
     # Posterior draws are 4,000.
     assert check.posterior["mean"].mean() == pytest.approx(
-        float(to_white @ law.mean), abs=5 * sd / 63
+        float(to_white @ approximation.mean), abs=5 * sd / 63
     )
     assert check.posterior["mean"].std() == pytest.approx(sd, rel=0.06)
     assert check.observed["mean"] == pytest.approx(WITH_TARGETS.targets.mean())

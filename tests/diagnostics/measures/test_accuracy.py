@@ -1,4 +1,4 @@
-"""Errors against laws that are known."""
+"""Errors against known distributions."""
 
 import numpy as np
 import pytest

@@ -61,7 +61,7 @@ def test_calibrated_forecasts_have_the_error_that_they_should_and_others_more():
     shares, errors = [], []
     for _ in range(100):
         found = reliability(probability, random.random(400) < probability)
-        shares.append(found.share_above)
+        shares.append(found.p_value)
         errors.append(found.error)
     # 100 shares, uniform on a grid of 1,001: their mean is ½ ± 1/√(12 · 100) = 0.029; and the mean
     # of the errors is within 5 standard errors of the one expected. False alarms below 1e-6 each.
@@ -72,7 +72,7 @@ def test_calibrated_forecasts_have_the_error_that_they_should_and_others_more():
     off = np.abs(sharper - probability).mean()
     wrong = reliability(sharper, random.random(400) < probability)
     # The forecasts are off by 0.15 in the mean, and chance adds and takes no more than before.
-    assert wrong.share_above < 0.002 and abs(wrong.error - off) < found.error_if_calibrated
+    assert wrong.p_value < 0.002 and abs(wrong.error - off) < found.error_if_calibrated
 
 
 def test_a_truth_outside_the_band_is_seen():
@@ -86,7 +86,7 @@ def test_a_truth_outside_the_band_is_seen():
 
 def test_the_band_is_that_of_the_binomial_law_where_all_forecasts_are_alike():
     found = reliability(np.full(400, 0.3), np.zeros(400, int))
-    # Of 1,000 draws: levels are known to 5 standard errors, 0.035, and a step of the law.
+    # Of 1,000 draws: levels are known to 5 standard errors, 0.035, and a step of the distribution.
     for bound, level in ((found.low.item(), 0.05), (found.high.item(), 0.95)):
         step = binom.pmf(round(400 * bound), 400, 0.3)
         assert abs(binom.cdf(400 * bound, 400, 0.3) - level) < 0.035 + step

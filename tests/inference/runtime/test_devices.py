@@ -64,9 +64,9 @@ def sparse_gp_case(request, case_of):
 def assert_found(folder, expected):
     with np.load(folder / "found.npz") as found:
         np.testing.assert_allclose(found["elbo"], expected.elbo, rtol=1e-10)
-        of_law = [name for name in found if found[name].dtype == float and name != "elbo"]
-        assert "mean" in of_law and len(of_law) >= 2
-        for name in of_law:
+        of_q = [name for name in found if found[name].dtype == float and name != "elbo"]
+        assert "mean" in of_q and len(of_q) >= 2
+        for name in of_q:
             np.testing.assert_allclose(
                 found[name], getattr(expected.approximation, name), rtol=1e-8, atol=1e-8
             )
@@ -275,7 +275,7 @@ def test_one_device_without_a_mesh():
     devices = Devices(None)
     assert devices.num_parts == 1 and not devices.spans_processes
     assert devices.extremes(7) == (7, 7)
-    placed = devices.placed([np.arange(3.0)])
+    placed = devices.put([np.arange(3.0)])
     doubled = devices.on_parts(lambda part, by: part * by, (placed,), np.array(2.0))
     np.testing.assert_array_equal(devices.total(doubled), [0.0, 2.0, 4.0])
     np.testing.assert_array_equal(devices.gathered(np.eye(2)), np.eye(2))
