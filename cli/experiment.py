@@ -54,7 +54,7 @@ class Plan:
     kernel_pca : int or None
         Components that the features are reduced to.
     skips_refusals : bool
-        Whether an engine that has no way with the model is left out.
+        Whether an engine that cannot fit the model is left out.
     """
 
     model: type
@@ -180,7 +180,7 @@ def images_of_test_bags(plan: Plan) -> dict[str, Any]:
 
 
 def _check_targets(plan: Plan, model: Any, bags: Bags) -> None:
-    """Refuse what only Python could mend, in words for the command line."""
+    """Refuse data without targets, in words for the command line."""
     if part_of_bags(model) == "targets" and bags.targets is None:
         settings = ", ".join(f"{name}={value}" for name, value in plan.settings.items())
         raise ValueError(

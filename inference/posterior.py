@@ -130,7 +130,7 @@ class Posterior:
 
     @property
     def bags(self) -> Bags:
-        """The bags that the posterior is about, rebuilt from the tree.
+        """The bags of the posterior, rebuilt from the tree.
 
         Raises
         ------
@@ -303,7 +303,7 @@ class Posterior:
                 write(_rows(piece, self.predict(piece, **options), mass))
 
     def predict(self, bags: Bags | BagStream, **options: Any) -> Prediction | TargetPrediction:
-        """What is known of the given bags and their instances, over all stored draws.
+        """The predictive distribution of the given bags and their instances, over all stored draws.
 
         Parameters
         ----------

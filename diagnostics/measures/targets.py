@@ -1,4 +1,4 @@
-"""What a posterior is about: its model, in what sets it apart from the others."""
+"""The target of a posterior: its model, described by the differences from other models."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _fields(value: object) -> Iterator[tuple[str, object]]:
 
 
 def in_words(value: object) -> str:
-    """A model, or a part of it, as it would be written down; arrays of its fields left out.
+    """Describe a model, or a part of it, as a constructor call without its arrays.
 
     Numbers have six digits: no sampler runs for long enough to see a smaller difference.
 

@@ -126,7 +126,7 @@ def plot_scene(posteriors: Posterior | Mapping[str, Posterior], bags: Bags | Non
             "first two kernel principal components are (datasets.kernel_pca)"
         )
     with mpl.rc_context(STYLE):
-        figure, panels = rows_of_panels(len(mixtures), height=4.8, width=4.0, share=True)
+        figure, panels = rows_of_panels(len(mixtures), height=4.8, width=4.0, share_y=True)
         for panel, (name, mixture) in zip(panels, mixtures.items(), strict=True):
             _draw_scene(panel, mixture, bags)
             has_names = mixture.named_components is not None
@@ -213,8 +213,8 @@ def _ellipse(components: Components, klass: int, k: int) -> Ellipse:
 def _draw_scene(panel: Axes, mixture: _Mixture, bags: Bags) -> None:
     instances = np.asarray(bags.instances)
     low, high = instances.min(axis=0), instances.max(axis=0)
-    room = 0.12 * (high - low) + 1e-9
-    across, up = np.linspace(low - room, high + room, _GRID).T
+    margin = 0.12 * (high - low) + 1e-9
+    across, up = np.linspace(low - margin, high + margin, _GRID).T
     grid = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2)
     probability = _instance_probability(mixture.posterior, np.concatenate([instances, grid]))
     behind = probability[len(instances) :].reshape(_GRID, _GRID)

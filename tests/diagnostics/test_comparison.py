@@ -88,7 +88,7 @@ def test_khat_tells_a_narrow_approximation_from_a_good_one(problem, posteriors):
     khat = comparison.table["khat"]
     assert khat["narrow"] > 0.7 > khat["good"]
     assert np.isnan(khat["nuts"])
-    assert "cannot mend it" in comparison.sentences["narrow"]
+    assert "cannot correct it" in comparison.sentences["narrow"]
     assert f"k̂ = {khat['narrow']:.2f}" in comparison.sentences["narrow"]
 
 
@@ -128,7 +128,7 @@ def diverging(posterior):
 
 
 def slow(posterior):
-    """Every draw twice, so that half as many are worth as much."""
+    """Every draw twice, so that the ESS per draw is a half."""
     half = posterior.tree["posterior"]["inducing_value"].to_numpy()[:, :250]
     return sampled(posterior, np.repeat(half, 2, axis=1))
 
@@ -306,7 +306,7 @@ def test_a_runaway_is_shown_where_all_posteriors_have_the_same_target(posteriors
     text = comparison.sentences["cavi"]
     assert f"{name}, has run away from it" in text
     assert f"{comparison.table.loc['nuts', 'size']:,.0f} under nuts" in text
-    assert "does not see that" in text or "cannot mend it" in text
+    assert "does not see that" in text or "cannot correct it" in text
 
 
 def test_a_sampler_that_stayed_at_home_does_not_hide_a_runaway(posteriors, chains, problem):
@@ -371,8 +371,8 @@ def test_other_priors_are_other_targets_and_equal_ones_are_not(chains, problem):
 
 
 def test_two_functions_in_the_model_are_two_targets(chains, problem):
-    def planted(slope):
-        psi = ScaleMixture.from_log_density(lambda f: -slope * f**2)
+    def planted(rate):
+        psi = ScaleMixture.from_log_density(lambda f: -rate * f**2)
         return replace(chains(0), model=replace(problem[2], mixing=psi))
 
     assert compare({"a": planted(0.1), "b": planted(0.2)}).table["target"].nunique() == 2
@@ -457,7 +457,7 @@ def difference(mean=0.001, worst=0.002, log_loss=0.001, error=0.001):
     return PredictionDifference(mean, worst, log_loss, error)
 
 
-FURTHER = "predictions here are better for it, though it is further from the posterior"
+LARGER_ERROR = "predictions here are better for it, though its posterior has the larger error"
 
 
 @pytest.mark.parametrize(
@@ -467,7 +467,7 @@ FURTHER = "predictions here are better for it, though it is further from the pos
         (difference(worst=0.3), "on average it makes no difference, but it does for some bags"),
         (difference(mean=0.1, worst=0.3, error=0.1), "these bags cannot tell which are better"),
         (difference(log_loss=0.2, error=0.01), "predictions here are worse for it"),
-        (difference(log_loss=-0.2, error=0.01), FURTHER),
+        (difference(log_loss=-0.2, error=0.01), LARGER_ERROR),
         (difference(error=np.nan), "(+0.001): one bag says nothing of which is better"),
     ],
 )
@@ -477,7 +477,7 @@ def test_what_other_predictions_mean(judged, planted, expected):
     assert "nan" not in text
 
 
-def test_only_an_approximation_of_a_good_reference_is_further_from_the_posterior(
+def test_only_an_approximation_of_a_good_reference_has_larger_error_from_the_posterior(
     judged, posteriors, chains, problem
 ):
     training, test, model = problem

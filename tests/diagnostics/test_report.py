@@ -31,7 +31,7 @@ def test_the_report_has_all_its_files(folder):
         *("report.html", "metrics.json", "cavi.nc", "nuts.nc", "gibbs.nc", "elbo.png"),
         *("trace_nuts.png", "rank_nuts.png", "trace_gibbs.png", "rank_gibbs.png", "forest.png"),
         *("khat.png", "marginals.png", "probabilities.png", "calibration.png"),
-        *("instance_calibration.png", "bag.png", "left_out.png", "predictive_check.png"),
+        *("instance_calibration.png", "bag.png", "leave_one_out.png", "predictive_check.png"),
     }
 
 
@@ -40,7 +40,7 @@ def test_the_page_holds_each_figure_and_needs_no_network(folder):
     assert len(re.findall("<img ", page)) == len(list(folder.glob("*.png")))
     assert len(re.findall('src="data:image/png;base64,', page)) == page.count("<img ")
     assert not re.search("https?:|<script|<link", page)
-    questions = ["What was fitted", "Did the samplers", "How far", "Does it", "Which model"]
+    questions = ["What was fitted", "Did the samplers", "How large", "Does it", "Which model"]
     places = [page.index(f"<h2>{question}") for question in questions]
     assert places == sorted(places)
 
@@ -250,7 +250,10 @@ def test_pictures_of_what_is_not_there_are_refused(posteriors):
         (sampler.plot_probabilities, "no test bags"),
         (sampler.plot_calibration, "no test bags"),
         (sampler.plot_bag, "no test bags"),
-        (partial(sampler.plot_left_out, "gibbs"), "expected a posterior .* leave bags out: nuts"),
+        (
+            partial(sampler.plot_leave_one_out, "gibbs"),
+            "expected a posterior .* leave bags out: nuts",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             picture()

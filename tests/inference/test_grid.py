@@ -93,7 +93,7 @@ def test_draws_are_those_of_the_grid_and_of_nuts(bags, posterior):
         # Two looks at 4.5 standard errors.
         assert abs(values.mean() - mean) < 4.5 * sd / np.sqrt(len(values))
         assert abs(values.std() / sd - 1) < 0.05
-        # 8,000 draws of NUTS are worth 1,000 at least; agreement at length is tests/slow's.
+        # 8,000 draws of NUTS have an ESS of 1,000 at least; agreement at length is tests/slow's.
         assert abs(transform(sampled[name]).mean() - mean) < 4.5 * sd / np.sqrt(1_000)
 
 

@@ -9,12 +9,12 @@ from milzoo.models.vwsgp import VWSGP
 from scipy import stats
 
 
-def test_draws_from_a_narrow_gaussian_cannot_mend_a_student():
+def test_draws_from_a_narrow_gaussian_cannot_correct_a_student():
     draws = stats.norm.rvs(size=4000, random_state=0)
     assert pareto_khat(stats.t(3).logpdf(draws), stats.norm.logpdf(draws)) > 0.7
 
 
-def test_draws_from_a_student_easily_mend_a_gaussian():
+def test_draws_from_a_student_easily_correct_a_gaussian():
     draws = stats.t(3).rvs(size=4000, random_state=0)
     assert pareto_khat(stats.norm.logpdf(draws), stats.t(3).logpdf(draws)) < 0.5
 
@@ -80,25 +80,25 @@ def exact():
 
 def test_weights_turn_a_wide_proposal_into_the_exact_posterior(exact):
     approximation, num = exact.approximation, 40_000
-    mended = ImportanceResampled(Wider(approximation), num)
-    found = mended.weighted(MODEL, exact.bags, jax.random.key(0))
+    resampled = ImportanceResampled(Wider(approximation), num)
+    found = resampled.weighted(MODEL, exact.bags, jax.random.key(0))
     assert found.khat < 0.3  # bounded ratios
     assert found.weights.sum() == pytest.approx(1.0)
     # Of N(0, I) by N(0, a²I) in three dimensions: E w² = (a²/√(2a² − 1))³.
-    worth = num / (1.5**2 / np.sqrt(2 * 1.5**2 - 1)) ** 3
-    assert found.effective_size == pytest.approx(worth, rel=0.03)
+    size = num / (1.5**2 / np.sqrt(2 * 1.5**2 - 1)) ** 3
+    assert found.effective_size == pytest.approx(size, rel=0.03)
 
     draws, covariance = (
         found.draws["inducing_value"],
         approximation.scale_tril @ approximation.scale_tril.T,
     )
     mean = found.weights @ draws
-    error = np.sqrt(np.diag(covariance) / worth)
+    error = np.sqrt(np.diag(covariance) / size)
     assert np.abs(mean - approximation.mean).max() / error.min() < 5
     scatter = (found.weights * (draws - approximation.mean).T) @ (draws - approximation.mean)
-    np.testing.assert_allclose(scatter, covariance, atol=6 * np.diag(covariance).max() / worth**0.5)
+    np.testing.assert_allclose(scatter, covariance, atol=6 * np.diag(covariance).max() / size**0.5)
 
-    kept = mended.draws(MODEL, exact.bags, jax.random.key(1), 4000)["inducing_value"]
+    kept = resampled.draws(MODEL, exact.bags, jax.random.key(1), 4000)["inducing_value"]
     assert np.abs(kept.mean(axis=0) - approximation.mean) / np.sqrt(np.diag(covariance) / 4000) == (
         pytest.approx(0.0, abs=5)
     )

@@ -175,7 +175,7 @@ def test_compare_says_that_a_mode_is_one_point(bags, mode, tmp_path):
     found = comparison.verdicts["mode"].reference.accuracy
     weights = [n.startswith("weights") for n in found.names]
     np.testing.assert_allclose(found.error[weights], error, rtol=1e-10)
-    assert "mode's mode is" in comparison.sentences["mode"]
+    assert "mode's mode has" in comparison.sentences["mode"]
     alone = compare({"mode": mode})
     assert "It is one point, without any interval." in alone.sentences["mode"]
     assert "It is one point, without any interval." in comparison.sentences["mode"]

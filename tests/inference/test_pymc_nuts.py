@@ -1,4 +1,4 @@
-"""PyMC's samplers on the twin: another program and another sampler, the same posterior.
+"""PyMC's samplers on PyMC programs: another program and another sampler, the same posterior.
 
 The one statistical test is seeded and looks at 20 numbers with |z| ≤ 5.5: false alarm below 1e-6.
 """

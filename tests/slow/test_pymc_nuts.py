@@ -1,4 +1,4 @@
-"""nutpie on the twin of targets: most of its time is compilation."""
+"""nutpie on the PyMC program of targets: most of its time is compilation."""
 
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.inference.pymc_nuts import pymc_nuts

@@ -1,4 +1,4 @@
-"""Predictive checks against laws that are known, coverage, and how much a prior says."""
+"""Predictive checks against known distributions, coverage, and the influence of a prior."""
 
 from dataclasses import replace
 
@@ -122,7 +122,7 @@ def test_the_picture_has_a_panel_a_statistic(sampled):
     figure = predictive_check(sampled, seed=0).plot()
     titles = [panel.get_title() for panel in figure.axes if panel.get_title()]
     assert titles == [
-        "share of positive bags",
+        "fraction of positive bags",
         "correlation with size",
         "correlation with farthest instance",
     ]
@@ -140,7 +140,7 @@ def test_a_model_of_instances_is_refused():
 # --------------------------------------------------------------------- coverage
 
 
-def test_coverage_counts_what_lies_inside_number_by_number():
+def test_coverage_counts_numbers_inside_their_intervals():
     draws = {"a": np.arange(100.0)[:, None] * np.ones(3), "only here": np.zeros(100)}
     # From the middle: 0.01, 0.89 (95 of 100 below), and beyond all.
     table = interval_coverage(draws, {"a": np.array([49.6, 94.5, 200.0]), "there": np.zeros(2)})

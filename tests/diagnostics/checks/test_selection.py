@@ -81,7 +81,7 @@ def test_a_bag_that_weights_cannot_leave_out_is_fitted_without():
     assert expected == pytest.approx(_left_out(GAUSSIAN, bags)[3], rel=0.05)
 
 
-def test_labels_are_left_out_by_weights_of_chains_as_by_fits_without_them():
+def test_leaving_labels_out_by_weights_equals_refitting():
     options = {"num_warmup": 200, "num_samples": 1000, "num_chains": 2}
     found = select(
         {"logistic": LOGISTIC}, WITH_LABELS, seed=0, criteria=("loo",), engine=nuts, **options
@@ -117,7 +117,7 @@ def test_a_bound_up_to_a_constant_chooses_nothing():
     found = select(models, WITH_LABELS, seed=0, criteria=("loo", "elbo"))
     assert np.isnan(found.elbo["gamma"]) and np.isfinite(found.elbo["logistic"])
     assert found.chosen_by["elbo"] == "logistic"
-    with pytest.raises(ValueError, match=r"no bound on the evidence is known of 'gamma'"):
+    with pytest.raises(ValueError, match=r"no bound on the evidence is known for 'gamma'"):
         select(models, WITH_LABELS, seed=0, by="elbo", criteria=("elbo",))
 
 
