@@ -126,7 +126,7 @@ def failed(posterior):
     )
 
 
-def test_a_failed_engine_leaves_the_report_of_the_others_whole(posteriors, problem, tmp_path):
+def test_failed_engine_does_not_spoil_the_report(posteriors, problem, tmp_path):
     comparison = compare(
         {"cavi": failed(posteriors["cavi"]), "nuts": posteriors["nuts"]}, test=problem[1]
     )
@@ -176,7 +176,7 @@ def test_the_page_says_which_model_each_posterior_is_about(posteriors, problem, 
 NOTE = "an instance's probability is that of a bag that holds it alone"
 
 
-def test_a_model_without_instance_labels_says_what_its_instance_scores_are(
+def test_model_without_instance_labels_explains_its_instance_scores(
     posteriors, problem, tmp_path, monkeypatch
 ):
     _, test, model = problem
@@ -274,7 +274,7 @@ def test_the_calibration_drawn_is_that_of_the_table(comparison):
             assert any(title.startswith(f"{name}\nerror {error:.3f},") for title in titles)
 
 
-def test_the_bag_drawn_is_the_positive_one_that_posteriors_dispute_most(comparison):
+def test_plotted_bag_is_the_most_disputed_positive_one(comparison):
     test = comparison.test
     by_engine = [one.instance_probability for one in comparison.predictions.values()]
     dispute = np.ptp(by_engine, axis=0)
@@ -285,7 +285,7 @@ def test_the_bag_drawn_is_the_positive_one_that_posteriors_dispute_most(comparis
     assert comparison.plot_bag(int(positive[0])).get_suptitle() != title or expected == positive[0]
 
 
-def test_the_bag_drawn_is_small_and_positive_if_any_is(comparison):
+def test_plotted_bag_is_small_and_positive_if_possible(comparison):
     test = comparison.test
     num_large = 31  # instances of the first bag; others have four
     index = np.maximum(np.arange(test.num_instances) - num_large + 4, 0) // 4
@@ -324,7 +324,7 @@ def test_densities_are_drawn_of_all_that_have_one(comparison, posteriors, proble
         point.plot_marginals()
 
 
-def test_bounds_are_drawn_beside_the_evidence_where_it_is_known(problem):
+def test_bounds_are_plotted_beside_a_known_evidence(problem):
     training, _, model = problem
     small = replace(model, inducing_points=model.inducing_points[:2])
     posteriors = {

@@ -93,7 +93,7 @@ def test_highest_peak_is_likelier_than_the_truth(fitted, bags):
 
 
 def test_gradients_vanish_at_peaks(fitted, bags):
-    """And all peaks are near the instances."""
+    """All peaks are near the instances."""
     learner, peaks = fitted
     low, high = bags.instances.min(axis=0), bags.instances.max(axis=0)
     assert (np.abs(peaks.points - (low + high) / 2) <= 1.5 * (high - low)).all()

@@ -286,9 +286,7 @@ def test_bound_stays_below_the_log_evidence(label_update, seed):
 
 @every_label_update
 @every_covariance
-def test_gradient_of_the_bound_is_zero_at_the_fixed_point(
-    bags, closed_form_start, label_update, covariance
-):
+def test_bound_is_stationary_at_the_fixed_point(bags, closed_form_start, label_update, covariance):
     """Of q(μ, Λ) and q(v); the labels follow, or are those that were chosen."""
     model = DPMIL.for_bags(bags, 2, covariance=covariance)
 
@@ -469,7 +467,8 @@ def test_predictive_is_the_mean_density_over_draws_of_q(fitted, bags):
     assert fitted.predict(bags).instance_probability == pytest.approx(probability, abs=1e-12)
 
 
-def test_the_best_of_several_starts_is_kept_and_the_spread_told(bags):
+def test_best_of_several_starts_is_kept(bags):
+    """The status tells how far the others are below."""
     model = DPMIL.for_bags(bags, 3)
     posterior = coordinate_ascent(model, bags, seed=0, num_starts=6, num_draws=10)
     ends = posterior.approximation.start_elbo

@@ -104,7 +104,7 @@ def test_largest_of_others_equals_a_double_loop():
 
 @mixing_names
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
-def test_gradient_of_the_bound_is_zero_at_the_fixed_point(
+def test_bound_is_stationary_at_the_fixed_point(
     small_problem, closed_form_start, gradient_of_the_bound, mixing, label_update
 ):
     """Tilts and exact labels, which follow from q(u), are at their optimum on the way."""

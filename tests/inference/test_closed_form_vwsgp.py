@@ -114,7 +114,7 @@ def test_probit_steps_equal_albert_and_chibs_in_plain_numpy(probit_problem):
 # ------------------------------------------------------------------ as mathematics
 
 
-def test_gradient_of_the_bound_is_zero_at_the_fixed_point(
+def test_bound_is_stationary_at_the_fixed_point(
     either_problem, closed_form_start, gradient_of_the_bound
 ):
     """The auxiliary factors follow from q(u), and are at their optimum on the way."""

@@ -41,7 +41,7 @@ def test_approximations_are_near_the_exact_posterior(bags, sampled, engine):
     np.testing.assert_allclose(found.std(axis=0), exact.std(axis=0), rtol=0.35)
 
 
-def test_under_a_flat_prior_the_mode_is_the_highest_peak(bags):
+def test_mode_under_a_flat_prior_is_the_highest_peak(bags):
     flat = DiverseDensity(dist.Normal(0.0, 1e4), dist.LogNormal(0.0, 1e4))
     mode = maximum_a_posteriori(flat, bags, seed=0).stored_draws()
     peaks = DiverseDensityLearner(separation=0.5).find_peaks(bags)

@@ -26,7 +26,8 @@ def posterior(problem):
     )
 
 
-def test_inducing_values_and_evidence_agree_with_nuts_on_both_programs(problem, posterior, moments):
+def test_moments_agree_with_nuts_on_both_programs(problem, posterior, moments):
+    """Of inducing values and latent function values."""
     model, bags = problem
     full = nuts(model, bags, seed=1, program="full", num_samples=3000)
     for name in ("inducing_value", "bag_evidence"):
@@ -117,7 +118,7 @@ def test_posteriors_of_targets_agree_with_nuts(accumulating_problem, moments, li
     assert ours.largest_z(moments(completed.reshape(*draws.shape[:2], -1))) < 5.5
 
 
-def test_probit_chains_survive_a_start_far_on_the_wrong_side():
+def test_probit_chains_survive_a_bad_start():
     bags = load("digits").standardize()
     model = VWSGP.for_bags(bags, variance=50.0, likelihood=Probit())
     posterior = gibbs(model, bags, seed=0, num_chains=8, num_warmup=5, num_samples=10)

@@ -128,7 +128,7 @@ def test_a_grid_posterior_comes_back_from_a_file(posterior, tmp_path):
     assert again.status == posterior.status
 
 
-def test_a_bilinear_law_sums_to_one_and_is_drawn_from_as_it_says():
+def test_bilinear_density_is_normalised_and_matches_its_draws():
     axes = jnp.linspace(-1.0, 1.0, 5), jnp.linspace(0.0, 3.0, 4)
     log_density = jax.random.normal(jax.random.key(0), (5, 4)).at[jnp.array([0, -1])].set(-40.0)
     distribution = BilinearDistribution(*axes, log_density.at[:, jnp.array([0, -1])].set(-40.0))

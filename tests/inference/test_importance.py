@@ -130,7 +130,8 @@ def test_where_all_ratios_are_alike_weights_are_equal(exact):
     assert found.effective_size == pytest.approx(500)
 
 
-def test_the_effective_size_of_equal_and_of_single_weights_is_known():
+def test_effective_size_of_extreme_weights_is_exact():
+    """Of equal weights, and of a single one."""
     draws = {"x": np.zeros(4)}
     assert WeightedDraws(draws, np.full(4, 0.25), 0.0).effective_size == 4.0
     assert WeightedDraws(draws, np.array([0.0, 1.0, 0.0, 0.0]), 0.0).effective_size == 1.0

@@ -84,9 +84,7 @@ def assert_same_factors(found, expected):
         *product(("gamma", "probit", "gaussian", "diagonal", "known"), CHUNKS[1:2]),
     ],
 )
-def test_a_stream_gives_the_bound_and_the_posterior_of_memory(
-    fits, tmp_path, name, chunk_instances
-):
+def test_stream_gives_the_posterior_of_bags_in_memory(fits, tmp_path, name, chunk_instances):
     bags = fits[name][1]
     bags.to_parquet(tmp_path / "bags.parquet")
     columns = {"bag_label": None} if name == "gaussian" else {}
@@ -131,7 +129,7 @@ def test_padding_says_nothing(design):
     assert full.num_bags == 40  # one is for padding
 
 
-def test_what_is_filled_up_is_not_copied_to_a_device(design):
+def test_padded_buffers_are_not_copied_to_a_device(design):
     (part,) = padded_chunks([design], num_instances=100, num_parts=1)
     with jax.enable_x64(True):
         for name in ("instances", "bag_index"):
@@ -241,7 +239,7 @@ def test_pieces_are_the_bags_in_their_order(design, tmp_path, num_instances):
 
 
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "gaussian", "dpmil"])
-def test_a_mesh_gives_the_bound_and_the_posterior_of_one_device(fits, tmp_path, name):
+def test_mesh_gives_the_posterior_of_one_device(fits, tmp_path, name):
     model, bags, expected = fits[name]
     mesh = jax.make_mesh((jax.device_count(),), ("bags",))
     bags.to_parquet(tmp_path / "bags.parquet")
@@ -254,7 +252,8 @@ def test_a_mesh_gives_the_bound_and_the_posterior_of_one_device(fits, tmp_path, 
 
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "probit", "gaussian"])
 @pytest.mark.parametrize("way", ["memory", "stream"])
-def test_32_bit_kernels_move_the_posterior_by_less_than_1e_4_of_its_sds(fits, tmp_path, name, way):
+def test_kernels_in_32_bit_hardly_move_the_posterior(fits, tmp_path, name, way):
+    """It moves by less than 1e-4 of its sds."""
     model, bags, expected = fits[name]
     given = bags
     if way == "stream":
@@ -296,7 +295,7 @@ def test_instances_in_many_blocks_give_the_sums_of_all(fits):
     np.testing.assert_allclose(found.approximation.mean, expected.approximation.mean, atol=1e-8)
 
 
-def test_a_posterior_of_a_stream_draws_predicts_and_is_saved(fits, tmp_path):
+def test_posterior_of_a_stream_draws_predicts_and_saves(fits, tmp_path):
     model, bags, expected = fits["vgpmil"]
     bags.to_parquet(tmp_path / "bags.parquet")
     found = coordinate_ascent(model, stream(tmp_path), seed=0, num_draws=200, max_steps=12)
@@ -317,7 +316,7 @@ def test_a_posterior_of_a_stream_draws_predicts_and_is_saved(fits, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "dpmil"])
-def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(fits, tmp_path, name):
+def test_stopped_run_resumes_to_the_same_end(fits, tmp_path, name):
     model, bags, _ = fits[name]
     bags.to_parquet(tmp_path / "bags.parquet")
     given, folder = stream(tmp_path, chunk_instances=100), tmp_path / "steps"
@@ -337,7 +336,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(fits, tmp_path, name)
         coordinate_ascent(model, other, seed=0, tolerance=1e-4, checkpoint=folder)
 
 
-def test_what_is_compiled_is_not_among_the_seconds_of_a_step(fits, tmp_path):
+def test_seconds_of_steps_exclude_compilation(fits, tmp_path):
     model, bags, _ = fits["vwsgp"]
     bags.to_parquet(tmp_path / "bags.parquet")
     given, folder = stream(tmp_path), tmp_path / "steps"

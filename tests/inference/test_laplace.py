@@ -55,9 +55,8 @@ def test_mode_and_curvature_are_those_of_quadrature(one_inducing_point, exact_po
     assert abs(exact_mean - (centre + mode)) > 0.05
 
 
-def test_density_is_stationary_at_the_mode_and_the_hessian_is_the_precision(
-    open_problem, posterior
-):
+def test_density_is_stationary_at_the_mode(open_problem, posterior):
+    """Its Hessian there is the precision."""
     # By central differences of log p(site values) + log |d sites / d vector|.
     model, bags = open_problem
     mode, scale = posterior.approximation.mean, posterior.approximation.scale_tril
@@ -103,9 +102,7 @@ def cholesky_factor(model, variance, length_scale):
 # ------------------------------------------------------------------ the density of its draws
 
 
-def test_log_density_is_the_gaussian_over_the_jacobian_of_the_change_of_variables(
-    open_problem, posterior
-):
+def test_log_density_is_the_gaussian_over_the_jacobian(open_problem, posterior):
     model, _ = open_problem
     gaussian = posterior.approximation
     random = np.random.default_rng(1)
@@ -133,7 +130,7 @@ def test_density_integrates_to_one_over_the_sites(one_inducing_point):
 # ------------------------------------------------------------------ the guide, in in 32 bit
 
 
-def test_trace_elbo_of_the_guide_is_the_mean_of_log_p_over_q(open_problem, posterior):
+def test_trace_elbo_is_the_mean_log_ratio(open_problem, posterior):
     model, bags = open_problem
     draws = posterior.draws(4000, seed=2)
     log_ratio = log_joint(model, "marginal", draws, bags) - posterior.log_density(draws)
@@ -212,7 +209,8 @@ def test_mode_of_accumulated_evidence_is_that_of_a_grid(accumulating_problem, li
     np.testing.assert_allclose(found.std(), deviation, rtol=0.03)
 
 
-def test_bags_of_one_with_all_instances_as_inducing_points_are_scikit_learns_classifier():
+def test_bags_of_one_give_scikit_learns_classifier():
+    """With all instances as inducing points."""
     random = np.random.default_rng(2)
     places = random.normal(size=(25, 2))
     labels = (places[:, 0] + 0.5 * random.normal(size=25) > 0).astype(int)

@@ -112,7 +112,7 @@ def test_running_statistics_have_the_order_of_their_components(cases):
     assert (found != occupancy).any()
 
 
-def test_one_pass_with_steps_of_1_over_t_is_the_exact_posterior_of_targets(cases):
+def test_one_pass_over_targets_gives_the_exact_posterior(cases):
     """What the bags add does not depend on q: the mean over equal batches is what all add."""
     model, bags = cases["gaussian"]
     exact = coordinate_ascent(model, bags, seed=0)
@@ -168,7 +168,7 @@ def test_batches_of_unequal_size_weigh_what_they_hold(cases, tmp_path):
     assert 0 < lacking[1] < lacking[0] / 4
 
 
-def test_small_gains_of_a_slow_ascent_are_not_taken_for_its_end(slow):
+def test_small_gains_of_a_slow_ascent_are_no_convergence(slow):
     model, bags = slow
     exact = coordinate_ascent(model, bags, seed=0)
     assert len(exact.elbo) > 200
@@ -190,7 +190,7 @@ def test_small_gains_of_a_slow_ascent_are_not_taken_for_its_end(slow):
         ([-1e6, -1e6, -1e6 + 1e-5], 0.0),  # rounding
     ],
 )
-def test_what_is_lacking_is_the_rest_of_a_geometric_series(bounds, lacking):
+def test_missing_gain_is_the_rest_of_a_geometric_series(bounds, lacking):
     assert _lacking(np.array(bounds), 1e-9) == pytest.approx(lacking, rel=1e-9)
 
 
@@ -199,7 +199,7 @@ def test_a_bound_that_is_none_is_a_failure():
 
 
 @pytest.mark.parametrize("name", ["vwsgp", "dpmil"])
-def test_batches_on_two_devices_are_batches_of_twice_the_size(cases, name):
+def test_batches_on_two_devices_are_twice_as_large(cases, name):
     model, bags = cases[name]
     one, two = (
         natural_gradient(model, bags, seed=0, max_steps=7, batch_instances=120 // number, mesh=mesh)
@@ -209,7 +209,7 @@ def test_batches_on_two_devices_are_batches_of_twice_the_size(cases, name):
     np.testing.assert_allclose(two.approximation.mean, one.approximation.mean, atol=1e-8)
 
 
-def test_each_pass_goes_through_all_bags_in_a_new_order(cases, monkeypatch):
+def test_each_pass_takes_all_bags_in_a_new_order(cases, monkeypatch):
     model, bags = cases["vwsgp"]
     checked = []
     monkeypatch.setattr(BagForm, "check", lambda form, batch: checked.append(batch.names))
@@ -221,7 +221,7 @@ def test_each_pass_goes_through_all_bags_in_a_new_order(cases, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["vwsgp", "dpmil"])
-def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(cases, tmp_path, name):
+def test_stopped_run_resumes_to_the_same_end(cases, tmp_path, name):
     model, bags = cases[name]
     bags.to_parquet(tmp_path / "bags.parquet")
     given, options = stream(tmp_path), {"seed": 0, "batch_instances": 100}
@@ -235,7 +235,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(cases, tmp_path, name
         natural_gradient(model, given, max_steps=12, checkpoint=folder, delay=3.0, **options)
 
 
-def test_what_is_compiled_is_not_among_the_seconds_of_a_step(cases, tmp_path):
+def test_seconds_of_steps_exclude_compilation(cases, tmp_path):
     model, bags = cases["vwsgp"]
     found = natural_gradient(model, bags, seed=0, max_steps=3, checkpoint=tmp_path / "steps")
     steps = [float(np.load(block)["second 0"]) for block in (tmp_path / "steps").glob("*.npz")]

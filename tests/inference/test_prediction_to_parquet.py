@@ -56,7 +56,8 @@ def test_what_is_written_is_what_predict_says(fits, tmp_path, monkeypatch, name,
         np.testing.assert_allclose(written[column], by_row, atol=2e-6, err_msg=column)
 
 
-def test_bags_in_memory_are_written_too_and_intervals_only_on_request(fits, tmp_path):
+def test_bags_in_memory_are_written_too(fits, tmp_path):
+    """The file has intervals only on request."""
     fit, bags = fits["vgpmil"]
     fit.predict_to_parquet(bags, tmp_path / "out.parquet")
     written = pd.read_parquet(tmp_path / "out.parquet")

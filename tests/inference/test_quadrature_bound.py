@@ -49,7 +49,7 @@ def test_expected_log_likelihood_is_that_of_draws(problem, factor):
 
 
 @pytest.mark.parametrize("factor", [1.0, 60.0])
-def test_nodes_stand_close_enough_for_the_broadest_law(problem, factor):
+def test_nodes_are_close_enough_for_the_broadest_gaussian(problem, factor):
     # Under the prior q is as broad as the rule is made for; ten times as many nodes are the judge.
     model, bags = problem
     model = model.with_hyperparameters({"variance": 2.0 * factor})
@@ -76,7 +76,7 @@ def test_divergence_is_that_of_dense_algebra():
         np.testing.assert_allclose(q.divergence, expected / 2, rtol=1e-12)
 
 
-def test_bags_taken_one_by_one_have_the_values_of_all_at_once(problem, monkeypatch):
+def test_bags_in_batches_have_the_values_of_all(problem, monkeypatch):
     with jax.enable_x64(True):
         q, bound = random_gaussian(3, seed=1), QuadratureBound.of(*problem)
         together = bound(q)
@@ -100,7 +100,7 @@ def whitened_gaussian(state):
 
 
 @pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
-def test_closed_forms_bound_it_from_below_at_the_same_q(
+def test_closed_forms_are_lower_bounds_at_the_same_q(
     accumulating_problem, closed_form_start, likelihood
 ):
     model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=likelihood)
@@ -122,7 +122,7 @@ def test_of_targets_it_is_the_closed_form(accumulating_problem, closed_form_star
 
 @pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
 @pytest.mark.parametrize("num_inducing", [1, 2])
-def test_its_top_lies_between_the_closed_form_and_the_evidence(
+def test_maximum_lies_between_closed_form_and_evidence(
     accumulating_problem, likelihood, num_inducing
 ):
     model, bags = accumulating_problem(num_inducing, seed=4, likelihood=likelihood)
@@ -182,7 +182,7 @@ def test_models_without_one_number_for_each_bag_are_refused(small_problem):
         svi(*small_problem, seed=0, expectation="quadrature")
 
 
-def test_bags_that_fill_no_batch_are_seen_in_another_pass(accumulating_problem):
+def test_leftover_bags_are_used_in_another_pass(accumulating_problem):
     model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=Gaussian())
     exact = coordinate_ascent(model, bags, seed=0)
     fitted = svi(model, bags, seed=0, expectation="quadrature", max_steps=4000, batch_size=7)

@@ -82,7 +82,7 @@ def test_labels_that_say_nothing_leave_the_prior(small_problem):
     assert posterior.elbo[-1] == pytest.approx(-bags.num_bags * np.log(2), abs=0.02)
 
 
-def test_a_guide_that_can_say_more_has_the_better_bound(fits, small_problem):
+def test_richer_guides_have_the_better_bound(fits, small_problem):
     model, bags = small_problem
     bounds = {}
     for name, posterior in fits.items():
@@ -103,7 +103,7 @@ def test_a_guide_that_can_say_more_has_the_better_bound(fits, small_problem):
 
 
 @pytest.mark.parametrize("guide", ["multivariate_normal", "normal"])
-def test_trace_elbo_of_the_guide_in_32_bit_is_the_mean_of_log_p_over_q(fits, small_problem, guide):
+def test_trace_elbo_in_32_bit_is_the_log_ratio(fits, small_problem, guide):
     # Two looks at 4.5 standard errors: a false alarm in 1.4e-5 of all runs.
     model, bags = small_problem
     posterior = fits[guide]
@@ -123,7 +123,7 @@ def test_trace_elbo_of_the_guide_in_32_bit_is_the_mean_of_log_p_over_q(fits, sma
 # ------------------------------------------------------------------ how it ends
 
 
-def test_q_has_the_bound_of_its_trace_whatever_the_order_of_the_sites(small_problem):
+def test_bound_does_not_depend_on_the_order_of_sites(small_problem):
     """Sites of the program come in another order than their names: a q mixed up is far off."""
     model, bags = small_problem
     kernel = replace(
@@ -150,7 +150,7 @@ def test_status_tells_a_finished_fit_from_one_cut_short(fits, small_problem):
     assert single.status.kind == "max_steps"
 
 
-def test_a_fit_that_never_moved_has_not_converged_though_its_trace_is_flat(small_problem):
+def test_flat_trace_without_progress_is_no_convergence(small_problem):
     still = svi(*small_problem, seed=0, max_steps=400, learning_rate=1e-9, num_draws=5)
     assert np.ptp(still.elbo) < 0.2 * abs(still.elbo[-1])
     assert still.status.kind == "max_steps"
@@ -163,7 +163,7 @@ class StandardNormal(WhitenedProgram):
         return -0.5 * vector @ vector
 
 
-def test_the_gain_of_a_newton_step_is_the_divergence_from_a_gaussian_target():
+def test_newton_gain_is_the_divergence_from_a_gaussian():
     # Where p = N(0, I): m off by δ costs ‖δ‖²/2; an sd of s costs d²/(4P), d = P(1 − s²).
     target = StandardNormal(model=None, given=None, shapes=())
     with jax.enable_x64(True):

@@ -74,9 +74,7 @@ def sampled_sizes(problem) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("sampler", ["nuts", "gibbs"])
-def test_every_chain_of_the_gamma_model_leaves_where_coordinate_ascent_stops(
-    problem, sampled_sizes, sampler
-):
+def test_gamma_chains_leave_the_mode_of_coordinate_ascent(problem, sampled_sizes, sampler):
     model, bags = problem
     local = _size_under_q(replace(model, mixing=GammaMixing(ALPHA, BETA)), bags)
     assert local < 3

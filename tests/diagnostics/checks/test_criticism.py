@@ -85,7 +85,8 @@ def _mean_of_bags():
     return np.asarray(rows.projection).mean(axis=0), np.asarray(rows.cholesky), beside
 
 
-def test_labels_of_the_model_pass_and_labels_by_size_do_not(sampled):
+def test_check_passes_labels_of_the_model_and_no_others(sampled):
+    """The others depend on the sizes of bags."""
     right = predictive_check(sampled, seed=0)
     assert (right.table["prior_p"] > 0.2).all()
     assert (right.table["posterior_p"] > 0.2).all()
@@ -99,7 +100,7 @@ def test_labels_of_the_model_pass_and_labels_by_size_do_not(sampled):
     assert "the model does not make data like these" in " ".join(check.sentences)
 
 
-def test_p_counts_the_data_as_a_replicate_and_has_two_sides():
+def test_p_value_is_two_sided_and_counts_the_data():
     replicates = np.arange(99.0)
     check = PredictiveCheck(
         {"a": 98.0, "b": 49.0, "c": -5.0}, *[dict.fromkeys("abc", replicates)] * 2
@@ -168,7 +169,8 @@ def test_bad_input_of_coverage_is_refused():
 # --------------------------------------------------------------------- prior sensitivity
 
 
-def test_a_prior_that_labels_contradict_is_told_and_one_they_drown_is_not(sampled):
+def test_prior_sensitivity_finds_conflicts_of_prior_and_labels(sampled):
+    """It finds none where many labels outweigh the prior."""
     site = "inducing_value"
     usual = prior_sensitivity(sampled)
     assert len(usual) == len(INDUCING_POINTS)
@@ -184,7 +186,7 @@ def test_a_prior_that_labels_contradict_is_told_and_one_they_drown_is_not(sample
     assert all(str(name).startswith(site) for name in usual.index)
 
 
-def test_prior_and_likelihood_are_the_two_parts_of_the_joint_density(sampled, monkeypatch):
+def test_prior_and_likelihood_sum_to_the_joint_density(sampled, monkeypatch):
     """What is handed to ArviZ adds up to the density of the program."""
     import arviz as az
 

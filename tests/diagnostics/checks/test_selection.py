@@ -35,7 +35,7 @@ def _left_out(model, bags):
     )
 
 
-def test_both_predictive_criteria_are_those_of_fits_without_each_bag(by_closed_form):
+def test_predictive_criteria_equal_those_of_fits_without_each_bag(by_closed_form):
     models, found = by_closed_form
     for name, model in models.items():
         exact = _left_out(model, WITH_TARGETS)
@@ -47,7 +47,7 @@ def test_both_predictive_criteria_are_those_of_fits_without_each_bag(by_closed_f
         )
 
 
-def test_differences_have_the_error_of_a_sum_of_differences_by_bag(by_closed_form):
+def test_differences_have_the_paired_error_over_bags(by_closed_form):
     _, found = by_closed_form
     best, other = found.chosen, next(name for name in found.elbo if name != found.chosen)
     difference = found.elpd["loo"][best] - found.elpd["loo"][other]
@@ -58,14 +58,14 @@ def test_differences_have_the_error_of_a_sum_of_differences_by_bag(by_closed_for
     assert found.table.loc[best, "loo_behind"] == 0.0
 
 
-def test_the_model_that_made_the_targets_is_chosen_by_all(by_closed_form):
+def test_all_criteria_choose_the_true_model(by_closed_form):
     _, found = by_closed_form
     assert set(found.chosen_by.values()) == {"as simulated"}
     assert found.sentences == ["as simulated is chosen by loo and cross_validation and elbo"]
     assert found.num_refitted == {"as simulated": 0, "noise of 5": 0}
 
 
-def test_a_bag_that_weights_cannot_leave_out_is_fitted_without():
+def test_bags_with_large_khat_are_refitted():
     """One target far out: no draw of the posterior with it says what the others alone would."""
     targets = WITH_TARGETS.targets.copy()
     targets[3] += 40.0

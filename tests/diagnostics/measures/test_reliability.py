@@ -55,7 +55,7 @@ def test_the_order_of_cases_does_not_matter():
     assert one.error == pytest.approx(other.error, abs=1e-12)
 
 
-def test_calibrated_forecasts_have_the_error_that_they_should_and_others_more():
+def test_only_uncalibrated_forecasts_exceed_the_expected_error():
     random = np.random.default_rng(0)
     probability = random.uniform(0.02, 0.98, size=400)
     shares, errors = [], []
@@ -84,7 +84,7 @@ def test_a_truth_outside_the_band_is_seen():
     np.testing.assert_array_equal(found.frequency < found.low, [False, False, True])
 
 
-def test_the_band_is_that_of_the_binomial_law_where_all_forecasts_are_alike():
+def test_band_of_equal_forecasts_is_binomial():
     found = reliability(np.full(400, 0.3), np.zeros(400, int))
     # Of 1,000 draws: levels are known to 5 standard errors, 0.035, and a step of the distribution.
     for bound, level in ((found.low.item(), 0.05), (found.high.item(), 0.95)):

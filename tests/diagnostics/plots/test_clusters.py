@@ -142,7 +142,8 @@ def outline(ellipse):
     return ellipse.get_patch_transform().transform(circle)
 
 
-def test_an_ellipse_for_each_occupied_cluster_two_expected_sd_wide(named):
+def test_each_occupied_cluster_has_an_ellipse(named):
+    """Its width is two expected sds."""
     q, panel = named.approximation, plot_scene(named).axes[0]
     for klass, colour in enumerate((NEGATIVE, POSITIVE)):
         count = q.strength[klass] - named.model.mean_strength
@@ -156,7 +157,7 @@ def test_an_ellipse_for_each_occupied_cluster_two_expected_sd_wide(named):
             np.testing.assert_allclose(distance, 4.0)
 
 
-def test_probabilities_of_a_sampler_are_those_of_draws_far_apart(nameless, bags, monkeypatch):
+def test_sampler_probabilities_average_over_distant_draws(nameless, bags, monkeypatch):
     monkeypatch.setattr(clusters_module, "_DRAWS", 7)
     found = clusters_module._instance_probability(nameless, bags.instances)
     draws = nameless.stored_draws()
@@ -178,7 +179,7 @@ def test_the_larger_the_weight_the_wider_the_line(named):
         assert {e.get_linestyle() for e in ellipses(panel, colour)} == {("--", "-")[klass]}
 
 
-def test_clusters_of_nameless_posteriors_are_those_of_a_typical_draw(named, nameless):
+def test_clusters_of_samplers_come_from_a_typical_draw(named, nameless):
     panel = plot_scene(nameless).axes[0]
     draws = nameless.stored_draws()
     by_bag = draws["log_density"]
@@ -232,7 +233,7 @@ def test_instances_have_the_colour_of_their_predicted_probability(kind, bags, re
     np.testing.assert_array_equal(is_circle, bags.labels[bags.bag_index][order] == 1)
 
 
-def test_of_bags_of_which_nothing_is_known_only_the_instances_are_shown(named, bags):
+def test_unlabelled_bags_show_their_instances_alone(named, bags):
     unknown = replace(bags, labels=None, instance_labels=None)
     figure = plot_scene(named, unknown)
     _, value, edge, is_circle = marks(figure.axes[0])
@@ -268,7 +269,7 @@ def test_clusters_of_diagonal_precisions_lie_along_the_axes(named):
     np.testing.assert_allclose(extent, 2 * sd, rtol=0.02)  # of 20 points on it
 
 
-def test_a_panel_for_each_posterior_and_nothing_over_the_data(named, nameless):
+def test_each_posterior_has_a_panel_without_overlaps(named, nameless):
     figure = plot_scene({"q": named, "draws": nameless})
     titles = [panel.get_title() for panel in figure.axes[:2]]
     assert titles == ["q\nexpected clusters", "draws\nclusters of a draw"]
@@ -289,7 +290,7 @@ def test_a_scene_has_two_features(named, bags):
 
 
 @pytest.mark.parametrize("plot", [plot_components, plot_scene])
-def test_only_posteriors_of_dpmil_that_did_not_fail_have_clusters(plot, named, bags):
+def test_only_sound_posteriors_of_dpmil_have_clusters(plot, named, bags):
     other = replace(named, model=VGPMIL.for_bags(bags, num_inducing=3))
     with pytest.raises(ValueError, match="'mine' is one of vgpmil, which has no clusters"):
         plot({"mine": other})
@@ -303,7 +304,7 @@ def test_only_posteriors_of_dpmil_that_did_not_fail_have_clusters(plot, named, b
 # --------------------------------------------------------------------- the report
 
 
-def test_the_report_shows_clusters_and_a_scene_of_two_features(nameless, tmp_path):
+def test_report_shows_clusters_and_the_scene(nameless, tmp_path):
     page = compare({"gibbs": nameless}).save_report(tmp_path).read_text("utf-8")
     assert {"components.png", "scene.png"} < {path.name for path in tmp_path.iterdir()}
     assert "Weights of the clusters in their class." in page

@@ -23,7 +23,7 @@ def predictions():
     }
 
 
-def test_truly_positive_images_have_a_red_frame_and_others_do_not(predictions):
+def test_only_truly_positive_images_have_a_red_frame(predictions):
     figure = plot_bag(predictions, DIGITS, POSITIVE, image_shape=(8, 8))
     rows = DIGITS.bag_index == POSITIVE
     (below,) = figure.axes

@@ -52,7 +52,7 @@ def _is_the_same(one, other):
     return True
 
 
-def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_draws(engine, unbroken, tmp_path):
+def test_killed_run_resumes_with_the_same_draws(engine, unbroken, tmp_path):
     folder = tmp_path / "chains"
     assert _is_the_same(unbroken, engine(checkpoint=folder))
     blocks = sorted(folder.glob("block_*.npz"))
@@ -112,7 +112,7 @@ def test_what_is_no_checkpoint_is_not_written_over(tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_a_journal_whose_first_line_was_not_finished_begins_anew(tmp_path):
+def test_journal_with_an_unfinished_header_begins_anew(tmp_path):
     path = tmp_path / "journal.jsonl"
     Journal(path, {"engine": "nuts"}).append({"n": 1})
     header = path.read_bytes().splitlines(keepends=True)[0]
