@@ -41,7 +41,7 @@ from jax import Array  # noqa: E402
 from milzoo.datasets import Bags, simulate, simulate_instances, stream  # noqa: E402
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, nuts  # noqa: E402
 from milzoo.inference.gibbs.dpmil import DPMILGibbs, DPMILGibbsState  # noqa: E402
-from milzoo.inference.gibbs.inducing import draw_evidence, draw_white  # noqa: E402
+from milzoo.inference.gibbs.inducing import draw_latent, draw_whitened  # noqa: E402
 from milzoo.inference.gibbs.sampler import sweep_of  # noqa: E402
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs  # noqa: E402
 from milzoo.inference.nuts import NUTSChain  # noqa: E402
@@ -231,10 +231,10 @@ def _parts_of_a_sweep(sweep: Any, states: Any) -> Iterator[tuple[str, float]]:
     rows = sweep.conditional if has_labels else sweep.accumulated
     law = sweep.mixing.conditional if has_labels else partial(PolyaGamma, 1)
     if has_labels:
-        labels = _ms(lambda s: sweep.label_distribution(s.evidence).sample(s.key), states)
+        labels = _ms(lambda s: sweep.label_distribution(s.latent).sample(s.key), states)
         yield "instance labels", labels
-    yield "precisions ω", _ms(lambda s: law(s.evidence).sample(s.key), states)
-    omega = jax.lax.map(lambda s: law(s.evidence).sample(s.key), states)
+    yield "precisions ω", _ms(lambda s: law(s.latent).sample(s.key), states)
+    omega = jax.lax.map(lambda s: law(s.latent).sample(s.key), states)
     V, variance = rows.projection, rows.residual_variance
 
     def half_sign(state: Any) -> Array:
@@ -242,11 +242,11 @@ def _parts_of_a_sweep(sweep: Any, states: Any) -> Iterator[tuple[str, float]]:
 
     def inducing(given: Any) -> Array:
         state, omega = given
-        return draw_white(state.key, V, variance, omega, half_sign(state))
+        return draw_whitened(state.key, V, variance, omega, half_sign(state))
 
     def evidence(given: Any) -> Array:
         state, omega = given
-        return draw_evidence(state.key, V @ state.white, variance, omega, half_sign(state))
+        return draw_latent(state.key, V @ state.whitened, variance, omega, half_sign(state))
 
     yield "inducing values", _ms(inducing, (states, omega))
     yield "evidence", _ms(evidence, (states, omega))

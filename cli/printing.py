@@ -1,4 +1,4 @@
-"""What the commands print: tables by rich for people, JSON for programs."""
+"""Output of the commands: tables by rich for people, JSON for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person types: ``milzoo compare``, ``milzoo models``, ``milzoo datasets``.
+"""The commands ``milzoo compare``, ``milzoo models`` and ``milzoo datasets``.
 
 Nothing heavy is imported here: JAX starts inside the commands, when its devices are set up.
 """

@@ -1,4 +1,4 @@
-"""How reliable is it? Diagnostics of a Posterior, and comparisons of several."""
+"""Diagnostics of a Posterior, and comparisons of several."""
 
 from .checks.criticism import (
     PredictiveCheck,

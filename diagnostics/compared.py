@@ -92,13 +92,13 @@ class Compared:
 
     @property
     def predictions(self) -> dict[str, Prediction]:
-        """Of the labels of test bags, by each posterior that did not fail; empty if none."""
+        """Predictions of test labels, by each posterior that did not fail; empty if none."""
         known = {name: verdict.evidence.prediction for name, verdict in self.verdicts.items()}
         return {name: one for name, one in known.items() if isinstance(one, Prediction)}
 
     @property
     def target_predictions(self) -> dict[str, TargetPrediction]:
-        """Of the targets of test bags, by each posterior that did not fail; empty if none."""
+        """Predictions of test targets, by each posterior that did not fail; empty if none."""
         known = {name: verdict.evidence.prediction for name, verdict in self.verdicts.items()}
         return {name: one for name, one in known.items() if isinstance(one, TargetPrediction)}
 

@@ -29,7 +29,7 @@ __all__ = ["Comparison", "compare"]
 
 @dataclass(frozen=True)
 class Comparison(Compared):
-    """How reliable each posterior is.
+    """Verdicts on the reliability of posteriors, with plots and a report.
 
     Attributes
     ----------

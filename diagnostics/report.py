@@ -167,7 +167,7 @@ def _notes_on_scores(comparison: Compared) -> Iterator[str]:
 
 
 def _save_posteriors(comparison: Compared, folder: Path) -> Iterator[str]:
-    """One NetCDF file for each posterior; a note for each that no file can hold."""
+    """Save each posterior to a NetCDF file; yield a note for each that cannot be saved."""
     for name, posterior in comparison.posteriors.items():
         try:
             posterior.save(folder / f"{_file_stem(name)}.nc")
@@ -240,7 +240,7 @@ def _sections(comparison: Compared, bag: Callable[[], _Picture]) -> list[_Sectio
 
 
 def _cluster_pictures(comparison: Compared) -> Iterator[_Picture]:
-    """Of posteriors of mixtures that did not fail."""
+    """Pictures of clusters, of mixture models whose fits did not fail."""
     posteriors = {
         name: verdict.evidence.posterior
         for name, verdict in comparison.verdicts.items()
@@ -254,7 +254,7 @@ def _cluster_pictures(comparison: Compared) -> Iterator[_Picture]:
 
 
 def _test_pictures(comparison: Compared) -> Iterator[_Picture]:
-    """What the posteriors with predictions allow."""
+    """Pictures of predictions of the test bags."""
     if len(comparison.predictions) > 1:
         yield _Picture("probabilities.png", _PROBABILITIES, figures.probabilities(comparison))
     if comparison.target_predictions:
@@ -280,7 +280,7 @@ def _bag(
 
 
 def _model_pictures(comparison: Compared) -> Iterator[_Picture]:
-    """What says something of the model, not of an engine."""
+    """Pictures that judge the model, not an engine."""
     if comparison.leave_one_out:
         yield _Picture("leave_one_out.png", _LEFT_OUT, figures.leave_one_out(comparison))
     if comparison.check is not None:

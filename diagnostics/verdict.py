@@ -57,7 +57,7 @@ class Evidence:
 
     @property
     def failure(self) -> str:
-        """What went wrong, from the engine or from draws that are not finite; empty if nothing."""
+        """The reason of a failure, from the engine or from infinite draws; empty if none."""
         return _failure(self.posterior, self.draws)
 
     @property

@@ -1,4 +1,4 @@
-"""How do I use it, and what else is there? Methods with fit and predict."""
+"""Estimators with fit and predict, without a posterior."""
 
 from .concepts import EMDD, DiverseDensityLearner
 from .kernel_classifiers import (

@@ -255,9 +255,9 @@ class KernelProblem:
 
 
 @jax.jit
-def kernel_of(problem: KernelProblem, white: Float[Array, " P"]) -> Float[Array, "B B"]:
+def kernel_of(problem: KernelProblem, whitened: Float[Array, " P"]) -> Float[Array, "B B"]:
     """The kernel matrix K at θ = s v, normalised (equation 16)."""
-    logits = problem.design @ (problem.scale * white)
+    logits = problem.design @ (problem.scale * whitened)
     probability = probabilities(problem.tree, logits, problem.log_potential)[1]
     joint = joint_from(problem.regardless, _sums(problem.between, probability - 0.5, problem.tree))
     own = jnp.sqrt(jnp.diagonal(joint))
@@ -265,9 +265,9 @@ def kernel_of(problem: KernelProblem, white: Float[Array, " P"]) -> Float[Array,
 
 
 @jax.jit
-def log_prior_loss(problem: KernelProblem, white: Float[Array, " P"]) -> Float[Array, ""]:
+def log_prior_loss(problem: KernelProblem, whitened: Float[Array, " P"]) -> Float[Array, ""]:
     """The loss r(θ) of the prior."""
-    laplace, normal = white[: problem.num_laplace], white[problem.num_laplace :]
+    laplace, normal = whitened[: problem.num_laplace], whitened[problem.num_laplace :]
     return jnp.sum(jnp.sqrt(laplace**2 + _SMOOTHED**2) - _SMOOTHED) + 0.5 * jnp.sum(normal**2)
 
 
@@ -315,10 +315,10 @@ class KernelObjective:
         with jax.enable_x64(True):
             return cls(start, bags, penalty, KernelProblem.of(start, bags), learned_from)
 
-    def __call__(self, white: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
+    def __call__(self, whitened: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
         """T and ∂T/∂v, that of the dual at its optimal α, which is fixed."""
         with jax.enable_x64(True):
-            point = jnp.asarray(white)
+            point = jnp.asarray(whitened)
             kernel, pullback = jax.vjp(partial(kernel_of, self.problem), point)
             signed = self.signed_support(np.asarray(kernel))
             prior, gradient = jax.value_and_grad(partial(log_prior_loss, self.problem))(point)
@@ -343,9 +343,9 @@ class KernelObjective:
         theta = np.append(start.weights, start.intercept) if has_intercept else start.weights
         return theta / np.asarray(self.problem.scale)
 
-    def kernel_at(self, white: Float[np.ndarray, " P"]) -> CardinalityKernel:
+    def kernel_at(self, whitened: Float[np.ndarray, " P"]) -> CardinalityKernel:
         """The kernel with θ = s v."""
-        theta = np.asarray(self.problem.scale) * white
+        theta = np.asarray(self.problem.scale) * whitened
         num = self.bags.num_features
         return replace(self.start, weights=theta[:num], intercept=float(theta[num:].sum()))
 

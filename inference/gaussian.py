@@ -135,7 +135,7 @@ def whitened_program(model: Model, bags: Bags) -> WhitenedProgram:
 
 @jax.jit
 def _origin(model: Model, given: Any) -> Sites:
-    """Some value of each site in whitened, unconstrained coordinates, for its shape."""
+    """A value of each site in whitened, unconstrained coordinates, for its shape."""
     program = reparam(model.marginal(), config=model.reparametrisation)
     # Only the structure is wanted: no draw that this key makes is used.
     return initialize_model(jax.random.key(0), program, model_args=(given,)).param_info.z

@@ -152,7 +152,7 @@ class NUTSChain:
         return self._kernel().init(key, self.num_warmup, None, **arguments)
 
     def step(self, state: HMCState) -> HMCState:
-        """One trajectory."""
+        """Run one trajectory of NUTS."""
         kernel = self._kernel()
         arguments = {"model_args": (self.given,), "model_kwargs": {}}
         # A kernel learns its program when it starts; what else this computes is not used.

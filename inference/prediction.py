@@ -61,7 +61,7 @@ class Prediction:
         return self.instance_draws.mean(axis=0)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Both, by the names that they have in tables."""
+        """Predictions of bags and instances, by their names in tables."""
         return {
             "bag_probability": self.bag_probability,
             "instance_probability": self.instance_probability,
@@ -132,7 +132,7 @@ class TargetPrediction:
         return self.instance_mean.mean(axis=0)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Both, by the names that they have in tables."""
+        """Predictions of bags and instances, by their names in tables."""
         return {"bag_target": self.bag_target, "instance_contribution": self.instance_contribution}
 
     def log_density(self, targets: ArrayLike) -> Float[np.ndarray, " B"]:

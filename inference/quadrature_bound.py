@@ -21,13 +21,13 @@ from ..models.numerics.quadrature import QuadratureRule, trapezoid_rule
 from ..models.numerics.tracing import as_pytree
 from ..models.parts.bag_evidence import BagEvidenceModel
 
-__all__ = ["QuadratureBound", "WhiteGaussian"]
+__all__ = ["QuadratureBound", "WhitenedGaussian"]
 
 # Values in memory at once: 32 MB in 64 bit.
 _NODES = 2**22
 
 
-class WhiteGaussian(NamedTuple):
+class WhitenedGaussian(NamedTuple):
     """q(ε) = N(m, LLᵀ) in unconstrained coordinates."""
 
     mean: Float[Array, " M"]
@@ -101,18 +101,18 @@ class QuadratureBound:
             ),
         )
 
-    def __call__(self, q: WhiteGaussian) -> Float[Array, ""]:
+    def __call__(self, q: WhitenedGaussian) -> Float[Array, ""]:
         """The evidence lower bound of q, over all bags."""
         everyone = jnp.arange(self.projection.shape[0])
         return jnp.sum(self.expected_log_likelihood(q, everyone)) - q.divergence
 
-    def estimate(self, q: WhiteGaussian, chosen: Int[Array, " K"]) -> Float[Array, ""]:
+    def estimate(self, q: WhitenedGaussian, chosen: Int[Array, " K"]) -> Float[Array, ""]:
         """An unbiased estimate of the bound from bags chosen at random; so is its gradient."""
         fraction = chosen.shape[0] / self.projection.shape[0]
         return jnp.sum(self.expected_log_likelihood(q, chosen)) / fraction - q.divergence
 
     def expected_log_likelihood(
-        self, q: WhiteGaussian, chosen: Int[Array, " K"]
+        self, q: WhitenedGaussian, chosen: Int[Array, " K"]
     ) -> Float[Array, " K"]:
         """E_q log P(T_b | a_bᵀu) of the chosen bags; a few at a time, to save memory."""
 

@@ -32,7 +32,7 @@ from .posterior import (
     Status,
     approximate_posterior,
 )
-from .quadrature_bound import QuadratureBound, WhiteGaussian
+from .quadrature_bound import QuadratureBound, WhitenedGaussian
 from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
 from .runtime.progress import Progress
@@ -226,7 +226,7 @@ class Schedule:
     max_steps: int
 
     def adam(self) -> optax.GradientTransformation:
-        """The optimiser."""
+        """The optimiser Adam with this schedule."""
         return optax.adam(optax.cosine_decay_schedule(self.learning_rate, self.max_steps))
 
 
@@ -307,11 +307,11 @@ class QuadratureFit:
 
     def start(self, key: Array) -> Any:
         """A narrow Gaussian at the prior mean."""
-        q = WhiteGaussian.start(self.bound.projection.shape[1], _START_SCALE)
+        q = WhitenedGaussian.start(self.bound.projection.shape[1], _START_SCALE)
         return q, self.schedule.adam().init(q), key
 
     def run_block(self, state: Any) -> tuple[Any, Array]:
-        """One pass, and the bound after it."""
+        """Run one pass over the bags; also returns the bound after it."""
         q, memory, key = state
         adam, steps = self.schedule.adam(), self.steps_in_block
 
@@ -403,15 +403,15 @@ def _newton_gain(target: WhitenedProgram, q: GaussianApproximation, key: Array) 
     the maximum both vanish. The curvatures there are −1 and −2P, hence the gain ½‖s‖² + d²/(4P).
     """
     mean, scale_tril = jnp.asarray(q.mean), jnp.asarray(q.scale_tril)
-    white = jax.random.normal(key, (_GRADIENT_DRAWS, mean.size), mean.dtype)  # ε
+    draws = jax.random.normal(key, (_GRADIENT_DRAWS, mean.size), mean.dtype)  # ε
 
     def scaled_gradient(noise: Array) -> Array:
         return scale_tril.T @ jax.grad(target.log_density)(mean + scale_tril @ noise)
 
-    gradients = jax.lax.map(scaled_gradient, white, batch_size=16)
+    gradients = jax.lax.map(scaled_gradient, draws, batch_size=16)
     # Where q is right g = −ε: the sum varies less than g, and has the same mean.
-    centred = gradients + white
+    centred = gradients + draws
     by_chance = jnp.sum(jnp.var(centred, axis=0)) / _GRADIENT_DRAWS
     in_mean = 0.5 * jnp.maximum(jnp.sum(jnp.mean(centred, axis=0) ** 2) - by_chance, 0.0)
-    stretch = jnp.mean(jnp.sum(gradients * white, axis=1) + mean.size)  # d
+    stretch = jnp.mean(jnp.sum(gradients * draws, axis=1) + mean.size)  # d
     return in_mean + stretch**2 / (4 * mean.size)

@@ -234,7 +234,7 @@ class _Judged:
 
 @dataclass(frozen=True)
 class _Trial:
-    """One model, and how it is fitted."""
+    """One model, with the bags and the engine that fit it."""
 
     name: str
     fit: Fit
@@ -253,7 +253,7 @@ class _Trial:
         return _Judged(elpd, elbo, num_refitted)
 
     def _leave_one_out(self, whole: Posterior) -> tuple[Float[np.ndarray, " B"], int]:
-        """By weights, and by fits without the bag where its k̂ is bad."""
+        """Leave-one-out predictions by weights, and by refits where a bag's k̂ is bad."""
         with warnings.catch_warnings():  # what they warn of is done here
             warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto", UserWarning)
             found: Any = az.loo(whole.tree_with_log_likelihood(), pointwise=True)
@@ -266,7 +266,7 @@ class _Trial:
         return elpd, len(bad)
 
     def _cross_validated(self, num_folds: int) -> Float[np.ndarray, " B"]:
-        """By fold: the same order for all models."""
+        """Predictions of held-out folds, the same folds for all models."""
         fold_seed = int(jax.random.randint(self.key, (), 0, 2**31 - 1))
         pairs = self.bags.folds(num_folds, seed=fold_seed)
         return np.concatenate([self._of(self._fitted(train), test) for train, test in pairs])

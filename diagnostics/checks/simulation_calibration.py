@@ -157,7 +157,7 @@ class SimulationCalibration:
 
     @property
     def sentences(self) -> list[str]:
-        """What was found, in words."""
+        """Findings in words."""
         return [*self._cautions(), *self._findings()]
 
     def _cautions(self) -> Iterator[str]:

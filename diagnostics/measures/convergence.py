@@ -1,4 +1,4 @@
-"""Did the chains mix? R̂, effective sample sizes and divergences of a sampler."""
+"""Convergence of chains: R̂, effective sample sizes and divergences of a sampler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SMALLEST_REFERENCE_ESS = 1000
 
 @dataclass(frozen=True)
 class Convergence:
-    """How well the chains of a sampler mixed, at the worst of its sites.
+    """Convergence diagnostics of a sampler's chains, at the worst of its sites.
 
     Attributes
     ----------

@@ -18,7 +18,7 @@ __all__ = ["in_words", "is_logistic", "is_same_model", "targets"]
 
 
 def targets(models: dict[str, Model]) -> dict[str, str]:
-    """What sets each model apart from the others, or their observation model from the logistic.
+    """Describe each model by its differences from the others, or from the logistic model.
 
     Parameters
     ----------

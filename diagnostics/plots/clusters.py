@@ -38,7 +38,7 @@ _EMPTY_ONES = 3
 
 
 def plot_components(posteriors: Posterior | Mapping[str, Posterior]) -> Figure:
-    """How many clusters each class has, and their weights: means and 90 % intervals.
+    """Plot the weights of the clusters in each class: means and 90 % intervals.
 
     Under the q of coordinate ascent clusters have names: E π_lk of each, largest first. From draw
     to draw of other posteriors they have none, so that the weights of each draw are sorted: the
@@ -169,7 +169,7 @@ class _Weights:
 
     @property
     def num_shown(self) -> int:
-        """All that may be occupied, and a few more."""
+        """The number of clusters shown: all that may be occupied, and a few more."""
         most = math.ceil(np.quantile(self.occupied, 0.95, axis=0).max())
         return min(self.mean.shape[1], most + _EMPTY_ONES)
 
@@ -255,7 +255,7 @@ def _marks(bags: Bags) -> Iterator[tuple[Bool[np.ndarray, " N"], str, str, float
 def _instance_probability(
     posterior: Posterior, points: Float[np.ndarray, "N D"]
 ) -> Float[np.ndarray, " N"]:
-    """Of each by itself; a sampler's by some of its draws."""
+    """Instance probabilities of a posterior; a sampler's from some of its draws."""
     bags = Bags.from_arrays(points, np.zeros(len(points), int))
     if isinstance(posterior.approximation, Predictive):
         return posterior.approximation.predictive(posterior.model, bags)[1]
@@ -316,7 +316,7 @@ class _Mixture:
 
 
 def _mixtures(posteriors: Posterior | Mapping[str, Posterior]) -> dict[str, _Mixture]:
-    """By name, checked."""
+    """The posteriors by name, after checks."""
     if isinstance(posteriors, Posterior):
         posteriors = {posteriors.engine: posteriors}
     if not posteriors:

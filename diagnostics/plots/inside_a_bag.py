@@ -1,4 +1,4 @@
-"""One bag, instance by instance: what each posterior thinks of them, and what they look like."""
+"""Plot one bag: the posterior probabilities of its instances, and the instances as images."""
 
 from __future__ import annotations
 

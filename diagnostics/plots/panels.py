@@ -1,4 +1,4 @@
-"""What pictures are made of: their style, rows of panels, intervals, distribution functions."""
+"""Parts of plots: style, rows of panels, intervals, distribution functions."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def pit_differences(
 
 
 def _less_uniform(pit: Float[np.ndarray, " S"]) -> tuple[np.ndarray, np.ndarray]:
-    """Where an empirical distribution function steps, and how far it is from the diagonal there."""
+    """Steps of an empirical distribution function, and its difference from the diagonal there."""
     at = np.repeat(np.sort(pit), 2)
     fraction = np.repeat(np.arange(len(pit) + 1), 2)[1:-1] / len(pit)
     return np.concatenate([[0], at, [1]]), np.concatenate([[0], fraction - at, [0]])

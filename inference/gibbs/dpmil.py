@@ -42,7 +42,7 @@ __all__ = ["DPMILGibbs", "DPMILGibbsState"]
 
 
 class DPMILGibbsState(NamedTuple):
-    """One chain."""
+    """The state of one chain."""
 
     key: Array
     label: Int[Array, " N"]  # r
@@ -83,12 +83,12 @@ class DPMILGibbs:
 
     @classmethod
     def for_model(cls, model: DPMIL, bags: Bags) -> Self:
-        """Whiten the instances once."""
+        """Prepare the sweep of a model: whiten the instances once."""
         model.check(bags)
         return _prepared(model, bags)
 
     def init(self, key: Array) -> DPMILGibbsState:
-        """Labels from their prior; every instance with the nearest of K drawn from the data."""
+        """Draw labels from their prior; cluster each instance with the nearest of K random ones."""
         key, label_key, centre_key = jax.random.split(key, 3)
         label = self.rule.labels().sample(label_key)
         K, shape = self.model.max_components, self.instances.shape
@@ -182,10 +182,10 @@ def _(model: DPMIL, bags: Bags) -> DPMILGibbs:
 def _renamed(
     key: Array, count: Float[Array, " K"], *, concentration: float | Float[Array, ""]
 ) -> Int[Array, " K"]:
-    """An order of the components, by Metropolis' rule: K pairs are offered to swap their names.
+    """Draw an order of the components, by K Metropolis steps that swap the names of a pair.
 
-    With sticks and parameters integrated out, p(z) is all that the names change. Without it a
-    large cluster that has come by a late stick would keep it for long.
+    With sticks and parameters integrated out, names change p(z) alone. Without these swaps a large
+    cluster with a late stick would keep it for long.
     """
     num_components = count.shape[0]
 

@@ -1,4 +1,4 @@
-"""The entrance to Gibbs sampling: checks, the chains, the posterior."""
+"""The engine `gibbs`: checks, the chains, the posterior."""
 
 from __future__ import annotations
 
@@ -134,19 +134,19 @@ class GibbsChain:
     thin: int = 1
 
     def init(self, key: Array) -> Any:
-        """A start."""
+        """The initial state of a chain."""
         return self.sweep.init(key)
 
     def step(self, state: Any) -> Any:
-        """So many sweeps as there are for a draw."""
+        """Run the ``thin`` sweeps of one draw."""
         return jax.lax.fori_loop(0, self.thin, lambda _, s: self.sweep.step(s), state)
 
     def sites(self, state: Any) -> dict[str, Array]:
-        """All sites of a state."""
+        """All sites of the model at a state."""
         return self.sweep.sites(state)
 
     def collect(self, state: Any) -> tuple[dict[str, Array], dict[str, Array]]:
-        """The sites that are kept."""
+        """The sites of a draw that are stored."""
         sites = self.sweep.sites(state)
         return {name: sites[name] for name in self.kept}, {}
 
@@ -162,7 +162,7 @@ def _kept(
 
 
 def _check_size(model: Model, bags: Bags, num_draws: int, kept: list[str]) -> None:
-    """Refuse what no memory holds."""
+    """Refuse draws that would not fit in memory."""
     in_a_draw = model.numbers_in_a_draw(bags)
     if in_a_draw is None:
         return

@@ -55,11 +55,11 @@ def test_gradient_at_fixed_support_is_a_finite_difference(bags, prior):
     objective = FixedSupport.of(start, bags, PENALTY)
     signed = objective.signed_support(None)
 
-    def of(white):
-        kernel = objective.kernel_at(white)(bags, bags)
-        size = 0.5 * white**2
+    def of(whitened):
+        kernel = objective.kernel_at(whitened)(bags, bags)
+        size = 0.5 * whitened**2
         if prior == "laplace":
-            size[:3] = np.sqrt(white[:3] ** 2 + 1e-4) - 1e-2
+            size[:3] = np.sqrt(whitened[:3] ** 2 + 1e-4) - 1e-2
         return np.abs(signed).sum() - 0.5 * signed @ kernel @ signed + size.sum()
 
     value, gradient = objective(objective.origin)

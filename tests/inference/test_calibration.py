@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from milzoo.inference.gibbs import bag_evidence
-from milzoo.inference.gibbs.inducing import draw_white
+from milzoo.inference.gibbs.inducing import draw_whitened
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
 
 SIMULATIONS = 100
@@ -62,8 +62,8 @@ def test_gibbs_is_calibrated(calibrate, problem, sampler, thinning):
 class BiasedGibbs(VGPMILGibbs):
     """A planted fault: κ = y − 0.4 in the draw of the inducing values."""
 
-    def draw_white(self, key, label, omega):
-        return super().draw_white(key, label + 0.1, omega)
+    def draw_whitened(self, key, label, omega):
+        return super().draw_whitened(key, label + 0.1, omega)
 
 
 def test_a_wrong_constant_in_one_conditional_is_found(calibrate, without_type_checks):
@@ -74,10 +74,10 @@ def test_a_wrong_constant_in_one_conditional_is_found(calibrate, without_type_ch
 
 
 def test_wrong_constant_in_draws_of_inducing_values_is_found(calibrate, monkeypatch):
-    def biased(key, projection, residual_variance, omega, pull):  # κ = T − 0.4
-        return draw_white(key, projection, residual_variance, omega, pull + 0.1)
+    def biased(key, projection, residual_variance, omega, linear_term):  # κ = T − 0.4
+        return draw_whitened(key, projection, residual_variance, omega, linear_term + 0.1)
 
-    monkeypatch.setattr(bag_evidence, "draw_white", biased)
+    monkeypatch.setattr(bag_evidence, "draw_whitened", biased)
     # At p below 1e-8.
     found = calibrate("vwsgp", bag_evidence.BagEvidenceGibbs.for_model, thinning=5).not_uniform
     assert "bag_evidence 0" in found

@@ -77,8 +77,8 @@ def _paper_in_numpy(model, bags, probability, steps):
         tilt = np.sqrt(evidence**2 + variance + residual)  # c
         for n, bag in enumerate(bags.bag_index):
             others = (bags.bag_index == bag) & (np.arange(len(tilt)) != n)
-            pull = (2 * bags.labels[bag] - 1) * np.log(model.sharpness)
-            probability[n] = expit(evidence[n] + pull * np.prod(1 - probability[others]))
+            linear_term = (2 * bags.labels[bag] - 1) * np.log(model.sharpness)
+            probability[n] = expit(evidence[n] + linear_term * np.prod(1 - probability[others]))
     return mean, covariance, probability
 
 

@@ -159,11 +159,11 @@ def test_bound_lies_below_the_log_evidence_by_quadrature(accumulating_problem, n
     model, bags = accumulating_problem(num_inducing, seed=4, **likelihood(name))
     posterior = coordinate_ascent(model, bags, seed=0)
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    white = np.stack(np.meshgrid(*[nodes] * num_inducing), axis=-1).reshape(-1, num_inducing)
+    whitened = np.stack(np.meshgrid(*[nodes] * num_inducing), axis=-1).reshape(-1, num_inducing)
     log_weights = sum(np.meshgrid(*[np.log(weights / weights.sum())] * num_inducing)).ravel()
     with jax.enable_x64(True):
         cholesky = np.asarray(model.accumulated(bags).cholesky)
-    draws = {"inducing_value": white @ cholesky.T}
+    draws = {"inducing_value": whitened @ cholesky.T}
     by_node = log_likelihood(model, "marginal", draws, bags).sum(axis=1)
     evidence = logsumexp(by_node + log_weights)
     assert posterior.elbo[-1] < evidence

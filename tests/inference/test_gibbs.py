@@ -42,12 +42,12 @@ def test_gaussian_conditionals_are_those_of_dense_algebra(small_problem):
         sweep = VGPMILGibbs.for_model(model, bags)
 
         def draw(key):
-            white_key, evidence_key = jax.random.split(key)
-            white = sweep.draw_white(white_key, jnp.asarray(label), jnp.asarray(omega))
-            evidence = sweep.draw_evidence(
-                evidence_key, white, jnp.asarray(label), jnp.asarray(omega)
+            whitened_key, latent_key = jax.random.split(key)
+            whitened = sweep.draw_whitened(whitened_key, jnp.asarray(label), jnp.asarray(omega))
+            evidence = sweep.draw_latent(
+                latent_key, whitened, jnp.asarray(label), jnp.asarray(omega)
             )
-            return jnp.concatenate([sweep.conditional.cholesky @ white, evidence])
+            return jnp.concatenate([sweep.conditional.cholesky @ whitened, evidence])
 
         draws = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(1), 40_000)))
     mean_z = (draws.mean(axis=0) - mean) / np.sqrt(np.diag(covariance) / len(draws))

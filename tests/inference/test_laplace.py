@@ -38,11 +38,11 @@ def posterior(open_problem):
 
 def test_mode_and_curvature_are_those_of_quadrature(one_inducing_point, exact_posterior):
     posterior = laplace(*one_inducing_point, seed=0)
-    white, log_density = exact_posterior.white, exact_posterior.log_density
+    whitened, log_density = exact_posterior.whitened, exact_posterior.log_density
     # A quartic through the points around the mode of an independent density has its derivatives.
     near = slice(np.argmax(log_density) - 8, np.argmax(log_density) + 9)
-    centre = white[np.argmax(log_density)]
-    quartic = np.polynomial.Polynomial.fit(white[near] - centre, log_density[near], 4)
+    centre = whitened[np.argmax(log_density)]
+    quartic = np.polynomial.Polynomial.fit(whitened[near] - centre, log_density[near], 4)
     derivative = quartic.deriv()
     mode = min((root.real for root in derivative.roots() if abs(root.imag) < 1e-9), key=abs)
     deviation = 1 / np.sqrt(-derivative.deriv()(mode))
@@ -76,7 +76,7 @@ def test_density_is_stationary_at_the_mode(open_problem, posterior):
 
 def sites_of(model, vectors):
     """Sites behind whitened vectors (ε, log ℓ, log v), and log |d sites / d vector|, in NumPy."""
-    white, log_length_scale, log_variance = vectors[:, :-2], vectors[:, -2], vectors[:, -1]
+    whitened, log_length_scale, log_variance = vectors[:, :-2], vectors[:, -2], vectors[:, -1]
     choleskys = np.stack(
         [
             cholesky_factor(model, v, ell)
@@ -84,7 +84,7 @@ def sites_of(model, vectors):
         ]
     )
     sites = {
-        "inducing_value": np.einsum("smk,sk->sm", choleskys, white),
+        "inducing_value": np.einsum("smk,sk->sm", choleskys, whitened),
         "variance": np.exp(log_variance),
         "length_scale": np.exp(log_length_scale),
     }

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.inference import coordinate_ascent, svi
-from milzoo.inference.quadrature_bound import QuadratureBound, WhiteGaussian
+from milzoo.inference.quadrature_bound import QuadratureBound, WhitenedGaussian
 from milzoo.inference.runtime.densities import log_likelihood
 from milzoo.models import Gaussian, Logistic, NegativeBinomial, Probit, StudentT
 from milzoo.models.numerics.quadrature import trapezoid_rule
@@ -26,7 +26,7 @@ def problem(request, accumulating_problem):
 
 def random_gaussian(num_inducing, seed):
     random = np.random.default_rng(seed)
-    return WhiteGaussian(
+    return WhitenedGaussian(
         jnp.asarray(random.normal(size=num_inducing)),
         jnp.asarray(-random.gamma(1.0, size=num_inducing)),
         jnp.asarray(0.2 * random.normal(size=(num_inducing, num_inducing))),
@@ -54,7 +54,7 @@ def test_nodes_are_close_enough_for_the_broadest_gaussian(problem, factor):
     model, bags = problem
     model = model.with_hyperparameters({"variance": 2.0 * factor})
     with jax.enable_x64(True):
-        q, bound = WhiteGaussian.start(3, 1.0), QuadratureBound.of(model, bags)
+        q, bound = WhitenedGaussian.start(3, 1.0), QuadratureBound.of(model, bags)
         finer = trapezoid_rule(
             10 * float(jnp.linalg.norm(bound.projection, axis=1).max()),
             distance_to_pole=np.pi,
@@ -96,7 +96,7 @@ def whitened_gaussian(state):
     """A closed form's q(ε) as coordinates of this bound."""
     precision = state.precision_cholesky @ state.precision_cholesky.T
     factor = jnp.linalg.cholesky(jnp.linalg.inv(precision))
-    return WhiteGaussian(state.mean, jnp.log(jnp.diagonal(factor)), factor)
+    return WhitenedGaussian(state.mean, jnp.log(jnp.diagonal(factor)), factor)
 
 
 @pytest.mark.parametrize("likelihood", [Logistic(), Probit()])

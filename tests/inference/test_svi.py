@@ -18,12 +18,12 @@ from scipy.optimize import minimize
 @pytest.fixture(scope="module")
 def best_gaussian(exact_posterior):
     """Mean, sd (whitened) and ELBO of the Gaussian closest to the posterior in KL(q‖p)."""
-    white, log_density = exact_posterior.white, exact_posterior.log_density
-    step = white[1] - white[0]
+    whitened, log_density = exact_posterior.whitened, exact_posterior.log_density
+    step = whitened[1] - whitened[0]
 
     def negative_elbo(parameters):
         mean, log_deviation = parameters
-        z = (white - mean) / np.exp(log_deviation)
+        z = (whitened - mean) / np.exp(log_deviation)
         log_q = -0.5 * z**2 - log_deviation - 0.5 * np.log(2 * np.pi)
         return step * np.exp(log_q) @ (log_q - log_density)
 

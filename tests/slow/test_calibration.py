@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpyro.distributions as dist
 import pytest
 from milzoo.inference.gibbs import bag_evidence, dpmil
-from milzoo.inference.gibbs.inducing import draw_white
+from milzoo.inference.gibbs.inducing import draw_whitened
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
 
 SIMULATIONS = 500
@@ -67,25 +67,25 @@ def test_gibbs_is_calibrated(calibrate, problem, sampler, thinning):
 class FixedAugmentation(VGPMILGibbs):
     """A planted fault that is no bias: ω at its prior mean ¼ instead of its draw."""
 
-    def draw_white(self, key, label, omega):
-        return super().draw_white(key, label, 0.0 * omega + 0.25)
+    def draw_whitened(self, key, label, omega):
+        return super().draw_whitened(key, label, 0.0 * omega + 0.25)
 
 
 def test_an_augmentation_that_is_not_drawn_is_found(calibrate):
     assert calibrate("vgpmil", FixedAugmentation.for_model, thinning=8).not_uniform
 
 
-def with_fixed_augmentation(key, projection, residual_variance, omega, pull):
-    return draw_white(key, projection, residual_variance, 0.0 * omega + 0.25, pull)
+def with_fixed_augmentation(key, projection, residual_variance, omega, linear_term):
+    return draw_whitened(key, projection, residual_variance, 0.0 * omega + 0.25, linear_term)
 
 
-def with_forgotten_residual_variance(key, projection, residual_variance, omega, pull):
-    return draw_white(key, projection, 0.0 * residual_variance, omega, pull)
+def with_forgotten_residual_variance(key, projection, residual_variance, omega, linear_term):
+    return draw_whitened(key, projection, 0.0 * residual_variance, omega, linear_term)
 
 
 @pytest.mark.parametrize("faulty", [with_fixed_augmentation, with_forgotten_residual_variance])
 def test_wrong_weight_in_draws_of_inducing_values_is_found(calibrate, monkeypatch, faulty):
-    monkeypatch.setattr(bag_evidence, "draw_white", faulty)
+    monkeypatch.setattr(bag_evidence, "draw_whitened", faulty)
     ranks = calibrate("vwsgp", bag_evidence.BagEvidenceGibbs.for_model, thinning=8)
     assert "log likelihood" in ranks.not_uniform
 

@@ -66,11 +66,11 @@ def test_replicates_of_targets_have_the_law_that_is_known(exact):
     assert check.prior["mean"].mean() == pytest.approx(0.0, abs=5 * prior_sd / 141)
     assert check.prior["mean"].std() == pytest.approx(prior_sd, rel=5 / 200)
     approximation = exact.approximation
-    to_white = np.linalg.solve(cholesky.T, projection)  # aᵀu = (L⁻ᵀ v)ᵀu
-    sd = float(np.sqrt(np.sum((approximation.scale_tril.T @ to_white) ** 2) + noise))
+    to_whitened = np.linalg.solve(cholesky.T, projection)  # aᵀu = (L⁻ᵀ v)ᵀu
+    sd = float(np.sqrt(np.sum((approximation.scale_tril.T @ to_whitened) ** 2) + noise))
     # Posterior draws are 4,000.
     assert check.posterior["mean"].mean() == pytest.approx(
-        float(to_white @ approximation.mean), abs=5 * sd / 63
+        float(to_whitened @ approximation.mean), abs=5 * sd / 63
     )
     assert check.posterior["mean"].std() == pytest.approx(sd, rel=0.06)
     assert check.observed["mean"] == pytest.approx(WITH_TARGETS.targets.mean())
