@@ -34,9 +34,9 @@ __all__ = ["GridApproximation", "grid"]
 _DROP = 20.0
 # Points evaluated together fill the vector units.
 _TOGETHER = 64
-# Steps in which a side of the grid is moved out, each by half of the width before it.
+# Most steps that move a side of the grid outwards, each by half of its width before.
 _MOST_MOVES = 60
-# Points of a coarse look along each axis, from which the sides are moved in.
+# Points of a coarse grid along each axis, from which the sides are moved inwards.
 _COARSE = 81
 # How far the first looks go, in whitened coordinates: prior sds, of Gaussian sites.
 _REACHES = (4.0, 16.0, 64.0)

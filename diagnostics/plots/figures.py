@@ -493,7 +493,7 @@ def _where_they_differ_most(
 def _most_different_sites(
     comparison: Compared, draws: dict[str, xr.Dataset], count: int
 ) -> list[str]:
-    """The scalar sites on which some posterior is furthest from the reference, in their order."""
+    """The scalar sites on which some posterior differs most from the reference, in their order."""
     errors = [v.reference.accuracy for v in comparison.verdicts.values() if v.reference is not None]
     if errors:
         worst = np.max([np.abs(error.error) for error in errors], axis=0)
@@ -555,10 +555,10 @@ def _same_length(draws: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
 
 
 def _without_the_start(bound: Float[np.ndarray, " _"]) -> tuple[float, float]:
-    """Limits in which the first steps may fall out below, so that the end can be seen."""
+    """Limits of the axis that show the end; the first steps may fall below them."""
     high, low = float(bound.max()), float(np.quantile(bound, 0.1))
-    room = max(high - low, 1e-3 * abs(high), 1e-9)
-    return low - 0.3 * room, high + 0.1 * room
+    width = max(high - low, 1e-3 * abs(high), 1e-9)
+    return low - 0.3 * width, high + 0.1 * width
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Known answers planted in posteriors: copies, halved sds, shifted means, other targets."""
+"""Known answers planted in posteriors: copies, halved sds, biased means, other targets."""
 
 import json
 from dataclasses import replace
@@ -18,7 +18,7 @@ from milzoo.models import VWSGP, GammaMixing, Gaussian, Probit, ScaleMixture
 
 
 def sampled(posterior, values):
-    """The sampler's posterior with other draws in the place of its own."""
+    """The sampler's posterior with other draws instead of its own."""
     tree = posterior.tree.copy(deep=True)
     tree["posterior"]["inducing_value"].values[:] = values
     return replace(posterior, tree=tree)
@@ -28,10 +28,10 @@ def sampled(posterior, values):
 def chains(posteriors):
     """Stand-ins for a sampler of a known distribution: independent standard normal draws."""
 
-    def make(seed, shift=0.0, scale=1.0):
+    def make(seed, bias=0.0, scale=1.0):
         shape = posteriors["nuts"].tree["posterior"]["inducing_value"].shape
         draws = np.random.default_rng(seed).standard_normal(shape)
-        return sampled(posteriors["nuts"], shift + scale * draws)
+        return sampled(posteriors["nuts"], bias + scale * draws)
 
     return make
 
@@ -54,7 +54,7 @@ def test_equal_samplers_agree_within_monte_carlo_error(chains):
 
 
 def test_mean_biased_by_one_sd_has_that_error(chains):
-    comparison = compare({"a": chains(0), "b": chains(1, shift=1.0)}, reference="a")
+    comparison = compare({"a": chains(0), "b": chains(1, bias=1.0)}, reference="a")
     row = comparison.table.loc["b"]
     assert row["mean_error"] == pytest.approx(1, abs=4.5 * row["error_mcse"])
     assert row["sd_ratio"] == pytest.approx(1, abs=0.05)
@@ -249,7 +249,7 @@ def test_mean_width_is_told_where_sites_agree(judged, ratios, expected):
 
 
 def test_unmixed_sampler_is_no_standard_for_others(chains, posteriors):
-    bad = diverging(chains(0, shift=1.0))
+    bad = diverging(chains(0, bias=1.0))
     kinds = {"cavi": posteriors["cavi"], "bad": bad, "b": chains(1)}
     texts = compare(kinds, reference="bad").sentences
     assert "should be" not in texts["cavi"]
@@ -260,7 +260,7 @@ def test_unmixed_sampler_is_no_standard_for_others(chains, posteriors):
 
 
 def test_of_two_good_samplers_that_disagree_one_is_wrong(chains, posteriors):
-    texts = compare({"a": chains(0), "b": chains(1, shift=1.0)}, reference="a").sentences
+    texts = compare({"a": chains(0), "b": chains(1, bias=1.0)}, reference="a").sentences
     assert "so one of the two is wrong." in texts["b"]
     texts = compare({"cavi": posteriors["cavi"], "b": chains(1)}, reference="cavi").sentences
     assert "does not agree with cavi" in texts["b"] and "cavi is an approximation" in texts["b"]
@@ -320,7 +320,7 @@ def test_sampler_near_the_start_hides_no_runaway(posteriors, chains, problem):
             "logistic": chains(0),
             "cavi": coordinate_ascent(gamma, training, seed=0),
             "home": replace(chains(1), model=gamma),
-            "far": replace(slow(chains(2, shift=100.0)), model=gamma),
+            "far": replace(slow(chains(2, bias=100.0)), model=gamma),
         }
     )
     texts = comparison.sentences
@@ -336,7 +336,7 @@ def test_sampler_near_the_start_hides_no_runaway(posteriors, chains, problem):
 
 def test_other_values_of_hyperparameters_are_another_target(chains, problem):
     model = problem[2].with_hyperparameters({"variance": 5.0})
-    comparison = compare({"a": chains(0), "b": replace(chains(1, shift=1.0), model=model)})
+    comparison = compare({"a": chains(0), "b": replace(chains(1, bias=1.0), model=model)})
     assert list(comparison.table["target"]) == ["variance=4.0", "variance=5.0"]
     (text,) = (comparison.sentences[name] for name in "ab" if name != comparison.reference)
     assert "is wrong" not in text and "agree" not in text

@@ -41,8 +41,8 @@ def test_the_page_holds_each_figure_and_needs_no_network(folder):
     assert len(re.findall('src="data:image/png;base64,', page)) == page.count("<img ")
     assert not re.search("https?:|<script|<link", page)
     questions = ["What was fitted", "Did the samplers", "How large", "Does it", "Which model"]
-    places = [page.index(f"<h2>{question}") for question in questions]
-    assert places == sorted(places)
+    positions = [page.index(f"<h2>{question}") for question in questions]
+    assert positions == sorted(positions)
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -142,7 +142,7 @@ def cardinality_problem() -> Problem:
 
 
 def measure_threshold_problem() -> Problem:
-    """Fifteen bags of one to six instances; the features, two measures, are held fixed."""
+    """Fifteen bags of one to six instances; the features, two measures, are fixed."""
     model = MeasureThreshold(dist.Normal(0.5, 1.0), dist.LogNormal(-1.0, 0.5))
     return Problem(model, *design_and_test_bag([6, 1, 2, 4, 3] * 3))
 

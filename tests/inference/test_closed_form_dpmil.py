@@ -250,12 +250,12 @@ def enumerated_log_evidence(model: DPMIL, bags: Bags) -> float:
             continue
         allowed += 1
         for cluster in product(range(model.max_components), repeat=bags.num_instances):
-            place = np.array(label) * model.max_components + np.array(cluster)
+            component = np.array(label) * model.max_components + np.array(cluster)
             total = 0.0
             for klass in (0, 1):
                 count = np.array(
                     [
-                        np.sum(place == klass * model.max_components + k)
+                        np.sum(component == klass * model.max_components + k)
                         for k in range(model.max_components)
                     ]
                 )
@@ -265,7 +265,7 @@ def enumerated_log_evidence(model: DPMIL, bags: Bags) -> float:
                     - betaln(1, model.concentration)
                 )
             for k in range(2 * model.max_components):
-                total += log_evidence_of_one_gaussian(model, instances[place == k])
+                total += log_evidence_of_one_gaussian(model, instances[component == k])
             terms.append(total)
     labels = np.log(np.where(bags.labels == 1, model.positive_share, 1 - model.positive_share))
     return logsumexp(terms) - np.log(allowed) + labels.sum()
@@ -334,8 +334,8 @@ def test_no_step_lowers_the_bound(sizes_and_features, covariance, label_update):
     form, soft, hard = (DPMILForm(model, update, 1) for update in (label_update, "soft", "hard"))
     # Instances in the order of the chunk: candidates, then certain negatives.
     chunk = form.chunk(replace(design, instances=np.arange(design.num_instances)[:, None] * 1.0))
-    places = [chunk.candidates.instances, chunk.negatives]
-    in_candidates, in_negatives = (np.asarray(rows)[:, 0].astype(int) for rows in places)
+    parts = [chunk.candidates.instances, chunk.negatives]
+    in_candidates, in_negatives = (np.asarray(rows)[:, 0].astype(int) for rows in parts)
 
     def run(instances, weights):
         given = chunk._replace(

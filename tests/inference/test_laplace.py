@@ -62,9 +62,9 @@ def test_density_is_stationary_at_the_mode(open_problem, posterior):
     mode, scale = posterior.approximation.mean, posterior.approximation.scale_tril
     step = 1e-3
 
-    shifts = step * np.eye(mode.size)
-    both = (shifts[:, None] + shifts[None, :]).reshape(-1, mode.size)
-    vectors = mode + np.concatenate([np.zeros((1, mode.size)), shifts, -shifts, both])
+    steps = step * np.eye(mode.size)
+    both = (steps[:, None] + steps[None, :]).reshape(-1, mode.size)
+    vectors = mode + np.concatenate([np.zeros((1, mode.size)), steps, -steps, both])
     sites, log_jacobian = sites_of(model, vectors)
     log_density = log_joint(model, "marginal", sites, bags) + log_jacobian
     here, up, down, both = np.split(log_density, np.cumsum([1, mode.size, mode.size]))

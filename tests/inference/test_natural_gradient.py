@@ -46,8 +46,8 @@ def with_a_witness_apart(design):
     """Every second bag positive, its first instance from a cluster of its own."""
     labels = np.arange(design.num_bags) % 2
     is_witness = (labels[design.bag_index] == 1) & (np.arange(design.num_instances) % 4 == 0)
-    shifted = np.asarray(design.instances) + 5.0 * is_witness[:, None]
-    return replace(design, instances=shifted, labels=labels)
+    instances = np.asarray(design.instances) + 5.0 * is_witness[:, None]
+    return replace(design, instances=instances, labels=labels)
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ def fits(small_problem):
 
 def test_mean_and_sd_are_those_of_the_closest_gaussian(one_dimensional, best_gaussian):
     # What is left of the gradient noise when the learning rate has gone to zero: at ten seeds the
-    # mean is off by 0.013 sd and the sd by 0.9 % (root mean square). Five times that.
+    # mean has an error of 0.013 sd and the sd of 0.9 % (root mean square). Five times that.
     mean, deviation, _ = best_gaussian
     found = one_dimensional.approximation
     assert found.mean[0] == pytest.approx(mean, abs=0.065 * deviation)
@@ -92,7 +92,7 @@ def test_richer_guides_have_the_better_bound(fits, small_problem):
     full, error = bounds["multivariate_normal"]
     for name in ("normal", "low_rank_multivariate_normal"):
         assert full > bounds[name][0] - 4.5 * np.hypot(error, bounds[name][1])
-    # On this problem the diagonal one loses something that can be seen.
+    # On this problem the loss of the diagonal one is measurable.
     assert full > bounds["normal"][0] + 4.5 * np.hypot(error, bounds["normal"][1])
     scale_tril = fits["normal"].approximation.scale_tril
     np.testing.assert_array_equal(scale_tril, np.diag(np.diag(scale_tril)))
@@ -124,7 +124,7 @@ def test_trace_elbo_in_32_bit_is_the_log_ratio(fits, small_problem, guide):
 
 
 def test_bound_does_not_depend_on_the_order_of_sites(small_problem):
-    """Sites of the program come in another order than their names: a q mixed up is far off."""
+    """Sites of the program are not in the order of their names: a mixed-up q has a large error."""
     model, bags = small_problem
     kernel = replace(
         model.kernel, variance=dist.LogNormal(0.0, 0.3), length_scale=dist.LogNormal(2.0, 0.1)

@@ -41,10 +41,10 @@ def exact(small):
     return whole - np.array([without(bag) for bag in range(3)])
 
 
-def changed(model, bags, *, shift, width):
-    """What is known to be wrong of an approximation: its place, in sds, and its width."""
+def changed(model, bags, *, bias, width):
+    """An approximation with planted faults: a bias, in sds, and a wrong width."""
     approximation = coordinate_ascent(model, bags, seed=0).approximation
-    mean = approximation.mean + shift * np.diag(approximation.scale_tril)
+    mean = approximation.mean + bias * np.diag(approximation.scale_tril)
     return approximate_posterior(
         model,
         bags,
@@ -60,11 +60,11 @@ def changed(model, bags, *, shift, width):
 
 
 def narrow(model, bags):
-    return changed(model, bags, shift=0.0, width=0.3)
+    return changed(model, bags, bias=0.0, width=0.3)
 
 
 ENGINES = {
-    "shifted": partial(changed, shift=0.7, width=1.7),
+    "biased": partial(changed, bias=0.7, width=1.7),
     "grid": lambda *problem: grid(*problem, seed=0, num_points=101, num_draws=4000),
     "nuts": lambda *problem: nuts(*problem, seed=0, num_warmup=300, num_samples=1000),
 }

@@ -74,10 +74,10 @@ def test_weights_of_named_clusters_are_their_expectations_largest_first(named):
         order = np.argsort(-expected)
         centre, low, high = drawn(panel)
         np.testing.assert_allclose(centre, expected[order])
-        for end, share in ((low, 0.05), (high, 0.95)):
-            quantile = np.quantile(by_cluster[:, klass, order], share, axis=0)
+        for end, level in ((low, 0.05), (high, 0.95)):
+            quantile = np.quantile(by_cluster[:, klass, order], level, axis=0)
             # An interval ends at its mean where that is outside.
-            limit = np.minimum if share < 0.5 else np.maximum
+            limit = np.minimum if level < 0.5 else np.maximum
             np.testing.assert_allclose(end, limit(quantile, centre), atol=1e-12)
         assert panel.get_xlabel() == "clusters of q, largest first"
 
@@ -199,15 +199,15 @@ def test_a_draw_says_how_many_instances_each_cluster_has(nameless, bags):
     found = nameless.model.typical_components(one, one, bags)
     np.testing.assert_allclose(found.occupancy.sum(), bags.num_instances)
     np.testing.assert_allclose(found.occupancy[1].sum(), draw["instance_probability"].sum())
-    # A bag whose instances are all negative for certain tells the shares within that class.
+    # A bag whose instances are all negative for certain has responsibilities within one class.
     certain = bags.select(bags.labels == 0)
     deviation = certain.instances[:, None] - draw["mean"][0]
     whitened = np.einsum("nki,kij->nkj", deviation, draw["precision_cholesky"][0])
     determinant = np.linalg.det(draw["precision_cholesky"][0])
     density = found.weight[0] * determinant * np.exp(-0.5 * (whitened**2).sum(axis=2))
-    share = (density / density.sum(axis=1, keepdims=True)).sum(axis=0)
+    occupancy = (density / density.sum(axis=1, keepdims=True)).sum(axis=0)
     alone = nameless.model.typical_components(one, one, certain)
-    np.testing.assert_allclose(alone.occupancy, [share, np.zeros(6)], atol=1e-9)
+    np.testing.assert_allclose(alone.occupancy, [occupancy, np.zeros(6)], atol=1e-9)
 
 
 def marks(panel):
