@@ -86,7 +86,7 @@ def maximum_a_posteriori(
             for start in starts:
                 found.append(search.run(start, max_steps))
                 bar.advance(1)
-        densities = np.array([end.log_density for end in found])
+        densities = [end.log_density for end in found]
         best = found[int(np.argmax(np.where(np.isfinite(densities), densities, -np.inf)))]
         seconds = Stopwatch.now() - started
     return approximate_posterior(

@@ -58,7 +58,7 @@ from .drivers import (
 
 __all__ = ["natural_gradient"]
 
-# Nats. What may be lacking in the bound of what counts as settled.
+# Nats. What may be lacking in the bound of what counts as converged.
 _NEGLIGIBLE_GAIN = 0.5
 
 
@@ -295,8 +295,8 @@ def _moved(
         lambda old, new: (1 - step) * old + step * new, position.statistics, scaled
     )
     statistics = form.in_order(statistics)
-    moved = _Position(position.number + 1, statistics, form.m_step(statistics))
-    return moved, form.elbo(position.q, scaled)
+    following = _Position(position.number + 1, statistics, form.m_step(statistics))
+    return following, form.elbo(position.q, scaled)
 
 
 def _scaled(statistics: Any, scale: Array | float) -> Any:

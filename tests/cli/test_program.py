@@ -38,7 +38,7 @@ def test_compare_prints_a_table_that_fits_and_a_sentence(run, tmp_path):
     assert (tmp_path / "report" / "report.html").exists()
 
 
-def test_json_is_all_that_a_machine_gets(run):
+def test_json_option_prints_json_alone(run):
     code, out, err = run("compare", "vgpmil", "digits", *SMALL, "--json", "--seed", 3)
     content = json.loads(out)
     assert code == 0 and err == ""
@@ -70,7 +70,7 @@ def test_ones_own_data_may_have_targets(run, monkeypatch, tmp_path):
     assert row["rmse"] > 0 and row["khat"] == "-inf"
 
 
-def test_settings_are_what_the_model_is_made_from():
+def test_settings_are_arguments_of_the_model():
     texts = ["num_inducing=7", "length_scale=3", "mean=-1.5", "mixing=gamma:1,2.5"]
     plan = Plan.read("vgpmil", "digits", ["nuts"], texts, seed=0)
     model = plan.model.for_bags(simulate_instances(10, 3, 2, seed=0), **plan.settings)

@@ -474,7 +474,7 @@ LARGER_ERROR = "predictions here are better for it, though its posterior has the
         (difference(error=np.nan), "(+0.001): one bag says nothing of which is better"),
     ],
 )
-def test_what_other_predictions_mean(judged, planted, expected):
+def test_consequences_of_other_predictions_are_stated(judged, planted, expected):
     text = sentence("cavi", replace(judged.verdicts["cavi"], difference=planted))
     assert text.endswith(f"{expected}.")
     assert "nan" not in text

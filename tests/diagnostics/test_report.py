@@ -92,7 +92,7 @@ def test_the_metrics_are_the_table_as_plain_json(folder, comparison):
             assert value == expected or (value is None and np.isnan(expected))
 
 
-def test_a_report_says_what_made_it(posteriors, tmp_path):
+def test_report_names_its_origin(posteriors, tmp_path):
     comparison = compare({"cavi": posteriors["cavi"]})
     page = comparison.save_report(tmp_path, origin="a <script>, seed 0;").read_text("utf-8")
     made_by = json.loads((tmp_path / "metrics.json").read_text("utf-8"))["made_by"]
@@ -242,7 +242,7 @@ def test_the_forest_shows_as_many_sites_as_asked_for(comparison):
     assert len(labels) == 3 and all(label.startswith("inducing_value[") for label in labels)
 
 
-def test_pictures_of_what_is_not_there_are_refused(posteriors):
+def test_plots_without_data_are_refused(posteriors):
     sampler = compare({"nuts": posteriors["nuts"]})
     for picture, message in (
         (sampler.plot_elbo, "no posterior has a bound"),

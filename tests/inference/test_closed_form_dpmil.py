@@ -550,7 +550,7 @@ def test_degenerate_data_give_a_finite_bound_that_never_falls(name, covariance, 
         ({"learn_hyperparameters": True}, "DPMIL has fixed hyper-parameters"),
     ],
 )
-def test_bad_options_are_told(bags, without_type_checks, options, message):
+def test_bad_options_are_refused(bags, without_type_checks, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         coordinate_ascent(DPMIL.for_bags(bags, 2), bags, seed=0, **options)
 

@@ -196,7 +196,7 @@ def test_learning_hyperparameters_raises_the_bound_and_never_lowers_it(either_pr
     assert again.elbo[-1] > learned.elbo[-1] - 1e-6
 
 
-def test_what_has_no_closed_form_is_refused(problem):
+def test_models_without_a_closed_form_are_refused(problem):
     model, bags = problem
     with pytest.raises(ValueError, match="VWSGP has no instance labels to update; leave it out"):
         coordinate_ascent(model, bags, seed=0, label_update="mean_field")

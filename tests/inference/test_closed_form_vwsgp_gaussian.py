@@ -141,7 +141,7 @@ def test_learning_ends_where_the_dense_evidence_is_stationary(problem):
     assert evidence(found) > evidence(np.log([2.0, 1.5, 0.3]))
 
 
-def test_what_was_saved_comes_back(problem, posterior, tmp_path):
+def test_saved_posterior_is_restored(problem, posterior, tmp_path):
     model, bags = problem
     posterior.save(tmp_path / "posterior.nc")
     again = Posterior.load(tmp_path / "posterior.nc")

@@ -184,7 +184,7 @@ def test_priors_are_refused_by_name(small_problem):
         gibbs(open_model, bags, seed=0)
 
 
-def test_an_unknown_mixing_law_is_refused(small_problem):
+def test_unknown_mixing_density_is_refused(small_problem):
     model, bags = small_problem
     custom = ScaleMixture.from_log_density(lambda f: -jnp.sqrt(1 + f**2))
     with pytest.raises(NotImplementedError, match=r"knows log ψ but not.*use PolyaGammaMixing"):

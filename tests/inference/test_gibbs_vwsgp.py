@@ -63,7 +63,7 @@ def test_one_inducing_value_has_the_moments_of_quadrature(accumulating_problem, 
     assert found.largest_z(np.array([[mean], [deviation]])) < 5.5
 
 
-def test_what_cannot_be_sampled_is_refused(problem):
+def test_bad_arguments_of_gibbs_are_refused(problem):
     model, bags = problem
     with pytest.raises(ValueError, match="keep has evidence; expected some of inducing_value, bag"):
         gibbs(model, bags, seed=0, keep="evidence")

@@ -138,7 +138,7 @@ def test_padded_buffers_are_not_copied_to_a_device(design):
             assert placed.unsafe_buffer_pointer() == filled.ctypes.data
 
 
-def test_what_is_kept_of_chunks_stays_with_its_device(fits, tmp_path):
+def test_cached_chunks_stay_on_their_device(fits, tmp_path):
     model, bags, expected = fits["vwsgp"]
     bags.to_parquet(tmp_path / "bags.parquet")
     given = stream(tmp_path, chunk_instances=40)
@@ -274,7 +274,7 @@ def test_kernels_in_32_bit_hardly_move_the_posterior(fits, tmp_path, name, way):
 
 
 @pytest.mark.parametrize(("at_most", "stride"), [(10_000, 1), (100, 3), (70, 5), (1, 300)])
-def test_a_sample_is_spread_evenly_over_chunks(fits, at_most, stride):
+def test_subsample_is_spaced_evenly_over_chunks(fits, at_most, stride):
     model, bags, _ = fits["dpmil"]
     assert 4 * 70 < bags.num_instances <= 300
     form = closed_form(model, Options())
@@ -347,7 +347,7 @@ def test_seconds_of_steps_exclude_compilation(fits, tmp_path):
     assert sum(steps) < found.seconds and found.compile_seconds > 0
 
 
-def test_what_a_stream_cannot_do_is_said(fits, tmp_path):
+def test_operations_that_a_stream_lacks_are_refused(fits, tmp_path):
     model, bags, _ = fits["vgpmil"]
     bags.to_parquet(tmp_path / "bags.parquet")
     given = stream(tmp_path)

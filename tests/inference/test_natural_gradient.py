@@ -150,7 +150,7 @@ def test_batches_lead_to_where_coordinate_ascent_ends(cases, tmp_path, name, way
     assert (late > found.elbo[-1]).any() and (late < found.elbo[-1]).any()
 
 
-def test_batches_of_unequal_size_weigh_what_they_hold(cases, tmp_path):
+def test_batches_are_weighted_by_their_size(cases, tmp_path):
     """Chunks of 100, 100, … and 80: steps of 1/t by their sizes lead to the sums over all."""
     model, bags = cases["gaussian"]
     bags.to_parquet(tmp_path / "bags.parquet")
@@ -255,7 +255,7 @@ def test_seconds_of_steps_exclude_compilation(cases, tmp_path):
         ({"dtype": "float16"}, "dtype is 'float16'"),
     ],
 )
-def test_bad_options_are_told(cases, without_type_checks, options, message):
+def test_bad_options_are_refused(cases, without_type_checks, options, message):
     model, bags = cases["vgpmil"]
     with pytest.raises(ValueError, match=message):
         natural_gradient(model, bags, seed=0, **options)

@@ -190,7 +190,7 @@ def test_a_count_out_of_range_is_refused_by_name(small_problem, name, value, lea
         nuts(*small_problem, seed=0, **{name: value})
 
 
-def test_what_is_no_acceptance_probability_is_refused(small_problem):
+def test_bad_acceptance_probabilities_are_refused(small_problem):
     with pytest.raises(ValueError, match=r"target_accept is 1\.5; expected a number between 0 and"):
         nuts(*small_problem, seed=0, target_accept=1.5)
 

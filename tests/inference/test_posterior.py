@@ -71,7 +71,7 @@ def test_log_likelihood_survives_a_file(posteriors, tmp_path):
     xr.testing.assert_allclose(again.log_likelihood, posterior.log_likelihood)
 
 
-def test_no_fit_computes_what_nobody_asked_for(small_problem, monkeypatch):
+def test_fits_compute_log_likelihoods_only_on_request(small_problem, monkeypatch):
     def refuse(*_):
         raise AssertionError("computed without being asked for")
 

@@ -36,7 +36,7 @@ def fits(design):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("at_once", [20, 500], ids=["in pieces", "in one"])
-def test_what_is_written_is_what_predict_says(fits, tmp_path, monkeypatch, name, at_once):
+def test_written_predictions_equal_those_of_predict(fits, tmp_path, monkeypatch, name, at_once):
     monkeypatch.setattr(posterior, "_FEWEST_AT_ONCE", at_once)
     monkeypatch.setattr(posterior, "_NUMBERS_AT_ONCE", 0)
     fit, bags = fits[name]

@@ -140,7 +140,7 @@ def test_maximum_lies_between_closed_form_and_evidence(
     assert closed.elbo[-1] < fitted.elbo[-1] < evidence
 
 
-def test_batches_of_bags_come_to_the_same_place(accumulating_problem):
+def test_batches_of_bags_reach_the_same_optimum(accumulating_problem):
     model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=Probit())
     whole = svi(model, bags, seed=0, expectation="quadrature", max_steps=1500)
     batched = svi(model, bags, seed=1, expectation="quadrature", max_steps=9000, batch_size=4)

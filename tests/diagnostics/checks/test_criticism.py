@@ -45,7 +45,7 @@ def sampled():
 # --------------------------------------------------------------------- predictive checks
 
 
-def test_statistics_of_labels_are_what_they_say():
+def test_statistics_of_labels_match_their_names():
     bags = Bags.from_list([np.zeros((1, 1)), np.ones((3, 1)), -np.ones((2, 1))])
     labels = np.array([[0.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
     assert positive_fraction(labels, bags).tolist() == pytest.approx([1 / 3, 1.0])
@@ -58,7 +58,7 @@ def test_statistics_of_labels_are_what_they_say():
     assert correlation_with_farthest(labels, bags).tolist() == pytest.approx([expected, 0.0])
 
 
-def test_replicates_of_targets_have_the_law_that_is_known(exact):
+def test_replicated_targets_have_the_known_distribution(exact):
     """A mean over bags is Gaussian: under the prior from its covariance, and by the posterior."""
     check = predictive_check(exact, seed=0, num_replicates=20_000)
     projection, cholesky, noise = _mean_of_bags()
@@ -119,7 +119,7 @@ def test_one_s_own_statistic_is_asked(exact):
     assert check.prior["first"].shape == check.posterior["first"].shape == (50,)
 
 
-def test_the_picture_has_a_panel_a_statistic(sampled):
+def test_plot_has_a_panel_for_each_statistic(sampled):
     figure = predictive_check(sampled, seed=0).plot()
     titles = [panel.get_title() for panel in figure.axes if panel.get_title()]
     assert titles == [

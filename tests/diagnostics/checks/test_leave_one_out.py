@@ -90,7 +90,7 @@ def failed(posterior):
     return replace(posterior, status=Status("failed", "the bound is not finite"))
 
 
-def test_what_cannot_leave_a_bag_out_says_why(small):
+def test_posteriors_without_leave_one_out_say_why(small):
     model, bags = small
     point = maximum_a_posteriori(model, bags, seed=0)
     with pytest.raises(ValueError, match="is a point, without draws"):

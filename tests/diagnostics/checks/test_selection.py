@@ -95,7 +95,7 @@ def test_leaving_labels_out_by_weights_equals_refitting():
     assert found.elpd["loo"]["logistic"][7] == pytest.approx(expected, abs=0.15)
 
 
-def test_criteria_that_disagree_are_told_with_what_it_costs():
+def test_disagreeing_criteria_are_reported_with_their_loss():
     bag = np.arange(4.0)
     elpd = {"loo": {"a": -bag, "b": -bag - np.array([0.0, 1.0, 0.0, 1.0])}}
     found = Selection("loo", elpd, {"a": -9.0, "b": -7.0}, {"a": 0, "b": 0})

@@ -75,7 +75,7 @@ def test_only_uncalibrated_forecasts_exceed_the_expected_error():
     assert wrong.p_value < 0.002 and abs(wrong.error - error) < found.error_if_calibrated
 
 
-def test_a_truth_outside_the_band_is_seen():
+def test_truths_outside_the_band_are_detected():
     probability = np.repeat([0.1, 0.5, 0.9], 200)
     truth = np.concatenate(
         [np.arange(200) < fraction * 200 for fraction in (0.3, 0.5, 0.7)]

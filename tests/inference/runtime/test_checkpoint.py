@@ -97,7 +97,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
         nuts(MODEL, BAGS, seed=1, checkpoint=folder, **COUNTS)
 
 
-def test_what_is_no_checkpoint_is_not_written_over(tmp_path):
+def test_files_without_a_checkpoint_are_not_overwritten(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="is there already and holds no run of milzoo"):
         BlockFolder(tmp_path, {"engine": "nuts"})
@@ -185,7 +185,7 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT, ids=map(str, range(len(DIFFERENT))))
-def test_descriptions_tell_apart_what_differs(one, other):
+def test_descriptions_of_different_values_differ(one, other):
     assert described(one) != described(other)
 
 
