@@ -320,7 +320,7 @@ def test_densities_are_drawn_of_all_that_have_one(comparison, posteriors, proble
     assert [text.get_text() for text in figure.legends[0].texts] == ["cavi", "nuts", "gibbs"]
     training, _, model = problem
     point = compare({"point": maximum_a_posteriori(model, training, seed=0)})
-    with pytest.raises(ValueError, match="no posterior has draws of which"):
+    with pytest.raises(ValueError, match="no posterior has draws to plot"):
         point.plot_marginals()
 
 

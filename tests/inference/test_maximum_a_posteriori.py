@@ -105,14 +105,14 @@ def test_more_starts_leave_a_saddle():
     model = CardinalityModel(all_alike_or_not)
     one, more = (maximum_a_posteriori(model, bags, seed=3, num_starts=n) for n in (1, 4))
 
-    def log_density(posterior):
+    def density_at_mode(posterior):
         draws = {name: jnp.asarray(v) for name, v in posterior.stored_draws().items()}
         with jax.enable_x64(True):
             return float(log_density(model, (bags,), {}, {n: v[0] for n, v in draws.items()})[0])
 
     assert mode_of(one) == 0
     assert abs(mode_of(more)) > 0.5
-    assert log_density(more) > log_density(one) + 1
+    assert density_at_mode(more) > density_at_mode(one) + 1
     assert "the highest of 4 starts" in more.status.sentence
 
 
