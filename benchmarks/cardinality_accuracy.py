@@ -31,7 +31,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 from milzoo.datasets import Bags, load, published_folds
-from milzoo.estimators.kernel_machines import KernelObjective, learn_kernel, train
+from milzoo.estimators.kernel_classifiers import KernelObjective, learn_kernel, train
 from milzoo.inference import Status
 from milzoo.inference.closed_form.drivers import ascend_traced
 from milzoo.inference.closed_form.sparse_gp import BagForm, BagRows, InducingFactor

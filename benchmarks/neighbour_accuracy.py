@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from milzoo.datasets import Bags, load, published_folds
-from milzoo.estimators.measure_machines import Threshold, elbow_of, nth_highest
+from milzoo.estimators.measure_classifiers import Threshold, elbow_of, nth_highest
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.model_selection import StratifiedKFold, train_test_split
 

@@ -41,11 +41,11 @@ from jax import Array  # noqa: E402
 from milzoo.datasets import Bags, simulate, simulate_instances, stream  # noqa: E402
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, nuts  # noqa: E402
 from milzoo.inference.gibbs.dpmil import DPMILGibbs, DPMILGibbsState  # noqa: E402
-from milzoo.inference.gibbs.inducing import draw_evidence, draw_white  # noqa: E402
+from milzoo.inference.gibbs.inducing import draw_latent, draw_whitened  # noqa: E402
 from milzoo.inference.gibbs.sampler import sweep_of  # noqa: E402
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs  # noqa: E402
 from milzoo.inference.nuts import NUTSChain  # noqa: E402
-from milzoo.inference.runtime.chunks import RoomForChunks, RoomInTurn, padded_chunks  # noqa: E402
+from milzoo.inference.runtime.chunks import AlternatingBuffers, ChunkBuffers, padded_chunks  # noqa: E402
 from milzoo.inference.runtime.devices import Devices  # noqa: E402
 from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP  # noqa: E402
 from milzoo.models.dpmil import draw_labels, log_stick_weights  # noqa: E402
@@ -231,10 +231,10 @@ def _parts_of_a_sweep(sweep: Any, states: Any) -> Iterator[tuple[str, float]]:
     rows = sweep.conditional if has_labels else sweep.accumulated
     law = sweep.mixing.conditional if has_labels else partial(PolyaGamma, 1)
     if has_labels:
-        labels = _ms(lambda s: sweep.label_law(s.evidence).sample(s.key), states)
+        labels = _ms(lambda s: sweep.label_distribution(s.latent).sample(s.key), states)
         yield "instance labels", labels
-    yield "precisions ω", _ms(lambda s: law(s.evidence).sample(s.key), states)
-    omega = jax.lax.map(lambda s: law(s.evidence).sample(s.key), states)
+    yield "precisions ω", _ms(lambda s: law(s.latent).sample(s.key), states)
+    omega = jax.lax.map(lambda s: law(s.latent).sample(s.key), states)
     V, variance = rows.projection, rows.residual_variance
 
     def half_sign(state: Any) -> Array:
@@ -242,11 +242,11 @@ def _parts_of_a_sweep(sweep: Any, states: Any) -> Iterator[tuple[str, float]]:
 
     def inducing(given: Any) -> Array:
         state, omega = given
-        return draw_white(state.key, V, variance, omega, half_sign(state))
+        return draw_whitened(state.key, V, variance, omega, half_sign(state))
 
     def evidence(given: Any) -> Array:
         state, omega = given
-        return draw_evidence(state.key, V @ state.white, variance, omega, half_sign(state))
+        return draw_latent(state.key, V @ state.whitened, variance, omega, half_sign(state))
 
     yield "inducing values", _ms(inducing, (states, omega))
     yield "evidence", _ms(evidence, (states, omega))
@@ -342,13 +342,13 @@ def _seconds_of_reading(instances: np.ndarray, bag: np.ndarray) -> float:
         np.save(Path(folder) / "labels.npy", np.arange(1 + bag.max()) % 2)
         bags = stream(folder)
 
-        room, length = RoomInTurn(), whole_blocks(bags.chunk_instances)
-        read_to = RoomForChunks(length, 3)
+        buffer, length = AlternatingBuffers(), whole_blocks(bags.chunk_instances)
+        read_to = ChunkBuffers(length, 3)
         filled = partial(padded_chunks, num_instances=length, num_parts=1, read_to=read_to)
 
         def once() -> None:
             for chunk in bags.read_to(read_to):
-                jax.block_until_ready(devices.placed(filled([chunk], room=room.next_turn())))
+                jax.block_until_ready(devices.put(filled([chunk], buffer=buffer.next_turn())))
 
         return float(np.median(_timed(once, 15))) / len(bag)
 

@@ -1,4 +1,4 @@
-"""What ``milzoo compare`` does: read the words, fit every engine, compare."""
+"""The command ``milzoo compare``: parse its arguments, fit every engine, compare."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ENGINE_OPTIONS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked for, checked before anything is computed.
+    """The parsed arguments of a comparison, checked before anything is computed.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Plan:
     kernel_pca : int or None
         Components that the features are reduced to.
     skips_refusals : bool
-        Whether an engine that has no way with the model is left out.
+        Whether an engine that cannot fit the model is left out.
     """
 
     model: type
@@ -67,7 +67,7 @@ class Plan:
 
     @property
     def protocol(self) -> str:
-        """How the data are used."""
+        """Describe how the data are split and prepared."""
         reduced = f", then {self.kernel_pca} kernel principal components" if self.kernel_pca else ""
         return (
             f"{_TRAINING_SHARE:.0%} of the bags of {self.data} to train on, standardised by them"
@@ -171,7 +171,7 @@ def run(plan: Plan, display: Display) -> Comparison:
 
 
 def images_of_test_bags(plan: Plan) -> dict[str, Any]:
-    """How instances look, before they are standardised: `Comparison.save_report` draws them."""
+    """Images of test instances, before they are standardised, for `Comparison.save_report`."""
     shape = image_shape(plan.data)
     if shape is None:
         return {}
@@ -180,7 +180,7 @@ def images_of_test_bags(plan: Plan) -> dict[str, Any]:
 
 
 def _check_targets(plan: Plan, model: Any, bags: Bags) -> None:
-    """Refuse what only Python could mend, in words for the command line."""
+    """Refuse data without targets, in words for the command line."""
     if part_of_bags(model) == "targets" and bags.targets is None:
         settings = ", ".join(f"{name}={value}" for name, value in plan.settings.items())
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What the commands print: tables by rich for people, JSON for machines."""
+"""Output of the commands: tables by rich for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Display:
     Parameters
     ----------
     quiet : bool
-        Whether standard output belongs to a machine.
+        Whether a program reads standard output.
     """
 
     def __init__(self, *, quiet: bool) -> None:
@@ -71,10 +71,10 @@ def _table(comparison: Comparison) -> Table:
 
 def _broken(name: str) -> str:
     """A long name on two lines: ``coordinate_ascent`` in eleven columns."""
-    ends = [place + 1 for place, letter in enumerate(name) if letter == "_"]
+    ends = [index + 1 for index, letter in enumerate(name) if letter == "_"]
     if not ends:
         return escape(name.replace(" (", "\n("))
-    end = min(ends, key=lambda place: abs(2 * place - len(name)))
+    end = min(ends, key=lambda length: abs(2 * length - len(name)))
     return escape(f"{name[:end]}\n{name[end:]}".replace(" (", "\n("))
 
 

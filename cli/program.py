@@ -1,4 +1,4 @@
-"""What a person types: ``milzoo compare``, ``milzoo models``, ``milzoo datasets``.
+"""The commands ``milzoo compare``, ``milzoo models`` and ``milzoo datasets``.
 
 Nothing heavy is imported here: JAX starts inside the commands, when its devices are set up.
 """
@@ -19,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Bayesian multiple-instance learning: what each engine says, and how far to trust it.",
+    help="Bayesian multiple-instance learning: what each engine says, and how reliable it is.",
     epilog="With MILZOO_TRACEBACK=1 in the environment an error shows where it came from.",
 )
 
@@ -85,7 +85,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder for a report.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Only JSON on standard output.")] = False,
 ) -> None:
-    """Fit a model by several engines and say how far each may be trusted.
+    """Fit a model by several engines and say how reliable each is.
 
     Trains on 70 % of the bags, standardised, and scores predictions on the others. Settings are
     the fields of the model and what it is made from, such as num_inducing=50, variance=0.5,

@@ -1,4 +1,4 @@
-"""How far may we trust it? Everything that judges a Posterior or compares several."""
+"""Diagnostics of a Posterior, and comparisons of several."""
 
 from .checks.criticism import (
     PredictiveCheck,

@@ -12,7 +12,7 @@ from ..datasets.bags import Bags
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
 from .checks.criticism import PredictiveCheck, predictive_check, prior_sensitivity
-from .checks.leave_one_out import all_left_out, leave_one_out_sentences, leave_one_out_table
+from .checks.leave_one_out import leave_one_out_of_all, leave_one_out_sentences, leave_one_out_table
 from .measures.columns import MEASURES, OF_LABELS, OF_NUMBERS
 from .sentences import sentence
 from .verdict import Verdict
@@ -22,7 +22,7 @@ __all__ = ["Compared"]
 
 @dataclass(frozen=True)
 class Compared:
-    """What is known of posteriors of one model, side by side.
+    """Measurements of posteriors of one model, side by side.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Compared:
     reference : str or None
         The posterior that errors are measured against.
     reference_sentence : str
-        Which that is, why, and whether it is good enough.
+        Names the reference, why it was chosen, and whether it is good enough.
     test : Bags or None
     verdicts : dict of Verdict
         All that was measured.
@@ -46,9 +46,8 @@ class Compared:
     def table(self) -> pd.DataFrame:
         """One row for each posterior; NaN where a measure does not apply.
 
-        The columns are those of `MEASURES`; the ones about what a posterior is about are there
-        only if that differs or its ψ is not the logistic one, and test scores those of what is
-        predicted, label or number.
+        The columns are those of `MEASURES`. Columns on targets are there only if targets differ or
+        ψ is not the logistic one; test scores are those of labels or of numbers.
         """
         rows = {name: verdict.row() for name, verdict in self.verdicts.items()}
         table = pd.DataFrame.from_dict(rows, orient="index")[[m.column for m in MEASURES]]
@@ -60,24 +59,26 @@ class Compared:
 
     @cached_property
     def sentences(self) -> dict[str, str]:
-        """What the numbers of each posterior mean."""
+        """A verdict in words on each posterior."""
         return {name: sentence(name, verdict) for name, verdict in self.verdicts.items()}
 
     @cached_property
-    def left_out(self) -> dict[str, Any]:
+    def leave_one_out(self) -> dict[str, Any]:
         """`leave_one_out` of each posterior that allows it, as ArviZ's ``ELPDData``."""
-        return all_left_out(self.posteriors)
+        return leave_one_out_of_all(self.posteriors)
 
     @cached_property
     def loo(self) -> pd.DataFrame:
-        """What each posterior says of bags left out, best first; see `leave_one_out_table`."""
-        return leave_one_out_table(self.left_out)
+        """Predictions of held-out bags by posterior, best first; see `leave_one_out_table`."""
+        return leave_one_out_table(self.leave_one_out)
 
     @cached_property
     def loo_sentences(self) -> list[str]:
-        """Which model predicts bags left out best, and which numbers are provisional."""
+        """Which model predicts held-out bags best, and which numbers are provisional."""
         targets = {name: verdict.target for name, verdict in self.verdicts.items()}
-        return list(leave_one_out_sentences(self.left_out, targets)) if self.left_out else []
+        return (
+            list(leave_one_out_sentences(self.leave_one_out, targets)) if self.leave_one_out else []
+        )
 
     @property
     def has_one_target(self) -> bool:
@@ -91,21 +92,21 @@ class Compared:
 
     @property
     def predictions(self) -> dict[str, Prediction]:
-        """Of the labels of test bags, by each posterior that did not fail; empty if none."""
+        """Predictions of test labels, by each posterior that did not fail; empty if none."""
         known = {name: verdict.evidence.prediction for name, verdict in self.verdicts.items()}
         return {name: one for name, one in known.items() if isinstance(one, Prediction)}
 
     @property
     def target_predictions(self) -> dict[str, TargetPrediction]:
-        """Of the targets of test bags, by each posterior that did not fail; empty if none."""
+        """Predictions of test targets, by each posterior that did not fail; empty if none."""
         known = {name: verdict.evidence.prediction for name, verdict in self.verdicts.items()}
         return {name: one for name, one in known.items() if isinstance(one, TargetPrediction)}
 
     @cached_property
     def check(self) -> PredictiveCheck | None:
-        """Labels (targets) drawn again under the reference, or the first that has draws.
+        """Replicated labels (targets) under the reference, or the first posterior with draws.
 
-        None where no posterior can, as of a model that makes no labels.
+        None where no posterior has them, such as of a model without a likelihood of labels.
         """
         posterior = self._posterior_of_the_model
         return None if posterior is None else predictive_check(posterior, seed=0)
@@ -118,7 +119,7 @@ class Compared:
 
     @property
     def _posterior_of_the_model(self) -> Posterior | None:
-        """The one to judge the model by: not its engine."""
+        """The posterior to judge the model by: the reference, or the first sound one."""
         sound = {
             name: posterior
             for name, posterior in self.posteriors.items()

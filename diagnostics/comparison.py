@@ -29,7 +29,7 @@ __all__ = ["Comparison", "compare"]
 
 @dataclass(frozen=True)
 class Comparison(Compared):
-    """How far each posterior may be trusted.
+    """Verdicts on the reliability of posteriors, with plots and a report.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Comparison(Compared):
     reference : str or None
         The posterior that errors are measured against.
     reference_sentence : str
-        Which that is, why, and whether it is good enough.
+        Names the reference, why it was chosen, and whether it is good enough.
     test : Bags or None
     verdicts : dict of Verdict
         All that was measured.
@@ -90,7 +90,7 @@ class Comparison(Compared):
         """Densities of the sites on which the posteriors differ most, one over the other."""
         return figures.marginals(self, max_sites)
 
-    def plot_left_out(self, engine: str | None = None) -> Figure:
+    def plot_leave_one_out(self, engine: str | None = None) -> Figure:
         """k̂ of leaving each bag out; of the reference, or of the first that can, if none is named.
 
         Raises
@@ -98,7 +98,7 @@ class Comparison(Compared):
         ValueError
             If the posterior cannot leave a bag out.
         """
-        return figures.left_out(self, engine)
+        return figures.leave_one_out(self, engine)
 
     def plot_bag(
         self,
@@ -170,15 +170,15 @@ def compare(
     Parameters
     ----------
     posteriors : mapping of str to Posterior
-        By the name that the table gives them. Other mixing laws, values of hyper-parameters
+        By the name that the table gives them. Other scale mixtures, values of hyper-parameters
         (also learned ones) or priors are lawful and are told apart as other targets; other
         inducing points are not.
     reference : str or None
         The one to measure errors against; if left out, the best sampler: of the logistic model if
         there is one, mixed, with the largest smallest effective sample size, in this order.
     test : Bags or None
-        Bags that no posterior has seen, features scaled as in training, with what the posteriors
-        predict: labels, or targets.
+        Held-out bags, features scaled as in training, with labels or targets, as the posteriors
+        predict.
     num_draws : int
         Fresh draws of each approximation, for k̂ and for its errors.
     seed : int or JAX key

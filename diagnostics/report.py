@@ -1,4 +1,4 @@
-"""A comparison as a page that holds its own pictures, and as files for machines."""
+"""A comparison as a self-contained page and as files that programs read."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def write_report(
     _check_file_stems(list(comparison.posteriors))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        made_by = f"{origin} {_machinery()}".strip()
+        made_by = f"{origin} {_versions()}".strip()
         content = {"made_by": made_by, **metrics(comparison)}
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
         (folder / "metrics.json").write_text(text, encoding="utf-8")
@@ -151,7 +151,7 @@ def write_report(
     return page
 
 
-def _machinery() -> str:
+def _versions() -> str:
     versions = ", ".join(
         f"{name} {version(name)}" for name in ("milzoo", "jax", "numpyro", "arviz")
     )
@@ -159,7 +159,7 @@ def _machinery() -> str:
 
 
 def _notes_on_scores(comparison: Compared) -> Iterator[str]:
-    """What a model has to say of its instance probabilities, where these are scored."""
+    """The model's note on its instance probabilities, where these are scored."""
     note = next(iter(comparison.posteriors.values())).model.instance_note
     scores = (verdict.scores for verdict in comparison.verdicts.values())
     if note and any(one is not None and not math.isnan(one.instance_auc) for one in scores):
@@ -167,7 +167,7 @@ def _notes_on_scores(comparison: Compared) -> Iterator[str]:
 
 
 def _save_posteriors(comparison: Compared, folder: Path) -> Iterator[str]:
-    """One NetCDF file for each posterior; a note for each that no file can hold."""
+    """Save each posterior to a NetCDF file; yield a note for each that cannot be saved."""
     for name, posterior in comparison.posteriors.items():
         try:
             posterior.save(folder / f"{_file_stem(name)}.nc")
@@ -196,7 +196,7 @@ def _file_stem(name: str) -> str:
 
 
 def _sections(comparison: Compared, bag: Callable[[], _Picture]) -> list[_Section]:
-    """As a reader asks: what was fitted, did it work, how far off, does it matter."""
+    """Sections in the order of a reader's questions: fits, convergence, errors, predictions."""
     groups = list(dict.fromkeys(measure.group for measure in MEASURES))
     what, worked, how_far, matters = groups
     has_bound = any(p.elbo is not None and len(p.elbo) for p in comparison.posteriors.values())
@@ -229,7 +229,7 @@ def _sections(comparison: Compared, bag: Callable[[], _Picture]) -> list[_Sectio
         sections[2].pictures.append(
             _Picture("marginals.png", _MARGINALS, figures.marginals(comparison))
         )
-    if any(one.has_law for one in evidence.values()):
+    if any(one.has_density for one in evidence.values()):
         sections[2].pictures.append(_Picture("khat.png", _KHAT, figures.khat(comparison)))
     sections[2].pictures.extend(_cluster_pictures(comparison))
     sections[3].pictures.extend(_test_pictures(comparison))
@@ -240,7 +240,7 @@ def _sections(comparison: Compared, bag: Callable[[], _Picture]) -> list[_Sectio
 
 
 def _cluster_pictures(comparison: Compared) -> Iterator[_Picture]:
-    """Of posteriors of mixtures that did not fail."""
+    """Pictures of clusters, of mixture models whose fits did not fail."""
     posteriors = {
         name: verdict.evidence.posterior
         for name, verdict in comparison.verdicts.items()
@@ -254,7 +254,7 @@ def _cluster_pictures(comparison: Compared) -> Iterator[_Picture]:
 
 
 def _test_pictures(comparison: Compared) -> Iterator[_Picture]:
-    """What the posteriors with predictions allow."""
+    """Pictures of predictions of the test bags."""
     if len(comparison.predictions) > 1:
         yield _Picture("probabilities.png", _PROBABILITIES, figures.probabilities(comparison))
     if comparison.target_predictions:
@@ -280,9 +280,9 @@ def _bag(
 
 
 def _model_pictures(comparison: Compared) -> Iterator[_Picture]:
-    """What says something of the model, not of an engine."""
-    if comparison.left_out:
-        yield _Picture("left_out.png", _LEFT_OUT, figures.left_out(comparison))
+    """Pictures that judge the model, not an engine."""
+    if comparison.leave_one_out:
+        yield _Picture("leave_one_out.png", _LEFT_OUT, figures.leave_one_out(comparison))
     if comparison.check is not None:
         yield _Picture("predictive_check.png", _CHECK, comparison.check.plot())
 
@@ -294,7 +294,7 @@ _HOW_FAR = (
 )
 _TRACE = "Traces without drift or chains apart are what a sampler that works shows."
 _RANK = "Ranks of each chain among all draws; chains that agree wander about zero."
-_FOREST = "The sites on which some posterior is furthest from the reference."
+_FOREST = "The sites on which some posterior differs most from the reference."
 _KHAT = "k̂ sees only where the approximation has draws; a mode it never visits goes unnoticed."
 _COMPONENTS = (
     "Weights of the clusters in their class. The q of coordinate ascent tells clusters by name; of "
@@ -324,52 +324,50 @@ _BAG = (
     "posteriors see most differently; 90 % intervals."
 )
 _MODEL = (
-    "Log probabilities of the labels (targets) of bags that are left out, one at a time, summed "
-    "over all: of the model, as far as each engine's draws can tell."
+    "Leave-one-out log probabilities of the labels (targets), summed over bags: of the model, as "
+    "far as each engine's draws can tell."
 )
 _LEFT_OUT = (
-    "How far the posterior without a bag is from the one with it: a bag with a high k̂ decides much "
-    "by itself."
+    "How much the posterior without a bag differs from the one with it: a bag with a high k̂ is "
+    "influential."
 )
 _CHECK = (
-    "The data's bags with labels drawn again, from the model and from its posterior: a model that "
-    "is right makes data like those observed."
+    "Replicated labels of the data's bags, from the model and from its posterior: a model that is "
+    "right makes data like those observed."
 )
 
 
 def _of_the_model(comparison: Compared) -> tuple[str, ...]:
-    """What leaving bags out, drawing them again and moving the prior say of the model."""
-    left_out = comparison.loo_sentences or [
-        "No posterior here can say what it would have said of a bag, had it not seen that bag."
-    ]
-    return (*left_out, *_drawn_again(comparison), *_moved(comparison))
+    """Findings on the model: leave-one-out, replicated labels, sensitivity to the prior."""
+    left_out = comparison.loo_sentences or ["No posterior here has leave-one-out predictions."]
+    return (*left_out, *_replicated(comparison), *_sensitive(comparison))
 
 
-def _drawn_again(comparison: Compared) -> Iterator[str]:
+def _replicated(comparison: Compared) -> Iterator[str]:
     if comparison.check is None:
         return
     for found in comparison.check.sentences:
         yield f"{found[0].upper()}{found[1:]}."
     if not comparison.check.sentences:
-        yield "What is drawn again under the posterior looks like what was observed."
+        yield "Replicated labels (targets) under the posterior look like those observed."
 
 
-def _moved(comparison: Compared) -> Iterator[str]:
-    """How many numbers the prior moves."""
+def _sensitive(comparison: Compared) -> Iterator[str]:
+    """How many unknown numbers are sensitive to the prior."""
     if comparison.sensitivity is None:
         return
-    moved = comparison.sensitivity["prior"].to_numpy(dtype=float) > MUCH_SENSITIVITY
+    is_sensitive = comparison.sensitivity["prior"].to_numpy(dtype=float) > MUCH_SENSITIVITY
     yield (
-        f"Of {len(moved)} unknown numbers {moved.sum()} would move noticeably if the prior counted "
-        "a little more or less (power scaling)."
+        f"Of {len(is_sensitive)} unknown numbers {is_sensitive.sum()} would move noticeably if the "
+        "prior counted a little more or less (power scaling)."
     )
 
 
 def _left_out(comparison: Compared) -> pd.DataFrame:
-    """The table of bags left out, as people read it."""
+    """The table of leave-one-out, formatted for readers."""
     table = comparison.loo
     labels = {
-        "elpd": ("log p(bags left out)", ",.2f"),
+        "elpd": ("log p(held-out bags)", ",.2f"),
         "se": ("its standard error", ",.2f"),
         "elpd_diff": ("behind the best", ",.2f"),
         "dse": ("standard error of that", ",.2f"),
@@ -408,7 +406,7 @@ def _model_text(comparison: Compared) -> str:
 def _test_text(comparison: Compared) -> str:
     if comparison.test is None:
         return "No test bags were given."
-    return f"Scores on {comparison.test.num_bags:,} bags that no posterior has seen."
+    return f"Scores on {comparison.test.num_bags:,} held-out bags."
 
 
 def _page(comparison: Compared, sections: list[_Section], notes: list[str]) -> str:
@@ -420,7 +418,7 @@ def _page(comparison: Compared, sections: list[_Section], notes: list[str]) -> s
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(names)}</title><style>{_CSS}</style></head><body>"
-        f"<h1>How far may they be trusted? {escape(names)}</h1>"
+        f"<h1>How reliable are they? {escape(names)}</h1>"
         f"<h2>The verdicts</h2><p>{escape(comparison.reference_sentence)}</p>{verdicts}"
         f"{body}{remarks}</body></html>\n"
     )

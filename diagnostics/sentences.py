@@ -1,4 +1,4 @@
-"""The verdicts in words: a sentence or three for each engine that a statistician would sign."""
+"""The verdicts in words: a few sentences on each engine."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["reference_sentence", "sentence"]
 # Means and sds of 100 sites are 200 Gaussian errors, if two samplers have one posterior: some |z|
 # is larger than this by chance with probability 200 · P(|z| > 5.5) ≈ 8e-6.
 _LARGEST_Z = 5.5
-# A mean over sites tells how wide intervals are where no site's width is further from it than by
-# this factor.
+# A mean over sites describes the width of intervals where no site's width differs from it by more
+# than this factor.
 _SAME_WIDTH = 1.25
-# Below all, another posterior makes no difference that a user of the predictions would notice.
+# Below all of these, another posterior makes no difference to a user of the predictions.
 _SMALL_PROBABILITY = 0.02
 _SMALL_WORST_PROBABILITY = 0.05
-# Of targets, in predictive sds: one that is d off adds d²/2 to the log loss if the reference is
-# right, 0.005 and 0.03 here, and 90 % intervals hold 89.8 % and 88.9 % of the truths.
-_SMALL_SHIFT = 0.1
-_SMALL_WORST_SHIFT = 0.25
+# Of targets, in predictive sds: an error of d adds d²/2 to the log loss if the reference is right,
+# 0.005 and 0.03 here, and 90 % intervals hold 89.8 % and 88.9 % of the truths.
+_SMALL_ERROR = 0.1
+_SMALL_WORST_ERROR = 0.25
 _SMALL_LOG_LOSS = 0.01
 
 _FAULTS = {
@@ -46,7 +46,7 @@ _FRACTIONS = (
 
 
 def reference_sentence(reference: str | None, verdicts: dict[str, Verdict], *, chosen: bool) -> str:
-    """What all are compared with, whether it may be, and what all are about if not as usual."""
+    """Name the reference, say whether it is reliable, and name an unusual target of all."""
     first = next(iter(verdicts.values())).evidence.posterior.model
     note = first.estimand_note
     named = {verdict.target for verdict in verdicts.values()}
@@ -61,7 +61,7 @@ def _reference(reference: str | None, verdicts: dict[str, Verdict], *, chosen: b
         has_sampler = any(verdict.evidence.is_sampler for verdict in verdicts.values())
         return (
             f"{'Every sampler failed' if has_sampler else 'No sampler is among the posteriors'}: "
-            "nothing but k̂ says how far off an approximation is; add nuts or gibbs."
+            "nothing but k̂ judges the error of an approximation; add nuts or gibbs."
         )
     evidence = verdicts[reference].evidence
     chains = evidence.convergence
@@ -95,7 +95,7 @@ def _why_chosen(reference: str, verdicts: dict[str, Verdict], chains: Convergenc
 
 
 def sentence(name: str, verdict: Verdict) -> str:
-    """What the numbers of one engine mean.
+    """Put the verdict on one engine into words.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def _own_quality(name: str, verdict: Verdict) -> str:
 
 
 def _distance(name: str, verdict: Verdict) -> str:
-    """How far from the reference."""
+    """The errors against the reference."""
     peer = verdict.reference
     if peer is None:
         return ""
@@ -162,7 +162,7 @@ def _distance(name: str, verdict: Verdict) -> str:
 
 
 def _is_judged_by(peer: Peer, verdict: Verdict) -> bool:
-    """Whether what the reference says is what should be."""
+    """Whether the reference is reliable enough to judge by."""
     return peer.evidence.can_judge and not verdict.is_left_behind
 
 
@@ -190,8 +190,8 @@ def _error_of_mean(name: str, error: Accuracy, what: str = "mean") -> str:
     # Without any error of its own, |error| averages √(2/π) ≈ 0.8 Monte-Carlo standard errors.
     noise = "which is noise: " if error.mean_error < error.mean_error_mcse else ""
     return (
-        f"{name}'s {what} is {_brief(error.mean_error)} sd off on average ({worst}; {noise}"
-        f"Monte-Carlo error {_brief(error.mean_error_mcse)})"
+        f"{name}'s {what} has an error of {_brief(error.mean_error)} sd on average ({worst}; "
+        f"{noise}Monte-Carlo error {_brief(error.mean_error_mcse)})"
     )
 
 
@@ -213,7 +213,7 @@ def _brief(value: float) -> str:
 
 
 def _other_target(verdict: Verdict) -> str:
-    """What to make of a posterior that is about something else than the reference."""
+    """The verdict on a posterior that has another target than the reference."""
     peer, own = verdict.reference, verdict.own_reference
     if peer is None or not verdict.has_other_target:
         return ""
@@ -235,14 +235,14 @@ def _other_target(verdict: Verdict) -> str:
     chains = own.evidence.convergence
     fault = "" if chains is None or chains.mixed else f" (but {_FAULTS[chains.verdict]})"
     return (
-        f"{start}; against {own.name}, which samples its own target{fault}, its mean is "
-        f"{_brief(own.accuracy.mean_error)} sd off and its sd ratio "
+        f"{start}; against {own.name}, which samples its own target{fault}, its mean has an error "
+        f"of {_brief(own.accuracy.mean_error)} sd and its sd ratio is "
         f"{_brief(own.accuracy.mean_sd_ratio)}, on average."
     )
 
 
 def _runaway(name: str, verdict: Verdict) -> str:
-    """Whether the posterior of its own model lies elsewhere."""
+    """Whether the posterior of its own model is in another region."""
     far = verdict.runaway
     if far is None:
         return ""
@@ -259,19 +259,19 @@ def _runaway(name: str, verdict: Verdict) -> str:
 
 
 def _importance(verdict: Verdict) -> str:
-    """What k̂ says of an approximation."""
+    """The verdict of k̂ on an approximation."""
     khat = verdict.evidence.khat
-    if not verdict.evidence.has_law:
+    if not verdict.evidence.has_density:
         return ""
     if math.isnan(khat):
         return "k̂ could not be computed: some density is not finite at its own draws."
     if khat == -math.inf:
         return "Its density is that of the exact posterior at every draw."
     if khat > LARGEST_KHAT:
-        return f"k̂ = {khat:.2f}: importance weighting cannot mend it."
+        return f"k̂ = {khat:.2f}: importance weighting cannot correct it."
     if verdict.is_left_behind:
         return f"k̂ = {khat:.2f} does not see that: it knows only where there are draws."
-    where = "mend what is wrong where it has draws"
+    where = "correct it where it has draws"
     if khat <= EASY_KHAT:
         return f"k̂ = {khat:.2f}: importance weighting can easily {where}."
     return f"k̂ = {khat:.2f}: importance weighting can reliably {where}, given more of them."
@@ -302,7 +302,7 @@ def _consequence(verdict: Verdict, difference: PredictionDifference) -> str:
         return "one bag says nothing of which is better"
     small, small_worst = _SMALL_PROBABILITY, _SMALL_WORST_PROBABILITY
     if verdict.predicts_numbers:
-        small, small_worst = _SMALL_SHIFT, _SMALL_WORST_SHIFT
+        small, small_worst = _SMALL_ERROR, _SMALL_WORST_ERROR
     if difference.mean <= small and abs(difference.log_loss) <= _SMALL_LOG_LOSS:
         if difference.worst <= small_worst:
             return "for predictions here it makes no difference"
@@ -311,10 +311,10 @@ def _consequence(verdict: Verdict, difference: PredictionDifference) -> str:
         return f"the {_predicted(verdict)} differ, but these bags cannot tell which are better"
     if difference.log_loss > 0:
         return "predictions here are worse for it"
-    is_further = verdict.reference is not None and (
+    has_larger_error = verdict.reference is not None and (
         _is_judged_by(verdict.reference, verdict)
         and not verdict.evidence.is_sampler
         and not verdict.has_other_target
     )
-    further = ", though it is further from the posterior" if is_further else ""
-    return f"predictions here are better for it{further}"
+    although = ", though its posterior has the larger error" if has_larger_error else ""
+    return f"predictions here are better for it{although}"

@@ -1,4 +1,4 @@
-"""All that is measured of one posterior: its chains or its k̂, its errors, its predictions."""
+"""Measurements of one posterior: its chains or its k̂, its errors, its predictions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FRESH_BYTES = 2**30
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a posterior by itself, before it is compared with another.
+    """Measurements of one posterior by itself, before it is compared with another.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Evidence:
 
     @property
     def failure(self) -> str:
-        """What went wrong, from the engine or from draws that are not finite; empty if nothing."""
+        """The reason of a failure, from the engine or from infinite draws; empty if none."""
         return _failure(self.posterior, self.draws)
 
     @property
@@ -67,23 +67,23 @@ class Evidence:
 
     @property
     def is_sampler(self) -> bool:
-        """Whether it is a sampler's."""
+        """Whether the posterior is a sampler's."""
         return self.posterior.is_mcmc
 
     @property
     def is_point(self) -> bool:
-        """Whether it is the mode alone."""
+        """Whether the posterior is the mode alone."""
         return _is_point(self.posterior)
 
     @property
-    def has_law(self) -> bool:
-        """Whether it is an approximation with a density, which k̂ can judge."""
+    def has_density(self) -> bool:
+        """Whether the posterior is an approximation with a density, which k̂ can judge."""
         approximation = self.posterior.approximation
         return not (self.is_sampler or isinstance(approximation, _WITHOUT_DENSITY))
 
     @property
     def can_judge(self) -> bool:
-        """Whether it is a sampler's whose chains are good enough to judge others by."""
+        """Whether the posterior is a sampler's whose chains are good enough to judge others by."""
         return self.convergence is not None and self.convergence.is_reference
 
 
@@ -119,16 +119,17 @@ class Peer:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a posterior among others.
+    """Measurements of a posterior, compared with others.
 
     Attributes
     ----------
     evidence : Evidence
     target : str
-        The model it is about, in what sets it apart from the others, or its ψ from the logistic
-        one; empty if nothing does.
+        Its model, described by the differences from the others, or of its ψ from the logistic
+        one; empty if there are none.
     reference : Peer or None
-        What all are compared with; None if there is none, it is this one, or one of them failed.
+        The reference of the comparison; None if there is none, it is this one, or one of them
+        failed.
     own_reference : Peer or None
         A sampler of this posterior's own target, where the reference has another one.
     runaway : Peer or None
@@ -188,17 +189,17 @@ class Verdict:
 
     @property
     def predicts_numbers(self) -> bool:
-        """Whether it is about real numbers for bags, not labels."""
+        """Whether the model predicts real numbers for bags, not labels."""
         return self.evidence.posterior.model.observed_site == "bag_target"
 
     @property
     def has_other_target(self) -> bool:
-        """Whether the reference is about another model, or other hyper-parameters of this one."""
+        """Whether the reference has another model, or other hyper-parameters of this one."""
         return self.reference is not None and self.reference.target != self.target
 
     @property
     def has_other_model(self) -> bool:
-        """Whether the reference is about another model: more than other hyper-parameters."""
+        """Whether the reference has another model: more than other hyper-parameters."""
         if self.reference is None:
             return False
         mine, theirs = self.evidence.posterior.model, self.reference.evidence.posterior.model

@@ -1,12 +1,12 @@
-"""How do I use it, and what else is there? Methods with fit and predict."""
+"""Estimators with fit and predict, without a posterior."""
 
 from .concepts import EMDD, DiverseDensityLearner
-from .kernel_machines import (
+from .kernel_classifiers import (
     CardinalityKernelClassifier,
     CardinalityKernelLearner,
     CardinalityKernelSVM,
 )
-from .measure_machines import Elbow, MeasureClassifier, MeasureLearner, choose_by_elbow
+from .measure_classifiers import Elbow, MeasureClassifier, MeasureLearner, choose_by_elbow
 from .prototypes import PrototypeClassifier, PrototypeLearner
 
 __all__ = [

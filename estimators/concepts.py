@@ -1,4 +1,4 @@
-"""Peaks of diverse density, climbed to from many starts at once; and EM-DD's."""
+"""Local maxima of diverse density, searched for from many starts at once; and EM-DD's."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from .prototypes import Peaks, PrototypeClassifier, check_some_positive, instanc
 
 __all__ = ["EMDD", "DiverseDensityLearner"]
 
-# Slope, in nats for a step of one over the scales, at which a climb ends.
+# Gradient, in nats for a step of one over the scales, at which a search ends.
 _FLAT = 1e-5
-# And at which it has been at a peak.
+# Gradient up to which its end counts as a peak.
 _AT_REST = 1e-3
-# Points whose heights are found together.
+# Points whose log likelihoods are computed together.
 _TOGETHER = 64
-# Rounds of EM-DD; it ends where one does not raise the likelihood, by this share of it.
+# Rounds of EM-DD; it ends where one does not raise the log likelihood by this fraction of it.
 _ROUNDS = 50
 _GAIN = 1e-9
 
 type Concept = dict[str, Array]  # sites of `DiverseDensity`: its point, its scales
-type Height = Callable[[Concept], Float[Array, ""]]
+type Objective = Callable[[Concept], Float[Array, ""]]
 
 
 class _End(NamedTuple):
-    """Of one climb, or of all of them."""
+    """The end of one search, or of all searches."""
 
     concept: Concept
-    height: Float[Array, "..."]
+    log_likelihood: Float[Array, "..."]
     is_at_rest: Bool[Array, "..."]
 
 
@@ -51,11 +51,11 @@ class DiverseDensityLearner:
     .. math:: \prod_b P(Y_b | t, s), \quad
         P(Y_b = 0 | t, s) = \prod_{n ∈ b} \big(1 - e^{-Σ_d s_d² (x_{nd} - t_d)²}\big)
 
-    is climbed by L-BFGS, in t and log s, from every instance of every positive bag. With
+    is maximised by L-BFGS, in t and log s, from every instance of every positive bag. With
     ``label_noise`` 0 it is the likelihood of `DiverseDensity`: one concept that all positive bags
-    share. Where they have several, log P(Y_b = 1) of a bag that has another one falls with the
-    square of the distance, so that few bags far away pull harder than many close by, and a concept
-    that many have may be no peak at all. ``label_noise`` sets an end to that.
+    share. Where they have several, log P(Y_b = 1) of a bag with another concept falls with the
+    square of the distance. A few bags far away then outweigh many close by, and a concept that many
+    bags have may be no maximum at all. ``label_noise`` bounds the influence of a bag.
 
     Parameters
     ----------
@@ -64,17 +64,17 @@ class DiverseDensityLearner:
     scale : float
         s at the start, in one over the units of the features.
     learns_scales : bool
-        Whether each feature's s is climbed in too, or stays. One that falls to 0 leaves its feature
-        out, and t is anywhere in it.
+        Whether each feature's s is optimised too, or stays. One that falls to 0 leaves its feature
+        out, where t is then arbitrary.
     label_noise : float
-        ε, the share of bags whose label is taken to be wrong: ε + (1 − 2ε) P(Y_b) takes the place
-        of P(Y_b). A small constant under P(Y_b), so that it has a logarithm, is such an ε.
+        ε, the fraction of bags whose label is taken to be wrong: ε + (1 − 2ε) P(Y_b) replaces
+        P(Y_b). A small constant under P(Y_b), so that it has a logarithm, is such an ε.
     max_prototypes : int
         The highest peaks are kept.
     min_positive : int
         a, the number of instances inside radii that a positive bag has.
     max_steps : int
-        Of each climb.
+        Of each search.
 
     Raises
     ------
@@ -113,7 +113,7 @@ class DiverseDensityLearner:
         )
 
     def fit(self, bags: Bags) -> PrototypeClassifier:
-        """Climb from every instance of every positive bag, then find the radii.
+        """Search from every instance of every positive bag, then find the radii.
 
         Parameters
         ----------
@@ -133,9 +133,9 @@ class DiverseDensityLearner:
         return PrototypeClassifier.learn(peaks, bags, self.min_positive)
 
     def find_peaks(self, bags: Bags) -> Peaks:
-        """All peaks that are left of the climbs, the highest first.
+        """Find the local maxima, the highest first.
 
-        Climbs that have not come to rest are left out, and those that end farther beyond all
+        Searches that have not converged are left out, and those that end farther beyond all
         instances than these are apart: there t goes to infinity as s goes to 0.
 
         Parameters
@@ -146,31 +146,35 @@ class DiverseDensityLearner:
         Returns
         -------
         Peaks
-            Their heights are log likelihoods.
+            Their ``objective`` is the log likelihood.
 
         Raises
         ------
         ValueError
-            If they have no labels, or none that is positive, or no climb ends at a peak.
+            If they have no labels, or none that is positive, or no search ends at a peak.
         """
         starts = instances_of_positive_bags(bags)
         with jax.enable_x64(True):
             on_device = jax.tree.map(jnp.asarray, bags)
-            ends = jax.tree.map(np.asarray, _climb_from_all(self, jnp.asarray(starts), on_device))
+            ends = _maximise_from_all(self, jnp.asarray(starts), on_device)
+            ends = jax.tree.map(np.asarray, ends)
         points, instances = ends.concept["concept"], np.asarray(bags.instances)
         low, high = instances.min(axis=0), instances.max(axis=0)
         is_near = (points >= 2 * low - high) & (points <= 2 * high - low)
         is_peak = ends.is_at_rest & is_near.all(axis=1)
         if not is_peak.any():
             raise ValueError(
-                f"none of {len(starts)} climbs ended at a peak near the instances; try another "
+                f"none of {len(starts)} searches ended at a peak near the instances; try another "
                 f"scale (here {self.scale}), label_noise or max_steps"
             )
-        peaks = Peaks(points, ends.height, ends.concept["scale"]).select(np.flatnonzero(is_peak))
+        peaks = Peaks(points, ends.log_likelihood, ends.concept["scale"])
+        peaks = peaks.select(np.flatnonzero(is_peak))
         return peaks.sorted().suppressed(self.separation)
 
-    def heights(self, points: Float[np.ndarray, "P D"], bags: Bags) -> Float[np.ndarray, " P"]:
-        """What is climbed, at points with the scales of the start.
+    def log_likelihood(
+        self, points: Float[np.ndarray, "P D"], bags: Bags
+    ) -> Float[np.ndarray, " P"]:
+        """The log likelihood that is maximised, at points with the initial scales.
 
         Parameters
         ----------
@@ -190,15 +194,15 @@ class DiverseDensityLearner:
         check_some_positive(bags)
         with jax.enable_x64(True):
             on_device = jax.tree.map(jnp.asarray, (points, bags))
-            return np.asarray(_heights_at(self, *on_device))
+            return np.asarray(_log_likelihood_at(self, *on_device))
 
-    def _height(self, concept: Concept, bags: Bags) -> Float[Array, ""]:
-        """What is climbed: the log likelihood of a concept."""
+    def _log_likelihood(self, concept: Concept, bags: Bags) -> Float[Array, ""]:
+        """The log likelihood of a concept, which is maximised."""
         return self._with_label_noise(log_diverse_density(concept, bags))
 
-    def _climb(self, start: Concept, bags: Bags) -> _End:
-        """Where the ascent from one concept ends."""
-        return self._ascend(partial(self._height, bags=bags), start)
+    def _maximise(self, start: Concept, bags: Bags) -> _End:
+        """The local maximum that the search from one concept finds."""
+        return self._ascend(partial(self._log_likelihood, bags=bags), start)
 
     def _with_label_noise(self, log_likelihood: Float[Array, " B"]) -> Float[Array, ""]:
         """Σ_b log(ε + (1 − 2ε) P(Y_b))."""
@@ -209,24 +213,24 @@ class DiverseDensityLearner:
             )
         return jnp.sum(log_likelihood)
 
-    def _ascend(self, height: Height, start: Concept) -> _End:
+    def _ascend(self, objective: Objective, start: Concept) -> _End:
         """L-BFGS from a concept, in steps of its own scales."""
         num_features = start["concept"].size
 
-        def moved(step: Float[Array, " P"]) -> Concept:
+        def candidate(step: Float[Array, " P"]) -> Concept:
             scale = start["scale"]
             point = start["concept"] + step[:num_features] / scale
             if self.learns_scales:
                 scale = scale * jnp.exp(step[num_features:])
             return {"concept": point, "scale": scale}
 
-        def depth(step: Float[Array, " P"]) -> Float[Array, ""]:
-            return -height(moved(step))
+        def loss(step: Float[Array, " P"]) -> Float[Array, ""]:
+            return -objective(candidate(step))
 
         none = jnp.zeros(num_features * (2 if self.learns_scales else 1))
-        step = descend(depth, none, self.max_steps, _FLAT)
-        is_at_rest = largest_derivative(jax.grad(depth)(step)) < _AT_REST
-        return _End(moved(step), height(moved(step)), is_at_rest)
+        step = descend(loss, none, self.max_steps, _FLAT)
+        is_at_rest = largest_derivative(jax.grad(loss)(step)) < _AT_REST
+        return _End(candidate(step), objective(candidate(step)), is_at_rest)
 
 
 @dataclass(frozen=True)
@@ -235,75 +239,76 @@ class EMDD(DiverseDensityLearner):
 
     .. math:: P(Y_b = 1 | t, s) = \max_{n ∈ b} e^{-Σ_d s_d² (x_{nd} - t_d)²}
 
-    Each round takes the nearest instance of every bag and climbs with these alone, until a round
-    does not raise the likelihood, which is that of no model here. A round may lower it: of a
-    negative bag another instance may be nearest to where the concept has gone; so rounds may end
-    short of a peak. Parameters are those of `DiverseDensityLearner`.
+    Each round takes the nearest instance of every bag and maximises with these alone, until a round
+    does not raise the likelihood, which is that of no model here. A round may lower it: after the
+    concept has moved, another instance of a negative bag may be the nearest. Rounds may therefore
+    end short of a maximum. Parameters are those of `DiverseDensityLearner`.
 
     References
     ----------
     Zhang and Goldman (2001); compared with by Venkatesan, Chandakkar and Li (2015).
     """
 
-    def _height(self, concept: Concept, bags: Bags) -> Float[Array, ""]:
-        """What is climbed: the log likelihood of a concept by the nearest instances."""
-        return self._height_of(nearest_in_bags(concept, bags), bags, concept)
+    def _log_likelihood(self, concept: Concept, bags: Bags) -> Float[Array, ""]:
+        """The log likelihood of a concept by the nearest instances, which is maximised."""
+        return self._log_likelihood_of_instances(nearest_in_bags(concept, bags), bags, concept)
 
-    def _climb(self, start: Concept, bags: Bags) -> _End:
-        """Where the rounds from one concept end."""
+    def _maximise(self, start: Concept, bags: Bags) -> _End:
+        """The concept at which the rounds from one concept end."""
 
         def one_round(carry: tuple) -> tuple:
-            concept, height, _, num = carry
+            concept, log_likelihood, _, num = carry
             nearest = nearest_in_bags(concept, bags)
-            moved = self._ascend(partial(self._height_of, nearest, bags), concept).concept
-            there = self._height(moved, bags)
-            is_higher = there > height + _GAIN * jnp.abs(height)
-            kept = jax.tree.map(lambda a, b: jnp.where(is_higher, a, b), moved, concept)
-            return kept, jnp.where(is_higher, there, height), is_higher, num + 1
+            objective = partial(self._log_likelihood_of_instances, nearest, bags)
+            proposed = self._ascend(objective, concept).concept
+            there = self._log_likelihood(proposed, bags)
+            is_higher = there > log_likelihood + _GAIN * jnp.abs(log_likelihood)
+            kept = jax.tree.map(lambda a, b: jnp.where(is_higher, a, b), proposed, concept)
+            return kept, jnp.where(is_higher, there, log_likelihood), is_higher, num + 1
 
-        concept, height, is_rising, _ = jax.lax.while_loop(
+        concept, log_likelihood, is_rising, _ = jax.lax.while_loop(
             lambda carry: carry[2] & (carry[3] < _ROUNDS),
             one_round,
-            (start, self._height(start, bags), jnp.array(True), 0),
+            (start, self._log_likelihood(start, bags), jnp.array(True), 0),
         )
-        return _End(concept, height, ~is_rising)
+        return _End(concept, log_likelihood, ~is_rising)
 
-    def _height_of(
+    def _log_likelihood_of_instances(
         self, instances: Float[Array, "B D"], bags: Bags, concept: Concept
     ) -> Float[Array, ""]:
-        """The same by one instance of each bag."""
-        law = LogOddsLabel(concept_logits(concept, instances), validate_args=False)
-        return self._with_label_noise(law.log_prob(jnp.asarray(bags.labels, dtype=int)))
+        """The log likelihood of a concept by one instance of each bag."""
+        label = LogOddsLabel(concept_logits(concept, instances), validate_args=False)
+        return self._with_label_noise(label.log_prob(jnp.asarray(bags.labels, dtype=int)))
 
 
 def nearest_in_bags(concept: Concept, bags: Bags) -> Float[Array, "B D"]:
-    """The instance of each bag that is nearest to a concept, the first of equals."""
+    """Find the instance of each bag that is nearest to a concept, the first among equals."""
     index, num_bags = jnp.asarray(bags.bag_index), bags.num_bags
     logits = concept_logits(concept, bags.instances)
     highest = jax.ops.segment_max(logits, index, num_bags, indices_are_sorted=True)
-    place = jnp.arange(len(logits))
-    place = jnp.where(logits == highest[index], place, len(logits))
-    first = jax.ops.segment_min(place, index, num_bags, indices_are_sorted=True)
+    row = jnp.arange(len(logits))
+    row = jnp.where(logits == highest[index], row, len(logits))
+    first = jax.ops.segment_min(row, index, num_bags, indices_are_sorted=True)
     return jnp.asarray(bags.instances)[first]
 
 
 @partial(jax.jit, static_argnums=0)
-def _climb_from_all(
+def _maximise_from_all(
     learner: DiverseDensityLearner, starts: Float[Array, "P D"], bags: Bags
 ) -> _End:
     def of_one(start: Float[Array, " D"]) -> _End:
-        return learner._climb(_at_start(learner, start), bags)
+        return learner._maximise(_at_start(learner, start), bags)
 
     # One after the other in one program: side by side each would wait for the slowest.
     return jax.lax.map(of_one, starts)
 
 
 @partial(jax.jit, static_argnums=0)
-def _heights_at(
+def _log_likelihood_at(
     learner: DiverseDensityLearner, points: Float[Array, "P D"], bags: Bags
 ) -> Float[Array, " P"]:
     def of_one(point: Float[Array, " D"]) -> Float[Array, ""]:
-        return learner._height(_at_start(learner, point), bags)
+        return learner._log_likelihood(_at_start(learner, point), bags)
 
     return jax.lax.map(of_one, points, batch_size=_TOGETHER)
 

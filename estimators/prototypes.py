@@ -1,4 +1,4 @@
-"""Prototypes: peaks, of a neighbour measure or else, with a radius each: they classify bags."""
+"""Classify bags by prototypes: local maxima of a function, with a radius each."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from jaxtyping import Float, Int
 from ..datasets.bags import Bags
 from ..models.numerics.arguments import check_counts
 from ..models.parts.neighbours import NeighbourMeasure
-from .measure_machines import Threshold, nth_highest
+from .measure_classifiers import Threshold, nth_highest
 
-__all__ = ["Peaks", "PrototypeClassifier", "PrototypeLearner", "climb"]
+__all__ = ["Peaks", "PrototypeClassifier", "PrototypeLearner", "gradient_ascent"]
 
-# A climb ends where a step is shorter than this share of the first one.
+# A search ends where a step is shorter than this fraction of the first one.
 _SHORTEST = 1e-4
 # Rounds in which every radius is found anew, the others given.
 _ROUNDS = 20
@@ -27,25 +27,25 @@ class Peaks(NamedTuple):
     Attributes
     ----------
     points : array (P, D)
-    heights : array (P,)
-        Its values there.
+    objective : array (P,)
+        Values of the function there.
     scales : array (P, D)
-        What features are multiplied by around each point before distances are taken.
+        Factors of the features around each point, before distances are taken.
     """
 
     points: Float[np.ndarray, "P D"]
-    heights: Float[np.ndarray, " P"]
+    objective: Float[np.ndarray, " P"]
     scales: Float[np.ndarray, "P D"]
 
     def sorted(self) -> Peaks:
-        """The highest first; of equals the one that came first."""
-        return self.select(np.argsort(-self.heights, kind="stable"))
+        """Sort them, the highest first; of equals the one that came first."""
+        return self.select(np.argsort(-self.objective, kind="stable"))
 
     def suppressed(self, separation: float) -> Peaks:
-        """Those with no higher one closer than ``separation`` that is itself left.
+        """Drop peaks that have a higher one, not dropped itself, closer than ``separation``.
 
-        Distances are taken in the scales of the higher one over its largest: what it ignores keeps
-        nothing apart from it.
+        Distances are taken in the scales of the higher one over its largest: a feature that it
+        ignores adds no distance.
         """
         left: list[int] = []
         for n, point in enumerate(self.points):
@@ -57,11 +57,11 @@ class Peaks(NamedTuple):
         return self.select(np.array(left, dtype=int))
 
     def select(self, chosen: Int[np.ndarray, " Q"] | slice) -> Peaks:
-        """Some of them."""
+        """The chosen peaks."""
         return Peaks(*(part[chosen] for part in self))
 
     def distances(self, instances: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N P"]:
-        """From each instance to each point, √Σ_d s_d² (x_d − t_d)²."""
+        """Distances from each instance to each point, √Σ_d s_d² (x_d − t_d)²."""
         return np.stack(
             [
                 np.linalg.norm(scale * (instances - point), axis=1)
@@ -71,7 +71,7 @@ class Peaks(NamedTuple):
         )
 
 
-def climb(
+def gradient_ascent(
     measure: NeighbourMeasure,
     reference: Bags,
     starts: Float[np.ndarray, "P D"],
@@ -79,10 +79,10 @@ def climb(
     first_step: float,
     max_steps: int = 200,
 ) -> Peaks:
-    """Gradient ascent of a measure from many points at once.
+    """Maximise a measure by gradient ascent, from many points at once.
 
-    Each point moves along ∂f/∂x, by a step that grows by half where f has risen and is halved
-    where it has not, and then the point stays.
+    Each point moves along ∂f/∂x. The step grows by half where f has risen. Where it has not, the
+    step is halved and the point stays.
 
     Parameters
     ----------
@@ -105,20 +105,21 @@ def climb(
     """
     points, length = np.array(starts, dtype=float), np.full(len(starts), float(first_step))
     nearest = measure.neighbours(points, reference)
-    heights, slopes = map(np.array, measure.value_and_gradient(points, nearest))
+    objective, gradients = map(np.array, measure.value_and_gradient(points, nearest))
     for _ in range(max_steps):
-        steepness = np.linalg.norm(slopes, axis=1)
-        moving = (length > _SHORTEST * first_step) & (steepness > 0)
+        norms = np.linalg.norm(gradients, axis=1)
+        moving = (length > _SHORTEST * first_step) & (norms > 0)
         if not moving.any():
             break
         # All of them, also those that stay: another number of points would be compiled anew.
-        step = np.where(moving, length / np.where(moving, steepness, 1.0), 0.0)
-        ahead = points + step[:, None] * slopes
-        found, slope = measure.value_and_gradient(ahead, measure.neighbours(ahead, reference))
-        risen = moving & (found > heights)
-        points[risen], heights[risen], slopes[risen] = ahead[risen], found[risen], slope[risen]
+        step = np.where(moving, length / np.where(moving, norms, 1.0), 0.0)
+        ahead = points + step[:, None] * gradients
+        found, gradient = measure.value_and_gradient(ahead, measure.neighbours(ahead, reference))
+        risen = moving & (found > objective)
+        points[risen], objective[risen] = ahead[risen], found[risen]
+        gradients[risen] = gradient[risen]
         length *= np.where(risen, 1.5, 0.5)
-    return Peaks(points, heights, np.ones_like(points)).sorted()
+    return Peaks(points, objective, np.ones_like(points)).sorted()
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class PrototypeLearner:
     min_positive : int
         a, the number of instances inside radii that a positive bag has.
     max_steps : int
-        Of the climbs.
+        Of each search.
 
     Raises
     ------
@@ -169,7 +170,7 @@ class PrototypeLearner:
         )
 
     def fit(self, bags: Bags) -> PrototypeClassifier:
-        """Climb from every instance of every positive bag, then find the radii.
+        """Search from every instance of every positive bag, then find the radii.
 
         Parameters
         ----------
@@ -184,8 +185,8 @@ class PrototypeLearner:
         return PrototypeClassifier.learn(peaks, bags, self.min_positive)
 
     def find_peaks(self, bags: Bags) -> Peaks:
-        """All peaks that are left of the climbs, the highest first."""
-        peaks = climb(
+        """Find the local maxima, the highest first."""
+        peaks = gradient_ascent(
             self.measure,
             bags,
             instances_of_positive_bags(bags),
@@ -214,7 +215,7 @@ class PrototypeClassifier:
 
     @classmethod
     def learn(cls, peaks: Peaks, bags: Bags, min_positive: int) -> PrototypeClassifier:
-        """Radii of the fewest errors on labelled bags.
+        """Learn the radii that make the fewest errors on labelled bags.
 
         Parameters
         ----------
@@ -232,7 +233,7 @@ class PrototypeClassifier:
         return cls(peaks, radii, min_positive)
 
     def decision_function(self, bags: Bags) -> Float[np.ndarray, " P"]:
-        """How far inside a radius the a-th instance is that is deepest in one.
+        """Depth of each bag's a-th deepest instance in a prototype's radius.
 
         Parameters
         ----------
@@ -242,7 +243,8 @@ class PrototypeClassifier:
         Returns
         -------
         array (P,)
-            In the units of the feature that counts most there.
+            At least 0 of bags that are classified as positive; in the units of the feature with
+            the largest scale there.
 
         Raises
         ------
@@ -256,7 +258,7 @@ class PrototypeClassifier:
         return (self.decision_function(bags) >= 0).astype(int)
 
     def predict_instances(self, bags: Bags) -> Int[np.ndarray, " N"]:
-        """1 for instances inside a radius."""
+        """The label of each instance: 1 if it is inside a radius."""
         return (self._depth(bags) >= 0).astype(int)
 
     def _depth(self, bags: Bags) -> Float[np.ndarray, " N"]:
@@ -272,7 +274,7 @@ class PrototypeClassifier:
 
 
 def instances_of_positive_bags(bags: Bags) -> Float[np.ndarray, "P D"]:
-    """Where climbs begin.
+    """Instances of positive bags, where searches start.
 
     Raises
     ------
@@ -302,7 +304,7 @@ def find_radii(
     labels: Int[np.ndarray, " B"],
     min_positive: int,
 ) -> Float[np.ndarray, " n"]:
-    """Radii of the fewest errors on the bags, each in turn with the others given.
+    """Find the radii that make the fewest errors, each in turn with the others given.
 
     From no radius at all, the highest prototype first; rounds until no radius takes an error away.
 
@@ -322,7 +324,7 @@ def find_radii(
     References
     ----------
     Venkatesan, Chandakkar and Li (2015), section 3: "maximize a validation accuracy jointly for all
-    instance prototypes"; how is left open there.
+    instance prototypes"; the paper does not say how.
     """
     radii, fewest = np.full(distance.shape[1], -np.inf), np.inf
     for _ in range(_ROUNDS):

@@ -340,7 +340,7 @@ if not IS_TOY:
 places = np.linspace(-6, 8, 1401)
 figure = Figure(figsize=(7.5, 3.4), layout="constrained")
 panel = figure.subplots()
-panel.plot(places, climber(0.0).heights(places[:, None], one_concept), color="black", lw=1)
+panel.plot(places, climber(0.0).log_likelihood(places[:, None], one_concept), color="black", lw=1)
 of_bag = one_concept.labels[one_concept.bag_index]
 for label, colour in ((0, BLUE), (1, ORANGE)):
     ticks = one_concept.instances[of_bag == label, 0]
@@ -357,7 +357,7 @@ figure
 
 # %%
 highest = climber(0.0).find_peaks(one_concept)
-print("peaks:", highest.points[:, 0].round(2), "log likelihoods:", highest.heights.round(1))
+print("peaks:", highest.points[:, 0].round(2), "log likelihoods:", highest.objective.round(1))
 assert abs(highest.points[0, 0] - t) < 4 * t_sd
 
 # %% [markdown]

@@ -214,7 +214,7 @@ class Statistics(NamedTuple):
 class MeanLogisticForm(ClosedForm):
     num_features: int
 
-    def start(self, spread, key):
+    def start(self, subsample, key):
         identity = np.eye(self.num_features)
         return Factor(np.zeros(self.num_features), identity / self.model.scale)
 
@@ -429,9 +429,9 @@ if not IS_TOY:
     )
 for one in found.values():
     print(*one.sentences, sep="\n")
-spread = found["closed form"].table.loc[["weights 0", "weights 1"], "spread"]
-assert not found["closed form"].is_calibrated and (spread > 1.2).all()
-assert found["closed form"].is_settled.all()
+deviation = found["closed form"].table.loc[["weights 0", "weights 1"], "rms_deviation"]
+assert not found["closed form"].is_calibrated and (deviation > 1.2).all()
+assert found["closed form"].has_converged.all()
 if not IS_TOY:
     assert found["nuts"].is_calibrated
 found["closed form"].plot()

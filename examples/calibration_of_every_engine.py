@@ -50,9 +50,9 @@ found = {name: calibrated(*how) for name, how in engines.items()}
 
 
 # %% [markdown]
-# **Spread** is the root mean square of (truth − posterior mean)/posterior sd: 1 where sds are
-# right. Of the log likelihood, **shift** is how far the truth is from its posterior mean, in sds: a
-# posterior that knows too much fits its labels better than the truth does.
+# The deviation of a truth is (truth − posterior mean)/posterior sd. Its root mean square (**rms**)
+# over simulations is 1 where sds are right. The mean deviation of the log likelihood is negative
+# where a posterior is overconfident: it fits its labels better than the truth does.
 
 
 # %%
@@ -60,21 +60,22 @@ def row(name, calibration, seconds):
     """One engine's."""
     table = calibration.table
     sites = [place for place in table.index if place.startswith("inducing_value")]
-    spread = table.loc[sites, "spread"]
+    rms = table.loc[sites, "rms_deviation"]
     fit = table.loc["log likelihood"]
     cells = [
         name,
         f"{seconds:.0f}",
         f"{len(calibration.not_uniform)} of {len(table)}",
         f"{table[['p_uniform', 'p_coverage']].min(axis=None):.1g}",
-        f"{spread.min():.2f} to {spread.max():.2f}",
-        f"{fit['shift']:+.2f} ± {fit['shift_error']:.2f}",
+        f"{rms.min():.2f} to {rms.max():.2f}",
+        f"{fit['mean_deviation']:+.2f} ± {fit['mean_deviation_error']:.2f}",
     ]
     return "| " + " | ".join(cells) + " |"
 
 
 print(
-    "| engine | seconds | not uniform | smallest p | spread of u | shift of the log likelihood |\n"
+    "| engine | seconds | not uniform | smallest p | rms deviation of u "
+    "| mean deviation of the log likelihood |\n"
     "|---|---|---|---|---|---|"
 )
 for name, (calibration, seconds) in found.items():

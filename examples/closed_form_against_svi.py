@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from milzoo.datasets import load
 from milzoo.inference import svi
 from milzoo.inference.closed_form import Options, closed_form
-from milzoo.inference.quadrature_bound import QuadratureBound, WhiteGaussian
+from milzoo.inference.quadrature_bound import QuadratureBound, WhitenedGaussian
 from milzoo.models import VWSGP, Logistic, Probit
 
 IS_TOY = "--toy" in sys.argv
@@ -66,7 +66,7 @@ def closed_form_curves(model):
 def as_gaussian(q):
     """q(ε) = N(m, R⁻ᵀR⁻¹) with a lower factor of its covariance."""
     factor = jnp.linalg.cholesky(q.covariance_root @ q.covariance_root.T)
-    return WhiteGaussian(q.mean, jnp.log(jnp.diagonal(factor)), factor)
+    return WhitenedGaussian(q.mean, jnp.log(jnp.diagonal(factor)), factor)
 
 
 def stochastic(model, learning_rate):

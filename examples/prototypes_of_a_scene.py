@@ -93,7 +93,7 @@ drawn = {
 }
 heights = [
     lambda points: measure.scores(points, bags),
-    *(partial(learners[name].heights, bags=bags) for name in list(drawn.values())[1:]),
+    *(partial(learners[name].log_likelihood, bags=bags) for name in list(drawn.values())[1:]),
 ]
 figure = plot_surfaces(
     {

@@ -1,4 +1,4 @@
-"""How do we compute it? Engines; every one takes (model, bags) and returns a Posterior."""
+"""Engines: every one takes (model, bags) and returns a Posterior."""
 
 from .closed_form import coordinate_ascent, natural_gradient
 from .gibbs import gibbs

@@ -61,27 +61,27 @@ class WhitenedProgram:
 
     @property
     def size(self) -> int:
-        """P."""
+        """The number of coordinates P."""
         return sum(prod(shape) for _, shape in self.shapes)
 
     @property
     def origin(self) -> Float[np.ndarray, " P"]:
-        """Zero: u at its prior mean, parameters at the unconstrained zero."""
+        """The zero vector: u at its prior mean, parameters at the unconstrained zero."""
         return np.zeros(self.size)
 
     def unconstrained(self, vector: Float[Array, " P"]) -> Sites:
-        """The sites of the whitened program that the vector holds."""
+        """Sites of the whitened program, from the flat vector."""
         ends = np.cumsum([prod(shape) for _, shape in self.shapes])
         parts = jnp.split(vector, ends[:-1])
         named = zip(parts, self.shapes, strict=True)
         return {name: part.reshape(shape) for part, (name, shape) in named}
 
     def flat(self, sites: Sites) -> Float[Array, " P"]:
-        """The vector that holds these sites of the whitened program."""
+        """The flat vector of sites of the whitened program."""
         return jnp.concatenate([jnp.ravel(sites[name]) for name, _ in self.shapes])
 
     def log_density(self, vector: Float[Array, " P"]) -> Float[Array, ""]:
-        """log of the joint density, in that space."""
+        """Log joint density of the flat vector, in whitened coordinates."""
         return -potential_energy(self.program, (self.given,), {}, self.unconstrained(vector))
 
     def constrain(self, vector: Float[Array, " P"]) -> Sites:
@@ -95,7 +95,7 @@ class WhitenedProgram:
         traced = trace(seed(self.program, jax.random.key(0))).get_trace(self.given)
         return self.flat(
             {
-                name: jnp.full(shape, _slope_at_kink(traced[name]["fn"]))
+                name: jnp.full(shape, _gradient_at_kink(traced[name]["fn"]))
                 for name, shape in self.shapes
             }
         )
@@ -106,10 +106,10 @@ class WhitenedProgram:
         traced = trace(program).get_trace(self.given)
         vector, log_jacobian = {}, jnp.zeros(())
         for name in self.model.latent_sites:
-            law, is_whitened = traced[name]["fn"], name in self.model.reparametrisation
-            while is_whitened and isinstance(law, dist.Independent):
-                law = law.base_dist
-            transform = law.transforms[0] if is_whitened else biject_to(law.support)
+            prior, is_whitened = traced[name]["fn"], name in self.model.reparametrisation
+            while is_whitened and isinstance(prior, dist.Independent):
+                prior = prior.base_dist
+            transform = prior.transforms[0] if is_whitened else biject_to(prior.support)
             value = transform._inverse(site[name])
             log_jacobian += jnp.sum(transform.log_abs_det_jacobian(value, site[name]))
             vector[f"{name}_base" if is_whitened else name] = value
@@ -135,7 +135,7 @@ def whitened_program(model: Model, bags: Bags) -> WhitenedProgram:
 
 @jax.jit
 def _origin(model: Model, given: Any) -> Sites:
-    """Some value of each site in whitened, unconstrained coordinates, for its shape."""
+    """A value of each site in whitened, unconstrained coordinates, for its shape."""
     program = reparam(model.marginal(), config=model.reparametrisation)
     # Only the structure is wanted: no draw that this key makes is used.
     return initialize_model(jax.random.key(0), program, model_args=(given,)).param_info.z
@@ -147,17 +147,17 @@ def kinks(target: WhitenedProgram) -> Float[Array, " P"]:
     return target.kinks()
 
 
-def _slope_at_kink(prior: dist.Distribution) -> Float[Array, ""] | float:
+def _gradient_at_kink(prior: dist.Distribution) -> Float[Array, ""] | float:
     while isinstance(prior, dist.Independent | dist.ExpandedDistribution):
         prior = prior.base_dist
     return jnp.max(1.0 / prior.scale) if isinstance(prior, dist.Laplace) else 0.0
 
 
 class FlatApproximation(ABC):
-    """A law q over the flat vector of ``whitened_program``, and what follows for the sites."""
+    """An approximation q over the flat vector of ``whitened_program``, with draws of the sites."""
 
     @abstractmethod
-    def law(self) -> dist.Distribution:
+    def distribution(self) -> dist.Distribution:
         """q over the flat vector."""
 
     def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> Draws:
@@ -176,7 +176,7 @@ class FlatApproximation(ABC):
         """q as a guide of ``model.marginal()``."""
 
         def guide(bags: Bags) -> None:
-            vector = numpyro.sample("whitened", self.law(), infer={"is_auxiliary": True})
+            vector = numpyro.sample("whitened", self.distribution(), infer={"is_auxiliary": True})
             with block():  # the sites of the program itself are none of the guide's
                 target = whitened_program(model, bags)
                 sites = target.constrain(vector)
@@ -193,14 +193,14 @@ class FlatApproximation(ABC):
 def _draws(
     approximation: FlatApproximation, target: WhitenedProgram, key: Array, num_draws: int
 ) -> Sites:
-    return jax.lax.map(target.constrain, approximation.law().sample(key, (num_draws,)))
+    return jax.lax.map(target.constrain, approximation.distribution().sample(key, (num_draws,)))
 
 
 @jax.jit
 def _log_density(
     approximation: FlatApproximation, target: WhitenedProgram, sites: Sites
 ) -> Float[Array, " S"]:
-    q = approximation.law()
+    q = approximation.distribution()
 
     def one(site: Sites) -> Float[Array, ""]:
         vector, log_jacobian = target.whitened(site)
@@ -224,7 +224,7 @@ class GaussianApproximation(FlatApproximation):
     mean: Float[np.ndarray, " P"]
     scale_tril: Float[np.ndarray, "P P"]
 
-    def law(self) -> dist.MultivariateNormal:
+    def distribution(self) -> dist.MultivariateNormal:
         """q over the flat vector."""
         return dist.MultivariateNormal(
             jnp.asarray(self.mean), scale_tril=jnp.asarray(self.scale_tril), validate_args=False

@@ -34,9 +34,9 @@ __all__ = ["GridApproximation", "grid"]
 _DROP = 20.0
 # Points evaluated together fill the vector units.
 _TOGETHER = 64
-# Steps in which a side of the grid is moved out, each by half of the width before it.
+# Most steps that move a side of the grid outwards, each by half of its width before.
 _MOST_MOVES = 60
-# Points of a coarse look along each axis, from which the sides are moved in.
+# Points of a coarse grid along each axis, from which the sides are moved inwards.
 _COARSE = 81
 # How far the first looks go, in whitened coordinates: prior sds, of Gaussian sites.
 _REACHES = (4.0, 16.0, 64.0)
@@ -50,14 +50,14 @@ def grid(
     num_points: int = 301,
     num_draws: int = 1000,
 ) -> Posterior:
-    """The posterior of a model with two unknown numbers, its density summed up on a grid.
+    """Compute the posterior of two unknown numbers by summing its density on a grid.
 
     The grid is even in the unconstrained coordinates and reaches to where the density of
-    ``model.marginal()`` is below e^−20 of its highest, for all hills that are seen from the origin:
-    within 64 prior sds, and not too narrow. Sums over even points converge faster than
-    any power of their distance, so that of a smooth density evidence and moments are exact but for
-    what lies outside. Between the points the law that is kept is bilinear: draws and their density
-    are as exact as the points are close.
+    ``model.marginal()`` is below e^−20 of its maximum, for all modes within 64 prior sds of the
+    origin that are not too narrow. Sums over even points converge faster than any power of their
+    distance: evidence and moments of a smooth density are exact but for the mass outside of the
+    grid. Between the points the density is interpolated bilinearly: draws and their
+    density are as exact as the points are close.
 
     Parameters
     ----------
@@ -102,8 +102,8 @@ def grid(
         values = density(_product(axes)).reshape(num_points, num_points)
         seconds = Stopwatch.now() - started
     cell = math.prod(float(axis[1] - axis[0]) for axis in axes)
-    top = float(values.max())
-    log_evidence = top + math.log(np.exp(values - top).sum() * cell)
+    highest = float(values.max())
+    log_evidence = highest + math.log(np.exp(values - highest).sum() * cell)
     approximation = GridApproximation(axes[0], axes[1], values - log_evidence)
     return approximate_posterior(
         model,
@@ -122,7 +122,7 @@ def grid(
 def _at_points(
     target: WhitenedProgram, points: Float[np.ndarray, "P 2"]
 ) -> Float[np.ndarray, " P"]:
-    """The density at any number of points, filled up to a few numbers that are compiled for."""
+    """Log density at any number of points, padded to a few numbers that are compiled for."""
     whole = np.zeros((bucket(len(points)), 2))
     whole[: len(points)] = points
     return np.asarray(_densities(target, whole))[: len(points)]
@@ -138,23 +138,23 @@ def _product(axes: list[np.ndarray]) -> Float[np.ndarray, "P 2"]:
 
 
 def _box(density: Callable) -> tuple[np.ndarray, np.ndarray]:
-    """Sides beyond which the density is below e^−20 of its highest."""
+    """Find the box outside of which the density is below e^−20 of its maximum."""
     low, high = _first_box(density)
     for _ in range(_MOST_MOVES):
         axes = [np.linspace(low[n], high[n], _COARSE) for n in (0, 1)]
         values = density(_product(axes)).reshape(_COARSE, _COARSE)
         is_high = values > values.max() - _DROP
-        moved = [_sides(axis, is_high.any(axis=1 - n)) for n, axis in enumerate(axes)]
-        low, high = (np.array(side) for side in list(zip(*moved, strict=True))[:2])
-        if all(is_settled for *_, is_settled in moved):
+        sides = [_sides(axis, is_high.any(axis=1 - n)) for n, axis in enumerate(axes)]
+        low, high = (np.array(side) for side in list(zip(*sides, strict=True))[:2])
+        if all(has_converged for *_, has_converged in sides):
             break
     return low, high
 
 
 def _first_box(density: Callable) -> tuple[np.ndarray, np.ndarray]:
-    """Around the highest point, and all that counts in looks from near and from far.
+    """A box around the mode and all points of high density on grids from narrow to wide.
 
-    A posterior may have hills that no path upwards from the origin leads to.
+    A posterior may have modes that no ascent from the origin finds.
     """
     axis = np.linspace(-1.0, 1.0, _COARSE)
     points = np.concatenate([reach * _product([axis, axis]) for reach in _REACHES])
@@ -167,7 +167,10 @@ def _first_box(density: Callable) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sides(axis: np.ndarray, is_high: np.ndarray) -> tuple[float, float, bool]:
-    """One point beyond those that count, far out where they reach the side; and if that will do."""
+    """New sides of the box, one grid point beyond those of high density, and whether they will do.
+
+    Where points of high density reach a side, it moves outwards by half the width.
+    """
     first, last = np.flatnonzero(is_high)[[0, -1]]
     out = 0.5 * (axis[-1] - axis[0])
     low = axis[first - 1] if first > 0 else axis[0] - out
@@ -180,12 +183,12 @@ def _status(values: Float[np.ndarray, "G G"], log_evidence: float) -> Status:
     edge = np.concatenate([values[0], values[-1], values[:, 0], values[:, -1]]).max()
     sentence = (
         f"log evidence {log_evidence:,.3f} on {values.shape[0]} × {values.shape[1]} points, the "
-        f"density at the edge e^{edge - values.max():.0f} of the highest"
+        f"density at the edge e^{edge - values.max():.0f} of the maximum"
     )
     return Status("converged" if edge < values.max() - 0.5 * _DROP else "max_steps", sentence)
 
 
-class BilinearLaw(Distribution):
+class BilinearDistribution(Distribution):
     """A density on the plane, known at the points of an even grid, bilinear between them.
 
     Parameters
@@ -215,34 +218,34 @@ class BilinearLaw(Distribution):
         super().__init__((), (2,), validate_args=False)
 
     def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
-        """Draws, of shape ``sample_shape + (2,)``: a tent, and a place under it."""
+        """Draws, of shape ``sample_shape + (2,)``: a grid point, and a triangular step from it."""
         assert is_prng_key(key) and key is not None
-        tent_key, place_key = jax.random.split(key)
+        point_key, step_key = jax.random.split(key)
         below = jnp.cumsum(jnp.exp(self.log_density - jnp.max(self.log_density)))
-        place = jax.random.uniform(tent_key, sample_shape, below.dtype) * below[-1]
-        which = jnp.searchsorted(below, place)
+        mass = jax.random.uniform(point_key, sample_shape, below.dtype) * below[-1]
+        which = jnp.searchsorted(below, mass)
         row, column = jnp.divmod(which, len(self.second))
-        peak = jnp.stack([self.first[row], self.second[column]], axis=-1)
-        uniform = jax.random.uniform(place_key, (2, *peak.shape), peak.dtype)
-        return peak + self.step * (uniform[0] - uniform[1])  # a triangular law
+        point = jnp.stack([self.first[row], self.second[column]], axis=-1)
+        uniform = jax.random.uniform(step_key, (2, *point.shape), point.dtype)
+        return point + self.step * (uniform[0] - uniform[1])  # triangular
 
     @validate_sample
     def log_prob(
         self, value: Float[Array, "... 2"], intermediates: list[Any] | None = None
     ) -> Float[Array, "..."]:
-        """log of the interpolated density; −∞ off the grid."""
-        place = (value - jnp.stack([self.first[0], self.second[0]])) / self.step
+        """Log of the interpolated density; −∞ outside of the grid."""
+        position = (value - jnp.stack([self.first[0], self.second[0]])) / self.step
         cells = jnp.array(self.log_density.shape) - 1
-        corner = jnp.clip(jnp.floor(place), 0, cells - 1).astype(int)
-        share = place - corner
+        corner = jnp.clip(jnp.floor(position), 0, cells - 1).astype(int)
+        weight = position - corner
         terms = [
             self.log_density[corner[..., 0] + i, corner[..., 1] + j]
-            + jnp.log(share[..., 0] if i else 1 - share[..., 0])
-            + jnp.log(share[..., 1] if j else 1 - share[..., 1])
+            + jnp.log(weight[..., 0] if i else 1 - weight[..., 0])
+            + jnp.log(weight[..., 1] if j else 1 - weight[..., 1])
             for i in (0, 1)
             for j in (0, 1)
         ]
-        is_inside = jnp.all((place >= 0) & (place <= cells), axis=-1)
+        is_inside = jnp.all((position >= 0) & (position <= cells), axis=-1)
         return jnp.where(is_inside, jax.nn.logsumexp(jnp.stack(terms), axis=0), -jnp.inf)
 
 
@@ -264,7 +267,7 @@ class GridApproximation(FlatApproximation):
     second: Float[np.ndarray, " G"]
     log_posterior: Float[np.ndarray, "G G"]
 
-    def law(self) -> BilinearLaw:
+    def distribution(self) -> BilinearDistribution:
         """q over the flat vector, interpolated between the points."""
         parts = (self.first, self.second, self.log_posterior)
-        return BilinearLaw(*(jnp.asarray(part) for part in parts))
+        return BilinearDistribution(*(jnp.asarray(part) for part in parts))

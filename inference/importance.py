@@ -17,7 +17,7 @@ from .runtime.densities import log_joint
 
 __all__ = ["EASY_KHAT", "LARGEST_KHAT", "ImportanceResampled", "WeightedDraws", "pareto_khat"]
 
-# Up to these, importance sampling mends an approximation: at all, and with draws that are few.
+# Up to these, importance sampling corrects an approximation: at all, and with few draws.
 LARGEST_KHAT, EASY_KHAT = 0.7, 0.5
 # Log ratios this close are one number: no weight differs from another by more than a thousandth.
 _ALIKE = 1e-3
@@ -28,7 +28,7 @@ def pareto_khat(
 ) -> float:
     """Pareto k̂ of the importance ratios p/q at draws from q.
 
-    Below 0.7 (0.5) reweighting the draws by p/q can mend the approximation (easily); above, the
+    Below 0.7 (0.5) reweighting the draws by p/q can correct the approximation (easily); above, the
     ratios have so heavy a tail that it cannot. It sees only where q puts its draws: a mode of p
     that q never visits goes unnoticed.
 
@@ -87,9 +87,9 @@ class WeightedDraws(NamedTuple):
     draws : dict of arrays
         Latent sites, draws first.
     weights : array (S,)
-        p/q, their tail smoothed by a generalised Pareto law; they sum to 1.
+        p/q, their tail smoothed by a generalised Pareto distribution; they sum to 1.
     khat : float
-        Of that law.
+        Shape of that distribution.
     """
 
     draws: Draws
@@ -98,14 +98,14 @@ class WeightedDraws(NamedTuple):
 
     @property
     def effective_size(self) -> float:
-        """1/Σ w²: as many independent draws would tell as much."""
+        """Effective sample size of the weights, 1/Σ w²."""
         return float(1.0 / np.sum(self.weights**2))
 
 
 @serialization.register
 @dataclass(frozen=True, eq=False)
 class ImportanceResampled:
-    """A law without a density: proposals of an approximation, each kept as often as p/q says.
+    """An approximation without a density: draws from q, resampled in proportion to p/q.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class ImportanceResampled:
         return WeightedDraws(draws, *_smoothed(log_target, log_proposal))
 
     def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> Draws:
-        """Proposals, drawn again by their weights; NaN where these are no numbers."""
+        """Proposals, resampled by their weights; NaN where weights are not finite."""
         weight_key, choose_key = jax.random.split(key)
         found = self.weighted(model, bags, weight_key)
         if np.isnan(found.khat):

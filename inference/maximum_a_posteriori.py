@@ -26,7 +26,7 @@ from .runtime.progress import Progress
 
 __all__ = ["PointApproximation", "maximum_a_posteriori"]
 
-# Largest slope at a mode, in nats for a step of one unit of the whitened coordinates.
+# Largest gradient at a mode, in nats for a step of one unit of the whitened coordinates.
 _FLAT = 1e-4
 
 
@@ -86,8 +86,8 @@ def maximum_a_posteriori(
             for start in starts:
                 found.append(search.run(start, max_steps))
                 bar.advance(1)
-        heights = [end.log_density for end in found]
-        best = found[int(np.argmax(np.where(np.isfinite(heights), heights, -np.inf)))]
+        densities = [end.log_density for end in found]
+        best = found[int(np.argmax(np.where(np.isfinite(densities), densities, -np.inf)))]
         seconds = Stopwatch.now() - started
     return approximate_posterior(
         model,
@@ -108,7 +108,7 @@ class _End(NamedTuple):
 
     point: Float[np.ndarray, " P"]  # v
     log_density: float
-    slope: float  # the largest that no bound stands in the way of
+    gradient: float  # the largest entry that no bound stands in the way of
     steps: int
 
 
@@ -123,9 +123,9 @@ class _Search(NamedTuple):
     def of(cls, target: WhitenedProgram) -> _Search:
         """Find where the kinks are."""
         target = jax.device_put(target)
-        by_place = np.asarray(kinks(target))
-        kinked = np.flatnonzero(by_place)
-        return cls(target, kinked, by_place[kinked])
+        by_coordinate = np.asarray(kinks(target))
+        kinked = np.flatnonzero(by_coordinate)
+        return cls(target, kinked, by_coordinate[kinked])
 
     def loss(self, parts: Float[np.ndarray, " Q"]) -> tuple[float, Float[np.ndarray, " Q"]]:
         """−log p̃ and its gradient."""
@@ -147,9 +147,9 @@ class _Search(NamedTuple):
             bounds=[(low, None) for low in lowest],
             options={"maxiter": max_steps, "maxfun": 10 * max_steps, "ftol": 1e-14, "gtol": 1e-6},
         )
-        is_held = (found.x <= lowest) & (found.jac > 0)
-        slope = float(np.abs(np.where(is_held, 0.0, found.jac)).max())
-        return _End(self._point(found.x), float(-found.fun), slope, int(found.nit))
+        is_bound = (found.x <= lowest) & (found.jac > 0)
+        gradient = float(np.abs(np.where(is_bound, 0.0, found.jac)).max())
+        return _End(self._point(found.x), float(-found.fun), gradient, int(found.nit))
 
     def _point(self, parts: Float[np.ndarray, " Q"]) -> Float[np.ndarray, " P"]:
         """v = v⁺ − v⁻."""
@@ -160,12 +160,13 @@ class _Search(NamedTuple):
 
 
 def _status(best: _End, num_starts: int) -> Status:
-    height = f"log density {best.log_density:,.2f}"
+    density = f"log density {best.log_density:,.2f}"
     if not np.isfinite(best.log_density):
-        return Status("failed", f"the {height} at the end of the search is not finite")
+        return Status("failed", f"the {density} at the end of the search is not finite")
     others = "" if num_starts == 1 else f", the highest of {num_starts} starts"
-    sentence = f"{height} after {best.steps} steps of L-BFGS-B, slope {best.slope:.1g}{others}"
-    return Status("converged" if best.slope < _FLAT else "max_steps", sentence)
+    steps = f"{best.steps} steps of L-BFGS-B, gradient {best.gradient:.1g}"
+    sentence = f"{density} after {steps}{others}"
+    return Status("converged" if best.gradient < _FLAT else "max_steps", sentence)
 
 
 @jax.jit
@@ -190,7 +191,7 @@ def _constrained(target: WhitenedProgram, point: Float[Array, " P"]) -> dict[str
 @serialization.register
 @dataclass(frozen=True, eq=False)
 class PointApproximation:
-    """One point of the flat space of ``whitened_program``; no law, so no density.
+    """One point of the flat space of ``whitened_program``; it has no density.
 
     Attributes
     ----------

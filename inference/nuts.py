@@ -19,7 +19,7 @@ from ..models.model import Model, Program, observations, random_key
 from ..models.numerics.arguments import check_probability
 from ..models.numerics.tracing import as_pytree
 from .posterior import Posterior, sampled_posterior
-from .runtime.chains import place_of_chains, run_chains
+from .runtime.chains import devices_of_chains, run_chains
 from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
 
@@ -92,12 +92,12 @@ def nuts(
     options = {"engine": "nuts", "seed": key, "program": program, "target_accept": target_accept}
     with (
         jax.enable_x64(True),
-        place_of_chains(mesh, checkpoint, model, bags, **options, **length) as place,
+        devices_of_chains(mesh, checkpoint, model, bags, **options, **length) as run_on,
     ):
         chain = NUTSChain.for_model(
             model, bags, num_warmup=num_warmup, program=program, target_accept=target_accept
         )
-        run = run_chains(chain, key=key, progress=progress, **length, **place)
+        run = run_chains(chain, key=key, progress=progress, **length, **run_on)
     return sampled_posterior(model, bags, engine="nuts", run=run, watch=watch)
 
 
@@ -152,7 +152,7 @@ class NUTSChain:
         return self._kernel().init(key, self.num_warmup, None, **arguments)
 
     def step(self, state: HMCState) -> HMCState:
-        """One trajectory."""
+        """Run one trajectory of NUTS."""
         kernel = self._kernel()
         arguments = {"model_args": (self.given,), "model_kwargs": {}}
         # A kernel learns its program when it starts; what else this computes is not used.

@@ -57,7 +57,7 @@ class Status:
 
 @runtime_checkable
 class Approximation(Protocol):
-    """The law q that a variational engine leaves behind; a frozen dataclass of arrays."""
+    """The approximation q that an engine returns; a frozen dataclass of arrays."""
 
     def draws(self, model: Any, bags: Any, key: Array, num_draws: int) -> Draws:
         """Draws from q of the latent sites of ``model.marginal()``; bags of a stream are None."""
@@ -130,7 +130,7 @@ class Posterior:
 
     @property
     def bags(self) -> Bags:
-        """The bags that the posterior is about, rebuilt from the tree.
+        """The bags of the posterior, rebuilt from the tree.
 
         Raises
         ------
@@ -267,8 +267,9 @@ class Posterior:
         """Write what `predict` says to a Parquet file, chunk by chunk, in bounded memory.
 
         The file has a row for each instance, in the order of the bags that are read: ``bag``,
-        ``bag_probability`` and ``instance_probability``, or ``bag_target`` and ``instance_share``;
-        with intervals also ``bag_lower``, ``bag_upper``, ``instance_lower``, ``instance_upper``.
+        ``bag_probability`` and ``instance_probability``, or ``bag_target`` and
+        ``instance_contribution``; with intervals also ``bag_lower``, ``bag_upper``,
+        ``instance_lower``, ``instance_upper``.
 
         Parameters
         ----------
@@ -302,7 +303,7 @@ class Posterior:
                 write(_rows(piece, self.predict(piece, **options), mass))
 
     def predict(self, bags: Bags | BagStream, **options: Any) -> Prediction | TargetPrediction:
-        """What is known of the given bags and their instances, over all stored draws.
+        """The predictive distribution of the given bags and their instances, over all stored draws.
 
         Parameters
         ----------
@@ -314,7 +315,7 @@ class Posterior:
         Returns
         -------
         Prediction or TargetPrediction
-            Probabilities of labels, or laws of targets.
+            Probabilities of labels, or predictive distributions of targets.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What a posterior says of new bags: probabilities of labels, or laws of targets."""
+"""Predictions for new bags: probabilities of labels, or distributions of targets."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Prediction:
         return self.instance_draws.mean(axis=0)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Both, by the names that they have in tables."""
+        """Predictions of bags and instances, by their names in tables."""
         return {
             "bag_probability": self.bag_probability,
             "instance_probability": self.instance_probability,
@@ -127,13 +127,13 @@ class TargetPrediction:
         return self.bag_mean.mean(axis=0)
 
     @property
-    def instance_share(self) -> Float[np.ndarray, " N"]:
+    def instance_contribution(self) -> Float[np.ndarray, " N"]:
         """Posterior mean of f*_n."""
         return self.instance_mean.mean(axis=0)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Both, by the names that they have in tables."""
-        return {"bag_target": self.bag_target, "instance_share": self.instance_share}
+        """Predictions of bags and instances, by their names in tables."""
+        return {"bag_target": self.bag_target, "instance_contribution": self.instance_contribution}
 
     def log_density(self, targets: ArrayLike) -> Float[np.ndarray, " B"]:
         """log p(Y*) of each bag at the given targets (B,)."""

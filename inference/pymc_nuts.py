@@ -1,4 +1,4 @@
-"""The No-U-Turn samplers of the PyMC world on a model's twin."""
+"""The No-U-Turn samplers of PyMC and nutpie, on a model's PyMC program."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def pymc_nuts(
     target_accept: float = 0.8,
     progress: bool = False,
 ) -> Posterior:
-    """Sample the exact posterior in PyMC: another program, another sampler, the same answer.
+    """Sample the exact posterior in PyMC, with a program and a sampler of its own.
 
     Parameters
     ----------
@@ -62,8 +62,8 @@ def pymc_nuts(
     num_warmup, num_samples, num_chains : int
         At least 1. Draws per chain; chains run at once, one on each core.
     program : {"marginal", "full"}
-        With everything summed out that can be, or with the evidence as sites; DPMIL and
-        CardinalityModel, which have none, in the first alone.
+        With everything summed out that can be, or with the latent function values as sites. DPMIL
+        and CardinalityModel have no such sites, and the first program alone.
     sampler : {"nutpie", "pymc"}
         nutpie (in Rust, on code compiled by Numba), or PyMC's own (in Python, a new process for
         each chain: a script that calls it needs ``if __name__ == "__main__":``). The tree says
@@ -84,7 +84,7 @@ def pymc_nuts(
     NotImplementedError
         If the model has no program in PyMC.
     ValueError
-        If the sampler or the program has another name, the twin has no such program, a count is
+        If the sampler or the program has another name, PyMC has no such program, a count is
         not positive, a prior or ψ is not one that PyMC has too, or a mixture has too many unknown
         numbers for gradients.
 
@@ -113,8 +113,8 @@ def pymc_nuts(
     watch = Stopwatch()
     observations(model, bags, "pymc_nuts")
     started = time.perf_counter()
-    twin = make_program(model, bags, program=program)
-    sites = [v.name for v in twin.unobserved_RVs if v.name in {*model.dims, *model.priors}]
+    pymc_model = make_program(model, bags, program=program)
+    sites = [v.name for v in pymc_model.unobserved_RVs if v.name in {*model.dims, *model.priors}]
     settings: dict[str, Any] = {
         "tune": num_warmup,
         "draws": num_samples,
@@ -124,7 +124,7 @@ def pymc_nuts(
     }
     integer_seed = int(jax.random.bits(random_key(seed)) >> 1)
     run_sampler = _run_nutpie if sampler == "nutpie" else _run_pymc
-    run = run_sampler(twin, sites, settings, integer_seed, progress, started)
+    run = run_sampler(pymc_model, sites, settings, integer_seed, progress, started)
     posterior = sampled_posterior(model, bags, engine="pymc_nuts", run=run, watch=watch)
     posterior.tree["sample_stats"].attrs.update(
         inference_library=sampler, inference_library_version=importlib.metadata.version(sampler)
@@ -133,7 +133,7 @@ def pymc_nuts(
 
 
 def _run_nutpie(
-    twin: pymc.Model,
+    pymc_model: pymc.Model,
     sites: list[str],
     settings: dict[str, Any],
     seed: int,
@@ -146,7 +146,7 @@ def _run_nutpie(
         raise ImportError(
             "nutpie is not installed, and sampler='nutpie' needs it: pip install 'milzoo[pymc]'"
         ) from error
-    compiled = nutpie.compile_pymc_model(twin, var_names=sites)
+    compiled = nutpie.compile_pymc_model(pymc_model, var_names=sites)
     compile_seconds = time.perf_counter() - started
     started = time.perf_counter()
     trace = nutpie.sample(compiled, seed=seed, progress_bar=progress, **settings)
@@ -165,7 +165,7 @@ def _run_nutpie(
 
 
 def _run_pymc(
-    twin: pymc.Model,
+    pymc_model: pymc.Model,
     sites: list[str],
     settings: dict[str, Any],
     seed: int,
@@ -174,7 +174,7 @@ def _run_pymc(
 ) -> ChainRun:
     import pymc
 
-    with twin:
+    with pymc_model:
         trace = pymc.sample(
             **settings,
             nuts_sampler="pymc",

@@ -1,8 +1,8 @@
 """The ELBO of a Gaussian q(u) for models of accumulated evidence, without sampling from q.
 
 A label depends on u through one number, a_bᵀu, and that is Gaussian under q: its expected log
-likelihood is a 1-D integral for each bag (of another one where k̄_b smooths σ), and the bound has
-no noise but that of the bags chosen.
+likelihood is a 1-D integral for each bag (of another one where k̄_b smooths σ). The only noise of
+the bound comes from the choice of bags.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ..models.numerics.quadrature import QuadratureRule, trapezoid_rule
 from ..models.numerics.tracing import as_pytree
 from ..models.parts.bag_evidence import BagEvidenceModel
 
-__all__ = ["QuadratureBound", "WhiteGaussian"]
+__all__ = ["QuadratureBound", "WhitenedGaussian"]
 
-# Values held at once: 32 MB in 64 bit.
+# Values in memory at once: 32 MB in 64 bit.
 _NODES = 2**22
 
 
-class WhiteGaussian(NamedTuple):
+class WhitenedGaussian(NamedTuple):
     """q(ε) = N(m, LLᵀ) in unconstrained coordinates."""
 
     mean: Float[Array, " M"]
@@ -42,7 +42,7 @@ class WhiteGaussian(NamedTuple):
 
     @property
     def scale_tril(self) -> Float[Array, "M M"]:
-        """L."""
+        """The Cholesky factor L of the covariance."""
         return jnp.tril(self.below_diagonal, -1) + jnp.diag(jnp.exp(self.log_diagonal))
 
     @property
@@ -81,7 +81,7 @@ class QuadratureBound:
 
     @classmethod
     def of(cls, model: BagEvidenceModel, bags: Bags) -> Self:
-        """Pass over the instances once."""
+        """Prepare the bound of a model, by one pass over the instances."""
         accumulated = model.accumulated(bags)
         projection, scale = accumulated.projection, accumulated.residual_scale
         # Under the prior: at its best q is narrower, as the likelihood is log-concave or flat.
@@ -94,32 +94,32 @@ class QuadratureBound:
             jnp.asarray(observations(model, bags, "svi"), float),
             inner=model.likelihood.quadrature_rule(float(np.asarray(scale).max())),
             outer=trapezoid_rule(
-                # Singularities further than ten sds away make no step longer.
+                # Singularities more than ten sds away make no step longer.
                 max(float(jnp.max(in_distances)), 0.1),
                 distance_to_pole=1.0,
                 tilt=(0.0, 0.0),
             ),
         )
 
-    def __call__(self, law: WhiteGaussian) -> Float[Array, ""]:
-        """The bound."""
+    def __call__(self, q: WhitenedGaussian) -> Float[Array, ""]:
+        """The evidence lower bound of q, over all bags."""
         everyone = jnp.arange(self.projection.shape[0])
-        return jnp.sum(self.expected_log_likelihood(law, everyone)) - law.divergence
+        return jnp.sum(self.expected_log_likelihood(q, everyone)) - q.divergence
 
-    def estimate(self, law: WhiteGaussian, chosen: Int[Array, " K"]) -> Float[Array, ""]:
-        """The bound from some bags, chosen at random: without bias, and with a slope without."""
-        share = chosen.shape[0] / self.projection.shape[0]
-        return jnp.sum(self.expected_log_likelihood(law, chosen)) / share - law.divergence
+    def estimate(self, q: WhitenedGaussian, chosen: Int[Array, " K"]) -> Float[Array, ""]:
+        """An unbiased estimate of the bound from bags chosen at random; so is its gradient."""
+        fraction = chosen.shape[0] / self.projection.shape[0]
+        return jnp.sum(self.expected_log_likelihood(q, chosen)) / fraction - q.divergence
 
     def expected_log_likelihood(
-        self, law: WhiteGaussian, chosen: Int[Array, " K"]
+        self, q: WhitenedGaussian, chosen: Int[Array, " K"]
     ) -> Float[Array, " K"]:
-        """E_q log P(T_b | a_bᵀu) of the chosen bags; a few at a time, as they need room."""
+        """E_q log P(T_b | a_bᵀu) of the chosen bags; a few at a time, to save memory."""
 
-        @jax.checkpoint  # a gradient makes the nodes again and holds none
+        @jax.checkpoint  # a gradient recomputes the nodes and stores none
         def one(projection: Array, scale: Array, observed: Array) -> Array:
-            spread = jnp.linalg.norm(projection @ law.scale_tril)
-            location = projection @ law.mean + jnp.asarray(self.outer.nodes) * spread
+            sd = jnp.linalg.norm(projection @ q.scale_tril)
+            location = projection @ q.mean + jnp.asarray(self.outer.nodes) * sd
             given = self.model.likelihood.marginal_distribution(
                 location, jnp.broadcast_to(scale, location.shape), self.inner
             )

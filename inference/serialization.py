@@ -85,7 +85,7 @@ def _encode_distribution(prior: dist.Distribution) -> dict[str, Any]:
 
 
 def decode(value: Any) -> Any:
-    """Undo ``encode``.
+    """Decode a value that ``encode`` has encoded.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ from .posterior import (
     Status,
     approximate_posterior,
 )
-from .quadrature_bound import QuadratureBound, WhiteGaussian
+from .quadrature_bound import QuadratureBound, WhitenedGaussian
 from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
 from .runtime.progress import Progress
@@ -52,9 +52,9 @@ _BLOCK = 100
 # Of the whitened q at the start, as NumPyro has it.
 _START_SCALE = 0.1
 _NUM_PARTICLES = 8
-# Nats. The bound of a Gaussian whose mean is one sd off is lower by as much.
-_SETTLED = 0.5
-_SLOPE_DRAWS = 256
+# Nats. The bound of a Gaussian whose mean has an error of one sd is lower by as much.
+_NEGLIGIBLE_GAIN = 0.5
+_GRADIENT_DRAWS = 256
 
 
 def svi(
@@ -107,8 +107,9 @@ def svi(
     Posterior
         ``elbo`` is the bound by blocks: the mean of its estimates over 100 steps, or with
         ``"quadrature"`` the bound itself after each pass over the bags. ``status`` is
-        ``converged`` if by its slope at the end less than half a nat is lacking in the mean and
-        the overall scale of q. (Its trace ends flat in any case: the learning rate falls to zero.)
+        ``converged`` if, by the gradient at the end, a Newton step in the mean and the overall
+        scale of q would gain less than half a nat. (The trace ends flat in any case: the learning
+        rate falls to zero.)
 
     Raises
     ------
@@ -127,7 +128,7 @@ def svi(
     num_particles = _NUM_PARTICLES if num_particles is None else num_particles
     check_counts(max_steps=max_steps, num_particles=num_particles, num_draws=num_draws)
     check_ascent(guide, learning_rate)
-    run_key, draw_key, slope_key = split_key(random_key(seed), 3)
+    run_key, draw_key, gradient_key = split_key(random_key(seed), 3)
     with jax.enable_x64(True):
         target = jax.device_put(whitened_program(model, bags))
         schedule = Schedule(learning_rate, max_steps)
@@ -146,7 +147,7 @@ def svi(
                 bar.advance(fit.steps_in_block)
         seconds = Stopwatch.now() - started
         approximation = GaussianApproximation(*map(np.asarray, _gaussian(fit, state)))
-        status = _judge(target, approximation, num_blocks * fit.steps_in_block, slope_key)
+        status = _judge(target, approximation, num_blocks * fit.steps_in_block, gradient_key)
     return approximate_posterior(
         model,
         bags,
@@ -175,7 +176,7 @@ class Fit(Protocol):
         ...
 
     def run_block(self, state: Any) -> tuple[Any, Array]:
-        """A block of steps, and the bound."""
+        """Run a block of steps; also returns the bound."""
         ...
 
     def gaussian(self, state: Any) -> tuple[Array, Array]:
@@ -199,7 +200,7 @@ def _gaussian(fit: Fit, state: Any) -> tuple[Array, Array]:
 
 
 def check_ascent(guide: str, learning_rate: float) -> None:
-    """Refuse a guide that there is not, or a rate by which nothing is learned.
+    """Refuse an unknown guide, or a learning rate that is not positive and finite.
 
     Raises
     ------
@@ -225,14 +226,14 @@ class Schedule:
     max_steps: int
 
     def adam(self) -> optax.GradientTransformation:
-        """The optimiser."""
+        """The optimiser Adam with this schedule."""
         return optax.adam(optax.cosine_decay_schedule(self.learning_rate, self.max_steps))
 
 
 @as_pytree("schedule", "num_particles")
 @dataclass(frozen=True, eq=False)
 class DrawsFit:
-    """NumPyro's SVI.
+    """Stochastic variational inference by NumPyro's `SVI`.
 
     Attributes
     ----------
@@ -251,11 +252,11 @@ class DrawsFit:
     steps_in_block: ClassVar[int] = _BLOCK
 
     def start(self, key: Array) -> Any:
-        """As NumPyro starts it."""
+        """The initial state of NumPyro's `SVI`."""
         return self._optimiser()[0].init(key, self.target.given)
 
     def run_block(self, state: Any) -> tuple[Any, Array]:
-        """So many steps, and the mean of the estimates of the bound."""
+        """Run a block of steps; also returns the mean of the estimates of the bound."""
         optimiser, _ = self._optimiser_begun()
 
         def one_step(state: Any, _: None) -> tuple[Any, Array]:
@@ -265,7 +266,7 @@ class DrawsFit:
         return state, -jnp.mean(losses)
 
     def gaussian(self, state: Any) -> tuple[Array, Array]:
-        """In the order of `WhitenedProgram`."""
+        """Mean and ``scale_tril`` of q, in the order of `WhitenedProgram`."""
         optimiser, guide = self._optimiser_begun()
         return _gaussian_of_guide(guide, optimiser.get_params(state))
 
@@ -306,11 +307,11 @@ class QuadratureFit:
 
     def start(self, key: Array) -> Any:
         """A narrow Gaussian at the prior mean."""
-        q = WhiteGaussian.start(self.bound.projection.shape[1], _START_SCALE)
+        q = WhitenedGaussian.start(self.bound.projection.shape[1], _START_SCALE)
         return q, self.schedule.adam().init(q), key
 
     def run_block(self, state: Any) -> tuple[Any, Array]:
-        """One pass, and the bound after it."""
+        """Run one pass over the bags; also returns the bound after it."""
         q, memory, key = state
         adam, steps = self.schedule.adam(), self.steps_in_block
 
@@ -327,7 +328,7 @@ class QuadratureFit:
         return (q, memory, key), self.bound(q)
 
     def gaussian(self, state: Any) -> tuple[Array, Array]:
-        """Its parameters."""
+        """Mean and ``scale_tril`` of q."""
         return state[0].mean, state[0].scale_tril
 
 
@@ -366,51 +367,51 @@ def _check(
             )
 
 
-def _gaussian_of_guide(law: AutoContinuous, parameters: dict[str, Array]) -> tuple[Array, Array]:
+def _gaussian_of_guide(guide: AutoContinuous, parameters: dict[str, Array]) -> tuple[Array, Array]:
     with numpyro.validation_enabled(False):  # parameters that diverged are told by the status
-        posterior = law.get_posterior(parameters)
+        posterior = guide.get_posterior(parameters)
     covariance = (
         jnp.atleast_2d(posterior.covariance_matrix)
         if hasattr(posterior, "covariance_matrix")
         else jnp.diag(posterior.variance)
     )
     # The guide has sites one after another as the program has them, a flat pytree by their names.
-    place = jnp.arange(posterior.mean.shape[0])
-    order = ravel_pytree(law._unpack_latent(place))[0]
+    index = jnp.arange(posterior.mean.shape[0])
+    order = ravel_pytree(guide._unpack_latent(index))[0]
     return posterior.mean[order], jnp.linalg.cholesky(covariance[order][:, order])
 
 
 def _judge(
     target: WhitenedProgram, approximation: GaussianApproximation, steps: int, key: Array
 ) -> Status:
-    """Whether the bound is at its top: by its slope there, as its trace stands still anyway."""
+    """Judge by the gradient whether the bound is at its maximum; the trace ends flat anyway."""
     gain = float(_newton_gain(target, approximation, key))
     if not np.isfinite(gain):
-        return Status("failed", f"the bound or its slope is not finite after {steps} steps")
+        return Status("failed", f"the bound or its gradient is not finite after {steps} steps")
     sentence = (
         f"after {steps} steps a Newton step in mean and scale would raise the bound by about "
         f"{gain:.2g} nats"
     )
-    return Status("converged" if gain < _SETTLED else "max_steps", sentence)
+    return Status("converged" if gain < _NEGLIGIBLE_GAIN else "max_steps", sentence)
 
 
 @jax.jit
 def _newton_gain(target: WhitenedProgram, q: GaussianApproximation, key: Array) -> Float[Array, ""]:
-    """What the bound lacks in the mean and the overall scale of q = N(m, LLᵀ), if p is Gaussian.
+    """Gain of a Newton step in the mean and overall scale of q = N(m, LLᵀ), if p is Gaussian.
 
     With v = m + Lε, ε ~ N(0, I) and g = Lᵀ∇log p(v) the gradients are s = E g and d = E gᵀε + P; at
     the maximum both vanish. The curvatures there are −1 and −2P, hence the gain ½‖s‖² + d²/(4P).
     """
     mean, scale_tril = jnp.asarray(q.mean), jnp.asarray(q.scale_tril)
-    white = jax.random.normal(key, (_SLOPE_DRAWS, mean.size), mean.dtype)  # ε
+    draws = jax.random.normal(key, (_GRADIENT_DRAWS, mean.size), mean.dtype)  # ε
 
     def scaled_gradient(noise: Array) -> Array:
         return scale_tril.T @ jax.grad(target.log_density)(mean + scale_tril @ noise)
 
-    gradients = jax.lax.map(scaled_gradient, white, batch_size=16)
+    gradients = jax.lax.map(scaled_gradient, draws, batch_size=16)
     # Where q is right g = −ε: the sum varies less than g, and has the same mean.
-    centred = gradients + white
-    by_chance = jnp.sum(jnp.var(centred, axis=0)) / _SLOPE_DRAWS
+    centred = gradients + draws
+    by_chance = jnp.sum(jnp.var(centred, axis=0)) / _GRADIENT_DRAWS
     in_mean = 0.5 * jnp.maximum(jnp.sum(jnp.mean(centred, axis=0) ** 2) - by_chance, 0.0)
-    stretch = jnp.mean(jnp.sum(gradients * white, axis=1) + mean.size)  # d
+    stretch = jnp.mean(jnp.sum(gradients * draws, axis=1) + mean.size)  # d
     return in_mean + stretch**2 / (4 * mean.size)

@@ -563,7 +563,7 @@ class CardinalityModel(ModelDefaults):
         return bags if isinstance(bags, CardinalityBags) else self._prepared(bags, bags)
 
     def _prepared(self, filled: Bags, bags: Bags) -> CardinalityBags:
-        present = None if filled is bags else filled.present
+        present = None if filled is bags else np.asarray(filled.present)
         tree = CountTree.for_bags(np.asarray(filled.bag_index), filled.num_bags, present)
         prepared = CardinalityBags(filled, tree)
         if isinstance(self.potential, _OURS):

@@ -378,7 +378,8 @@ def random_key(seed: int | Array) -> Array:
                 "draw the same as one of these"
             )
         # The key of jax.random.key, without compiling programs.
-        return jax.random.wrap_key_data(np.array([0, seed], np.uint32), impl="threefry2x32")
+        data: Any = np.array([0, seed], np.uint32)
+        return jax.random.wrap_key_data(data, impl="threefry2x32")
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         return seed
     raise TypeError(f"seed is {seed!r}; expected an int or a JAX key (jax.random.key(0))")

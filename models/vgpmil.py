@@ -411,6 +411,7 @@ def _predict(
 ) -> tuple[Float[Array, "S B"], Float[Array, "S N"]]:
     """P(T* = 1 | u) and E[σ(f*) | u] for every draw, in blocks of draws."""
     if not model.priors:  # the same for all draws
+        assert isinstance(given.rule, QuadratureRule)
         conditional = model.conditional(given.bags)
         table = sigmoid_table(conditional.residual_scale, given.rule)
         given = given._replace(conditional=conditional, rule=table)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags, load
 from milzoo.estimators import CardinalityKernelSVM, MeasureLearner, choose_by_elbow
-from milzoo.estimators.kernel_machines import KernelObjective
+from milzoo.estimators.kernel_classifiers import KernelObjective
 from milzoo.inference import coordinate_ascent, maximum_a_posteriori
 from milzoo.inference.closed_form.drivers import Limits, ascend_in_memory
 from milzoo.inference.closed_form.sparse_gp import InstanceForm

@@ -1,4 +1,4 @@
-"""Is the model itself believable? Predictive checks, coverage of the truth, what the prior does."""
+"""Criticise a model: predictive checks, coverage of the truth, sensitivity to the prior."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
     "prior_sensitivity",
 ]
 
-# Of what is known of bags, replicates first, and the bags: a number for each replicate.
+# (labels or targets of bags, replicates first; the bags) → a number for each replicate.
 type Statistic = Callable[[Float[np.ndarray, "S B"], Bags], Float[np.ndarray, " S"]]
 
 # A replicate as extreme as what was observed is rarer than this, by chance.
@@ -41,20 +41,20 @@ _RARE = 0.05
 MUCH_SENSITIVITY = 0.05
 
 
-def share_of_positive(labels: Float[np.ndarray, "S B"], bags: Bags) -> Float[np.ndarray, " S"]:
-    """The share of the bags that are positive."""
+def positive_fraction(labels: Float[np.ndarray, "S B"], bags: Bags) -> Float[np.ndarray, " S"]:
+    """The fraction of bags that are positive."""
     return labels.mean(axis=1)
 
 
 def correlation_with_size(labels: Float[np.ndarray, "S B"], bags: Bags) -> Float[np.ndarray, " S"]:
-    """Of label (or target) and size: large bags have more chances of a witness."""
+    """Correlation of label (or target) and size: large bags have more chances of a witness."""
     return _correlation(labels, np.asarray(bags.bag_sizes, dtype=float))
 
 
 def correlation_with_farthest(
     labels: Float[np.ndarray, "S B"], bags: Bags
 ) -> Float[np.ndarray, " S"]:
-    """Of label and the distance of a bag's farthest instance from the mean of all instances."""
+    """Correlation of label and distance of a bag's farthest instance from the overall mean."""
     deviation = np.asarray(bags.instances) - np.asarray(bags.instances).mean(axis=0)
     farthest = np.maximum.reduceat(np.linalg.norm(deviation, axis=1), np.asarray(bags.starts))
     return _correlation(labels, farthest)
@@ -70,7 +70,7 @@ def _correlation(
 
 
 OF_LABELS: dict[str, Statistic] = {
-    "share of positive bags": share_of_positive,
+    "fraction of positive bags": positive_fraction,
     "correlation with size": correlation_with_size,
     "correlation with farthest instance": correlation_with_farthest,
 }
@@ -85,7 +85,7 @@ OF_TARGETS: dict[str, Statistic] = {
 
 @dataclass(frozen=True, eq=False)
 class PredictiveCheck:
-    """What replicates of the data look like, before and after these were seen.
+    """Statistics of replicated data under the prior and the posterior, and of the observed data.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class PredictiveCheck:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each statistic: observed, mean and sd of replicates, two-sided p by each law.
+        """A row for each statistic: observed, mean and sd of replicates, two-sided p-values.
 
         p is no level of a test: of the posterior it is on the safe side, the data being used twice.
         """
@@ -117,7 +117,7 @@ class PredictiveCheck:
 
     @property
     def sentences(self) -> list[str]:
-        """Which statistics the model does not make."""
+        """Which statistics of the data the model does not reproduce."""
         return list(self._findings())
 
     def _findings(self) -> Iterator[str]:
@@ -140,15 +140,15 @@ class PredictiveCheck:
         return predictive_statistics(self.observed, self.prior, self.posterior)
 
 
-def _row(law: str, replicates: Float[np.ndarray, " S"], observed: float) -> dict[str, float]:
+def _row(of: str, replicates: Float[np.ndarray, " S"], observed: float) -> dict[str, float]:
     # The observed value counts as a replicate, so that p is never 0.
     below, above = (
         (1 + (side <= 0).sum()) for side in (replicates - observed, observed - replicates)
     )
     return {
-        f"{law}_mean": float(replicates.mean()),
-        f"{law}_sd": float(replicates.std(ddof=1)),
-        f"{law}_p": float(min(1.0, 2 * min(below, above) / (1 + len(replicates)))),
+        f"{of}_mean": float(replicates.mean()),
+        f"{of}_sd": float(replicates.std(ddof=1)),
+        f"{of}_p": float(min(1.0, 2 * min(below, above) / (1 + len(replicates)))),
     }
 
 
@@ -159,7 +159,7 @@ def predictive_check(
     statistics: Mapping[str, Statistic] | None = None,
     num_replicates: int = 1000,
 ) -> PredictiveCheck:
-    """Draw labels (targets) of all bags again, and compare them with those that were learned from.
+    """Compare replicated labels (targets) of all bags with the observed ones.
 
     Parameters
     ----------
@@ -167,8 +167,8 @@ def predictive_check(
     seed : int or JAX key
     statistics : dict of callables or None
         (labels of all bags, replicates first; bags) → a number for each replicate; None for the
-        share of positive bags and how labels go with the sizes and with the farthest instances of
-        bags (mean, sd and extremes of targets).
+        fraction of positive bags and the correlation of labels with sizes and with farthest
+        instances (mean, sd and extremes of targets).
     num_replicates : int
 
     Returns
@@ -191,11 +191,11 @@ def predictive_check(
     if statistics is None:
         statistics = OF_LABELS if model.observed_site == "bag_label" else OF_TARGETS
     prior_key, posterior_key = split_key(random_key(seed))
-    seen = np.asarray(observations(model, bags, "predictive_check"), dtype=float)[None]
+    observed = np.asarray(observations(model, bags, "predictive_check"), dtype=float)[None]
     before = _from_the_prior(posterior, prior_key, num_replicates)
     after = _from_the_posterior(posterior, posterior_key, num_replicates)
     return PredictiveCheck(
-        observed={name: float(of(seen, bags)[0]) for name, of in statistics.items()},
+        observed={name: float(of(observed, bags)[0]) for name, of in statistics.items()},
         prior={name: of(before, bags) for name, of in statistics.items()},
         posterior={name: of(after, bags) for name, of in statistics.items()},
     )
@@ -226,7 +226,7 @@ def interval_coverage(
     *,
     levels: tuple[float, ...] = (0.5, 0.8, 0.9, 0.95),
 ) -> pd.DataFrame:
-    """How many true values lie in central intervals, where the truth is known.
+    """Coverage: the fraction of true values that lie in central intervals.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ def interval_coverage(
     Returns
     -------
     DataFrame
-        A row for each level: ``covered``, the share of true values inside, and ``num_values``.
+        A row for each level: ``covered``, the fraction of true values inside, and ``num_values``.
         Values of one posterior depend on each other; for a test there is `simulation_calibration`.
 
     Raises
@@ -268,7 +268,7 @@ def interval_coverage(
 
 
 def prior_sensitivity(posterior: Posterior) -> pd.DataFrame:
-    """How much the posterior would move if prior or likelihood counted a little more, by ArviZ.
+    """Sensitivity of the posterior to power scaling of the prior or the likelihood, by ArviZ.
 
     Draws are weighted as if the density of the prior, or of the likelihood, were raised to a power
     close to 1, and compared with what they were. Of an approximation it is q that is weighted.

@@ -1,4 +1,4 @@
-"""What a posterior would say of each bag, had it not seen that bag: PSIS-LOO, by ArviZ."""
+"""Leave-one-out predictions of bags by Pareto-smoothed importance sampling (PSIS-LOO, by ArviZ)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from ...inference.maximum_a_posteriori import PointApproximation
 from ...inference.posterior import Posterior
 from ...inference.runtime.densities import log_joint
 
-__all__ = ["all_left_out", "leave_one_out", "leave_one_out_sentences", "leave_one_out_table"]
+__all__ = [
+    "leave_one_out",
+    "leave_one_out_of_all",
+    "leave_one_out_sentences",
+    "leave_one_out_table",
+]
 
 
 def leave_one_out(posterior: Posterior) -> Any:
-    """log p(label of a bag | the other bags) under the exact model, each bag left out by weights.
+    """Compute log p(label of a bag | the other bags) under the exact model, by weights.
 
     Draws are weighted by 1/p(label | draw), Pareto smoothed; those of an approximation q by
     p(draw, labels)/q(draw) as well, so that what is estimated is the model, not q. k̂ of these
@@ -64,13 +69,13 @@ def leave_one_out(posterior: Posterior) -> Any:
         )
 
 
-def all_left_out(posteriors: Mapping[str, Posterior]) -> dict[str, Any]:
+def leave_one_out_of_all(posteriors: Mapping[str, Posterior]) -> dict[str, Any]:
     """`leave_one_out` of each posterior that allows it."""
     return {name: leave_one_out(one) for name, one in posteriors.items() if not _why_not(one)}
 
 
 def leave_one_out_table(found: Mapping[str, Any]) -> pd.DataFrame:
-    """Posteriors by what they say of bags left out, the best first, by `arviz.compare`.
+    """Table of posteriors by their predictions of held-out bags, the best first.
 
     Parameters
     ----------
@@ -100,13 +105,13 @@ _COLUMNS = ("elpd", "se", "elpd_diff", "dse", "p")
 
 
 def leave_one_out_sentences(found: Mapping[str, Any], targets: Mapping[str, str]) -> Iterator[str]:
-    """What leaving bags out allows to say of the models, and what it does not.
+    """Sentences on the models' predictions of held-out bags, and which numbers are provisional.
 
     Parameters
     ----------
     found : dict of ELPDData
     targets : dict of str
-        What each posterior is about, by its name.
+        The target of each posterior, by its name.
     """
     for name, one in found.items():
         if _num_bad(one):
@@ -116,12 +121,12 @@ def leave_one_out_sentences(found: Mapping[str, Any], targets: Mapping[str, str]
                 "milzoo.diagnostics.select fits again without such bags."
             )
     if len({targets[name] for name in found}) == 1:
-        yield "All are about one model: what differs between them is the engines' doing."
+        yield "All have one target: differences between them come from the engines."
         return
     best, *others = leave_one_out_table(_soundest_by_target(found, targets)).itertuples()
     for other in others:
         yield (
-            f"{targets[best.Index]} (by {best.Index}) predicts bags left out better than "
+            f"{targets[best.Index]} (by {best.Index}) predicts held-out bags better than "
             f"{targets[other.Index]} (by {other.Index}), by {-other.elpd_diff:.1f} ± "
             f"{other.dse:.1f} nats."
         )
@@ -139,7 +144,7 @@ def _is_sound(one: Any) -> bool:
 
 
 def _num_bad(one: Any) -> int:
-    """Bags with a k̂ beyond weighting, or that is no number, as of weights that say nothing."""
+    """Number of bags whose k̂ is too large for weighting, or not finite."""
     return int((~(np.asarray(one.pareto_k) <= one.good_k)).sum())
 
 

@@ -1,4 +1,4 @@
-"""Which of several models predicts bags that it has not seen, and would the bound have said so."""
+"""Select models by their predictions of held-out bags, and compare with selection by the bound."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..measures.scores import bag_log_loss
 __all__ = ["CRITERIA", "Selection", "select"]
 
 CRITERIA = ("loo", "cross_validation", "elbo")
-# Of bags, left out or tested.
+# Criteria on held-out bags.
 _PREDICTIVE = ("loo", "cross_validation")
 
 type Fit = Callable[..., Posterior]
@@ -32,7 +32,7 @@ type Fit = Callable[..., Posterior]
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Models side by side, by what they say of bags that they have not seen, and by their bounds.
+    """Models side by side, by their predictions of held-out bags and by their bounds.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Selection:
         return table.sort_values(self.by, ascending=False)
 
     def _behind(self, criterion: str, name: str) -> tuple[float, float]:
-        """How far below the best of the criterion a model is, and the standard error of that."""
+        """Difference of a model from the best by the criterion, and its standard error."""
         by_model = self.elpd[criterion]
         difference = by_model[self.chosen_by[criterion]] - by_model[name]
         error = np.sqrt(len(difference)) * difference.std(ddof=1)
@@ -104,7 +104,7 @@ class Selection:
 
     @property
     def sentences(self) -> list[str]:
-        """Which model is chosen by what, and what it would cost to follow another criterion."""
+        """Which model each criterion chooses, and the loss from following another criterion."""
         return [*self._choices()]
 
     def _choices(self) -> Iterator[str]:
@@ -136,7 +136,7 @@ def select(
     progress: bool = False,
     **options: Any,
 ) -> Selection:
-    """Choose among models by what they say of bags that they have not seen.
+    """Choose among models by their predictions of held-out bags.
 
     What is asked of each bag is log p(its label | the other bags), as the engine would say it.
     Leave-one-bag-out weights the draws of one fit by 1/p(label | draw), Pareto smoothed; where k̂ of
@@ -195,7 +195,7 @@ def select(
     without = [name for name, one in found.items() if np.isnan(one.elbo)]
     if by == "elbo" and without:
         raise ValueError(
-            f"no bound on the evidence is known of {', '.join(map(repr, without))}, so that it "
+            f"no bound on the evidence is known for {', '.join(map(repr, without))}, so that it "
             "cannot choose; expected an engine with a bound and the logistic ψ, or another "
             "criterion: loo, cross_validation"
         )
@@ -225,7 +225,7 @@ def _check(models: Mapping[str, Model], by: str, criteria: tuple[str, ...]) -> N
 
 @dataclass(frozen=True)
 class _Judged:
-    """What is known of one model."""
+    """The criteria of one model."""
 
     elpd: dict[str, Float[np.ndarray, " B"]]
     elbo: float
@@ -234,7 +234,7 @@ class _Judged:
 
 @dataclass(frozen=True)
 class _Trial:
-    """One model, and how it is fitted."""
+    """One model, with the bags and the engine that fit it."""
 
     name: str
     fit: Fit
@@ -253,7 +253,7 @@ class _Trial:
         return _Judged(elpd, elbo, num_refitted)
 
     def _leave_one_out(self, whole: Posterior) -> tuple[Float[np.ndarray, " B"], int]:
-        """By weights, and by fits without the bag where its k̂ is bad."""
+        """Leave-one-out predictions by weights, and by refits where a bag's k̂ is bad."""
         with warnings.catch_warnings():  # what they warn of is done here
             warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto", UserWarning)
             found: Any = az.loo(whole.tree_with_log_likelihood(), pointwise=True)
@@ -266,7 +266,7 @@ class _Trial:
         return elpd, len(bad)
 
     def _cross_validated(self, num_folds: int) -> Float[np.ndarray, " B"]:
-        """By fold: the same order for all models."""
+        """Predictions of held-out folds, the same folds for all models."""
         fold_seed = int(jax.random.randint(self.key, (), 0, 2**31 - 1))
         pairs = self.bags.folds(num_folds, seed=fold_seed)
         return np.concatenate([self._of(self._fitted(train), test) for train, test in pairs])

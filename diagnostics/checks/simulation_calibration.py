@@ -27,12 +27,12 @@ from scipy import stats
 
 from ...datasets.bags import Bags
 from ...datasets.simulation import draw_sites
-from ...inference.inside import Inside, inside
 from ...inference.posterior import Posterior
-from ...inference.runtime.chains import spread_over_devices
+from ...inference.runtime.chains import map_over_devices
 from ...inference.runtime.checkpoint import Entry, Journal, identity
 from ...inference.runtime.densities import log_likelihood_of_one
 from ...inference.runtime.progress import Progress
+from ...inference.traceable import TraceableEngine, traceable_engine
 from ...models.model import Model, random_key
 from ...models.numerics.arguments import check_counts, check_probability
 from ..plots.panels import pit_differences
@@ -43,38 +43,38 @@ type Sites = Mapping[str, np.ndarray | Array]
 type Quantities = Callable[[Bags, Sites], dict[str, Array]]
 type WholeEngine = Callable[..., Posterior]
 
-# What a program draws of the bags, as a part of `Bags`.
+# Sites that a program draws of the bags, and the field of `Bags` for each.
 _PARTS = {"bag_label": "labels", "bag_target": "targets", "instances": "instances"}
-# Of the numbers in a site, the first so many are ranked.
+# Numbers of a site that are ranked at most.
 _MOST_NUMBERS = 20
-# Below it ranks of a chain's draws pile up at the ends, as those of too narrow a posterior do.
-_LEAST_EFFECTIVE = 0.75
-# An ESS needs as many.
+# ESS per draw below which ranks pile up at the ends, as those of too narrow a posterior do.
+_LEAST_EFFICIENCY = 0.75
+# The fewest draws that have an ESS.
 _FEWEST_DRAWS = 4
-# One program of an accelerator fits so many data sets at once.
+# Data sets that one program of an accelerator fits at once.
 _TOGETHER = 64
 
 
 @dataclass(frozen=True, eq=False)
 class SimulationCalibration:
-    r"""How often the truth lay where in the posteriors of simulated data.
+    r"""Ranks and deviations of the truth in the posteriors of simulated data.
 
     Attributes
     ----------
     subject : str
         Engine and model.
     pit : dict of arrays (S,)
-        By quantity: the share of draws below the truth, (rank + u)/(num_draws + 1), u ~ U(0, 1), so
-        that it is uniform on [0, 1] where the posterior is right.
+        By quantity: the fraction of draws below the truth, (rank + u)/(num_draws + 1),
+        u ~ U(0, 1), so that it is uniform on [0, 1] where the posterior is right.
     deviation : dict of arrays (S,)
         By quantity: truth less posterior mean, in posterior sds.
-    is_settled : array (S,)
-        Whether draws are finite and an engine that comes to an end by itself did (`DrawsInside`);
-        of one that is a function, whether an approximation is ``converged``.
+    has_converged : array (S,)
+        Whether draws are finite and an iteration with a stopping rule met it (`TraceableDraws`);
+        of an engine that is a function, whether an approximation is ``converged``.
     num_draws : int
-    effective_share : float
-        ESS for each draw of the quantity that has fewest, median over simulations; 1 of an engine
-        whose draws are independent.
+    relative_efficiency : float
+        ESS per draw, the smallest over quantities, median over simulations; 1 of an engine whose
+        draws are independent.
     false_alarm_rate : float
         Of one look at all quantities of an engine that is right.
     """
@@ -82,15 +82,15 @@ class SimulationCalibration:
     subject: str
     pit: dict[str, Float[np.ndarray, " S"]] = field(repr=False)
     deviation: dict[str, Float[np.ndarray, " S"]] = field(repr=False)
-    is_settled: Bool[np.ndarray, " S"] = field(repr=False)
+    has_converged: Bool[np.ndarray, " S"] = field(repr=False)
     num_draws: int
-    effective_share: float
+    relative_efficiency: float
     false_alarm_rate: float
 
     @property
     def num_simulations(self) -> int:
-        """S."""
-        return len(self.is_settled)
+        """The number of simulations S."""
+        return len(self.has_converged)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -100,26 +100,26 @@ class SimulationCalibration:
         -------
         DataFrame
             ``p_uniform``: Kolmogorov and Smirnov's, exact, of the PIT values p being uniform (SBC).
-            ``p_coverage``: the same of |2p − 1|, which sees too narrow or too wide a law sooner:
-            whether central intervals hold the truth as often as they say. ``p_symmetric``:
-            Wilcoxon's signed ranks, of p being symmetric around ½ (VSBC, Yao et al. 2018): too
-            narrow or too wide a law may be, one that is shifted is not. ``shift`` and
-            ``shift_error``: mean deviation of the truth, in posterior sds, and its standard error.
-            ``spread``: root mean square of the deviations; of a Gaussian posterior that is not
-            shifted how many times too small its sds are (1.016 if not at all, by 99 draws).
+            ``p_coverage``: the same of |2p − 1|, which is more sensitive to too narrow or too wide
+            a posterior: whether central intervals hold the truth as often as they say.
+            ``p_symmetric``: Wilcoxon's signed ranks, of p being symmetric around ½ (VSBC, Yao et
+            al. 2018): it finds a biased mean, not a wrong width. ``mean_deviation`` and
+            ``mean_deviation_error``: of the truth, in posterior sds, and its standard error.
+            ``rms_deviation``: root mean square of the deviations; of a Gaussian posterior without
+            bias how many times too small its sds are (1.016 if not at all, by 99 draws).
             ``is_uniform`` (of SBC and coverage), ``is_symmetric``: at the rate
             ``false_alarm_rate`` over all quantities together.
         """
         rows = {name: self._row(name) for name in self.pit}
         table = pd.DataFrame.from_dict(rows, orient="index")
         smallest = table[["p_uniform", "p_coverage"]].min(axis=1)
-        table["is_uniform"] = smallest >= self._share_of_a_test
-        table["is_symmetric"] = table["p_symmetric"] >= 2 * self._share_of_a_test
+        table["is_uniform"] = smallest >= self._level_of_a_test
+        table["is_symmetric"] = table["p_symmetric"] >= 2 * self._level_of_a_test
         return table
 
     @property
-    def _share_of_a_test(self) -> float:
-        """Bonferroni's, over two tests of each quantity."""
+    def _level_of_a_test(self) -> float:
+        """Bonferroni's level, over two tests of each quantity."""
         return self.false_alarm_rate / (2 * len(self.pit))
 
     def _row(self, name: str) -> dict[str, float]:
@@ -130,9 +130,11 @@ class SimulationCalibration:
             "p_uniform": float(stats.kstest(pit, "uniform").pvalue),
             "p_coverage": float(stats.kstest(np.abs(2 * pit - 1), "uniform").pvalue),
             "p_symmetric": float(stats.wilcoxon(pit - 0.5).pvalue),
-            "shift": float(known.mean()) if some else np.nan,
-            "shift_error": float(known.std(ddof=1) / np.sqrt(len(known))) if some else np.nan,
-            "spread": float(np.sqrt(np.mean(known**2))) if some else np.nan,
+            "mean_deviation": float(known.mean()) if some else np.nan,
+            "mean_deviation_error": float(known.std(ddof=1) / np.sqrt(len(known)))
+            if some
+            else np.nan,
+            "rms_deviation": float(np.sqrt(np.mean(known**2))) if some else np.nan,
         }
 
     @property
@@ -144,44 +146,47 @@ class SimulationCalibration:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether nothing was found: all uniform, all settled, draws of chains independent."""
-        enough = self.effective_share >= _LEAST_EFFECTIVE
-        return enough and bool(self.is_settled.all()) and not self.not_uniform
+        """Whether nothing was found: all uniform, all converged, draws of chains independent."""
+        enough = self.relative_efficiency >= _LEAST_EFFICIENCY
+        return enough and bool(self.has_converged.all()) and not self.not_uniform
 
     @property
     def smallest_gap(self) -> float:
-        """The distance from uniform that a distribution function must have to be seen."""
-        return float(stats.kstwo.isf(self._share_of_a_test, self.num_simulations))
+        """The smallest distance from uniform that the test can detect."""
+        return float(stats.kstwo.isf(self._level_of_a_test, self.num_simulations))
 
     @property
     def sentences(self) -> list[str]:
-        """What was found, in words."""
+        """Findings in words."""
         return [*self._cautions(), *self._findings()]
 
     def _cautions(self) -> Iterator[str]:
-        unsettled = int((~self.is_settled).sum())
-        if unsettled:
+        unconverged = int((~self.has_converged).sum())
+        if unconverged:
             yield (
-                f"{self.subject} did not come to an end in {unsettled} of {self.num_simulations} "
-                "simulations, or its draws were not finite there; nothing is calibrated that fails"
+                f"{self.subject} did not converge in {unconverged} of {self.num_simulations} "
+                "simulations, or its draws were not finite there; an engine that fails is not "
+                "calibrated"
             )
-        if not self.effective_share >= _LEAST_EFFECTIVE:
+        if not self.relative_efficiency >= _LEAST_EFFICIENCY:
             yield (
-                f"draws of {self.subject} depend on each other (ESS {self.effective_share:.2f} a "
-                "draw), so that ranks pile up at the ends even where the sampler is right: raise "
-                "thin, or give each draw more samples"
+                f"draws of {self.subject} depend on each other (ESS per draw "
+                f"{self.relative_efficiency:.2f}), so that ranks pile up at the ends even where "
+                "the sampler is right: raise thin, or give each draw more samples"
             )
 
     def _findings(self) -> Iterator[str]:
         table = self.table
         for name in self.not_uniform:
             row = table.loc[name].to_dict()
+            mean = f"{row['mean_deviation']:+.2f} ± {row['mean_deviation_error']:.2f}"
             smallest = min(row["p_uniform"], row["p_coverage"])
             symmetry = f"one-sided (p = {row['p_symmetric']:.1g})"
             yield (
-                f"{name} is not calibrated (p = {smallest:.1g}): the truth lies {row['shift']:+.2f}"
-                f" ± {row['shift_error']:.2f} posterior sds from the mean and {row['spread']:.2f} "
-                f"sds around it; its ranks are {'symmetric' if row['is_symmetric'] else symmetry}"
+                f"{name} is not calibrated (p = {smallest:.1g}): the truth deviates from the "
+                f"posterior mean by {mean} posterior sds on average, {row['rms_deviation']:.2f} in "
+                "the root mean square; "
+                f"its ranks are {'symmetric' if row['is_symmetric'] else symmetry}"
             )
         if not self.not_uniform:
             yield (
@@ -195,13 +200,13 @@ class SimulationCalibration:
         return az.from_dict({"prior_sbc": {name: pit[None] for name, pit in self.pit.items()}})
 
     def plot(self) -> Figure:
-        """How far the distribution functions of PIT values are from uniform, with their bands.
+        """Plot how far the distribution functions of PIT values are from uniform, with bands.
 
         Returns
         -------
         Figure
-            A panel for each quantity; bands hold all lines of an engine that is right but in a
-            share ``false_alarm_rate`` of runs, at most.
+            A panel for each quantity; bands hold all lines of an engine that is right, except in
+            at most a fraction ``false_alarm_rate`` of runs.
         """
         return pit_differences(
             self.pit,
@@ -213,7 +218,7 @@ class SimulationCalibration:
 
 def simulation_calibration(
     model: Model,
-    engine: str | Inside | WholeEngine,
+    engine: str | TraceableEngine | WholeEngine,
     bags: Bags,
     *,
     seed: int | Array,
@@ -225,17 +230,17 @@ def simulation_calibration(
     progress: bool = False,
     **options: Any,
 ) -> SimulationCalibration:
-    """Fit an engine to data sets drawn from the model, and see where the truth lies in its draws.
+    """Fit an engine to data sets drawn from the model, and rank the truth among its draws.
 
-    Simulation i depends on the seed and on i alone. Engines by name, and others that are `Inside`,
-    are compiled once for all data sets, and fit as many at once as there are devices; an engine as
+    Simulation i depends on the seed and on i alone. Engines by name, and any `TraceableEngine`, are
+    compiled once for all data sets, and fit as many at once as there are devices. An engine that is
     a function fits one after another.
 
     Parameters
     ----------
     model : Model
         With priors from which it draws, and numbers as hyper-parameters or priors of them.
-    engine : {"nuts", "gibbs", "coordinate_ascent", "laplace", "svi"}, Inside or callable
+    engine : {"nuts", "gibbs", "coordinate_ascent", "laplace", "svi"}, TraceableEngine or callable
         A callable takes (model, bags, seed=…) and returns a `Posterior`, as `milzoo.inference`'s
         functions do.
     bags : Bags
@@ -257,7 +262,8 @@ def simulation_calibration(
     progress : bool
         Whether to draw a bar.
     **options
-        Of an engine by name: those of `milzoo.inference.inside.inside`; of a callable its own.
+        Of an engine by name: those of `milzoo.inference.traceable.traceable_engine`; of a callable
+        its own.
 
     Returns
     -------
@@ -266,10 +272,10 @@ def simulation_calibration(
     Raises
     ------
     ValueError
-        If the engine is unknown, a number is out of range, the checkpoint is of another run, or an
-        `Inside` comes with options.
+        If the engine is unknown, a number is out of range, the checkpoint is of another run, or a
+        `TraceableEngine` comes with options.
     NotImplementedError
-        If the engine has no way with the model.
+        If the engine cannot fit the model.
 
     References
     ----------
@@ -285,7 +291,7 @@ def simulation_calibration(
     name = engine if isinstance(engine, str) else _name(chosen)
     trial = _Trial(model, bags, ranked, num_draws)
     with jax.enable_x64(True):
-        if isinstance(chosen, Inside):
+        if isinstance(chosen, TraceableEngine):
             entries_of = trial.compiled(chosen, key)
         else:
             entries_of = trial.one_after_another(chosen, key)
@@ -293,10 +299,12 @@ def simulation_calibration(
     return _summary(f"{name} on {model.name}", entries, num_draws, false_alarm_rate)
 
 
-def _chosen(engine: str | Inside | WholeEngine, options: dict[str, Any]) -> Inside | WholeEngine:
+def _chosen(
+    engine: str | TraceableEngine | WholeEngine, options: dict[str, Any]
+) -> TraceableEngine | WholeEngine:
     if isinstance(engine, str):
-        return inside(engine, **options)
-    if not isinstance(engine, Inside):
+        return traceable_engine(engine, **options)
+    if not isinstance(engine, TraceableEngine):
         return partial(engine, **options)
     if options:
         raise ValueError(
@@ -306,8 +314,8 @@ def _chosen(engine: str | Inside | WholeEngine, options: dict[str, Any]) -> Insi
     return engine
 
 
-def _name(engine: Inside | WholeEngine) -> str:
-    if isinstance(engine, Inside):
+def _name(engine: TraceableEngine | WholeEngine) -> str:
+    if isinstance(engine, TraceableEngine):
         return type(engine).__name__
     return _name(engine.func) if isinstance(engine, partial) else engine.__name__
 
@@ -316,9 +324,9 @@ def _usual_quantities(model: Model, bags: Bags, sites: Sites) -> dict[str, Array
     """The numbers in the latent sites, and the log likelihood."""
     given = {name: sites[name] for name in model.latent_sites}
     values = {
-        f"{name} {place}" if jnp.ndim(site) else name: value
+        f"{name} {index}" if jnp.ndim(site) else name: value
         for name, site in ({} if model.estimands else given).items()
-        for place, value in enumerate(jnp.ravel(site)[:_MOST_NUMBERS])
+        for index, value in enumerate(jnp.ravel(site)[:_MOST_NUMBERS])
     }
     by_bag = log_likelihood_of_one(model.marginal(), given, bags)
     return values | {"log likelihood": jnp.sum(by_bag)}
@@ -329,7 +337,7 @@ def _usual_quantities(model: Model, bags: Bags, sites: Sites) -> dict[str, Array
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """What all simulations have in common."""
+    """The model, design and quantities that all simulations share."""
 
     model: Model
     design: Bags
@@ -337,11 +345,11 @@ class _Trial:
     num_draws: int
 
     def simulate(self, key: Array) -> tuple[Sites, Sites]:
-        """What is drawn of the bags, by part, and the truth behind it."""
+        """Draw the true sites, and the parts of the bags that they generate."""
         truth = draw_sites(self.model, self.design, key)
         if "instances" in truth and self.design.labels is not None:
-            held = substitute(self.model, {"bag_label": jnp.asarray(self.design.labels)})
-            truth = draw_sites(held, self.design, key)
+            given_labels = substitute(self.model, {"bag_label": jnp.asarray(self.design.labels)})
+            truth = draw_sites(given_labels, self.design, key)
         drawn = {part: truth[name] for name, part in _PARTS.items() if name in truth}
         if "labels" in drawn:
             drawn["labels"] = drawn["labels"].astype(int)
@@ -353,8 +361,8 @@ class _Trial:
         """The design with what was drawn."""
         return replace(self.design.without_labels(), **drawn)
 
-    def place(self, drawn: Sites, truth: Sites, sites: Sites, key: Array) -> dict[str, Any]:
-        """Where the truth lies among draws; by quantity."""
+    def rank(self, drawn: Sites, truth: Sites, sites: Sites, key: Array) -> dict[str, Any]:
+        """PIT values and deviations of the truth among draws, by quantity."""
         bags = self.bags_with(drawn)
         shared = {name: draws for name, draws in sites.items() if name in truth}
         values = jax.lax.map(lambda site: self.quantities(bags, site), shared)
@@ -363,23 +371,23 @@ class _Trial:
         pit, deviation = {}, {}
         for u, (name, draws) in zip(chance, values.items(), strict=True):
             below, equal = jnp.sum(draws < true[name]), jnp.sum(draws == true[name])
-            # Among equals the truth is as likely in each place.
+            # Among equal values every rank of the truth is equally likely.
             pit[name] = (below + u * (equal + 1)) / (self.num_draws + 1)
             deviation[name] = (true[name] - jnp.mean(draws)) / jnp.std(draws, ddof=1)
         return {"pit": pit, "deviation": deviation, "values": values}
 
-    def compiled(self, engine: Inside, key: Array) -> EntriesOf:
-        """Simulations of an engine that is traced, some at once."""
+    def compiled(self, engine: TraceableEngine, key: Array) -> EntriesOf:
+        """Simulations of a traceable engine, some at once."""
         engine.check(self.model, self.bags_with(self.simulate(key)[0]))
 
         def one(key: Array) -> dict[str, Any]:
-            simulate_key, engine_key, place_key = jax.random.split(key, 3)
+            simulate_key, engine_key, rank_key = jax.random.split(key, 3)
             drawn, truth = self.simulate(simulate_key)
             found = engine.draws(self.model, self.bags_with(drawn), engine_key, self.num_draws)
-            placed = self.place(drawn, truth, found.sites, place_key)
-            return placed | {"is_settled": found.is_settled}
+            ranked = self.rank(drawn, truth, found.sites, rank_key)
+            return ranked | {"has_converged": found.has_converged}
 
-        several, num_together = spread_over_devices(one, together=_TOGETHER)
+        several, num_together = map_over_devices(one, together=_TOGETHER)
 
         def entries(first: int) -> list[Entry]:
             numbers = jnp.arange(first, first + num_together)
@@ -394,7 +402,7 @@ class _Trial:
 
     def one_after_another(self, engine: WholeEngine, key: Array) -> EntriesOf:
         """Simulations of an engine that takes bags and returns a posterior."""
-        simulate, place = jax.jit(self.simulate), jax.jit(self.place)
+        simulate, rank = jax.jit(self.simulate), jax.jit(self.rank)
 
         def entries(first: int) -> list[Entry]:
             keys = jax.random.split(jax.random.fold_in(key, first), 4)
@@ -402,9 +410,9 @@ class _Trial:
             bags = self.bags_with(jax.tree.map(np.asarray, drawn))
             posterior = engine(self.model, bags, seed=keys[1])
             sites = _draws_of(posterior, self.num_draws, keys[2])
-            placed = jax.tree.map(np.asarray, place(drawn, truth, sites, keys[3]))
-            settled = np.asarray(posterior.is_mcmc or posterior.status.kind == "converged")
-            return [_entry(placed | {"is_settled": settled}, not posterior.is_mcmc)]
+            ranked = jax.tree.map(np.asarray, rank(drawn, truth, sites, keys[3]))
+            converged = np.asarray(posterior.is_mcmc or posterior.status.kind == "converged")
+            return [_entry(ranked | {"has_converged": converged}, not posterior.is_mcmc)]
 
         return entries
 
@@ -414,7 +422,7 @@ type EntriesOf = Callable[[int], list[Entry]]
 
 
 def _draws_of(posterior: Posterior, num_draws: int, key: Array) -> dict[str, np.ndarray]:
-    """Fresh ones of an approximation; of chains, stored ones evenly apart."""
+    """Fresh draws of an approximation; of chains, stored draws evenly apart."""
     if not posterior.is_mcmc:
         return posterior.draws(num_draws, seed=key)
     stored = posterior.stored_draws()
@@ -429,7 +437,7 @@ def _draws_of(posterior: Posterior, num_draws: int, key: Array) -> dict[str, np.
 
 
 def _entry(found: dict[str, Any], is_independent: bool) -> Entry:
-    """What is kept of one simulation."""
+    """The ranks, deviations and ESS of one simulation, as numbers that JSON can hold."""
     values = found["values"]
     finite = all(np.isfinite(draws).all() for draws in values.values())
     ess = {
@@ -440,7 +448,7 @@ def _entry(found: dict[str, Any], is_independent: bool) -> Entry:
         "pit": {name: float(value) for name, value in found["pit"].items()},
         "deviation": {name: float(value) for name, value in found["deviation"].items()},
         "ess": ess,
-        "is_settled": bool(found["is_settled"]) and finite,
+        "has_converged": bool(found["has_converged"]) and finite,
     }
 
 
@@ -487,13 +495,13 @@ def _summary(
 
     # A quantity that does not vary among draws has no ESS.
     varying = [ess[np.isfinite(ess)] for ess in by_quantity("ess").values()]
-    shares = [np.median(ess) / num_draws for ess in varying if ess.size]
+    ess_per_draw = [np.median(ess) / num_draws for ess in varying if ess.size]
     return SimulationCalibration(
         subject=subject,
         pit=by_quantity("pit"),
         deviation=by_quantity("deviation"),
-        is_settled=np.array([entry["is_settled"] for entry in entries]),
+        has_converged=np.array([entry["has_converged"] for entry in entries]),
         num_draws=num_draws,
-        effective_share=float(min(shares)) if shares else 1.0,
+        relative_efficiency=float(min(ess_per_draw)) if ess_per_draw else 1.0,
         false_alarm_rate=rate,
     )

@@ -1,1 +1,1 @@
-"""Numbers: how far off a posterior is, how good its predictions are, whether its chains mixed."""
+"""Numbers: errors of a posterior, scores of its predictions, convergence of its chains."""

@@ -1,4 +1,4 @@
-"""How far is one posterior from another, in posterior standard deviations and with its error."""
+"""Errors of one posterior against another, in posterior sds, with Monte-Carlo errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Accuracy:
 
     @property
     def worst_site(self) -> str:
-        """Where the largest error is."""
+        """The site with the largest error."""
         return self.names[int(np.argmax(np.abs(self.error)))]
 
     @property
@@ -127,7 +127,7 @@ class _Moments:
         )
 
     def part(self, chosen: Bool[np.ndarray, " Q"]) -> _Moments:
-        """Those of the chosen sites."""
+        """The moments of the chosen sites."""
         return _Moments(*(getattr(self, entry.name)[chosen] for entry in fields(self)))
 
 

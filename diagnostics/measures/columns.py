@@ -1,4 +1,4 @@
-"""What stands in a comparison's table: each measure with its label, its group and its format."""
+"""Columns of a comparison's table: each measure with its label, its group and its format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Measure:
     column : str
         Name in the table.
     label : str
-        For people.
+        Name for readers.
     group : str
         The question that it answers.
     pattern : str
@@ -32,7 +32,7 @@ class Measure:
 
 _RUN = "What was fitted?"
 _SAMPLER = "Did the samplers work?"
-_ERROR = "How far off?"
+_ERROR = "How large are the errors?"
 _TEST = "Does it matter on test bags?"
 
 MEASURES = (
@@ -82,7 +82,7 @@ OF_LABELS = (
 
 
 def formatted(measure: Measure, value: object) -> str:
-    """A value as people read it; what does not apply is a dash.
+    """Format a value for readers; a measure that does not apply is a dash.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Did the chains mix? R̂, effective sample sizes and divergences of a sampler."""
+"""Convergence of chains: R̂, effective sample sizes and divergences of a sampler."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ...models.model import Model
 __all__ = ["Convergence", "convergence"]
 
 _SMALLEST_ESS = 400
-# A reference is held to more: its own Monte-Carlo error is part of every verdict.
+# More of a reference: its own Monte-Carlo error is part of every verdict.
 _SMALLEST_REFERENCE_ESS = 1000
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """How well the chains of a sampler mixed, at the worst of its sites.
+    """Convergence diagnostics of a sampler's chains, at the worst of its sites.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Convergence:
 
     @property
     def verdict(self) -> Literal["converged", "too short", "one chain", "not mixed"]:
-        """In a word: ``too short`` if only the effective sample sizes are at fault."""
+        """The verdict on the chains; ``too short`` if only effective sample sizes are at fault."""
         if self.mixed:
             return "converged"
         if self.divergences > 0:
@@ -73,7 +73,7 @@ class Convergence:
         return "too short" if self.rhat < LARGEST_RHAT else "not mixed"
 
     def complaints(self) -> list[str]:
-        """What is not as it should be, each in a few words."""
+        """List the diagnostics that are out of range, each in a few words."""
         ess = self.smallest_ess
         complaints = []
         if self.num_chains == 1:
@@ -126,7 +126,7 @@ def convergence(posterior: Posterior) -> Convergence:
 def judged_sites(draws: xr.Dataset, model: Model) -> xr.Dataset:
     """The estimands of a model among draws, or the sites themselves if it names none.
 
-    Instance labels are left out: only what is continuous has a mean and an sd that say something.
+    Instance labels are left out: only continuous sites have a meaningful mean and sd.
     """
     names = [name for name, site in draws.data_vars.items() if site.dtype.kind == "f"]
     return draws[[name for name in names if not model.estimands or name in model.estimands]]

@@ -1,4 +1,4 @@
-"""An approximation mended: its draws weighted by the exact model, and resampled."""
+"""Correct an approximation by importance resampling of its draws under the exact model."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def importance_resample(
     num_draws: int = 1000,
     num_proposals: int = 20_000,
 ) -> Posterior:
-    """Mend an approximation by importance sampling of the exact posterior, Pareto smoothed.
+    """Correct an approximation by Pareto-smoothed importance sampling of the exact posterior.
 
     Draws of q are weighted by p(u, Y)/q(u), p being the model with everything summed out, never a
-    bound; the largest weights are smoothed; draws are taken again in proportion. Means, intervals
-    and predictions of the result are those of the exact posterior, as far as q goes there: a mode
-    that q never visits stays unvisited, and nothing here would tell.
+    bound. The largest weights are smoothed, and draws are resampled in proportion. Means, intervals
+    and predictions of the result are those of the exact posterior where q has draws. A mode that q
+    never visits stays unvisited, and no diagnostic here can tell.
 
     Parameters
     ----------
     posterior : Posterior
-        Of an engine that leaves a density: coordinate_ascent, laplace, svi or grid.
+        Of an engine whose approximation has a density: coordinate_ascent, laplace, svi or grid.
     seed : int or JAX key
     num_draws : int
         Kept in the tree.
@@ -46,9 +46,9 @@ def importance_resample(
     Returns
     -------
     Posterior
-        Engine ``importance_resample(…)``. ``status`` has k̂ and how many draws the proposals are
-        worth; it is ``failed`` where k̂ is above 0.7 (0.67 for 1,000 proposals): no number of them
-        is enough.
+        Engine ``importance_resample(…)``. ``status`` has k̂ and the effective sample size of the
+        proposals; it is ``failed`` where k̂ is above 0.7 (0.67 for 1,000 proposals): no number of
+        proposals is enough.
 
     Raises
     ------
@@ -66,16 +66,17 @@ def importance_resample(
             f"num_proposals is {num_proposals}; expected at least {_FEWEST_PROPOSALS:,}: the tail "
             "of fewer weights says nothing"
         )
-    mended, key = ImportanceResampled(_law_of(posterior), num_proposals), random_key(seed)
+    proposal, key = _proposal_of(posterior), random_key(seed)
+    resampled = ImportanceResampled(proposal, num_proposals)
     watch = Stopwatch()
     started = watch.now()
-    # Those that the draws in the tree are taken from.
-    found = mended.weighted(posterior.model, posterior.bags, jax.random.split(key)[0])
+    # The same proposals as those of the draws in the tree.
+    found = resampled.weighted(posterior.model, posterior.bags, jax.random.split(key)[0])
     seconds = watch.now() - started
     return approximate_posterior(
         posterior.model,
         posterior.bags,
-        mended,
+        resampled,
         engine=f"importance_resample({posterior.engine})",
         key=key,
         num_draws=num_draws,
@@ -86,25 +87,25 @@ def importance_resample(
     )
 
 
-def _law_of(posterior: Posterior) -> Approximation:
-    """What draws are proposed by."""
+def _proposal_of(posterior: Posterior) -> Approximation:
+    """The approximation that draws are proposed from."""
     if posterior.status.kind == "failed":
         raise ValueError(
             f"posterior of {posterior.engine} failed ({posterior.status.sentence}); expected one "
-            "that has a law to propose from"
+            "that has a density to propose from"
         )
-    law = posterior.approximation
-    density = None if law is None else posterior.log_density(posterior.draws(1, seed=0))
-    if law is None or density is None:
+    approximation = posterior.approximation
+    density = None if approximation is None else posterior.log_density(posterior.draws(1, seed=0))
+    if approximation is None or density is None:
         raise ValueError(
             f"posterior of {posterior.engine} has no density to weigh its draws by; expected one "
             "of coordinate_ascent, laplace, svi or grid"
         )
-    return law
+    return approximation
 
 
 def _status(found: WeightedDraws) -> Status:
-    worth, num = f"{found.effective_size:,.0f}", len(found.weights)
+    size, num = f"{found.effective_size:,.0f}", len(found.weights)
     largest = min(LARGEST_KHAT, 1 - 1 / math.log10(num))
     if np.isnan(found.khat):
         return Status("failed", "a density of the model or of the approximation is not finite")
@@ -112,11 +113,11 @@ def _status(found: WeightedDraws) -> Status:
         return Status(
             "failed",
             f"PSIS k̂ is {found.khat:.2f}, above {largest:.2f}: the ratios p/q have so heavy a "
-            "tail that no number of proposals mends this approximation; sample with nuts, or begin "
-            "from another one",
+            "tail that no number of proposals corrects this approximation; sample with nuts, or "
+            "begin from another one",
         )
     if found.khat == -np.inf:
-        return Status("converged", "all ratios p/q are alike: there is nothing to mend")
+        return Status("converged", "all ratios p/q are alike: there is nothing to correct")
     return Status(
-        "converged", f"PSIS k̂ {found.khat:.2f}: {num:,} proposals are worth {worth} draws"
+        "converged", f"PSIS k̂ {found.khat:.2f}: {num:,} proposals have an effective size of {size}"
     )

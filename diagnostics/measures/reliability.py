@@ -1,4 +1,4 @@
-"""How often what was forecast with probability p came true: curves by isotonic regression."""
+"""Calibration curves of forecast probabilities, by isotonic regression."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _BAND = (0.05, 0.95)
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Forecasts of yes or no, and what became of them.
+    """The calibration curve of binary forecasts, and its error.
 
     Attributes
     ----------
     probability : array (U,)
         Distinct forecasts, rising.
     frequency : array (U,)
-        Of yes, by isotonic regression on the forecasts.
+        Observed frequency of 1, by isotonic regression on the forecasts.
     low, high : array (U,)
-        Where that would be with probability 90 % at each forecast by itself, were it calibrated.
+        Pointwise 90 % band of the frequency, if the forecasts are calibrated.
     error : float
-        Calibration error: mean |forecast − frequency| over the cases. Isotonic regression follows
-        chance as well, so that it is above 0 for the best of forecasts; hence the next.
+        Calibration error: mean |forecast − frequency| over the cases. Isotonic regression also
+        follows chance, so that it is above 0 for perfect forecasts; hence the next.
     error_if_calibrated : float
         Its mean over truths drawn from the forecasts.
-    share_above : float
-        Share of these truths with an error as large: the p-value of a test of calibration, where
-        cases are independent.
+    p_value : float
+        Fraction of these truths with an error as large: the p-value of a test of calibration,
+        where cases are independent.
     """
 
     probability: Float[np.ndarray, " U"] = field(repr=False)
@@ -43,7 +43,7 @@ class Reliability:
     high: Float[np.ndarray, " U"] = field(repr=False)
     error: float
     error_if_calibrated: float
-    share_above: float
+    p_value: float
 
 
 def reliability(
@@ -52,7 +52,7 @@ def reliability(
     *,
     seed: int = 0,
 ) -> Reliability:
-    """Calibration by pooling adjacent violators: no bins to choose.
+    """Estimate the calibration curve by pooling adjacent violators, without bins.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def reliability(
     truth : array (K,)
         1 where it came true, 0 where not.
     seed : int
-        Of the truths that are drawn to tell chance from fault. They judge, they are no result.
+        Of the truths that are drawn to estimate the effect of chance.
 
     Returns
     -------
@@ -79,12 +79,12 @@ def reliability(
     """
     if len(probability) == 0:
         raise ValueError("there are no forecasts; expected at least one, and what became of it")
-    distinct, place, count = np.unique(probability, return_inverse=True, return_counts=True)
+    distinct, index, count = np.unique(probability, return_inverse=True, return_counts=True)
     weight = count.astype(float)
 
     def curve(outcome: np.ndarray) -> np.ndarray:
-        share = np.bincount(place, outcome, minlength=len(distinct)) / weight
-        return isotonic_regression(share, weights=weight).x
+        frequency = np.bincount(index, outcome, minlength=len(distinct)) / weight
+        return isotonic_regression(frequency, weights=weight).x
 
     random = np.random.default_rng(seed)
     num_draws = int(np.clip(_MOST_NUMBERS // len(probability), _FEWEST_DRAWS, _MOST_DRAWS))
@@ -92,7 +92,7 @@ def reliability(
     if_calibrated = np.array([curve(outcome.astype(float)) for outcome in drawn])
     low, high = np.quantile(if_calibrated, _BAND, axis=0)
     frequency = curve(np.asarray(truth, dtype=float))
-    *errors, found = np.abs(np.vstack([if_calibrated, frequency]) - distinct) @ weight / len(place)
+    *errors, found = np.abs(np.vstack([if_calibrated, frequency]) - distinct) @ weight / len(index)
     return Reliability(
         probability=distinct,
         frequency=frequency,
@@ -100,6 +100,6 @@ def reliability(
         high=high,
         error=float(found),
         error_if_calibrated=float(np.mean(errors)),
-        # What was observed counts as a draw, so that the share is never 0.
-        share_above=float((1 + np.sum(errors >= found)) / (1 + num_draws)),
+        # The observation counts as a draw, so that the p-value is never 0.
+        p_value=float((1 + np.sum(errors >= found)) / (1 + num_draws)),
     )

@@ -1,4 +1,4 @@
-"""How good are predictions? Proper scores and rankings on labelled test bags."""
+"""Scores of predictions: proper scores and rankings on labelled test bags."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Scores:
 
 
 def score(prediction: Prediction | TargetPrediction, test: Bags) -> Scores:
-    """Score predicted probabilities of labelled bags, or predicted laws of targets.
+    """Score predicted probabilities of labelled bags, or predictive distributions of targets.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def bag_log_loss(prediction: Prediction | TargetPrediction, test: Bags) -> Float
 
 @dataclass(frozen=True)
 class PredictionDifference:
-    """What the choice of posterior does to predictions.
+    """Differences between predictions of two posteriors.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ def _centre(prediction: Prediction | TargetPrediction) -> Float[np.ndarray, " B"
 
 
 def _unit(reference: Prediction | TargetPrediction) -> Float[np.ndarray, " B"]:
-    """What differences are measured in: predictive sds of targets, or 1 of probabilities."""
+    """Unit of differences: predictive sds of targets, or 1 of probabilities."""
     if isinstance(reference, TargetPrediction):
         return np.sqrt((reference.bag_scale**2).mean(axis=0) + reference.bag_mean.var(axis=0))
     return np.ones(reference.bag_draws.shape[1])

@@ -1,4 +1,4 @@
-"""What a posterior is about: its model, in what sets it apart from the others."""
+"""The target of a posterior: its model, described by the differences from other models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["in_words", "is_logistic", "is_same_model", "targets"]
 
 
 def targets(models: dict[str, Model]) -> dict[str, str]:
-    """What sets each model apart from the others, or their observation model from the logistic.
+    """Describe each model by its differences from the others, or from the logistic model.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def _fields(value: object) -> Iterator[tuple[str, object]]:
 
 
 def in_words(value: object) -> str:
-    """A model, or a part of it, as it would be written down; arrays of its fields left out.
+    """Describe a model, or a part of it, as a constructor call without its arrays.
 
     Numbers have six digits: no sampler runs for long enough to see a smaller difference.
 
@@ -126,13 +126,13 @@ def in_words(value: object) -> str:
     return repr(value)
 
 
-def _made_from(law: Distribution) -> list[str]:
-    """The arguments of a law."""
-    if type(law) is TransformedDistribution:  # it keeps them under other names
-        steps = law.transforms
-        return [in_words(law.base_dist), *(_call(step, _numbers(step)) for step in steps)]
-    names = [name for name in signature(type(law)).parameters if name != "validate_args"]
-    return [f"{name}={in_words(getattr(law, name))}" for name in names]
+def _made_from(distribution: Distribution) -> list[str]:
+    """The arguments of a distribution."""
+    if type(distribution) is TransformedDistribution:  # it keeps them under other names
+        steps = distribution.transforms
+        return [in_words(distribution.base_dist), *(_call(step, _numbers(step)) for step in steps)]
+    names = [name for name in signature(type(distribution)).parameters if name != "validate_args"]
+    return [f"{name}={in_words(getattr(distribution, name))}" for name in names]
 
 
 def _numbers(transform: Transform) -> list[str]:

@@ -38,12 +38,12 @@ _EMPTY_ONES = 3
 
 
 def plot_components(posteriors: Posterior | Mapping[str, Posterior]) -> Figure:
-    """How many clusters each class has, and their weights: means and 90 % intervals.
+    """Plot the weights of the clusters in each class: means and 90 % intervals.
 
     Under the q of coordinate ascent clusters have names: E π_lk of each, largest first. From draw
     to draw of other posteriors they have none, so that the weights of each draw are sorted: the
-    k-th is the law of the k-th largest. Dashed: the expected number of clusters with an instance
-    in them.
+    k-th interval is of the k-th largest weight. Dashed: the expected number of clusters that have
+    an instance.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def plot_scene(posteriors: Posterior | Mapping[str, Posterior], bags: Bags | Non
             "first two kernel principal components are (datasets.kernel_pca)"
         )
     with mpl.rc_context(STYLE):
-        figure, panels = rows_of_panels(len(mixtures), height=4.8, width=4.0, share=True)
+        figure, panels = rows_of_panels(len(mixtures), height=4.8, width=4.0, share_y=True)
         for panel, (name, mixture) in zip(panels, mixtures.items(), strict=True):
             _draw_scene(panel, mixture, bags)
             has_names = mixture.named_components is not None
@@ -169,7 +169,7 @@ class _Weights:
 
     @property
     def num_shown(self) -> int:
-        """All that may be occupied, and a few more."""
+        """The number of clusters shown: all that may be occupied, and a few more."""
         most = math.ceil(np.quantile(self.occupied, 0.95, axis=0).max())
         return min(self.mean.shape[1], most + _EMPTY_ONES)
 
@@ -213,8 +213,8 @@ def _ellipse(components: Components, klass: int, k: int) -> Ellipse:
 def _draw_scene(panel: Axes, mixture: _Mixture, bags: Bags) -> None:
     instances = np.asarray(bags.instances)
     low, high = instances.min(axis=0), instances.max(axis=0)
-    room = 0.12 * (high - low) + 1e-9
-    across, up = np.linspace(low - room, high + room, _GRID).T
+    margin = 0.12 * (high - low) + 1e-9
+    across, up = np.linspace(low - margin, high + margin, _GRID).T
     grid = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2)
     probability = _instance_probability(mixture.posterior, np.concatenate([instances, grid]))
     behind = probability[len(instances) :].reshape(_GRID, _GRID)
@@ -255,7 +255,7 @@ def _marks(bags: Bags) -> Iterator[tuple[Bool[np.ndarray, " N"], str, str, float
 def _instance_probability(
     posterior: Posterior, points: Float[np.ndarray, "N D"]
 ) -> Float[np.ndarray, " N"]:
-    """Of each by itself; a sampler's by some of its draws."""
+    """Instance probabilities of a posterior; a sampler's from some of its draws."""
     bags = Bags.from_arrays(points, np.zeros(len(points), int))
     if isinstance(posterior.approximation, Predictive):
         return posterior.approximation.predictive(posterior.model, bags)[1]
@@ -316,7 +316,7 @@ class _Mixture:
 
 
 def _mixtures(posteriors: Posterior | Mapping[str, Posterior]) -> dict[str, _Mixture]:
-    """By name, checked."""
+    """The posteriors by name, after checks."""
     if isinstance(posteriors, Posterior):
         posteriors = {posteriors.engine: posteriors}
     if not posteriors:

@@ -1,4 +1,4 @@
-"""The pictures of a comparison, each a Matplotlib figure."""
+"""Plots of a comparison, each a Matplotlib figure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
     "elbo",
     "forest",
     "khat",
-    "left_out",
+    "leave_one_out",
     "marginals",
     "probabilities",
     "rank",
@@ -95,7 +95,7 @@ def marginals(comparison: Compared, max_sites: int = 6) -> Figure:
         if not (verdict.evidence.failed or verdict.evidence.is_point)
     }
     if not draws:
-        raise ValueError("no posterior has draws of which a density could be drawn")
+        raise ValueError("no posterior has draws to plot a density of")
     table, shown = _where_they_differ_most(comparison, draws, max_sites)
     colours, _ = _looks(comparison)
     with _arviz_style():
@@ -124,9 +124,9 @@ def marginals(comparison: Compared, max_sites: int = 6) -> Figure:
     return figure
 
 
-def left_out(comparison: Compared, engine: str | None = None) -> Figure:
-    """k̂ of the weights that leave each bag out, beside the limit for it."""
-    known = comparison.left_out
+def leave_one_out(comparison: Compared, engine: str | None = None) -> Figure:
+    """k̂ of the weights of leave-one-out for each bag, beside its limit."""
+    known = comparison.leave_one_out
     chosen = engine
     if chosen is None:
         chosen = comparison.reference if comparison.reference in known else next(iter(known), None)
@@ -241,11 +241,11 @@ def rank(comparison: Compared, engine: str | None = None) -> Figure:
 
 
 def khat(comparison: Compared) -> Figure:
-    """k̂ of each approximation beside the limits of what reweighting can mend."""
+    """k̂ of each approximation beside the limits up to which importance weighting corrects it."""
     values = {
         name: verdict.evidence.khat
         for name, verdict in comparison.verdicts.items()
-        if verdict.evidence.has_law
+        if verdict.evidence.has_density
     }
     if not values:
         raise ValueError(
@@ -275,7 +275,7 @@ def _draw_khats(
             axes.text(left, position, "  exact" if value == -np.inf else "  not finite")
     axes.set_yticks(range(len(values)), list(values))
     axes.set(xlim=(left, right), ylim=(len(values) - 0.5, -0.5))
-    axes.set_xlabel("PSIS k̂: reweighting mends easily to 0.5, with more draws to 0.7, not beyond")
+    axes.set_xlabel("PSIS k̂: weighting corrects easily to 0.5, with more draws to 0.7, not beyond")
 
 
 def probabilities(comparison: Compared) -> Figure:
@@ -291,7 +291,7 @@ def probabilities(comparison: Compared) -> Figure:
     colours, _ = _looks(comparison)
     across = predictions[reference].bag_probability
     with mpl.rc_context(STYLE):
-        figure, panels = rows_of_panels(len(others), height=3.6, share=True)
+        figure, panels = rows_of_panels(len(others), height=3.6, share_y=True)
         for panel, name in zip(panels, others, strict=True):
             panel.axline((0, 0), slope=1, color=GREY, linewidth=1, zorder=1)
             centre, interval = predictions[name].bag_probability, None
@@ -328,7 +328,7 @@ def targets(comparison: Compared) -> Figure:
     colours, _ = _looks(comparison)
     with mpl.rc_context(STYLE):
         # One scale for all: how wide the intervals are is what there is to compare.
-        figure, panels = rows_of_panels(len(predictions), height=3.6, share=True)
+        figure, panels = rows_of_panels(len(predictions), height=3.6, share_y=True)
         for panel, (name, prediction) in zip(panels, predictions.items(), strict=True):
             low, high = prediction.bag_interval(0.9)
             inside = (low <= truth) & (truth <= high)
@@ -357,7 +357,7 @@ def calibration(comparison: Compared, of: Literal["bags", "instances"] = "bags")
         labels, forecasts = _of_known_instances(comparison)
     colours, _ = _looks(comparison)
     with mpl.rc_context(STYLE):
-        figure, panels = rows_of_panels(len(forecasts), height=3.6, share=True)
+        figure, panels = rows_of_panels(len(forecasts), height=3.6, share_y=True)
         for panel, (name, probability) in zip(panels, forecasts.items(), strict=True):
             found = reliability(probability, labels)
             _draw_reliability(panel, found, colours[name])
@@ -493,7 +493,7 @@ def _where_they_differ_most(
 def _most_different_sites(
     comparison: Compared, draws: dict[str, xr.Dataset], count: int
 ) -> list[str]:
-    """The scalar sites on which some posterior is furthest from the reference, in their order."""
+    """The scalar sites on which some posterior differs most from the reference, in their order."""
     errors = [v.reference.accuracy for v in comparison.verdicts.values() if v.reference is not None]
     if errors:
         worst = np.max([np.abs(error.error) for error in errors], axis=0)
@@ -555,10 +555,10 @@ def _same_length(draws: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
 
 
 def _without_the_start(bound: Float[np.ndarray, " _"]) -> tuple[float, float]:
-    """Limits in which the first steps may fall out below, so that the end can be seen."""
+    """Limits of the axis that show the end; the first steps may fall below them."""
     high, low = float(bound.max()), float(np.quantile(bound, 0.1))
-    room = max(high - low, 1e-3 * abs(high), 1e-9)
-    return low - 0.3 * room, high + 0.1 * room
+    width = max(high - low, 1e-3 * abs(high), 1e-9)
+    return low - 0.3 * width, high + 0.1 * width
 
 
 @contextmanager

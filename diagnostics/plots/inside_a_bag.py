@@ -1,4 +1,4 @@
-"""One bag, instance by instance: what each posterior thinks of them, and what they look like."""
+"""Plot one bag: the posterior probabilities of its instances, and the instances as images."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def plot_bag(
         If there is no prediction or no such bag, or images have another number of pixels, or there
         are too many.
     """
-    inside = np.flatnonzero(np.asarray(bags.bag_index) == bag)
+    rows = np.flatnonzero(np.asarray(bags.bag_index) == bag)
     pixels = np.asarray(bags.instances if images is None else images)
-    _check(predictions, bags, bag, inside, pixels, image_shape)
-    is_positive = np.zeros(len(inside), bool)
+    _check(predictions, bags, bag, rows, pixels, image_shape)
+    is_positive = np.zeros(len(rows), bool)
     if bags.instance_labels is not None:
-        is_positive = np.asarray(bags.instance_labels)[inside] == 1
+        is_positive = np.asarray(bags.instance_labels)[rows] == 1
     with mpl.rc_context(STYLE):
-        width = min(12.0, max(5.5, 1.0 + 0.75 * len(inside)))
+        width = min(12.0, max(5.5, 1.0 + 0.75 * len(rows)))
         figure = Figure(figsize=(width, 3.4 + (1.0 if image_shape else 0.0)), layout="constrained")
         panel = figure.subplots()
-        _draw_probabilities(panel, predictions, inside, is_positive, mass)
+        _draw_probabilities(panel, predictions, rows, is_positive, mass)
         if image_shape:
-            _draw_images(panel, pixels[inside].reshape(-1, *image_shape), is_positive)
+            _draw_images(panel, pixels[rows].reshape(-1, *image_shape), is_positive)
         figure.suptitle(_title(bags, bag), fontsize=12)
         figure.legend(
             handles=_handles(list(predictions), bool(is_positive.any())),
@@ -85,13 +85,13 @@ def _check(
     predictions: Mapping[str, Prediction],
     bags: Bags,
     bag: int,
-    inside: np.ndarray,
+    rows: np.ndarray,
     pixels: np.ndarray,
     image_shape: tuple[int, int] | None,
 ) -> None:
     if not predictions:
         raise ValueError("predictions is empty; expected at least one, by name")
-    if not len(inside):
+    if not len(rows):
         raise ValueError(
             f"bag is {bag}; expected the number, 0 to {bags.num_bags - 1}, of a bag with instances"
         )
@@ -102,9 +102,9 @@ def _check(
             f"images have shape {pixels.shape}; expected {bags.num_instances} of "
             f"{np.prod(image_shape)} pixels each, for image_shape={image_shape}"
         )
-    if len(inside) > _MOST_IMAGES:
+    if len(rows) > _MOST_IMAGES:
         raise ValueError(
-            f"bag {bag} has {len(inside)} instances; expected at most {_MOST_IMAGES} to draw as "
+            f"bag {bag} has {len(rows)} instances; expected at most {_MOST_IMAGES} to draw as "
             "images: leave image_shape out"
         )
 
@@ -120,8 +120,8 @@ def _draw_images(
     panel: Axes, images: Float[np.ndarray, "n h w"], is_positive: Bool[np.ndarray, " n"]
 ) -> None:
     """Above the panel, each over its number."""
-    for place, (image, marked) in enumerate(zip(images, is_positive, strict=True)):
-        bounds = (place - 0.45, 1.04, 0.9, 0.34)
+    for index, (image, marked) in enumerate(zip(images, is_positive, strict=True)):
+        bounds = (index - 0.45, 1.04, 0.9, 0.34)
         above = panel.inset_axes(bounds, transform=panel.get_xaxis_transform())
         above.imshow(image, cmap="gray_r", interpolation="nearest")
         above.set(xticks=[], yticks=[])
@@ -133,25 +133,25 @@ def _draw_images(
 def _draw_probabilities(
     panel: Axes,
     predictions: Mapping[str, Prediction],
-    inside: np.ndarray,
+    rows: np.ndarray,
     is_positive: Bool[np.ndarray, " n"],
     mass: float,
 ) -> None:
-    place, is_drawn = np.arange(len(inside)), np.ones(len(inside), bool)
+    position, is_drawn = np.arange(len(rows)), np.ones(len(rows), bool)
     for number, prediction in enumerate(predictions.values()):
         interval = None
         if len(prediction.instance_draws) > 1:  # a point has none
-            interval = prediction.instance_interval(mass)[:, inside]
-        centre = prediction.instance_probability[inside]
-        across = place + 0.12 * (number - (len(predictions) - 1) / 2)
+            interval = prediction.instance_interval(mass)[:, rows]
+        centre = prediction.instance_probability[rows]
+        across = position + 0.12 * (number - (len(predictions) - 1) / 2)
         draw_intervals(panel, across, centre, interval, is_drawn, *_looks(number))
     panel.set(
-        xlim=(-0.6, len(inside) - 0.4),
+        xlim=(-0.6, len(rows) - 0.4),
         ylim=(-0.02, 1.02),
         ylabel=f"P(positive), {mass:.0%} interval",
         xlabel="instance",
     )
-    panel.set_xticks(place, [str(n + 1) for n in place])
+    panel.set_xticks(position, [str(n + 1) for n in position])
     for label, marked in zip(panel.get_xticklabels(), is_positive, strict=True):
         if marked:
             label.set(color=_POSITIVE, fontweight="bold")

@@ -1,4 +1,4 @@
-"""What pictures are made of: their style, rows of panels, intervals, distribution functions."""
+"""Parts of plots: style, rows of panels, intervals, distribution functions."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ STYLE: Any = {
 
 
 def rows_of_panels(
-    count: int, *, height: float, width: float = 3.7, share: bool = False
+    count: int, *, height: float, width: float = 3.7, share_y: bool = False
 ) -> tuple[Figure, list[Axes]]:
     """Panels in rows of at most three, no pyplot state."""
     columns = min(count, 3)
     rows = -(-count // columns)
     figure = Figure(figsize=(max(width * columns, 5.5), height * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=share)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
     panels = list(grid.ravel())
     for empty in panels[count:]:
         empty.set_axis_off()
@@ -85,12 +85,12 @@ def draw_intervals(
 def pit_differences(
     pit: dict[str, Float[np.ndarray, " S"]], *, band: float, wrong: Sequence[str], title: str
 ) -> Figure:
-    """Distribution functions of PIT values less that of the uniform law, and the test's band.
+    """Plot distribution functions of PIT values less the uniform one, and the test's band.
 
-    ArviZ's `plot_ecdf_pit` has other tests in it, and would say so in the picture.
+    ArviZ's `plot_ecdf_pit` makes other tests, and names them in the figure.
     """
     with mpl.rc_context(STYLE):
-        figure, panels = rows_of_panels(len(pit), height=2.6, share=True)
+        figure, panels = rows_of_panels(len(pit), height=2.6, share_y=True)
         for panel, (name, values) in zip(panels, pit.items(), strict=True):
             panel.axhspan(-band, band, color=GREY, alpha=0.15, lw=0)
             panel.axhline(0.0, color=GREY, lw=0.8)
@@ -100,7 +100,7 @@ def pit_differences(
         for panel in panels[::3]:
             panel.set_ylabel("ECDF − uniform")
         handles = [
-            Line2D([], [], color=COLOURS[1], label="p, the share of draws below the truth"),
+            Line2D([], [], color=COLOURS[1], label="p, the fraction of draws below the truth"),
             Line2D([], [], color=COLOURS[2], ls="--", label="|2p − 1|: central intervals"),
             Patch(color=GREY, alpha=0.15, lw=0, label="where all lines stay if it is right"),
         ]
@@ -110,10 +110,10 @@ def pit_differences(
 
 
 def _less_uniform(pit: Float[np.ndarray, " S"]) -> tuple[np.ndarray, np.ndarray]:
-    """Where an empirical distribution function steps, and how far it is from the diagonal there."""
+    """Steps of an empirical distribution function, and its difference from the diagonal there."""
     at = np.repeat(np.sort(pit), 2)
-    share = np.repeat(np.arange(len(pit) + 1), 2)[1:-1] / len(pit)
-    return np.concatenate([[0], at, [1]]), np.concatenate([[0], share - at, [0]])
+    fraction = np.repeat(np.arange(len(pit) + 1), 2)[1:-1] / len(pit)
+    return np.concatenate([[0], at, [1]]), np.concatenate([[0], fraction - at, [0]])
 
 
 def predictive_statistics(

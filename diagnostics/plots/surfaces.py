@@ -21,17 +21,17 @@ __all__ = ["Surface", "plot_surfaces"]
 
 # Points along each axis.
 _GRID = 121
-# Of the values on the plane, the share below which all is of one colour: logarithms go far down.
+# Quantile of the values below which all is of one colour: logarithms go far down.
 _FLOOR = 0.15
 _SHADES = LinearSegmentedColormap.from_list("shades", ["#FFFFFF", "#8A8A8A"])
 
 
 class Surface(NamedTuple):
-    """A function on a plane, and where it is highest.
+    """A function on a plane, and its local maxima.
 
     Attributes
     ----------
-    height : callable
+    objective : callable
         Of points (P, 2), gives (P,).
     peaks : Peaks
         The highest first.
@@ -39,7 +39,7 @@ class Surface(NamedTuple):
         Of the colours.
     """
 
-    height: Callable[[Float[np.ndarray, "P 2"]], Float[np.ndarray, " P"]]
+    objective: Callable[[Float[np.ndarray, "P 2"]], Float[np.ndarray, " P"]]
     peaks: Peaks
     meaning: str
 
@@ -56,7 +56,7 @@ def plot_surfaces(surfaces: Mapping[str, Surface], bags: Bags, *, num_peaks: int
     bags : Bags
         With labels and two features.
     num_peaks : int
-        Peaks that are marked with their place in the order.
+        Peaks that are marked with their rank.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def plot_surfaces(surfaces: Mapping[str, Surface], bags: Bags, *, num_peaks: int
             f"bags have {bags.num_features} features and {labels}; expected 2 features and labels"
         )
     with mpl.rc_context(STYLE):
-        figure, panels = rows_of_panels(len(surfaces), height=5.2, width=4.0, share=True)
+        figure, panels = rows_of_panels(len(surfaces), height=5.2, width=4.0, share_y=True)
         for panel, (title, surface) in zip(panels, surfaces.items(), strict=True):
             _draw(panel, title, surface, bags, num_peaks)
             panel.set(title=title, xlabel="first feature")
@@ -89,19 +89,19 @@ def plot_surfaces(surfaces: Mapping[str, Surface], bags: Bags, *, num_peaks: int
 def _draw(panel: Axes, title: str, surface: Surface, bags: Bags, num_peaks: int) -> None:
     instances = np.asarray(bags.instances)
     low, high = instances.min(axis=0), instances.max(axis=0)
-    room = 0.08 * (high - low)
-    across, up = np.linspace(low - room, high + room, _GRID).T
+    margin = 0.08 * (high - low)
+    across, up = np.linspace(low - margin, high + margin, _GRID).T
     grid = np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2)
-    height = surface.height(grid)
-    lowest, highest = np.quantile(height, _FLOOR), height.max()
+    values = surface.objective(grid)
+    lowest, highest = np.quantile(values, _FLOOR), values.max()
     if not (np.isfinite([lowest, highest]).all() and lowest < highest):
         raise ValueError(
-            f"height of surface {title!r} goes from {height.min():.3g} to {height.max():.3g} on "
+            f"surface {title!r} goes from {values.min():.3g} to {values.max():.3g} on "
             "the plane; expected finite values that differ"
         )
     levels = np.linspace(lowest, highest, 25)
     colours = panel.contourf(
-        across, up, height.reshape(_GRID, _GRID), levels=levels, cmap=_SHADES, extend="min"
+        across, up, values.reshape(_GRID, _GRID), levels=levels, cmap=_SHADES, extend="min"
     )
     assert panel.figure is not None
     panel.figure.colorbar(
@@ -117,9 +117,9 @@ def _draw(panel: Axes, title: str, surface: Surface, bags: Bags, num_peaks: int)
     for label, marker in ((0, "s"), (1, "o")):
         panel.scatter(*instances[labels == label].T, marker=marker, **_looks(label), s=14, zorder=3)
     marked = surface.peaks.select(slice(num_peaks))
-    for place, point in enumerate(marked.points, start=1):
+    for rank, point in enumerate(marked.points, start=1):
         panel.annotate(
-            str(place),
+            str(rank),
             tuple(point),
             ha="center",
             va="center",

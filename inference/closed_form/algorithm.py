@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 # ``rows(bags)`` of each chunk and a number: rows of every instance, or of every second, third, ….
-type Spread = Callable[[Callable[[Bags], np.ndarray], int], np.ndarray]
+type Subsample = Callable[[Callable[[Bags], np.ndarray], int], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class ClosedForm(ABC):
     # ------------------------------------------------------------------ the two steps
 
     @abstractmethod
-    def start(self, spread: Spread, key: Array) -> Any:
+    def start(self, subsample: Subsample, key: Array) -> Any:
         """What the first statistics follow from; ``key`` of what is random in it."""
 
     @abstractmethod

@@ -57,21 +57,21 @@ def coordinate_ascent(
         Of random starts (mean field and DPMIL) and of the draws in the tree.
     label_update : str or None
         How instance labels are updated; None for the first of these. Of VGPMIL ``"exact"``: by
-        their exact joint law; ``"mean_field"``: one after another as independent labels (the
-        paper); ``"plug_in_max"``: all at once with the maximum of the others plugged in (the
+        their exact joint distribution; ``"mean_field"``: one after another as independent labels
+        (the paper); ``"plug_in_max"``: all at once with the maximum of the others plugged in (the
         published codes; no ascent). To rerun those codes give the model ``sharpness=1e12``, and
-        ``max_steps=200`` with ``tolerance=0``. Of DPMIL ``"soft"``: by their exact law over all
-        labellings that a bag allows; ``"hard"``: to the better class for each instance, with the
-        paper's repair where a bag is left without a witness.
+        ``max_steps=200`` with ``tolerance=0``. Of DPMIL ``"soft"``: by their exact distribution
+        over all labellings that a bag allows; ``"hard"``: to the better class for each instance,
+        with the paper's repair where a bag is left without a witness.
     max_steps : int
     tolerance : float
-        Converged when the bound moves by less than this share of its size in a step.
+        Converged when the bound moves by less than this fraction of its size in a step.
     learn_hyperparameters : bool
         Whether to ascend the bound in log variance, log length scale and, where the model has
         them, mean and log noise as well. For the Gaussian likelihood the bound is the evidence.
     num_starts : int or None
-        Of DPMIL, whose bound has many tops: random starts, run at once; the best bound is kept and
-        ``status`` tells how far the others are below. None for 5.
+        Of DPMIL, whose bound has many maxima: random starts, run at once; the best bound is kept
+        and ``status`` tells how far the others are below. None for 5.
     num_draws : int or None
         Draws of q kept in the tree; None for 1,000, or fewer if they would take 256 MiB.
     dtype : {"float64", "float32"}

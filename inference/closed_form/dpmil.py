@@ -7,10 +7,10 @@ code                    symbol
 ``sticks``              q(v_lk) = Beta(γ¹_lk, γ²_lk)
 ``log_odds``            a_n = ℓ₊n − ℓ₋n, of q(r)
 ``log_components``      log ρ_lkn = E log π_lk + E log N(x_n; μ_lk, Λ_lk⁻¹)
-``seen``                N_lk, Σx, Σφ(x), weighted by q(r_n = l) q(z_n = k | r_n = l)
+``sufficient``          N_lk, Σx, Σφ(x), weighted by q(r_n = l) q(z_n = k | r_n = l)
 ======================  ===========================================================
 
-ℓ_ln = log Σ_k ρ_lkn is the class's share of the bound with q(z | r) at its optimum. Given q(θ) the
+ℓ_ln = log Σ_k ρ_lkn is the class's term of the bound with q(z | r) at its optimum. Given q(θ) the
 labels have an exact posterior over all labellings that a bag allows (soft), or are chosen: the
 better class for each, and in a bag left without a witness the best of those that were positive
 stays so (hard, the paper's). All starts ascend at once, on a leading axis of q(θ). Candidates are
@@ -50,7 +50,7 @@ from ...models.parts.normal_wishart import (
     family,
 )
 from ...models.parts.witnesses import LabelRule
-from .algorithm import ClosedForm, Options, Spread, closed_form, label_update_of
+from .algorithm import ClosedForm, Options, Subsample, closed_form, label_update_of
 from .dpmil_approximation import DPMILApproximation, Sticks
 
 __all__ = ["LABEL_UPDATES", "MAX_SAMPLE", "DPMILForm", "LabelUpdate"]
@@ -113,7 +113,7 @@ class MixtureState(NamedTuple):
 class MixtureStatistics(NamedTuple):
     """All that a step needs of the instances."""
 
-    seen: Statistics  # of shape (S, 2, K)
+    sufficient: Statistics  # of shape (S, 2, K)
     # log Σ_r p(r) Π e^ℓ over the labellings, or the term chosen
     log_evidence: Float[np.ndarray | Array, " S"]
     log_constant: Float[np.ndarray | Array, ""]
@@ -209,13 +209,13 @@ class DPMILForm(ClosedForm):
         weight = (np.arange(len(negatives)) < len(certain)).astype(float)
         return SplitBags(padded(candidates), negatives, weight)
 
-    def start(self, spread: Spread, key: Array) -> Float[np.ndarray, "S 2 K D"]:
-        """Clusters by k-means of instances that are spread over all chunks."""
+    def start(self, subsample: Subsample, key: Array) -> Float[np.ndarray, "S 2 K D"]:
+        """Clusters by k-means of instances, subsampled from all chunks."""
 
         def rows(bags: Bags) -> Float[np.ndarray, "N F"]:
             return np.column_stack([bags.instances, self.model.may_be_positive(bags)])
 
-        found = spread(rows, MAX_SAMPLE)
+        found = subsample(rows, MAX_SAMPLE)
         sample, may_be_positive = found[:, :-1], found[:, -1] == 1
         seeds = np.asarray(jax.random.randint(key, (self.num_starts,), 0, 2**31 - 1))
         return _centers(self.model, sample, may_be_positive, tuple(map(int, seeds)))
@@ -250,13 +250,13 @@ class DPMILForm(ClosedForm):
         of_class = jnp.stack([~may_be_positive, may_be_positive], axis=1)[:, None, :, None]
         in_candidates = of_class * _nearest(prepared.candidates, start)
         in_negatives = _nearest(prepared.negatives, start[:, :1])
-        seen = self._seen(prepared, in_candidates, in_negatives)
-        nothing = jnp.zeros(self.num_starts, seen.occupancy.dtype)
+        sufficient = self._sufficient(prepared, in_candidates, in_negatives)
+        nothing = jnp.zeros(self.num_starts, sufficient.occupancy.dtype)
         local = None
         if self.label_update == "hard":
             shape = (len(prepared.candidates), self.num_starts)
             local = jnp.broadcast_to(may_be_positive[:, None], shape)
-        return MixtureStatistics(seen, nothing, prepared.log_constant), local
+        return MixtureStatistics(sufficient, nothing, prepared.log_constant), local
 
     def e_step(
         self, prepared: MixtureChunk, q: MixtureState, local: Bool[Array, "C S"] | None
@@ -268,9 +268,9 @@ class DPMILForm(ClosedForm):
         positive, log_evidence, local = self._labels(prepared, of_classes, local)
         of_labels = jnp.stack([1 - positive, positive], axis=2)
         in_candidates = of_labels[..., None] * jax.nn.softmax(log_components, axis=3)
-        seen = self._seen(prepared, in_candidates, jax.nn.softmax(certain, axis=3))
+        sufficient = self._sufficient(prepared, in_candidates, jax.nn.softmax(certain, axis=3))
         log_evidence += prepared.negative_weight @ logsumexp(certain, axis=3)[:, :, 0]
-        return MixtureStatistics(seen, log_evidence, prepared.log_constant), local
+        return MixtureStatistics(sufficient, log_evidence, prepared.log_constant), local
 
     def _labels(
         self,
@@ -298,8 +298,8 @@ class DPMILForm(ClosedForm):
     def m_step(self, statistics: MixtureStatistics) -> MixtureState:
         """q(θ) at its optimum."""
         prior, covariance = Prior.of(self.model), self.model.covariance
-        one = jax.vmap(lambda seen: _mixtures_of(seen, prior, covariance))
-        return MixtureState(*one(statistics.seen))
+        one = jax.vmap(lambda sufficient: _mixtures_of(sufficient, prior, covariance))
+        return MixtureState(*one(statistics.sufficient))
 
     def elbo(self, q: MixtureState, statistics: MixtureStatistics) -> Float[Array, " S"]:
         """The bound of each start, log p(T) and the uniform prior of the labellings counted."""
@@ -314,14 +314,14 @@ class DPMILForm(ClosedForm):
         num_moments = num_features * (num_features + 1) // 2 if is_full else num_features
         shapes = (self._shape, (*self._shape, num_features), (*self._shape, num_moments))
         # By NumPy: JAX would compile a program for each of these.
-        seen = Statistics(*(np.zeros(shape) for shape in shapes))
-        return MixtureStatistics(seen, np.zeros(self.num_starts), np.zeros(()))
+        sufficient = Statistics(*(np.zeros(shape) for shape in shapes))
+        return MixtureStatistics(sufficient, np.zeros(self.num_starts), np.zeros(()))
 
     def in_order(self, statistics: MixtureStatistics) -> MixtureStatistics:
         """Components in the order that the sticks like best."""
         one = jax.vmap(_in_order, in_axes=(0, None))
-        seen = one(statistics.seen, Prior.of(self.model).concentration)
-        return statistics._replace(seen=seen)
+        sufficient = one(statistics.sufficient, Prior.of(self.model).concentration)
+        return statistics._replace(sufficient=sufficient)
 
     def best_start(
         self, elbo: Float[np.ndarray, " S"], q: MixtureState, local: Any
@@ -402,7 +402,7 @@ class DPMILForm(ClosedForm):
             return jnp.zeros((0, *shape))
         return in_row_blocks(of_rows, instances)[1].reshape(-1, *shape)
 
-    def _seen(
+    def _sufficient(
         self,
         prepared: MixtureChunk,
         in_candidates: Float[Array, "C S 2 K"],
@@ -548,16 +548,18 @@ def _nearest(
 
 
 def _mixtures_of(
-    seen: Statistics, prior: Prior, covariance: Covariance
+    sufficient: Statistics, prior: Prior, covariance: Covariance
 ) -> tuple[NormalWishart | NormalGamma, Sticks]:
     """q(θ) at its optimum given q(z, r), with the components in the order that the sticks like."""
-    seen = _in_order(seen, prior.concentration)
-    gaussians = family(covariance).posterior(seen, prior.mean_strength, prior.degrees_of_freedom)
-    count = jnp.asarray(seen.occupancy)
+    sufficient = _in_order(sufficient, prior.concentration)
+    gaussians = family(covariance).posterior(
+        sufficient, prior.mean_strength, prior.degrees_of_freedom
+    )
+    count = jnp.asarray(sufficient.occupancy)
     return gaussians, Sticks(1 + count[:, :-1], prior.concentration + count_after(count))
 
 
-def _in_order(seen: Statistics, concentration: Float[Array, ""]) -> Statistics:
+def _in_order(sufficient: Statistics, concentration: Float[Array, ""]) -> Statistics:
     """The order of the components that the sticks like best, of each class.
 
     To rename components is a step of the ascent too: it moves q(v) alone. Without it a large
@@ -565,7 +567,7 @@ def _in_order(seen: Statistics, concentration: Float[Array, ""]) -> Statistics:
     last component, which has no stick, the largest come first: to swap neighbours changes
     α + Σ_{j>k} N_j alone. Which is the last is tried out.
     """
-    places = np.arange(seen.occupancy.shape[1])
+    places = np.arange(sufficient.occupancy.shape[1])
     one_last = np.stack([np.append(np.delete(places, place), place) for place in places])
 
     def best(count: Float[Array, " K"]) -> Int[Array, " K"]:
@@ -574,8 +576,10 @@ def _in_order(seen: Statistics, concentration: Float[Array, ""]) -> Statistics:
         orders = jnp.concatenate([jnp.asarray(places)[None], orders])
         return orders[jnp.argmax(log_evidence_of_counts(count[orders], concentration))]
 
-    order = jax.vmap(best)(jnp.asarray(seen.occupancy))
-    return jax.tree.map(jax.vmap(lambda values, by: values[by]), seen, Statistics(*[order] * 3))
+    order = jax.vmap(best)(jnp.asarray(sufficient.occupancy))
+    return jax.tree.map(
+        jax.vmap(lambda values, by: values[by]), sufficient, Statistics(*[order] * 3)
+    )
 
 
 def _best_labels(

@@ -30,7 +30,7 @@ from ...models.numerics.lbfgs import descend
 from ...models.numerics.products import whole_blocks
 from ..posterior import Status
 from ..runtime.checkpoint import BlockFolder, described
-from ..runtime.chunks import RoomForChunks, RoomInTurn, in_parts, new_room, padded_chunks
+from ..runtime.chunks import AlternatingBuffers, ChunkBuffers, in_parts, new_buffer, padded_chunks
 from ..runtime.devices import Devices
 from ..runtime.lapack import one_lapack_thread
 from ..runtime.programs import Stopwatch
@@ -49,7 +49,7 @@ __all__ = [
     "m_step_of",
     "num_begun",
     "repeat_steps",
-    "spread_over",
+    "subsample",
 ]
 
 # Steps between two looks at the progress bar, at first and at most: one call of one program each.
@@ -283,7 +283,7 @@ def ascend_traced(
     position, one_step = _before_the_first_step(form, statistics, local), partial(_one_step, form)
     last, tolerance = jnp.asarray(max_steps), jnp.asarray(tolerance)
     end, _ = _repeated(partial(one_step, prepared), form, position, last, tolerance)
-    return end.q, end.elbo, end.num_steps
+    return end.q, jnp.asarray(end.elbo), jnp.asarray(end.num_steps)
 
 
 # ------------------------------------------------------------------ hyper-parameters
@@ -480,8 +480,8 @@ def ascend_in_passes(
         passes = Passes(form, chunks, length, devices, Path(folder))
         statistics = form.no_statistics()
         if not is_begun:  # else what is written down takes its place
-            spread = partial(spread_over, chunks, form, devices)
-            statistics = passes.initial(form.start(spread, key))
+            subsample_chunks = partial(subsample, chunks, form, devices)
+            statistics = passes.initial(form.start(subsample_chunks, key))
         position = (devices.once(m_step_of, form, statistics), statistics)
         before = Stopwatch.now() - started
         position, elbo, status, seconds = repeat_steps(
@@ -516,14 +516,14 @@ def num_begun(devices: Devices, checkpoint: BlockFolder | None) -> int:
     return begun
 
 
-def spread_over(
+def subsample(
     chunks: Iterable[Bags],
     form: ClosedForm,
     devices: Devices,
     rows: Callable[[Bags], Float[np.ndarray, "N F"]],
     at_most: int,
 ) -> Float[np.ndarray, "n F"]:
-    """Rows of every instance, or of every second, third, … of all that the processes have.
+    """Subsample the rows of every k-th instance over all processes, k as small as possible.
 
     Parameters
     ----------
@@ -586,9 +586,9 @@ class Passes:
         self._in_memory = isinstance(chunks, list)
         self._cache = _InMemory() if self._in_memory else _InFiles(folder, devices)
         self._keeps = self._in_memory or form.is_compact
-        self._room = RoomInTurn()
+        self._buffers = AlternatingBuffers()
         # For the chunks of two turns, and the one that is read ahead.
-        self._read_to = RoomForChunks(chunk_instances, 2 * devices.num_parts + 1)
+        self._read_to = ChunkBuffers(chunk_instances, 2 * devices.num_parts + 1)
 
     def initial(self, start: Any) -> Any:
         """The first statistics, of one pass."""
@@ -612,7 +612,7 @@ class Passes:
         made = self._nothing, None
         for parts in self._filled():
             # Each needs the total before it, so that no two share a core and its cache.
-            given = made[0], self._devices.placed(parts)
+            given = made[0], self._devices.put(parts)
             before, made = (
                 made,
                 self._devices.on_parts(function, given, self._form, q, keeps=self._keeps),
@@ -631,12 +631,12 @@ class Passes:
             for bags in chunks:
                 self._form.check(bags)
             # What stays in memory may still be in its buffer.
-            room = new_room if self._in_memory else self._room.next_turn()
+            buffer = new_buffer if self._in_memory else self._buffers.next_turn()
             yield padded_chunks(
                 chunks,
                 num_instances=length,
                 num_parts=num_parts,
-                room=room,
+                buffer=buffer,
                 read_to=self._read_to,
             )
 
@@ -692,7 +692,7 @@ class _InFiles:
         self._folder, self._devices = folder, devices
         self._layouts: list[Any] = []
         self._newest: Any = None
-        self._room = RoomInTurn()
+        self._buffers = AlternatingBuffers()
 
     def keep(self, prepared: Any) -> None:
         """The next one."""
@@ -710,11 +710,11 @@ class _InFiles:
     def all(self) -> Iterator[Any]:
         """One after another. Before the next but one is asked for, all must be done with one."""
         for number, of_part in enumerate(self._layouts):
-            room = self._room.next_turn()
+            buffer = self._buffers.next_turn()
             with self._file(number).open("rb") as file:
-                read = partial(_read, file, room)
+                read = partial(_read, file, buffer)
                 parts = [jax.tree.map(read, of_part) for _ in self._devices.own]
-            yield self._devices.placed(parts)
+            yield self._devices.put(parts)
         yield self._newest
 
     def _file(self, number: int) -> Path:
@@ -725,8 +725,10 @@ def _layout_of_part(leaf: jax.Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
-def _read(file: BufferedReader, room: RoomInTurn, layout: jax.ShapeDtypeStruct) -> np.ndarray:
-    values = room(layout.shape, layout.dtype)
+def _read(
+    file: BufferedReader, buffer: AlternatingBuffers, layout: jax.ShapeDtypeStruct
+) -> np.ndarray:
+    values = buffer(layout.shape, layout.dtype)
     file.readinto(values)
     return values
 

@@ -92,11 +92,11 @@ class InducingApproximation:
     def log_density(self, model: Model, bags: Bags | None, draws: Draws) -> Float[np.ndarray, " S"]:
         """log q(u) of each draw."""
         centred = np.asarray(draws["inducing_value"]) - self.mean
-        white = scipy.linalg.solve_triangular(
+        whitened = scipy.linalg.solve_triangular(
             self.scale_tril, centred.T, lower=True, check_finite=False
         )
         log_scale = np.sum(np.log(np.diagonal(self.scale_tril)))
-        return norm.logpdf(white).sum(axis=0) - log_scale
+        return norm.logpdf(whitened).sum(axis=0) - log_scale
 
 
 @serialization.register

@@ -54,13 +54,13 @@ from .drivers import (
     m_step_of,
     num_begun,
     repeat_steps,
-    spread_over,
+    subsample,
 )
 
 __all__ = ["natural_gradient"]
 
-# Nats. What may be lacking in the bound of what counts as settled.
-_SETTLED = 0.5
+# Nats. What may be lacking in the bound of what counts as converged.
+_NEGLIGIBLE_GAIN = 0.5
 
 
 class _Position(NamedTuple):
@@ -183,7 +183,7 @@ class _Batches:
             parts = padded_chunks(chunks, num_instances=length, num_parts=num_parts)
             sizes = [np.array(float(bags.num_instances)) for bags in chunks]
             sizes += [np.array(0.0)] * (num_parts - len(chunks))
-            yield self.devices.placed(parts), self.devices.placed(sizes)
+            yield self.devices.put(parts), self.devices.put(sizes)
 
     def _pieces(self) -> Iterator[Bags]:
         for number in count():
@@ -243,9 +243,7 @@ class _Steps:
 
     def _first(self, batches: Iterator[tuple[Any, Array]], num_instances: np.ndarray) -> _Position:
         chunks, _ = chunks_of(self.batches.bags, self.devices)
-        start = self.form.start(
-            partial(spread_over, chunks, self.form, self.devices), self.start_key
-        )
+        start = self.form.start(partial(subsample, chunks, self.form, self.devices), self.start_key)
         found, size = self._of_next(batches, _initial_of_chunk, start)
         return self.devices.once(_position, self.form, found, num_instances / size)
 
@@ -301,8 +299,8 @@ def _moved(
         lambda old, new: (1 - step) * old + step * new, position.statistics, scaled
     )
     statistics = form.in_order(statistics)
-    moved = _Position(position.number + 1, statistics, form.m_step(statistics))
-    return moved, form.elbo(position.q, scaled)
+    following = _Position(position.number + 1, statistics, form.m_step(statistics))
+    return following, form.elbo(position.q, scaled)
 
 
 def _scaled(statistics: Any, scale: Array | float) -> Any:
@@ -337,7 +335,7 @@ def _judged(bounds: Float[np.ndarray, "3"], num_steps: int, rounding: float) -> 
     lacking = _lacking(bounds, rounding)
     first, second = np.diff(bounds)
     return Status(
-        "converged" if lacking < _SETTLED else "max_steps",
+        "converged" if lacking < _NEGLIGIBLE_GAIN else "max_steps",
         f"two steps over all bags behind {num_steps:,} steps by batches raised the bound by "
         f"{first:.3g} and {second:.3g} nats; going on like this would by {lacking:.3g}",
     )

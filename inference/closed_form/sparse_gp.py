@@ -66,7 +66,7 @@ from ...models.vgpmil import VGPMIL
 from .algorithm import (
     ClosedForm,
     Options,
-    Spread,
+    Subsample,
     closed_form,
     label_update_of,
     refuse_starts,
@@ -177,7 +177,7 @@ class _InducingForm(ClosedForm):
         super().check(bags)
         self.model.check_width(bags)
 
-    def start(self, spread: Spread, key: Array) -> tuple[InducingFactor, Array]:
+    def start(self, subsample: Subsample, key: Array) -> tuple[InducingFactor, Array]:
         """The prior."""
         size = self.model.num_inducing
         # By NumPy: JAX would compile a program for each of these.

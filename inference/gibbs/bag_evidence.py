@@ -1,6 +1,6 @@
 """The exact conditionals of VWSGP and CardinalityGP, for every likelihood.
 
-One sweep, from the inducing values and the bag evidence s of the last one:
+One sweep, from the inducing values and the latent values s of the bags in the last one:
 
 .. code-block:: text
 
@@ -8,8 +8,8 @@ One sweep, from the inducing values and the bag evidence s of the last one:
     ε   | auxiliary           ~ N(P⁻¹ Vᵀ(p/(1 + ωk̄)), P⁻¹),  P = I + Vᵀ diag(ω/(1 + ωk̄)) V
     s_b | ε, auxiliary        ~ N((V_bε + k̄_bp_b)/(1 + ω_bk̄_b), k̄_b/(1 + ω_bk̄_b))
 
-with u = Lε, where the likelihood given its auxiliary variable is e^{ps − ωs²/2} in s. The evidence
-is integrated out of the draw of ε, and of that of the probit's latent utility.
+with u = Lε, where the likelihood given its auxiliary variable is e^{ps − ωs²/2} in s. s is
+integrated out of the draw of ε, and of that of the probit's latent utility.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from ...models.numerics.tracing import as_pytree
 from ...models.parts.bag_evidence import BagEvidenceModel
 from ...models.parts.likelihoods import Likelihood
 from ...models.parts.sparse_gp import SparseConditional
-from .inducing import draw_evidence, draw_white
+from .inducing import draw_latent, draw_whitened
 from .sweep import sweep_of
 
 __all__ = ["BagEvidenceGibbs", "BagEvidenceGibbsState"]
 
 
 class BagEvidenceGibbsState(NamedTuple):
-    """One chain."""
+    """The state of one chain."""
 
     key: Array
-    white: Float[Array, " M"]  # ε
-    evidence: Float[Array, " B"]  # s
+    whitened: Float[Array, " M"]  # ε
+    latent: Float[Array, " B"]  # s
     auxiliary: Float[Array, " B"]
 
 
@@ -67,7 +67,7 @@ class BagEvidenceGibbs:
 
     @classmethod
     def for_model(cls, model: BagEvidenceModel, bags: Bags) -> Self:
-        """Pass over the instances once."""
+        """Prepare the sweep of a model, by one pass over the instances."""
         observations(model, bags, "gibbs")
         weight = np.ones(bags.num_bags)
         if bags.present is not None:
@@ -77,48 +77,48 @@ class BagEvidenceGibbs:
 
     @property
     def site_names(self) -> tuple[str, ...]:
-        """Sites that a state has."""
+        """Names of the sites of a state."""
         auxiliary = self.likelihood.auxiliary_site
         return ("inducing_value", "bag_evidence", *(() if auxiliary is None else (auxiliary,)))
 
     def init(self, key: Array) -> BagEvidenceGibbsState:
-        """A draw of u and s from the Gaussian prior, and of the auxiliary variables given them."""
-        key, white_key, evidence_key, auxiliary_key = jax.random.split(key, 4)
+        """Draw u and s from the Gaussian prior, and the auxiliary variables given them."""
+        key, whitened_key, latent_key, auxiliary_key = jax.random.split(key, 4)
         projection, scale = self.accumulated.projection, self.accumulated.residual_scale
-        white = jax.random.normal(white_key, (projection.shape[1],), projection.dtype)
-        noise = jax.random.normal(evidence_key, scale.shape, scale.dtype)
-        evidence = projection @ white + scale * noise
-        auxiliary = self._draw_auxiliary(auxiliary_key, white, evidence)
-        return BagEvidenceGibbsState(key, white, evidence, auxiliary)
+        whitened = jax.random.normal(whitened_key, (projection.shape[1],), projection.dtype)
+        noise = jax.random.normal(latent_key, scale.shape, scale.dtype)
+        latent = projection @ whitened + scale * noise
+        auxiliary = self._draw_auxiliary(auxiliary_key, whitened, latent)
+        return BagEvidenceGibbsState(key, whitened, latent, auxiliary)
 
     def step(self, state: BagEvidenceGibbsState) -> BagEvidenceGibbsState:
         """One sweep over the auxiliary variables, u and s."""
-        key, auxiliary_key, white_key, evidence_key = jax.random.split(state.key, 4)
+        key, auxiliary_key, whitened_key, latent_key = jax.random.split(state.key, 4)
         projection, variance = self.accumulated.projection, self.accumulated.residual_variance
-        auxiliary = self._draw_auxiliary(auxiliary_key, state.white, state.evidence)
+        auxiliary = self._draw_auxiliary(auxiliary_key, state.whitened, state.latent)
         terms = self.likelihood.gaussian_terms(self.observed, auxiliary)
         weight = jnp.asarray(self.weight)
         weighted = (weight * of for of in terms)
-        white = draw_white(white_key, projection, variance, *weighted)
-        evidence = draw_evidence(evidence_key, projection @ white, variance, *terms)
-        return BagEvidenceGibbsState(key, white, evidence, auxiliary)
+        whitened = draw_whitened(whitened_key, projection, variance, *weighted)
+        latent = draw_latent(latent_key, projection @ whitened, variance, *terms)
+        return BagEvidenceGibbsState(key, whitened, latent, auxiliary)
 
     def _draw_auxiliary(
-        self, key: Array, white: Float[Array, " M"], evidence: Float[Array, " B"]
+        self, key: Array, whitened: Float[Array, " M"], latent: Float[Array, " B"]
     ) -> Float[Array, " B"]:
         return self.likelihood.draw_auxiliary(
             key,
             self.observed,
-            evidence,
-            self.accumulated.projection @ white,
+            latent,
+            self.accumulated.projection @ whitened,
             self.accumulated.residual_variance,
         )
 
     def sites(self, state: BagEvidenceGibbsState) -> dict[str, Array]:
         """The state as sites of the model."""
         sites = {
-            "inducing_value": self.accumulated.cholesky @ state.white,
-            "bag_evidence": state.evidence,
+            "inducing_value": self.accumulated.cholesky @ state.whitened,
+            "bag_evidence": state.latent,
         }
         auxiliary = self.likelihood.auxiliary_site
         return sites if auxiliary is None else sites | {auxiliary: state.auxiliary}

@@ -42,7 +42,7 @@ __all__ = ["DPMILGibbs", "DPMILGibbsState"]
 
 
 class DPMILGibbsState(NamedTuple):
-    """One chain."""
+    """The state of one chain."""
 
     key: Array
     label: Int[Array, " N"]  # r
@@ -83,12 +83,12 @@ class DPMILGibbs:
 
     @classmethod
     def for_model(cls, model: DPMIL, bags: Bags) -> Self:
-        """Whiten the instances once."""
+        """Prepare the sweep of a model: whiten the instances once."""
         model.check(bags)
         return _prepared(model, bags)
 
     def init(self, key: Array) -> DPMILGibbsState:
-        """Labels from their prior; every instance with the nearest of K drawn from the data."""
+        """Draw labels from their prior; cluster each instance with the nearest of K random ones."""
         key, label_key, centre_key = jax.random.split(key, 3)
         label = self.rule.labels().sample(label_key)
         K, shape = self.model.max_components, self.instances.shape
@@ -110,13 +110,15 @@ class DPMILGibbs:
     def step(self, state: DPMILGibbsState) -> DPMILGibbsState:
         """One sweep over v, Λ, μ, then r and z."""
         key, name_key, parameter_key, label_key = jax.random.split(state.key, 4)
-        seen = self._seen(state.label, state.cluster)
+        statistics = self._sufficient_statistics(state.label, state.cluster)
         # Which names the clusters of the state have does not matter any more: r and z come last.
         order = jax.vmap(partial(_renamed, concentration=self.model.concentration))(
-            jax.random.split(name_key), jnp.asarray(seen.occupancy)
+            jax.random.split(name_key), jnp.asarray(statistics.occupancy)
         )
-        seen = jax.tree.map(lambda values: jax.vmap(jnp.take, (0, 0, None))(values, order, 0), seen)
-        stick, mean, precision = self._draw_parameters(parameter_key, seen)
+        statistics = jax.tree.map(
+            lambda values: jax.vmap(jnp.take, (0, 0, None))(values, order, 0), statistics
+        )
+        stick, mean, precision = self._draw_parameters(parameter_key, statistics)
         root = precision if self.model.covariance == "full" else jnp.sqrt(precision)
         mixtures = Mixtures(log_stick_weights(stick), mean, root)
         drawn = draw_labels(label_key, mixtures.log_components(self.instances), self.rule)
@@ -137,7 +139,9 @@ class DPMILGibbs:
         }
         return sites | ({"stick": state.stick} if self.model.max_components > 1 else {})
 
-    def _seen(self, label: Int[Array, " N"], cluster: Int[Array, " N"]) -> Statistics:
+    def _sufficient_statistics(
+        self, label: Int[Array, " N"], cluster: Int[Array, " N"]
+    ) -> Statistics:
         K = self.model.max_components
         whose = label * K + cluster
 
@@ -147,17 +151,17 @@ class DPMILGibbs:
         weighted = (self.weight[:, None] * of for of in (self.instances, self.moments))
         return Statistics(*map(by_component, (self.weight, *weighted)))
 
-    def _draw_parameters(self, key: Array, seen: Statistics) -> tuple[Array, Array, Array]:
-        """v, μ and Λ given the sums."""
+    def _draw_parameters(self, key: Array, statistics: Statistics) -> tuple[Array, Array, Array]:
+        """Draw v, μ and Λ given the sufficient statistics."""
         stick_key, gaussian_key = jax.random.split(key)
-        model, count = self.model, jnp.asarray(seen.occupancy)
+        model, count = self.model, jnp.asarray(statistics.occupancy)
         # Beta(a, b) is Γ(a)/(Γ(a) + Γ(b)).
         shapes = jnp.stack([1 + count[:, :-1], model.concentration + count_after(count)])
-        on, off = jax.random.gamma(stick_key, shapes)
-        law = family(model.covariance).posterior(
-            seen, model.mean_strength, model.degrees_of_freedom
+        kept, passed_on = jax.random.gamma(stick_key, shapes)
+        posterior = family(model.covariance).posterior(
+            statistics, model.mean_strength, model.degrees_of_freedom
         )
-        return on / (on + off), *law.draw(gaussian_key)
+        return kept / (kept + passed_on), *posterior.draw(gaussian_key)
 
 
 @jax.jit
@@ -178,10 +182,10 @@ def _(model: DPMIL, bags: Bags) -> DPMILGibbs:
 def _renamed(
     key: Array, count: Float[Array, " K"], *, concentration: float | Float[Array, ""]
 ) -> Int[Array, " K"]:
-    """An order of the components, by Metropolis' rule: K pairs are offered to swap their names.
+    """Draw an order of the components, by K Metropolis steps that swap the names of a pair.
 
-    With sticks and parameters integrated out, p(z) is all that the names change. Without it a
-    large cluster that has come by a late stick would keep it for long.
+    With sticks and parameters integrated out, names change p(z) alone. Without these swaps a large
+    cluster with a late stick would keep it for long.
     """
     num_components = count.shape[0]
 

@@ -1,4 +1,4 @@
-"""The entrance to Gibbs sampling: checks, the chains, the posterior."""
+"""The engine `gibbs`: checks, the chains, the posterior."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...models.model import Model, observations, random_key
 from ...models.numerics.arguments import check_counts
 from ...models.numerics.tracing import as_pytree
 from ..posterior import Posterior, sampled_posterior
-from ..runtime.chains import place_of_chains, run_chains
+from ..runtime.chains import devices_of_chains, run_chains
 from ..runtime.programs import Stopwatch
 from .sweep import Sweep, sweep_of
 
@@ -45,7 +45,7 @@ def gibbs(
     ----------
     model : Model
         VGPMIL, VWSGP, CardinalityGP, DPMIL, or one whose sweep ``sweep_of`` knows; with numbers
-        as hyper-parameters (no priors) and a known mixing law.
+        as hyper-parameters (no priors) and a known density p(ω).
     bags : Bags
         With labels.
     seed : int or JAX key
@@ -82,7 +82,7 @@ def gibbs(
         if the draws of DPMIL would take more than 4 GiB, the checkpoint is of another run, or
         chains cannot be dealt to the mesh.
     NotImplementedError
-        If the model has no sampler, or its mixing law p(ω) is not known.
+        If the model has no sampler, or its mixing density p(ω) is not known.
     """
     watch = Stopwatch()
     check_conjugate(model)
@@ -95,9 +95,9 @@ def gibbs(
         kept = _kept(keep, sweep.site_names, model.latent_sites)
         _check_size(model, bags, num_samples * num_chains, kept)
         options = {"engine": "gibbs", "seed": key, "thin": thin, "keep": kept}
-        with place_of_chains(mesh, checkpoint, model, bags, **options, **length) as place:
+        with devices_of_chains(mesh, checkpoint, model, bags, **options, **length) as run_on:
             chain = GibbsChain(sweep, tuple(kept), thin)
-            run = run_chains(chain, key=key, progress=progress, **length, **place)
+            run = run_chains(chain, key=key, progress=progress, **length, **run_on)
     return sampled_posterior(model, bags, engine="gibbs", run=run, watch=watch)
 
 
@@ -134,19 +134,19 @@ class GibbsChain:
     thin: int = 1
 
     def init(self, key: Array) -> Any:
-        """A start."""
+        """The initial state of a chain."""
         return self.sweep.init(key)
 
     def step(self, state: Any) -> Any:
-        """So many sweeps as there are for a draw."""
+        """Run the ``thin`` sweeps of one draw."""
         return jax.lax.fori_loop(0, self.thin, lambda _, s: self.sweep.step(s), state)
 
     def sites(self, state: Any) -> dict[str, Array]:
-        """All sites of a state."""
+        """All sites of the model at a state."""
         return self.sweep.sites(state)
 
     def collect(self, state: Any) -> tuple[dict[str, Array], dict[str, Array]]:
-        """The sites that are kept."""
+        """The sites of a draw that are stored."""
         sites = self.sweep.sites(state)
         return {name: sites[name] for name in self.kept}, {}
 
@@ -162,7 +162,7 @@ def _kept(
 
 
 def _check_size(model: Model, bags: Bags, num_draws: int, kept: list[str]) -> None:
-    """Refuse what no memory holds."""
+    """Refuse draws that would not fit in memory."""
     in_a_draw = model.numbers_in_a_draw(bags)
     if in_a_draw is None:
         return

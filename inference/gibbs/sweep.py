@@ -18,11 +18,11 @@ class Sweep(Protocol):
 
     @property
     def site_names(self) -> tuple[str, ...]:
-        """Sites that a state has."""
+        """Names of the sites of a state."""
         ...
 
     def init(self, key: Array, /) -> Any:
-        """A start, which carries its own key."""
+        """The initial state, which carries its own key."""
         ...
 
     def step(self, state: Any, /) -> Any:

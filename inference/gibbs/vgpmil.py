@@ -1,6 +1,6 @@
-"""The exact conditionals of augmented ψ-VGPMIL, the evidence integrated out of the inducing draw.
+"""The exact conditionals of augmented ψ-VGPMIL, with f integrated out of the draw of u.
 
-One sweep, from the evidence f of the last one:
+One sweep, from the latent function values f of the last one:
 
 .. code-block:: text
 
@@ -30,18 +30,18 @@ from ...models.parts.bag_labels import InstanceLabels
 from ...models.parts.scale_mixtures import Mixing
 from ...models.parts.sparse_gp import SparseConditional
 from ...models.vgpmil import VGPMIL
-from .inducing import draw_evidence, draw_white
+from .inducing import draw_latent, draw_whitened
 from .sweep import sweep_of
 
 __all__ = ["VGPMILGibbs", "VGPMILGibbsState"]
 
 
 class VGPMILGibbsState(NamedTuple):
-    """One chain."""
+    """The state of one chain."""
 
     key: Array
-    white: Float[Array, " M"]  # ε
-    evidence: Float[Array, " N"]  # f
+    whitened: Float[Array, " M"]  # ε
+    latent: Float[Array, " N"]  # f
     label: Int[Array, " N"]  # y
 
 
@@ -92,57 +92,57 @@ class VGPMILGibbs:
         )
 
     def init(self, key: Array) -> VGPMILGibbsState:
-        """A draw of u and f from the Gaussian prior."""
-        key, white_key, evidence_key = jax.random.split(key, 3)
+        """Draw u and f from the Gaussian prior."""
+        key, whitened_key, latent_key = jax.random.split(key, 3)
         projection, variance = self.conditional.projection, self.conditional.residual_variance
-        white = jax.random.normal(white_key, (projection.shape[1],), projection.dtype)
-        noise = jax.random.normal(evidence_key, variance.shape, variance.dtype)
-        evidence = self.prior_mean + projection @ white + jnp.sqrt(variance) * noise
-        return VGPMILGibbsState(key, white, evidence, jnp.zeros(variance.shape, int))
+        whitened = jax.random.normal(whitened_key, (projection.shape[1],), projection.dtype)
+        noise = jax.random.normal(latent_key, variance.shape, variance.dtype)
+        latent = self.prior_mean + projection @ whitened + jnp.sqrt(variance) * noise
+        return VGPMILGibbsState(key, whitened, latent, jnp.zeros(variance.shape, int))
 
     def step(self, state: VGPMILGibbsState) -> VGPMILGibbsState:
         """One sweep over y, ω, u, f."""
-        key, label_key, mixing_key, white_key, evidence_key = jax.random.split(state.key, 5)
-        label = self.label_law(state.evidence).sample(label_key)
-        omega = self.mixing.conditional(state.evidence).sample(mixing_key)
-        white = self.draw_white(white_key, label, omega)
-        evidence = self.draw_evidence(evidence_key, white, label, omega)
-        return VGPMILGibbsState(key, white, evidence, label)
+        key, label_key, mixing_key, whitened_key, latent_key = jax.random.split(state.key, 5)
+        label = self.label_distribution(state.latent).sample(label_key)
+        omega = self.mixing.conditional(state.latent).sample(mixing_key)
+        whitened = self.draw_whitened(whitened_key, label, omega)
+        latent = self.draw_latent(latent_key, whitened, label, omega)
+        return VGPMILGibbsState(key, whitened, latent, label)
 
     def sites(self, state: VGPMILGibbsState) -> dict[str, Array]:
         """The state as sites of the model."""
         return {
-            "inducing_value": self.conditional.cholesky @ state.white,
-            "evidence": state.evidence,
+            "inducing_value": self.conditional.cholesky @ state.whitened,
+            "evidence": state.latent,
             "instance_label": state.label,
         }
 
-    def label_law(self, evidence: Float[Array, " N"]) -> InstanceLabels:
-        """y | f, T."""
+    def label_distribution(self, latent: Float[Array, " N"]) -> InstanceLabels:
+        """The distribution of y | f, T."""
         return InstanceLabels(
-            evidence, self.bag_index, self.bag_label, self.sharpness, self.bag_label.shape[0]
+            latent, self.bag_index, self.bag_label, self.sharpness, self.bag_label.shape[0]
         )
 
-    def draw_white(
+    def draw_whitened(
         self, key: Array, label: Int[Array, " N"], omega: Float[Array, " N"]
     ) -> Float[Array, " M"]:
-        """ε | ω, y with the evidence integrated out."""
+        """Draw ε | ω, y with f integrated out."""
         projection, variance = self.conditional.projection, self.conditional.residual_variance
-        # Of the evidence about its mean μ0: (y − ½)f − ωf²/2 has the linear term κ − ωμ0 there.
+        # In f − μ0, the log likelihood (y − ½)f − ωf²/2 has the linear term κ − ωμ0.
         linear = label - 0.5 - omega * self.prior_mean
         weight = jnp.asarray(self.instance_weight)
-        return draw_white(key, projection, variance, weight * omega, weight * linear)
+        return draw_whitened(key, projection, variance, weight * omega, weight * linear)
 
-    def draw_evidence(
+    def draw_latent(
         self,
         key: Array,
-        white: Float[Array, " M"],
+        whitened: Float[Array, " M"],
         label: Int[Array, " N"],
         omega: Float[Array, " N"],
     ) -> Float[Array, " N"]:
-        """f | u, ω, y, independently over instances."""
-        location = self.prior_mean + self.conditional.projection @ white
-        return draw_evidence(key, location, self.conditional.residual_variance, omega, label - 0.5)
+        """Draw f | u, ω, y, independently over instances."""
+        location = self.prior_mean + self.conditional.projection @ whitened
+        return draw_latent(key, location, self.conditional.residual_variance, omega, label - 0.5)
 
 
 @sweep_of.register

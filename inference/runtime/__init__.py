@@ -1,1 +1,1 @@
-"""How engines run: what is compiled and when, chains, devices, chunks, checkpoints, progress."""
+"""Running engines: compilation, chains, devices, chunks, checkpoints, progress."""

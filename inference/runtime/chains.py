@@ -1,4 +1,4 @@
-"""Markov chains in blocks of steps, spread over the devices there are."""
+"""Markov chains in blocks of steps, distributed over devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .lapack import one_lapack_thread
 from .programs import Stopwatch
 from .progress import Progress
 
-__all__ = ["Chain", "ChainRun", "place_of_chains", "run_chains", "spread_over_devices"]
+__all__ = ["Chain", "ChainRun", "devices_of_chains", "map_over_devices", "run_chains"]
 
 # Steps between two looks at the progress bar. Each block is one call of one compiled program.
 _BLOCK = 100
@@ -31,7 +31,7 @@ _BLOCK = 100
 
 @dataclass(frozen=True)
 class ChainRun:
-    """What a sampler left behind: draws by site, statistics by name, both (chain, draw, …)."""
+    """The result of a sampler: draws by site, statistics by name, both (chain, draw, …)."""
 
     draws: dict[str, np.ndarray]
     statistics: dict[str, np.ndarray]
@@ -41,10 +41,10 @@ class ChainRun:
 
 
 @contextmanager
-def place_of_chains(
+def devices_of_chains(
     mesh: Mesh | None, checkpoint: str | PathLike | None, model: Any, bags: Bags, **options: Any
 ) -> Iterator[dict[str, Any]]:
-    """Where chains run and what they write down: arguments of `run_chains`.
+    """Context with the devices and the checkpoint of chains: arguments of `run_chains`.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def place_of_chains(
     devices = Devices(mesh)
     with devices.together():
         devices.agree(str(identity(model, bags, **options)), "models, bags or options")
-        own = f"{[place for place, _ in devices.own]} of {devices.num_devices}"
+        own = f"{[index for index, _ in devices.own]} of {devices.num_devices}"
         folder = block_folder(checkpoint, model, bags, **options, devices=own)
         yield {"devices": devices, "checkpoint": folder}
 
@@ -86,7 +86,7 @@ class Chain(Protocol):
     """A Markov kernel as pure functions of its state; a pytree, so that programs take it."""
 
     def init(self, key: Array, /) -> Any:
-        """A start."""
+        """The initial state of a chain."""
         ...
 
     def step(self, state: Any, /) -> Any:
@@ -98,7 +98,7 @@ class Chain(Protocol):
         ...
 
     def collect(self, state: Any, /) -> tuple[dict[str, Array], dict[str, Array]]:
-        """What is kept of a draw: sites and statistics by name."""
+        """The sites and statistics of a draw that are stored, by name."""
         ...
 
 
@@ -172,7 +172,7 @@ def run_chains(
     return ChainRun(draws, statistics, sum(seconds[:num_before]), sum(seconds[num_before:]))
 
 
-def spread_over_devices(
+def map_over_devices(
     function: Callable[[Array], Any], *, together: int
 ) -> tuple[Callable[[Array], Any], int]:
     """Map a function of a key over keys, on all devices.
@@ -182,18 +182,18 @@ def spread_over_devices(
     function : callable
         Key → pytree.
     together : int
-        Keys for each accelerator; a CPU has one, and the next when it is done with it.
+        Keys that each accelerator maps at once; a CPU maps one at a time.
 
     Returns
     -------
     callable
         Keys → pytree, keys first.
     int
-        How many keys it takes.
+        Number of keys that it takes.
     """
     on_each = 1 if jax.default_backend() == "cpu" else together
     num_keys = on_each * len(jax.local_devices())
-    return _spread(function, _chain_mesh(num_keys)), num_keys
+    return _map_over_mesh(function, _chain_mesh(num_keys)), num_keys
 
 
 def _blocks(num_warmup: int, num_samples: int) -> list[tuple[int, int]]:
@@ -214,15 +214,15 @@ def _dealt(num_chains: int, devices: Devices | None) -> tuple[Mesh, Int[np.ndarr
             f"num_chains is {num_chains} and mesh has {devices.num_devices} devices; expected a "
             "multiple, as each gets an equal number of chains"
         )
-    places, own = zip(*devices.own, strict=True)
-    chains = np.arange(num_chains).reshape(devices.num_devices, -1)[list(places)].ravel()
+    indices, own = zip(*devices.own, strict=True)
+    chains = np.arange(num_chains).reshape(devices.num_devices, -1)[list(indices)].ravel()
     return _mesh_of(own), chains
 
 
 def _chain_mesh(num_chains: int) -> Mesh:
     devices = jax.local_devices()
-    share = max(d for d in range(1, len(devices) + 1) if num_chains % d == 0)
-    return _mesh_of(devices[:share])
+    num_devices = max(d for d in range(1, len(devices) + 1) if num_chains % d == 0)
+    return _mesh_of(devices[:num_devices])
 
 
 def _mesh_of(devices: Sequence[Any]) -> Mesh:
@@ -230,7 +230,7 @@ def _mesh_of(devices: Sequence[Any]) -> Mesh:
     return jax.make_mesh((len(devices),), ("chain",), axis_types=axis_types, devices=devices)
 
 
-def _spread(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+def _map_over_mesh(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
     """Map a function of one chain over all chains, devices first."""
     spec = PartitionSpec("chain")
     mapped = jax.shard_map(
@@ -273,7 +273,7 @@ def _collected(chain: Chain, states: Any) -> tuple[Any, Any]:
 
 
 def _mapped(function: Callable[[Any, Any], Any], mesh: Mesh) -> Callable[[Any, Any], Any]:
-    """A function of what is the same for all devices, and of the chains of each."""
+    """Map a function of shared arguments and chains over the chains of each device."""
     same, own = PartitionSpec(), PartitionSpec("chain")
     return jax.shard_map(function, mesh=mesh, in_specs=(same, own), out_specs=own, check_vma=False)
 

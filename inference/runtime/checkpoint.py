@@ -1,7 +1,7 @@
-"""What long runs write down on the way, so that a killed one goes on where it was.
+"""Checkpoints of long runs, from which a killed run resumes.
 
-Each thing written is whole or not there, whatever becomes of the process. Beside it stands of which
-run it is: what is found under other arguments is refused, not mixed in.
+Each file is complete or absent, even if the process dies. A header identifies the run: checkpoints
+of other arguments are refused.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ __all__ = ["BlockFolder", "Entry", "Journal", "Run", "block_folder", "described"
 type Entry = dict[str, Any]
 type Run = dict[str, str]
 
-# A header begins with it.
+# The beginning of a header.
 _BEGIN = b'{"milzoo": '
 _UNFINISHED = ".unfinished"
-# What tells distributions apart beside their parameters.
+# Attributes that identify a distribution beside its parameters.
 _OF_DISTRIBUTIONS = ("batch_shape", "event_shape", "base_dist", "transforms")
 
 
 def identity(model: Any, bags: Bags | BagStream, **others: Any) -> Run:
-    """What a run is about, in a form that can be written down and compared.
+    """Describe a run by its model, bags and options, as text that can be compared.
 
     Parameters
     ----------
@@ -66,10 +66,10 @@ def identity(model: Any, bags: Bags | BagStream, **others: Any) -> Run:
 
 
 class Journal:
-    """A file of one JSON object a line: of which run it is, then an entry for each simulation.
+    """A file of JSON lines: a header with the run, then an entry for each simulation.
 
     A line that a dying process left unfinished is dropped when the file is opened again. Another
-    process on the same run does no harm: it writes the same.
+    process on the same run does no harm: it writes the same lines.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Journal:
         self.entries: list[Entry] = self._read() if self._path.exists() else []
 
     def append(self, entry: Entry) -> None:
-        """Write one entry, the file with the first."""
+        """Write one entry; the first one creates the file."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         lines = [] if self._path.exists() and self._path.stat().st_size else [{"milzoo": self._run}]
         with self._path.open("a", encoding="utf-8") as file:
@@ -143,16 +143,16 @@ class BlockFolder:
 
     @property
     def num_blocks(self) -> int:
-        """How many are finished."""
+        """The number of finished blocks."""
         return next(n for n in count() if not self._block(n).exists())
 
     def cut(self, num_blocks: int) -> None:
-        """Forget what comes behind so many blocks."""
+        """Delete the blocks after the first ``num_blocks``."""
         for number in reversed(range(num_blocks, self.num_blocks)):
             self._block(number).unlink()
 
     def write(self, number: int, state: Any, rows: Any, seconds: float) -> None:
-        """Write a block, the folder with the first.
+        """Write a block; the first one creates the folder.
 
         Parameters
         ----------
@@ -161,9 +161,9 @@ class BlockFolder:
         state : pytree
             After the block.
         rows : pytree
-            What is kept of it.
+            Its stored draws.
         seconds : float
-            That it took.
+            Its duration.
         """
         arrays = {
             f"{what} {n}": _as_numpy(leaf)
@@ -178,14 +178,14 @@ class BlockFolder:
         self._write(name, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
     def blocks(self, like: Any) -> list[tuple[Any, float]]:
-        """What was kept of each, in the structure of another's, and how long it took."""
+        """Read the stored draws of each block, in the structure of ``like``, and its seconds."""
         return [
             (self._read(number, "row", like), float(self._read(number, "second", 0.0)))
             for number in range(self.num_blocks)
         ]
 
     def state(self, like: Any) -> Any:
-        """The state after the last block, in the structure and on the devices of another."""
+        """Read the state after the last block, in the structure and on the devices of ``like``."""
         leaves = self._read(self.num_blocks - 1, "state", like)
         return jax.tree.map(_as_there, leaves, like)
 
@@ -224,7 +224,7 @@ def _up_to_a_gap(lines: list[str]) -> list[Entry]:
 
 
 def _force(file: IO) -> None:
-    """On the disk, not in a buffer."""
+    """Flush a file to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -263,20 +263,20 @@ def _check_run(path: Path, header: str, run: Run) -> None:
 
 
 def described(value: Any) -> str:
-    """What a value is, the same in every process.
+    """Describe a value by text that is the same in every process.
 
-    Arrays by a digest; functions by their name, their code and what they have around them, though
-    not by what those that they call do.
+    Arrays are described by a digest; functions by their name, code and closure, but not by the code
+    of functions that they call.
     """
     return _described(value, ())
 
 
-def _described(value: Any, inside: tuple[int, ...]) -> str:
-    if id(value) in inside:
+def _described(value: Any, parents: tuple[int, ...]) -> str:
+    if id(value) in parents:
         return "itself"
 
     def part(other: Any) -> str:
-        return _described(other, (*inside, id(value)))
+        return _described(other, (*parents, id(value)))
 
     def parts(others: Mapping[str, Any]) -> str:
         return ", ".join(f"{name}={part(other)}" for name, other in sorted(others.items()))
@@ -301,17 +301,17 @@ def _described(value: Any, inside: tuple[int, ...]) -> str:
             code = _digest(_code(value.__code__).encode())
             return f"{_name(value)} {code}({part([*around, value.__defaults__])})"
         case Distribution():
-            # Not all that it holds: some of that it computes when it is first asked.
+            # Not all attributes: some are computed and cached on first use.
             names = (*value.arg_constraints, *_OF_DISTRIBUTIONS)
-            held = {name: getattr(value, name) for name in names if hasattr(value, name)}
-            return f"{_name(type(value))}({parts(held)})"
+            known = {name: getattr(value, name) for name in names if hasattr(value, name)}
+            return f"{_name(type(value))}({parts(known)})"
         case type():
             return _name(value)
         case ModuleType():
             return value.__name__
         case _ if is_dataclass(value):
-            held = {field.name: getattr(value, field.name) for field in fields(value)}
-            return f"{type(value).__name__}({parts(held)})"
+            known = {field.name: getattr(value, field.name) for field in fields(value)}
+            return f"{type(value).__name__}({parts(known)})"
         case _ if hasattr(value, "__wrapped__"):  # by jax.jit, for one
             return part(value.__wrapped__)
         case _ if hasattr(value, "__dict__"):
@@ -325,7 +325,7 @@ def _name(of: Any) -> str:
 
 
 def _code(code: CodeType) -> str:
-    """What a function does, wherever it stands."""
+    """Describe the code of a function, without its file and line."""
     constants = [_code(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {constants}"
 

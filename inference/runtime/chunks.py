@@ -1,4 +1,4 @@
-"""Bags in arrays of set lengths, so that programs are compiled once for all of them."""
+"""Chunks of bags in arrays of set lengths, so that programs are compiled once for all of them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ...datasets.padding import bucket
 from ...datasets.streaming import BagStream
 
 __all__ = [
-    "RoomForChunks",
-    "RoomInTurn",
+    "AlternatingBuffers",
+    "ChunkBuffers",
     "in_parts",
     "in_pieces",
-    "new_room",
+    "new_buffer",
     "padded_chunks",
 ]
 
@@ -29,23 +29,23 @@ __all__ = [
 _ALIGNMENT = 64
 
 
-def new_room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array to be filled, which JAX takes as it is where its device is a CPU."""
+def new_buffer(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Allocate an array to be filled, which a CPU device of JAX uses without a copy."""
     size = prod(shape) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-class RoomInTurn:
-    """Arrays that are filled again some turns later: new memory costs as much as filling it.
+class AlternatingBuffers:
+    """Buffers that are reused some turns later: new memory costs as much as filling it.
 
-    By then what is made of them must be done.
+    By then all computations on them must have ended.
 
     Parameters
     ----------
     num_turns : int
-        After so many they are.
+        Turns after which a buffer is reused.
     """
 
     def __init__(self, num_turns: int = 2) -> None:
@@ -53,30 +53,30 @@ class RoomInTurn:
         self._turn = self._num_given = 0
 
     def next_turn(self) -> Self:
-        """Itself, giving what it gave so many turns ago."""
+        """Begin the next turn, which reuses the buffers of ``num_turns`` turns ago."""
         self._turn, self._num_given = (self._turn + 1) % len(self._turns), 0
         return self
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """An array, as from `new_room`, that no other call of this turn gives."""
-        given, place, size = self._turns[self._turn], self._num_given, prod(shape) * dtype.itemsize
-        if place == len(given):
+        """A buffer, as from `new_buffer`, that no other call of this turn returns."""
+        given, number, size = self._turns[self._turn], self._num_given, prod(shape) * dtype.itemsize
+        if number == len(given):
             given.append(_bytes(size))
-        if given[place].size < size:
-            given[place] = _bytes(size)
+        if given[number].size < size:
+            given[number] = _bytes(size)
         self._num_given += 1
-        return given[place][:size].view(dtype).reshape(shape)
+        return given[number][:size].view(dtype).reshape(shape)
 
 
-class RoomForChunks(RoomInTurn):
-    """Where chunks are read to, a chunk a turn, each with room behind it to be filled up in.
+class ChunkBuffers(AlternatingBuffers):
+    """Buffers that chunks are read into, a chunk a turn, each long enough to be padded in place.
 
     Parameters
     ----------
     num_instances : int
-        That chunks are filled up to, or to a multiple of it.
+        Chunks are padded to a multiple of it.
     num_turns : int
-        As of `RoomInTurn`.
+        As of `AlternatingBuffers`.
     """
 
     def __init__(self, num_instances: int, num_turns: int) -> None:
@@ -84,13 +84,13 @@ class RoomForChunks(RoomInTurn):
         self._num_instances = num_instances
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """The first rows of an array that is as long as the chunk is to be."""
+        """The first rows of a buffer that is as long as the padded chunk."""
         length = _filled_up(shape[0], self._num_instances)
         self.next_turn()
         return super().__call__((length, *shape[1:]), dtype)[: shape[0]]
 
     def lengthened(self, values: np.ndarray, num_rows: int) -> np.ndarray | None:
-        """So many rows of which ``values`` are the first; None if there is no room behind them."""
+        """``num_rows`` rows whose first are ``values``; None if their buffer is shorter."""
         shape = num_rows, *values.shape[1:]
         size = prod(shape) * values.itemsize
         for memory in chain(*self._turns):
@@ -100,7 +100,7 @@ class RoomForChunks(RoomInTurn):
 
 
 def _bytes(size: int) -> np.ndarray:
-    return new_room((size,), np.dtype(np.uint8))
+    return new_buffer((size,), np.dtype(np.uint8))
 
 
 def padded_chunks(
@@ -108,48 +108,48 @@ def padded_chunks(
     *,
     num_instances: int,
     num_parts: int,
-    room: NewBuffer = new_room,
-    read_to: RoomForChunks | None = None,
+    buffer: NewBuffer = new_buffer,
+    read_to: ChunkBuffers | None = None,
 ) -> list[Bags]:
-    """Fill chunks up to one shape, and their number.
+    """Pad chunks to one shape, and their number to ``num_parts``.
 
     Parameters
     ----------
     chunks : sequence of Bags
         At least one.
     num_instances : int
-        Of each, or a multiple of it where one has more.
+        Chunks are padded to a multiple of it.
     num_parts : int
-        How many there are to be; those that are missing have no bag.
-    room : callable
+        Number of chunks that are returned; the missing ones have no bag.
+    buffer : callable
         Shape and type → the array to fill.
-    read_to : RoomForChunks or None
-        Where instances may stand already: there they stay, if there is room for so many.
+    read_to : ChunkBuffers or None
+        Buffers that may already hold the instances, which are then padded in place.
 
     Returns
     -------
     list of Bags
-        Each with as many bags, at least one of them absent, which holds the instances that fill;
-        their number is one of the grid, so that few shapes are compiled for.
+        All with the same number of bags, at least one of them absent: it has the padding instances.
+        The number is one of a grid, so that few shapes are compiled.
     """
     length = _filled_up(max(bags.num_instances for bags in chunks), num_instances)
     num_bags = bucket(1 + max(bags.num_bags for bags in chunks))
-    whole = [_padded(bags, length, num_bags, room, read_to) for bags in chunks]
+    whole = [_padded(bags, length, num_bags, buffer, read_to) for bags in chunks]
     nothing = replace(whole[0], present=np.zeros(num_bags, bool))
     return [*whole, *[nothing] * (num_parts - len(whole))]
 
 
 def _filled_up(number: int, unit: int) -> int:
-    """To a multiple of the unit."""
+    """Round up to a multiple of the unit."""
     return unit * -(-number // unit)
 
 
 def _padded(
-    bags: Bags, length: int, num_bags: int, room: NewBuffer, read_to: RoomForChunks | None
+    bags: Bags, length: int, num_bags: int, buffer: NewBuffer, read_to: ChunkBuffers | None
 ) -> Bags:
     def filled(values: np.ndarray | Array, size: int, value: float) -> np.ndarray:
         values = np.asarray(values)
-        whole = room((size, *values.shape[1:]), values.dtype)
+        whole = buffer((size, *values.shape[1:]), values.dtype)
         whole[: len(values)], whole[len(values) :] = values, value
         return whole
 
@@ -172,7 +172,7 @@ def _padded(
 
 
 def in_pieces(bags: Bags | BagStream, num_instances: int) -> Iterator[Bags]:
-    """Whole bags of at most so many instances together, or one that is larger.
+    """Split bags into pieces of whole bags, each of at most ``num_instances`` or a single bag.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def in_pieces(bags: Bags | BagStream, num_instances: int) -> Iterator[Bags]:
 
 
 def in_parts(bags: Bags, num_parts: int) -> list[Bags]:
-    """Bags in memory as chunks, of about as many instances each; fewer if there are fewer bags."""
+    """Split bags in memory into at most ``num_parts`` chunks of about as many instances each."""
     ends = np.cumsum(bags.bag_sizes)
     part = np.minimum((ends - 1) * num_parts // ends[-1], num_parts - 1)
     return [bags.select(part == number) for number in np.unique(part)]

@@ -1,4 +1,4 @@
-"""NumPyro programs: densities over many draws in bounded memory, and which are too large."""
+"""Densities of NumPyro programs over many draws in bounded memory, and limits on their size."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = [
     "program_of",
 ]
 
-# The paper's own, the one with everything summed out that can be, that of the closed-form bound.
+# The paper's program, the one with everything summed out that can be, the closed-form bound's.
 type ProgramName = Literal["full", "marginal", "augmented"]
 
 
 # Draws evaluated together fill the vector units, but a few thousand instances do that alone.
 _DRAWS, _INSTANCES = 16, 2**17
-# What may be known of bags. A factor is a site with an observation too, but not of these.
+# Observed sites of bags. A factor is a site with an observation too, but not among these.
 _OBSERVED = ("bag_label", "bag_target", "instances")
 
 
@@ -42,7 +42,7 @@ def check_number_of_unknowns(model: Model, engine: str) -> None:
     Raises
     ------
     ValueError
-        If it has, with what to do instead.
+        If it has; the message names an alternative.
     """
     if model.gradient_note:
         raise ValueError(f"{engine} would have to find {model.gradient_note}")
@@ -112,15 +112,15 @@ def log_likelihood(
 def log_likelihood_of_one(
     program: Program, site: Mapping[str, np.ndarray | Array], bags: Any
 ) -> Float[Array, " B"]:
-    """The same of one draw, as JAX traces it."""
+    """log p(observation of bag b | draw) of one draw, traceable by JAX."""
     # The key is never used: every latent site is substituted.
     sites = trace(substitute(seed(program, jax.random.key(0)), dict(site))).get_trace(bags)
     observed = [sites[name] for name in _OBSERVED if name in sites]
     return sum((_by_bag(site["fn"], site["value"]) for site in observed), jnp.zeros(()))
 
 
-def _by_bag(law: Any, value: Array) -> Float[Array, " B"]:
-    return getattr(law, "log_prob_by_bag", law.log_prob)(value)
+def _by_bag(distribution: Any, value: Array) -> Float[Array, " B"]:
+    return getattr(distribution, "log_prob_by_bag", distribution.log_prob)(value)
 
 
 @partial(jax.jit, static_argnames=("program", "together"))

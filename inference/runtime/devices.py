@@ -1,4 +1,4 @@
-"""One part of the data on each device of a mesh: functions of parts, and sums over all of them."""
+"""Run functions on the parts of the data, one on each device of a mesh, and sum over all parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 __all__ = ["AXIS", "Devices", "LostProcessError"]
 
-# That a mesh has.
+# The axis of a mesh.
 AXIS = "bags"
 _OVER_PARTS, _THE_SAME = PartitionSpec(AXIS), PartitionSpec()
 
@@ -25,10 +25,10 @@ class LostProcessError(RuntimeError):
 
 
 class Devices:
-    """The devices of a mesh, and what they do with parts of the data.
+    """The devices of a mesh, each with a part of the data.
 
-    Parts stand on the devices of this process; other processes have parts of their own. Only
-    `total`, `gathered`, `extremes` and the end of `together` wait for them.
+    Parts are on the devices of this process; other processes have parts of their own. Only
+    `total`, `gathered`, `extremes` and the end of `together` wait for other processes.
 
     Parameters
     ----------
@@ -56,28 +56,28 @@ class Devices:
 
     @property
     def num_processes(self) -> int:
-        """How many have parts."""
+        """The number of processes that have parts."""
         return len({device.process_index for device in self._whole.devices.flat})
 
     @property
     def spans_processes(self) -> bool:
-        """Whether others have parts as well."""
+        """Whether other processes have parts too."""
         return self._whole.size > self._local.size
 
     @property
     def num_devices(self) -> int:
-        """Of all processes."""
+        """The number of devices of all processes."""
         return self._whole.size
 
     @property
     def own(self) -> list[tuple[int, Any]]:
-        """The devices of this process, and which of all they are."""
+        """The devices of this process, each with its index among all devices."""
         mine = jax.process_index()
         every = enumerate(self._whole.devices.flat)
-        return [(place, device) for place, device in every if device.process_index == mine]
+        return [(index, device) for index, device in every if device.process_index == mine]
 
-    def placed(self, parts: Sequence[Any]) -> Any:
-        """Parts of equal shapes, one for each device.
+    def put(self, parts: Sequence[Any]) -> Any:
+        """Put parts of equal shapes on the devices, one on each.
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class Devices:
         pytree
             With an axis of parts in front.
         """
-        # One by one: in a whole that is cut again each would be copied twice.
+        # One by one: as slices of a whole each would be copied twice.
         own = [
             jax.device_put(jax.tree.map(lambda leaf: np.asarray(leaf)[None], part), device)
             for part, device in zip(parts, self._local.devices.flat, strict=True)
@@ -103,20 +103,20 @@ class Devices:
         return jax.tree.map(joined, *own)
 
     def repeated(self, part: Any) -> Any:
-        """The same part for each device."""
-        return self.placed([part] * self.num_parts)
+        """Put the same part on each device."""
+        return self.put([part] * self.num_parts)
 
     def on_parts(
         self, function: Callable, parts: tuple[Any, ...], *common: Any, **options: Any
     ) -> Any:
-        """What ``function(*part, *common, **options)`` gives of the part of each device.
+        """Call ``function(*part, *common, **options)`` on the part of each device.
 
         Parameters
         ----------
         function : callable
             At module level: compiled once for all that have its arguments' shapes.
         parts : tuple of pytrees
-            As from `placed`, or from another call.
+            As from `put`, or from another call.
         *common : pytrees of arrays
             The same for all.
         **options
@@ -130,11 +130,11 @@ class Devices:
         return _on_parts(function, self._local, tuple(sorted(options.items())), parts, common)
 
     def once(self, function: Callable, *arguments: Any) -> Any:
-        """``function(*arguments)``, of what is the same for all parts."""
+        """Call ``function(*arguments)`` once, on arguments that all parts have in common."""
         return _once(function, *arguments)
 
     def total(self, parts: Any) -> Any:
-        """The sum over all parts of all processes, which is waited for.
+        """Sum over all parts of all processes, and wait for it.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ class Devices:
         return self._reduced(_summed, parts)
 
     def gathered(self, rows: Any) -> Any:
-        """The rows of all processes, those of the first first.
+        """Gather the rows of all processes, in the order of processes.
 
         Parameters
         ----------
@@ -183,25 +183,25 @@ class Devices:
             return np.split(np.pad(leaf, widths), self.num_parts)
 
         leaves, structure = jax.tree.flatten((rows, np.ones(num_rows, bool)))
-        parts = self.placed([list(part) for part in zip(*map(in_parts, leaves), strict=True)])
+        parts = self.put([list(part) for part in zip(*map(in_parts, leaves), strict=True)])
         found = [leaf.reshape(-1, *leaf.shape[2:]) for leaf in self._reduced(_as_they_are, parts)]
         whole, is_row = jax.tree.unflatten(structure, found)
         return jax.tree.map(lambda leaf: leaf[is_row], whole)
 
     def agree(self, description: str, what: str) -> None:
-        """Refuse processes that were not given the same.
+        """Refuse processes that were given different arguments.
 
         Parameters
         ----------
         description : str
-            Of what this process was given.
+            Of the arguments of this process.
         what : str
-            In a word.
+            Name of the arguments, for the message.
 
         Raises
         ------
         ValueError
-            If another was given something else.
+            If another process was given different ones.
         LostProcessError
             If another process failed, or cannot be reached.
         """
@@ -211,7 +211,7 @@ class Devices:
             raise ValueError(f"processes were given different {what}; expected the same in all")
 
     def extremes(self, number: int) -> tuple[int, int]:
-        """The smallest and the largest that any process passes.
+        """The smallest and the largest number that any process passes.
 
         Parameters
         ----------
@@ -233,14 +233,14 @@ class Devices:
         if has_failed:
             raise LostProcessError(
                 f"process {jax.process_index()} of {jax.process_count()} ends because another "
-                "failed, with an error of its own. Mend that and start all again: with checkpoint= "
-                "they go on where all have been"
+                "failed, with an error of its own. Correct that and start all again: with "
+                "checkpoint= they go on where all have been"
             )
         return smallest, largest
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Where an error of one process ends all, each as soon as it would wait for the others.
+        """Context in which an error of one process ends all, each when it next waits for others.
 
         Raises
         ------
@@ -265,7 +265,7 @@ class Devices:
         return int(smallest), int(largest), bool(have_failed)
 
     def _reduced(self, function: Callable, parts: Any) -> Any:
-        """What a function gives of all parts of all processes."""
+        """Reduce the parts of all processes by a function."""
         over_all, the_same = (NamedSharding(self._whole, spec) for spec in (_OVER_PARTS, _THE_SAME))
 
         def with_others(leaf: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""LAPACK beside JAX's own threads."""
+"""Limit the threads of LAPACK, which compete with JAX's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["one_lapack_thread"]
 
 
 def one_lapack_thread() -> AbstractContextManager[object]:
-    """Keep LAPACK to one thread inside.
+    """Context in which LAPACK has one thread.
 
     JAX's Cholesky factors and triangular solves on a CPU are SciPy's LAPACK, whose idle threads
     spin for some 25 ms after each call, on the cores that JAX's next product needs: measured, a
@@ -23,5 +23,5 @@ def one_lapack_thread() -> AbstractContextManager[object]:
 
 @cache
 def _loaded_libraries() -> ThreadpoolController:
-    """Looked for once: it takes 5 ms."""
+    """The loaded libraries, cached: the search takes 5 ms."""
     return ThreadpoolController()

@@ -1,4 +1,4 @@
-"""What JAX compiles, and how long that takes: a clock beside that of the wall."""
+"""Count compilations of JAX, and measure their time apart from wall time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import jax
 
 __all__ = ["Stopwatch", "compile_seconds", "num_compilations"]
 
-# Of tracing, of lowering and of XLA; those of an inner function lie inside those of an outer one.
+# Events of tracing, lowering and XLA; an inner function's lie within those of an outer one.
 _COMPILATION = "/jax/core/compile/"
 _BY_XLA = "backend_compile"
-# Intervals that are remembered: an outer one ends soon after those that lie inside it.
+# Intervals that are remembered: an outer one ends soon after those within it.
 _MOST_INTERVALS = 4096
 
 
@@ -24,7 +24,7 @@ class _Clock:
         self._intervals: list[tuple[float, float]] = []
 
     def record(self, event: str, duration_secs: float, **_: str | int) -> None:
-        """Take note of an event that has just ended."""
+        """Record an event that has just ended."""
         if not event.startswith(_COMPILATION):
             return
         end = time.perf_counter()
@@ -56,12 +56,12 @@ def num_compilations() -> int:
 
 
 class Stopwatch:
-    """Wall time since it was made, and how much of it went into compilation.
+    """Measure wall time and compilation time since its creation.
 
     Attributes
     ----------
     wall_seconds, compile_seconds : float
-        So far.
+        Until now.
     """
 
     def __init__(self) -> None:
@@ -70,12 +70,12 @@ class Stopwatch:
 
     @property
     def wall_seconds(self) -> float:
-        """Since it was made."""
+        """Seconds since its creation."""
         return time.perf_counter() - self._started
 
     @property
     def compile_seconds(self) -> float:
-        """Of these, those of compilation."""
+        """Seconds of compilation since its creation."""
         return compile_seconds() - self._compiled
 
     @staticmethod

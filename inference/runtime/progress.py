@@ -19,7 +19,7 @@ class Progress:
     label : str
         What is counted.
     total : int
-        The last count.
+        The final count.
     shown : bool
         Whether anything is drawn.
     """

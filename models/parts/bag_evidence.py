@@ -385,5 +385,6 @@ def _predict(
 def _fixed(
     model: BagEvidenceModel, given: PreparedBags, conditional: SparseConditional
 ) -> PreparedBags:
+    assert isinstance(given.rule, QuadratureRule)
     rule = model.likelihood.tabulated(given.rule, conditional.residual_scale)
     return given._replace(conditional=conditional, rule=rule)

@@ -38,7 +38,7 @@ def test_compare_prints_a_table_that_fits_and_a_sentence(run, tmp_path):
     assert (tmp_path / "report" / "report.html").exists()
 
 
-def test_json_is_all_that_a_machine_gets(run):
+def test_json_option_prints_json_alone(run):
     code, out, err = run("compare", "vgpmil", "digits", *SMALL, "--json", "--seed", 3)
     content = json.loads(out)
     assert code == 0 and err == ""
@@ -47,7 +47,8 @@ def test_json_is_all_that_a_machine_gets(run):
     assert content["engines"]["coordinate_ascent"]["rhat"] is None
 
 
-def test_another_likelihood_is_one_setting_and_a_sampler_of_no_other_model_is_run(run):
+def test_another_likelihood_is_a_setting_and_has_no_companion(run):
+    """No sampler of another model is run."""
     probit = ("--set", "likelihood=probit", "--set", "num_inducing=5")
     engines = ("--engines", "coordinate_ascent,laplace")
     code, out, _ = run("compare", "vwsgp", "digits", *probit, *engines, "--json")
@@ -69,7 +70,7 @@ def test_ones_own_data_may_have_targets(run, monkeypatch, tmp_path):
     assert row["rmse"] > 0 and row["khat"] == "-inf"
 
 
-def test_settings_are_what_the_model_is_made_from():
+def test_settings_are_arguments_of_the_model():
     texts = ["num_inducing=7", "length_scale=3", "mean=-1.5", "mixing=gamma:1,2.5"]
     plan = Plan.read("vgpmil", "digits", ["nuts"], texts, seed=0)
     model = plan.model.for_bags(simulate_instances(10, 3, 2, seed=0), **plan.settings)
@@ -188,7 +189,8 @@ def out_of_memory(model, bags, *, seed, progress):
     raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
 
-def test_an_engine_that_breaks_is_one_line_or_a_traceback_if_asked_for(run, monkeypatch):
+def test_failing_engine_prints_one_line(run, monkeypatch):
+    """It prints a traceback if asked for."""
     put_in_place_of("coordinate_ascent", out_of_memory, monkeypatch)
     code, _, err = run("compare", "vgpmil", "digits", *SMALL)
     assert code == 2 and err == "error: RESOURCE_EXHAUSTED: out of memory\n"
@@ -197,14 +199,14 @@ def test_an_engine_that_breaks_is_one_line_or_a_traceback_if_asked_for(run, monk
         run("compare", "vgpmil", "digits", *SMALL)
 
 
-def test_without_a_command_there_is_help_and_no_empty_error(run):
+def test_no_command_prints_help_and_no_error(run):
     code, out, err = run()
     assert code == 2
     assert "Usage: milzoo" in out + err and "error" not in err
     assert "MILZOO_TRACEBACK" in out + err
 
 
-def test_the_table_is_shown_though_the_report_cannot_be_saved(run, monkeypatch, tmp_path):
+def test_table_is_printed_though_the_report_cannot_be_saved(run, monkeypatch, tmp_path):
     def full(self, folder, **how):
         raise OSError("no space left on device")
 
@@ -216,7 +218,7 @@ def test_the_table_is_shown_though_the_report_cannot_be_saved(run, monkeypatch, 
     assert code == 2 and "coordinate_ascent" in json.loads(out)["engines"]
 
 
-def test_another_mixing_is_compared_with_a_sampler_of_the_logistic_model(run, monkeypatch):
+def test_gamma_mixing_is_compared_with_a_logistic_sampler(run, monkeypatch):
     def brief(model, bags, *, seed, progress):
         return nuts(model, bags, seed=seed, num_warmup=10, num_samples=10)
 
@@ -242,7 +244,8 @@ def test_a_missing_data_file_is_one_line(run, monkeypatch, tmp_path):
     assert code == 2 and "no elephant.csv.gz" in err and err.count("\n") == 1
 
 
-def test_a_report_folder_that_is_a_file_is_refused_before_anything_is_fitted(run, tmp_path):
+def test_report_folder_that_is_a_file_is_refused_first(run, tmp_path):
+    """The refusal comes before anything is fitted."""
     (tmp_path / "taken").write_text("")
     code, out, err = run("compare", "vgpmil", "digits", "--out", tmp_path / "taken" / "report")
     assert code == 2 and out == ""
@@ -255,7 +258,7 @@ def test_a_report_folder_without_permission_is_refused(run, tmp_path, monkeypatc
     assert code == 2 and "no permission to write" in err
 
 
-def test_a_warning_of_an_engine_is_shown_by_its_name(run, monkeypatch):
+def test_warnings_of_an_engine_are_shown_with_its_name(run, monkeypatch):
     import warnings
 
     def noisy(model, bags, *, seed, progress):

@@ -113,7 +113,7 @@ class MeanLogisticForm(ClosedForm):
 
     num_features: int = 2
 
-    def start(self, spread: Any, key: jax.Array) -> Factor:
+    def start(self, subsample: Any, key: jax.Array) -> Factor:
         identity = np.eye(self.num_features)
         return Factor(np.zeros(self.num_features), identity / self.model.scale)
 
@@ -253,7 +253,7 @@ def test_a_stream_gives_the_posterior_of_memory(bags, tmp_path):
 
 def test_calibration_draws_from_its_approximation(bags):
     calibration = simulation_calibration(MODEL, "coordinate_ascent", DESIGN, seed=3, simulations=60)
-    assert calibration.is_settled.all()
+    assert calibration.has_converged.all()
     deviation = np.stack([calibration.deviation[f"weights {k}"] for k in (0, 1)])
     # In posterior sds, which are too small by less than a half. The root mean square of 120
     # deviations has an sd of 0.07: a false alarm in less than 1e-5 of all seeds.

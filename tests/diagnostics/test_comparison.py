@@ -1,4 +1,4 @@
-"""Known answers planted in posteriors: copies, halved sds, shifted means, other targets."""
+"""Known answers planted in posteriors: copies, halved sds, biased means, other targets."""
 
 import json
 from dataclasses import replace
@@ -18,7 +18,7 @@ from milzoo.models import VWSGP, GammaMixing, Gaussian, Probit, ScaleMixture
 
 
 def sampled(posterior, values):
-    """The sampler's posterior with other draws in the place of its own."""
+    """The sampler's posterior with other draws instead of its own."""
     tree = posterior.tree.copy(deep=True)
     tree["posterior"]["inducing_value"].values[:] = values
     return replace(posterior, tree=tree)
@@ -26,12 +26,12 @@ def sampled(posterior, values):
 
 @pytest.fixture(scope="module")
 def chains(posteriors):
-    """Stand-ins for a sampler of a law that is known: independent standard normal draws."""
+    """Stand-ins for a sampler of a known distribution: independent standard normal draws."""
 
-    def make(seed, shift=0.0, scale=1.0):
+    def make(seed, bias=0.0, scale=1.0):
         shape = posteriors["nuts"].tree["posterior"]["inducing_value"].shape
         draws = np.random.default_rng(seed).standard_normal(shape)
-        return sampled(posteriors["nuts"], shift + scale * draws)
+        return sampled(posteriors["nuts"], bias + scale * draws)
 
     return make
 
@@ -43,7 +43,7 @@ def test_a_posterior_agrees_with_its_own_copy_exactly(posteriors):
     assert row["error_mcse"] > 0
 
 
-def test_two_samplers_of_one_law_agree_within_their_monte_carlo_errors(chains):
+def test_equal_samplers_agree_within_monte_carlo_error(chains):
     comparison = compare({"a": chains(0), "b": chains(1)}, reference="a")
     row = comparison.table.loc["b"]
     # 2,000 independent draws on each side: each error has standard error √(2/2000).
@@ -53,8 +53,8 @@ def test_two_samplers_of_one_law_agree_within_their_monte_carlo_errors(chains):
     assert f"largest |z| {row['largest_z']:.1f}" in comparison.sentences["b"]
 
 
-def test_a_mean_shifted_by_one_sd_is_one_sd_off(chains):
-    comparison = compare({"a": chains(0), "b": chains(1, shift=1.0)}, reference="a")
+def test_mean_biased_by_one_sd_has_that_error(chains):
+    comparison = compare({"a": chains(0), "b": chains(1, bias=1.0)}, reference="a")
     row = comparison.table.loc["b"]
     assert row["mean_error"] == pytest.approx(1, abs=4.5 * row["error_mcse"])
     assert row["sd_ratio"] == pytest.approx(1, abs=0.05)
@@ -62,7 +62,7 @@ def test_a_mean_shifted_by_one_sd_is_one_sd_off(chains):
     assert "does not agree with a" in comparison.sentences["b"]
 
 
-def test_a_halved_sd_is_measured_as_half_and_said_so(posteriors):
+def test_halved_sd_is_measured_and_reported(posteriors):
     whole = posteriors["cavi"]
     half = replace(
         whole,
@@ -88,11 +88,12 @@ def test_khat_tells_a_narrow_approximation_from_a_good_one(problem, posteriors):
     khat = comparison.table["khat"]
     assert khat["narrow"] > 0.7 > khat["good"]
     assert np.isnan(khat["nuts"])
-    assert "cannot mend it" in comparison.sentences["narrow"]
+    assert "cannot correct it" in comparison.sentences["narrow"]
     assert f"k̂ = {khat['narrow']:.2f}" in comparison.sentences["narrow"]
 
 
-def test_the_table_has_a_row_for_each_engine_and_nothing_where_it_does_not_apply(comparison):
+def test_table_has_a_row_for_each_engine(comparison):
+    """Cells are NaN where a measure does not apply."""
     table = comparison.table
     assert list(table.index) == ["cavi", "nuts", "gibbs"]
     for_chains = ["rhat", "ess_bulk", "ess_tail", "ess_per_second"]
@@ -114,7 +115,8 @@ def test_the_diagnostics_are_those_of_arviz(comparison, posteriors):
     assert row["ess_per_second"] == row["ess_bulk"] / posteriors["gibbs"].sampling_seconds
 
 
-def test_the_reference_is_the_sampler_with_the_largest_smallest_ess(comparison):
+def test_reference_is_the_sampler_with_the_largest_ess(comparison):
+    """Of each sampler the smallest ESS over sites counts."""
     ess = comparison.table[["ess_bulk", "ess_tail"]].min(axis=1)
     assert comparison.reference == ess.idxmax()
     assert f"{ess.max():,.0f}" in comparison.reference_sentence
@@ -128,12 +130,12 @@ def diverging(posterior):
 
 
 def slow(posterior):
-    """Every draw twice, so that half as many are worth as much."""
+    """Every draw twice, so that the ESS per draw is a half."""
     half = posterior.tree["posterior"]["inducing_value"].to_numpy()[:, :250]
     return sampled(posterior, np.repeat(half, 2, axis=1))
 
 
-def test_a_sampler_that_mixed_comes_before_one_with_a_larger_ess(chains):
+def test_mixed_sampler_beats_one_with_a_larger_ess(chains):
     comparison = compare({"diverging": diverging(chains(0)), "slow": slow(chains(1))})
     ess = comparison.table["ess_bulk"]
     assert ess["slow"] < ess["diverging"]
@@ -141,7 +143,7 @@ def test_a_sampler_that_mixed_comes_before_one_with_a_larger_ess(chains):
     assert "of those that have mixed" in comparison.reference_sentence
 
 
-def test_a_sampler_of_the_logistic_model_comes_before_one_of_another(chains, problem):
+def test_logistic_sampler_is_the_preferred_reference(chains, problem):
     gamma = replace(problem[2], mixing=GammaMixing(1.0, 1.0))
     comparison = compare({"gamma": replace(chains(0), model=gamma), "logistic": slow(chains(1))})
     assert comparison.reference == "logistic"
@@ -160,7 +162,7 @@ def test_one_chain_cannot_be_judged_by_rhat(posteriors, chains):
         assert "not mixed" not in words and "Do not use" not in words
 
 
-def test_without_a_sampler_there_is_no_reference_and_no_error(posteriors):
+def test_comparison_without_a_sampler_has_no_errors(posteriors):
     comparison = compare({"cavi": posteriors["cavi"]})
     assert comparison.reference is None
     assert "No sampler" in comparison.reference_sentence
@@ -168,7 +170,7 @@ def test_without_a_sampler_there_is_no_reference_and_no_error(posteriors):
     assert np.isfinite(comparison.table.loc["cavi", "khat"])
 
 
-def test_chains_that_have_not_mixed_are_not_to_be_used(posteriors):
+def test_unmixed_chains_are_not_to_be_used(posteriors):
     values = posteriors["nuts"].tree["posterior"]["inducing_value"].to_numpy()
     apart = values + 10 * values.std() * np.arange(len(values))[:, None, None]
     comparison = compare({"stuck": sampled(posteriors["nuts"], apart)})
@@ -204,7 +206,7 @@ def test_divergences_are_complained_about(posteriors):
     assert "3 divergences" in comparison.sentences["nuts"]
 
 
-def test_draws_that_are_not_finite_are_a_failure_and_no_reference(posteriors):
+def test_infinite_draws_are_a_failure_and_no_reference(posteriors):
     values = posteriors["nuts"].tree["posterior"]["inducing_value"].to_numpy().copy()
     values[0, 0, 0] = np.nan
     broken = sampled(posteriors["nuts"], values)
@@ -241,13 +243,13 @@ def with_sd_ratios(verdict, ratios):
         ([0.3, 0.7], "intervals from it are 0.30 to 0.70 times as wide as they should be."),
     ],
 )
-def test_a_mean_width_is_told_only_where_the_sites_agree_on_it(judged, ratios, expected):
+def test_mean_width_is_told_where_sites_agree(judged, ratios, expected):
     text = sentence("cavi", with_sd_ratios(judged.verdicts["cavi"], ratios))
     assert f"its sd is on average {np.mean(ratios):.2f} of a's: {expected}" in text
 
 
-def test_a_sampler_that_has_not_mixed_says_not_what_should_be(chains, posteriors):
-    bad = diverging(chains(0, shift=1.0))
+def test_unmixed_sampler_is_no_standard_for_others(chains, posteriors):
+    bad = diverging(chains(0, bias=1.0))
     kinds = {"cavi": posteriors["cavi"], "bad": bad, "b": chains(1)}
     texts = compare(kinds, reference="bad").sentences
     assert "should be" not in texts["cavi"]
@@ -258,7 +260,7 @@ def test_a_sampler_that_has_not_mixed_says_not_what_should_be(chains, posteriors
 
 
 def test_of_two_good_samplers_that_disagree_one_is_wrong(chains, posteriors):
-    texts = compare({"a": chains(0), "b": chains(1, shift=1.0)}, reference="a").sentences
+    texts = compare({"a": chains(0), "b": chains(1, bias=1.0)}, reference="a").sentences
     assert "so one of the two is wrong." in texts["b"]
     texts = compare({"cavi": posteriors["cavi"], "b": chains(1)}, reference="cavi").sentences
     assert "does not agree with cavi" in texts["b"] and "cavi is an approximation" in texts["b"]
@@ -267,7 +269,8 @@ def test_of_two_good_samplers_that_disagree_one_is_wrong(chains, posteriors):
 # ---------------------------------------------------------------- other targets
 
 
-def test_posteriors_of_other_models_are_told_apart_and_a_runaway_is_shown(posteriors, problem):
+def test_posteriors_of_other_models_are_told_apart(posteriors, problem):
+    """The sentences name a runaway."""
     training, test, model = problem
     gamma = replace(model, mixing=GammaMixing(1.0, 1.0))
     far = 30.0 + posteriors["nuts"].tree["posterior"]["inducing_value"].to_numpy()
@@ -290,7 +293,7 @@ def test_posteriors_of_other_models_are_told_apart_and_a_runaway_is_shown(poster
     assert "as they should be" not in text
 
 
-def test_a_runaway_is_shown_where_all_posteriors_have_the_same_target(posteriors, problem):
+def test_runaway_is_shown_where_targets_are_equal(posteriors, problem):
     training, _, model = problem
     gamma = replace(model, mixing=GammaMixing(1.0, 1.0))
     far = 30.0 + posteriors["nuts"].tree["posterior"]["inducing_value"].to_numpy()
@@ -306,10 +309,10 @@ def test_a_runaway_is_shown_where_all_posteriors_have_the_same_target(posteriors
     text = comparison.sentences["cavi"]
     assert f"{name}, has run away from it" in text
     assert f"{comparison.table.loc['nuts', 'size']:,.0f} under nuts" in text
-    assert "does not see that" in text or "cannot mend it" in text
+    assert "does not see that" in text or "cannot correct it" in text
 
 
-def test_a_sampler_that_stayed_at_home_does_not_hide_a_runaway(posteriors, chains, problem):
+def test_sampler_near_the_start_hides_no_runaway(posteriors, chains, problem):
     training, _, model = problem
     gamma = replace(model, mixing=GammaMixing(1.0, 1.0))
     comparison = compare(
@@ -317,7 +320,7 @@ def test_a_sampler_that_stayed_at_home_does_not_hide_a_runaway(posteriors, chain
             "logistic": chains(0),
             "cavi": coordinate_ascent(gamma, training, seed=0),
             "home": replace(chains(1), model=gamma),
-            "far": replace(slow(chains(2, shift=100.0)), model=gamma),
+            "far": replace(slow(chains(2, bias=100.0)), model=gamma),
         }
     )
     texts = comparison.sentences
@@ -333,14 +336,14 @@ def test_a_sampler_that_stayed_at_home_does_not_hide_a_runaway(posteriors, chain
 
 def test_other_values_of_hyperparameters_are_another_target(chains, problem):
     model = problem[2].with_hyperparameters({"variance": 5.0})
-    comparison = compare({"a": chains(0), "b": replace(chains(1, shift=1.0), model=model)})
+    comparison = compare({"a": chains(0), "b": replace(chains(1, bias=1.0), model=model)})
     assert list(comparison.table["target"]) == ["variance=4.0", "variance=5.0"]
     (text,) = (comparison.sentences[name] for name in "ab" if name != comparison.reference)
     assert "is wrong" not in text and "agree" not in text
     assert "Its hyper-parameters, variance=" in text
 
 
-LAWS = {
+PRIORS = {
     "number": 4.0,
     "log-normal": dist.LogNormal(0.0, 1.0),
     "wider log-normal": dist.LogNormal(0.0, 2.0),
@@ -355,15 +358,15 @@ LAWS = {
 }
 
 
-def test_other_priors_are_other_targets_and_equal_ones_are_not(chains, problem):
+def test_only_different_priors_make_different_targets(chains, problem):
     kernel = problem[2].kernel
 
-    def planted(law):
-        model = replace(problem[2], kernel=replace(kernel, variance=law))
+    def planted(prior):
+        model = replace(problem[2], kernel=replace(kernel, variance=prior))
         return replace(chains(0), model=model)
 
-    targets = compare({name: planted(law) for name, law in LAWS.items()}).table["target"]
-    assert targets.nunique() == len(LAWS)
+    targets = compare({name: planted(prior) for name, prior in PRIORS.items()}).table["target"]
+    assert targets.nunique() == len(PRIORS)
     assert targets["wider log-normal"] == "variance=LogNormal(loc=0.0, scale=2.0)"
     assert not targets.str.contains("0x").any()
     again = [planted(dist.LogNormal(0.0, 1.0)) for _ in range(2)]
@@ -371,14 +374,14 @@ def test_other_priors_are_other_targets_and_equal_ones_are_not(chains, problem):
 
 
 def test_two_functions_in_the_model_are_two_targets(chains, problem):
-    def planted(slope):
-        psi = ScaleMixture.from_log_density(lambda f: -slope * f**2)
+    def planted(rate):
+        psi = ScaleMixture.from_log_density(lambda f: -rate * f**2)
         return replace(chains(0), model=replace(problem[2], mixing=psi))
 
     assert compare({"a": planted(0.1), "b": planted(0.2)}).table["target"].nunique() == 2
 
 
-def test_learned_hyperparameters_are_said_to_be_other_than_the_references(posteriors, problem):
+def test_learned_hyperparameters_are_named_as_another_target(posteriors, problem):
     training, _, model = problem
     moved = coordinate_ascent(model.with_hyperparameters({"variance": 5.0}), training, seed=0)
     comparison = compare({"cavi": moved, "nuts": posteriors["nuts"]})
@@ -421,7 +424,7 @@ def test_another_likelihood_is_another_model_and_not_other_hyperparameters(likel
     assert "Its target, noise=3.0, is another model than probit's" in text  # fixed, not learned
 
 
-def test_posteriors_of_one_likelihood_have_no_target_to_be_told(likelihoods):
+def test_posteriors_of_one_likelihood_name_no_target(likelihoods):
     comparison = compare({"a": likelihoods["probit"], "b": likelihoods["probit"]}, reference="a")
     assert "target" not in comparison.table
     assert "logistic" not in comparison.reference_sentence
@@ -437,7 +440,7 @@ def test_other_odds_of_the_maximum_are_another_model(chains, problem):
     assert "Its target, sharpness=5.0, is another model than a's" in comparison.sentences["b"]
 
 
-def test_only_labels_by_the_logistic_function_are_the_logistic_models(likelihoods, problem):
+def test_only_logistic_labels_belong_to_the_logistic_model(likelihoods, problem):
     assert is_logistic(problem[2]) and is_logistic(likelihoods["logistic"].model)
     assert not is_logistic(likelihoods["probit"].model)
     assert not is_logistic(replace(likelihoods["probit"].model, likelihood=Gaussian()))
@@ -457,7 +460,7 @@ def difference(mean=0.001, worst=0.002, log_loss=0.001, error=0.001):
     return PredictionDifference(mean, worst, log_loss, error)
 
 
-FURTHER = "predictions here are better for it, though it is further from the posterior"
+LARGER_ERROR = "predictions here are better for it, though its posterior has the larger error"
 
 
 @pytest.mark.parametrize(
@@ -467,19 +470,18 @@ FURTHER = "predictions here are better for it, though it is further from the pos
         (difference(worst=0.3), "on average it makes no difference, but it does for some bags"),
         (difference(mean=0.1, worst=0.3, error=0.1), "these bags cannot tell which are better"),
         (difference(log_loss=0.2, error=0.01), "predictions here are worse for it"),
-        (difference(log_loss=-0.2, error=0.01), FURTHER),
+        (difference(log_loss=-0.2, error=0.01), LARGER_ERROR),
         (difference(error=np.nan), "(+0.001): one bag says nothing of which is better"),
     ],
 )
-def test_what_other_predictions_mean(judged, planted, expected):
+def test_consequences_of_other_predictions_are_stated(judged, planted, expected):
     text = sentence("cavi", replace(judged.verdicts["cavi"], difference=planted))
     assert text.endswith(f"{expected}.")
     assert "nan" not in text
 
 
-def test_only_an_approximation_of_a_good_reference_is_further_from_the_posterior(
-    judged, posteriors, chains, problem
-):
+def test_only_an_approximation_has_the_larger_error(judged, posteriors, chains, problem):
+    """The sentence appears only where the reference is reliable."""
     training, test, model = problem
     gamma = coordinate_ascent(replace(model, mixing=GammaMixing(1.0, 1.0)), training, seed=0)
     better = difference(log_loss=-0.2, error=0.01)
@@ -493,7 +495,7 @@ def test_only_an_approximation_of_a_good_reference_is_further_from_the_posterior
         assert text.endswith("predictions here are better for it."), name
 
 
-def test_a_single_test_bag_has_no_error_of_its_difference(posteriors, chains, problem):
+def test_single_test_bag_has_no_standard_error(posteriors, chains, problem):
     test = problem[1].select([0])
     text = compare({"cavi": posteriors["cavi"], "a": chains(0)}, test=test).sentences["cavi"]
     assert "one bag says nothing" in text and "nan" not in text
@@ -503,7 +505,7 @@ def test_comparing_twice_gives_the_same_table(comparison, posteriors, problem):
     assert compare(posteriors, test=problem[1]).table.equals(comparison.table)
 
 
-def test_an_error_stands_beside_the_measure_that_it_is_of(comparison):
+def test_errors_stand_beside_their_measures(comparison):
     columns = list(comparison.table.columns)
     assert columns[columns.index("mean_error") + 1] == "error_mcse"
 
@@ -586,7 +588,7 @@ def test_posteriors_of_targets_are_scored_by_their_errors(regression_comparison)
     assert "predictive sds from nuts's on average" in regression_comparison.sentences["exact"]
 
 
-def test_distances_of_targets_stand_in_a_column_of_their_own(regression_comparison, comparison):
+def test_target_differences_have_their_own_column(regression_comparison, comparison):
     table = regression_comparison.table
     assert "probability_difference" not in table and "target_difference" not in comparison.table
     wrong = regression_comparison.verdicts["wrong"]
@@ -624,7 +626,7 @@ def test_noise_is_a_hyperparameter_of_targets(regression_comparison):
     assert "logistic" not in regression_comparison.reference_sentence
 
 
-def test_the_picture_of_targets_has_a_panel_for_each_posterior(regression_comparison):
+def test_plot_of_targets_has_a_panel_for_each_posterior(regression_comparison):
     panels = [panel for panel in regression_comparison.plot_targets().axes if panel.get_title()]
     truth = np.asarray(regression_comparison.test.targets)
     for panel, (name, posterior) in zip(
@@ -639,7 +641,7 @@ def test_the_picture_of_targets_has_a_panel_for_each_posterior(regression_compar
         np.testing.assert_array_equal(np.sort(dots, axis=0), np.sort(expected, axis=0))
 
 
-def test_pictures_of_the_other_kind_are_refused_by_their_names(regression_comparison, comparison):
+def test_plots_of_other_predictions_are_refused(regression_comparison, comparison):
     for picture in (
         regression_comparison.plot_probabilities,
         regression_comparison.plot_calibration,

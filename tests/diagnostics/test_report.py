@@ -31,7 +31,7 @@ def test_the_report_has_all_its_files(folder):
         *("report.html", "metrics.json", "cavi.nc", "nuts.nc", "gibbs.nc", "elbo.png"),
         *("trace_nuts.png", "rank_nuts.png", "trace_gibbs.png", "rank_gibbs.png", "forest.png"),
         *("khat.png", "marginals.png", "probabilities.png", "calibration.png"),
-        *("instance_calibration.png", "bag.png", "left_out.png", "predictive_check.png"),
+        *("instance_calibration.png", "bag.png", "leave_one_out.png", "predictive_check.png"),
     }
 
 
@@ -40,9 +40,9 @@ def test_the_page_holds_each_figure_and_needs_no_network(folder):
     assert len(re.findall("<img ", page)) == len(list(folder.glob("*.png")))
     assert len(re.findall('src="data:image/png;base64,', page)) == page.count("<img ")
     assert not re.search("https?:|<script|<link", page)
-    questions = ["What was fitted", "Did the samplers", "How far", "Does it", "Which model"]
-    places = [page.index(f"<h2>{question}") for question in questions]
-    assert places == sorted(places)
+    questions = ["What was fitted", "Did the samplers", "How large", "Does it", "Which model"]
+    positions = [page.index(f"<h2>{question}") for question in questions]
+    assert positions == sorted(positions)
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -92,7 +92,7 @@ def test_the_metrics_are_the_table_as_plain_json(folder, comparison):
             assert value == expected or (value is None and np.isnan(expected))
 
 
-def test_a_report_says_what_made_it(posteriors, tmp_path):
+def test_report_names_its_origin(posteriors, tmp_path):
     comparison = compare({"cavi": posteriors["cavi"]})
     page = comparison.save_report(tmp_path, origin="a <script>, seed 0;").read_text("utf-8")
     made_by = json.loads((tmp_path / "metrics.json").read_text("utf-8"))["made_by"]
@@ -126,7 +126,7 @@ def failed(posterior):
     )
 
 
-def test_a_failed_engine_leaves_the_report_of_the_others_whole(posteriors, problem, tmp_path):
+def test_failed_engine_does_not_spoil_the_report(posteriors, problem, tmp_path):
     comparison = compare(
         {"cavi": failed(posteriors["cavi"]), "nuts": posteriors["nuts"]}, test=problem[1]
     )
@@ -176,7 +176,7 @@ def test_the_page_says_which_model_each_posterior_is_about(posteriors, problem, 
 NOTE = "an instance's probability is that of a bag that holds it alone"
 
 
-def test_a_model_without_instance_labels_says_what_its_instance_scores_are(
+def test_model_without_instance_labels_explains_its_instance_scores(
     posteriors, problem, tmp_path, monkeypatch
 ):
     _, test, model = problem
@@ -242,7 +242,7 @@ def test_the_forest_shows_as_many_sites_as_asked_for(comparison):
     assert len(labels) == 3 and all(label.startswith("inducing_value[") for label in labels)
 
 
-def test_pictures_of_what_is_not_there_are_refused(posteriors):
+def test_plots_without_data_are_refused(posteriors):
     sampler = compare({"nuts": posteriors["nuts"]})
     for picture, message in (
         (sampler.plot_elbo, "no posterior has a bound"),
@@ -250,7 +250,10 @@ def test_pictures_of_what_is_not_there_are_refused(posteriors):
         (sampler.plot_probabilities, "no test bags"),
         (sampler.plot_calibration, "no test bags"),
         (sampler.plot_bag, "no test bags"),
-        (partial(sampler.plot_left_out, "gibbs"), "expected a posterior .* leave bags out: nuts"),
+        (
+            partial(sampler.plot_leave_one_out, "gibbs"),
+            "expected a posterior .* leave bags out: nuts",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             picture()
@@ -271,7 +274,7 @@ def test_the_calibration_drawn_is_that_of_the_table(comparison):
             assert any(title.startswith(f"{name}\nerror {error:.3f},") for title in titles)
 
 
-def test_the_bag_drawn_is_the_positive_one_that_posteriors_dispute_most(comparison):
+def test_plotted_bag_is_the_most_disputed_positive_one(comparison):
     test = comparison.test
     by_engine = [one.instance_probability for one in comparison.predictions.values()]
     dispute = np.ptp(by_engine, axis=0)
@@ -282,7 +285,7 @@ def test_the_bag_drawn_is_the_positive_one_that_posteriors_dispute_most(comparis
     assert comparison.plot_bag(int(positive[0])).get_suptitle() != title or expected == positive[0]
 
 
-def test_the_bag_drawn_is_small_and_positive_if_any_is(comparison):
+def test_plotted_bag_is_small_and_positive_if_possible(comparison):
     test = comparison.test
     num_large = 31  # instances of the first bag; others have four
     index = np.maximum(np.arange(test.num_instances) - num_large + 4, 0) // 4
@@ -317,11 +320,11 @@ def test_densities_are_drawn_of_all_that_have_one(comparison, posteriors, proble
     assert [text.get_text() for text in figure.legends[0].texts] == ["cavi", "nuts", "gibbs"]
     training, _, model = problem
     point = compare({"point": maximum_a_posteriori(model, training, seed=0)})
-    with pytest.raises(ValueError, match="no posterior has draws of which"):
+    with pytest.raises(ValueError, match="no posterior has draws to plot"):
         point.plot_marginals()
 
 
-def test_bounds_are_drawn_beside_the_evidence_where_it_is_known(problem):
+def test_bounds_are_plotted_beside_a_known_evidence(problem):
     training, _, model = problem
     small = replace(model, inducing_points=model.inducing_points[:2])
     posteriors = {

@@ -1,4 +1,4 @@
-"""Concepts: peaks by their slopes and by loops, and why those of the scene are hard to find."""
+"""Concepts: gradients at peaks, and why the peaks of the scene are hard to find."""
 
 from dataclasses import replace
 
@@ -41,11 +41,16 @@ def chance_of_bags(point, scale, bags, *, by_nearest):
     return np.array(found)
 
 
-def height_of(learner, point, scale, bags):
-    """The log likelihood that a learner climbs, by a loop."""
+def log_likelihood_of(learner, point, scale, bags):
+    """The log likelihood that a learner maximises, by a loop."""
     chance = chance_of_bags(point, scale, bags, by_nearest=isinstance(learner, EMDD))
     noise, labels = learner.label_noise, bags.labels
     return np.log(noise + (1 - 2 * noise) * np.where(labels == 1, chance, 1 - chance)).sum()
+
+
+def moved(point, scale, step):
+    """Point and scales after a step in units of the scales."""
+    return point + step[:2] / scale, scale * np.exp(step[2:])
 
 
 LEARNERS = [
@@ -58,37 +63,38 @@ LEARNERS = [
 
 
 @pytest.fixture(scope="module", params=LEARNERS, ids=str)
-def climbed(request, bags):
+def fitted(request, bags):
     return request.param, request.param.find_peaks(bags)
 
 
-def test_heights_are_log_likelihoods_and_fall(climbed, bags):
-    learner, peaks = climbed
+def test_peaks_are_sorted_by_their_log_likelihood(fitted, bags):
+    learner, peaks = fitted
     expected = [
-        height_of(learner, point, scale, bags)
+        log_likelihood_of(learner, point, scale, bags)
         for point, scale in zip(peaks.points, peaks.scales, strict=True)
     ]
-    np.testing.assert_allclose(peaks.heights, expected, rtol=1e-8)
-    assert (np.diff(peaks.heights) <= 0).all()
+    np.testing.assert_allclose(peaks.objective, expected, rtol=1e-8)
+    assert (np.diff(peaks.objective) <= 0).all()
     if not learner.learns_scales:
         assert (peaks.scales == learner.scale).all()
 
 
-def test_heights_anywhere_are_those_of_the_scales_at_the_start(climbed, bags):
-    learner, _ = climbed
+def test_log_likelihood_at_points_takes_the_initial_scales(fitted, bags):
+    learner, _ = fitted
     points = np.random.default_rng(2).normal(size=(70, 2))
-    expected = [height_of(learner, point, np.ones(2), bags) for point in points]
-    np.testing.assert_allclose(learner.heights(points, bags), expected, rtol=1e-8)
+    expected = [log_likelihood_of(learner, point, np.ones(2), bags) for point in points]
+    np.testing.assert_allclose(learner.log_likelihood(points, bags), expected, rtol=1e-8)
 
 
-def test_the_highest_peak_is_as_likely_as_the_truth_and_more(climbed, bags):
-    learner, peaks = climbed
+def test_highest_peak_is_likelier_than_the_truth(fitted, bags):
+    learner, peaks = fitted
     scale = TRUTH["scale"] if learner.learns_scales else np.ones(2)
-    assert peaks.heights[0] > height_of(learner, TRUTH["concept"], scale, bags)
+    assert peaks.objective[0] > log_likelihood_of(learner, TRUTH["concept"], scale, bags)
 
 
-def test_at_peaks_nothing_slopes_and_all_are_near_the_instances(climbed, bags):
-    learner, peaks = climbed
+def test_gradients_vanish_at_peaks(fitted, bags):
+    """All peaks are near the instances."""
+    learner, peaks = fitted
     low, high = bags.instances.min(axis=0), bags.instances.max(axis=0)
     assert (np.abs(peaks.points - (low + high) / 2) <= 1.5 * (high - low)).all()
     if isinstance(learner, EMDD):
@@ -96,29 +102,31 @@ def test_at_peaks_nothing_slopes_and_all_are_near_the_instances(climbed, bags):
     moves = 1e-5 * np.eye(4 if learner.learns_scales else 2, 4)
     for point, _, scale in zip(*peaks, strict=True):
 
-        def height(step, point=point, scale=scale):
-            return height_of(learner, point + step[:2] / scale, scale * np.exp(step[2:]), bags)
+        def log_likelihood(step, point=point, scale=scale):
+            return log_likelihood_of(learner, *moved(point, scale, step), bags)
 
-        slope = [(height(move) - height(-move)) / 2e-5 for move in moves]
-        np.testing.assert_allclose(slope, 0.0, atol=2e-3)  # at rest is below 1e-3
+        gradient = [(log_likelihood(move) - log_likelihood(-move)) / 2e-5 for move in moves]
+        np.testing.assert_allclose(gradient, 0.0, atol=2e-3)  # at rest is below 1e-3
 
 
-def test_a_round_of_em_dd_more_does_not_raise_its_likelihood(bags):
-    """The climb with the nearest instances alone by another library, then all instances again."""
+def test_another_round_of_em_dd_raises_no_likelihood(bags):
+    """SciPy maximises with the nearest instances alone; the result is judged with all instances."""
     learner = EMDD(separation=0.5)
-    for point, height, scale in zip(*learner.find_peaks(bags).select(slice(5)), strict=True):
+    for point, log_likelihood, scale in zip(
+        *learner.find_peaks(bags).select(slice(5)), strict=True
+    ):
         with jax.enable_x64(True):
             nearest = nearest_in_bags(
                 {"concept": jnp.array(point), "scale": jnp.array(scale)}, bags
             )
         alone = Bags.from_list([one[None] for one in np.asarray(nearest)], labels=bags.labels)
 
-        def depth(step, point=point, scale=scale, alone=alone):
-            return -height_of(learner, point + step[:2] / scale, scale * np.exp(step[2:]), alone)
+        def loss(step, point=point, scale=scale, alone=alone):
+            return -log_likelihood_of(learner, *moved(point, scale, step), alone)
 
-        step = minimize(depth, np.zeros(4), method="L-BFGS-B").x
-        again = height_of(learner, point + step[:2] / scale, scale * np.exp(step[2:]), bags)
-        assert again <= height + 1e-6 * abs(height)
+        step = minimize(loss, np.zeros(4), method="L-BFGS-B").x
+        again = log_likelihood_of(learner, *moved(point, scale, step), bags)
+        assert again <= log_likelihood + 1e-6 * abs(log_likelihood)
 
 
 def test_the_nearest_instance_of_each_bag_is_found(bags):
@@ -138,8 +146,8 @@ def reached(points):
 
 
 @pytest.mark.parametrize(("scale", "expected"), [(1.0, [False] * 4), (4.0, [False] * 3 + [True])])
-def test_clusters_at_the_rim_of_the_scene_are_no_peaks_of_diverse_density(scene, scale, expected):
-    """About half of the positive bags have each; the pull of the others grows with the distance."""
+def test_clusters_at_the_rim_are_no_peaks(scene, scale, expected):
+    """About half of the positive bags have each; the gradient of others grows with distance."""
     exact = DiverseDensityLearner(separation=1.0, scale=scale, learns_scales=False)
     assert reached(exact.find_peaks(scene).points) == expected
     nearest = cdist(CENTRES, scene.instances) < 2.5 * 0.45
@@ -153,7 +161,7 @@ def test_with_label_noise_all_four_are(scene):
     assert reached(learner.find_peaks(scene).points[:6]) == [True] * 4
 
 
-def test_what_a_peak_ignores_keeps_nothing_apart_from_it():
+def test_features_that_a_peak_ignores_separate_nothing():
     points = np.array([[0.0, 0.0], [0.2, 50.0], [3.0, 0.0]])
     scales = np.array([[2.0, 1e-4], [2.0, 2.0], [2.0, 2.0]])
     left = Peaks(points, np.array([3.0, 2.0, 1.0]), scales).suppressed(1.0)
@@ -166,7 +174,8 @@ def test_what_a_peak_ignores_keeps_nothing_apart_from_it():
 PEAKS = Peaks(np.array([[0.0, 0.0], [1.0, 1.0]]), np.zeros(2), np.array([[1.0, 0.0], [2.0, 3.0]]))
 
 
-def test_distances_are_in_the_scales_of_each_peak_and_depths_in_the_units_of_features():
+def test_distances_are_in_the_scales_of_each_peak():
+    """Decision values are in the units of the features."""
     instances = np.array([[3.0, 7.0], [1.0, 2.0]])
     expected = np.array([[3.0, np.hypot(4.0, 18.0)], [1.0, 3.0]])
     np.testing.assert_allclose(PEAKS.distances(instances), expected)
@@ -187,8 +196,8 @@ def test_its_prototypes_classify(bags):
     expected = np.bincount(bags.bag_index, inside) >= 1
     np.testing.assert_array_equal(classifier.predict(bags), expected)
     # No radius does better, the best constant among them.
-    shares = [np.mean(bags.labels), 1 - np.mean(bags.labels)]
-    assert np.mean(expected == bags.labels) > max(shares)
+    fractions = [np.mean(bags.labels), 1 - np.mean(bags.labels)]
+    assert np.mean(expected == bags.labels) > max(fractions)
 
 
 def test_bad_input_is_refused(bags):
@@ -204,10 +213,10 @@ def test_bad_input_is_refused(bags):
         nobody = Bags.from_list([np.zeros((1, 2))], labels=[0])
     with pytest.raises(ValueError, match="bags have no positive one among them; prototypes are"):
         EMDD(separation=1.0).fit(nobody)
-    with pytest.raises(ValueError, match=r"none of .* climbs ended at a peak near the instances"):
+    with pytest.raises(ValueError, match=r"none of .* searches ended at a peak near the"):
         DiverseDensityLearner(separation=1.0, max_steps=1).fit(bags)
     with pytest.raises(ValueError, match="bags have no labels; prototypes are looked for from"):
-        EMDD(separation=1.0).heights(np.zeros((1, 2)), replace(bags, labels=None))
+        EMDD(separation=1.0).log_likelihood(np.zeros((1, 2)), replace(bags, labels=None))
     wide = Bags.from_list([np.zeros((1, 3))])
     with pytest.raises(ValueError, match="bags have 3 features, but prototypes have 2; pass bags"):
         PrototypeClassifier(PEAKS, np.ones(2), 1).predict(wide)

@@ -1,4 +1,4 @@
-"""Prototypes: peaks that nothing close by exceeds, the four of the scene, radii by trial."""
+"""Prototypes: local maxima, the four clusters of the scene, radii by trial."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags, load
 from milzoo.estimators import PrototypeLearner
-from milzoo.estimators.prototypes import Peaks, climb, find_radii
+from milzoo.estimators.prototypes import Peaks, find_radii, gradient_ascent
 from milzoo.models import NeighbourMeasure
 from scipy.spatial.distance import cdist
 
@@ -25,38 +25,38 @@ def peaks(scene):
     return PrototypeLearner(MEASURE, separation=1.0).find_peaks(scene)
 
 
-def test_every_positive_cluster_is_among_the_first_six_peaks(peaks):
+def test_positive_clusters_are_among_the_first_six_peaks(peaks):
     first = cdist(CENTRES, peaks.points[:6])
     # Within two and a half sds, as 96 % of a cluster's instances are.
     assert (first.min(axis=1) < 2.5 * np.array([0.45, 0.45, 0.45, 0.35])).all()
     assert len(np.unique(first.argmin(axis=1))) == 4
 
 
-def test_a_climb_ends_where_nothing_close_by_is_higher(scene):
+def test_gradient_ascent_ends_at_local_maxima(scene):
     random = np.random.default_rng(0)
     starts = random.normal(size=(40, 2)) * 3
-    ends = climb(MEASURE, scene, starts, first_step=0.5)
-    assert (np.diff(ends.heights) <= 0).all()
-    np.testing.assert_allclose(MEASURE.scores(ends.points, scene), ends.heights, atol=1e-12)
+    ends = gradient_ascent(MEASURE, scene, starts, first_step=0.5)
+    assert (np.diff(ends.objective) <= 0).all()
+    np.testing.assert_allclose(MEASURE.scores(ends.points, scene), ends.objective, atol=1e-12)
     around = ends.points[:, None] + 1e-2 * random.normal(size=(40, 50, 2))
     near = MEASURE.scores(around.reshape(-1, 2), scene).reshape(40, 50)
-    # A kink is climbed by ever shorter steps across it: to 1e-3 of the measure's range.
+    # Along a kink the steps get ever shorter: the end is right to 1e-3 of the measure's range.
     slack = 1e-3 * np.ptp(MEASURE.scores(scene.instances, scene))
-    assert (near.max(axis=1) - ends.heights < slack).mean() > 0.9
+    assert (near.max(axis=1) - ends.objective < slack).mean() > 0.9
 
 
-def test_no_climb_ends_below_its_start(scene):
+def test_gradient_ascent_never_ends_below_its_start(scene):
     starts = scene.instances[scene.instance_labels == 1]
-    ends = climb(MEASURE, scene, starts, first_step=0.5, max_steps=7)
+    ends = gradient_ascent(MEASURE, scene, starts, first_step=0.5, max_steps=7)
     begun = np.sort(MEASURE.scores(starts, scene))[::-1]
-    assert (ends.heights >= begun).all()  # both sorted
-    assert (ends.heights > begun).mean() > 0.5
+    assert (ends.objective >= begun).all()  # both sorted
+    assert (ends.objective > begun).mean() > 0.5
 
 
-def test_under_plain_distances_a_climb_leaves_the_instances(scene):
-    """What the paper says of Ψ(d) = d, that peaks lie among positive instances, does not hold."""
-    plain = climb(NeighbourMeasure(k=6), scene, CENTRES[:3], first_step=0.5)
-    concave = climb(MEASURE, scene, CENTRES[:3], first_step=0.5)
+def test_ascent_under_plain_distances_leaves_the_instances(scene):
+    """The paper claims for Ψ(d) = d that peaks lie among positive instances: they do not."""
+    plain = gradient_ascent(NeighbourMeasure(k=6), scene, CENTRES[:3], first_step=0.5)
+    concave = gradient_ascent(MEASURE, scene, CENTRES[:3], first_step=0.5)
     positive = scene.instances[scene.instance_labels == 1]
     # Four sds of a cluster from the nearest, and within one.
     assert cdist(plain.points, positive).min(axis=1).max() > 1.8
@@ -67,7 +67,7 @@ def test_of_close_peaks_the_highest_is_left():
     points = np.array([[0.0], [1.0], [1.8], [5.0]])
     left = Peaks(points, np.array([4.0, 3.0, 2.0, 1.0]), np.ones((4, 1))).suppressed(1.5)
     assert left.points.ravel().tolist() == [0.0, 1.8, 5.0]
-    assert left.heights.tolist() == [4.0, 2.0, 1.0]
+    assert left.objective.tolist() == [4.0, 2.0, 1.0]
 
 
 def test_one_radius_is_the_best_that_trying_finds():
@@ -85,7 +85,7 @@ def test_one_radius_is_the_best_that_trying_finds():
         assert error(radius) == min(error(tried) for tried in [-1.0, *distance[:, 0]])
 
 
-def test_radii_beside_each_other_leave_fewer_errors_than_one(scene, peaks):
+def test_several_radii_leave_fewer_errors_than_one(scene, peaks):
     labels = scene.labels
     distance = cdist(scene.instances, peaks.points[:6])
 
@@ -128,9 +128,10 @@ def test_bad_input_is_refused(scene):
         PrototypeLearner(MEASURE, 1.0).fit(replace(scene, labels=None))
 
 
-def test_separation_is_in_the_units_of_the_features_whatever_the_scales_are():
-    points, heights = np.array([[0.0], [0.5]]), np.array([2.0, 1.0])
+def test_separation_is_in_the_units_of_features():
+    """Whatever the scales are."""
+    points, objective = np.array([[0.0], [0.5]]), np.array([2.0, 1.0])
     for scale in (0.1, 1.0, 4.0):
-        peaks = Peaks(points, heights, np.full((2, 1), scale))
+        peaks = Peaks(points, objective, np.full((2, 1), scale))
         assert len(peaks.suppressed(0.6).points) == 1
         assert len(peaks.suppressed(0.4).points) == 2

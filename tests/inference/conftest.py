@@ -1,4 +1,4 @@
-"""Small problems, and what is known of them, that the engines' tests share."""
+"""Small problems and their reference posteriors, shared by the tests of engines."""
 
 from dataclasses import replace
 from functools import partial
@@ -222,7 +222,7 @@ def log_likelihood_of_one():
 class ExactPosterior(NamedTuple):
     """A posterior of one dimension on an equally spaced grid of whitened values ε = u/√K."""
 
-    white: np.ndarray
+    whitened: np.ndarray
     log_density: np.ndarray  # log p(ε, T), not normalised over ε
     scale: float  # √K
 
@@ -235,14 +235,14 @@ class ExactPosterior(NamedTuple):
     @property
     def moments(self) -> np.ndarray:
         """Mean and sd of u, (2, 1)."""
-        mean = self.probability @ self.white
-        variance = self.probability @ (self.white - mean) ** 2
+        mean = self.probability @ self.whitened
+        variance = self.probability @ (self.whitened - mean) ** 2
         return self.scale * np.array([[mean], [np.sqrt(variance)]])
 
     @property
     def log_evidence(self) -> float:
         """log P(T)."""
-        step = self.white[1] - self.white[0]
+        step = self.whitened[1] - self.whitened[0]
         return float(np.log(np.exp(self.log_density).sum() * step))
 
 
@@ -250,12 +250,12 @@ class ExactPosterior(NamedTuple):
 def exact_posterior(one_inducing_point, log_likelihood_of_one) -> ExactPosterior:
     """The posterior of `one_inducing_point` by quadrature, in plain NumPy."""
     model, bags = one_inducing_point
-    white = np.linspace(-8.0, 8.0, 2001)
+    whitened = np.linspace(-8.0, 8.0, 2001)
     scale = np.sqrt(model.kernel.variance * (1 + model.jitter))
-    same = np.ones_like(white)
+    same = np.ones_like(whitened)
     log_likelihood = log_likelihood_of_one(
-        *(model, bags, scale * white),
+        *(model, bags, scale * whitened),
         *(model.kernel.variance * same, model.kernel.length_scale * same, model.mean * same),
     )
-    log_prior = -0.5 * white**2 - 0.5 * np.log(2 * np.pi)
-    return ExactPosterior(white, log_prior + log_likelihood, float(scale))
+    log_prior = -0.5 * whitened**2 - 0.5 * np.log(2 * np.pi)
+    return ExactPosterior(whitened, log_prior + log_likelihood, float(scale))

@@ -1,4 +1,4 @@
-"""What samplers are calibrated on: models, designs of a few bags, and what is ranked of them."""
+"""Problems for calibrating samplers: models, designs of a few bags, and ranked quantities."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,8 +10,8 @@ import numpyro.distributions as dist
 from jax.nn import logsumexp
 from milzoo.datasets import Bags
 from milzoo.diagnostics import SimulationCalibration, simulation_calibration
-from milzoo.inference.inside import ChainInside
 from milzoo.inference.nuts import NUTSChain
+from milzoo.inference.traceable import TraceableChain
 from milzoo.models import (
     DPMIL,
     RBF,
@@ -35,7 +35,7 @@ WARMUP = 150
 
 @dataclass(frozen=True)
 class Problem:
-    """What a calibration is about.
+    """A model, a design and a test bag for simulation-based calibration.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Problem:
     evidence: str = ""
 
     def quantities(self, bags, sites):
-        """What is ranked: the sites that the sampler has, a prediction, the fit to the labels."""
+        """Ranked quantities: the sampler's sites, a prediction, the log likelihood."""
         given = {name: sites[name] for name in self.model.latent_sites}
         values = {
             f"{name} {m}": value
@@ -64,13 +64,13 @@ class Problem:
         if self.evidence in sites:
             values[f"{self.evidence} 0"] = sites[self.evidence][0]
 
-        def label_law(some_bags):
+        def label_distribution(some_bags):
             program = seed(substitute(self.model.marginal(), given), jax.random.key(0))
             return trace(program).get_trace(some_bags)[self.model.observed_site]["fn"]
 
         observed = bags.labels if self.model.observed_site == "bag_label" else bags.targets
-        values["prediction of a test bag"] = label_law(self.test_bag).mean[0]
-        values["log likelihood"] = label_law(bags).log_prob(observed).sum()
+        values["prediction of a test bag"] = label_distribution(self.test_bag).mean[0]
+        values["log likelihood"] = label_distribution(bags).log_prob(observed).sum()
         return values
 
 
@@ -89,7 +89,7 @@ class MixtureProblem:
     design: Bags
 
     def quantities(self, bags, sites):
-        """What is ranked, all of it the same whatever the clusters are called."""
+        """Ranked quantities, none of which depends on the names of clusters."""
         mixtures, rule = self.model.mixtures(sites), self.model.label_rule(bags)
         log_components = mixtures.log_components(bags.instances)
         log_density = logsumexp(log_components, axis=1)
@@ -142,7 +142,7 @@ def cardinality_problem() -> Problem:
 
 
 def measure_threshold_problem() -> Problem:
-    """Fifteen bags of one to six instances; the features, two measures, are held fixed."""
+    """Fifteen bags of one to six instances; the features, two measures, are fixed."""
     model = MeasureThreshold(dist.Normal(0.5, 1.0), dist.LogNormal(-1.0, 0.5))
     return Problem(model, *design_and_test_bag([6, 1, 2, 4, 3] * 3))
 
@@ -197,7 +197,7 @@ def calibrate(
     """
     return simulation_calibration(
         problem.model,
-        ChainInside(chain_for, num_warmup=WARMUP, thin=thinning),
+        TraceableChain(chain_for, num_warmup=WARMUP, thin=thinning),
         problem.design,
         seed=key,
         simulations=simulations,

@@ -40,7 +40,7 @@ from scipy.stats import multivariate_normal, norm
 
 # Rounding: bounds of size 10 are sums of some hundred terms in 64 bit.
 TOLERANCE = 1e-10
-# Central differences are off by step² times third derivatives: by 1.3e-6 at most here.
+# The error of central differences is step² times third derivatives: 1.3e-6 at most here.
 DIFFERENCE, GRADIENT_TOLERANCE = 1e-4, 1e-5
 Q_U = ("mean", "scale_tril")
 # From the start, and where nothing moves any more.

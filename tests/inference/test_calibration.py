@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from milzoo.inference.gibbs import bag_evidence
-from milzoo.inference.gibbs.inducing import draw_white
+from milzoo.inference.gibbs.inducing import draw_whitened
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
 
 SIMULATIONS = 100
@@ -41,7 +41,7 @@ def calibrate(simulation_based_calibration):
 def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):
     ranks = calibrate(problem, simulation_based_calibration.nuts_on(program), thinning)
     assert ranks.not_uniform == []
-    assert ranks.effective_share > 0.75  # draws must be nearly independent, or ranks pile up
+    assert ranks.relative_efficiency > 0.75  # draws must be nearly independent, or ranks pile up
 
 
 @pytest.mark.parametrize(
@@ -56,28 +56,28 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
 def test_gibbs_is_calibrated(calibrate, problem, sampler, thinning):
     ranks = calibrate(problem, sampler.for_model, thinning)
     assert ranks.not_uniform == []
-    assert ranks.effective_share > 0.75
+    assert ranks.relative_efficiency > 0.75
 
 
-class ShiftedGibbs(VGPMILGibbs):
+class BiasedGibbs(VGPMILGibbs):
     """A planted fault: κ = y − 0.4 in the draw of the inducing values."""
 
-    def draw_white(self, key, label, omega):
-        return super().draw_white(key, label + 0.1, omega)
+    def draw_whitened(self, key, label, omega):
+        return super().draw_whitened(key, label + 0.1, omega)
 
 
 def test_a_wrong_constant_in_one_conditional_is_found(calibrate, without_type_checks):
     # Evidence and inducing values give it away, at p below 1e-6.
-    found = calibrate("vgpmil", ShiftedGibbs.for_model, thinning=5).not_uniform
+    found = calibrate("vgpmil", BiasedGibbs.for_model, thinning=5).not_uniform
     assert "evidence 0" in found
     assert "inducing_value 0" in found
 
 
-def test_a_wrong_constant_in_the_draw_of_inducing_values_is_found(calibrate, monkeypatch):
-    def shifted(key, projection, residual_variance, omega, pull):  # κ = T − 0.4
-        return draw_white(key, projection, residual_variance, omega, pull + 0.1)
+def test_wrong_constant_in_draws_of_inducing_values_is_found(calibrate, monkeypatch):
+    def biased(key, projection, residual_variance, omega, linear_term):  # κ = T − 0.4
+        return draw_whitened(key, projection, residual_variance, omega, linear_term + 0.1)
 
-    monkeypatch.setattr(bag_evidence, "draw_white", shifted)
+    monkeypatch.setattr(bag_evidence, "draw_whitened", biased)
     # At p below 1e-8.
     found = calibrate("vwsgp", bag_evidence.BagEvidenceGibbs.for_model, thinning=5).not_uniform
     assert "bag_evidence 0" in found

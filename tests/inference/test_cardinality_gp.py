@@ -51,7 +51,7 @@ def dense(kernel, one, other):
     return VARIANCE * kernel(one, other)
 
 
-def test_new_bags_have_the_conditional_law_of_the_dense_process(kernel, design):
+def test_new_bags_have_the_dense_conditional_distribution(kernel, design):
     model = CardinalityGP.at_bags(kernel, design, VARIANCE, jitter=1e-9)
     new = simulate_instances(5, 3, num_features=2, seed=1)
     values = np.random.default_rng(0).normal(size=design.num_bags)
@@ -65,7 +65,7 @@ def test_new_bags_have_the_conditional_law_of_the_dense_process(kernel, design):
     np.testing.assert_allclose(found.residual_variance, variance, rtol=1e-6)
 
 
-def test_the_bound_for_targets_is_the_evidence_of_the_dense_process(kernel, design):
+def test_bound_for_targets_is_the_dense_evidence(kernel, design):
     targets = np.random.default_rng(1).normal(size=design.num_bags)
     bags = design.with_targets(targets)
     model = CardinalityGP.at_bags(kernel, design, VARIANCE, likelihood=Gaussian(0.5), jitter=1e-9)

@@ -119,9 +119,9 @@ def test_one_round_equals_scikit_learns_with_labels_given(labelled, klass):
     with jax.enable_x64(True):
         whitened = model.whitened_values(jnp.asarray(instances))
         one = form._statistics(whitened, jnp.asarray(responsibilities)[:, None, None])
-        seen = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf], axis=1), one)
+        sufficient = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf], axis=1), one)
         nothing = jnp.zeros(())
-        state = form.m_step(MixtureStatistics(seen, jnp.zeros(1), nothing))
+        state = form.m_step(MixtureStatistics(sufficient, jnp.zeros(1), nothing))
         ends = np.zeros(1)
         q = form.approximation(*form.best_start(ends, state, None), bags, ends)
         log_components = np.asarray(q.expected_log_components(bags))[klass]
@@ -138,9 +138,9 @@ def test_one_round_equals_scikit_learns_with_labels_given(labelled, klass):
     inverse_scale = theirs.covariances_ * theirs.degrees_of_freedom_[:, None, None]
     found = q.scale_root[klass] @ np.swapaxes(q.scale_root[klass], 1, 2)
     np.testing.assert_allclose(found @ inverse_scale, np.tile(np.eye(2), (5, 1, 1)), atol=1e-8)
-    on, off = (stick[:-1] for stick in theirs.weight_concentration_)
-    np.testing.assert_allclose(q.concentration1[klass], on, rtol=1e-9)
-    np.testing.assert_allclose(q.concentration0[klass], off, rtol=1e-9)
+    concentration1, concentration0 = (stick[:-1] for stick in theirs.weight_concentration_)
+    np.testing.assert_allclose(q.concentration1[klass], concentration1, rtol=1e-9)
+    np.testing.assert_allclose(q.concentration0[klass], concentration0, rtol=1e-9)
     log_weights, log_normal = theirs._estimate_log_weights(), theirs._estimate_log_prob(instances)
     expected = log_normal[:, :-1] + log_weights[:-1]
     np.testing.assert_allclose(log_components[:, :-1], expected, rtol=1e-8)
@@ -172,7 +172,7 @@ def test_converged_clusters_are_scikit_learns_with_labels_given(labelled):
 def test_quadratic_discriminant_analysis_has_the_exact_posterior_and_evidence(labelled):
     """One Gaussian for each class, all labels known: q is conjugate, and the bound is log p(X, T).
 
-    The evidence is that of the normal-Wishart law in the units of the features (Bishop 2006, by
+    The evidence is that of the normal-Wishart prior in the units of the features (Bishop 2006, by
     Bayes' theorem), times the chance of the labels among all that the bags allow.
     """
     _, bags = labelled
@@ -195,9 +195,9 @@ def log_evidence_of_one_gaussian(model: DPMIL, instances: np.ndarray) -> float:
     if count:
         mean = instances.mean(axis=0)
         deviation = instances - mean
-        shift = mean - model.center
+        offset = mean - model.center
         inverse_scale = prior_inverse + deviation.T @ deviation
-        inverse_scale = inverse_scale + beta_0 * count / (beta_0 + count) * np.outer(shift, shift)
+        inverse_scale = inverse_scale + beta_0 * count / (beta_0 + count) * np.outer(offset, offset)
     nu, beta = nu_0 + count, beta_0 + count
     half = 0.5 * num_features
     return (
@@ -223,9 +223,10 @@ def test_mimm_finds_the_fixed_point_of_expectation_maximisation():
     weight = positive_bag.astype(float)
     for _ in range(500):
         moments = []
-        for share in (1 - weight, weight):
-            mean = share @ x / share.sum()
-            moments.append((mean, np.sqrt(share @ (x - mean) ** 2 / share.sum())))
+        for responsibility in (1 - weight, weight):
+            total = responsibility.sum()
+            mean = responsibility @ x / total
+            moments.append((mean, np.sqrt(responsibility @ (x - mean) ** 2 / total)))
         log_density = [norm.logpdf(x, *moment).sum(axis=1) for moment in moments]
         weight = np.where(positive_bag, expit(log_density[1] - log_density[0]), 0.0)
     found = posterior.predict(bags).instance_probability
@@ -249,12 +250,12 @@ def enumerated_log_evidence(model: DPMIL, bags: Bags) -> float:
             continue
         allowed += 1
         for cluster in product(range(model.max_components), repeat=bags.num_instances):
-            place = np.array(label) * model.max_components + np.array(cluster)
+            component = np.array(label) * model.max_components + np.array(cluster)
             total = 0.0
             for klass in (0, 1):
                 count = np.array(
                     [
-                        np.sum(place == klass * model.max_components + k)
+                        np.sum(component == klass * model.max_components + k)
                         for k in range(model.max_components)
                     ]
                 )
@@ -264,7 +265,7 @@ def enumerated_log_evidence(model: DPMIL, bags: Bags) -> float:
                     - betaln(1, model.concentration)
                 )
             for k in range(2 * model.max_components):
-                total += log_evidence_of_one_gaussian(model, instances[place == k])
+                total += log_evidence_of_one_gaussian(model, instances[component == k])
             terms.append(total)
     labels = np.log(
         np.where(bags.labels == 1, model.positive_fraction, 1 - model.positive_fraction)
@@ -287,9 +288,7 @@ def test_bound_stays_below_the_log_evidence(label_update, seed):
 
 @every_label_update
 @every_covariance
-def test_gradient_of_the_bound_is_zero_at_the_fixed_point(
-    bags, closed_form_start, label_update, covariance
-):
+def test_bound_is_stationary_at_the_fixed_point(bags, closed_form_start, label_update, covariance):
     """Of q(μ, Λ) and q(v); the labels follow, or are those that were chosen."""
     model = DPMIL.for_bags(bags, 2, covariance=covariance)
 
@@ -337,8 +336,8 @@ def test_no_step_lowers_the_bound(sizes_and_features, covariance, label_update):
     form, soft, hard = (DPMILForm(model, update, 1) for update in (label_update, "soft", "hard"))
     # Instances in the order of the chunk: candidates, then certain negatives.
     chunk = form.chunk(replace(design, instances=np.arange(design.num_instances)[:, None] * 1.0))
-    places = [chunk.candidates.instances, chunk.negatives]
-    in_candidates, in_negatives = (np.asarray(rows)[:, 0].astype(int) for rows in places)
+    parts = [chunk.candidates.instances, chunk.negatives]
+    in_candidates, in_negatives = (np.asarray(rows)[:, 0].astype(int) for rows in parts)
 
     def run(instances, weights):
         given = chunk._replace(
@@ -348,13 +347,13 @@ def test_no_step_lowers_the_bound(sizes_and_features, covariance, label_update):
         prepared = form.prepare(given)
         positive = (prepared.rule.known > -jnp.inf)[:, None]
         of_class = jnp.stack([~positive, positive], axis=1)[:, None]  # (C, 1, 2, 1)
-        seen = form._seen(
+        sufficient = form._sufficient(
             prepared,
             of_class * weights[in_candidates][:, None, None],
             weights[in_negatives][:, None, None],
         )
         local = jnp.broadcast_to(positive, (len(prepared.candidates), 1))
-        statistics = MixtureStatistics(seen, jnp.zeros(1), prepared.log_constant)
+        statistics = MixtureStatistics(sufficient, jnp.zeros(1), prepared.log_constant)
 
         def one(state, _):
             statistics, former = state
@@ -389,8 +388,8 @@ def test_components_are_in_the_best_of_all_orders(concentration):
         for _ in range(20):
             count = jnp.asarray(random.gamma(0.3, 20.0, (2, 5)))
             total = count[..., None] * jnp.arange(3.0)
-            seen = Statistics(count, total, 2 * total)
-            found = dpmil._in_order(seen, jnp.asarray(concentration))
+            sufficient = Statistics(count, total, 2 * total)
+            found = dpmil._in_order(sufficient, jnp.asarray(concentration))
             after = log_evidence_of_sticks(np.asarray(found.occupancy), concentration)
             best = np.max(
                 [
@@ -463,14 +462,15 @@ def test_predictive_is_the_mean_density_over_draws_of_q(fitted, bags):
         density = np.exp(np.asarray(jax.jit(partial(jax.lax.map, of_one))(sites)))
     mean, error = density.mean(axis=0), density.std(axis=0) / np.sqrt(len(density))
     _, probability = fitted.approximation.predictive(model, bags)
-    share = mean[1] / mean.sum(axis=0)
-    spread = np.hypot(error[1] * (1 - share), error[0] * share) / mean.sum(axis=0)
+    fraction = mean[1] / mean.sum(axis=0)
+    sd = np.hypot(error[1] * (1 - fraction), error[0] * fraction) / mean.sum(axis=0)
     # Thirty instances at 5 standard errors: a false alarm in 2e-5 of all runs.
-    assert (np.abs(probability - share) < 5 * spread).all()
+    assert (np.abs(probability - fraction) < 5 * sd).all()
     assert fitted.predict(bags).instance_probability == pytest.approx(probability, abs=1e-12)
 
 
-def test_the_best_of_several_starts_is_kept_and_the_spread_told(bags):
+def test_best_of_several_starts_is_kept(bags):
+    """The status tells how far the others are below."""
     model = DPMIL.for_bags(bags, 3)
     posterior = coordinate_ascent(model, bags, seed=0, num_starts=6, num_draws=10)
     ends = posterior.approximation.start_elbo
@@ -552,7 +552,7 @@ def test_degenerate_data_give_a_finite_bound_that_never_falls(name, covariance, 
         ({"learn_hyperparameters": True}, "DPMIL has fixed hyper-parameters"),
     ],
 )
-def test_bad_options_are_told(bags, without_type_checks, options, message):
+def test_bad_options_are_refused(bags, without_type_checks, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         coordinate_ascent(DPMIL.for_bags(bags, 2), bags, seed=0, **options)
 

@@ -35,7 +35,7 @@ class Toy(ClosedForm):
     def chunk(self, bags):
         return np.zeros(1)
 
-    def start(self, spread, key):
+    def start(self, subsample, key):
         return np.ones(())
 
     def prepare(self, chunk):

@@ -73,12 +73,12 @@ def _paper_in_numpy(model, bags, probability, steps):
         covariance = np.linalg.inv(precision_zz + weights.T @ (theta[:, None] * weights))  # S
         mean = covariance @ weights.T @ (probability - 0.5 - theta * model.mean)  # m
         evidence = model.mean + weights @ mean  # μ
-        spread = np.sum((weights @ covariance) * weights, axis=1)
-        tilt = np.sqrt(evidence**2 + spread + residual)  # c
+        variance = np.sum((weights @ covariance) * weights, axis=1)
+        tilt = np.sqrt(evidence**2 + variance + residual)  # c
         for n, bag in enumerate(bags.bag_index):
             others = (bags.bag_index == bag) & (np.arange(len(tilt)) != n)
-            pull = (2 * bags.labels[bag] - 1) * np.log(model.sharpness)
-            probability[n] = expit(evidence[n] + pull * np.prod(1 - probability[others]))
+            linear_term = (2 * bags.labels[bag] - 1) * np.log(model.sharpness)
+            probability[n] = expit(evidence[n] + linear_term * np.prod(1 - probability[others]))
     return mean, covariance, probability
 
 
@@ -104,7 +104,7 @@ def test_largest_of_others_equals_a_double_loop():
 
 @mixing_names
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
-def test_gradient_of_the_bound_is_zero_at_the_fixed_point(
+def test_bound_is_stationary_at_the_fixed_point(
     small_problem, closed_form_start, gradient_of_the_bound, mixing, label_update
 ):
     """Tilts and exact labels, which follow from q(u), are at their optimum on the way."""
@@ -282,7 +282,7 @@ def test_status_tells_how_the_ascent_ended(small_problem):
     assert re.search(r"moved by \+\S+ at the last step, 2", cut.status.sentence)
 
 
-def test_custom_mixture_runs_without_its_mixing_law(small_problem):
+def test_custom_mixture_runs_without_its_mixing_density(small_problem):
     model, bags = small_problem
     secant = ScaleMixture.from_log_density(lambda f: -jnp.logaddexp(f / 2, -f / 2))
     custom = coordinate_ascent(replace(model, mixing=secant), bags, seed=0)

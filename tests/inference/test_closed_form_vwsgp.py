@@ -114,7 +114,7 @@ def test_probit_steps_equal_albert_and_chibs_in_plain_numpy(probit_problem):
 # ------------------------------------------------------------------ as mathematics
 
 
-def test_gradient_of_the_bound_is_zero_at_the_fixed_point(
+def test_bound_is_stationary_at_the_fixed_point(
     either_problem, closed_form_start, gradient_of_the_bound
 ):
     """The auxiliary factors follow from q(u), and are at their optimum on the way."""
@@ -159,11 +159,11 @@ def test_bound_lies_below_the_log_evidence_by_quadrature(accumulating_problem, n
     model, bags = accumulating_problem(num_inducing, seed=4, **likelihood(name))
     posterior = coordinate_ascent(model, bags, seed=0)
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    white = np.stack(np.meshgrid(*[nodes] * num_inducing), axis=-1).reshape(-1, num_inducing)
+    whitened = np.stack(np.meshgrid(*[nodes] * num_inducing), axis=-1).reshape(-1, num_inducing)
     log_weights = sum(np.meshgrid(*[np.log(weights / weights.sum())] * num_inducing)).ravel()
     with jax.enable_x64(True):
         cholesky = np.asarray(model.accumulated(bags).cholesky)
-    draws = {"inducing_value": white @ cholesky.T}
+    draws = {"inducing_value": whitened @ cholesky.T}
     by_node = log_likelihood(model, "marginal", draws, bags).sum(axis=1)
     evidence = logsumexp(by_node + log_weights)
     assert posterior.elbo[-1] < evidence
@@ -196,7 +196,7 @@ def test_learning_hyperparameters_raises_the_bound_and_never_lowers_it(either_pr
     assert again.elbo[-1] > learned.elbo[-1] - 1e-6
 
 
-def test_what_has_no_closed_form_is_refused(problem):
+def test_models_without_a_closed_form_are_refused(problem):
     model, bags = problem
     with pytest.raises(ValueError, match="VWSGP has no instance labels to update; leave it out"):
         coordinate_ascent(model, bags, seed=0, label_update="mean_field")
@@ -222,5 +222,5 @@ def test_learning_ends_at_a_stationary_point_of_the_bound(name):
 
     found = np.log([float(v) for v in learned.model.hyperparameters.values()])
     np.testing.assert_allclose(best_bound(found), learned.elbo[-1], atol=1e-4)
-    slope = approx_fprime(found, best_bound, 1e-4)
-    assert np.abs(slope).max() < 0.02
+    gradient = approx_fprime(found, best_bound, 1e-4)
+    assert np.abs(gradient).max() < 0.02

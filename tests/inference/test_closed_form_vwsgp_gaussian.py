@@ -74,7 +74,7 @@ def test_posterior_is_the_conditional_of_the_dense_gaussian(problem, posterior):
     )
 
 
-def test_with_all_instances_as_inducing_points_it_is_the_full_gaussian_process():
+def test_inducing_points_at_all_instances_give_the_full_process():
     random = np.random.default_rng(0)
     sizes = np.array([3, 1, 4, 2, 5])
     places = random.permuted(np.linspace(-4, 4, 30).reshape(15, 2), axis=0)
@@ -125,7 +125,7 @@ def test_laplace_finds_the_same_gaussian(problem, posterior):
     np.testing.assert_allclose(other.log_density(draws), posterior.log_density(draws), rtol=1e-5)
 
 
-def test_learning_ends_at_a_stationary_point_of_the_dense_evidence(problem):
+def test_learning_ends_where_the_dense_evidence_is_stationary(problem):
     model, bags = problem
     learned = coordinate_ascent(model, bags, seed=0, learn_hyperparameters=True, tolerance=1e-12)
     assert np.diff(learned.elbo).min() > -1e-9
@@ -141,7 +141,7 @@ def test_learning_ends_at_a_stationary_point_of_the_dense_evidence(problem):
     assert evidence(found) > evidence(np.log([2.0, 1.5, 0.3]))
 
 
-def test_what_was_saved_comes_back(problem, posterior, tmp_path):
+def test_saved_posterior_is_restored(problem, posterior, tmp_path):
     model, bags = problem
     posterior.save(tmp_path / "posterior.nc")
     again = Posterior.load(tmp_path / "posterior.nc")
@@ -157,7 +157,7 @@ def test_bags_without_targets_are_refused(problem):
         coordinate_ascent(model, bare, seed=0)
 
 
-def test_nuts_on_priors_has_the_moments_that_the_exact_evidence_gives(problem, moments):
+def test_nuts_on_priors_has_the_exact_moments(problem, moments):
     # Four numbers at 5.5 standard errors: a false alarm in 2e-7 of all seeds.
     model, bags = problem
     priors = {"variance": dist.LogNormal(0.5, 0.5), "noise": dist.LogNormal(-1.0, 0.7)}

@@ -41,11 +41,11 @@ def test_approximations_are_near_the_exact_posterior(bags, sampled, engine):
     np.testing.assert_allclose(found.std(axis=0), exact.std(axis=0), rtol=0.35)
 
 
-def test_under_a_flat_prior_the_mode_is_the_highest_peak(bags):
+def test_mode_under_a_flat_prior_is_the_highest_peak(bags):
     flat = DiverseDensity(dist.Normal(0.0, 1e4), dist.LogNormal(0.0, 1e4))
     mode = maximum_a_posteriori(flat, bags, seed=0).stored_draws()
     peaks = DiverseDensityLearner(separation=0.5).find_peaks(bags)
-    # Priors this wide add slopes below 1e-4, and searches end at slopes of 1e-4 and less.
+    # Priors this wide add gradients below 1e-4, and searches end at gradients of 1e-4 and less.
     np.testing.assert_allclose(mode["concept"][0], peaks.points[0], atol=2e-3)
     np.testing.assert_allclose(mode["scale"][0], peaks.scales[0], rtol=2e-3)
 

@@ -42,12 +42,12 @@ def test_gaussian_conditionals_are_those_of_dense_algebra(small_problem):
         sweep = VGPMILGibbs.for_model(model, bags)
 
         def draw(key):
-            white_key, evidence_key = jax.random.split(key)
-            white = sweep.draw_white(white_key, jnp.asarray(label), jnp.asarray(omega))
-            evidence = sweep.draw_evidence(
-                evidence_key, white, jnp.asarray(label), jnp.asarray(omega)
+            whitened_key, latent_key = jax.random.split(key)
+            whitened = sweep.draw_whitened(whitened_key, jnp.asarray(label), jnp.asarray(omega))
+            evidence = sweep.draw_latent(
+                latent_key, whitened, jnp.asarray(label), jnp.asarray(omega)
             )
-            return jnp.concatenate([sweep.conditional.cholesky @ white, evidence])
+            return jnp.concatenate([sweep.conditional.cholesky @ whitened, evidence])
 
         draws = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(1), 40_000)))
     mean_z = (draws.mean(axis=0) - mean) / np.sqrt(np.diag(covariance) / len(draws))
@@ -125,7 +125,7 @@ def test_evidence_and_labels_are_those_drawn_back_from_nuts(small_problem, poste
         assert moments(sites(posterior, name)).largest_z(moments(drawn_back)) <= LARGEST_Z
 
 
-def test_gamma_mixing_agrees_with_nuts_on_the_full_and_the_marginal_program(small_problem, moments):
+def test_gamma_mixing_agrees_with_nuts_on_both_programs(small_problem, moments):
     # With v = 0.4 and four bags the prior holds: this posterior has one mode, near the data. (At
     # v = ½ and M = 50 on digits it runs away to |f| of hundreds, and no sampler mixes.)
     model, bags = small_problem
@@ -143,7 +143,7 @@ def test_gamma_mixing_agrees_with_nuts_on_the_full_and_the_marginal_program(smal
 # ------------------------------------------------------------------ the machinery
 
 
-def test_kept_sites_stand_in_the_tree_and_labels_obey_negative_bags(posterior, small_problem):
+def test_kept_sites_are_stored_and_obey_negative_bags(posterior, small_problem):
     _, bags = small_problem
     tree = posterior.tree["posterior"]
     assert set(tree.data_vars) == set(EVERYTHING)
@@ -161,9 +161,8 @@ def test_kept_sites_stand_in_the_tree_and_labels_obey_negative_bags(posterior, s
     assert (largest == bags.labels).mean() > 0.9
 
 
-def test_same_seed_same_draws_however_many_follow_in_64_bit_without_a_flag(
-    small_problem, posterior
-):
+def test_same_seed_gives_the_same_draws_in_64_bit(small_problem, posterior):
+    """They do not depend on the number of draws, and no global flag changes."""
     same, other = (
         sites(gibbs(*small_problem, seed=s, num_samples=130, keep=EVERYTHING)) for s in (1, 2)
     )
@@ -185,7 +184,7 @@ def test_priors_are_refused_by_name(small_problem):
         gibbs(open_model, bags, seed=0)
 
 
-def test_an_unknown_mixing_law_is_refused(small_problem):
+def test_unknown_mixing_density_is_refused(small_problem):
     model, bags = small_problem
     custom = ScaleMixture.from_log_density(lambda f: -jnp.sqrt(1 + f**2))
     with pytest.raises(NotImplementedError, match=r"not its mixing dist.*use PolyaGammaMixing"):

@@ -7,7 +7,9 @@ LARGEST_Z = 5.5  # of 2 × 28 numbers: a false alarm in 2e-6 of all runs
 LEAST_ESS = 500
 
 
-def test_gibbs_and_nuts_agree_on_what_has_no_names(scene_of_clusters, judged_draws, moments):
+def test_gibbs_and_nuts_agree_on_label_invariant_quantities(
+    scene_of_clusters, judged_draws, moments
+):
     model, bags = scene_of_clusters(8, range(2, 5), seed=3)
     assert set(bags.labels) == {0, 1}
     found = []

@@ -26,7 +26,8 @@ def posterior(problem):
     )
 
 
-def test_inducing_values_and_evidence_agree_with_nuts_on_both_programs(problem, posterior, moments):
+def test_moments_agree_with_nuts_on_both_programs(problem, posterior, moments):
+    """Of inducing values and latent function values."""
     model, bags = problem
     full = nuts(model, bags, seed=1, program="full", num_samples=3000)
     for name in ("inducing_value", "bag_evidence"):
@@ -62,7 +63,7 @@ def test_one_inducing_value_has_the_moments_of_quadrature(accumulating_problem, 
     assert found.largest_z(np.array([[mean], [deviation]])) < 5.5
 
 
-def test_what_cannot_be_sampled_is_refused(problem):
+def test_bad_arguments_of_gibbs_are_refused(problem):
     model, bags = problem
     with pytest.raises(ValueError, match="keep has evidence; expected some of inducing_value, bag"):
         gibbs(model, bags, seed=0, keep="evidence")
@@ -117,7 +118,7 @@ def test_posteriors_of_targets_agree_with_nuts(accumulating_problem, moments, li
     assert ours.largest_z(moments(completed.reshape(*draws.shape[:2], -1))) < 5.5
 
 
-def test_probit_chains_survive_a_start_far_on_the_wrong_side():
+def test_probit_chains_survive_a_bad_start():
     bags = load("digits").standardize()
     model = VWSGP.for_bags(bags, variance=50.0, likelihood=Probit())
     posterior = gibbs(model, bags, seed=0, num_chains=8, num_warmup=5, num_samples=10)

@@ -1,4 +1,4 @@
-"""The grid against adaptive quadrature and NUTS, and the law that it leaves behind."""
+"""The grid against adaptive quadrature and NUTS, and the distribution that it leaves."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, grid, nuts
-from milzoo.inference.grid import BilinearLaw
+from milzoo.inference.grid import BilinearDistribution
 from milzoo.inference.runtime.densities import log_joint
 from milzoo.models import VGPMIL, CardinalityModel, GammaMixing, MeasureThreshold
 from scipy.integrate import dblquad
@@ -93,7 +93,7 @@ def test_draws_are_those_of_the_grid_and_of_nuts(bags, posterior):
         # Two looks at 4.5 standard errors.
         assert abs(values.mean() - mean) < 4.5 * sd / np.sqrt(len(values))
         assert abs(values.std() / sd - 1) < 0.05
-        # 8,000 draws of NUTS are worth 1,000 at least; agreement at length is tests/slow's.
+        # 8,000 draws of NUTS have an ESS of 1,000 at least; agreement at length is tests/slow's.
         assert abs(transform(sampled[name]).mean() - mean) < 4.5 * sd / np.sqrt(1_000)
 
 
@@ -128,32 +128,32 @@ def test_a_grid_posterior_comes_back_from_a_file(posterior, tmp_path):
     assert again.status == posterior.status
 
 
-def test_a_bilinear_law_sums_to_one_and_is_drawn_from_as_it_says():
+def test_bilinear_density_is_normalised_and_matches_its_draws():
     axes = jnp.linspace(-1.0, 1.0, 5), jnp.linspace(0.0, 3.0, 4)
     log_density = jax.random.normal(jax.random.key(0), (5, 4)).at[jnp.array([0, -1])].set(-40.0)
-    law = BilinearLaw(*axes, log_density.at[:, jnp.array([0, -1])].set(-40.0))
+    distribution = BilinearDistribution(*axes, log_density.at[:, jnp.array([0, -1])].set(-40.0))
     fine = [np.linspace(axis[0], axis[-1], 200 * (len(axis) - 1) + 1) for axis in axes]
     points = jnp.asarray(np.stack(np.meshgrid(*fine, indexing="ij"), axis=-1))
-    density = np.exp(np.asarray(law.log_prob(points)))
+    density = np.exp(np.asarray(distribution.log_prob(points)))
     cell = (fine[0][1] - fine[0][0]) * (fine[1][1] - fine[1][0])
     np.testing.assert_allclose(density.sum() * cell, 1.0, rtol=1e-4)
-    drawn = np.asarray(law.sample(jax.random.key(1), (50_000,)))
+    drawn = np.asarray(distribution.sample(jax.random.key(1), (50_000,)))
     for n, axis in enumerate(fine):
         margin = density.sum(axis=1 - n) * cell
         mean = margin @ axis
         sd = np.sqrt(margin @ (axis - mean) ** 2)
         assert abs(drawn[:, n].mean() - mean) < 4.5 * sd / np.sqrt(len(drawn))
-        inside = margin[axis < mean].sum()
-        share = np.mean(drawn[:, n] < mean)
-        assert abs(share - inside) < 4.5 * 0.5 / np.sqrt(len(drawn)) + margin.max()
-    assert law.log_prob(jnp.array([0.0, 3.1])) == -jnp.inf
+        mass = margin[axis < mean].sum()
+        fraction = np.mean(drawn[:, n] < mean)
+        assert abs(fraction - mass) < 4.5 * 0.5 / np.sqrt(len(drawn)) + margin.max()
+    assert distribution.log_prob(jnp.array([0.0, 3.1])) == -jnp.inf
 
 
 # ------------------------------------------------------------------ what it refuses
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.5, 3.0)])
-def test_hills_that_are_far_away_are_seen(alpha, beta):
+def test_distant_modes_are_found(alpha, beta):
     """Under these ψ thirty instances alike are all positive or all negative, far out."""
     random = np.random.default_rng(0)
     labels = (np.arange(10) < 3).astype(int)

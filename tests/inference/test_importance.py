@@ -9,12 +9,12 @@ from milzoo.models.vwsgp import VWSGP
 from scipy import stats
 
 
-def test_draws_from_a_narrow_gaussian_cannot_mend_a_student():
+def test_draws_from_a_narrow_gaussian_cannot_correct_a_student():
     draws = stats.norm.rvs(size=4000, random_state=0)
     assert pareto_khat(stats.t(3).logpdf(draws), stats.norm.logpdf(draws)) > 0.7
 
 
-def test_draws_from_a_student_easily_mend_a_gaussian():
+def test_draws_from_a_student_easily_correct_a_gaussian():
     draws = stats.t(3).rvs(size=4000, random_state=0)
     assert pareto_khat(stats.norm.logpdf(draws), stats.t(3).logpdf(draws)) < 0.5
 
@@ -56,17 +56,17 @@ MODEL = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood=Gaussian(0.5))
 class Wider:
     """A closed form with sds half as large again: N(m, 2.25 S)."""
 
-    def __init__(self, law):
-        self.law = law
+    def __init__(self, approximation):
+        self.approximation = approximation
 
     def draws(self, model, bags, key, num_draws):
-        draws = self.law.draws(model, bags, key, num_draws)["inducing_value"]
-        return {"inducing_value": self.law.mean + 1.5 * (draws - self.law.mean)}
+        draws = self.approximation.draws(model, bags, key, num_draws)["inducing_value"]
+        return {"inducing_value": self.approximation.mean + 1.5 * (draws - self.approximation.mean)}
 
     def log_density(self, model, bags, draws):
-        inward = self.law.mean + (draws["inducing_value"] - self.law.mean) / 1.5
-        log_density = self.law.log_density(model, bags, {"inducing_value": inward})
-        return log_density - len(self.law.mean) * np.log(1.5)
+        inward = self.approximation.mean + (draws["inducing_value"] - self.approximation.mean) / 1.5
+        log_density = self.approximation.log_density(model, bags, {"inducing_value": inward})
+        return log_density - len(self.approximation.mean) * np.log(1.5)
 
 
 @pytest.fixture(scope="module")
@@ -79,24 +79,27 @@ def exact():
 
 
 def test_weights_turn_a_wide_proposal_into_the_exact_posterior(exact):
-    law, num = exact.approximation, 40_000
-    mended = ImportanceResampled(Wider(law), num)
-    found = mended.weighted(MODEL, exact.bags, jax.random.key(0))
+    approximation, num = exact.approximation, 40_000
+    resampled = ImportanceResampled(Wider(approximation), num)
+    found = resampled.weighted(MODEL, exact.bags, jax.random.key(0))
     assert found.khat < 0.3  # bounded ratios
     assert found.weights.sum() == pytest.approx(1.0)
     # Of N(0, I) by N(0, a²I) in three dimensions: E w² = (a²/√(2a² − 1))³.
-    worth = num / (1.5**2 / np.sqrt(2 * 1.5**2 - 1)) ** 3
-    assert found.effective_size == pytest.approx(worth, rel=0.03)
+    size = num / (1.5**2 / np.sqrt(2 * 1.5**2 - 1)) ** 3
+    assert found.effective_size == pytest.approx(size, rel=0.03)
 
-    draws, covariance = found.draws["inducing_value"], law.scale_tril @ law.scale_tril.T
+    draws, covariance = (
+        found.draws["inducing_value"],
+        approximation.scale_tril @ approximation.scale_tril.T,
+    )
     mean = found.weights @ draws
-    error = np.sqrt(np.diag(covariance) / worth)
-    assert np.abs(mean - law.mean).max() / error.min() < 5
-    spread = (found.weights * (draws - law.mean).T) @ (draws - law.mean)
-    np.testing.assert_allclose(spread, covariance, atol=6 * np.diag(covariance).max() / worth**0.5)
+    error = np.sqrt(np.diag(covariance) / size)
+    assert np.abs(mean - approximation.mean).max() / error.min() < 5
+    scatter = (found.weights * (draws - approximation.mean).T) @ (draws - approximation.mean)
+    np.testing.assert_allclose(scatter, covariance, atol=6 * np.diag(covariance).max() / size**0.5)
 
-    kept = mended.draws(MODEL, exact.bags, jax.random.key(1), 4000)["inducing_value"]
-    assert np.abs(kept.mean(axis=0) - law.mean) / np.sqrt(np.diag(covariance) / 4000) == (
+    kept = resampled.draws(MODEL, exact.bags, jax.random.key(1), 4000)["inducing_value"]
+    assert np.abs(kept.mean(axis=0) - approximation.mean) / np.sqrt(np.diag(covariance) / 4000) == (
         pytest.approx(0.0, abs=5)
     )
     np.testing.assert_allclose(kept.std(axis=0), np.sqrt(np.diag(covariance)), rtol=0.08)
@@ -127,7 +130,8 @@ def test_where_all_ratios_are_alike_weights_are_equal(exact):
     assert found.effective_size == pytest.approx(500)
 
 
-def test_the_effective_size_of_equal_and_of_single_weights_is_known():
+def test_effective_size_of_extreme_weights_is_exact():
+    """Of equal weights, and of a single one."""
     draws = {"x": np.zeros(4)}
     assert WeightedDraws(draws, np.full(4, 0.25), 0.0).effective_size == 4.0
     assert WeightedDraws(draws, np.array([0.0, 1.0, 0.0, 0.0]), 0.0).effective_size == 1.0

@@ -10,10 +10,10 @@ import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances, stream
 from milzoo.inference import Posterior, coordinate_ascent
 from milzoo.inference.closed_form import Options, closed_form
-from milzoo.inference.closed_form.drivers import Passes, spread_over
+from milzoo.inference.closed_form.drivers import Passes, subsample
 from milzoo.inference.runtime.chunks import (
-    RoomForChunks,
-    RoomInTurn,
+    AlternatingBuffers,
+    ChunkBuffers,
     in_parts,
     in_pieces,
     padded_chunks,
@@ -73,7 +73,7 @@ def assert_same_factors(found, expected):
     names = [f.name for f in fields(found) if isinstance(getattr(found, f.name), np.ndarray)]
     assert "mean" in names and len(names) >= 2
     for name in names:
-        one, other = (getattr(law, name) for law in (found, expected))
+        one, other = (getattr(q, name) for q in (found, expected))
         np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8, err_msg=name)
 
 
@@ -84,9 +84,7 @@ def assert_same_factors(found, expected):
         *product(("gamma", "probit", "gaussian", "diagonal", "known"), CHUNKS[1:2]),
     ],
 )
-def test_a_stream_gives_the_bound_and_the_posterior_of_memory(
-    fits, tmp_path, name, chunk_instances
-):
+def test_stream_gives_the_posterior_of_bags_in_memory(fits, tmp_path, name, chunk_instances):
     bags = fits[name][1]
     bags.to_parquet(tmp_path / "bags.parquet")
     columns = {"bag_label": None} if name == "gaussian" else {}
@@ -131,7 +129,7 @@ def test_padding_says_nothing(design):
     assert full.num_bags == 40  # one is for padding
 
 
-def test_what_is_filled_up_is_not_copied_to_a_device(design):
+def test_padded_buffers_are_not_copied_to_a_device(design):
     (part,) = padded_chunks([design], num_instances=100, num_parts=1)
     with jax.enable_x64(True):
         for name in ("instances", "bag_index"):
@@ -140,7 +138,7 @@ def test_what_is_filled_up_is_not_copied_to_a_device(design):
             assert placed.unsafe_buffer_pointer() == filled.ctypes.data
 
 
-def test_what_is_kept_of_chunks_stays_with_its_device(fits, tmp_path):
+def test_cached_chunks_stay_on_their_device(fits, tmp_path):
     model, bags, expected = fits["vwsgp"]
     bags.to_parquet(tmp_path / "bags.parquet")
     given = stream(tmp_path, chunk_instances=40)
@@ -150,22 +148,22 @@ def test_what_is_kept_of_chunks_stays_with_its_device(fits, tmp_path):
     assert_same_factors(found.approximation, expected.approximation)
 
 
-def test_room_is_given_again_two_turns_later_and_no_sooner():
-    room = RoomInTurn()
+def test_buffers_are_reused_after_two_turns_and_no_sooner():
+    buffers = AlternatingBuffers()
     for number in range(6):
-        room.next_turn()
-        given = [room(shape, np.dtype(float)) for shape in ((5, 3), (5, 3), (4, 3))]
-        for place, array in enumerate(given):
+        buffers.next_turn()
+        given = [buffers(shape, np.dtype(float)) for shape in ((5, 3), (5, 3), (4, 3))]
+        for index, array in enumerate(given):
             if number >= 2:  # as it was left
-                np.testing.assert_array_equal(array, 10 * (number - 2) + place)
-            array[:] = 10 * number + place
-        for place, array in enumerate(given):  # by none that was given behind it
-            np.testing.assert_array_equal(array, 10 * number + place)
+                np.testing.assert_array_equal(array, 10 * (number - 2) + index)
+            array[:] = 10 * number + index
+        for index, array in enumerate(given):  # no later buffer of this turn overwrote it
+            np.testing.assert_array_equal(array, 10 * number + index)
 
 
 @pytest.mark.parametrize("num_devices", [1, 2])
-def test_what_devices_work_on_is_not_read_over(fits, tmp_path, num_devices):
-    """Of two turns, while the next chunk is read: with chunks that hold a bag each, some longer."""
+def test_chunks_in_use_are_not_overwritten(fits, tmp_path, num_devices):
+    """Of two turns, while the next chunk is read: with chunks of one bag each, some longer."""
     model, bags, _ = fits["vwsgp"]
     written_as_arrays(bags, tmp_path)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:num_devices]), ("bags",))
@@ -180,31 +178,31 @@ def test_what_devices_work_on_is_not_read_over(fits, tmp_path, num_devices):
             instances, rest = np.split(filled.instances, [chunk.num_instances])
             np.testing.assert_array_equal(instances, chunk.instances)
             assert not rest.any() and len(filled.instances) % 7 == 0
-            if num_devices == 1:  # else a longer chunk beside it may need more room
+            if num_devices == 1:  # else a longer chunk beside it may need more rows
                 assert (
                     passes._read_to.lengthened(filled.instances, len(filled.instances)) is not None
                 )
         before = [parts]
 
 
-def test_a_chunk_is_lengthened_where_it_was_read_and_nowhere_else():
-    room, double = RoomForChunks(10, num_turns=2), np.dtype(float)
-    short, long = room((7, 3), double), room((11, 3), double)
+def test_chunks_are_lengthened_in_their_own_buffer_alone():
+    buffers, double = ChunkBuffers(10, num_turns=2), np.dtype(float)
+    short, long = buffers((7, 3), double), buffers((11, 3), double)
     assert short.shape == (7, 3) and long.shape == (11, 3) and not np.shares_memory(short, long)
     for values, num_rows in ((short, 10), (long, 20)):
-        whole = room.lengthened(values, num_rows)
+        whole = buffers.lengthened(values, num_rows)
         assert whole.shape == (num_rows, 3) and whole.ctypes.data == values.ctypes.data
-        assert room.lengthened(values, num_rows + 1) is None
-        assert room.lengthened(values[1:], 3) is None
-    assert room.lengthened(np.zeros((7, 3)), 7) is None
+        assert buffers.lengthened(values, num_rows + 1) is None
+        assert buffers.lengthened(values[1:], 3) is None
+    assert buffers.lengthened(np.zeros((7, 3)), 7) is None
 
 
-def test_room_that_has_held_more_holds_less():
-    room, double = RoomInTurn(), np.dtype(float)
-    large, other = (room.next_turn()((6, 2), double) for _ in range(2))
-    small = room.next_turn()((3,), double)
+def test_buffers_are_reused_for_smaller_arrays():
+    buffers, double = AlternatingBuffers(), np.dtype(float)
+    large, other = (buffers.next_turn()((6, 2), double) for _ in range(2))
+    small = buffers.next_turn()((3,), double)
     assert np.shares_memory(small, large) and not np.shares_memory(small, other)
-    again = [room.next_turn()((7, 2), double) for _ in range(3)]
+    again = [buffers.next_turn()((7, 2), double) for _ in range(3)]
     assert [array.shape for array in again] == 3 * [(7, 2)]
 
 
@@ -241,7 +239,7 @@ def test_pieces_are_the_bags_in_their_order(design, tmp_path, num_instances):
 
 
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "gaussian", "dpmil"])
-def test_a_mesh_gives_the_bound_and_the_posterior_of_one_device(fits, tmp_path, name):
+def test_mesh_gives_the_posterior_of_one_device(fits, tmp_path, name):
     model, bags, expected = fits[name]
     mesh = jax.make_mesh((jax.device_count(),), ("bags",))
     bags.to_parquet(tmp_path / "bags.parquet")
@@ -254,7 +252,8 @@ def test_a_mesh_gives_the_bound_and_the_posterior_of_one_device(fits, tmp_path, 
 
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "probit", "gaussian"])
 @pytest.mark.parametrize("way", ["memory", "stream"])
-def test_32_bit_kernels_move_the_posterior_by_less_than_1e_4_of_its_sds(fits, tmp_path, name, way):
+def test_kernels_in_32_bit_hardly_move_the_posterior(fits, tmp_path, name, way):
+    """It moves by less than 1e-4 of its sds."""
     model, bags, expected = fits[name]
     given = bags
     if way == "stream":
@@ -275,12 +274,12 @@ def test_32_bit_kernels_move_the_posterior_by_less_than_1e_4_of_its_sds(fits, tm
 
 
 @pytest.mark.parametrize(("at_most", "stride"), [(10_000, 1), (100, 3), (70, 5), (1, 300)])
-def test_a_sample_is_spread_evenly_over_chunks(fits, at_most, stride):
+def test_subsample_is_spaced_evenly_over_chunks(fits, at_most, stride):
     model, bags, _ = fits["dpmil"]
     assert 4 * 70 < bags.num_instances <= 300
     form = closed_form(model, Options())
     chunks, whole = list(in_pieces(bags, 40)), bags.instances
-    found = spread_over(chunks, form, Devices(None), lambda own: own.instances, at_most)
+    found = subsample(chunks, form, Devices(None), lambda own: own.instances, at_most)
     expected = whole[:1] if at_most == 1 else whole[::stride]
     np.testing.assert_array_equal(found, expected)
 
@@ -296,7 +295,7 @@ def test_instances_in_many_blocks_give_the_sums_of_all(fits):
     np.testing.assert_allclose(found.approximation.mean, expected.approximation.mean, atol=1e-8)
 
 
-def test_a_posterior_of_a_stream_draws_predicts_and_is_saved(fits, tmp_path):
+def test_posterior_of_a_stream_draws_predicts_and_saves(fits, tmp_path):
     model, bags, expected = fits["vgpmil"]
     bags.to_parquet(tmp_path / "bags.parquet")
     found = coordinate_ascent(model, stream(tmp_path), seed=0, num_draws=200, max_steps=12)
@@ -317,7 +316,7 @@ def test_a_posterior_of_a_stream_draws_predicts_and_is_saved(fits, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "dpmil"])
-def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(fits, tmp_path, name):
+def test_stopped_run_resumes_to_the_same_end(fits, tmp_path, name):
     model, bags, _ = fits[name]
     bags.to_parquet(tmp_path / "bags.parquet")
     given, folder = stream(tmp_path, chunk_instances=100), tmp_path / "steps"
@@ -337,7 +336,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(fits, tmp_path, name)
         coordinate_ascent(model, other, seed=0, tolerance=1e-4, checkpoint=folder)
 
 
-def test_what_is_compiled_is_not_among_the_seconds_of_a_step(fits, tmp_path):
+def test_seconds_of_steps_exclude_compilation(fits, tmp_path):
     model, bags, _ = fits["vwsgp"]
     bags.to_parquet(tmp_path / "bags.parquet")
     given, folder = stream(tmp_path), tmp_path / "steps"
@@ -348,7 +347,7 @@ def test_what_is_compiled_is_not_among_the_seconds_of_a_step(fits, tmp_path):
     assert sum(steps) < found.seconds and found.compile_seconds > 0
 
 
-def test_what_a_stream_cannot_do_is_said(fits, tmp_path):
+def test_operations_that_a_stream_lacks_are_refused(fits, tmp_path):
     model, bags, _ = fits["vgpmil"]
     bags.to_parquet(tmp_path / "bags.parquet")
     given = stream(tmp_path)

@@ -38,14 +38,14 @@ def posterior(open_problem):
 
 def test_mode_and_curvature_are_those_of_quadrature(one_inducing_point, exact_posterior):
     posterior = laplace(*one_inducing_point, seed=0)
-    white, log_density = exact_posterior.white, exact_posterior.log_density
-    # A quartic through the points around the top of an independent density has its derivatives.
+    whitened, log_density = exact_posterior.whitened, exact_posterior.log_density
+    # A quartic through the points around the mode of an independent density has its derivatives.
     near = slice(np.argmax(log_density) - 8, np.argmax(log_density) + 9)
-    centre = white[np.argmax(log_density)]
-    quartic = np.polynomial.Polynomial.fit(white[near] - centre, log_density[near], 4)
-    slope = quartic.deriv()
-    mode = min((root.real for root in slope.roots() if abs(root.imag) < 1e-9), key=abs)
-    deviation = 1 / np.sqrt(-slope.deriv()(mode))
+    centre = whitened[np.argmax(log_density)]
+    quartic = np.polynomial.Polynomial.fit(whitened[near] - centre, log_density[near], 4)
+    derivative = quartic.deriv()
+    mode = min((root.real for root in derivative.roots() if abs(root.imag) < 1e-9), key=abs)
+    deviation = 1 / np.sqrt(-derivative.deriv()(mode))
     approximation = posterior.approximation
     assert approximation.mean == pytest.approx([centre + mode], abs=1e-6)
     assert approximation.scale_tril == pytest.approx(np.array([[deviation]]), rel=1e-5)
@@ -55,17 +55,16 @@ def test_mode_and_curvature_are_those_of_quadrature(one_inducing_point, exact_po
     assert abs(exact_mean - (centre + mode)) > 0.05
 
 
-def test_density_is_stationary_at_the_mode_and_the_hessian_is_the_precision(
-    open_problem, posterior
-):
+def test_density_is_stationary_at_the_mode(open_problem, posterior):
+    """Its Hessian there is the precision."""
     # By central differences of log p(site values) + log |d sites / d vector|.
     model, bags = open_problem
     mode, scale = posterior.approximation.mean, posterior.approximation.scale_tril
     step = 1e-3
 
-    shifts = step * np.eye(mode.size)
-    both = (shifts[:, None] + shifts[None, :]).reshape(-1, mode.size)
-    vectors = mode + np.concatenate([np.zeros((1, mode.size)), shifts, -shifts, both])
+    steps = step * np.eye(mode.size)
+    both = (steps[:, None] + steps[None, :]).reshape(-1, mode.size)
+    vectors = mode + np.concatenate([np.zeros((1, mode.size)), steps, -steps, both])
     sites, log_jacobian = sites_of(model, vectors)
     log_density = log_joint(model, "marginal", sites, bags) + log_jacobian
     here, up, down, both = np.split(log_density, np.cumsum([1, mode.size, mode.size]))
@@ -77,7 +76,7 @@ def test_density_is_stationary_at_the_mode_and_the_hessian_is_the_precision(
 
 def sites_of(model, vectors):
     """Sites behind whitened vectors (ε, log ℓ, log v), and log |d sites / d vector|, in NumPy."""
-    white, log_length_scale, log_variance = vectors[:, :-2], vectors[:, -2], vectors[:, -1]
+    whitened, log_length_scale, log_variance = vectors[:, :-2], vectors[:, -2], vectors[:, -1]
     choleskys = np.stack(
         [
             cholesky_factor(model, v, ell)
@@ -85,7 +84,7 @@ def sites_of(model, vectors):
         ]
     )
     sites = {
-        "inducing_value": np.einsum("smk,sk->sm", choleskys, white),
+        "inducing_value": np.einsum("smk,sk->sm", choleskys, whitened),
         "variance": np.exp(log_variance),
         "length_scale": np.exp(log_length_scale),
     }
@@ -103,16 +102,16 @@ def cholesky_factor(model, variance, length_scale):
 # ------------------------------------------------------------------ the density of its draws
 
 
-def test_log_density_is_the_gaussian_over_the_jacobian_of_the_change_of_variables(
-    open_problem, posterior
-):
+def test_log_density_is_the_gaussian_over_the_jacobian(open_problem, posterior):
     model, _ = open_problem
     gaussian = posterior.approximation
     random = np.random.default_rng(1)
     vectors = gaussian.mean + random.normal(size=(50, gaussian.mean.size)) @ gaussian.scale_tril.T
     sites, log_jacobian = sites_of(model, vectors)
-    law = stats.multivariate_normal(gaussian.mean, gaussian.scale_tril @ gaussian.scale_tril.T)
-    expected = law.logpdf(vectors) - log_jacobian
+    approximation = stats.multivariate_normal(
+        gaussian.mean, gaussian.scale_tril @ gaussian.scale_tril.T
+    )
+    expected = approximation.logpdf(vectors) - log_jacobian
     np.testing.assert_allclose(posterior.log_density(sites), expected, rtol=1e-9, atol=1e-7)
 
 
@@ -131,7 +130,7 @@ def test_density_integrates_to_one_over_the_sites(one_inducing_point):
 # ------------------------------------------------------------------ the guide, in in 32 bit
 
 
-def test_trace_elbo_of_the_guide_is_the_mean_of_log_p_over_q(open_problem, posterior):
+def test_trace_elbo_is_the_mean_log_ratio(open_problem, posterior):
     model, bags = open_problem
     draws = posterior.draws(4000, seed=2)
     log_ratio = log_joint(model, "marginal", draws, bags) - posterior.log_density(draws)
@@ -203,14 +202,15 @@ def test_mode_of_accumulated_evidence_is_that_of_a_grid(accumulating_problem, li
     grid = np.linspace(-4, 4, 8001)[:, None]
     density = log_joint(model, "marginal", {"inducing_value": grid}, bags)
     found = posterior.draws(40_000, seed=0)["inducing_value"]
-    top = int(np.argmax(density))
-    curvature = np.diff(density[[top - 200, top, top + 200]], n=2)[0] / (200 * 0.001) ** 2
+    mode = int(np.argmax(density))
+    curvature = np.diff(density[[mode - 200, mode, mode + 200]], n=2)[0] / (200 * 0.001) ** 2
     deviation = 1 / np.sqrt(-curvature)
-    assert abs(found.mean() - grid[top, 0]) < 4.5 * deviation / 200 + 0.001
+    assert abs(found.mean() - grid[mode, 0]) < 4.5 * deviation / 200 + 0.001
     np.testing.assert_allclose(found.std(), deviation, rtol=0.03)
 
 
-def test_bags_of_one_with_all_instances_as_inducing_points_are_scikit_learns_classifier():
+def test_bags_of_one_give_scikit_learns_classifier():
+    """With all instances as inducing points."""
     random = np.random.default_rng(2)
     places = random.normal(size=(25, 2))
     labels = (places[:, 0] + 0.5 * random.normal(size=25) > 0).astype(int)

@@ -1,4 +1,4 @@
-"""The mode: where slopes vanish, as scikit-learn has it, and a point in all that follows."""
+"""The mode: where gradients vanish, as in scikit-learn, and a point in predictions."""
 
 import warnings
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def test_a_smooth_mode_is_the_mean_of_laplace(bags, mode):
     assert mode.status.kind == "converged"
 
 
-def test_slopes_at_a_mode_with_kinks_are_held_by_the_prior(bags):
+def test_likelihood_gradients_at_kinks_are_within_the_priors(bags):
     """1/s at weights that are not 0, at most 1/s at those that are: no step leads up."""
     model = CardinalityModel(NormalCardinality(0.5, 0.2), 0.6, "laplace")
     found = mode_of(maximum_a_posteriori(model, bags, seed=0))
@@ -52,11 +52,11 @@ def test_slopes_at_a_mode_with_kinks_are_held_by_the_prior(bags):
         return log_density(model, (bags,), {}, {"weights": weights})[0] - prior
 
     with jax.enable_x64(True):
-        slope = np.asarray(jax.jit(jax.grad(log_likelihood))(jnp.asarray(found)))
+        gradient = np.asarray(jax.jit(jax.grad(log_likelihood))(jnp.asarray(found)))
     is_zero = found == 0
     assert 0 < is_zero.sum() < 6
-    np.testing.assert_allclose(slope[~is_zero], np.sign(found[~is_zero]) / 0.6, atol=1e-4)
-    assert (np.abs(slope[is_zero]) <= 1 / 0.6 + 1e-4).all()
+    np.testing.assert_allclose(gradient[~is_zero], np.sign(found[~is_zero]) / 0.6, atol=1e-4)
+    assert (np.abs(gradient[is_zero]) <= 1 / 0.6 + 1e-4).all()
 
 
 @pytest.mark.parametrize("prior", ["normal", "laplace"])
@@ -86,14 +86,14 @@ def test_kinks_are_counted_in_unconstrained_coordinates(scene_of_clusters):
     """A 2 × 2 Cholesky factor has three, whatever its shape: 2 × 4 of them, means, 2 × 3 sticks."""
     model, bags = scene_of_clusters(6, range(2, 4), seed=1)
     with jax.enable_x64(True):
-        slopes = kinks(whitened_program(model, bags))
-    np.testing.assert_array_equal(slopes, np.zeros(8 * 3 + 8 * 2 + 6))
+        gradients = kinks(whitened_program(model, bags))
+    np.testing.assert_array_equal(gradients, np.zeros(8 * 3 + 8 * 2 + 6))
 
 
 def all_alike_or_not(count, size):
-    """The same for θ and −θ: θ = 0 has no slope, and is no mode."""
-    share = jnp.abs(2 * count / size - 1)
-    return jnp.stack([-5 * share, -5 * (1 - share)])
+    """The same for θ and −θ: θ = 0 has no gradient, and is no mode."""
+    fraction = jnp.abs(2 * count / size - 1)
+    return jnp.stack([-5 * fraction, -5 * (1 - fraction)])
 
 
 def test_more_starts_leave_a_saddle():
@@ -105,20 +105,20 @@ def test_more_starts_leave_a_saddle():
     model = CardinalityModel(all_alike_or_not)
     one, more = (maximum_a_posteriori(model, bags, seed=3, num_starts=n) for n in (1, 4))
 
-    def height(posterior):
+    def density_at_mode(posterior):
         draws = {name: jnp.asarray(v) for name, v in posterior.stored_draws().items()}
         with jax.enable_x64(True):
             return float(log_density(model, (bags,), {}, {n: v[0] for n, v in draws.items()})[0])
 
     assert mode_of(one) == 0
     assert abs(mode_of(more)) > 0.5
-    assert height(more) > height(one) + 1
+    assert density_at_mode(more) > density_at_mode(one) + 1
     assert "the highest of 4 starts" in more.status.sentence
 
 
 def test_a_search_cut_short_says_so(bags):
     cut = maximum_a_posteriori(model_with("normal"), bags, seed=0, max_steps=2)
-    assert cut.status.kind == "max_steps" and "slope" in cut.status.sentence
+    assert cut.status.kind == "max_steps" and "gradient" in cut.status.sentence
 
 
 # ------------------------------------------------------------------ a point
@@ -175,7 +175,7 @@ def test_compare_says_that_a_mode_is_one_point(bags, mode, tmp_path):
     found = comparison.verdicts["mode"].reference.accuracy
     weights = [n.startswith("weights") for n in found.names]
     np.testing.assert_allclose(found.error[weights], error, rtol=1e-10)
-    assert "mode's mode is" in comparison.sentences["mode"]
+    assert "mode's mode has" in comparison.sentences["mode"]
     alone = compare({"mode": mode})
     assert "It is one point, without any interval." in alone.sentences["mode"]
     assert "It is one point, without any interval." in comparison.sentences["mode"]

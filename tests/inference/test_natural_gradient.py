@@ -46,8 +46,8 @@ def with_a_witness_apart(design):
     """Every second bag positive, its first instance from a cluster of its own."""
     labels = np.arange(design.num_bags) % 2
     is_witness = (labels[design.bag_index] == 1) & (np.arange(design.num_instances) % 4 == 0)
-    shifted = np.asarray(design.instances) + 5.0 * is_witness[:, None]
-    return replace(design, instances=shifted, labels=labels)
+    instances = np.asarray(design.instances) + 5.0 * is_witness[:, None]
+    return replace(design, instances=instances, labels=labels)
 
 
 @pytest.fixture(scope="module")
@@ -101,18 +101,18 @@ def test_running_statistics_have_the_order_of_their_components(cases):
     form = closed_form(replace(model, max_components=5), Options(num_starts=3))
     random = np.random.default_rng(0)
     nothing = form.no_statistics()
-    occupancy = random.uniform(1, 50, nothing.seen.occupancy.shape)
-    statistics = nothing._replace(seen=nothing.seen._replace(occupancy=occupancy))
+    occupancy = random.uniform(1, 50, nothing.sufficient.occupancy.shape)
+    statistics = nothing._replace(sufficient=nothing.sufficient._replace(occupancy=occupancy))
     with jax.enable_x64(True):
         ordered = form.in_order(jax.tree.map(jnp.asarray, statistics))
         gaussians = form.m_step(ordered).gaussians
-        found = np.asarray(ordered.seen.occupancy)
+        found = np.asarray(ordered.sufficient.occupancy)
         np.testing.assert_allclose(np.asarray(gaussians.strength), model.mean_strength + found)
     np.testing.assert_array_equal(np.sort(found), np.sort(occupancy))
     assert (found != occupancy).any()
 
 
-def test_one_pass_with_steps_of_1_over_t_is_the_exact_posterior_of_targets(cases):
+def test_one_pass_over_targets_gives_the_exact_posterior(cases):
     """What the bags add does not depend on q: the mean over equal batches is what all add."""
     model, bags = cases["gaussian"]
     exact = coordinate_ascent(model, bags, seed=0)
@@ -150,7 +150,7 @@ def test_batches_lead_to_where_coordinate_ascent_ends(cases, tmp_path, name, way
     assert (late > found.elbo[-1]).any() and (late < found.elbo[-1]).any()
 
 
-def test_batches_of_unequal_size_weigh_what_they_hold(cases, tmp_path):
+def test_batches_are_weighted_by_their_size(cases, tmp_path):
     """Chunks of 100, 100, … and 80: steps of 1/t by their sizes lead to the sums over all."""
     model, bags = cases["gaussian"]
     bags.to_parquet(tmp_path / "bags.parquet")
@@ -168,7 +168,7 @@ def test_batches_of_unequal_size_weigh_what_they_hold(cases, tmp_path):
     assert 0 < lacking[1] < lacking[0] / 4
 
 
-def test_small_gains_of_a_slow_ascent_are_not_taken_for_its_end(slow):
+def test_small_gains_of_a_slow_ascent_are_no_convergence(slow):
     model, bags = slow
     exact = coordinate_ascent(model, bags, seed=0)
     assert len(exact.elbo) > 200
@@ -190,7 +190,7 @@ def test_small_gains_of_a_slow_ascent_are_not_taken_for_its_end(slow):
         ([-1e6, -1e6, -1e6 + 1e-5], 0.0),  # rounding
     ],
 )
-def test_what_is_lacking_is_the_rest_of_a_geometric_series(bounds, lacking):
+def test_missing_gain_is_the_rest_of_a_geometric_series(bounds, lacking):
     assert _lacking(np.array(bounds), 1e-9) == pytest.approx(lacking, rel=1e-9)
 
 
@@ -199,7 +199,7 @@ def test_a_bound_that_is_none_is_a_failure():
 
 
 @pytest.mark.parametrize("name", ["vwsgp", "dpmil"])
-def test_batches_on_two_devices_are_batches_of_twice_the_size(cases, name):
+def test_batches_on_two_devices_are_twice_as_large(cases, name):
     model, bags = cases[name]
     one, two = (
         natural_gradient(model, bags, seed=0, max_steps=7, batch_instances=120 // number, mesh=mesh)
@@ -209,19 +209,19 @@ def test_batches_on_two_devices_are_batches_of_twice_the_size(cases, name):
     np.testing.assert_allclose(two.approximation.mean, one.approximation.mean, atol=1e-8)
 
 
-def test_each_pass_goes_through_all_bags_in_a_new_order(cases, monkeypatch):
+def test_each_pass_takes_all_bags_in_a_new_order(cases, monkeypatch):
     model, bags = cases["vwsgp"]
-    seen = []
-    monkeypatch.setattr(BagForm, "check", lambda form, batch: seen.append(batch.names))
+    checked = []
+    monkeypatch.setattr(BagForm, "check", lambda form, batch: checked.append(batch.names))
     natural_gradient(model, bags, seed=0, batch_instances=160, max_steps=8)
     # All bags first; then three batches a pass, and behind them passes over all bags.
-    passes = [sum(batches, ()) for batches in batched(seen[1:10], 3)]
+    passes = [sum(batches, ()) for batches in batched(checked[1:10], 3)]
     assert all(sorted(names) == sorted(bags.names) for names in passes)
     assert len({*passes, bags.names}) == 4
 
 
 @pytest.mark.parametrize("name", ["vwsgp", "dpmil"])
-def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(cases, tmp_path, name):
+def test_stopped_run_resumes_to_the_same_end(cases, tmp_path, name):
     model, bags = cases[name]
     bags.to_parquet(tmp_path / "bags.parquet")
     given, options = stream(tmp_path), {"seed": 0, "batch_instances": 100}
@@ -235,7 +235,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(cases, tmp_path, name
         natural_gradient(model, given, max_steps=12, checkpoint=folder, delay=3.0, **options)
 
 
-def test_what_is_compiled_is_not_among_the_seconds_of_a_step(cases, tmp_path):
+def test_seconds_of_steps_exclude_compilation(cases, tmp_path):
     model, bags = cases["vwsgp"]
     found = natural_gradient(model, bags, seed=0, max_steps=3, checkpoint=tmp_path / "steps")
     steps = [float(np.load(block)["second 0"]) for block in (tmp_path / "steps").glob("*.npz")]
@@ -255,7 +255,7 @@ def test_what_is_compiled_is_not_among_the_seconds_of_a_step(cases, tmp_path):
         ({"dtype": "float16"}, "dtype is 'float16'"),
     ],
 )
-def test_bad_options_are_told(cases, without_type_checks, options, message):
+def test_bad_options_are_refused(cases, without_type_checks, options, message):
     model, bags = cases["vgpmil"]
     with pytest.raises(ValueError, match=message):
         natural_gradient(model, bags, seed=0, **options)

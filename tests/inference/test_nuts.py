@@ -38,9 +38,7 @@ def test_marginal_and_full_program_have_the_same_posterior(marginal, full, momen
     assert moments(sites(marginal)).largest_z(moments(sites(full))) <= LARGEST_Z
 
 
-def test_evidence_drawn_back_is_the_evidence_of_the_full_program(
-    marginal, full, small_problem, moments
-):
+def test_latent_values_drawn_back_match_the_full_program(marginal, full, small_problem, moments):
     model, bags = small_problem
     completed = model.complete(marginal.stored_draws(), bags, seed=3)["evidence"]
     completed = completed.reshape(*sites(marginal).shape[:2], -1)
@@ -52,7 +50,7 @@ def test_one_inducing_value_has_the_moments_of_quadrature(
 ):
     posterior = nuts(*one_inducing_point, seed=4)
     assert moments(sites(posterior)).largest_z(exact_posterior.moments) <= LARGEST_Z
-    # The prior is another law: the labels say enough for the test to mean something.
+    # The prior is another distribution: the labels say enough for the test to mean something.
     prior = np.array([[0.0], [exact_posterior.scale]])
     assert moments(sites(posterior)).largest_z(prior) > 3 * LARGEST_Z
 
@@ -68,7 +66,7 @@ def test_labels_that_say_nothing_leave_the_prior(small_problem, moments):
     assert moments(sites(posterior, "evidence")).largest_z(evidence) <= LARGEST_Z
 
 
-def test_priors_on_the_kernel_and_the_mean_agree_with_importance_sampling(
+def test_priors_on_hyperparameters_agree_with_importance_sampling(
     one_inducing_point, log_likelihood_of_one, moments
 ):
     model, bags = one_inducing_point
@@ -143,9 +141,8 @@ def test_warm_up_tunes_to_the_target_and_nothing_diverges(marginal, small_proble
     assert step_size < 0.8 * float(statistics["step_size"].mean())
 
 
-def test_chains_differ_and_are_the_same_on_one_device_as_on_two(
-    small_problem, marginal, monkeypatch
-):
+def test_chains_are_the_same_on_one_device_and_two(small_problem, marginal, monkeypatch):
+    """They differ from each other."""
     assert jax.local_device_count() == 2
     first_device = jax.local_devices()[:1]
     monkeypatch.setattr(jax, "local_devices", lambda: first_device)
@@ -161,7 +158,8 @@ def test_chains_that_the_devices_do_not_divide(small_problem):
     assert len(np.unique(sites(posterior)[:, 0], axis=0)) == 3
 
 
-def test_same_seed_same_draws_however_many_follow_in_64_bit_without_a_flag(small_problem, marginal):
+def test_same_seed_gives_the_same_draws_in_64_bit(small_problem, marginal):
+    """They do not depend on the number of draws, and no global flag changes."""
     # 130 draws are a block of 100 and a part of one; the fixture's 1000 are ten blocks.
     same, other = (sites(nuts(*small_problem, seed=s, num_samples=130)) for s in (1, 2))
     np.testing.assert_array_equal(same, sites(marginal)[:, :130])
@@ -170,7 +168,7 @@ def test_same_seed_same_draws_however_many_follow_in_64_bit_without_a_flag(small
     assert not jax.config.jax_enable_x64
 
 
-def test_seconds_of_compilation_warm_up_and_sampling_are_told_apart(marginal):
+def test_seconds_of_compilation_warmup_and_sampling_are_separate(marginal):
     assert marginal.compile_seconds > 0
     assert 0 < marginal.sampling_seconds < marginal.seconds
 
@@ -192,7 +190,7 @@ def test_a_count_out_of_range_is_refused_by_name(small_problem, name, value, lea
         nuts(*small_problem, seed=0, **{name: value})
 
 
-def test_what_is_no_acceptance_probability_is_refused(small_problem):
+def test_bad_acceptance_probabilities_are_refused(small_problem):
     with pytest.raises(ValueError, match=r"target_accept is 1\.5; expected a number between 0 and"):
         nuts(*small_problem, seed=0, target_accept=1.5)
 

@@ -71,7 +71,7 @@ def test_log_likelihood_survives_a_file(posteriors, tmp_path):
     xr.testing.assert_allclose(again.log_likelihood, posterior.log_likelihood)
 
 
-def test_no_fit_computes_what_nobody_asked_for(small_problem, monkeypatch):
+def test_fits_compute_log_likelihoods_only_on_request(small_problem, monkeypatch):
     def refuse(*_):
         raise AssertionError("computed without being asked for")
 
@@ -138,7 +138,7 @@ def test_a_function_is_refused_by_save(small_problem, tmp_path):
         posterior.save(tmp_path / "custom.nc")
 
 
-def test_a_prior_that_its_parameters_do_not_tell_in_full_is_refused_by_save():
+def test_save_refuses_priors_beyond_their_parameters():
     with pytest.raises(ValueError, match="a prior is a LeftTruncatedDistribution, of which"):
         serialization.encode(dist.TruncatedNormal(3.0, 1.0, low=0.5))
 
@@ -162,7 +162,7 @@ def test_density_is_that_of_the_draws(posteriors, engine):
     assert posterior.log_density({"inducing_value": values[:3]}) == pytest.approx(log_q[:3])
 
 
-def test_a_sampler_has_draws_but_no_density_and_no_guide(posteriors):
+def test_sampler_has_no_density_and_no_guide(posteriors):
     posterior = posteriors["nuts"]
     draws = posterior.draws(30, seed=0)
     assert posterior.log_density(draws) is None
@@ -172,12 +172,12 @@ def test_a_sampler_has_draws_but_no_density_and_no_guide(posteriors):
         _ = posterior.guide
 
 
-def test_intervals_hold_their_share_of_the_draws(posteriors, small_problem):
+def test_intervals_hold_their_fraction_of_the_draws(posteriors, small_problem):
     _, bags = small_problem
     prediction = posteriors["nuts"].predict(bags)
     lower, upper = prediction.bag_interval(0.8)
-    share = ((prediction.bag_draws >= lower) & (prediction.bag_draws <= upper)).mean()
-    assert share == pytest.approx(0.8, abs=0.03)
+    fraction = ((prediction.bag_draws >= lower) & (prediction.bag_draws <= upper)).mean()
+    assert fraction == pytest.approx(0.8, abs=0.03)
     assert prediction.instance_interval(0.5).shape == (2, bags.num_instances)
     with pytest.raises(ValueError, match=r"mass is 1\.5"):
         prediction.bag_interval(1.5)
@@ -202,7 +202,7 @@ def test_bags_of_another_width_are_named(posteriors):
 
 
 @every_engine
-def test_same_seed_same_draws_and_no_global_flag_left_behind(small_problem, engine):
+def test_same_seed_gives_same_draws_without_global_flags(small_problem, engine):
     model, bags = small_problem
     settings = {
         "coordinate_ascent": (coordinate_ascent, {"label_update": "mean_field", "max_steps": 3}),
@@ -222,7 +222,7 @@ def test_same_seed_same_draws_and_no_global_flag_left_behind(small_problem, engi
     assert not jax.config.jax_enable_x64
 
 
-def test_a_site_that_never_moves_has_no_rhat_and_no_warning():
+def test_constant_sites_have_no_rhat_and_no_warning():
     """As the probability of an instance that no labelling leaves a choice."""
     random = np.random.default_rng(0)
     moving, still = random.normal(size=(2, 200, 1)), np.full((2, 200, 1), 0.1)

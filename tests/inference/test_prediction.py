@@ -25,7 +25,7 @@ def test_targets_are_scored_by_hand(target_prediction):
     assert found.rmse == pytest.approx(np.sqrt(4 / 3))  # errors 0, 0 and 2
 
 
-def test_intervals_of_targets_cut_off_equal_tails_of_the_mixture(target_prediction):
+def test_target_intervals_have_equal_tails_of_the_mixture(target_prediction):
     for interval, mean, scale in (
         (target_prediction.bag_interval(0.8), MEAN, SCALE),
         (target_prediction.instance_interval(0.8), MEAN - 1.0, 2.0 * SCALE),

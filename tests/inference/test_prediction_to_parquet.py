@@ -36,7 +36,7 @@ def fits(design):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("at_once", [20, 500], ids=["in pieces", "in one"])
-def test_what_is_written_is_what_predict_says(fits, tmp_path, monkeypatch, name, at_once):
+def test_written_predictions_equal_those_of_predict(fits, tmp_path, monkeypatch, name, at_once):
     monkeypatch.setattr(posterior, "_FEWEST_AT_ONCE", at_once)
     monkeypatch.setattr(posterior, "_NUMBERS_AT_ONCE", 0)
     fit, bags = fits[name]
@@ -56,7 +56,8 @@ def test_what_is_written_is_what_predict_says(fits, tmp_path, monkeypatch, name,
         np.testing.assert_allclose(written[column], by_row, atol=2e-6, err_msg=column)
 
 
-def test_bags_in_memory_are_written_too_and_intervals_only_on_request(fits, tmp_path):
+def test_bags_in_memory_are_written_too(fits, tmp_path):
+    """The file has intervals only on request."""
     fit, bags = fits["vgpmil"]
     fit.predict_to_parquet(bags, tmp_path / "out.parquet")
     written = pd.read_parquet(tmp_path / "out.parquet")

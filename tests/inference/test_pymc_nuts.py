@@ -1,4 +1,4 @@
-"""PyMC's samplers on the twin: another program and another sampler, the same posterior.
+"""PyMC's samplers on PyMC programs: another program and another sampler, the same posterior.
 
 The one statistical test is seeded and looks at 20 numbers with |z| ≤ 5.5: false alarm below 1e-6.
 """
@@ -40,7 +40,7 @@ def mean_and_sd_with_errors(posterior):
     return np.concatenate(estimates), np.concatenate(errors)
 
 
-def test_nutpie_on_the_twin_agrees_with_nuts_on_the_numpyro_program(problem, nutpie_posterior):
+def test_nutpie_on_pymc_agrees_with_nuts_on_numpyro(problem, nutpie_posterior):
     ours, our_errors = mean_and_sd_with_errors(nuts(*problem, seed=2))
     theirs, their_errors = mean_and_sd_with_errors(nutpie_posterior)
     z = (ours - theirs) / np.hypot(our_errors, their_errors)
@@ -123,7 +123,7 @@ def test_bags_without_labels_are_refused(problem):
         pymc_nuts(model, replace(bags, labels=None), seed=0)
 
 
-def test_a_model_without_a_twin_is_refused(problem):
+def test_model_without_a_pymc_program_is_refused(problem):
     with pytest.raises(
         NotImplementedError,
         match=r"object has no program in PyMC, CardinalityModel, .* VWSGP.* nuts",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.inference import coordinate_ascent, svi
-from milzoo.inference.quadrature_bound import QuadratureBound, WhiteGaussian
+from milzoo.inference.quadrature_bound import QuadratureBound, WhitenedGaussian
 from milzoo.inference.runtime.densities import log_likelihood
 from milzoo.models import Gaussian, Logistic, NegativeBinomial, Probit, StudentT
 from milzoo.models.numerics.quadrature import trapezoid_rule
@@ -24,9 +24,9 @@ def problem(request, accumulating_problem):
     return accumulating_problem(num_inducing=3, seed=4, likelihood=request.param)
 
 
-def random_law(num_inducing, seed):
+def random_gaussian(num_inducing, seed):
     random = np.random.default_rng(seed)
-    return WhiteGaussian(
+    return WhitenedGaussian(
         jnp.asarray(random.normal(size=num_inducing)),
         jnp.asarray(-random.gamma(1.0, size=num_inducing)),
         jnp.asarray(0.2 * random.normal(size=(num_inducing, num_inducing))),
@@ -38,69 +38,69 @@ def test_expected_log_likelihood_is_that_of_draws(problem, factor):
     model, bags = problem
     model = model.with_hyperparameters({"variance": 2.0 * factor})
     with jax.enable_x64(True):
-        law, bound = random_law(3, seed=1), QuadratureBound.of(model, bags)
-        found = np.asarray(bound.expected_log_likelihood(law, jnp.arange(bags.num_bags)))
-        white = np.random.default_rng(0).normal(size=(20_000, 3)) @ np.asarray(law.scale_tril).T
-        white += np.asarray(law.mean)
-        draws = white @ np.asarray(model.accumulated(bags).cholesky).T
+        q, bound = random_gaussian(3, seed=1), QuadratureBound.of(model, bags)
+        found = np.asarray(bound.expected_log_likelihood(q, jnp.arange(bags.num_bags)))
+        draws = np.random.default_rng(0).normal(size=(20_000, 3)) @ np.asarray(q.scale_tril).T
+        draws += np.asarray(q.mean)
+        draws = draws @ np.asarray(model.accumulated(bags).cholesky).T
         by_draw = log_likelihood(model, "marginal", {"inducing_value": draws}, bags)
-    error = by_draw.std(axis=0) / np.sqrt(len(white))
+    error = by_draw.std(axis=0) / np.sqrt(len(draws))
     assert (np.abs(found - by_draw.mean(axis=0)) < 5 * error).all()
 
 
 @pytest.mark.parametrize("factor", [1.0, 60.0])
-def test_nodes_stand_close_enough_for_the_broadest_law(problem, factor):
+def test_nodes_are_close_enough_for_the_broadest_gaussian(problem, factor):
     # Under the prior q is as broad as the rule is made for; ten times as many nodes are the judge.
     model, bags = problem
     model = model.with_hyperparameters({"variance": 2.0 * factor})
     with jax.enable_x64(True):
-        law, bound = WhiteGaussian.start(3, 1.0), QuadratureBound.of(model, bags)
+        q, bound = WhitenedGaussian.start(3, 1.0), QuadratureBound.of(model, bags)
         finer = trapezoid_rule(
             10 * float(jnp.linalg.norm(bound.projection, axis=1).max()),
             distance_to_pole=np.pi,
             tilt=(0.0, 0.0),
         )
         everyone = jnp.arange(bags.num_bags)
-        found = bound.expected_log_likelihood(law, everyone)
-        expected = replace(bound, outer=finer).expected_log_likelihood(law, everyone)
+        found = bound.expected_log_likelihood(q, everyone)
+        expected = replace(bound, outer=finer).expected_log_likelihood(q, everyone)
     # Six standard deviations hold all but 2e-9 of the mass, on which log p falls like a square.
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_divergence_is_that_of_dense_algebra():
     with jax.enable_x64(True):
-        law = random_law(3, seed=2)
-        covariance = np.asarray(law.scale_tril @ law.scale_tril.T)
-        mean = np.asarray(law.mean)
+        q = random_gaussian(3, seed=2)
+        covariance = np.asarray(q.scale_tril @ q.scale_tril.T)
+        mean = np.asarray(q.mean)
         expected = np.trace(covariance) + mean @ mean - 3 - np.linalg.slogdet(covariance)[1]
-        np.testing.assert_allclose(law.divergence, expected / 2, rtol=1e-12)
+        np.testing.assert_allclose(q.divergence, expected / 2, rtol=1e-12)
 
 
-def test_bags_taken_one_by_one_have_the_values_of_all_at_once(problem, monkeypatch):
+def test_bags_in_batches_have_the_values_of_all(problem, monkeypatch):
     with jax.enable_x64(True):
-        law, bound = random_law(3, seed=1), QuadratureBound.of(*problem)
-        together = bound(law)
+        q, bound = random_gaussian(3, seed=1), QuadratureBound.of(*problem)
+        together = bound(q)
         monkeypatch.setattr("milzoo.inference.quadrature_bound._NODES", 1)
-        np.testing.assert_allclose(bound(law), together, rtol=1e-12)
+        np.testing.assert_allclose(bound(q), together, rtol=1e-12)
 
 
 def test_every_choice_of_bags_is_right_on_average(problem):
     with jax.enable_x64(True):
-        law, bound = random_law(3, seed=3), QuadratureBound.of(*problem)
+        q, bound = random_gaussian(3, seed=3), QuadratureBound.of(*problem)
         pairs = jnp.arange(bound.projection.shape[0]).reshape(-1, 2)
-        estimates = [bound.estimate(law, pair) for pair in pairs]
-        np.testing.assert_allclose(np.mean(estimates), bound(law), rtol=1e-12)
+        estimates = [bound.estimate(q, pair) for pair in pairs]
+        np.testing.assert_allclose(np.mean(estimates), bound(q), rtol=1e-12)
 
 
-def white_law(state):
+def whitened_gaussian(state):
     """A closed form's q(ε) as coordinates of this bound."""
     precision = state.precision_cholesky @ state.precision_cholesky.T
     factor = jnp.linalg.cholesky(jnp.linalg.inv(precision))
-    return WhiteGaussian(state.mean, jnp.log(jnp.diagonal(factor)), factor)
+    return WhitenedGaussian(state.mean, jnp.log(jnp.diagonal(factor)), factor)
 
 
 @pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
-def test_closed_forms_bound_it_from_below_at_the_same_q(
+def test_closed_forms_are_lower_bounds_at_the_same_q(
     accumulating_problem, closed_form_start, likelihood
 ):
     model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=likelihood)
@@ -109,7 +109,7 @@ def test_closed_forms_bound_it_from_below_at_the_same_q(
         bound = QuadratureBound.of(model, bags)
         for _ in range(6):
             state = state.after(1)
-            assert state.elbo < bound(white_law(state.q)) - 1e-3
+            assert state.elbo < bound(whitened_gaussian(state.q)) - 1e-3
 
 
 def test_of_targets_it_is_the_closed_form(accumulating_problem, closed_form_start):
@@ -117,12 +117,12 @@ def test_of_targets_it_is_the_closed_form(accumulating_problem, closed_form_star
     with jax.enable_x64(True):
         state = closed_form_start(model, bags).after(1)
         bound = QuadratureBound.of(model, bags)
-        np.testing.assert_allclose(bound(white_law(state.q)), state.elbo, rtol=1e-7)
+        np.testing.assert_allclose(bound(whitened_gaussian(state.q)), state.elbo, rtol=1e-7)
 
 
 @pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
 @pytest.mark.parametrize("num_inducing", [1, 2])
-def test_its_top_lies_between_the_closed_form_and_the_evidence(
+def test_maximum_lies_between_closed_form_and_evidence(
     accumulating_problem, likelihood, num_inducing
 ):
     model, bags = accumulating_problem(num_inducing, seed=4, likelihood=likelihood)
@@ -130,22 +130,22 @@ def test_its_top_lies_between_the_closed_form_and_the_evidence(
     assert fitted.status.kind == "converged"
     closed = coordinate_ascent(model, bags, seed=0)
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    white = np.stack(np.meshgrid(*[nodes] * num_inducing), axis=-1).reshape(-1, num_inducing)
+    draws = np.stack(np.meshgrid(*[nodes] * num_inducing), axis=-1).reshape(-1, num_inducing)
     log_weights = sum(np.meshgrid(*[np.log(weights / weights.sum())] * num_inducing)).ravel()
     with jax.enable_x64(True):
         cholesky = np.asarray(model.accumulated(bags).cholesky)
-    draws = {"inducing_value": white @ cholesky.T}
+    draws = {"inducing_value": draws @ cholesky.T}
     by_node = log_likelihood(model, "marginal", draws, bags).sum(axis=1)
     evidence = logsumexp(by_node + log_weights)
     assert closed.elbo[-1] < fitted.elbo[-1] < evidence
 
 
-def test_batches_of_bags_come_to_the_same_place(accumulating_problem):
+def test_batches_of_bags_reach_the_same_optimum(accumulating_problem):
     model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=Probit())
     whole = svi(model, bags, seed=0, expectation="quadrature", max_steps=1500)
     batched = svi(model, bags, seed=1, expectation="quadrature", max_steps=9000, batch_size=4)
     assert len(batched.elbo) == 9000 / 3  # a pass is three steps
-    # By what its own slope allows that an end called converged is short of the top: half a nat.
+    # A fit whose gradient is small enough to count as converged misses the maximum by half a nat.
     assert abs(batched.elbo[-1] - whole.elbo[-1]) < 0.5
     # Its last entry is a mean of estimates over 100 steps, each with the noise of 8 draws.
     by_draws = svi(model, bags, seed=2)
@@ -182,7 +182,7 @@ def test_models_without_one_number_for_each_bag_are_refused(small_problem):
         svi(*small_problem, seed=0, expectation="quadrature")
 
 
-def test_bags_that_fill_no_batch_are_seen_in_another_pass(accumulating_problem):
+def test_leftover_bags_are_used_in_another_pass(accumulating_problem):
     model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=Gaussian())
     exact = coordinate_ascent(model, bags, seed=0)
     fitted = svi(model, bags, seed=0, expectation="quadrature", max_steps=4000, batch_size=7)

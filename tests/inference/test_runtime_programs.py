@@ -57,7 +57,7 @@ def test_a_stopwatch_tells_wall_time_and_compilation_in_it():
     assert 0 < watch.compile_seconds <= watch.wall_seconds
 
 
-def test_what_is_compiled_already_costs_nothing():
+def test_compiled_programs_cost_nothing():
     program = jax.jit(lambda x: x + 11)
     jax.block_until_ready(program(np.ones(5)))
     watch, before = Stopwatch(), num_compilations()

@@ -18,12 +18,12 @@ from scipy.optimize import minimize
 @pytest.fixture(scope="module")
 def best_gaussian(exact_posterior):
     """Mean, sd (whitened) and ELBO of the Gaussian closest to the posterior in KL(q‖p)."""
-    white, log_density = exact_posterior.white, exact_posterior.log_density
-    step = white[1] - white[0]
+    whitened, log_density = exact_posterior.whitened, exact_posterior.log_density
+    step = whitened[1] - whitened[0]
 
     def negative_elbo(parameters):
         mean, log_deviation = parameters
-        z = (white - mean) / np.exp(log_deviation)
+        z = (whitened - mean) / np.exp(log_deviation)
         log_q = -0.5 * z**2 - log_deviation - 0.5 * np.log(2 * np.pi)
         return step * np.exp(log_q) @ (log_q - log_density)
 
@@ -47,7 +47,7 @@ def fits(small_problem):
 
 def test_mean_and_sd_are_those_of_the_closest_gaussian(one_dimensional, best_gaussian):
     # What is left of the gradient noise when the learning rate has gone to zero: at ten seeds the
-    # mean is off by 0.013 sd and the sd by 0.9 % (root mean square). Five times that.
+    # mean has an error of 0.013 sd and the sd of 0.9 % (root mean square). Five times that.
     mean, deviation, _ = best_gaussian
     found = one_dimensional.approximation
     assert found.mean[0] == pytest.approx(mean, abs=0.065 * deviation)
@@ -82,7 +82,7 @@ def test_labels_that_say_nothing_leave_the_prior(small_problem):
     assert posterior.elbo[-1] == pytest.approx(-bags.num_bags * np.log(2), abs=0.02)
 
 
-def test_a_guide_that_can_say_more_has_the_better_bound(fits, small_problem):
+def test_richer_guides_have_the_better_bound(fits, small_problem):
     model, bags = small_problem
     bounds = {}
     for name, posterior in fits.items():
@@ -92,7 +92,7 @@ def test_a_guide_that_can_say_more_has_the_better_bound(fits, small_problem):
     full, error = bounds["multivariate_normal"]
     for name in ("normal", "low_rank_multivariate_normal"):
         assert full > bounds[name][0] - 4.5 * np.hypot(error, bounds[name][1])
-    # On this problem the diagonal one loses something that can be seen.
+    # On this problem the loss of the diagonal one is measurable.
     assert full > bounds["normal"][0] + 4.5 * np.hypot(error, bounds["normal"][1])
     scale_tril = fits["normal"].approximation.scale_tril
     np.testing.assert_array_equal(scale_tril, np.diag(np.diag(scale_tril)))
@@ -103,17 +103,17 @@ def test_a_guide_that_can_say_more_has_the_better_bound(fits, small_problem):
 
 
 @pytest.mark.parametrize("guide", ["multivariate_normal", "normal"])
-def test_trace_elbo_of_the_guide_in_32_bit_is_the_mean_of_log_p_over_q(fits, small_problem, guide):
+def test_trace_elbo_in_32_bit_is_the_log_ratio(fits, small_problem, guide):
     # Two looks at 4.5 standard errors: a false alarm in 1.4e-5 of all runs.
     model, bags = small_problem
     posterior = fits[guide]
     draws = posterior.draws(4000, seed=3)
     log_ratio = log_joint(model, "marginal", draws, bags) - posterior.log_density(draws)
-    program, law = model.marginal(), posterior.guide
+    program, q = model.marginal(), posterior.guide
     assert not jax.config.jax_enable_x64
     one = Trace_ELBO(1).loss
     keys = jax.random.split(jax.random.key(4), 4000)
-    losses = jax.jit(lambda k: jax.lax.map(lambda k: one(k, {}, program, law, bags), k))(keys)
+    losses = jax.jit(lambda k: jax.lax.map(lambda k: one(k, {}, program, q, bags), k))(keys)
     elbo = -np.asarray(losses, float)
     assert losses.dtype == np.float32
     error = np.sqrt((elbo.var(ddof=1) + log_ratio.var(ddof=1)) / 4000)
@@ -123,8 +123,8 @@ def test_trace_elbo_of_the_guide_in_32_bit_is_the_mean_of_log_p_over_q(fits, sma
 # ------------------------------------------------------------------ how it ends
 
 
-def test_q_has_the_bound_of_its_trace_whatever_the_order_of_the_sites(small_problem):
-    """Sites of the program come in another order than their names: a q mixed up is far off."""
+def test_bound_does_not_depend_on_the_order_of_sites(small_problem):
+    """Sites of the program are not in the order of their names: a mixed-up q has a large error."""
     model, bags = small_problem
     kernel = replace(
         model.kernel, variance=dist.LogNormal(0.0, 0.3), length_scale=dist.LogNormal(2.0, 0.1)
@@ -150,7 +150,7 @@ def test_status_tells_a_finished_fit_from_one_cut_short(fits, small_problem):
     assert single.status.kind == "max_steps"
 
 
-def test_a_fit_that_never_moved_has_not_converged_though_its_trace_is_flat(small_problem):
+def test_flat_trace_without_progress_is_no_convergence(small_problem):
     still = svi(*small_problem, seed=0, max_steps=400, learning_rate=1e-9, num_draws=5)
     assert np.ptp(still.elbo) < 0.2 * abs(still.elbo[-1])
     assert still.status.kind == "max_steps"
@@ -163,7 +163,7 @@ class StandardNormal(WhitenedProgram):
         return -0.5 * vector @ vector
 
 
-def test_the_gain_of_a_newton_step_is_the_divergence_from_a_gaussian_target():
+def test_newton_gain_is_the_divergence_from_a_gaussian():
     # Where p = N(0, I): m off by δ costs ‖δ‖²/2; an sd of s costs d²/(4P), d = P(1 − s²).
     target = StandardNormal(model=None, given=None, shapes=())
     with jax.enable_x64(True):

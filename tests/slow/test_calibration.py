@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpyro.distributions as dist
 import pytest
 from milzoo.inference.gibbs import bag_evidence, dpmil
-from milzoo.inference.gibbs.inducing import draw_white
+from milzoo.inference.gibbs.inducing import draw_whitened
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
 
 SIMULATIONS = 500
@@ -45,7 +45,7 @@ def calibrate(simulation_based_calibration):
 def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):
     ranks = calibrate(problem, simulation_based_calibration.nuts_on(program), thinning)
     assert ranks.not_uniform == []
-    assert ranks.effective_share > 0.8
+    assert ranks.relative_efficiency > 0.8
 
 
 @pytest.mark.parametrize(
@@ -61,31 +61,31 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
 def test_gibbs_is_calibrated(calibrate, problem, sampler, thinning):
     ranks = calibrate(problem, sampler.for_model, thinning)
     assert ranks.not_uniform == []
-    assert ranks.effective_share > 0.8
+    assert ranks.relative_efficiency > 0.8
 
 
 class FixedAugmentation(VGPMILGibbs):
-    """A planted fault that is no shift: ω at its prior mean ¼ instead of its draw."""
+    """A planted fault that is no bias: ω at its prior mean ¼ instead of its draw."""
 
-    def draw_white(self, key, label, omega):
-        return super().draw_white(key, label, 0.0 * omega + 0.25)
+    def draw_whitened(self, key, label, omega):
+        return super().draw_whitened(key, label, 0.0 * omega + 0.25)
 
 
 def test_an_augmentation_that_is_not_drawn_is_found(calibrate):
     assert calibrate("vgpmil", FixedAugmentation.for_model, thinning=8).not_uniform
 
 
-def with_fixed_augmentation(key, projection, residual_variance, omega, pull):
-    return draw_white(key, projection, residual_variance, 0.0 * omega + 0.25, pull)
+def with_fixed_augmentation(key, projection, residual_variance, omega, linear_term):
+    return draw_whitened(key, projection, residual_variance, 0.0 * omega + 0.25, linear_term)
 
 
-def with_forgotten_residual_variance(key, projection, residual_variance, omega, pull):
-    return draw_white(key, projection, 0.0 * residual_variance, omega, pull)
+def with_forgotten_residual_variance(key, projection, residual_variance, omega, linear_term):
+    return draw_whitened(key, projection, 0.0 * residual_variance, omega, linear_term)
 
 
 @pytest.mark.parametrize("faulty", [with_fixed_augmentation, with_forgotten_residual_variance])
-def test_a_wrong_weight_in_the_draw_of_inducing_values_is_found(calibrate, monkeypatch, faulty):
-    monkeypatch.setattr(bag_evidence, "draw_white", faulty)
+def test_wrong_weight_in_draws_of_inducing_values_is_found(calibrate, monkeypatch, faulty):
+    monkeypatch.setattr(bag_evidence, "draw_whitened", faulty)
     ranks = calibrate("vwsgp", bag_evidence.BagEvidenceGibbs.for_model, thinning=8)
     assert "log likelihood" in ranks.not_uniform
 
@@ -98,7 +98,7 @@ def test_a_wrong_prior_of_the_components_is_found(calibrate):
     assert "log likelihood" in calibrate("dpmil", with_other_prior, 8).not_uniform
 
 
-def test_a_wrong_sharpness_is_found_by_the_log_likelihood(calibrate, simulation_based_calibration):
+def test_wrong_sharpness_is_found_by_the_log_likelihood(calibrate, simulation_based_calibration):
     def blunt(model, bags):
         changed = replace(model, sharpness=5.0)
         return simulation_based_calibration.nuts_on("marginal")(changed, bags)
@@ -106,7 +106,7 @@ def test_a_wrong_sharpness_is_found_by_the_log_likelihood(calibrate, simulation_
     assert "log likelihood" in calibrate("vgpmil", blunt, thinning=3).not_uniform
 
 
-def test_a_wrong_potential_is_found_by_the_log_likelihood(calibrate, simulation_based_calibration):
+def test_wrong_potential_is_found_by_the_log_likelihood(calibrate, simulation_based_calibration):
     def blunt(model, bags):
         changed = replace(model, potential=replace(model.potential, sigma=0.5))
         return simulation_based_calibration.nuts_on("marginal")(changed, bags)
@@ -114,7 +114,7 @@ def test_a_wrong_potential_is_found_by_the_log_likelihood(calibrate, simulation_
     assert "log likelihood" in calibrate("cardinality", blunt, thinning=6).not_uniform
 
 
-def test_a_wrong_softness_is_found_by_the_log_likelihood(calibrate, simulation_based_calibration):
+def test_wrong_softness_is_found_by_the_log_likelihood(calibrate, simulation_based_calibration):
     def sharp(model, bags):
         changed = replace(model, softness_prior=dist.LogNormal(-3.0, 0.5))
         return simulation_based_calibration.nuts_on("marginal")(changed, bags)

@@ -1,21 +1,21 @@
 r"""With Gamma mixing the posterior runs away from where coordinate ascent stops.
 
-Any ψ but the hyperbolic secant makes another model. With κ = y − ½ the paper's joint law is
-N(f)·Π ψ(f_n) e^{κ_n f_n}, and e^{f/2} + e^{−f/2} = 2cosh(f/2) is what it sums to over y_n: the
-prior of the evidence has become
+Any ψ but the hyperbolic secant makes another model. With κ = y − ½ the paper's joint density is
+N(f)·Π ψ(f_n) e^{κ_n f_n}. Its sum over y_n is e^{f/2} + e^{−f/2} = 2cosh(f/2): the prior of the
+latent function has become
 
 .. math:: p(f) ∝ N(f) \prod_n ψ(f_n) · 2\cosh(f_n/2).
 
 For ψ = 1/(2cosh(f/2)) the product is 1 and p(f) is the Gaussian process. For Gamma mixing
 ψ(f) = (1 + f²/2β)^{−α} falls like a power while 2cosh(f/2) grows like e^{|f|/2}. So log p(f) has
-one hill at f ≈ 0, where ψ·2cosh has curvature ¼ − α/β (a hill only if α > β/4), and one for each
+one mode at f ≈ 0, where ψ·2cosh has curvature ¼ − α/β (a mode only if α > β/4), and one for each
 pattern of signs far out, where its gradient −Q⁻¹f + ½ sgn f − 2α/f (Q the covariance of f) is zero:
 
 .. math:: f = Q (½ \mathrm{sgn} f − 2α/f),
 
 that is |f_n| ≈ ½ Σ_m k(x_n, x_m), which grows with the number of instances. The bag labels cost at
-most log(H + 1) each and cannot hold it. Coordinate ascent starts at f ≈ 0 and stops on the hill
-there, if there is one; a sampler leaves it for the far ones, which hold the mass.
+most log(H + 1) each and cannot prevent this. Coordinate ascent starts at f ≈ 0 and stops at the
+mode there, if there is one; a sampler leaves it for the far modes, which have the mass.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ ALPHA, BETA = 1.0, 3.0
 def problem() -> tuple[VGPMIL, Bags]:
     """Ten bags of three instances close to each other, three of them positive.
 
-    Few instances make the barrier between the hills low (1.4 nats along f_n = c) while the far one
+    Few instances make the barrier between the modes low (1.4 nats along f_n = c) while the far one
     is 230 nats higher, so that every chain crosses within its warm-up.
     """
     random = np.random.default_rng(0)
@@ -74,9 +74,7 @@ def sampled_sizes(problem) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("sampler", ["nuts", "gibbs"])
-def test_every_chain_of_the_gamma_model_leaves_where_coordinate_ascent_stops(
-    problem, sampled_sizes, sampler
-):
+def test_gamma_chains_leave_the_mode_of_coordinate_ascent(problem, sampled_sizes, sampler):
     model, bags = problem
     local = _size_under_q(replace(model, mixing=GammaMixing(ALPHA, BETA)), bags)
     assert local < 3
@@ -106,7 +104,7 @@ def test_on_the_logistic_model_coordinate_ascent_and_nuts_agree(problem):
     np.testing.assert_allclose(_size_by_chain(posterior), _size_under_q(model, bags), rtol=0.3)
 
 
-def test_coordinate_ascent_itself_runs_away_where_there_is_no_hill(problem):
+def test_coordinate_ascent_runs_away_without_a_near_mode(problem):
     # α = ½ < β/4 = ¾: f = 0 is a valley of ψ·2cosh.
     model, bags = problem
     assert _size_under_q(replace(model, mixing=GammaMixing(0.5, BETA)), bags) > 30

@@ -88,7 +88,7 @@ def _begin(program: str, checkpoint: Path | str, result: Path) -> subprocess.Pop
     [(NUTS, 3), (CALIBRATION, 10), (STREAM, 3), (BATCHES, 100)],
     ids=["nuts", "calibration", "stream", "batches"],
 )
-def test_a_run_that_is_killed_twenty_times_ends_as_an_unbroken_one(program, most_written, tmp_path):
+def test_run_killed_twenty_times_ends_as_an_unbroken_one(program, most_written, tmp_path):
     import numpy as np
 
     chance = random.Random(1)

@@ -1,4 +1,4 @@
-"""nutpie on the twin of targets: most of its time is compilation."""
+"""nutpie on the PyMC program of targets: most of its time is compilation."""
 
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.inference.pymc_nuts import pymc_nuts
@@ -6,7 +6,8 @@ from milzoo.models import VWSGP, Gaussian
 from numpyro.distributions import LogNormal
 
 
-def test_nutpie_samples_targets_with_the_evidence_of_the_bags_and_the_noise_as_sites():
+def test_nutpie_samples_targets_on_the_full_program():
+    """The latent values of bags and the noise are sites."""
     design = simulate_instances(6, range(1, 4), num_features=2, seed=8)
     model = VWSGP.for_bags(design, num_inducing=3, likelihood=Gaussian(LogNormal(0.0, 0.5)))
     bags, _ = simulate(model, design, seed=9)

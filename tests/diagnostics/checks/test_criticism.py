@@ -1,4 +1,4 @@
-"""Predictive checks against laws that are known, coverage, and how much a prior says."""
+"""Predictive checks against known distributions, coverage, and the influence of a prior."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from milzoo.diagnostics import (
 from milzoo.diagnostics.checks.criticism import (
     correlation_with_farthest,
     correlation_with_size,
-    share_of_positive,
+    positive_fraction,
 )
 from milzoo.inference import coordinate_ascent, gibbs
 from milzoo.inference.runtime.densities import log_joint
@@ -45,10 +45,10 @@ def sampled():
 # --------------------------------------------------------------------- predictive checks
 
 
-def test_statistics_of_labels_are_what_they_say():
+def test_statistics_of_labels_match_their_names():
     bags = Bags.from_list([np.zeros((1, 1)), np.ones((3, 1)), -np.ones((2, 1))])
     labels = np.array([[0.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
-    assert share_of_positive(labels, bags).tolist() == pytest.approx([1 / 3, 1.0])
+    assert positive_fraction(labels, bags).tolist() == pytest.approx([1 / 3, 1.0])
     expected = np.corrcoef(labels[0], [1, 3, 2])[0, 1]
     # Where all are positive nothing goes with anything.
     assert correlation_with_size(labels, bags).tolist() == pytest.approx([expected, 0.0])
@@ -58,19 +58,19 @@ def test_statistics_of_labels_are_what_they_say():
     assert correlation_with_farthest(labels, bags).tolist() == pytest.approx([expected, 0.0])
 
 
-def test_replicates_of_targets_have_the_law_that_is_known(exact):
+def test_replicated_targets_have_the_known_distribution(exact):
     """A mean over bags is Gaussian: under the prior from its covariance, and by the posterior."""
     check = predictive_check(exact, seed=0, num_replicates=20_000)
     projection, cholesky, noise = _mean_of_bags()
     prior_sd = float(np.sqrt(projection @ projection + noise))
     assert check.prior["mean"].mean() == pytest.approx(0.0, abs=5 * prior_sd / 141)
     assert check.prior["mean"].std() == pytest.approx(prior_sd, rel=5 / 200)
-    law = exact.approximation
-    to_white = np.linalg.solve(cholesky.T, projection)  # aᵀu = (L⁻ᵀ v)ᵀu
-    sd = float(np.sqrt(np.sum((law.scale_tril.T @ to_white) ** 2) + noise))
+    approximation = exact.approximation
+    to_whitened = np.linalg.solve(cholesky.T, projection)  # aᵀu = (L⁻ᵀ v)ᵀu
+    sd = float(np.sqrt(np.sum((approximation.scale_tril.T @ to_whitened) ** 2) + noise))
     # Posterior draws are 4,000.
     assert check.posterior["mean"].mean() == pytest.approx(
-        float(to_white @ law.mean), abs=5 * sd / 63
+        float(to_whitened @ approximation.mean), abs=5 * sd / 63
     )
     assert check.posterior["mean"].std() == pytest.approx(sd, rel=0.06)
     assert check.observed["mean"] == pytest.approx(WITH_TARGETS.targets.mean())
@@ -85,7 +85,8 @@ def _mean_of_bags():
     return np.asarray(rows.projection).mean(axis=0), np.asarray(rows.cholesky), beside
 
 
-def test_labels_of_the_model_pass_and_labels_by_size_do_not(sampled):
+def test_check_passes_labels_of_the_model_and_no_others(sampled):
+    """The others depend on the sizes of bags."""
     right = predictive_check(sampled, seed=0)
     assert (right.table["prior_p"] > 0.2).all()
     assert (right.table["posterior_p"] > 0.2).all()
@@ -99,7 +100,7 @@ def test_labels_of_the_model_pass_and_labels_by_size_do_not(sampled):
     assert "the model does not make data like these" in " ".join(check.sentences)
 
 
-def test_p_counts_the_data_as_a_replicate_and_has_two_sides():
+def test_p_value_is_two_sided_and_counts_the_data():
     replicates = np.arange(99.0)
     check = PredictiveCheck(
         {"a": 98.0, "b": 49.0, "c": -5.0}, *[dict.fromkeys("abc", replicates)] * 2
@@ -118,11 +119,11 @@ def test_one_s_own_statistic_is_asked(exact):
     assert check.prior["first"].shape == check.posterior["first"].shape == (50,)
 
 
-def test_the_picture_has_a_panel_a_statistic(sampled):
+def test_plot_has_a_panel_for_each_statistic(sampled):
     figure = predictive_check(sampled, seed=0).plot()
     titles = [panel.get_title() for panel in figure.axes if panel.get_title()]
     assert titles == [
-        "share of positive bags",
+        "fraction of positive bags",
         "correlation with size",
         "correlation with farthest instance",
     ]
@@ -140,7 +141,7 @@ def test_a_model_of_instances_is_refused():
 # --------------------------------------------------------------------- coverage
 
 
-def test_coverage_counts_what_lies_inside_number_by_number():
+def test_coverage_counts_numbers_inside_their_intervals():
     draws = {"a": np.arange(100.0)[:, None] * np.ones(3), "only here": np.zeros(100)}
     # From the middle: 0.01, 0.89 (95 of 100 below), and beyond all.
     table = interval_coverage(draws, {"a": np.array([49.6, 94.5, 200.0]), "there": np.zeros(2)})
@@ -168,7 +169,8 @@ def test_bad_input_of_coverage_is_refused():
 # --------------------------------------------------------------------- prior sensitivity
 
 
-def test_a_prior_that_labels_contradict_is_told_and_one_they_drown_is_not(sampled):
+def test_prior_sensitivity_finds_conflicts_of_prior_and_labels(sampled):
+    """It finds none where many labels outweigh the prior."""
     site = "inducing_value"
     usual = prior_sensitivity(sampled)
     assert len(usual) == len(INDUCING_POINTS)
@@ -184,7 +186,7 @@ def test_a_prior_that_labels_contradict_is_told_and_one_they_drown_is_not(sample
     assert all(str(name).startswith(site) for name in usual.index)
 
 
-def test_prior_and_likelihood_are_the_two_parts_of_the_joint_density(sampled, monkeypatch):
+def test_prior_and_likelihood_sum_to_the_joint_density(sampled, monkeypatch):
     """What is handed to ArviZ adds up to the density of the program."""
     import arviz as az
 

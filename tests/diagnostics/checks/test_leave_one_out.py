@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics.checks.leave_one_out import (
-    all_left_out,
     leave_one_out,
+    leave_one_out_of_all,
     leave_one_out_sentences,
     leave_one_out_table,
 )
@@ -41,10 +41,10 @@ def exact(small):
     return whole - np.array([without(bag) for bag in range(3)])
 
 
-def changed(model, bags, *, shift, width):
-    """What is known to be wrong of an approximation: its place, in sds, and its width."""
+def changed(model, bags, *, bias, width):
+    """An approximation with planted faults: a bias, in sds, and a wrong width."""
     approximation = coordinate_ascent(model, bags, seed=0).approximation
-    mean = approximation.mean + shift * np.diag(approximation.scale_tril)
+    mean = approximation.mean + bias * np.diag(approximation.scale_tril)
     return approximate_posterior(
         model,
         bags,
@@ -60,11 +60,11 @@ def changed(model, bags, *, shift, width):
 
 
 def narrow(model, bags):
-    return changed(model, bags, shift=0.0, width=0.3)
+    return changed(model, bags, bias=0.0, width=0.3)
 
 
 ENGINES = {
-    "shifted": partial(changed, shift=0.7, width=1.7),
+    "biased": partial(changed, bias=0.7, width=1.7),
     "grid": lambda *problem: grid(*problem, seed=0, num_points=101, num_draws=4000),
     "nuts": lambda *problem: nuts(*problem, seed=0, num_warmup=300, num_samples=1000),
 }
@@ -75,7 +75,7 @@ def posterior(request, small):
     return ENGINES[request.param](*small)
 
 
-def test_each_bag_is_left_out_as_if_it_had_not_been_there(posterior, exact):
+def test_leave_one_out_equals_fits_without_each_bag(posterior, exact):
     found = leave_one_out(posterior)
     by_draw = np.exp(posterior.log_likelihood.to_numpy()).reshape(-1, 12)
     # Of the mean of 1/p over independent draws, relative, and half as many draws for chains and for
@@ -90,7 +90,7 @@ def failed(posterior):
     return replace(posterior, status=Status("failed", "the bound is not finite"))
 
 
-def test_what_cannot_leave_a_bag_out_says_why(small):
+def test_posteriors_without_leave_one_out_say_why(small):
     model, bags = small
     point = maximum_a_posteriori(model, bags, seed=0)
     with pytest.raises(ValueError, match="is a point, without draws"):
@@ -101,7 +101,7 @@ def test_what_cannot_leave_a_bag_out_says_why(small):
     clusters = coordinate_ascent(DPMIL.for_bags(bags), bags, seed=0)
     with pytest.raises(NotImplementedError, match="instances given labels"):
         leave_one_out(clusters)
-    found = all_left_out({"point": point, "failed": failed(closed), "closed": closed})
+    found = leave_one_out_of_all({"point": point, "failed": failed(closed), "closed": closed})
     assert set(found) == {"closed"}
     assert leave_one_out_table({}).empty
 
@@ -114,7 +114,7 @@ def test_models_are_compared_by_their_soundest_posteriors(small):
         "narrow": narrow(model, bags),
         "other": ENGINES["grid"](other, bags),
     }
-    found = all_left_out(posteriors)
+    found = leave_one_out_of_all(posteriors)
     table = leave_one_out_table(found)
     assert table.loc["narrow", "bad_bags"] == 12 and table.loc["exact", "bad_bags"] == 0
     targets = {"exact": "mean=-0.9", "narrow": "mean=-0.9", "other": "mean=6.0"}
@@ -123,7 +123,7 @@ def test_models_are_compared_by_their_soundest_posteriors(small):
     by_bag = found["exact"].elpd_i.to_numpy() - found["other"].elpd_i.to_numpy()
     ahead, error = by_bag.sum(), np.sqrt(12) * by_bag.std()
     assert better == (
-        "mean=-0.9 (by exact) predicts bags left out better than mean=6.0 (by other), "
+        "mean=-0.9 (by exact) predicts held-out bags better than mean=6.0 (by other), "
         f"by {ahead:.1f} ± {error:.1f} nats."
     )
     # However high it is, a sum that means nothing is no measure for others.
@@ -133,4 +133,4 @@ def test_models_are_compared_by_their_soundest_posteriors(small):
     table = leave_one_out_table({"higher": higher, "exact": found["exact"]})
     assert list(table.index) == ["exact", "higher"] and table.loc["exact", "elpd_diff"] == 0
     (alike,) = leave_one_out_sentences({"exact": found["exact"]}, targets)
-    assert alike == "All are about one model: what differs between them is the engines' doing."
+    assert alike == "All have one target: differences between them come from the engines."

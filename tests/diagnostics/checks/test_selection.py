@@ -35,7 +35,7 @@ def _left_out(model, bags):
     )
 
 
-def test_both_predictive_criteria_are_those_of_fits_without_each_bag(by_closed_form):
+def test_predictive_criteria_equal_those_of_fits_without_each_bag(by_closed_form):
     models, found = by_closed_form
     for name, model in models.items():
         exact = _left_out(model, WITH_TARGETS)
@@ -47,7 +47,7 @@ def test_both_predictive_criteria_are_those_of_fits_without_each_bag(by_closed_f
         )
 
 
-def test_differences_have_the_error_of_a_sum_of_differences_by_bag(by_closed_form):
+def test_differences_have_the_paired_error_over_bags(by_closed_form):
     _, found = by_closed_form
     best, other = found.chosen, next(name for name in found.elbo if name != found.chosen)
     difference = found.elpd["loo"][best] - found.elpd["loo"][other]
@@ -58,14 +58,14 @@ def test_differences_have_the_error_of_a_sum_of_differences_by_bag(by_closed_for
     assert found.table.loc[best, "loo_behind"] == 0.0
 
 
-def test_the_model_that_made_the_targets_is_chosen_by_all(by_closed_form):
+def test_all_criteria_choose_the_true_model(by_closed_form):
     _, found = by_closed_form
     assert set(found.chosen_by.values()) == {"as simulated"}
     assert found.sentences == ["as simulated is chosen by loo and cross_validation and elbo"]
     assert found.num_refitted == {"as simulated": 0, "noise of 5": 0}
 
 
-def test_a_bag_that_weights_cannot_leave_out_is_fitted_without():
+def test_bags_with_large_khat_are_refitted():
     """One target far out: no draw of the posterior with it says what the others alone would."""
     targets = WITH_TARGETS.targets.copy()
     targets[3] += 40.0
@@ -81,7 +81,7 @@ def test_a_bag_that_weights_cannot_leave_out_is_fitted_without():
     assert expected == pytest.approx(_left_out(GAUSSIAN, bags)[3], rel=0.05)
 
 
-def test_labels_are_left_out_by_weights_of_chains_as_by_fits_without_them():
+def test_leaving_labels_out_by_weights_equals_refitting():
     options = {"num_warmup": 200, "num_samples": 1000, "num_chains": 2}
     found = select(
         {"logistic": LOGISTIC}, WITH_LABELS, seed=0, criteria=("loo",), engine=nuts, **options
@@ -95,7 +95,7 @@ def test_labels_are_left_out_by_weights_of_chains_as_by_fits_without_them():
     assert found.elpd["loo"]["logistic"][7] == pytest.approx(expected, abs=0.15)
 
 
-def test_criteria_that_disagree_are_told_with_what_it_costs():
+def test_disagreeing_criteria_are_reported_with_their_loss():
     bag = np.arange(4.0)
     elpd = {"loo": {"a": -bag, "b": -bag - np.array([0.0, 1.0, 0.0, 1.0])}}
     found = Selection("loo", elpd, {"a": -9.0, "b": -7.0}, {"a": 0, "b": 0})
@@ -117,7 +117,7 @@ def test_a_bound_up_to_a_constant_chooses_nothing():
     found = select(models, WITH_LABELS, seed=0, criteria=("loo", "elbo"))
     assert np.isnan(found.elbo["gamma"]) and np.isfinite(found.elbo["logistic"])
     assert found.chosen_by["elbo"] == "logistic"
-    with pytest.raises(ValueError, match=r"no bound on the evidence is known of 'gamma'"):
+    with pytest.raises(ValueError, match=r"no bound on the evidence is known for 'gamma'"):
         select(models, WITH_LABELS, seed=0, by="elbo", criteria=("elbo",))
 
 

@@ -16,7 +16,12 @@ import pytest
 from milzoo.datasets import simulate_instances
 from milzoo.diagnostics import SimulationCalibration, simulation_calibration
 from milzoo.inference import coordinate_ascent, laplace, svi
-from milzoo.inference.inside import AscentInside, DrawsInside, LaplaceInside, SVIInside
+from milzoo.inference.traceable import (
+    TraceableAscent,
+    TraceableDraws,
+    TraceableLaplace,
+    TraceableSVI,
+)
 from milzoo.models import DPMIL, RBF, VGPMIL, CardinalityModel, Gaussian
 from milzoo.models.vwsgp import VWSGP
 from scipy import stats
@@ -29,23 +34,23 @@ LOGISTIC = VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8)
 
 @dataclass(frozen=True)
 class Distorted:
-    """A planted fault: draws of an exact engine, moved and stretched around their mean."""
+    """A planted fault: draws of an exact engine, biased and stretched around their mean."""
 
-    shift: float = 0.0
+    bias: float = 0.0
     stretch: float = 1.0
-    is_settled: bool = True
+    has_converged: bool = True
     are_independent = True
 
     def check(self, model, bags):
         pass
 
     def draws(self, model, bags, key, num_draws):
-        sites = AscentInside().draws(model, bags, key, num_draws).sites
-        moved = {}
+        sites = TraceableAscent().draws(model, bags, key, num_draws).sites
+        distorted = {}
         for name, site in sites.items():
             mean, sd = site.mean(axis=0), site.std(axis=0)
-            moved[name] = mean + self.shift * sd + self.stretch * (site - mean)
-        return DrawsInside(moved, jnp.array(self.is_settled))
+            distorted[name] = mean + self.bias * sd + self.stretch * (site - mean)
+        return TraceableDraws(distorted, jnp.array(self.has_converged))
 
 
 def _calibrated(engine, simulations=1000, **options):
@@ -66,44 +71,45 @@ def test_an_exact_engine_passes(right):
     assert right.is_calibrated
     assert right.table["is_symmetric"].all()
     # Rms of S standard normal numbers, sds estimated from 99 draws: 1.01 ± 0.02.
-    assert right.table["spread"].to_numpy() == pytest.approx(1.01, abs=0.1)
-    assert right.effective_share == 1.0
+    assert right.table["rms_deviation"].to_numpy() == pytest.approx(1.01, abs=0.1)
+    assert right.relative_efficiency == 1.0
     (sentence,) = right.sentences
     assert sentence.startswith("coordinate_ascent on vwsgp: nothing found in 1000 simulations of 4")
 
 
-def test_sds_times_seven_tenths_are_found_and_are_symmetric(too_narrow):
+def test_narrow_posterior_is_found_and_its_ranks_are_symmetric(too_narrow):
+    """Sds are 0.7 times the exact ones."""
     assert not too_narrow.is_calibrated
     table = too_narrow.table
     latent = [name for name in table.index if name.startswith("inducing_value")]
     assert set(latent) <= set(too_narrow.not_uniform)
     assert table.loc[latent, "is_symmetric"].all()
-    assert table.loc[latent, "spread"].to_numpy() == pytest.approx(1 / 0.7, abs=0.15)
+    assert table.loc[latent, "rms_deviation"].to_numpy() == pytest.approx(1 / 0.7, abs=0.15)
     assert (table.loc[latent, "p_coverage"] < table.loc[latent, "p_uniform"]).all()
     assert "its ranks are symmetric" in " ".join(too_narrow.sentences)
 
 
-def test_a_shifted_mean_is_found_by_ranks_and_by_their_symmetry():
-    shifted = _calibrated(Distorted(shift=0.5))
-    table = shifted.table
+def test_biased_mean_is_found_by_ranks_and_their_symmetry():
+    biased = _calibrated(Distorted(bias=0.5))
+    table = biased.table
     latent = [name for name in table.index if name.startswith("inducing_value")]
-    assert set(latent) <= set(shifted.not_uniform)
+    assert set(latent) <= set(biased.not_uniform)
     assert not table.loc[latent, "is_symmetric"].any()
-    assert table.loc[latent, "shift"].to_numpy() == pytest.approx(-0.5, abs=0.15)
-    assert "one-sided" in " ".join(shifted.sentences)
+    assert table.loc[latent, "mean_deviation"].to_numpy() == pytest.approx(-0.5, abs=0.15)
+    assert "one-sided" in " ".join(biased.sentences)
 
 
-def test_an_engine_that_did_not_come_to_an_end_is_not_calibrated():
-    cut_off = _calibrated(Distorted(is_settled=False), simulations=8)
+def test_engine_that_did_not_converge_is_not_calibrated():
+    cut_off = _calibrated(Distorted(has_converged=False), simulations=8)
     assert not cut_off.is_calibrated
-    assert "did not come to an end in 8 of 8 simulations" in cut_off.sentences[0]
+    assert "did not converge in 8 of 8 simulations" in cut_off.sentences[0]
 
 
-def test_draws_of_a_chain_that_depend_on_each_other_are_told(right):
-    chained = SimulationCalibration(**(vars(right) | {"effective_share": 0.3}))
+def test_dependent_draws_of_a_chain_are_told(right):
+    chained = SimulationCalibration(**(vars(right) | {"relative_efficiency": 0.3}))
     assert not chained.is_calibrated
     assert "raise thin" in chained.sentences[0]
-    unknown = SimulationCalibration(**(vars(right) | {"effective_share": np.nan}))
+    unknown = SimulationCalibration(**(vars(right) | {"relative_efficiency": np.nan}))
     assert not unknown.is_calibrated
     assert "raise thin" in unknown.sentences[0]
 
@@ -114,13 +120,15 @@ def test_jaakkolas_bound_is_found_to_be_too_narrow():
     )
     table = found.table
     assert found.not_uniform
-    assert (table.loc[found.not_uniform, "spread"] > 1.1).all()
+    assert (table.loc[found.not_uniform, "rms_deviation"] > 1.1).all()
 
 
 # --------------------------------------------------------------------- the measure itself
 
 
-def test_pit_is_the_share_of_draws_below_the_truth_and_among_equals_the_truth_is_anywhere():
+def test_pit_is_the_fraction_of_draws_below():
+    """Among draws that equal the truth, its rank is uniform."""
+
     @dataclass(frozen=True)
     class Counting:
         """Draws 0, 1, …, 8, whatever the bags are."""
@@ -132,7 +140,7 @@ def test_pit_is_the_share_of_draws_below_the_truth_and_among_equals_the_truth_is
 
         def draws(self, model, bags, key, num_draws):
             count = jnp.arange(float(num_draws))
-            return DrawsInside({"inducing_value": count[:, None] * jnp.ones(3)}, jnp.array(True))
+            return TraceableDraws({"inducing_value": count[:, None] * jnp.ones(3)}, jnp.array(True))
 
     def quantities(bags, sites):
         first = sites["inducing_value"][0]
@@ -162,21 +170,21 @@ def _with_pit(pit):
         subject="made up",
         pit={"one": pit, "other": np.linspace(0.001, 0.999, len(pit))},
         deviation={"one": stats.norm.ppf(pit), "other": np.zeros(len(pit))},
-        is_settled=np.ones(len(pit), bool),
+        has_converged=np.ones(len(pit), bool),
         num_draws=99,
-        effective_share=1.0,
+        relative_efficiency=1.0,
         false_alarm_rate=1e-4,
     )
 
 
-def test_what_leaves_the_band_is_not_uniform_and_what_stays_is():
+def test_quantities_that_leave_the_band_are_not_uniform():
     steps = (np.arange(400) + 0.5) / 400  # an ECDF within 1/800 of uniform
     gap = _with_pit(steps).smallest_gap
     # Two tests of each of two quantities.
     assert stats.kstwo.sf(gap, 400) == pytest.approx(1e-4 / 4, rel=0.01)
     # Half of a gap g in the ranks is one of g in their distance from the middle, and the reverse.
-    for share, is_uniform in ((0.95, True), (1.05, False)):
-        edge = share * gap - 1 / 800
+    for factor, is_uniform in ((0.95, True), (1.05, False)):
+        edge = factor * gap - 1 / 800
         toward_one_side = edge + (1 - edge) * steps
         assert _with_pit(toward_one_side).table.loc["one", "is_uniform"] == is_uniform
         outward = np.where(steps < 0.5, (1 - edge) * steps, 1 - (1 - edge) * (1 - steps))
@@ -193,50 +201,53 @@ def test_symmetry_is_judged_by_signed_ranks():
     assert not _with_pit(upward).table.loc["one", "is_symmetric"]
 
 
-def test_a_model_of_the_instances_keeps_the_labels_and_ranks_the_likelihood_alone():
+def test_model_of_instances_keeps_the_labels():
+    """Its clusters have no names: the log likelihood alone is ranked."""
     model = DPMIL(np.zeros(2), np.eye(2) / 4, 4.0, mean_strength=0.2, max_components=2)
     labelled = simulate_instances(4, 2, num_features=2, seed=0)
     labelled = type(labelled).from_arrays(labelled.instances, labelled.bag_index, [0, 1, 0, 1])
 
-    def labels_seen(bags, sites):
+    def given_labels(bags, sites):
         return {"first label": bags.labels[0] + 0.0, "second label": bags.labels[1] + 0.0}
 
     run = partial(simulation_calibration, model, "gibbs", labelled, seed=0, simulations=3)
-    seen = run(num_warmup=1, quantities=labels_seen, num_draws=5)
-    assert set(seen.pit) == {"first label", "second label"}
+    found = run(num_warmup=1, quantities=given_labels, num_draws=5)
+    assert set(found.pit) == {"first label", "second label"}
     assert set(run(num_warmup=1, num_draws=5).pit) == {"log likelihood"}
 
 
-# --------------------------------------------------------------------- engines inside a program
+# --------------------------------------------------------------------- traceable engines
 
 
 @pytest.mark.parametrize(
-    ("engine", "inside"),
+    ("engine", "traceable"),
     [
-        (coordinate_ascent, AscentInside()),
-        (laplace, LaplaceInside()),
-        (partial(svi, max_steps=2000), SVIInside(max_steps=2000)),
+        (coordinate_ascent, TraceableAscent()),
+        (laplace, TraceableLaplace()),
+        (partial(svi, max_steps=2000), TraceableSVI(max_steps=2000)),
     ],
     ids=["coordinate_ascent", "laplace", "svi"],
 )
-def test_inside_a_program_an_engine_finds_what_it_finds_outside(engine, inside):
+def test_traced_engine_finds_what_the_untraced_one_finds(engine, traceable):
     labels = np.arange(DESIGN.num_bags) % 2
     bags = type(DESIGN).from_arrays(DESIGN.instances, DESIGN.bag_index, labels)
     outside = engine(LOGISTIC, bags, seed=0).draws(4000, seed=1)["inducing_value"]
     with jax.enable_x64(True):
-        found = inside.draws(LOGISTIC, bags, jax.random.key(2), 4000)
-    assert bool(found.is_settled)
+        found = traceable.draws(LOGISTIC, bags, jax.random.key(2), 4000)
+    assert bool(found.has_converged)
     draws, sd = np.asarray(found.sites["inducing_value"]), outside.std(axis=0)
     # Means of 4,000 draws twice, 0.022 sds; SVI ends within 0.1 sd of where it is going.
-    room = 0.11 + (0.15 if isinstance(inside, SVIInside) else 0.0)
-    assert np.abs(draws.mean(axis=0) - outside.mean(axis=0)) / sd == pytest.approx(0.0, abs=room)
-    np.testing.assert_allclose(draws.std(axis=0), sd, rtol=room)
+    tolerance = 0.11 + (0.15 if isinstance(traceable, TraceableSVI) else 0.0)
+    assert np.abs(draws.mean(axis=0) - outside.mean(axis=0)) / sd == pytest.approx(
+        0.0, abs=tolerance
+    )
+    np.testing.assert_allclose(draws.std(axis=0), sd, rtol=tolerance)
 
 
-def test_an_engine_as_a_function_fits_one_data_set_after_another():
+def test_engine_as_a_function_fits_data_sets_in_turn():
     found = _calibrated(coordinate_ascent, simulations=4, num_draws=49, num_starts=None)
     assert found.num_simulations == 4
-    assert found.is_settled.all()
+    assert found.has_converged.all()
     # With options, it is a `partial`.
     assert found.subject == "coordinate_ascent on vwsgp"
     assert all((np.abs(deviation) < 5).all() for deviation in found.deviation.values())
@@ -245,7 +256,7 @@ def test_an_engine_as_a_function_fits_one_data_set_after_another():
 # --------------------------------------------------------------------- killed, and gone on
 
 
-def test_a_killed_run_goes_on_and_ends_as_an_unbroken_one(tmp_path):
+def test_killed_run_resumes_and_ends_as_an_unbroken_one(tmp_path):
     unbroken = _calibrated("coordinate_ascent", simulations=12)
     path = tmp_path / "calibration.jsonl"
     _calibrated("coordinate_ascent", simulations=7, checkpoint=path)
@@ -317,7 +328,7 @@ def test_bad_input_is_refused_and_leaves_no_checkpoint(
     assert not path.exists()
 
 
-def test_models_that_an_engine_has_no_way_with_are_refused_as_by_the_engine():
+def test_models_that_an_engine_cannot_fit_are_refused():
     run = partial(simulation_calibration, bags=DESIGN, seed=0, simulations=2)
     with pytest.raises(NotImplementedError, match="CardinalityModel has no Gibbs sampler"):
         run(CardinalityModel(), "gibbs")
@@ -333,7 +344,8 @@ def test_models_that_an_engine_has_no_way_with_are_refused_as_by_the_engine():
             run(large, engine, bags=simulate_instances(3, 2, num_features=40, seed=0))
 
 
-def test_the_picture_has_a_panel_for_each_quantity_and_names_those_that_fail(right, too_narrow):
+def test_plot_has_a_panel_for_each_quantity(right, too_narrow):
+    """Titles name those that fail."""
     titles = [panel.get_title() for panel in too_narrow.plot().axes if panel.get_title()]
     assert titles[0] == "inducing_value 0: not uniform"
     assert len(titles) == 4

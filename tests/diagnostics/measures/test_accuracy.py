@@ -1,4 +1,4 @@
-"""Errors against laws that are known."""
+"""Errors against known distributions."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_errors_are_in_standard_deviations_of_the_reference():
     assert found.worst_site == "x[0]"
 
 
-def test_z_of_two_samples_of_one_law_is_standard_normal():
+def test_z_of_two_equal_samplers_is_standard_normal():
     ours, theirs = (gaussian_draws(3.0, 2.0, seed=seed, num_sites=200) for seed in (2, 3))
     z = accuracy(ours, theirs).z
     # The sd of 400 standard normal numbers has a standard error of 0.035.

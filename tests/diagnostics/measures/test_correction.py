@@ -1,4 +1,4 @@
-"""An approximation mended by weights, against NUTS; and what no weights mend."""
+"""An approximation resampled by weights, against NUTS; and one that no weights correct."""
 
 import numpy as np
 import pytest
@@ -20,64 +20,64 @@ def approximation(problem):
 
 
 @pytest.fixture(scope="module")
-def mended(approximation):
+def resampled(approximation):
     return importance_resample(approximation, seed=1, num_draws=2000)
 
 
-def test_a_mended_approximation_agrees_with_nuts_where_the_other_did_not(
-    approximation, mended, posteriors, problem
+def test_resampled_approximation_agrees_with_nuts_better(
+    approximation, resampled, posteriors, problem
 ):
     found = compare(
-        {"NUTS": posteriors["nuts"], "Laplace": approximation, "mended": mended},
+        {"NUTS": posteriors["nuts"], "Laplace": approximation, "resampled": resampled},
         reference="NUTS",
         test=problem[1],
     )
     table = found.table
     assert table.loc["Laplace", "khat"] < 0.7
-    assert table.loc["mended", "mean_error"] < 0.5 * table.loc["Laplace", "mean_error"]
+    assert table.loc["resampled", "mean_error"] < 0.5 * table.loc["Laplace", "mean_error"]
     # Eight means and sds of 2,000 draws each side.
-    assert table.loc["mended", "mean_error"] < 4 * table.loc["mended", "error_mcse"]
-    assert table.loc["mended", "probability_difference"] < 0.01
+    assert table.loc["resampled", "mean_error"] < 4 * table.loc["resampled", "error_mcse"]
+    assert table.loc["resampled", "probability_difference"] < 0.01
     # k̂ has judged the proposals; of what came of them there is none, and nothing to complain of.
-    assert np.isnan(table.loc["mended", "khat"]) and "k̂" not in found.sentences["mended"]
+    assert np.isnan(table.loc["resampled", "khat"]) and "k̂" not in found.sentences["resampled"]
     (shown,) = found.plot_khat().axes
     assert [label.get_text() for label in shown.get_yticklabels()] == ["Laplace"]
 
 
-def test_the_status_says_what_the_proposals_are_worth(mended):
-    assert mended.engine == "importance_resample(laplace)"
-    assert mended.status.kind == "converged"
-    assert mended.status.sentence.startswith("PSIS k̂ 0.")
-    assert "20,000 proposals are worth" in mended.status.sentence
+def test_status_has_the_effective_size_of_proposals(resampled):
+    assert resampled.engine == "importance_resample(laplace)"
+    assert resampled.status.kind == "converged"
+    assert resampled.status.sentence.startswith("PSIS k̂ 0.")
+    assert "20,000 proposals have an effective size of" in resampled.status.sentence
 
 
-def test_what_weights_cannot_mend_is_said_to_have_failed(problem):
+def test_approximation_beyond_weighting_fails(problem):
     training, _, model = problem
     narrow = coordinate_ascent(model, training, seed=0, label_update="mean_field")
     beyond = importance_resample(narrow, seed=0)
     assert beyond.status.kind == "failed"
-    assert "no number of proposals mends this approximation" in beyond.status.sentence
+    assert "no number of proposals corrects this approximation" in beyond.status.sentence
     assert compare({"beyond": beyond}).table.loc["beyond", "status"] == "failed"
 
 
-def test_draws_survive_saving_and_new_ones_are_the_same(mended, tmp_path):
-    mended.save(tmp_path / "mended.nc")
-    back = Posterior.load(tmp_path / "mended.nc")
-    kept, again = mended.draws(50, seed=3), back.draws(50, seed=3)
+def test_draws_survive_saving_and_are_reproducible(resampled, tmp_path):
+    resampled.save(tmp_path / "resampled.nc")
+    back = Posterior.load(tmp_path / "resampled.nc")
+    kept, again = resampled.draws(50, seed=3), back.draws(50, seed=3)
     np.testing.assert_array_equal(kept["inducing_value"], again["inducing_value"])
-    assert back.status == mended.status
+    assert back.status == resampled.status
     assert back.log_density(kept) is None
 
 
-def test_what_has_no_density_is_refused(posteriors, mended):
+def test_posterior_without_a_density_is_refused(posteriors, resampled):
     with pytest.raises(ValueError, match="posterior of nuts has no density to weigh its draws by"):
         importance_resample(posteriors["nuts"], seed=0)
     with pytest.raises(ValueError, match=r"importance_resample\(laplace\) has no density"):
-        importance_resample(mended, seed=0)
+        importance_resample(resampled, seed=0)
     with pytest.raises(ValueError, match="num_proposals is 20; expected at least 1,000"):
-        importance_resample(mended, seed=0, num_proposals=20)
+        importance_resample(resampled, seed=0, num_proposals=20)
     with pytest.raises(ValueError, match="take that of the posterior that was resampled"):
-        _ = mended.guide
+        _ = resampled.guide
 
 
 def test_a_point_is_refused():

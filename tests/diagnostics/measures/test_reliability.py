@@ -9,18 +9,18 @@ from scipy.stats import binom
 def by_definition(probability, truth):
     """max over starts, min over ends, of the mean between: isotonic least squares, case by case."""
     distinct = np.unique(probability)
-    shares = np.array([truth[probability == p].mean() for p in distinct])
+    frequency = np.array([truth[probability == p].mean() for p in distinct])
     counts = np.array([(probability == p).sum() for p in distinct])
 
     def mean(start, end):
         part = slice(start, end + 1)
-        return (shares[part] * counts[part]).sum() / counts[part].sum()
+        return (frequency[part] * counts[part]).sum() / counts[part].sum()
 
-    places = range(len(distinct))
+    indices = range(len(distinct))
     return np.array(
         [
-            max(min(mean(start, end) for end in places if end >= at) for start in range(at + 1))
-            for at in places
+            max(min(mean(start, end) for end in indices if end >= at) for start in range(at + 1))
+            for at in indices
         ]
     )
 
@@ -55,38 +55,40 @@ def test_the_order_of_cases_does_not_matter():
     assert one.error == pytest.approx(other.error, abs=1e-12)
 
 
-def test_calibrated_forecasts_have_the_error_that_they_should_and_others_more():
+def test_only_uncalibrated_forecasts_exceed_the_expected_error():
     random = np.random.default_rng(0)
     probability = random.uniform(0.02, 0.98, size=400)
-    shares, errors = [], []
+    p_values, errors = [], []
     for _ in range(100):
         found = reliability(probability, random.random(400) < probability)
-        shares.append(found.share_above)
+        p_values.append(found.p_value)
         errors.append(found.error)
-    # 100 shares, uniform on a grid of 1,001: their mean is ½ ± 1/√(12 · 100) = 0.029; and the mean
+    # 100 p-values, uniform on a grid of 1,001: their mean is ½ ± 1/√(12 · 100) = 0.029. The mean
     # of the errors is within 5 standard errors of the one expected. False alarms below 1e-6 each.
-    assert abs(np.mean(shares) - 0.5) < 5 * np.sqrt(1 / 12 / 100)
+    assert abs(np.mean(p_values) - 0.5) < 5 * np.sqrt(1 / 12 / 100)
     standard_error = np.std(errors) * np.sqrt(1 / 100 + 1 / 1000)
     assert abs(np.mean(errors) - found.error_if_calibrated) < 5 * standard_error
     sharper = np.clip(3 * (probability - 0.5) + 0.5, 0.02, 0.98)
-    off = np.abs(sharper - probability).mean()
+    error = np.abs(sharper - probability).mean()
     wrong = reliability(sharper, random.random(400) < probability)
-    # The forecasts are off by 0.15 in the mean, and chance adds and takes no more than before.
-    assert wrong.share_above < 0.002 and abs(wrong.error - off) < found.error_if_calibrated
+    # The mean error of the forecasts is 0.15, and chance adds and takes no more than before.
+    assert wrong.p_value < 0.002 and abs(wrong.error - error) < found.error_if_calibrated
 
 
-def test_a_truth_outside_the_band_is_seen():
+def test_truths_outside_the_band_are_detected():
     probability = np.repeat([0.1, 0.5, 0.9], 200)
-    truth = np.concatenate([np.arange(200) < share * 200 for share in (0.3, 0.5, 0.7)]).astype(int)
+    truth = np.concatenate(
+        [np.arange(200) < fraction * 200 for fraction in (0.3, 0.5, 0.7)]
+    ).astype(int)
     found = reliability(probability, truth)
     np.testing.assert_allclose(found.frequency, [0.3, 0.5, 0.7])
     np.testing.assert_array_equal(found.frequency > found.high, [True, False, False])
     np.testing.assert_array_equal(found.frequency < found.low, [False, False, True])
 
 
-def test_the_band_is_that_of_the_binomial_law_where_all_forecasts_are_alike():
+def test_band_of_equal_forecasts_is_binomial():
     found = reliability(np.full(400, 0.3), np.zeros(400, int))
-    # Of 1,000 draws: levels are known to 5 standard errors, 0.035, and a step of the law.
+    # Of 1,000 draws: levels are known to 5 standard errors, 0.035, and a step of the distribution.
     for bound, level in ((found.low.item(), 0.05), (found.high.item(), 0.95)):
         step = binom.pmf(round(400 * bound), 400, 0.3)
         assert abs(binom.cdf(400 * bound, 400, 0.3) - level) < 0.035 + step

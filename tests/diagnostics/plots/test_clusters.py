@@ -74,10 +74,10 @@ def test_weights_of_named_clusters_are_their_expectations_largest_first(named):
         order = np.argsort(-expected)
         centre, low, high = drawn(panel)
         np.testing.assert_allclose(centre, expected[order])
-        for end, share in ((low, 0.05), (high, 0.95)):
-            quantile = np.quantile(by_cluster[:, klass, order], share, axis=0)
+        for end, level in ((low, 0.05), (high, 0.95)):
+            quantile = np.quantile(by_cluster[:, klass, order], level, axis=0)
             # An interval ends at its mean where that is outside.
-            limit = np.minimum if share < 0.5 else np.maximum
+            limit = np.minimum if level < 0.5 else np.maximum
             np.testing.assert_allclose(end, limit(quantile, centre), atol=1e-12)
         assert panel.get_xlabel() == "clusters of q, largest first"
 
@@ -142,7 +142,8 @@ def outline(ellipse):
     return ellipse.get_patch_transform().transform(circle)
 
 
-def test_an_ellipse_for_each_occupied_cluster_two_expected_sd_wide(named):
+def test_each_occupied_cluster_has_an_ellipse(named):
+    """Its width is two expected sds."""
     q, panel = named.approximation, plot_scene(named).axes[0]
     for klass, colour in enumerate((NEGATIVE, POSITIVE)):
         count = q.strength[klass] - named.model.mean_strength
@@ -156,7 +157,7 @@ def test_an_ellipse_for_each_occupied_cluster_two_expected_sd_wide(named):
             np.testing.assert_allclose(distance, 4.0)
 
 
-def test_probabilities_of_a_sampler_are_those_of_draws_far_apart(nameless, bags, monkeypatch):
+def test_sampler_probabilities_average_over_distant_draws(nameless, bags, monkeypatch):
     monkeypatch.setattr(clusters_module, "_DRAWS", 7)
     found = clusters_module._instance_probability(nameless, bags.instances)
     draws = nameless.stored_draws()
@@ -178,7 +179,7 @@ def test_the_larger_the_weight_the_wider_the_line(named):
         assert {e.get_linestyle() for e in ellipses(panel, colour)} == {("--", "-")[klass]}
 
 
-def test_clusters_of_nameless_posteriors_are_those_of_a_typical_draw(named, nameless):
+def test_clusters_of_samplers_come_from_a_typical_draw(named, nameless):
     panel = plot_scene(nameless).axes[0]
     draws = nameless.stored_draws()
     by_bag = draws["log_density"]
@@ -198,15 +199,15 @@ def test_a_draw_says_how_many_instances_each_cluster_has(nameless, bags):
     found = nameless.model.typical_components(one, one, bags)
     np.testing.assert_allclose(found.occupancy.sum(), bags.num_instances)
     np.testing.assert_allclose(found.occupancy[1].sum(), draw["instance_probability"].sum())
-    # A bag whose instances are all negative for certain tells the shares within that class.
+    # A bag whose instances are all negative for certain has responsibilities within one class.
     certain = bags.select(bags.labels == 0)
     deviation = certain.instances[:, None] - draw["mean"][0]
     whitened = np.einsum("nki,kij->nkj", deviation, draw["precision_cholesky"][0])
     determinant = np.linalg.det(draw["precision_cholesky"][0])
     density = found.weight[0] * determinant * np.exp(-0.5 * (whitened**2).sum(axis=2))
-    share = (density / density.sum(axis=1, keepdims=True)).sum(axis=0)
+    occupancy = (density / density.sum(axis=1, keepdims=True)).sum(axis=0)
     alone = nameless.model.typical_components(one, one, certain)
-    np.testing.assert_allclose(alone.occupancy, [share, np.zeros(6)], atol=1e-9)
+    np.testing.assert_allclose(alone.occupancy, [occupancy, np.zeros(6)], atol=1e-9)
 
 
 def marks(panel):
@@ -232,7 +233,7 @@ def test_instances_have_the_colour_of_their_predicted_probability(kind, bags, re
     np.testing.assert_array_equal(is_circle, bags.labels[bags.bag_index][order] == 1)
 
 
-def test_of_bags_of_which_nothing_is_known_only_the_instances_are_shown(named, bags):
+def test_unlabelled_bags_show_their_instances_alone(named, bags):
     unknown = replace(bags, labels=None, instance_labels=None)
     figure = plot_scene(named, unknown)
     _, value, edge, is_circle = marks(figure.axes[0])
@@ -268,7 +269,7 @@ def test_clusters_of_diagonal_precisions_lie_along_the_axes(named):
     np.testing.assert_allclose(extent, 2 * sd, rtol=0.02)  # of 20 points on it
 
 
-def test_a_panel_for_each_posterior_and_nothing_over_the_data(named, nameless):
+def test_each_posterior_has_a_panel_without_overlaps(named, nameless):
     figure = plot_scene({"q": named, "draws": nameless})
     titles = [panel.get_title() for panel in figure.axes[:2]]
     assert titles == ["q\nexpected clusters", "draws\nclusters of a draw"]
@@ -289,7 +290,7 @@ def test_a_scene_has_two_features(named, bags):
 
 
 @pytest.mark.parametrize("plot", [plot_components, plot_scene])
-def test_only_posteriors_of_dpmil_that_did_not_fail_have_clusters(plot, named, bags):
+def test_only_sound_posteriors_of_dpmil_have_clusters(plot, named, bags):
     other = replace(named, model=VGPMIL.for_bags(bags, num_inducing=3))
     with pytest.raises(ValueError, match="'mine' is one of vgpmil, which has no clusters"):
         plot({"mine": other})
@@ -303,7 +304,7 @@ def test_only_posteriors_of_dpmil_that_did_not_fail_have_clusters(plot, named, b
 # --------------------------------------------------------------------- the report
 
 
-def test_the_report_shows_clusters_and_a_scene_of_two_features(nameless, tmp_path):
+def test_report_shows_clusters_and_the_scene(nameless, tmp_path):
     page = compare({"gibbs": nameless}).save_report(tmp_path).read_text("utf-8")
     assert {"components.png", "scene.png"} < {path.name for path in tmp_path.iterdir()}
     assert "Weights of the clusters in their class." in page

@@ -23,16 +23,16 @@ def predictions():
     }
 
 
-def test_truly_positive_images_have_a_red_frame_and_others_do_not(predictions):
+def test_only_truly_positive_images_have_a_red_frame(predictions):
     figure = plot_bag(predictions, DIGITS, POSITIVE, image_shape=(8, 8))
-    inside = DIGITS.bag_index == POSITIVE
+    rows = DIGITS.bag_index == POSITIVE
     (below,) = figure.axes
     images = below.child_axes
-    assert len(images) == inside.sum()
+    assert len(images) == rows.sum()
     framed = [to_hex(panel.spines["left"].get_edgecolor()) == "#d55e00" for panel in images]
-    assert framed == (DIGITS.instance_labels[inside] == 1).tolist()
+    assert framed == (DIGITS.instance_labels[rows] == 1).tolist()
     np.testing.assert_array_equal(
-        images[0].images[0].get_array(), DIGITS.instances[inside][0].reshape(8, 8)
+        images[0].images[0].get_array(), DIGITS.instances[rows][0].reshape(8, 8)
     )
     assert below.get_xlabel() == "instance"
     assert "positive" in figure.get_suptitle()
@@ -41,14 +41,14 @@ def test_truly_positive_images_have_a_red_frame_and_others_do_not(predictions):
 def test_dots_are_the_probabilities_and_bars_the_intervals(predictions):
     figure = plot_bag(predictions, DIGITS, POSITIVE)
     (panel,) = figure.axes
-    inside = DIGITS.bag_index == POSITIVE
+    rows = DIGITS.bag_index == POSITIVE
     for container, prediction in zip(panel.containers, predictions.values(), strict=True):
         dots, _, (bars,) = container.lines
-        np.testing.assert_allclose(dots.get_ydata(), prediction.instance_probability[inside])
+        np.testing.assert_allclose(dots.get_ydata(), prediction.instance_probability[rows])
         ends = np.array([segment[:, 1] for segment in bars.get_segments()]).T
-        np.testing.assert_allclose(ends, prediction.instance_interval(0.9)[:, inside])
+        np.testing.assert_allclose(ends, prediction.instance_interval(0.9)[:, rows])
     red = [label.get_color() == "#D55E00" for label in panel.get_xticklabels()]
-    assert red == (DIGITS.instance_labels[inside] == 1).tolist()
+    assert red == (DIGITS.instance_labels[rows] == 1).tolist()
 
 
 def test_without_instance_labels_nothing_is_red(predictions):

@@ -56,6 +56,6 @@ def test_bad_input_is_refused(scene):
     wide = Bags.from_list([np.zeros((2, 3))] * 2, labels=[0, 1])
     with pytest.raises(ValueError, match="bags have 3 features and labels; expected 2 features"):
         plot_surfaces(SURFACES, wide, num_peaks=1)
-    flat = {"flat": SURFACES["one"]._replace(height=lambda points: 0 * points[:, 0])}
-    with pytest.raises(ValueError, match="height of surface 'flat' goes from 0 to 0 on the plane"):
+    flat = {"flat": SURFACES["one"]._replace(objective=lambda points: 0 * points[:, 0])}
+    with pytest.raises(ValueError, match="surface 'flat' goes from 0 to 0 on the plane"):
         plot_surfaces(flat, scene, num_peaks=1)

@@ -67,8 +67,8 @@ def main() -> None:
         found = natural_gradient(MODELS[arguments.name], given, batch_instances=60, **common)
     else:
         found = coordinate_ascent(MODELS[arguments.name], given, tolerance=0.0, **common)
-    law = {name: value for name, value in asdict(found.approximation).items() if value is not None}
-    np.savez(folder / "found.npz", elbo=found.elbo, **law)
+    q = {name: value for name, value in asdict(found.approximation).items() if value is not None}
+    np.savez(folder / "found.npz", elbo=found.elbo, **q)
 
 
 def _in_memory(folder: Path) -> Bags:

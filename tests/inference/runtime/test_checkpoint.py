@@ -52,7 +52,7 @@ def _is_the_same(one, other):
     return True
 
 
-def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_draws(engine, unbroken, tmp_path):
+def test_killed_run_resumes_with_the_same_draws(engine, unbroken, tmp_path):
     folder = tmp_path / "chains"
     assert _is_the_same(unbroken, engine(checkpoint=folder))
     blocks = sorted(folder.glob("block_*.npz"))
@@ -97,7 +97,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
         nuts(MODEL, BAGS, seed=1, checkpoint=folder, **COUNTS)
 
 
-def test_what_is_no_checkpoint_is_not_written_over(tmp_path):
+def test_files_without_a_checkpoint_are_not_overwritten(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="is there already and holds no run of milzoo"):
         BlockFolder(tmp_path, {"engine": "nuts"})
@@ -112,7 +112,7 @@ def test_what_is_no_checkpoint_is_not_written_over(tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_a_journal_whose_first_line_was_not_finished_begins_anew(tmp_path):
+def test_journal_with_an_unfinished_header_begins_anew(tmp_path):
     path = tmp_path / "journal.jsonl"
     Journal(path, {"engine": "nuts"}).append({"n": 1})
     header = path.read_bytes().splitlines(keepends=True)[0]
@@ -185,7 +185,7 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT, ids=map(str, range(len(DIFFERENT))))
-def test_descriptions_tell_apart_what_differs(one, other):
+def test_descriptions_of_different_values_differ(one, other):
     assert described(one) != described(other)
 
 
@@ -193,7 +193,7 @@ SUBJECTS = """
 from functools import partial
 import jax, numpy as np, numpyro.distributions as dist
 from milzoo.inference.runtime.checkpoint import described
-from milzoo.inference.inside import ChainInside, inside
+from milzoo.inference.traceable import TraceableChain, traceable_engine
 from milzoo.models import *
 points = np.array([[-0.8, 0.3], [0.7, 0.8]])
 def quantities(bags, sites):
@@ -205,7 +205,8 @@ subjects = [
     CardinalityModel(NormalCardinality(mu=dist.Beta(4.0, 4.0)), dist.HalfNormal(1.0)),
     DiverseDensity(scale_prior=dist.TransformedDistribution(
         dist.Normal(0.0, 1.0), dist.transforms.ExpTransform())),
-    MeasureThreshold(), inside("nuts", thin=3), inside("gibbs"), inside("svi"),
+    MeasureThreshold(), traceable_engine("nuts", thin=3), traceable_engine("gibbs"),
+    traceable_engine("svi"),
     quantities, jax.jit(quantities), partial(quantities, sites={"a": dist.Normal(0.0, 1.0)}),
     (dist.Normal(0.0, 1.0), {"a": quantities}), np.float64(0.1),
 ]

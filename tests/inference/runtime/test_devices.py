@@ -64,9 +64,9 @@ def sparse_gp_case(request, case_of):
 def assert_found(folder, expected):
     with np.load(folder / "found.npz") as found:
         np.testing.assert_allclose(found["elbo"], expected.elbo, rtol=1e-10)
-        of_law = [name for name in found if found[name].dtype == float and name != "elbo"]
-        assert "mean" in of_law and len(of_law) >= 2
-        for name in of_law:
+        of_q = [name for name in found if found[name].dtype == float and name != "elbo"]
+        assert "mean" in of_q and len(of_q) >= 2
+        for name in of_q:
             np.testing.assert_allclose(
                 found[name], getattr(expected.approximation, name), rtol=1e-8, atol=1e-8
             )
@@ -108,7 +108,7 @@ def ended(process):
 
 
 @pytest.mark.parametrize("way", [[], ["--stream"]], ids=["memory", "stream"])
-def test_eight_devices_give_the_bound_and_the_law_of_one(case, tmp_path, way):
+def test_eight_devices_give_the_approximation_of_one(case, tmp_path, way):
     name, bags, in_one_piece = case
     bags.to_parquet(tmp_path / "0" / "bags.parquet")
     alone = started(tmp_path, "--name", name, "--devices", 8, "--steps", STEPS, *way)
@@ -119,7 +119,7 @@ def test_eight_devices_give_the_bound_and_the_law_of_one(case, tmp_path, way):
 @pytest.mark.parametrize(
     ("way", "devices"), [([], (1, 1)), (["--stream"], (3, 3))], ids=["memory", "stream"]
 )
-def test_two_processes_give_the_bound_and_the_law_of_one(case, tmp_path, way, devices):
+def test_two_processes_give_the_approximation_of_one(case, tmp_path, way, devices):
     name, bags, in_one_piece = case
     shared(bags, tmp_path)
     processes = two(tmp_path, "--name", name, "--steps", STEPS, *way, devices=devices)
@@ -129,7 +129,7 @@ def test_two_processes_give_the_bound_and_the_law_of_one(case, tmp_path, way, de
         assert_found(tmp_path / number, in_one_piece(STEPS))
 
 
-def test_batches_of_two_processes_lead_to_the_law_of_all_bags(case_of, tmp_path):
+def test_batches_of_two_processes_reach_the_full_approximation(case_of, tmp_path):
     name, bags, in_one_piece = case_of("vwsgp")
     shared(bags, tmp_path)
     processes = two(tmp_path, "--name", name, "--stream", "--batches", "--steps", 150)
@@ -146,9 +146,7 @@ def test_batches_of_two_processes_lead_to_the_law_of_all_bags(case_of, tmp_path)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_where_one_process_is_killed_the_other_says_so_and_all_can_go_on(
-    sparse_gp_case, tmp_path, victim
-):
+def test_killed_process_is_reported_and_the_run_resumes(sparse_gp_case, tmp_path, victim):
     name, bags, in_one_piece = sparse_gp_case
     shared(bags, tmp_path)
     endless = ("--name", name, "--stream", "--checkpoint", "--steps", 10**6)
@@ -275,7 +273,7 @@ def test_one_device_without_a_mesh():
     devices = Devices(None)
     assert devices.num_parts == 1 and not devices.spans_processes
     assert devices.extremes(7) == (7, 7)
-    placed = devices.placed([np.arange(3.0)])
+    placed = devices.put([np.arange(3.0)])
     doubled = devices.on_parts(lambda part, by: part * by, (placed,), np.array(2.0))
     np.testing.assert_array_equal(devices.total(doubled), [0.0, 2.0, 4.0])
     np.testing.assert_array_equal(devices.gathered(np.eye(2)), np.eye(2))

@@ -17,14 +17,14 @@ def bags():
 
 
 @pytest.mark.parametrize("engine", [nuts, pymc_nuts, laplace, svi], ids=lambda e: e.__name__)
-def test_the_refusal_names_the_engine_and_what_to_do_instead(bags, engine):
+def test_refusal_names_the_engine_and_an_alternative(bags, engine):
     model = DPMIL.for_bags(bags, max_components=20)
     expected = rf"{engine.__name__} would have .* 1,118 unknown .* 6 features.* coordinate_ascent"
     with pytest.raises(ValueError, match=expected):
         engine(model, bags, seed=0)
 
 
-def test_the_limit_is_on_what_is_unknown_not_on_the_data(bags):
+def test_limit_counts_unknowns_and_not_data(bags):
     # 2 × (K (D + D(D + 1)/2) + K − 1) unknown numbers: 1,006 for D = 6 and K = 18, 950 for 17.
     with pytest.raises(ValueError, match="1,006 unknown"):
         check_number_of_unknowns(DPMIL.for_bags(bags, max_components=18), "nuts")

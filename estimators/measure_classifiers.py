@@ -1,4 +1,4 @@
-"""Bags classified by a measure of their instances and a threshold on it."""
+"""Classify bags by a measure of their instances and a threshold on it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["Elbow", "MeasureClassifier", "MeasureLearner", "Threshold", "choose_
 
 
 class Threshold(NamedTuple):
-    """Where a score begins to be positive, and the error that this leaves.
+    """The score from which a bag is positive, and the training error.
 
     Attributes
     ----------
     value : float
         T.
     error : float
-        Share of the bags learned from that are on the wrong side.
+        Fraction of the training bags on the wrong side.
     """
 
     value: float
@@ -32,7 +32,7 @@ class Threshold(NamedTuple):
 
     @classmethod
     def learn(cls, scores: Float[np.ndarray, " B"], labels: Int[np.ndarray, " B"]) -> Threshold:
-        """The threshold of the fewest errors of 1(score ≥ T).
+        """Learn the threshold T with the fewest errors of 1(score ≥ T).
 
         It is half-way between two scores; of equally good ones, that in the widest gap, and of
         equal gaps the highest. Where none is better than to call all bags positive, or all
@@ -113,7 +113,7 @@ class MeasureClassifier:
     ----------
     measure : Measure
     bags : Bags
-        Those that make the measure.
+        The bags that the measure looks up neighbours in.
     threshold : Threshold
     min_positive : int
     """
@@ -124,7 +124,7 @@ class MeasureClassifier:
     min_positive: int
 
     def decision_function(self, bags: Bags) -> Float[np.ndarray, " P"]:
-        """How far the measure of the a-th highest instance is above T; −∞ of smaller bags.
+        """Measure of each bag's a-th highest instance less T; −∞ of smaller bags.
 
         Parameters
         ----------
@@ -152,20 +152,20 @@ def nth_highest(scores: Float[np.ndarray, " N"], bags: Bags, rank: int) -> Float
     """The highest score in each bag for rank 1, the next for 2, …; −∞ where there is none."""
     index = np.asarray(bags.bag_index)
     falling = scores[np.lexsort((-scores, index))]
-    place = bags.starts + rank - 1
+    row = bags.starts + rank - 1
     is_there = rank <= bags.bag_sizes
-    return np.where(is_there, falling[np.where(is_there, place, 0)], -np.inf)
+    return np.where(is_there, falling[np.where(is_there, row, 0)], -np.inf)
 
 
 class Elbow(NamedTuple):
-    """Errors of several measures, and where they stop to fall.
+    """Errors of several measures, and the measure from which they stop to fall.
 
     Attributes
     ----------
     measure : Measure
         The one at the elbow.
     errors : array (K,)
-        Share of the bags on the wrong side of each one's best threshold.
+        Fraction of the bags on the wrong side of each one's best threshold.
     """
 
     measure: Measure
@@ -173,7 +173,7 @@ class Elbow(NamedTuple):
 
 
 def choose_by_elbow(measures: Sequence[Measure], bags: Bags, *, min_positive: int = 1) -> Elbow:
-    """The measure where the training error stops to fall: farthest below the chord of its curve.
+    """Choose the measure where the training error stops to fall, farthest below its chord.
 
     Parameters
     ----------
@@ -206,5 +206,5 @@ def choose_by_elbow(measures: Sequence[Measure], bags: Bags, *, min_positive: in
 
 
 def elbow_of(errors: Float[np.ndarray, " K"]) -> int:
-    """Where they are farthest below the chord from the first to the last; the first of equals."""
+    """Find the error farthest below the chord from first to last; the first among equals."""
     return int(np.argmax(np.linspace(errors[0], errors[-1], len(errors)) - errors))

@@ -1,4 +1,4 @@
-"""Support vector machines on the cardinality kernel: its weights from the model, or learned."""
+"""Support vector classifiers on the cardinality kernel: weights from the model, or learned."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ __all__ = [
     "train",
 ]
 
-# Of the dual: its value is what the kernel is learned by.
+# Of the dual, whose value is the objective of the kernel.
 _DUAL_TOLERANCE = 1e-6
-# Largest slope of T at the end, for a step of one unit of the prior's scale.
+# Largest gradient of T at the end, for a step of one unit of the prior's scale.
 _FLAT = 1e-2
-# A Laplace prior is smoothed within this share of its scale, as the paper advises.
+# A Laplace prior is smoothed within this fraction of its scale, as the paper advises.
 _SMOOTHED = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
 class CardinalityKernelClassifier:
-    """A support vector machine that has learned, on a cardinality kernel.
+    """A fitted support vector classifier on a cardinality kernel.
 
     Attributes
     ----------
     kernel : CardinalityKernel
     bags : Bags
-        Those learned from.
-    machine : SVC
+        The training bags.
+    svc : SVC
         Of scikit-learn, on the kernel between them.
     status : Status
         How the search for the weights ended.
@@ -63,12 +63,12 @@ class CardinalityKernelClassifier:
 
     kernel: CardinalityKernel
     bags: Bags = field(repr=False)
-    machine: SVC = field(repr=False)
+    svc: SVC = field(repr=False)
     status: Status
     objective: Float[np.ndarray, " T"] = field(repr=False)
 
     def decision_function(self, bags: Bags) -> Float[np.ndarray, " P"]:
-        """f(X) of each bag, above 0 if it is classified as positive.
+        """Decision value f(X) of each bag, above 0 if it is classified as positive.
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class CardinalityKernelClassifier:
         -------
         array (P,)
         """
-        return self.machine.decision_function(self.kernel(bags, self.bags))
+        return self.svc.decision_function(self.kernel(bags, self.bags))
 
     def predict(self, bags: Bags) -> Int[np.ndarray, " P"]:
         """The label, 0 or 1, of each bag."""
@@ -88,7 +88,7 @@ class CardinalityKernelClassifier:
 
 @dataclass(frozen=True)
 class CardinalityKernelSVM:
-    """MICPK-SVM: the mode of a cardinality model makes the kernel, then a machine is trained on it.
+    """MICPK-SVM: a support vector classifier on the kernel at a cardinality model's mode.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class CardinalityKernelSVM:
     instance_kernel : RBF
         k_x, with numbers as parameters; its variance cancels.
     penalty : float
-        C > 0 of the support vector machine.
+        C > 0 of the support vector classifier.
 
     Raises
     ------
@@ -136,8 +136,8 @@ class CardinalityKernelSVM:
         """
         _check_labels(bags, type(self).__name__)
         kernel, status, objective = self._find_kernel(bags)
-        machine = train(kernel(bags, bags), np.asarray(bags.labels), self.penalty)
-        return CardinalityKernelClassifier(kernel, bags, machine, status, objective)
+        svc = train(kernel(bags, bags), np.asarray(bags.labels), self.penalty)
+        return CardinalityKernelClassifier(kernel, bags, svc, status, objective)
 
     def _find_kernel(self, bags: Bags) -> tuple[CardinalityKernel, Status, Float[np.ndarray, " T"]]:
         """The kernel, how its search ended, and T at each step of it."""
@@ -151,7 +151,7 @@ class CardinalityKernelSVM:
 
 @dataclass(frozen=True)
 class CardinalityKernelLearner(CardinalityKernelSVM):
-    r"""MICPKL: weights of the kernel and the machine on it, learned together.
+    r"""MICPKL: weights of the kernel and the classifier on it, learned together.
 
     .. math:: \min_θ T(θ), \quad
         T(θ) = \max_α \big(1ᵀα - ½ αᵀ Y K_θ Y α\big) + r(θ), \quad Yᵀα = 0, \; 0 ≤ α ≤ C
@@ -178,10 +178,10 @@ class CardinalityKernelLearner(CardinalityKernelSVM):
 
     Notes
     -----
-    T is not convex: there are other minima than the one that is found. Its slope has kinks where a
-    support vector comes or goes, and is known as well as α is, so that a search may end before the
-    slope is nothing; ``status`` tells. The kernel between all instances is held several times at
-    once: a few times 8 N² bytes.
+    T is not convex: it has other minima than the one that is found. Its gradient jumps where a
+    support vector comes or goes, and is only as accurate as α. A search may therefore end before
+    the gradient vanishes; ``status`` tells. The kernel between all instances is in memory several
+    times at once: a few times 8 N² bytes.
 
     References
     ----------
@@ -199,13 +199,13 @@ class CardinalityKernelLearner(CardinalityKernelSVM):
         return learn_kernel(KernelObjective.of(start, bags, self.penalty), self.max_steps)
 
 
-# ------------------------------------------------------------------ what is learned by
+# ------------------------------------------------------------------ the objective
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class KernelProblem:
-    """What the kernel between the bags, and the prior, are made of; nothing of it hangs on θ.
+    """Arrays behind the kernel between the bags and the prior; none depends on θ.
 
     Attributes
     ----------
@@ -220,7 +220,7 @@ class KernelProblem:
     regardless : array (B, B)
         Σ k_x over the instances of each two bags, whatever their labels.
     num_laplace : int
-        So many of the weights, from the first on, have a Laplace prior.
+        Number of weights, from the first on, that have a Laplace prior.
     """
 
     tree: CountTree
@@ -233,7 +233,7 @@ class KernelProblem:
 
     @classmethod
     def of(cls, kernel: CardinalityKernel, bags: Bags) -> Self:
-        """That of the model and the instance kernel of ``kernel``."""
+        """Prepare the bags for the model and the instance kernel of ``kernel``."""
         model, instances = kernel.model, np.asarray(bags.instances)
         scale = np.full(bags.num_features, model.weight_scale)
         if model.intercept_scale is not None:
@@ -255,19 +255,19 @@ class KernelProblem:
 
 
 @jax.jit
-def kernel_of(problem: KernelProblem, white: Float[Array, " P"]) -> Float[Array, "B B"]:
-    """K at θ = s v, normalised (equation 16)."""
-    logits = problem.design @ (problem.scale * white)
-    share = probabilities(problem.tree, logits, problem.log_potential)[1]
-    joint = joint_from(problem.regardless, _sums(problem.between, share - 0.5, problem.tree))
+def kernel_of(problem: KernelProblem, whitened: Float[Array, " P"]) -> Float[Array, "B B"]:
+    """The kernel matrix K at θ = s v, normalised (equation 16)."""
+    logits = problem.design @ (problem.scale * whitened)
+    probability = probabilities(problem.tree, logits, problem.log_potential)[1]
+    joint = joint_from(problem.regardless, _sums(problem.between, probability - 0.5, problem.tree))
     own = jnp.sqrt(jnp.diagonal(joint))
     return joint / (own[:, None] * own)
 
 
 @jax.jit
-def log_prior_loss(problem: KernelProblem, white: Float[Array, " P"]) -> Float[Array, ""]:
-    """r(θ)."""
-    laplace, normal = white[: problem.num_laplace], white[problem.num_laplace :]
+def log_prior_loss(problem: KernelProblem, whitened: Float[Array, " P"]) -> Float[Array, ""]:
+    """The loss r(θ) of the prior."""
+    laplace, normal = whitened[: problem.num_laplace], whitened[problem.num_laplace :]
     return jnp.sum(jnp.sqrt(laplace**2 + _SMOOTHED**2) - _SMOOTHED) + 0.5 * jnp.sum(normal**2)
 
 
@@ -280,7 +280,7 @@ def _sums(
 
 @dataclass(frozen=True)
 class KernelObjective:
-    """T of equation 17 and its slope, in units of the prior: θ = s v, θ₀ = s₀ v₀.
+    """T of equation 17 and its gradient, in units of the prior: θ = s v, θ₀ = s₀ v₀.
 
     Attributes
     ----------
@@ -291,8 +291,8 @@ class KernelObjective:
     problem : KernelProblem
         The kernel between the bags as a function of v. Those of one shape are compiled once.
     learned_from : array (B,)
-        Which bags the machine is trained on: α of the others is 0, and so is their part in T. Folds
-        of a cross-validation then all have the same shapes.
+        Which bags the classifier is trained on: α of the others is 0, and so is their part in T.
+        Folds of a cross-validation then all have the same shapes.
     """
 
     start: CardinalityKernel
@@ -315,24 +315,24 @@ class KernelObjective:
         with jax.enable_x64(True):
             return cls(start, bags, penalty, KernelProblem.of(start, bags), learned_from)
 
-    def __call__(self, white: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
-        """T and ∂T/∂v, that of the dual at its best α held fixed."""
+    def __call__(self, whitened: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
+        """T and ∂T/∂v, that of the dual at its optimal α, which is fixed."""
         with jax.enable_x64(True):
-            point = jnp.asarray(white)
-            kernel, pull = jax.vjp(partial(kernel_of, self.problem), point)
+            point = jnp.asarray(whitened)
+            kernel, pullback = jax.vjp(partial(kernel_of, self.problem), point)
             signed = self.signed_support(np.asarray(kernel))
-            prior, slope = jax.value_and_grad(partial(log_prior_loss, self.problem))(point)
+            prior, gradient = jax.value_and_grad(partial(log_prior_loss, self.problem))(point)
             # 1ᵀα − ½ αᵀYKYα + r(θ)
             value = np.abs(signed).sum() - 0.5 * signed @ np.asarray(kernel) @ signed + float(prior)
-            (by_kernel,) = pull(jnp.asarray(-0.5 * np.outer(signed, signed)))
-            return float(value), np.asarray(slope + by_kernel)
+            (by_kernel,) = pullback(jnp.asarray(-0.5 * np.outer(signed, signed)))
+            return float(value), np.asarray(gradient + by_kernel)
 
     def signed_support(self, kernel: Float[np.ndarray, "B B"]) -> Float[np.ndarray, " B"]:
-        """Yα where the dual is at its best on this kernel."""
+        """Yα at the optimum of the dual on this kernel."""
         labels = np.asarray(self.bags.labels)
-        machine = train(kernel, labels, self.penalty, self.learned_from)
+        svc = train(kernel, labels, self.penalty, self.learned_from)
         signed = np.zeros(self.bags.num_bags)
-        signed[np.flatnonzero(self.learned_from)[machine.support_]] = machine.dual_coef_[0]
+        signed[np.flatnonzero(self.learned_from)[svc.support_]] = svc.dual_coef_[0]
         return signed
 
     @property
@@ -343,9 +343,9 @@ class KernelObjective:
         theta = np.append(start.weights, start.intercept) if has_intercept else start.weights
         return theta / np.asarray(self.problem.scale)
 
-    def kernel_at(self, white: Float[np.ndarray, " P"]) -> CardinalityKernel:
+    def kernel_at(self, whitened: Float[np.ndarray, " P"]) -> CardinalityKernel:
         """The kernel with θ = s v."""
-        theta = np.asarray(self.problem.scale) * white
+        theta = np.asarray(self.problem.scale) * whitened
         num = self.bags.num_features
         return replace(self.start, weights=theta[:num], intercept=float(theta[num:].sum()))
 
@@ -353,7 +353,7 @@ class KernelObjective:
 def learn_kernel(
     objective: KernelObjective, max_steps: int
 ) -> tuple[CardinalityKernel, Status, Float[np.ndarray, " T"]]:
-    """Lower T by L-BFGS.
+    """Minimise T by L-BFGS.
 
     Parameters
     ----------
@@ -376,10 +376,10 @@ def learn_kernel(
         callback=lambda intermediate_result: values.append(intermediate_result.fun),
         options={"maxiter": max_steps, "gtol": _FLAT, "ftol": 1e-10},
     )
-    slope = float(np.abs(found.jac).max())
-    sentence = f"T = {found.fun:,.4f} after {found.nit} steps of L-BFGS, slope {slope:.1g}"
+    gradient = float(np.abs(found.jac).max())
+    sentence = f"T = {found.fun:,.4f} after {found.nit} steps of L-BFGS, gradient {gradient:.1g}"
     status = Status("converged", sentence)
-    if slope > _FLAT:
+    if gradient > _FLAT:
         status = Status("max_steps", f"{sentence}: {found.message}")
     return objective.kernel_at(found.x), status, np.array(values)
 
@@ -390,7 +390,7 @@ def train(
     penalty: float,
     learned_from: Bool[np.ndarray, " B"] | None = None,
 ) -> SVC:
-    """A machine on a kernel between bags, all of them or those that are learned from.
+    """Train a support vector classifier on a kernel between bags, all or some of them.
 
     Parameters
     ----------
@@ -405,8 +405,8 @@ def train(
     SVC
     """
     chosen = slice(None) if learned_from is None else learned_from
-    machine = SVC(C=penalty, kernel="precomputed", tol=_DUAL_TOLERANCE)
-    return machine.fit(kernel[chosen][:, chosen], labels[chosen])
+    svc = SVC(C=penalty, kernel="precomputed", tol=_DUAL_TOLERANCE)
+    return svc.fit(kernel[chosen][:, chosen], labels[chosen])
 
 
 def _check_penalty(name: str, penalty: float) -> None:

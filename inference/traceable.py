@@ -1,8 +1,8 @@
-"""Engines inside a compiled program: draws as a pure function of bags and a key.
+"""Traceable engines: posterior draws as a pure function of bags and a key.
 
-An engine proper fits one set of bags, watches how that goes and wraps up what it found. Where
-hundreds of data sets are to be fitted that differ in their labels alone, it would compile hundreds
-of times. What stands here is traced once, and may be mapped over data sets.
+An ordinary engine fits one set of bags, shows its progress and returns a `Posterior`. Fitted to
+hundreds of data sets that differ in their labels alone, it would compile hundreds of times. A
+traceable engine is traced once, and can be mapped over data sets.
 """
 
 from __future__ import annotations
@@ -35,52 +35,52 @@ from .runtime.densities import check_number_of_unknowns
 from .svi import DrawsFit, Guide, Schedule, check_ascent
 
 __all__ = [
-    "AscentInside",
-    "ChainInside",
-    "DrawsInside",
-    "GaussianInside",
-    "Inside",
-    "LaplaceInside",
-    "SVIInside",
-    "inside",
+    "TraceableAscent",
+    "TraceableChain",
+    "TraceableDraws",
+    "TraceableEngine",
+    "TraceableGaussian",
+    "TraceableLaplace",
+    "TraceableSVI",
+    "traceable_engine",
 ]
 
 
-class DrawsInside(NamedTuple):
-    """What an engine inside a program gives.
+class TraceableDraws(NamedTuple):
+    """Draws of a traceable engine.
 
     Attributes
     ----------
     sites : dict of arrays
         Latent sites of ``model.marginal()``, draws first; others where the engine has them.
-    is_settled : bool
-        Whether an iteration that ends by itself did; of chains and of SVI, which do not, whether
-        there is anything to draw from.
+    has_converged : bool
+        Whether an iteration with a stopping rule met it. Chains and SVI have no such rule: true if
+        there is a distribution to draw from.
     """
 
     sites: dict[str, Array]
-    is_settled: Bool[Array, ""]
+    has_converged: Bool[Array, ""]
 
 
 @runtime_checkable
-class Inside(Protocol):
+class TraceableEngine(Protocol):
     """An engine whose draws can be traced; a frozen dataclass of its options."""
 
     # Whether draws are, as those of an approximation, not of a chain.
     are_independent: ClassVar[bool]
 
     def check(self, model: Any, bags: Bags) -> None:
-        """Refuse a model that the engine has no way with; before anything is traced."""
+        """Refuse a model that the engine cannot fit, before anything is traced."""
         ...
 
-    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
-        """So many draws; what is observed of the bags may be a tracer, their sizes may not."""
+    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
+        """Draw from the posterior; labels and targets of the bags may be tracers, sizes not."""
         ...
 
 
 @dataclass(frozen=True)
-class ChainInside:
-    """One chain, some steps of which are left out.
+class TraceableChain:
+    """A thinned Markov chain.
 
     Attributes
     ----------
@@ -109,21 +109,21 @@ class ChainInside:
         thin: int = 1,
         program: str = "marginal",
         target_accept: float = TARGET_ACCEPT,
-    ) -> ChainInside:
-        """As `milzoo.inference.nuts`."""
+    ) -> TraceableChain:
+        """A chain of NUTS, as in `milzoo.inference.nuts`."""
         options = {"num_warmup": num_warmup, "program": program, "target_accept": target_accept}
         return cls(partial(NUTSChain.for_model, **options), num_warmup, thin)
 
     @classmethod
-    def gibbs(cls, *, num_warmup: int = 500, thin: int = 1) -> ChainInside:
-        """As `milzoo.inference.gibbs`."""
+    def gibbs(cls, *, num_warmup: int = 500, thin: int = 1) -> TraceableChain:
+        """A chain of Gibbs sweeps, as in `milzoo.inference.gibbs`."""
         return cls(_conjugate_chain, num_warmup, thin)
 
     def check(self, model: Any, bags: Bags) -> None:
-        """What makes a chain of the model refuses it."""
+        """Refuse a model that has no such chain."""
         self.chain_for(model, bags)
 
-    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
+    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
         """Every ``thin``-th state after warm-up."""
         chain = self.chain_for(model, bags)
 
@@ -135,7 +135,7 @@ class ChainInside:
             return state, chain.sites(state)
 
         start = advance(chain.init(key), self.num_warmup)
-        return DrawsInside(jax.lax.scan(retain, start, length=num_draws)[1], jnp.array(True))
+        return TraceableDraws(jax.lax.scan(retain, start, length=num_draws)[1], jnp.array(True))
 
 
 def _conjugate_chain(model: Any, bags: Bags) -> Chain:
@@ -144,7 +144,7 @@ def _conjugate_chain(model: Any, bags: Bags) -> Chain:
 
 
 @dataclass(frozen=True)
-class AscentInside:
+class TraceableAscent:
     """Closed-form coordinate ascent, as `milzoo.inference.coordinate_ascent`.
 
     Attributes
@@ -164,7 +164,7 @@ class AscentInside:
         Limits(self.max_steps, self.tolerance)
 
     def check(self, model: Any, bags: Bags) -> None:
-        """Refuse models without a closed form, with priors, and those of several starts.
+        """Refuse models without a closed form, with priors, or with several starts.
 
         Raises
         ------
@@ -178,7 +178,7 @@ class AscentInside:
     def _form(self, model: Any) -> ClosedForm:
         return checked_form(model, Options(self.label_update))
 
-    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
+    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
         """Draws from the q(θ) at which the ascent ends."""
         start_key, draw_key = jax.random.split(key)
         form = self._form(model).in_memory(bags)
@@ -191,42 +191,42 @@ class AscentInside:
             max_steps=self.max_steps,
             tolerance=self.tolerance,
         )
-        return DrawsInside(form.draw(end, draw_key, num_draws), steps < self.max_steps)
+        return TraceableDraws(form.draw(end, draw_key, num_draws), steps < self.max_steps)
 
 
-class GaussianInside(ABC):
+class TraceableGaussian(ABC):
     """A Gaussian in whitened, unconstrained coordinates; a frozen dataclass of its options."""
 
     are_independent: ClassVar[bool] = True
 
     @abstractmethod
     def check(self, model: Model, bags: Bags) -> None:
-        """Refuse a model that it has no way with."""
+        """Refuse a model that the engine cannot fit."""
 
     @abstractmethod
-    def law(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianLaw:
-        """What approximates the density of the target."""
+    def approximation(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianFit:
+        """The Gaussian that approximates the density of the target."""
 
-    def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> DrawsInside:
-        """v = m + Sz, z ~ N(0, I), and the sites that v stands for."""
-        law_key, draw_key = jax.random.split(key)
+    def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
+        """Draw v = m + Sz, z ~ N(0, I), and transform v to sites of the model."""
+        fit_key, draw_key = jax.random.split(key)
         target = whitened_program(model, bags)
-        law = self.law(target, bags, law_key)
-        noise = jax.random.normal(draw_key, (num_draws, law.mean.size), law.mean.dtype)
-        sites = jax.lax.map(target.constrain, law.mean + noise @ law.root.T)
-        return DrawsInside(sites, law.is_settled)
+        fit = self.approximation(target, bags, fit_key)
+        noise = jax.random.normal(draw_key, (num_draws, fit.mean.size), fit.mean.dtype)
+        sites = jax.lax.map(target.constrain, fit.mean + noise @ fit.root.T)
+        return TraceableDraws(sites, fit.has_converged)
 
 
-class _GaussianLaw(NamedTuple):
-    """N(m, SSᵀ), and whether an iteration that ends by itself came to an end there."""
+class _GaussianFit(NamedTuple):
+    """N(m, SSᵀ), and whether the iteration to it has converged."""
 
     mean: Float[Array, " P"]  # m
     root: Float[Array, "P P"]  # S
-    is_settled: Bool[Array, ""]
+    has_converged: Bool[Array, ""]
 
 
 @dataclass(frozen=True)
-class LaplaceInside(GaussianInside):
+class TraceableLaplace(TraceableGaussian):
     """Laplace's approximation, as `milzoo.inference.laplace`, the mode by L-BFGS.
 
     Attributes
@@ -240,7 +240,7 @@ class LaplaceInside(GaussianInside):
         check_counts(max_steps=self.max_steps)
 
     def check(self, model: Model, bags: Bags) -> None:
-        """Refuse densities without curvature, and of too many numbers.
+        """Refuse densities without curvature, or of too many numbers.
 
         Raises
         ------
@@ -249,19 +249,19 @@ class LaplaceInside(GaussianInside):
         check_number_of_unknowns(model, "laplace")
         check_smooth(whitened_program(model, bags))
 
-    def law(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianLaw:
-        """N(mode, H⁻¹), H the curvature there."""
+    def approximation(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianFit:
+        """N(mode, H⁻¹), H the curvature at the mode."""
         found = mode_of(target, self.max_steps)
         factor = jnp.linalg.cholesky(found.hessian)  # H = RRᵀ
         identity = jnp.eye(target.size, dtype=found.point.dtype)
         root = solve_triangular(factor.T, identity, lower=False)  # R⁻ᵀ
         is_at_rest = largest_derivative(found.gradient) < AT_REST
-        return _GaussianLaw(found.point, root, is_at_rest & jnp.isfinite(factor).all())
+        return _GaussianFit(found.point, root, is_at_rest & jnp.isfinite(factor).all())
 
 
 @dataclass(frozen=True)
-class SVIInside(GaussianInside):
-    """A Gaussian by stochastic gradients, as `milzoo.inference.svi`; it never ends by itself.
+class TraceableSVI(TraceableGaussian):
+    """A Gaussian by stochastic gradients, as `milzoo.inference.svi`, without a stopping rule.
 
     Attributes
     ----------
@@ -290,43 +290,44 @@ class SVIInside(GaussianInside):
         """
         check_number_of_unknowns(model, "svi")
 
-    def law(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianLaw:
-        """Where the steps end."""
+    def approximation(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianFit:
+        """The Gaussian at which the steps end."""
         schedule = Schedule(self.learning_rate, self.max_steps)
         fit = DrawsFit(target, schedule, self.guide, self.num_particles)
         num_blocks = -(-self.max_steps // fit.steps_in_block)
         start = fit.start(key)
         end = jax.lax.fori_loop(0, num_blocks, lambda _, state: fit.run_block(state)[0], start)
         mean, scale_tril = fit.gaussian(end)
-        return _GaussianLaw(mean, scale_tril, jnp.isfinite(scale_tril).all())
+        return _GaussianFit(mean, scale_tril, jnp.isfinite(scale_tril).all())
 
 
-_BY_NAME: dict[str, Callable[..., Inside]] = {
-    "nuts": ChainInside.nuts,
-    "gibbs": ChainInside.gibbs,
-    "coordinate_ascent": AscentInside,
-    "laplace": LaplaceInside,
-    "svi": SVIInside,
+_BY_NAME: dict[str, Callable[..., TraceableEngine]] = {
+    "nuts": TraceableChain.nuts,
+    "gibbs": TraceableChain.gibbs,
+    "coordinate_ascent": TraceableAscent,
+    "laplace": TraceableLaplace,
+    "svi": TraceableSVI,
 }
 
 
-def inside(name: str, **options: Any) -> Inside:
-    """An engine by its name, with options.
+def traceable_engine(name: str, **options: Any) -> TraceableEngine:
+    """Make a traceable engine by its name, with options.
 
     Parameters
     ----------
     name : {"nuts", "gibbs", "coordinate_ascent", "laplace", "svi"}
     **options
-        Of `ChainInside.nuts`, `ChainInside.gibbs`, `AscentInside`, `LaplaceInside`, `SVIInside`.
+        Of `TraceableChain.nuts`, `TraceableChain.gibbs`, `TraceableAscent`, `TraceableLaplace` or
+        `TraceableSVI`.
 
     Returns
     -------
-    Inside
+    TraceableEngine
 
     Raises
     ------
     ValueError
-        If there is none of that name.
+        If there is no engine of that name.
     """
     if name not in _BY_NAME:
         raise ValueError(f"engine is {name!r}; expected one of {', '.join(_BY_NAME)}")

@@ -1,11 +1,11 @@
-"""Machines on the cardinality kernel: scikit-learn on it, slopes of what is learned, refusals."""
+"""Classifiers on the cardinality kernel: agreement with scikit-learn, gradients, refusals."""
 
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.estimators import CardinalityKernelLearner, CardinalityKernelSVM
-from milzoo.estimators.kernel_machines import KernelObjective
+from milzoo.estimators.kernel_classifiers import KernelObjective
 from milzoo.inference import maximum_a_posteriori
 from milzoo.models import RBF, CardinalityKernel, CardinalityModel, NormalCardinality
 from sklearn.svm import SVC
@@ -24,11 +24,11 @@ def model_with(prior="normal"):
 
 
 @pytest.fixture(scope="module")
-def machine(bags):
+def classifier(bags):
     return CardinalityKernelSVM(model_with(), INSTANCE_KERNEL, PENALTY).fit(bags)
 
 
-def test_a_machine_is_scikit_learns_on_the_kernel_at_the_mode(bags, machine):
+def test_classifier_is_scikit_learns_on_the_modes_kernel(bags, classifier):
     mode = maximum_a_posteriori(model_with(), bags, seed=0).stored_draws()
     kernel = CardinalityKernel(
         model_with(), mode["weights"][0], INSTANCE_KERNEL, float(mode["intercept"][0])
@@ -36,33 +36,33 @@ def test_a_machine_is_scikit_learns_on_the_kernel_at_the_mode(bags, machine):
     reference = SVC(C=PENALTY, kernel="precomputed", tol=1e-6).fit(kernel(bags, bags), bags.labels)
     few = bags.select([0, 5, 7])
     expected = reference.decision_function(kernel(few, bags))
-    np.testing.assert_allclose(machine.decision_function(few), expected, atol=1e-6)
-    np.testing.assert_array_equal(machine.predict(few), reference.predict(kernel(few, bags)))
-    assert machine.status.kind == "converged"
+    np.testing.assert_allclose(classifier.decision_function(few), expected, atol=1e-6)
+    np.testing.assert_array_equal(classifier.predict(few), reference.predict(kernel(few, bags)))
+    assert classifier.status.kind == "converged"
 
 
 class FixedSupport(KernelObjective):
-    """T with α that does not move, and that no machine has found."""
+    """T with a fixed α, which no classifier has found."""
 
     def signed_support(self, kernel):
         return np.random.default_rng(0).normal(size=self.bags.num_bags)
 
 
 @pytest.mark.parametrize("prior", ["normal", "laplace"])
-def test_the_slope_at_fixed_support_is_a_finite_difference(bags, prior):
+def test_gradient_at_fixed_support_is_a_finite_difference(bags, prior):
     """Of 1ᵀα − ½ αᵀYKYα + r(θ), whose kernel is that of `CardinalityKernel`."""
     start = CardinalityKernel(model_with(prior), np.array([1.0, -2.0, 0.5]), INSTANCE_KERNEL, 0.3)
     objective = FixedSupport.of(start, bags, PENALTY)
     signed = objective.signed_support(None)
 
-    def of(white):
-        kernel = objective.kernel_at(white)(bags, bags)
-        size = 0.5 * white**2
+    def of(whitened):
+        kernel = objective.kernel_at(whitened)(bags, bags)
+        size = 0.5 * whitened**2
         if prior == "laplace":
-            size[:3] = np.sqrt(white[:3] ** 2 + 1e-4) - 1e-2
+            size[:3] = np.sqrt(whitened[:3] ** 2 + 1e-4) - 1e-2
         return np.abs(signed).sum() - 0.5 * signed @ kernel @ signed + size.sum()
 
-    value, slope = objective(objective.origin)
+    value, gradient = objective(objective.origin)
     np.testing.assert_allclose(value, of(objective.origin), rtol=1e-12)
     step = 2e-3  # fourth order
     expected = [
@@ -73,14 +73,14 @@ def test_the_slope_at_fixed_support_is_a_finite_difference(bags, prior):
         / (12 * step)
         for unit in np.eye(4)
     ]
-    np.testing.assert_allclose(slope, expected, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-8, atol=1e-8)
 
 
-def test_the_slope_of_the_whole_is_that_at_fixed_support(bags):
+def test_total_gradient_is_the_gradient_at_fixed_support(bags):
     """Danskin: α moves along, and its first-order change is nothing."""
     start = CardinalityKernel(model_with(), np.array([1.0, -2.0, 0.5]), INSTANCE_KERNEL, 0.3)
     objective = KernelObjective.of(start, bags, PENALTY)
-    _, slope = objective(objective.origin)
+    _, gradient = objective(objective.origin)
     step = 1e-3
     expected = [
         (objective(objective.origin + step * u)[0] - objective(objective.origin - step * u)[0])
@@ -88,20 +88,20 @@ def test_the_slope_of_the_whole_is_that_at_fixed_support(bags):
         for u in np.eye(4)
     ]
     # The dual is solved to 1e-6, so differences over 2e-3 to 1e-3.
-    np.testing.assert_allclose(slope, expected, atol=2e-3)
+    np.testing.assert_allclose(gradient, expected, atol=2e-3)
 
 
-def test_learning_ends_below_its_start_where_the_slope_is_nothing(bags, machine):
+def test_learning_lowers_the_objective_until_the_gradient_vanishes(bags, classifier):
     learned = CardinalityKernelLearner(model_with(), INSTANCE_KERNEL, PENALTY).fit(bags)
     assert (np.diff(learned.objective) <= 1e-9).all()
-    objective = KernelObjective.of(machine.kernel, bags, PENALTY)
+    objective = KernelObjective.of(classifier.kernel, bags, PENALTY)
     at_start, _ = objective(objective.origin)
     end = KernelObjective.of(learned.kernel, bags, PENALTY)
-    at_end, slope = end(end.origin)
+    at_end, gradient = end(end.origin)
     np.testing.assert_allclose(at_end, learned.objective[-1], rtol=1e-6)
     assert at_end < at_start
-    # α is found anew, to 1e-6 of the dual: the slope is known to its root, times C.
-    assert np.abs(slope).max() < 1e-2 + 1e-3 * PENALTY
+    # α is found anew, to 1e-6 of the dual: the gradient is known to its root, times C.
+    assert np.abs(gradient).max() < 1e-2 + 1e-3 * PENALTY
     assert "steps of L-BFGS" in learned.status.sentence
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags, load
 from milzoo.estimators import Elbow, MeasureLearner, choose_by_elbow
-from milzoo.estimators.measure_machines import Threshold, nth_highest
+from milzoo.estimators.measure_classifiers import Threshold, nth_highest
 from milzoo.models import NeighbourMeasure, ParzenMeasure
 
 INFINITE = np.inf
@@ -56,7 +56,7 @@ def test_scores_are_ranked_within_bags():
 
 @pytest.mark.parametrize("min_positive", [1, 2])
 @pytest.mark.parametrize("measure", [NeighbourMeasure(k=3), ParzenMeasure(width=0.5)])
-def test_a_bag_is_positive_if_so_many_instances_reach_the_threshold(bags, measure, min_positive):
+def test_bag_is_positive_if_enough_instances_reach_the_threshold(bags, measure, min_positive):
     training, test = bags.split(0.7, seed=0)
     classifier = MeasureLearner(measure, min_positive).fit(training)
     scores = measure.scores(test.instances, training)
@@ -66,7 +66,7 @@ def test_a_bag_is_positive_if_so_many_instances_reach_the_threshold(bags, measur
     np.testing.assert_array_equal(classifier.predict(test), counts >= min_positive)
 
 
-def test_the_training_error_is_that_of_bags_that_do_not_see_themselves(bags):
+def test_training_error_scores_each_bag_without_itself(bags):
     learned = MeasureLearner(NeighbourMeasure(k=2)).fit(bags)
     highest = [
         NeighbourMeasure(k=2).scores(own, bags.select(np.arange(bags.num_bags) != b)).max()
