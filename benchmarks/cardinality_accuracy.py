@@ -35,10 +35,10 @@ from milzoo.estimators.kernel_classifiers import KernelObjective, learn_kernel, 
 from milzoo.inference import Status
 from milzoo.inference.closed_form.drivers import ascend_traced
 from milzoo.inference.closed_form.sparse_gp import BagForm, BagRows, InducingFactor
-from milzoo.inference.runtime.lapack import one_lapack_thread
 from milzoo.models import RBF, VWSGP, CardinalityKernel, CardinalityModel, NormalCardinality
 from milzoo.models.numerics.products import squared_norms
 from milzoo.models.numerics.quadrature import log_expected_sigmoid, logistic_rule
+from milzoo.models.numerics.threads import one_lapack_thread
 from milzoo.models.parts.counting import CountTree, log_partition
 from scipy.optimize import minimize
 from sklearn.model_selection import StratifiedKFold

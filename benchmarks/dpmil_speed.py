@@ -28,8 +28,8 @@ from milzoo.inference.closed_form.dpmil import (
     MixtureChunk,
     MixtureStatistics,
 )
-from milzoo.inference.runtime.lapack import one_lapack_thread
 from milzoo.models import DPMIL
+from milzoo.models.numerics.threads import one_lapack_thread
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import BayesianGaussianMixture
 

@@ -30,10 +30,10 @@ from jaxtyping import Array, Bool, Float
 from milzoo.datasets import Bags, load, published_folds
 from milzoo.inference import Posterior, coordinate_ascent
 from milzoo.inference.closed_form.inducing import InducingApproximation
-from milzoo.inference.runtime.lapack import one_lapack_thread
 from milzoo.inference.runtime.programs import Stopwatch, compile_seconds
 from milzoo.models import RBF, VWSGP
 from milzoo.models.numerics.quadrature import log_expected_sigmoid, logistic_rule
+from milzoo.models.numerics.threads import one_lapack_thread
 from sklearn.metrics import log_loss, roc_auc_score
 
 NAMES = ("musk1", "elephant", "fox")

@@ -20,8 +20,8 @@ __all__ = ["bucket", "padded"]
 _SMALL = 4096
 # Above, 128ths of it in blocks of as many rows: at most 2 per cent from 25,000 rows on.
 _ROWS_OF_A_BLOCK = 512
-# Fewer are padded to these: it costs little, and small test folds get one size.
-_FEWEST_INSTANCES, _FEWEST_BAGS = 256, 32
+# Few are padded to one of these: it costs little, and small folds get one size.
+_FEW_INSTANCES, _FEWEST_BAGS = (256, 512), 32
 
 
 def bucket(number: int) -> int:
@@ -56,13 +56,14 @@ def padded(bags: Bags) -> Bags:
     Returns
     -------
     Bags
-        Without names; at least 256 instances and 32 bags, so that small folds share programs. At
-        least one bag is absent; it has the padding instances, all zero. Bags that JAX traces are
-        returned unchanged.
+        Without names; 256, 512 or more instances and at least 32 bags, so that small folds share
+        programs. At least one bag is absent; it has the padding instances, all zero. Bags that JAX
+        traces are returned unchanged.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(bags)):
         return bags
-    num_instances = bucket(max(bags.num_instances, _FEWEST_INSTANCES))
+    few = [size for size in _FEW_INSTANCES if bags.num_instances <= size]
+    num_instances = few[0] if few else bucket(bags.num_instances)
     num_bags = bucket(max(bags.num_bags + 1, _FEWEST_BAGS))
 
     def filled(values: np.ndarray | jax.Array | None, size: int, value: float) -> np.ndarray | None:

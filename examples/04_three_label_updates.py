@@ -23,8 +23,8 @@ from milzoo.datasets import load, simulate, simulate_instances
 from milzoo.inference import coordinate_ascent, grid, nuts
 from milzoo.inference.closed_form import Options, closed_form
 from milzoo.inference.closed_form.drivers import Limits, ascend_in_memory
-from milzoo.inference.runtime.lapack import one_lapack_thread
 from milzoo.models import RBF, VGPMIL
+from milzoo.models.numerics.threads import one_lapack_thread
 from milzoo.models.parts.bag_labels import InstanceLabels
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score

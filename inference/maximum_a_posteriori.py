@@ -78,8 +78,10 @@ def maximum_a_posteriori(
     with jax.enable_x64(True):
         search = _Search.of(whitened_program(model, bags))
         target = search.target
-        starts = np.array(jax.random.normal(start_key, (num_starts, target.size)))
-        starts[0] = np.asarray(target.origin)
+        # By NumPy: JAX would compile a program for each number of unknowns.
+        random = np.random.default_rng(np.asarray(jax.random.key_data(start_key)))
+        starts = random.standard_normal((num_starts, target.size))
+        starts[0] = target.origin
         started = Stopwatch.now()
         found = []
         with Progress("maximum a posteriori", num_starts, shown=progress) as bar:

@@ -562,9 +562,10 @@ class CardinalityModel(ModelDefaults):
         """
         return bags if isinstance(bags, CardinalityBags) else self._prepared(bags, bags)
 
-    def _prepared(self, filled: Bags, bags: Bags) -> CardinalityBags:
+    def _prepared(self, filled: Bags, bags: Bags, **rounding: int) -> CardinalityBags:
         present = None if filled is bags else np.asarray(filled.present)
-        tree = CountTree.for_bags(np.asarray(filled.bag_index), filled.num_bags, present)
+        index = np.asarray(filled.bag_index)
+        tree = CountTree.for_bags(index, filled.num_bags, present, **rounding)
         prepared = CardinalityBags(filled, tree)
         if isinstance(self.potential, _OURS):
             return prepared
@@ -678,7 +679,8 @@ class CardinalityModel(ModelDefaults):
         ----------
         Hajimirsadeghi and Mori (2017), equations 7 and 13.
         """
-        prepared = self.prepare(bags)
+        # Room for a bag of 64 also among a few: folds to be tested differ in their longest bag.
+        prepared = self._prepared(padded(bags), bags, fewest_leaves=SMALL_BAG)
         sites = self._sites(draws, prepared)
         with jax.enable_x64(True):
             found = _predictions(self, prepared, sites, _together(prepared))

@@ -18,7 +18,6 @@ from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
 from .model import Draws, Program, given_labels, plate_of_bags
-from .numerics.draws import map_draws
 from .numerics.quadrature import (
     QuadratureRule,
     SigmoidTable,
@@ -39,7 +38,6 @@ from .parts.sparse_gp import (
     SparseConditional,
     SparseGPModel,
     draw_inducing_value,
-    draws_together,
     largest_scale,
     largest_variance,
 )
@@ -409,7 +407,7 @@ def _mixing_integrals(
 def _predict(
     model: VGPMIL, given: PreparedBags, sites: dict[str, Float[Array, "S ..."]]
 ) -> tuple[Float[Array, "S B"], Float[Array, "S N"]]:
-    """P(T* = 1 | u) and E[σ(f*) | u] for every draw, in blocks of draws."""
+    """P(T* = 1 | u) and E[σ(f*) | u] for every draw."""
     if not model.priors:  # the same for all draws
         assert isinstance(given.rule, QuadratureRule)
         conditional = model.conditional(given.bags)
@@ -424,4 +422,4 @@ def _predict(
         bag = NoisyMaximum(_sum_over_bags(log_negative, given.bags), drawn.sharpness).mean
         return bag, -jnp.expm1(log_negative)
 
-    return map_draws(one, sites, draws_together(given))
+    return jax.lax.map(one, sites)  # one by one: blocks of draws would leave the cache

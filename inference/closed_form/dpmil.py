@@ -33,7 +33,6 @@ import numpyro.distributions as dist
 from jax.nn import logsumexp
 from jaxtyping import Array, Bool, Float, Int
 from sklearn.cluster import KMeans
-from threadpoolctl import threadpool_limits
 
 from ...datasets.bags import Bags
 from ...datasets.padding import bucket, padded
@@ -41,6 +40,7 @@ from ...models.dpmil import DPMIL, count_after, log_evidence_of_counts
 from ...models.model import Program
 from ...models.numerics.arguments import check_counts
 from ...models.numerics.products import in_row_blocks
+from ...models.numerics.threads import one_thread
 from ...models.numerics.tracing import as_pytree
 from ...models.parts.normal_wishart import (
     Covariance,
@@ -500,8 +500,7 @@ def _centers(
     deviation, root = sample - model.center, model.scale_root
     whitened = deviation @ root if model.covariance == "full" else deviation * root
     classes = whitened[~may_be_positive], whitened[may_be_positive]
-    # With several threads sums are rounded by chance, and a run could not be repeated.
-    with threadpool_limits(limits=1):
+    with one_thread():
         found = [
             [_centers_of_class(rows, model.max_components, seed) for rows in classes]
             for seed in seeds

@@ -28,11 +28,11 @@ from ...datasets.streaming import BagStream
 from ...models.numerics.arguments import check_counts
 from ...models.numerics.lbfgs import descend
 from ...models.numerics.products import whole_blocks
+from ...models.numerics.threads import one_lapack_thread
 from ..posterior import Status
 from ..runtime.checkpoint import BlockFolder, described
 from ..runtime.chunks import AlternatingBuffers, ChunkBuffers, in_parts, new_buffer, padded_chunks
 from ..runtime.devices import Devices
-from ..runtime.lapack import one_lapack_thread
 from ..runtime.programs import Stopwatch
 from ..runtime.progress import Progress
 from .algorithm import ClosedForm

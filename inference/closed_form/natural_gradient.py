@@ -36,12 +36,12 @@ from ...datasets.padding import bucket
 from ...datasets.streaming import BagStream
 from ...models.model import Model, observations, random_key, split_key
 from ...models.numerics.arguments import check_counts
+from ...models.numerics.threads import one_lapack_thread
 from ...models.parts.bag_evidence import FloatType
 from ..posterior import Posterior, Status
 from ..runtime.checkpoint import BlockFolder, block_folder, described
 from ..runtime.chunks import in_pieces, padded_chunks
 from ..runtime.devices import Devices
-from ..runtime.lapack import one_lapack_thread
 from ..runtime.programs import Stopwatch
 from .algorithm import ClosedForm, Options
 from .coordinate_ascent import checked_form, wrapped

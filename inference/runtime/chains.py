@@ -17,9 +17,9 @@ from jaxtyping import Array, Int
 
 from ...datasets.bags import Bags
 from ...models.numerics.arguments import check_counts
+from ...models.numerics.threads import one_lapack_thread
 from .checkpoint import BlockFolder, block_folder, identity
 from .devices import Devices
-from .lapack import one_lapack_thread
 from .programs import Stopwatch
 from .progress import Progress
 

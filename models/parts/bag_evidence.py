@@ -18,7 +18,6 @@ from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 from ...datasets.bags import Bags
 from ...datasets.padding import padded
 from ..model import Draws, Program, plate_of_bags
-from ..numerics.draws import map_draws
 from ..numerics.quadrature import QuadratureRule, SigmoidTable
 from .hyperpriors import Parameter
 from .likelihoods import LIKELIHOODS, Likelihood, Logistic, Observations
@@ -28,7 +27,6 @@ from .sparse_gp import (
     PreparedBags,
     SparseConditional,
     draw_inducing_value,
-    draws_together,
     largest_scale,
     largest_variance,
 )
@@ -378,8 +376,7 @@ def _predict(
     if not model.priors:  # the same for all draws
         by_bag = _fixed(model, by_bag, model.accumulated(by_bag.conditioned_on))
         by_instance = _fixed(model, by_instance, model.conditional(by_instance.conditioned_on))
-    together = min(draws_together(by_bag), draws_together(by_instance))
-    return map_draws(lambda site: model.predict_one(by_bag, by_instance, site), sites, together)
+    return jax.lax.map(lambda site: model.predict_one(by_bag, by_instance, site), sites)
 
 
 def _fixed(

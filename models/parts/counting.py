@@ -56,8 +56,8 @@ _BISECTIONS = 30
 _LITTLE, _MUCH = 2**14, 2**20
 # Rounding up the roots of a depth adds at most this fraction of the work; of little, of much.
 _SLACK_OF_LITTLE, _SLACK, _SLACK_OF_LARGE = 1 / 4, 1 / 8, 1 / 32
-# Trees of little work can take a bag of 32 instances, and this many bags.
-_DEPTH_OF_LITTLE, _BAGS_OF_LITTLE = 5, 16
+# Trees of little work can take this many bags.
+_BAGS_OF_LITTLE = 16
 
 
 class Part(NamedTuple):
@@ -104,6 +104,8 @@ class CountTree:
         bag_index: Int[np.ndarray, " N"],
         num_bags: int,
         present: Bool[np.ndarray, " B"] | None = None,
+        *,
+        fewest_leaves: int = 32,
     ) -> Self:
         """Build the trees of bags.
 
@@ -115,6 +117,8 @@ class CountTree:
         present : array (B,) or None
             Which bags are there; the others, of any size, come last. They have no root: their
             log Z is 0, with gradient 0. The numbers of roots are rounded up.
+        fewest_leaves : int
+            Trees of little work that are rounded up have a root of so many leaves, a power of two.
 
         Returns
         -------
@@ -125,7 +129,7 @@ class CountTree:
         depth = np.ceil(np.log2(size[chosen])).astype(int)
         num_roots = np.bincount(depth)
         if present is not None:
-            num_roots = _rounded_up(num_roots)
+            num_roots = _rounded_up(num_roots, fewest_leaves.bit_length() - 1)
         slot_depth = np.repeat(np.arange(len(num_roots)), num_roots)[::-1]
         bag = np.full(len(slot_depth), num_bags)
         by_depth = np.argsort(-depth, kind="stable")
@@ -200,19 +204,19 @@ def _leaves(
     return np.where(there, np.repeat(starts[bag], width) + within, size.sum())
 
 
-def _rounded_up(num_roots: Int[np.ndarray, " K"]) -> Int[np.ndarray, " J"]:
+def _rounded_up(num_roots: Int[np.ndarray, " K"], least_depth: int) -> Int[np.ndarray, " J"]:
     """Numbers of roots by depth that bags of like sizes have in common.
 
     The number of roots of a depth *or more* is rounded up to a multiple of a power of two, which is
     larger the less work such a root is. Spare roots of one depth serve bags of the
     next. Small bags are apart: for them a potential need not be concave. Trees of little work
-    have a root of 32 leaves whether it is needed or not.
+    have a root of the least depth whether it is needed or not.
     """
     work = sum(int(number) * _work(depth) for depth, number in enumerate(num_roots))
     num_bags = int(num_roots.sum()) + 1
     if work <= _LITTLE:
         num_bags = max(num_bags, _BAGS_OF_LITTLE)
-        num_roots = np.pad(num_roots, (0, max(0, _DEPTH_OF_LITTLE + 1 - len(num_roots))))
+        num_roots = np.pad(num_roots, (0, max(0, least_depth + 1 - len(num_roots))))
     step = _steps(work, len(num_roots))
     # Depths of little work are as one: more roots than bags serve nobody.
     most = bucket(num_bags)
@@ -220,7 +224,7 @@ def _rounded_up(num_roots: Int[np.ndarray, " K"]) -> Int[np.ndarray, " J"]:
     for part in (slice(_LOG_DEPTHS, None), slice(0, _LOG_DEPTHS)):
         needed = np.cumsum(num_roots[part][::-1])
         if work <= _LITTLE and part.start == 0:
-            needed[-1 - _DEPTH_OF_LITTLE :] = np.maximum(needed[-1 - _DEPTH_OF_LITTLE :], 1)
+            needed[-1 - least_depth :] = np.maximum(needed[-1 - least_depth :], 1)
         rounded = -(-needed // step[part][::-1]) * step[part][::-1]
         rounded = np.maximum.accumulate(np.maximum(np.minimum(rounded, most), needed))
         found.append(np.diff(rounded, prepend=0)[::-1])
@@ -234,7 +238,8 @@ def _steps(work: int, num_depths: int) -> Int[np.ndarray, " K"]:
         work, slack = _LITTLE, _SLACK_OF_LITTLE
     spare = slack * 2 ** round(math.log2(work))
     per_root = np.array([_work(depth) for depth in range(num_depths)])
-    return 2 ** np.floor(np.log2(np.maximum(spare / per_root, 1.0))).astype(int)
+    least = 2.0 if work <= _LITTLE else 1.0
+    return 2 ** np.floor(np.log2(np.maximum(spare / per_root, least))).astype(int)
 
 
 def _work(depth: int) -> int:

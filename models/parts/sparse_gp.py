@@ -23,6 +23,7 @@ from ...datasets.padding import padded
 from ..model import CLOSED_FORM_ENGINES, Draws, ModelDefaults, observations, random_key
 from ..numerics.products import block_length, times_triangle
 from ..numerics.quadrature import QuadratureRule, SigmoidTable, on_grid
+from ..numerics.threads import one_thread
 from ..numerics.tracing import evaluated_now_unless_traced
 from .hyperpriors import Parameter
 from .kernels import RBF
@@ -35,7 +36,6 @@ __all__ = [
     "SparseGPModel",
     "accumulated_conditional",
     "draw_inducing_value",
-    "draws_together",
     "largest_scale",
     "largest_variance",
     "sparse_conditional",
@@ -46,8 +46,6 @@ __all__ = [
 _LARGEST_VARIANCE = 64.0
 # Up to this residual sd of a sum one quadrature rule serves all predictions.
 _SMALL_SCALE = 4.0
-# Integrand evaluations in memory at once in predictions: 128 KiB in 64 bit, which stay in cache.
-_PREDICTION_BLOCK = 2**14
 # Most instances for k-means.
 _MOST_CLUSTERED = 2**14
 
@@ -517,7 +515,8 @@ class SparseGPModel(InducingModel):
         sample = np.asarray(bags.instances)[::stride]
         if stride > 1 and len(np.unique(sample, axis=0)) < num_inducing:
             sample = np.unique(bags.instances, axis=0)
-        clusters = KMeans(num_inducing, n_init=1, random_state=seed).fit(sample)
+        with one_thread():
+            clusters = KMeans(num_inducing, n_init=1, random_state=seed).fit(sample)
         if length_scale is None:
             length_scale = float(np.sqrt(bags.instances.shape[1]))
         kernel = RBF(variance=variance, length_scale=length_scale)
@@ -587,14 +586,6 @@ def draw_inducing_value(cholesky: Float[Array, "M M"]) -> Float[Array, " M"]:
     whitened = dist.Normal(jnp.zeros(cholesky.shape[0]), 1.0).to_event(1)
     unwhiten = LowerCholeskyAffine(jnp.zeros_like(whitened.mean), cholesky)
     return numpyro.sample("inducing_value", dist.TransformedDistribution(whitened, unwhiten))
-
-
-def draws_together(given: PreparedBags) -> int:
-    """How many draws are predicted at once; one by one where each has its own kernel."""
-    if given.conditional is None:
-        return 1
-    num_rows, num_nodes = len(given.conditional.residual_scale), len(given.rule.nodes)
-    return max(1, _PREDICTION_BLOCK // (num_rows * max(1, num_nodes)))
 
 
 def largest_scale(draws: Draws, variance: Parameter, num_terms: int = 1) -> float:

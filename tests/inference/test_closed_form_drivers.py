@@ -9,7 +9,7 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.inference.closed_form import ClosedForm
 from milzoo.inference.closed_form.drivers import Limits, ascend_in_memory, judge, repeat_steps
-from milzoo.inference.runtime.lapack import one_lapack_thread
+from milzoo.models.numerics.threads import one_lapack_thread
 from milzoo.models.numerics.tracing import as_pytree
 from threadpoolctl import threadpool_info, threadpool_limits
 

@@ -1,4 +1,4 @@
-"""Limit the threads of LAPACK, which compete with JAX's own."""
+"""Limit the threads of libraries that compete with JAX's own, or with each other."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from contextlib import AbstractContextManager
 from functools import cache
 
 import scipy.linalg  # noqa: F401  that its LAPACK is loaded when it is looked for
+import sklearn.cluster  # noqa: F401  and its OpenMP
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["one_lapack_thread"]
+__all__ = ["one_lapack_thread", "one_thread"]
 
 
 def one_lapack_thread() -> AbstractContextManager[object]:
@@ -19,6 +20,14 @@ def one_lapack_thread() -> AbstractContextManager[object]:
     product of 70 ms took 95 ms.
     """
     return _loaded_libraries().limit(limits=1, user_api="blas")
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Context in which LAPACK and OpenMP have one thread.
+
+    With several, sums are rounded by chance, and small products wait for each other.
+    """
+    return _loaded_libraries().limit(limits=1)
 
 
 @cache
