@@ -55,6 +55,7 @@ def benchmark():
         del sys.modules[name]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
 def test_a_bag_left_out_by_its_weight_is_a_bag_left_out(benchmark, label_update):
     musk1_label_updates = benchmark("musk1_label_updates")
@@ -94,6 +95,7 @@ def fold(benchmark):
     return accuracy, accuracy.Fold.of(bags, held_out, num_inducing=6, seed=0), RBF(2.0, 6.0)
 
 
+@pytest.mark.slow
 def test_predictions_of_the_accuracy_benchmark_integrate_over_draws(fold):
     accuracy, one, kernel = fold
     with jax.enable_x64(True):
@@ -115,6 +117,7 @@ def test_predictions_of_the_accuracy_benchmark_integrate_over_draws(fold):
     assert (np.abs(joint - by_draw.mean(axis=0)) < 5 * error).all()
 
 
+@pytest.mark.slow
 def test_a_learned_kernel_starts_from_the_best_bound(fold):
     accuracy, one, kernel = fold
     far = RBF(1000.0, 0.1)
@@ -126,6 +129,7 @@ def test_a_learned_kernel_starts_from_the_best_bound(fold):
     assert accuracy.FITS["default"](one, [far], **limits).bound < by_best.bound - 1
 
 
+@pytest.mark.slow
 def test_sums_made_chunk_by_chunk_give_the_posterior_of_all_bags_at_once(benchmark):
     scale = benchmark("vwsgp_scale")
     design = scale.Design(4_000, 5, 50, 20, 8, steps=10, seed=1)
@@ -146,6 +150,7 @@ def test_sums_made_chunk_by_chunk_give_the_posterior_of_all_bags_at_once(benchma
     assert (np.abs(mean - expected.approximation.mean) < 1e-4 * deviation).all()
 
 
+@pytest.mark.slow
 def test_the_newsgroups_benchmark_ranks_the_instances_of_each_bag_once(benchmark):
     newsgroups = benchmark("dpmil_newsgroups")
     random = np.random.default_rng(0)
@@ -190,6 +195,7 @@ def test_the_speed_benchmark_of_dpmil_has_the_sizes_of_the_papers_data(benchmark
     assert abs(cancer.instance_labels.sum() - 0.534 * 14_303) < 210
 
 
+@pytest.mark.slow
 def test_the_speed_benchmark_of_dpmil_times_every_round_that_it_counts(benchmark):
     speed = benchmark("dpmil_speed")
     rows = list(speed.rows_of(speed.TOY[0], seed=0))
@@ -247,6 +253,7 @@ def counted(benchmark):
     return replace(empty, **dict(zip(("fold", "outcomes"), empty.of(empty.bags), strict=True)))
 
 
+@pytest.mark.slow
 def test_a_fold_is_scaled_by_its_training_bags_and_split_among_them(counted):
     fold = counted.fold
     training = fold.bags.select(fold.outer.learned_from).instances
@@ -270,6 +277,7 @@ def test_bags_are_judged_by_the_inner_fit_that_has_not_seen_them(counted):
     np.testing.assert_allclose(likelihood, -np.log1p(np.exp(-1.0)))  # that of a log odds of 1
 
 
+@pytest.mark.slow
 def test_labels_and_instances_of_bags_held_out_have_no_say(counted):
     bags, held_out = counted.bags, counted.fold.outer.judged
     moved = np.flatnonzero(held_out)[0]
@@ -285,6 +293,7 @@ def test_labels_and_instances_of_bags_held_out_have_no_say(counted):
         )
 
 
+@pytest.mark.slow
 def test_the_benchmarks_mode_is_that_of_the_package(counted):
     fold, (found, setting, _) = counted.fold, counted.outcomes["MICPM"]
     training, test = (fold.bags.select(one) for one in fold.outer)
@@ -295,6 +304,7 @@ def test_the_benchmarks_mode_is_that_of_the_package(counted):
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_benchmarks_machine_is_that_of_the_package(counted):
     fold, (found, setting, _) = counted.fold, counted.outcomes["MICPK-SVM"]
     training, test = (fold.bags.select(one) for one in fold.outer)
@@ -304,6 +314,7 @@ def test_the_benchmarks_machine_is_that_of_the_package(counted):
     np.testing.assert_allclose(found, machine.fit(training).decision_function(test), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_benchmarks_learner_has_the_objective_of_its_training_bags(counted):
     fold, setting = counted.fold, counted.outcomes["MICPKL"].setting
     training = fold.bags.select(fold.outer.learned_from)
@@ -319,6 +330,7 @@ def test_the_benchmarks_learner_has_the_objective_of_its_training_bags(counted):
         np.testing.assert_allclose(slope, expected[1], atol=1e-5 * setting["penalty"])
 
 
+@pytest.mark.slow
 def test_the_benchmarks_process_is_that_of_the_package(counted):
     fold, (found, setting, _) = counted.fold, counted.outcomes["GP by the bound"]
     training, test = (fold.bags.select(one) for one in fold.outer)
@@ -341,6 +353,7 @@ def test_the_benchmarks_process_is_that_of_the_package(counted):
     np.testing.assert_allclose(own.bound, fit.elbo[-1], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_settings_are_those_of_the_best_agreement_on_inner_folds(counted):
     """By the package; of equals the first of λ falling, of C rising and then of ℓ falling."""
     fold = counted.fold

@@ -264,6 +264,7 @@ def test_every_module_has_a_name_that_says_what_is_in_it():
 # ---------------------------------------------------------------- what importing does
 
 
+@pytest.mark.slow
 def test_numpyro_is_whole_also_where_arviz_was_imported_first():
     run_python("""
         import arviz
@@ -291,6 +292,7 @@ def test_the_help_of_the_command_line_is_quick_to_come():
     assert loaded.splitlines()[-1].strip() == "loaded:"
 
 
+@pytest.mark.slow
 def test_importing_the_wings_changes_no_global_flag_of_jax():
     run_python(f"""
         import importlib

@@ -15,6 +15,7 @@ def test_there_are_some():
     assert NOTEBOOKS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_a_notebook_runs_at_small_size_and_holds_what_it_claims(notebook, tmp_path):
     command = [sys.executable, "-W", "error", notebook, "--toy"]

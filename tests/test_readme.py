@@ -22,12 +22,14 @@ def test_ten_lines_of_the_readme_are_the_example():
     assert re.findall(r"```python\n(.*?)```", readme, re.DOTALL) == [TEN_LINES.read_text()]
 
 
+@pytest.mark.slow
 def test_example_gives_the_verdict():
     run = subprocess.run([sys.executable, TEN_LINES], capture_output=True, text=True, check=True)
     assert re.search(r"CAVI's mean has an error of 0\.\d+ sd", run.stdout)
     assert re.search(r"NUTS's 4 × 1,000 draws have mixed", run.stdout)
 
 
+@pytest.mark.slow
 def test_the_example_of_learning_curves_holds_what_it_says(tmp_path):
     script, picture = (
         REPOSITORY / "examples" / "closed_form_against_svi.py",
@@ -39,6 +41,7 @@ def test_the_example_of_learning_curves_holds_what_it_says(tmp_path):
     assert picture.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_example_of_clusters_holds_what_it_says(tmp_path):
     script = REPOSITORY / "examples" / "clusters_of_witnesses.py"
     command = [sys.executable, script, "--toy", "--out", tmp_path]
@@ -48,6 +51,7 @@ def test_the_example_of_clusters_holds_what_it_says(tmp_path):
         assert (tmp_path / f"kandemir2014_{picture}.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_example_of_prototypes_holds_what_it_says_and_the_readme_too(tmp_path):
     script = REPOSITORY / "examples" / "prototypes_of_a_scene.py"
     command = [sys.executable, script, "--out", tmp_path]
@@ -60,6 +64,7 @@ def test_the_example_of_prototypes_holds_what_it_says_and_the_readme_too(tmp_pat
     assert (tmp_path / "venkatesan2015_peaks.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_example_of_calibration_has_the_rows_of_the_readme(tmp_path):
     script = REPOSITORY / "examples" / "calibration_of_every_engine.py"
     command = [sys.executable, script, "--toy", "--out", tmp_path]
@@ -76,6 +81,7 @@ def test_the_example_of_calibration_has_the_rows_of_the_readme(tmp_path):
     assert (tmp_path / "calibration_of_coordinate_ascent.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_example_for_a_cluster_gives_two_processes_the_posterior_of_all_bags(tmp_path):
     bags = load("digits").select(np.arange(60))
     for number, chosen in enumerate((np.arange(25), np.arange(25, 60))):

@@ -224,7 +224,8 @@ def accumulated_conditional(
         raise ValueError(f"dtype is {dtype!r}; expected 'float64' or 'float32'")
     projector = Projector.of(kernel, inducing_points, jitter)
     with evaluated_now_unless_traced(projector, bags.instances):
-        return _accumulated_conditional(projector, bags, dtype)
+        # Without the labels, which may be traced where the instances are not.
+        return _accumulated_conditional(projector, bags.without_labels(), dtype)
 
 
 @partial(jax.jit, static_argnames="dtype")

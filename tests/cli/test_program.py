@@ -47,6 +47,7 @@ def test_json_option_prints_json_alone(run):
     assert content["engines"]["coordinate_ascent"]["rhat"] is None
 
 
+@pytest.mark.slow
 def test_another_likelihood_is_a_setting_and_has_no_companion(run):
     """No sampler of another model is run."""
     probit = ("--set", "likelihood=probit", "--set", "num_inducing=5")
@@ -59,6 +60,7 @@ def test_another_likelihood_is_a_setting_and_has_no_companion(run):
         assert 0 < row["log_loss"] < 2 and "target" not in row
 
 
+@pytest.mark.slow
 def test_ones_own_data_may_have_targets(run, monkeypatch, tmp_path):
     design = simulate_instances(12, 3, 2, seed=0)
     frame = design.with_targets(np.linspace(-1, 1, 12)).to_frame()
@@ -218,6 +220,7 @@ def test_table_is_printed_though_the_report_cannot_be_saved(run, monkeypatch, tm
     assert code == 2 and "coordinate_ascent" in json.loads(out)["engines"]
 
 
+@pytest.mark.slow
 def test_gamma_mixing_is_compared_with_a_logistic_sampler(run, monkeypatch):
     def brief(model, bags, *, seed, progress):
         return nuts(model, bags, seed=seed, num_warmup=10, num_samples=10)

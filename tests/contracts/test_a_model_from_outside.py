@@ -225,6 +225,7 @@ def test_it_is_a_model_with_a_closed_form():
     assert isinstance(closed_form(MODEL, Options()), ClosedForm)
 
 
+@pytest.mark.slow
 def test_coordinate_ascent_makes_jaakkolas_updates(bags):
     posterior = coordinate_ascent(MODEL, bags, seed=0, max_steps=7, tolerance=0.0)
     mean, covariance = jaakkola(bags, 7)
@@ -233,6 +234,7 @@ def test_coordinate_ascent_makes_jaakkolas_updates(bags):
     assert (np.diff(posterior.elbo) > -1e-9).all()
 
 
+@pytest.mark.slow
 def test_natural_gradient_comes_to_the_same_posterior(bags):
     found = natural_gradient(MODEL, bags, seed=0, max_steps=60, batch_instances=40)
     mean, covariance = jaakkola(bags, 200)
@@ -251,6 +253,7 @@ def test_a_stream_gives_the_posterior_of_memory(bags, tmp_path):
     np.testing.assert_allclose(streamed.elbo, expected.elbo, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_calibration_draws_from_its_approximation(bags):
     calibration = simulation_calibration(MODEL, "coordinate_ascent", DESIGN, seed=3, simulations=60)
     assert calibration.has_converged.all()

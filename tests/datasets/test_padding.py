@@ -61,6 +61,7 @@ def test_sizes_of_the_grid_stay_as_they_are():
 # ------------------------------------------------------------------ padded bags
 
 
+@pytest.mark.slow
 def test_bags_come_back_in_front(bags):
     whole, number, rows = padded(bags), bags.num_bags, bags.num_instances
     assert whole.num_instances == 256 and whole.num_bags == bucket(number + 1)
@@ -97,6 +98,7 @@ def test_absent_bags_stay_absent(bags):
 # ------------------------------------------------------------------ what they say
 
 
+@pytest.mark.slow_but_first
 @every_model
 def test_padded_bags_have_the_log_density_of_plain_ones(bags, name):
     """Densities of the collapsed program at draws of q."""
@@ -117,6 +119,7 @@ def test_padded_bags_have_the_log_density_of_plain_ones(bags, name):
             np.testing.assert_allclose(others, float(plain), rtol=1e-10)
 
 
+@pytest.mark.slow_but_first
 @every_model
 def test_an_absent_bag_is_a_bag_left_out(bags, name):
     """The collapsed program has p(T | u) of the other bags and the same prior."""
@@ -132,6 +135,7 @@ def test_an_absent_bag_is_a_bag_left_out(bags, name):
     np.testing.assert_allclose(found, float(expected), rtol=1e-10)
 
 
+@pytest.mark.slow
 @every_model
 def test_bags_and_padded_bags_have_one_posterior(bags, name, monkeypatch):
     """Closed-form engines pad; without padding they find the same posterior."""

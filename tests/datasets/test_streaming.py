@@ -44,6 +44,7 @@ def as_one_file(bags, folder):
     return folder / "bags.parquet"
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("write", [in_three_files, as_arrays, as_one_file])
 @pytest.mark.parametrize("chunk_instances", [1, 5, 16, 50, 10_000])
 def test_chunks_together_are_the_bags_and_none_is_cut(bags, tmp_path, write, chunk_instances):

@@ -36,6 +36,7 @@ def chains(posteriors):
     return make
 
 
+@pytest.mark.slow
 def test_a_posterior_agrees_with_its_own_copy_exactly(posteriors):
     row = compare({"a": posteriors["nuts"], "b": posteriors["nuts"]}, reference="a").table.loc["b"]
     assert row["mean_error"] == row["worst_error"] == row["largest_z"] == 0
@@ -43,6 +44,7 @@ def test_a_posterior_agrees_with_its_own_copy_exactly(posteriors):
     assert row["error_mcse"] > 0
 
 
+@pytest.mark.slow
 def test_equal_samplers_agree_within_monte_carlo_error(chains):
     comparison = compare({"a": chains(0), "b": chains(1)}, reference="a")
     row = comparison.table.loc["b"]
@@ -62,6 +64,7 @@ def test_mean_biased_by_one_sd_has_that_error(chains):
     assert "does not agree with a" in comparison.sentences["b"]
 
 
+@pytest.mark.slow
 def test_halved_sd_is_measured_and_reported(posteriors):
     whole = posteriors["cavi"]
     half = replace(
@@ -77,6 +80,7 @@ def test_halved_sd_is_measured_and_reported(posteriors):
     assert "intervals from it are half as wide as whole's." in comparison.sentences["half"]
 
 
+@pytest.mark.slow
 def test_khat_tells_a_narrow_approximation_from_a_good_one(problem, posteriors):
     training, _, model = problem
     good = laplace(model, training, seed=0)
@@ -92,6 +96,7 @@ def test_khat_tells_a_narrow_approximation_from_a_good_one(problem, posteriors):
     assert f"k̂ = {khat['narrow']:.2f}" in comparison.sentences["narrow"]
 
 
+@pytest.mark.slow
 def test_table_has_a_row_for_each_engine(comparison):
     """Cells are NaN where a measure does not apply."""
     table = comparison.table
@@ -234,6 +239,7 @@ def with_sd_ratios(verdict, ratios):
     return replace(verdict, reference=replace(peer, accuracy=accuracy))
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("ratios", "expected"),
     [
@@ -269,6 +275,7 @@ def test_of_two_good_samplers_that_disagree_one_is_wrong(chains, posteriors):
 # ---------------------------------------------------------------- other targets
 
 
+@pytest.mark.slow
 def test_posteriors_of_other_models_are_told_apart(posteriors, problem):
     """The sentences name a runaway."""
     training, test, model = problem
@@ -412,6 +419,7 @@ def likelihoods():
     return {name: laplace(model, bags, seed=0) for name, model in models.items()}
 
 
+@pytest.mark.slow
 def test_another_likelihood_is_another_model_and_not_other_hyperparameters(likelihoods):
     kinds = {name: likelihoods[name] for name in ("logistic", "probit")}
     comparison = compare(kinds, reference="logistic")
@@ -463,6 +471,7 @@ def difference(mean=0.001, worst=0.002, log_loss=0.001, error=0.001):
 LARGER_ERROR = "predictions here are better for it, though its posterior has the larger error"
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("planted", "expected"),
     [
@@ -579,6 +588,7 @@ def regression_comparison():
     return compare({"exact": exact, "wrong": wrong, "nuts": sampled}, test=test)
 
 
+@pytest.mark.slow
 def test_posteriors_of_targets_are_scored_by_their_errors(regression_comparison):
     table = regression_comparison.table
     assert {"log_loss", "rmse"} <= set(table.columns)
@@ -656,6 +666,7 @@ def test_plots_of_other_predictions_are_refused(regression_comparison, compariso
         compare({"exact": regression_comparison.posteriors["exact"]}).plot_targets()
 
 
+@pytest.mark.slow
 def test_an_exact_posterior_is_called_exact(regression_comparison, tmp_path):
     assert regression_comparison.table.loc["exact", "khat"] == -np.inf
     assert "that of the exact posterior at every draw" in regression_comparison.sentences["exact"]

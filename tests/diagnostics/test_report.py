@@ -72,6 +72,7 @@ def test_a_browser_draws_each_figure_and_complains_of_nothing(folder, tmp_path, 
     assert not re.findall(r".*CONSOLE.*", run.stderr)
 
 
+@pytest.mark.slow
 def test_the_page_has_the_sentences_and_escapes_names(posteriors, tmp_path):
     name = "<b> & co"
     page = compare({name: posteriors["cavi"]}).save_report(tmp_path).read_text("utf-8")
@@ -92,6 +93,7 @@ def test_the_metrics_are_the_table_as_plain_json(folder, comparison):
             assert value == expected or (value is None and np.isnan(expected))
 
 
+@pytest.mark.slow
 def test_report_names_its_origin(posteriors, tmp_path):
     comparison = compare({"cavi": posteriors["cavi"]})
     page = comparison.save_report(tmp_path, origin="a <script>, seed 0;").read_text("utf-8")
@@ -100,6 +102,7 @@ def test_report_names_its_origin(posteriors, tmp_path):
     assert "Made by: a &lt;script&gt;, seed 0; milzoo" in page
 
 
+@pytest.mark.slow
 def test_hyperparameters_with_priors_are_drawn_like_other_sites(problem, tmp_path):
     training, test, model = problem
     kernel = replace(model.kernel, variance=dist.LogNormal(1.0, 0.5))
@@ -126,6 +129,7 @@ def failed(posterior):
     )
 
 
+@pytest.mark.slow
 def test_failed_engine_does_not_spoil_the_report(posteriors, problem, tmp_path):
     comparison = compare(
         {"cavi": failed(posteriors["cavi"]), "nuts": posteriors["nuts"]}, test=problem[1]
@@ -138,6 +142,7 @@ def test_failed_engine_does_not_spoil_the_report(posteriors, problem, tmp_path):
     assert np.isfinite(comparison.plot_elbo().axes[0].get_ylim()).all()
 
 
+@pytest.mark.slow
 def test_a_failed_reference_leaves_a_report(posteriors, problem, tmp_path):
     kinds = {
         "broken": failed(posteriors["nuts"]),
@@ -161,6 +166,7 @@ def test_where_all_failed_the_report_says_so(posteriors, problem, tmp_path):
         comparison.plot_forest()
 
 
+@pytest.mark.slow
 def test_the_page_says_which_model_each_posterior_is_about(posteriors, problem, tmp_path):
     training, _, model = problem
     moved = coordinate_ascent(model.with_hyperparameters({"variance": 5.0}), training, seed=0)
@@ -176,6 +182,7 @@ def test_the_page_says_which_model_each_posterior_is_about(posteriors, problem, 
 NOTE = "an instance's probability is that of a bag that holds it alone"
 
 
+@pytest.mark.slow
 def test_model_without_instance_labels_explains_its_instance_scores(
     posteriors, problem, tmp_path, monkeypatch
 ):
@@ -205,6 +212,7 @@ def test_a_saved_posterior_can_be_read_back(folder, posteriors):
     assert again.tree["posterior"].equals(posteriors["nuts"].tree["posterior"])
 
 
+@pytest.mark.slow
 def test_a_posterior_that_no_file_can_hold_is_noted(problem, tmp_path):
     training, _, model = problem
     mixing = ScaleMixture.from_log_density(lambda f: -0.1 * f**2)
@@ -231,6 +239,7 @@ def test_a_folder_without_permission_is_refused(comparison, tmp_path, monkeypatc
         comparison.save_report(tmp_path / "report")
 
 
+@pytest.mark.slow
 def test_the_figures_leave_no_trace_in_pyplot(comparison):
     comparison.plot_forest()
     comparison.plot_rank("nuts")
@@ -305,6 +314,7 @@ def test_plotted_bag_is_small_and_positive_if_possible(comparison):
     assert drawn([0]) == f"bag {most}, negative"
 
 
+@pytest.mark.slow
 def test_images_are_drawn_if_it_is_said_how(comparison, tmp_path):
     images = np.zeros((comparison.test.num_instances, 6))
     with pytest.raises(ValueError, match=r"expected .* 12 pixels each, for image_shape=\(3, 4\)"):
@@ -313,6 +323,7 @@ def test_images_are_drawn_if_it_is_said_how(comparison, tmp_path):
     assert len(figure.axes[0].child_axes) > 0
 
 
+@pytest.mark.slow
 def test_densities_are_drawn_of_all_that_have_one(comparison, posteriors, problem):
     figure = comparison.plot_marginals(max_sites=3)
     drawn = [panel for panel in figure.axes if panel.lines]
@@ -324,6 +335,7 @@ def test_densities_are_drawn_of_all_that_have_one(comparison, posteriors, proble
         point.plot_marginals()
 
 
+@pytest.mark.slow
 def test_bounds_are_plotted_beside_a_known_evidence(problem):
     training, _, model = problem
     small = replace(model, inducing_points=model.inducing_points[:2])

@@ -67,6 +67,7 @@ def fitted(request, bags):
     return request.param, request.param.find_peaks(bags)
 
 
+@pytest.mark.slow_but_first
 def test_peaks_are_sorted_by_their_log_likelihood(fitted, bags):
     learner, peaks = fitted
     expected = [
@@ -79,6 +80,7 @@ def test_peaks_are_sorted_by_their_log_likelihood(fitted, bags):
         assert (peaks.scales == learner.scale).all()
 
 
+@pytest.mark.slow_but_first
 def test_log_likelihood_at_points_takes_the_initial_scales(fitted, bags):
     learner, _ = fitted
     points = np.random.default_rng(2).normal(size=(70, 2))
@@ -145,6 +147,7 @@ def reached(points):
     return (cdist(CENTRES, points).min(axis=1) < 2.5 * np.array([0.45, 0.45, 0.45, 0.35])).tolist()
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(("scale", "expected"), [(1.0, [False] * 4), (4.0, [False] * 3 + [True])])
 def test_clusters_at_the_rim_are_no_peaks(scene, scale, expected):
     """About half of the positive bags have each; the gradient of others grows with distance."""
@@ -156,6 +159,7 @@ def test_clusters_at_the_rim_are_no_peaks(scene, scale, expected):
         assert 0.4 < has_one.mean() < 0.6
 
 
+@pytest.mark.slow
 def test_with_label_noise_all_four_are(scene):
     learner = DiverseDensityLearner(separation=1.0, learns_scales=False, label_noise=0.01)
     assert reached(learner.find_peaks(scene).points[:6]) == [True] * 4
@@ -200,6 +204,7 @@ def test_its_prototypes_classify(bags):
     assert np.mean(expected == bags.labels) > max(fractions)
 
 
+@pytest.mark.slow
 def test_bad_input_is_refused(bags):
     with pytest.raises(ValueError, match=r"EMDD scale is 0.0; expected a positive finite number"):
         EMDD(separation=1.0, scale=0.0)

@@ -28,6 +28,7 @@ def classifier(bags):
     return CardinalityKernelSVM(model_with(), INSTANCE_KERNEL, PENALTY).fit(bags)
 
 
+@pytest.mark.slow
 def test_classifier_is_scikit_learns_on_the_modes_kernel(bags, classifier):
     mode = maximum_a_posteriori(model_with(), bags, seed=0).stored_draws()
     kernel = CardinalityKernel(
@@ -48,6 +49,7 @@ class FixedSupport(KernelObjective):
         return np.random.default_rng(0).normal(size=self.bags.num_bags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prior", ["normal", "laplace"])
 def test_gradient_at_fixed_support_is_a_finite_difference(bags, prior):
     """Of 1ᵀα − ½ αᵀYKYα + r(θ), whose kernel is that of `CardinalityKernel`."""

@@ -322,6 +322,7 @@ every_label_update = pytest.mark.parametrize("label_update", LABEL_UPDATES)
 every_length = pytest.mark.parametrize("steps", STEPS)
 
 
+@pytest.mark.slow_but_first
 @every_length
 @every_mean
 @every_mixing
@@ -408,6 +409,7 @@ def bag_log_evidence(rows: Rows, likelihood: str) -> float:
     return log_evidence(rows, log_likelihood)
 
 
+@pytest.mark.slow_but_first
 @every_length
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_vwsgp_bound_equals_brute_force(likelihood, steps):
@@ -493,6 +495,7 @@ def cardinality_rows(model: CardinalityGP) -> Rows:
     return Rows(PROCESS_VARIANCE * correlation, weights, residual)
 
 
+@pytest.mark.slow_but_first
 @every_length
 def test_cardinality_gp_bound_equals_brute_force(steps):
     model = cardinality_gp()
@@ -674,6 +677,7 @@ def log_label_prior(bag: int) -> float:
     return np.log(fraction) - np.log(len(allowed(bag)))
 
 
+@pytest.mark.slow_but_first
 @every_length
 @pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("label_update", ["soft", "hard"])
@@ -683,6 +687,7 @@ def test_dpmil_bound_equals_brute_force(label_update, covariance, steps):
     assert posterior.elbo[-1] == pytest.approx(expected, abs=TOLERANCE, rel=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", Q_THETA)
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_dpmil_converges_where_the_brute_force_bound_is_stationary(covariance, field):

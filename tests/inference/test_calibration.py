@@ -27,6 +27,7 @@ def calibrate(simulation_based_calibration):
     return short
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("problem", "program", "thinning"),
     [
@@ -44,6 +45,7 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
     assert ranks.relative_efficiency > 0.75  # draws must be nearly independent, or ranks pile up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "sampler", "thinning"),
     [
@@ -66,6 +68,7 @@ class BiasedGibbs(VGPMILGibbs):
         return super().draw_whitened(key, label + 0.1, omega)
 
 
+@pytest.mark.slow
 def test_a_wrong_constant_in_one_conditional_is_found(calibrate, without_type_checks):
     # Evidence and inducing values give it away, at p below 1e-6.
     found = calibrate("vgpmil", BiasedGibbs.for_model, thinning=5).not_uniform
@@ -73,6 +76,7 @@ def test_a_wrong_constant_in_one_conditional_is_found(calibrate, without_type_ch
     assert "inducing_value 0" in found
 
 
+@pytest.mark.slow
 def test_wrong_constant_in_draws_of_inducing_values_is_found(calibrate, monkeypatch):
     def biased(key, projection, residual_variance, omega, linear_term):  # κ = T − 0.4
         return draw_whitened(key, projection, residual_variance, omega, linear_term + 0.1)
@@ -84,6 +88,7 @@ def test_wrong_constant_in_draws_of_inducing_values_is_found(calibrate, monkeypa
     assert "inducing_value 0" in found
 
 
+@pytest.mark.slow
 def test_labels_read_the_wrong_way_round_are_found(calibrate, simulation_based_calibration):
     def swapped(model, bags):
         other = replace(bags, labels=1 - bags.labels)

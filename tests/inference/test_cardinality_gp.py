@@ -51,6 +51,7 @@ def dense(kernel, one, other):
     return VARIANCE * kernel(one, other)
 
 
+@pytest.mark.slow
 def test_new_bags_have_the_dense_conditional_distribution(kernel, design):
     model = CardinalityGP.at_bags(kernel, design, VARIANCE, jitter=1e-9)
     new = simulate_instances(5, 3, num_features=2, seed=1)
@@ -65,6 +66,7 @@ def test_new_bags_have_the_dense_conditional_distribution(kernel, design):
     np.testing.assert_allclose(found.residual_variance, variance, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_bound_for_targets_is_the_dense_evidence(kernel, design):
     targets = np.random.default_rng(1).normal(size=design.num_bags)
     bags = design.with_targets(targets)
@@ -75,6 +77,7 @@ def test_bound_for_targets_is_the_dense_evidence(kernel, design):
     np.testing.assert_allclose(found.elbo[-1], expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_bound_is_the_trace_elbo_of_its_guide(problem, fitted, trace_elbo_draws):
     draws = trace_elbo_draws(fitted, problem[1])
     error = draws.std(ddof=1) / np.sqrt(len(draws))
@@ -83,6 +86,7 @@ def test_the_bound_is_the_trace_elbo_of_its_guide(problem, fitted, trace_elbo_dr
     assert fitted.status.kind == "converged"
 
 
+@pytest.mark.slow
 def test_gibbs_agrees_with_nuts(problem, moments):
     model, bags = problem
     new = simulate_instances(22, 2, num_features=2, seed=3)
@@ -96,6 +100,7 @@ def test_gibbs_agrees_with_nuts(problem, moments):
     assert found[0].largest_z(found[1]) <= 5.5
 
 
+@pytest.mark.slow
 def test_far_from_all_bags_nothing_is_known(problem, fitted):
     """Where no bag is alike the prior comes back: P = E σ(s) = ½, whatever was learned."""
     far = Bags.from_list([np.full((2, 2), 50.0)])
@@ -107,6 +112,7 @@ def test_far_from_all_bags_nothing_is_known(problem, fitted):
     assert np.diff(near.bag_interval(), axis=0).min() > 0.05
 
 
+@pytest.mark.slow
 def test_an_instance_is_a_bag_that_holds_it_alone(problem, fitted):
     bags = problem[1].select([1, 2])
     alone = Bags.from_arrays(bags.instances, np.arange(bags.num_instances))
@@ -114,6 +120,7 @@ def test_an_instance_is_a_bag_that_holds_it_alone(problem, fitted):
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_variance_is_learned_or_has_a_prior(problem):
     model, bags = problem
     learned = coordinate_ascent(

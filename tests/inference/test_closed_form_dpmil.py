@@ -56,6 +56,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("variant", "label_update"),
     [*((variant, "soft") for variant in VARIANTS), ("as the paper", "hard")],
@@ -98,6 +99,7 @@ def of_scikit_learn(model: DPMIL, instances: np.ndarray) -> BayesianGaussianMixt
     )
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("klass", [0, 1])
 def test_one_round_equals_scikit_learns_with_labels_given(labelled, klass):
     """From the same responsibilities, the same q(μ, Λ), sticks and E log N.
@@ -151,6 +153,7 @@ def test_one_round_equals_scikit_learns_with_labels_given(labelled, klass):
     np.testing.assert_allclose(log_components[:, -1], last, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_converged_clusters_are_scikit_learns_with_labels_given(labelled):
     """Of the negative class, which has two clusters 3.5 sd apart, both runs to the end.
 
@@ -169,6 +172,7 @@ def test_converged_clusters_are_scikit_learns_with_labels_given(labelled):
     np.testing.assert_allclose(q.mean[0][ours], theirs.means_[their_order], atol=0.01)
 
 
+@pytest.mark.slow
 def test_quadratic_discriminant_analysis_has_the_exact_posterior_and_evidence(labelled):
     """One Gaussian for each class, all labels known: q is conjugate, and the bound is log p(X, T).
 
@@ -210,6 +214,7 @@ def log_evidence_of_one_gaussian(model: DPMIL, instances: np.ndarray) -> float:
     )
 
 
+@pytest.mark.slow
 def test_mimm_finds_the_fixed_point_of_expectation_maximisation():
     """Foulds and Smyth's own algorithm, in plain NumPy, on 4,000 instances.
 
@@ -273,6 +278,7 @@ def enumerated_log_evidence(model: DPMIL, bags: Bags) -> float:
     return logsumexp(terms) - np.log(allowed) + labels.sum()
 
 
+@pytest.mark.slow
 @every_label_update
 @pytest.mark.parametrize("seed", range(3))
 def test_bound_stays_below_the_log_evidence(label_update, seed):
@@ -286,6 +292,7 @@ def test_bound_stays_below_the_log_evidence(label_update, seed):
     assert posterior.elbo[-1] > evidence - 3
 
 
+@pytest.mark.slow
 @every_label_update
 @every_covariance
 def test_bound_is_stationary_at_the_fixed_point(bags, closed_form_start, label_update, covariance):
@@ -317,6 +324,7 @@ def test_bound_is_stationary_at_the_fixed_point(bags, closed_form_start, label_u
 SHAPES = [([1, 2, 5, 3, 1, 1], 3), ([2, 9, 1, 20], 1)]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("sizes_and_features", SHAPES, ids=str)
 @every_covariance
 @every_label_update
@@ -381,6 +389,7 @@ def test_no_step_lowers_the_bound(sizes_and_features, covariance, label_update):
     assert (of_soft >= of_hard - tolerance).all()
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("concentration", [0.5, 2.0, 5.0])
 def test_components_are_in_the_best_of_all_orders(concentration):
     random = np.random.default_rng(0)
@@ -420,6 +429,7 @@ def log_evidence_of_sticks(count: np.ndarray, concentration: float) -> np.ndarra
     return by_stick.sum(axis=1)
 
 
+@pytest.mark.slow
 def test_best_labels_equal_a_loop_over_bags():
     random = np.random.default_rng(0)
     index = np.repeat(np.arange(8), [1, 2, 5, 3, 1, 4, 2, 2])
@@ -449,6 +459,7 @@ def fitted(bags) -> Posterior:
     return coordinate_ascent(DPMIL.for_bags(bags, 3), bags, seed=0, num_draws=4000)
 
 
+@pytest.mark.slow
 def test_predictive_is_the_mean_density_over_draws_of_q(fitted, bags):
     """The Student-t mixtures are integrals over q(θ): 4,000 draws come to within their error."""
     model = fitted.model
@@ -469,6 +480,7 @@ def test_predictive_is_the_mean_density_over_draws_of_q(fitted, bags):
     assert fitted.predict(bags).instance_probability == pytest.approx(probability, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_best_of_several_starts_is_kept(bags):
     """The status tells how far the others are below."""
     model = DPMIL.for_bags(bags, 3)
@@ -480,6 +492,7 @@ def test_best_of_several_starts_is_kept(bags):
     assert f"{ends.min():,.2f} and {ends.max():,.2f}" in posterior.status.sentence
 
 
+@pytest.mark.slow
 def test_a_saved_posterior_comes_back_whole(fitted, bags, tmp_path):
     fitted.save(tmp_path / "dpmil.nc")
     loaded = Posterior.load(tmp_path / "dpmil.nc")
@@ -490,6 +503,7 @@ def test_a_saved_posterior_comes_back_whole(fitted, bags, tmp_path):
     assert loaded.model.estimands == fitted.model.estimands
 
 
+@pytest.mark.slow
 def test_density_of_the_draws_is_that_of_the_guide(fitted, bags):
     """log q by the sites of the guide, one after another, at a hundred draws."""
     from numpyro.handlers import seed, substitute, trace
@@ -519,6 +533,7 @@ DEGENERATE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "covariance", "label_update"),
     [

@@ -29,6 +29,7 @@ every_label_update = pytest.mark.parametrize("label_update", LABEL_UPDATES)
 # ------------------------------------------------------------------ against other code
 
 
+@pytest.mark.slow_but_first
 @mixing_names
 @every_label_update
 def test_bound_equals_trace_elbo_of_the_guide(
@@ -102,6 +103,7 @@ def test_largest_of_others_equals_a_double_loop():
 # ------------------------------------------------------------------ as mathematics
 
 
+@pytest.mark.slow_but_first
 @mixing_names
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
 def test_bound_is_stationary_at_the_fixed_point(
@@ -132,6 +134,7 @@ def test_gradient_of_the_bound_sees_other_points(
 SHAPES = [[1] * 6, [40], [1, 2, 5, 3], [7] * 5, [2, 40, 1, 9]]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
 @pytest.mark.parametrize(
@@ -201,6 +204,7 @@ def test_exact_labels_never_loosen_the_bound():
     assert (np.asarray(found) < np.asarray(best)[:, None] - 1e-3).any()
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("mixing", [PolyaGammaMixing()], ids=["sech"])
 @every_label_update
 def test_bound_lies_below_the_log_evidence_by_quadrature(one_inducing_point, mixing, label_update):
@@ -215,6 +219,7 @@ def test_bound_lies_below_the_log_evidence_by_quadrature(one_inducing_point, mix
     assert posterior.elbo[-1] < evidence
 
 
+@pytest.mark.slow
 def test_bags_of_one_with_firm_labels_are_plain_classification():
     # H → ∞ pins y to T: Jaakkola's sparse GP classification, written down on its own here.
     random = np.random.default_rng(0)
@@ -261,6 +266,7 @@ def test_permuting_bags_and_instances_changes_nothing(small_problem):
 # ------------------------------------------------------------------ as an engine
 
 
+@pytest.mark.slow
 def test_learning_hyperparameters_raises_the_bound_and_never_lowers_it(small_problem):
     model, bags = small_problem
     fixed = coordinate_ascent(model, bags, seed=0)
@@ -282,6 +288,7 @@ def test_status_tells_how_the_ascent_ended(small_problem):
     assert re.search(r"moved by \+\S+ at the last step, 2", cut.status.sentence)
 
 
+@pytest.mark.slow
 def test_custom_mixture_runs_without_its_mixing_density(small_problem):
     model, bags = small_problem
     secant = ScaleMixture.from_log_density(lambda f: -jnp.logaddexp(f / 2, -f / 2))

@@ -37,6 +37,7 @@ def either_problem(request):
 # ------------------------------------------------------------------ against other code
 
 
+@pytest.mark.slow_but_first
 def test_bound_equals_trace_elbo_of_the_guide(either_problem, trace_elbo_draws):
     model, bags = either_problem
     posterior = coordinate_ascent(model, bags, seed=0, max_steps=4)
@@ -114,6 +115,7 @@ def test_probit_steps_equal_albert_and_chibs_in_plain_numpy(probit_problem):
 # ------------------------------------------------------------------ as mathematics
 
 
+@pytest.mark.slow_but_first
 def test_bound_is_stationary_at_the_fixed_point(
     either_problem, closed_form_start, gradient_of_the_bound
 ):
@@ -127,6 +129,7 @@ def test_bound_is_stationary_at_the_fixed_point(
     assert np.abs(elsewhere[0]).max() > 1e-3
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", ["bernoulli", "probit"])
 def test_no_step_lowers_the_bound(name, bounds_of_steps):
     # 1,000 random problems of 12 bags, a fifth with labels all 1 and a fifth with labels all 0.
@@ -153,6 +156,7 @@ def test_no_step_lowers_the_bound(name, bounds_of_steps):
     assert (np.diff(traces, axis=1) > -allowed).all()
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("num_inducing", [1, 2])
 @pytest.mark.parametrize("name", ["bernoulli", "probit"])
 def test_bound_lies_below_the_log_evidence_by_quadrature(accumulating_problem, num_inducing, name):
@@ -185,6 +189,7 @@ def test_order_of_instances_changes_nothing(either_problem):
 # ------------------------------------------------------------------ as an engine
 
 
+@pytest.mark.slow_but_first
 def test_learning_hyperparameters_raises_the_bound_and_never_lowers_it(either_problem):
     model, bags = either_problem
     fixed = coordinate_ascent(model, bags, seed=0)
@@ -202,6 +207,7 @@ def test_models_without_a_closed_form_are_refused(problem):
         coordinate_ascent(model, bags, seed=0, label_update="mean_field")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bernoulli", "probit"])
 def test_learning_ends_at_a_stationary_point_of_the_bound(name):
     """Of the bound of its own fixed points."""

@@ -74,6 +74,7 @@ def test_posterior_is_the_conditional_of_the_dense_gaussian(problem, posterior):
     )
 
 
+@pytest.mark.slow
 def test_inducing_points_at_all_instances_give_the_full_process():
     random = np.random.default_rng(0)
     sizes = np.array([3, 1, 4, 2, 5])
@@ -118,6 +119,7 @@ def test_any_other_gaussian_has_a_lower_bound(problem, closed_form_start):
             assert end.form.elbo(other, statistics) < end.elbo - 1e-3
 
 
+@pytest.mark.slow
 def test_laplace_finds_the_same_gaussian(problem, posterior):
     model, bags = problem
     other = laplace(model, bags, seed=0)
@@ -125,6 +127,7 @@ def test_laplace_finds_the_same_gaussian(problem, posterior):
     np.testing.assert_allclose(other.log_density(draws), posterior.log_density(draws), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_learning_ends_where_the_dense_evidence_is_stationary(problem):
     model, bags = problem
     learned = coordinate_ascent(model, bags, seed=0, learn_hyperparameters=True, tolerance=1e-12)
@@ -157,6 +160,7 @@ def test_bags_without_targets_are_refused(problem):
         coordinate_ascent(model, bare, seed=0)
 
 
+@pytest.mark.slow
 def test_nuts_on_priors_has_the_exact_moments(problem, moments):
     # Four numbers at 5.5 standard errors: a false alarm in 2e-7 of all seeds.
     model, bags = problem

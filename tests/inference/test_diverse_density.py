@@ -31,6 +31,7 @@ def unconstrained(posterior):
     return np.concatenate([draws["concept"], np.log(draws["scale"])], axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [laplace, svi])
 def test_approximations_are_near_the_exact_posterior(bags, sampled, engine):
     approximate = engine(MODEL, bags, seed=0)
@@ -41,6 +42,7 @@ def test_approximations_are_near_the_exact_posterior(bags, sampled, engine):
     np.testing.assert_allclose(found.std(axis=0), exact.std(axis=0), rtol=0.35)
 
 
+@pytest.mark.slow
 def test_mode_under_a_flat_prior_is_the_highest_peak(bags):
     flat = DiverseDensity(dist.Normal(0.0, 1e4), dist.LogNormal(0.0, 1e4))
     mode = maximum_a_posteriori(flat, bags, seed=0).stored_draws()
@@ -50,6 +52,7 @@ def test_mode_under_a_flat_prior_is_the_highest_peak(bags):
     np.testing.assert_allclose(mode["scale"][0], peaks.scales[0], rtol=2e-3)
 
 
+@pytest.mark.slow
 def test_bags_of_the_concept_are_told_from_others(bags, sampled):
     predicted = sampled.predict(bags)
     assert ((predicted.bag_probability > 0.5) == bags.labels).mean() > 0.8

@@ -96,6 +96,7 @@ def test_a_chain_starts_from_the_prior(small_problem):
 # ------------------------------------------------------------------ the right posterior
 
 
+@pytest.mark.slow
 def test_one_inducing_value_has_the_moments_of_quadrature(
     one_inducing_point, exact_posterior, moments
 ):
@@ -104,6 +105,7 @@ def test_one_inducing_value_has_the_moments_of_quadrature(
     assert ours.largest_z(np.array([[0.0], [exact_posterior.scale]])) > 3 * LARGEST_Z
 
 
+@pytest.mark.slow
 def test_labels_that_say_nothing_leave_the_prior(small_problem, moments):
     model, bags = small_problem
     deaf = replace(model, sharpness=1.0)
@@ -115,6 +117,7 @@ def test_labels_that_say_nothing_leave_the_prior(small_problem, moments):
     assert moments(sites(posterior, "evidence")).largest_z(evidence) <= LARGEST_Z
 
 
+@pytest.mark.slow
 def test_evidence_and_labels_are_those_drawn_back_from_nuts(small_problem, posterior, moments):
     model, bags = small_problem
     other = nuts(model, bags, seed=1)
@@ -125,6 +128,7 @@ def test_evidence_and_labels_are_those_drawn_back_from_nuts(small_problem, poste
         assert moments(sites(posterior, name)).largest_z(moments(drawn_back)) <= LARGEST_Z
 
 
+@pytest.mark.slow
 def test_gamma_mixing_agrees_with_nuts_on_both_programs(small_problem, moments):
     # With v = 0.4 and four bags the prior holds: this posterior has one mode, near the data. (At
     # v = ½ and M = 50 on digits it runs away to |f| of hundreds, and no sampler mixes.)

@@ -1,5 +1,6 @@
 """Gibbs of DPMIL against NUTS, which shares no code with it; calibration is in tests/slow."""
 
+import pytest
 from arviz_stats.base import array_stats
 from milzoo.inference import gibbs, nuts
 
@@ -7,6 +8,7 @@ LARGEST_Z = 5.5  # of 2 × 28 numbers: a false alarm in 2e-6 of all runs
 LEAST_ESS = 500
 
 
+@pytest.mark.slow
 def test_gibbs_and_nuts_agree_on_label_invariant_quantities(
     scene_of_clusters, judged_draws, moments
 ):

@@ -26,6 +26,7 @@ def posterior(problem):
     )
 
 
+@pytest.mark.slow
 def test_moments_agree_with_nuts_on_both_programs(problem, posterior, moments):
     """Of inducing values and latent function values."""
     model, bags = problem
@@ -38,6 +39,7 @@ def test_moments_agree_with_nuts_on_both_programs(problem, posterior, moments):
     assert ours.largest_z(theirs) < 5.5
 
 
+@pytest.mark.slow
 def test_evidence_drawn_back_is_that_of_the_sampler(problem, posterior, moments):
     model, bags = problem
     marginal = nuts(model, bags, seed=2, num_samples=3000)
@@ -48,6 +50,7 @@ def test_evidence_drawn_back_is_that_of_the_sampler(problem, posterior, moments)
     assert moments(posterior.tree["posterior"]["bag_evidence"]).largest_z(completed) < 5.5
 
 
+@pytest.mark.slow
 def test_one_inducing_value_has_the_moments_of_quadrature(accumulating_problem, moments):
     model, bags = accumulating_problem(num_inducing=1, seed=4)
     nodes, weights = np.polynomial.hermite_e.hermegauss(100)
@@ -75,6 +78,7 @@ def test_bad_arguments_of_gibbs_are_refused(problem):
         gibbs(counts, bags.with_targets(np.full(bags.num_bags, 0.5)), seed=0)
 
 
+@pytest.mark.slow
 def test_probit_inducing_values_and_evidence_agree_with_nuts(accumulating_problem, moments):
     model, bags = accumulating_problem(num_inducing=4, seed=4, likelihood=Probit(0.5))
     sampled = gibbs(
@@ -94,6 +98,7 @@ def test_probit_inducing_values_and_evidence_agree_with_nuts(accumulating_proble
     assert ours.largest_z(moments(full.tree["posterior"]["bag_evidence"])) < 5.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "likelihood",
     [Gaussian(0.4), StudentT(3.0, 0.6), NegativeBinomial(2)],
@@ -118,6 +123,7 @@ def test_posteriors_of_targets_agree_with_nuts(accumulating_problem, moments, li
     assert ours.largest_z(moments(completed.reshape(*draws.shape[:2], -1))) < 5.5
 
 
+@pytest.mark.slow
 def test_probit_chains_survive_a_bad_start():
     bags = load("digits").standardize()
     model = VWSGP.for_bags(bags, variance=50.0, likelihood=Probit())

@@ -56,6 +56,7 @@ def by_quadrature(bags):
     return integral
 
 
+@pytest.mark.slow
 def test_evidence_and_means_are_those_of_adaptive_quadrature(posterior, by_quadrature):
     evidence = by_quadrature(lambda threshold, log_softness: 1.0)
     np.testing.assert_allclose(posterior.elbo, [np.log(evidence)], atol=1e-5)
@@ -69,6 +70,7 @@ def test_evidence_and_means_are_those_of_adaptive_quadrature(posterior, by_quadr
     np.testing.assert_allclose(weight.sum(axis=1) @ q.first, mean, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_finer_grid_has_the_same_evidence(bags, posterior):
     finer = grid(MODEL, bags, seed=0, num_points=401, num_draws=1)
     np.testing.assert_allclose(finer.elbo, posterior.elbo, atol=1e-6)
@@ -76,6 +78,7 @@ def test_a_finer_grid_has_the_same_evidence(bags, posterior):
     assert "on 301 × 301 points" in posterior.status.sentence
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_the_grid_and_of_nuts(bags, posterior):
     q = posterior.approximation
     weight = np.exp(q.log_posterior - q.log_posterior.max())
@@ -128,6 +131,7 @@ def test_a_grid_posterior_comes_back_from_a_file(posterior, tmp_path):
     assert again.status == posterior.status
 
 
+@pytest.mark.slow
 def test_bilinear_density_is_normalised_and_matches_its_draws():
     axes = jnp.linspace(-1.0, 1.0, 5), jnp.linspace(0.0, 3.0, 4)
     log_density = jax.random.normal(jax.random.key(0), (5, 4)).at[jnp.array([0, -1])].set(-40.0)
@@ -152,6 +156,7 @@ def test_bilinear_density_is_normalised_and_matches_its_draws():
 # ------------------------------------------------------------------ what it refuses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.5, 3.0)])
 def test_distant_modes_are_found(alpha, beta):
     """Under these ψ thirty instances alike are all positive or all negative, far out."""

@@ -78,6 +78,7 @@ def exact():
     return coordinate_ascent(MODEL, simulate(MODEL, design, seed=1)[0], seed=0)
 
 
+@pytest.mark.slow
 def test_weights_turn_a_wide_proposal_into_the_exact_posterior(exact):
     approximation, num = exact.approximation, 40_000
     resampled = ImportanceResampled(Wider(approximation), num)

@@ -77,6 +77,7 @@ def assert_same_factors(found, expected):
         np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8, err_msg=name)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("name", "chunk_instances"),
     [
@@ -102,6 +103,7 @@ def assert_same_fit(fit, given):
     assert_same_factors(found.approximation, expected.approximation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "chunk_instances"), [*product(("vgpmil", "vwsgp"), CHUNKS)])
 def test_arrays_give_the_bound_and_the_posterior_of_memory(fits, tmp_path, name, chunk_instances):
     written_as_arrays(fits[name][1], tmp_path)
@@ -138,6 +140,7 @@ def test_padded_buffers_are_not_copied_to_a_device(design):
             assert placed.unsafe_buffer_pointer() == filled.ctypes.data
 
 
+@pytest.mark.slow
 def test_cached_chunks_stay_on_their_device(fits, tmp_path):
     model, bags, expected = fits["vwsgp"]
     bags.to_parquet(tmp_path / "bags.parquet")
@@ -161,6 +164,7 @@ def test_buffers_are_reused_after_two_turns_and_no_sooner():
             np.testing.assert_array_equal(array, 10 * number + index)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_chunks_in_use_are_not_overwritten(fits, tmp_path, num_devices):
     """Of two turns, while the next chunk is read: with chunks of one bag each, some longer."""
@@ -206,6 +210,7 @@ def test_buffers_are_reused_for_smaller_arrays():
     assert [array.shape for array in again] == 3 * [(7, 2)]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("num_bags", [1, 7, 31, 32, 300])
 def test_few_shapes_are_padded_to_and_not_far(num_bags):
     def filled(num_bags: int) -> int:
@@ -238,6 +243,7 @@ def test_pieces_are_the_bags_in_their_order(design, tmp_path, num_instances):
             assert all(size > num_instances for size in sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "gaussian", "dpmil"])
 def test_mesh_gives_the_posterior_of_one_device(fits, tmp_path, name):
     model, bags, expected = fits[name]
@@ -250,6 +256,7 @@ def test_mesh_gives_the_posterior_of_one_device(fits, tmp_path, name):
         assert_same_factors(found.approximation, expected.approximation)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "probit", "gaussian"])
 @pytest.mark.parametrize("way", ["memory", "stream"])
 def test_kernels_in_32_bit_hardly_move_the_posterior(fits, tmp_path, name, way):
@@ -284,6 +291,7 @@ def test_subsample_is_spaced_evenly_over_chunks(fits, at_most, stride):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_instances_in_many_blocks_give_the_sums_of_all(fits):
     model, _, _ = fits["vgpmil"]
     bags = simulate(model, simulate_instances(500, range(1, 9), 2, seed=5), seed=2)[0]
@@ -315,6 +323,7 @@ def test_posterior_of_a_stream_draws_predicts_and_saves(fits, tmp_path):
     np.testing.assert_array_equal(again.approximation.mean, found.approximation.mean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "dpmil"])
 def test_stopped_run_resumes_to_the_same_end(fits, tmp_path, name):
     model, bags, _ = fits[name]
@@ -336,6 +345,7 @@ def test_stopped_run_resumes_to_the_same_end(fits, tmp_path, name):
         coordinate_ascent(model, other, seed=0, tolerance=1e-4, checkpoint=folder)
 
 
+@pytest.mark.slow
 def test_seconds_of_steps_exclude_compilation(fits, tmp_path):
     model, bags, _ = fits["vwsgp"]
     bags.to_parquet(tmp_path / "bags.parquet")

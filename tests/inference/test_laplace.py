@@ -55,6 +55,7 @@ def test_mode_and_curvature_are_those_of_quadrature(one_inducing_point, exact_po
     assert abs(exact_mean - (centre + mode)) > 0.05
 
 
+@pytest.mark.slow
 def test_density_is_stationary_at_the_mode(open_problem, posterior):
     """Its Hessian there is the precision."""
     # By central differences of log p(site values) + log |d sites / d vector|.
@@ -102,6 +103,7 @@ def cholesky_factor(model, variance, length_scale):
 # ------------------------------------------------------------------ the density of its draws
 
 
+@pytest.mark.slow
 def test_log_density_is_the_gaussian_over_the_jacobian(open_problem, posterior):
     model, _ = open_problem
     gaussian = posterior.approximation
@@ -115,6 +117,7 @@ def test_log_density_is_the_gaussian_over_the_jacobian(open_problem, posterior):
     np.testing.assert_allclose(posterior.log_density(sites), expected, rtol=1e-9, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_density_integrates_to_one_over_the_sites(one_inducing_point):
     # Over u and v themselves, on a plain grid: the Jacobian of u = √v ε is in the density.
     model, bags = one_inducing_point
@@ -130,6 +133,7 @@ def test_density_integrates_to_one_over_the_sites(one_inducing_point):
 # ------------------------------------------------------------------ the guide, in in 32 bit
 
 
+@pytest.mark.slow
 def test_trace_elbo_is_the_mean_log_ratio(open_problem, posterior):
     model, bags = open_problem
     draws = posterior.draws(4000, seed=2)
@@ -146,6 +150,7 @@ def test_trace_elbo_is_the_mean_log_ratio(open_problem, posterior):
     assert 0 < log_ratio.std() < 3  # neither a constant nor a few draws that say everything
 
 
+@pytest.mark.slow
 def test_guide_serves_predictive_in_32_bit(open_problem, posterior):
     model, bags = open_problem
     drawn = Predictive(posterior.guide, num_samples=3000)(jax.random.key(4), bags)
@@ -179,6 +184,7 @@ def test_too_few_steps_are_admitted(small_problem):
     assert "gradient still" in posterior.status.sentence
 
 
+@pytest.mark.slow
 def test_an_end_that_is_no_mode_is_a_failure(small_problem):
     # ψ nearly constant: log 2cosh(f/2) pushes the evidence away from 0, where the search starts.
     model, bags = small_problem
@@ -194,6 +200,7 @@ def test_bags_without_labels_are_refused(small_problem):
         laplace(model, replace(bags, labels=None), seed=0)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
 def test_mode_of_accumulated_evidence_is_that_of_a_grid(accumulating_problem, likelihood):
     model, bags = accumulating_problem(num_inducing=1, seed=4, likelihood=likelihood)
@@ -209,6 +216,7 @@ def test_mode_of_accumulated_evidence_is_that_of_a_grid(accumulating_problem, li
     np.testing.assert_allclose(found.std(), deviation, rtol=0.03)
 
 
+@pytest.mark.slow
 def test_bags_of_one_give_scikit_learns_classifier():
     """With all instances as inducing points."""
     random = np.random.default_rng(2)

@@ -36,12 +36,14 @@ def mode_of(posterior, site="weights"):
     return posterior.tree["posterior"][site].to_numpy()[0, 0]
 
 
+@pytest.mark.slow
 def test_a_smooth_mode_is_the_mean_of_laplace(bags, mode):
     expected = laplace(model_with("normal"), bags, seed=0).approximation.mean
     np.testing.assert_allclose(mode.approximation.point, expected, atol=1e-5)
     assert mode.status.kind == "converged"
 
 
+@pytest.mark.slow
 def test_likelihood_gradients_at_kinks_are_within_the_priors(bags):
     """1/s at weights that are not 0, at most 1/s at those that are: no step leads up."""
     model = CardinalityModel(NormalCardinality(0.5, 0.2), 0.6, "laplace")
@@ -59,6 +61,7 @@ def test_likelihood_gradients_at_kinks_are_within_the_priors(bags):
     assert (np.abs(gradient[is_zero]) <= 1 / 0.6 + 1e-4).all()
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("prior", ["normal", "laplace"])
 def test_bags_of_one_are_logistic_regression(prior):
     random = np.random.default_rng(2)
@@ -82,6 +85,7 @@ def test_a_sparse_process_has_the_mode_of_laplace(small_problem):
     np.testing.assert_allclose(found, laplace(model, bags, seed=0).approximation.mean, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_kinks_are_counted_in_unconstrained_coordinates(scene_of_clusters):
     """A 2 × 2 Cholesky factor has three, whatever its shape: 2 × 4 of them, means, 2 × 3 sticks."""
     model, bags = scene_of_clusters(6, range(2, 4), seed=1)
@@ -96,6 +100,7 @@ def all_alike_or_not(count, size):
     return jnp.stack([-5 * fraction, -5 * (1 - fraction)])
 
 
+@pytest.mark.slow
 def test_more_starts_leave_a_saddle():
     random = np.random.default_rng(0)
     labels = np.arange(20) % 2
@@ -154,6 +159,7 @@ class Own:
         return jnp.stack([-self.strength * count, 0.0 * count])
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("potential", [Own(), Own().__call__])
 def test_a_potential_of_ones_own_is_in_no_file(bags, potential, tmp_path):
     found = maximum_a_posteriori(CardinalityModel(potential), bags, seed=0)
@@ -162,6 +168,7 @@ def test_a_potential_of_ones_own_is_in_no_file(bags, potential, tmp_path):
     assert not (tmp_path / "mode.nc").exists()
 
 
+@pytest.mark.slow
 def test_compare_says_that_a_mode_is_one_point(bags, mode, tmp_path):
     sampled = nuts(model_with("normal"), bags, seed=0, num_samples=500)
     with warnings.catch_warnings():

@@ -57,6 +57,7 @@ def slow(design):
     return model, simulate(model, design, seed=2)[0]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp"])
 def test_a_step_follows_the_natural_gradient_of_the_bound(cases, closed_form_start, name):
     """Its gradient in the mean parameters E ε, E εεᵀ is what statistics add to the natural ones.
@@ -95,6 +96,7 @@ def test_a_step_follows_the_natural_gradient_of_the_bound(cases, closed_form_sta
     np.testing.assert_allclose((gradient[1] + gradient[1].T) / 2, expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_running_statistics_have_the_order_of_their_components(cases):
     """Else statistics of one order of the components would be added to those of another."""
     model, _ = cases["dpmil"]
@@ -112,6 +114,7 @@ def test_running_statistics_have_the_order_of_their_components(cases):
     assert (found != occupancy).any()
 
 
+@pytest.mark.slow
 def test_one_pass_over_targets_gives_the_exact_posterior(cases):
     """What the bags add does not depend on q: the mean over equal batches is what all add."""
     model, bags = cases["gaussian"]
@@ -129,6 +132,7 @@ def test_one_pass_over_targets_gives_the_exact_posterior(cases):
     assert fewer.elbo[-3] < exact.elbo[-1] - 1e-3
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "gaussians"])
 @pytest.mark.parametrize("way", ["memory", "stream"])
 def test_batches_lead_to_where_coordinate_ascent_ends(cases, tmp_path, name, way):
@@ -150,6 +154,7 @@ def test_batches_lead_to_where_coordinate_ascent_ends(cases, tmp_path, name, way
     assert (late > found.elbo[-1]).any() and (late < found.elbo[-1]).any()
 
 
+@pytest.mark.slow
 def test_batches_are_weighted_by_their_size(cases, tmp_path):
     """Chunks of 100, 100, … and 80: steps of 1/t by their sizes lead to the sums over all."""
     model, bags = cases["gaussian"]
@@ -168,6 +173,7 @@ def test_batches_are_weighted_by_their_size(cases, tmp_path):
     assert 0 < lacking[1] < lacking[0] / 4
 
 
+@pytest.mark.slow
 def test_small_gains_of_a_slow_ascent_are_no_convergence(slow):
     model, bags = slow
     exact = coordinate_ascent(model, bags, seed=0)
@@ -198,6 +204,7 @@ def test_a_bound_that_is_none_is_a_failure():
     assert _judged(np.array([-3.0, -2.0, np.nan]), 7, 1e-9).kind == "failed"
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", ["vwsgp", "dpmil"])
 def test_batches_on_two_devices_are_twice_as_large(cases, name):
     model, bags = cases[name]
@@ -220,6 +227,7 @@ def test_each_pass_takes_all_bags_in_a_new_order(cases, monkeypatch):
     assert len({*passes, bags.names}) == 4
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", ["vwsgp", "dpmil"])
 def test_stopped_run_resumes_to_the_same_end(cases, tmp_path, name):
     model, bags = cases[name]

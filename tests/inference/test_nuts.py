@@ -34,10 +34,12 @@ def sites(posterior, name="inducing_value"):
 # ------------------------------------------------------------------ the right posterior
 
 
+@pytest.mark.slow
 def test_marginal_and_full_program_have_the_same_posterior(marginal, full, moments):
     assert moments(sites(marginal)).largest_z(moments(sites(full))) <= LARGEST_Z
 
 
+@pytest.mark.slow
 def test_latent_values_drawn_back_match_the_full_program(marginal, full, small_problem, moments):
     model, bags = small_problem
     completed = model.complete(marginal.stored_draws(), bags, seed=3)["evidence"]
@@ -45,6 +47,7 @@ def test_latent_values_drawn_back_match_the_full_program(marginal, full, small_p
     assert moments(completed).largest_z(moments(sites(full, "evidence"))) <= LARGEST_Z
 
 
+@pytest.mark.slow
 def test_one_inducing_value_has_the_moments_of_quadrature(
     one_inducing_point, exact_posterior, moments
 ):
@@ -66,6 +69,7 @@ def test_labels_that_say_nothing_leave_the_prior(small_problem, moments):
     assert moments(sites(posterior, "evidence")).largest_z(evidence) <= LARGEST_Z
 
 
+@pytest.mark.slow
 def test_priors_on_hyperparameters_agree_with_importance_sampling(
     one_inducing_point, log_likelihood_of_one, moments
 ):
@@ -129,6 +133,7 @@ def test_tree_has_what_arviz_looks_for(full, small_problem):
     assert len(model.inducing_points) == tree["posterior"].sizes["inducing_point"]
 
 
+@pytest.mark.slow
 def test_warm_up_tunes_to_the_target_and_nothing_diverges(marginal, small_problem):
     statistics = marginal.tree["sample_stats"]
     assert not statistics["diverging"].any()
@@ -141,6 +146,7 @@ def test_warm_up_tunes_to_the_target_and_nothing_diverges(marginal, small_proble
     assert step_size < 0.8 * float(statistics["step_size"].mean())
 
 
+@pytest.mark.slow
 def test_chains_are_the_same_on_one_device_and_two(small_problem, marginal, monkeypatch):
     """They differ from each other."""
     assert jax.local_device_count() == 2
@@ -152,6 +158,7 @@ def test_chains_are_the_same_on_one_device_and_two(small_problem, marginal, monk
     assert len(np.unique(on_two[:, 0], axis=0)) == 4
 
 
+@pytest.mark.slow
 def test_chains_that_the_devices_do_not_divide(small_problem):
     posterior = nuts(*small_problem, seed=8, num_warmup=10, num_samples=5, num_chains=3)
     assert sites(posterior).shape == (3, 5, 4)
@@ -195,6 +202,7 @@ def test_bad_acceptance_probabilities_are_refused(small_problem):
         nuts(*small_problem, seed=0, target_accept=1.5)
 
 
+@pytest.mark.slow
 def test_status_says_whether_the_chains_agree(small_problem, marginal):
     assert marginal.status.kind == "converged"
     cut = nuts(*small_problem, seed=0, num_warmup=0, num_samples=10)

@@ -35,6 +35,7 @@ every_engine = pytest.mark.parametrize("engine", ENGINES)
 APPROXIMATE = ["coordinate_ascent", "laplace", "svi"]
 
 
+@pytest.mark.slow
 @every_engine
 def test_tree_has_arviz_groups_with_named_dims(posteriors, small_problem, engine):
     _, bags = small_problem
@@ -48,6 +49,7 @@ def test_tree_has_arviz_groups_with_named_dims(posteriors, small_problem, engine
     assert ("sample_stats" in tree) == (engine == "nuts")
 
 
+@pytest.mark.slow
 @every_engine
 def test_log_likelihood_is_computed_when_asked_for(posteriors, small_problem, engine):
     """By bag and draw; it is the same after a file, and the tree never has it."""
@@ -91,6 +93,7 @@ def test_bags_survive_in_the_tree(posteriors, small_problem, engine):
     assert again.names == bags.names
 
 
+@pytest.mark.slow_but_first
 @every_engine
 def test_file_loses_nothing(posteriors, small_problem, engine, tmp_path):
     _, bags = small_problem
@@ -115,6 +118,7 @@ def test_file_loses_nothing(posteriors, small_problem, engine, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_file_keeps_priors_and_mixings(small_problem, tmp_path):
     model, bags = small_problem
     kernel = replace(model.kernel, variance=dist.LogNormal(0.3, 0.7))
@@ -149,6 +153,7 @@ def test_a_file_of_something_else_is_refused(tmp_path):
         Posterior.load(tmp_path / "x.nc")
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("engine", APPROXIMATE)
 def test_density_is_that_of_the_draws(posteriors, engine):
     # log q of draws of a Gaussian: mean −entropy, which a fit of the moments gives as well.
@@ -183,6 +188,7 @@ def test_intervals_hold_their_fraction_of_the_draws(posteriors, small_problem):
         prediction.bag_interval(1.5)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("engine", [coordinate_ascent, laplace, nuts, gibbs])
 def test_duplicate_rows_and_constant_columns_just_work(engine):
     random = np.random.default_rng(0)
@@ -201,6 +207,7 @@ def test_bags_of_another_width_are_named(posteriors):
         posteriors["nuts"].predict(narrow)
 
 
+@pytest.mark.slow_but_first
 @every_engine
 def test_same_seed_gives_same_draws_without_global_flags(small_problem, engine):
     model, bags = small_problem
@@ -222,6 +229,7 @@ def test_same_seed_gives_same_draws_without_global_flags(small_problem, engine):
     assert not jax.config.jax_enable_x64
 
 
+@pytest.mark.slow
 def test_constant_sites_have_no_rhat_and_no_warning():
     """As the probability of an instance that no labelling leaves a choice."""
     random = np.random.default_rng(0)

@@ -40,6 +40,7 @@ def mean_and_sd_with_errors(posterior):
     return np.concatenate(estimates), np.concatenate(errors)
 
 
+@pytest.mark.slow
 def test_nutpie_on_pymc_agrees_with_nuts_on_numpyro(problem, nutpie_posterior):
     ours, our_errors = mean_and_sd_with_errors(nuts(*problem, seed=2))
     theirs, their_errors = mean_and_sd_with_errors(nutpie_posterior)
@@ -47,6 +48,7 @@ def test_nutpie_on_pymc_agrees_with_nuts_on_numpyro(problem, nutpie_posterior):
     assert np.abs(z).max() <= LARGEST_Z
 
 
+@pytest.mark.slow
 def test_the_posterior_of_nutpie_is_that_of_any_sampler(problem, nutpie_posterior):
     _, bags = problem
     tree = nutpie_posterior.tree
@@ -70,6 +72,7 @@ def test_seconds_of_compilation_warmup_and_sampling_are_told_apart(nutpie_poster
     assert 0 < nutpie_posterior.sampling_seconds < nutpie_posterior.seconds
 
 
+@pytest.mark.slow
 def test_pymcs_own_sampler_samples_the_full_program(problem):
     model, bags = problem
     posterior = pymc_nuts(

@@ -33,6 +33,7 @@ def random_gaussian(num_inducing, seed):
     )
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("factor", [1.0, 60.0])
 def test_expected_log_likelihood_is_that_of_draws(problem, factor):
     model, bags = problem
@@ -48,6 +49,7 @@ def test_expected_log_likelihood_is_that_of_draws(problem, factor):
     assert (np.abs(found - by_draw.mean(axis=0)) < 5 * error).all()
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("factor", [1.0, 60.0])
 def test_nodes_are_close_enough_for_the_broadest_gaussian(problem, factor):
     # Under the prior q is as broad as the rule is made for; ten times as many nodes are the judge.
@@ -76,6 +78,7 @@ def test_divergence_is_that_of_dense_algebra():
         np.testing.assert_allclose(q.divergence, expected / 2, rtol=1e-12)
 
 
+@pytest.mark.slow_but_first
 def test_bags_in_batches_have_the_values_of_all(problem, monkeypatch):
     with jax.enable_x64(True):
         q, bound = random_gaussian(3, seed=1), QuadratureBound.of(*problem)
@@ -84,6 +87,7 @@ def test_bags_in_batches_have_the_values_of_all(problem, monkeypatch):
         np.testing.assert_allclose(bound(q), together, rtol=1e-12)
 
 
+@pytest.mark.slow_but_first
 def test_every_choice_of_bags_is_right_on_average(problem):
     with jax.enable_x64(True):
         q, bound = random_gaussian(3, seed=3), QuadratureBound.of(*problem)
@@ -99,6 +103,7 @@ def whitened_gaussian(state):
     return WhitenedGaussian(state.mean, jnp.log(jnp.diagonal(factor)), factor)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
 def test_closed_forms_are_lower_bounds_at_the_same_q(
     accumulating_problem, closed_form_start, likelihood
@@ -120,6 +125,7 @@ def test_of_targets_it_is_the_closed_form(accumulating_problem, closed_form_star
         np.testing.assert_allclose(bound(whitened_gaussian(state.q)), state.elbo, rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
 @pytest.mark.parametrize("num_inducing", [1, 2])
 def test_maximum_lies_between_closed_form_and_evidence(
@@ -140,6 +146,7 @@ def test_maximum_lies_between_closed_form_and_evidence(
     assert closed.elbo[-1] < fitted.elbo[-1] < evidence
 
 
+@pytest.mark.slow
 def test_batches_of_bags_reach_the_same_optimum(accumulating_problem):
     model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=Probit())
     whole = svi(model, bags, seed=0, expectation="quadrature", max_steps=1500)
@@ -153,6 +160,7 @@ def test_batches_of_bags_reach_the_same_optimum(accumulating_problem):
     assert abs(by_draws.elbo[-1] - whole.elbo[-1]) < 0.5 + 5 * noise
 
 
+@pytest.mark.slow
 def test_of_targets_it_finds_the_exact_posterior(accumulating_problem):
     model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=Gaussian())
     exact = coordinate_ascent(model, bags, seed=0)
@@ -182,6 +190,7 @@ def test_models_without_one_number_for_each_bag_are_refused(small_problem):
         svi(*small_problem, seed=0, expectation="quadrature")
 
 
+@pytest.mark.slow
 def test_leftover_bags_are_used_in_another_pass(accumulating_problem):
     model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=Gaussian())
     exact = coordinate_ascent(model, bags, seed=0)

@@ -45,6 +45,7 @@ def fits(small_problem):
 # ------------------------------------------------------------------ the right optimum
 
 
+@pytest.mark.slow
 def test_mean_and_sd_are_those_of_the_closest_gaussian(one_dimensional, best_gaussian):
     # What is left of the gradient noise when the learning rate has gone to zero: at ten seeds the
     # mean has an error of 0.013 sd and the sd of 0.9 % (root mean square). Five times that.
@@ -71,6 +72,7 @@ def test_bound_is_the_exact_elbo_and_below_the_evidence(
     assert last.mean() < exact_posterior.log_evidence + 6.5 * error
 
 
+@pytest.mark.slow
 def test_labels_that_say_nothing_leave_the_prior(small_problem):
     # KL(q‖prior) of what is left of the gradient noise: below 0.0017 at six seeds.
     model, bags = small_problem
@@ -82,6 +84,7 @@ def test_labels_that_say_nothing_leave_the_prior(small_problem):
     assert posterior.elbo[-1] == pytest.approx(-bags.num_bags * np.log(2), abs=0.02)
 
 
+@pytest.mark.slow
 def test_richer_guides_have_the_better_bound(fits, small_problem):
     model, bags = small_problem
     bounds = {}
@@ -102,6 +105,7 @@ def test_richer_guides_have_the_better_bound(fits, small_problem):
 # ------------------------------------------------------------------ the guide
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guide", ["multivariate_normal", "normal"])
 def test_trace_elbo_in_32_bit_is_the_log_ratio(fits, small_problem, guide):
     # Two looks at 4.5 standard errors: a false alarm in 1.4e-5 of all runs.
@@ -123,6 +127,7 @@ def test_trace_elbo_in_32_bit_is_the_log_ratio(fits, small_problem, guide):
 # ------------------------------------------------------------------ how it ends
 
 
+@pytest.mark.slow
 def test_bound_does_not_depend_on_the_order_of_sites(small_problem):
     """Sites of the program are not in the order of their names: a mixed-up q has a large error."""
     model, bags = small_problem
@@ -140,6 +145,7 @@ def test_bound_does_not_depend_on_the_order_of_sites(small_problem):
     assert draws["length_scale"].mean() == pytest.approx(np.exp(2.0), rel=0.1)
 
 
+@pytest.mark.slow
 def test_status_tells_a_finished_fit_from_one_cut_short(fits, small_problem):
     assert fits["multivariate_normal"].status.kind == "converged"
     assert re.match(r"after 4000 steps a Newton step", fits["multivariate_normal"].status.sentence)
@@ -150,6 +156,7 @@ def test_status_tells_a_finished_fit_from_one_cut_short(fits, small_problem):
     assert single.status.kind == "max_steps"
 
 
+@pytest.mark.slow
 def test_flat_trace_without_progress_is_no_convergence(small_problem):
     still = svi(*small_problem, seed=0, max_steps=400, learning_rate=1e-9, num_draws=5)
     assert np.ptp(still.elbo) < 0.2 * abs(still.elbo[-1])
@@ -178,6 +185,7 @@ def test_newton_gain_is_the_divergence_from_a_gaussian():
     assert gains[2] == pytest.approx(5**2 / 16, rel=4.5 * 2 * 0.4 / 5)
 
 
+@pytest.mark.slow
 def test_a_bound_that_is_not_finite_is_a_failure(small_problem):
     posterior = svi(*small_problem, seed=0, max_steps=100, learning_rate=1e200, num_draws=5)
     assert posterior.status.kind == "failed"
@@ -204,6 +212,7 @@ def test_a_count_out_of_range_is_refused_by_name(small_problem, name):
         svi(*small_problem, seed=0, **{name: 0})
 
 
+@pytest.mark.slow
 def test_bags_without_labels_are_refused(small_problem):
     model, bags = small_problem
     with pytest.raises(ValueError, match="bags have no labels; svi needs one for each bag"):

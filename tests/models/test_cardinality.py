@@ -97,6 +97,7 @@ def potential(request):
 # ------------------------------------------------------------------ every labelling
 
 
+@pytest.mark.slow_but_first
 def test_log_likelihood_is_that_of_all_labellings(bags, potential):
     model = CardinalityModel(potential, intercept_scale=2.0)
     with jax.enable_x64(True):
@@ -108,6 +109,7 @@ def test_log_likelihood_is_that_of_all_labellings(bags, potential):
     np.testing.assert_allclose(log_prob, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow_but_first
 def test_gradients_of_the_log_likelihood_are_finite_differences(bags, potential):
     model = CardinalityModel(potential)
 
@@ -132,6 +134,7 @@ def test_gradients_of_the_log_likelihood_are_finite_differences(bags, potential)
     np.testing.assert_allclose(gradients, expected, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow_but_first
 def test_probabilities_are_those_of_all_labellings(bags, potential):
     model = CardinalityModel(potential)
     found = model.predict({"weights": WEIGHTS[None]}, bags)
@@ -143,6 +146,7 @@ def test_probabilities_are_those_of_all_labellings(bags, potential):
     np.testing.assert_allclose(found["instance_probability"][0], instance, rtol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["normal", "at least one"])
 def test_instance_labels_given_bags_have_their_exact_probabilities(bags, name):
     model, draws = CardinalityModel(POTENTIALS[name]), 20_000
@@ -157,6 +161,7 @@ def test_instance_labels_given_bags_have_their_exact_probabilities(bags, name):
     assert (np.abs(labels.mean(axis=0) - chance) <= 5 * error).all()
 
 
+@pytest.mark.slow
 def test_draws_of_instance_labels_have_their_joint_distribution(bags):
     """Frequencies of all eight labellings of the bag of three."""
     model, draws = CardinalityModel(POTENTIALS["normal"]), 20_000
@@ -176,6 +181,7 @@ def test_draws_of_instance_labels_have_their_joint_distribution(bags):
     assert (np.abs(np.bincount(number, minlength=8) / draws - chance) <= 5 * error).all()
 
 
+@pytest.mark.slow
 def test_the_augmented_program_has_the_same_bag_labels(bags):
     """Σ_y p(y, Y) = p(Y): the augmented program summed over all labels of its instances."""
     small = bags.select([0, 1, 3])
@@ -234,6 +240,7 @@ def test_a_typical_instance_has_prior_sd_three(bags, prior):
     assert np.isclose(variance.mean(), 9.0)
 
 
+@pytest.mark.slow
 def test_a_second_mode_counts_in_large_bags():
     """A quarter of the instances is nearly surely positive; C has modes at none and at half."""
 
@@ -252,6 +259,7 @@ def test_a_second_mode_counts_in_large_bags():
     np.testing.assert_allclose(found["bag_probability"], [[-np.expm1(expected)]], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_sites_have_the_priors_that_the_fields_say(bags):
     """Laplace weights, and a prior on each hyper-parameter."""
     model = CardinalityModel(
@@ -279,6 +287,7 @@ def test_sites_have_the_priors_that_the_fields_say(bags):
     assert np.isclose(log_prior, float(expected))
 
 
+@pytest.mark.slow
 def test_a_program_in_32_bit_has_32_bit_accuracy(bags):
     model, sites = CardinalityModel(POTENTIALS["normal"]), {"weights": jnp.asarray(WEIGHTS)}
     narrow = float(log_density(model, (bags,), {}, sites)[0])

@@ -86,6 +86,7 @@ def density(model, bags, sites):
 # ------------------------------------------------------------------ once
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("potential", POTENTIALS)
 def test_a_second_fold_compiles_no_density(folds, compilations, potential):
     with jax.enable_x64(True):
@@ -96,6 +97,7 @@ def test_a_second_fold_compiles_no_density(folds, compilations, potential):
         assert not compilations
 
 
+@pytest.mark.slow
 def test_a_second_fold_compiles_no_predictions(folds, compilations):
     draws = {"weights": WEIGHTS * np.linspace(0.5, 1.0, 5)[:, None]}
     for fold in folds:
@@ -106,6 +108,7 @@ def test_a_second_fold_compiles_no_predictions(folds, compilations):
     assert not compilations
 
 
+@pytest.mark.slow
 def test_a_second_fold_compiles_no_kernel(folds, compilations):
     some = random_bags([2, 5, 3], 3)
     for fold, scale in zip(folds, (0.5, 0.8), strict=True):
@@ -116,6 +119,7 @@ def test_a_second_fold_compiles_no_kernel(folds, compilations):
     assert not compilations
 
 
+@pytest.mark.slow
 def test_a_program_with_priors_is_compiled_once(folds, compilations):
     with jax.enable_x64(True):
         for fold, width in zip(folds, (1.0, 3.0), strict=True):
@@ -130,6 +134,7 @@ def test_a_program_with_priors_is_compiled_once(folds, compilations):
 # ------------------------------------------------------------------ padding changes nothing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("potential", POTENTIALS)
 def test_padding_changes_no_density_and_no_gradient(bags, potential):
     model = CardinalityModel(POTENTIALS[potential], intercept_scale=2.0)
@@ -141,6 +146,7 @@ def test_padding_changes_no_density_and_no_gradient(bags, potential):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", [0, 7], ids=["tilted", "in logs"])
 def test_padded_log_partitions_are_those_of_the_bags(bags, route, monkeypatch):
     monkeypatch.setattr(counting, "_LOG_DEPTHS", route)
@@ -160,6 +166,7 @@ def logits_of(prepared):
     return jnp.asarray(prepared.bags.instances @ WEIGHTS)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("potential", POTENTIALS)
 def test_padding_changes_no_prediction(bags, potential):
     model = CardinalityModel(POTENTIALS[potential])
@@ -171,6 +178,7 @@ def test_padding_changes_no_prediction(bags, potential):
     np.testing.assert_allclose(found["instance_probability"][0], instance, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_instance_labels_that_pad_have_no_density(bags):
     """Densities equal those of the bags without padding, the augmented one too."""
     model = CardinalityModel(intercept_scale=1.0)
@@ -186,6 +194,7 @@ def test_instance_labels_that_pad_have_no_density(bags):
             np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_labels_that_pad_are_drawn_as_zero(bags):
     model = CardinalityModel()
     prepared = model.prepare(bags)
@@ -195,6 +204,7 @@ def test_labels_that_pad_are_drawn_as_zero(bags):
     assert (drawn[:, bags.num_instances :] == 0).all() and drawn[:, : bags.num_instances].any()
 
 
+@pytest.mark.slow
 def test_bags_that_pad_are_masked_in_the_program(bags):
     """Only present bags are observed or drawn."""
     model = CardinalityModel()

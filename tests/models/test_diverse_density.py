@@ -75,6 +75,7 @@ def test_predictions_are_the_noisy_or_and_its_parts(bags, draws):
         np.testing.assert_allclose(predicted["bag_probability"][n], positive, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_instance_labels_are_drawn_back_given_those_of_bags(bags, draws):
     one = {name: np.repeat(value[:1], 20_000, axis=0) for name, value in draws.items()}
     drawn = MODEL.complete(one, bags, seed=0)["instance_label"]
@@ -96,6 +97,7 @@ def gradient_and_differences(function, point, step=1e-6):
     return np.asarray(jax.grad(function)(point)), np.array(differences)
 
 
+@pytest.mark.slow
 def test_gradients_are_finite_differences(bags, draws):
     with jax.enable_x64(True):
         for t, s in zip(draws["concept"], draws["scale"], strict=True):

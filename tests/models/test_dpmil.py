@@ -237,6 +237,7 @@ def evaluated(request):
     return Evaluated(states, log_prior(model, bags, draw), float(marginal), found)
 
 
+@pytest.mark.slow_but_first
 def test_the_augmented_density_is_that_written_by_hand(evaluated):
     expected = evaluated.prior + evaluated.states.log_weight
     assert np.isfinite(expected).any() and np.isneginf(expected).any()
@@ -268,6 +269,7 @@ def test_the_marginal_density_nearly_agrees_in_32_bit():
     np.testing.assert_allclose(float(found), expected, rtol=1e-5)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("shape", [{}, {"covariance": "diagonal"}, {"num_components": 1}])
 def test_sites_and_unknowns_are_those_of_the_model(shape):
     model, bags = small_model(**shape), small_bags()
@@ -306,6 +308,7 @@ def test_stick_weights_are_products_and_sum_to_one():
     np.testing.assert_array_equal(log_stick_weights(jnp.zeros((2, 0))), np.zeros((2, 1)))
 
 
+@pytest.mark.slow
 def test_bags_without_labels_are_drawn_by_the_program_itself():
     """T ~ τ, and r uniform over the labellings that T allows; instances are ignored."""
     model = small_model(num_features=1)
@@ -360,6 +363,7 @@ def enumerated(model, bags, draw):
     }
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(("shape", "fields"), CASES.values(), ids=CASES.keys())
 def test_identified_quantities_are_those_of_all_labels_and_clusters(shape, fields):
     model, bags = small_model(**shape, **fields), small_bags(shape["num_features"])
@@ -483,6 +487,7 @@ def test_order_of_bags_and_instances_changes_nothing():
 MANY = 300 * 64
 
 
+@pytest.mark.slow
 def test_completed_labels_and_clusters_have_their_exact_frequencies():
     model, bags = small_model(supervision="instances"), small_bags()
     draw, number = one_of(random_draws(model)), MANY
@@ -512,6 +517,7 @@ def test_completed_labels_and_clusters_have_their_exact_frequencies():
             assert stats.chisquare(observed, expected).pvalue > FALSE_ALARM / len(SIZES)
 
 
+@pytest.mark.slow
 def test_completed_labels_have_a_witness_even_if_unlikely():
     """Log-odds around −3,000, as in hundreds of dimensions; one witness each, by softmax."""
     model, bags = small_model(num_components=1, num_features=1), small_bags(1)

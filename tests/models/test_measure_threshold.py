@@ -118,6 +118,7 @@ def test_predictions_are_means_over_measures_by_their_posterior(bags, draws):
         np.testing.assert_allclose(predicted["instance_probability"][n], own, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_what_was_summed_out_is_drawn_back(bags, draws):
     model = MeasureThreshold()
     one = {name: np.repeat(value[:1], 20_000) for name, value in draws.items()}

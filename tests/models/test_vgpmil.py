@@ -116,6 +116,7 @@ def assert_within_errors(found, expected, standard_error):
 
 
 # ------------------------------------------------------------------------ the paper's program
+@pytest.mark.slow_but_first
 @both_mixings
 def test_full_program_has_the_density_written_by_hand(mixing):
     bags, model = small_bags(), small_model(mixing=mixing)
@@ -184,6 +185,7 @@ def test_hyperparameters_with_priors_are_sites_by_name():
         np.testing.assert_allclose(found, prior + joint(same, bags, **sites), atol=1e-6)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     "prior",
     [
@@ -212,6 +214,7 @@ def test_common_variance_priors_work_in_the_marginal_program(prior):
 
 
 # ------------------------------------------------------------------ latent values integrated out
+@pytest.mark.slow_but_first
 @both_mixings
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("size", [1, 2])
@@ -236,6 +239,7 @@ def test_the_full_program_integrates_to_the_marginal_one(mixing, label, size):
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.slow_but_first
 @both_mixings
 def test_marginal_program_equals_dense_monte_carlo_over_the_evidence(mixing):
     """Per bag, E over f|u of the reweighted likelihood equals factor times label probability."""
@@ -278,6 +282,7 @@ def test_marginal_program_is_right_for_a_peaked_psi():
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_marginal_program_is_accurate_for_narrow_psi():
     bags = small_bags(sizes=(1,), labels=(1,), seed=3)
     gamma = GammaMixing(alpha=1.0, beta=0.01)
@@ -321,6 +326,7 @@ def test_a_fixed_kernel_is_constant_in_compiled_programs():
     assert [shape for shape in exponentials if "," in shape] == []
 
 
+@pytest.mark.slow
 def test_marginal_density_is_finite_at_large_prior_variance():
     bags = small_bags()
     model = small_model().with_hyperparameters({"variance": 1000.0, "length_scale": 0.2})
@@ -334,6 +340,7 @@ def test_marginal_density_is_finite_at_large_prior_variance():
 
 
 # ------------------------------------------------------------------------ ω and y in the program
+@pytest.mark.slow
 @both_mixings
 def test_the_augmented_program_sums_to_the_full_one(mixing):
     """Given ω; its distribution given f is normalised and does not depend on y."""
@@ -355,6 +362,7 @@ def test_the_augmented_program_sums_to_the_full_one(mixing):
     )
 
 
+@pytest.mark.slow_but_first
 @both_mixings
 def test_integrating_both_augmentations_leaves_the_full_program(mixing):
     """One instance: the trapezoid rule in log ω, both labels."""
@@ -375,6 +383,7 @@ def test_integrating_both_augmentations_leaves_the_full_program(mixing):
     np.testing.assert_allclose(found, joint(model, bags, **sites), atol=1e-7)
 
 
+@pytest.mark.slow_but_first
 @both_mixings
 def test_given_augmentation_and_labels_the_evidence_is_gaussian(mixing):
     """log p(ω, y, T | f) = −½ωᵀf² + (y − ½)ᵀf + a constant: conjugacy of the updates."""
@@ -401,6 +410,7 @@ def test_given_augmentation_and_labels_the_evidence_is_gaussian(mixing):
 
 
 # ------------------------------------------------------------------------ known answers
+@pytest.mark.slow
 def test_without_labels_the_prior_is_recovered():
     labelled, model = small_bags(), small_model()
     bags = Bags.from_list(labelled.to_list())
@@ -474,6 +484,7 @@ def test_sharpness_one_makes_labels_fair_coins():
 
 
 # ------------------------------------------------------------------------ predict
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("variance", [1.7, 25.0])
 def test_predictions_equal_dense_monte_carlo_over_new_evidence(variance):
     bags = Bags.from_list(small_bags(seed=8).to_list())  # no labels: they are not used
@@ -542,6 +553,7 @@ def test_bags_of_another_width_are_refused_with_both_widths():
 
 
 # ------------------------------------------------------------------------ complete
+@pytest.mark.slow
 @pytest.mark.parametrize("variance", [1.7, 30.0])
 def test_completed_draws_have_the_full_program_moments(variance):
     bags = small_bags(sizes=(1, 2, 3), labels=(1, 0, 1))
@@ -642,6 +654,7 @@ def test_more_inducing_points_than_distinct_instances_are_refused(number):
     assert len(VGPMIL.for_bags(bags, num_inducing=3).inducing_points) == 3
 
 
+@pytest.mark.slow
 def test_duplicate_rows_and_constant_columns_just_work():
     random = np.random.default_rng(0)
     instances = np.column_stack([random.normal(size=12), np.full(12, 3.0)])
@@ -716,6 +729,7 @@ def test_inducing_points_are_a_copy_that_cannot_be_written():
 
 
 # ------------------------------------------------------------------------ 32 bit
+@pytest.mark.slow
 @both_mixings
 def test_programs_in_32_bit_agree_with_64_bit(mixing):
     bags = small_bags()
@@ -765,6 +779,7 @@ def test_a_program_runs_in_32_after_64_bit():
         assert draws["evidence"].dtype == np.float32
 
 
+@pytest.mark.slow
 def test_augmented_program_can_be_drawn_from_in_32_bit():
     bags = Bags.from_list(small_bags().to_list())
     with jax.enable_x64(False):

@@ -112,6 +112,7 @@ def test_it_keeps_the_protocol_of_models():
     assert isinstance(small_model(), Model)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("length", [1, 3, 5, 14, 4096])
 def test_bag_sums_are_those_of_a_loop(length, monkeypatch):
     monkeypatch.setattr("milzoo.models.numerics.products._ROWS", length)
@@ -139,6 +140,7 @@ def test_bag_sums_have_derivatives_by_the_kernel():
     np.testing.assert_allclose(jax.grad(total)(0.1), difference, rtol=1e-6)
 
 
+@pytest.mark.slow_but_first
 @with_every_likelihood
 def test_full_program_has_the_density_written_by_hand(likelihood):
     bags, model = observed_bags(), small_model(likelihood=likelihood)
@@ -151,6 +153,7 @@ def test_full_program_has_the_density_written_by_hand(likelihood):
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
+@pytest.mark.slow_but_first
 @with_every_likelihood
 @pytest.mark.parametrize("variance", [1.4, 60.0])
 def test_integral_over_the_evidence_is_the_marginal_program(likelihood, variance):
@@ -171,6 +174,7 @@ def test_integral_over_the_evidence_is_the_marginal_program(likelihood, variance
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_integrating_an_augmentation_leaves_the_full_program():
     bags, model = small_bags(sizes=(2, 1), labels=(1, 0)), small_model()
     sites = {"inducing_value": jnp.array([0.3, -1.0, 0.5]), "bag_evidence": jnp.array([0.8, -2.0])}
@@ -184,6 +188,7 @@ def test_integrating_an_augmentation_leaves_the_full_program():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.slow_but_first
 @with_labels
 def test_predictions_equal_dense_monte_carlo_over_new_evidence(likelihood):
     bags, model = small_bags(), small_model(likelihood=likelihood)
@@ -201,6 +206,7 @@ def test_predictions_equal_dense_monte_carlo_over_new_evidence(likelihood):
     )
 
 
+@pytest.mark.slow
 def test_predictions_with_priors_equal_those_draw_by_draw():
     bags = small_bags()
     model = small_model().with_hyperparameters({"variance": dist.LogNormal(0.0, 1.0)})
@@ -216,6 +222,7 @@ def test_predictions_with_priors_equal_those_draw_by_draw():
             np.testing.assert_allclose(found[name][i], value[0], atol=1e-7)
 
 
+@pytest.mark.slow_but_first
 @with_every_likelihood
 def test_completed_evidence_has_the_moments_of_quadrature(likelihood):
     bags, model = observed_bags(), small_model(likelihood=likelihood)
@@ -352,6 +359,7 @@ def conditional_distribution(likelihood, evidence):
             return stats.nbinom(total, expit(-evidence))
 
 
+@pytest.mark.slow_but_first
 @with_targets
 def test_predicted_targets_have_the_moments_of_quadrature(likelihood):
     bags, model = observed_bags(), small_model(likelihood=likelihood)
@@ -372,6 +380,7 @@ def test_predicted_targets_have_the_moments_of_quadrature(likelihood):
         assert abs(is_below[:, b].mean() - chance) < 5 * error
 
 
+@pytest.mark.slow_but_first
 @with_targets
 def test_log_density_of_targets_is_the_marginal_one(likelihood):
     bags, model = observed_bags(), small_model(likelihood=likelihood)
@@ -409,6 +418,7 @@ def test_noise_with_a_prior_enters_the_predictions():
 # ------------------------------------------------------------------ the paper's predictor
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("likelihood", [*OF_LABELS, Gaussian(0.6)], ids=lambda one: one.name)
 def test_independent_instances_are_the_papers_sampler(likelihood):
     bags, model = small_bags(), small_model(likelihood=likelihood)
@@ -447,6 +457,7 @@ def test_both_accumulations_predict_single_instances_alike():
 # ------------------------------------------------------------------ 32 bit
 
 
+@pytest.mark.slow
 @with_every_likelihood
 def test_all_programs_work_in_32_bit(likelihood):
     bags = observed_bags()

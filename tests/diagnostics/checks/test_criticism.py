@@ -58,6 +58,7 @@ def test_statistics_of_labels_match_their_names():
     assert correlation_with_farthest(labels, bags).tolist() == pytest.approx([expected, 0.0])
 
 
+@pytest.mark.slow
 def test_replicated_targets_have_the_known_distribution(exact):
     """A mean over bags is Gaussian: under the prior from its covariance, and by the posterior."""
     check = predictive_check(exact, seed=0, num_replicates=20_000)
@@ -85,6 +86,7 @@ def _mean_of_bags():
     return np.asarray(rows.projection).mean(axis=0), np.asarray(rows.cholesky), beside
 
 
+@pytest.mark.slow
 def test_check_passes_labels_of_the_model_and_no_others(sampled):
     """The others depend on the sizes of bags."""
     right = predictive_check(sampled, seed=0)
@@ -129,6 +131,7 @@ def test_plot_has_a_panel_for_each_statistic(sampled):
     ]
 
 
+@pytest.mark.slow
 def test_a_model_of_instances_is_refused():
     model = DPMIL(np.zeros(2), np.eye(2), 4.0, max_components=1)
     bags, _ = simulate(model, simulate_instances(4, 2, num_features=2, seed=0), seed=0)
@@ -169,6 +172,7 @@ def test_bad_input_of_coverage_is_refused():
 # --------------------------------------------------------------------- prior sensitivity
 
 
+@pytest.mark.slow
 def test_prior_sensitivity_finds_conflicts_of_prior_and_labels(sampled):
     """It finds none where many labels outweigh the prior."""
     site = "inducing_value"

@@ -75,6 +75,7 @@ def posterior(request, small):
     return ENGINES[request.param](*small)
 
 
+@pytest.mark.slow_but_first
 def test_leave_one_out_equals_fits_without_each_bag(posterior, exact):
     found = leave_one_out(posterior)
     by_draw = np.exp(posterior.log_likelihood.to_numpy()).reshape(-1, 12)
@@ -90,6 +91,7 @@ def failed(posterior):
     return replace(posterior, status=Status("failed", "the bound is not finite"))
 
 
+@pytest.mark.slow
 def test_posteriors_without_leave_one_out_say_why(small):
     model, bags = small
     point = maximum_a_posteriori(model, bags, seed=0)

@@ -35,6 +35,7 @@ def _left_out(model, bags):
     )
 
 
+@pytest.mark.slow
 def test_predictive_criteria_equal_those_of_fits_without_each_bag(by_closed_form):
     models, found = by_closed_form
     for name, model in models.items():
@@ -81,6 +82,7 @@ def test_bags_with_large_khat_are_refitted():
     assert expected == pytest.approx(_left_out(GAUSSIAN, bags)[3], rel=0.05)
 
 
+@pytest.mark.slow
 def test_leaving_labels_out_by_weights_equals_refitting():
     options = {"num_warmup": 200, "num_samples": 1000, "num_chains": 2}
     found = select(
@@ -111,6 +113,7 @@ def test_disagreeing_criteria_are_reported_with_their_loss():
     assert by_bound.sentences == ["b is chosen by elbo", "loo chooses a"]
 
 
+@pytest.mark.slow
 def test_a_bound_up_to_a_constant_chooses_nothing():
     """With another ψ than the logistic one the density, and so its bound, lacks its constant."""
     models = {"logistic": LOGISTIC, "gamma": replace(LOGISTIC, mixing=GammaMixing(1.0, 3.0))}

@@ -67,6 +67,7 @@ def too_narrow():
     return _calibrated(Distorted(stretch=0.7))
 
 
+@pytest.mark.slow
 def test_an_exact_engine_passes(right):
     assert right.is_calibrated
     assert right.table["is_symmetric"].all()
@@ -77,6 +78,7 @@ def test_an_exact_engine_passes(right):
     assert sentence.startswith("coordinate_ascent on vwsgp: nothing found in 1000 simulations of 4")
 
 
+@pytest.mark.slow
 def test_narrow_posterior_is_found_and_its_ranks_are_symmetric(too_narrow):
     """Sds are 0.7 times the exact ones."""
     assert not too_narrow.is_calibrated
@@ -89,6 +91,7 @@ def test_narrow_posterior_is_found_and_its_ranks_are_symmetric(too_narrow):
     assert "its ranks are symmetric" in " ".join(too_narrow.sentences)
 
 
+@pytest.mark.slow
 def test_biased_mean_is_found_by_ranks_and_their_symmetry():
     biased = _calibrated(Distorted(bias=0.5))
     table = biased.table
@@ -99,6 +102,7 @@ def test_biased_mean_is_found_by_ranks_and_their_symmetry():
     assert "one-sided" in " ".join(biased.sentences)
 
 
+@pytest.mark.slow
 def test_engine_that_did_not_converge_is_not_calibrated():
     cut_off = _calibrated(Distorted(has_converged=False), simulations=8)
     assert not cut_off.is_calibrated
@@ -114,6 +118,7 @@ def test_dependent_draws_of_a_chain_are_told(right):
     assert "raise thin" in unknown.sentences[0]
 
 
+@pytest.mark.slow
 def test_jaakkolas_bound_is_found_to_be_too_narrow():
     found = simulation_calibration(
         LOGISTIC, "coordinate_ascent", DESIGN, seed=1, simulations=400, tolerance=1e-6
@@ -201,6 +206,7 @@ def test_symmetry_is_judged_by_signed_ranks():
     assert not _with_pit(upward).table.loc["one", "is_symmetric"]
 
 
+@pytest.mark.slow
 def test_model_of_instances_keeps_the_labels():
     """Its clusters have no names: the log likelihood alone is ranked."""
     model = DPMIL(np.zeros(2), np.eye(2) / 4, 4.0, mean_strength=0.2, max_components=2)
@@ -219,6 +225,7 @@ def test_model_of_instances_keeps_the_labels():
 # --------------------------------------------------------------------- traceable engines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "traceable"),
     [
@@ -244,6 +251,7 @@ def test_traced_engine_finds_what_the_untraced_one_finds(engine, traceable):
     np.testing.assert_allclose(draws.std(axis=0), sd, rtol=tolerance)
 
 
+@pytest.mark.slow
 def test_engine_as_a_function_fits_data_sets_in_turn():
     found = _calibrated(coordinate_ascent, simulations=4, num_draws=49, num_starts=None)
     assert found.num_simulations == 4
@@ -328,6 +336,7 @@ def test_bad_input_is_refused_and_leaves_no_checkpoint(
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_models_that_an_engine_cannot_fit_are_refused():
     run = partial(simulation_calibration, bags=DESIGN, seed=0, simulations=2)
     with pytest.raises(NotImplementedError, match="CardinalityModel has no Gibbs sampler"):
@@ -355,6 +364,7 @@ def test_plot_has_a_panel_for_each_quantity(right, too_narrow):
             assert np.abs(line.get_ydata()).max() < gap
 
 
+@pytest.mark.slow
 def test_the_tree_is_as_arviz_has_it(right):
     group = right.tree()["prior_sbc"]
     assert group["log likelihood"].dims == ("chain", "draw")

@@ -66,6 +66,7 @@ def moments_by_quadrature(model, bags):
     return mean, np.sqrt(density @ (u - mean) ** 2)
 
 
+@pytest.mark.slow
 def test_the_reference_ranks_first_by_errors_computed_outside(two_numbers):
     model, bags = two_numbers
     mean, sd = moments_by_quadrature(model, bags)

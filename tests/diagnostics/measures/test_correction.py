@@ -24,6 +24,7 @@ def resampled(approximation):
     return importance_resample(approximation, seed=1, num_draws=2000)
 
 
+@pytest.mark.slow
 def test_resampled_approximation_agrees_with_nuts_better(
     approximation, resampled, posteriors, problem
 ):
@@ -51,6 +52,7 @@ def test_status_has_the_effective_size_of_proposals(resampled):
     assert "20,000 proposals have an effective size of" in resampled.status.sentence
 
 
+@pytest.mark.slow
 def test_approximation_beyond_weighting_fails(problem):
     training, _, model = problem
     narrow = coordinate_ascent(model, training, seed=0, label_update="mean_field")
@@ -80,6 +82,7 @@ def test_posterior_without_a_density_is_refused(posteriors, resampled):
         _ = resampled.guide
 
 
+@pytest.mark.slow
 def test_a_point_is_refused():
     bags = Bags.from_list([np.ones((2, 1)), -np.ones((2, 1))], [1, 0])
     point = maximum_a_posteriori(CardinalityModel(), bags, seed=0)

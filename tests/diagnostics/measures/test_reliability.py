@@ -55,6 +55,7 @@ def test_the_order_of_cases_does_not_matter():
     assert one.error == pytest.approx(other.error, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_only_uncalibrated_forecasts_exceed_the_expected_error():
     random = np.random.default_rng(0)
     probability = random.uniform(0.02, 0.98, size=400)

@@ -67,6 +67,7 @@ def drawn(panel):
     return line.get_ydata(), ends[:, 0], ends[:, 1]
 
 
+@pytest.mark.slow
 def test_weights_of_named_clusters_are_their_expectations_largest_first(named):
     by_cluster = drawn_weights(named)
     for klass, panel in enumerate(plot_components(named).axes):
@@ -157,6 +158,7 @@ def test_each_occupied_cluster_has_an_ellipse(named):
             np.testing.assert_allclose(distance, 4.0)
 
 
+@pytest.mark.slow
 def test_sampler_probabilities_average_over_distant_draws(nameless, bags, monkeypatch):
     monkeypatch.setattr(clusters_module, "_DRAWS", 7)
     found = clusters_module._instance_probability(nameless, bags.instances)
@@ -179,6 +181,7 @@ def test_the_larger_the_weight_the_wider_the_line(named):
         assert {e.get_linestyle() for e in ellipses(panel, colour)} == {("--", "-")[klass]}
 
 
+@pytest.mark.slow
 def test_clusters_of_samplers_come_from_a_typical_draw(named, nameless):
     panel = plot_scene(nameless).axes[0]
     draws = nameless.stored_draws()
@@ -304,6 +307,7 @@ def test_only_sound_posteriors_of_dpmil_have_clusters(plot, named, bags):
 # --------------------------------------------------------------------- the report
 
 
+@pytest.mark.slow
 def test_report_shows_clusters_and_the_scene(nameless, tmp_path):
     page = compare({"gibbs": nameless}).save_report(tmp_path).read_text("utf-8")
     assert {"components.png", "scene.png"} < {path.name for path in tmp_path.iterdir()}

@@ -52,6 +52,7 @@ def _is_the_same(one, other):
     return True
 
 
+@pytest.mark.slow_but_first
 def test_killed_run_resumes_with_the_same_draws(engine, unbroken, tmp_path):
     folder = tmp_path / "chains"
     assert _is_the_same(unbroken, engine(checkpoint=folder))
@@ -81,6 +82,7 @@ def test_a_finished_run_is_read_and_not_run(engine, unbroken, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_run_is_refused(tmp_path):
     folder = tmp_path / "chains"
     run = partial(gibbs, seed=1, checkpoint=folder, **COUNTS)
@@ -214,6 +216,7 @@ print("\\n".join(described(subject) for subject in subjects))
 """
 
 
+@pytest.mark.slow
 def test_descriptions_are_the_same_in_every_process():
     said = [
         subprocess.run(
@@ -230,6 +233,7 @@ def test_descriptions_are_the_same_in_every_process():
     assert " at 0x" not in said[0]
 
 
+@pytest.mark.slow
 def test_descriptions_do_not_depend_on_use_or_on_copies():
     prior = dist.Beta(4.0, 4.0)
     before = described(prior)

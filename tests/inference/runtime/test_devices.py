@@ -107,6 +107,7 @@ def ended(process):
         raise
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("way", [[], ["--stream"]], ids=["memory", "stream"])
 def test_eight_devices_give_the_approximation_of_one(case, tmp_path, way):
     name, bags, in_one_piece = case
@@ -116,6 +117,7 @@ def test_eight_devices_give_the_approximation_of_one(case, tmp_path, way):
     assert_found(tmp_path / "0", in_one_piece(STEPS))
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("way", "devices"), [([], (1, 1)), (["--stream"], (3, 3))], ids=["memory", "stream"]
 )
@@ -129,6 +131,7 @@ def test_two_processes_give_the_approximation_of_one(case, tmp_path, way, device
         assert_found(tmp_path / number, in_one_piece(STEPS))
 
 
+@pytest.mark.slow
 def test_batches_of_two_processes_reach_the_full_approximation(case_of, tmp_path):
     name, bags, in_one_piece = case_of("vwsgp")
     shared(bags, tmp_path)
@@ -145,6 +148,7 @@ def test_batches_of_two_processes_reach_the_full_approximation(case_of, tmp_path
         assert best - 0.5 < one["elbo"][-1] < best + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_killed_process_is_reported_and_the_run_resumes(sparse_gp_case, tmp_path, victim):
     name, bags, in_one_piece = sparse_gp_case
@@ -180,6 +184,7 @@ def wait_for(file: Path, processes):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_bad_row_of_one_process_ends_both(case, tmp_path):  # of DPMIL, while it takes a sample
     name, bags, _ = case
     shared(bags, tmp_path)
@@ -194,6 +199,7 @@ def test_a_bad_row_of_one_process_ends_both(case, tmp_path):  # of DPMIL, while 
     assert well.returncode != 0 and ill.returncode != 0
 
 
+@pytest.mark.slow
 def test_processes_that_fit_different_models_are_refused(tmp_path, fit_in_a_process):
     model, design = fit_in_a_process.MODELS["vwsgp"], fit_in_a_process.design()
     shared(simulate(model, design, seed=2)[0], tmp_path)
@@ -221,6 +227,7 @@ def chains_of(fit_in_a_process, case_of):
     return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_chains_on_a_mesh_are_the_chains_without(chains_of, num_devices):
     mesh = jax.make_mesh((num_devices,), ("bags",), devices=jax.devices()[:num_devices])
@@ -229,6 +236,7 @@ def test_chains_on_a_mesh_are_the_chains_without(chains_of, num_devices):
     np.testing.assert_array_equal(found["inducing_value"], expected["inducing_value"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "name"), [(nuts, "vgpmil"), (gibbs, "vwsgp")])
 def test_chains_of_two_processes_are_those_of_one(chains_of, case_of, tmp_path, engine, name):
     for process in ("0", "1"):
@@ -252,6 +260,7 @@ def test_chains_of_two_processes_are_those_of_one(chains_of, case_of, tmp_path, 
             assert block["row 0"].shape[:2] == (num_own, 30)
 
 
+@pytest.mark.slow
 def test_processes_that_sample_other_bags_are_refused(case_of, tmp_path):
     shared(case_of("vwsgp").bags, tmp_path)
     processes = two(tmp_path, "--name", "vwsgp", "--chains", "gibbs")

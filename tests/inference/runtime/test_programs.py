@@ -16,6 +16,7 @@ def bags():
     return simulate(model, design, seed=1)[0]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("engine", [nuts, pymc_nuts, laplace, svi], ids=lambda e: e.__name__)
 def test_refusal_names_the_engine_and_an_alternative(bags, engine):
     model = DPMIL.for_bags(bags, max_components=20)

@@ -38,6 +38,7 @@ def test_it_ends_where_nothing_is_steeper_than_asked_for():
     assert gradients[1] < 1e-6 < gradients[0] < 1e-1
 
 
+@pytest.mark.slow
 def test_more_steps_never_end_higher():
     losses = [float(_valley(_descended(_valley, max_steps=num))) for num in (0, 1, 4, 16, 64)]
     assert losses == sorted(losses, reverse=True)

@@ -44,6 +44,7 @@ def test_whole_blocks_leave_no_rest_and_are_shortest(num_rows, expected):
     assert 0 in lengths and len(lengths) == 2
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(("num_rows", "width"), SIZES)
 def test_row_blocks_give_the_plain_products(num_rows, width):
     random = np.random.default_rng(0)

@@ -69,6 +69,7 @@ def test_the_reference_of_this_file_agrees_with_adaptive_quadrature(mean, s):
     np.testing.assert_allclose(float(dense(mean, s)), expected, atol=1e-10)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("variance", VARIANCES)
 def test_log_expected_sigmoid_is_accurate_by_every_rule(variance):
     s = np.sqrt(variance)
@@ -111,6 +112,7 @@ def test_first_derivatives_are_those_of_the_integral(variance):
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("variance", [0.2, 1.0, 4.0, 30.0, 400.0])
 def test_second_derivatives_are_those_of_the_integral(variance):
     means = np.array([-90.0, -12.0, -1.0, 0.0, 0.4, 3.0, 25.0])
@@ -123,6 +125,7 @@ def test_second_derivatives_are_those_of_the_integral(variance):
     np.testing.assert_allclose(np.array(found), np.array(expected), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_derivatives_agree_with_finite_differences_in_both_modes():
     rule = logistic_rule(3.0)
     check_grads(
@@ -168,6 +171,7 @@ def test_a_constant_sd_compiles_no_exponentials():
     assert re.findall(r"f64\[(\d+,\d+)\] = exp ", program) == []
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("in_64_bit", [True, False])
 @pytest.mark.parametrize("variance", [0.0, 60.0, 1000.0])
 def test_nothing_is_nan_at_extremes(variance, in_64_bit):
@@ -191,6 +195,7 @@ def test_nothing_is_nan_at_extremes(variance, in_64_bit):
                 assert np.isfinite(block).all(), block
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("variance", [0.0, 1.0, 5.0, 50.0, 1000.0])
 def test_32_bit_is_right_to_1e_5(variance):
     """Relative to the log where that exceeds 1: a float of 200 knows itself to 1.5e-5."""
@@ -225,6 +230,7 @@ def test_rules_have_few_numbers_of_nodes():
         assert on_grid(float(s)) == s
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("s", [0.5, 1.0, 2.5, 5.0])
 def test_a_table_gives_the_values_of_its_rule(s):
     mean, scale = jnp.asarray(MEANS), jnp.linspace(0.1, s, len(MEANS))
@@ -241,6 +247,7 @@ def test_no_table_is_made_where_it_would_overflow():
     assert sigmoid_table(jnp.full(3, 20.0), rule) is rule
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("s", [1e-8, 0.4, 1.0, 3.0, 10.0])
 def test_log_expectation_of_an_exponential(s):
     """E e^{tf} = exp(ta + t²s²/2), for every t that the rule was tilted for."""
@@ -251,6 +258,7 @@ def test_log_expectation_of_an_exponential(s):
         np.testing.assert_allclose(found, t * mean + (t * s) ** 2 / 2, rtol=0, atol=1e-8)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("s", [0.2, 1.0, 4.0])
 def test_log_expectation_of_a_gaussian(s):
     """E exp(−f²/2) = exp(−a²/(2(1 + s²)))/√(1 + s²)."""
@@ -261,6 +269,7 @@ def test_log_expectation_of_a_gaussian(s):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_log_expectation_agrees_with_log_expected_sigmoid():
     mean, s = jnp.asarray([-30.0, -2.0, 0.3, 9.0]), jnp.asarray([0.2, 1.0, 4.0, 2.5])
     rule = trapezoid_rule(4.0, distance_to_pole=2.0, tilt=(0.0, 1.0))

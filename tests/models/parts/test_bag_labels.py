@@ -94,6 +94,7 @@ def test_noisy_maximum_is_the_sum_over_all_instance_labels():
     np.testing.assert_allclose(float(noisy.variance), by_label[0] * by_label[1])
 
 
+@pytest.mark.slow_but_first
 @in_both_precisions
 def test_noisy_maximum_draws_have_its_frequencies(precision):
     number = 200_000
@@ -138,6 +139,7 @@ def brute_force(bag, sharpness):
     return labellings, np.exp(labellings @ logits) * np.where(matches, sharpness, 1.0)
 
 
+@pytest.mark.slow_but_first
 @in_both_precisions
 def test_instance_labels_equal_brute_force_in_each_bag(precision):
     rtol = 1e-12 if jax.config.jax_enable_x64 else 1e-5
@@ -171,6 +173,7 @@ def test_log_probabilities_match_brute_force_and_normalise():
     np.testing.assert_allclose(np.exp(log_probability).sum(), 1, rtol=1e-12)
 
 
+@pytest.mark.slow_but_first
 @in_both_precisions
 def test_instance_label_draws_have_the_frequency_of_every_labelling(precision):
     number, sharpness = 200_000, 6.0
@@ -215,6 +218,7 @@ def test_a_bag_of_one_is_plain_logistic_regression():
     np.testing.assert_allclose(distribution.mean, expected, rtol=1e-13)
 
 
+@pytest.mark.slow_but_first
 @in_both_precisions
 def test_the_normaliser_gradient_is_the_mean_at_extremes(precision):
     logits = jnp.array([-1000.0, 1000.0, -80.0, -30.0, -1e-3, 1000.0, -1000.0, -30.0, -20.0, 3.0])
@@ -249,6 +253,7 @@ def test_the_normaliser_gradient_is_the_mean_at_extremes(precision):
         assert bool((draws[:, 1] == 1).all()) and bool((draws[:, 0] == 0).all())
 
 
+@pytest.mark.slow_but_first
 @in_both_precisions
 def test_bags_of_thousands_do_not_underflow(precision):
     """Bag 0 holds 2,000 likely positives and is called negative; bag 1, 2,000 unlikely ones."""
@@ -280,6 +285,7 @@ def test_bags_of_thousands_do_not_underflow(precision):
     assert np.all(np.abs(frequency - expected_mean) < largest_z(2 * 2) * error)
 
 
+@pytest.mark.slow
 def test_batched_instance_labels_equal_single_ones():
     logits = jnp.stack([LOGITS, LOGITS - 1, LOGITS * 2])
     keys = jax.random.split(jax.random.key(18), 3)
@@ -362,6 +368,7 @@ def augmented_program(bag_label):
     numpyro.sample("instance_label", InstanceLabels(evidence, BAG_INDEX, BAG_LABEL, 20.0, 5))
 
 
+@pytest.mark.slow_but_first
 @in_both_precisions
 def test_the_distributions_work_under_predictive_and_handlers(precision):
     predictive = Predictive(augmented_program, num_samples=7, parallel=True)

@@ -57,6 +57,7 @@ def brute_force(one, other, potential):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("potential", [NormalCardinality(0.5, 0.3), MajorityCardinality()])
 def test_kernel_is_that_of_all_labellings(bags, potential):
     kernel, parts = kernel_with(potential), bags.to_list()

@@ -114,6 +114,7 @@ def _log(fraction):
     return math.log(fraction.numerator) - math.log(fraction.denominator)
 
 
+@pytest.mark.slow
 def test_the_count_distribution_of_five_thousand_instances_is_exact():
     logits = np.random.default_rng(2).uniform(-50, 50, 5000)
     tree = tree_of([5000])
@@ -140,6 +141,7 @@ def test_an_instance_that_cannot_be_positive_counts_for_nothing():
 # ------------------------------------------------------------------ the sum, and its gradients
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
 def test_the_sum_is_that_over_all_counts(partition, scale):
     tree, logits = tree_of(SIZES), random_logits(SIZES, scale, seed=3)
@@ -149,6 +151,7 @@ def test_the_sum_is_that_over_all_counts(partition, scale):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-11)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(("block", "direct"), [(4, 4097), (4, 9)], ids=["blocks", "Fourier"])
 def test_products_of_long_polynomials_change_nothing(monkeypatch, block, direct):
     monkeypatch.setattr(counting, "_BLOCK", block)
@@ -163,6 +166,7 @@ def test_products_of_long_polynomials_change_nothing(monkeypatch, block, direct)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_sums_by_fourier_transform_are_accurate_at_full_size(monkeypatch):
     """8,200 instances: halves of the bag have more coefficients than are multiplied directly."""
     tree = tree_of([8200])
@@ -184,6 +188,7 @@ def test_sums_by_fourier_transform_are_accurate_at_full_size(monkeypatch):
     np.testing.assert_allclose(gradients, with_gradients(jnp.asarray(logits))[1], rtol=1e-9)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("length", [2, 17, 18, 65, 300])
 def test_a_product_is_numpys(length):
     random = np.random.default_rng(length)
@@ -193,6 +198,7 @@ def test_a_product_is_numpys(length):
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
+@pytest.mark.slow_but_first
 def test_gradients_are_the_probabilities_of_each_label(partition):
     sizes = SIZES[:6]
     tree, logits = tree_of(sizes), random_logits(sizes, 4.0, seed=5)
@@ -217,6 +223,7 @@ def test_gradients_are_the_probabilities_of_each_label(partition):
         np.testing.assert_allclose(gradients, chance, rtol=1e-11, atol=1e-300)
 
 
+@pytest.mark.slow_but_first
 def test_gradients_by_logs_and_products_agree(partition):
     tree, logits = tree_of(SIZES), random_logits(SIZES, 30.0, seed=6)
     weight = jnp.asarray(potentials(tree)[1])
@@ -232,6 +239,7 @@ def test_gradients_by_logs_and_products_agree(partition):
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-300)
 
 
+@pytest.mark.slow_but_first
 def test_a_bag_without_weight_leaves_others_unchanged(partition):
     tree, logits = tree_of(SIZES), random_logits(SIZES, 3.0, seed=8)
     count = np.asarray(tree.count)
@@ -252,6 +260,7 @@ def test_a_bag_without_weight_leaves_others_unchanged(partition):
 # ------------------------------------------------------------------ draws
 
 
+@pytest.mark.slow
 def test_labels_have_exact_frequencies_in_large_bags():
     sizes, draws = [70, 1, 5], 4000
     tree, logits = tree_of(sizes), jnp.asarray(random_logits(sizes, 2.0, seed=9))
@@ -273,6 +282,7 @@ def test_labels_have_exact_frequencies_in_large_bags():
     np.testing.assert_allclose(count.var(), draws * error**2, rtol=0.15)
 
 
+@pytest.mark.slow
 def test_bags_do_not_know_each_other():
     logits = random_logits(SIZES, 5.0, seed=7)
     together = counts_in_bags(slow(tree_of(SIZES), jnp.asarray(logits)), SIZES)

@@ -50,6 +50,7 @@ def precision_of(root, num_features):
 # ------------------------------------------------------------------ one Gaussian by its precision
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_the_density_is_scipys(covariance):
     random = np.random.default_rng(0)
@@ -68,6 +69,7 @@ def test_the_density_is_scipys(covariance):
             np.testing.assert_allclose(float(one[where]), expected, rtol=1e-10)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_gradients_of_the_density_are_those_of_differences(covariance):
     root = jnp.asarray(random_roots((), 2, covariance, seed=2))
@@ -165,6 +167,7 @@ def test_densities_in_hundreds_of_dimensions_are_those_of_scipy():
         np.testing.assert_allclose(found[klass], expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_component_of_weight_zero_adds_nothing():
     mixtures = mixtures_of("full")
     without = mixtures._replace(log_weight=mixtures.log_weight.at[:, 1].set(-INF))
@@ -220,6 +223,7 @@ def log_evidence(mixtures, instances, bag):
     return logsumexp(terms) - math.log(len(allowed(bag)))
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("covariance", "num_components"), [("full", 3), ("diagonal", 2), ("full", 1)]
 )
@@ -265,6 +269,7 @@ def drawn():
     return weight, mean, root, draws, nearest // 2, nearest % 2
 
 
+@pytest.mark.slow
 def test_drawn_labels_are_uniform_over_those_allowed(drawn):
     *_, label, _ = drawn
     for bag, members in enumerate(MEMBERS):

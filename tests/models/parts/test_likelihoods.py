@@ -246,6 +246,7 @@ def test_probit_bound_equals_integral_over_utility():
     np.testing.assert_allclose(found.linear_term[0], factor.mean() / scale**2, rtol=1e-10)
 
 
+@pytest.mark.slow_but_first
 @with_every_likelihood
 def test_bound_equals_trace_elbo_of_the_guide(likelihood):
     rows = rows_for(likelihood)
@@ -285,6 +286,7 @@ def test_bound_equals_trace_elbo_of_the_guide(likelihood):
     assert abs(error) < 4.5 * draws.std(ddof=1) / np.sqrt(draws.size) + rounding
 
 
+@pytest.mark.slow_but_first
 @with_every_likelihood
 def test_gaussian_terms_are_the_likelihood_given_the_auxiliary(likelihood):
     """log E[e^{ps − ωs²/2}] over the auxiliary's prior is log p(y | s), up to a constant in s.

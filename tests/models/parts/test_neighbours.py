@@ -57,6 +57,7 @@ MEASURES = [
 ]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("measure", MEASURES)
 def test_scores_are_those_of_a_double_loop(measure, bags, points, monkeypatch):
     monkeypatch.setattr(neighbours, "_ROWS", 7)
@@ -69,6 +70,7 @@ def test_scores_are_those_of_a_double_loop(measure, bags, points, monkeypatch):
     np.testing.assert_allclose(measure.own_scores(bags), own, atol=1e-12)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("measure", MEASURES[:3])
 def test_the_gradient_is_a_finite_difference(measure, bags, points):
     value, gradient = measure.value_and_gradient(points, measure.neighbours(points, bags))

@@ -295,6 +295,7 @@ def test_a_diagonal_posterior_is_a_product_over_features():
     np.testing.assert_allclose(found.log_determinant, log_determinant, rtol=1e-12)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_components_on_two_leading_axes_are_those_on_one(covariance):
     given = problem(2)
@@ -428,6 +429,7 @@ def test_the_divergence_is_that_of_draws_by_scipy(posterior):
         assert z_of_mean(ratio, float(found[k])) < largest_z(2 * 2)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("num_features", [1, 5])
 def test_the_divergence_of_the_prior_from_itself_is_zero(covariance, num_features):
@@ -564,6 +566,7 @@ def drawn(request):
     return Drawn(posterior, mean, root[..., None] * np.eye(3), root)
 
 
+@pytest.mark.slow_but_first
 def test_drawn_precisions_have_scipys_mean_and_variance(drawn):
     posterior, _, precision, root = drawn
     if isinstance(posterior, NormalWishart):

@@ -122,6 +122,7 @@ def test_mean_and_its_derivatives_are_smooth_at_tilt_zero():
     np.testing.assert_allclose(float(gradient(1e6)), -0.5e-12, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_draws_have_the_closed_form_mean_and_variance():
     number, distribution = 100_000, PolyaGamma(1, TILTS)
     draws = draws_of(distribution, number, seed=1)
@@ -132,6 +133,7 @@ def test_draws_have_the_closed_form_mean_and_variance():
     assert np.abs([z_mean, z_variance]).max() < largest_z(2 * len(TILTS))
 
 
+@pytest.mark.slow_but_first
 @in_both_precisions
 def test_draws_follow_the_density(precision):
     number, looks = 300_000, 3 * 2 * len(TILTS)
@@ -214,6 +216,7 @@ def test_gradients_of_the_log_density_agree_with_differences():
             )
 
 
+@pytest.mark.slow_but_first
 @in_both_precisions
 def test_no_value_or_tilt_in_use_gives_infinities(precision):
     values = jnp.geomspace(1e-4, 50.0, 400)[:, None]
@@ -224,6 +227,7 @@ def test_no_value_or_tilt_in_use_gives_infinities(precision):
     assert float(PolyaGamma(1, 0.0, validate_args=False).log_prob(-1.0)) == -math.inf
 
 
+@pytest.mark.slow_but_first
 @in_both_precisions
 def test_extreme_tilts_end_the_loop_with_the_right_draws(precision):
     tilt = jnp.array([1e-30, 1e3, 1e6, -1e15, jnp.inf, jnp.nan])
@@ -235,6 +239,7 @@ def test_extreme_tilts_end_the_loop_with_the_right_draws(precision):
     np.testing.assert_allclose(ratio[1:], 1, atol=0.01)
 
 
+@pytest.mark.slow_but_first
 @in_single_precision
 def test_polya_gamma_in_single_precision_stays_single_and_close(precision):
     tilts = jnp.asarray(TILTS)
@@ -257,6 +262,7 @@ def test_single_precision_input_stays_single_under_64_bit():
     assert PolyaGamma(1, tilt).mean.dtype == jnp.float32
 
 
+@pytest.mark.slow
 def test_draws_are_the_same_alone_compiled_and_vectorised():
     keys = jax.random.split(jax.random.key(11), 3)
     tilts = jnp.linspace(0.0, 9.0, 30).reshape(3, 10)

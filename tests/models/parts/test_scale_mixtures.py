@@ -40,6 +40,7 @@ def test_every_mixing_keeps_the_protocol(mixing):
     assert isinstance(mixing, Mixing)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("mixing", AUGMENTED + AUTOMATIC, ids=by_name)
 def test_expected_precision_is_the_scaled_derivative_of_log_psi(mixing):
     gradient = jax.vmap(jax.grad(mixing.log_density))(jnp.asarray(TILTS))
@@ -53,6 +54,7 @@ def test_expected_precision_is_the_scaled_derivative_of_log_psi(mixing):
     np.testing.assert_allclose(found[0], limit, rtol=1e-10)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("mixing", AUGMENTED[:2] + AUTOMATIC[1:], ids=by_name)
 def test_expected_precision_has_derivatives_everywhere(mixing):
     tilts = jnp.asarray([0.0, 5e-3, 0.4, 3.0])  # the series ends at 1e-4 and 1e-3
@@ -152,6 +154,7 @@ def test_student_density_given_by_its_logarithm_is_gamma_mixing():
     np.testing.assert_allclose(automatic.log_density(tilt), by_hand.log_density(tilt), atol=1e-13)
 
 
+@pytest.mark.slow
 def test_true_scale_mixtures_pass_in_32_bit():
     with jax.enable_x64(False):
         for log_psi in (
@@ -202,6 +205,7 @@ def test_augmentation_without_a_mixing_distribution_is_refused():
         model.augmented()
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("mixing", AUGMENTED + AUTOMATIC[1:], ids=by_name)
 def test_32_bit_agrees_with_64_bit(mixing):
     tilts = np.array([0.0, 1e-4, 2e-3, 0.3, 4.0, 60.0, -80.0])

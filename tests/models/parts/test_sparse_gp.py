@@ -71,6 +71,7 @@ def test_inducing_points_at_the_instances_make_the_full_process():
     np.testing.assert_allclose(conditional.mean(jnp.asarray(V @ u)), V @ u, atol=1e-8)  # f = u
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("in_64_bit", [True, False])
 @pytest.mark.parametrize("length_scale", [0.05, 1.0, 30.0])
 def test_residual_variance_is_never_negative_and_nothing_is_nan(length_scale, in_64_bit):
@@ -148,6 +149,7 @@ def test_chunk_programs_do_not_factorise_fixed_kernels():
     assert "cholesky" in str(traced) and "triangular_solve" in str(traced)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("size", [1, 3, 8, 9, 24, 50, 200])
 def test_panels_together_are_the_triangular_product(size):
     ends = panels_of(size)
@@ -182,6 +184,7 @@ def test_sums_stay_64_bit_under_32_bit_kernels():
     np.testing.assert_allclose(many.residual_variance, expected, rtol=0, atol=rounding)
 
 
+@pytest.mark.slow
 def test_a_32_bit_kernel_changes_sums_by_rounding():
     random = np.random.default_rng(1)
     bags = Bags.from_list([random.normal(size=(size, 5)) for size in (1, 700, 9000)])

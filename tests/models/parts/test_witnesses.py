@@ -112,6 +112,7 @@ def which(members):
     return members @ (2 ** np.arange(members.shape[-1])[::-1])
 
 
+@pytest.mark.slow_but_first
 @in_both_precisions
 def test_means_and_variances_are_those_of_all_labellings(precision):
     rtol = 1e-13 if jax.config.jax_enable_x64 else 1e-5
@@ -192,6 +193,7 @@ def test_it_is_the_limit_of_the_noisy_maximum():
 # ------------------------------------------------------------------ draws
 
 
+@pytest.mark.slow_but_first
 @in_both_precisions
 def test_draws_have_the_frequency_of_every_labelling(precision):
     number = 50_000
@@ -233,6 +235,7 @@ def draws_with():
     return lambda logits, seed: np.asarray(sample(jnp.asarray(logits), jax.random.key(seed)))
 
 
+@pytest.mark.slow_but_first
 @in_both_precisions
 @pytest.mark.parametrize("level", [-45.0, -150.0, -360.0, -745.0, -1000.0, -1e5])
 def test_unlikely_witnesses_are_drawn_by_softmax(level, precision, draws_with):
@@ -484,6 +487,7 @@ def test_gradients_of_the_evidence_are_finite_differences():
     np.testing.assert_allclose(found.ravel(), difference, atol=1e-8)
 
 
+@pytest.mark.slow_but_first
 @in_both_precisions
 @pytest.mark.parametrize("offset", [0.0, -1000.0, 1000.0, -60.0, -1e5])
 def test_gradients_of_log_evidence_are_label_probabilities(offset, precision):

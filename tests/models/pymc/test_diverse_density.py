@@ -14,6 +14,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", MODELS)
 def test_density_and_gradient_are_those_of_the_numpyro_program(assert_same_density, bags, name):
     assert_same_density(diverse_density_program, MODELS[name], "marginal", bags)
@@ -22,6 +23,7 @@ def test_density_and_gradient_are_those_of_the_numpyro_program(assert_same_densi
         assert pymc_model.named_vars_to_dims[site] == MODELS[name].dims[site]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("bag", [1, 2])
 def test_a_bag_far_away_has_density_and_gradient(assert_same_density, bags, bag):
     """Bags of either label: q is some thousands there, and e^−q underflows."""

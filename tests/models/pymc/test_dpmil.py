@@ -169,6 +169,7 @@ def assert_same(ours, theirs):
             assert_close(gradient, other.gradients[name], GRADIENT_TOLERANCE, name)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("kind", MODELS)
 def test_densities_and_gradients_are_those_of_the_numpyro_program(bags, kind):
     model = MODELS[kind]
@@ -190,6 +191,7 @@ def test_sites_and_dimensions_are_those_of_the_model(bags, kind):
         assert pymc_model.named_vars_to_dims[name] == model.dims[name]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("kind", ["full", "one feature", "diagonal"])
 def test_sites_have_the_values_that_coordinates_imply(bags, kind):
     model = MODELS[kind]
@@ -213,6 +215,7 @@ def log_evidence_of_all_labellings(negative, positive):
     return logsumexp(terms) - np.log(len(labellings))
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
 def test_densities_and_gradients_are_accurate_far_away(covariance):
     scale = np.eye(2) if covariance == "full" else np.ones(2)

@@ -13,6 +13,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", MODELS)
 def test_density_and_gradient_are_those_of_the_numpyro_program(assert_same_density, bags, name):
     assert_same_density(measure_threshold_program, MODELS[name], "marginal", bags)

@@ -29,6 +29,7 @@ def model_for(inducing_points):
 in_both_programs = pytest.mark.parametrize("program", ["marginal", "full"])
 
 
+@pytest.mark.slow_but_first
 @in_both_programs
 @pytest.mark.parametrize("variance", [0.4, 5.0, 300.0])
 def test_density_and_gradient_are_those_of_the_numpyro_program(
@@ -38,6 +39,7 @@ def test_density_and_gradient_are_those_of_the_numpyro_program(
     assert_same_density(vgpmil_program, model, program)
 
 
+@pytest.mark.slow_but_first
 @in_both_programs
 def test_density_and_gradient_agree_under_priors_on_all_hyperparameters(
     model_for, assert_same_density, program
@@ -46,11 +48,13 @@ def test_density_and_gradient_agree_under_priors_on_all_hyperparameters(
     assert_same_density(vgpmil_program, model, program)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("prior", [dist.HalfNormal(2.0), dist.InverseGamma(4.0, 3.0)])
 def test_densities_agree_under_each_prior_of_both_libraries(model_for, assert_same_density, prior):
     assert_same_density(vgpmil_program, model_for(variance=prior), "full")
 
 
+@pytest.mark.slow_but_first
 @in_both_programs
 def test_density_and_gradient_agree_with_gamma_mixing(model_for, assert_same_density, program):
     model = model_for(mixing=GammaMixing(alpha=1.5, beta=2.5))
@@ -66,6 +70,7 @@ def test_the_density_of_each_bag_label_is_at_hand(bags, model_for, random_points
     assert (by_bag < 0).all()
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("variance", [200.0, 5000.0])
 def test_density_and_gradient_stay_finite_where_latents_overflow(
     bags, model_for, pymc_densities, variance
@@ -111,6 +116,7 @@ def test_bags_of_another_width_are_refused(bags, model_for):
         vgpmil_program(model_for(), narrow)
 
 
+@pytest.mark.slow
 def test_without_pymc_the_message_says_what_to_install():
     program = """
         import sys

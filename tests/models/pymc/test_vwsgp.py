@@ -56,6 +56,7 @@ in_both_programs = pytest.mark.parametrize("program", ["marginal", "full"])
 with_every_likelihood = pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda one: one.name)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("likelihood", "variance"),
     [
@@ -71,6 +72,7 @@ def test_density_and_gradient_are_those_of_the_numpyro_program(
     assert_same_density(vwsgp_program, model, program, bags_for(likelihood))
 
 
+@pytest.mark.slow_but_first
 @with_every_likelihood
 @in_both_programs
 def test_density_and_gradient_agree_under_priors_on_all_hyperparameters(
@@ -82,12 +84,14 @@ def test_density_and_gradient_agree_under_priors_on_all_hyperparameters(
     assert_same_density(vwsgp_program, model, program, bags_for(likelihood))
 
 
+@pytest.mark.slow_but_first
 @in_both_programs
 def test_density_and_gradient_agree_under_a_noise_prior(model_for, assert_same_density, program):
     model = model_for(likelihood=Gaussian(dist.HalfNormal(2.0)))
     assert_same_density(vwsgp_program, model, program)
 
 
+@pytest.mark.slow_but_first
 @with_every_likelihood
 def test_the_density_of_each_bag_is_at_hand(bags_for, model_for, random_points, likelihood):
     bags = bags_for(likelihood)
@@ -112,6 +116,7 @@ def test_what_is_unknown_of_the_bags_is_a_site(bags, model_for, likelihood, unkn
     assert [v.name for v in pymc_model.free_RVs] == ["whitened_inducing_value", site]
 
 
+@pytest.mark.slow_but_first
 @with_every_likelihood
 @in_both_programs
 def test_with_a_fixed_kernel_only_bag_sums_are_stored(bags_for, model_for, likelihood, program):
@@ -126,6 +131,7 @@ def test_with_a_fixed_kernel_only_bag_sums_are_stored(bags_for, model_for, likel
 # ---------------------------------------------------------------- far out
 
 
+@pytest.mark.slow_but_first
 @with_every_likelihood
 @in_both_programs
 @pytest.mark.parametrize("variance", [0.5, 5000.0])
