@@ -268,6 +268,7 @@ def test_a_fold_is_scaled_by_its_training_bags_and_split_among_them(counted):
         assert not (part.judged & part.learned_from).any()
 
 
+@pytest.mark.slow
 def test_bags_are_judged_by_the_inner_fit_that_has_not_seen_them(counted):
     fold = counted.fold
     sign = np.where(fold.bags.labels == 1, 1.0, -1.0)

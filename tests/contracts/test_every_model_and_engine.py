@@ -154,7 +154,7 @@ QUICK = {
     ("laplace", "VWSGP probit"),
     ("gibbs", "VWSGP logistic"),
     ("nuts", "VGPMIL gamma"),
-    ("nuts", "CardinalityGP"),
+    ("coordinate_ascent", "CardinalityGP"),
     ("maximum_a_posteriori", "CardinalityModel"),
     ("svi", "DiverseDensity"),
     ("grid", "MeasureThreshold"),

@@ -55,6 +55,7 @@ def test_equal_samplers_agree_within_monte_carlo_error(chains):
     assert f"largest |z| {row['largest_z']:.1f}" in comparison.sentences["b"]
 
 
+@pytest.mark.slow
 def test_mean_biased_by_one_sd_has_that_error(chains):
     comparison = compare({"a": chains(0), "b": chains(1, bias=1.0)}, reference="a")
     row = comparison.table.loc["b"]
@@ -300,6 +301,7 @@ def test_posteriors_of_other_models_are_told_apart(posteriors, problem):
     assert "as they should be" not in text
 
 
+@pytest.mark.slow
 def test_runaway_is_shown_where_targets_are_equal(posteriors, problem):
     training, _, model = problem
     gamma = replace(model, mixing=GammaMixing(1.0, 1.0))
@@ -432,6 +434,7 @@ def test_another_likelihood_is_another_model_and_not_other_hyperparameters(likel
     assert "Its target, noise=3.0, is another model than probit's" in text  # fixed, not learned
 
 
+@pytest.mark.slow
 def test_posteriors_of_one_likelihood_name_no_target(likelihoods):
     comparison = compare({"a": likelihoods["probit"], "b": likelihoods["probit"]}, reference="a")
     assert "target" not in comparison.table
@@ -598,6 +601,7 @@ def test_posteriors_of_targets_are_scored_by_their_errors(regression_comparison)
     assert "predictive sds from nuts's on average" in regression_comparison.sentences["exact"]
 
 
+@pytest.mark.slow
 def test_target_differences_have_their_own_column(regression_comparison, comparison):
     table = regression_comparison.table
     assert "probability_difference" not in table and "target_difference" not in comparison.table

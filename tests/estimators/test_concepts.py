@@ -67,7 +67,7 @@ def fitted(request, bags):
     return request.param, request.param.find_peaks(bags)
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 def test_peaks_are_sorted_by_their_log_likelihood(fitted, bags):
     learner, peaks = fitted
     expected = [
@@ -88,6 +88,7 @@ def test_log_likelihood_at_points_takes_the_initial_scales(fitted, bags):
     np.testing.assert_allclose(learner.log_likelihood(points, bags), expected, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_highest_peak_is_likelier_than_the_truth(fitted, bags):
     learner, peaks = fitted
     scale = TRUTH["scale"] if learner.learns_scales else np.ones(2)

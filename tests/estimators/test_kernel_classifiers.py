@@ -78,6 +78,7 @@ def test_gradient_at_fixed_support_is_a_finite_difference(bags, prior):
     np.testing.assert_allclose(gradient, expected, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_total_gradient_is_the_gradient_at_fixed_support(bags):
     """Danskin: α moves along, and its first-order change is nothing."""
     start = CardinalityKernel(model_with(), np.array([1.0, -2.0, 0.5]), INSTANCE_KERNEL, 0.3)

@@ -335,6 +335,7 @@ def test_vgpmil_bound_equals_brute_force(label_update, mixing, mean, steps):
     assert posterior.elbo[-1] == pytest.approx(expected, abs=TOLERANCE, rel=0)
 
 
+@pytest.mark.slow
 @every_mean
 @every_mixing
 @every_label_update
@@ -752,6 +753,7 @@ def log_marginal(deviation: np.ndarray, scatter: np.ndarray) -> float:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("label_update", ["soft", "hard"])
 def test_dpmil_bound_is_below_the_log_evidence(label_update, covariance):

@@ -27,7 +27,7 @@ def calibrate(simulation_based_calibration):
     return short
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "program", "thinning"),
     [

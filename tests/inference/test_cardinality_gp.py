@@ -133,6 +133,7 @@ def test_the_variance_is_learned_or_has_a_prior(problem):
     assert prior.latent_sites == ("inducing_value", "variance")
 
 
+@pytest.mark.slow
 def test_a_posterior_comes_back_from_its_file(problem, fitted, tmp_path):
     fitted.save(tmp_path / "process.nc")
     loaded, bags = Posterior.load(tmp_path / "process.nc"), problem[1]

@@ -56,7 +56,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "label_update"),
     [*((variant, "soft") for variant in VARIANTS), ("as the paper", "hard")],
@@ -99,7 +99,7 @@ def of_scikit_learn(model: DPMIL, instances: np.ndarray) -> BayesianGaussianMixt
     )
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("klass", [0, 1])
 def test_one_round_equals_scikit_learns_with_labels_given(labelled, klass):
     """From the same responsibilities, the same q(μ, Λ), sticks and E log N.
@@ -324,7 +324,7 @@ def test_bound_is_stationary_at_the_fixed_point(bags, closed_form_start, label_u
 SHAPES = [([1, 2, 5, 3, 1, 1], 3), ([2, 9, 1, 20], 1)]
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes_and_features", SHAPES, ids=str)
 @every_covariance
 @every_label_update

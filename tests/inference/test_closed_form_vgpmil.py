@@ -204,7 +204,7 @@ def test_exact_labels_never_loosen_the_bound():
     assert (np.asarray(found) < np.asarray(best)[:, None] - 1e-3).any()
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("mixing", [PolyaGammaMixing()], ids=["sech"])
 @every_label_update
 def test_bound_lies_below_the_log_evidence_by_quadrature(one_inducing_point, mixing, label_update):

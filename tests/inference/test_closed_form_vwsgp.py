@@ -189,7 +189,7 @@ def test_order_of_instances_changes_nothing(either_problem):
 # ------------------------------------------------------------------ as an engine
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 def test_learning_hyperparameters_raises_the_bound_and_never_lowers_it(either_problem):
     model, bags = either_problem
     fixed = coordinate_ascent(model, bags, seed=0)

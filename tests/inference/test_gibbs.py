@@ -147,6 +147,7 @@ def test_gamma_mixing_agrees_with_nuts_on_both_programs(small_problem, moments):
 # ------------------------------------------------------------------ the machinery
 
 
+@pytest.mark.slow
 def test_kept_sites_are_stored_and_obey_negative_bags(posterior, small_problem):
     _, bags = small_problem
     tree = posterior.tree["posterior"]

@@ -100,6 +100,7 @@ def test_draws_are_those_of_the_grid_and_of_nuts(bags, posterior):
         assert abs(transform(sampled[name]).mean() - mean) < 4.5 * sd / np.sqrt(1_000)
 
 
+@pytest.mark.slow
 def test_the_density_of_draws_is_the_posterior(bags, posterior):
     draws = {name: value[:500] for name, value in posterior.stored_draws().items()}
     exact = log_joint(MODEL, "marginal", draws, bags) - posterior.elbo[0]

@@ -77,7 +77,7 @@ def assert_same_factors(found, expected):
         np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8, err_msg=name)
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "chunk_instances"),
     [

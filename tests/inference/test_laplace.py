@@ -36,6 +36,7 @@ def posterior(open_problem):
 # ------------------------------------------------------------------ the mode and its curvature
 
 
+@pytest.mark.slow
 def test_mode_and_curvature_are_those_of_quadrature(one_inducing_point, exact_posterior):
     posterior = laplace(*one_inducing_point, seed=0)
     whitened, log_density = exact_posterior.whitened, exact_posterior.log_density
@@ -200,7 +201,7 @@ def test_bags_without_labels_are_refused(small_problem):
         laplace(model, replace(bags, labels=None), seed=0)
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
 def test_mode_of_accumulated_evidence_is_that_of_a_grid(accumulating_problem, likelihood):
     model, bags = accumulating_problem(num_inducing=1, seed=4, likelihood=likelihood)

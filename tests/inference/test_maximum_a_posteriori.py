@@ -121,6 +121,7 @@ def test_more_starts_leave_a_saddle():
     assert "the highest of 4 starts" in more.status.sentence
 
 
+@pytest.mark.slow
 def test_a_search_cut_short_says_so(bags):
     cut = maximum_a_posteriori(model_with("normal"), bags, seed=0, max_steps=2)
     assert cut.status.kind == "max_steps" and "gradient" in cut.status.sentence

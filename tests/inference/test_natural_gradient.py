@@ -132,7 +132,7 @@ def test_one_pass_over_targets_gives_the_exact_posterior(cases):
     assert fewer.elbo[-3] < exact.elbo[-1] - 1e-3
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "gaussians"])
 @pytest.mark.parametrize("way", ["memory", "stream"])
 def test_batches_lead_to_where_coordinate_ascent_ends(cases, tmp_path, name, way):
@@ -204,7 +204,7 @@ def test_a_bound_that_is_none_is_a_failure():
     assert _judged(np.array([-3.0, -2.0, np.nan]), 7, 1e-9).kind == "failed"
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vwsgp", "dpmil"])
 def test_batches_on_two_devices_are_twice_as_large(cases, name):
     model, bags = cases[name]
@@ -227,7 +227,7 @@ def test_each_pass_takes_all_bags_in_a_new_order(cases, monkeypatch):
     assert len({*passes, bags.names}) == 4
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vwsgp", "dpmil"])
 def test_stopped_run_resumes_to_the_same_end(cases, tmp_path, name):
     model, bags = cases[name]

@@ -58,6 +58,7 @@ def test_one_inducing_value_has_the_moments_of_quadrature(
     assert moments(sites(posterior)).largest_z(prior) > 3 * LARGEST_Z
 
 
+@pytest.mark.slow
 def test_labels_that_say_nothing_leave_the_prior(small_problem, moments):
     model, bags = small_problem
     deaf = replace(model, sharpness=1.0)
@@ -165,6 +166,7 @@ def test_chains_that_the_devices_do_not_divide(small_problem):
     assert len(np.unique(sites(posterior)[:, 0], axis=0)) == 3
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_draws_in_64_bit(small_problem, marginal):
     """They do not depend on the number of draws, and no global flag changes."""
     # 130 draws are a block of 100 and a part of one; the fixture's 1000 are ten blocks.

@@ -66,6 +66,7 @@ def test_log_likelihood_is_computed_when_asked_for(posteriors, small_problem, en
     np.testing.assert_allclose(np.exp(found).to_numpy().reshape(expected.shape), expected)
 
 
+@pytest.mark.slow
 def test_log_likelihood_survives_a_file(posteriors, tmp_path):
     posterior = posteriors["coordinate_ascent"]
     posterior.save(tmp_path / "posterior.nc")

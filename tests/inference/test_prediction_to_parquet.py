@@ -34,7 +34,7 @@ def fits(design):
     return found
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("at_once", [20, 500], ids=["in pieces", "in one"])
 def test_written_predictions_equal_those_of_predict(fits, tmp_path, monkeypatch, name, at_once):

@@ -67,6 +67,7 @@ def test_the_posterior_of_nutpie_is_that_of_any_sampler(problem, nutpie_posterio
     assert sampler["inference_library_version"] == importlib.metadata.version("nutpie")
 
 
+@pytest.mark.slow
 def test_seconds_of_compilation_warmup_and_sampling_are_told_apart(nutpie_posterior):
     assert nutpie_posterior.compile_seconds > 0
     assert 0 < nutpie_posterior.sampling_seconds < nutpie_posterior.seconds

@@ -61,6 +61,7 @@ def test_laplace_is_not_the_closest_gaussian(one_inducing_point, best_gaussian):
     assert abs(found.mean[0] - mean) > 1.5 * 0.065 * deviation
 
 
+@pytest.mark.slow
 def test_bound_is_the_exact_elbo_and_below_the_evidence(
     one_dimensional, best_gaussian, exact_posterior
 ):

@@ -166,7 +166,7 @@ def logits_of(prepared):
     return jnp.asarray(prepared.bags.instances @ WEIGHTS)
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("potential", POTENTIALS)
 def test_padding_changes_no_prediction(bags, potential):
     model = CardinalityModel(POTENTIALS[potential])

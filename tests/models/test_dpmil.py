@@ -244,6 +244,7 @@ def test_the_augmented_density_is_that_written_by_hand(evaluated):
     np.testing.assert_allclose(evaluated.augmented, expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_augmented_program_sums_to_the_marginal_one(evaluated):
     np.testing.assert_allclose(logsumexp(evaluated.augmented), evaluated.marginal, rtol=1e-12)
 

@@ -121,6 +121,7 @@ def test_one_s_own_statistic_is_asked(exact):
     assert check.prior["first"].shape == check.posterior["first"].shape == (50,)
 
 
+@pytest.mark.slow
 def test_plot_has_a_panel_for_each_statistic(sampled):
     figure = predictive_check(sampled, seed=0).plot()
     titles = [panel.get_title() for panel in figure.axes if panel.get_title()]

@@ -75,7 +75,7 @@ def posterior(request, small):
     return ENGINES[request.param](*small)
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 def test_leave_one_out_equals_fits_without_each_bag(posterior, exact):
     found = leave_one_out(posterior)
     by_draw = np.exp(posterior.log_likelihood.to_numpy()).reshape(-1, 12)

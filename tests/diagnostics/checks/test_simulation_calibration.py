@@ -109,6 +109,7 @@ def test_engine_that_did_not_converge_is_not_calibrated():
     assert "did not converge in 8 of 8 simulations" in cut_off.sentences[0]
 
 
+@pytest.mark.slow
 def test_dependent_draws_of_a_chain_are_told(right):
     chained = SimulationCalibration(**(vars(right) | {"relative_efficiency": 0.3}))
     assert not chained.is_calibrated
@@ -353,6 +354,7 @@ def test_models_that_an_engine_cannot_fit_are_refused():
             run(large, engine, bags=simulate_instances(3, 2, num_features=40, seed=0))
 
 
+@pytest.mark.slow
 def test_plot_has_a_panel_for_each_quantity(right, too_narrow):
     """Titles name those that fail."""
     titles = [panel.get_title() for panel in too_narrow.plot().axes if panel.get_title()]

@@ -45,6 +45,7 @@ def test_resampled_approximation_agrees_with_nuts_better(
     assert [label.get_text() for label in shown.get_yticklabels()] == ["Laplace"]
 
 
+@pytest.mark.slow
 def test_status_has_the_effective_size_of_proposals(resampled):
     assert resampled.engine == "importance_resample(laplace)"
     assert resampled.status.kind == "converged"

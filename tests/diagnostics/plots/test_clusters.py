@@ -83,6 +83,7 @@ def test_weights_of_named_clusters_are_their_expectations_largest_first(named):
         assert panel.get_xlabel() == "clusters of q, largest first"
 
 
+@pytest.mark.slow
 def test_weights_of_nameless_clusters_are_sorted_in_each_draw(named, nameless):
     # The names are gone, and with them nothing that is drawn.
     by_rank = -np.sort(-drawn_weights(named), axis=-1)
@@ -196,6 +197,7 @@ def test_clusters_of_samplers_come_from_a_typical_draw(named, nameless):
             np.testing.assert_allclose(np.linalg.norm(whitened, axis=1), 2.0)
 
 
+@pytest.mark.slow
 def test_a_draw_says_how_many_instances_each_cluster_has(nameless, bags):
     one = {name: value[7:8] for name, value in nameless.stored_draws().items()}
     draw = {name: value[0] for name, value in one.items()}

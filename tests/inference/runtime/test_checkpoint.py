@@ -52,7 +52,7 @@ def _is_the_same(one, other):
     return True
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 def test_killed_run_resumes_with_the_same_draws(engine, unbroken, tmp_path):
     folder = tmp_path / "chains"
     assert _is_the_same(unbroken, engine(checkpoint=folder))

@@ -117,7 +117,7 @@ def test_eight_devices_give_the_approximation_of_one(case, tmp_path, way):
     assert_found(tmp_path / "0", in_one_piece(STEPS))
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "devices"), [([], (1, 1)), (["--stream"], (3, 3))], ids=["memory", "stream"]
 )

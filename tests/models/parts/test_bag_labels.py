@@ -368,7 +368,7 @@ def augmented_program(bag_label):
     numpyro.sample("instance_label", InstanceLabels(evidence, BAG_INDEX, BAG_LABEL, 20.0, 5))
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @in_both_precisions
 def test_the_distributions_work_under_predictive_and_handlers(precision):
     predictive = Predictive(augmented_program, num_samples=7, parallel=True)

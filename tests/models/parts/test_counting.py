@@ -223,7 +223,7 @@ def test_gradients_are_the_probabilities_of_each_label(partition):
         np.testing.assert_allclose(gradients, chance, rtol=1e-11, atol=1e-300)
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 def test_gradients_by_logs_and_products_agree(partition):
     tree, logits = tree_of(SIZES), random_logits(SIZES, 30.0, seed=6)
     weight = jnp.asarray(potentials(tree)[1])

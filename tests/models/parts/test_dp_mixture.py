@@ -283,6 +283,7 @@ def test_drawn_labels_are_uniform_over_those_allowed(drawn):
             assert pvalue > FALSE_ALARM / len(SIZES)
 
 
+@pytest.mark.slow
 def test_drawn_clusters_are_independent_with_the_class_weights(drawn):
     weight, _, _, _, label, cluster = drawn
     looks = 2 * len(BAG_INDEX) + math.comb(len(BAG_INDEX), 2)

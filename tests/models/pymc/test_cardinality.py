@@ -27,7 +27,7 @@ MODELS = {
 }
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_density_and_gradient_are_those_of_the_numpyro_program(assert_same_density, bags, name):
     # One instance after another in PyTensor's interpreter: the bag of 300 takes seconds.

@@ -72,7 +72,7 @@ def test_density_and_gradient_are_those_of_the_numpyro_program(
     assert_same_density(vwsgp_program, model, program, bags_for(likelihood))
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @with_every_likelihood
 @in_both_programs
 def test_density_and_gradient_agree_under_priors_on_all_hyperparameters(
