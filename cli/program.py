@@ -95,8 +95,10 @@ def compare(
     logistic model is sampled as well, if a sampler is among the engines.
     """
     _one_device_for_each_core()
+    from ..inference import keep_programs
     from . import experiment, printing
 
+    keep_programs()
     names = None
     if engines is not None:
         names = [name.strip() for name in engines.split(",") if name.strip()]

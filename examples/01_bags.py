@@ -18,10 +18,12 @@ import sys
 import numpy as np
 from milzoo.datasets import load
 from milzoo.diagnostics import plot_bag
-from milzoo.inference import coordinate_ascent, nuts
+from milzoo.inference import coordinate_ascent, keep_programs, nuts
 from milzoo.models import VGPMIL
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
+
+keep_programs()
 
 NUM_DRAWS = 200 if "--toy" in sys.argv else 1000
 

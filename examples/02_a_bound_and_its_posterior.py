@@ -17,9 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 from milzoo.datasets import simulate, simulate_instances
-from milzoo.inference import coordinate_ascent, grid
+from milzoo.inference import coordinate_ascent, grid, keep_programs
 from milzoo.models import RBF, VGPMIL
 from milzoo.models.parts.polya_gamma import PolyaGamma
+
+keep_programs()
 
 IS_TOY = "--toy" in sys.argv
 SIZES = (1, 4) if IS_TOY else (1, 2, 4, 8, 16)

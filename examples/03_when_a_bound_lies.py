@@ -19,9 +19,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from milzoo.datasets import Bags
 from milzoo.diagnostics import compare
-from milzoo.inference import coordinate_ascent, grid, nuts
+from milzoo.inference import coordinate_ascent, grid, keep_programs, nuts
 from milzoo.inference.closed_form import Options, closed_form
 from milzoo.models import VGPMIL, GammaMixing, PolyaGammaMixing
+
+keep_programs()
 
 IS_TOY = "--toy" in sys.argv
 BLUE, ORANGE, RED = "#0072B2", "#E69F00", "#D55E00"

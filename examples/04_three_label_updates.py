@@ -20,7 +20,7 @@ import numpy as np
 from jax.nn import sigmoid
 from matplotlib.figure import Figure
 from milzoo.datasets import load, simulate, simulate_instances
-from milzoo.inference import coordinate_ascent, grid, nuts
+from milzoo.inference import coordinate_ascent, grid, keep_programs, nuts
 from milzoo.inference.closed_form import Options, closed_form
 from milzoo.inference.closed_form.drivers import Limits, ascend_in_memory
 from milzoo.models import RBF, VGPMIL
@@ -28,6 +28,8 @@ from milzoo.models.numerics.threads import one_lapack_thread
 from milzoo.models.parts.bag_labels import InstanceLabels
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
+
+keep_programs()
 
 IS_TOY = "--toy" in sys.argv
 SIZES = (8,) if IS_TOY else (2, 8)

@@ -21,10 +21,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from milzoo.datasets import Bags, load, simulate, simulate_instances
 from milzoo.diagnostics import plot_bag
-from milzoo.inference import coordinate_ascent, gibbs
+from milzoo.inference import coordinate_ascent, gibbs, keep_programs
 from milzoo.models import RBF, VWSGP, Gaussian
 from scipy.stats import chi2, norm
 from sklearn.metrics import roc_auc_score
+
+keep_programs()
 
 IS_TOY = "--toy" in sys.argv
 NUM_DRAWS = 200 if IS_TOY else 1000

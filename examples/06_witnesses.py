@@ -23,13 +23,15 @@ import numpy as np
 from arviz import rhat
 from matplotlib.figure import Figure
 from milzoo.datasets import Bags, load
-from milzoo.inference import coordinate_ascent, gibbs
+from milzoo.inference import coordinate_ascent, gibbs, keep_programs
 from milzoo.models import DPMIL
 from milzoo.models.parts.witnesses import WitnessLabels
 from scipy.stats import gamma, norm
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.metrics import roc_auc_score
+
+keep_programs()
 
 IS_TOY = "--toy" in sys.argv
 NUM_DRAWS = 200 if IS_TOY else 1000

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 from milzoo.datasets import Bags
-from milzoo.inference import coordinate_ascent, laplace, nuts
+from milzoo.inference import coordinate_ascent, keep_programs, laplace, nuts
 from milzoo.models import AtLeastOne, CardinalityModel, MajorityCardinality, NormalCardinality
 from milzoo.models.parts.counting import CountTree, log_partition
 from scipy.special import logsumexp
@@ -30,6 +30,8 @@ from scipy.stats import binom
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.metrics import roc_auc_score
+
+keep_programs()
 
 IS_TOY = "--toy" in sys.argv
 COLOURS = {"at least one": "#009E73", "majority": "#0072B2", "normal": "#D55E00"}

@@ -30,7 +30,7 @@ from milzoo.estimators import (
     choose_by_elbow,
 )
 from milzoo.estimators.prototypes import Peaks
-from milzoo.inference import grid, nuts
+from milzoo.inference import grid, keep_programs, nuts
 from milzoo.models import (
     DiverseDensity,
     MeasureThreshold,
@@ -40,6 +40,8 @@ from milzoo.models import (
 )
 from scipy.spatial.distance import cdist
 from sklearn.metrics import roc_auc_score
+
+keep_programs()
 
 IS_TOY = "--toy" in sys.argv
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"

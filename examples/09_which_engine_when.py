@@ -22,10 +22,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics import compare
-from milzoo.inference import coordinate_ascent, gibbs, grid, laplace, nuts, svi
+from milzoo.inference import coordinate_ascent, gibbs, grid, keep_programs, laplace, nuts, svi
 from milzoo.inference.runtime.densities import log_joint
 from milzoo.models import VGPMIL, VWSGP, CardinalityModel, DiverseDensity, MajorityCardinality
 from scipy.ndimage import maximum_filter
+
+keep_programs()
 
 IS_TOY = "--toy" in sys.argv
 

@@ -30,6 +30,7 @@ from milzoo.inference import (
     Posterior,
     coordinate_ascent,
     grid,
+    keep_programs,
     laplace,
     natural_gradient,
     nuts,
@@ -42,6 +43,8 @@ from milzoo.models.numerics.tracing import as_pytree
 from milzoo.models.parts.polya_gamma import PolyaGamma
 from numpyro.infer import Trace_ELBO
 from scipy.special import expit
+
+keep_programs()
 
 IS_TOY = "--toy" in sys.argv
 

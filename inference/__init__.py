@@ -10,6 +10,7 @@ from .nuts import nuts
 from .posterior import Posterior, Status
 from .prediction import Prediction, TargetPrediction
 from .pymc_nuts import pymc_nuts
+from .runtime.compilation_cache import keep_programs
 from .svi import svi
 
 # Every engine: (model, bags, *, seed, …) → Posterior. The command line offers these.
@@ -35,6 +36,7 @@ __all__ = [
     "coordinate_ascent",
     "gibbs",
     "grid",
+    "keep_programs",
     "laplace",
     "maximum_a_posteriori",
     "natural_gradient",

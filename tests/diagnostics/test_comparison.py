@@ -112,6 +112,7 @@ def test_table_has_a_row_for_each_engine(comparison):
     assert "target" not in table
 
 
+@pytest.mark.slow
 def test_the_diagnostics_are_those_of_arviz(comparison, posteriors):
     tree, row = posteriors["gibbs"].tree, comparison.table.loc["gibbs"]
     site = "inducing_value"
@@ -492,6 +493,7 @@ def test_consequences_of_other_predictions_are_stated(judged, planted, expected)
     assert "nan" not in text
 
 
+@pytest.mark.slow
 def test_only_an_approximation_has_the_larger_error(judged, posteriors, chains, problem):
     """The sentence appears only where the reference is reliable."""
     training, test, model = problem

@@ -148,7 +148,7 @@ def reached(points):
     return (cdist(CENTRES, points).min(axis=1) < 2.5 * np.array([0.45, 0.45, 0.45, 0.35])).tolist()
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "expected"), [(1.0, [False] * 4), (4.0, [False] * 3 + [True])])
 def test_clusters_at_the_rim_are_no_peaks(scene, scale, expected):
     """About half of the positive bags have each; the gradient of others grows with distance."""

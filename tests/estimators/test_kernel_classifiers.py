@@ -94,6 +94,7 @@ def test_total_gradient_is_the_gradient_at_fixed_support(bags):
     np.testing.assert_allclose(gradient, expected, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_learning_lowers_the_objective_until_the_gradient_vanishes(bags, classifier):
     learned = CardinalityKernelLearner(model_with(), INSTANCE_KERNEL, PENALTY).fit(bags)
     assert (np.diff(learned.objective) <= 1e-9).all()

@@ -420,6 +420,7 @@ def test_vwsgp_bound_equals_brute_force(likelihood, steps):
     assert posterior.elbo[-1] == pytest.approx(expected, abs=TOLERANCE, rel=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_vwsgp_converges_where_the_brute_force_bound_is_stationary(likelihood):
     model = vwsgp(likelihood)

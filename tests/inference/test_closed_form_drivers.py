@@ -109,7 +109,7 @@ def test_steps_end_where_the_bound_no_longer_moves(way):
     assert status.kind == "converged" and len(elbo) == 2
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @both_ways
 def test_steps_end_at_their_limit(way):
     elbo, status = way(Toy(5.0, 1.0), max_steps=300)  # of more than one block

@@ -129,7 +129,7 @@ def test_bound_is_stationary_at_the_fixed_point(
     assert np.abs(elsewhere[0]).max() > 1e-3
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bernoulli", "probit"])
 def test_no_step_lowers_the_bound(name, bounds_of_steps):
     # 1,000 random problems of 12 bags, a fifth with labels all 1 and a fifth with labels all 0.
@@ -156,7 +156,7 @@ def test_no_step_lowers_the_bound(name, bounds_of_steps):
     assert (np.diff(traces, axis=1) > -allowed).all()
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("num_inducing", [1, 2])
 @pytest.mark.parametrize("name", ["bernoulli", "probit"])
 def test_bound_lies_below_the_log_evidence_by_quadrature(accumulating_problem, num_inducing, name):

@@ -303,6 +303,7 @@ def test_instances_in_many_blocks_give_the_sums_of_all(fits):
     np.testing.assert_allclose(found.approximation.mean, expected.approximation.mean, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_posterior_of_a_stream_draws_predicts_and_saves(fits, tmp_path):
     model, bags, expected = fits["vgpmil"]
     bags.to_parquet(tmp_path / "bags.parquet")

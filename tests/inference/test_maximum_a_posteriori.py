@@ -61,7 +61,7 @@ def test_likelihood_gradients_at_kinks_are_within_the_priors(bags):
     assert (np.abs(gradient[is_zero]) <= 1 / 0.6 + 1e-4).all()
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("prior", ["normal", "laplace"])
 def test_bags_of_one_are_logistic_regression(prior):
     random = np.random.default_rng(2)
@@ -130,6 +130,7 @@ def test_a_search_cut_short_says_so(bags):
 # ------------------------------------------------------------------ a point
 
 
+@pytest.mark.slow
 def test_a_point_has_no_density_and_no_interval(bags, mode):
     assert mode.log_density(mode.draws(3, seed=0)) is None
     assert (np.ptp(mode.draws(3, seed=0)["weights"], axis=0) == 0).all()

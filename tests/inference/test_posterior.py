@@ -135,6 +135,7 @@ def test_file_keeps_priors_and_mixings(small_problem, tmp_path):
     assert Posterior.load(tmp_path / "gamma.nc").model.mixing == GammaMixing(0.5, 2.5)
 
 
+@pytest.mark.slow
 def test_a_function_is_refused_by_save(small_problem, tmp_path):
     model, bags = small_problem
     custom = ScaleMixture.from_log_density(lambda f: -jnp.sqrt(1 + f**2))

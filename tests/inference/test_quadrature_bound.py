@@ -33,7 +33,7 @@ def random_gaussian(num_inducing, seed):
     )
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.0, 60.0])
 def test_expected_log_likelihood_is_that_of_draws(problem, factor):
     model, bags = problem
@@ -168,6 +168,7 @@ def test_of_targets_it_finds_the_exact_posterior(accumulating_problem):
     np.testing.assert_allclose(fitted.elbo[-1], exact.elbo[-1], atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

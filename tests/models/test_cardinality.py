@@ -203,6 +203,7 @@ def test_the_augmented_program_has_the_same_bag_labels(bags):
 # ------------------------------------------------------------------ known answers
 
 
+@pytest.mark.slow
 def test_a_bag_of_one_is_logistic_regression(bags):
     one = bags.select([0])
     logit = (one.instances @ WEIGHTS)[0]

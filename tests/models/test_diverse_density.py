@@ -109,6 +109,7 @@ def test_gradients_are_finite_differences(bags, draws):
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_concept_far_away_has_likelihood_and_gradient(bags):
     """P(Y_b = 1) is e^−80,000 there, and the nearest instance alone counts."""
     site = {"concept": jnp.array([200.0, 0.0]), "scale": jnp.array([1.5, 0.8])}

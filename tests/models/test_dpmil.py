@@ -377,6 +377,7 @@ def test_identified_quantities_are_those_of_all_labels_and_clusters(shape, field
             np.testing.assert_allclose(found[name][s], value, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_estimands_do_not_depend_on_block_sizes(monkeypatch):
     model, bags = small_model(num_components=3), small_bags()
     draws = random_draws(model)

@@ -116,7 +116,7 @@ def assert_within_errors(found, expected, standard_error):
 
 
 # ------------------------------------------------------------------------ the paper's program
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @both_mixings
 def test_full_program_has_the_density_written_by_hand(mixing):
     bags, model = small_bags(), small_model(mixing=mixing)
@@ -765,6 +765,7 @@ def test_programs_in_32_bit_agree_with_64_bit(mixing):
         np.testing.assert_allclose(rough, exact, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_program_runs_in_32_after_64_bit():
     """Run the program as `Predictive` does after an engine, on the same bags."""
     bags, model = small_bags(), small_model()

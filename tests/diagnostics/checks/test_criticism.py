@@ -113,6 +113,7 @@ def test_p_value_is_two_sided_and_counts_the_data():
     assert table.loc["c", "prior_p"] == pytest.approx(2 / 100)
 
 
+@pytest.mark.slow
 def test_one_s_own_statistic_is_asked(exact):
     check = predictive_check(
         exact, seed=0, statistics={"first": lambda targets, bags: targets[:, 0]}, num_replicates=50

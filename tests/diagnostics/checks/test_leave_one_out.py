@@ -108,6 +108,7 @@ def test_posteriors_without_leave_one_out_say_why(small):
     assert leave_one_out_table({}).empty
 
 
+@pytest.mark.slow
 def test_models_are_compared_by_their_soundest_posteriors(small):
     model, bags = small
     other = replace(model, mean=6.0)  # as if nearly all bags were positive

@@ -48,6 +48,7 @@ def test_predictive_criteria_equal_those_of_fits_without_each_bag(by_closed_form
         )
 
 
+@pytest.mark.slow
 def test_differences_have_the_paired_error_over_bags(by_closed_form):
     _, found = by_closed_form
     best, other = found.chosen, next(name for name in found.elbo if name != found.chosen)

@@ -72,6 +72,7 @@ def test_draws_survive_saving_and_are_reproducible(resampled, tmp_path):
     assert back.log_density(kept) is None
 
 
+@pytest.mark.slow
 def test_posterior_without_a_density_is_refused(posteriors, resampled):
     with pytest.raises(ValueError, match="posterior of nuts has no density to weigh its draws by"):
         importance_resample(posteriors["nuts"], seed=0)

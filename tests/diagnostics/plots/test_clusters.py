@@ -226,6 +226,7 @@ def marks(panel):
     return where[order], value[order], np.array(edge)[order], np.array(is_circle)[order]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["named", "nameless"])
 def test_instances_have_the_colour_of_their_predicted_probability(kind, bags, request):
     posterior = request.getfixturevalue(kind)

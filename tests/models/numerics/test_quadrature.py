@@ -171,7 +171,7 @@ def test_a_constant_sd_compiles_no_exponentials():
     assert re.findall(r"f64\[(\d+,\d+)\] = exp ", program) == []
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("in_64_bit", [True, False])
 @pytest.mark.parametrize("variance", [0.0, 60.0, 1000.0])
 def test_nothing_is_nan_at_extremes(variance, in_64_bit):

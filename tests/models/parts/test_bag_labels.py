@@ -218,7 +218,7 @@ def test_a_bag_of_one_is_plain_logistic_regression():
     np.testing.assert_allclose(distribution.mean, expected, rtol=1e-13)
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @in_both_precisions
 def test_the_normaliser_gradient_is_the_mean_at_extremes(precision):
     logits = jnp.array([-1000.0, 1000.0, -80.0, -30.0, -1e-3, 1000.0, -1000.0, -30.0, -20.0, 3.0])

@@ -79,6 +79,7 @@ def test_labels_that_are_surely_opposite_leave_rounding_alone():
     np.testing.assert_allclose(kernel(bags, bags)[0, 1], exact, atol=1e-15)
 
 
+@pytest.mark.slow
 def test_chunks_change_nothing(bags, monkeypatch):
     kernel = kernel_with(NormalCardinality())
     few = bags.select([1, 3])

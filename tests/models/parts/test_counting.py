@@ -141,7 +141,7 @@ def test_an_instance_that_cannot_be_positive_counts_for_nothing():
 # ------------------------------------------------------------------ the sum, and its gradients
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
 def test_the_sum_is_that_over_all_counts(partition, scale):
     tree, logits = tree_of(SIZES), random_logits(SIZES, scale, seed=3)
@@ -151,7 +151,7 @@ def test_the_sum_is_that_over_all_counts(partition, scale):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-11)
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize(("block", "direct"), [(4, 4097), (4, 9)], ids=["blocks", "Fourier"])
 def test_products_of_long_polynomials_change_nothing(monkeypatch, block, direct):
     monkeypatch.setattr(counting, "_BLOCK", block)
@@ -239,7 +239,7 @@ def test_gradients_by_logs_and_products_agree(partition):
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-300)
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 def test_a_bag_without_weight_leaves_others_unchanged(partition):
     tree, logits = tree_of(SIZES), random_logits(SIZES, 3.0, seed=8)
     count = np.asarray(tree.count)

@@ -566,7 +566,7 @@ def drawn(request):
     return Drawn(posterior, mean, root[..., None] * np.eye(3), root)
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 def test_drawn_precisions_have_scipys_mean_and_variance(drawn):
     posterior, _, precision, root = drawn
     if isinstance(posterior, NormalWishart):

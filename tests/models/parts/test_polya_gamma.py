@@ -133,7 +133,7 @@ def test_draws_have_the_closed_form_mean_and_variance():
     assert np.abs([z_mean, z_variance]).max() < largest_z(2 * len(TILTS))
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @in_both_precisions
 def test_draws_follow_the_density(precision):
     number, looks = 300_000, 3 * 2 * len(TILTS)

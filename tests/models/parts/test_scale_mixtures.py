@@ -136,6 +136,7 @@ def test_log_two_cosh_half_neither_overflows_nor_loses_digits():
     np.testing.assert_allclose(gradient[1:], np.tanh(f[1:] / 2) / 2, rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.slow
 def test_a_numeric_hyperbolic_secant_is_polya_gamma_mixing():
     by_hand, automatic = PolyaGammaMixing(), ScaleMixture.from_log_density(log_hyperbolic_secant)
     tilt = jnp.asarray(TILTS)

@@ -56,7 +56,7 @@ in_both_programs = pytest.mark.parametrize("program", ["marginal", "full"])
 with_every_likelihood = pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda one: one.name)
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("likelihood", "variance"),
     [
