@@ -229,12 +229,12 @@ def _parts_of_a_sweep(sweep: Any, states: Any) -> Iterator[tuple[str, float]]:
         return
     has_labels = isinstance(sweep, VGPMILGibbs)
     rows = sweep.conditional if has_labels else sweep.accumulated
-    law = sweep.mixing.conditional if has_labels else partial(PolyaGamma, 1)
+    conditional = sweep.mixing.conditional if has_labels else partial(PolyaGamma, 1)
     if has_labels:
         labels = _ms(lambda s: sweep.label_distribution(s.latent).sample(s.key), states)
         yield "instance labels", labels
-    yield "precisions ω", _ms(lambda s: law(s.latent).sample(s.key), states)
-    omega = jax.lax.map(lambda s: law(s.latent).sample(s.key), states)
+    yield "precisions ω", _ms(lambda s: conditional(s.latent).sample(s.key), states)
+    omega = jax.lax.map(lambda s: conditional(s.latent).sample(s.key), states)
     V, variance = rows.projection, rows.residual_variance
 
     def half_sign(state: Any) -> Array:
