@@ -11,7 +11,14 @@ import numpyro.distributions as dist
 import pytest
 from milzoo import models
 from milzoo.datasets import simulate_instances
-from milzoo.models.model import Model, ModelDefaults, given_labels, part_of_bags
+from milzoo.models.model import (
+    Model,
+    ModelDefaults,
+    given_labels,
+    part_of_bags,
+    random_key,
+    split_key,
+)
 from milzoo.models.parts.components import ComponentModel
 
 SMALL = {"VGPMIL": {"num_inducing": 3}, "VWSGP": {"num_inducing": 3}}
@@ -75,3 +82,24 @@ def test_a_mixture_has_a_leave_one_out_note():
     assert isinstance(model, Model) and isinstance(model, ComponentModel)
     assert "instances given labels" in model.leave_one_out_note
     assert model.replication_note and model.estimand_note and not model.gradient_note
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
+def test_a_seed_gives_the_key_of_jax(seed):
+    with jax.enable_x64(True):
+        ours, theirs = (
+            jax.random.key_data(key) for key in (random_key(seed), jax.random.key(seed))
+        )
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_would_wrap_around_is_refused(seed):
+    with pytest.raises(ValueError, match=f"seed is {seed}; expected a whole number from 0 to 4294"):
+        random_key(seed)
+
+
+def test_keys_are_split_as_by_jax():
+    key = random_key(3)
+    for ours, theirs in zip(split_key(key, 3), jax.random.split(key, 3), strict=True):
+        np.testing.assert_array_equal(jax.random.key_data(ours), jax.random.key_data(theirs))

@@ -468,3 +468,13 @@ def test_what_cannot_be_observed_is_refused(likelihood, values, message):
 @with_every_likelihood
 def test_traced_observations_pass(likelihood):
     jax.jit(likelihood.check_observed)(np.array([0.5]))
+
+
+def test_log_odds_of_the_logistic_keep_their_digits():
+    """Far out on either side: with a small sd they are the location itself."""
+    location, scale = jnp.array([-60.0, -40.0, 0.0, 40.0, 60.0]), jnp.full(5, 1e-3)
+    with jax.enable_x64(True):
+        likelihood = Logistic()
+        rule = likelihood.quadrature_rule(1e-3)
+        found = likelihood.marginal_distribution(location, scale, rule).logits
+        np.testing.assert_allclose(found, location, rtol=1e-6, atol=1e-7)
