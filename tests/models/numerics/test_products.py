@@ -7,17 +7,19 @@ import pytest
 from milzoo.models.numerics.products import (
     in_row_blocks,
     inverse_transposed,
-    row_sums_of_squares,
     squared_norms,
     weighted_gram,
+    weighted_sum,
     whole_blocks,
 )
 
 # Of one block, of two, of two shorter ones, and of two and a rest; of one panel to three.
-SIZES = ((7, 1), (512, 5), (2 * 512, 13), (512 + 8, 20), (2 * 512 + 5, 50))
+SIZES = ((7, 1), (1024, 5), (2 * 1024, 13), (1024 + 16, 20), (2 * 1024 + 5, 50))
 
 
-@pytest.mark.parametrize(("num_rows", "expected"), [(7, 7), (512, 512), (520, 264), (1029, 344)])
+@pytest.mark.parametrize(
+    ("num_rows", "expected"), [(7, 7), (1024, 1024), (1040, 520), (2053, 688), (2560, 640)]
+)
 def test_blocks_are_about_as_long_as_one_another(num_rows, expected):
     lengths = set()
 
@@ -30,7 +32,7 @@ def test_blocks_are_about_as_long_as_one_another(num_rows, expected):
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "expected"), [(7, 7), (512, 512), (520, 2 * 264), (12_540, 25 * 504)]
+    ("num_rows", "expected"), [(7, 7), (1024, 1024), (1032, 3 * 344), (12_540, 13 * 968)]
 )
 def test_whole_blocks_leave_no_rest_and_are_shortest(num_rows, expected):
     lengths = set()
@@ -52,13 +54,13 @@ def test_row_blocks_give_the_plain_products(num_rows, width):
     cholesky = np.tril(random.normal(size=(width, width))) + 2 * width * np.eye(width)
     with jax.enable_x64(True):
         gram = weighted_gram(jnp.asarray(matrix), jnp.asarray(weights))
-        squares = row_sums_of_squares(jnp.asarray(matrix), jnp.asarray(cholesky))
-        in_halves = squared_norms(jnp.asarray(matrix), inverse_transposed(jnp.asarray(cholesky)))
+        linear = weighted_sum(jnp.asarray(matrix), jnp.asarray(weights))
+        squares = squared_norms(jnp.asarray(matrix), inverse_transposed(jnp.asarray(cholesky)))
     np.testing.assert_allclose(gram, matrix.T @ np.diag(weights) @ matrix, rtol=1e-9)
+    np.testing.assert_allclose(linear, weights @ matrix, rtol=1e-9)
     inverse = np.linalg.inv(cholesky @ cholesky.T)
     expected = np.einsum("nm,mk,nk->n", matrix, inverse, matrix)
     np.testing.assert_allclose(squares, expected, rtol=1e-9)
-    np.testing.assert_allclose(in_halves, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("num_rows", "width"), SIZES)
@@ -74,3 +76,15 @@ def test_blocks_add_up_and_their_rows_stay_in_order(num_rows, width):
     np.testing.assert_allclose(total["sum"], weights @ matrix, rtol=1e-9)
     np.testing.assert_array_equal(kept[0], 2 * matrix)
     np.testing.assert_array_equal(kept[1], weights[:, None] + matrix[:, :1])
+
+
+def test_sum_of_rows_in_32_bit_rounds_blocks_only():
+    random = np.random.default_rng(2)
+    matrix = random.random((400_000, 3)).astype(np.float32)
+    weights = random.random(400_000)
+    with jax.enable_x64(True):
+        total = weighted_sum(jnp.asarray(matrix), jnp.asarray(weights))
+    assert total.dtype == np.float64
+    exact = weights.astype(np.float32).astype(float) @ matrix.astype(float)
+    # All added up in 32 bit would be wrong by 3e-5; of a block, 1e-7, and their errors cancel.
+    np.testing.assert_allclose(total, exact, rtol=1e-6)
