@@ -107,7 +107,7 @@ def _ours(data: str, design: Design, bags: Bags, label_update: LabelUpdate, seed
     On data as plain as these that is soon.
     """
     model = DPMIL.for_bags(bags, max_components=design.max_components)
-    form = DPMILForm(model, label_update, num_starts=1)
+    form = DPMILForm(model, label_update, num_starts=1).in_memory(bags)
     with jax.enable_x64(True), one_lapack_thread():
         times = [time.perf_counter()]
         centers = form.start(lambda rows, at_most: rows(bags), jax.random.key(seed))

@@ -16,8 +16,9 @@ from .bags import Bags
 
 __all__ = ["bucket", "padded"]
 
-# Up to this number sizes are eighths of the next power of two: at most a quarter is added.
-_SMALL = 4096
+# Up to the first number sizes are eighths of the next power of two: at most a quarter is added. Up
+# to the second they are 16ths: an eighth.
+_SMALL, _MEDIUM = 1024, 4096
 # Above, 128ths of it in blocks of as many rows: at most 2 per cent from 25,000 rows on.
 _ROWS_OF_A_BLOCK = 512
 # Few are padded to one of these: it costs little, and small folds get one size.
@@ -39,10 +40,13 @@ def bucket(number: int) -> int:
     Examples
     --------
     >>> [bucket(number) for number in (7, 100, 1025, 70_000)]
-    [7, 112, 1280, 70656]
+    [7, 112, 1152, 70656]
     """
     power = 1 << number.bit_length()
-    unit = max(1, power >> 3) if number <= _SMALL else max(_ROWS_OF_A_BLOCK, power >> 7)
+    if number <= _MEDIUM:
+        unit = max(1, power >> (3 if number <= _SMALL else 4))
+    else:
+        unit = max(_ROWS_OF_A_BLOCK, power >> 7)
     return unit * -(-number // unit)
 
 

@@ -22,6 +22,7 @@ large and lacks the half before E log |Λ| in log ρ.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Self
 
@@ -63,6 +64,8 @@ MAX_SAMPLE = 2**16
 _NUM_STARTS = 5
 # Draws of q kept where nobody asks for another number, as long as they fit into 256 MiB.
 _NUM_DRAWS, _NUMBERS_KEPT = 1000, 2**25
+# Second moments of instances that are kept between steps, at most: a GiB.
+_MOMENTS_KEPT = 2**27
 
 
 class Prior(NamedTuple):
@@ -87,11 +90,18 @@ class SplitBags(NamedTuple):
     negative_weight: Float[np.ndarray | Array, " G"]  # 1, or 0 of what fills
 
 
+class Instances(NamedTuple):
+    """Instances in the coordinates of the prior."""
+
+    value: Float[Array, "N D"]  # x̃
+    second_moments: Float[Array, "N P"] | None  # φ(x̃), which every step needs twice; where kept
+
+
 class MixtureChunk(NamedTuple):
     """What stays fixed of a chunk."""
 
-    candidates: Float[Array, "C D"]  # x̃ of instances that may be positive
-    negatives: Float[Array, "G D"]  # and of those that cannot be
+    candidates: Instances  # that may be positive
+    negatives: Instances  # that cannot be
     rule: LabelRule  # of the candidates
     bag_weight: Float[Array, " B"]
     negative_weight: Float[Array, " G"]
@@ -119,7 +129,7 @@ class MixtureStatistics(NamedTuple):
     log_constant: Float[np.ndarray | Array, ""]
 
 
-@as_pytree("label_update", "num_starts")
+@as_pytree("label_update", "num_starts", "keeps_moments")
 @dataclass(frozen=True)
 class DPMILForm(ClosedForm):
     """Both label updates of DPMIL, from several starts at once.
@@ -130,6 +140,8 @@ class DPMILForm(ClosedForm):
     label_update : {"soft", "hard"}
     num_starts : int
         S.
+    keeps_moments : bool
+        Whether φ(x̃) of the instances is kept between steps.
 
     References
     ----------
@@ -139,6 +151,7 @@ class DPMILForm(ClosedForm):
     model: DPMIL
     label_update: LabelUpdate
     num_starts: int
+    keeps_moments: bool = False
 
     @property
     def _shape(self) -> tuple[int, int, int]:
@@ -193,6 +206,11 @@ class DPMILForm(ClosedForm):
             "give coordinate_ascent itself, which runs for one set of bags after another"
         )
 
+    def in_memory(self, bags: Bags) -> Self:
+        """With φ(x̃) kept, unless it takes more than a GiB."""
+        num_moments = self.model.num_features * (self.model.num_features + 1) // 2
+        return replace(self, keeps_moments=bags.num_instances * num_moments <= _MOMENTS_KEPT)
+
     def chunk(self, bags: Bags) -> SplitBags:
         """Candidates and certain negatives apart, in arrays of sizes of the grid."""
         may = self.model.may_be_positive(bags)
@@ -234,13 +252,18 @@ class DPMILForm(ClosedForm):
         num_instances = jnp.sum(weight[rule.bag_index]) + jnp.sum(jnp.asarray(negative_weight))
         by_bag = self.model.log_label_probability(jnp.asarray(bags.labels))
         return MixtureChunk(
-            candidates=self.model.whitened_values(jnp.asarray(bags.instances)),
-            negatives=self.model.whitened_values(jnp.asarray(negatives)),
+            candidates=self._instances(jnp.asarray(bags.instances)),
+            negatives=self._instances(jnp.asarray(negatives)),
             rule=rule,
             bag_weight=weight,
             negative_weight=jnp.asarray(negative_weight),
             log_constant=weight @ by_bag + num_instances * self.model.log_jacobian(),
         )
+
+    def _instances(self, instances: Float[Array, "N D"]) -> Instances:
+        value = self.model.whitened_values(instances)
+        second_moments = family(self.model.covariance).second_moments
+        return Instances(value, second_moments(value) if self.keeps_moments else None)
 
     def initial(
         self, prepared: MixtureChunk, start: Float[Array, "S 2 K D"]
@@ -248,13 +271,13 @@ class DPMILForm(ClosedForm):
         """Statistics under the nearest clusters, all candidates being positive, as the paper."""
         may_be_positive = prepared.rule.known > -jnp.inf
         of_class = jnp.stack([~may_be_positive, may_be_positive], axis=1)[:, None, :, None]
-        in_candidates = of_class * _nearest(prepared.candidates, start)
-        in_negatives = _nearest(prepared.negatives, start[:, :1])
+        in_candidates = of_class * _nearest(prepared.candidates.value, start)
+        in_negatives = _nearest(prepared.negatives.value, start[:, :1])
         sufficient = self._sufficient(prepared, in_candidates, in_negatives)
         nothing = jnp.zeros(self.num_starts, sufficient.occupancy.dtype)
         local = None
         if self.label_update == "hard":
-            shape = (len(prepared.candidates), self.num_starts)
+            shape = (len(may_be_positive), self.num_starts)
             local = jnp.broadcast_to(may_be_positive[:, None], shape)
         return MixtureStatistics(sufficient, nothing, prepared.log_constant), local
 
@@ -384,7 +407,7 @@ class DPMILForm(ClosedForm):
     # -------------------------------------------------------------- products over instances
 
     def _log_components(
-        self, instances: Float[Array, "N D"], q: MixtureState, classes: int
+        self, instances: Instances, q: MixtureState, classes: int
     ) -> Float[Array, "N S L K"]:
         """log ρ of the first classes."""
         constant, linear, quadratic = q.gaussians.expected_log_density()
@@ -392,15 +415,12 @@ class DPMILForm(ClosedForm):
         constant, linear, quadratic = (of[:, :classes] for of in (constant, linear, quadratic))
         # A column for each component of each start.
         by_value, by_moment = (of.reshape(-1, of.shape[-1]).T for of in (linear, quadratic))
-        second_moments = family(self.model.covariance).second_moments
 
-        def of_rows(rows: Float[Array, "R D"]) -> tuple[tuple[()], Float[Array, "R C"]]:
-            return (), rows @ by_value + second_moments(rows) @ by_moment + constant.ravel()
+        def of_rows(rows: Array, moments: Array) -> tuple[tuple[()], Float[Array, "R C"]]:
+            return (), rows @ by_value + moments @ by_moment + constant.ravel()
 
-        shape = (self.num_starts, classes, self.model.max_components)
-        if not len(instances):
-            return jnp.zeros((0, *shape))
-        return in_row_blocks(of_rows, instances)[1].reshape(-1, *shape)
+        shape = (len(instances.value), self.num_starts, classes, self.model.max_components)
+        return self._over_rows(of_rows, instances)[1].reshape(shape)
 
     def _sufficient(
         self,
@@ -411,26 +431,32 @@ class DPMILForm(ClosedForm):
         """N, Σx and Σφ(x) of each component, by responsibilities."""
         weight = prepared.candidate_weight[:, None, None, None]
         both = self._statistics(prepared.candidates, weight * in_candidates)
-        if not len(in_negatives):
-            return both
         weight = prepared.negative_weight[:, None, None, None]
         negative = self._statistics(prepared.negatives, weight * in_negatives)
         return jax.tree.map(lambda of, more: of.at[:, :1].add(more), both, negative)
 
     def _statistics(
-        self, instances: Float[Array, "N D"], responsibility: Float[Array, "N S L K"]
+        self, instances: Instances, responsibility: Float[Array, "N S L K"]
     ) -> Statistics:
-        second_moments = family(self.model.covariance).second_moments
-
-        def of_rows(
-            rows: Float[Array, "R D"], weight: Float[Array, "R C"]
-        ) -> tuple[Statistics, tuple[()]]:
-            moments = second_moments(rows)
+        def of_rows(rows: Array, moments: Array, weight: Array) -> tuple[Statistics, tuple[()]]:
             return Statistics(jnp.sum(weight, axis=0), weight.T @ rows, weight.T @ moments), ()
 
         shape = responsibility.shape[1:]
-        total = in_row_blocks(of_rows, instances, responsibility.reshape(len(instances), -1))[0]
+        columns = responsibility.reshape(len(responsibility), -1)
+        total, _ = self._over_rows(of_rows, instances, columns)
         return jax.tree.map(lambda of: of.reshape(*shape, *of.shape[1:]), total)
+
+    def _over_rows(
+        self, function: Callable[..., tuple[Any, Any]], instances: Instances, *arrays: Array
+    ) -> tuple[Any, Any]:
+        """A function of x̃, φ(x̃) and more: of all rows at once, or where φ is made, of blocks."""
+        value, moments = instances
+        second_moments = family(self.model.covariance).second_moments
+        if moments is not None or not len(value):
+            return function(value, second_moments(value) if moments is None else moments, *arrays)
+        return in_row_blocks(
+            lambda rows, *others: function(rows, second_moments(rows), *others), value, *arrays
+        )
 
 
 @closed_form.register
