@@ -49,6 +49,7 @@ from ...datasets.padding import bucket, padded
 from ...models.cardinality_gp import CardinalityGP
 from ...models.model import Program, part_of_bags
 from ...models.numerics.products import (
+    ROWS_OF_ALL_CORES,
     Panels,
     gram_from_panels,
     gram_panels,
@@ -488,7 +489,7 @@ class InstanceForm(_InducingForm):
         rows, residual_variance = jnp.asarray(prepared.rows), prepared.residual_variance
         if residual_variance is not None:
             given = (rows, residual_variance, weight)
-            panels, (mean, tilt) = in_row_blocks(of_projected, *given)
+            panels, (mean, tilt) = in_row_blocks(of_projected, *given, at_most=ROWS_OF_ALL_CORES)
             return panels, rows, mean, tilt
         project = self._projection()
 

@@ -11,6 +11,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 __all__ = [
+    "ROWS_OF_ALL_CORES",
     "Panels",
     "block_length",
     "gram_from_panels",
@@ -25,9 +26,11 @@ __all__ = [
     "whole_blocks",
 ]
 
-# Rows of a block: as many as stay in a core's cache between their uses. With half of them XLA's
-# threads wait for each other twice as often: a step of VGPMIL took a fifth longer.
-_ROWS = 1024
+# Rows of a block, at most: as many as stay in a core's cache between their uses.
+_ROWS = 512
+# Where all cores work on one block. In shorter ones they wait for each other twice as often: a step
+# of VGPMIL took a fifth longer.
+ROWS_OF_ALL_CORES = 1024
 # Numbers that a core takes at once; rows of blocks and columns of panels are multiples of it.
 _AT_ONCE = 8
 
@@ -97,7 +100,9 @@ def gram_from_panels(panels: Panels) -> Float[Array, "M M"]:
 
 
 def in_row_blocks[Total, Rows](
-    function: Callable[..., tuple[Total, Rows]], *arrays: Float[Array, "N ..."]
+    function: Callable[..., tuple[Total, Rows]],
+    *arrays: Float[Array, "N ..."],
+    at_most: int | None = None,
 ) -> tuple[Total, Rows]:
     """Apply a function of rows to blocks that fit into a core's cache.
 
@@ -106,6 +111,8 @@ def in_row_blocks[Total, Rows](
     function : callable
         Rows of each array → a pytree that is summed over the blocks, and one of rows.
     *arrays : array (N, …)
+    at_most : int or None
+        Rows of a block; None for as many as one core can hold in its cache.
 
     Returns
     -------
@@ -115,7 +122,7 @@ def in_row_blocks[Total, Rows](
         The rows, N of them.
     """
     num_rows = len(arrays[0])
-    length = block_length(num_rows)
+    length = block_length(num_rows, at_most)
     whole = num_rows // length
 
     def add_block(total: Total, block: Array) -> tuple[Total, Rows]:
@@ -170,12 +177,12 @@ def panels_of(size: int) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def block_length(num_rows: int) -> int:
-    """Rows of blocks that fit into a core's cache, equal where that is possible.
+def block_length(num_rows: int, at_most: int | None = None) -> int:
+    """Rows of blocks that fit into a cache, equal where that is possible.
 
     A shorter last block is slow, and costs a copy of all that is kept of the rows.
     """
-    fewest = ceil(num_rows / _ROWS)
+    fewest = ceil(num_rows / (at_most or _ROWS))
     for num_blocks in range(fewest, 2 * fewest):
         if num_rows % (_AT_ONCE * num_blocks) == 0:
             return num_rows // num_blocks

@@ -14,11 +14,11 @@ from milzoo.models.numerics.products import (
 )
 
 # Of one block, of two, of two shorter ones, and of two and a rest; of one panel to three.
-SIZES = ((7, 1), (1024, 5), (2 * 1024, 13), (1024 + 16, 20), (2 * 1024 + 5, 50))
+SIZES = ((7, 1), (512, 5), (2 * 512, 13), (512 + 8, 20), (2 * 512 + 5, 50))
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "expected"), [(7, 7), (1024, 1024), (1040, 520), (2053, 688), (2560, 640)]
+    ("num_rows", "expected"), [(7, 7), (512, 512), (528, 264), (1029, 344), (1280, 320)]
 )
 def test_blocks_are_about_as_long_as_one_another(num_rows, expected):
     lengths = set()
@@ -32,7 +32,7 @@ def test_blocks_are_about_as_long_as_one_another(num_rows, expected):
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "expected"), [(7, 7), (1024, 1024), (1032, 3 * 344), (12_540, 13 * 968)]
+    ("num_rows", "expected"), [(7, 7), (512, 512), (552, 3 * 184), (12_540, 25 * 504)]
 )
 def test_whole_blocks_leave_no_rest_and_are_shortest(num_rows, expected):
     lengths = set()
