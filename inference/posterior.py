@@ -21,6 +21,7 @@ from ..datasets.on_disk import parquet_writer
 from ..datasets.streaming import BagStream
 from ..models.model import Draws, Model, Program, random_key
 from ..models.numerics.arguments import check_counts
+from ..models.numerics.threads import one_lapack_thread
 from . import serialization
 from .prediction import Prediction, TargetPrediction
 from .runtime.chains import ChainRun
@@ -538,7 +539,9 @@ def approximate_posterior(
     Posterior
     """
     check_counts(num_draws=num_draws)
-    draws = approximation.draws(model, bags, key, num_draws)
+    # Idle threads of BLAS would hold up whatever JAX does next.
+    with one_lapack_thread():
+        draws = approximation.draws(model, bags, key, num_draws)
     tree = _tree(model, bags, {name: value[None] for name, value in draws.items()}, {})
     return Posterior(
         model=model,

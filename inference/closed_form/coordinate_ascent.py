@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from ...datasets.bags import Bags
 from ...datasets.streaming import BagStream
 from ...models.model import Model, observations, random_key, split_key
+from ...models.numerics.threads import one_lapack_thread
 from ...models.parts.bag_evidence import FloatType
 from ..posterior import Posterior, Status, approximate_posterior
 from ..runtime.checkpoint import block_folder
@@ -194,10 +195,12 @@ def wrapped(
     if ends.ndim:
         best = int(np.argmax(np.where(np.isfinite(ends), ends, -np.inf)))
         elbo, status = elbo[:, best], Status(status.kind, f"{status.sentence}; {_of_starts(ends)}")
+    with one_lapack_thread():  # as in `approximate_posterior`
+        approximation = form.approximation(q, local, given, ends)
     return approximate_posterior(
         form.model,
         given,
-        form.approximation(q, local, given, ends),
+        approximation,
         engine=engine,
         key=key,
         num_draws=form.default_num_draws(given) if num_draws is None else num_draws,
