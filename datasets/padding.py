@@ -7,14 +7,16 @@ by a few bags and instances: padded to the next size of a grid they have one sha
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
 from .bags import Bags
+from .on_disk import NewBuffer
 
-__all__ = ["bucket", "padded"]
+__all__ = ["bucket", "padded", "padded_to"]
 
 # Up to the first number sizes are eighths of the next power of two: at most a quarter is added. Up
 # to the second they are 16ths: an eighth.
@@ -68,20 +70,50 @@ def padded(bags: Bags) -> Bags:
         return bags
     few = [size for size in _FEW_INSTANCES if bags.num_instances <= size]
     num_instances = few[0] if few else bucket(bags.num_instances)
-    num_bags = bucket(max(bags.num_bags + 1, _FEWEST_BAGS))
+    return padded_to(bags, num_instances, bucket(max(bags.num_bags + 1, _FEWEST_BAGS)))
 
-    def filled(values: np.ndarray | jax.Array | None, size: int, value: float) -> np.ndarray | None:
+
+def padded_to(
+    bags: Bags,
+    num_instances: int,
+    num_bags: int,
+    new_buffer: NewBuffer = np.empty,
+    instances: np.ndarray | None = None,
+) -> Bags:
+    """Pad bags to given sizes.
+
+    Parameters
+    ----------
+    bags : Bags
+    num_instances, num_bags : int
+        At least one more bag than there are.
+    new_buffer : callable
+        Shape and type → the array to fill.
+    instances : array (num_instances, D) or None
+        Whose first rows are those of the bags, to be padded in place.
+
+    Returns
+    -------
+    Bags
+        As of `padded`.
+    """
+
+    def filled(values: Any, size: int, value: float) -> Any:
         if values is None:
             return None
         values = np.asarray(values)
-        whole = np.empty((size, *values.shape[1:]), values.dtype)
+        whole = new_buffer((size, *values.shape[1:]), values.dtype)
         whole[: len(values)], whole[len(values) :] = values, value
         return whole
 
+    if instances is None:
+        instances = filled(bags.instances, num_instances, 0.0)
+    else:
+        instances[bags.num_instances :] = 0.0
     present = np.ones(bags.num_bags, bool) if bags.present is None else bags.present
     return replace(
         bags,
-        instances=filled(bags.instances, num_instances, 0.0),
+        instances=instances,
         bag_index=filled(bags.bag_index, num_instances, num_bags - 1),
         labels=filled(bags.labels, num_bags, 0),
         instance_labels=filled(bags.instance_labels, num_instances, -1),

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
@@ -44,7 +45,6 @@ from ...models.numerics.products import in_row_blocks
 from ...models.numerics.threads import one_thread
 from ...models.numerics.tracing import as_pytree
 from ...models.parts.normal_wishart import (
-    Covariance,
     NormalGamma,
     NormalWishart,
     Statistics,
@@ -66,20 +66,6 @@ _NUM_STARTS = 5
 _NUM_DRAWS, _NUMBERS_KEPT = 1000, 2**25
 # Second moments of instances that are kept between steps, at most: a GiB.
 _MOMENTS_KEPT = 2**27
-
-
-class Prior(NamedTuple):
-    """Hyper-parameters."""
-
-    mean_strength: Float[Array, ""]  # β0
-    degrees_of_freedom: Float[Array, ""]  # ν0
-    concentration: Float[Array, ""]  # α
-
-    @classmethod
-    def of(cls, model: DPMIL) -> Self:
-        """The model's."""
-        values = (model.mean_strength, model.degrees_of_freedom, model.concentration)
-        return cls(*(jnp.asarray(value, float) for value in values))
 
 
 class SplitBags(NamedTuple):
@@ -157,6 +143,13 @@ class DPMILForm(ClosedForm):
     def _shape(self) -> tuple[int, int, int]:
         return self.num_starts, 2, self.model.max_components
 
+    @property
+    def _num_moments(self) -> int:
+        """Length of φ(x̃)."""
+        num_features = self.model.num_features
+        is_full = self.model.covariance == "full"
+        return num_features * (num_features + 1) // 2 if is_full else num_features
+
     def check(self, bags: Bags) -> None:
         """Refuse chunks without the labels that are learned from, or of other features.
 
@@ -208,8 +201,7 @@ class DPMILForm(ClosedForm):
 
     def in_memory(self, bags: Bags) -> Self:
         """With φ(x̃) kept, unless it takes more than a GiB."""
-        num_moments = self.model.num_features * (self.model.num_features + 1) // 2
-        return replace(self, keeps_moments=bags.num_instances * num_moments <= _MOMENTS_KEPT)
+        return replace(self, keeps_moments=bags.num_instances * self._num_moments <= _MOMENTS_KEPT)
 
     def chunk(self, bags: Bags) -> SplitBags:
         """Candidates and certain negatives apart, in arrays of sizes of the grid."""
@@ -320,31 +312,28 @@ class DPMILForm(ClosedForm):
 
     def m_step(self, statistics: MixtureStatistics) -> MixtureState:
         """q(θ) at its optimum."""
-        prior, covariance = Prior.of(self.model), self.model.covariance
-        one = jax.vmap(lambda sufficient: _mixtures_of(sufficient, prior, covariance))
-        return MixtureState(*one(statistics.sufficient))
+        return jax.vmap(partial(_mixtures_of, self.model))(statistics.sufficient)
 
     def elbo(self, q: MixtureState, statistics: MixtureStatistics) -> Float[Array, " S"]:
         """The bound of each start, log p(T) and the uniform prior of the labellings counted."""
-        of_one = jax.vmap(_divergence_from_prior, in_axes=(0, 0, None))
-        divergence = of_one(q.gaussians, q.sticks, Prior.of(self.model))
+        divergence = jax.vmap(partial(_divergence_from_prior, self.model))(q)
         return jnp.asarray(statistics.log_constant) + statistics.log_evidence - divergence
 
     def no_statistics(self) -> MixtureStatistics:
         """Zeros."""
-        num_features = self.model.num_features
-        is_full = self.model.covariance == "full"
-        num_moments = num_features * (num_features + 1) // 2 if is_full else num_features
-        shapes = (self._shape, (*self._shape, num_features), (*self._shape, num_moments))
+        shapes = (
+            self._shape,
+            (*self._shape, self.model.num_features),
+            (*self._shape, self._num_moments),
+        )
         # By NumPy: JAX would compile a program for each of these.
         sufficient = Statistics(*(np.zeros(shape) for shape in shapes))
         return MixtureStatistics(sufficient, np.zeros(self.num_starts), np.zeros(()))
 
     def in_order(self, statistics: MixtureStatistics) -> MixtureStatistics:
         """Components in the order that the sticks like best."""
-        one = jax.vmap(_in_order, in_axes=(0, None))
-        sufficient = one(statistics.sufficient, Prior.of(self.model).concentration)
-        return statistics._replace(sufficient=sufficient)
+        one = partial(_in_order, concentration=self.model.concentration)
+        return statistics._replace(sufficient=jax.vmap(one)(statistics.sufficient))
 
     def best_start(
         self, elbo: Float[np.ndarray, " S"], q: MixtureState, local: Any
@@ -490,12 +479,10 @@ def _in_units(model: DPMIL, gaussians: NormalWishart | NormalGamma) -> tuple[Arr
     return model.in_units(gaussians.mean, gaussians.scale_cholesky())
 
 
-def _divergence_from_prior(
-    gaussians: NormalWishart | NormalGamma, sticks: Sticks, prior: Prior
-) -> Float[Array, ""]:
+def _divergence_from_prior(model: DPMIL, q: MixtureState) -> Float[Array, ""]:
     """KL(q(θ) ‖ p(θ))."""
-    of_gaussians = gaussians.divergence_from_prior(prior.mean_strength, prior.degrees_of_freedom)
-    return jnp.sum(of_gaussians) + sticks.divergence_from_prior(prior.concentration)
+    of_gaussians = q.gaussians.divergence_from_prior(model.mean_strength, model.degrees_of_freedom)
+    return jnp.sum(of_gaussians) + q.sticks.divergence_from_prior(model.concentration)
 
 
 # ------------------------------------------------------------------ where clusters start
@@ -572,19 +559,19 @@ def _nearest(
 # ------------------------------------------------------------------ parts of a step
 
 
-def _mixtures_of(
-    sufficient: Statistics, prior: Prior, covariance: Covariance
-) -> tuple[NormalWishart | NormalGamma, Sticks]:
+def _mixtures_of(model: DPMIL, sufficient: Statistics) -> MixtureState:
     """q(θ) at its optimum given q(z, r), with the components in the order that the sticks like."""
-    sufficient = _in_order(sufficient, prior.concentration)
-    gaussians = family(covariance).posterior(
-        sufficient, prior.mean_strength, prior.degrees_of_freedom
+    sufficient = _in_order(sufficient, model.concentration)
+    gaussians = family(model.covariance).posterior(
+        sufficient, model.mean_strength, model.degrees_of_freedom
     )
     count = jnp.asarray(sufficient.occupancy)
-    return gaussians, Sticks(1 + count[:, :-1], prior.concentration + count_after(count))
+    return MixtureState(
+        gaussians, Sticks(1 + count[:, :-1], model.concentration + count_after(count))
+    )
 
 
-def _in_order(sufficient: Statistics, concentration: Float[Array, ""]) -> Statistics:
+def _in_order(sufficient: Statistics, concentration: float | Array) -> Statistics:
     """The order of the components that the sticks like best, of each class.
 
     To rename components is a step of the ascent too: it moves q(v) alone. Without it a large

@@ -43,7 +43,7 @@ class Sticks(NamedTuple):
         own = jnp.concatenate([digamma(self.concentration1) - both, none], axis=-1)
         return jnp.cumsum(left, axis=-1) + own
 
-    def divergence_from_prior(self, concentration: Float[Array, ""]) -> Float[Array, ""]:
+    def divergence_from_prior(self, concentration: float | Array) -> Float[Array, ""]:
         """Σ KL of each from Beta(1, α)."""
         one, zero = self.concentration1, self.concentration0
         both = one + zero

@@ -49,6 +49,7 @@ __all__ = [
     "m_step_of",
     "num_begun",
     "repeat_steps",
+    "statistics_of",
     "subsample",
 ]
 
@@ -584,42 +585,41 @@ class Passes:
         self._devices = devices
         self._nothing = devices.repeated(form.no_statistics())
         self._in_memory = isinstance(chunks, list)
-        self._cache = _InMemory() if self._in_memory else _InFiles(folder, devices)
-        self._keeps = self._in_memory or form.is_compact
+        self._keeps, self._is_kept = self._in_memory or form.is_compact, False
+        self._prepared: list[Any] | _InFiles = [] if self._in_memory else _InFiles(folder, devices)
         self._buffers = AlternatingBuffers()
         # For the chunks of two turns, and the one that is read ahead.
         self._read_to = ChunkBuffers(chunk_instances, 2 * devices.num_parts + 1)
 
     def initial(self, start: Any) -> Any:
         """The first statistics, of one pass."""
-        return self._devices.total(self._of_chunks(_prepare_and_begin, start))
+        return self._devices.total(self._of_chunks(start, begins=True))
 
     def statistics(self, q: Any) -> Any:
         """Expected sufficient statistics under q(θ), by one pass."""
-        if self._cache.is_whole:
-            return self._devices.total(self._of_cache(q))
-        return self._devices.total(self._of_chunks(_prepare_and_add, q))
+        if self._is_kept:
+            return self._devices.total(self._of_prepared(q))
+        return self._devices.total(self._of_chunks(q, begins=False))
 
-    def _of_cache(self, q: Any) -> Any:
+    def _of_prepared(self, q: Any) -> Any:
         total = self._nothing
-        for prepared in self._cache.all():
+        for prepared in self._prepared:
             given = (total, prepared)
             before, total = total, self._devices.on_parts(_add, given, self._form, q)
             jax.block_until_ready(before)  # else chunks read faster than summed would pile up
         return total
 
-    def _of_chunks(self, function: Callable, q: Any) -> Any:
-        made = self._nothing, None
+    def _of_chunks(self, q_or_start: Any, *, begins: bool) -> Any:
+        options, made = {"begins": begins, "keeps": self._keeps}, (self._nothing, None)
         for parts in self._filled():
             # Each needs the total before it, so that no two share a core and its cache.
-            given = made[0], self._devices.put(parts)
-            before, made = (
-                made,
-                self._devices.on_parts(function, given, self._form, q, keeps=self._keeps),
+            given, before = (made[0], self._devices.put(parts)), made
+            made = self._devices.on_parts(
+                _prepare_and_add, given, self._form, q_or_start, **options
             )
             self._keep(*before)  # which waits for it: the next is under way by then
         self._keep(*made)
-        self._cache.is_whole = self._keeps
+        self._is_kept = self._keeps
         return made[0]
 
     def _filled(self) -> Iterator[list[Bags]]:
@@ -643,42 +643,25 @@ class Passes:
     def _keep(self, total: Any, prepared: Any) -> None:
         jax.block_until_ready(total)
         if prepared is not None:
-            self._cache.keep(prepared)
-
-
-def _prepare_and_begin(
-    total: Any, chunk: Bags, form: ClosedForm, start: Any, *, keeps: bool
-) -> tuple[Any, Any]:
-    prepared = form.prepare(chunk)
-    added = jax.tree.map(jnp.add, total, form.initial(prepared, start)[0])
-    return added, prepared if keeps else None
+            self._prepared.append(prepared)
 
 
 def _prepare_and_add(
-    total: Any, chunk: Bags, form: ClosedForm, q: Any, *, keeps: bool
+    total: Any, chunk: Bags, form: ClosedForm, q_or_start: Any, *, begins: bool, keeps: bool
 ) -> tuple[Any, Any]:
     prepared = form.prepare(chunk)
-    return _add(total, prepared, form, q), prepared if keeps else None
+    return _add(total, prepared, form, q_or_start, begins), prepared if keeps else None
 
 
-def _add(total: Any, prepared: Any, form: ClosedForm, q: Any) -> Any:
-    return jax.tree.map(jnp.add, total, form.e_step(prepared, q, None)[0])
+def _add(total: Any, prepared: Any, form: ClosedForm, q_or_start: Any, begins: bool = False) -> Any:
+    return jax.tree.map(jnp.add, total, statistics_of(form, prepared, q_or_start, begins))
 
 
-class _InMemory:
-    """What was prepared of chunks, where it is."""
-
-    def __init__(self) -> None:
-        self.is_whole = False
-        self._prepared: list[Any] = []
-
-    def keep(self, prepared: Any) -> None:
-        """The next one."""
-        self._prepared.append(prepared)
-
-    def all(self) -> Iterator[Any]:
-        """One after another."""
-        return iter(self._prepared)
+def statistics_of(form: ClosedForm, prepared: Any, q_or_start: Any, begins: bool) -> Any:
+    """Statistics of a chunk under q(θ), or the first ones, of a start."""
+    return (
+        form.initial(prepared, q_or_start) if begins else form.e_step(prepared, q_or_start, None)
+    )[0]
 
 
 class _InFiles:
@@ -688,13 +671,12 @@ class _InFiles:
     """
 
     def __init__(self, folder: Path, devices: Devices) -> None:
-        self.is_whole = False
         self._folder, self._devices = folder, devices
         self._layouts: list[Any] = []
         self._newest: Any = None
         self._buffers = AlternatingBuffers()
 
-    def keep(self, prepared: Any) -> None:
+    def append(self, prepared: Any) -> None:
         """The next one."""
         if self._newest is not None:
             self._write(self._newest)
@@ -707,7 +689,7 @@ class _InFiles:
                     file.write(values)
         self._layouts.append(jax.tree.map(_layout_of_part, prepared))
 
-    def all(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:
         """One after another. Before the next but one is asked for, all must be done with one."""
         for number, of_part in enumerate(self._layouts):
             buffer = self._buffers.next_turn()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import batched, count, islice
@@ -54,6 +54,7 @@ from .drivers import (
     m_step_of,
     num_begun,
     repeat_steps,
+    statistics_of,
     subsample,
 )
 
@@ -244,7 +245,7 @@ class _Steps:
     def _first(self, batches: Iterator[tuple[Any, Array]], num_instances: np.ndarray) -> _Position:
         chunks, _ = chunks_of(self.batches.bags, self.devices)
         start = self.form.start(partial(subsample, chunks, self.form, self.devices), self.start_key)
-        found, size = self._of_next(batches, _initial_of_chunk, start)
+        found, size = self._of_next(batches, start, begins=True)
         return self.devices.once(_position, self.form, found, num_instances / size)
 
     def _advance(
@@ -254,27 +255,24 @@ class _Steps:
         position: _Position,
         _: int,
     ) -> tuple[_Position, np.ndarray]:
-        found, size = self._of_next(batches, _statistics_of_chunk, position.q)
+        found, size = self._of_next(batches, position.q, begins=False)
         largest = self.batches.batch_instances * self.devices.num_devices
         sizes = (size, np.asarray(num_instances), np.asarray(float(largest)))
         position, elbo = self.devices.once(_moved, self.form, self.rate, position, found, sizes)
         return position, np.asarray(elbo)[None]
 
     def _of_next(
-        self, batches: Iterator[tuple[Any, Array]], function: Callable, given: Any
+        self, batches: Iterator[tuple[Any, Array]], q_or_start: Any, *, begins: bool
     ) -> tuple[Any, np.ndarray]:
         """Statistics of the next batch, and how many instances it has."""
         chunks, sizes = next(batches)
-        found = self.devices.on_parts(function, (chunks,), self.form, given)
+        given = (self.form, q_or_start)
+        found = self.devices.on_parts(_statistics_of_chunk, (chunks,), *given, begins=begins)
         return self.devices.total((found, sizes))
 
 
-def _initial_of_chunk(chunk: Bags, form: ClosedForm, start: Any) -> Any:
-    return form.initial(form.prepare(chunk), start)[0]
-
-
-def _statistics_of_chunk(chunk: Bags, form: ClosedForm, q: Any) -> Any:
-    return form.e_step(form.prepare(chunk), q, None)[0]
+def _statistics_of_chunk(chunk: Bags, form: ClosedForm, q_or_start: Any, *, begins: bool) -> Any:
+    return statistics_of(form, form.prepare(chunk), q_or_start, begins)
 
 
 def _position(form: ClosedForm, statistics: Any, scale: Array | float = 1.0) -> _Position:

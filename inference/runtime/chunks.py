@@ -9,11 +9,10 @@ from math import prod
 from typing import Self
 
 import numpy as np
-from jaxtyping import Array
 
 from ...datasets.bags import Bags
 from ...datasets.on_disk import NewBuffer
-from ...datasets.padding import bucket
+from ...datasets.padding import bucket, padded_to
 from ...datasets.streaming import BagStream
 
 __all__ = [
@@ -134,7 +133,10 @@ def padded_chunks(
     """
     length = _filled_up(max(bags.num_instances for bags in chunks), num_instances)
     num_bags = bucket(1 + max(bags.num_bags for bags in chunks))
-    whole = [_padded(bags, length, num_bags, buffer, read_to) for bags in chunks]
+    whole = []
+    for bags in chunks:
+        read = read_to.lengthened(np.asarray(bags.instances), length) if read_to else None
+        whole.append(padded_to(bags, length, num_bags, buffer, read))
     nothing = replace(whole[0], present=np.zeros(num_bags, bool))
     return [*whole, *[nothing] * (num_parts - len(whole))]
 
@@ -142,33 +144,6 @@ def padded_chunks(
 def _filled_up(number: int, unit: int) -> int:
     """Round up to a multiple of the unit."""
     return unit * -(-number // unit)
-
-
-def _padded(
-    bags: Bags, length: int, num_bags: int, buffer: NewBuffer, read_to: ChunkBuffers | None
-) -> Bags:
-    def filled(values: np.ndarray | Array, size: int, value: float) -> np.ndarray:
-        values = np.asarray(values)
-        whole = buffer((size, *values.shape[1:]), values.dtype)
-        whole[: len(values)], whole[len(values) :] = values, value
-        return whole
-
-    instances = read_to.lengthened(np.asarray(bags.instances), length) if read_to else None
-    if instances is None:
-        instances = filled(bags.instances, length, 0.0)
-    else:
-        instances[bags.num_instances :] = 0.0
-    labels, targets, known = bags.labels, bags.targets, bags.instance_labels
-    return Bags(
-        instances=instances,
-        bag_index=filled(bags.bag_index, length, num_bags - 1),
-        labels=None if labels is None else filled(labels, num_bags, 0),
-        instance_labels=None if known is None else filled(known, length, -1),
-        names=(),
-        num_bags=num_bags,
-        targets=None if targets is None else filled(targets, num_bags, 0.0),
-        present=filled(np.ones(bags.num_bags, bool), num_bags, False),
-    )
 
 
 def in_pieces(bags: Bags | BagStream, num_instances: int) -> Iterator[Bags]:

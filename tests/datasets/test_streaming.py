@@ -204,7 +204,7 @@ def changed(bags, row, column, value):
     ],
 )
 def test_a_bad_row_is_named_with_its_file(bags, tmp_path, column, value, message):
-    # Row 100: in a bag of several instances, and not the first of it.
+    # Row 40: in a bag of several instances, and not the first of it.
     is_within = bags.starts[bags.bag_index[40]] < 40 < bags.starts[bags.bag_index[40] + 1]
     assert is_within
     frame = changed(bags, 40, column, value)

@@ -72,6 +72,17 @@ def test_bound_equals_trace_elbo_of_the_guide(bags, variant, label_update, trace
     assert abs(error) < 4.5 * draws.std(ddof=1) / np.sqrt(draws.size)
 
 
+@every_label_update
+def test_moments_made_anew_give_the_kept_ones_ascent(bags, label_update, monkeypatch):
+    options = {"label_update": label_update, "max_steps": 5, "num_starts": 2, "num_draws": 10}
+    model = DPMIL.for_bags(bags, 3)
+    kept = coordinate_ascent(model, bags, seed=0, **options)
+    monkeypatch.setattr(dpmil, "_MOMENTS_KEPT", 0)
+    made = coordinate_ascent(model, bags, seed=0, **options)
+    np.testing.assert_allclose(made.elbo, kept.elbo, rtol=1e-12)
+    np.testing.assert_allclose(made.approximation.mean, kept.approximation.mean, rtol=1e-9)
+
+
 # ------------------------------------------------------------------ labels given: other code
 
 
