@@ -22,6 +22,7 @@ large and lacks the half before E log |Λ| in log ρ.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -431,7 +432,8 @@ class DPMILForm(ClosedForm):
             return Statistics(jnp.sum(weight, axis=0), weight.T @ rows, weight.T @ moments), ()
 
         shape = responsibility.shape[1:]
-        columns = responsibility.reshape(len(responsibility), -1)
+        # Not −1, which JAX cannot tell where there are no rows.
+        columns = responsibility.reshape(len(responsibility), math.prod(shape))
         total, _ = self._over_rows(of_rows, instances, columns)
         return jax.tree.map(lambda of: of.reshape(*shape, *of.shape[1:]), total)
 

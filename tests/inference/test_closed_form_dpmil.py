@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.datasets import Bags
+from milzoo.datasets.padding import padded
 from milzoo.inference import Posterior, coordinate_ascent
 from milzoo.inference.closed_form import dpmil
 from milzoo.inference.closed_form.dpmil import DPMILForm, MixtureState, MixtureStatistics
@@ -83,6 +84,22 @@ def test_moments_made_anew_give_the_kept_ones_ascent(bags, label_update, monkeyp
     np.testing.assert_allclose(made.approximation.mean, kept.approximation.mean, rtol=1e-9)
 
 
+def test_whole_chunks_have_the_statistics_of_split_ones(bags):
+    """Of a stream no instances are set apart as certain negatives."""
+    form = DPMILForm(DPMIL.for_bags(bags, 3), "soft", num_starts=2)
+
+    @jax.jit
+    def first_statistics(form, chunk, start):
+        return form.initial(form.prepare(chunk), start)[0]
+
+    with jax.enable_x64(True):
+        start = form.start(lambda rows, at_most: rows(bags), jax.random.key(0))
+        split = first_statistics(form, form.chunk(bags), start)
+        whole = first_statistics(form, padded(bags), start)
+    assert len(form.chunk(bags).negatives)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), whole, split)
+
+
 # ------------------------------------------------------------------ labels given: other code
 
 
@@ -131,7 +148,9 @@ def test_one_round_equals_scikit_learns_with_labels_given(labelled, klass):
     form = DPMILForm(model, "soft", 1)
     with jax.enable_x64(True):
         whitened = model.whitened_values(jnp.asarray(instances))
-        one = form._statistics(whitened, jnp.asarray(responsibilities)[:, None, None])
+        one = form._statistics(
+            dpmil.Instances(whitened, None), jnp.asarray(responsibilities)[:, None, None]
+        )
         sufficient = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf], axis=1), one)
         nothing = jnp.zeros(())
         state = form.m_step(MixtureStatistics(sufficient, jnp.zeros(1), nothing))
@@ -371,7 +390,7 @@ def test_no_step_lowers_the_bound(sizes_and_features, covariance, label_update):
             of_class * weights[in_candidates][:, None, None],
             weights[in_negatives][:, None, None],
         )
-        local = jnp.broadcast_to(positive, (len(prepared.candidates), 1))
+        local = jnp.broadcast_to(positive, (len(prepared.candidates.value), 1))
         statistics = MixtureStatistics(sufficient, jnp.zeros(1), prepared.log_constant)
 
         def one(state, _):
