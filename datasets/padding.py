@@ -7,7 +7,6 @@ by a few bags and instances: padded to the next size of a grid they have one sha
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -98,7 +97,7 @@ def padded_to(
         As of `padded`.
     """
 
-    def filled(values: Any, size: int, value: float) -> Any:
+    def filled(values: np.ndarray | jax.Array | None, size: int, value: float) -> np.ndarray | None:
         if values is None:
             return None
         values = np.asarray(values)

@@ -659,9 +659,9 @@ def _add(total: Any, prepared: Any, form: ClosedForm, q_or_start: Any, begins: b
 
 def statistics_of(form: ClosedForm, prepared: Any, q_or_start: Any, begins: bool) -> Any:
     """Statistics of a chunk under q(θ), or the first ones, of a start."""
-    return (
-        form.initial(prepared, q_or_start) if begins else form.e_step(prepared, q_or_start, None)
-    )[0]
+    if begins:
+        return form.initial(prepared, q_or_start)[0]
+    return form.e_step(prepared, q_or_start, None)[0]
 
 
 class _InFiles:

@@ -605,8 +605,8 @@ def _of_projected(
         variance = squared_norms(projection, narrow_root) + residual_variance
         tilt = jnp.sqrt(location**2 + variance)
         theta = weight * model.mixing.expected_precision(tilt)
-        # Else XLA works θ_n out anew for each entry of its row of ΘV. And where c_n is stored after
-        # θ_n is, the memory that it waits in holds up the next product: a step took 12 % longer.
+        # Else XLA works θ_n out anew for each entry of its row of ΘV. With c_n behind the barrier,
+        # too, it orders a block's work otherwise: measured, a step took an eighth less.
         theta, tilt = jax.lax.optimization_barrier((theta, tilt))
         panels = gram_panels(projection, theta.astype(narrow))
         return jax.tree.map(lambda leaf: leaf.astype(wide), panels), (location, tilt)

@@ -12,9 +12,11 @@ import xarray as xr
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, laplace, nuts, serialization, svi
 from milzoo.inference import posterior as posterior_module
+from milzoo.inference.closed_form.inducing import InducingApproximation
 from milzoo.inference.posterior import _mixed
 from milzoo.models import VGPMIL, GammaMixing, ScaleMixture
 from scipy import stats
+from threadpoolctl import threadpool_info, threadpool_limits
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +66,21 @@ def test_log_likelihood_is_computed_when_asked_for(posteriors, small_problem, en
     probability = model.predict(posterior.stored_draws(), bags)["bag_probability"]
     expected = np.where(bags.labels == 1, probability, 1 - probability)
     np.testing.assert_allclose(np.exp(found).to_numpy().reshape(expected.shape), expected)
+
+
+def test_draws_are_made_by_one_thread_of_blas(small_problem, monkeypatch):
+    """Its idle threads would spin on the cores that the next prediction needs."""
+    model, bags = small_problem
+    num_threads, draws = [], InducingApproximation.draws
+
+    def spied(self, *given):
+        num_threads.extend(p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas")
+        return draws(self, *given)
+
+    monkeypatch.setattr(InducingApproximation, "draws", spied)
+    with threadpool_limits(2, user_api="blas"):
+        coordinate_ascent(model, bags, seed=0, max_steps=2, num_draws=10)
+    assert num_threads and set(num_threads) == {1}
 
 
 @pytest.mark.slow
