@@ -124,7 +124,7 @@ def fit(
         fitted = replace(model, sharpness=PUBLISHED_SHARPNESS)
     form = InstanceForm(fitted, label_update=label_update)
     key = jax.random.key(seed)
-    _, ascent = ascend_in_memory(form, present, limits, key=key)
+    ascent = ascend_in_memory(form, present, limits, key=key)
     bound = ascent.elbo[-1]
     if label_update == "plug_in_max":
         honest = replace(form, model=model).in_memory(present)
@@ -140,7 +140,7 @@ def bound_given_labels(
 
     For ``plug_in_max`` the mean-field bound, since its labels are independent too.
     """
-    statistics, _ = form.given_labels(form.prepare(bags), q, logits)
+    statistics, _ = form.e_step(form.prepare(bags), q, logits, updates_labels=False)
     return form.elbo(q, statistics)
 
 

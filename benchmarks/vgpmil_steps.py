@@ -120,7 +120,7 @@ def _waits(model: VGPMIL, bags: Bags, arguments: argparse.Namespace) -> dict[str
 def _ours(model: VGPMIL, bags: Bags, steps: int) -> Ascent:
     """The loop of ``coordinate_ascent``: every step with its bound."""
     form = closed_form(model, Options("exact"))
-    return ascend_in_memory(form, bags, Limits(steps, 0.0), key=jax.random.key(0))[1]
+    return ascend_in_memory(form, bags, Limits(steps, 0.0), key=jax.random.key(0))
 
 
 def _seconds(model: VGPMIL, bags: Bags, steps: int) -> dict[str, float]:

@@ -29,7 +29,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 from milzoo.datasets import Bags, load, published_folds
 from milzoo.inference import Posterior, coordinate_ascent
-from milzoo.inference.closed_form.inducing import InducingApproximation
+from milzoo.inference.closed_form.sparse_gp import InducingApproximation
 from milzoo.inference.runtime.programs import Stopwatch, compile_seconds
 from milzoo.models import RBF, VWSGP
 from milzoo.models.numerics.quadrature import log_expected_sigmoid, logistic_rule

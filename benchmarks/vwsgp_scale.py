@@ -168,8 +168,8 @@ def _fitted(design: Design, model: VWSGP, clock: Clock) -> InducingFactor:
     (q, _), elbo, _, seconds = repeat_steps(
         partial(_update, form, rows),
         (start[0], form.initial(rows, start)[0]),
-        form,
         Limits(design.steps, 0.0),
+        form.allowed_fall,
     )
     clock.seconds["updates"] = seconds
     clock.seconds["compilation of updates"] = watch.compile_seconds

@@ -11,11 +11,12 @@ from dataclasses import replace
 import jax
 import numpy as np
 from jax.core import Tracer
+from jaxtyping import Float
 
 from .bags import Bags
 from .on_disk import NewBuffer
 
-__all__ = ["bucket", "padded", "padded_to"]
+__all__ = ["bag_weight", "bucket", "padded", "padded_to"]
 
 # Up to the first number sizes are eighths of the next power of two: at most a quarter is added. Up
 # to the second they are 16ths: an eighth.
@@ -70,6 +71,12 @@ def padded(bags: Bags) -> Bags:
     few = [size for size in _FEW_INSTANCES if bags.num_instances <= size]
     num_instances = few[0] if few else bucket(bags.num_instances)
     return padded_to(bags, num_instances, bucket(max(bags.num_bags + 1, _FEWEST_BAGS)))
+
+
+def bag_weight(bags: Bags) -> Float[np.ndarray | jax.Array, " B"]:
+    """1, or 0 of an absent bag."""
+    present = bags.present
+    return np.ones(bags.num_bags) if present is None else present.astype(float)
 
 
 def padded_to(

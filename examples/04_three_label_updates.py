@@ -252,7 +252,7 @@ def bound_and_positives(form, bags, q, logits):
         known = (rows.bag_index, rows.bag_label, form.model.sharpness, rows.num_bags)
         probability = InstanceLabels(mean, *known).mean
     else:
-        statistics, _ = form.given_labels(rows, q, logits)
+        statistics, _ = form.e_step(rows, q, logits, updates_labels=False)
         probability = sigmoid(logits)
     positives = rows.sum_over_bags(probability) @ rows.bag_label / rows.bag_label.sum()
     return form.elbo(q, statistics), positives
@@ -274,7 +274,7 @@ def fitted(model, train, rule, sharpness, num_rounds):
     with jax.enable_x64(True), one_lapack_thread():
         key = jax.random.key(0)
         form = closed_form(replace(model, sharpness=sharpness), Options(rule))
-        form, end = ascend_in_memory(form, train, Limits(num_rounds, 0.0), key=key)
+        end = ascend_in_memory(form, train, Limits(num_rounds, 0.0), key=key)
         fit = form.approximation(end.q, end.local, train, end.elbo[-1])
         given = replace(form, model=model)
         bound, positives = bound_and_positives(given, form.chunk(train), end.q, end.local)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
 from ..datasets.bags import Bags
 from ..models.model import Model
@@ -29,21 +29,12 @@ from .gaussian import WhitenedProgram, whitened_program
 from .gibbs.sampler import GibbsChain, check_conjugate
 from .gibbs.sweep import sweep_of
 from .laplace import AT_REST, check_smooth, mode_of
-from .nuts import TARGET_ACCEPT, NUTSChain
+from .nuts import NUTSChain
 from .runtime.chains import Chain
 from .runtime.densities import check_number_of_unknowns
 from .svi import DrawsFit, Guide, Schedule, check_ascent
 
-__all__ = [
-    "TraceableAscent",
-    "TraceableChain",
-    "TraceableDraws",
-    "TraceableEngine",
-    "TraceableGaussian",
-    "TraceableLaplace",
-    "TraceableSVI",
-    "traceable_engine",
-]
+__all__ = ["TraceableChain", "TraceableDraws", "TraceableEngine", "traceable_engine"]
 
 
 class TraceableDraws(NamedTuple):
@@ -102,17 +93,10 @@ class TraceableChain:
         check_counts(num_warmup=self.num_warmup, thin=self.thin)
 
     @classmethod
-    def nuts(
-        cls,
-        *,
-        num_warmup: int = 500,
-        thin: int = 1,
-        program: str = "marginal",
-        target_accept: float = TARGET_ACCEPT,
-    ) -> TraceableChain:
-        """A chain of NUTS, as in `milzoo.inference.nuts`."""
-        options = {"num_warmup": num_warmup, "program": program, "target_accept": target_accept}
-        return cls(partial(NUTSChain.for_model, **options), num_warmup, thin)
+    def nuts(cls, *, num_warmup: int = 500, thin: int = 1, **options: Any) -> TraceableChain:
+        """A chain of NUTS, with options of `milzoo.inference.nuts`."""
+        chain_for = partial(NUTSChain.for_model, num_warmup=num_warmup, **options)
+        return cls(chain_for, num_warmup, thin)
 
     @classmethod
     def gibbs(cls, *, num_warmup: int = 500, thin: int = 1) -> TraceableChain:
@@ -173,10 +157,10 @@ class TraceableAscent:
         NotImplementedError
             If the model has no closed form, or one from many starts.
         """
-        self._form(model).check_traceable()
+        self._form(model)
 
     def _form(self, model: Any) -> ClosedForm:
-        return checked_form(model, Options(self.label_update))
+        return checked_form(model, Options(self.label_update, is_traced=True))
 
     def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
         """Draws from the q(θ) at which the ascent ends."""
@@ -184,13 +168,8 @@ class TraceableAscent:
         form = self._form(model).in_memory(bags)
         prepared = form.prepare(bags)
         start = jax.tree.map(jnp.asarray, form.start(lambda rows, at_most: rows(bags), start_key))
-        end, _, steps = ascend_traced(
-            form,
-            prepared,
-            *form.initial(prepared, start),
-            max_steps=self.max_steps,
-            tolerance=self.tolerance,
-        )
+        limits = {"max_steps": self.max_steps, "tolerance": self.tolerance}
+        end, _, steps = ascend_traced(form, prepared, *form.initial(prepared, start), **limits)
         return TraceableDraws(form.draw(end, draw_key, num_draws), steps < self.max_steps)
 
 
@@ -204,25 +183,17 @@ class TraceableGaussian(ABC):
         """Refuse a model that the engine cannot fit."""
 
     @abstractmethod
-    def approximation(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianFit:
-        """The Gaussian that approximates the density of the target."""
+    def gaussian(self, target: WhitenedProgram, key: Array) -> tuple[Array, Array, Array]:
+        """m and S of N(m, SSᵀ), which approximates the target; whether it has converged."""
 
     def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
         """Draw v = m + Sz, z ~ N(0, I), and transform v to sites of the model."""
         fit_key, draw_key = jax.random.split(key)
         target = whitened_program(model, bags)
-        fit = self.approximation(target, bags, fit_key)
-        noise = jax.random.normal(draw_key, (num_draws, fit.mean.size), fit.mean.dtype)
-        sites = jax.lax.map(target.constrain, fit.mean + noise @ fit.root.T)
-        return TraceableDraws(sites, fit.has_converged)
-
-
-class _GaussianFit(NamedTuple):
-    """N(m, SSᵀ), and whether the iteration to it has converged."""
-
-    mean: Float[Array, " P"]  # m
-    root: Float[Array, "P P"]  # S
-    has_converged: Bool[Array, ""]
+        mean, root, has_converged = self.gaussian(target, fit_key)
+        noise = jax.random.normal(draw_key, (num_draws, mean.size), mean.dtype)
+        sites = jax.lax.map(target.constrain, mean + noise @ root.T)
+        return TraceableDraws(sites, has_converged)
 
 
 @dataclass(frozen=True)
@@ -249,14 +220,14 @@ class TraceableLaplace(TraceableGaussian):
         check_number_of_unknowns(model, "laplace")
         check_smooth(whitened_program(model, bags))
 
-    def approximation(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianFit:
+    def gaussian(self, target: WhitenedProgram, key: Array) -> tuple[Array, Array, Array]:
         """N(mode, H⁻¹), H the curvature at the mode."""
         found = mode_of(target, self.max_steps)
         factor = jnp.linalg.cholesky(found.hessian)  # H = RRᵀ
         identity = jnp.eye(target.size, dtype=found.point.dtype)
         root = solve_triangular(factor.T, identity, lower=False)  # R⁻ᵀ
         is_at_rest = largest_derivative(found.gradient) < AT_REST
-        return _GaussianFit(found.point, root, is_at_rest & jnp.isfinite(factor).all())
+        return found.point, root, is_at_rest & jnp.isfinite(factor).all()
 
 
 @dataclass(frozen=True)
@@ -290,7 +261,7 @@ class TraceableSVI(TraceableGaussian):
         """
         check_number_of_unknowns(model, "svi")
 
-    def approximation(self, target: WhitenedProgram, bags: Bags, key: Array) -> _GaussianFit:
+    def gaussian(self, target: WhitenedProgram, key: Array) -> tuple[Array, Array, Array]:
         """The Gaussian at which the steps end."""
         schedule = Schedule(self.learning_rate, self.max_steps)
         fit = DrawsFit(target, schedule, self.guide, self.num_particles)
@@ -298,7 +269,7 @@ class TraceableSVI(TraceableGaussian):
         start = fit.start(key)
         end = jax.lax.fori_loop(0, num_blocks, lambda _, state: fit.run_block(state)[0], start)
         mean, scale_tril = fit.gaussian(end)
-        return _GaussianFit(mean, scale_tril, jnp.isfinite(scale_tril).all())
+        return mean, scale_tril, jnp.isfinite(scale_tril).all()
 
 
 _BY_NAME: dict[str, Callable[..., TraceableEngine]] = {

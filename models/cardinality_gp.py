@@ -224,7 +224,9 @@ class CardinalityGP(BagEvidenceModel):
         singles = Bags.from_arrays(bags.instances, np.arange(bags.num_instances))
         return self.without_hyperparameters(singles)
 
-    def accumulated(self, bags: Bags | UnitRows, dtype: FloatType = "float64") -> SparseConditional:
+    def accumulated(
+        self, bags: Bags | UnitRows, dtype: FloatType = "float64", projector: None = None
+    ) -> SparseConditional:
         """a_b and k̄_b in whitened coordinates.
 
         Parameters
@@ -233,6 +235,8 @@ class CardinalityGP(BagEvidenceModel):
             Or the result of `without_hyperparameters`.
         dtype : {"float64"}
             Kernels between bags are small: another type would save nothing.
+        projector : None
+            There are no chunks to share one.
 
         Returns
         -------

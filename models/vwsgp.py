@@ -17,7 +17,7 @@ from .model import Draws
 from .numerics.tracing import as_pytree
 from .parts.bag_evidence import BagEvidenceModel, FloatType
 from .parts.hyperpriors import Parameter
-from .parts.sparse_gp import SparseConditional, SparseGPModel, accumulated_conditional
+from .parts.sparse_gp import Projector, SparseConditional, SparseGPModel, accumulated_conditional
 from .registry import register
 
 __all__ = ["VWSGP"]
@@ -101,7 +101,9 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         """Conditional distribution of single instances: a bag of one has s_b = f_n."""
         return SparseGPModel.conditional(self, bags)
 
-    def accumulated(self, bags: Bags, dtype: FloatType = "float64") -> SparseConditional:
+    def accumulated(
+        self, bags: Bags, dtype: FloatType = "float64", projector: Projector | None = None
+    ) -> SparseConditional:
         """a_b and k̄_b in whitened coordinates, in one pass over the instances.
 
         Parameters
@@ -110,6 +112,8 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         dtype : {"float64", "float32"}
             Of the kernel; under 64 bit the sums are 64-bit in any case. Kernels in 32 bit have
             errors of about 1e-7, and k̃ by more where K_ZZ is close to singular.
+        projector : Projector or None
+            What `projector` returned, which many chunks share.
 
         Returns
         -------
@@ -121,7 +125,7 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
             If the bags have another number of features than the inducing points.
         """
         self.check_width(bags)
-        return accumulated_conditional(self.kernel, self.inducing_points, bags, self.jitter, dtype)
+        return accumulated_conditional(projector or self.projector(), bags, dtype)
 
     def predict(self, draws: Draws, bags: Bags, *, accumulation: Accumulation = "joint") -> Draws:
         """Predict bags and instances under each draw; their latent values are integrated out.

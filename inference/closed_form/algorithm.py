@@ -41,8 +41,6 @@ __all__ = [
     "ClosedForm",
     "Options",
     "closed_form",
-    "label_update_of",
-    "refuse_starts",
 ]
 
 # ``rows(bags)`` of each chunk and a number: rows of every instance, or of every second, third, ….
@@ -51,7 +49,7 @@ type Subsample = Callable[[Callable[[Bags], np.ndarray], int], np.ndarray]
 
 @dataclass(frozen=True)
 class Options:
-    """What a user chose of a closed form.
+    """What a user chose of a closed form, and how it is to be driven.
 
     Attributes
     ----------
@@ -60,11 +58,83 @@ class Options:
     dtype : {"float64", "float32"}
     num_starts : int or None
         None for the form's own number.
+    in_chunks : bool
+        Whether the bags are a stream, or shared by devices: nothing is kept of an instance.
+    learns_hyperparameters : bool
+    is_traced : bool
+        Whether it is to be a part of another compiled program, such as that of many data sets.
+
+    Raises
+    ------
+    ValueError
+        If the type is unknown.
+    NotImplementedError
+        If hyper-parameters are to be learned from chunks.
     """
 
     label_update: str | None = None
     dtype: FloatType = "float64"
     num_starts: int | None = None
+    in_chunks: bool = False
+    learns_hyperparameters: bool = False
+    is_traced: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float64", "float32"):
+            raise ValueError(f"dtype is {self.dtype!r}; expected 'float64' or 'float32'")
+        if self.in_chunks and self.learns_hyperparameters:
+            raise NotImplementedError(
+                "learn_hyperparameters=True on a stream or on a mesh would go through the bags for "
+                "each value that is tried; learn them from a part of the bags in memory"
+            )
+
+    def label_update_of(self, model: Any, known: tuple[str, ...]) -> Any:
+        """Which label update is meant; the first that is known where none was chosen.
+
+        Parameters
+        ----------
+        model : Model
+        known : tuple of str
+            Of these the first alone follows from q(θ).
+
+        Raises
+        ------
+        ValueError
+            If it is unknown.
+        NotImplementedError
+            If it needs what chunks do not keep.
+        """
+        kind, chosen = type(model).__name__, self.label_update
+        if chosen is not None and not known:
+            raise ValueError(
+                f"label_update is {chosen!r}, but {kind} has no instance labels to update; leave "
+                "it out"
+            )
+        if chosen is not None and chosen not in known:
+            raise ValueError(
+                f"label_update is {chosen!r}; expected one of {', '.join(known)} for {kind}"
+            )
+        if self.in_chunks and chosen not in (None, *known[:1]):
+            raise NotImplementedError(
+                f"label_update={chosen!r} needs what the last step said of each instance, which is "
+                "not kept on a stream or on a mesh; leave it out for the exact distribution of the "
+                "labels"
+            )
+        return known[0] if chosen is None and known else chosen
+
+    def refuse_starts(self, model: Any) -> None:
+        """Refuse a number of starts where there is one.
+
+        Raises
+        ------
+        ValueError
+            If a number was given.
+        """
+        if self.num_starts is not None:
+            raise ValueError(
+                f"num_starts is {self.num_starts}, but the closed form of {type(model).__name__} "
+                "has one start; leave it out"
+            )
 
 
 @dataclass(frozen=True)
@@ -122,13 +192,11 @@ class ClosedForm(ABC):
     # ------------------------------------------------------------------ what drivers ask
 
     @property
-    def is_ascent(self) -> bool:
-        """Whether no step lowers the ELBO."""
-        return True
+    def allowed_fall(self) -> float:
+        """How far a step may lower the ELBO, as a fraction of its size: by rounding alone.
 
-    @property
-    def rounding(self) -> float:
-        """A fall of the ELBO below this fraction of its size is rounding."""
+        Infinite where the updates are no ascent.
+        """
         return 1e-9
 
     @property
@@ -142,21 +210,16 @@ class ClosedForm(ABC):
         Raises
         ------
         ValueError
-            If they have none, or of other features.
+            If they have none, or other features.
         """
-        observations(self.model, bags, "coordinate_ascent")
-
-    def check_chunks(self) -> None:  # noqa: B027 most forms accept
-        """Refuse streams and meshes where an update needs more than statistics that add."""
-
-    def check_learnable(self) -> None:  # noqa: B027 most forms accept
-        """Refuse to learn hyper-parameters where the ELBO does not tell about them."""
-
-    def check_traceable(self) -> None:  # noqa: B027 most forms accept
-        """Refuse to be a part of another compiled program, such as that of many data sets."""
+        observations(self.model, bags, f"the closed form of {type(self.model).__name__}")
 
     def in_memory(self, bags: Bags) -> Self:
         """The same form for chunks that stay in memory, where more may be kept of each."""
+        return self
+
+    def evaluated(self) -> Self:
+        """The same form, what many chunks have in common worked out from the model."""
         return self
 
     def chunk(self, bags: Bags) -> Any:
@@ -169,27 +232,19 @@ class ClosedForm(ABC):
 
     # ------------------------------------------------------------------ what is left behind
 
-    def best_start(self, elbo: Float[np.ndarray, "*S"], q: Any, local: Any) -> tuple[Any, Any]:
-        """q(θ) and local factors of the start with the highest ELBO."""
-        return q, local
-
     @abstractmethod
     def approximation(
         self, q: Any, local: Any, bags: Bags | None, elbo: Float[np.ndarray, "*S"]
     ) -> Approximation:
         """q in the units of the model; bags of a stream are None."""
 
-    @abstractmethod
     def draw(self, q: Any, key: Array, num_draws: int) -> dict[str, Array]:
-        """Draws of the latent sites of ``model.marginal()`` from q(θ), which may be traced."""
+        """Draws of the latent sites of ``model.marginal()`` from a traced q(θ)."""
+        raise NotImplementedError(f"{type(self).__name__} draws from no traced q(θ)")
 
     @abstractmethod
     def guide(self, approximation: Any) -> Program:
         """The approximation as a NumPyro guide of ``model.augmented()``."""
-
-    def default_num_draws(self, bags: Bags | None) -> int:
-        """Draws of q that are kept where nobody asks for another number."""
-        return 1000
 
 
 @singledispatch
@@ -216,38 +271,3 @@ def closed_form(model: Any, options: Options) -> ClosedForm:
     raise NotImplementedError(
         f"{type(model).__name__} has no closed form; sample it with nuts, or fit it by svi"
     )
-
-
-def label_update_of(model: Any, chosen: str | None, known: tuple[str, ...]) -> Any:
-    """Which label update is meant; the first that is known where none was chosen.
-
-    Raises
-    ------
-    ValueError
-        If it is unknown.
-    """
-    kind = type(model).__name__
-    if chosen is not None and not known:
-        raise ValueError(
-            f"label_update is {chosen!r}, but {kind} has no instance labels to update; leave it out"
-        )
-    if chosen is not None and chosen not in known:
-        raise ValueError(
-            f"label_update is {chosen!r}; expected one of {', '.join(known)} for {kind}"
-        )
-    return known[0] if chosen is None and known else chosen
-
-
-def refuse_starts(model: Any, num_starts: int | None) -> None:
-    """Refuse a number of starts where there is one.
-
-    Raises
-    ------
-    ValueError
-        If a number was given.
-    """
-    if num_starts is not None:
-        raise ValueError(
-            f"num_starts is {num_starts}, but the closed form of {type(model).__name__} has one "
-            "start; leave it out"
-        )

@@ -11,17 +11,19 @@ from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
 from ...datasets.streaming import BagStream
-from ...models.model import Model, observations, random_key, split_key
+from ...models.model import Model, random_key, split_key
 from ...models.numerics.threads import one_lapack_thread
 from ...models.parts.bag_evidence import FloatType
 from ..posterior import Posterior, Status, approximate_posterior
-from ..runtime.checkpoint import block_folder
 from ..runtime.devices import Devices
 from ..runtime.programs import Stopwatch
 from .algorithm import ClosedForm, Options, closed_form
-from .drivers import Ascent, Limits, ascend_in_memory, ascend_in_passes
+from .drivers import Ascent, Limits, ascend_in_memory, ascend_in_passes, best_of
 
 __all__ = ["checked_form", "coordinate_ascent", "wrapped"]
+
+# Draws of q kept where nobody asks for another number, as long as they fit into 256 MiB.
+_NUM_DRAWS, _NUMBERS_KEPT = 1000, 2**25
 
 
 def coordinate_ascent(
@@ -109,34 +111,27 @@ def coordinate_ascent(
     Hamprecht (2014), Algorithm 1.
     """
     watch = Stopwatch()
-    form = checked_form(model, Options(label_update, dtype, num_starts))
-    limits = Limits(max_steps, tolerance, progress)
-    if learn_hyperparameters:
-        form.check_learnable()
-    in_memory = bags if isinstance(bags, Bags) and mesh is None else None
-    if in_memory is None:
-        _check_chunks(form, learn_hyperparameters)
-    elif checkpoint is not None:
+    in_chunks = mesh is not None or not isinstance(bags, Bags)
+    options = Options(label_update, dtype, num_starts, in_chunks, learn_hyperparameters)
+    form, limits = checked_form(model, options), Limits(max_steps, tolerance, progress)
+    if checkpoint is not None and not in_chunks:
         raise ValueError(
             f"checkpoint is {checkpoint}, but the bags are in memory, where a fit takes seconds; "
             "leave it out, or pass a stream"
         )
     if isinstance(bags, Bags):
-        observations(model, bags, "coordinate_ascent")
         form.check(bags)
     with jax.enable_x64(True):
         start_key, draw_key = split_key(random_key(seed))
-        if in_memory is None:
-            ascent = _in_passes(form, model, bags, limits, start_key, mesh, checkpoint)
-        else:
-            form, ascent = ascend_in_memory(
-                form,
-                in_memory,
-                limits,
-                key=start_key,
-                learns_hyperparameters=learn_hyperparameters,
+        if isinstance(bags, Bags) and not in_chunks:
+            ascent = ascend_in_memory(
+                form, bags, limits, key=start_key, learns_hyperparameters=learn_hyperparameters
             )
-        return wrapped(form, ascent, bags, "coordinate_ascent", draw_key, num_draws, watch)
+        else:
+            ascent = ascend_in_passes(
+                form, bags, limits, key=start_key, devices=Devices(mesh), checkpoint=checkpoint
+            )
+        return wrapped(ascent, bags, "coordinate_ascent", draw_key, num_draws, watch)
 
 
 def checked_form(model: Model, options: Options) -> ClosedForm:
@@ -149,8 +144,6 @@ def checked_form(model: Model, options: Options) -> ClosedForm:
     NotImplementedError
         If the model has no closed form with these options.
     """
-    if options.dtype not in ("float64", "float32"):
-        raise ValueError(f"dtype is {options.dtype!r}; expected 'float64' or 'float32'")
     form = closed_form(model, options)
     if model.priors:
         raise ValueError(
@@ -161,7 +154,6 @@ def checked_form(model: Model, options: Options) -> ClosedForm:
 
 
 def wrapped(
-    form: ClosedForm,
     ascent: Ascent,
     bags: Bags | BagStream,
     engine: str,
@@ -173,15 +165,13 @@ def wrapped(
 
     Parameters
     ----------
-    form : ClosedForm
-        With what was learned.
     ascent : Ascent
     bags : Bags or BagStream
     engine : str
     key : JAX key
         Of the draws in the tree.
     num_draws : int or None
-        None for the form's own number.
+        None for 1,000, or as many as fit into 256 MiB.
     watch : Stopwatch
         Started with the call.
 
@@ -189,12 +179,15 @@ def wrapped(
     -------
     Posterior
     """
-    given = bags if isinstance(bags, Bags) else None
+    form, given = ascent.form, bags if isinstance(bags, Bags) else None
     elbo, status, ends = ascent.elbo, ascent.status, np.asarray(ascent.elbo[-1])
-    q, local = form.best_start(ends, ascent.q, ascent.local)
+    q, local = ascent.q, ascent.local
     if ends.ndim:
-        best = int(np.argmax(np.where(np.isfinite(ends), ends, -np.inf)))
+        best = best_of(ends)
+        q, local = jax.tree.map(lambda leaf: np.asarray(leaf)[best], (q, local))
         elbo, status = elbo[:, best], Status(status.kind, f"{status.sentence}; {_of_starts(ends)}")
+    in_a_draw = form.model.numbers_in_a_draw(given) or 1
+    as_many_as_fit = min(_NUM_DRAWS, max(10, _NUMBERS_KEPT // in_a_draw))
     with one_lapack_thread():  # as in `approximate_posterior`
         approximation = form.approximation(q, local, given, ends)
     return approximate_posterior(
@@ -203,7 +196,7 @@ def wrapped(
         approximation,
         engine=engine,
         key=key,
-        num_draws=form.default_num_draws(given) if num_draws is None else num_draws,
+        num_draws=as_many_as_fit if num_draws is None else num_draws,
         status=status,
         seconds=ascent.seconds,
         watch=watch,
@@ -218,34 +211,3 @@ def _of_starts(ends: Float[np.ndarray, " S"]) -> str:
         f"the best of {len(ends)} starts, which ended between {ends.min():,.2f} and "
         f"{ends.max():,.2f}"
     )
-
-
-def _check_chunks(form: ClosedForm, learn_hyperparameters: bool) -> None:
-    form.check_chunks()
-    if learn_hyperparameters:
-        raise NotImplementedError(
-            "learn_hyperparameters=True on a stream or on a mesh would go through the bags for "
-            "each value that is tried; learn them from a part of the bags in memory"
-        )
-
-
-def _in_passes(
-    form: ClosedForm,
-    model: Model,
-    bags: Bags | BagStream,
-    limits: Limits,
-    key: Array,
-    mesh: Mesh | None,
-    checkpoint: str | os.PathLike | None,
-) -> Ascent:
-    devices = Devices(mesh)
-    with devices.together():
-        run = {
-            "engine": "coordinate_ascent",
-            "form": form,
-            "seed": key,
-            "tolerance": limits.tolerance,
-            "processes": devices.num_processes,
-        }
-        folder = block_folder(checkpoint, model, bags, **run)
-        return ascend_in_passes(form, bags, devices, limits, key=key, checkpoint=folder)

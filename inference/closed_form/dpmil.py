@@ -34,28 +34,34 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.nn import logsumexp
+from jax.scipy.special import digamma, gammaln
 from jaxtyping import Array, Bool, Float, Int
+from numpyro import handlers
+from numpyro.infer.util import log_density
 from sklearn.cluster import KMeans
 
 from ...datasets.bags import Bags
-from ...datasets.padding import bucket, padded
-from ...models.dpmil import DPMIL, count_after, log_evidence_of_counts
-from ...models.model import Program
+from ...datasets.padding import bag_weight, bucket, padded
+from ...models.dpmil import DPMIL, Pooling, count_after, log_evidence_of_counts
+from ...models.model import Draws, Program
 from ...models.numerics.arguments import check_counts
 from ...models.numerics.products import in_row_blocks
 from ...models.numerics.threads import one_thread
 from ...models.numerics.tracing import as_pytree
+from ...models.parts.components import Components
+from ...models.parts.dp_mixture import gaussian_by_precision
 from ...models.parts.normal_wishart import (
     NormalGamma,
     NormalWishart,
     Statistics,
     family,
+    log_predictive,
 )
 from ...models.parts.witnesses import LabelRule
-from .algorithm import ClosedForm, Options, Subsample, closed_form, label_update_of
-from .dpmil_approximation import DPMILApproximation, Sticks
+from .. import serialization
+from .algorithm import ClosedForm, Options, Subsample, closed_form
 
-__all__ = ["LABEL_UPDATES", "MAX_SAMPLE", "DPMILForm", "LabelUpdate"]
+__all__ = ["LABEL_UPDATES", "MAX_SAMPLE", "DPMILApproximation", "DPMILForm", "LabelUpdate"]
 
 type LabelUpdate = Literal["hard", "soft"]
 LABEL_UPDATES: tuple[LabelUpdate, ...] = ("soft", "hard")
@@ -63,10 +69,33 @@ LABEL_UPDATES: tuple[LabelUpdate, ...] = ("soft", "hard")
 # Instances that k-means sees, at most: of more, every second, third, …
 MAX_SAMPLE = 2**16
 _NUM_STARTS = 5
-# Draws of q kept where nobody asks for another number, as long as they fit into 256 MiB.
-_NUM_DRAWS, _NUMBERS_KEPT = 1000, 2**25
 # Second moments of instances that are kept between steps, at most: a GiB.
 _MOMENTS_KEPT = 2**27
+
+
+class Sticks(NamedTuple):
+    """q(v) = Beta(γ¹, γ²)."""
+
+    concentration1: Float[Array, "2 k"]  # γ¹
+    concentration0: Float[Array, "2 k"]  # γ²
+
+    def expected_log_weight(self) -> Float[Array, "2 K"]:
+        """E log π_k = E log v_k + Σ_{j<k} E log(1 − v_j)."""
+        both = digamma(self.concentration1 + self.concentration0)
+        none = jnp.zeros((*self.concentration1.shape[:-1], 1))
+        left = jnp.concatenate([none, digamma(self.concentration0) - both], axis=-1)
+        own = jnp.concatenate([digamma(self.concentration1) - both, none], axis=-1)
+        return jnp.cumsum(left, axis=-1) + own
+
+    def divergence_from_prior(self, concentration: float | Array) -> Float[Array, ""]:
+        """Σ KL of each from Beta(1, α)."""
+        one, zero = self.concentration1, self.concentration0
+        both = one + zero
+        # By gammaln: jax.scipy.special.betaln, which NumPyro's divergence uses, is off by 1e-6.
+        log_beta = gammaln(one) + gammaln(zero) - gammaln(both)
+        expected = (one - 1) * digamma(one) + (zero - concentration) * digamma(zero)
+        expected += (1 + concentration - both) * digamma(both)
+        return jnp.sum(expected - jnp.log(concentration) - log_beta)
 
 
 class SplitBags(NamedTuple):
@@ -141,10 +170,6 @@ class DPMILForm(ClosedForm):
     keeps_moments: bool = False
 
     @property
-    def _shape(self) -> tuple[int, int, int]:
-        return self.num_starts, 2, self.model.max_components
-
-    @property
     def _num_moments(self) -> int:
         """Length of φ(x̃)."""
         num_features = self.model.num_features
@@ -159,46 +184,8 @@ class DPMILForm(ClosedForm):
         ValueError
             As of `DPMIL.check`.
         """
+        super().check(bags)
         self.model.check(bags)
-
-    def check_chunks(self) -> None:
-        """Refuse hard labels, which do not follow from q(θ).
-
-        Raises
-        ------
-        NotImplementedError
-            If they are.
-        """
-        if self.label_update == "hard":
-            raise NotImplementedError(
-                "label_update='hard' needs what the last step said of each instance, which is not "
-                "kept on a stream or on a mesh; leave it out for the exact distribution of the "
-                "labels"
-            )
-
-    def check_learnable(self) -> None:
-        """Refuse: hyper-parameters are fixed, as in the paper.
-
-        Raises
-        ------
-        ValueError
-        """
-        raise ValueError(
-            "learn_hyperparameters=True, but DPMIL has fixed hyper-parameters, as the paper: give "
-            "them to DPMIL.for_bags"
-        )
-
-    def check_traceable(self) -> None:
-        """Refuse: the starts are made by scikit-learn's k-means.
-
-        Raises
-        ------
-        NotImplementedError
-        """
-        raise NotImplementedError(
-            "the closed form of DPMIL, from many starts, cannot be a part of another program; "
-            "give coordinate_ascent itself, which runs for one set of bags after another"
-        )
 
     def in_memory(self, bags: Bags) -> Self:
         """With φ(x̃) kept, unless it takes more than a GiB."""
@@ -239,9 +226,7 @@ class DPMILForm(ClosedForm):
         else:
             bags, negatives, negative_weight = chunk
         rule = self.model.label_rule(bags)
-        weight = jnp.ones(bags.num_bags)
-        if bags.present is not None:
-            weight = jnp.asarray(bags.present).astype(weight.dtype)
+        weight = jnp.asarray(bag_weight(bags))
         num_instances = jnp.sum(weight[rule.bag_index]) + jnp.sum(jnp.asarray(negative_weight))
         by_bag = self.model.log_label_probability(jnp.asarray(bags.labels))
         return MixtureChunk(
@@ -260,7 +245,7 @@ class DPMILForm(ClosedForm):
 
     def initial(
         self, prepared: MixtureChunk, start: Float[Array, "S 2 K D"]
-    ) -> tuple[MixtureStatistics, Bool[Array, "C S"] | None]:
+    ) -> tuple[MixtureStatistics, Bool[Array, "S C"] | None]:
         """Statistics under the nearest clusters, all candidates being positive, as the paper."""
         may_be_positive = prepared.rule.known > -jnp.inf
         of_class = jnp.stack([~may_be_positive, may_be_positive], axis=1)[:, None, :, None]
@@ -270,13 +255,12 @@ class DPMILForm(ClosedForm):
         nothing = jnp.zeros(self.num_starts, sufficient.occupancy.dtype)
         local = None
         if self.label_update == "hard":
-            shape = (len(may_be_positive), self.num_starts)
-            local = jnp.broadcast_to(may_be_positive[:, None], shape)
+            local = jnp.tile(may_be_positive, (self.num_starts, 1))
         return MixtureStatistics(sufficient, nothing, prepared.log_constant), local
 
     def e_step(
-        self, prepared: MixtureChunk, q: MixtureState, local: Bool[Array, "C S"] | None
-    ) -> tuple[MixtureStatistics, Bool[Array, "C S"] | None]:
+        self, prepared: MixtureChunk, q: MixtureState, local: Bool[Array, "S C"] | None
+    ) -> tuple[MixtureStatistics, Bool[Array, "S C"] | None]:
         """q(z, r) at its optimum under q(θ), and the sums under it."""
         log_components = self._log_components(prepared.candidates, q, classes=2)
         certain = self._log_components(prepared.negatives, q, classes=1)
@@ -292,8 +276,8 @@ class DPMILForm(ClosedForm):
         self,
         prepared: MixtureChunk,
         of_classes: Float[Array, "C S 2"],
-        local: Bool[Array, "C S"] | None,
-    ) -> tuple[Float[Array, "C S"], Float[Array, " S"], Bool[Array, "C S"] | None]:
+        local: Bool[Array, "S C"] | None,
+    ) -> tuple[Float[Array, "C S"], Float[Array, " S"], Bool[Array, "S C"] | None]:
         """q(r_n = 1), log Σ_r p(r) Π e^ℓ or the term chosen, and the labels chosen."""
         rule, weight = prepared.rule, prepared.bag_weight
 
@@ -309,7 +293,7 @@ class DPMILForm(ClosedForm):
 
         if local is None:
             return *jax.vmap(soft, in_axes=1, out_axes=(1, 0))(of_classes), None
-        return jax.vmap(hard, in_axes=(1, 1), out_axes=(1, 0, 1))(of_classes, local)
+        return jax.vmap(hard, in_axes=(1, 0), out_axes=(1, 0, 0))(of_classes, local)
 
     def m_step(self, statistics: MixtureStatistics) -> MixtureState:
         """q(θ) at its optimum."""
@@ -322,27 +306,16 @@ class DPMILForm(ClosedForm):
 
     def no_statistics(self) -> MixtureStatistics:
         """Zeros."""
-        shapes = (
-            self._shape,
-            (*self._shape, self.model.num_features),
-            (*self._shape, self._num_moments),
-        )
+        shape = self.num_starts, 2, self.model.max_components
+        lengths = (), (self.model.num_features,), (self._num_moments,)
         # By NumPy: JAX would compile a program for each of these.
-        sufficient = Statistics(*(np.zeros(shape) for shape in shapes))
+        sufficient = Statistics(*(np.zeros((*shape, *length)) for length in lengths))
         return MixtureStatistics(sufficient, np.zeros(self.num_starts), np.zeros(()))
 
     def in_order(self, statistics: MixtureStatistics) -> MixtureStatistics:
         """Components in the order that the sticks like best."""
         one = partial(_in_order, concentration=self.model.concentration)
         return statistics._replace(sufficient=jax.vmap(one)(statistics.sufficient))
-
-    def best_start(
-        self, elbo: Float[np.ndarray, " S"], q: MixtureState, local: Any
-    ) -> tuple[MixtureState, Any]:
-        """Of the start that ended highest."""
-        best = int(np.argmax(np.where(np.isfinite(elbo), elbo, -np.inf)))
-        chosen = jax.tree.map(lambda leaf: np.asarray(leaf)[best], q)
-        return chosen, None if local is None else np.asarray(local)[:, best]
 
     def approximation(
         self, q: MixtureState, local: Any, bags: Bags | None, elbo: Float[np.ndarray, " S"]
@@ -365,34 +338,20 @@ class DPMILForm(ClosedForm):
             start_elbo=np.asarray(elbo),
         )
 
-    def draw(self, q: MixtureState, key: Array, num_draws: int) -> dict[str, Array]:
-        """Refuse, as `check_traceable` does: the best start is known where all have ended."""
-        self.check_traceable()
-        return {}
-
     def guide(self, approximation: DPMILApproximation) -> Program:
         """q(θ) q(r) q(z | r), on the bags learned from."""
         model = self.model
 
         def guide(bags: Bags) -> None:
-            if approximation.num_components > 1:
-                numpyro.sample("stick", approximation.stick_distribution())
-            precisions = approximation.precision_distribution()
-            precision = numpyro.sample(model.precision_site, precisions)
-            numpyro.sample("mean", approximation.mean_distribution(precision))
+            approximation.sample_parameters(model)
             log_components = approximation.expected_log_components(bags)
-            label = numpyro.sample(
-                "instance_label", _label_factor(approximation, model, bags, log_components)
-            )
+            labels = approximation.label_distribution(model, bags, log_components)
+            label = numpyro.sample("instance_label", labels)
             own = jnp.take_along_axis(log_components, label[None, None, :], axis=0)[0]
             with numpyro.plate("instance", bags.num_instances):
                 numpyro.sample("cluster", dist.Categorical(logits=own.T))
 
         return guide
-
-    def default_num_draws(self, bags: Bags | None) -> int:
-        """1,000, or as many as fit into 256 MiB."""
-        return min(_NUM_DRAWS, max(10, _NUMBERS_KEPT // self.model.numbers_in_a_draw(bags)))
 
     # -------------------------------------------------------------- products over instances
 
@@ -452,7 +411,17 @@ class DPMILForm(ClosedForm):
 
 @closed_form.register
 def _(model: DPMIL, options: Options) -> DPMILForm:
-    update = label_update_of(model, options.label_update, LABEL_UPDATES)
+    update = options.label_update_of(model, LABEL_UPDATES)
+    if options.learns_hyperparameters:
+        raise ValueError(
+            "learn_hyperparameters=True, but DPMIL has fixed hyper-parameters, as the paper: give "
+            "them to DPMIL.for_bags"
+        )
+    if options.is_traced:  # the starts are scikit-learn's
+        raise NotImplementedError(
+            "the closed form of DPMIL, from many starts, cannot be a part of another program; "
+            "give coordinate_ascent itself, which runs for one set of bags after another"
+        )
     if options.dtype != "float64":
         raise NotImplementedError(
             "DPMIL has no closed form in 32 bit, where nearly equal densities of its two mixtures "
@@ -461,18 +430,6 @@ def _(model: DPMIL, options: Options) -> DPMILForm:
     num_starts = _NUM_STARTS if options.num_starts is None else options.num_starts
     check_counts(num_starts=num_starts)
     return DPMILForm(model, update, num_starts)
-
-
-def _label_factor(
-    approximation: DPMILApproximation,
-    model: DPMIL,
-    bags: Bags,
-    log_components: Float[Array, "2 K N"],
-) -> dist.Distribution:
-    if approximation.label is not None:
-        return dist.Delta(jnp.asarray(approximation.label), event_dim=1)
-    log_density = logsumexp(log_components, axis=1)
-    return model.label_rule(bags).labels(log_density[1] - log_density[0])
 
 
 @jax.jit
@@ -485,6 +442,213 @@ def _divergence_from_prior(model: DPMIL, q: MixtureState) -> Float[Array, ""]:
     """KL(q(θ) ‖ p(θ))."""
     of_gaussians = q.gaussians.divergence_from_prior(model.mean_strength, model.degrees_of_freedom)
     return jnp.sum(of_gaussians) + q.sticks.divergence_from_prior(model.concentration)
+
+
+# ------------------------------------------------------------------ what is left behind
+
+
+@serialization.register
+@as_pytree()
+@dataclass(frozen=True, eq=False)
+class DPMILApproximation:
+    """q(v) q(μ, Λ), and with it q(r) q(z | r).
+
+    Attributes
+    ----------
+    mean : array (2, K, D)
+        m.
+    strength, degrees_of_freedom : array (2, K)
+        β and ν.
+    scale_root : array (2, K, D, D) or (2, K, D)
+        R, lower triangular with RRᵀ = W; √w where precisions are diagonal.
+    concentration1, concentration0 : array (2, K − 1)
+        γ¹ and γ².
+    label : array (N,) or None
+        The labels that a hard update chose; None where they have their exact distribution.
+    start_elbo : array (S,)
+        Where each start ended.
+    """
+
+    mean: Float[np.ndarray, "2 K D"]
+    strength: Float[np.ndarray, "2 K"]
+    degrees_of_freedom: Float[np.ndarray, "2 K"]
+    scale_root: Float[np.ndarray, "2 K ..."]
+    concentration1: Float[np.ndarray, "2 k"]
+    concentration0: Float[np.ndarray, "2 k"]
+    label: Int[np.ndarray, " N"] | None
+    start_elbo: Float[np.ndarray, " S"]
+
+    @property
+    def num_components(self) -> int:
+        """K."""
+        return self.mean.shape[1]
+
+    @property
+    def expected_weight(self) -> Float[np.ndarray, "2 K"]:
+        """E π."""
+        on = self.concentration1 / (self.concentration1 + self.concentration0)
+        ones = np.ones((2, 1))
+        left = np.cumprod(np.concatenate([ones, 1 - on], axis=1), axis=1)
+        return left * np.concatenate([on, ones], axis=1)
+
+    def components(self, model: DPMIL) -> Components:
+        """Expected components: E π, E μ, the root of E Λ = νW, and β − β0 instances."""
+        nu = self.degrees_of_freedom[(..., *[None] * (self.scale_root.ndim - 2))]
+        return Components(
+            weight=self.expected_weight,
+            mean=self.mean,
+            root=np.sqrt(nu) * self.scale_root,
+            occupancy=self.strength - model.mean_strength,
+        )
+
+    @property
+    def _global(self) -> DPMILApproximation:
+        """Without what has a size of its own for each set of bags."""
+        return replace(self, label=None)
+
+    def sample_parameters(self, model: DPMIL) -> None:
+        """q(v) q(μ, Λ) as a NumPyro program; the root of Λ where precisions are matrices."""
+        nu, root = jnp.asarray(self.degrees_of_freedom), jnp.asarray(self.scale_root)
+        mean, strength = jnp.asarray(self.mean), jnp.asarray(self.strength)
+        if self.num_components > 1:
+            sticks = dist.Beta(jnp.asarray(self.concentration1), jnp.asarray(self.concentration0))
+            numpyro.sample("stick", sticks.to_event(2))
+        if self._is_full:
+            precisions = dist.WishartCholesky(nu, scale_tril=root, validate_args=False).to_event(2)
+        else:
+            precisions = dist.Gamma(0.5 * nu[..., None], 0.5 / root**2).to_event(3)
+        precision = numpyro.sample(model.precision_site, precisions)
+        precision_root = precision if self._is_full else jnp.sqrt(precision)
+        means = gaussian_by_precision(mean, precision_root, strength).to_event(2)
+        numpyro.sample("mean", means)
+
+    def draws(self, model: DPMIL, bags: Bags | None, key: Array, num_draws: int) -> Draws:
+        """Draws of sticks, means and precisions."""
+        with jax.enable_x64(True):
+            found = _draws(self._global, model, key, num_draws)
+            return {name: np.asarray(found[name]) for name in model.latent_sites}
+
+    def log_density(self, model: DPMIL, bags: Bags | None, draws: Draws) -> Float[np.ndarray, " S"]:
+        """log q of each draw."""
+        with jax.enable_x64(True):
+            sites = {name: np.asarray(draws[name]) for name in model.latent_sites}
+            return np.asarray(_log_density(self._global, model, sites))
+
+    def guide(self, model: DPMIL) -> Program:
+        """q(θ) q(r) q(z | r), the guide of ``model.augmented()`` on the bags learned from."""
+        return closed_form(model, Options()).guide(self)
+
+    def label_probability(self, model: DPMIL, bags: Bags) -> Float[np.ndarray, " N"]:
+        """q(r_n = 1) of the instances of the bags learned from; 0 or 1 where labels were chosen.
+
+        Parameters
+        ----------
+        model : DPMIL
+        bags : Bags
+            With labels.
+
+        Returns
+        -------
+        array (N,)
+        """
+        if self.label is not None:
+            return self.label.astype(float)
+        model.check(bags)
+        with jax.enable_x64(True):
+            found = _label_probability(self, model, padded(bags))
+            return np.asarray(found)[: bags.num_instances]
+
+    def label_distribution(
+        self, model: DPMIL, bags: Bags, log_components: Float[Array, "2 K N"]
+    ) -> dist.Distribution:
+        """q(r) given log ρ, or the labels that were chosen."""
+        if self.label is not None:
+            return dist.Delta(jnp.asarray(self.label), event_dim=1)
+        log_density = logsumexp(log_components, axis=1)
+        return model.label_rule(bags).labels(log_density[1] - log_density[0])
+
+    def predictive(
+        self, model: DPMIL, bags: Bags, *, pooling: Pooling = "bayes"
+    ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " N"]]:
+        """Probabilities of new bags and their instances, by the Student-t mixtures under q.
+
+        References
+        ----------
+        Kandemir and Hamprecht (2014), section 3.2 and appendix.
+        """
+        model.check_width(bags)
+        with jax.enable_x64(True):
+            given = padded(bags.without_labels())
+            found = np.asarray(_log_predictive(self._global, self.expected_weight, given.instances))
+        return model.probabilities(found[:, : bags.num_instances], bags, pooling=pooling)
+
+    @property
+    def _is_full(self) -> bool:
+        return self.scale_root.ndim > self.mean.ndim
+
+    def expected_log_components(self, bags: Bags) -> Float[Array, "2 K N"]:
+        """log ρ, from the definition: the updates have other coordinates."""
+        nu, root = jnp.asarray(self.degrees_of_freedom), jnp.asarray(self.scale_root)
+        deviation = jnp.asarray(bags.instances) - jnp.asarray(self.mean)[:, :, None, :]
+        num_features = self.mean.shape[-1]
+        if self._is_full:
+            whitened = jnp.einsum("lknd,lkde->lkne", deviation, root)
+            digammas = digamma((nu[..., None] - jnp.arange(num_features)) / 2)
+            diagonal = jnp.diagonal(root, axis1=-2, axis2=-1)
+        else:
+            whitened = deviation * root[:, :, None, :]
+            digammas = jnp.broadcast_to(digamma(nu / 2)[..., None], root.shape)
+            diagonal = root
+        log_determinant = jnp.sum(digammas + math.log(2) + 2 * jnp.log(diagonal), axis=-1)
+        constant = Sticks(jnp.asarray(self.concentration1), jnp.asarray(self.concentration0))
+        constant = constant.expected_log_weight() + 0.5 * log_determinant
+        constant -= 0.5 * num_features * (1 / jnp.asarray(self.strength) + math.log(2 * math.pi))
+        return constant[..., None] - 0.5 * nu[..., None] * jnp.sum(whitened**2, axis=-1)
+
+
+@partial(jax.jit, static_argnames="num_draws")
+def _draws(
+    approximation: DPMILApproximation, model: DPMIL, key: Array, num_draws: int
+) -> dict[str, Array]:
+    def one(key: Array) -> dict[str, Array]:
+        sites = handlers.trace(handlers.seed(approximation.sample_parameters, key)).get_trace(model)
+        return {name: site["value"] for name, site in sites.items()}
+
+    return jax.lax.map(one, jax.random.split(key, num_draws))
+
+
+@jax.jit
+def _log_density(
+    approximation: DPMILApproximation, model: DPMIL, sites: dict[str, Array]
+) -> Float[Array, " S"]:
+    program = approximation.sample_parameters
+    return jax.lax.map(lambda site: log_density(program, (model,), {}, site)[0], sites)
+
+
+@jax.jit
+def _label_probability(
+    approximation: DPMILApproximation, model: DPMIL, bags: Bags
+) -> Float[Array, " N"]:
+    log_components = approximation.expected_log_components(bags)
+    return approximation.label_distribution(model, bags, log_components).mean
+
+
+@jax.jit
+def _log_predictive(
+    approximation: DPMILApproximation,
+    weight: Float[Array, "2 K"],
+    instances: Float[Array, "N D"],
+) -> Float[Array, "2 N"]:
+    """log p₋ and log p₊ of new instances: mixtures of Student t distributions."""
+
+    def of_class(given: tuple[Array, ...]) -> Float[Array, " N"]:
+        weight, mean, root, strength, degrees_of_freedom = given
+        by_component = log_predictive(instances, mean, root, strength, degrees_of_freedom)
+        return logsumexp(jnp.log(weight)[:, None] + by_component, axis=0)
+
+    q = approximation
+    parts = (weight, q.mean, q.scale_root, q.strength, q.degrees_of_freedom)
+    return jax.lax.map(of_class, tuple(map(jnp.asarray, parts)))
 
 
 # ------------------------------------------------------------------ where clusters start
@@ -538,23 +702,15 @@ def _centers_of_class(
     return found
 
 
-def _nearest_of_one(
-    instances: Float[Array, "N D"], of_class: Float[Array, "K D"]
-) -> Int[Array, " N"]:
-    """Which center an instance is nearest to; the first of several."""
-    is_there = jnp.isfinite(of_class[:, 0])
-    placed = jnp.where(is_there[:, None], of_class, 0.0)
-    # ‖x − c‖² but for ‖x‖², halved and turned round.
-    closeness = instances @ placed.T - 0.5 * jnp.sum(placed**2, axis=1)
-    return jnp.argmax(jnp.where(is_there, closeness, -jnp.inf), axis=1)
-
-
 def _nearest(
     instances: Float[Array, "N D"], centers: Float[Array, "S L K D"]
 ) -> Float[Array, "N S L K"]:
-    """1 for the nearest cluster of each class, of each start."""
-    of_starts = jax.vmap(jax.vmap(_nearest_of_one, in_axes=(None, 0)), in_axes=(None, 0))
-    cluster = jnp.moveaxis(of_starts(instances, centers), -1, 0)  # (N, S, L)
+    """1 for the nearest cluster of each class, of each start; the first of several."""
+    is_there = jnp.isfinite(centers[..., 0])
+    placed = jnp.where(is_there[..., None], centers, 0.0)
+    # ‖x − c‖² but for ‖x‖², halved and turned round.
+    closeness = jnp.einsum("nd,slkd->nslk", instances, placed) - 0.5 * jnp.sum(placed**2, axis=-1)
+    cluster = jnp.argmax(jnp.where(is_there, closeness, -jnp.inf), axis=-1)
     return jax.nn.one_hot(cluster, centers.shape[2], dtype=instances.dtype)
 
 

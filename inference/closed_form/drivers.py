@@ -7,11 +7,12 @@ for all bags of one size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from io import BufferedReader
-from itertools import batched
+from itertools import batched, chain
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from ...models.numerics.lbfgs import descend
 from ...models.numerics.products import whole_blocks
 from ...models.numerics.threads import one_lapack_thread
 from ..posterior import Status
-from ..runtime.checkpoint import BlockFolder, described
+from ..runtime.checkpoint import BlockFolder, block_folder, described
 from ..runtime.chunks import AlternatingBuffers, ChunkBuffers, in_parts, new_buffer, padded_chunks
 from ..runtime.devices import Devices
 from ..runtime.programs import Stopwatch
@@ -44,13 +45,11 @@ __all__ = [
     "ascend_in_memory",
     "ascend_in_passes",
     "ascend_traced",
-    "chunks_of",
-    "elbo_of",
-    "m_step_of",
+    "begun_run",
+    "best_of",
     "num_begun",
     "repeat_steps",
     "statistics_of",
-    "subsample",
 ]
 
 # Steps between two looks at the progress bar, at first and at most: one call of one program each.
@@ -69,6 +68,8 @@ class Ascent:
 
     Attributes
     ----------
+    form : ClosedForm
+        With what was learned.
     q : pytree
         q(θ), of each start if there are several.
     local : pytree or None
@@ -79,6 +80,7 @@ class Ascent:
         Without compilation.
     """
 
+    form: ClosedForm
     q: Any
     local: Any
     elbo: Float[np.ndarray, "T ..."]
@@ -134,7 +136,7 @@ def ascend_in_memory(
     *,
     key: Array,
     learns_hyperparameters: bool = False,
-) -> tuple[ClosedForm, Ascent]:
+) -> Ascent:
     """Repeat the two steps until the ELBO stops rising; of several starts at once, until all do.
 
     Parameters
@@ -149,18 +151,16 @@ def ascend_in_memory(
 
     Returns
     -------
-    ClosedForm
-        With what was learned.
     Ascent
         ``status`` is ``failed`` if an ELBO is not finite, or falls where it must not.
     """
     form = form.in_memory(bags)
     started = Stopwatch.now()
     chunk = form.chunk(bags)
-    start = form.start(lambda rows, at_most: _every(rows(bags), at_most), key)
+    start = form.start(lambda rows, at_most: rows(bags)[:: -(-bags.num_instances // at_most)], key)
     with one_lapack_thread():
-        prepared, *begun = _begin(form, chunk, start)
-    position, run = _before_the_first_step(form, *begun), partial(_ascend, form, prepared)
+        prepared, position = _begin(form, chunk, start)
+    run = partial(_ascend, form, prepared)
     if learns_hyperparameters:
         position = position._replace(q=(position.q, _unconstrained(form.model)))
         run = partial(_learn, form, chunk)
@@ -172,41 +172,28 @@ def ascend_in_memory(
         return position, np.asarray(elbo)[: int(position.num_steps) - first]
 
     before = Stopwatch.now() - started
-    position, elbo, status, seconds = repeat_steps(advance, position, form, limits)
+    position, elbo, status, seconds = repeat_steps(advance, position, limits, form.allowed_fall)
     q = position.q
     if learns_hyperparameters:
         q, unconstrained = q
         learned = _constrained(form.model, unconstrained)
         form = form.with_hyperparameters({name: float(v) for name, v in learned.items()})
-    return form, Ascent(q, position.local, elbo, status, before + seconds)
-
-
-def _every(rows: np.ndarray, at_most: int) -> np.ndarray:
-    return rows[:: -(-len(rows) // at_most)]
+    return Ascent(form, q, position.local, elbo, status, before + seconds)
 
 
 @jax.jit
-def _begin(form: ClosedForm, chunk: Any, start: Any) -> tuple[Any, Any, Any]:
-    """What stays fixed of the chunk, the first statistics and the first local factors."""
+def _begin(form: ClosedForm, chunk: Any, start: Any) -> tuple[Any, _Position]:
+    """What stays fixed of the chunk, and the position before the first step."""
     prepared = form.prepare(chunk)
-    return prepared, *form.initial(prepared, start)
+    return prepared, _before_the_first_step(form, *form.initial(prepared, start))
 
 
 def _before_the_first_step(form: ClosedForm, statistics: Any, local: Any) -> _Position:
     """Zeros in the places of q(θ) and of the ELBO, which the first step does not look at."""
-    q, elbo = _q_and_elbo.eval_shape(form, statistics)
-
-    def zeros(of: Any) -> Any:
-        return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), of)
-
-    return _Position(zeros(q), statistics, local, zeros(elbo), np.zeros((), np.int64))
-
-
-@jax.jit
-def _q_and_elbo(form: ClosedForm, statistics: Any) -> tuple[Any, Array]:
-    """For its shapes: it is never compiled."""
-    q = form.m_step(statistics)
-    return q, form.elbo(q, statistics)
+    q = jax.eval_shape(form.m_step, statistics)
+    of = (q, jax.eval_shape(form.elbo, q, statistics))
+    q, elbo = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), of)
+    return _Position(q, statistics, local, elbo, jnp.asarray(0))
 
 
 @jax.jit
@@ -240,9 +227,8 @@ def _repeated(
     def advance(carry: tuple[_Position, Array, Array]) -> tuple[_Position, Array, Array]:
         before, trace, _ = carry
         after = one_step(before)
-        change, size = after.elbo - before.elbo, jnp.maximum(1.0, jnp.abs(after.elbo))
-        has_fallen = jnp.any(change < -form.rounding * size) & form.is_ascent
-        is_done = jnp.all(jnp.abs(change) <= tolerance * size) | has_fallen
+        has_fallen, is_at_rest = _judged(before.elbo, after.elbo, tolerance, form.allowed_fall)
+        is_done = jnp.all(is_at_rest) | jnp.any(has_fallen)
         is_last = ~jnp.isfinite(after.elbo).all() | (is_done & (before.num_steps > 0))
         # Of a run that is longer only the end is kept.
         trace = trace.at[(before.num_steps - first) % _LONGEST_BLOCK].set(after.elbo)
@@ -344,10 +330,8 @@ def _learn(
 def repeat_steps(
     advance: Callable[[Any, int], tuple[Any, Float[np.ndarray, "T ..."]]],
     state: Any,
-    form: ClosedForm,
     limits: Limits,
-    *,
-    is_ascent: bool | None = None,
+    allowed_fall: float,
     checkpoint: BlockFolder | None = None,
 ) -> tuple[Any, Float[np.ndarray, "T ..."], Status, float]:
     """Steps until the ELBO stops rising, in blocks that grow as long as they are quick.
@@ -357,10 +341,9 @@ def repeat_steps(
     advance : callable
         State and a number of steps → the state at most so many steps on, and the ELBO after each.
     state : pytree
-    form : ClosedForm
     limits : Limits
-    is_ascent : bool or None
-        None for the form's own answer.
+    allowed_fall : float
+        As of `ClosedForm`.
     checkpoint : BlockFolder or None
         For an ``advance`` of one step: a block for each; goes on behind the last.
 
@@ -374,12 +357,11 @@ def repeat_steps(
     float
         Seconds, without compilation.
     """
-    is_ascent = form.is_ascent if is_ascent is None else is_ascent
     done = checkpoint.blocks(0.0) if checkpoint else []
     trace, seconds = [np.asarray(elbo) for elbo, _ in done], sum(taken for _, taken in done)
     if checkpoint and done:
         state = checkpoint.state(state)
-    status, length = judge(trace, limits.tolerance, is_ascent, form.rounding), _FIRST_BLOCK
+    status, length = judge(trace, limits.tolerance, allowed_fall), _FIRST_BLOCK
     with (
         one_lapack_thread(),
         Progress("coordinate ascent", limits.max_steps, shown=limits.progress) as bar,
@@ -396,13 +378,11 @@ def repeat_steps(
                 length = min(2 * length, _LONGEST_BLOCK)
             seconds += taken
             bar.advance(len(elbo))
-            status = judge(trace, limits.tolerance, is_ascent, form.rounding)
+            status = judge(trace, limits.tolerance, allowed_fall)
     return state, np.array(trace), status or cut_off(trace), seconds
 
 
-def judge(
-    trace: list[np.ndarray], tolerance: float, is_ascent: bool, rounding: float
-) -> Status | None:
+def judge(trace: list[np.ndarray], tolerance: float, allowed_fall: float) -> Status | None:
     """How an ascent with this trace of ELBOs has ended; None if it goes on."""
     if not trace:
         return None
@@ -412,15 +392,22 @@ def judge(
         return Status("failed", f"the bound became {wrong} at step {len(trace)}")
     if len(trace) < 2:
         return None
-    change, size = elbo - trace[-2], np.maximum(1.0, np.abs(elbo))
-    if is_ascent and (change < -rounding * size).any():
-        return Status("failed", f"the bound fell by {-change.min():.3g} at step {len(trace)}")
-    if (np.abs(change) <= tolerance * size).all():
+    has_fallen, is_at_rest = _judged(trace[-2], elbo, tolerance, allowed_fall)
+    if has_fallen.any():
+        fall = (trace[-2] - elbo).max()
+        return Status("failed", f"the bound fell by {fall:.3g} at step {len(trace)}")
+    if is_at_rest.all():
         return Status(
             "converged",
             f"the bound moved by less than {tolerance:g} of its size at step {len(trace)}",
         )
     return None
+
+
+def _judged(before: Any, after: Any, tolerance: Any, allowed_fall: float) -> tuple[Any, Any]:
+    """Whether an ELBO has fallen, and whether it is at rest; of NumPy arrays, or of traced ones."""
+    change = (after - before) / abs(after).clip(1.0)
+    return change < -allowed_fall, abs(change) <= tolerance
 
 
 def cut_off(trace: list[np.ndarray]) -> Status:
@@ -432,17 +419,22 @@ def cut_off(trace: list[np.ndarray]) -> Status:
     return Status("max_steps", f"the bound moved by {last:+.2g} at the last step, {len(trace)}")
 
 
+def best_of(elbo: Float[np.ndarray, "*S"]) -> int:
+    """Which start has the highest ELBO."""
+    return int(np.argmax(np.where(np.isfinite(elbo), elbo, -np.inf)))
+
+
 # ------------------------------------------------------------------ passes over chunks
 
 
 def ascend_in_passes(
     form: ClosedForm,
     bags: Bags | BagStream,
-    devices: Devices,
     limits: Limits,
     *,
     key: Array,
-    checkpoint: BlockFolder | None = None,
+    devices: Devices,
+    checkpoint: str | os.PathLike | None = None,
 ) -> Ascent:
     """Repeat passes over chunks of bags until the ELBO stops rising.
 
@@ -452,12 +444,12 @@ def ascend_in_passes(
         Without local factors.
     bags : Bags or BagStream
         Bags in memory are dealt to the devices; a stream is read again for each pass.
-    devices : Devices
-        That the chunks are dealt to; those of other processes have chunks of their own.
     limits, key
         As of `ascend_in_memory`.
-    checkpoint : BlockFolder or None
-        A block for each step; goes on behind the last.
+    devices : Devices
+        That the chunks are dealt to; those of other processes have chunks of their own.
+    checkpoint : path or None
+        A folder for a block for each step; goes on behind the last.
 
     Returns
     -------
@@ -466,47 +458,58 @@ def ascend_in_passes(
     """
 
     def advance(position: tuple[Any, Any], _: int) -> tuple[tuple[Any, Any], np.ndarray]:
-        q = devices.once(m_step_of, form, position[1])
+        q = devices.once(type(form).m_step, form, position[1])
         statistics = passes.statistics(q)
-        elbo = devices.once(elbo_of, form, q, statistics)
+        elbo = devices.once(type(form).elbo, form, q, statistics)
         return (q, statistics), np.asarray(elbo)[None]
 
-    started = Stopwatch.now()
-    same = f"{described(form)} {limits.max_steps} {limits.tolerance}"
-    devices.agree(same, "models, max_steps or tolerance")
-    is_begun = num_begun(devices, checkpoint) > 0
-    chunks, length = chunks_of(bags, devices)
-    form = form.in_memory(bags) if isinstance(bags, Bags) else form
-    with one_lapack_thread(), TemporaryDirectory() as folder:
-        passes = Passes(form, chunks, length, devices, Path(folder))
+    with devices.together(), one_lapack_thread(), TemporaryDirectory() as folder:
+        run = {"form": form, "seed": key, "tolerance": limits.tolerance}
+        written = begun_run(devices, checkpoint, bags, limits, engine="coordinate_ascent", **run)
+        started = Stopwatch.now()
+        passes = Passes(form, bags, devices, Path(folder))
         statistics = form.no_statistics()
-        if not is_begun:  # else what is written down takes its place
-            subsample_chunks = partial(subsample, chunks, form, devices)
-            statistics = passes.initial(form.start(subsample_chunks, key))
-        position = (devices.once(m_step_of, form, statistics), statistics)
+        if not num_begun(devices, written):  # else what is written down takes its place
+            statistics = passes.initial(form.start(passes.subsample, key))
+        position = (devices.once(type(form).m_step, form, statistics), statistics)
         before = Stopwatch.now() - started
         position, elbo, status, seconds = repeat_steps(
-            advance, position, form, limits, checkpoint=checkpoint
+            advance, position, limits, form.allowed_fall, written
         )
-    return Ascent(position[0], None, elbo, status, before + seconds)
+    return Ascent(form, position[0], None, elbo, status, before + seconds)
 
 
-def m_step_of(form: ClosedForm, statistics: Any) -> Any:
-    """q(θ), as a function of pytrees alone."""
-    return form.m_step(statistics)
+def begun_run(
+    devices: Devices,
+    checkpoint: str | os.PathLike | None,
+    bags: Bags | BagStream,
+    limits: Limits,
+    **run: Any,
+) -> BlockFolder | None:
+    """The folder that this run is written to, if to any.
 
+    Parameters
+    ----------
+    devices : Devices
+    checkpoint : path or None
+    bags : Bags or BagStream
+    limits : Limits
+    **run
+        What makes it this run: the form, the name of the engine, and options.
 
-def elbo_of(form: ClosedForm, q: Any, statistics: Any) -> Array:
-    """The ELBO, as a function of pytrees alone."""
-    return form.elbo(q, statistics)
+    Returns
+    -------
+    BlockFolder or None
 
-
-def chunks_of(bags: Bags | BagStream, devices: Devices) -> tuple[BagStream | list[Bags], int]:
-    """Chunks for the devices of this process, and the length that all are filled up to."""
-    if isinstance(bags, BagStream):
-        return bags, whole_blocks(min(bags.chunk_instances, bags.num_instances))
-    chunks = in_parts(bags, devices.num_parts)
-    return chunks, bucket(max(part.num_instances for part in chunks))
+    Raises
+    ------
+    ValueError
+        If processes were given different arguments, or the folder is of another run.
+    """
+    same = (run, limits.max_steps, limits.tolerance)
+    devices.agree(described(same), "models or options")
+    run["processes"] = devices.num_processes
+    return block_folder(checkpoint, run["form"].model, bags, **run)
 
 
 def num_begun(devices: Devices, checkpoint: BlockFolder | None) -> int:
@@ -517,79 +520,69 @@ def num_begun(devices: Devices, checkpoint: BlockFolder | None) -> int:
     return begun
 
 
-def subsample(
-    chunks: Iterable[Bags],
-    form: ClosedForm,
-    devices: Devices,
-    rows: Callable[[Bags], Float[np.ndarray, "N F"]],
-    at_most: int,
-) -> Float[np.ndarray, "n F"]:
-    """Subsample the rows of every k-th instance over all processes, k as small as possible.
-
-    Parameters
-    ----------
-    chunks : iterable of Bags
-        Of this process.
-    form : ClosedForm
-        By which they are checked.
-    devices : Devices
-    rows : callable
-        Bags → what is wanted of each instance.
-    at_most : int
-        Rows.
-
-    Returns
-    -------
-    array (n, F)
-        The same in every process.
-    """
-    if isinstance(chunks, BagStream):
-        own = chunks.num_instances
-    else:
-        own = sum(bags.num_instances for bags in chunks)
-    process, num_instances = devices.gathered(np.array([[jax.process_index(), own]], float)).T
-    stride = int(-(-num_instances.sum() // at_most))
-    before = int(num_instances[process < jax.process_index()].sum())
-    chosen = []
-    for bags in chunks:
-        form.check(bags)
-        chosen.append(rows(bags)[-before % stride :: stride])
-        before += bags.num_instances
-    return devices.gathered(np.concatenate(chosen))
-
-
 class Passes:
     """Statistics of all chunks. What is prepared of them is kept: in memory, or in files.
 
     Parameters
     ----------
     form : ClosedForm
-    chunks : iterable of Bags
-        To be gone through again and again, the same each time; a list stays in memory.
-    chunk_instances : int
-        That chunks are filled up to.
+    bags : Bags or BagStream
+        Bags in memory are dealt to the devices, and stay there.
     devices : Devices
     folder : Path
         For files.
     """
 
     def __init__(
-        self,
-        form: ClosedForm,
-        chunks: Iterable[Bags],
-        chunk_instances: int,
-        devices: Devices,
-        folder: Path,
+        self, form: ClosedForm, bags: Bags | BagStream, devices: Devices, folder: Path
     ) -> None:
-        self._form, self._chunks, self._chunk_instances = form, chunks, chunk_instances
-        self._devices = devices
+        self._devices, self._in_memory, self._is_kept = devices, isinstance(bags, Bags), False
         self._nothing = devices.repeated(form.no_statistics())
-        self._in_memory = isinstance(chunks, list)
-        self._keeps, self._is_kept = self._in_memory or form.is_compact, False
-        self._prepared: list[Any] | _InFiles = [] if self._in_memory else _InFiles(folder, devices)
+        self._prepared: list[Any] | _InFiles
+        self._chunks: list[Bags] | BagStream
+        form = form.evaluated()
+        if isinstance(bags, Bags):
+            self._form, self._prepared = form.in_memory(bags), []
+            self._chunks = in_parts(bags, devices.num_parts)
+            length = bucket(max(part.num_instances for part in self._chunks))
+        else:
+            self._form, self._chunks, self._prepared = form, bags, _InFiles(folder, devices)
+            length = whole_blocks(min(bags.chunk_instances, bags.num_instances))
+        self._chunk_instances = length  # that all are filled up to
+        self._keeps = self._in_memory or form.is_compact
         self._buffers = AlternatingBuffers()
         # For the chunks of two turns, and the one that is read ahead.
-        self._read_to = ChunkBuffers(chunk_instances, 2 * devices.num_parts + 1)
+        self._read_to = ChunkBuffers(length, 2 * devices.num_parts + 1)
+
+    def subsample(
+        self, rows: Callable[[Bags], Float[np.ndarray, "N F"]], at_most: int
+    ) -> Float[np.ndarray, "n F"]:
+        """Subsample the rows of every k-th instance over all processes, k as small as possible.
+
+        Parameters
+        ----------
+        rows : callable
+            Bags → what is wanted of each instance.
+        at_most : int
+            Rows.
+
+        Returns
+        -------
+        array (n, F)
+            The same in every process.
+        """
+        chunks, mine = self._chunks, jax.process_index()
+        of_stream = isinstance(chunks, BagStream)
+        own = chunks.num_instances if of_stream else sum(bags.num_instances for bags in chunks)
+        process, num_instances = self._devices.gathered(np.array([[mine, own]], float)).T
+        stride = int(-(-num_instances.sum() // at_most))
+        before = int(num_instances[process < mine].sum())
+        chosen = []
+        for bags in chunks:
+            self._form.check(bags)
+            chosen.append(rows(bags)[-before % stride :: stride])
+            before += bags.num_instances
+        return self._devices.gathered(np.concatenate(chosen))
 
     def initial(self, start: Any) -> Any:
         """The first statistics, of one pass."""
@@ -597,9 +590,8 @@ class Passes:
 
     def statistics(self, q: Any) -> Any:
         """Expected sufficient statistics under q(θ), by one pass."""
-        if self._is_kept:
-            return self._devices.total(self._of_prepared(q))
-        return self._devices.total(self._of_chunks(q, begins=False))
+        found = self._of_prepared(q) if self._is_kept else self._of_chunks(q, begins=False)
+        return self._devices.total(found)
 
     def _of_prepared(self, q: Any) -> Any:
         total = self._nothing
@@ -665,57 +657,46 @@ def statistics_of(form: ClosedForm, prepared: Any, q_or_start: Any, begins: bool
 
 
 class _InFiles:
-    """What was prepared, each in a file: the numbers of one device's part behind another's.
+    """What was prepared, each in a file, of one array the parts of all devices in a row.
 
     The newest waits in memory. So a pass does not end with writing, nor the next one with reading.
     """
 
     def __init__(self, folder: Path, devices: Devices) -> None:
-        self._folder, self._devices = folder, devices
+        self._folder, self._devices, self._newest = folder, devices, None
         self._layouts: list[Any] = []
-        self._newest: Any = None
         self._buffers = AlternatingBuffers()
 
     def append(self, prepared: Any) -> None:
         """The next one."""
-        if self._newest is not None:
-            self._write(self._newest)
-        self._newest = prepared
-
-    def _write(self, prepared: Any) -> None:
+        newest, self._newest = self._newest, prepared
+        if newest is None:
+            return
         with self._file(len(self._layouts)).open("wb") as file:
-            for part in zip(*map(_parts_of, jax.tree.leaves(prepared)), strict=True):
-                for values in part:
-                    file.write(values)
-        self._layouts.append(jax.tree.map(_layout_of_part, prepared))
+            for part in chain.from_iterable(map(_parts_of, jax.tree.leaves(newest))):
+                file.write(part)
+        self._layouts.append(jax.tree.map(self._layout, newest))
+
+    def _layout(self, leaf: jax.Array) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((self._devices.num_parts, *leaf.shape[1:]), leaf.dtype)
 
     def __iter__(self) -> Iterator[Any]:
         """One after another. Before the next but one is asked for, all must be done with one."""
-        for number, of_part in enumerate(self._layouts):
+        for number, layout in enumerate(self._layouts):
             buffer = self._buffers.next_turn()
+            found = jax.tree.map(lambda leaf, give=buffer: give(leaf.shape, leaf.dtype), layout)
             with self._file(number).open("rb") as file:
-                read = partial(_read, file, buffer)
-                parts = [jax.tree.map(read, of_part) for _ in self._devices.own]
-            yield self._devices.put(parts)
+                for values in jax.tree.leaves(found):
+                    file.readinto(values)
+            parts = range(self._devices.num_parts)
+            yield self._devices.put([jax.tree.map(itemgetter(part), found) for part in parts])
         yield self._newest
 
     def _file(self, number: int) -> Path:
         return self._folder / str(number)
 
 
-def _layout_of_part(leaf: jax.Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
-
-
-def _read(
-    file: BufferedReader, buffer: AlternatingBuffers, layout: jax.ShapeDtypeStruct
-) -> np.ndarray:
-    values = buffer(layout.shape, layout.dtype)
-    file.readinto(values)
-    return values
-
-
 def _parts_of(leaf: jax.Array) -> list[np.ndarray]:
     """Of the devices in their order, each as it is: to join them would be to copy them."""
     shards = sorted(leaf.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    return [np.asarray(shard.data)[0] for shard in shards]
+    return [np.asarray(shard.data) for shard in shards]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import batched, count, islice
@@ -34,12 +34,12 @@ from jaxtyping import Array, Float, Int
 from ...datasets.bags import Bags
 from ...datasets.padding import bucket
 from ...datasets.streaming import BagStream
-from ...models.model import Model, observations, random_key, split_key
+from ...models.model import Model, random_key, split_key
 from ...models.numerics.arguments import check_counts
 from ...models.numerics.threads import one_lapack_thread
 from ...models.parts.bag_evidence import FloatType
 from ..posterior import Posterior, Status
-from ..runtime.checkpoint import BlockFolder, block_folder, described
+from ..runtime.checkpoint import BlockFolder
 from ..runtime.chunks import in_pieces, padded_chunks
 from ..runtime.devices import Devices
 from ..runtime.programs import Stopwatch
@@ -49,13 +49,11 @@ from .drivers import (
     Ascent,
     Limits,
     Passes,
-    chunks_of,
-    elbo_of,
-    m_step_of,
+    begun_run,
+    best_of,
     num_begun,
     repeat_steps,
     statistics_of,
-    subsample,
 )
 
 __all__ = ["natural_gradient"]
@@ -131,26 +129,23 @@ def natural_gradient(
     """
     watch = Stopwatch()
     _check(max_steps, batch_instances, delay, forgetting)
-    form = checked_form(model, Options(None, dtype, num_starts))
-    form.check_chunks()
+    form = checked_form(model, Options(None, dtype, num_starts, in_chunks=True))
     if isinstance(bags, Bags):
-        observations(model, bags, "natural_gradient")
         form.check(bags)
     with jax.enable_x64(True):
         start_key, order_key, draw_key = split_key(random_key(seed), 3)
-        devices = Devices(mesh)
-        options = {"form": form, "batch_instances": batch_instances, "order": order_key}
-        options |= {"delay": delay, "forgetting": forgetting, "seed": start_key}
-        with devices.together(), TemporaryDirectory() as folder:
-            devices.agree(described(options), "models or options")
-            options["processes"] = devices.num_processes
-            written = block_folder(checkpoint, model, bags, engine="natural_gradient", **options)
-            batches = _Batches(form, devices, bags, batch_instances, order_key)
-            steps = _Steps(form, devices, batches, _Rate(delay, forgetting), start_key)
-            ascent = steps.taken(Limits(max_steps, 0.0, progress), written)
+        devices, limits = Devices(mesh), Limits(max_steps, 0.0, progress)
+        options = {"batch_instances": batch_instances, "delay": delay, "forgetting": forgetting}
+        run = {"form": form, "order": order_key, "seed": start_key, **options}
+        with devices.together(), one_lapack_thread(), TemporaryDirectory() as folder:
+            written = begun_run(devices, checkpoint, bags, limits, engine="natural_gradient", **run)
+            passes = Passes(form, bags, devices, Path(folder))
+            steps = _Steps(form.evaluated(), devices, bags, order_key, **options)
+            start = partial(form.start, passes.subsample, start_key)
+            ascent = steps.taken(start, limits, written)
             if ascent.status.kind != "failed":
-                ascent = _with_whole_steps(ascent, form, bags, devices, Path(folder))
-        return wrapped(form, ascent, bags, "natural_gradient", draw_key, num_draws, watch)
+                ascent = _with_whole_steps(ascent, passes, devices)
+        return wrapped(ascent, bags, "natural_gradient", draw_key, num_draws, watch)
 
 
 def _check(max_steps: int, batch_instances: int, delay: float, forgetting: float) -> None:
@@ -165,134 +160,90 @@ def _check(max_steps: int, batch_instances: int, delay: float, forgetting: float
 
 
 @dataclass(frozen=True)
-class _Batches:
-    """Batch after batch, without end; as many at once as there are devices."""
+class _Steps:
+    """Steps by batches, of which as many are at hand at once as there are devices."""
 
     form: ClosedForm
     devices: Devices
     bags: Bags | BagStream
-    batch_instances: int
     order_key: Array
+    batch_instances: int
+    delay: float  # τ
+    forgetting: float  # κ
 
-    def behind(self, num_done: int) -> Iterator[tuple[Any, Array]]:
-        """Chunks and numbers of instances, by device, from behind so many batches on."""
+    def taken(
+        self, start: Callable[[], Any], limits: Limits, checkpoint: BlockFolder | None
+    ) -> Ascent:
+        """So many, from what is written down on if there is anything."""
+        started, form, devices = Stopwatch.now(), self.form, self.devices
+        num_done = num_begun(devices, checkpoint)
+        num_instances = devices.gathered(np.array([float(self.bags.num_instances)])).sum()  # N
+        largest = min(num_instances, self.batch_instances * devices.num_devices)  # n_max
+        # The first batch makes the first q(θ), without a step.
+        batches = self._batches_behind(num_done + 1 if num_done else 0)
+
+        def of_next(q_or_start: Any, *, begins: bool) -> tuple[Any, np.ndarray]:
+            given = (form, q_or_start)
+            found = devices.on_parts(_of_batch, (next(batches),), *given, begins=begins)
+            return devices.total(found)
+
+        def advance(position: _Position, _: int) -> tuple[_Position, np.ndarray]:
+            found, size = of_next(position.q, begins=False)
+            decay = (int(position.number) + self.delay) ** -self.forgetting
+            sizes = (num_instances / size, min(1.0, size / largest) * decay)
+            position, elbo = devices.once(_moved, form, position, found, *sizes)
+            return position, np.asarray(elbo)[None]
+
+        # Else what is written down takes the place of these.
+        found, size = form.no_statistics(), num_instances
+        if not num_done:
+            found, size = of_next(start(), begins=True)
+        position = devices.once(_first_position, form, found, num_instances / size)
+        before = Stopwatch.now() - started
+        position, elbo, status, seconds = repeat_steps(
+            advance, position, limits, math.inf, checkpoint
+        )
+        return Ascent(form, position.q, None, elbo, status, before + seconds)
+
+    def _batches_behind(self, num_done: int) -> Iterator[Any]:
+        """Batch after batch, by device, from behind so many on; without end."""
         num_parts = self.devices.num_parts
         length = bucket(min(self.batch_instances, self.bags.num_instances))
         for chunks in islice(batched(self._pieces(), num_parts), num_done, None):
             for bags in chunks:
                 self.form.check(bags)
             parts = padded_chunks(chunks, num_instances=length, num_parts=num_parts)
-            sizes = [np.array(float(bags.num_instances)) for bags in chunks]
-            sizes += [np.array(0.0)] * (num_parts - len(chunks))
-            yield self.devices.put(parts), self.devices.put(sizes)
+            yield self.devices.put(parts)
 
     def _pieces(self) -> Iterator[Bags]:
         for number in count():
-            yield from in_pieces(self._in_order_of(number), self.batch_instances)
-
-    def _in_order_of(self, number: int) -> Bags | BagStream:
-        """All bags, for a pass of this number."""
-        if isinstance(self.bags, BagStream):
-            return self.bags
-        key = jax.random.fold_in(self.order_key, number)
-        # By NumPy: JAX would compile a program for each number of bags.
-        random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-        return self.bags.select(random.permutation(self.bags.num_bags))
+            bags = self.bags
+            if isinstance(bags, Bags):
+                key = jax.random.fold_in(self.order_key, number)
+                # By NumPy: JAX would compile a program for each number of bags.
+                random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+                bags = bags.select(random.permutation(bags.num_bags))
+            yield from in_pieces(bags, self.batch_instances)
 
 
-class _Rate(NamedTuple):
-    """Of the steps' sizes (t + τ)^−κ."""
-
-    delay: float  # τ
-    forgetting: float  # κ
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """Steps by batches."""
-
-    form: ClosedForm
-    devices: Devices
-    batches: _Batches
-    rate: _Rate
-    start_key: Array
-
-    def taken(self, limits: Limits, checkpoint: BlockFolder | None) -> Ascent:
-        """So many, from what is written down on if there is anything."""
-        num_done = num_begun(self.devices, checkpoint)
-        own = self.batches.bags.num_instances
-        num_instances = np.asarray(self.devices.gathered(np.array([float(own)])).sum())
-        # The first batch makes the first q(θ), without a step.
-        batches = self.batches.behind(num_done + 1 if num_done else 0)
-        started = Stopwatch.now()
-        with one_lapack_thread():
-            start = self._nowhere() if num_done else self._first(batches, num_instances)
-            before = Stopwatch.now() - started
-            position, elbo, status, seconds = repeat_steps(
-                partial(self._advance, batches, num_instances),
-                start,
-                self.form,
-                limits,
-                is_ascent=False,
-                checkpoint=checkpoint,
-            )
-        return Ascent(position.q, None, elbo, status, before + seconds)
-
-    def _nowhere(self) -> _Position:
-        """What takes the place of that which is written down."""
-        return self.devices.once(_position, self.form, self.form.no_statistics())
-
-    def _first(self, batches: Iterator[tuple[Any, Array]], num_instances: np.ndarray) -> _Position:
-        chunks, _ = chunks_of(self.batches.bags, self.devices)
-        start = self.form.start(partial(subsample, chunks, self.form, self.devices), self.start_key)
-        found, size = self._of_next(batches, start, begins=True)
-        return self.devices.once(_position, self.form, found, num_instances / size)
-
-    def _advance(
-        self,
-        batches: Iterator[tuple[Any, Array]],
-        num_instances: np.ndarray,
-        position: _Position,
-        _: int,
-    ) -> tuple[_Position, np.ndarray]:
-        found, size = self._of_next(batches, position.q, begins=False)
-        largest = self.batches.batch_instances * self.devices.num_devices
-        sizes = (size, np.asarray(num_instances), np.asarray(float(largest)))
-        position, elbo = self.devices.once(_moved, self.form, self.rate, position, found, sizes)
-        return position, np.asarray(elbo)[None]
-
-    def _of_next(
-        self, batches: Iterator[tuple[Any, Array]], q_or_start: Any, *, begins: bool
-    ) -> tuple[Any, np.ndarray]:
-        """Statistics of the next batch, and how many instances it has."""
-        chunks, sizes = next(batches)
-        given = (self.form, q_or_start)
-        found = self.devices.on_parts(_statistics_of_chunk, (chunks,), *given, begins=begins)
-        return self.devices.total((found, sizes))
+def _of_batch(
+    chunk: Bags, form: ClosedForm, q_or_start: Any, *, begins: bool
+) -> tuple[Any, Float[Array, ""]]:
+    """Statistics, and how many instances there are."""
+    size = jnp.sum(jnp.asarray(chunk.present)[jnp.asarray(chunk.bag_index)], dtype=float)
+    return statistics_of(form, form.prepare(chunk), q_or_start, begins), size
 
 
-def _statistics_of_chunk(chunk: Bags, form: ClosedForm, q_or_start: Any, *, begins: bool) -> Any:
-    return statistics_of(form, form.prepare(chunk), q_or_start, begins)
-
-
-def _position(form: ClosedForm, statistics: Any, scale: Array | float = 1.0) -> _Position:
-    """The first one."""
+def _first_position(form: ClosedForm, statistics: Any, scale: Array) -> _Position:
     statistics = form.in_order(_scaled(statistics, scale))
     return _Position(jnp.asarray(1), statistics, form.m_step(statistics))
 
 
 def _moved(
-    form: ClosedForm,
-    rate: _Rate,
-    position: _Position,
-    found: Any,
-    sizes: tuple[Array, Array, Array],
+    form: ClosedForm, position: _Position, found: Any, scale: Array, step: Array
 ) -> tuple[_Position, Array]:
-    """One step, and the ELBO before it by the batch."""
-    size, num_instances, largest = sizes
-    scaled = _scaled(found, num_instances / size)
-    weight = jnp.minimum(1.0, size / jnp.minimum(num_instances, largest))
-    step = weight * (position.number + rate.delay) ** -rate.forgetting  # ρ_t
+    """One step of size ρ_t, and the ELBO before it by the batch."""
+    scaled = _scaled(found, scale)
     statistics = jax.tree.map(
         lambda old, new: (1 - step) * old + step * new, position.statistics, scaled
     )
@@ -306,24 +257,17 @@ def _scaled(statistics: Any, scale: Array | float) -> Any:
     return jax.tree.map(lambda leaf: leaf * scale, statistics)
 
 
-def _with_whole_steps(
-    ascent: Ascent, form: ClosedForm, bags: Bags | BagStream, devices: Devices, folder: Path
-) -> Ascent:
+def _with_whole_steps(ascent: Ascent, passes: Passes, devices: Devices) -> Ascent:
     """Two steps of coordinate ascent behind the others, which tell what these have left."""
-    started = Stopwatch.now()
-    q, bounds = ascent.q, []
-    with one_lapack_thread():
-        kept = form.in_memory(bags) if isinstance(bags, Bags) else form
-        passes = Passes(kept, *chunks_of(bags, devices), devices, folder)
-        for is_last in (False, False, True):
-            statistics = passes.statistics(q)
-            bounds.append(np.asarray(devices.once(elbo_of, form, q, statistics)))
-            q = q if is_last else devices.once(m_step_of, form, statistics)
-    whole = np.array(bounds)
-    ends = np.ravel(np.where(np.isfinite(whole[-1]), whole[-1], -np.inf))
-    status = _judged(whole.reshape(3, -1)[:, np.argmax(ends)], len(ascent.elbo), form.rounding)
+    started, form, q, bounds = Stopwatch.now(), ascent.form, ascent.q, []
+    for is_last in (False, False, True):
+        statistics = passes.statistics(q)
+        bounds.append(np.asarray(devices.once(type(form).elbo, form, q, statistics)))
+        q = q if is_last else devices.once(type(form).m_step, form, statistics)
+    of_best = np.reshape(bounds, (3, -1))[:, best_of(bounds[-1])]
+    status = _judged(of_best, len(ascent.elbo), form.allowed_fall)
     seconds = ascent.seconds + Stopwatch.now() - started
-    elbo = np.concatenate([ascent.elbo, whole])
+    elbo = np.concatenate([ascent.elbo, bounds])
     return replace(ascent, q=q, elbo=elbo, status=status, seconds=seconds)
 
 

@@ -30,8 +30,10 @@ instances at once. It ascends no bound; its ELBO is the mean-field one of the q 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
@@ -39,48 +41,34 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import scipy.linalg
 from jax.nn import sigmoid, softplus
 from jax.scipy.linalg import cho_solve, solve_triangular
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
+from scipy.stats import norm
 
 from ...datasets.bags import Bags
-from ...datasets.padding import bucket, padded
+from ...datasets.padding import bag_weight, bucket, padded
 from ...models.cardinality_gp import CardinalityGP
-from ...models.model import Program, part_of_bags
-from ...models.numerics.products import (
-    ROWS_OF_ALL_CORES,
-    Panels,
-    gram_from_panels,
-    gram_panels,
-    in_row_blocks,
-    inverse_transposed,
-    squared_norms,
-    weighted_gram,
-    weighted_sum,
-)
+from ...models.model import Draws, Model, Program, part_of_bags
+from ...models.numerics import products
 from ...models.numerics.tracing import as_pytree
 from ...models.parts.bag_evidence import BagEvidenceModel, FloatType
 from ...models.parts.bag_labels import InstanceLabels
 from ...models.parts.likelihoods import LatentMoments
-from ...models.parts.sparse_gp import Projector, SparseConditional
+from ...models.parts.sparse_gp import InducingModel, Projector, SparseConditional
 from ...models.vgpmil import VGPMIL
-from .algorithm import (
-    ClosedForm,
-    Options,
-    Subsample,
-    closed_form,
-    label_update_of,
-    refuse_starts,
-)
-from .inducing import InducingApproximation, LabelledApproximation, unwhitened
+from .. import serialization
+from .algorithm import ClosedForm, Options, Subsample, closed_form
 
 __all__ = [
     "LABEL_UPDATES",
     "BagRows",
+    "InducingApproximation",
     "InducingFactor",
     "InducingStatistics",
     "InstanceRows",
+    "LabelledApproximation",
     "divergence_from_prior",
     "largest_of_others",
 ]
@@ -118,15 +106,10 @@ class InstanceRows(NamedTuple):
     bag_label: Int[Array, " B"]  # T
     bag_weight: Float[Array, " B"]  # 1, or 0 of an absent bag
 
-    @property
-    def num_bags(self) -> int:
-        """B."""
-        return self.bag_label.shape[0]
-
     def sum_over_bags(self, values: Float[Array, " N"]) -> Float[Array, " B"]:
         """Σ_{n∈b}."""
         return jax.ops.segment_sum(
-            values, self.bag_index, num_segments=self.num_bags, indices_are_sorted=True
+            values, self.bag_index, num_segments=len(self.bag_label), indices_are_sorted=True
         )
 
 
@@ -139,12 +122,9 @@ class BagRows(NamedTuple):
     weight: Float[Array, " B"]  # 1, or 0 of an absent bag
 
 
-class _Labels(NamedTuple):
-    """What q(y) adds."""
-
-    probability: Float[Array, " N"]  # π
-    log_likelihood: Float[Array, ""]  # E log p(T, y | f) − E log q(y), but for terms of f alone
-    logits: Float[Array, " N"] | None  # η, where they are kept
+@jax.jit
+def _projector(model: InducingModel) -> Projector | None:
+    return model.projector()
 
 
 def divergence_from_prior(q: InducingFactor) -> Float[Array, ""]:
@@ -152,6 +132,101 @@ def divergence_from_prior(q: InducingFactor) -> Float[Array, ""]:
     log_determinant = 2.0 * jnp.sum(jnp.log(jnp.diagonal(q.precision_cholesky)))
     trace = jnp.sum(q.covariance_root**2)
     return 0.5 * (trace + q.mean @ q.mean - q.mean.shape[0] + log_determinant)
+
+
+# ------------------------------------------------------------------ what is left behind: q(u)
+
+
+def unwhitened(
+    model: Any,
+    mean: Float[np.ndarray | Array, " M"],
+    precision_cholesky: Float[np.ndarray | Array, "M M"],
+) -> dict[str, Float[np.ndarray, "..."]]:
+    """``mean`` and ``scale_tril`` of u = Lε: L m, and the lower factor of (L R⁻ᵀ)(L R⁻ᵀ)ᵀ.
+
+    Parameters
+    ----------
+    model : Model
+        Of u ~ N(0, LLᵀ).
+    mean : array (M,)
+        m, of ε.
+    precision_cholesky : array (M, M)
+        R.
+
+    Returns
+    -------
+    dict of arrays
+    """
+    # By NumPy: what stands beside a program is not worth another one.
+    cholesky = np.asarray(model.inducing_cholesky())
+    precision_root = np.asarray(precision_cholesky)
+    root = scipy.linalg.solve_triangular(
+        precision_root, cholesky.T, lower=True, check_finite=False
+    ).T  # L R⁻ᵀ
+    return {"mean": cholesky @ np.asarray(mean), "scale_tril": _lower_factor(root)}
+
+
+def _lower_factor(root: Float[np.ndarray, "M M"]) -> Float[np.ndarray, "M M"]:
+    """Lower triangular factor of root rootᵀ, without forming the product."""
+    upper = np.linalg.qr(root.T, mode="r")
+    return (upper * np.sign(np.diagonal(upper))[:, None]).T
+
+
+@serialization.register
+@dataclass(frozen=True, eq=False)
+class InducingApproximation:
+    """q(u) = N(m, S), by itself where the other factors follow from it.
+
+    Attributes
+    ----------
+    mean : array (M,)
+        m, of u.
+    scale_tril : array (M, M)
+        Lower factor of S: the covariance of u is S = scale_tril scale_trilᵀ.
+    """
+
+    mean: Float[np.ndarray, " M"]
+    scale_tril: Float[np.ndarray, "M M"]
+
+    def inducing_distribution(self) -> dist.MultivariateNormal:
+        """q(u) = N(m, S)."""
+        return dist.MultivariateNormal(
+            jnp.asarray(self.mean), scale_tril=jnp.asarray(self.scale_tril)
+        )
+
+    def guide(self, model: Any) -> Program:
+        """q(u) and all factors that follow from it, the guide of ``model.augmented()``."""
+        return closed_form(model, Options()).guide(self)
+
+    def draws(self, model: Model, bags: Bags | None, key: Array, num_draws: int) -> Draws:
+        """Draws of ``inducing_value`` from q(u)."""
+        # By NumPy: JAX would compile a program for each number of draws.
+        random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        noise = random.standard_normal((num_draws, len(self.mean)))
+        return {"inducing_value": self.mean + noise @ self.scale_tril.T}
+
+    def log_density(self, model: Model, bags: Bags | None, draws: Draws) -> Float[np.ndarray, " S"]:
+        """log q(u) of each draw."""
+        centred = np.asarray(draws["inducing_value"]) - self.mean
+        whitened = scipy.linalg.solve_triangular(
+            self.scale_tril, centred.T, lower=True, check_finite=False
+        )
+        log_scale = np.sum(np.log(np.diagonal(self.scale_tril)))
+        return norm.logpdf(whitened).sum(axis=0) - log_scale
+
+
+@serialization.register
+@dataclass(frozen=True, eq=False)
+class LabelledApproximation(InducingApproximation):
+    """q(u) Π q(y_n): independent instance labels, which an update keeps between steps.
+
+    Attributes
+    ----------
+    label_logits : array (N,)
+        η, log odds of q(y_n = 1).
+    """
+
+    label_logits: Float[np.ndarray, " N"]
 
 
 # ------------------------------------------------------------------ what both forms share
@@ -162,11 +237,16 @@ class _InducingForm(ClosedForm):
     """q(u) is the one global factor; a subclass says what rows add to its statistics."""
 
     dtype: FloatType
+    projector: Projector | None = field(default=None, kw_only=True)
 
     @property
-    def rounding(self) -> float:
+    def allowed_fall(self) -> float:
         """Of sums over kernels in this type."""
         return _ROUNDING[self.dtype]
+
+    def evaluated(self) -> Self:
+        """With the projector."""
+        return replace(self, projector=_projector(self.model))
 
     def check(self, bags: Bags) -> None:
         """Refuse chunks without labels (targets), or of other features.
@@ -195,7 +275,8 @@ class _InducingForm(ClosedForm):
         gram, linear_term, _ = statistics
         precision = jnp.eye(gram.shape[0], dtype=gram.dtype) + gram
         root = jnp.linalg.cholesky(precision)
-        return InducingFactor(cho_solve((root, True), linear_term), root, inverse_transposed(root))
+        mean = cho_solve((root, True), linear_term)
+        return InducingFactor(mean, root, products.inverse_transposed(root))
 
     def elbo(self, q: InducingFactor, statistics: InducingStatistics) -> Float[Array, ""]:
         """Expected log likelihood of the rows, less KL(q(u) ‖ p(u))."""
@@ -240,34 +321,19 @@ class BagForm(_InducingForm):
         """Whether rows of bags are much smaller than the bags: yes."""
         return True
 
-    def check_chunks(self) -> None:
-        """Refuse a process whose kernel is between bags.
-
-        Raises
-        ------
-        NotImplementedError
-            If it is.
-        """
-        if isinstance(self.model, CardinalityGP):
-            raise NotImplementedError(
-                "CardinalityGP has no closed form for streams or meshes, as its kernel is between "
-                "all bags; read them into memory"
-            )
-
     def chunk(self, bags: Bags) -> Any:
         """In arrays of sizes of the grid, with what no hyper-parameter changes."""
         return self.model.without_hyperparameters(padded(bags))
 
     def prepare(self, chunk: Any) -> BagRows:
         """Σ V_n and k̄ of each bag."""
-        _, projection, residual_variance, _ = self.model.accumulated(chunk, self.dtype)
-        bags = chunk if isinstance(chunk, Bags) else chunk.bags
-        return BagRows(
-            projection,
-            residual_variance,
-            jnp.asarray(getattr(bags, part_of_bags(self.model))),
-            _weight_of(bags, residual_variance.dtype),
+        _, projection, residual_variance, _ = self.model.accumulated(
+            chunk, self.dtype, self.projector
         )
+        bags = chunk if isinstance(chunk, Bags) else chunk.bags
+        observed = jnp.asarray(getattr(bags, part_of_bags(self.model)))
+        weight = jnp.asarray(bag_weight(bags), residual_variance.dtype)
+        return BagRows(projection, residual_variance, observed, weight)
 
     def guide(self, approximation: InducingApproximation) -> Program:
         """q(u) with the auxiliary factors of the likelihood, which follow from it."""
@@ -295,28 +361,35 @@ class BagForm(_InducingForm):
         """Precisions, linear terms and bounds of the likelihood, summed over bags."""
         projection, residual_variance, observed, weight = prepared
         mean = projection @ q.mean  # a_bᵀm
-        explained = squared_norms(projection, jnp.asarray(q.covariance_root))  # a_bᵀS a_b
+        explained = products.squared_norms(projection, jnp.asarray(q.covariance_root))  # a_bᵀS a_b
         of_rows = self.model.likelihood.expected_statistics(
             observed, mean, explained, residual_variance
         )
-        statistics = InducingStatistics(
-            weighted_gram(projection, weight * of_rows.precision),
-            (weight * of_rows.linear_term) @ projection,
-            weight @ of_rows.log_likelihood,
-        )
-        return statistics, None
+        gram = products.weighted_gram(projection, weight * of_rows.precision)
+        linear_term = (weight * of_rows.linear_term) @ projection
+        return InducingStatistics(gram, linear_term, weight @ of_rows.log_likelihood), None
 
 
 @closed_form.register
-def _(model: BagEvidenceModel, options: Options) -> BagForm:
-    label_update_of(model, options.label_update, ())
-    refuse_starts(model, options.num_starts)
-    if options.dtype != "float64" and isinstance(model, CardinalityGP):
+def _of_bags(model: BagEvidenceModel, options: Options) -> BagForm:
+    options.label_update_of(model, ())
+    options.refuse_starts(model)
+    return BagForm(model, options.dtype)
+
+
+@closed_form.register
+def _(model: CardinalityGP, options: Options) -> ClosedForm:
+    if options.in_chunks:
+        raise NotImplementedError(
+            "CardinalityGP has no closed form for streams or meshes, as its kernel is between all "
+            "bags; read them into memory"
+        )
+    if options.dtype != "float64":
         raise NotImplementedError(
             "CardinalityGP has no closed form in 32 bit: kernels between bags are few, and there "
             "is nothing to gain; use dtype='float64'"
         )
-    return BagForm(model, options.dtype)
+    return _of_bags(model, options)
 
 
 # ------------------------------------------------------------------ rows are instances
@@ -349,24 +422,9 @@ class InstanceForm(_InducingForm):
     longest_bag: int = 0
 
     @property
-    def is_ascent(self) -> bool:
-        """All updates but the published codes' own."""
-        return self.label_update != "plug_in_max"
-
-    def check_chunks(self) -> None:
-        """Refuse labels that do not follow from q(u).
-
-        Raises
-        ------
-        NotImplementedError
-            If there are any.
-        """
-        if self.label_update != "exact":
-            raise NotImplementedError(
-                f"label_update={self.label_update!r} needs what the last step said of each "
-                "instance, which is not kept on a stream or on a mesh; leave it out for the exact "
-                "distribution of the labels"
-            )
+    def allowed_fall(self) -> float:
+        """Infinite of the published codes' own updates."""
+        return math.inf if self.label_update == "plug_in_max" else super().allowed_fall
 
     def in_memory(self, bags: Bags) -> Self:
         """With V kept."""
@@ -374,27 +432,12 @@ class InstanceForm(_InducingForm):
         longest = bucket(int(bags.bag_sizes.max())) if sweeps else 0
         return replace(self, keeps_projection=True, longest_bag=longest)
 
-    def check_learnable(self) -> None:
-        """Refuse a ψ whose normalising constant depends on the hyper-parameters.
-
-        Raises
-        ------
-        ValueError
-            If the model is not the logistic one.
-        """
-        if not self.model.is_logistic:
-            raise ValueError(
-                f"learn_hyperparameters=True with mixing={self.model.mixing}: the normalising "
-                "constant of that prior depends on the hyper-parameters and is not in the bound, "
-                "which would grow without end; use PolyaGammaMixing() to learn them"
-            )
-
     def prepare(self, chunk: Bags) -> InstanceRows:
         """V and k̃ where they are kept, and what is known of the bags."""
         instances, residual_variance = jnp.asarray(chunk.instances), None
         if self.keeps_projection:
             project = self._projection()
-            _, (instances, residual_variance) = in_row_blocks(
+            _, (instances, residual_variance) = products.in_row_blocks(
                 lambda rows: ((), project(rows)), instances
             )
         return InstanceRows(
@@ -402,7 +445,7 @@ class InstanceForm(_InducingForm):
             residual_variance,
             jnp.asarray(chunk.bag_index),
             jnp.asarray(chunk.labels),
-            _weight_of(chunk, jnp.result_type(float)),
+            jnp.asarray(bag_weight(chunk)),
         )
 
     def initial(
@@ -416,61 +459,52 @@ class InstanceForm(_InducingForm):
         logits = jnp.full(shape, _FIRST_LOGIT_OF_PLUG_IN, dtype)
         if self.label_update == "mean_field":
             logits = jax.random.logistic(jax.random.wrap_key_data(key), shape, dtype)
-        return self.given_labels(prepared, q, logits)
+        return self.e_step(prepared, q, logits, updates_labels=False)
 
     def e_step(
-        self, prepared: InstanceRows, q: InducingFactor, local: Float[Array, " N"] | None
-    ) -> tuple[InducingStatistics, Float[Array, " N"] | None]:
-        """Tilts and labels at their optimum under q(u), and the sums under them.
-
-        ELBO of the rows = Σ_b label terms − B log(H + 1) + Σ_n [log ψ(c_n) − ½ μ_n].
-        """
-        return self._statistics(prepared, q, local, is_updated=False)
-
-    def given_labels(
-        self, prepared: InstanceRows, q: InducingFactor, logits: Float[Array, " N"]
-    ) -> tuple[InducingStatistics, Float[Array, " N"] | None]:
-        """Statistics under q(u) and independent labels of these log odds, tilts at their optimum.
-
-        Parameters
-        ----------
-        prepared : InstanceRows
-        q : InducingFactor
-        logits : array (N,)
-            η of q(y_n), as ``"mean_field"`` and ``"plug_in_max"`` keep them.
-
-        Returns
-        -------
-        InducingStatistics
-        array (N,)
-            The log odds, as they were.
-        """
-        return self._statistics(prepared, q, logits, is_updated=True)
-
-    def _statistics(
         self,
         prepared: InstanceRows,
         q: InducingFactor,
         local: Float[Array, " N"] | None,
         *,
-        is_updated: bool,
+        updates_labels: bool = True,
     ) -> tuple[InducingStatistics, Float[Array, " N"] | None]:
-        """``is_updated``: whether the labels stay as they are."""
+        """Tilts and labels at their optimum under q(u), and the sums under them.
+
+        ELBO of the rows = Σ_b label terms − B log(H + 1) + Σ_n [log ψ(c_n) − ½ μ_n].
+
+        Parameters
+        ----------
+        prepared : InstanceRows
+        q : InducingFactor
+        local : array (N,) or None
+            η of q(y_n), as ``"mean_field"`` and ``"plug_in_max"`` keep them.
+        updates_labels : bool
+            Else η stays as it is.
+
+        Returns
+        -------
+        InducingStatistics
+        array (N,) or None
+            η.
+        """
         weight = prepared.bag_weight[prepared.bag_index]
         panels, projection, mean, tilt = self._moments(prepared, q, weight)
-        labels = self._labels(prepared, mean, local, is_updated=is_updated)
+        if updates_labels and local is not None:
+            sweep = partial(_mean_field_sweep, longest_bag=self.longest_bag)
+            update = sweep if self.label_update == "mean_field" else _plug_in_max
+            local = update(prepared, mean, local, jnp.asarray(self.model.sharpness, mean.dtype))
+        probability, log_likelihood = self._labels(prepared, mean, local)
         mixing = self.model.mixing
-        linear = labels.probability - 0.5 - mixing.expected_precision(tilt) * self.model.mean
-        log_likelihood = weight @ (mixing.log_density(tilt) - 0.5 * mean)
-        log_likelihood += labels.log_likelihood
-        statistics = InducingStatistics(
-            gram_from_panels(panels), weighted_sum(projection, weight * linear), log_likelihood
-        )
-        return statistics, labels.logits
+        linear = probability - 0.5 - mixing.expected_precision(tilt) * self.model.mean
+        log_likelihood += weight @ (mixing.log_density(tilt) - 0.5 * mean)
+        gram = products.gram_from_panels(panels)
+        linear_term = products.weighted_sum(projection, weight * linear)
+        return InducingStatistics(gram, linear_term, log_likelihood), local
 
     def _projection(self) -> Callable[[Array], tuple[Array, Array]]:
         """Features of a block of instances → V and k̃, worked out in the form's type."""
-        projector = Projector.of(self.model.kernel, self.model.inducing_points, self.model.jitter)
+        projector = self.projector or self.model.projector()
         wide, narrow = projector.cholesky.dtype, jax.dtypes.canonicalize_dtype(self.dtype)
         narrowed = jax.tree.map(lambda leaf: jnp.asarray(leaf, narrow), projector)
 
@@ -482,55 +516,54 @@ class InstanceForm(_InducingForm):
 
     def _moments(
         self, prepared: InstanceRows, q: InducingFactor, weight: Float[Array, " N"]
-    ) -> tuple[Panels, Array, Array, Array]:
+    ) -> tuple[products.Panels, Array, Array, Array]:
         """Panels of VᵀΘV, V, E f_n = μ0 + V_n m and c_n = √E f_n², block by block."""
-        narrow = jax.dtypes.canonicalize_dtype(self.dtype)
-        of_projected = _of_projected(self.model, q, narrow)
+        model, narrow = self.model, jax.dtypes.canonicalize_dtype(self.dtype)
+        wide, narrow_mean = jnp.asarray(q.mean).dtype, jnp.asarray(q.mean, narrow)
+        narrow_root = jnp.asarray(q.covariance_root, narrow)
         rows, residual_variance = jnp.asarray(prepared.rows), prepared.residual_variance
+        is_kept, project = residual_variance is not None, self._projection()
+
+        def of_block(weight: Array, *given: Array) -> tuple[products.Panels, tuple[Array, ...]]:
+            projection, own_variance = given if is_kept else project(*given)
+            location = model.mean + (projection @ narrow_mean).astype(wide)
+            variance = products.squared_norms(projection, narrow_root) + own_variance
+            tilt = jnp.sqrt(location**2 + variance)
+            theta = weight * model.mixing.expected_precision(tilt)
+            # Else XLA works θ_n out anew for each entry of its row of ΘV. With c_n behind the
+            # barrier, too, it orders a block's work otherwise: measured, steps took an eighth less.
+            theta, tilt = jax.lax.optimization_barrier((theta, tilt))
+            panels = products.gram_panels(projection, theta.astype(narrow))
+            panels = jax.tree.map(lambda leaf: leaf.astype(wide), panels)
+            return panels, (location, tilt, *(() if is_kept else (projection,)))
+
         if residual_variance is not None:
-            given = (rows, residual_variance, weight)
-            panels, (mean, tilt) = in_row_blocks(of_projected, *given, at_most=ROWS_OF_ALL_CORES)
+            given, length = (weight, rows, residual_variance), products.ROWS_OF_ALL_CORES
+            panels, (mean, tilt) = products.in_row_blocks(of_block, *given, at_most=length)
             return panels, rows, mean, tilt
-        project = self._projection()
-
-        def of_features(instances: Array, weight: Array) -> tuple[Panels, tuple[Array, ...]]:
-            projection, residual_variance = project(instances)
-            panels, moments = of_projected(projection, residual_variance, weight)
-            return panels, (projection, *moments)
-
-        panels, (projection, mean, tilt) = in_row_blocks(of_features, rows, weight)
+        panels, (mean, tilt, projection) = products.in_row_blocks(of_block, weight, rows)
         # Else XLA makes all of V in the order that the linear term would like best.
         return panels, jax.lax.optimization_barrier(projection), mean, tilt
 
     # -------------------------------------------------------------- q(y)
 
     def _labels(
-        self,
-        prepared: InstanceRows,
-        mean: Float[Array, " N"],
-        logits: Float[Array, " N"] | None,
-        *,
-        is_updated: bool,
-    ) -> _Labels:
+        self, prepared: InstanceRows, mean: Float[Array, " N"], logits: Float[Array, " N"] | None
+    ) -> tuple[Float[Array, " N"], Float[Array, ""]]:
+        """π, and E log p(T, y | f) − E log q(y) but for terms of f alone."""
         sharpness = jnp.asarray(self.model.sharpness, mean.dtype)
-        constant = jnp.log1p(sharpness)  # log(H + 1)
-        if self.label_update == "exact":
+        if logits is None:
             joint = InstanceLabels(
-                mean, prepared.bag_index, prepared.bag_label, sharpness, prepared.num_bags
+                mean, prepared.bag_index, prepared.bag_label, sharpness, len(prepared.bag_label)
             )
-            by_bag = joint.log_normaliser() - constant
-            return _Labels(joint.mean, prepared.bag_weight @ by_bag, None)
-        assert logits is not None
-        if not is_updated and self.label_update == "mean_field":
-            logits = _mean_field_sweep(prepared, mean, logits, sharpness, self.longest_bag)
-        elif not is_updated:
-            logits = _plug_in_max(prepared, mean, logits, sharpness)
-        probability = sigmoid(logits)
-        entropy = prepared.sum_over_bags(softplus(logits) + probability * (mean - logits))
-        none = jnp.exp(prepared.sum_over_bags(-softplus(logits)))  # Π(1 − π_n)
-        match = jnp.where(prepared.bag_label == 1, 1.0 - none, none)
-        by_bag = entropy + jnp.log(sharpness) * match - constant
-        return _Labels(probability, prepared.bag_weight @ by_bag, logits)
+            probability, by_bag = joint.mean, joint.log_normaliser()
+        else:
+            probability = sigmoid(logits)
+            entropy = prepared.sum_over_bags(softplus(logits) + probability * (mean - logits))
+            none = jnp.exp(prepared.sum_over_bags(-softplus(logits)))  # Π(1 − π_n)
+            match = jnp.where(prepared.bag_label == 1, 1.0 - none, none)
+            by_bag = entropy + jnp.log(sharpness) * match
+        return probability, prepared.bag_weight @ (by_bag - jnp.log1p(sharpness))
 
     def guide(self, approximation: InducingApproximation) -> Program:
         """q(u) p(f | u) q(ω) q(y)."""
@@ -576,8 +609,14 @@ class InstanceForm(_InducingForm):
 
 @closed_form.register
 def _(model: VGPMIL, options: Options) -> InstanceForm:
-    update = label_update_of(model, options.label_update, LABEL_UPDATES)
-    refuse_starts(model, options.num_starts)
+    update = options.label_update_of(model, LABEL_UPDATES)
+    options.refuse_starts(model)
+    if options.learns_hyperparameters and not model.is_logistic:
+        raise ValueError(
+            f"learn_hyperparameters=True with mixing={model.mixing}: the normalising constant of "
+            "that prior depends on the hyper-parameters and is not in the bound, which would grow "
+            "without end; use PolyaGammaMixing() to learn them"
+        )
     return InstanceForm(model, options.dtype, update)
 
 
@@ -588,36 +627,6 @@ def _moments_under(
     root = solve_triangular(rows.cholesky, jnp.asarray(approximation.scale_tril), lower=True)
     explained = jnp.sum((rows.projection @ root) ** 2, axis=1)
     return rows.mean(jnp.asarray(approximation.mean)), explained
-
-
-def _of_projected(
-    model: VGPMIL, q: InducingFactor, narrow: DTypeLike
-) -> Callable[[Array, Array, Array], tuple[Panels, tuple[Array, Array]]]:
-    """V, k̃ and weights of a block of instances → panels of VᵀΘV, and E f and c."""
-    mean, covariance_root = jnp.asarray(q.mean), jnp.asarray(q.covariance_root)
-    wide = mean.dtype
-    narrow_mean, narrow_root = mean.astype(narrow), covariance_root.astype(narrow)
-
-    def of_rows(
-        projection: Array, residual_variance: Array, weight: Array
-    ) -> tuple[Panels, tuple[Array, Array]]:
-        location = model.mean + (projection @ narrow_mean).astype(wide)
-        variance = squared_norms(projection, narrow_root) + residual_variance
-        tilt = jnp.sqrt(location**2 + variance)
-        theta = weight * model.mixing.expected_precision(tilt)
-        # Else XLA works θ_n out anew for each entry of its row of ΘV. With c_n behind the barrier,
-        # too, it orders a block's work otherwise: measured, a step took an eighth less.
-        theta, tilt = jax.lax.optimization_barrier((theta, tilt))
-        panels = gram_panels(projection, theta.astype(narrow))
-        return jax.tree.map(lambda leaf: leaf.astype(wide), panels), (location, tilt)
-
-    return of_rows
-
-
-def _weight_of(bags: Bags, dtype: DTypeLike) -> Float[Array, " B"]:
-    if bags.present is None:
-        return jnp.ones(bags.num_bags, dtype)
-    return jnp.asarray(bags.present).astype(dtype)
 
 
 def _mean_field_sweep(
@@ -658,7 +667,7 @@ def _plug_in_max(
     sharpness: Float[Array, ""],
 ) -> Float[Array, " N"]:
     """η_n = μ_n + (2T_b − 1) log H (1 − max_{j≠n} π_j), all instances at once."""
-    largest = largest_of_others(sigmoid(logits), prepared.bag_index, prepared.num_bags)
+    largest = largest_of_others(sigmoid(logits), prepared.bag_index, len(prepared.bag_label))
     linear = (2.0 * prepared.bag_label - 1.0) * jnp.log(sharpness)
     return mean + linear[prepared.bag_index] * (1.0 - largest)
 

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
-from ...datasets.padding import padded
+from ...datasets.padding import bag_weight, padded
 from ...models.model import observations, part_of_bags
 from ...models.numerics.tracing import as_pytree
 from ...models.parts.bag_evidence import BagEvidenceModel
@@ -69,11 +69,8 @@ class BagEvidenceGibbs:
     def for_model(cls, model: BagEvidenceModel, bags: Bags) -> Self:
         """Prepare the sweep of a model, by one pass over the instances."""
         observations(model, bags, "gibbs")
-        weight = np.ones(bags.num_bags)
-        if bags.present is not None:
-            weight = np.asarray(bags.present, float)
         observed = getattr(bags, part_of_bags(model))
-        return cls(model.accumulated(bags), model.likelihood, observed, weight)
+        return cls(model.accumulated(bags), model.likelihood, observed, bag_weight(bags))
 
     @property
     def site_names(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
-from ...datasets.padding import padded
+from ...datasets.padding import bag_weight, padded
 from ...models.dpmil import (
     DPMIL,
     count_after,
@@ -168,9 +168,7 @@ class DPMILGibbs:
 def _prepared(model: DPMIL, bags: Bags) -> DPMILGibbs:
     instances = model.whitened(bags)
     moments = family(model.covariance).second_moments(instances)
-    weight = jnp.ones(len(instances), instances.dtype)
-    if bags.present is not None:
-        weight = jnp.asarray(bags.present).astype(weight.dtype)[jnp.asarray(bags.bag_index)]
+    weight = jnp.asarray(bag_weight(bags))[jnp.asarray(bags.bag_index)]
     return DPMILGibbs(model, model.label_rule(bags), instances, moments, weight)
 
 

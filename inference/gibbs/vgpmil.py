@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
-from ...datasets.padding import padded
+from ...datasets.padding import bag_weight, padded
 from ...models.model import observations
 from ...models.numerics.tracing import as_pytree
 from ...models.parts.bag_labels import InstanceLabels
@@ -78,16 +78,13 @@ class VGPMILGibbs:
     @classmethod
     def for_model(cls, model: VGPMIL, bags: Bags) -> Self:
         """Evaluate the kernel once."""
-        weight = np.ones(bags.num_instances)
-        if bags.present is not None:
-            weight = np.asarray(bags.present, float)[bags.bag_index]
         return cls(
             conditional=model.conditional(bags),
             prior_mean=model.mean,
             sharpness=model.sharpness,
             bag_index=bags.bag_index,
             bag_label=observations(model, bags, "gibbs"),
-            instance_weight=weight,
+            instance_weight=bag_weight(bags)[bags.bag_index],
             mixing=model.mixing,
         )
 

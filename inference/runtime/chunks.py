@@ -161,10 +161,8 @@ def in_pieces(bags: Bags | BagStream, num_instances: int) -> Iterator[Bags]:
     for chunk in (bags,) if isinstance(bags, Bags) else bags:
         ends, first = np.cumsum(chunk.bag_sizes), 0
         while first < chunk.num_bags:
-            last = np.searchsorted(
-                ends, ends[first] - chunk.bag_sizes[first] + num_instances, "right"
-            )
-            last = max(first + 1, int(last))
+            most = ends[first] - chunk.bag_sizes[first] + num_instances
+            last = max(first + 1, int(np.searchsorted(ends, most, "right")))
             yield chunk.select(np.arange(first, last))
             first = last
 

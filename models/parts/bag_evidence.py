@@ -147,7 +147,9 @@ class BagEvidenceModel(InducingModel, ABC):
         ...
 
     @abstractmethod
-    def accumulated(self, bags: Bags, dtype: FloatType = "float64") -> SparseConditional:
+    def accumulated(
+        self, bags: Bags, dtype: FloatType = "float64", projector: Any = None
+    ) -> SparseConditional:
         """a_b and k̄_b in whitened coordinates, a row for each bag."""
         ...
 

@@ -187,11 +187,7 @@ def _residual_variance(
 
 
 def accumulated_conditional(
-    kernel: RBF,
-    inducing_points: Float[Array, "M D"] | Float[np.ndarray, "M D"],
-    bags: Bags,
-    jitter: float | Float[Array, ""],
-    dtype: Literal["float64", "float32"] = "float64",
+    projector: Projector, bags: Bags, dtype: Literal["float64", "float32"] = "float64"
 ) -> SparseConditional:
     """Condition the sums of latent values of bags, s_b = Σ_{n∈b} f_n, on the inducing values.
 
@@ -200,12 +196,9 @@ def accumulated_conditional(
 
     Parameters
     ----------
-    kernel : RBF
-    inducing_points : array (M, D)
-        Z.
+    projector : Projector
+        Of the kernel and the inducing points.
     bags : Bags
-    jitter : float
-        As for `sparse_conditional`.
     dtype : {"float64", "float32"}
         Of the kernel between instances and inducing points; under 64 bit, sums over instances and
         all that is M × M are 64-bit in any case.
@@ -222,7 +215,6 @@ def accumulated_conditional(
     """
     if dtype not in ("float64", "float32"):
         raise ValueError(f"dtype is {dtype!r}; expected 'float64' or 'float32'")
-    projector = Projector.of(kernel, inducing_points, jitter)
     with evaluated_now_unless_traced(projector, bags.instances):
         # Without the labels, which may be traced where the instances are not.
         return _accumulated_conditional(projector, bags.without_labels(), dtype)
@@ -387,6 +379,10 @@ class InducingModel(ModelDefaults):
         """Quantities of the bags that no hyper-parameter changes: a pytree in their place."""
         return bags
 
+    def projector(self) -> Any:
+        """What rows of many chunks have in common; None where there is nothing."""
+        return None
+
     def conditional_of_rows(self, bags: Any) -> SparseConditional:
         """Conditional distribution of the likelihood's rows given the inducing values."""
         raise NotImplementedError
@@ -536,6 +532,10 @@ class SparseGPModel(InducingModel):
     def num_inducing(self) -> int:
         """Number M of inducing points."""
         return self.inducing_points.shape[0]
+
+    def projector(self) -> Projector:
+        """What V and k̃ of instances follow from."""
+        return Projector.of(self.kernel, self.inducing_points, self.jitter)
 
     def inducing_cholesky(self) -> Float[Array, "M M"]:
         """L, with K_ZZ = LLᵀ."""

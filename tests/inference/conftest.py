@@ -132,7 +132,7 @@ def _statistics_of(given: Iterate, q: Any, local: Any) -> Any:
     """Under labels as they are: `e_step` would update them."""
     if local is None:
         return given.form.e_step(given.prepared, q, None)[0]
-    return given.form._statistics(given.prepared, q, local, is_updated=True)[0]
+    return given.form.e_step(given.prepared, q, local, updates_labels=False)[0]
 
 
 @pytest.fixture(scope="session")

@@ -609,5 +609,5 @@ def test_starts_of_a_model_that_has_one_are_refused(bags):
 
 def test_bags_without_labels_are_refused(bags):
     model = DPMIL.for_bags(bags, 2)
-    with pytest.raises(ValueError, match="bags have no labels; coordinate_ascent needs one"):
+    with pytest.raises(ValueError, match="bags have no labels; the closed form of DPMIL needs one"):
         coordinate_ascent(model, replace(bags, labels=None), seed=0)

@@ -156,7 +156,7 @@ def test_saved_posterior_is_restored(problem, posterior, tmp_path):
 def test_bags_without_targets_are_refused(problem):
     model, bags = problem
     bare = Bags.from_arrays(bags.instances, bags.bag_index)
-    with pytest.raises(ValueError, match="bags have no targets; coordinate_ascent needs one for"):
+    with pytest.raises(ValueError, match="bags have no targets; the closed form of VWSGP needs"):
         coordinate_ascent(model, bare, seed=0)
 
 

@@ -10,7 +10,7 @@ import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances, stream
 from milzoo.inference import Posterior, coordinate_ascent
 from milzoo.inference.closed_form import Options, closed_form
-from milzoo.inference.closed_form.drivers import Passes, subsample
+from milzoo.inference.closed_form.drivers import Passes
 from milzoo.inference.runtime.chunks import (
     AlternatingBuffers,
     ChunkBuffers,
@@ -173,7 +173,7 @@ def test_chunks_in_use_are_not_overwritten(fits, tmp_path, num_devices):
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:num_devices]), ("bags",))
     form = closed_form(model, Options())
     given = stream(tmp_path, chunk_instances=7)
-    passes = Passes(form, given, 7, Devices(mesh), tmp_path / "kept")
+    passes = Passes(form, given, Devices(mesh), tmp_path / "kept")
     chunks, before = list(batched(given, num_devices)), []
     for number, parts in enumerate(passes._filled()):
         time.sleep(0.01)  # the next is read meanwhile
@@ -281,12 +281,13 @@ def test_kernels_in_32_bit_hardly_move_the_posterior(fits, tmp_path, name, way):
 
 
 @pytest.mark.parametrize(("at_most", "stride"), [(10_000, 1), (100, 3), (70, 5), (1, 300)])
-def test_subsample_is_spaced_evenly_over_chunks(fits, at_most, stride):
+def test_subsample_is_spaced_evenly_over_chunks(fits, tmp_path, at_most, stride):
     model, bags, _ = fits["dpmil"]
     assert 4 * 70 < bags.num_instances <= 300
     form = closed_form(model, Options())
-    chunks, whole = list(in_pieces(bags, 40)), bags.instances
-    found = subsample(chunks, form, Devices(None), lambda own: own.instances, at_most)
+    bags.to_parquet(tmp_path / "bags.parquet")
+    passes = Passes(form, stream(tmp_path, chunk_instances=40), Devices(None), tmp_path)
+    found, whole = passes.subsample(lambda own: own.instances, at_most), bags.instances
     expected = whole[:1] if at_most == 1 else whole[::stride]
     np.testing.assert_array_equal(found, expected)
 

@@ -114,6 +114,16 @@ def test_running_statistics_have_the_order_of_their_components(cases):
     assert (found != occupancy).any()
 
 
+def test_a_bag_above_the_batch_size_counts_once(cases):
+    """Steps of size 1/(t + 1) make the mean over all bags, each a batch: the exact posterior."""
+    model, bags = cases["gaussian"]
+    exact = coordinate_ascent(model, bags, seed=0)
+    found = natural_gradient(
+        model, bags, seed=0, batch_instances=1, max_steps=119, delay=1.0, forgetting=1.0
+    )
+    np.testing.assert_allclose(found.elbo[-3:], exact.elbo[-1], rtol=1e-10)
+
+
 @pytest.mark.slow
 def test_one_pass_over_targets_gives_the_exact_posterior(cases):
     """What the bags add does not depend on q: the mean over equal batches is what all add."""

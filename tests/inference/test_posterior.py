@@ -12,7 +12,7 @@ import xarray as xr
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, laplace, nuts, serialization, svi
 from milzoo.inference import posterior as posterior_module
-from milzoo.inference.closed_form.inducing import InducingApproximation
+from milzoo.inference.closed_form.sparse_gp import InducingApproximation
 from milzoo.inference.posterior import _mixed
 from milzoo.models import VGPMIL, GammaMixing, ScaleMixture
 from scipy import stats

@@ -7,7 +7,7 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.models import RBF
 from milzoo.models.numerics.products import panels_of, times_triangle
-from milzoo.models.parts.sparse_gp import accumulated_conditional, sparse_conditional
+from milzoo.models.parts.sparse_gp import Projector, accumulated_conditional, sparse_conditional
 
 KERNEL = RBF(variance=1.7, length_scale=1.2)
 
@@ -141,7 +141,7 @@ def test_a_traced_kernel_is_factorised_in_the_program():
 def test_chunk_programs_do_not_factorise_fixed_kernels():
     def projected(kernel, instances):
         bags = Bags(instances, np.zeros(5, int), np.ones(1, int), None, (), 1)
-        return accumulated_conditional(kernel, points(4), bags, 1e-6).projection
+        return accumulated_conditional(Projector.of(kernel, points(4), 1e-6), bags).projection
 
     fixed = jax.make_jaxpr(lambda instances: projected(KERNEL, instances))(points(5))
     traced = jax.make_jaxpr(projected)(KERNEL, points(5))
@@ -175,7 +175,7 @@ def test_sums_stay_64_bit_under_32_bit_kernels():
     points = np.random.default_rng(0).normal(size=(3, 2))
     with jax.enable_x64(True):
         one = sparse_conditional(RBF(1.4, 0.9), points, point, 1e-6)
-        many = accumulated_conditional(RBF(1.4, 0.9), points, bags, 1e-6, "float32")
+        many = accumulated_conditional(Projector.of(RBF(1.4, 0.9), points, 1e-6), bags, "float32")
     assert many.projection.dtype == many.residual_variance.dtype == np.float64
     np.testing.assert_allclose(many.projection[0], 200_000 * one.projection[0], rtol=2e-6)
     # k̃ is a difference from v = 1.4, so that its 32-bit rounding is of that size.
@@ -191,7 +191,7 @@ def test_a_32_bit_kernel_changes_sums_by_rounding():
     points = random.normal(size=(8, 5))
     with jax.enable_x64(True):
         wide, narrow = (
-            accumulated_conditional(RBF(1.4, 2.0), points, bags, 1e-6, dtype)
+            accumulated_conditional(Projector.of(RBF(1.4, 2.0), points, 1e-6), bags, dtype)
             for dtype in ("float64", "float32")
         )
     assert np.any(np.asarray(wide.projection) != np.asarray(narrow.projection))
