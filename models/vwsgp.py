@@ -113,7 +113,7 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
             Of the kernel; under 64 bit the sums are 64-bit in any case. Kernels in 32 bit have
             errors of about 1e-7, and k̃ by more where K_ZZ is close to singular.
         projector : Projector or None
-            What `projector` returned, which many chunks share.
+            As from `projector`, to be used for many chunks; None to compute it here.
 
         Returns
         -------

@@ -4,12 +4,12 @@ Every closed form of the zoo is variational EM: *expected sufficient statistics 
 then a conjugate update*. Drivers (`drivers`) repeat the two and know no model.
 
 ===================  ==========================================================================
-type                 what it is
+type                 meaning
 ===================  ==========================================================================
-``Prepared``         what stays fixed of a chunk of bags under given hyper-parameters
+``Prepared``         quantities of a chunk of bags that hyper-parameters alone can change
 ``Global``           q(θ), the factor of the unknowns that all bags share
-``Local``            what an update keeps of each instance between steps (mean-field labels, hard
-                     labels); None where it follows from q(θ), which is what may stream
+``Local``            state of each instance between steps (mean-field labels, hard labels); None
+                     where it follows from q(θ), as it must on a stream
 ``Statistics``       expected sufficient statistics of a chunk, and its part of the ELBO; they add
 ===================  ==========================================================================
 
@@ -49,7 +49,7 @@ type Subsample = Callable[[Callable[[Bags], np.ndarray], int], np.ndarray]
 
 @dataclass(frozen=True)
 class Options:
-    """What a user chose of a closed form, and how it is to be driven.
+    """Options of a closed form: a user's choices, and how drivers use it.
 
     Attributes
     ----------
@@ -59,10 +59,10 @@ class Options:
     num_starts : int or None
         None for the form's own number.
     in_chunks : bool
-        Whether the bags are a stream, or shared by devices: nothing is kept of an instance.
+        Whether the bags are a stream, or on several devices; no state of an instance is kept then.
     learns_hyperparameters : bool
     is_traced : bool
-        Whether it is to be a part of another compiled program, such as that of many data sets.
+        Whether it becomes a part of another compiled program, as calibration makes one.
 
     Raises
     ------
@@ -89,20 +89,20 @@ class Options:
             )
 
     def label_update_of(self, model: Any, known: tuple[str, ...]) -> Any:
-        """Which label update is meant; the first that is known where none was chosen.
+        """Return the chosen label update, or the first known one if none was chosen.
 
         Parameters
         ----------
         model : Model
         known : tuple of str
-            Of these the first alone follows from q(θ).
+            Names of the updates. Only the first may need no state of an instance.
 
         Raises
         ------
         ValueError
             If it is unknown.
         NotImplementedError
-            If it needs what chunks do not keep.
+            If chunks are used and the update needs the state of each instance.
         """
         kind, chosen = type(model).__name__, self.label_update
         if chosen is not None and not known:
@@ -123,7 +123,7 @@ class Options:
         return known[0] if chosen is None and known else chosen
 
     def refuse_starts(self, model: Any) -> None:
-        """Refuse a number of starts where there is one.
+        """Refuse a number of starts for a form that has one start.
 
         Raises
         ------
@@ -141,8 +141,8 @@ class Options:
 class ClosedForm(ABC):
     """Coordinate ascent on the ELBO of one model as pure functions; a pytree.
 
-    A subclass says how the statistics come about and what follows from them. It overrides the
-    other answers where its updates need more: several starts, local factors, 32 bit.
+    A subclass computes the statistics and updates q(θ) from them. It overrides the other methods
+    where its updates need more: several starts, local factors, 32 bit.
 
     Attributes
     ----------
@@ -156,11 +156,11 @@ class ClosedForm(ABC):
 
     @abstractmethod
     def start(self, subsample: Subsample, key: Array) -> Any:
-        """What the first statistics follow from; ``key`` of what is random in it."""
+        """The start of the ascent, which `initial` takes; ``key`` draws its random part."""
 
     @abstractmethod
     def prepare(self, chunk: Any) -> Any:
-        """What stays fixed of a chunk."""
+        """Compute the quantities of a chunk that no update changes."""
 
     def initial(self, prepared: Any, start: Any) -> tuple[Any, Any]:
         """The first statistics of a chunk, and the first local factors.
@@ -189,19 +189,19 @@ class ClosedForm(ABC):
         """The same statistics, exchangeable components in the order that `m_step` gives them."""
         return statistics
 
-    # ------------------------------------------------------------------ what drivers ask
+    # ------------------------------------------------------------------ questions of drivers
 
     @property
     def allowed_fall(self) -> float:
-        """How far a step may lower the ELBO, as a fraction of its size: by rounding alone.
+        """Largest fall of the ELBO in a step that counts as rounding, as a fraction of its size.
 
-        Infinite where the updates are no ascent.
+        Infinite for updates that do not ascend the ELBO.
         """
         return 1e-9
 
     @property
     def is_compact(self) -> bool:
-        """Whether what `prepare` makes is much smaller than the bags, and worth keeping."""
+        """Whether prepared chunks are much smaller than their bags, so that a stream keeps them."""
         return False
 
     def check(self, bags: Bags) -> None:
@@ -219,7 +219,7 @@ class ClosedForm(ABC):
         return self
 
     def evaluated(self) -> Self:
-        """The same form, what many chunks have in common worked out from the model."""
+        """The same form with all quantities precomputed that its chunks have in common."""
         return self
 
     def chunk(self, bags: Bags) -> Any:
@@ -230,7 +230,7 @@ class ClosedForm(ABC):
         """The form of the model with other hyper-parameters."""
         return replace(self, model=self.model.with_hyperparameters(values))
 
-    # ------------------------------------------------------------------ what is left behind
+    # ------------------------------------------------------------------ results
 
     @abstractmethod
     def approximation(

@@ -103,7 +103,7 @@ class SplitBags(NamedTuple):
 
     candidates: Bags
     negatives: Float[np.ndarray | Array, "G D"]
-    negative_weight: Float[np.ndarray | Array, " G"]  # 1, or 0 of what fills
+    negative_weight: Float[np.ndarray | Array, " G"]  # 1, or 0 of padding
 
 
 class Instances(NamedTuple):
@@ -114,7 +114,7 @@ class Instances(NamedTuple):
 
 
 class MixtureChunk(NamedTuple):
-    """What stays fixed of a chunk."""
+    """Quantities of a chunk that no update changes."""
 
     candidates: Instances  # that may be positive
     negatives: Instances  # that cannot be
@@ -444,7 +444,7 @@ def _divergence_from_prior(model: DPMIL, q: MixtureState) -> Float[Array, ""]:
     return jnp.sum(of_gaussians) + q.sticks.divergence_from_prior(model.concentration)
 
 
-# ------------------------------------------------------------------ what is left behind
+# ------------------------------------------------------------------ the approximation
 
 
 @serialization.register
@@ -503,7 +503,7 @@ class DPMILApproximation:
 
     @property
     def _global(self) -> DPMILApproximation:
-        """Without what has a size of its own for each set of bags."""
+        """Without the labels, whose number differs between sets of bags."""
         return replace(self, label=None)
 
     def sample_parameters(self, model: DPMIL) -> None:
@@ -561,7 +561,7 @@ class DPMILApproximation:
     def label_distribution(
         self, model: DPMIL, bags: Bags, log_components: Float[Array, "2 K N"]
     ) -> dist.Distribution:
-        """q(r) given log ρ, or the labels that were chosen."""
+        """Exact q(r) given log ρ, or a point mass at the chosen labels."""
         if self.label is not None:
             return dist.Delta(jnp.asarray(self.label), event_dim=1)
         log_density = logsumexp(log_components, axis=1)
@@ -742,7 +742,7 @@ def _in_order(sufficient: Statistics, concentration: float | Array) -> Statistic
 
     def best(count: Float[Array, " K"]) -> Int[Array, " K"]:
         orders = jnp.argsort(-count)[one_last]
-        # As it is, unless another order gains: names that change for nothing hide what converges.
+        # As it is, unless another order gains: names that change for nothing hide convergence.
         orders = jnp.concatenate([jnp.asarray(places)[None], orders])
         return orders[jnp.argmax(log_evidence_of_counts(count[orders], concentration))]
 

@@ -69,7 +69,7 @@ class Ascent:
     Attributes
     ----------
     form : ClosedForm
-        With what was learned.
+        With the learned hyper-parameters.
     q : pytree
         q(θ), of each start if there are several.
     local : pytree or None
@@ -103,7 +103,7 @@ class Limits:
     Raises
     ------
     ValueError
-        If nothing would end, or begin.
+        If ``max_steps`` is below 1 or ``tolerance`` below 0.
     """
 
     max_steps: int
@@ -145,7 +145,7 @@ def ascend_in_memory(
     bags : Bags
     limits : Limits
     key : JAX key
-        Of what is random in the start.
+        Draws the random part of the start.
     learns_hyperparameters : bool
         Whether each step ascends the ELBO in the model's hyper-parameters too.
 
@@ -183,7 +183,7 @@ def ascend_in_memory(
 
 @jax.jit
 def _begin(form: ClosedForm, chunk: Any, start: Any) -> tuple[Any, _Position]:
-    """What stays fixed of the chunk, and the position before the first step."""
+    """Prepare the chunk, and return the position before the first step."""
     prepared = form.prepare(chunk)
     return prepared, _before_the_first_step(form, *form.initial(prepared, start))
 
@@ -405,7 +405,7 @@ def judge(trace: list[np.ndarray], tolerance: float, allowed_fall: float) -> Sta
 
 
 def _judged(before: Any, after: Any, tolerance: Any, allowed_fall: float) -> tuple[Any, Any]:
-    """Whether an ELBO has fallen, and whether it is at rest; of NumPy arrays, or of traced ones."""
+    """Whether an ELBO has fallen, and whether it is at rest; NumPy arrays or traced ones."""
     change = (after - before) / abs(after).clip(1.0)
     return change < -allowed_fall, abs(change) <= tolerance
 
@@ -469,7 +469,7 @@ def ascend_in_passes(
         started = Stopwatch.now()
         passes = Passes(form, bags, devices, Path(folder))
         statistics = form.no_statistics()
-        if not num_begun(devices, written):  # else what is written down takes its place
+        if not num_begun(devices, written):  # else `repeat_steps` reads the last statistics
             statistics = passes.initial(form.start(passes.subsample, key))
         position = (devices.once(type(form).m_step, form, statistics), statistics)
         before = Stopwatch.now() - started
@@ -486,7 +486,7 @@ def begun_run(
     limits: Limits,
     **run: Any,
 ) -> BlockFolder | None:
-    """The folder that this run is written to, if to any.
+    """Open the checkpoint folder of this run, if it has one.
 
     Parameters
     ----------
@@ -495,7 +495,7 @@ def begun_run(
     bags : Bags or BagStream
     limits : Limits
     **run
-        What makes it this run: the form, the name of the engine, and options.
+        Identity of the run: the form, the name of the engine, and options.
 
     Returns
     -------
@@ -513,15 +513,15 @@ def begun_run(
 
 
 def num_begun(devices: Devices, checkpoint: BlockFolder | None) -> int:
-    """How many steps all processes have written down; what some have beyond is forgotten."""
+    """Number of steps that all processes have written; later steps of some are dropped."""
     begun = devices.extremes(checkpoint.num_blocks if checkpoint else 0)[0]
-    if checkpoint:  # of a process that was not killed there may be one more
+    if checkpoint:  # a process that was not killed may have written one more
         checkpoint.cut(begun)
     return begun
 
 
 class Passes:
-    """Statistics of all chunks. What is prepared of them is kept: in memory, or in files.
+    """Statistics of all chunks. Prepared chunks are kept, in memory or in files.
 
     Parameters
     ----------
@@ -562,7 +562,7 @@ class Passes:
         Parameters
         ----------
         rows : callable
-            Bags → what is wanted of each instance.
+            Bags → the rows of their instances.
         at_most : int
             Rows.
 
@@ -622,7 +622,7 @@ class Passes:
         for chunks in batched(every, num_parts):
             for bags in chunks:
                 self._form.check(bags)
-            # What stays in memory may still be in its buffer.
+            # Chunks that stay in memory may still be in their buffers.
             buffer = new_buffer if self._in_memory else self._buffers.next_turn()
             yield padded_chunks(
                 chunks,
@@ -657,9 +657,10 @@ def statistics_of(form: ClosedForm, prepared: Any, q_or_start: Any, begins: bool
 
 
 class _InFiles:
-    """What was prepared, each in a file, of one array the parts of all devices in a row.
+    """Prepared chunks, a file each: array after array, each with the parts of all devices.
 
-    The newest waits in memory. So a pass does not end with writing, nor the next one with reading.
+    The newest chunk waits in memory. So a pass does not end with writing, nor the next one begin
+    with reading.
     """
 
     def __init__(self, folder: Path, devices: Devices) -> None:

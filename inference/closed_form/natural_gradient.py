@@ -58,7 +58,7 @@ from .drivers import (
 
 __all__ = ["natural_gradient"]
 
-# Nats. What may be lacking in the bound of what counts as converged.
+# Nats. A converged ascent may lack as much of its bound.
 _NEGLIGIBLE_GAIN = 0.5
 
 
@@ -161,7 +161,7 @@ def _check(max_steps: int, batch_instances: int, delay: float, forgetting: float
 
 @dataclass(frozen=True)
 class _Steps:
-    """Steps by batches, of which as many are at hand at once as there are devices."""
+    """Steps by batches, one batch for each device at a time."""
 
     form: ClosedForm
     devices: Devices
@@ -174,7 +174,7 @@ class _Steps:
     def taken(
         self, start: Callable[[], Any], limits: Limits, checkpoint: BlockFolder | None
     ) -> Ascent:
-        """So many, from what is written down on if there is anything."""
+        """Take the steps, from the last written one on if there is a checkpoint."""
         started, form, devices = Stopwatch.now(), self.form, self.devices
         num_done = num_begun(devices, checkpoint)
         num_instances = devices.gathered(np.array([float(self.bags.num_instances)])).sum()  # N
@@ -194,7 +194,7 @@ class _Steps:
             position, elbo = devices.once(_moved, form, position, found, *sizes)
             return position, np.asarray(elbo)[None]
 
-        # Else what is written down takes the place of these.
+        # With a checkpoint `repeat_steps` reads the last position in place of this one.
         found, size = form.no_statistics(), num_instances
         if not num_done:
             found, size = of_next(start(), begins=True)
@@ -206,7 +206,7 @@ class _Steps:
         return Ascent(form, position.q, None, elbo, status, before + seconds)
 
     def _batches_behind(self, num_done: int) -> Iterator[Any]:
-        """Batch after batch, by device, from behind so many on; without end."""
+        """Batches by device, without end, the first ``num_done`` left out."""
         num_parts = self.devices.num_parts
         length = bucket(min(self.batch_instances, self.bags.num_instances))
         for chunks in islice(batched(self._pieces(), num_parts), num_done, None):
@@ -229,7 +229,7 @@ class _Steps:
 def _of_batch(
     chunk: Bags, form: ClosedForm, q_or_start: Any, *, begins: bool
 ) -> tuple[Any, Float[Array, ""]]:
-    """Statistics, and how many instances there are."""
+    """Statistics of a batch, and its number of instances."""
     size = jnp.sum(jnp.asarray(chunk.present)[jnp.asarray(chunk.bag_index)], dtype=float)
     return statistics_of(form, form.prepare(chunk), q_or_start, begins), size
 
@@ -258,7 +258,7 @@ def _scaled(statistics: Any, scale: Array | float) -> Any:
 
 
 def _with_whole_steps(ascent: Ascent, passes: Passes, devices: Devices) -> Ascent:
-    """Two steps of coordinate ascent behind the others, which tell what these have left."""
+    """Take two steps of coordinate ascent, whose gains show how much of the bound is lacking."""
     started, form, q, bounds = Stopwatch.now(), ascent.form, ascent.q, []
     for is_last in (False, False, True):
         statistics = passes.statistics(q)
@@ -284,7 +284,7 @@ def _judged(bounds: Float[np.ndarray, "3"], num_steps: int, rounding: float) -> 
 
 
 def _lacking(bounds: Float[np.ndarray, "3"], rounding: float) -> float:
-    """What is still to come, in nats, where gains fall as a geometric series does.
+    """Gains still to come, in nats, if they fall as a geometric series does.
 
     A small gain alone says little: where coordinate ascent is slow, all its gains are small.
     """

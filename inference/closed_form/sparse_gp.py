@@ -114,7 +114,7 @@ class InstanceRows(NamedTuple):
 
 
 class BagRows(NamedTuple):
-    """Bags by what their instances sum up to."""
+    """Sums over the instances of each bag."""
 
     projection: Float[Array, "B M"]  # Σ V_n
     residual_variance: Float[Array, " B"]  # k̄
@@ -134,7 +134,7 @@ def divergence_from_prior(q: InducingFactor) -> Float[Array, ""]:
     return 0.5 * (trace + q.mean @ q.mean - q.mean.shape[0] + log_determinant)
 
 
-# ------------------------------------------------------------------ what is left behind: q(u)
+# ------------------------------------------------------------------ the approximation: q(u)
 
 
 def unwhitened(
@@ -157,7 +157,7 @@ def unwhitened(
     -------
     dict of arrays
     """
-    # By NumPy: what stands beside a program is not worth another one.
+    # By NumPy: JAX would compile a program for it.
     cholesky = np.asarray(model.inducing_cholesky())
     precision_root = np.asarray(precision_cholesky)
     root = scipy.linalg.solve_triangular(
@@ -234,7 +234,7 @@ class LabelledApproximation(InducingApproximation):
 
 @dataclass(frozen=True)
 class _InducingForm(ClosedForm):
-    """q(u) is the one global factor; a subclass says what rows add to its statistics."""
+    """q(u) is the one global factor; a subclass computes the statistics of its rows."""
 
     dtype: FloatType
     projector: Projector | None = field(default=None, kw_only=True)
@@ -245,7 +245,7 @@ class _InducingForm(ClosedForm):
         return _ROUNDING[self.dtype]
 
     def evaluated(self) -> Self:
-        """With the projector."""
+        """With the projector, which holds for these hyper-parameters alone."""
         return replace(self, projector=_projector(self.model))
 
     def check(self, bags: Bags) -> None:
@@ -322,7 +322,7 @@ class BagForm(_InducingForm):
         return True
 
     def chunk(self, bags: Bags) -> Any:
-        """In arrays of sizes of the grid, with what no hyper-parameter changes."""
+        """Padded bags, with the quantities that no hyper-parameter changes."""
         return self.model.without_hyperparameters(padded(bags))
 
     def prepare(self, chunk: Any) -> BagRows:
@@ -433,7 +433,7 @@ class InstanceForm(_InducingForm):
         return replace(self, keeps_projection=True, longest_bag=longest)
 
     def prepare(self, chunk: Bags) -> InstanceRows:
-        """V and k̃ where they are kept, and what is known of the bags."""
+        """V and k̃ where they are kept, and the labels of the bags."""
         instances, residual_variance = jnp.asarray(chunk.instances), None
         if self.keeps_projection:
             project = self._projection()

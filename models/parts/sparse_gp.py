@@ -380,7 +380,7 @@ class InducingModel(ModelDefaults):
         return bags
 
     def projector(self) -> Any:
-        """What rows of many chunks have in common; None where there is nothing."""
+        """Quantities that rows of all chunks have in common; None if there are none."""
         return None
 
     def conditional_of_rows(self, bags: Any) -> SparseConditional:
@@ -534,7 +534,7 @@ class SparseGPModel(InducingModel):
         return self.inducing_points.shape[0]
 
     def projector(self) -> Projector:
-        """What V and k̃ of instances follow from."""
+        """Projector from instances to V and k̃."""
         return Projector.of(self.kernel, self.inducing_points, self.jitter)
 
     def inducing_cholesky(self) -> Float[Array, "M M"]:
