@@ -14,9 +14,6 @@ from .verdict import Peer, Verdict
 
 __all__ = ["reference_sentence", "sentence"]
 
-# Means and sds of 100 sites are 200 Gaussian errors, if two samplers have one posterior: some |z|
-# is larger than this by chance with probability 200 · P(|z| > 5.5) ≈ 8e-6.
-_LARGEST_Z = 5.5
 # A mean over sites describes the width of intervals where no site's width differs from it by more
 # than this factor.
 _SAME_WIDTH = 1.25
@@ -167,13 +164,37 @@ def _is_judged_by(peer: Peer, verdict: Verdict) -> bool:
 
 
 def _agreement(verdict: Verdict, peer: Peer) -> str:
-    error = peer.accuracy
-    agrees = error.largest_z <= _LARGEST_Z
-    return (
-        f"{'agrees' if agrees else 'does not agree'} with {peer.name}: largest |z| "
-        f"{error.largest_z:.1f} Monte-Carlo standard errors over {len(error.z)} means and sds"
-        + ("." if agrees else f", {_why_not(verdict.evidence.convergence, peer)}.")
+    error, chains = peer.accuracy, verdict.evidence.convergence
+    if error.frozen.any():
+        return f"does not agree with {peer.name}: {_frozen(error)}, {_why_not(chains, peer)}."
+    largest = (
+        f"largest |z| {error.largest_z:.1f} of at most {error.z_limit:.1f} by chance over "
+        f"{len(error.z)} means and sds"
     )
+    if error.largest_z > error.z_limit:
+        return f"does not agree with {peer.name}: {largest}, {_why_not(chains, peer)}."
+    if not _have_mixed(chains, peer):
+        return (
+            f"cannot be said to agree with {peer.name}, as they have not both mixed; errors of "
+            f"{_brief(error.largest_possible_error)} sd would not show."
+        )
+    return (
+        f"agrees with {peer.name}: {largest}, which excludes errors of a mean above "
+        f"{_brief(error.largest_possible_error)} sd."
+    )
+
+
+def _have_mixed(chains: Convergence | None, peer: Peer) -> bool:
+    """Whether all chains of a sampler and of its reference have mixed."""
+    theirs = peer.evidence.convergence
+    return all(one is None or one.mixed for one in (chains, theirs))
+
+
+def _frozen(error: Accuracy) -> str:
+    """Sites that vary on one side alone, in words."""
+    first, *others = error.frozen_sites
+    more = f" (and {len(others)} more of {len(error.names)})" if others else ""
+    return f"{first}{more} varies under one of the two alone"
 
 
 def _why_not(chains: Convergence | None, peer: Peer) -> str:
@@ -186,6 +207,8 @@ def _why_not(chains: Convergence | None, peer: Peer) -> str:
 
 
 def _error_of_mean(name: str, error: Accuracy, what: str = "mean") -> str:
+    if error.frozen.any():
+        return f"{name}'s {what} has an infinite error: {_frozen(error)}"
     worst = f"worst {_brief(error.worst_error)} sd at {error.worst_site}"
     # Without any error of its own, |error| averages √(2/π) ≈ 0.8 Monte-Carlo standard errors.
     noise = "which is noise: " if error.mean_error < error.mean_error_mcse else ""

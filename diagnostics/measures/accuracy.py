@@ -9,19 +9,23 @@ import arviz as az
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
+from scipy.stats import norm
 
 __all__ = ["Accuracy", "accuracy"]
 
 # An sd this small is the rounding of a site that does not vary.
 _CONSTANT = 1e-12
+# Probability that two samplers of one posterior are said to disagree.
+_FALSE_ALARMS = 1e-4
 
 
 @dataclass(frozen=True)
 class Accuracy:
     """Errors of one posterior's means and sds against a reference, site by site.
 
-    Sites that do not vary, such as a probability that is 1 to the last digit, are left out; but not
-    for a point, which has one draw, no sd and no Monte-Carlo error.
+    Sites that are constant on both sides, such as a probability that is 1 to the last digit, are
+    left out. A site that is constant on one side alone, or has two values, has an infinite error.
+    A point has one draw, no sd and no Monte-Carlo error, and is no constant.
 
     Attributes
     ----------
@@ -35,6 +39,8 @@ class Accuracy:
         sd / reference sd.
     z : array (2Q,)
         Differences of means and of sds in their Monte-Carlo standard errors.
+    frozen : array (Q,)
+        Whether the site is constant on one side alone, or on both at two values.
     """
 
     names: tuple[str, ...]
@@ -42,6 +48,22 @@ class Accuracy:
     error_mcse: Float[np.ndarray, " Q"]
     sd_ratio: Float[np.ndarray, " Q"]
     z: Float[np.ndarray, " _"]
+    frozen: Bool[np.ndarray, " Q"]
+
+    @property
+    def frozen_sites(self) -> tuple[str, ...]:
+        """Names of the frozen sites."""
+        return tuple(itertools.compress(self.names, self.frozen))
+
+    @property
+    def z_limit(self) -> float:
+        """|z| that one of all comparisons exceeds by chance with probability 1e-4 at most."""
+        return float(norm.isf(_FALSE_ALARMS / (2 * len(self.z))))
+
+    @property
+    def largest_possible_error(self) -> float:
+        """Largest error of a mean, in reference sds, that the draws do not exclude."""
+        return float(np.max(np.abs(self.error) + self.z_limit * self.error_mcse))
 
     @property
     def mean_error(self) -> float:
@@ -88,17 +110,26 @@ def accuracy(draws: xr.Dataset, reference: xr.Dataset) -> Accuracy:
     Accuracy
     """
     ours, theirs = _Moments.of(draws), _Moments.of(reference)
-    varies = np.minimum(ours.relative_sd, theirs.relative_sd) > _CONSTANT
-    ours, theirs = ours.part(varies), theirs.part(varies)
-    mean_mcse = np.hypot(ours.mean_mcse, theirs.mean_mcse)
-    sd_mcse = np.hypot(ours.sd_mcse, theirs.sd_mcse)
-    return Accuracy(
-        names=tuple(itertools.compress(site_names(reference), varies)),
-        error=(ours.mean - theirs.mean) / theirs.sd,
-        error_mcse=mean_mcse / theirs.sd,
-        sd_ratio=ours.sd / theirs.sd,
-        z=np.concatenate([(ours.mean - theirs.mean) / mean_mcse, (ours.sd - theirs.sd) / sd_mcse]),
-    )
+    scale = np.maximum(1.0, np.abs(theirs.mean))
+    has_one_value = np.abs(ours.mean - theirs.mean) <= _CONSTANT * scale
+    kept = ~(ours.is_constant & theirs.is_constant & has_one_value)
+    ours, theirs = ours.part(kept), theirs.part(kept)
+    frozen = ours.is_constant | theirs.is_constant
+
+    def unless_frozen(value: np.ndarray) -> np.ndarray:
+        return np.where(frozen, np.inf, value)
+
+    with np.errstate(divide="ignore", invalid="ignore"):  # of frozen sites
+        mean_z = (ours.mean - theirs.mean) / np.hypot(ours.mean_mcse, theirs.mean_mcse)
+        sd_z = (ours.sd - theirs.sd) / np.hypot(ours.sd_mcse, theirs.sd_mcse)
+        return Accuracy(
+            names=tuple(itertools.compress(site_names(reference), kept)),
+            error=unless_frozen((ours.mean - theirs.mean) / theirs.sd),
+            error_mcse=unless_frozen(np.hypot(ours.mean_mcse, theirs.mean_mcse) / theirs.sd),
+            sd_ratio=np.where(ours.is_constant & theirs.is_constant, 1.0, ours.sd / theirs.sd),
+            z=np.concatenate([unless_frozen(mean_z), unless_frozen(sd_z)]),
+            frozen=frozen,
+        )
 
 
 @dataclass(frozen=True)
@@ -109,21 +140,23 @@ class _Moments:
     sd: Float[np.ndarray, " Q"]
     mean_mcse: Float[np.ndarray, " Q"]
     sd_mcse: Float[np.ndarray, " Q"]
-    relative_sd: Float[np.ndarray, " Q"]  # by the size of the mean, at least 1
+    is_constant: Bool[np.ndarray, " Q"]
 
     @classmethod
     def of(cls, draws: xr.Dataset) -> _Moments:
         mean = _flat(draws.mean(("chain", "draw")))
         if draws.sizes["chain"] * draws.sizes["draw"] == 1:
             nothing = np.zeros_like(mean)
-            return cls(mean, nothing, nothing, nothing, relative_sd=nothing + np.inf)
+            return cls(mean, nothing, nothing, nothing, np.zeros(mean.shape, bool))
         sd = _flat(draws.std(("chain", "draw"), ddof=1))
+        with np.errstate(invalid="ignore"):  # of constants, whose errors are not used
+            mean_mcse, sd_mcse = (_flat(az.mcse(draws, method=of)) for of in ("mean", "sd"))
         return cls(
             mean=mean,
             sd=sd,
-            mean_mcse=_flat(az.mcse(draws, method="mean")),
-            sd_mcse=_flat(az.mcse(draws, method="sd")),
-            relative_sd=sd / np.maximum(1.0, np.abs(mean)),
+            mean_mcse=mean_mcse,
+            sd_mcse=sd_mcse,
+            is_constant=sd <= _CONSTANT * np.maximum(1.0, np.abs(mean)),
         )
 
     def part(self, chosen: Bool[np.ndarray, " Q"]) -> _Moments:

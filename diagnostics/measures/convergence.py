@@ -111,11 +111,13 @@ def convergence(posterior: Posterior) -> Convergence:
         )
     draws = judged_sites(posterior.draws_with_estimands, posterior.model)
     ess_bulk = _over_sites(np.nanmin, az.ess(draws, method="bulk"))
+    with np.errstate(invalid="ignore"):  # a site with one value has no R̂; `accuracy` sees it
+        rhat = _over_sites(np.nanmax, az.rhat(draws)) if draws.sizes["chain"] > 1 else math.nan
     seconds = posterior.sampling_seconds
     return Convergence(
         num_chains=draws.sizes["chain"],
         num_draws=draws.sizes["draw"],
-        rhat=_over_sites(np.nanmax, az.rhat(draws)) if draws.sizes["chain"] > 1 else math.nan,
+        rhat=rhat,
         ess_bulk=ess_bulk,
         ess_tail=_over_sites(np.nanmin, az.ess(draws, method="tail")),
         ess_per_second=ess_bulk / seconds if seconds else math.nan,

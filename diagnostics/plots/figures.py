@@ -496,13 +496,18 @@ def _most_different_sites(
     """The scalar sites on which some posterior differs most from the reference, in their order."""
     errors = [v.reference.accuracy for v in comparison.verdicts.values() if v.reference is not None]
     if errors:
-        worst = np.max([np.abs(error.error) for error in errors], axis=0)
-        names = errors[0].names
+        worst: dict[str, float] = {}
+        for (
+            error
+        ) in errors:  # constants that an engine shares with the reference are no sites of it
+            for name, size in zip(error.names, np.abs(error.error), strict=True):
+                worst[name] = max(worst.get(name, 0.0), float(size))
     else:
         first, *others = draws.values()
         names = site_names(first[[n for n in first if all(n in other for other in others)]])
-        worst = -np.arange(len(names), dtype=float)
-    return [names[i] for i in np.sort(np.argsort(-worst)[:count])]
+        worst = {name: -number for number, name in enumerate(names)}
+    most = set(sorted(worst, key=lambda name: -worst[name])[:count])
+    return [name for name in worst if name in most]
 
 
 def _worst_mixed(comparison: Compared, engine: str, count: int) -> list[str]:

@@ -267,6 +267,45 @@ def test_unmixed_sampler_is_no_standard_for_others(chains, posteriors):
     assert "have not both mixed for long enough to say which is right" in texts["b"]
 
 
+def test_samplers_that_have_not_mixed_agree_with_nothing(posteriors, chains):
+    """One of four chains 300 sds away: means are 75 sds apart, and the Monte-Carlo error hides it."""
+    good = chains(0)
+    values = chains(1).tree["posterior"]["inducing_value"].to_numpy().copy()
+    values[-1] += 300.0
+    stuck = sampled(posteriors["nuts"], values)
+    compared = compare({"good": good, "stuck": stuck}, reference="good")
+    assert compared.table.loc["stuck", "mean_error"] > 70
+    assert compared.table.loc["stuck", "largest_z"] < 4
+    text = compared.sentences["stuck"]
+    assert "It cannot be said to agree with good, as they have not both mixed" in text
+    assert "It agrees" not in text
+
+
+def test_a_site_frozen_by_one_sampler_is_no_agreement(posteriors, chains):
+    values = chains(1).tree["posterior"]["inducing_value"].to_numpy().copy()
+    values[..., 3] = 0.0
+    frozen = sampled(posteriors["nuts"], values)
+    texts = compare({"a": chains(0), "b": frozen}, reference="a").sentences
+    assert (
+        "does not agree with a: inducing_value[3] varies under one of the two alone" in (texts["b"])
+    )
+
+
+def test_a_narrow_sampler_is_found_out_by_its_limit(chains):
+    """Of 16 means and sds, |z| is above 4.5 by chance with probability 1e-4."""
+    compared = compare({"a": chains(0), "b": chains(1, scale=0.92)}, reference="a")
+    assert 4.5 < compared.table.loc["b", "largest_z"] < 5.5
+    assert "does not agree with a" in compared.sentences["b"]
+
+
+def test_agreement_tells_the_errors_that_it_excludes(chains):
+    """2,000 independent draws a side: a standard error of √(2/2000), 4.5 of them and the error."""
+    compared = compare({"a": chains(0), "b": chains(1)}, reference="a")
+    largest = compared.verdicts["b"].reference.accuracy.largest_possible_error
+    assert 4.5 * np.sqrt(2 / 2000) * 0.9 < largest < 9 * np.sqrt(2 / 2000)
+    assert f"which excludes errors of a mean above {largest:.2f} sd." in compared.sentences["b"]
+
+
 def test_of_two_good_samplers_that_disagree_one_is_wrong(chains, posteriors):
     texts = compare({"a": chains(0), "b": chains(1, bias=1.0)}, reference="a").sentences
     assert "so one of the two is wrong." in texts["b"]

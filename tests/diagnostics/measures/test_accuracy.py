@@ -8,6 +8,7 @@ from milzoo.diagnostics import compare
 from milzoo.diagnostics.measures.accuracy import accuracy
 from milzoo.inference import coordinate_ascent, laplace, nuts
 from milzoo.models import RBF, VGPMIL
+from scipy.stats import norm
 
 
 def gaussian_draws(mean, deviation, seed, num_sites=1):
@@ -30,6 +31,39 @@ def test_z_of_two_equal_samplers_is_standard_normal():
     # The sd of 400 standard normal numbers has a standard error of 0.035.
     assert np.std(z) == pytest.approx(1.0, abs=4.5 * 0.035)
     assert np.mean(z) == pytest.approx(0.0, abs=4.5 / np.sqrt(400))
+
+
+@pytest.mark.parametrize("side", ["ours", "theirs"])
+def test_a_site_that_one_side_freezes_has_an_infinite_error(side):
+    draws = {"ours": gaussian_draws(0.0, 1.0, 0, num_sites=3)}
+    draws["theirs"] = gaussian_draws(0.0, 1.0, 1, num_sites=3)
+    draws[side]["x"].values[:, :, 1] = 0.0
+    found = accuracy(draws["ours"], draws["theirs"])
+    assert found.frozen_sites == ("x[1]",) and found.worst_site == "x[1]"
+    assert found.mean_error == found.largest_z == found.largest_possible_error == np.inf
+    assert found.sd_ratio[1] == (0 if side == "ours" else np.inf)
+
+
+def test_constants_on_both_sides_are_left_out_if_equal():
+    ours, theirs = (gaussian_draws(0.0, 1.0, seed, num_sites=3) for seed in (0, 1))
+    for draws, other in ((ours, 5.0), (theirs, 6.0)):
+        draws["x"].values[:, :, 0] = 0.25
+        draws["x"].values[:, :, 1] = other
+    found = accuracy(ours, theirs)
+    assert found.names == ("x[1]", "x[2]")
+    assert found.frozen_sites == ("x[1]",) and found.error[0] == np.inf
+
+
+def test_the_limit_of_z_is_bonferronis():
+    found = accuracy(gaussian_draws(0.0, 1.0, 0, num_sites=50), gaussian_draws(0.0, 1.0, 1, 50))
+    assert 2 * len(found.z) * norm.sf(found.z_limit) == pytest.approx(1e-4)
+
+
+def test_errors_that_draws_do_not_exclude_are_told():
+    """Two sides of 4,000 independent draws: a mean's error has a standard error of √(2/4000)."""
+    found = accuracy(gaussian_draws(0.0, 1.0, 0), gaussian_draws(0.0, 1.0, 1))
+    expected = np.abs(found.error[0]) + found.z_limit * np.sqrt(2 / 4000)
+    assert found.largest_possible_error == pytest.approx(expected, rel=0.05)
 
 
 @pytest.fixture(scope="module")
