@@ -76,9 +76,11 @@ class Compared:
     def loo_sentences(self) -> list[str]:
         """Which model predicts held-out bags best, and which numbers are provisional."""
         targets = {name: verdict.target for name, verdict in self.verdicts.items()}
-        return (
-            list(leave_one_out_sentences(self.leave_one_out, targets)) if self.leave_one_out else []
-        )
+        if not self.leave_one_out:
+            return []
+        chains = {name: verdict.evidence.convergence for name, verdict in self.verdicts.items()}
+        unmixed = [name for name, one in chains.items() if one is not None and not one.mixed]
+        return list(leave_one_out_sentences(self.leave_one_out, targets, unmixed))
 
     @property
     def has_one_target(self) -> bool:

@@ -246,7 +246,7 @@ def interval_coverage(
     Raises
     ------
     ValueError
-        If a level is no probability, or no site is in both.
+        If a level is no probability, no site is in both, or a site has the values 0 and 1 alone.
     """
     shared = sorted(set(draws) & set(truth))
     if not shared:
@@ -256,6 +256,12 @@ def interval_coverage(
         )
     for level in levels:
         check_probability(level=level)
+    for name in shared:
+        if np.isin(draws[name], (0, 1)).all() and np.isin(truth[name], (0, 1)).all():
+            raise ValueError(
+                f"{name} has the values 0 and 1 alone, and central intervals of such a site hold "
+                "everything or nothing; leave it out, or judge its probabilities by `reliability`"
+            )
     below = np.concatenate(
         [np.ravel((np.asarray(draws[name]) < np.asarray(truth[name])).mean(0)) for name in shared]
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import arviz as az
@@ -101,10 +101,14 @@ def leave_one_out_table(found: Mapping[str, Any]) -> pd.DataFrame:
     return table.loc[sorted(table.index, key=lambda name: (name not in sound, -found[name].elpd))]
 
 
+# Standard errors from which on a difference counts.
+_CLEAR = 2.0
 _COLUMNS = ("elpd", "se", "elpd_diff", "dse", "p")
 
 
-def leave_one_out_sentences(found: Mapping[str, Any], targets: Mapping[str, str]) -> Iterator[str]:
+def leave_one_out_sentences(
+    found: Mapping[str, Any], targets: Mapping[str, str], unmixed: Collection[str] = ()
+) -> Iterator[str]:
     """Sentences on the models' predictions of held-out bags, and which numbers are provisional.
 
     Parameters
@@ -112,7 +116,12 @@ def leave_one_out_sentences(found: Mapping[str, Any], targets: Mapping[str, str]
     found : dict of ELPDData
     targets : dict of str
         The target of each posterior, by its name.
+    unmixed : collection of str
+        Samplers whose chains have not mixed.
     """
+    for name in found:
+        if name in unmixed:
+            yield f"{name}'s chains have not mixed: its sum over held-out bags is provisional."
     for name, one in found.items():
         if _num_bad(one):
             yield (
@@ -125,11 +134,15 @@ def leave_one_out_sentences(found: Mapping[str, Any], targets: Mapping[str, str]
         return
     best, *others = leave_one_out_table(_soundest_by_target(found, targets)).itertuples()
     for other in others:
-        yield (
-            f"{targets[best.Index]} (by {best.Index}) predicts held-out bags better than "
-            f"{targets[other.Index]} (by {other.Index}), by {-other.elpd_diff:.1f} ± "
-            f"{other.dse:.1f} nats."
-        )
+        one, two = (f"{targets[name]} (by {name})" for name in (best.Index, other.Index))
+        ahead = f"{-other.elpd_diff:.1f} ± {other.dse:.1f} nats"
+        if -other.elpd_diff > _CLEAR * other.dse:
+            yield f"{one} predicts held-out bags better than {two}, by {ahead}."
+        else:
+            yield (
+                f"{one} is ahead of {two} by {ahead} on held-out bags, which these bags cannot "
+                "tell from no difference."
+            )
 
 
 def _soundest_by_target(found: Mapping[str, Any], targets: Mapping[str, str]) -> dict[str, Any]:

@@ -268,7 +268,7 @@ def test_unmixed_sampler_is_no_standard_for_others(chains, posteriors):
 
 
 def test_samplers_that_have_not_mixed_agree_with_nothing(posteriors, chains):
-    """One of four chains 300 sds away: means are 75 sds apart, and the Monte-Carlo error hides it."""
+    """One of four chains is 300 sds away: the Monte-Carlo error hides means 75 sds apart."""
     good = chains(0)
     values = chains(1).tree["posterior"]["inducing_value"].to_numpy().copy()
     values[-1] += 300.0

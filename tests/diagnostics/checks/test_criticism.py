@@ -167,6 +167,9 @@ def test_intervals_of_an_exact_posterior_cover_over_many_truths():
 def test_bad_input_of_coverage_is_refused():
     with pytest.raises(ValueError, match=r"level is 95; expected a number between 0 and 1"):
         interval_coverage({"a": np.zeros(3)}, {"a": np.array(0.0)}, levels=(95,))
+    labels = {"label": np.array([0.0, 1.0, 1.0])}
+    with pytest.raises(ValueError, match="label has the values 0 and 1 alone, and central interv"):
+        interval_coverage(labels, {"label": np.array(1.0)})
     with pytest.raises(ValueError, match="truth has b, and draws have a; expected a site"):
         interval_coverage({"a": np.zeros(3)}, {"b": np.array(0.0)})
 

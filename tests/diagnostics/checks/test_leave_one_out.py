@@ -7,6 +7,8 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+import xarray as xr
+from arviz_stats.utils import ELPDData
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics.checks.leave_one_out import (
     leave_one_out,
@@ -108,6 +110,47 @@ def test_posteriors_without_leave_one_out_say_why(small):
     assert leave_one_out_table({}).empty
 
 
+def elpd_of(by_bag):
+    """Leave-one-out predictions of bags, all by good weights."""
+    values = xr.DataArray(np.asarray(by_bag, float), dims="bag")
+    error = np.sqrt(values.size * np.var(values.to_numpy()))
+    return ELPDData(
+        elpd=float(values.sum()),
+        se=error,
+        p=1.0,
+        n_samples=2000,
+        n_data_points=values.size,
+        scale="log",
+        warning=False,
+        good_k=0.7,
+        elpd_i=values,
+        pareto_k=0 * values,
+    )
+
+
+@pytest.mark.parametrize(
+    ("behind", "expected"),
+    [
+        (np.zeros(12), "cannot tell from no difference"),
+        (0.01 * (-1.0) ** np.arange(12) + 0.004, "cannot tell from no difference"),
+        (0.01 * (-1.0) ** np.arange(12) + 0.1, "predicts held-out bags better than"),
+    ],
+)
+def test_no_model_is_better_by_less_than_two_standard_errors(behind, expected):
+    best = -0.5 - 0.1 * np.arange(12)
+    found = {"a": elpd_of(best), "b": elpd_of(best - behind)}
+    (text,) = leave_one_out_sentences(found, {"a": "one", "b": "other"})
+    assert expected in text
+    error = np.sqrt(12) * np.std(behind)
+    assert f"{behind.sum():.1f} ± {error:.1f} nats" in text
+
+
+def test_left_out_bags_of_unmixed_chains_are_provisional():
+    found = {"a": elpd_of(-np.ones(12)), "b": elpd_of(-np.ones(12))}
+    first, _ = leave_one_out_sentences(found, {"a": "one", "b": "one"}, unmixed=["b"])
+    assert first == "b's chains have not mixed: its sum over held-out bags is provisional."
+
+
 @pytest.mark.slow
 def test_models_are_compared_by_their_soundest_posteriors(small):
     model, bags = small
@@ -125,9 +168,9 @@ def test_models_are_compared_by_their_soundest_posteriors(small):
     assert provisional.startswith("narrow cannot leave out 12 of 12 bags by weights")
     by_bag = found["exact"].elpd_i.to_numpy() - found["other"].elpd_i.to_numpy()
     ahead, error = by_bag.sum(), np.sqrt(12) * by_bag.std()
-    assert better == (
-        "mean=-0.9 (by exact) predicts held-out bags better than mean=6.0 (by other), "
-        f"by {ahead:.1f} ± {error:.1f} nats."
+    assert better == (  # 1.2 standard errors
+        f"mean=-0.9 (by exact) is ahead of mean=6.0 (by other) by {ahead:.1f} ± {error:.1f} nats "
+        "on held-out bags, which these bags cannot tell from no difference."
     )
     # However high it is, a sum that means nothing is no measure for others.
     higher = copy(found["exact"])
