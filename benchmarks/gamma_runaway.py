@@ -142,7 +142,7 @@ def _ascend_from_far_out(form: InstanceForm, bags: Bags) -> tuple[InducingFactor
 def _statistics_at(model: VGPMIL, rows: InstanceRows, tilt: jax.Array) -> InducingStatistics:
     """Statistics under these tilts, labels being exact under latent values of −tilt."""
     labels = InstanceLabels(
-        -tilt, rows.bag_index, rows.bag_label, model.sharpness, rows.num_bags
+        -tilt, rows.bag_index, rows.bag_label, model.sharpness, len(rows.bag_label)
     ).mean
     theta = model.mixing.expected_precision(tilt)
     linear_term = (labels - 0.5 - theta * model.mean) @ rows.rows

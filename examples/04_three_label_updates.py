@@ -249,7 +249,7 @@ def bound_and_positives(form, bags, q, logits):
     if logits is None:  # the exact posterior of the labels follows from q(u)
         statistics, _ = form.e_step(rows, q, None)
         mean = form.model.mean + rows.rows @ q.mean
-        known = (rows.bag_index, rows.bag_label, form.model.sharpness, rows.num_bags)
+        known = (rows.bag_index, rows.bag_label, form.model.sharpness, len(rows.bag_label))
         probability = InstanceLabels(mean, *known).mean
     else:
         statistics, _ = form.e_step(rows, q, logits, updates_labels=False)
