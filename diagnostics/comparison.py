@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -22,7 +22,7 @@ from .measures.targets import targets
 from .plots import figures
 from .report import metrics, write_report
 from .sentences import reference_sentence
-from .verdict import best_sampler, gather, judge
+from .verdict import best_reference, gather, judge
 
 __all__ = ["Comparison", "compare"]
 
@@ -174,8 +174,9 @@ def compare(
         (also learned ones) or priors are lawful and are told apart as other targets; other
         inducing points are not.
     reference : str or None
-        The one to measure errors against; if left out, the best sampler: of the logistic model if
-        there is one, mixed, with the largest smallest effective sample size, in this order.
+        The one to measure errors against. If left out: of the logistic model if there is one, then
+        an exact posterior, then the sampler that has mixed, with the largest smallest effective
+        sample size.
     test : Bags or None
         Held-out bags, features scaled as in training, with labels or targets, as the posteriors
         predict.
@@ -203,10 +204,14 @@ def compare(
         name: gather(posterior, test=test, num_draws=num_draws, seed=seed)
         for name, posterior in posteriors.items()
     }
-    chosen = best_sampler(evidence) if reference is None else reference
     target = targets({name: posterior.model for name, posterior in posteriors.items()})
+    chosen = best_reference(evidence, target) if reference is None else reference
     verdicts = {
         name: judge(name, evidence, target, reference=chosen, test=test) for name in evidence
+    }
+    disputed_by = tuple(name for name, verdict in verdicts.items() if verdict.disputes_reference)
+    verdicts = {
+        name: replace(verdict, disputed_by=disputed_by) for name, verdict in verdicts.items()
     }
     why = reference_sentence(chosen, verdicts, chosen=reference is None)
     return Comparison(dict(posteriors), chosen, why, test, verdicts)

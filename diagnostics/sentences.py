@@ -68,6 +68,8 @@ def _reference(reference: str | None, verdicts: dict[str, Verdict], *, chosen: b
     if chains is None:
         if isinstance(evidence.posterior.approximation, GridApproximation):
             return f"{start}, the exact posterior, summed up on a grid."
+        if evidence.is_exact:
+            return f"{start}, the exact posterior: its density is the model's at every draw."
         return f"{start}, itself an approximation: agreement is no proof."
     start += f", {_why_chosen(reference, verdicts, chains)}" if chosen else ", as asked for"
     if not chains.mixed:
@@ -75,6 +77,12 @@ def _reference(reference: str | None, verdicts: dict[str, Verdict], *, chosen: b
         return (
             f"{start}; but it {_FAULTS[chains.verdict]} ({'; '.join(chains.complaints())}): all "
             f"errors here are provisional{remedy}."
+        )
+    disputed_by = verdicts[reference].disputed_by
+    if disputed_by:
+        return (
+            f"{start}; but {' and '.join(disputed_by)}, which has mixed too, disagrees with it: "
+            "until it is known which is wrong, no error here is one of the engine."
         )
     if not chains.is_reference:
         return f"{start}; it has mixed, but with an ESS below 1,000: longer chains would be better."
@@ -160,7 +168,7 @@ def _distance(name: str, verdict: Verdict) -> str:
 
 def _is_judged_by(peer: Peer, verdict: Verdict) -> bool:
     """Whether the reference is reliable enough to judge by."""
-    return peer.evidence.can_judge and not verdict.is_left_behind
+    return peer.evidence.can_judge and not (verdict.is_left_behind or verdict.disputed_by)
 
 
 def _agreement(verdict: Verdict, peer: Peer) -> str:
@@ -199,6 +207,8 @@ def _frozen(error: Accuracy) -> str:
 
 def _why_not(chains: Convergence | None, peer: Peer) -> str:
     """Two posteriors of one target that differ, the first a sampler's."""
+    if peer.evidence.is_exact:
+        return f"and {peer.name} is exact"
     if not peer.evidence.is_sampler:
         return f"but {peer.name} is an approximation"
     if peer.evidence.can_judge and chains is not None and chains.mixed:

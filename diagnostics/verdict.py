@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field, fields
 
 import arviz as az
@@ -11,6 +12,7 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
+from ..inference.grid import GridApproximation
 from ..inference.importance import ImportanceResampled, pareto_khat
 from ..inference.maximum_a_posteriori import PointApproximation
 from ..inference.posterior import Posterior
@@ -21,7 +23,7 @@ from .measures.convergence import Convergence, convergence, judged_sites
 from .measures.scores import PredictionDifference, Scores, prediction_difference, score
 from .measures.targets import is_logistic, is_same_model
 
-__all__ = ["Evidence", "Peer", "Verdict", "best_sampler", "gather", "judge"]
+__all__ = ["Evidence", "Peer", "Verdict", "best_reference", "gather", "judge"]
 
 # Sites this many times larger than an approximation has them: another region altogether.
 _RUNAWAY = 10.0
@@ -82,9 +84,15 @@ class Evidence:
         return not (self.is_sampler or isinstance(approximation, _WITHOUT_DENSITY))
 
     @property
+    def is_exact(self) -> bool:
+        """Whether the posterior is the exact one: summed up on a grid, or conjugate."""
+        is_grid = isinstance(self.posterior.approximation, GridApproximation)
+        return not self.failed and (is_grid or self.khat == -math.inf)
+
+    @property
     def can_judge(self) -> bool:
-        """Whether the posterior is a sampler's whose chains are good enough to judge others by."""
-        return self.convergence is not None and self.convergence.is_reference
+        """Whether it can judge others: it is exact, or its chains are reliable."""
+        return self.is_exact or (self.convergence is not None and self.convergence.is_reference)
 
 
 def _failure(posterior: Posterior, draws: xr.Dataset) -> str:
@@ -140,6 +148,8 @@ class Verdict:
         On the test bags.
     difference : PredictionDifference or None
         From the reference's predictions.
+    disputed_by : tuple of str
+        Reliable samplers that disagree with the reference, itself a sampler's.
     """
 
     evidence: Evidence
@@ -150,6 +160,7 @@ class Verdict:
     size: float
     scores: Scores | None
     difference: PredictionDifference | None
+    disputed_by: tuple[str, ...] = ()
 
     def row(self) -> dict[str, object]:
         """The row of the table, by column."""
@@ -204,6 +215,20 @@ class Verdict:
             return False
         mine, theirs = self.evidence.posterior.model, self.reference.evidence.posterior.model
         return not is_same_model(mine, theirs)
+
+    @property
+    def disputes_reference(self) -> bool:
+        """Whether it is a reliable sampler's that disagrees with a sampled reference."""
+        peer = self.reference
+        return (
+            peer is not None
+            and not self.has_other_target
+            and not peer.evidence.is_exact
+            and peer.evidence.can_judge
+            and self.evidence.is_sampler
+            and self.evidence.can_judge
+            and not peer.accuracy.agrees
+        )
 
     @property
     def is_left_behind(self) -> bool:
@@ -320,9 +345,10 @@ def judge(
     siblings = {
         other: known
         for other, known in evidence.items()
-        if other != name and targets[other] == targets[name] and known.is_sampler
+        if other != name and targets[other] == targets[name]
     }
-    far = [o for o, known in siblings.items() if _size(known.draws[sites]) > _RUNAWAY * size]
+    samplers = {other: known for other, known in siblings.items() if known.is_sampler}
+    far = [o for o, known in samplers.items() if _size(known.draws[sites]) > _RUNAWAY * size]
     has_other_target = reference is not None and targets[reference] != targets[name]
     compared = peer(reference)
     scores = difference = None
@@ -334,7 +360,7 @@ def judge(
         evidence=mine,
         target=targets[name],
         reference=compared,
-        own_reference=peer(best_sampler(siblings)) if has_other_target else None,
+        own_reference=peer(best_reference(siblings, targets)) if has_other_target else None,
         runaway=peer(next(iter(far), None)),
         size=size,
         scores=scores,
@@ -342,21 +368,22 @@ def judge(
     )
 
 
-def best_sampler(evidence: dict[str, Evidence]) -> str | None:
-    """The sampler to judge others by; None if there is none.
+def best_reference(evidence: dict[str, Evidence], targets: dict[str, str]) -> str | None:
+    """The exact posterior or the sampler to judge others by; None if there is none.
 
-    One of the logistic model if there is one, then one whose chains have mixed, then the one with
-    the largest smallest effective sample size.
+    One of the logistic model if there is one, then an exact posterior, then a sampler whose chains
+    have mixed, then the one with the largest smallest effective sample size, then the one whose
+    target most others have.
     """
-    rank = {
-        name: (
-            is_logistic(known.posterior.model),
-            known.convergence.mixed,
-            known.convergence.smallest_ess,
-        )
-        for name, known in evidence.items()
-        if known.convergence is not None and not known.failed
-    }
+    rank: dict[str, tuple[bool, bool, bool, float, int]] = {}
+    of_target = Counter(targets[name] for name in evidence)
+    for name, known in evidence.items():
+        first, chains = is_logistic(known.posterior.model), known.convergence
+        alike = of_target[targets[name]]
+        if known.is_exact:
+            rank[name] = (first, True, True, math.inf, alike)
+        elif chains is not None and not known.failed:
+            rank[name] = (first, False, chains.mixed, chains.smallest_ess, alike)
     return max(rank, key=lambda name: rank[name]) if rank else None
 
 

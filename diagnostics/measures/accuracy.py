@@ -61,6 +61,11 @@ class Accuracy:
         return float(norm.isf(_FALSE_ALARMS / (2 * len(self.z))))
 
     @property
+    def agrees(self) -> bool:
+        """Whether the draws of both sides may be of one posterior."""
+        return not self.frozen.any() and self.largest_z <= self.z_limit
+
+    @property
     def largest_possible_error(self) -> float:
         """Largest error of a mean, in reference sds, that the draws do not exclude."""
         return float(np.max(np.abs(self.error) + self.z_limit * self.error_mcse))

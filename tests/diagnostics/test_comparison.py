@@ -13,7 +13,7 @@ from milzoo.diagnostics.measures.convergence import convergence
 from milzoo.diagnostics.measures.scores import PredictionDifference
 from milzoo.diagnostics.measures.targets import is_logistic
 from milzoo.diagnostics.sentences import sentence
-from milzoo.inference import coordinate_ascent, laplace, nuts
+from milzoo.inference import coordinate_ascent, grid, laplace, nuts
 from milzoo.models import VWSGP, GammaMixing, Gaussian, Probit, ScaleMixture
 
 
@@ -148,6 +148,17 @@ def test_mixed_sampler_beats_one_with_a_larger_ess(chains):
     assert ess["slow"] < ess["diverging"]
     assert comparison.reference == "slow"
     assert "of those that have mixed" in comparison.reference_sentence
+
+
+def test_two_reliable_samplers_that_disagree_suspend_judgement(chains, posteriors):
+    fits = {"a": chains(0), "b": chains(1, bias=1.0), "cavi": posteriors["cavi"]}
+    compared = compare(fits, reference="a")
+    assert "but b, which has mixed too, disagrees with it" in compared.reference_sentence
+    assert "should be" not in compared.sentences["cavi"]
+    assert "as wide as a's." in compared.sentences["cavi"]
+    agreeing = compare(fits | {"b": chains(1)}, reference="a")
+    assert "disagrees" not in agreeing.reference_sentence
+    assert "they should be" in agreeing.sentences["cavi"]
 
 
 def test_logistic_sampler_is_the_preferred_reference(chains, problem):
@@ -639,7 +650,7 @@ def test_posteriors_of_targets_are_scored_by_their_errors(regression_comparison)
     assert not {"auc", "accuracy", "brier", "instance_auc"} & set(table.columns)
     assert table.loc["wrong", "rmse"] > table.loc["exact", "rmse"]
     assert table.loc["wrong", "log_loss"] > table.loc["exact", "log_loss"]
-    assert "predictive sds from nuts's on average" in regression_comparison.sentences["exact"]
+    assert "predictive sds from exact's on average" in regression_comparison.sentences["nuts"]
 
 
 @pytest.mark.slow
@@ -661,8 +672,8 @@ def test_target_differences_have_their_own_column(regression_comparison, compari
     ],
 )
 def test_distances_of_targets_have_limits_of_their_own(regression_comparison, planted, expected):
-    verdict = regression_comparison.verdicts["exact"]
-    assert expected in sentence("exact", replace(verdict, difference=planted))
+    verdict = regression_comparison.verdicts["nuts"]
+    assert expected in sentence("nuts", replace(verdict, difference=planted))
 
 
 def test_posteriors_of_labels_and_of_targets_are_not_compared(regression_comparison):
@@ -675,9 +686,30 @@ def test_posteriors_of_labels_and_of_targets_are_not_compared(regression_compari
         compare({"a": exact, "b": labels}, test=both)
 
 
+def test_an_exact_posterior_ranks_before_any_sampler(regression_comparison):
+    assert regression_comparison.reference == "exact"
+    assert regression_comparison.reference_sentence.startswith(
+        "The reference is exact, the exact posterior: its density is the model's at every draw."
+    )
+    assert "agrees with exact" in regression_comparison.sentences["nuts"]
+
+
+def test_an_unmixed_sampler_is_no_reference_before_a_grid(problem, chains, posteriors):
+    training, _, model = problem
+    small = replace(model, inducing_points=model.inducing_points[:2])
+    fits = {
+        "nuts": nuts(small, training, seed=1, num_warmup=10, num_samples=20),
+        "cavi": coordinate_ascent(small, training, seed=0),
+        "grid": grid(small, training, seed=0, num_points=61),
+    }
+    compared = compare(fits)
+    assert compared.reference == "grid"
+    assert "they should be" in compared.sentences["cavi"]
+
+
 def test_noise_is_a_hyperparameter_of_targets(regression_comparison):
     text = regression_comparison.sentences["wrong"]
-    assert "Its hyper-parameters, noise=30.0, were learned or given otherwise than nuts's" in text
+    assert "Its hyper-parameters, noise=30.0, were learned or given otherwise than exact's" in text
     assert "logistic" not in regression_comparison.reference_sentence
 
 
