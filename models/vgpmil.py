@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Num
 from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 
 from ..datasets.bags import Bags
-from ..datasets.padding import padded
+from ..datasets.padding import bag_weight, padded
 from .model import Draws, Program, given_labels, plate_of_bags
 from .numerics.quadrature import (
     QuadratureRule,
@@ -183,7 +183,7 @@ class VGPMIL(SparseGPModel):
         location, scale = self._evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             evidence = numpyro.sample("evidence", dist.Normal(location, scale))
-        self._reweight_evidence(evidence)
+        self._reweight_evidence(evidence, given.bags)
         # log p0 = −Σ softplus(f_n)
         log_none_positive = _sum_over_bags(-softplus(evidence), given.bags)
         self._observe_bag_labels(log_none_positive, given.bags)
@@ -243,7 +243,7 @@ class VGPMIL(SparseGPModel):
         # y_n ~ Bernoulli(σ(f_n)) and ω_n | f_n make up p(y, ω | f) of the paper's eq. 6. The labels
         # are one event: under the exact q(y) those of a bag are dependent.
         label = numpyro.sample("instance_label", dist.Bernoulli(logits=evidence).to_event(1))
-        self._reweight_evidence(evidence)
+        self._reweight_evidence(evidence, given.bags)
         positives = _sum_over_bags(label, given.bags)
         self._observe_bag_labels(jnp.where(positives > 0, -jnp.inf, 0.0), given.bags)
 
@@ -255,10 +255,11 @@ class VGPMIL(SparseGPModel):
         inducing_value = draw_inducing_value(conditional.cholesky)
         return model.mean + conditional.mean(inducing_value), conditional.residual_scale
 
-    def _reweight_evidence(self, evidence: Float[Array, " N"]) -> None:
+    def _reweight_evidence(self, evidence: Float[Array, " N"], bags: Bags) -> None:
         if not self.is_logistic:  # p(f) ∝ N(f) ψ(f)/φ(f)
             log_ratio = self.mixing.log_density(evidence) + log_two_cosh_half(evidence)
-            numpyro.factor("mixing", log_ratio)
+            is_there = bag_weight(bags)[jnp.asarray(bags.bag_index)]
+            numpyro.factor("mixing", is_there * log_ratio)
 
     def _observe_bag_labels(self, log_none_positive: Float[Array, " B"], bags: Bags) -> None:
         with plate_of_bags(bags):

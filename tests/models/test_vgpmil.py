@@ -263,6 +263,29 @@ def test_marginal_program_equals_dense_monte_carlo_over_the_evidence(mixing):
         assert_within_errors(np.exp(found[b]), values.mean(), standard_error)
 
 
+@pytest.mark.parametrize("program", ["full", "augmented"])
+def test_padding_instances_do_not_reweight_latent_values(program):
+    """Else ψ(f)/φ(f) of hundreds of absent instances, large far out, would pull u there."""
+    model, bags = small_model(mixing=GammaMixing(1.0, 2.5)), small_bags()
+    run = model if program == "full" else model.augmented()
+    with jax.enable_x64(True):
+        given = model.prepare(bags)
+        num_instances = len(given.bags.instances)
+        assert num_instances > bags.num_instances
+        evidence = np.random.default_rng(0).normal(size=num_instances)
+
+        def factor(values, rows):
+            start = jnp.zeros(model.num_inducing)
+            sites = {"evidence": jnp.asarray(values), "inducing_value": start}
+            seeded = handlers.seed(handlers.substitute(run, sites), 0)
+            site = handlers.trace(seeded).get_trace(rows)["mixing"]
+            return float(jnp.sum(site["fn"].log_prob(site["value"])))
+
+        evidence[bags.num_instances :] = 40.0
+        expected = factor(evidence[: bags.num_instances], bags)
+        assert factor(evidence, given) == pytest.approx(expected, rel=1e-12)
+
+
 def test_marginal_program_is_right_for_a_peaked_psi():
     """ψ = (1 + f²/0.2)^−1 has its poles 0.45 from the real line."""
     bags = small_bags(sizes=(1,), labels=(1,), seed=3)
