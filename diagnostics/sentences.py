@@ -82,7 +82,7 @@ def _reference(reference: str | None, verdicts: dict[str, Verdict], *, chosen: b
     if disputed_by:
         return (
             f"{start}; but {' and '.join(disputed_by)}, which has mixed too, disagrees with it: "
-            "until it is known which is wrong, no error here is one of the engine."
+            "until it is known which of them is wrong, errors here may be the reference's own."
         )
     if not chains.is_reference:
         return f"{start}; it has mixed, but with an ESS below 1,000: longer chains would be better."
@@ -173,14 +173,13 @@ def _is_judged_by(peer: Peer, verdict: Verdict) -> bool:
 
 def _agreement(verdict: Verdict, peer: Peer) -> str:
     error, chains = peer.accuracy, verdict.evidence.convergence
-    if error.frozen.any():
-        return f"does not agree with {peer.name}: {_frozen(error)}, {_why_not(chains, peer)}."
     largest = (
         f"largest |z| {error.largest_z:.1f} of at most {error.z_limit:.1f} by chance over "
         f"{len(error.z)} means and sds"
     )
-    if error.largest_z > error.z_limit:
-        return f"does not agree with {peer.name}: {largest}, {_why_not(chains, peer)}."
+    if not error.agrees:
+        how = _frozen(error) if error.frozen.any() else largest
+        return f"does not agree with {peer.name}: {how}, {_why_not(chains, peer)}."
     if not _have_mixed(chains, peer):
         return (
             f"cannot be said to agree with {peer.name}, as they have not both mixed; errors of "

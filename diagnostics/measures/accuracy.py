@@ -121,7 +121,7 @@ def accuracy(draws: xr.Dataset, reference: xr.Dataset) -> Accuracy:
     ours, theirs = ours.part(kept), theirs.part(kept)
     frozen = ours.is_constant | theirs.is_constant
 
-    def unless_frozen(value: np.ndarray) -> np.ndarray:
+    def infinite_if_frozen(value: np.ndarray) -> np.ndarray:
         return np.where(frozen, np.inf, value)
 
     with np.errstate(divide="ignore", invalid="ignore"):  # of frozen sites
@@ -129,10 +129,10 @@ def accuracy(draws: xr.Dataset, reference: xr.Dataset) -> Accuracy:
         sd_z = (ours.sd - theirs.sd) / np.hypot(ours.sd_mcse, theirs.sd_mcse)
         return Accuracy(
             names=tuple(itertools.compress(site_names(reference), kept)),
-            error=unless_frozen((ours.mean - theirs.mean) / theirs.sd),
-            error_mcse=unless_frozen(np.hypot(ours.mean_mcse, theirs.mean_mcse) / theirs.sd),
+            error=infinite_if_frozen((ours.mean - theirs.mean) / theirs.sd),
+            error_mcse=infinite_if_frozen(np.hypot(ours.mean_mcse, theirs.mean_mcse) / theirs.sd),
             sd_ratio=np.where(ours.is_constant & theirs.is_constant, 1.0, ours.sd / theirs.sd),
-            z=np.concatenate([unless_frozen(mean_z), unless_frozen(sd_z)]),
+            z=np.concatenate([infinite_if_frozen(mean_z), infinite_if_frozen(sd_z)]),
             frozen=frozen,
         )
 

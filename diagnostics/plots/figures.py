@@ -497,9 +497,8 @@ def _most_different_sites(
     errors = [v.reference.accuracy for v in comparison.verdicts.values() if v.reference is not None]
     if errors:
         worst: dict[str, float] = {}
-        for (
-            error
-        ) in errors:  # constants that an engine shares with the reference are no sites of it
+        # By name: engines may share different constants with the reference, which are left out.
+        for error in errors:
             for name, size in zip(error.names, np.abs(error.error), strict=True):
                 worst[name] = max(worst.get(name, 0.0), float(size))
     else:

@@ -112,7 +112,8 @@ def coordinate_ascent(
     """
     watch = Stopwatch()
     in_chunks = mesh is not None or not isinstance(bags, Bags)
-    options = Options(label_update, dtype, num_starts, in_chunks, learn_hyperparameters)
+    learns = {"learns_hyperparameters": learn_hyperparameters}
+    options = Options(label_update, dtype, num_starts, in_chunks=in_chunks, **learns)
     form, limits = checked_form(model, options), Limits(max_steps, tolerance, progress)
     if checkpoint is not None and not in_chunks:
         raise ValueError(
@@ -124,9 +125,7 @@ def coordinate_ascent(
     with jax.enable_x64(True):
         start_key, draw_key = split_key(random_key(seed))
         if isinstance(bags, Bags) and not in_chunks:
-            ascent = ascend_in_memory(
-                form, bags, limits, key=start_key, learns_hyperparameters=learn_hyperparameters
-            )
+            ascent = ascend_in_memory(form, bags, limits, key=start_key, **learns)
         else:
             ascent = ascend_in_passes(
                 form, bags, limits, key=start_key, devices=Devices(mesh), checkpoint=checkpoint

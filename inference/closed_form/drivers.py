@@ -227,7 +227,7 @@ def _repeated(
     def advance(carry: tuple[_Position, Array, Array]) -> tuple[_Position, Array, Array]:
         before, trace, _ = carry
         after = one_step(before)
-        has_fallen, is_at_rest = _judged(before.elbo, after.elbo, tolerance, form.allowed_fall)
+        has_fallen, is_at_rest = _compared(before.elbo, after.elbo, tolerance, form.allowed_fall)
         is_done = jnp.all(is_at_rest) | jnp.any(has_fallen)
         is_last = ~jnp.isfinite(after.elbo).all() | (is_done & (before.num_steps > 0))
         # Of a run that is longer only the end is kept.
@@ -392,7 +392,7 @@ def judge(trace: list[np.ndarray], tolerance: float, allowed_fall: float) -> Sta
         return Status("failed", f"the bound became {wrong} at step {len(trace)}")
     if len(trace) < 2:
         return None
-    has_fallen, is_at_rest = _judged(trace[-2], elbo, tolerance, allowed_fall)
+    has_fallen, is_at_rest = _compared(trace[-2], elbo, tolerance, allowed_fall)
     if has_fallen.any():
         fall = (trace[-2] - elbo).max()
         return Status("failed", f"the bound fell by {fall:.3g} at step {len(trace)}")
@@ -404,7 +404,7 @@ def judge(trace: list[np.ndarray], tolerance: float, allowed_fall: float) -> Sta
     return None
 
 
-def _judged(before: Any, after: Any, tolerance: Any, allowed_fall: float) -> tuple[Any, Any]:
+def _compared(before: Any, after: Any, tolerance: Any, allowed_fall: float) -> tuple[Any, Any]:
     """Whether an ELBO has fallen, and whether it is at rest; NumPy arrays or traced ones."""
     change = (after - before) / abs(after).clip(1.0)
     return change < -allowed_fall, abs(change) <= tolerance
@@ -602,13 +602,12 @@ class Passes:
         return total
 
     def _of_chunks(self, q_or_start: Any, *, begins: bool) -> Any:
-        options, made = {"begins": begins, "keeps": self._keeps}, (self._nothing, None)
+        options, devices = {"begins": begins, "keeps": self._keeps}, self._devices
+        made = (self._nothing, None)
         for parts in self._filled():
             # Each needs the total before it, so that no two share a core and its cache.
-            given, before = (made[0], self._devices.put(parts)), made
-            made = self._devices.on_parts(
-                _prepare_and_add, given, self._form, q_or_start, **options
-            )
+            given, before = (made[0], devices.put(parts)), made
+            made = devices.on_parts(_prepare_and_add, given, self._form, q_or_start, **options)
             self._keep(*before)  # which waits for it: the next is under way by then
         self._keep(*made)
         self._is_kept = self._keeps

@@ -248,6 +248,10 @@ class _InducingForm(ClosedForm):
         """With the projector, which holds for these hyper-parameters alone."""
         return replace(self, projector=_projector(self.model))
 
+    def with_hyperparameters(self, values: dict) -> Self:
+        """The form of the model with other hyper-parameters, under which no projector is known."""
+        return replace(super().with_hyperparameters(values), projector=None)
+
     def check(self, bags: Bags) -> None:
         """Refuse chunks without labels (targets), or of other features.
 

@@ -270,7 +270,11 @@ def test_mean_width_is_told_where_sites_agree(judged, ratios, expected):
 def test_unmixed_sampler_is_no_standard_for_others(chains, posteriors):
     bad = diverging(chains(0, bias=1.0))
     kinds = {"cavi": posteriors["cavi"], "bad": bad, "b": chains(1)}
-    texts = compare(kinds, reference="bad").sentences
+    compared = compare(kinds, reference="bad")
+    texts = compared.sentences
+    assert "bad's chains have not mixed: its sum over held-out bags is provisional." in (
+        compared.loo_sentences
+    )
     assert "should be" not in texts["cavi"]
     assert "as wide as bad's." in texts["cavi"]
     assert "does not agree with bad" in texts["b"]
@@ -300,6 +304,21 @@ def test_a_site_frozen_by_one_sampler_is_no_agreement(posteriors, chains):
     assert (
         "does not agree with a: inducing_value[3] varies under one of the two alone" in (texts["b"])
     )
+
+
+def test_engines_may_leave_out_different_constants(posteriors, chains):
+    """A site that two of three engines freeze at one value is shown for the third."""
+
+    def frozen(seed):
+        values = chains(seed).tree["posterior"]["inducing_value"].to_numpy().copy()
+        values[..., 3] = 0.0
+        return sampled(posteriors["nuts"], values)
+
+    compared = compare({"a": frozen(0), "b": frozen(1), "c": chains(2)}, reference="a")
+    sites = [len(compared.verdicts[name].reference.accuracy.names) for name in ("b", "c")]
+    assert sites[1] == sites[0] + 1
+    labels = [text.get_text() for text in compared.plot_forest(1).axes[0].texts]
+    assert labels == ["inducing_value[3]"]
 
 
 def test_a_narrow_sampler_is_found_out_by_its_limit(chains):
@@ -692,6 +711,8 @@ def test_an_exact_posterior_ranks_before_any_sampler(regression_comparison):
         "The reference is exact, the exact posterior: its density is the model's at every draw."
     )
     assert "agrees with exact" in regression_comparison.sentences["nuts"]
+    fits = regression_comparison.posteriors  # of two exact ones, that of the target most have
+    assert compare({name: fits[name] for name in ("wrong", "exact", "nuts")}).reference == "exact"
 
 
 def test_an_unmixed_sampler_is_no_reference_before_a_grid(problem, chains, posteriors):

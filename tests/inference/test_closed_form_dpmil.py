@@ -13,9 +13,11 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.datasets.padding import padded
 from milzoo.inference import Posterior, coordinate_ascent
-from milzoo.inference.closed_form import dpmil
+from milzoo.inference.closed_form import Options, closed_form, dpmil
 from milzoo.inference.closed_form.dpmil import DPMILForm, MixtureState, MixtureStatistics
+from milzoo.inference.closed_form.drivers import Limits, ascend_in_memory
 from milzoo.models import DPMIL, VWSGP
+from milzoo.models.model import random_key, split_key
 from milzoo.models.parts.normal_wishart import Statistics
 from milzoo.models.parts.witnesses import LabelRule
 from scipy.special import betaln, digamma, expit, logsumexp, multigammaln
@@ -82,6 +84,26 @@ def test_moments_made_anew_give_the_kept_ones_ascent(bags, label_update, monkeyp
     made = coordinate_ascent(model, bags, seed=0, **options)
     np.testing.assert_allclose(made.elbo, kept.elbo, rtol=1e-12)
     np.testing.assert_allclose(made.approximation.mean, kept.approximation.mean, rtol=1e-9)
+
+
+def test_kept_factors_are_those_of_the_best_start(bags):
+    """Its trace and its means, which are those of all starts in the same order."""
+    model = DPMIL.for_bags(bags, 3)
+    found = coordinate_ascent(model, bags, seed=2, max_steps=5, num_starts=3, num_draws=10)
+    ends = found.approximation.start_elbo
+    best = int(np.argmax(ends))
+    assert best > 0  # else the first would do
+    assert found.elbo[-1] == ends[best] > ends.min()
+    with jax.enable_x64(True):
+        start_key, _ = split_key(random_key(2))
+        every = ascend_in_memory(DPMILForm(model, "soft", 3), bags, Limits(5, 1e-8), key=start_key)
+    strength = np.asarray(every.q.gaussians.strength)
+    np.testing.assert_array_equal(found.approximation.strength, strength[best])
+
+
+def test_a_form_of_many_starts_is_no_part_of_a_program(bags):
+    with pytest.raises(NotImplementedError, match="from many starts, cannot be a part of another"):
+        closed_form(DPMIL.for_bags(bags, 3), Options(is_traced=True))
 
 
 def test_whole_chunks_have_the_statistics_of_split_ones(bags):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import coordinate_ascent
+from milzoo.inference.closed_form import Options, closed_form
 from milzoo.inference.closed_form.sparse_gp import (
     LABEL_UPDATES,
     InducingFactor,
@@ -86,6 +87,15 @@ def _paper_in_numpy(model, bags, probability, steps):
 def _rbf(model, left, right):
     distance = ((left[:, None] - right[None]) ** 2).sum(axis=-1)
     return model.kernel.variance * np.exp(-0.5 * distance / model.kernel.length_scale**2)
+
+
+def test_only_the_plugged_in_maximum_may_lower_its_bound(small_problem):
+    allowed = {
+        update: closed_form(small_problem[0], Options(update)).allowed_fall
+        for update in LABEL_UPDATES
+    }
+    assert allowed.pop("plug_in_max") == np.inf
+    assert all(0 < fall < 1e-6 for fall in allowed.values())
 
 
 def test_largest_of_others_equals_a_double_loop():

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances, stream
+from milzoo.datasets.padding import padded
 from milzoo.inference import Posterior, coordinate_ascent
 from milzoo.inference.closed_form import Options, closed_form
 from milzoo.inference.closed_form.drivers import Passes
@@ -278,6 +279,29 @@ def test_kernels_in_32_bit_hardly_move_the_posterior(fits, tmp_path, name, way):
     assert 0 < moved.max() < 1e-4
     found_deviation = np.sqrt((found.approximation.scale_tril**2).sum(axis=1))
     np.testing.assert_allclose(found_deviation, deviation, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["vgpmil", "vwsgp"])
+def test_chunks_share_one_cholesky_factor(fits, name):
+    """Of hyper-parameters that are arguments, each chunk's program would factorise K_ZZ again."""
+    model, bags, _ = fits[name]
+    form = closed_form(model, Options())
+
+    def statistics(form, chunk, q):
+        return form.e_step(form.prepare(chunk), q, None)[0]
+
+    with jax.enable_x64(True):
+        q = form.start(lambda rows, at_most: rows(bags), jax.random.key(0))[0]
+        evaluated, given = form.evaluated(), padded(bags)
+        assert "cholesky" in str(jax.make_jaxpr(statistics)(form, given, q))
+        assert "cholesky" not in str(jax.make_jaxpr(statistics)(evaluated, given, q))
+        other = {"variance": 2.0 * float(model.kernel.variance)}
+        for values in ({}, other):
+            found, expected = (
+                jax.jit(statistics)(one.with_hyperparameters(values) if values else one, given, q)
+                for one in (evaluated, form)
+            )
+            np.testing.assert_allclose(found.gram, expected.gram, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("at_most", "stride"), [(10_000, 1), (100, 3), (70, 5), (1, 300)])
