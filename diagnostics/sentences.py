@@ -29,6 +29,7 @@ _SMALL_LOG_LOSS = 0.01
 _FAULTS = {
     "too short": "is too short",
     "one chain": "cannot be judged by R̂",
+    "divergent": "has regions that it does not enter",
     "not mixed": "has not mixed",
 }
 
@@ -81,11 +82,12 @@ def _reference(reference: str | None, verdicts: dict[str, Verdict], *, chosen: b
     disputed_by = verdicts[reference].disputed_by
     if disputed_by:
         return (
-            f"{start}; but {' and '.join(disputed_by)}, which has mixed too, disagrees with it: "
-            "until it is known which of them is wrong, errors here may be the reference's own."
+            f"{start}; but {' and '.join(disputed_by)}, without a sign of poor mixing, disagrees "
+            "with it: until it is known which of them is wrong, errors here may be the reference's "
+            "own."
         )
     if not chains.is_reference:
-        return f"{start}; it has mixed, but with an ESS below 1,000: longer chains would be better."
+        return f"{start}; its chains agree, but with an ESS below 1,000: run longer ones."
     return f"{start}."
 
 
@@ -95,7 +97,7 @@ def _why_chosen(reference: str, verdicts: dict[str, Verdict], chains: Convergenc
     return (
         f"the sampler{' of the logistic model' if preferred else ''} with the largest smallest "
         f"effective sample size ({chains.smallest_ess:,.0f})"
-        f"{' of those that have mixed' if chains.mixed else ''}"
+        f"{' of those that show no sign of poor mixing' if chains.mixed else ''}"
     )
 
 
@@ -139,12 +141,24 @@ def _own_quality(name: str, verdict: Verdict) -> str:
             return f"{name}'s {run} are too few (worst R̂ {chains.rhat:.3f}; {faults})."
         if chains.verdict == "one chain":
             return f"{name}'s {run} cannot be judged by R̂: {faults}."
+        if chains.verdict == "divergent":
+            return (
+                f"{name}'s {run} miss part of the posterior: {faults}; raise target_accept. Do not "
+                "use them."
+            )
         return f"{name}'s {run} have not mixed: {faults}. Do not use them."
-    divergent = "" if math.isnan(chains.divergences) else ", no divergence"
     return (
-        f"{name}'s {run} have mixed (worst R̂ {chains.rhat:.3f}, smallest ESS {chains.ess_bulk:,.0f}"
-        f" bulk and {chains.ess_tail:,.0f} tail{divergent})."
+        f"{name}'s {run} show no sign of poor mixing (worst R̂ {chains.rhat:.3f}, smallest ESS "
+        f"{chains.ess_bulk:,.0f} bulk and {chains.ess_tail:,.0f} tail{_divergences(chains)})."
     )
+
+
+def _divergences(chains: Convergence) -> str:
+    """Of chains without fault: none, or few."""
+    if math.isnan(chains.divergences):
+        return ""
+    few = f", {chains.divergences:,.0f} divergence{'s' if chains.divergences > 1 else ''}"
+    return few if chains.divergences else ", no divergence"
 
 
 def _distance(name: str, verdict: Verdict) -> str:

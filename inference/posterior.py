@@ -40,8 +40,8 @@ __all__ = [
 ]
 
 
-# Of chains that agree, rank-normalised and split.
-LARGEST_RHAT = 1.02
+# Of chains that agree, rank-normalised and split (Vehtari et al., 2021).
+LARGEST_RHAT = 1.01
 # Draws times instances that are predicted at once: 128 MiB, unless there are so many draws that
 # calls would be for a handful of instances.
 _NUMBERS_AT_ONCE = 2**24

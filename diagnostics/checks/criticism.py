@@ -35,7 +35,7 @@ __all__ = [
 # (labels or targets of bags, replicates first; the bags) → a number for each replicate.
 type Statistic = Callable[[Float[np.ndarray, "S B"], Bags], Float[np.ndarray, " S"]]
 
-# A replicate as extreme as what was observed is rarer than this, by chance.
+# By chance, some statistic of all has replicates as extreme as what was observed no more often.
 _RARE = 0.05
 # Of power scaling, as ArviZ has it.
 MUCH_SENSITIVITY = 0.05
@@ -117,18 +117,19 @@ class PredictiveCheck:
 
     @property
     def sentences(self) -> list[str]:
-        """Which statistics of the data the model does not reproduce."""
+        """Which statistics of the data the model does not reproduce, corrected for their number."""
         return list(self._findings())
 
     def _findings(self) -> Iterator[str]:
+        rare = _RARE / len(self.observed)  # Bonferroni's
         for name, row in self.table.iterrows():
-            if row["posterior_p"] < _RARE:
+            if row["posterior_p"] < rare:
                 yield (
                     f"{name} is {row['observed']:.3g}, and {row['posterior_mean']:.3g} ± "
                     f"{row['posterior_sd']:.2g} in replicates (p = {row['posterior_p']:.2g}): the "
                     "model does not make data like these"
                 )
-            elif row["prior_p"] < _RARE:
+            elif row["prior_p"] < rare:
                 yield (
                     f"{name} is {row['observed']:.3g}, and {row['prior_mean']:.3g} ± "
                     f"{row['prior_sd']:.2g} under the prior (p = {row['prior_p']:.2g}): data like "

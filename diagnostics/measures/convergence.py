@@ -18,6 +18,9 @@ __all__ = ["Convergence", "convergence"]
 _SMALLEST_ESS = 400
 # More of a reference: its own Monte-Carlo error is part of every verdict.
 _SMALLEST_REFERENCE_ESS = 1000
+# A larger fraction of divergent transitions than this is a fault: with fewer, the region that
+# chains may miss has less mass than the Monte-Carlo error of their means can show.
+_MOST_DIVERGENT = 1e-3
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Convergence:
 
     @property
     def mixed(self) -> bool:
-        """Whether R̂, both effective sample sizes and divergences are as they should be."""
+        """Whether nothing says that they have not: R̂, effective sample sizes, divergences."""
         return not self.complaints()
 
     @property
@@ -62,15 +65,22 @@ class Convergence:
         return self.mixed and self.smallest_ess >= _SMALLEST_REFERENCE_ESS
 
     @property
-    def verdict(self) -> Literal["converged", "too short", "one chain", "not mixed"]:
+    def verdict(
+        self,
+    ) -> Literal["converged", "too short", "one chain", "divergent", "not mixed"]:
         """The verdict on the chains; ``too short`` if only effective sample sizes are at fault."""
         if self.mixed:
             return "converged"
-        if self.divergences > 0:
-            return "not mixed"
         if self.num_chains == 1:
             return "one chain"
-        return "too short" if self.rhat < LARGEST_RHAT else "not mixed"
+        if not self.rhat < LARGEST_RHAT:
+            return "not mixed"
+        return "divergent" if self.has_many_divergences else "too short"
+
+    @property
+    def has_many_divergences(self) -> bool:
+        """Whether more than one transition in a thousand is divergent."""
+        return self.divergences > _MOST_DIVERGENT * self.num_chains * self.num_draws
 
     def complaints(self) -> list[str]:
         """List the diagnostics that are out of range, each in a few words."""
@@ -82,8 +92,11 @@ class Convergence:
             complaints.append(f"worst R̂ {self.rhat:.3f}, should be below {LARGEST_RHAT}")
         if not ess >= _SMALLEST_ESS:
             complaints.append(f"smallest ESS {ess:,.0f}, should be above {_SMALLEST_ESS}")
-        if self.divergences > 0:
-            complaints.append(f"{self.divergences:,.0f} divergences, should be 0")
+        if self.has_many_divergences:
+            complaints.append(
+                f"{self.divergences:,.0f} divergences, should be no more than 1 in "
+                f"{1 / _MOST_DIVERGENT:,.0f} draws"
+            )
         return complaints
 
 

@@ -130,9 +130,9 @@ def test_reference_is_the_sampler_with_the_largest_ess(comparison):
     assert np.isnan(comparison.table.loc[comparison.reference, "mean_error"])
 
 
-def diverging(posterior):
+def diverging(posterior, number=3):
     tree = posterior.tree.copy(deep=True)
-    tree["sample_stats"]["diverging"].values[0, :3] = True
+    tree["sample_stats"]["diverging"].values[0, :number] = True
     return replace(posterior, tree=tree)
 
 
@@ -147,13 +147,13 @@ def test_mixed_sampler_beats_one_with_a_larger_ess(chains):
     ess = comparison.table["ess_bulk"]
     assert ess["slow"] < ess["diverging"]
     assert comparison.reference == "slow"
-    assert "of those that have mixed" in comparison.reference_sentence
+    assert "of those that show no sign of poor mixing" in comparison.reference_sentence
 
 
 def test_two_reliable_samplers_that_disagree_suspend_judgement(chains, posteriors):
     fits = {"a": chains(0), "b": chains(1, bias=1.0), "cavi": posteriors["cavi"]}
     compared = compare(fits, reference="a")
-    assert "but b, which has mixed too, disagrees with it" in compared.reference_sentence
+    assert "but b, without a sign of poor mixing, disagrees with it" in compared.reference_sentence
     assert "should be" not in compared.sentences["cavi"]
     assert "as wide as a's." in compared.sentences["cavi"]
     agreeing = compare(fits | {"b": chains(1)}, reference="a")
@@ -221,7 +221,17 @@ def test_chains_that_agree_but_are_short_are_too_few(short):
 def test_divergences_are_complained_about(posteriors):
     comparison = compare({"nuts": diverging(posteriors["nuts"])})
     assert comparison.table.loc["nuts", "divergences"] == 3
-    assert "3 divergences" in comparison.sentences["nuts"]
+    assert comparison.table.loc["nuts", "status"] == "divergent"
+    assert "3 divergences, should be no more than 1 in 1,000" in comparison.sentences["nuts"]
+    assert "Do not use them" in comparison.sentences["nuts"]
+    assert "not mixed" not in comparison.sentences["nuts"] + comparison.reference_sentence
+
+
+def test_one_divergence_is_named_and_no_fault(chains):
+    comparison = compare({"nuts": diverging(chains(0), 1)})
+    assert comparison.table.loc["nuts", "status"] == "converged"
+    assert "show no sign of poor mixing" in comparison.sentences["nuts"]
+    assert "tail, 1 divergence)" in comparison.sentences["nuts"]
 
 
 def test_infinite_draws_are_a_failure_and_no_reference(posteriors):

@@ -113,6 +113,15 @@ def test_p_value_is_two_sided_and_counts_the_data():
     assert table.loc["c", "prior_p"] == pytest.approx(2 / 100)
 
 
+@pytest.mark.parametrize(("number", "found"), [(1, 1), (3, 0)])
+def test_p_values_are_corrected_for_their_number(number, found):
+    # p = 0.04 is rare for one statistic, and not for the smallest of three.
+    names = "abc"[:number]
+    observed = dict.fromkeys(names, 49.0) | {"a": 98.0}
+    check = PredictiveCheck(observed, *[dict.fromkeys(names, np.arange(99.0))] * 2)
+    assert len(check.sentences) == found
+
+
 @pytest.mark.slow
 def test_one_s_own_statistic_is_asked(exact):
     check = predictive_check(

@@ -294,7 +294,9 @@ def test_rules_for_smaller_variances_have_the_stated_error():
     # made for the next power of 1.1, here a scale of 8.95.
     mean, scale = jnp.linspace(-60.0, 60.0, 25), jnp.full(25, 20.0)
     with jax.enable_x64(True):
-        short, enough = (log_expected_sigmoid(mean, scale, logistic_rule(s)) for s in (80.0**0.5, 20.0))
+        short, enough = (
+            log_expected_sigmoid(mean, scale, logistic_rule(s)) for s in (80.0**0.5, 20.0)
+        )
     assert 2e-5 < np.abs(short - enough).max() < 1e-4
 
 
