@@ -15,6 +15,7 @@ from milzoo.diagnostics.measures.targets import is_logistic
 from milzoo.diagnostics.sentences import sentence
 from milzoo.inference import coordinate_ascent, grid, laplace, nuts
 from milzoo.models import VWSGP, GammaMixing, Gaussian, Probit, ScaleMixture
+from scipy.signal import lfilter
 
 
 def sampled(posterior, values):
@@ -793,3 +794,38 @@ def test_test_bags_without_targets_are_refused(regression_comparison):
     bare = replace(regression_comparison.test, targets=None)
     with pytest.raises(ValueError, match="test bags have no targets; compare scores predictions"):
         compare(regression_comparison.posteriors, test=bare)
+
+
+def autocorrelated(posterior, shift):
+    """Chains of autocorrelation 0.7, of which the first is shifted by some sds."""
+    noise = np.random.default_rng(1).normal(size=(4, 500, 8)) * np.sqrt(1 - 0.7**2)
+    values = lfilter([1.0], [1.0, -0.7], noise, axis=1)
+    values[0] += shift
+    return sampled(posterior, values)
+
+
+def marked(figure):
+    """The number of dots in each panel: draws by which chains differ."""
+    return [sum(len(dots.get_offsets()) for dots in panel.collections) for panel in figure.axes]
+
+
+def test_ranks_are_marked_where_a_chain_differs(posteriors):
+    alike, apart = (
+        compare({"nuts": autocorrelated(posteriors["nuts"], shift)}).plot_rank() for shift in (0, 1)
+    )
+    assert marked(alike) == [0, 0, 0]
+    assert all(marked(apart))
+
+
+def test_lines_of_ranks_are_differences_of_distribution_functions(posteriors):
+    posterior = autocorrelated(posteriors["nuts"], 1)
+    panel = compare({"nuts": posterior}).plot_rank().axes[0]
+    site = int(panel.get_title().split()[-1].strip("]").split("[")[-1])
+    draws = posterior.tree["posterior"]["inducing_value"].to_numpy()[..., site]
+    shown = len(panel.lines[0].get_xdata())
+    assert 50 < shown < 150  # of 500: an ESS of 0.18 a draw
+    thinned = draws[:, :: round(500 / shown)]
+    for line, chain in zip(panel.lines, thinned, strict=True):
+        at = np.quantile(thinned, line.get_xdata())
+        expected = (chain <= at[:, None]).mean(axis=1) - line.get_xdata()
+        np.testing.assert_allclose(line.get_ydata(), expected, atol=2.5 / shown)
