@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..inference.grid import GridApproximation
-from ..inference.importance import EASY_KHAT, LARGEST_KHAT
+from ..inference.importance import EASY_KHAT, FEWEST_DRAWS, largest_khat
 from .measures.accuracy import Accuracy
 from .measures.convergence import Convergence
 from .measures.scores import PredictionDifference
@@ -306,21 +306,32 @@ def _runaway(name: str, verdict: Verdict) -> str:
 
 def _importance(verdict: Verdict) -> str:
     """The verdict of k̂ on an approximation."""
-    khat = verdict.evidence.khat
-    if not verdict.evidence.has_density:
+    evidence = verdict.evidence
+    khat, doubt = evidence.khat, 2 * evidence.khat_error
+    if not evidence.has_density:
         return ""
+    if evidence.num_weighted < FEWEST_DRAWS:
+        return (
+            f"k̂ needs at least {FEWEST_DRAWS} draws of it, and there are {evidence.num_weighted}."
+        )
     if math.isnan(khat):
         return "k̂ could not be computed: some density is not finite at its own draws."
     if khat == -math.inf:
         return "Its density is that of the exact posterior at every draw."
-    if khat > LARGEST_KHAT:
-        return f"k̂ = {khat:.2f}: importance weighting cannot correct it."
+    said, largest = (
+        f"k̂ = {khat:.2f} ± {evidence.khat_error:.2f}",
+        largest_khat(evidence.num_weighted),
+    )
+    if khat - doubt > largest:
+        return f"{said}: importance weighting cannot correct it."
     if verdict.is_left_behind:
-        return f"k̂ = {khat:.2f} does not see that: it knows only where there are draws."
+        return f"{said} does not see that: it knows only where there are draws."
+    if khat + doubt > largest:
+        return f"{said}: borderline, importance weighting corrects it up to {largest:.2f}."
     where = "correct it where it has draws"
-    if khat <= EASY_KHAT:
-        return f"k̂ = {khat:.2f}: importance weighting can easily {where}."
-    return f"k̂ = {khat:.2f}: importance weighting can reliably {where}, given more of them."
+    if khat + doubt <= EASY_KHAT:
+        return f"{said}: importance weighting can easily {where}."
+    return f"{said}: importance weighting can reliably {where}, given more of them."
 
 
 def _predictions(verdict: Verdict) -> str:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 import arviz as az
+import jax
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
 from ..inference.grid import GridApproximation
-from ..inference.importance import ImportanceResampled, pareto_khat
+from ..inference.importance import FEWEST_DRAWS, ImportanceResampled, khat_error, pareto_khat
 from ..inference.maximum_a_posteriori import PointApproximation
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
 from ..inference.runtime.densities import log_joint
+from ..models.model import Draws, random_key
 from .measures.accuracy import Accuracy, accuracy
 from .measures.convergence import Convergence, convergence, judged_sites
 from .measures.scores import PredictionDifference, Scores, prediction_difference, score
@@ -31,6 +34,8 @@ _RUNAWAY = 10.0
 _WITHOUT_DENSITY = (PointApproximation, ImportanceResampled)
 # Fresh draws of an approximation take no more memory.
 _FRESH_BYTES = 2**30
+# k̂ is the mean of so many, each of draws of its own, where instances × draws of all are not more.
+_KHAT_REPLICATES, _KHAT_WORK = 4, 10**8
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,11 @@ class Evidence:
         independent ones of an approximation (stored ones if it failed).
     convergence : Convergence or None
         Of a sampler.
-    khat : float
-        Of an approximation, against the exact marginal of its own model; NaN for a sampler.
+    khat, khat_error : float
+        Of an approximation, against the exact marginal of its own model, and its standard error;
+        NaN for a sampler.
+    num_weighted : int
+        Draws behind each k̂, of which it may be the mean of several; 0 for a sampler.
     prediction : Prediction, TargetPrediction or None
         Of the test bags, if there are any and the engine did not fail.
     """
@@ -55,6 +63,8 @@ class Evidence:
     draws: xr.Dataset = field(repr=False)
     convergence: Convergence | None
     khat: float
+    khat_error: float
+    num_weighted: int
     prediction: Prediction | TargetPrediction | None = field(repr=False)
 
     @property
@@ -181,6 +191,7 @@ class Verdict:
             "ess_per_second": chains.ess_per_second if chains else math.nan,
             "divergences": chains.divergences if chains else math.nan,
             "khat": self.evidence.khat,
+            "khat_error": self.evidence.khat_error,
             "mean_error": error.mean_error if error else math.nan,
             "worst_error": error.worst_error if error else math.nan,
             "error_mcse": error.mean_error_mcse if error else math.nan,
@@ -270,9 +281,10 @@ def gather(
     """
     # An approximation that failed may have no density to draw from.
     if posterior.is_mcmc or posterior.status.kind == "failed":
-        draws, khat = judged_sites(posterior.draws_with_estimands, posterior.model), math.nan
+        draws = judged_sites(posterior.draws_with_estimands, posterior.model)
+        weighted = _Weighted(math.nan, math.nan, 0)
     else:
-        draws, khat = _fresh_draws(posterior, num_draws, seed)
+        draws, weighted = _fresh_draws(posterior, num_draws, seed)
     prediction = None
     if test is not None and not _failure(posterior, draws):
         prediction = posterior.predict(test)
@@ -280,7 +292,9 @@ def gather(
         posterior=posterior,
         draws=draws,
         convergence=convergence(posterior) if posterior.is_mcmc else None,
-        khat=khat,
+        khat=weighted.khat,
+        khat_error=weighted.error,
+        num_weighted=weighted.num_draws,
         prediction=prediction,
     )
 
@@ -291,20 +305,44 @@ def _is_point(posterior: Posterior) -> bool:
 
 def _fresh_draws(
     posterior: Posterior, num_draws: int, seed: int | Array
-) -> tuple[xr.Dataset, float]:
-    """Independent draws of an approximation as one chain, and its k̂ by them."""
+) -> tuple[xr.Dataset, _Weighted]:
+    """Independent draws of an approximation as one chain, and its k̂ by them and more."""
     model, bags = posterior.model, posterior.bags
     size = sum(value.nbytes for value in posterior.draws(1, seed=seed).values())
     wanted = 1 if _is_point(posterior) else min(num_draws, _FRESH_BYTES // size)
     fresh = posterior.draws(max(1, wanted), seed=seed)
-    log_target = log_joint(model, "marginal", fresh, bags)
-    log_approximation = posterior.log_density(fresh)
-    khat = math.nan if log_approximation is None else pareto_khat(log_target, log_approximation)
     everything = fresh | model.estimands_of(fresh, bags)
     one_chain = {name: value[None] for name, value in everything.items()}
     dims = {name: list(names) for name, names in model.dims.items() if name in everything}
     tree = az.from_dict({"posterior": one_chain}, dims=dims)
-    return judged_sites(tree["posterior"].to_dataset(), model), khat
+    return judged_sites(tree["posterior"].to_dataset(), model), _weighted(posterior, fresh, seed)
+
+
+class _Weighted(NamedTuple):
+    khat: float
+    error: float
+    num_draws: int
+
+
+def _weighted(posterior: Posterior, fresh: Draws, seed: int | Array) -> _Weighted:
+    """Mean k̂ of replicates, the first by the draws that are there."""
+    num_draws = len(next(iter(fresh.values())))
+    replicates = _KHAT_WORK // (num_draws * posterior.bags.num_instances)
+    replicates = min(max(1, replicates), _KHAT_REPLICATES)
+    khats: list[float] = []
+    for replicate in range(replicates if num_draws >= FEWEST_DRAWS else 0):
+        if replicate > 0:
+            key = jax.random.fold_in(random_key(seed), replicate)
+            fresh = posterior.draws(num_draws, seed=key)
+        log_approximation = posterior.log_density(fresh)
+        if log_approximation is None:
+            return _Weighted(math.nan, math.nan, num_draws)
+        log_target = log_joint(posterior.model, "marginal", fresh, posterior.bags)
+        khats.append(pareto_khat(log_target, log_approximation))
+    # −∞ says that the ratios of one replicate are alike: of all, or q is not p.
+    known = [khat for khat in khats if khat != -math.inf]
+    khat = float(np.mean(known)) if known else min(khats, default=math.nan)
+    return _Weighted(khat, khat_error(khat, num_draws) / math.sqrt(replicates), num_draws)
 
 
 def judge(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,10 +16,21 @@ from ..models.model import Draws, Program
 from . import serialization
 from .runtime.densities import log_joint
 
-__all__ = ["EASY_KHAT", "LARGEST_KHAT", "ImportanceResampled", "WeightedDraws", "pareto_khat"]
+__all__ = [
+    "EASY_KHAT",
+    "FEWEST_DRAWS",
+    "ImportanceResampled",
+    "WeightedDraws",
+    "khat_error",
+    "largest_khat",
+    "pareto_khat",
+]
 
-# Up to these, importance sampling corrects an approximation: at all, and with few draws.
-LARGEST_KHAT, EASY_KHAT = 0.7, 0.5
+# Up to the first, importance sampling corrects an approximation with few draws; up to the second,
+# with many.
+EASY_KHAT, _LARGEST_KHAT = 0.5, 0.7
+# The tail of fewer ratios has fewer than 20 of them.
+FEWEST_DRAWS = 100
 # Log ratios this close are one number: no weight differs from another by more than a thousandth.
 _ALIKE = 1e-3
 
@@ -44,6 +56,11 @@ def pareto_khat(
     float
         NaN if some density is not finite; −∞ if all ratios are alike, and q is p.
 
+    Raises
+    ------
+    ValueError
+        If there are fewer than 100 draws.
+
     References
     ----------
     Vehtari et al. (2024), Pareto smoothed importance sampling; Yao et al. (2018), Yes, but did it
@@ -60,7 +77,56 @@ def pareto_khat(
     >>> pareto_khat(-0.5 * (3 * draw) ** 2, -0.5 * draw**2) < 0.5
     True
     """
+    if len(log_target) < FEWEST_DRAWS:
+        raise ValueError(
+            f"log_target is of {len(log_target)} draws; expected at least {FEWEST_DRAWS}: the tail "
+            "of fewer ratios says nothing"
+        )
     return _smoothed(log_target, log_approximation)[1]
+
+
+def khat_error(khat: float, num_draws: int) -> float:
+    """Standard error of k̂, (1 + k̂)/√M for the M largest ratios: that of maximum likelihood.
+
+    Parameters
+    ----------
+    khat : float
+    num_draws : int
+        S; M is the smaller of S/5 and 3 √S.
+
+    Returns
+    -------
+    float
+        0 where k̂ is not finite.
+
+    References
+    ----------
+    Smith (1987), estimating tails of probability distributions.
+
+    Examples
+    --------
+    >>> round(khat_error(0.5, 4000), 2)
+    0.11
+    """
+    if not math.isfinite(khat):
+        return 0.0
+    tail = min(num_draws / 5, 3 * math.sqrt(num_draws))
+    return (1 + max(khat, -0.5)) / math.sqrt(tail)
+
+
+def largest_khat(num_draws: int) -> float:
+    """Largest k̂ at which weighting so many draws is reliable, min(0.7, 1 − 1/log₁₀ S).
+
+    References
+    ----------
+    Vehtari et al. (2024), Pareto smoothed importance sampling, section 3.2.4.
+
+    Examples
+    --------
+    >>> [round(largest_khat(number), 2) for number in (100, 1000, 4000)]
+    [0.5, 0.67, 0.7]
+    """
+    return min(_LARGEST_KHAT, 1 - 1 / math.log10(num_draws))
 
 
 def _smoothed(

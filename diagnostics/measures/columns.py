@@ -48,6 +48,7 @@ MEASURES = (
     Measure("ess_per_second", "bulk ESS per second", _SAMPLER, ",.0f"),
     Measure("divergences", "divergences", _SAMPLER, ",.0f"),
     Measure("khat", "PSIS k̂", _ERROR, ".2f"),
+    Measure("khat_error", "its standard error", _ERROR, ".2f"),
     Measure("mean_error", "mean error (sd)", _ERROR, ".3f"),
     Measure("error_mcse", "its Monte-Carlo error", _ERROR, ".3f"),
     Measure("worst_error", "worst error (sd)", _ERROR, ".3f"),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import jax
 import numpy as np
 from jaxtyping import Array
 
-from ...inference.importance import LARGEST_KHAT, ImportanceResampled, WeightedDraws
+from ...inference.importance import ImportanceResampled, WeightedDraws, largest_khat
 from ...inference.posterior import Approximation, Posterior, Status, approximate_posterior
 from ...inference.runtime.programs import Stopwatch
 from ...models.model import random_key
@@ -106,7 +104,7 @@ def _proposal_of(posterior: Posterior) -> Approximation:
 
 def _status(found: WeightedDraws) -> Status:
     size, num = f"{found.effective_size:,.0f}", len(found.weights)
-    largest = min(LARGEST_KHAT, 1 - 1 / math.log10(num))
+    largest = largest_khat(num)
     if np.isnan(found.khat):
         return Status("failed", "a density of the model or of the approximation is not finite")
     if found.khat > largest:

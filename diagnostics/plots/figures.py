@@ -248,7 +248,7 @@ def rank(comparison: Compared, engine: str | None = None) -> Figure:
 def khat(comparison: Compared) -> Figure:
     """k̂ of each approximation beside the limits up to which importance weighting corrects it."""
     values = {
-        name: verdict.evidence.khat
+        name: (verdict.evidence.khat, verdict.evidence.khat_error)
         for name, verdict in comparison.verdicts.items()
         if verdict.evidence.has_density
     }
@@ -266,16 +266,21 @@ def khat(comparison: Compared) -> Figure:
 
 
 def _draw_khats(
-    axes: Axes, values: dict[str, float], colours: dict[str, str], markers: dict[str, str]
+    axes: Axes,
+    values: dict[str, tuple[float, float]],
+    colours: dict[str, str],
+    markers: dict[str, str],
 ) -> None:
-    right = max(1.0, 1.2 * max((v for v in values.values() if np.isfinite(v)), default=1.0))
-    left = min(-0.1, 1.1 * min((v for v in values.values() if np.isfinite(v)), default=0.0))
+    ends = [value + side * error for value, error in values.values() for side in (-2, 2)]
+    right = max(1.0, 1.1 * max((end for end in ends if np.isfinite(end)), default=1.0))
+    left = min(-0.1, 1.1 * min((end for end in ends if np.isfinite(end)), default=0.0))
     axes.axvspan(0.5, 0.7, color="#EEEEEE", zorder=0)
     axes.axvspan(0.7, right, color="#DDDDDD", zorder=0)
-    for position, (name, value) in enumerate(values.items()):
+    for position, (name, (value, error)) in enumerate(values.items()):
         if np.isfinite(value):
-            axes.plot(value, position, markers[name], color=colours[name], markersize=9)
-            axes.annotate(f"{value:.2f}", (value, position), (9, -4), textcoords="offset points")
+            look = {"fmt": markers[name], "color": colours[name], "markersize": 9}
+            axes.errorbar(value, position, xerr=2 * error, **look)
+            axes.annotate(f"{value:.2f}", (value, position), (4, 6), textcoords="offset points")
         else:
             axes.text(left, position, "  exact" if value == -np.inf else "  not finite")
     axes.set_yticks(range(len(values)), list(values))

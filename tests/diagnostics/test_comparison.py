@@ -98,6 +98,33 @@ def test_khat_tells_a_narrow_approximation_from_a_good_one(problem, posteriors):
     assert f"k̂ = {khat['narrow']:.2f}" in comparison.sentences["narrow"]
 
 
+def test_khat_is_the_mean_of_replicates(posteriors):
+    cavi = posteriors["cavi"]
+    found = [compare({"cavi": cavi}, seed=seed).table.loc["cavi"] for seed in range(8)]
+    khat, error = np.transpose([(row["khat"], row["khat_error"]) for row in found])
+    # Four times 4,000 draws; the sd of eight values has a relative standard error of 1/√14.
+    assert error == pytest.approx((1 + khat) / np.sqrt(4 * 3 * np.sqrt(4000)))
+    assert khat.std(ddof=1) < (1 + 4.5 / np.sqrt(14)) * error.mean()
+
+
+@pytest.mark.parametrize(
+    ("khat", "words"),
+    [
+        (0.38, "can easily correct it"),
+        (0.45, "can reliably correct it"),
+        (0.58, "can reliably correct it"),
+        (0.62, "borderline, importance weighting corrects it up to 0.70"),
+        (0.78, "borderline, importance weighting corrects it up to 0.70"),
+        (0.82, "cannot correct it"),
+    ],
+)
+def test_khat_near_a_limit_is_borderline(comparison, khat, words):
+    verdict = comparison.verdicts["cavi"]
+    evidence = replace(verdict.evidence, khat=khat, khat_error=0.05)
+    said = sentence("cavi", replace(verdict, evidence=evidence))
+    assert f"k̂ = {khat:.2f} ± 0.05: " in said and words in said
+
+
 @pytest.mark.slow
 def test_table_has_a_row_for_each_engine(comparison):
     """Cells are NaN where a measure does not apply."""
@@ -616,6 +643,12 @@ def test_posteriors_without_names_are_refused(posteriors):
 def test_no_draws_to_judge_by_are_refused(posteriors):
     with pytest.raises(ValueError, match="num_draws is 0; expected an integer of at least 1"):
         compare(posteriors, num_draws=0)
+
+
+def test_few_draws_give_no_khat_and_say_so(posteriors):
+    comparison = compare({"cavi": posteriors["cavi"]}, num_draws=26)
+    assert np.isnan(comparison.table.loc["cavi", "khat"])
+    assert "k̂ needs at least 100 draws of it, and there are 26" in comparison.sentences["cavi"]
 
 
 def test_no_posteriors_are_refused():

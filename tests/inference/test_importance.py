@@ -3,7 +3,13 @@
 import jax
 import numpy as np
 import pytest
-from milzoo.inference.importance import ImportanceResampled, WeightedDraws, pareto_khat
+from milzoo.inference.importance import (
+    ImportanceResampled,
+    WeightedDraws,
+    khat_error,
+    largest_khat,
+    pareto_khat,
+)
 from milzoo.models import RBF, Gaussian
 from milzoo.models.vwsgp import VWSGP
 from scipy import stats
@@ -32,7 +38,27 @@ def test_khat_of_gaussian_ratios_is_the_known_tail_index(ratio):
 
 
 def test_a_density_that_is_not_finite_gives_no_khat():
-    assert np.isnan(pareto_khat(np.array([0.0, -np.inf]), np.zeros(2)))
+    assert np.isnan(pareto_khat(np.append(np.zeros(99), -np.inf), np.zeros(100)))
+
+
+def test_few_draws_are_refused():
+    with pytest.raises(ValueError, match="log_target is of 99 draws; expected at least 100"):
+        pareto_khat(np.arange(99.0), np.zeros(99))
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.8])
+def test_error_of_khat_is_the_spread_over_replicates(rate):
+    draws = np.random.default_rng(1).exponential(size=(400, 4000))
+    khats = np.array([pareto_khat(-rate * some, -some) for some in draws])
+    # The prior worth ten observations draws k̂ towards ½ by 10/200, and its spread with it; an sd
+    # of 400 replicates has a standard error of 1/√800, of which 4.5 are 0.16.
+    expected = 190 / 200 * khat_error(1 - rate, 4000)
+    assert khats.std(ddof=1) == pytest.approx(expected, rel=0.16)
+
+
+def test_the_largest_khat_depends_on_the_number_of_draws():
+    assert largest_khat(1000) == pytest.approx(2 / 3)
+    assert largest_khat(10_000) == 0.7
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.5, 0.8])
