@@ -21,7 +21,7 @@ from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
 from ..inference.runtime.densities import log_joint
 from ..models.model import Draws, random_key
-from .measures.accuracy import Accuracy, accuracy
+from .measures.accuracy import Accuracy, accuracy, independent_fraction
 from .measures.convergence import Convergence, convergence, judged_sites
 from .measures.scores import PredictionDifference, Scores, prediction_difference, score
 from .measures.targets import is_logistic, is_same_model
@@ -92,6 +92,12 @@ class Evidence:
         """Whether the posterior is an approximation with a density, which k̂ can judge."""
         approximation = self.posterior.approximation
         return not (self.is_sampler or isinstance(approximation, _WITHOUT_DENSITY))
+
+    @property
+    def independent_fraction(self) -> float:
+        """Effective size over number of draws, where these are resampled; else 1."""
+        is_resampled = isinstance(self.posterior.approximation, ImportanceResampled)
+        return independent_fraction(self.draws) if is_resampled else 1.0
 
     @property
     def is_exact(self) -> bool:
@@ -376,7 +382,8 @@ def judge(
         if other is None or other == name or mine.failed or evidence[other].failed:
             return None
         theirs = evidence[other].draws[sites]
-        error = accuracy(mine.draws[sites], theirs)
+        fractions = mine.independent_fraction, evidence[other].independent_fraction
+        error = accuracy(mine.draws[sites], theirs, fractions=fractions)
         return Peer(other, targets[other], evidence[other], error, _size(theirs))
 
     size = _size(mine.draws[sites])

@@ -11,7 +11,7 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from scipy.stats import norm
 
-__all__ = ["Accuracy", "accuracy"]
+__all__ = ["Accuracy", "accuracy", "independent_fraction"]
 
 # An sd this small is the rounding of a site that does not vary.
 _CONSTANT = 1e-12
@@ -101,7 +101,31 @@ class Accuracy:
         return float(np.max(np.abs(self.z)))
 
 
-def accuracy(draws: xr.Dataset, reference: xr.Dataset) -> Accuracy:
+def independent_fraction(draws: xr.Dataset) -> float:
+    """Effective size over number of draws that were drawn with repetitions, S/Σ c² for counts c.
+
+    For draws resampled by weights w, E Σ c² = S + S (S − 1) Σ w²: their mean has the variance of
+    resampling and that of the weights, 1/S + Σ w².
+
+    Parameters
+    ----------
+    draws : Dataset
+        Independent but for repetitions.
+
+    Returns
+    -------
+    float
+        1 where no draw is repeated.
+    """
+    first = next(iter(draws.data_vars.values())).transpose("chain", "draw", ...).to_numpy()
+    rows = first.reshape(first.shape[0] * first.shape[1], -1)
+    counts = np.unique(rows, axis=0, return_counts=True)[1]
+    return float(len(rows) / np.sum(counts.astype(float) ** 2))
+
+
+def accuracy(
+    draws: xr.Dataset, reference: xr.Dataset, *, fractions: tuple[float, float] = (1.0, 1.0)
+) -> Accuracy:
     """Compare means and sds of all sites.
 
     Parameters
@@ -109,12 +133,14 @@ def accuracy(draws: xr.Dataset, reference: xr.Dataset) -> Accuracy:
     draws, reference : Dataset
         The same sites, with dimensions chain and draw. Monte-Carlo standard errors are ArviZ's, so
         both Markov chains and independent draws (as one chain) are taken for what they are.
+    fractions : tuple of float
+        Of draws and of reference, where they are resampled: as of `independent_fraction`.
 
     Returns
     -------
     Accuracy
     """
-    ours, theirs = _Moments.of(draws), _Moments.of(reference)
+    ours, theirs = map(_Moments.of, (draws, reference), fractions)
     scale = np.maximum(1.0, np.abs(theirs.mean))
     has_one_value = np.abs(ours.mean - theirs.mean) <= _CONSTANT * scale
     kept = ~(ours.is_constant & theirs.is_constant & has_one_value)
@@ -148,7 +174,7 @@ class _Moments:
     is_constant: Bool[np.ndarray, " Q"]
 
     @classmethod
-    def of(cls, draws: xr.Dataset) -> _Moments:
+    def of(cls, draws: xr.Dataset, fraction: float) -> _Moments:
         mean = _flat(draws.mean(("chain", "draw")))
         if draws.sizes["chain"] * draws.sizes["draw"] == 1:
             nothing = np.zeros_like(mean)
@@ -159,8 +185,8 @@ class _Moments:
         return cls(
             mean=mean,
             sd=sd,
-            mean_mcse=mean_mcse,
-            sd_mcse=sd_mcse,
+            mean_mcse=mean_mcse / np.sqrt(fraction),
+            sd_mcse=sd_mcse / np.sqrt(fraction),
             is_constant=sd <= _CONSTANT * np.maximum(1.0, np.abs(mean)),
         )
 

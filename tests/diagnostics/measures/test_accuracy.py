@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics import compare
-from milzoo.diagnostics.measures.accuracy import accuracy
+from milzoo.diagnostics.measures.accuracy import accuracy, independent_fraction
 from milzoo.inference import coordinate_ascent, laplace, nuts
 from milzoo.models import RBF, VGPMIL
 from scipy.stats import norm
@@ -131,3 +131,27 @@ def test_the_reference_ranks_first_by_errors_computed_outside(two_numbers):
         assert apart < 4.9 * table.loc[name, "error_mcse"]
         ratio = posteriors[name].stored_draws()["inducing_value"].std(axis=0) / sd
         assert table.loc[name, "sd_ratio"] == pytest.approx(ratio.mean(), rel=0.05)
+
+
+def one_chain(values):
+    return xr.Dataset({"x": (("chain", "draw"), values[None])})
+
+
+def test_errors_of_resampled_draws_hold_over_replicates():
+    """Draws of N(0, 1), resampled to be those of N(1, 0.5²): 1,000, of which 2,000 are made."""
+    random = np.random.default_rng(0)
+    exact = one_chain(random.normal(1.0, 0.5, size=200_000))
+    z = []
+    for _ in range(300):
+        proposals = random.standard_normal(1000)
+        weights = norm(1.0, 0.5).pdf(proposals) / norm.pdf(proposals)
+        drawn = one_chain(random.choice(proposals, 2000, p=weights / weights.sum()))
+        z.append(accuracy(drawn, exact, fractions=(independent_fraction(drawn), 1.0)).z)
+    # 4.5 standard errors of a root mean square of 300; resampled draws are no more than
+    # asymptotically normal, above all their sds, so that 0.1 is added.
+    np.testing.assert_allclose(np.sqrt(np.mean(np.square(z), axis=0)), 1.0, atol=0.18 + 0.1)
+
+
+def test_draws_without_repetitions_are_all_independent():
+    assert independent_fraction(one_chain(np.arange(100.0))) == 1.0
+    assert independent_fraction(one_chain(np.repeat(np.arange(50.0), 2))) == 0.5

@@ -90,3 +90,14 @@ def test_a_point_is_refused():
     point = maximum_a_posteriori(CardinalityModel(), bags, seed=0)
     with pytest.raises(ValueError, match="posterior of maximum_a_posteriori has no density"):
         importance_resample(point, seed=0)
+
+
+def test_few_proposals_have_larger_errors_than_many(approximation, posteriors):
+    few, many = (
+        importance_resample(approximation, seed=1, num_proposals=n) for n in (1000, 20_000)
+    )
+    found = compare({"NUTS": posteriors["nuts"], "few": few, "many": many}, reference="NUTS")
+    error = found.table["error_mcse"]
+    # Resampled from 1,000 proposals at most, whatever the number of draws.
+    assert error["few"] > 1000**-0.5 > 4000**-0.5
+    assert error["few"] > 1.3 * error["many"]
