@@ -75,12 +75,10 @@ class Approximation(Protocol):
 
 @runtime_checkable
 class Predictive(Protocol):
-    """An approximation under which predictions have a closed form."""
+    """An approximation under which predictive densities of instances have a closed form."""
 
-    def predictive(
-        self, model: Any, bags: Bags, **options: Any
-    ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " N"]]:
-        """Probabilities of new bags and of their instances."""
+    def log_predictive(self, model: Any, bags: Bags) -> Float[np.ndarray, "2 N"]:
+        """Log densities of new instances, of negative and of positive ones."""
         ...
 
 
@@ -332,11 +330,10 @@ class Posterior:
         draws = flat_draws(self.draws_with_estimands) if needs_estimands else self.stored_draws()
         if self.model.observed_site == "bag_target":
             return TargetPrediction.of(self.model, draws, bags, **options)
-        predicted = self.model.predict(draws, bags, **options)
         if isinstance(self.approximation, Predictive):
-            known = self.approximation.predictive(self.model, bags, **options)
-        else:
-            known = predicted.get("bag_predictive"), predicted.get("instance_predictive")
+            options["log_predictive"] = self.approximation.log_predictive(self.model, bags)
+        predicted = self.model.predict(draws, bags, **options)
+        known = predicted.get("bag_predictive"), predicted.get("instance_predictive")
         return Prediction(predicted["bag_probability"], predicted["instance_probability"], *known)
 
     def save(self, path: str | PathLike) -> None:

@@ -18,7 +18,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Bool, Float, Int
 from numpyro.infer.reparam import Reparam, TransformReparam
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
@@ -625,13 +625,23 @@ class DPMIL(ModelDefaults):
         )
         return jnp.exp(mixtures.log_weight), mixtures.mean, mixtures.root, occupancy
 
-    def predict(self, draws: Draws, bags: Bags, *, pooling: Pooling = "bayes") -> Draws:
+    def predict(
+        self,
+        draws: Draws,
+        bags: Bags,
+        *,
+        pooling: Pooling = "bayes",
+        log_predictive: Float[np.ndarray, "2 N"] | None = None,
+    ) -> Draws:
         """Bag and instance probabilities under each draw, and by all draws together.
 
         ρ_n = p₊(x_n)/(p₊(x_n) + p₋(x_n)) for an instance. For a bag, by Bayes:
         τR/(τR + 1 − τ) with R = [Π(1 + p₊/p₋) − 1]/(2^N − 1), or Π(1 + p₊/p₋)/2^N where no bag
         needs a witness; or the noisy-or 1 − Π(1 − ρ_n), which is 0.999 for ten instances with
         ρ_n = ½.
+
+        By all draws together Bayes compares the posterior predictive densities of the whole bag,
+        E_θ p(X | T*, θ). They are no product over instances: those of one bag tell of the same θ.
 
         Parameters
         ----------
@@ -640,13 +650,16 @@ class DPMIL(ModelDefaults):
         bags : Bags
             Their labels are not used.
         pooling : {"bayes", "noisy_or"}
+        log_predictive : array (2, N) or None
+            log E_θ p₋ and log E_θ p₊ of each instance, where they are known; else by the draws.
 
         Returns
         -------
         dict of arrays
             ``bag_probability`` (S, B) and ``instance_probability`` (S, N) under each draw;
-            ``bag_predictive`` (B,) and ``instance_predictive`` (N,) from the means of p₊ and p₋
-            over the draws, the posterior predictive densities.
+            ``instance_predictive`` (N,) from the means of p₊ and p₋ over the draws, and
+            ``bag_predictive`` (B,) from those of the densities of the bag; of a noisy-or, from
+            ``instance_predictive``.
 
         Raises
         ------
@@ -658,10 +671,18 @@ class DPMIL(ModelDefaults):
 
         given = padded(bags.without_labels())
         found = self._over_draws(_predict_one, draws, given, pooling=pooling)
-        sizes = (bags.num_instances, bags.num_bags, bags.num_instances)
-        log_density, bag, instance = (of[..., :size] for of, size in zip(found, sizes, strict=True))
-        mean_density = logsumexp(log_density, axis=0) - math.log(len(log_density))
+        sizes = (bags.num_instances, bags.num_bags, bags.num_bags, bags.num_instances)
+        log_density, of_bag, bag, instance = (
+            of[..., :size] for of, size in zip(found, sizes, strict=True)
+        )
+        mean_density = log_predictive
+        if mean_density is None:
+            mean_density = np.asarray(logsumexp(log_density, axis=0)) - math.log(len(log_density))
         by_all = self.probabilities(mean_density, bags, pooling=pooling)
+        if pooling == "bayes":
+            log_negative, log_positive = logsumexp(of_bag, axis=0)
+            prior = math.log(self.positive_fraction) - math.log1p(-self.positive_fraction)
+            by_all = expit(prior + log_positive - log_negative), by_all[1]
         return {
             "bag_probability": bag,
             "instance_probability": instance,
@@ -764,9 +785,13 @@ class DPMIL(ModelDefaults):
 
 def _predict_one(
     site: dict[str, Array], model: DPMIL, bags: Bags, *, pooling: Pooling, together: int
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array]:
     log_density = model.mixtures(site).log_density(jnp.asarray(bags.instances))
-    return (log_density, *model.probabilities_traced(log_density, bags, pooling))
+    log_negative = sum_over_bags(log_density[0], jnp.asarray(bags.bag_index), bags.num_bags)
+    logits = log_density[1] - log_density[0]
+    log_ratio = log_bag_ratio(logits, bags, needs_witness=model.needs_witness)
+    of_bag = jnp.stack([log_negative, log_negative + log_ratio])  # log p(X | T*), T* = 0, 1
+    return (log_density, of_bag, *model.probabilities_traced(log_density, bags, pooling))
 
 
 def _identify_one(
@@ -846,17 +871,26 @@ def bag_probability(
     needs_witness: bool = True,
 ) -> Float[Array, " B"]:
     """P(T* = 1) from log p₊/p₋ of the instances, by Bayes or by a noisy-or."""
-    index, num_bags = jnp.asarray(bags.bag_index), bags.num_bags
-    log_some = log_some_positive(logits, index, num_bags)
     if pooling == "noisy_or":
-        return jnp.exp(log_some)
+        return jnp.exp(log_some_positive(logits, jnp.asarray(bags.bag_index), bags.num_bags))
+    prior = jnp.log(positive_fraction) - jnp.log1p(-positive_fraction)
+    return jax.nn.sigmoid(prior + log_bag_ratio(logits, bags, needs_witness=needs_witness))
+
+
+def log_bag_ratio(
+    logits: Float[Array, " N"], bags: Bags, *, needs_witness: bool
+) -> Float[Array, " B"]:
+    """log R = log p(X | T* = 1) − log p(X | T* = 0) of bags, from log p₊/p₋ of their instances."""
+    index, num_bags = jnp.asarray(bags.bag_index), bags.num_bags
     # log R = log[Π(1 + e^a) − 1] − log(2^N − 1), with Π(1 + e^a) − 1 = Π(1 + e^a) P(some r = 1);
     # without the condition R = Π(1 + e^a)/2^N.
     log_ratio = sum_over_bags(softplus(logits) - math.log(2), index, num_bags)
-    if needs_witness:
-        log_ratio += log_some - log_some_positive(jnp.zeros_like(logits), index, num_bags)
-    prior = jnp.log(positive_fraction) - jnp.log1p(-positive_fraction)
-    return jax.nn.sigmoid(prior + log_ratio)
+    if not needs_witness:
+        return log_ratio
+    log_some, of_none = (
+        log_some_positive(values, index, num_bags) for values in (logits, jnp.zeros_like(logits))
+    )
+    return log_ratio + log_some - of_none
 
 
 def expected_occupied(log_components: Float[Array, "2 K N"], rule: LabelRule) -> Float[Array, "2"]:

@@ -15,6 +15,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Ellipse, Patch
+from scipy.special import expit
 
 from ...datasets.bags import Bags
 from ...inference.posterior import Posterior, Predictive, flat_draws
@@ -258,7 +259,8 @@ def _instance_probability(
     """Instance probabilities of a posterior; a sampler's from some of its draws."""
     bags = Bags.from_arrays(points, np.zeros(len(points), int))
     if isinstance(posterior.approximation, Predictive):
-        return posterior.approximation.predictive(posterior.model, bags)[1]
+        log_negative, log_positive = posterior.approximation.log_predictive(posterior.model, bags)
+        return expit(log_positive - log_negative)
     stored = posterior.stored_draws()
     kept = np.linspace(0, len(next(iter(stored.values()))) - 1, _DRAWS).astype(int)
     draws = {name: value[np.unique(kept)] for name, value in stored.items()}

@@ -42,7 +42,7 @@ from sklearn.cluster import KMeans
 
 from ...datasets.bags import Bags
 from ...datasets.padding import bag_weight, bucket, padded
-from ...models.dpmil import DPMIL, Pooling, count_after, log_evidence_of_counts
+from ...models.dpmil import DPMIL, count_after, log_evidence_of_counts
 from ...models.model import Draws, Program
 from ...models.numerics.arguments import check_counts
 from ...models.numerics.products import in_row_blocks
@@ -567,10 +567,8 @@ class DPMILApproximation:
         log_density = logsumexp(log_components, axis=1)
         return model.label_rule(bags).labels(log_density[1] - log_density[0])
 
-    def predictive(
-        self, model: DPMIL, bags: Bags, *, pooling: Pooling = "bayes"
-    ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " N"]]:
-        """Probabilities of new bags and their instances, by the Student-t mixtures under q.
+    def log_predictive(self, model: DPMIL, bags: Bags) -> Float[np.ndarray, "2 N"]:
+        """Log densities of new instances of each class: the Student-t mixtures under q.
 
         References
         ----------
@@ -580,7 +578,7 @@ class DPMILApproximation:
         with jax.enable_x64(True):
             given = padded(bags.without_labels())
             found = np.asarray(_log_predictive(self._global, self.expected_weight, given.instances))
-        return model.probabilities(found[:, : bags.num_instances], bags, pooling=pooling)
+        return found[:, : bags.num_instances]
 
     @property
     def _is_full(self) -> bool:

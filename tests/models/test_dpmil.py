@@ -592,12 +592,44 @@ def test_predictions_by_all_draws_use_mean_densities():
     np.testing.assert_allclose(
         found["instance_predictive"], expit(density[1] - density[0]), rtol=1e-10
     )
-    expected = [
-        bag_probability_by_hand(*density[:, bags.bag_index == b], TAU) for b in range(bags.num_bags)
-    ]
-    np.testing.assert_allclose(found["bag_predictive"], expected, rtol=1e-10)
-    # Not the mean of the probabilities.
-    assert np.abs(found["bag_probability"].mean(axis=0) - expected).max() > 0.01
+
+
+def bag_densities_by_hand(log_density):
+    """log p(X | T = 0) and log p(X | T = 1): the latter is a mean over all labellings but one."""
+    num = log_density.shape[1]
+    labellings = [label for label in product((0, 1), repeat=num) if any(label)]
+    of_labels = [sum(log_density[r, n] for n, r in enumerate(label)) for label in labellings]
+    return log_density[0].sum(), logsumexp(of_labels) - math.log(len(labellings))
+
+
+def test_bags_are_predicted_by_mean_densities_of_bags():
+    """The densities of a bag's instances are dependent under the posterior of θ."""
+    model, bags = small_model(), small_bags()
+    draws = random_draws(model)
+    found = model.predict(draws, bags)
+    each = np.stack([densities_by_hand(one_of(draws, s), bags.instances) for s in range(3)])
+    for b in range(bags.num_bags):
+        chosen = bags.bag_index == b
+        negative, positive = logsumexp(
+            [bag_densities_by_hand(one[:, chosen]) for one in each], axis=0
+        )
+        expected = expit(math.log(TAU) - math.log1p(-TAU) + positive - negative)
+        assert found["bag_predictive"][b] == pytest.approx(expected, rel=1e-10)
+    # Neither the mean of the probabilities, nor from mean densities of the instances.
+    density = logsumexp(each, axis=0) - math.log(3)
+    of_instances = model.probabilities(density, bags, pooling="bayes")[0]
+    for other in (found["bag_probability"].mean(axis=0), of_instances):
+        assert np.abs(found["bag_predictive"] - other).max() > 0.01
+
+
+def test_known_predictive_densities_are_taken():
+    model, bags = small_model(), small_bags()
+    draws, known = random_draws(model), np.random.default_rng(9).normal(size=(2, 7))
+    for pooling in ("bayes", "noisy_or"):
+        found = model.predict(draws, bags, pooling=pooling, log_predictive=known)
+        np.testing.assert_allclose(found["instance_predictive"], expit(known[1] - known[0]))
+    expected = model.probabilities(known, bags, pooling="noisy_or")[0]
+    np.testing.assert_allclose(found["bag_predictive"], expected, rtol=1e-12)
 
 
 def test_predictions_by_noisy_or_are_its_formula():
