@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 import numpyro
 import optax
 from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import (
@@ -54,7 +56,7 @@ _START_SCALE = 0.1
 _NUM_PARTICLES = 8
 # Nats. The bound of a Gaussian whose mean has an error of one sd is lower by as much.
 _NEGLIGIBLE_GAIN = 0.5
-_GRADIENT_DRAWS = 256
+_GRADIENT_DRAWS = 512
 
 
 def svi(
@@ -107,9 +109,9 @@ def svi(
     Posterior
         ``elbo`` is the bound by blocks: the mean of its estimates over 100 steps, or with
         ``"quadrature"`` the bound itself after each pass over the bags. ``status`` is
-        ``converged`` if, by the gradient at the end, a Newton step in the mean and the overall
-        scale of q would gain less than half a nat. (The trace ends flat in any case: the learning
-        rate falls to zero.)
+        ``converged`` if, by the gradient at the end, a Newton step in the mean and the covariance
+        of q, as far as the guide has them free, would gain less than half a nat. (The trace ends
+        flat in any case: the learning rate falls to zero.)
 
     Raises
     ------
@@ -147,7 +149,10 @@ def svi(
                 bar.advance(fit.steps_in_block)
         seconds = Stopwatch.now() - started
         approximation = GaussianApproximation(*map(np.asarray, _gaussian(fit, state)))
-        status = _judge(target, approximation, num_blocks * fit.steps_in_block, gradient_key)
+        gain = _newton_gain(
+            target, approximation, gradient_key, has_full_covariance=guide == "multivariate_normal"
+        )
+        status = _judge(float(gain), num_blocks * fit.steps_in_block)
     return approximate_posterior(
         model,
         bags,
@@ -381,26 +386,27 @@ def _gaussian_of_guide(guide: AutoContinuous, parameters: dict[str, Array]) -> t
     return posterior.mean[order], jnp.linalg.cholesky(covariance[order][:, order])
 
 
-def _judge(
-    target: WhitenedProgram, approximation: GaussianApproximation, steps: int, key: Array
-) -> Status:
+def _judge(gain: float, steps: int) -> Status:
     """Judge by the gradient whether the bound is at its maximum; the trace ends flat anyway."""
-    gain = float(_newton_gain(target, approximation, key))
     if not np.isfinite(gain):
         return Status("failed", f"the bound or its gradient is not finite after {steps} steps")
     sentence = (
-        f"after {steps} steps a Newton step in mean and scale would raise the bound by about "
+        f"after {steps} steps a Newton step in mean and covariance would raise the bound by about "
         f"{gain:.2g} nats"
     )
     return Status("converged" if gain < _NEGLIGIBLE_GAIN else "max_steps", sentence)
 
 
-@jax.jit
-def _newton_gain(target: WhitenedProgram, q: GaussianApproximation, key: Array) -> Float[Array, ""]:
-    """Gain of a Newton step in the mean and overall scale of q = N(m, LLᵀ), if p is Gaussian.
+@partial(jax.jit, static_argnames="has_full_covariance")
+def _newton_gain(
+    target: WhitenedProgram, q: GaussianApproximation, key: Array, *, has_full_covariance: bool
+) -> Float[Array, ""]:
+    """Gain of a Newton step in the mean and covariance of q = N(m, Σ), Σ = LLᵀ, if p is Gaussian.
 
-    With v = m + Lε, ε ~ N(0, I) and g = Lᵀ∇log p(v) the gradients are s = E g and d = E gᵀε + P; at
-    the maximum both vanish. The curvatures there are −1 and −2P, hence the gain ½‖s‖² + d²/(4P).
+    With v = m + Lε, ε ~ N(0, I) and g = Lᵀ∇log p(v) the gradients are s = E g and D = E gεᵀ + I; at
+    the maximum both vanish. With curvatures −1 the gain is ½‖s‖² + ¼‖D‖². Of a q without a free
+    covariance D is projected: on L⁻¹ e_j e_jᵀ L⁻ᵀ, variances by themselves, and on I, all together.
+    Squares are products of two independent estimates, so that chance adds nothing on average.
     """
     mean, scale_tril = jnp.asarray(q.mean), jnp.asarray(q.scale_tril)
     draws = jax.random.normal(key, (_GRADIENT_DRAWS, mean.size), mean.dtype)  # ε
@@ -410,8 +416,29 @@ def _newton_gain(target: WhitenedProgram, q: GaussianApproximation, key: Array) 
 
     gradients = jax.lax.map(scaled_gradient, draws, batch_size=16)
     # Where q is right g = −ε: the sum varies less than g, and has the same mean.
-    centred = gradients + draws
-    by_chance = jnp.sum(jnp.var(centred, axis=0)) / _GRADIENT_DRAWS
-    in_mean = 0.5 * jnp.maximum(jnp.sum(jnp.mean(centred, axis=0) ** 2) - by_chance, 0.0)
-    stretch = jnp.mean(jnp.sum(gradients * draws, axis=1) + mean.size)  # d
-    return in_mean + stretch**2 / (4 * mean.size)
+    halves = jnp.reshape(gradients + draws, (2, -1, mean.size))
+    shifts = jnp.mean(halves, axis=1)  # s, twice
+    products = jnp.einsum("hki,hkj->hij", halves, jnp.reshape(draws, halves.shape))
+    stretches = (products + jnp.swapaxes(products, 1, 2)) / _GRADIENT_DRAWS  # D, twice
+    if has_full_covariance:
+        of_covariance = jnp.sum(stretches[0] * stretches[1])
+    else:
+        of_covariance = _product_along_variances(scale_tril, *stretches)
+    return jnp.maximum(0.5 * shifts[0] @ shifts[1] + 0.25 * of_covariance, 0.0)
+
+
+def _product_along_variances(
+    scale_tril: Float[Array, "P P"], one: Float[Array, "P P"], other: Float[Array, "P P"]
+) -> Float[Array, ""]:
+    """Inner product of two matrices, projected on c_j c_jᵀ, c_j = L⁻¹ e_j, for each j, and on I."""
+    identity = jnp.eye(len(scale_tril), dtype=scale_tril.dtype)
+    columns = solve_triangular(scale_tril, identity, lower=True).T  # c_j are rows
+
+    def along(matrix: Float[Array, "P P"]) -> Float[Array, " K"]:
+        return jnp.append(jnp.sum(columns @ matrix * columns, axis=1), jnp.trace(matrix))
+
+    products = columns @ columns.T
+    of_identity = jnp.append(jnp.diag(products), len(scale_tril))
+    gram = jnp.zeros((len(of_identity),) * 2, scale_tril.dtype)
+    gram = gram.at[:-1, :-1].set(products**2).at[-1].set(of_identity).at[:, -1].set(of_identity)
+    return along(one) @ jnp.linalg.lstsq(gram, along(other))[0]

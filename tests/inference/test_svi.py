@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.inference import laplace, svi
@@ -171,19 +172,54 @@ class StandardNormal(WhitenedProgram):
         return -0.5 * vector @ vector
 
 
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Correlated(WhitenedProgram):
+    def log_density(self, vector):
+        return -0.5 * vector @ jnp.array([[1.0, 0.8], [0.8, 1.0]]) @ vector
+
+
 def test_newton_gain_is_the_divergence_from_a_gaussian():
-    # Where p = N(0, I): m off by δ costs ‖δ‖²/2; an sd of s costs d²/(4P), d = P(1 − s²).
+    # Where p = N(0, I): m off by δ costs ‖δ‖²/2, and Σ costs ‖I − LᵀL‖²/4.
+    turned = np.array([[1.0, 0.0], [0.8, 0.6]])  # of sds 1, a correlation of 0.8
+    cases = {
+        "right": (np.zeros(4), np.eye(4), 0.0),
+        "mean": (np.full(4, 2.0), np.eye(4), 8.0),
+        "scale": (np.zeros(4), 1.5 * np.eye(4), 4 * 1.25**2 / 4),
+        # The mean and the overall scale are right in these: tr LᵀL = P.
+        "variances": (np.zeros(4), np.diag([1.9, 0.1, 1.9, 0.1]) ** 0.5, 4 * 0.9**2 / 4),
+        "correlation": (np.zeros(2), turned, 2 * 0.8**2 / 4),
+    }
     target = StandardNormal(model=None, given=None, shapes=())
+
+    def gain(mean, scale_tril, **options):
+        q = GaussianApproximation(mean, scale_tril)
+        with jax.enable_x64(True):
+            keys = jax.random.split(jax.random.key(0), 20)
+            return np.array([_newton_gain(target, q, key, **options) for key in keys])
+
+    for case, (mean, scale_tril, expected) in cases.items():
+        found = gain(mean, scale_tril, has_full_covariance=True)
+        error = found.std(ddof=1) / np.sqrt(20)
+        assert found.mean() == pytest.approx(expected, abs=4.5 * error + 1e-12), case
+        if case in ("scale", "variances"):  # they are free without correlations too
+            alone = gain(mean, scale_tril, has_full_covariance=False)
+            error = alone.std(ddof=1) / np.sqrt(20)
+            assert alone.mean() == pytest.approx(expected, abs=4.5 * error), case
+
+
+def test_a_guide_without_correlations_is_not_blamed_for_them():
+    # p = N(0, Λ⁻¹), q with the best variances 1/Λ_jj: nothing is left to gain without correlations.
+    target = Correlated(model=None, given=None, shapes=())
+    q = GaussianApproximation(np.zeros(2), np.eye(2))
     with jax.enable_x64(True):
-        gains = [
-            _newton_gain(target, GaussianApproximation(mean, scale * np.eye(4)), jax.random.key(0))
-            for mean, scale in ((np.zeros(4), 1.0), (np.full(4, 2.0), 1.0), (np.zeros(4), 1.5))
-        ]
-    # g = −ε where q has the right sd: the mean is then exact but for what is taken off for chance.
-    # The standard error of d is s²√(2P/256) = 0.4 of 5.
-    assert gains[0] == pytest.approx(0.0, abs=0.02)
-    assert gains[1] == pytest.approx(8.0, abs=0.02)
-    assert gains[2] == pytest.approx(5**2 / 16, rel=4.5 * 2 * 0.4 / 5)
+        alone, free = (
+            float(_newton_gain(target, q, jax.random.key(0), has_full_covariance=full))
+            for full in (False, True)
+        )
+    # D has 0.8 off its diagonal; that of its diagonal has an sd of 0.8/√256.
+    assert alone < 4.5**2 * 2 * 0.8**2 / 256 / 4
+    assert free == pytest.approx(2 * 0.8**2 / 4, rel=4.5 * 2 / 16)
 
 
 @pytest.mark.slow
