@@ -12,7 +12,7 @@ import arviz as az
 import jax
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from ...datasets.bags import Bags
 from ...inference import coordinate_ascent
@@ -139,10 +139,10 @@ def select(
     """Choose among models by their predictions of held-out bags.
 
     What is asked of each bag is log p(its label | the other bags), as the engine would say it.
-    Leave-one-bag-out weights the draws of one fit by 1/p(label | draw), Pareto smoothed; where k̂ of
+    Leave-one-bag-out weights a sampler's draws by 1/p(label | draw), Pareto smoothed; where k̂ of
     these weights is above 0.7 (less for fewer than 2,200 draws) the model is fitted again without
-    the bag. Of an approximation q takes the place of the posterior: the weights take from q what
-    the bag had given, had q been exact.
+    the bag. An approximation is fitted again without each bag: weights would take from q what the
+    bag had given, had q been exact.
 
     Parameters
     ----------
@@ -253,7 +253,10 @@ class _Trial:
         return _Judged(elpd, elbo, num_refitted)
 
     def _leave_one_out(self, whole: Posterior) -> tuple[Float[np.ndarray, " B"], int]:
-        """Leave-one-out predictions by weights, and by refits where a bag's k̂ is bad."""
+        """Leave-one-out predictions by a sampler's weights, and by refits where these are bad."""
+        if not whole.is_mcmc:
+            every = range(self.bags.num_bags)
+            return np.array([self._without(bag) for bag in every]), self.bags.num_bags
         with warnings.catch_warnings():  # what they warn of is done here
             warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto", UserWarning)
             found: Any = az.loo(whole.tree_with_log_likelihood(), pointwise=True)
@@ -261,8 +264,7 @@ class _Trial:
         # A k̂ that is no number is of weights that say nothing.
         bad = np.flatnonzero(~(khat <= found.good_k))
         for bag in bad:
-            left_out = np.arange(self.bags.num_bags) == bag
-            elpd[bag] = self._predicted(left_out)[0]
+            elpd[bag] = self._without(int(bag))
         return elpd, len(bad)
 
     def _cross_validated(self, num_folds: int) -> Float[np.ndarray, " B"]:
@@ -271,8 +273,11 @@ class _Trial:
         pairs = self.bags.folds(num_folds, seed=fold_seed)
         return np.concatenate([self._of(self._fitted(train), test) for train, test in pairs])
 
-    def _predicted(self, left_out: Bool[np.ndarray, " B"]) -> Float[np.ndarray, " L"]:
-        return self._of(self._fitted(self.bags.select(~left_out)), self.bags.select(left_out))
+    def _without(self, bag: int) -> float:
+        """log p(label of a bag | all other bags), by a fit to these."""
+        left_out = np.arange(self.bags.num_bags) == bag
+        fitted = self._fitted(self.bags.select(~left_out))
+        return float(self._of(fitted, self.bags.select(left_out))[0])
 
     def _of(self, posterior: Posterior, test: Bags) -> Float[np.ndarray, " L"]:
         """log p(label | what was learned from) of test bags."""
