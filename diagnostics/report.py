@@ -298,7 +298,10 @@ _RANK = (
     "mark draws by which chains differ: none in 999 of 1,000 cases where chains agree."
 )
 _FOREST = "The sites on which some posterior differs most from the reference."
-_KHAT = "k̂ sees only where the approximation has draws; a mode it never visits goes unnoticed."
+_KHAT = (
+    "k̂ and two standard errors. It sees only where the approximation has draws; a mode it never "
+    "visits goes unnoticed."
+)
 _COMPONENTS = (
     "Weights of the clusters in their class. The q of coordinate ascent tells clusters by name; of "
     "other posteriors the weights of each draw are sorted, as their clusters have no names."
