@@ -108,10 +108,13 @@ class Compared:
     def check(self) -> PredictiveCheck | None:
         """Replicated labels (targets) under the reference, or the first posterior with draws.
 
-        None where no posterior has them, such as of a model without a likelihood of labels.
+        None where no posterior has them, such as of a model without a likelihood of labels, or
+        whose prior cannot be drawn from.
         """
         posterior = self._posterior_of_the_model
-        return None if posterior is None else predictive_check(posterior, seed=0)
+        if posterior is None or not posterior.model.is_normalised:
+            return None
+        return predictive_check(posterior, seed=0)
 
     @cached_property
     def sensitivity(self) -> pd.DataFrame | None:

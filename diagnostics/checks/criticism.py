@@ -179,7 +179,8 @@ def predictive_check(
     Raises
     ------
     NotImplementedError
-        If replicated labels say nothing of the model; its ``replication_note`` says why.
+        If replicated labels say nothing of the model; its ``replication_note`` says why. If the
+        model is not normalised.
 
     References
     ----------
@@ -189,6 +190,12 @@ def predictive_check(
     model, bags = posterior.model, posterior.bags
     if model.replication_note:
         raise NotImplementedError(model.replication_note)
+    if not model.is_normalised:
+        raise NotImplementedError(
+            f"{model.name} with this observation model has a factor that forward simulation leaves "
+            "out: replicates of the prior would be of another one; expected a normalised model, "
+            "such as the one with the logistic observation"
+        )
     if statistics is None:
         statistics = OF_LABELS if model.observed_site == "bag_label" else OF_TARGETS
     prior_key, posterior_key = split_key(random_key(seed))

@@ -22,7 +22,7 @@ from milzoo.inference.traceable import (
     TraceableLaplace,
     TraceableSVI,
 )
-from milzoo.models import DPMIL, RBF, VGPMIL, CardinalityModel, Gaussian
+from milzoo.models import DPMIL, RBF, VGPMIL, CardinalityModel, GammaMixing, Gaussian
 from milzoo.models.vwsgp import VWSGP
 from scipy import stats
 
@@ -371,3 +371,9 @@ def test_the_tree_is_as_arviz_has_it(right):
     group = right.tree()["prior_sbc"]
     assert group["log likelihood"].dims == ("chain", "draw")
     assert group["log likelihood"].shape == (1, 1000)
+
+
+def test_a_model_that_is_not_normalised_is_refused():
+    model = VGPMIL(RBF(4.0, 1.3), np.zeros((3, 2)), mixing=GammaMixing(1.0, 1.0))
+    with pytest.raises(NotImplementedError, match="factor that forward simulation leaves out"):
+        simulation_calibration(model, "gibbs", DESIGN, seed=1, simulations=10)
