@@ -276,7 +276,7 @@ def fitted(model, train, rule, sharpness, num_rounds):
         form = closed_form(replace(model, sharpness=sharpness), Options(rule))
         end = ascend_in_memory(form, train, Limits(num_rounds, 0.0), key=key)
         fit = form.approximation(end.q, end.local, train, end.elbo[-1])
-        given = replace(form, model=model)
+        given = replace(form, model=model, keeps_projection=True)
         bound, positives = bound_and_positives(given, form.chunk(train), end.q, end.local)
         return fit.draws(model, train, key, NUM_DRAWS), float(bound), float(positives)
 

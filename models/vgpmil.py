@@ -258,7 +258,7 @@ class VGPMIL(SparseGPModel):
     def _reweight_evidence(self, evidence: Float[Array, " N"], bags: Bags) -> None:
         if not self.is_logistic:  # p(f) ∝ N(f) ψ(f)/φ(f)
             log_ratio = self.mixing.log_density(evidence) + log_two_cosh_half(evidence)
-            is_there = bag_weight(bags)[jnp.asarray(bags.bag_index)]
+            is_there = jnp.asarray(bag_weight(bags))[jnp.asarray(bags.bag_index)]
             numpyro.factor("mixing", is_there * log_ratio)
 
     def _observe_bag_labels(self, log_none_positive: Float[Array, " B"], bags: Bags) -> None:

@@ -286,6 +286,20 @@ def test_padding_instances_do_not_reweight_latent_values(program):
         assert factor(evidence, given) == pytest.approx(expected, rel=1e-12)
 
 
+def test_reweighting_of_unpadded_bags_can_be_traced():
+    model, bags = small_model(mixing=GammaMixing(1.0, 2.5)), small_bags()
+    with jax.enable_x64(True):
+        sites = {
+            "evidence": jnp.zeros(bags.num_instances),
+            "inducing_value": jnp.zeros(model.num_inducing),
+        }
+        traced, eager = (
+            apply(lambda values: log_density(model, (bags,), {}, values)[0])(sites)
+            for apply in (jax.jit, lambda function: function)
+        )
+    assert float(traced) == pytest.approx(float(eager), rel=1e-12)
+
+
 def test_marginal_program_is_right_for_a_peaked_psi():
     """ψ = (1 + f²/0.2)^−1 has its poles 0.45 from the real line."""
     bags = small_bags(sizes=(1,), labels=(1,), seed=3)
