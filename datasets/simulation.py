@@ -48,6 +48,8 @@ def simulate(
     ------
     ValueError
         If the program has neither site, or ``bag_label`` is not one label 0 or 1 for each bag.
+    NotImplementedError
+        If the program has a factor: forward simulation leaves it out.
     """
     unlabelled = bags.without_labels()
     with jax.enable_x64(True):
@@ -85,10 +87,23 @@ def draw_sites(model: Callable[[Bags], Any], bags: Bags, seed: int | Array) -> d
     -------
     dict of str to array
         The values of all sample and deterministic sites.
+
+    Raises
+    ------
+    NotImplementedError
+        If the program has a factor: forward simulation leaves it out.
     """
     from numpyro import handlers
+    from numpyro.distributions import Unit
 
     trace = handlers.trace(handlers.seed(model, seed)).get_trace(bags.without_labels())
+    factors = [name for name, site in trace.items() if isinstance(site.get("fn"), Unit)]
+    if factors:
+        raise NotImplementedError(
+            f"the program has a factor ({', '.join(factors)}), which forward simulation leaves "
+            "out: what it drew would be of another distribution; expected a program of "
+            "distributions alone, such as the one with the logistic observation"
+        )
     return {
         name: jax.numpy.asarray(site["value"])
         for name, site in trace.items()

@@ -157,8 +157,9 @@ def _divergences(chains: Convergence) -> str:
     """Of chains without fault: none, or few."""
     if math.isnan(chains.divergences):
         return ""
-    few = f", {chains.divergences:,.0f} divergence{'s' if chains.divergences > 1 else ''}"
-    return few if chains.divergences else ", no divergence"
+    if chains.divergences == 0:
+        return ", no divergence"
+    return f", {chains.divergences:,.0f} divergence{'s' if chains.divergences > 1 else ''}"
 
 
 def _distance(name: str, verdict: Verdict) -> str:
@@ -318,10 +319,8 @@ def _importance(verdict: Verdict) -> str:
         return "k̂ could not be computed: some density is not finite at its own draws."
     if khat == -math.inf:
         return "Its density is that of the exact posterior at every draw."
-    said, largest = (
-        f"k̂ = {khat:.2f} ± {evidence.khat_error:.2f}",
-        largest_khat(evidence.num_weighted),
-    )
+    said = f"k̂ = {khat:.2f} ± {evidence.khat_error:.2f}"
+    largest = largest_khat(evidence.num_weighted)
     if khat - doubt > largest:
         return f"{said}: importance weighting cannot correct it."
     if verdict.is_left_behind:

@@ -288,9 +288,9 @@ def gather(
     # An approximation that failed may have no density to draw from.
     if posterior.is_mcmc or posterior.status.kind == "failed":
         draws = judged_sites(posterior.draws_with_estimands, posterior.model)
-        weighted = _Weighted(math.nan, math.nan, 0)
+        khat = _ReplicatedKhat(math.nan, math.nan, 0)
     else:
-        draws, weighted = _fresh_draws(posterior, num_draws, seed)
+        draws, khat = _fresh_draws(posterior, num_draws, seed)
     prediction = None
     if test is not None and not _failure(posterior, draws):
         prediction = posterior.predict(test)
@@ -298,9 +298,9 @@ def gather(
         posterior=posterior,
         draws=draws,
         convergence=convergence(posterior) if posterior.is_mcmc else None,
-        khat=weighted.khat,
-        khat_error=weighted.error,
-        num_weighted=weighted.num_draws,
+        khat=khat.khat,
+        khat_error=khat.error,
+        num_weighted=khat.num_draws,
         prediction=prediction,
     )
 
@@ -311,7 +311,7 @@ def _is_point(posterior: Posterior) -> bool:
 
 def _fresh_draws(
     posterior: Posterior, num_draws: int, seed: int | Array
-) -> tuple[xr.Dataset, _Weighted]:
+) -> tuple[xr.Dataset, _ReplicatedKhat]:
     """Independent draws of an approximation as one chain, and its k̂ by them and more."""
     model, bags = posterior.model, posterior.bags
     size = sum(value.nbytes for value in posterior.draws(1, seed=seed).values())
@@ -321,16 +321,17 @@ def _fresh_draws(
     one_chain = {name: value[None] for name, value in everything.items()}
     dims = {name: list(names) for name, names in model.dims.items() if name in everything}
     tree = az.from_dict({"posterior": one_chain}, dims=dims)
-    return judged_sites(tree["posterior"].to_dataset(), model), _weighted(posterior, fresh, seed)
+    khat = _replicated_khat(posterior, fresh, seed)
+    return judged_sites(tree["posterior"].to_dataset(), model), khat
 
 
-class _Weighted(NamedTuple):
+class _ReplicatedKhat(NamedTuple):
     khat: float
     error: float
     num_draws: int
 
 
-def _weighted(posterior: Posterior, fresh: Draws, seed: int | Array) -> _Weighted:
+def _replicated_khat(posterior: Posterior, fresh: Draws, seed: int | Array) -> _ReplicatedKhat:
     """Mean k̂ of replicates, the first by the draws that are there."""
     num_draws = len(next(iter(fresh.values())))
     replicates = _KHAT_WORK // (num_draws * posterior.bags.num_instances)
@@ -342,13 +343,14 @@ def _weighted(posterior: Posterior, fresh: Draws, seed: int | Array) -> _Weighte
             fresh = posterior.draws(num_draws, seed=key)
         log_approximation = posterior.log_density(fresh)
         if log_approximation is None:
-            return _Weighted(math.nan, math.nan, num_draws)
+            return _ReplicatedKhat(math.nan, math.nan, num_draws)
         log_target = log_joint(posterior.model, "marginal", fresh, posterior.bags)
         khats.append(pareto_khat(log_target, log_approximation))
     # −∞ says that the ratios of one replicate are alike: of all, or q is not p.
     known = [khat for khat in khats if khat != -math.inf]
     khat = float(np.mean(known)) if known else min(khats, default=math.nan)
-    return _Weighted(khat, khat_error(khat, num_draws) / math.sqrt(replicates), num_draws)
+    error = khat_error(khat, num_draws) / math.sqrt(max(1, len(known)))
+    return _ReplicatedKhat(khat, error, num_draws)
 
 
 def judge(

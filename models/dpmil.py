@@ -678,16 +678,18 @@ class DPMIL(ModelDefaults):
         mean_density = log_predictive
         if mean_density is None:
             mean_density = np.asarray(logsumexp(log_density, axis=0)) - math.log(len(log_density))
-        by_all = self.probabilities(mean_density, bags, pooling=pooling)
-        if pooling == "bayes":
+        bag_predictive, instance_predictive = self.probabilities(
+            mean_density, bags, pooling=pooling
+        )
+        if pooling == "bayes":  # not from the instances, which tell of the same θ
             log_negative, log_positive = logsumexp(of_bag, axis=0)
             prior = math.log(self.positive_fraction) - math.log1p(-self.positive_fraction)
-            by_all = expit(prior + log_positive - log_negative), by_all[1]
+            bag_predictive = expit(prior + log_positive - log_negative)
         return {
             "bag_probability": bag,
             "instance_probability": instance,
-            "bag_predictive": by_all[0],
-            "instance_predictive": by_all[1],
+            "bag_predictive": bag_predictive,
+            "instance_predictive": instance_predictive,
         }
 
     def probabilities(

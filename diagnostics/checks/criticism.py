@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Array, Float
 from matplotlib.figure import Figure
-from numpyro.infer import Predictive
 
 from ...datasets.bags import Bags
+from ...datasets.simulation import draw_sites
 from ...inference.posterior import Posterior
 from ...inference.prediction import TargetPrediction
 from ...inference.runtime.densities import log_joint
@@ -179,8 +179,8 @@ def predictive_check(
     Raises
     ------
     NotImplementedError
-        If replicated labels say nothing of the model; its ``replication_note`` says why. If the
-        model is not normalised.
+        If replicated labels say nothing of the model (its ``replication_note`` says why), or its
+        prior cannot be drawn from.
 
     References
     ----------
@@ -190,12 +190,6 @@ def predictive_check(
     model, bags = posterior.model, posterior.bags
     if model.replication_note:
         raise NotImplementedError(model.replication_note)
-    if not model.is_normalised:
-        raise NotImplementedError(
-            f"{model.name} with this observation model has a factor that forward simulation leaves "
-            "out: replicates of the prior would be of another one; expected a normalised model, "
-            "such as the one with the logistic observation"
-        )
     if statistics is None:
         statistics = OF_LABELS if model.observed_site == "bag_label" else OF_TARGETS
     prior_key, posterior_key = split_key(random_key(seed))
@@ -211,9 +205,12 @@ def predictive_check(
 
 def _from_the_prior(posterior: Posterior, key: Array, num: int) -> Float[np.ndarray, "S B"]:
     model, bags = posterior.model, posterior.bags
+
+    def replicate(key: Array) -> Array:
+        return draw_sites(model, bags, key)[model.observed_site]
+
     with jax.enable_x64(True):
-        drawn = Predictive(model, num_samples=num)(key, bags.without_labels())
-        return np.asarray(drawn[model.observed_site], dtype=float)
+        return np.asarray(jax.vmap(replicate)(jax.random.split(key, num)), dtype=float)
 
 
 def _from_the_posterior(posterior: Posterior, key: Array, num: int) -> Float[np.ndarray, "S B"]:

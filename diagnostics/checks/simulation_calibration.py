@@ -275,8 +275,7 @@ def simulation_calibration(
         If the engine is unknown, a number is out of range, the checkpoint is of another run, or a
         `TraceableEngine` comes with options.
     NotImplementedError
-        If the engine cannot fit the model, or the model is not normalised: its prior cannot be
-        drawn from.
+        If the engine cannot fit the model, or its prior cannot be drawn from.
 
     References
     ----------
@@ -286,12 +285,6 @@ def simulation_calibration(
     check_probability(false_alarm_rate=false_alarm_rate)
     if num_draws < _FEWEST_DRAWS:
         raise ValueError(f"num_draws is {num_draws}; expected at least {_FEWEST_DRAWS}")
-    if not model.is_normalised:
-        raise NotImplementedError(
-            f"{model.name} with this observation model has a density up to a constant, and a "
-            "factor that forward simulation leaves out: truths would be of another prior; expected "
-            "a normalised model, such as the one with the logistic observation"
-        )
     key = random_key(seed)
     chosen = _chosen(engine, options)
     ranked = partial(_usual_quantities, model) if quantities is None else quantities

@@ -530,7 +530,8 @@ def _nearly_independent(draws: xr.Dataset) -> xr.Dataset:
     """Every k-th draw, k from the ESS of chains by themselves: also where they disagree."""
     by_chain = [az.ess(draws.isel(chain=[chain])) for chain in range(draws.sizes["chain"])]
     ess = min(np.mean([one[name].item() for one in by_chain]) for name in draws)
-    return draws.isel(draw=slice(None, None, max(1, round(draws.sizes["draw"] / ess))))
+    step = max(1, round(draws.sizes["draw"] / ess)) if np.isfinite(ess) else 1
+    return draws.isel(draw=slice(None, None, step))
 
 
 def _as_tree(comparison: Compared, engine: str, names: Sequence[str]) -> xr.DataTree:

@@ -67,6 +67,15 @@ def test_a_program_without_bag_labels_is_refused(design):
         simulate(model, design, seed=0)
 
 
+def test_a_program_with_a_factor_is_refused(design):
+    def program(bags):
+        numpyro.factor("preference", 1.0)
+        numpyro.sample("bag_label", dist.Bernoulli(0.5).expand([bags.num_bags]), obs=bags.labels)
+
+    with pytest.raises(NotImplementedError, match=r"the program has a factor \(preference\)"):
+        simulate(program, design, seed=0)
+
+
 def test_a_program_with_other_than_binary_labels_is_refused(design):
     def model(bags):
         numpyro.sample("bag_label", dist.Delta(2.0))
