@@ -35,7 +35,7 @@ __all__ = [
 # (labels or targets of bags, replicates first; the bags) → a number for each replicate.
 type Statistic = Callable[[Float[np.ndarray, "S B"], Bags], Float[np.ndarray, " S"]]
 
-# By chance, some statistic of all has replicates as extreme as what was observed no more often.
+# Probability that a check of labels drawn from the posterior calls any of its statistics rare.
 _RARE = 0.05
 # Of power scaling, as ArviZ has it.
 MUCH_SENSITIVITY = 0.05
