@@ -18,8 +18,8 @@ __all__ = ["Convergence", "convergence"]
 _SMALLEST_ESS = 400
 # More of a reference: its own Monte-Carlo error is part of every verdict.
 _SMALLEST_REFERENCE_ESS = 1000
-# A larger fraction of divergent transitions than this is a fault: with fewer, the region that
-# chains may miss has less mass than the Monte-Carlo error of their means can show.
+# A larger fraction of divergent transitions than this is a fault. A convention: no fraction proves
+# that chains miss nothing, and few come by chance in long runs.
 _MOST_DIVERGENT = 1e-3
 
 
