@@ -43,12 +43,13 @@ def fits(design):
     sums = VWSGP.for_bags(design, num_inducing=8, variance=0.5, length_scale=1.0)
     models = {
         "vgpmil": few,
-        "gamma": replace(few, mixing=GammaMixing(2.0, 1.0)),
         "vwsgp": sums,
         "probit": replace(sums, **likelihood("probit", 1.0)),
         "gaussian": replace(sums, **likelihood("gaussian", 0.3)),
     }
     drawn = {name: simulate(model, design, seed=2)[0] for name, model in models.items()}
+    models["gamma"] = replace(few, mixing=GammaMixing(2.0, 1.0))
+    drawn["gamma"] = drawn["vgpmil"]
     labelled = instances_known(drawn["vgpmil"])
     models |= {
         "dpmil": DPMIL.for_bags(labelled, 4),
