@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 # Largest variance that quadrature is made for where it has a prior. Nodes grow with its root or
-# faster. At 400 the rule for 64 is wrong by 5e-5 in log E σ.
+# faster. At 400 the rule for 64 is wrong by 2e-4 in log E σ.
 _LARGEST_VARIANCE = 64.0
 # Up to this residual sd of a sum one quadrature rule serves all predictions.
 _SMALL_SCALE = 4.0

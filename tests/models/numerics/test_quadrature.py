@@ -290,12 +290,12 @@ def test_log_expectation_agrees_with_log_expected_sigmoid():
 
 
 def test_rules_for_smaller_variances_have_the_stated_error():
-    # sparse_gp caps the variance that rules are made for at 64, and says 5e-5 at 400. Rules are
+    # sparse_gp caps the variance that rules are made for at 64, and says 2e-4 at 400. Rules are
     # made for the next power of 1.25, here a scale of 9.3.
     mean, scale = jnp.linspace(-60.0, 60.0, 25), jnp.full(25, 20.0)
     with jax.enable_x64(True):
         short, enough = (log_expected_sigmoid(mean, scale, logistic_rule(s)) for s in (8.0, 20.0))
-    assert 2e-5 < np.abs(short - enough).max() < 1e-4
+    assert 1e-4 < np.abs(short - enough).max() < 3e-4
 
 
 @pytest.mark.parametrize("scale", [45.0, 100.0, 300.0])
