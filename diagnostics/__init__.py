@@ -6,7 +6,7 @@ from .checks.criticism import (
     predictive_check,
     prior_sensitivity,
 )
-from .checks.selection import Selection, select
+from .checks.selection import Prepared, Selection, select
 from .checks.simulation_calibration import SimulationCalibration, simulation_calibration
 from .comparison import Comparison, compare
 from .measures.correction import importance_resample
@@ -17,6 +17,7 @@ from .plots.surfaces import Surface, plot_surfaces
 __all__ = [
     "Comparison",
     "PredictiveCheck",
+    "Prepared",
     "Selection",
     "SimulationCalibration",
     "Surface",

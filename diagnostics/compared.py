@@ -12,7 +12,12 @@ from ..datasets.bags import Bags
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
 from .checks.criticism import PredictiveCheck, predictive_check, prior_sensitivity
-from .checks.leave_one_out import leave_one_out_of_all, leave_one_out_sentences, leave_one_out_table
+from .checks.leave_one_out import (
+    leave_one_out_of_all,
+    leave_one_out_sentences,
+    leave_one_out_table,
+    why_none_is_left_out,
+)
 from .measures.columns import MEASURES, OF_LABELS, OF_NUMBERS
 from .sentences import sentence
 from .verdict import Verdict
@@ -74,10 +79,10 @@ class Compared:
 
     @cached_property
     def loo_sentences(self) -> list[str]:
-        """Which model predicts held-out bags best, and which numbers are provisional."""
+        """Which model predicts held-out bags best and how sure that is, or why none can be said."""
         targets = {name: verdict.target for name, verdict in self.verdicts.items()}
         if not self.leave_one_out:
-            return []
+            return list(why_none_is_left_out(self.posteriors))
         chains = {name: verdict.evidence.convergence for name, verdict in self.verdicts.items()}
         unmixed = [name for name, one in chains.items() if one is not None and not one.mixed]
         return list(leave_one_out_sentences(self.leave_one_out, targets, unmixed))

@@ -345,8 +345,7 @@ _CHECK = (
 
 def _of_the_model(comparison: Compared) -> tuple[str, ...]:
     """Findings on the model: leave-one-out, replicated labels, sensitivity to the prior."""
-    left_out = comparison.loo_sentences or ["No posterior here has leave-one-out predictions."]
-    return (*left_out, *_replicated(comparison), *_sensitive(comparison))
+    return (*comparison.loo_sentences, *_replicated(comparison), *_sensitive(comparison))
 
 
 def _replicated(comparison: Compared) -> Iterator[str]:

@@ -164,6 +164,12 @@ class CardinalityGP(BagEvidenceModel):
         variance = values.get("variance", self.process_variance)
         return replace(super().with_hyperparameters(values), process_variance=variance)
 
+    @property
+    def learned_from_labels(self) -> str:
+        """The kernel, unless its weights are all 0."""
+        has_weights = np.any(self.kernel.weights) or self.kernel.intercept != 0
+        return "a kernel whose weights may be learned from labels" if has_weights else ""
+
     # ------------------------------------------------------------------ the process
 
     def most_terms(self, bags: Bags) -> int:

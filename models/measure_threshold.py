@@ -173,6 +173,11 @@ class MeasureThreshold(ModelDefaults):
         """Threshold and softness."""
         return ("threshold", "softness")
 
+    @property
+    def learned_from_labels(self) -> str:
+        """The scores, which the bags have as features."""
+        return "scores learned from labels as features"
+
     # ------------------------------------------------------------------ the programs
 
     def __call__(self, bags: Bags) -> None:

@@ -124,6 +124,11 @@ class Model(Observing, Protocol):
         ...
 
     @property
+    def learned_from_labels(self) -> str:
+        """What of the model, or of its bags' features, was learned from labels; empty if none."""
+        ...
+
+    @property
     def companions(self) -> Mapping[str, Model]:
         """Models to be fitted beside this one, by a word for each."""
         ...
@@ -273,6 +278,11 @@ class ModelDefaults:
     def is_normalised(self) -> bool:
         """True: ``marginal()`` is a density, and its ELBO a bound on log p(labels)."""
         return True
+
+    @property
+    def learned_from_labels(self) -> str:
+        """Empty: labels enter by the likelihood alone, and a bag can be left out of that."""
+        return ""
 
     @property
     def companions(self) -> Mapping[str, Model]:

@@ -19,6 +19,7 @@ __all__ = [
     "leave_one_out_of_all",
     "leave_one_out_sentences",
     "leave_one_out_table",
+    "why_none_is_left_out",
 ]
 
 
@@ -43,7 +44,7 @@ def leave_one_out(posterior: Posterior) -> Any:
     NotImplementedError
         If the model has no likelihood of labels or targets; its ``leave_one_out_note`` says so.
     ValueError
-        If the posterior failed, or is a point.
+        If the posterior failed, is a point, or has a kernel or scores learned from all labels.
 
     References
     ----------
@@ -67,6 +68,12 @@ def leave_one_out(posterior: Posterior) -> Any:
         return az.loo_approximate_posterior(
             tree, np.asarray(log_p), np.asarray(log_q), pointwise=True
         )
+
+
+def why_none_is_left_out(posteriors: Mapping[str, Posterior]) -> Iterator[str]:
+    """Why the posteriors do not allow leave-one-out: each reason once, as a sentence."""
+    reasons = dict.fromkeys(filter(None, map(_why_not, posteriors.values())))
+    yield from (f"{reason[0].upper()}{reason[1:]}." for reason in reasons)
 
 
 def leave_one_out_of_all(posteriors: Mapping[str, Posterior]) -> dict[str, Any]:
@@ -165,6 +172,11 @@ def _why_not(posterior: Posterior) -> str:
     """Why no bag can be left out; empty if it can."""
     if posterior.model.leave_one_out_note:
         return posterior.model.leave_one_out_note
+    if posterior.model.learned_from_labels:
+        return (
+            f"{posterior.model.name} is fitted with {posterior.model.learned_from_labels}: weights "
+            "cannot leave a bag out of these; select makes the model again without each bag"
+        )
     if posterior.status.kind == "failed":
         return (
             f"posterior of {posterior.engine} failed ({posterior.status.sentence}); expected one "

@@ -21,13 +21,36 @@ from ...inference.runtime.progress import Progress
 from ...models.model import Model, observations, random_key
 from ..measures.scores import bag_log_loss
 
-__all__ = ["CRITERIA", "Selection", "select"]
+__all__ = ["CRITERIA", "Prepared", "Selection", "select"]
 
 CRITERIA = ("loo", "cross_validation", "elbo")
 # Criteria on held-out bags.
 _PREDICTIVE = ("loo", "cross_validation")
 
 type Fit = Callable[..., Posterior]
+type Recipe = Callable[[Bags], Model | Prepared]
+
+
+def _as_they_are(bags: Bags) -> Bags:
+    return bags
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A model made from training bags, and bags as it reads them.
+
+    Attributes
+    ----------
+    model : Model
+    bags : Bags
+        The training bags, scaled or scored as the model wants them.
+    prepare : callable
+        The same for other bags: by the training bags, whatever labels these others have.
+    """
+
+    model: Model
+    bags: Bags = field(repr=False)
+    prepare: Callable[[Bags], Bags] = field(default=_as_they_are, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +148,7 @@ class Selection:
 
 
 def select(
-    models: Mapping[str, Model],
+    models: Mapping[str, Model | Recipe],
     bags: Bags,
     *,
     seed: int | Array,
@@ -146,8 +169,10 @@ def select(
 
     Parameters
     ----------
-    models : dict of Model
-        By the names that they have in the table.
+    models : dict of Model or callable
+        By the names that they have in the table. A function of training bags, which returns a
+        `Model` or a `Prepared`, is called again for each fold, and for all bags but one: kernels,
+        scores and scaling that it learns see no held-out bag.
     bags : Bags
         With labels, or targets.
     seed : int or JAX key
@@ -172,8 +197,9 @@ def select(
     Raises
     ------
     ValueError
-        If there is no model, a criterion is unknown, a fit failed, bags are without labels, or the
-        bound is to choose where there is none.
+        If there is no model, a criterion is unknown, a fit failed, bags are without labels, the
+        bound is to choose where there is none, or a part of a model may have been learned from the
+        labels of held-out bags.
     NotImplementedError
         If a model has no likelihood of labels or targets; its ``leave_one_out_note`` says so.
 
@@ -182,15 +208,16 @@ def select(
     Vehtari, Gelman and Gabry (2017), practical Bayesian model evaluation by leave-one-out.
     """
     _check(models, by, criteria)
-    for model in models.values():
-        observations(model, bags, "select")
-        if model.leave_one_out_note:
-            raise NotImplementedError(model.leave_one_out_note)
+    key = random_key(seed)
+    trials = [
+        _Trial(name, model, partial(engine, **options), bags, key) for name, model in models.items()
+    ]
+    for trial in trials:
+        trial.check(criteria)
     with Progress("models", len(models), shown=progress) as bar:
         found = {}
-        for name, model in models.items():
-            trial = _Trial(name, partial(engine, model, **options), bags, random_key(seed))
-            found[name] = trial.judged(criteria, num_folds)
+        for trial in trials:
+            found[trial.name] = trial.judged(criteria, num_folds)
             bar.advance(1)
     without = [name for name, one in found.items() if np.isnan(one.elbo)]
     if by == "elbo" and without:
@@ -211,7 +238,7 @@ def select(
     )
 
 
-def _check(models: Mapping[str, Model], by: str, criteria: tuple[str, ...]) -> None:
+def _check(models: Mapping[str, Any], by: str, criteria: tuple[str, ...]) -> None:
     if not models:
         raise ValueError("models is empty; expected at least one, by name")
     for criterion in (by, *criteria):
@@ -234,15 +261,30 @@ class _Judged:
 
 @dataclass(frozen=True)
 class _Trial:
-    """One model, with the bags and the engine that fit it."""
+    """One model or the recipe for it, with the bags and the engine that fit it."""
 
     name: str
+    model: Model | Recipe
     fit: Fit
     bags: Bags
     key: Array
 
+    def check(self, criteria: tuple[str, ...]) -> None:
+        """Refuse a model whose held-out predictions would not be what they seem."""
+        if not isinstance(self.model, Model):
+            return
+        observations(self.model, self.bags, "select")
+        if self.model.leave_one_out_note:
+            raise NotImplementedError(self.model.leave_one_out_note)
+        if self.model.learned_from_labels and set(criteria) & set(_PREDICTIVE):
+            raise ValueError(
+                f"model {self.name!r} was given with {self.model.learned_from_labels}: held-out "
+                "bags would predict their own labels; give a function of training bags that makes "
+                "it, which select calls for each fold"
+            )
+
     def judged(self, criteria: tuple[str, ...], num_folds: int) -> _Judged:
-        whole = self._fitted(self.bags)
+        whole, _ = self._fitted(self.bags)
         elpd, num_refitted = {}, 0
         if "loo" in criteria:
             elpd["loo"], num_refitted = self._leave_one_out(whole)
@@ -254,7 +296,7 @@ class _Trial:
 
     def _leave_one_out(self, whole: Posterior) -> tuple[Float[np.ndarray, " B"], int]:
         """Leave-one-out predictions by a sampler's weights, and by refits where these are bad."""
-        if not whole.is_mcmc:
+        if not (whole.is_mcmc and isinstance(self.model, Model)):
             every = range(self.bags.num_bags)
             return np.array([self._without(bag) for bag in every]), self.bags.num_bags
         with warnings.catch_warnings():  # what they warn of is done here
@@ -271,23 +313,27 @@ class _Trial:
         """Predictions of held-out folds, the same folds for all models."""
         fold_seed = int(jax.random.randint(self.key, (), 0, 2**31 - 1))
         pairs = self.bags.folds(num_folds, seed=fold_seed)
-        return np.concatenate([self._of(self._fitted(train), test) for train, test in pairs])
+        return np.concatenate([self._held_out(train, test) for train, test in pairs])
 
     def _without(self, bag: int) -> float:
         """log p(label of a bag | all other bags), by a fit to these."""
         left_out = np.arange(self.bags.num_bags) == bag
-        fitted = self._fitted(self.bags.select(~left_out))
-        return float(self._of(fitted, self.bags.select(left_out))[0])
+        return float(self._held_out(self.bags.select(~left_out), self.bags.select(left_out))[0])
 
-    def _of(self, posterior: Posterior, test: Bags) -> Float[np.ndarray, " L"]:
-        """log p(label | what was learned from) of test bags."""
-        return -bag_log_loss(posterior.predict(test), test)
+    def _held_out(self, train: Bags, test: Bags) -> Float[np.ndarray, " L"]:
+        """log p(label | training bags) of test bags."""
+        posterior, prepare = self._fitted(train)
+        return -bag_log_loss(posterior.predict(prepare(test.without_labels())), test)
 
-    def _fitted(self, bags: Bags) -> Posterior:
-        posterior = self.fit(bags, seed=self.key)
+    def _fitted(self, bags: Bags) -> tuple[Posterior, Callable[[Bags], Bags]]:
+        """A fit to training bags, and how other bags are prepared for it."""
+        made = self.model if isinstance(self.model, Model) else self.model(bags)
+        if not isinstance(made, Prepared):
+            made = Prepared(made, bags)
+        posterior = self.fit(made.model, made.bags, seed=self.key)
         if posterior.status.kind == "failed":
             raise ValueError(
                 f"{posterior.engine} failed on model {self.name!r} ({posterior.status.sentence}); "
                 "leave the model out, or choose another engine"
             )
-        return posterior
+        return posterior, made.prepare

@@ -6,10 +6,23 @@ from functools import partial
 import numpy as np
 import pytest
 from milzoo.datasets import simulate, simulate_instances
-from milzoo.diagnostics import Selection, select
+from milzoo.diagnostics import Prepared, Selection, select
+from milzoo.diagnostics.checks.leave_one_out import leave_one_out
 from milzoo.diagnostics.measures.scores import bag_log_loss
-from milzoo.inference import coordinate_ascent, gibbs, nuts
-from milzoo.models import DPMIL, RBF, VGPMIL, GammaMixing, Gaussian
+from milzoo.inference import coordinate_ascent, gibbs, grid, maximum_a_posteriori, nuts
+from milzoo.models import (
+    DPMIL,
+    RBF,
+    VGPMIL,
+    CardinalityGP,
+    CardinalityKernel,
+    CardinalityModel,
+    GammaMixing,
+    Gaussian,
+    MeasureThreshold,
+    NeighbourMeasure,
+    scored,
+)
 from milzoo.models.vwsgp import VWSGP
 from scipy import stats
 
@@ -151,3 +164,93 @@ def test_bad_input_is_refused():
     model = DPMIL(np.zeros(2), np.eye(2), 4.0)
     with pytest.raises(NotImplementedError, match="DPMIL's likelihood is of instances"):
         select({"a": model}, WITH_LABELS, seed=0)
+
+
+# ---------------------------------------------------------------- what is learned from labels
+
+NOISE = simulate_instances(24, 3, num_features=30, seed=5)
+NOISE = replace(NOISE, labels=np.random.default_rng(6).permutation(np.arange(24) % 2))
+COIN = 24 * np.log(0.5)
+MEASURE = NeighbourMeasure(3)
+
+
+def _kernel_from(bags):
+    """A process whose kernel is learned from the labels of these bags."""
+    mode = maximum_a_posteriori(CardinalityModel(), bags, seed=0)
+    weights = mode.stored_draws()["weights"][0]
+    kernel = CardinalityKernel(CardinalityModel(), weights, RBF(1.0, 8.0))
+    return CardinalityGP.at_bags(kernel, bags, 4.0)
+
+
+def _scores_from(bags):
+    """A threshold on scores made from the labels of these bags, scaled by them."""
+    raw = scored([MEASURE], bags)
+    return Prepared(
+        MeasureThreshold(),
+        raw.standardize(),
+        lambda other: scored([MEASURE], bags, other).standardize(raw),
+    )
+
+
+def test_a_kernel_learned_from_all_labels_is_refused():
+    model = _kernel_from(NOISE)
+    with pytest.raises(ValueError, match="'kernel' was given with a kernel whose weights may be"):
+        select({"kernel": model}, NOISE, seed=0)
+    with pytest.raises(ValueError, match="weights cannot leave a bag out"):
+        leave_one_out(coordinate_ascent(model, NOISE, seed=0))
+    # By the bound alone no bag is held out.
+    assert select({"kernel": model}, NOISE, seed=0, by="elbo", criteria=("elbo",)).chosen
+
+
+def test_a_kernel_without_weights_may_be_selected():
+    weights = np.zeros(30)
+    model = replace(
+        _kernel_from(NOISE), kernel=CardinalityKernel(CardinalityModel(), weights, RBF(1.0, 8.0))
+    )
+    found = select({"plain": model}, NOISE, seed=0, criteria=("loo",))
+    assert found.elpd["loo"]["plain"].sum() < COIN + 2.0
+
+
+def test_scores_of_all_labels_are_refused():
+    made = _scores_from(NOISE)
+    with pytest.raises(ValueError, match="scores learned from labels"):
+        select({"scores": made.model}, made.bags, seed=0, criteria=("loo",))
+
+
+def test_a_kernel_refitted_inside_folds_cannot_predict_noise():
+    found = select({"kernel": _kernel_from}, NOISE, seed=0, criteria=("loo",))
+    assert found.num_refitted["kernel"] == NOISE.num_bags
+    assert found.elpd["loo"]["kernel"].sum() < COIN + 2.0
+    # One kernel of all labels is what leaks: it beats a coin by far.
+    model, everyone = _kernel_from(NOISE), np.arange(NOISE.num_bags)
+    leaked = 0.0
+    for bag in everyone:
+        posterior = coordinate_ascent(model, NOISE.select(everyone != bag), seed=0)
+        left_out = NOISE.select(everyone == bag)
+        leaked -= bag_log_loss(posterior.predict(left_out), left_out)[0]
+    assert leaked > COIN + 5.0
+
+
+def test_scores_refitted_inside_folds_cannot_predict_noise():
+    found = select(
+        {"scores": _scores_from},
+        NOISE,
+        seed=0,
+        criteria=("cross_validation",),
+        by="cross_validation",
+        num_folds=4,
+        engine=grid,
+    )
+    assert found.elpd["cross_validation"]["scores"].sum() < COIN + 2.0
+
+
+def test_bags_are_prepared_without_their_labels():
+    def recipe(bags):
+        def prepare(other):
+            assert other.labels is None
+            return other
+
+        return Prepared(LOGISTIC, bags, prepare)
+
+    found = select({"a": recipe, "b": LOGISTIC}, WITH_LABELS, seed=0, criteria=("loo",))
+    np.testing.assert_array_equal(found.elpd["loo"]["a"], found.elpd["loo"]["b"])
