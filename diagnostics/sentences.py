@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ..inference.grid import GridApproximation
 from ..inference.importance import EASY_KHAT, FEWEST_DRAWS, largest_khat
 from .measures.accuracy import Accuracy
@@ -176,8 +178,19 @@ def _distance(name: str, verdict: Verdict) -> str:
         return f"{error}, and its sd on average {ratio} times {peer.name}'s."
     than = "they should be" if _is_judged_by(peer, verdict) else f"{peer.name}'s"
     return (
-        f"{error} and its sd is on average {ratio} of {peer.name}'s: intervals from it are "
-        f"{_width(peer.accuracy)} {than}."
+        f"{error} and its sd is on average {ratio} ± {_brief(peer.accuracy.mean_sd_ratio_mcse)} of "
+        f"{peer.name}'s. {_intervals(peer, than)}"
+    )
+
+
+def _intervals(peer: Peer, than: str) -> str:
+    """Widths of intervals, and how much of the reference they hold."""
+    error = peer.accuracy
+    coverage, inner = (100 * share for share in error.mean_coverage)
+    return (
+        f"Its 90 % intervals are {_width(error)} {than} and hold {coverage:.0f} ± "
+        f"{100 * error.mean_coverage_mcse:.1f} % of {peer.name}'s draws, its 50 % ones "
+        f"{inner:.0f} %."
     )
 
 
@@ -190,7 +203,7 @@ def _agreement(verdict: Verdict, peer: Peer) -> str:
     error, chains = peer.accuracy, verdict.evidence.convergence
     largest = (
         f"largest |z| {error.largest_z:.1f} of at most {error.z_limit:.1f} by chance over "
-        f"{len(error.z)} means and sds"
+        f"{len(error.z)} means, sds and quantiles"
     )
     if not error.agrees:
         how = _frozen(error) if error.frozen.any() else largest
@@ -243,7 +256,8 @@ def _error_of_mean(name: str, error: Accuracy, what: str = "mean") -> str:
 
 
 def _width(error: Accuracy) -> str:
-    mean, low, high = error.mean_sd_ratio, error.sd_ratio.min(), error.sd_ratio.max()
+    """Width of 90 % intervals, in words where sites are alike."""
+    mean, low, high = (of(error.width_ratio) for of in (np.mean, np.min, np.max))
     if low < mean / _SAME_WIDTH or high > mean * _SAME_WIDTH:
         return f"{_brief(low)} to {_brief(high)} times as wide as"
     for least, most, words in _FRACTIONS:

@@ -1,4 +1,4 @@
-"""Errors of one posterior against another, in posterior sds, with Monte-Carlo errors."""
+"""Errors of one posterior against another: means, sds and intervals, with Monte-Carlo errors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ __all__ = ["Accuracy", "accuracy", "independent_fraction"]
 _CONSTANT = 1e-12
 # Probability that two samplers of one posterior are said to disagree.
 _FALSE_ALARMS = 1e-4
+# Probabilities of the quantiles that are compared: the ends of both intervals, and the median.
+_PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Errors of one posterior's means and sds against a reference, site by site.
+    """Errors of one posterior's means, sds and intervals against a reference, site by site.
 
     Sites that are constant on both sides, such as a probability that is 1 to the last digit, are
     left out. A site that is constant on one side alone, or has two values, has an infinite error.
@@ -35,10 +37,16 @@ class Accuracy:
         (mean − reference mean) / reference sd.
     error_mcse : array (Q,)
         Monte-Carlo standard error of ``error``, from both sides.
-    sd_ratio : array (Q,)
-        sd / reference sd.
-    z : array (2Q,)
-        Differences of means and of sds in their Monte-Carlo standard errors.
+    sd_ratio, sd_ratio_mcse : array (Q,)
+        sd / reference sd, and its Monte-Carlo standard error, from both sides.
+    width_ratio : array (Q,)
+        Width of the central 90 % interval over that of the reference.
+    coverage_90, coverage_50 : array (Q,)
+        Probability under the reference of the central 90 % and 50 % intervals.
+    coverage_mcse : array (Q,)
+        Monte-Carlo standard error of ``coverage_90``, from both sides.
+    z : array (7Q,)
+        Differences of means, sds and five quantiles in their Monte-Carlo standard errors.
     frozen : array (Q,)
         Whether the site is constant on one side alone, or on both at two values.
     """
@@ -47,6 +55,11 @@ class Accuracy:
     error: Float[np.ndarray, " Q"]
     error_mcse: Float[np.ndarray, " Q"]
     sd_ratio: Float[np.ndarray, " Q"]
+    sd_ratio_mcse: Float[np.ndarray, " Q"]
+    width_ratio: Float[np.ndarray, " Q"]
+    coverage_90: Float[np.ndarray, " Q"]
+    coverage_50: Float[np.ndarray, " Q"]
+    coverage_mcse: Float[np.ndarray, " Q"]
     z: Float[np.ndarray, " _"]
     frozen: Bool[np.ndarray, " Q"]
 
@@ -96,8 +109,23 @@ class Accuracy:
         return float(np.mean(self.sd_ratio))
 
     @property
+    def mean_sd_ratio_mcse(self) -> float:
+        """Monte-Carlo standard error of a site's sd ratio, averaged over sites."""
+        return float(np.mean(self.sd_ratio_mcse))
+
+    @property
+    def mean_coverage(self) -> tuple[float, float]:
+        """Mean over sites of the reference's probability of the 90 % and the 50 % intervals."""
+        return float(np.mean(self.coverage_90)), float(np.mean(self.coverage_50))
+
+    @property
+    def mean_coverage_mcse(self) -> float:
+        """Monte-Carlo standard error of a site's coverage, averaged over sites."""
+        return float(np.mean(self.coverage_mcse))
+
+    @property
     def largest_z(self) -> float:
-        """Largest |z| over all means and sds."""
+        """Largest |z| over all means, sds and quantiles."""
         return float(np.max(np.abs(self.z)))
 
 
@@ -126,21 +154,26 @@ def independent_fraction(draws: xr.Dataset) -> float:
 def accuracy(
     draws: xr.Dataset, reference: xr.Dataset, *, fractions: tuple[float, float] = (1.0, 1.0)
 ) -> Accuracy:
-    """Compare means and sds of all sites.
+    """Compare means, sds and quantiles of all sites.
 
     Parameters
     ----------
     draws, reference : Dataset
-        The same sites, with dimensions chain and draw. Monte-Carlo standard errors are ArviZ's, so
-        both Markov chains and independent draws (as one chain) are taken for what they are.
+        The same sites, with dimensions chain and draw. Monte-Carlo standard errors are by ArviZ's
+        effective sizes: Markov chains and independent draws (as one chain) are taken as they are.
     fractions : tuple of float
         Of draws and of reference, where they are resampled: as of `independent_fraction`.
 
     Returns
     -------
     Accuracy
+
+    Notes
+    -----
+    A quantile is compared by the probability F of what is below the reference's, under both. The
+    standard error of 2 arcsin √F is 1/√ESS, whatever F is, and errors of it are nearly Gaussian.
     """
-    ours, theirs = map(_Moments.of, (draws, reference), fractions)
+    ours, theirs = map(_Sites.of, (draws, reference), fractions)
     scale = np.maximum(1.0, np.abs(theirs.mean))
     has_one_value = np.abs(ours.mean - theirs.mean) <= _CONSTANT * scale
     kept = ~(ours.is_constant & theirs.is_constant & has_one_value)
@@ -151,48 +184,118 @@ def accuracy(
         return np.where(frozen, np.inf, value)
 
     with np.errstate(divide="ignore", invalid="ignore"):  # of frozen sites
-        mean_z = (ours.mean - theirs.mean) / np.hypot(ours.mean_mcse, theirs.mean_mcse)
-        sd_z = (ours.sd - theirs.sd) / np.hypot(ours.sd_mcse, theirs.sd_mcse)
+        z = _differences(ours, theirs)
+        ratio = np.where(ours.is_constant & theirs.is_constant, 1.0, ours.sd / theirs.sd)
+        relative = np.hypot(ours.sd_mcse / ours.sd, theirs.sd_mcse / theirs.sd)
+        wide, narrow = ours.interval(0), ours.interval(1)
+        coverage, inner = theirs.probability(*wide), theirs.probability(*narrow)
         return Accuracy(
             names=tuple(itertools.compress(site_names(reference), kept)),
             error=infinite_if_frozen((ours.mean - theirs.mean) / theirs.sd),
             error_mcse=infinite_if_frozen(np.hypot(ours.mean_mcse, theirs.mean_mcse) / theirs.sd),
-            sd_ratio=np.where(ours.is_constant & theirs.is_constant, 1.0, ours.sd / theirs.sd),
-            z=np.concatenate([infinite_if_frozen(mean_z), infinite_if_frozen(sd_z)]),
+            sd_ratio=ratio,
+            sd_ratio_mcse=np.where(ours.sd > 0, ratio * relative, 0.0),
+            width_ratio=np.where(frozen, ratio, _width(wide) / _width(theirs.interval(0))),
+            coverage_90=coverage,
+            coverage_50=inner,
+            coverage_mcse=np.hypot(
+                *(np.sqrt(coverage * (1 - coverage) / one.tail_ess) for one in (ours, theirs))
+            ),
+            z=np.concatenate([infinite_if_frozen(one) for one in z]),
             frozen=frozen,
         )
 
 
-@dataclass(frozen=True)
-class _Moments:
-    """Means and sds of all scalar sites, with their Monte-Carlo standard errors."""
+def _differences(ours: _Sites, theirs: _Sites) -> list[Float[np.ndarray, " Q"]]:
+    """Of means, sds and quantiles, in standard errors."""
+    differences = [
+        (ours.mean - theirs.mean) / np.hypot(ours.mean_mcse, theirs.mean_mcse),
+        (ours.sd - theirs.sd) / np.hypot(ours.sd_mcse, theirs.sd_mcse),
+    ]
+    for quantile, *sizes in zip(theirs.quantiles, ours.ess, theirs.ess, strict=True):
+        angles = [2 * np.arcsin(np.sqrt(one.below(quantile))) for one in (ours, theirs)]
+        error = np.sqrt(sum(1 / size for size in sizes))
+        differences.append((angles[0] - angles[1]) / error)
+    return differences
 
+
+def _width(interval: tuple[np.ndarray, np.ndarray]) -> Float[np.ndarray, " Q"]:
+    lower, upper = interval
+    return upper - lower
+
+
+@dataclass(frozen=True)
+class _Sites:
+    """Draws of all scalar sites: moments and quantiles, with what their errors follow from."""
+
+    values: Float[np.ndarray, "Q S"]
     mean: Float[np.ndarray, " Q"]
     sd: Float[np.ndarray, " Q"]
     mean_mcse: Float[np.ndarray, " Q"]
     sd_mcse: Float[np.ndarray, " Q"]
     is_constant: Bool[np.ndarray, " Q"]
+    quantiles: Float[np.ndarray, "5 Q"]
+    ess: Float[np.ndarray, "5 Q"]
 
     @classmethod
-    def of(cls, draws: xr.Dataset, fraction: float) -> _Moments:
-        mean = _flat(draws.mean(("chain", "draw")))
-        if draws.sizes["chain"] * draws.sizes["draw"] == 1:
-            nothing = np.zeros_like(mean)
-            return cls(mean, nothing, nothing, nothing, np.zeros(mean.shape, bool))
-        sd = _flat(draws.std(("chain", "draw"), ddof=1))
+    def of(cls, draws: xr.Dataset, fraction: float) -> _Sites:
+        values = _by_site(draws)
+        mean = values.mean(axis=1)
+        quantiles = np.quantile(values, _PROBABILITIES, axis=1)
+        if values.shape[1] == 1:
+            nothing, infinite = np.zeros_like(mean), np.full_like(quantiles, np.inf)
+            is_constant = np.zeros(mean.shape, bool)
+            return cls(values, mean, nothing, nothing, nothing, is_constant, quantiles, infinite)
+        sd = values.std(axis=1, ddof=1)
         with np.errstate(invalid="ignore"):  # of constants, whose errors are not used
             mean_mcse, sd_mcse = (_flat(az.mcse(draws, method=of)) for of in ("mean", "sd"))
+            ess = [_flat(az.ess(draws, method="quantile", prob=prob)) for prob in _PROBABILITIES]
         return cls(
+            values=values,
             mean=mean,
             sd=sd,
             mean_mcse=mean_mcse / np.sqrt(fraction),
             sd_mcse=sd_mcse / np.sqrt(fraction),
             is_constant=sd <= _CONSTANT * np.maximum(1.0, np.abs(mean)),
+            quantiles=quantiles,
+            ess=np.stack(ess) * fraction,
         )
 
-    def part(self, chosen: Bool[np.ndarray, " Q"]) -> _Moments:
-        """The moments of the chosen sites."""
-        return _Moments(*(getattr(self, entry.name)[chosen] for entry in fields(self)))
+    @property
+    def tail_ess(self) -> Float[np.ndarray, " Q"]:
+        """The smaller effective size of the two ends of the 90 % interval."""
+        return np.minimum(self.ess[0], self.ess[-1])
+
+    def part(self, chosen: Bool[np.ndarray, " Q"]) -> _Sites:
+        """The chosen sites."""
+        return _Sites(
+            self.values[chosen],
+            *(getattr(self, entry.name)[..., chosen] for entry in fields(self)[1:]),
+        )
+
+    def interval(self, depth: int) -> tuple[Float[np.ndarray, " Q"], Float[np.ndarray, " Q"]]:
+        """Ends of a central interval: the widest, or the next one inside."""
+        return self.quantiles[depth], self.quantiles[-1 - depth]
+
+    def below(self, value: Float[np.ndarray, " Q"]) -> Float[np.ndarray, " Q"]:
+        """P(site ≤ value)."""
+        return (self.values <= value[:, None]).mean(axis=1)
+
+    def probability(
+        self, lower: Float[np.ndarray, " Q"], upper: Float[np.ndarray, " Q"]
+    ) -> Float[np.ndarray, " Q"]:
+        """P(lower ≤ site ≤ upper)."""
+        is_inside = (lower[:, None] <= self.values) & (self.values <= upper[:, None])
+        return is_inside.mean(axis=1)
+
+
+def _by_site(draws: xr.Dataset) -> Float[np.ndarray, "Q S"]:
+    """All draws of each scalar site."""
+    columns = []
+    for name in sorted(draws, key=str):
+        site = draws[name].transpose("chain", "draw", ...).to_numpy()
+        columns.append(site.reshape(site.shape[0] * site.shape[1], -1).T)
+    return np.concatenate(columns).astype(float)
 
 
 def _flat(by_site: xr.Dataset) -> Float[np.ndarray, " Q"]:
