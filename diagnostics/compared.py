@@ -83,7 +83,7 @@ class Compared:
         targets = {name: verdict.target for name, verdict in self.verdicts.items()}
         if not self.leave_one_out:
             return list(why_none_is_left_out(self.posteriors))
-        chains = {name: verdict.evidence.convergence for name, verdict in self.verdicts.items()}
+        chains = {name: verdict.assessment.convergence for name, verdict in self.verdicts.items()}
         unmixed = [name for name, one in chains.items() if one is not None and not one.mixed]
         return list(leave_one_out_sentences(self.leave_one_out, targets, unmixed))
 
@@ -100,13 +100,13 @@ class Compared:
     @property
     def predictions(self) -> dict[str, Prediction]:
         """Predictions of test labels, by each posterior that did not fail; empty if none."""
-        known = {name: verdict.evidence.prediction for name, verdict in self.verdicts.items()}
+        known = {name: verdict.assessment.prediction for name, verdict in self.verdicts.items()}
         return {name: one for name, one in known.items() if isinstance(one, Prediction)}
 
     @property
     def target_predictions(self) -> dict[str, TargetPrediction]:
         """Predictions of test targets, by each posterior that did not fail; empty if none."""
-        known = {name: verdict.evidence.prediction for name, verdict in self.verdicts.items()}
+        known = {name: verdict.assessment.prediction for name, verdict in self.verdicts.items()}
         return {name: one for name, one in known.items() if isinstance(one, TargetPrediction)}
 
     @cached_property
@@ -133,7 +133,9 @@ class Compared:
         sound = {
             name: posterior
             for name, posterior in self.posteriors.items()
-            if not (self.verdicts[name].evidence.failed or self.verdicts[name].evidence.is_point)
+            if not (
+                self.verdicts[name].assessment.failed or self.verdicts[name].assessment.is_point
+            )
             and not posterior.model.replication_note
         }
         first = next(iter(sound.values()), None)

@@ -200,14 +200,14 @@ def compare(
     """
     check_counts(num_draws=num_draws)
     _check(posteriors, reference, test)
-    evidence = {
+    assessments = {
         name: gather(posterior, test=test, num_draws=num_draws, seed=seed)
         for name, posterior in posteriors.items()
     }
     target = targets({name: posterior.model for name, posterior in posteriors.items()})
-    chosen = best_reference(evidence, target) if reference is None else reference
+    chosen = best_reference(assessments, target) if reference is None else reference
     verdicts = {
-        name: judge(name, evidence, target, reference=chosen, test=test) for name in evidence
+        name: judge(name, assessments, target, reference=chosen, test=test) for name in assessments
     }
     disputed_by = tuple(name for name, verdict in verdicts.items() if verdict.disputes_reference)
     verdicts = {

@@ -200,8 +200,8 @@ def _sections(comparison: Compared, bag: Callable[[], _Picture]) -> list[_Sectio
     groups = list(dict.fromkeys(measure.group for measure in MEASURES))
     what, worked, how_far, matters = groups
     has_bound = any(p.elbo is not None and len(p.elbo) for p in comparison.posteriors.values())
-    evidence = {name: verdict.evidence for name, verdict in comparison.verdicts.items()}
-    samplers = [name for name, one in evidence.items() if one.is_sampler and not one.failed]
+    assessments = {name: verdict.assessment for name, verdict in comparison.verdicts.items()}
+    samplers = [name for name, one in assessments.items() if one.is_sampler and not one.failed]
     sections = [
         _Section(what, _model_text(comparison), _measured(comparison, what), []),
         _Section(worked, comparison.reference_sentence, _measured(comparison, worked), []),
@@ -223,13 +223,13 @@ def _sections(comparison: Compared, bag: Callable[[], _Picture]) -> list[_Sectio
                 _Picture(f"rank_{stem}.png", _RANK, figures.rank(comparison, name)),
             ]
         )
-    if not all(one.failed for one in evidence.values()):
+    if not all(one.failed for one in assessments.values()):
         sections[2].pictures.append(_Picture("forest.png", _FOREST, figures.forest(comparison)))
-    if any(not (one.failed or one.is_point) for one in evidence.values()):
+    if any(not (one.failed or one.is_point) for one in assessments.values()):
         sections[2].pictures.append(
             _Picture("marginals.png", _MARGINALS, figures.marginals(comparison))
         )
-    if any(one.has_density for one in evidence.values()):
+    if any(one.has_density for one in assessments.values()):
         sections[2].pictures.append(_Picture("khat.png", _KHAT, figures.khat(comparison)))
     sections[2].pictures.extend(_cluster_pictures(comparison))
     sections[3].pictures.extend(_test_pictures(comparison))
@@ -242,10 +242,10 @@ def _sections(comparison: Compared, bag: Callable[[], _Picture]) -> list[_Sectio
 def _cluster_pictures(comparison: Compared) -> Iterator[_Picture]:
     """Pictures of clusters, of mixture models whose fits did not fail."""
     posteriors = {
-        name: verdict.evidence.posterior
+        name: verdict.assessment.posterior
         for name, verdict in comparison.verdicts.items()
-        if isinstance(verdict.evidence.posterior.model, ComponentModel)
-        and not verdict.evidence.failed
+        if isinstance(verdict.assessment.posterior.model, ComponentModel)
+        and not verdict.assessment.failed
     }
     if posteriors:
         yield _Picture("components.png", _COMPONENTS, plot_components(posteriors))

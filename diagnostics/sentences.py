@@ -47,7 +47,7 @@ _FRACTIONS = (
 
 def reference_sentence(reference: str | None, verdicts: dict[str, Verdict], *, chosen: bool) -> str:
     """Name the reference, say whether it is reliable, and name an unusual target of all."""
-    first = next(iter(verdicts.values())).evidence.posterior.model
+    first = next(iter(verdicts.values())).assessment.posterior.model
     note = first.estimand_note
     named = {verdict.target for verdict in verdicts.values()}
     target = named.pop() if len(named) == 1 else ""
@@ -58,20 +58,20 @@ def reference_sentence(reference: str | None, verdicts: dict[str, Verdict], *, c
 
 def _reference(reference: str | None, verdicts: dict[str, Verdict], *, chosen: bool) -> str:
     if reference is None:
-        has_sampler = any(verdict.evidence.is_sampler for verdict in verdicts.values())
+        has_sampler = any(verdict.assessment.is_sampler for verdict in verdicts.values())
         return (
             f"{'Every sampler failed' if has_sampler else 'No sampler is among the posteriors'}: "
             "nothing but k̂ judges the error of an approximation; add nuts or gibbs."
         )
-    evidence = verdicts[reference].evidence
-    chains = evidence.convergence
+    assessment = verdicts[reference].assessment
+    chains = assessment.convergence
     start = f"The reference is {reference}"
-    if evidence.failed:
-        return f"{start}, as asked for; but it failed ({evidence.failure}): there are no errors."
+    if assessment.failed:
+        return f"{start}, as asked for; but it failed ({assessment.failure}): there are no errors."
     if chains is None:
-        if isinstance(evidence.posterior.approximation, GridApproximation):
+        if isinstance(assessment.posterior.approximation, GridApproximation):
             return f"{start}, the exact posterior, summed up on a grid."
-        if evidence.is_exact:
+        if assessment.is_exact:
             return f"{start}, the exact posterior: its density is the model's at every draw."
         return f"{start}, itself an approximation: agreement is no proof."
     start += f", {_why_chosen(reference, verdicts, chains)}" if chosen else ", as asked for"
@@ -94,7 +94,7 @@ def _reference(reference: str | None, verdicts: dict[str, Verdict], *, chosen: b
 
 
 def _why_chosen(reference: str, verdicts: dict[str, Verdict], chains: Convergence) -> str:
-    logistic = {name: is_logistic(v.evidence.posterior.model) for name, v in verdicts.items()}
+    logistic = {name: is_logistic(v.assessment.posterior.model) for name, v in verdicts.items()}
     preferred = logistic[reference] and not all(logistic.values())
     return (
         f"the sampler{' of the logistic model' if preferred else ''} with the largest smallest "
@@ -115,14 +115,14 @@ def sentence(name: str, verdict: Verdict) -> str:
     -------
     str
     """
-    if verdict.evidence.failed:
-        return f"{name} failed ({verdict.evidence.failure}): none of its numbers means anything."
+    if verdict.assessment.failed:
+        return f"{name} failed ({verdict.assessment.failure}): none of its numbers means anything."
     parts = [
         _own_quality(name, verdict),
         _distance(name, verdict),
         _other_target(verdict),
         _runaway(name, verdict),
-        "It is one point, without any interval." if verdict.evidence.is_point else "",
+        "It is one point, without any interval." if verdict.assessment.is_point else "",
         _importance(verdict),
         _predictions(verdict),
     ]
@@ -131,10 +131,10 @@ def sentence(name: str, verdict: Verdict) -> str:
 
 def _own_quality(name: str, verdict: Verdict) -> str:
     """Whether the sampler mixed, or the ascent ended."""
-    chains = verdict.evidence.convergence
+    chains = verdict.assessment.convergence
     if chains is None:
-        kind = verdict.evidence.posterior.status.kind
-        stopped = verdict.evidence.posterior.status.sentence
+        kind = verdict.assessment.posterior.status.kind
+        stopped = verdict.assessment.posterior.status.sentence
         return "" if kind == "converged" else f"{name} stopped before it converged: {stopped}."
     run = f"{chains.num_chains} × {chains.num_draws:,} draws"
     if not chains.mixed:
@@ -169,9 +169,9 @@ def _distance(name: str, verdict: Verdict) -> str:
     peer = verdict.reference
     if peer is None:
         return ""
-    if verdict.evidence.is_sampler and not verdict.has_other_target:
+    if verdict.assessment.is_sampler and not verdict.has_other_target:
         return f"It {_agreement(verdict, peer)}"
-    if verdict.evidence.is_point:
+    if verdict.assessment.is_point:
         return f"{_error_of_mean(name, peer.accuracy, what='mode')}."
     error, ratio = _error_of_mean(name, peer.accuracy), _brief(peer.accuracy.mean_sd_ratio)
     if verdict.has_other_target:
@@ -196,11 +196,11 @@ def _intervals(peer: Peer, than: str) -> str:
 
 def _is_judged_by(peer: Peer, verdict: Verdict) -> bool:
     """Whether the reference is reliable enough to judge by."""
-    return peer.evidence.can_judge and not (verdict.is_left_behind or verdict.disputed_by)
+    return peer.assessment.can_judge and not (verdict.is_left_behind or verdict.disputed_by)
 
 
 def _agreement(verdict: Verdict, peer: Peer) -> str:
-    error, chains = peer.accuracy, verdict.evidence.convergence
+    error, chains = peer.accuracy, verdict.assessment.convergence
     largest = (
         f"largest |z| {error.largest_z:.1f} of at most {error.z_limit:.1f} by chance over "
         f"{len(error.z)} means, sds and quantiles"
@@ -221,7 +221,7 @@ def _agreement(verdict: Verdict, peer: Peer) -> str:
 
 def _have_mixed(chains: Convergence | None, peer: Peer) -> bool:
     """Whether all chains of a sampler and of its reference have mixed."""
-    theirs = peer.evidence.convergence
+    theirs = peer.assessment.convergence
     return all(one is None or one.mixed for one in (chains, theirs))
 
 
@@ -234,11 +234,11 @@ def _frozen(error: Accuracy) -> str:
 
 def _why_not(chains: Convergence | None, peer: Peer) -> str:
     """Two posteriors of one target that differ, the first a sampler's."""
-    if peer.evidence.is_exact:
+    if peer.assessment.is_exact:
         return f"and {peer.name} is exact"
-    if not peer.evidence.is_sampler:
+    if not peer.assessment.is_sampler:
         return f"but {peer.name} is an approximation"
-    if peer.evidence.can_judge and chains is not None and chains.mixed:
+    if peer.assessment.can_judge and chains is not None and chains.mixed:
         return "so one of the two is wrong"
     return "but they have not both mixed for long enough to say which is right"
 
@@ -281,7 +281,7 @@ def _other_target(verdict: Verdict) -> str:
     if verdict.has_other_model:
         start = f"Its target, {verdict.target}, is another model than {peer.name}'s"
     else:
-        how = "given" if verdict.evidence.is_sampler else "learned or given"
+        how = "given" if verdict.assessment.is_sampler else "learned or given"
         start = (
             f"Its hyper-parameters, {verdict.target}, were {how} otherwise than {peer.name}'s, "
             f"{peer.target}"
@@ -291,9 +291,9 @@ def _other_target(verdict: Verdict) -> str:
             f"{start}: that distance mixes the difference of the targets with any error of the "
             f"engine; the typical |value| of its sites is {_brief(verdict.size)}."
         )
-    if verdict.evidence.is_sampler:
+    if verdict.assessment.is_sampler:
         return f"{start}. On its own target it {_agreement(verdict, own)}"
-    chains = own.evidence.convergence
+    chains = own.assessment.convergence
     fault = "" if chains is None or chains.mixed else f" (but {_FAULTS[chains.verdict]})"
     return (
         f"{start}; against {own.name}, which samples its own target{fault}, its mean has an error "
@@ -313,7 +313,7 @@ def _runaway(name: str, verdict: Verdict) -> str:
         f"|value| {_brief(far.size)} under {far.name}, {_brief(verdict.size)} here. "
     ) + (
         f"{name}'s chains agree with each other, but never came there."
-        if verdict.evidence.is_sampler
+        if verdict.assessment.is_sampler
         else f"{name} stopped at a local optimum that is no approximation of its own model's "
         "posterior."
     )
@@ -321,20 +321,20 @@ def _runaway(name: str, verdict: Verdict) -> str:
 
 def _importance(verdict: Verdict) -> str:
     """The verdict of k̂ on an approximation."""
-    evidence = verdict.evidence
-    khat, doubt = evidence.khat, 2 * evidence.khat_error
-    if not evidence.has_density:
+    assessment = verdict.assessment
+    khat, doubt = assessment.khat, 2 * assessment.khat_error
+    if not assessment.has_density:
         return ""
-    if evidence.num_weighted < FEWEST_DRAWS:
+    if assessment.num_weighted < FEWEST_DRAWS:
         return (
-            f"k̂ needs at least {FEWEST_DRAWS} draws of it, and there are {evidence.num_weighted}."
+            f"k̂ needs at least {FEWEST_DRAWS} draws of it, and there are {assessment.num_weighted}."
         )
     if math.isnan(khat):
         return "k̂ could not be computed: some density is not finite at its own draws."
     if khat == -math.inf:
         return "Its density is that of the exact posterior at every draw."
-    said = f"k̂ = {khat:.2f} ± {evidence.khat_error:.2f}"
-    largest = largest_khat(evidence.num_weighted)
+    said = f"k̂ = {khat:.2f} ± {assessment.khat_error:.2f}"
+    largest = largest_khat(assessment.num_weighted)
     if khat - doubt > largest:
         return f"{said}: importance weighting cannot correct it."
     if verdict.is_left_behind:
@@ -383,7 +383,7 @@ def _consequence(verdict: Verdict, difference: PredictionDifference) -> str:
         return "predictions here are worse for it"
     has_larger_error = verdict.reference is not None and (
         _is_judged_by(verdict.reference, verdict)
-        and not verdict.evidence.is_sampler
+        and not verdict.assessment.is_sampler
         and not verdict.has_other_target
     )
     although = ", though its posterior has the larger error" if has_larger_error else ""

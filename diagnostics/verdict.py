@@ -26,7 +26,7 @@ from .measures.convergence import Convergence, convergence, judged_sites
 from .measures.scores import PredictionDifference, Scores, prediction_difference, score
 from .measures.targets import is_logistic, is_same_model
 
-__all__ = ["Evidence", "Peer", "Verdict", "best_reference", "gather", "judge"]
+__all__ = ["Assessment", "Peer", "Verdict", "best_reference", "gather", "judge"]
 
 # Sites this many times larger than an approximation has them: another region altogether.
 _RUNAWAY = 10.0
@@ -39,7 +39,7 @@ _KHAT_REPLICATES, _KHAT_WORK = 4, 10**8
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Assessment:
     """Measurements of one posterior by itself, before it is compared with another.
 
     Attributes
@@ -127,7 +127,7 @@ class Peer:
     name : str
     target : str
         As from `targets`.
-    evidence : Evidence
+    assessment : Assessment
     accuracy : Accuracy
         Of this posterior against it.
     size : float
@@ -136,7 +136,7 @@ class Peer:
 
     name: str
     target: str
-    evidence: Evidence
+    assessment: Assessment
     accuracy: Accuracy
     size: float
 
@@ -147,7 +147,7 @@ class Verdict:
 
     Attributes
     ----------
-    evidence : Evidence
+    assessment : Assessment
     target : str
         Its model, described by the differences from the others, or of its ψ from the logistic
         one; empty if there are none.
@@ -168,7 +168,7 @@ class Verdict:
         Reliable samplers that disagree with the reference, itself a sampler's.
     """
 
-    evidence: Evidence
+    assessment: Assessment
     target: str
     reference: Peer | None
     own_reference: Peer | None
@@ -180,7 +180,7 @@ class Verdict:
 
     def row(self) -> dict[str, object]:
         """The row of the table, by column."""
-        posterior, chains = self.evidence.posterior, self.evidence.convergence
+        posterior, chains = self.assessment.posterior, self.assessment.convergence
         error = self.reference.accuracy if self.reference else None
         own, scores, is_same = self.own_reference, self.scores, not self.has_other_target
         difference = self.difference.mean if self.difference else math.nan
@@ -196,8 +196,8 @@ class Verdict:
             "ess_tail": chains.ess_tail if chains else math.nan,
             "ess_per_second": chains.ess_per_second if chains else math.nan,
             "divergences": chains.divergences if chains else math.nan,
-            "khat": self.evidence.khat,
-            "khat_error": self.evidence.khat_error,
+            "khat": self.assessment.khat,
+            "khat_error": self.assessment.khat_error,
             "mean_error": error.mean_error if error else math.nan,
             "worst_error": error.worst_error if error else math.nan,
             "error_mcse": error.mean_error_mcse if error else math.nan,
@@ -222,7 +222,7 @@ class Verdict:
     @property
     def predicts_numbers(self) -> bool:
         """Whether the model predicts real numbers for bags, not labels."""
-        return self.evidence.posterior.model.observed_site == "bag_target"
+        return self.assessment.posterior.model.observed_site == "bag_target"
 
     @property
     def has_other_target(self) -> bool:
@@ -234,7 +234,7 @@ class Verdict:
         """Whether the reference has another model: more than other hyper-parameters."""
         if self.reference is None:
             return False
-        mine, theirs = self.evidence.posterior.model, self.reference.evidence.posterior.model
+        mine, theirs = self.assessment.posterior.model, self.reference.assessment.posterior.model
         return not is_same_model(mine, theirs)
 
     @property
@@ -244,10 +244,10 @@ class Verdict:
         return (
             peer is not None
             and not self.has_other_target
-            and not peer.evidence.is_exact
-            and peer.evidence.can_judge
-            and self.evidence.is_sampler
-            and self.evidence.can_judge
+            and not peer.assessment.is_exact
+            and peer.assessment.can_judge
+            and self.assessment.is_sampler
+            and self.assessment.can_judge
             and not peer.accuracy.agrees
         )
 
@@ -259,11 +259,11 @@ class Verdict:
     @property
     def status(self) -> str:
         """The engine's own status; of a sampler that ran to its end, whether its chains mixed."""
-        if self.evidence.failed:
+        if self.assessment.failed:
             return "failed"
-        chains = self.evidence.convergence
+        chains = self.assessment.convergence
         if chains is None:
-            return self.evidence.posterior.status.kind
+            return self.assessment.posterior.status.kind
         return chains.verdict
 
 
@@ -273,7 +273,7 @@ def _last(elbo: Float[np.ndarray, " T"] | None) -> float:
 
 def gather(
     posterior: Posterior, *, test: Bags | None, num_draws: int, seed: int | Array
-) -> Evidence:
+) -> Assessment:
     """Judge one posterior by itself.
 
     Parameters
@@ -287,7 +287,7 @@ def gather(
 
     Returns
     -------
-    Evidence
+    Assessment
     """
     # An approximation that failed may have no density to draw from.
     if posterior.is_mcmc or posterior.status.kind == "failed":
@@ -298,7 +298,7 @@ def gather(
     prediction = None
     if test is not None and not _failure(posterior, draws):
         prediction = posterior.predict(test)
-    return Evidence(
+    return Assessment(
         posterior=posterior,
         draws=draws,
         convergence=convergence(posterior) if posterior.is_mcmc else None,
@@ -359,7 +359,7 @@ def _replicated_khat(posterior: Posterior, fresh: Draws, seed: int | Array) -> _
 
 def judge(
     name: str,
-    evidence: dict[str, Evidence],
+    assessments: dict[str, Assessment],
     targets: dict[str, str],
     *,
     reference: str | None,
@@ -370,7 +370,7 @@ def judge(
     Parameters
     ----------
     name : str
-    evidence : dict of Evidence
+    assessments : dict of Assessment
         Of all posteriors.
     targets : dict of str
         As from `targets`.
@@ -381,21 +381,23 @@ def judge(
     -------
     Verdict
     """
-    mine = evidence[name]
-    sites = sorted(set.intersection(*(set(map(str, e.draws.data_vars)) for e in evidence.values())))
+    mine = assessments[name]
+    sites = sorted(
+        set.intersection(*(set(map(str, e.draws.data_vars)) for e in assessments.values()))
+    )
 
     def peer(other: str | None) -> Peer | None:
-        if other is None or other == name or mine.failed or evidence[other].failed:
+        if other is None or other == name or mine.failed or assessments[other].failed:
             return None
-        theirs = evidence[other].draws[sites]
-        fractions = mine.independent_fraction, evidence[other].independent_fraction
+        theirs = assessments[other].draws[sites]
+        fractions = mine.independent_fraction, assessments[other].independent_fraction
         error = accuracy(mine.draws[sites], theirs, fractions=fractions)
-        return Peer(other, targets[other], evidence[other], error, _size(theirs))
+        return Peer(other, targets[other], assessments[other], error, _size(theirs))
 
     size = _size(mine.draws[sites])
     siblings = {
         other: known
-        for other, known in evidence.items()
+        for other, known in assessments.items()
         if other != name and targets[other] == targets[name]
     }
     samplers = {other: known for other, known in siblings.items() if known.is_sampler}
@@ -405,10 +407,12 @@ def judge(
     scores = difference = None
     if test is not None and mine.prediction is not None:
         scores = score(mine.prediction, test)
-        if compared is not None and compared.evidence.prediction is not None:
-            difference = prediction_difference(mine.prediction, compared.evidence.prediction, test)
+        if compared is not None and compared.assessment.prediction is not None:
+            difference = prediction_difference(
+                mine.prediction, compared.assessment.prediction, test
+            )
     return Verdict(
-        evidence=mine,
+        assessment=mine,
         target=targets[name],
         reference=compared,
         own_reference=peer(best_reference(siblings, targets)) if has_other_target else None,
@@ -419,7 +423,7 @@ def judge(
     )
 
 
-def best_reference(evidence: dict[str, Evidence], targets: dict[str, str]) -> str | None:
+def best_reference(assessments: dict[str, Assessment], targets: dict[str, str]) -> str | None:
     """The exact posterior or the sampler to judge others by; None if there is none.
 
     One of the logistic model if there is one, then an exact posterior, then a sampler whose chains
@@ -427,8 +431,8 @@ def best_reference(evidence: dict[str, Evidence], targets: dict[str, str]) -> st
     target most others have.
     """
     rank: dict[str, tuple[bool, bool, bool, float, int]] = {}
-    of_target = Counter(targets[name] for name in evidence)
-    for name, known in evidence.items():
+    of_target = Counter(targets[name] for name in assessments)
+    for name, known in assessments.items():
         first, chains = is_logistic(known.posterior.model), known.convergence
         alike = of_target[targets[name]]
         if known.is_exact:

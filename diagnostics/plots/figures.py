@@ -48,7 +48,9 @@ _RANKS_ALIKE = 0.999
 
 def forest(comparison: Compared, max_sites: int = 12) -> Figure:
     """Means, 50 % and 90 % intervals of the sites on which the posteriors differ most."""
-    draws = {n: v.evidence.draws for n, v in comparison.verdicts.items() if not v.evidence.failed}
+    draws = {
+        n: v.assessment.draws for n, v in comparison.verdicts.items() if not v.assessment.failed
+    }
     if not draws:
         raise ValueError("every posterior failed, so no sites to draw; see the sentences for why")
     table, shown = _where_they_differ_most(comparison, draws, max_sites)
@@ -92,9 +94,9 @@ def _tidy_forest(figure: Figure, looks: dict[str, tuple[str, str]]) -> None:
 def marginals(comparison: Compared, max_sites: int = 6) -> Figure:
     """Densities of the sites on which the posteriors differ most, by engine; points have none."""
     draws = {
-        name: verdict.evidence.draws
+        name: verdict.assessment.draws
         for name, verdict in comparison.verdicts.items()
-        if not (verdict.evidence.failed or verdict.evidence.is_point)
+        if not (verdict.assessment.failed or verdict.assessment.is_point)
     }
     if not draws:
         raise ValueError("no posterior has draws to plot a density of")
@@ -198,7 +200,7 @@ def _known_evidence(comparison: Compared) -> dict[str, float]:
     return {
         verdict.target: float(posterior.elbo[-1])
         for name, verdict in comparison.verdicts.items()
-        if _is_grid(comparison, name) and not verdict.evidence.failed
+        if _is_grid(comparison, name) and not verdict.assessment.failed
         if (posterior := comparison.posteriors[name]).elbo is not None
     }
 
@@ -226,7 +228,7 @@ def rank(comparison: Compared, engine: str | None = None) -> Figure:
     """Differences of rank distributions between chains, for a sampler's worst-mixed sites."""
     engine = _sampler(comparison, engine)
     chosen = _worst_mixed(comparison, engine, 3)
-    draws = _scalar_sites(comparison.verdicts[engine].evidence.draws)[chosen]
+    draws = _scalar_sites(comparison.verdicts[engine].assessment.draws)[chosen]
     with _arviz_style():
         collection = arviz_plots.plot_rank(
             az.convert_to_datatree(_nearly_independent(draws)),
@@ -248,9 +250,9 @@ def rank(comparison: Compared, engine: str | None = None) -> Figure:
 def khat(comparison: Compared) -> Figure:
     """k̂ of each approximation beside the limits up to which importance weighting corrects it."""
     values = {
-        name: (verdict.evidence.khat, verdict.evidence.khat_error)
+        name: (verdict.assessment.khat, verdict.assessment.khat_error)
         for name, verdict in comparison.verdicts.items()
-        if verdict.evidence.has_density
+        if verdict.assessment.has_density
     }
     if not values:
         raise ValueError(
@@ -305,7 +307,7 @@ def probabilities(comparison: Compared) -> Figure:
         for panel, name in zip(panels, others, strict=True):
             panel.axline((0, 0), slope=1, color=GREY, linewidth=1, zorder=1)
             centre, interval = predictions[name].bag_probability, None
-            if not comparison.verdicts[name].evidence.is_point:
+            if not comparison.verdicts[name].assessment.is_point:
                 interval = predictions[name].bag_interval(0.9)
             draw_intervals(panel, across, centre, interval, labels == 1, colours[name])
             panel.set(title=name, xlabel=f"P(positive), {reference}", aspect="equal")
@@ -521,7 +523,7 @@ def _most_different_sites(
 
 def _worst_mixed(comparison: Compared, engine: str, count: int) -> list[str]:
     """The scalar sites of a sampler with the smallest bulk ESS, worst first."""
-    draws = _scalar_sites(comparison.verdicts[engine].evidence.draws)
+    draws = _scalar_sites(comparison.verdicts[engine].assessment.draws)
     ess = {name: float(value) for name, value in az.ess(draws, method="bulk").data_vars.items()}
     return sorted(ess, key=lambda name: ess[name])[:count]
 
@@ -535,7 +537,7 @@ def _nearly_independent(draws: xr.Dataset) -> xr.Dataset:
 
 
 def _as_tree(comparison: Compared, engine: str, names: Sequence[str]) -> xr.DataTree:
-    draws = _scalar_sites(comparison.verdicts[engine].evidence.draws)[list(names)]
+    draws = _scalar_sites(comparison.verdicts[engine].assessment.draws)[list(names)]
     tree = az.convert_to_datatree(draws)
     statistics = comparison.posteriors[engine].tree.children.get("sample_stats")
     if statistics is not None:

@@ -130,7 +130,7 @@ def test_khat_is_the_mean_of_independent_replicates(posteriors, monkeypatch):
 )
 def test_khat_near_a_limit_is_borderline(comparison, khat, words):
     verdict = comparison.verdicts["cavi"]
-    evidence = replace(verdict.evidence, khat=khat, khat_error=0.05)
+    evidence = replace(verdict.assessment, khat=khat, khat_error=0.05)
     said = sentence("cavi", replace(verdict, evidence=evidence))
     assert f"k̂ = {khat:.2f} ± 0.05: " in said and words in said
 
@@ -289,7 +289,7 @@ def test_infinite_draws_are_a_failure_and_no_reference(posteriors):
 def judged(posteriors, chains, problem):
     """An approximation beside a sampler that is long enough to judge it."""
     comparison = compare({"cavi": posteriors["cavi"], "a": chains(0)}, test=problem[1])
-    assert comparison.verdicts["a"].evidence.convergence.is_reference
+    assert comparison.verdicts["a"].assessment.convergence.is_reference
     return comparison
 
 
