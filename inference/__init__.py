@@ -1,6 +1,7 @@
 """Engines: every one takes (model, bags) and returns a Posterior."""
 
 from .closed_form import coordinate_ascent, natural_gradient
+from .evidence import LogEvidence, log_evidence
 from .gibbs import gibbs
 from .grid import grid
 from .importance import ImportanceResampled
@@ -29,6 +30,7 @@ ENGINES = (
 __all__ = [
     "ENGINES",
     "ImportanceResampled",
+    "LogEvidence",
     "Posterior",
     "Prediction",
     "Status",
@@ -38,6 +40,7 @@ __all__ = [
     "grid",
     "keep_programs",
     "laplace",
+    "log_evidence",
     "maximum_a_posteriori",
     "natural_gradient",
     "nuts",

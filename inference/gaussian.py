@@ -20,6 +20,7 @@ from numpyro.infer.util import constrain_fn, initialize_model, potential_energy
 
 from ..datasets.bags import Bags
 from ..models.model import Draws, Model, Program
+from ..models.numerics.draws import over_draws
 from ..models.numerics.tracing import as_pytree
 from . import serialization
 
@@ -28,6 +29,8 @@ __all__ = [
     "GaussianApproximation",
     "WhitenedProgram",
     "kinks",
+    "log_densities",
+    "whitened_draws",
     "whitened_program",
 ]
 
@@ -131,6 +134,47 @@ def whitened_program(model: Model, bags: Bags) -> WhitenedProgram:
     given = model.prepare(bags)
     found = _origin.eval_shape(model, given)
     return WhitenedProgram(model, given, tuple((n, found[n].shape) for n in sorted(found)))
+
+
+def whitened_draws(target: WhitenedProgram, sites: Draws) -> Float[np.ndarray, "S P"]:
+    """The flat vectors behind draws of the model's latent sites.
+
+    Parameters
+    ----------
+    target : WhitenedProgram
+    sites : dict of arrays
+        Draws first.
+
+    Returns
+    -------
+    array (S, P)
+    """
+    return over_draws(_whitened, sites, target)
+
+
+def _whitened(site: Sites, target: WhitenedProgram) -> Float[Array, " P"]:
+    return target.whitened(site)[0]
+
+
+def log_densities(
+    target: WhitenedProgram, vectors: Float[np.ndarray, "S P"]
+) -> Float[np.ndarray, " S"]:
+    """Log joint densities of flat vectors, in whitened coordinates.
+
+    Parameters
+    ----------
+    target : WhitenedProgram
+    vectors : array (S, P)
+
+    Returns
+    -------
+    array (S,)
+    """
+    return over_draws(_log_density_of_vector, {"vector": vectors}, target)
+
+
+def _log_density_of_vector(site: Sites, target: WhitenedProgram) -> Float[Array, ""]:
+    return target.log_density(site["vector"])
 
 
 @jax.jit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,9 +22,12 @@ __all__ = [
     "FEWEST_DRAWS",
     "ImportanceResampled",
     "WeightedDraws",
+    "WeightedEvidence",
     "khat_error",
     "largest_khat",
+    "mean_evidence",
     "pareto_khat",
+    "weighted_evidence",
 ]
 
 # Up to the first, importance sampling corrects an approximation with few draws; up to the second,
@@ -77,12 +81,7 @@ def pareto_khat(
     >>> pareto_khat(-0.5 * (3 * draw) ** 2, -0.5 * draw**2) < 0.5
     True
     """
-    if len(log_target) < FEWEST_DRAWS:
-        raise ValueError(
-            f"log_target is of {len(log_target)} draws; expected at least {FEWEST_DRAWS}: the tail "
-            "of fewer ratios says nothing"
-        )
-    return _smoothed(log_target, log_approximation)[1]
+    return weighted_evidence(log_target, log_approximation).khat
 
 
 def khat_error(khat: float, num_draws: int) -> float:
@@ -143,6 +142,88 @@ def _smoothed(
     log_weights, khat = array_stats.psislw(-log_ratio)
     weights = np.exp(np.asarray(log_weights) - np.max(log_weights))
     return weights / weights.sum(), float(khat)
+
+
+class WeightedEvidence(NamedTuple):
+    """What importance ratios p̃/q at draws from q say of the integral Z of p̃.
+
+    Attributes
+    ----------
+    log_evidence : float
+        log of their mean, the tail smoothed: an estimate of log Z.
+    error : float
+        Its standard error; infinite where k̂ says that weights do not work.
+    bound : float
+        Mean of their logarithms, E_q[log p̃ − log q]: at most log Z.
+    bound_error : float
+        Its standard error.
+    khat : float
+    """
+
+    log_evidence: float
+    error: float
+    bound: float
+    bound_error: float
+    khat: float
+
+
+def weighted_evidence(
+    log_target: Float[np.ndarray, " S"], log_approximation: Float[np.ndarray, " S"]
+) -> WeightedEvidence:
+    """Estimate log Z of an unnormalised density by draws from an approximation.
+
+    Parameters
+    ----------
+    log_target : array (S,)
+        log p̃.
+    log_approximation : array (S,)
+        log q.
+
+    Returns
+    -------
+    WeightedEvidence
+        NaN, with infinite errors, if some density is not finite.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than 100 draws.
+    """
+    if len(log_target) < FEWEST_DRAWS:
+        raise ValueError(
+            f"log_target is of {len(log_target)} draws; expected at least {FEWEST_DRAWS}: the tail "
+            "of fewer ratios says nothing"
+        )
+    log_ratio, number = log_target - log_approximation, len(log_target)
+    weights, khat = _smoothed(log_target, log_approximation)
+    if math.isnan(khat):
+        return WeightedEvidence(math.nan, math.inf, math.nan, math.inf, khat)
+    bound, bound_error = float(log_ratio.mean()), float(log_ratio.std(ddof=1) / math.sqrt(number))
+    if khat == -math.inf:
+        return WeightedEvidence(bound, 0.0, bound, 0.0, khat)
+    # Smoothing leaves the smallest ratio as it is, so that its weight tells the sum of all.
+    smallest = int(np.argmin(log_ratio))
+    value = log_ratio[smallest] - math.log(weights[smallest]) - math.log(number)
+    is_reliable = khat <= largest_khat(number)
+    error = math.sqrt(np.sum(weights**2) - 1 / number) if is_reliable else math.inf
+    return WeightedEvidence(float(value), error, bound, bound_error, khat)
+
+
+def mean_evidence(replicates: Sequence[WeightedEvidence]) -> WeightedEvidence:
+    """Mean of independent estimates, with its standard errors.
+
+    Parameters
+    ----------
+    replicates : sequence of WeightedEvidence
+
+    Returns
+    -------
+    WeightedEvidence
+    """
+    values = np.array(replicates)
+    mean, number = values.mean(axis=0), len(values)
+    errors = np.sqrt((values[:, [1, 3]] ** 2).sum(axis=0)) / number
+    return WeightedEvidence(*map(float, (mean[0], errors[0], mean[2], errors[1], mean[4])))
 
 
 class WeightedDraws(NamedTuple):

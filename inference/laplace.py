@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from ..datasets.bags import Bags
@@ -22,7 +22,7 @@ from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
 from .runtime.progress import Progress
 
-__all__ = ["AT_REST", "FLAT", "check_smooth", "laplace", "mode_of"]
+__all__ = ["AT_REST", "FLAT", "check_smooth", "laplace", "mode_from", "mode_of"]
 
 # Gradient of the log density, whitened, up to which a mode is looked for.
 FLAT = 1e-6
@@ -77,7 +77,7 @@ def laplace(
         check_smooth(target)
         started = Stopwatch.now()
         with Progress("laplace", max_steps, shown=progress) as bar:
-            found = _mode(target, np.asarray(max_steps))
+            found = mode_from(target, target.origin, np.asarray(max_steps))
             bar.advance(int(found.num_steps))
         approximation, status = _gaussian_at(found, max_steps)
         seconds = Stopwatch.now() - started
@@ -111,25 +111,28 @@ def check_smooth(target: WhitenedProgram) -> None:
         )
 
 
-def mode_of(target: WhitenedProgram, max_steps: int | Int[Array, ""]) -> Minimum:
-    """The mode of a whitened density, traced: the minimum of −log p̃ from the origin.
+def mode_of(
+    target: WhitenedProgram, start: Float[Array, " P"], max_steps: int | Int[Array, ""]
+) -> Minimum:
+    """The mode of a whitened density that Newton's method finds from a start, traced.
 
     Parameters
     ----------
     target : WhitenedProgram
+    start : array (P,)
     max_steps : int
 
     Returns
     -------
     Minimum
-        Its Hessian is the precision of Laplace's approximation.
+        Of −log p̃. Its Hessian is the precision of Laplace's approximation.
     """
     return minimise_by_newton(
-        lambda vector: -target.log_density(vector), jnp.asarray(target.origin), max_steps, FLAT
+        lambda vector: -target.log_density(vector), jnp.asarray(start), max_steps, FLAT
     )
 
 
-_mode = jax.jit(mode_of)
+mode_from = jax.jit(mode_of)
 
 
 def _gaussian_at(found: Minimum, max_steps: int) -> tuple[GaussianApproximation, Status]:

@@ -222,7 +222,7 @@ class TraceableLaplace(TraceableGaussian):
 
     def gaussian(self, target: WhitenedProgram, key: Array) -> tuple[Array, Array, Array]:
         """N(mode, H⁻¹), H the curvature at the mode."""
-        found = mode_of(target, self.max_steps)
+        found = mode_of(target, jnp.asarray(target.origin), self.max_steps)
         factor = jnp.linalg.cholesky(found.hessian)  # H = RRᵀ
         identity = jnp.eye(target.size, dtype=found.point.dtype)
         root = solve_triangular(factor.T, identity, lower=False)  # R⁻ᵀ
