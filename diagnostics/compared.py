@@ -12,14 +12,16 @@ from ..datasets.bags import Bags
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
 from .checks.criticism import PredictiveCheck, predictive_check, prior_sensitivity
+from .checks.dispersed_starts import Missed, find_modes
 from .checks.leave_one_out import (
     leave_one_out_of_all,
     leave_one_out_sentences,
     leave_one_out_table,
     why_none_is_left_out,
 )
+from .divergence import Divergence, divergence_table, divergences
 from .measures.columns import MEASURES, OF_LABELS, OF_NUMBERS
-from .sentences import sentence
+from .sentences import reference_sentence, sentence
 from .verdict import Verdict
 
 __all__ = ["Compared"]
@@ -34,8 +36,8 @@ class Compared:
     posteriors : dict of Posterior
     reference : str or None
         The posterior that errors are measured against.
-    reference_sentence : str
-        Names the reference, why it was chosen, and whether it is good enough.
+    is_chosen : bool
+        Whether the reference was chosen, not asked for.
     test : Bags or None
     verdicts : dict of Verdict
         All that was measured.
@@ -43,7 +45,7 @@ class Compared:
 
     posteriors: dict[str, Posterior] = field(repr=False)
     reference: str | None
-    reference_sentence: str
+    is_chosen: bool
     test: Bags | None = field(repr=False)
     verdicts: dict[str, Verdict] = field(repr=False)
 
@@ -63,9 +65,53 @@ class Compared:
         return table.drop(columns=list(OF_LABELS if self.predicts_numbers else OF_NUMBERS))
 
     @cached_property
+    def reference_sentence(self) -> str:
+        """Names the reference, why it was chosen, and whether it is good enough."""
+        return reference_sentence(
+            self.reference, self.verdicts, chosen=self.is_chosen, missed=self.missed
+        )
+
+    @cached_property
     def sentences(self) -> dict[str, str]:
         """A verdict in words on each posterior."""
-        return {name: sentence(name, verdict) for name, verdict in self.verdicts.items()}
+        return {
+            name: sentence(name, verdict, missed=self.missed, divergence=self.divergences.get(name))
+            for name, verdict in self.verdicts.items()
+        }
+
+    @cached_property
+    def missed(self) -> dict[str, Missed]:
+        """The modes of its target that a posterior did not visit, where they hold much mass.
+
+        As `find_modes` finds them from dispersed starts; computed when first asked for.
+        """
+        found = {}
+        for names in self._names_by_target():
+            posteriors = {name: self.posteriors[name] for name in names}
+            first = next(iter(posteriors.values()))
+            draws = {name: one.stored_draws() for name, one in posteriors.items()}
+            modes = find_modes(first.model, first.bags, draws, seed=0)
+            missed = {name: modes.missed(name) for name in names} if modes else {}
+            found |= {name: one for name, one in missed.items() if one is not None}
+        return found
+
+    @cached_property
+    def divergences(self) -> dict[str, Divergence]:
+        """KL(q‖p) and the gap to the evidence, by approximation; computed when first asked for."""
+        return divergences(self.verdicts, seed=0)
+
+    @property
+    def divergence_table(self) -> pd.DataFrame:
+        """`divergences` in nats, a row for each approximation."""
+        return divergence_table(self.divergences)
+
+    def _names_by_target(self) -> list[list[str]]:
+        """Names of the posteriors that did not fail, those of one target together."""
+        by_target: dict[str, list[str]] = {}
+        for name, verdict in self.verdicts.items():
+            if not verdict.assessment.failed:
+                by_target.setdefault(verdict.target, []).append(name)
+        return list(by_target.values())
 
     @cached_property
     def leave_one_out(self) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from .compared import Compared
 from .measures.targets import targets
 from .plots import figures
 from .report import metrics, write_report
-from .sentences import reference_sentence
 from .verdict import best_reference, gather, judge
 
 __all__ = ["Comparison", "compare"]
@@ -36,8 +35,8 @@ class Comparison(Compared):
     posteriors : dict of Posterior
     reference : str or None
         The posterior that errors are measured against.
-    reference_sentence : str
-        Names the reference, why it was chosen, and whether it is good enough.
+    is_chosen : bool
+        Whether the reference was chosen, not asked for.
     test : Bags or None
     verdicts : dict of Verdict
         All that was measured.
@@ -213,8 +212,7 @@ def compare(
     verdicts = {
         name: replace(verdict, disputed_by=disputed_by) for name, verdict in verdicts.items()
     }
-    why = reference_sentence(chosen, verdicts, chosen=reference is None)
-    return Comparison(dict(posteriors), chosen, why, test, verdicts)
+    return Comparison(dict(posteriors), chosen, reference is None, test, verdicts)
 
 
 def _check(posteriors: Mapping[str, Posterior], reference: str | None, test: Bags | None) -> None:

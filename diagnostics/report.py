@@ -82,6 +82,10 @@ def metrics(comparison: Compared) -> dict[str, Any]:
             str(name): {str(column): _plain(value) for column, value in row.items()}
             for name, row in rows.items()
         },
+        "divergences": {
+            str(name): {str(column): _plain(value) for column, value in row.items()}
+            for name, row in comparison.divergence_table.to_dict(orient="index").items()
+        },
         "sentences": comparison.sentences,
     }
 
@@ -236,6 +240,8 @@ def _sections(comparison: Compared, bag: Callable[[], _Picture]) -> list[_Sectio
     if comparison.predictions:
         sections[3].pictures.append(bag())
     sections[4].pictures.extend(_model_pictures(comparison))
+    if comparison.divergences:
+        sections.insert(3, _Section("How many nats?", _NATS, _in_nats(comparison), []))
     return sections
 
 
@@ -291,6 +297,11 @@ _HOW_FAR = (
     "Errors are (mean − reference mean) in the reference's posterior standard deviations, over "
     "all {sites}; their Monte-Carlo error stands beside them. k̂ is that of the ratios of the exact "
     "marginal posterior to the approximation, at draws from the approximation."
+)
+_NATS = (
+    "Log evidence, and how far each approximation is from the posterior: KL(q‖p) on the exact "
+    "marginal, and the gap between log evidence and ELBO, of which the rest is lost by the "
+    "augmentation and its factorisation."
 )
 _TRACE = "Traces without drift or chains apart are what a sampler that works shows."
 _RANK = (
@@ -387,6 +398,26 @@ def _left_out(comparison: Compared) -> pd.DataFrame:
         },
         index=table.index,
     ).T
+
+
+def _in_nats(comparison: Compared) -> pd.DataFrame:
+    """The table of divergences, formatted for readers."""
+    table = comparison.divergence_table
+    labels = {
+        "log_evidence": ("log evidence", ",.2f"),
+        "log_evidence_error": ("its Monte-Carlo error", ",.2f"),
+        "gap": ("log evidence − ELBO", ",.1f"),
+        "kl": ("KL(q‖p)", ",.2f"),
+        "kl_error": ("its Monte-Carlo error", ",.2f"),
+        "lost": ("lost by the augmentation", ",.1f"),
+    }
+    rows = {
+        column: ["–" if math.isnan(value) else format(value, pattern) for value in table[column]]
+        for column, (_, pattern) in labels.items()
+    }
+    cells = pd.DataFrame(rows, index=table.index).T
+    cells.index = pd.Index([label for label, _ in labels.values()])
+    return cells
 
 
 def _how_far(comparison: Compared) -> str:

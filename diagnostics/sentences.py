@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
 from ..inference.grid import GridApproximation
 from ..inference.importance import EASY_KHAT, FEWEST_DRAWS, largest_khat
+from .checks.dispersed_starts import Missed
+from .divergence import Divergence
 from .measures.accuracy import Accuracy
 from .measures.convergence import Convergence
 from .measures.scores import PredictionDifference
@@ -28,6 +32,9 @@ _SMALL_ERROR = 0.1
 _SMALL_WORST_ERROR = 0.25
 _SMALL_LOG_LOSS = 0.01
 
+# Nats that an ELBO may lose beside KL(q‖p) without a word.
+_SMALL_LOSS = 0.5
+
 _FAULTS = {
     "too short": "is too short",
     "one chain": "cannot be judged by R̂",
@@ -45,7 +52,13 @@ _FRACTIONS = (
 )
 
 
-def reference_sentence(reference: str | None, verdicts: dict[str, Verdict], *, chosen: bool) -> str:
+def reference_sentence(
+    reference: str | None,
+    verdicts: dict[str, Verdict],
+    *,
+    chosen: bool,
+    missed: Mapping[str, Missed],
+) -> str:
     """Name the reference, say whether it is reliable, and name an unusual target of all."""
     first = next(iter(verdicts.values())).assessment.posterior.model
     note = first.estimand_note
@@ -53,6 +66,8 @@ def reference_sentence(reference: str | None, verdicts: dict[str, Verdict], *, c
     target = named.pop() if len(named) == 1 else ""
     about = f" All are about {target}, not the logistic model, and say nothing of that one."
     reason = _reference(reference, verdicts, chosen=chosen) + (about if target else "")
+    if reference is not None and reference in missed:
+        reason += f" But {_missed(reference, missed[reference])} It judges no other."
     return f"{reason} {note}".strip()
 
 
@@ -103,13 +118,23 @@ def _why_chosen(reference: str, verdicts: dict[str, Verdict], chains: Convergenc
     )
 
 
-def sentence(name: str, verdict: Verdict) -> str:
+def sentence(
+    name: str,
+    verdict: Verdict,
+    *,
+    missed: Mapping[str, Missed] = MappingProxyType({}),
+    divergence: Divergence | None = None,
+) -> str:
     """Put the verdict on one engine into words.
 
     Parameters
     ----------
     name : str
     verdict : Verdict
+    missed : mapping of str to Missed
+        Modes that posteriors did not visit, its own or its reference's among them.
+    divergence : Divergence or None
+        Of this one from its target.
 
     Returns
     -------
@@ -117,14 +142,18 @@ def sentence(name: str, verdict: Verdict) -> str:
     """
     if verdict.assessment.failed:
         return f"{name} failed ({verdict.assessment.failure}): none of its numbers means anything."
+    peer = verdict.reference
+    is_judged = peer is not None and peer.name not in missed and _is_judged_by(peer, verdict)
     parts = [
         _own_quality(name, verdict),
-        _distance(name, verdict),
+        _missed(name, missed[name]) if name in missed else "",
+        _distance(name, verdict, is_judged=is_judged),
         _other_target(verdict),
         _runaway(name, verdict),
         "It is one point, without any interval." if verdict.assessment.is_point else "",
-        _importance(verdict),
-        _predictions(verdict),
+        _nats(divergence),
+        _importance(verdict, has_missed=name in missed),
+        _predictions(verdict, is_judged=is_judged),
     ]
     return " ".join(filter(None, parts))
 
@@ -155,6 +184,31 @@ def _own_quality(name: str, verdict: Verdict) -> str:
     )
 
 
+def _missed(name: str, missed: Missed) -> str:
+    """Modes that were not visited, and where they are."""
+    percent = 100 * missed.mass
+    mass = "over 99 %" if percent > 99 else f"{percent:.0f} %"
+    return (
+        f"{name} did not visit modes that hold {mass} of the mass found from dispersed starts: "
+        f"typical |value| {_brief(missed.size)} there, {_brief(missed.own_size)} here."
+    )
+
+
+def _nats(divergence: Divergence | None) -> str:
+    """KL(q‖p), and what more the ELBO loses."""
+    if divergence is None:
+        return ""
+    kl, error = divergence.kl, divergence.kl_error
+    digits = 2 if error < 0.05 else 1
+    said = f"{max(kl, 0.0):.{digits}f} ± {error:.{digits}f}"
+    if math.isnan(divergence.elbo) or divergence.lost < max(3 * error, _SMALL_LOSS):
+        return f"KL(q‖p) is {said} nats."
+    return (
+        f"Its ELBO is {divergence.gap:.1f} nats below the log evidence: {said} are KL(q‖p), the "
+        f"other {divergence.lost:.1f} are lost by the augmentation."
+    )
+
+
 def _divergences(chains: Convergence) -> str:
     """Of chains without fault: none, or few."""
     if math.isnan(chains.divergences):
@@ -164,7 +218,7 @@ def _divergences(chains: Convergence) -> str:
     return f", {chains.divergences:,.0f} divergence{'s' if chains.divergences > 1 else ''}"
 
 
-def _distance(name: str, verdict: Verdict) -> str:
+def _distance(name: str, verdict: Verdict, *, is_judged: bool) -> str:
     """The errors against the reference."""
     peer = verdict.reference
     if peer is None:
@@ -176,9 +230,9 @@ def _distance(name: str, verdict: Verdict) -> str:
     error, ratio = _error_of_mean(name, peer.accuracy), _brief(peer.accuracy.mean_sd_ratio)
     if verdict.has_other_target:
         return f"{error}, and its sd on average {ratio} times {peer.name}'s."
-    than = "they should be" if _is_judged_by(peer, verdict) else f"{peer.name}'s"
+    than = "they should be" if is_judged else f"{peer.name}'s"
     return (
-        f"{error} and its sd is on average {ratio} ± {_brief(peer.accuracy.mean_sd_ratio_mcse)} of "
+        f"{error} and its sd is on average {ratio} ± {peer.accuracy.mean_sd_ratio_mcse:.1g} of "
         f"{peer.name}'s. {_intervals(peer, than)}"
     )
 
@@ -319,7 +373,7 @@ def _runaway(name: str, verdict: Verdict) -> str:
     )
 
 
-def _importance(verdict: Verdict) -> str:
+def _importance(verdict: Verdict, *, has_missed: bool) -> str:
     """The verdict of k̂ on an approximation."""
     assessment = verdict.assessment
     khat, doubt = assessment.khat, 2 * assessment.khat_error
@@ -337,7 +391,7 @@ def _importance(verdict: Verdict) -> str:
     largest = largest_khat(assessment.num_weighted)
     if khat - doubt > largest:
         return f"{said}: importance weighting cannot correct it."
-    if verdict.is_left_behind:
+    if verdict.is_left_behind or has_missed:
         return f"{said} does not see that: it knows only where there are draws."
     if khat + doubt > largest:
         return f"{said}: borderline, importance weighting corrects it up to {largest:.2f}."
@@ -347,7 +401,7 @@ def _importance(verdict: Verdict) -> str:
     return f"{said}: importance weighting can reliably {where}, given more of them."
 
 
-def _predictions(verdict: Verdict) -> str:
+def _predictions(verdict: Verdict, *, is_judged: bool) -> str:
     scores, difference = verdict.scores, verdict.difference
     if scores is None:
         return ""
@@ -356,10 +410,11 @@ def _predictions(verdict: Verdict) -> str:
     error = difference.log_loss_error
     change = f"{difference.log_loss:+.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}")
     unit = " predictive sds" if verdict.predicts_numbers else ""
+    consequence = _consequence(verdict, difference, is_judged=is_judged)
     return (
         f"On the test bags its {_predicted(verdict)} are {difference.mean:.3f}{unit} from "
         f"{verdict.reference.name}'s on average (worst {difference.worst:.3f}), its "
-        f"log loss {scores.log_loss:.3f} ({change}): {_consequence(verdict, difference)}."
+        f"log loss {scores.log_loss:.3f} ({change}): {consequence}."
     )
 
 
@@ -367,7 +422,7 @@ def _predicted(verdict: Verdict) -> str:
     return "targets" if verdict.predicts_numbers else "probabilities"
 
 
-def _consequence(verdict: Verdict, difference: PredictionDifference) -> str:
+def _consequence(verdict: Verdict, difference: PredictionDifference, *, is_judged: bool) -> str:
     if math.isnan(difference.log_loss_error):
         return "one bag says nothing of which is better"
     small, small_worst = _SMALL_PROBABILITY, _SMALL_WORST_PROBABILITY
@@ -381,10 +436,8 @@ def _consequence(verdict: Verdict, difference: PredictionDifference) -> str:
         return f"the {_predicted(verdict)} differ, but these bags cannot tell which are better"
     if difference.log_loss > 0:
         return "predictions here are worse for it"
-    has_larger_error = verdict.reference is not None and (
-        _is_judged_by(verdict.reference, verdict)
-        and not verdict.assessment.is_sampler
-        and not verdict.has_other_target
+    has_larger_error = (
+        is_judged and not verdict.assessment.is_sampler and not verdict.has_other_target
     )
     although = ", though its posterior has the larger error" if has_larger_error else ""
     return f"predictions here are better for it{although}"

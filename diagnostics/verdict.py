@@ -15,7 +15,14 @@ from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
 from ..inference.grid import GridApproximation
-from ..inference.importance import FEWEST_DRAWS, ImportanceResampled, khat_error, pareto_khat
+from ..inference.importance import (
+    FEWEST_DRAWS,
+    ImportanceResampled,
+    WeightedEvidence,
+    khat_error,
+    mean_evidence,
+    weighted_evidence,
+)
 from ..inference.maximum_a_posteriori import PointApproximation
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
@@ -55,6 +62,9 @@ class Assessment:
         NaN for a sampler.
     num_weighted : int
         Draws behind each k̂, of which it may be the mean of several; 0 for a sampler.
+    weighted : WeightedEvidence or None
+        Log evidence by the same weights, and E_q[log p(D, u) − log q(u)]; None where there is no
+        k̂.
     prediction : Prediction, TargetPrediction or None
         Of the test bags, if there are any and the engine did not fail.
     """
@@ -65,6 +75,7 @@ class Assessment:
     khat: float
     khat_error: float
     num_weighted: int
+    weighted: WeightedEvidence | None
     prediction: Prediction | TargetPrediction | None = field(repr=False)
 
     @property
@@ -292,7 +303,7 @@ def gather(
     # An approximation that failed may have no density to draw from.
     if posterior.is_mcmc or posterior.status.kind == "failed":
         draws = judged_sites(posterior.draws_with_estimands, posterior.model)
-        khat = _ReplicatedKhat(math.nan, math.nan, 0)
+        khat = _ReplicatedKhat(math.nan, math.nan, 0, None)
     else:
         draws, khat = _fresh_draws(posterior, num_draws, seed)
     prediction = None
@@ -305,6 +316,7 @@ def gather(
         khat=khat.khat,
         khat_error=khat.error,
         num_weighted=khat.num_draws,
+        weighted=khat.weighted,
         prediction=prediction,
     )
 
@@ -333,6 +345,7 @@ class _ReplicatedKhat(NamedTuple):
     khat: float
     error: float
     num_draws: int
+    weighted: WeightedEvidence | None
 
 
 def _replicated_khat(posterior: Posterior, fresh: Draws, seed: int | Array) -> _ReplicatedKhat:
@@ -340,21 +353,21 @@ def _replicated_khat(posterior: Posterior, fresh: Draws, seed: int | Array) -> _
     num_draws = len(next(iter(fresh.values())))
     replicates = _KHAT_WORK // (num_draws * posterior.bags.num_instances)
     replicates = min(max(1, replicates), _KHAT_REPLICATES)
-    khats: list[float] = []
+    found: list[WeightedEvidence] = []
     for replicate in range(replicates if num_draws >= FEWEST_DRAWS else 0):
         if replicate > 0:
             key = jax.random.fold_in(random_key(seed), replicate)
             fresh = posterior.draws(num_draws, seed=key)
         log_approximation = posterior.log_density(fresh)
         if log_approximation is None:
-            return _ReplicatedKhat(math.nan, math.nan, num_draws)
+            return _ReplicatedKhat(math.nan, math.nan, num_draws, None)
         log_target = log_joint(posterior.model, "marginal", fresh, posterior.bags)
-        khats.append(pareto_khat(log_target, log_approximation))
+        found.append(weighted_evidence(log_target, log_approximation))
     # −∞ says that the ratios of one replicate are alike: of all, or q is not p.
-    known = [khat for khat in khats if khat != -math.inf]
-    khat = float(np.mean(known)) if known else min(khats, default=math.nan)
+    known = [one.khat for one in found if one.khat != -math.inf]
+    khat = float(np.mean(known)) if known else min((one.khat for one in found), default=math.nan)
     error = khat_error(khat, num_draws) / math.sqrt(max(1, len(known)))
-    return _ReplicatedKhat(khat, error, num_draws)
+    return _ReplicatedKhat(khat, error, num_draws, mean_evidence(found) if found else None)
 
 
 def judge(

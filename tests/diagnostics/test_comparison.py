@@ -15,6 +15,7 @@ from milzoo.diagnostics.measures.scores import PredictionDifference
 from milzoo.diagnostics.measures.targets import is_logistic
 from milzoo.diagnostics.sentences import sentence
 from milzoo.inference import coordinate_ascent, grid, laplace, nuts
+from milzoo.inference.importance import weighted_evidence
 from milzoo.models import VWSGP, GammaMixing, Gaussian, Probit, ScaleMixture
 from scipy.signal import lfilter
 
@@ -107,9 +108,9 @@ def test_khat_is_the_mean_of_independent_replicates(posteriors, monkeypatch):
 
     def recorded(log_target, log_approximation):
         seen.append(log_target)
-        return next(told)
+        return weighted_evidence(log_target, log_approximation)._replace(khat=next(told))
 
-    monkeypatch.setattr(verdict_module, "pareto_khat", recorded)
+    monkeypatch.setattr(verdict_module, "weighted_evidence", recorded)
     row = compare({"cavi": posteriors["cavi"]}).table.loc["cavi"]
     assert row["khat"] == pytest.approx(0.35)
     # Four times 4,000 draws, each with a tail of 3 √4000 ratios.
@@ -130,8 +131,8 @@ def test_khat_is_the_mean_of_independent_replicates(posteriors, monkeypatch):
 )
 def test_khat_near_a_limit_is_borderline(comparison, khat, words):
     verdict = comparison.verdicts["cavi"]
-    evidence = replace(verdict.assessment, khat=khat, khat_error=0.05)
-    said = sentence("cavi", replace(verdict, evidence=evidence))
+    assessment = replace(verdict.assessment, khat=khat, khat_error=0.05)
+    said = sentence("cavi", replace(verdict, assessment=assessment))
     assert f"k̂ = {khat:.2f} ± 0.05: " in said and words in said
 
 
