@@ -164,6 +164,8 @@ def _own_quality(name: str, verdict: Verdict) -> str:
     if chains is None:
         kind = verdict.assessment.posterior.status.kind
         stopped = verdict.assessment.posterior.status.sentence
+        if kind == "collapsed":
+            return f"{name} ignores the features: {stopped}."
         return "" if kind == "converged" else f"{name} stopped before it converged: {stopped}."
     run = f"{chains.num_chains} × {chains.num_draws:,} draws"
     if not chains.mixed:

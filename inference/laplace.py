@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from ..datasets.bags import Bags
 from ..models.model import Model, observations, random_key
 from ..models.numerics.arguments import check_counts
-from ..models.numerics.lbfgs import Minimum, minimise_by_newton
-from .gaussian import GaussianApproximation, WhitenedProgram, kinks, whitened_program
+from ..models.numerics.lbfgs import Minimum
+from .empirical_bayes import Learned, learn_by_evidence
+from .gaussian import GaussianApproximation, whitened_program
+from .modes import AT_REST, check_smooth, mode_from
 from .posterior import (
     Posterior,
     Status,
@@ -22,12 +23,7 @@ from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
 from .runtime.progress import Progress
 
-__all__ = ["AT_REST", "FLAT", "check_smooth", "laplace", "mode_from", "mode_of"]
-
-# Gradient of the log density, whitened, up to which a mode is looked for.
-FLAT = 1e-6
-# And up to which it counts as one: rounding in the density may keep a search from the other.
-AT_REST = 1e-3
+__all__ = ["laplace"]
 
 
 def laplace(
@@ -36,6 +32,7 @@ def laplace(
     *,
     seed: int | Array,
     max_steps: int = 200,
+    learn_hyperparameters: bool = False,
     num_draws: int = 1000,
     progress: bool = False,
 ) -> Posterior:
@@ -52,6 +49,10 @@ def laplace(
     seed : int or JAX key
         Of the draws in the tree.
     max_steps : int
+    learn_hyperparameters : bool
+        Whether hyper-parameters are learned by Laplace's log evidence first (empirical Bayes), from
+        the model's own numbers on; those that have a prior go to their posterior mode, from
+        the prior's median. See `learn_by_evidence`.
     num_draws : int
         Draws of the approximation kept in the tree.
     progress : bool
@@ -60,7 +61,8 @@ def laplace(
     Returns
     -------
     Posterior
-        ``status`` is ``failed`` if the curvature at the end is not that of a mode.
+        ``status`` is ``failed`` if the curvature at the end is not that of a mode. Of learned
+        hyper-parameters, ``model`` has the values.
 
     Raises
     ------
@@ -72,7 +74,11 @@ def laplace(
     check_number_of_unknowns(model, "laplace")
     check_counts(max_steps=max_steps, num_draws=num_draws)
     key = random_key(seed)
+    learned = None
     with jax.enable_x64(True):
+        if learn_hyperparameters:
+            learned = learn_by_evidence(model, bags, max_steps)
+            model = learned.model
         target = jax.device_put(whitened_program(model, bags))
         check_smooth(target)
         started = Stopwatch.now()
@@ -80,6 +86,8 @@ def laplace(
             found = mode_from(target, target.origin, np.asarray(max_steps))
             bar.advance(int(found.num_steps))
         approximation, status = _gaussian_at(found, max_steps)
+        if learned is not None:
+            status = _status_of(learned, status)
         seconds = Stopwatch.now() - started
     return approximate_posterior(
         model,
@@ -93,46 +101,6 @@ def laplace(
         watch=watch,
         elbo=None,
     )
-
-
-def check_smooth(target: WhitenedProgram) -> None:
-    """Refuse a density without curvature at 0.
-
-    Raises
-    ------
-    ValueError
-        If a site of the whitened program has a Laplace prior.
-    """
-    if np.asarray(kinks(target)).any():
-        raise ValueError(
-            "the prior of some site is a Laplace distribution, whose density has a kink at 0 and "
-            "no curvature: laplace needs a smooth one; give a Normal prior "
-            "(weight_prior='normal'), or use maximum_a_posteriori, svi or nuts"
-        )
-
-
-def mode_of(
-    target: WhitenedProgram, start: Float[Array, " P"], max_steps: int | Int[Array, ""]
-) -> Minimum:
-    """The mode of a whitened density that Newton's method finds from a start, traced.
-
-    Parameters
-    ----------
-    target : WhitenedProgram
-    start : array (P,)
-    max_steps : int
-
-    Returns
-    -------
-    Minimum
-        Of −log p̃. Its Hessian is the precision of Laplace's approximation.
-    """
-    return minimise_by_newton(
-        lambda vector: -target.log_density(vector), jnp.asarray(start), max_steps, FLAT
-    )
-
-
-mode_from = jax.jit(mode_of)
 
 
 def _gaussian_at(found: Minimum, max_steps: int) -> tuple[GaussianApproximation, Status]:
@@ -154,3 +122,11 @@ def _gaussian_at(found: Minimum, max_steps: int) -> tuple[GaussianApproximation,
         sentence = f"gradient still {largest:.1g} after {steps} Newton steps"
         status = Status("max_steps", sentence)
     return GaussianApproximation(point, np.ascontiguousarray(scale_tril)), status
+
+
+def _status_of(learned: Learned, status: Status) -> Status:
+    """How the search for the mode ended, and the one for the hyper-parameters before it."""
+    found = f"Laplace's log evidence {learned.log_evidence:.2f} after {learned.num_steps} steps"
+    if status.kind != "converged" or not learned.complaint:
+        return Status(status.kind, f"{status.sentence}; {found}")
+    return Status("max_steps", f"{learned.complaint}; {found}")

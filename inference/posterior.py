@@ -50,9 +50,12 @@ _FEWEST_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Status:
-    """How a run ended, in a word and in a sentence."""
+    """How a run ended, in a word and in a sentence.
 
-    kind: Literal["converged", "max_steps", "failed"]
+    ``collapsed`` is a run that converged, to hyper-parameters under which no feature matters.
+    """
+
+    kind: Literal["converged", "max_steps", "failed", "collapsed"]
     sentence: str
 
 

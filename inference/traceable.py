@@ -28,7 +28,7 @@ from .closed_form.drivers import Limits, ascend_traced
 from .gaussian import WhitenedProgram, whitened_program
 from .gibbs.sampler import GibbsChain, check_conjugate
 from .gibbs.sweep import sweep_of
-from .laplace import AT_REST, check_smooth, mode_of
+from .modes import AT_REST, check_smooth, mode_of
 from .nuts import NUTSChain
 from .runtime.chains import Chain
 from .runtime.densities import check_number_of_unknowns

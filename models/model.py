@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jaxtyping import Array, Int
-from numpyro.distributions import Distribution
+from numpyro.distributions import Distribution, constraints
 from numpyro.handlers import mask
 from numpyro.infer.reparam import Reparam
 
@@ -98,6 +98,10 @@ class Model(Observing, Protocol):
         """Hyper-parameters as numbers or priors, by site name."""
         ...
 
+    def support_of(self, name: str) -> constraints.Constraint:
+        """Values that a hyper-parameter may have."""
+        ...
+
     @property
     def priors(self) -> Mapping[str, Distribution]:
         """The hyper-parameters that are to be inferred, by site name."""
@@ -121,6 +125,11 @@ class Model(Observing, Protocol):
     @property
     def is_normalised(self) -> bool:
         """Whether ``marginal()`` is a density, not one up to an unknown constant."""
+        ...
+
+    @property
+    def ignores_features(self) -> bool:
+        """Whether its hyper-parameters leave labels hardly anything to do with features."""
         ...
 
     @property
@@ -258,6 +267,10 @@ class ModelDefaults:
         """No hyper-parameters."""
         return {}
 
+    def support_of(self, name: str) -> constraints.Constraint:
+        """Values that a hyper-parameter may have: positive ones, as of variances and scales."""
+        return constraints.positive
+
     @property
     def priors(self) -> dict[str, Distribution]:
         """The hyper-parameters that are distributions, by site name."""
@@ -278,6 +291,11 @@ class ModelDefaults:
     def is_normalised(self) -> bool:
         """True: ``marginal()`` is a density, and its ELBO a bound on log p(labels)."""
         return True
+
+    @property
+    def ignores_features(self) -> bool:
+        """False: no hyper-parameter switches features off."""
+        return False
 
     @property
     def learned_from_labels(self) -> str:

@@ -20,7 +20,7 @@ from ...inference.gaussian import (
     whitened_program,
 )
 from ...inference.importance import weighted_evidence
-from ...inference.laplace import mode_from
+from ...inference.modes import mode_from
 from ...models.model import Draws, Model, random_key
 
 __all__ = ["Missed", "Modes", "find_modes"]

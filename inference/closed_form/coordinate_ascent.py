@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ from ...datasets.streaming import BagStream
 from ...models.model import Model, random_key, split_key
 from ...models.numerics.threads import one_lapack_thread
 from ...models.parts.bag_evidence import FloatType
+from ...models.parts.hyperpriors import central_value
 from ..posterior import Posterior, Status, approximate_posterior
 from ..runtime.devices import Devices
 from ..runtime.programs import Stopwatch
@@ -72,6 +74,8 @@ def coordinate_ascent(
     learn_hyperparameters : bool
         Whether to ascend the bound in log variance, log length scale and, where the model has
         them, mean and log noise as well. For the Gaussian likelihood the bound is the evidence.
+        Of those that have a prior, the log prior is ascended with the bound, from its median on.
+        ``status`` is ``collapsed`` if the bound prefers a model that ignores the features.
     num_starts : int or None
         Of DPMIL, whose bound has many maxima: random starts, run at once; the best bound is kept
         and ``status`` tells how far the others are below. None for 5.
@@ -99,8 +103,8 @@ def coordinate_ascent(
     Raises
     ------
     ValueError
-        If ``label_update`` is unknown, a hyper-parameter has a prior, or hyper-parameters are to
-        be learned for a ψ whose normalising constant depends on them, or of DPMIL; if a stream
+        If ``label_update`` is unknown, a hyper-parameter has a prior and is not learned, or is to
+        be learned for a ψ whose normalising constant depends on it, or of DPMIL; if a stream
         has a bad file or row, or the checkpoint is of another run.
     NotImplementedError
         If the model has no closed form, or none on streams, with these options.
@@ -112,8 +116,12 @@ def coordinate_ascent(
     """
     watch = Stopwatch()
     in_chunks = mesh is not None or not isinstance(bags, Bags)
-    learns = {"learns_hyperparameters": learn_hyperparameters}
+    learns: dict[str, Any] = {"learns_hyperparameters": learn_hyperparameters}
     options = Options(label_update, dtype, num_starts, in_chunks=in_chunks, **learns)
+    if learn_hyperparameters:
+        learns["priors"] = model.priors
+        numbers = {name: central_value(prior) for name, prior in model.priors.items()}
+        model = model.with_hyperparameters(numbers)
     form, limits = checked_form(model, options), Limits(max_steps, tolerance, progress)
     if checkpoint is not None and not in_chunks:
         raise ValueError(

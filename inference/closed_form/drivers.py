@@ -8,20 +8,21 @@ for all bags of one size.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import batched, chain
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from numpyro.distributions import biject_to
+from numpyro.distributions import Distribution, biject_to
 
 from ...datasets.bags import Bags
 from ...datasets.padding import bucket
@@ -58,6 +59,11 @@ _FIRST_BLOCK, _LONGEST_BLOCK = 8, 128
 _SECONDS_OF_A_BLOCK = 1.0
 # Quasi-Newton steps in the hyper-parameters between two updates of the factors.
 _INNER_STEPS = 4
+
+_COLLAPSED = (
+    "the bound prefers a model that ignores the features, its prior variance near 0, as it charges "
+    "for what is unknown; the evidence may not: try laplace with learn_hyperparameters=True"
+)
 
 type Values = dict[str, Float[Array, ""] | Float[np.ndarray, ""]]
 
@@ -136,6 +142,7 @@ def ascend_in_memory(
     *,
     key: Array,
     learns_hyperparameters: bool = False,
+    priors: Mapping[str, Distribution] = MappingProxyType({}),
 ) -> Ascent:
     """Repeat the two steps until the ELBO stops rising; of several starts at once, until all do.
 
@@ -148,11 +155,14 @@ def ascend_in_memory(
         Draws the random part of the start.
     learns_hyperparameters : bool
         Whether each step ascends the ELBO in the model's hyper-parameters too.
+    priors : mapping of str to Distribution
+        Of hyper-parameters; the ELBO and their log density are ascended together.
 
     Returns
     -------
     Ascent
-        ``status`` is ``failed`` if an ELBO is not finite, or falls where it must not.
+        ``elbo`` is that of the last values at its end, and before it differs from the sum by a
+        constant. ``status`` is ``failed`` if an ELBO is not finite, or falls where it must not.
     """
     form = form.in_memory(bags)
     started = Stopwatch.now()
@@ -163,7 +173,7 @@ def ascend_in_memory(
     run = partial(_ascend, form, prepared)
     if learns_hyperparameters:
         position = position._replace(q=(position.q, _unconstrained(form.model)))
-        run = partial(_learn, form, chunk)
+        run = partial(_learn, form, chunk, dict(priors))
 
     def advance(position: _Position, at_most: int) -> tuple[_Position, np.ndarray]:
         first = int(position.num_steps)
@@ -177,7 +187,10 @@ def ascend_in_memory(
     if learns_hyperparameters:
         q, unconstrained = q
         learned = _constrained(form.model, unconstrained)
+        elbo = elbo - float(_log_prior(priors, learned))
         form = form.with_hyperparameters({name: float(v) for name, v in learned.items()})
+        if form.model.ignores_features and status.kind != "failed":
+            status = Status("collapsed", f"{_COLLAPSED}; {status.sentence}")
     return Ascent(form, q, position.local, elbo, status, before + seconds)
 
 
@@ -288,11 +301,20 @@ def _constrained(model: Any, unconstrained: Values) -> Values:
     return {name: biject_to(model.support_of(name))(value) for name, value in unconstrained.items()}
 
 
+def _log_prior(priors: Mapping[str, Distribution], values: Values) -> Float[Array, ""]:
+    return sum((prior.log_prob(values[name]) for name, prior in priors.items()), jnp.zeros(()))
+
+
 @jax.jit
 def _learn(
-    form: ClosedForm, chunk: Any, position: _Position, last: Array, tolerance: Array
+    form: ClosedForm,
+    chunk: Any,
+    priors: dict[str, Distribution],
+    position: _Position,
+    last: Array,
+    tolerance: Array,
 ) -> tuple[_Position, Float[Array, "T ..."]]:
-    """Steps in the hyper-parameters and, under them, in all factors.
+    """Steps in the hyper-parameters and, under them, in all factors; ELBO and log prior as one.
 
     A few quasi-Newton steps with line search raise the ELBO in the hyper-parameters, each value of
     which is judged after one round of updates under it: q(ε) moves along with the kernel, as on a
@@ -304,12 +326,13 @@ def _learn(
     """
 
     def updated(unconstrained: Values, q: Any, local: Any) -> tuple[Any, Any, Any, Array]:
-        there = form.with_hyperparameters(_constrained(form.model, unconstrained))
+        values = _constrained(form.model, unconstrained)
+        there = form.with_hyperparameters(values)
         prepared = there.prepare(chunk)
         statistics, local = there.e_step(prepared, q, local)
         q = there.m_step(statistics)
         statistics, local = there.e_step(prepared, q, local)
-        return q, statistics, local, there.elbo(q, statistics)
+        return q, statistics, local, there.elbo(q, statistics) + _log_prior(priors, values)
 
     def one_step(position: _Position) -> _Position:
         q, unconstrained = position.q

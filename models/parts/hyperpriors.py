@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array
 from numpyro.distributions import Distribution, constraints
 
-__all__ = ["Parameter", "check_prior", "may_be_positive"]
+__all__ = ["Parameter", "central_value", "check_prior", "may_be_positive"]
 
 # While JAX traces, the number is a traced array.
 type Parameter = float | Distribution | Array
@@ -30,6 +30,33 @@ def check_prior(owner: str, name: str, prior: Distribution, wanted: constraints.
             f"{owner} {name} is {prior!r}; expected a NumPyro distribution of one "
             f"{'real' if wanted is constraints.real else 'positive'} number"
         )
+
+
+def central_value(parameter: Parameter) -> float:
+    """A number to start from: itself, or the median of a prior.
+
+    Parameters
+    ----------
+    parameter : float or Distribution
+
+    Returns
+    -------
+    float
+        The mean of a prior whose median has no closed form.
+
+    Examples
+    --------
+    >>> from numpyro.distributions import Gamma, LogNormal
+    >>> central_value(3.0), round(central_value(LogNormal(0.0, 5.0)), 3), central_value(Gamma(2.0))
+    (3.0, 1.0, 2.0)
+    """
+    if not isinstance(parameter, Distribution):
+        return float(np.asarray(parameter))
+    prior: Any = parameter
+    try:
+        return float(prior.icdf(0.5))
+    except (NotImplementedError, ImportError):  # some quantiles need TensorFlow Probability
+        return float(prior.mean)
 
 
 def may_be_positive(value: Any) -> bool:

@@ -44,6 +44,8 @@ __all__ = [
 # Largest variance that quadrature is made for where it has a prior. Nodes grow with its root or
 # faster. At 400 the rule for 64 is wrong by 2e-4 in log E σ.
 _LARGEST_VARIANCE = 64.0
+# Prior variance below which no feature matters: odds of labels differ by a tenth.
+_NO_VARIANCE = 0.01
 # Up to this residual sd of a sum one quadrature rule serves all predictions.
 _SMALL_SCALE = 4.0
 # Most instances for k-means.
@@ -346,6 +348,13 @@ class InducingModel(ModelDefaults):
     def support_of(self, name: str) -> constraints.Constraint:
         """Values that a hyper-parameter may have."""
         return constraints.real if name == "mean" else constraints.positive
+
+    @property
+    def ignores_features(self) -> bool:
+        """Whether the prior sd of the latent function is below 0.1, a tenth of a logit."""
+        if "variance" in self.priors:
+            return False
+        return float(self.hyperparameters["variance"]) < _NO_VARIANCE
 
     @property
     def latent_sites(self) -> tuple[str, ...]:

@@ -1,0 +1,265 @@
+"""Hyper-parameters by the evidence: Laplace's, which is smooth in them, by its exact gradient."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Float, Int
+from numpyro.distributions import Distribution, biject_to, constraints
+from scipy.optimize import minimize
+
+from ..datasets.bags import Bags
+from ..models.model import Model
+from ..models.numerics.lbfgs import minimise_by_newton
+from ..models.parts.hyperpriors import central_value
+from .gaussian import WhitenedProgram, whitened_program
+from .modes import FLAT, check_smooth
+
+__all__ = ["Learned", "learn_by_evidence"]
+
+type Values = dict[str, Any]
+
+# Log sd of the prior that stands in for a number to be learned, whose density is taken off again.
+# It is as wide as the range of variances that a quadrature rule is made for.
+_WIDTH = 2.0
+# The search ends where a step gains less than this fraction of the log evidence, or after so many.
+_SMALL_GAIN, _MOST_SEARCH_STEPS = 1e-4, 100
+# Values are looked for within this factor of the start; of a real number, so many of its sizes.
+_FACTOR, _SIZES = 80.0, 10.0
+
+
+class Learned(NamedTuple):
+    """Hyper-parameters at a maximum of Laplace's log evidence.
+
+    Attributes
+    ----------
+    model : Model
+        With the learned values.
+    log_evidence : float
+        Laplace's, at these; without any prior of the hyper-parameters.
+    num_steps : int
+        Of the quasi-Newton search.
+    complaint : str
+        What is wrong with the values; empty if nothing.
+    """
+
+    model: Model
+    log_evidence: float
+    num_steps: int
+    complaint: str
+
+
+class _Value(NamedTuple):
+    """The objective at some values, with the mode there."""
+
+    objective: Float[Array, ""]
+    log_prior: Float[Array, ""]
+    mode: Float[Array, " P"]
+
+
+def learn_by_evidence(model: Model, bags: Bags, max_steps: int) -> Learned:
+    r"""Maximise Laplace's log evidence in the hyper-parameters.
+
+    .. math:: L(h) = \log p(D, \hat u; h) + \tfrac{P}{2} \log 2\pi - \tfrac12 \log |H(\hat u; h)|,
+        \qquad \hat u = \arg\max_u p(D, u; h)
+
+    with u in whitened coordinates, H the negative Hessian there. Where a hyper-parameter has a
+    prior, its log density is added: the result is the posterior mode of h. The gradient goes
+    through the mode: with :math:`g = \partial_u (-\log p)`, u − H⁻¹g has the value and, H⁻¹ kept
+    fixed, the derivative of û (the implicit function theorem).
+
+    Parameters
+    ----------
+    model : Model
+        Numbers are where the search starts from; of a prior, its median.
+    bags : Bags
+    max_steps : int
+        Newton steps for each mode.
+
+    Returns
+    -------
+    Learned
+
+    Raises
+    ------
+    ValueError
+        If the model has no hyper-parameters, or a prior has a kink.
+
+    References
+    ----------
+    MacKay (1992), Bayesian interpolation; Rasmussen and Williams (2006), section 5.5.1.
+    """
+    given = model.hyperparameters
+    if not given:
+        raise ValueError(
+            f"learn_hyperparameters=True, but {model.name} has no hyper-parameters; leave it out"
+        )
+    opened = model.with_hyperparameters(
+        {name: _prior_around(model, name, value) for name, value in given.items()}
+    )
+    has_prior = tuple(sorted(name for name, value in given.items() if _is_prior(value)))
+    target = jax.device_put(whitened_program(opened, bags))
+    check_smooth(target)
+    names = sorted(given)
+    first = {name: _start(model, name, given[name]) for name in names}
+    ranges = [_range(model, name, given[name], first[name]) for name in names]
+    search = _Search(target, names, has_prior, np.asarray(max_steps))
+    found = minimize(
+        search.loss,
+        np.array([first[name] for name in names]),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=ranges,
+        options={"maxiter": _MOST_SEARCH_STEPS, "ftol": _SMALL_GAIN},
+    )
+    if search.best is None:
+        return Learned(model, math.nan, int(found.nit), "the log evidence is not finite")
+    values = {
+        name: float(biject_to(_support(model, name, given[name]))(value))
+        for name, value in zip(names, search.best.point, strict=True)
+    }
+    ends = zip(names, search.best.point, ranges, strict=True)
+    at_limit = [name for name, value, limits in ends if min(abs(value - np.array(limits))) < 1e-6]
+    return Learned(
+        model=model.with_hyperparameters(values),
+        log_evidence=float(search.best.value.objective - search.best.value.log_prior),
+        num_steps=int(found.nit),
+        complaint=_complaint(values, at_limit, is_done=bool(found.success)),
+    )
+
+
+def _complaint(values: Values, at_limit: list[str], *, is_done: bool) -> str:
+    """What is wrong with the end of a search."""
+    if at_limit:
+        named = ", ".join(f"{name} = {values[name]:.4g}" for name in at_limit)
+        return (
+            f"the log evidence still rises at the limit of the search, {named}: these bags do not "
+            "determine it; give it a prior"
+        )
+    return "" if is_done else f"still moving after {_MOST_SEARCH_STEPS} steps of the search"
+
+
+def _is_prior(value: Any) -> bool:
+    return isinstance(value, Distribution)
+
+
+def _support(model: Any, name: str, value: Any) -> constraints.Constraint:
+    return value.support if _is_prior(value) else model.support_of(name)
+
+
+def _prior_around(model: Any, name: str, value: Any) -> Distribution:
+    """The prior; for a number one that stands in for it, so that programs have the site."""
+    if _is_prior(value):
+        return value
+    if model.support_of(name) is constraints.real:
+        return dist.Normal(float(value), 1.0)
+    return dist.LogNormal(math.log(float(value)), _WIDTH)
+
+
+def _start(model: Any, name: str, value: Any) -> float:
+    """The number, or the prior's median, unconstrained."""
+    return float(biject_to(_support(model, name, value)).inv(central_value(value)))
+
+
+def _range(model: Any, name: str, value: Any, start: float) -> tuple[float, float]:
+    """The unconstrained values among which the best is looked for."""
+    if _support(model, name, value) is constraints.real:
+        reach = _SIZES * max(1.0, abs(start))
+    else:
+        reach = math.log(_FACTOR)
+    return start - reach, start + reach
+
+
+class _Best(NamedTuple):
+    point: Float[np.ndarray, " H"]
+    value: _Value
+
+
+class _Search:
+    """The loss of a quasi-Newton method: each mode is looked for from the best one so far."""
+
+    def __init__(
+        self, target: WhitenedProgram, names: list[str], has_prior: tuple[str, ...], steps: Any
+    ) -> None:
+        self.target, self.names, self.has_prior, self.steps = target, names, has_prior, steps
+        self.start = np.zeros(target.size - len(names))
+        self.best: _Best | None = None
+
+    def loss(self, point: np.ndarray) -> tuple[float, np.ndarray]:
+        """−L and its gradient."""
+        values = dict(zip(self.names, np.asarray(point, float), strict=True))
+        value, gradient = _objective(
+            self.target, values, self.start, self.steps, has_prior=self.has_prior
+        )
+        slopes = np.array([float(gradient[name]) for name in self.names])
+        if not (np.isfinite(value.objective) and np.isfinite(slopes).all()):
+            return 1e10, np.zeros_like(slopes)
+        if self.best is None or value.objective > self.best.value.objective:
+            self.best = _Best(np.array(point), value)
+            self.start = np.asarray(value.mode)
+        return -float(value.objective), -slopes
+
+
+@partial(jax.jit, static_argnames="has_prior")
+def _objective(
+    target: WhitenedProgram,
+    values: Values,
+    start: Float[Array, " P"],
+    max_steps: Int[Array, ""],
+    *,
+    has_prior: tuple[str, ...],
+) -> tuple[_Value, Values]:
+    """Laplace's log evidence at unconstrained values, plus log priors, and its gradient."""
+
+    def loss(latent: Float[Array, " P"], values: Values) -> Float[Array, ""]:
+        return -target.log_density(_joined(target, latent, values))
+
+    found = minimise_by_newton(lambda latent: loss(latent, values), start, max_steps, FLAT)
+    factor = jnp.linalg.cholesky(found.hessian)
+
+    def objective(values: Values) -> tuple[Float[Array, ""], _Value]:
+        step = cho_solve((factor, True), jax.grad(loss)(found.point, values))
+        mode = found.point - step  # û, with its derivative
+        hessian = jax.hessian(loss)(mode, values)
+        half_log_determinant = jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(hessian))))
+        log_prior, not_in_evidence = _prior_terms(target.model, values, has_prior)
+        log_evidence = -loss(mode, values) - half_log_determinant - not_in_evidence
+        log_evidence += 0.5 * len(mode) * math.log(2 * math.pi)
+        value = log_evidence + log_prior
+        return value, _Value(value, log_prior, found.point)
+
+    gradient, value = jax.grad(objective, has_aux=True)(values)
+    return value, gradient
+
+
+def _joined(
+    target: WhitenedProgram, latent: Float[Array, " P"], values: Values
+) -> Float[Array, " Q"]:
+    """The flat vector of the latent sites and the hyper-parameters."""
+    sites, begun = dict(values), 0
+    for name, shape in target.shapes:
+        if name not in values:
+            size = math.prod(shape)
+            sites[name] = latent[begun : begun + size]
+            begun += size
+    return target.flat(sites)
+
+
+def _prior_terms(model: Any, values: Values, has_prior: tuple[str, ...]) -> tuple[Array, Array]:
+    """Log density of the priors that were given; and what the program has of any prior."""
+    log_prior = not_in_evidence = jnp.zeros(())
+    for name, unconstrained in values.items():
+        prior = model.hyperparameters[name]
+        transform = biject_to(prior.support)
+        value = transform(unconstrained)
+        density = prior.log_prob(value)
+        not_in_evidence += density + transform.log_abs_det_jacobian(unconstrained, value)
+        log_prior += density if name in has_prior else 0.0
+    return log_prior, not_in_evidence
