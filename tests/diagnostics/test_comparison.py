@@ -873,3 +873,17 @@ def test_lines_of_ranks_are_differences_of_distribution_functions(posteriors):
         at = np.quantile(thinned, line.get_xdata())
         expected = (chain <= at[:, None]).mean(axis=1) - line.get_xdata()
         np.testing.assert_allclose(line.get_ydata(), expected, atol=2.5 / shown)
+
+
+def test_halves_of_a_single_chain_are_ranked(posteriors):
+    posterior = autocorrelated(posteriors["nuts"], 0)
+    drifting = autocorrelated(posteriors["nuts"], 0)
+    drifting.tree["posterior"]["inducing_value"].values[:, 250:] += 2.0
+    counts = []
+    for one in (posterior, drifting):
+        single = replace(one, tree=one.tree.isel(chain=[0], missing_dims="ignore"))
+        figure = compare({"nuts": single}).plot_rank("nuts")
+        assert "dots where halves of its chain differ" in figure.get_suptitle()
+        counts.append(marked(figure))
+    alike, apart = counts
+    assert alike == [0, 0, 0] and all(apart)
