@@ -72,3 +72,9 @@ def test_a_guide_names_only_classes_and_functions_that_are_there(guide):
     classes = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w*)`", guide.read_text("utf-8")))
     internal = {"BagLabelByCount", "SparseConditional"}
     assert (called | classes) - public - internal <= {"augmented", "model", "predict", "posterior"}
+
+
+def test_no_two_columns_have_one_label():
+    """Rows of the report are found by their labels."""
+    labels = [measure.label for measure in MEASURES]
+    assert len(set(labels)) == len(labels)
