@@ -97,8 +97,12 @@ class Compared:
 
     @cached_property
     def divergences(self) -> dict[str, Divergence]:
-        """KL(q‖p) and the gap to the evidence, by approximation; computed when first asked for."""
-        return divergences(self.verdicts, seed=0)
+        """KL(q‖p) and the gap to the evidence, by approximation; computed when first asked for.
+
+        Not of approximations that missed a mode, nor by draws that did: log Z is then unknown.
+        """
+        known = {n: verdict for n, verdict in self.verdicts.items() if n not in self.missed}
+        return divergences(known, seed=0)
 
     @property
     def divergence_table(self) -> pd.DataFrame:

@@ -151,7 +151,7 @@ def sentence(
         _other_target(verdict),
         _runaway(name, verdict),
         "It is one point, without any interval." if verdict.assessment.is_point else "",
-        _nats(divergence),
+        "" if verdict.assessment.is_exact else _nats(divergence),
         _importance(verdict, has_missed=name in missed),
         _predictions(verdict, is_judged=is_judged),
     ]
@@ -201,7 +201,7 @@ def _nats(divergence: Divergence | None) -> str:
     if divergence is None:
         return ""
     kl, error = divergence.kl, divergence.kl_error
-    digits = 2 if error < 0.05 else 1
+    digits = 1 if error >= 0.05 else 2 if error >= 0.005 else 3
     said = f"{max(kl, 0.0):.{digits}f} ± {error:.{digits}f}"
     if math.isnan(divergence.elbo) or divergence.lost < max(3 * error, _SMALL_LOSS):
         return f"KL(q‖p) is {said} nats."
@@ -379,7 +379,9 @@ def _importance(verdict: Verdict, *, has_missed: bool) -> str:
     """The verdict of k̂ on an approximation."""
     assessment = verdict.assessment
     khat, doubt = assessment.khat, 2 * assessment.khat_error
-    if not assessment.has_density:
+    if not assessment.has_density or isinstance(
+        assessment.posterior.approximation, GridApproximation
+    ):
         return ""
     if assessment.num_weighted < FEWEST_DRAWS:
         return (

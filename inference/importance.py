@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from arviz_stats.base.array import array_stats
 from jaxtyping import Array, Float
+from scipy.special import logsumexp
 
 from ..datasets.bags import Bags
 from ..models.model import Draws, Program
@@ -128,20 +129,29 @@ def largest_khat(num_draws: int) -> float:
     return min(_LARGEST_KHAT, 1 - 1 / math.log10(num_draws))
 
 
+class _Smoothed(NamedTuple):
+    weights: Float[np.ndarray, " S"]
+    khat: float
+    log_sum: float
+
+
 def _smoothed(
     log_target: Float[np.ndarray, " S"], log_approximation: Float[np.ndarray, " S"]
-) -> tuple[Float[np.ndarray, " S"], float]:
-    """Weights that sum to 1, and k̂; equal weights where that is not finite."""
+) -> _Smoothed:
+    """Weights that sum to 1, k̂ and the log of the ratios' sum; equal weights if not finite."""
     log_ratio = log_target - log_approximation
     equal = np.full(len(log_ratio), 1.0 / len(log_ratio))
     if not (np.isfinite(log_target).all() and np.isfinite(log_approximation).all()):
-        return equal, float("nan")
+        return _Smoothed(equal, math.nan, math.nan)
     if np.ptp(log_ratio) < _ALIKE:
-        return equal, float("-inf")
+        return _Smoothed(equal, -math.inf, float(log_ratio.mean()) + math.log(len(log_ratio)))
     # psislw is written for leave-one-out, where the ratio is 1/likelihood: it negates its input.
-    log_weights, khat = array_stats.psislw(-log_ratio)
-    weights = np.exp(np.asarray(log_weights) - np.max(log_weights))
-    return weights / weights.sum(), float(khat)
+    log_weights, khat = map(np.asarray, array_stats.psislw(-log_ratio))
+    log_sum = logsumexp(log_weights)
+    # Smoothing leaves the smallest ratio as it is: it tells by how much all were shifted.
+    smallest = int(np.argmin(log_ratio))
+    shift = log_ratio[smallest] - log_weights[smallest]
+    return _Smoothed(np.exp(log_weights - log_sum), float(khat), float(log_sum + shift))
 
 
 class WeightedEvidence(NamedTuple):
@@ -195,18 +205,16 @@ def weighted_evidence(
             "of fewer ratios says nothing"
         )
     log_ratio, number = log_target - log_approximation, len(log_target)
-    weights, khat = _smoothed(log_target, log_approximation)
+    weights, khat, log_sum = _smoothed(log_target, log_approximation)
     if math.isnan(khat):
         return WeightedEvidence(math.nan, math.inf, math.nan, math.inf, khat)
     bound, bound_error = float(log_ratio.mean()), float(log_ratio.std(ddof=1) / math.sqrt(number))
     if khat == -math.inf:
         return WeightedEvidence(bound, 0.0, bound, 0.0, khat)
-    # Smoothing leaves the smallest ratio as it is, so that its weight tells the sum of all.
-    smallest = int(np.argmin(log_ratio))
-    value = log_ratio[smallest] - math.log(weights[smallest]) - math.log(number)
+    value = log_sum - math.log(number)
     is_reliable = khat <= largest_khat(number)
     error = math.sqrt(np.sum(weights**2) - 1 / number) if is_reliable else math.inf
-    return WeightedEvidence(float(value), error, bound, bound_error, khat)
+    return WeightedEvidence(value, error, bound, bound_error, khat)
 
 
 def mean_evidence(replicates: Sequence[WeightedEvidence]) -> WeightedEvidence:
@@ -270,7 +278,7 @@ class ImportanceResampled:
         draws = self.proposal.draws(model, bags, key, self.num_proposals)
         log_target = log_joint(model, "marginal", draws, bags)
         log_proposal = self.proposal.log_density(model, bags, draws)
-        return WeightedDraws(draws, *_smoothed(log_target, log_proposal))
+        return WeightedDraws(draws, *_smoothed(log_target, log_proposal)[:2])
 
     def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> Draws:
         """Proposals, resampled by their weights; NaN where weights are not finite."""

@@ -1,0 +1,121 @@
+"""Verdicts as a reader gets them, kept in ``golden/`` to be read and reviewed.
+
+Words must come back as they are, numbers up to what another machine's rounding does to chains. With
+``MILZOO_WRITE_GOLDEN=1`` the files are written anew: read what has changed.
+"""
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from milzoo.datasets import Bags, load, simulate, simulate_instances
+from milzoo.diagnostics import Comparison, compare
+from milzoo.inference import coordinate_ascent, gibbs, grid, laplace, nuts, svi
+from milzoo.inference.gaussian import FlatApproximation
+from milzoo.models import RBF, VGPMIL, GammaMixing, Gaussian
+from milzoo.models.numerics.tracing import as_pytree
+from milzoo.models.vwsgp import VWSGP
+
+GOLDEN = Path(__file__).parent / "golden"
+NUMBER = re.compile(r"(?<![A-Za-z])\d[\d,]*(?:\.\d+)?")
+INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
+DESIGN = simulate_instances(16, range(1, 5), num_features=2, seed=3)
+TWO = VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS[:2], mean=-0.8)
+GAUSSIAN = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood=Gaussian(0.5))
+
+
+@as_pytree()
+@dataclass(frozen=True, eq=False)
+class Heavy(FlatApproximation):
+    """A t₃ with the mean and the covariance of a Gaussian."""
+
+    mean: np.ndarray
+    scale_tril: np.ndarray
+
+    def distribution(self):
+        tril = jnp.asarray(self.scale_tril) / np.sqrt(3.0)
+        return dist.MultivariateStudentT(3.0, jnp.asarray(self.mean), tril, validate_args=False)
+
+
+def numbers(text):
+    return [float(number.replace(",", "")) for number in NUMBER.findall(text)]
+
+
+def check(name: str, comparison: Comparison) -> None:
+    text = "\n\n".join([comparison.reference_sentence, *comparison.sentences.values()]) + "\n"
+    file = GOLDEN / f"{name}.txt"
+    if os.environ.get("MILZOO_WRITE_GOLDEN"):
+        file.write_text(text, "utf-8")
+    expected = file.read_text("utf-8")
+    assert NUMBER.sub("#", text) == NUMBER.sub("#", expected)
+    np.testing.assert_allclose(numbers(text), numbers(expected), rtol=0.1, atol=0.02)
+
+
+@pytest.fixture(scope="module")
+def labels():
+    return simulate(TWO, DESIGN, seed=1)[0]
+
+
+def test_a_grid_reference(labels):
+    posteriors = {
+        "grid": grid(TWO, labels, seed=0),
+        "coordinate_ascent": coordinate_ascent(TWO, labels, seed=0),
+        "laplace": laplace(TWO, labels, seed=0),
+    }
+    check("grid_reference", compare(posteriors, test=labels))
+
+
+def test_a_t_matched_in_mean_and_sd():
+    targets, _ = simulate(GAUSSIAN, DESIGN, seed=1)
+    exact = laplace(GAUSSIAN, targets, seed=0)  # of a Gaussian posterior
+    heavy = Heavy(exact.approximation.mean, exact.approximation.scale_tril)
+    check("matched_t", compare({"exact": exact, "t3": replace(exact, approximation=heavy)}))
+
+
+def test_an_unmixed_reference(labels):
+    mixed = nuts(TWO, labels, seed=0, num_warmup=200, num_samples=500)
+    tree = mixed.tree.copy(deep=True)
+    values = tree["posterior"]["inducing_value"].values
+    values[:] = np.random.default_rng(0).normal(size=values.shape)
+    values[0] += 3.0
+    stuck = replace(mixed, tree=tree)
+    posteriors = {"stuck": stuck, "coordinate_ascent": coordinate_ascent(TWO, labels, seed=0)}
+    check("unmixed_reference", compare(posteriors))
+
+
+def test_a_runaway():
+    """Engines in the near mode of Gamma mixing, whose far mode has the mass."""
+    random = np.random.default_rng(0)
+    bags = Bags.from_list(
+        [random.normal(size=(6, 2)) for _ in range(10)], labels=(np.arange(10) < 3).astype(int)
+    )
+    model = VGPMIL.for_bags(
+        bags, num_inducing=2, variance=2.0, length_scale=4.0, mixing=GammaMixing(1.0, 0.3)
+    )
+    chains = {"seed": 0, "num_warmup": 300, "num_samples": 1000}
+    posteriors = {
+        "coordinate_ascent": coordinate_ascent(model, bags, seed=0),
+        "nuts": nuts(model, bags, **chains),
+        "gibbs": gibbs(model, bags, **chains),
+    }
+    check("runaway", compare(posteriors))
+
+
+@pytest.mark.slow
+def test_the_demo():
+    train, test = load("digits").split(0.7, seed=0)
+    train, test = train.standardize(), test.standardize(train)
+    model = VGPMIL.for_bags(train, variance=5.0, mean=-3.0)
+    posteriors = {
+        "coordinate_ascent": coordinate_ascent(model, train, seed=0),
+        "laplace": laplace(model, train, seed=0),
+        "svi": svi(model, train, seed=0),
+        "nuts": nuts(model, train, seed=0),
+        "gibbs": gibbs(model, train, seed=0, num_samples=2000),
+    }
+    check("demo", compare(posteriors, test=test))
