@@ -116,6 +116,6 @@ def test_the_demo():
         "laplace": laplace(model, train, seed=0),
         "svi": svi(model, train, seed=0),
         "nuts": nuts(model, train, seed=0),
-        "gibbs": gibbs(model, train, seed=0, num_samples=2000),
+        "gibbs": gibbs(model, train, seed=0, num_warmup=100, num_samples=2000, thin=8),
     }
     check("demo", compare(posteriors, test=test))
