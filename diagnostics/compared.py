@@ -22,7 +22,7 @@ from .checks.leave_one_out import (
 from .divergence import Divergence, divergence_table, divergences
 from .measures.columns import MEASURES, OF_LABELS, OF_NUMBERS
 from .sentences import reference_sentence, sentence
-from .verdict import Verdict
+from .verdict import Verdict, names_by_target
 
 __all__ = ["Compared"]
 
@@ -86,7 +86,7 @@ class Compared:
         As `find_modes` finds them from dispersed starts; computed when first asked for.
         """
         found = {}
-        for names in self._names_by_target():
+        for names in names_by_target(self.verdicts):
             posteriors = {name: self.posteriors[name] for name in names}
             first = next(iter(posteriors.values()))
             draws = {name: one.stored_draws() for name, one in posteriors.items()}
@@ -108,14 +108,6 @@ class Compared:
     def divergence_table(self) -> pd.DataFrame:
         """`divergences` in nats, a row for each approximation."""
         return divergence_table(self.divergences)
-
-    def _names_by_target(self) -> list[list[str]]:
-        """Names of the posteriors that did not fail, those of one target together."""
-        by_target: dict[str, list[str]] = {}
-        for name, verdict in self.verdicts.items():
-            if not verdict.assessment.failed:
-                by_target.setdefault(verdict.target, []).append(name)
-        return list(by_target.values())
 
     @cached_property
     def leave_one_out(self) -> dict[str, Any]:

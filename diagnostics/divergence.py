@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pandas as pd
 from jaxtyping import Array
 
-from ..inference.evidence import log_evidence
+from ..inference.evidence import log_evidence, why_not_one_density
 from ..inference.importance import FEWEST_DRAWS
 from ..models.model import random_key
-from .verdict import Assessment, Verdict
+from .verdict import Assessment, Verdict, names_by_target
 
 __all__ = ["Divergence", "divergence_table", "divergences"]
 
@@ -71,11 +71,9 @@ def divergences(verdicts: Mapping[str, Verdict], *, seed: int | Array) -> dict[s
     dict of Divergence
         By the name of the approximation; some, or none.
     """
-    by_target: dict[str, dict[str, Assessment]] = {}
-    for name, verdict in verdicts.items():
-        by_target.setdefault(verdict.target, {})[name] = verdict.assessment
     key, found = random_key(seed), {}
-    for assessments in by_target.values():
+    for names in names_by_target(verdicts):
+        assessments = {name: verdicts[name].assessment for name in names}
         weighted = [name for name, one in assessments.items() if one.weighted is not None]
         known = _log_evidence(assessments, key) if weighted else None
         if known is not None:
@@ -90,7 +88,7 @@ def _log_evidence(
     weighted = {
         name: one.weighted
         for name, one in assessments.items()
-        if one.weighted is not None and math.isfinite(one.weighted.error) and not one.failed
+        if one.weighted is not None and math.isfinite(one.weighted.error)
     }
     best = min(weighted, key=lambda name: weighted[name].error, default=None)
     by_weights = None
@@ -114,7 +112,7 @@ def _bridge(assessments: Mapping[str, Assessment], key: Array) -> tuple[float, f
     posterior = assessments[name].posterior
     # The density is evaluated on both sides of a centre, for the draws and as many of a Gaussian.
     num_draws = min(_BRIDGE_DRAWS, _BRIDGE_WORK // (4 * posterior.bags.num_instances))
-    if posterior.model.gradient_note or posterior.model.estimands or num_draws < FEWEST_DRAWS:
+    if why_not_one_density(posterior.model) or num_draws < FEWEST_DRAWS:
         return None
     found = log_evidence(posterior, seed=key, num_draws=num_draws)
     return found.value, found.error, name
@@ -128,13 +126,12 @@ def _divergence(
     elbo = math.nan
     if posterior.model.is_normalised and posterior.elbo is not None and len(posterior.elbo):
         elbo = float(posterior.elbo[-1])
-    is_exact = weighted.khat == -math.inf
     return Divergence(
         log_evidence=log_z,
         log_evidence_error=log_z_error,
         source=source,
-        kl=0.0 if is_exact else log_z - weighted.bound,
-        kl_error=0.0 if is_exact else math.hypot(log_z_error, weighted.bound_error),
+        kl=0.0 if assessment.is_exact else log_z - weighted.bound,
+        kl_error=0.0 if assessment.is_exact else math.hypot(log_z_error, weighted.bound_error),
         elbo=elbo,
     )
 

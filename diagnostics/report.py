@@ -7,7 +7,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from html import escape
@@ -391,13 +391,7 @@ def _left_out(comparison: Compared) -> pd.DataFrame:
         "bad_bags": ("bags that weights cannot leave out", ",.0f"),
         "worst_khat": ("worst k̂", ".2f"),
     }
-    return pd.DataFrame(
-        {
-            label: [format(value, pattern) for value in table[column]]
-            for column, (label, pattern) in labels.items()
-        },
-        index=table.index,
-    ).T
+    return _formatted(table, labels)
 
 
 def _in_nats(comparison: Compared) -> pd.DataFrame:
@@ -411,13 +405,16 @@ def _in_nats(comparison: Compared) -> pd.DataFrame:
         "kl_error": ("its Monte-Carlo error", ",.2f"),
         "lost": ("lost by the augmentation", ",.1f"),
     }
-    rows = {
-        column: ["–" if math.isnan(value) else format(value, pattern) for value in table[column]]
+    return _formatted(table, labels)
+
+
+def _formatted(table: pd.DataFrame, labels: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
+    """Columns as rows with a label and a format each; a dash where there is no number."""
+    rows = [
+        ["–" if math.isnan(value) else format(value, pattern) for value in table[column]]
         for column, (_, pattern) in labels.items()
-    }
-    cells = pd.DataFrame(rows, index=table.index).T
-    cells.index = pd.Index([label for label, _ in labels.values()])
-    return cells
+    ]
+    return pd.DataFrame(rows, [label for label, _ in labels.values()], table.index)
 
 
 def _how_far(comparison: Compared) -> str:

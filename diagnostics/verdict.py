@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ from .measures.convergence import Convergence, convergence, judged_sites
 from .measures.scores import PredictionDifference, Scores, prediction_difference, score
 from .measures.targets import is_logistic, is_same_model
 
-__all__ = ["Assessment", "Peer", "Verdict", "best_reference", "gather", "judge"]
+__all__ = ["Assessment", "Peer", "Verdict", "best_reference", "gather", "judge", "names_by_target"]
 
 # Sites this many times larger than an approximation has them: another region altogether.
 _RUNAWAY = 10.0
@@ -453,6 +454,15 @@ def best_reference(assessments: dict[str, Assessment], targets: dict[str, str]) 
         elif chains is not None and not known.failed:
             rank[name] = (first, False, chains.mixed, chains.smallest_ess, alike)
     return max(rank, key=lambda name: rank[name]) if rank else None
+
+
+def names_by_target(verdicts: Mapping[str, Verdict]) -> list[list[str]]:
+    """Names of the posteriors that did not fail, those of one target together."""
+    by_target: dict[str, list[str]] = {}
+    for name, verdict in verdicts.items():
+        if not verdict.assessment.failed:
+            by_target.setdefault(verdict.target, []).append(name)
+    return list(by_target.values())
 
 
 def _size(draws: xr.Dataset) -> float:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.linalg import cho_solve
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 from numpyro.distributions import Distribution, biject_to, constraints
 from scipy.optimize import minimize
 
@@ -33,6 +33,8 @@ _WIDTH = 2.0
 _SMALL_GAIN, _MOST_SEARCH_STEPS = 1e-4, 100
 # Values are looked for within this factor of the start; of a real number, so many of its sizes.
 _FACTOR, _SIZES = 80.0, 10.0
+# Stands for −log evidence where that is no number: larger than any.
+_NO_VALUE = 1e10
 
 
 class Learned(NamedTuple):
@@ -54,14 +56,6 @@ class Learned(NamedTuple):
     log_evidence: float
     num_steps: int
     complaint: str
-
-
-class _Value(NamedTuple):
-    """The objective at some values, with the mode there."""
-
-    objective: Float[Array, ""]
-    log_prior: Float[Array, ""]
-    mode: Float[Array, " P"]
 
 
 def learn_by_evidence(model: Model, bags: Bags, max_steps: int) -> Learned:
@@ -110,26 +104,32 @@ def learn_by_evidence(model: Model, bags: Bags, max_steps: int) -> Learned:
     names = sorted(given)
     first = {name: _start(model, name, given[name]) for name in names}
     ranges = [_range(model, name, given[name], first[name]) for name in names]
-    search = _Search(target, names, has_prior, np.asarray(max_steps))
+    objective = partial(_objective_at, target, names, has_prior, max_steps)
+
+    def loss(point: Float[np.ndarray, " H"]) -> tuple[float, Float[np.ndarray, " H"]]:
+        value, gradient, _ = objective(point)
+        return (-value, -gradient) if math.isfinite(value) else (_NO_VALUE, np.zeros_like(point))
+
     found = minimize(
-        search.loss,
+        loss,
         np.array([first[name] for name in names]),
         jac=True,
         method="L-BFGS-B",
         bounds=ranges,
         options={"maxiter": _MOST_SEARCH_STEPS, "ftol": _SMALL_GAIN},
     )
-    if search.best is None:
+    value, _, log_prior = objective(found.x)
+    if not math.isfinite(value):
         return Learned(model, math.nan, int(found.nit), "the log evidence is not finite")
     values = {
-        name: float(biject_to(_support(model, name, given[name]))(value))
-        for name, value in zip(names, search.best.point, strict=True)
+        name: float(biject_to(_support(model, name, given[name]))(end))
+        for name, end in zip(names, found.x, strict=True)
     }
-    ends = zip(names, search.best.point, ranges, strict=True)
-    at_limit = [name for name, value, limits in ends if min(abs(value - np.array(limits))) < 1e-6]
+    ends = zip(names, found.x, ranges, strict=True)
+    at_limit = [name for name, end, limits in ends if min(abs(end - np.array(limits))) < 1e-6]
     return Learned(
         model=model.with_hyperparameters(values),
-        log_evidence=float(search.best.value.objective - search.best.value.log_prior),
+        log_evidence=value - log_prior,
         num_steps=int(found.nit),
         complaint=_complaint(values, at_limit, is_done=bool(found.success)),
     )
@@ -177,54 +177,42 @@ def _range(model: Any, name: str, value: Any, start: float) -> tuple[float, floa
     return start - reach, start + reach
 
 
-class _Best(NamedTuple):
-    point: Float[np.ndarray, " H"]
-    value: _Value
-
-
-class _Search:
-    """The loss of a quasi-Newton method: each mode is looked for from the best one so far."""
-
-    def __init__(
-        self, target: WhitenedProgram, names: list[str], has_prior: tuple[str, ...], steps: Any
-    ) -> None:
-        self.target, self.names, self.has_prior, self.steps = target, names, has_prior, steps
-        self.start = np.zeros(target.size - len(names))
-        self.best: _Best | None = None
-
-    def loss(self, point: np.ndarray) -> tuple[float, np.ndarray]:
-        """−L and its gradient."""
-        values = dict(zip(self.names, np.asarray(point, float), strict=True))
-        value, gradient = _objective(
-            self.target, values, self.start, self.steps, has_prior=self.has_prior
-        )
-        slopes = np.array([float(gradient[name]) for name in self.names])
-        if not (np.isfinite(value.objective) and np.isfinite(slopes).all()):
-            return 1e10, np.zeros_like(slopes)
-        if self.best is None or value.objective > self.best.value.objective:
-            self.best = _Best(np.array(point), value)
-            self.start = np.asarray(value.mode)
-        return -float(value.objective), -slopes
+def _objective_at(
+    target: WhitenedProgram,
+    names: list[str],
+    has_prior: tuple[str, ...],
+    max_steps: int,
+    point: Float[np.ndarray, " H"],
+) -> tuple[float, Float[np.ndarray, " H"], float]:
+    """The objective at a flat vector of unconstrained values, its gradient, and the log prior."""
+    values = dict(zip(names, np.asarray(point, float), strict=True))
+    gradient, (value, log_prior) = _objective(
+        target, values, np.asarray(max_steps), has_prior=has_prior
+    )
+    return float(value), np.array([float(gradient[name]) for name in names]), float(log_prior)
 
 
 @partial(jax.jit, static_argnames="has_prior")
 def _objective(
     target: WhitenedProgram,
     values: Values,
-    start: Float[Array, " P"],
-    max_steps: Int[Array, ""],
+    max_steps: Any,
     *,
     has_prior: tuple[str, ...],
-) -> tuple[_Value, Values]:
-    """Laplace's log evidence at unconstrained values, plus log priors, and its gradient."""
+) -> tuple[Values, tuple[Float[Array, ""], Float[Array, ""]]]:
+    """Gradient of Laplace's log evidence plus log priors; the sum, and the log prior alone.
+
+    The mode is looked for from the origin, so that the value depends on nothing else.
+    """
 
     def loss(latent: Float[Array, " P"], values: Values) -> Float[Array, ""]:
         return -target.log_density(_joined(target, latent, values))
 
+    start = jnp.zeros(target.size - len(values))
     found = minimise_by_newton(lambda latent: loss(latent, values), start, max_steps, FLAT)
     factor = jnp.linalg.cholesky(found.hessian)
 
-    def objective(values: Values) -> tuple[Float[Array, ""], _Value]:
+    def objective(values: Values) -> tuple[Array, tuple[Array, Array]]:
         step = cho_solve((factor, True), jax.grad(loss)(found.point, values))
         mode = found.point - step  # û, with its derivative
         hessian = jax.hessian(loss)(mode, values)
@@ -233,10 +221,9 @@ def _objective(
         log_evidence = -loss(mode, values) - half_log_determinant - not_in_evidence
         log_evidence += 0.5 * len(mode) * math.log(2 * math.pi)
         value = log_evidence + log_prior
-        return value, _Value(value, log_prior, found.point)
+        return value, (value, log_prior)
 
-    gradient, value = jax.grad(objective, has_aux=True)(values)
-    return value, gradient
+    return jax.grad(objective, has_aux=True)(values)
 
 
 def _joined(

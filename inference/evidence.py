@@ -11,16 +11,17 @@ from arviz_stats.base.array import array_stats
 from jaxtyping import Array, Float
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.special import expit, logsumexp
+from scipy.stats import norm
 
-from ..models.model import Draws, random_key
+from ..models.model import Draws, Model, random_key
 from ..models.numerics.arguments import check_counts
 from ..models.numerics.draws import over_draws
 from .gaussian import WhitenedProgram, whitened_draws, whitened_program
 from .importance import weighted_evidence
 from .posterior import Posterior
-from .runtime.densities import check_number_of_unknowns, log_joint
+from .runtime.densities import log_joint
 
-__all__ = ["LogEvidence", "log_evidence"]
+__all__ = ["LogEvidence", "log_evidence", "why_not_one_density"]
 
 # Relative change of the evidence that ends the iteration of the bridge, and the most iterations.
 _CLOSE, _MOST_ITERATIONS = 1e-10, 1000
@@ -108,15 +109,29 @@ def log_evidence(posterior: Posterior, *, seed: int | Array, num_draws: int = 40
     return LogEvidence(found.log_evidence, found.error, "importance sampling", found.khat)
 
 
+def why_not_one_density(model: Model) -> str:
+    """Why a Gaussian is no image of a model's posterior, nor of a mode of it; empty if it may be.
+
+    Parameters
+    ----------
+    model : Model
+
+    Returns
+    -------
+    str
+    """
+    if model.gradient_note:
+        return f"there would be {model.gradient_note}"
+    if model.estimands:
+        return "its sites are not identified, and their posterior has as many modes as names"
+    return ""
+
+
 def _bridged(posterior: Posterior, key: Array, num_draws: int) -> LogEvidence:
     """The mean of two bridges, each with the other half of the draws behind its Gaussian."""
     model = posterior.model
-    check_number_of_unknowns(model, "log_evidence")
-    if model.estimands:
-        raise ValueError(
-            f"log_evidence cannot bridge {model.name}: its sites are not identified, and one "
-            "Gaussian is no image of their posterior; expected a model without estimands"
-        )
+    if why_not_one_density(model):
+        raise ValueError(f"log_evidence cannot bridge {model.name}: {why_not_one_density(model)}")
     target = whitened_program(model, posterior.bags)
     vectors = _vectors(target, posterior, num_draws)
     middle = vectors.shape[1] // 2
@@ -170,7 +185,7 @@ def _bridge(
     standard = np.concatenate([posterior, proposed])
     log_target = over_draws(_symmetric_density, {"standard": standard}, target, centre, scale_tril)
     log_target = log_target + np.log(np.diag(scale_tril)).sum()
-    log_gaussian = -0.5 * (standard**2).sum(axis=1) - 0.5 * size * math.log(2 * math.pi)
+    log_gaussian = norm.logpdf(standard).sum(axis=1)
     of_posterior, of_proposed = np.split(log_target - log_gaussian, 2)  # log p̃/g
     log_z = _optimal_bridge(of_posterior, of_proposed)
     return log_z, _error(of_posterior.reshape(chains, length), of_proposed, log_z)

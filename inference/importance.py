@@ -27,7 +27,6 @@ __all__ = [
     "khat_error",
     "largest_khat",
     "mean_evidence",
-    "pareto_khat",
     "weighted_evidence",
 ]
 
@@ -38,51 +37,6 @@ EASY_KHAT, _LARGEST_KHAT = 0.5, 0.7
 FEWEST_DRAWS = 100
 # Log ratios this close are one number: no weight differs from another by more than a thousandth.
 _ALIKE = 1e-3
-
-
-def pareto_khat(
-    log_target: Float[np.ndarray, " S"], log_approximation: Float[np.ndarray, " S"]
-) -> float:
-    """Pareto k̂ of the importance ratios p/q at draws from q.
-
-    Below 0.7 (0.5) reweighting the draws by p/q can correct the approximation (easily); above, the
-    ratios have so heavy a tail that it cannot. It sees only where q puts its draws: a mode of p
-    that q never visits goes unnoticed.
-
-    Parameters
-    ----------
-    log_target : array (S,)
-        log p, up to a constant.
-    log_approximation : array (S,)
-        log q.
-
-    Returns
-    -------
-    float
-        NaN if some density is not finite; −∞ if all ratios are alike, and q is p.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than 100 draws.
-
-    References
-    ----------
-    Vehtari et al. (2024), Pareto smoothed importance sampling; Yao et al. (2018), Yes, but did it
-    work?
-
-    Examples
-    --------
-    Draws from a Gaussian three times too narrow miss the target's tails; the opposite mistake is
-    harmless:
-
-    >>> draw = np.random.default_rng(1).standard_normal(4000)
-    >>> pareto_khat(-0.5 * (draw / 3) ** 2, -0.5 * draw**2) > 0.7
-    True
-    >>> pareto_khat(-0.5 * (3 * draw) ** 2, -0.5 * draw**2) < 0.5
-    True
-    """
-    return weighted_evidence(log_target, log_approximation).khat
 
 
 def khat_error(khat: float, num_draws: int) -> float:
@@ -180,7 +134,11 @@ class WeightedEvidence(NamedTuple):
 def weighted_evidence(
     log_target: Float[np.ndarray, " S"], log_approximation: Float[np.ndarray, " S"]
 ) -> WeightedEvidence:
-    """Estimate log Z of an unnormalised density by draws from an approximation.
+    """Estimate log Z of an unnormalised density, and k̂, by draws from an approximation.
+
+    Below a Pareto k̂ of 0.7 (0.5) reweighting the draws by p/q can correct the approximation
+    (easily); above, the ratios have so heavy a tail that it cannot. It sees only where q puts its
+    draws: a mode of p that q never visits goes unnoticed.
 
     Parameters
     ----------
@@ -192,12 +150,29 @@ def weighted_evidence(
     Returns
     -------
     WeightedEvidence
-        NaN, with infinite errors, if some density is not finite.
+        NaN, with infinite errors, if some density is not finite; k̂ is −∞ if all ratios are alike,
+        and q is p.
 
     Raises
     ------
     ValueError
         If there are fewer than 100 draws.
+
+    References
+    ----------
+    Vehtari et al. (2024), Pareto smoothed importance sampling; Yao et al. (2018), Yes, but did it
+    work?
+
+    Examples
+    --------
+    Draws from a Gaussian three times too narrow miss the target's tails; the opposite mistake is
+    harmless:
+
+    >>> draw = np.random.default_rng(1).standard_normal(4000)
+    >>> weighted_evidence(-0.5 * (draw / 3) ** 2, -0.5 * draw**2).khat > 0.7
+    True
+    >>> weighted_evidence(-0.5 * (3 * draw) ** 2, -0.5 * draw**2).khat < 0.5
+    True
     """
     if len(log_target) < FEWEST_DRAWS:
         raise ValueError(

@@ -76,12 +76,12 @@ def laplace(
     key = random_key(seed)
     learned = None
     with jax.enable_x64(True):
+        started = Stopwatch.now()
         if learn_hyperparameters:
             learned = learn_by_evidence(model, bags, max_steps)
             model = learned.model
         target = jax.device_put(whitened_program(model, bags))
         check_smooth(target)
-        started = Stopwatch.now()
         with Progress("laplace", max_steps, shown=progress) as bar:
             found = mode_from(target, target.origin, np.asarray(max_steps))
             bar.advance(int(found.num_steps))

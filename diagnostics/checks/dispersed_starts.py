@@ -11,8 +11,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import logsumexp
+from scipy.stats import norm
 
 from ...datasets.bags import Bags
+from ...inference.evidence import why_not_one_density
 from ...inference.gaussian import (
     WhitenedProgram,
     log_densities,
@@ -106,7 +108,8 @@ class Modes:
         inside, outside = (int(np.where(at, value, -np.inf).argmax()) for at in (here, ~here))
         log_odds = logsumexp(value[~here]) - logsumexp(value[here])
         doubt = 3 * math.hypot(error[inside], error[outside])
-        if log_odds - doubt < math.log(_SMALL_MASS / (1 - _SMALL_MASS)):
+        # Not "smaller than": of a mass that is no number nothing is said.
+        if not log_odds - doubt >= math.log(_SMALL_MASS / (1 - _SMALL_MASS)):
             return None
         mass = float(1 / (1 + np.exp(-log_odds)))
         return Missed(mass, self.size[outside], self.size[inside])
@@ -138,7 +141,7 @@ def find_modes(
         None where there is one mode, the sites are not identified (symmetric modes are one answer),
         or there are so many numbers that Hessians would take minutes.
     """
-    if model.gradient_note or model.estimands:
+    if why_not_one_density(model):
         return None
     with jax.enable_x64(True):
         target = jax.device_put(whitened_program(model, bags))
@@ -212,8 +215,7 @@ def _mass(target: WhitenedProgram, mode: _Mode, key: Array) -> tuple[float, floa
     axes, deviation = mode.principal()
     standard = np.asarray(jax.random.normal(key, (_DRAWS, target.size)), dtype=float)
     log_target = log_densities(target, mode.vector + (standard * deviation) @ axes.T)
-    log_gaussian = -0.5 * (standard**2).sum(axis=1) - np.log(deviation).sum()
-    log_gaussian -= 0.5 * target.size * math.log(2 * math.pi)
+    log_gaussian = norm.logpdf(standard).sum(axis=1) - np.log(deviation).sum()
     found = weighted_evidence(log_target, log_gaussian)
     return found.log_evidence, found.error if math.isfinite(found.error) else _UNKNOWN_ERROR
 

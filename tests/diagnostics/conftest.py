@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from milzoo.datasets import simulate, simulate_instances
+from milzoo.datasets import Bags, simulate, simulate_instances
 from milzoo.diagnostics import compare
 from milzoo.inference import coordinate_ascent, gibbs, nuts
-from milzoo.models import VGPMIL
+from milzoo.models import VGPMIL, GammaMixing
 
 NUM_INDUCING = 8
 
@@ -40,3 +40,23 @@ def posteriors(problem):
 @pytest.fixture(scope="session")
 def comparison(posteriors, problem):
     return compare(posteriors, test=problem[1])
+
+
+@pytest.fixture(scope="session")
+def runaway():
+    """Engines that all sit in the near mode of Gamma mixing; the far one has all the mass."""
+    random = np.random.default_rng(0)
+    bags = Bags.from_list(
+        [random.normal(size=(6, 2)) for _ in range(10)], labels=(np.arange(10) < 3).astype(int)
+    )
+    model = VGPMIL.for_bags(
+        bags, num_inducing=2, variance=2.0, length_scale=4.0, mixing=GammaMixing(1.0, 0.3)
+    )
+    chains = {"seed": 0, "num_warmup": 300, "num_samples": 1000}
+    return compare(
+        {
+            "coordinate_ascent": coordinate_ascent(model, bags, seed=0),
+            "nuts": nuts(model, bags, **chains),
+            "gibbs": gibbs(model, bags, **chains),
+        }
+    )

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from milzoo.datasets import Bags, load, simulate, simulate_instances
+from milzoo.datasets import load, simulate, simulate_instances
 from milzoo.diagnostics import Comparison, compare
 from milzoo.inference import coordinate_ascent, gibbs, grid, laplace, nuts, svi
 from milzoo.inference.gaussian import FlatApproximation
-from milzoo.models import RBF, VGPMIL, GammaMixing, Gaussian
+from milzoo.models import RBF, VGPMIL, Gaussian
 from milzoo.models.numerics.tracing import as_pytree
 from milzoo.models.vwsgp import VWSGP
 
@@ -88,22 +88,8 @@ def test_an_unmixed_reference(labels):
     check("unmixed_reference", compare(posteriors))
 
 
-def test_a_runaway():
-    """Engines in the near mode of Gamma mixing, whose far mode has the mass."""
-    random = np.random.default_rng(0)
-    bags = Bags.from_list(
-        [random.normal(size=(6, 2)) for _ in range(10)], labels=(np.arange(10) < 3).astype(int)
-    )
-    model = VGPMIL.for_bags(
-        bags, num_inducing=2, variance=2.0, length_scale=4.0, mixing=GammaMixing(1.0, 0.3)
-    )
-    chains = {"seed": 0, "num_warmup": 300, "num_samples": 1000}
-    posteriors = {
-        "coordinate_ascent": coordinate_ascent(model, bags, seed=0),
-        "nuts": nuts(model, bags, **chains),
-        "gibbs": gibbs(model, bags, **chains),
-    }
-    check("runaway", compare(posteriors))
+def test_a_runaway(runaway):
+    check("runaway", runaway)
 
 
 @pytest.mark.slow

@@ -8,11 +8,15 @@ from milzoo.inference.importance import (
     WeightedDraws,
     khat_error,
     largest_khat,
-    pareto_khat,
+    weighted_evidence,
 )
 from milzoo.models import RBF, Gaussian
 from milzoo.models.vwsgp import VWSGP
 from scipy import stats
+
+
+def pareto_khat(log_target, log_approximation):
+    return weighted_evidence(log_target, log_approximation).khat
 
 
 def test_draws_from_a_narrow_gaussian_cannot_correct_a_student():

@@ -1,6 +1,6 @@
 """Modes and their masses against quadrature, and what is said of engines that missed one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -10,9 +10,9 @@ import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags, simulate_instances
 from milzoo.diagnostics import compare
-from milzoo.diagnostics.checks.dispersed_starts import find_modes
-from milzoo.inference import coordinate_ascent, gibbs, laplace, nuts
-from milzoo.models import RBF, VGPMIL, GammaMixing
+from milzoo.diagnostics.checks.dispersed_starts import Modes, find_modes
+from milzoo.inference import coordinate_ascent, laplace, nuts
+from milzoo.models import RBF, VGPMIL
 from milzoo.models.model import ModelDefaults, given_labels, plate_of_bags
 from milzoo.models.numerics.tracing import as_pytree
 from scipy.special import expit, log_expit, logsumexp
@@ -105,26 +105,6 @@ def test_chains_in_one_of_two_modes_judge_nothing():
     assert not any("they should be" in text for text in compared.sentences.values())
 
 
-@pytest.fixture(scope="module")
-def runaway():
-    """Engines that all sit in the near mode of Gamma mixing; the far one has all the mass."""
-    random = np.random.default_rng(0)
-    bags = Bags.from_list(
-        [random.normal(size=(6, 2)) for _ in range(10)], labels=(np.arange(10) < 3).astype(int)
-    )
-    model = VGPMIL.for_bags(
-        bags, num_inducing=2, variance=2.0, length_scale=4.0, mixing=GammaMixing(1.0, 0.3)
-    )
-    short = {"num_warmup": 300, "num_samples": 1000, "seed": 0}
-    return compare(
-        {
-            "coordinate_ascent": coordinate_ascent(model, bags, seed=0),
-            "nuts": nuts(model, bags, **short),
-            "gibbs": gibbs(model, bags, **short),
-        }
-    )
-
-
 def test_engines_that_agree_in_a_near_mode_are_told_of_the_far_one(runaway):
     assert set(runaway.missed) == {"coordinate_ascent", "nuts", "gibbs"}
     assert all(one.mass > 0.99 for one in runaway.missed.values())
@@ -133,3 +113,10 @@ def test_engines_that_agree_in_a_near_mode_are_told_of_the_far_one(runaway):
         assert f"{name} did not visit modes that hold over 99 % of the mass" in text
         assert "they should be" not in text
     assert "It judges no other." in runaway.reference_sentence
+
+
+@pytest.mark.parametrize("unknown", [(np.nan, 1.0), (1.0, np.nan)])
+def test_of_a_mass_that_is_no_number_nothing_is_said(unknown):
+    modes = Modes(unknown, (0.1, 0.1), (1.0, 50.0), {"a": (True, False)})
+    assert modes.missed("a") is None
+    assert replace(modes, log_evidence=(1.0, 5.0)).missed("a") is not None

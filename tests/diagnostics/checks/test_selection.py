@@ -172,6 +172,7 @@ NOISE = simulate_instances(24, 3, num_features=30, seed=5)
 NOISE = replace(NOISE, labels=np.random.default_rng(6).permutation(np.arange(24) % 2))
 COIN = 24 * np.log(0.5)
 MEASURE = NeighbourMeasure(3)
+FOLDS = {"by": "cross_validation", "criteria": ("cross_validation",), "num_folds": 4}
 
 
 def _kernel_from(bags):
@@ -203,12 +204,10 @@ def test_a_kernel_learned_from_all_labels_is_refused():
 
 
 def test_a_kernel_without_weights_may_be_selected():
-    weights = np.zeros(30)
-    model = replace(
-        _kernel_from(NOISE), kernel=CardinalityKernel(CardinalityModel(), weights, RBF(1.0, 8.0))
-    )
-    found = select({"plain": model}, NOISE, seed=0, criteria=("loo",))
-    assert found.elpd["loo"]["plain"].sum() < COIN + 2.0
+    kernel = CardinalityKernel(CardinalityModel(), np.zeros(30), RBF(1.0, 8.0))
+    model = CardinalityGP.at_bags(kernel, NOISE, 4.0)
+    found = select({"plain": model}, NOISE, seed=0, **FOLDS)
+    assert found.elpd["cross_validation"]["plain"].sum() < COIN + 2.0
 
 
 def test_scores_of_all_labels_are_refused():
@@ -218,29 +217,29 @@ def test_scores_of_all_labels_are_refused():
 
 
 def test_a_kernel_refitted_inside_folds_cannot_predict_noise():
-    found = select({"kernel": _kernel_from}, NOISE, seed=0, criteria=("loo",))
-    assert found.num_refitted["kernel"] == NOISE.num_bags
-    assert found.elpd["loo"]["kernel"].sum() < COIN + 2.0
+    found = select({"kernel": _kernel_from}, NOISE, seed=0, **FOLDS)
+    assert found.elpd["cross_validation"]["kernel"].sum() < COIN + 2.0
     # One kernel of all labels is what leaks: it beats a coin by far.
-    model, everyone = _kernel_from(NOISE), np.arange(NOISE.num_bags)
-    leaked = 0.0
-    for bag in everyone:
-        posterior = coordinate_ascent(model, NOISE.select(everyone != bag), seed=0)
-        left_out = NOISE.select(everyone == bag)
-        leaked -= bag_log_loss(posterior.predict(left_out), left_out)[0]
-    assert leaked > COIN + 5.0
+    model, leaked = _kernel_from(NOISE), 0.0
+    for train, test in NOISE.folds(4, seed=0):
+        posterior = coordinate_ascent(model, train, seed=0)
+        leaked -= bag_log_loss(posterior.predict(test), test).sum()
+    assert leaked > COIN + 4.0
+
+
+def test_a_recipe_is_called_again_without_each_bag():
+    seen = []
+
+    def recipe(bags):
+        seen.append(bags.num_bags)
+        return LOGISTIC
+
+    found = select({"a": recipe}, WITH_LABELS, seed=0, criteria=("loo",))
+    assert seen == [16] + 16 * [15] and found.num_refitted == {"a": 16}
 
 
 def test_scores_refitted_inside_folds_cannot_predict_noise():
-    found = select(
-        {"scores": _scores_from},
-        NOISE,
-        seed=0,
-        criteria=("cross_validation",),
-        by="cross_validation",
-        num_folds=4,
-        engine=grid,
-    )
+    found = select({"scores": _scores_from}, NOISE, seed=0, engine=grid, **FOLDS)
     assert found.elpd["cross_validation"]["scores"].sum() < COIN + 2.0
 
 

@@ -182,6 +182,7 @@ def one_chain(values):
     return xr.Dataset({"x": (("chain", "draw"), values[None])})
 
 
+@pytest.mark.slow
 def test_errors_of_resampled_draws_hold_over_replicates():
     """Draws of N(0, 1), resampled to be those of N(1, 0.5²): 1,000, of which 2,000 are made."""
     random = np.random.default_rng(0)
