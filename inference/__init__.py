@@ -1,6 +1,6 @@
 """Engines: every one takes (model, bags) and returns a Posterior."""
 
-from .closed_form import coordinate_ascent, natural_gradient
+from .closed_form import coordinate_ascent, linear_response, natural_gradient
 from .evidence import LogEvidence, log_evidence
 from .gibbs import gibbs
 from .grid import grid
@@ -40,6 +40,7 @@ __all__ = [
     "grid",
     "keep_programs",
     "laplace",
+    "linear_response",
     "log_evidence",
     "maximum_a_posteriori",
     "natural_gradient",

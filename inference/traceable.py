@@ -25,6 +25,7 @@ from ..models.numerics.lbfgs import largest_derivative
 from .closed_form.algorithm import ClosedForm, Options
 from .closed_form.coordinate_ascent import checked_form
 from .closed_form.drivers import Limits, ascend_traced
+from .closed_form.linear_response import check_gaussian, is_at_rest, response_at
 from .gaussian import WhitenedProgram, whitened_program
 from .gibbs.sampler import GibbsChain, check_conjugate
 from .gibbs.sweep import sweep_of
@@ -169,8 +170,43 @@ class TraceableAscent:
         prepared = form.prepare(bags)
         start = jax.tree.map(jnp.asarray, form.start(lambda rows, at_most: rows(bags), start_key))
         limits = {"max_steps": self.max_steps, "tolerance": self.tolerance}
-        end, _, steps = ascend_traced(form, prepared, *form.initial(prepared, start), **limits)
-        return TraceableDraws(form.draw(end, draw_key, num_draws), steps < self.max_steps)
+        q, _, steps = ascend_traced(form, prepared, *form.initial(prepared, start), **limits)
+        q, is_right = self.finished(form, prepared, q)
+        has_converged = is_right & (steps < self.max_steps)
+        return TraceableDraws(form.draw(q, draw_key, num_draws), has_converged)
+
+    def finished(self, form: ClosedForm, prepared: Any, q: Any) -> tuple[Any, Bool[Array, ""]]:
+        """q(θ) to draw from, given that of the ascent, and whether it may be drawn from."""
+        return q, jnp.array(True)
+
+
+@dataclass(frozen=True)
+class TraceableResponse(TraceableAscent):
+    """The same with its covariance corrected, as `milzoo.inference.linear_response`."""
+
+    def check(self, model: Any, bags: Bags) -> None:
+        """Refuse also a q(θ) that is no Gaussian, and labels with a state of their own.
+
+        Raises
+        ------
+        ValueError
+            As of the ascent, or if a label update was chosen.
+        NotImplementedError
+            If the model has no closed form, or no Gaussian one.
+        """
+        if self.label_update is not None:
+            raise ValueError(
+                f"label_update is {self.label_update!r}, but linear response corrects the closed "
+                "form's own; leave it out"
+            )
+        check_gaussian(self._form(model))
+
+    def finished(self, form: ClosedForm, prepared: Any, q: Any) -> tuple[Any, Bool[Array, ""]]:
+        """q(θ) with the covariance by linear response."""
+        gaussian = check_gaussian(form)
+        found = response_at(gaussian, prepared, q)
+        corrected = gaussian.with_moments(q, gaussian.location(q), found.covariance)
+        return corrected, is_at_rest(found)
 
 
 class TraceableGaussian(ABC):
@@ -276,6 +312,7 @@ _BY_NAME: dict[str, Callable[..., TraceableEngine]] = {
     "nuts": TraceableChain.nuts,
     "gibbs": TraceableChain.gibbs,
     "coordinate_ascent": TraceableAscent,
+    "linear_response": TraceableResponse,
     "laplace": TraceableLaplace,
     "svi": TraceableSVI,
 }
@@ -286,10 +323,10 @@ def traceable_engine(name: str, **options: Any) -> TraceableEngine:
 
     Parameters
     ----------
-    name : {"nuts", "gibbs", "coordinate_ascent", "laplace", "svi"}
+    name : {"nuts", "gibbs", "coordinate_ascent", "linear_response", "laplace", "svi"}
     **options
-        Of `TraceableChain.nuts`, `TraceableChain.gibbs`, `TraceableAscent`, `TraceableLaplace` or
-        `TraceableSVI`.
+        Of `TraceableChain.nuts`, `TraceableChain.gibbs`, `TraceableAscent`, `TraceableResponse`,
+        `TraceableLaplace` or `TraceableSVI`.
 
     Returns
     -------

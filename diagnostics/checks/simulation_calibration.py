@@ -240,9 +240,10 @@ def simulation_calibration(
     ----------
     model : Model
         With priors from which it draws, and numbers as hyper-parameters or priors of them.
-    engine : {"nuts", "gibbs", "coordinate_ascent", "laplace", "svi"}, TraceableEngine or callable
-        A callable takes (model, bags, seed=…) and returns a `Posterior`, as `milzoo.inference`'s
-        functions do.
+    engine : str, TraceableEngine or callable
+        ``"nuts"``, ``"gibbs"``, ``"coordinate_ascent"``, ``"linear_response"``, ``"laplace"`` or
+        ``"svi"``. A callable takes (model, bags, seed=…) and returns a `Posterior`, as
+        `milzoo.inference`'s functions do.
     bags : Bags
         The design: labels or targets are drawn for its instances. Of a model that draws instances
         their number is kept, and the labels of the bags, which have no parameter.

@@ -39,6 +39,7 @@ from ..posterior import Approximation
 
 __all__ = [
     "ClosedForm",
+    "GaussianForm",
     "Options",
     "closed_form",
 ]
@@ -245,6 +246,37 @@ class ClosedForm(ABC):
     @abstractmethod
     def guide(self, approximation: Any) -> Program:
         """The approximation as a NumPyro guide of ``model.augmented()``."""
+
+
+class GaussianForm(ClosedForm):
+    """A closed form whose q(θ) is Gaussian, in coordinates of its own: what `linear_response` asks.
+
+    A frozen dataclass, as every closed form.
+    """
+
+    @abstractmethod
+    def factor(self, approximation: Any) -> Any:
+        """q(θ) of an approximation, as `approximation` was made of it."""
+
+    @abstractmethod
+    def location(self, q: Any) -> Float[Array, " P"]:
+        """The mean m of θ, whose prior is N(0, I)."""
+
+    @abstractmethod
+    def covariance_root(self, q: Any) -> Float[Array, "P P"]:
+        """U with UUᵀ = S, the covariance of θ."""
+
+    @abstractmethod
+    def with_moments(
+        self, q: Any, mean: Float[Array, " P"], covariance: Float[Array, "P P"]
+    ) -> Any:
+        """q(θ) with another mean and covariance; not finite if that is none."""
+
+    @abstractmethod
+    def added_natural_parameters(
+        self, statistics: Any
+    ) -> tuple[Float[Array, " P"], Float[Array, "P P"]]:
+        """S⁻¹m and S⁻¹ − I of the q(θ) that `m_step` returns."""
 
 
 @singledispatch

@@ -59,7 +59,7 @@ from ...models.parts.likelihoods import LatentMoments
 from ...models.parts.sparse_gp import InducingModel, Projector, SparseConditional
 from ...models.vgpmil import VGPMIL
 from .. import serialization
-from .algorithm import ClosedForm, Options, Subsample, closed_form
+from .algorithm import ClosedForm, GaussianForm, Options, Subsample, closed_form
 
 __all__ = [
     "LABEL_UPDATES",
@@ -233,7 +233,7 @@ class LabelledApproximation(InducingApproximation):
 
 
 @dataclass(frozen=True)
-class _InducingForm(ClosedForm):
+class _InducingForm(GaussianForm):
     """q(u) is the one global factor; a subclass computes the statistics of its rows."""
 
     dtype: FloatType
@@ -296,6 +296,51 @@ class _InducingForm(ClosedForm):
     ) -> InducingApproximation:
         """q(u), from which all other factors follow."""
         return InducingApproximation(**unwhitened(self.model, q.mean, q.precision_cholesky))
+
+    def factor(self, approximation: Any) -> InducingFactor:
+        """q(ε) of ε = L⁻¹u.
+
+        Raises
+        ------
+        ValueError
+            If the approximation is of another engine, or has independent labels beside q(u).
+        """
+        if type(approximation) is not InducingApproximation:
+            raise ValueError(
+                f"approximation is a {type(approximation).__name__}; expected q(u) by itself, as "
+                "coordinate_ascent returns it if label_update is left out"
+            )
+        cholesky = np.asarray(self.model.inducing_cholesky())
+        # By SciPy: JAX would compile a program for each.
+        mean = scipy.linalg.solve_triangular(cholesky, approximation.mean, lower=True)
+        root = scipy.linalg.solve_triangular(cholesky, approximation.scale_tril, lower=True)
+        upper = _lower_factor(root[::-1])[::-1, ::-1]  # R⁻ᵀ
+        identity = np.eye(len(mean))
+        precision_cholesky = scipy.linalg.solve_triangular(upper, identity, trans=1, lower=False)
+        return InducingFactor(mean, precision_cholesky, upper)
+
+    def location(self, q: InducingFactor) -> Float[Array, " M"]:
+        """m."""
+        return jnp.asarray(q.mean)
+
+    def covariance_root(self, q: InducingFactor) -> Float[Array, "M M"]:
+        """U = R⁻ᵀ."""
+        return jnp.asarray(q.covariance_root)
+
+    def with_moments(
+        self, q: InducingFactor, mean: Float[Array, " M"], covariance: Float[Array, "M M"]
+    ) -> InducingFactor:
+        """N(m, S), with S = UUᵀ of an upper triangular U."""
+        upper = jnp.linalg.cholesky(covariance[::-1, ::-1])[::-1, ::-1]
+        identity = jnp.eye(len(upper), dtype=upper.dtype)
+        precision_cholesky = solve_triangular(upper, identity, trans=1, lower=False)
+        return InducingFactor(mean, precision_cholesky, upper)
+
+    def added_natural_parameters(
+        self, statistics: InducingStatistics
+    ) -> tuple[Float[Array, " M"], Float[Array, "M M"]]:
+        """Vᵀ(g − Θμ0) and VᵀΘV."""
+        return jnp.asarray(statistics.linear_term), jnp.asarray(statistics.gram)
 
     def draw(self, q: InducingFactor, key: Array, num_draws: int) -> dict[str, Array]:
         """Draws of u = L(m + R⁻ᵀz), z ~ N(0, I)."""

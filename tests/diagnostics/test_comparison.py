@@ -770,6 +770,7 @@ def test_an_exact_posterior_ranks_before_any_sampler(regression_comparison):
     assert compare({name: fits[name] for name in ("wrong", "exact", "nuts")}).reference == "exact"
 
 
+@pytest.mark.slow
 def test_an_unmixed_sampler_is_no_reference_before_a_grid(problem, chains, posteriors):
     training, _, model = problem
     small = replace(model, inducing_points=model.inducing_points[:2])

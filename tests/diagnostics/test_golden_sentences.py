@@ -90,6 +90,7 @@ def test_an_unmixed_reference(labels):
 
 def test_a_runaway(runaway):
     check("runaway", runaway)
+    assert runaway.check is None  # labels of a ψ that is not normalised cannot be drawn
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ def labels():
     return simulate(LOGISTIC, DESIGN, seed=1)[0]
 
 
+@pytest.mark.slow
 def test_a_gaussian_model_has_the_values_of_its_exact_evidence():
     """The closed form's bound is the evidence there, and its ascent another search."""
     targets, _ = simulate(GAUSSIAN, DESIGN, seed=1)
@@ -85,6 +86,7 @@ def test_a_prior_holds_what_the_bags_do_not_tell(labels):
     assert found.complaint == ""
 
 
+@pytest.mark.slow
 def test_values_at_the_end_of_the_search_are_told():
     """Labels without anything to do with instances: the best variance is 0."""
     bags = replace(DESIGN, labels=np.arange(40) % 2)

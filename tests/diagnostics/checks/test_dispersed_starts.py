@@ -105,6 +105,7 @@ def test_chains_in_one_of_two_modes_judge_nothing():
     assert not any("they should be" in text for text in compared.sentences.values())
 
 
+@pytest.mark.slow
 def test_engines_that_agree_in_a_near_mode_are_told_of_the_far_one(runaway):
     assert set(runaway.missed) == {"coordinate_ascent", "nuts", "gibbs"}
     assert all(one.mass > 0.99 for one in runaway.missed.values())

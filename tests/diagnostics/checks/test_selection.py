@@ -203,6 +203,7 @@ def test_a_kernel_learned_from_all_labels_is_refused():
     assert select({"kernel": model}, NOISE, seed=0, by="elbo", criteria=("elbo",)).chosen
 
 
+@pytest.mark.slow
 def test_a_kernel_without_weights_may_be_selected():
     kernel = CardinalityKernel(CardinalityModel(), np.zeros(30), RBF(1.0, 8.0))
     model = CardinalityGP.at_bags(kernel, NOISE, 4.0)
@@ -239,6 +240,7 @@ def test_a_recipe_is_called_again_without_each_bag():
     assert seen == [16] + 16 * [15] and found.num_refitted == {"a": 16}
 
 
+@pytest.mark.slow
 def test_scores_refitted_inside_folds_cannot_predict_noise():
     found = select({"scores": _scores_from}, NOISE, seed=0, engine=grid, **FOLDS)
     assert found.elpd["cross_validation"]["scores"].sum() < COIN + 2.0
