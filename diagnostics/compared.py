@@ -20,6 +20,8 @@ from .checks.leave_one_out import (
     why_none_is_left_out,
 )
 from .divergence import Divergence, divergence_table, divergences
+from .headlines import Headline, headline
+from .joint import JointTest, joint_sentences, joint_table, joint_tests
 from .measures.columns import MEASURES, OF_LABELS, OF_NUMBERS
 from .sentences import reference_sentence, sentence
 from .verdict import Verdict, names_by_target
@@ -80,6 +82,14 @@ class Compared:
         }
 
     @cached_property
+    def headlines(self) -> dict[str, Headline]:
+        """The verdict on each posterior in one word, with the number that decides."""
+        return {
+            name: headline(name, verdict, missed=self.missed, divergence=self.divergences.get(name))
+            for name, verdict in self.verdicts.items()
+        }
+
+    @cached_property
     def missed(self) -> dict[str, Missed]:
         """The modes of its target that a posterior did not visit, where they hold much mass.
 
@@ -108,6 +118,21 @@ class Compared:
     def divergence_table(self) -> pd.DataFrame:
         """`divergences` in nats, a row for each approximation."""
         return divergence_table(self.divergences)
+
+    @cached_property
+    def joint(self) -> dict[str, JointTest]:
+        """Tests of all sites at once, by posterior: computed when first asked for, in seconds."""
+        return joint_tests(self.verdicts, missed=self.missed, seed=0)
+
+    @property
+    def joint_table(self) -> pd.DataFrame:
+        """`joint` in numbers, a row for each posterior."""
+        return joint_table(self.joint)
+
+    @property
+    def joint_sentences(self) -> list[str]:
+        """`joint` in words: what can be told apart, and where it differs most."""
+        return joint_sentences(self.joint)
 
     @cached_property
     def leave_one_out(self) -> dict[str, Any]:

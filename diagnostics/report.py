@@ -21,6 +21,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from ..models.parts.components import ComponentModel
+from . import conclusions
 from .checks.criticism import MUCH_SENSITIVITY
 from .compared import Compared
 from .measures.columns import MEASURES, formatted
@@ -34,6 +35,14 @@ _CSS = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; margin: 0 auto; max-width: 60rem;
        padding: 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.2rem; }
+h3 { font-size: 1rem; margin: 1.8rem 0 0; }
+.verdicts { list-style: none; padding: 0; }
+.verdicts li { border-left: 0.4rem solid #888; margin: 0.5rem 0; padding: 0.2rem 0.7rem; }
+.verdicts strong { padding: 0 0.4rem; }
+.verdicts .reliable { border-color: #009e73; }
+.verdicts .overconfident, .verdicts .wrong-place, .verdicts .failed { border-color: #d55e00; }
+.verdicts .underconfident { border-color: #e69f00; }
+nav ol { columns: 16rem auto; padding-left: 1.4rem; } a { color: #0072b2; }
 img { max-width: 100%; height: auto; display: block; margin: 1rem 0 0.3rem; }
 figcaption, .note { color: #555; font-size: 0.9rem; } figure { margin: 0; }
 .wide { overflow-x: auto; }
@@ -47,7 +56,10 @@ tbody tr + tr > * { border-top: 1px solid #eee; }
 
 @dataclass(frozen=True)
 class _Picture:
+    """A figure under the conclusion that is to be drawn from it."""
+
     file: str
+    conclusion: str
     caption: str
     figure: Figure
 
@@ -86,7 +98,16 @@ def metrics(comparison: Compared) -> dict[str, Any]:
             str(name): {str(column): _plain(value) for column, value in row.items()}
             for name, row in comparison.divergence_table.to_dict(orient="index").items()
         },
+        "joint": {
+            str(name): {str(column): _plain(value) for column, value in row.items()}
+            for name, row in comparison.joint_table.to_dict(orient="index").items()
+        },
+        "headlines": {
+            name: {"word": one.word, "reason": one.reason}
+            for name, one in comparison.headlines.items()
+        },
         "sentences": comparison.sentences,
+        "joint_sentences": comparison.joint_sentences,
     }
 
 
@@ -217,24 +238,30 @@ def _sections(comparison: Compared, bag: Callable[[], _Picture]) -> list[_Sectio
     ]
     if has_bound:
         sections[0].pictures.append(
-            _Picture("elbo.png", "The bound by recorded step.", figures.elbo(comparison))
+            _Picture(
+                "elbo.png",
+                conclusions.of_bound(comparison),
+                "The bound by recorded step.",
+                figures.elbo(comparison),
+            )
         )
     for name in samplers:
-        stem = _file_stem(name)
-        sections[1].pictures.extend(
-            [
-                _Picture(f"trace_{stem}.png", _TRACE, figures.trace(comparison, name)),
-                _Picture(f"rank_{stem}.png", _RANK, figures.rank(comparison, name)),
-            ]
-        )
+        sections[1].pictures.extend(_chain_pictures(comparison, name))
     if not all(one.failed for one in assessments.values()):
-        sections[2].pictures.append(_Picture("forest.png", _FOREST, figures.forest(comparison)))
-    if any(not (one.failed or one.is_point) for one in assessments.values()):
+        conclusion = conclusions.of_errors(comparison)
         sections[2].pictures.append(
-            _Picture("marginals.png", _MARGINALS, figures.marginals(comparison))
+            _Picture("forest.png", conclusion, _FOREST, figures.forest(comparison))
+        )
+    if any(not (one.failed or one.is_point) for one in assessments.values()):
+        conclusion = conclusions.of_widths(comparison)
+        sections[2].pictures.append(
+            _Picture("marginals.png", conclusion, _MARGINALS, figures.marginals(comparison))
         )
     if any(one.has_density for one in assessments.values()):
-        sections[2].pictures.append(_Picture("khat.png", _KHAT, figures.khat(comparison)))
+        conclusion = conclusions.of_khat(comparison)
+        sections[2].pictures.append(
+            _Picture("khat.png", conclusion, _KHAT, figures.khat(comparison))
+        )
     sections[2].pictures.extend(_cluster_pictures(comparison))
     sections[3].pictures.extend(_test_pictures(comparison))
     if comparison.predictions:
@@ -242,7 +269,18 @@ def _sections(comparison: Compared, bag: Callable[[], _Picture]) -> list[_Sectio
     sections[4].pictures.extend(_model_pictures(comparison))
     if comparison.divergences:
         sections.insert(3, _Section("How many nats?", _NATS, _in_nats(comparison), []))
+    if comparison.joint:
+        found = tuple(comparison.joint_sentences)
+        told = _Section("Can draws be told apart?", _JOINT, _of_all_sites(comparison), [], found)
+        sections.insert(3, told)
     return sections
+
+
+def _chain_pictures(comparison: Compared, name: str) -> Iterator[_Picture]:
+    """Pictures of a sampler's chains."""
+    stem, conclusion = _file_stem(name), conclusions.of_chains(comparison, name)
+    yield _Picture(f"trace_{stem}.png", conclusion, _TRACE, figures.trace(comparison, name))
+    yield _Picture(f"rank_{stem}.png", conclusion, _RANK, figures.rank(comparison, name))
 
 
 def _cluster_pictures(comparison: Compared) -> Iterator[_Picture]:
@@ -254,23 +292,30 @@ def _cluster_pictures(comparison: Compared) -> Iterator[_Picture]:
         and not verdict.assessment.failed
     }
     if posteriors:
-        yield _Picture("components.png", _COMPONENTS, plot_components(posteriors))
+        title = "Clusters by weight"
+        yield _Picture("components.png", title, _COMPONENTS, plot_components(posteriors))
         if next(iter(posteriors.values())).bags.num_features == 2:
-            yield _Picture("scene.png", _SCENE, plot_scene(posteriors))
+            yield _Picture("scene.png", "Clusters among the bags", _SCENE, plot_scene(posteriors))
 
 
 def _test_pictures(comparison: Compared) -> Iterator[_Picture]:
     """Pictures of predictions of the test bags."""
     if len(comparison.predictions) > 1:
-        yield _Picture("probabilities.png", _PROBABILITIES, figures.probabilities(comparison))
+        conclusion = conclusions.of_probabilities(comparison)
+        figure = figures.probabilities(comparison)
+        yield _Picture("probabilities.png", conclusion, _PROBABILITIES, figure)
     if comparison.target_predictions:
-        yield _Picture("targets.png", _TARGETS, figures.targets(comparison))
+        conclusion = conclusions.of_targets(comparison)
+        yield _Picture("targets.png", conclusion, _TARGETS, figures.targets(comparison))
     if comparison.predictions:
-        yield _Picture("calibration.png", _CALIBRATION, figures.calibration(comparison))
+        conclusion = conclusions.of_calibration(comparison)
+        figure = figures.calibration(comparison)
+        yield _Picture("calibration.png", conclusion, _CALIBRATION, figure)
         scores = (verdict.scores for verdict in comparison.verdicts.values())
         if any(one and not math.isnan(one.instance_calibration_error) for one in scores):
             yield _Picture(
                 "instance_calibration.png",
+                conclusions.of_calibration(comparison, "instance_"),
                 _INSTANCE_CALIBRATION,
                 figures.calibration(comparison, "instances"),
             )
@@ -282,15 +327,18 @@ def _bag(
     images: Float[np.ndarray, "N P"] | None,
 ) -> _Picture:
     figure = figures.bag(comparison, image_shape=image_shape, images=images)
-    return _Picture("bag.png", _BAG, figure)
+    return _Picture("bag.png", conclusions.of_bag(comparison), _BAG, figure)
 
 
 def _model_pictures(comparison: Compared) -> Iterator[_Picture]:
     """Pictures that judge the model, not an engine."""
     if comparison.leave_one_out:
-        yield _Picture("leave_one_out.png", _LEFT_OUT, figures.leave_one_out(comparison))
+        conclusion = conclusions.of_leave_one_out(comparison)
+        figure = figures.leave_one_out(comparison)
+        yield _Picture("leave_one_out.png", conclusion, _LEFT_OUT, figure)
     if comparison.check is not None:
-        yield _Picture("predictive_check.png", _CHECK, comparison.check.plot())
+        conclusion = conclusions.of_check(comparison.check)
+        yield _Picture("predictive_check.png", conclusion, _CHECK, comparison.check.plot())
 
 
 _HOW_FAR = (
@@ -302,6 +350,12 @@ _NATS = (
     "Log evidence, and how far each approximation is from the posterior: KL(q‖p) on the exact "
     "marginal, and the gap between log evidence and ELBO, of which the rest is lost by the "
     "augmentation and its factorisation."
+)
+_JOINT = (
+    "Tests of all sites at once. A classifier learns to tell draws of a posterior from the "
+    "reference's, and is judged on draws that were held out; where both densities are known it is "
+    "the best there is, and its accuracy ½ + ½ of the total variation distance. The kernel Stein "
+    "discrepancy needs no reference: it holds draws against the gradient of the model's density."
 )
 _TRACE = "Traces without drift or chains apart are what a sampler that works shows."
 _RANK = (
@@ -408,6 +462,19 @@ def _in_nats(comparison: Compared) -> pd.DataFrame:
     return _formatted(table, labels)
 
 
+def _of_all_sites(comparison: Compared) -> pd.DataFrame:
+    """The table of joint tests, formatted for readers."""
+    labels = {
+        "classifier_accuracy": ("accuracy of a classifier", ".3f"),
+        "classifier_error": ("its sd by chance", ".3f"),
+        "classifier_p": ("its p-value", ".3f"),
+        "stein": ("kernel Stein discrepancy", ".2g"),
+        "stein_error": ("its sd by chance", ".1g"),
+        "stein_p": ("its p-value", ".3f"),
+    }
+    return _formatted(comparison.joint_table, labels)
+
+
 def _formatted(table: pd.DataFrame, labels: Mapping[str, tuple[str, str]]) -> pd.DataFrame:
     """Columns as rows with a label and a format each; a dash where there is no number."""
     rows = [
@@ -444,24 +511,49 @@ def _test_text(comparison: Compared) -> str:
 
 def _page(comparison: Compared, sections: list[_Section], notes: list[str]) -> str:
     names = ", ".join(comparison.posteriors)
-    verdicts = _list_html(comparison.sentences.values())
-    body = "".join(_section_html(section) for section in sections)
+    full = _Section(
+        "The verdicts in full",
+        comparison.reference_sentence,
+        pd.DataFrame(),
+        [],
+        tuple(comparison.sentences.values()),
+    )
+    every = [*sections, full]
+    contents = "".join(
+        f'<li><a href="#{_anchor(one.title)}">{escape(one.title)}</a></li>' for one in every
+    )
+    body = "".join(_section_html(section) for section in every)
     remarks = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(names)}</title><style>{_CSS}</style></head><body>"
-        f"<h1>How reliable are they? {escape(names)}</h1>"
-        f"<h2>The verdicts</h2><p>{escape(comparison.reference_sentence)}</p>{verdicts}"
+        f"<h1>How reliable are they?</h1>{_headlines_html(comparison)}"
+        f'<nav aria-label="Contents"><ol>{contents}</ol></nav>'
         f"{body}{remarks}</body></html>\n"
     )
+
+
+def _headlines_html(comparison: Compared) -> str:
+    """One line for each posterior: its name, the word, the number that decides."""
+    lines = "".join(
+        f'<li class="{one.word.replace(" ", "-")}"><b>{escape(name)}</b> '
+        f"<strong>{one.word}</strong> {escape(one.reason)}</li>"
+        for name, one in comparison.headlines.items()
+    )
+    return f'<ul class="verdicts">{lines}</ul>'
+
+
+def _anchor(title: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in title.lower()).strip("-")
 
 
 def _section_html(section: _Section) -> str:
     pictures = "".join(_picture_html(picture) for picture in section.pictures)
     table, findings = _table_html(section.table), _list_html(section.findings)
     return (
-        f"<h2>{escape(section.title)}</h2><p>{escape(section.text)}</p>{findings}{table}{pictures}"
+        f'<h2 id="{_anchor(section.title)}">{escape(section.title)}</h2>'
+        f"<p>{escape(section.text)}</p>{findings}{table}{pictures}"
     )
 
 
@@ -496,6 +588,7 @@ def _picture_html(picture: _Picture) -> str:
     data = base64.b64encode(picture.png).decode()
     caption = escape(picture.caption)
     return (
+        f"<h3>{escape(picture.conclusion)}</h3>"
         f'<figure><img alt="{caption}" src="data:image/png;base64,{data}">'
         f"<figcaption>{caption}</figcaption></figure>"
     )

@@ -440,6 +440,7 @@ def test_runaway_is_shown_where_targets_are_equal(posteriors, problem):
     assert "does not see that" in text or "cannot correct it" in text
 
 
+@pytest.mark.slow
 def test_sampler_near_the_start_hides_no_runaway(posteriors, chains, problem):
     training, _, model = problem
     gamma = replace(model, mixing=GammaMixing(1.0, 1.0))

@@ -40,9 +40,38 @@ def test_the_page_holds_each_figure_and_needs_no_network(folder):
     assert len(re.findall("<img ", page)) == len(list(folder.glob("*.png")))
     assert len(re.findall('src="data:image/png;base64,', page)) == page.count("<img ")
     assert not re.search("https?:|<script|<link", page)
-    questions = ["What was fitted", "Did the samplers", "How large", "Does it", "Which model"]
-    positions = [page.index(f"<h2>{question}") for question in questions]
+    questions = ["What was fitted", "Did the samplers", "How large", "Can draws", "How many nats"]
+    questions += ["Does it", "Which model", "The verdicts in full"]
+    positions = [page.index(f'">{question}', page.index("</nav>")) for question in questions]
     assert positions == sorted(positions)
+
+
+def test_the_page_opens_with_a_verdict_on_each_engine(folder, comparison):
+    page = html.unescape((folder / "report.html").read_text("utf-8"))
+    opening = page[: page.index("<nav")]
+    lines = re.findall(r"<b>(.*?)</b> <strong>(.*?)</strong> (.*?)</li>", opening)
+    assert lines == [(name, *one) for name, one in comparison.headlines.items()]
+    assert "<table" not in opening and "<p>" not in opening
+
+
+def test_each_link_of_the_contents_has_its_section(folder):
+    page = (folder / "report.html").read_text("utf-8")
+    links = re.findall('<a href="#(.*?)">', page)
+    assert len(links) == len(set(links)) == page.count("<h2")
+    assert all(f'<h2 id="{link}">' in page for link in links)
+
+
+def test_each_figure_stands_under_its_conclusion(folder, comparison):
+    page = html.unescape((folder / "report.html").read_text("utf-8"))
+    headings = re.findall(r"<h3>(.*?)</h3><figure>", page)
+    assert len(headings) == page.count("<figure>") and all(headings)
+    table = comparison.table
+    worst = table["worst_error"].idxmax()
+    assert f"The largest error of a mean is {worst}'s: {table['worst_error'].max():.2g}" in page
+    error, chance = table.loc["nuts", ["calibration_error", "calibration_chance"]]
+    assert "Calibration error on bags: " in page
+    assert f"{error:.2f} ({chance:.2f} by chance) (nuts)" in page
+    assert f"cavi's probabilities are {table.loc['cavi', 'probability_difference']:.3f}" in page
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -57,7 +86,7 @@ PROBE = """<script>window.onload = () => {
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium, Debian's package chromium, is not here")
-@pytest.mark.parametrize("width", [1200, 500], ids=["wide", "narrow"])
+@pytest.mark.parametrize("width", [1200, 400], ids=["wide", "narrow"])
 def test_a_browser_draws_each_figure_and_complains_of_nothing(folder, tmp_path, width):
     page = tmp_path / "probed.html"
     page.write_text((folder / "report.html").read_text("utf-8") + PROBE, "utf-8")
@@ -86,6 +115,8 @@ def test_the_metrics_are_the_table_as_plain_json(folder, comparison):
 
     content = json.loads((folder / "metrics.json").read_text("utf-8"), parse_constant=refuse)
     assert content["sentences"] == comparison.sentences
+    assert content["headlines"]["cavi"]["word"] == comparison.headlines["cavi"].word
+    assert content["joint"]["cavi"]["stein_p"] == comparison.joint["cavi"].stein.p_value
     assert content["reference"] == comparison.reference
     for name, row in content["engines"].items():
         for column, value in row.items():

@@ -75,7 +75,7 @@ def test_bound_equals_trace_elbo_of_the_guide(bags, variant, label_update, trace
     assert abs(error) < 4.5 * draws.std(ddof=1) / np.sqrt(draws.size)
 
 
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @every_label_update
 def test_moments_made_anew_give_the_kept_ones_ascent(bags, label_update, monkeypatch):
     options = {"label_update": label_update, "max_steps": 5, "num_starts": 2, "num_draws": 10}

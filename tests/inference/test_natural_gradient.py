@@ -114,6 +114,7 @@ def test_running_statistics_have_the_order_of_their_components(cases):
     assert (found != occupancy).any()
 
 
+@pytest.mark.slow
 def test_a_bag_above_the_batch_size_counts_once(cases):
     """Steps of size 1/(t + 1) make the mean over all bags, each a batch: the exact posterior."""
     model, bags = cases["gaussian"]

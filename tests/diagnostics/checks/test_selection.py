@@ -217,6 +217,7 @@ def test_scores_of_all_labels_are_refused():
         select({"scores": made.model}, made.bags, seed=0, criteria=("loo",))
 
 
+@pytest.mark.slow
 def test_a_kernel_refitted_inside_folds_cannot_predict_noise():
     found = select({"kernel": _kernel_from}, NOISE, seed=0, **FOLDS)
     assert found.elpd["cross_validation"]["kernel"].sum() < COIN + 2.0

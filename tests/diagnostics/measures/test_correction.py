@@ -92,6 +92,7 @@ def test_a_point_is_refused():
         importance_resample(point, seed=0)
 
 
+@pytest.mark.slow
 def test_few_proposals_have_larger_errors_than_many(approximation, posteriors):
     few, many = (
         importance_resample(approximation, seed=1, num_proposals=n) for n in (1000, 20_000)

@@ -6,6 +6,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
     import jax, jax.numpy as jnp
     from milzoo.inference import keep_programs
@@ -33,6 +35,7 @@ def test_the_next_process_reads_what_one_compiled(tmp_path):
     assert int(run(XDG_CACHE_HOME=str(tmp_path))[1]) > 0
 
 
+@pytest.mark.slow
 def test_a_cache_that_jax_has_stays(tmp_path):
     given = tmp_path / "given"
     environment = {"XDG_CACHE_HOME": str(tmp_path / "own"), "JAX_COMPILATION_CACHE_DIR": str(given)}
@@ -40,6 +43,7 @@ def test_a_cache_that_jax_has_stays(tmp_path):
     assert not (tmp_path / "own").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made_is_no_error(tmp_path):
     (tmp_path / "milzoo").write_text("a file in its place")
     assert run(XDG_CACHE_HOME=str(tmp_path))[0] == "None"

@@ -215,6 +215,7 @@ def log_evidence_of_all_labellings(negative, positive):
     return logsumexp(terms) - np.log(len(labellings))
 
 
+@pytest.mark.slow
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
 def test_densities_and_gradients_are_accurate_far_away(covariance):
