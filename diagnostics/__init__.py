@@ -6,6 +6,7 @@ from .checks.criticism import (
     predictive_check,
     prior_sensitivity,
 )
+from .checks.posterior_calibration import posterior_calibration
 from .checks.selection import Prepared, Selection, select
 from .checks.simulation_calibration import SimulationCalibration, simulation_calibration
 from .comparison import Comparison, compare
@@ -28,6 +29,7 @@ __all__ = [
     "plot_components",
     "plot_scene",
     "plot_surfaces",
+    "posterior_calibration",
     "predictive_check",
     "prior_sensitivity",
     "select",

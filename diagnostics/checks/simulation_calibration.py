@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import arviz as az
 import jax
@@ -37,14 +37,14 @@ from ...models.model import Model, random_key
 from ...models.numerics.arguments import check_counts, check_probability
 from ..plots.panels import pit_differences
 
-__all__ = ["SimulationCalibration", "simulation_calibration"]
+__all__ = ["PARTS", "SimulationCalibration", "Trial", "calibrated", "simulation_calibration"]
 
 type Sites = Mapping[str, np.ndarray | Array]
 type Quantities = Callable[[Bags, Sites], dict[str, Array]]
 type WholeEngine = Callable[..., Posterior]
 
 # Sites that a program draws of the bags, and the field of `Bags` for each.
-_PARTS = {"bag_label": "labels", "bag_target": "targets", "instances": "instances"}
+PARTS = {"bag_label": "labels", "bag_target": "targets", "instances": "instances"}
 # Numbers of a site that are ranked at most.
 _MOST_NUMBERS = 20
 # ESS per draw below which ranks pile up at the ends, as those of too narrow a posterior do.
@@ -282,22 +282,43 @@ def simulation_calibration(
     ----------
     Talts et al. (2018); Modrák et al. (2023); Yao, Vehtari, Simpson and Gelman (2018).
     """
+    trial = Trial(model, bags, quantities, num_draws)
+    return calibrated(
+        trial,
+        engine,
+        options,
+        key=random_key(seed),
+        simulations=simulations,
+        false_alarm_rate=false_alarm_rate,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+
+
+def calibrated(
+    trial: Trial,
+    engine: str | TraceableEngine | WholeEngine,
+    options: dict[str, Any],
+    *,
+    key: Array,
+    simulations: int,
+    false_alarm_rate: float,
+    checkpoint: str | os.PathLike | None,
+    progress: bool,
+) -> SimulationCalibration:
+    """Run the simulations of a trial, as `simulation_calibration` says."""
     check_counts(simulations=simulations)
     check_probability(false_alarm_rate=false_alarm_rate)
-    if num_draws < _FEWEST_DRAWS:
-        raise ValueError(f"num_draws is {num_draws}; expected at least {_FEWEST_DRAWS}")
-    key = random_key(seed)
     chosen = _chosen(engine, options)
-    ranked = partial(_usual_quantities, model) if quantities is None else quantities
     name = engine if isinstance(engine, str) else _name(chosen)
-    trial = _Trial(model, bags, ranked, num_draws)
     with jax.enable_x64(True):
         if isinstance(chosen, TraceableEngine):
             entries_of = trial.compiled(chosen, key)
         else:
             entries_of = trial.one_after_another(chosen, key)
         entries = _run(entries_of, simulations, _open(checkpoint, trial, chosen, key), progress)
-    return _summary(f"{name} on {model.name}", entries, num_draws, false_alarm_rate)
+    subject = f"{name} on {trial.model.name}{trial.where}"
+    return _summary(subject, entries, trial.num_draws, false_alarm_rate)
 
 
 def _chosen(
@@ -337,13 +358,31 @@ def _usual_quantities(model: Model, bags: Bags, sites: Sites) -> dict[str, Array
 
 
 @dataclass(frozen=True, eq=False)
-class _Trial:
-    """The model, design and quantities that all simulations share."""
+class Trial:
+    """The model, design and quantities that all simulations share.
+
+    Attributes
+    ----------
+    model : Model
+    design : Bags
+    quantities : callable or None
+    num_draws : int
+    """
+
+    where: ClassVar[str] = ""
 
     model: Model
     design: Bags
-    quantities: Quantities
+    quantities: Quantities | None
     num_draws: int
+
+    def __post_init__(self) -> None:
+        if self.num_draws < _FEWEST_DRAWS:
+            raise ValueError(f"num_draws is {self.num_draws}; expected at least {_FEWEST_DRAWS}")
+
+    def origin(self) -> dict[str, Any]:
+        """Where truths come from, if not from the prior: named in a checkpoint's header."""
+        return {}
 
     def simulate(self, key: Array) -> tuple[Sites, Sites]:
         """Draw the true sites, and the parts of the bags that they generate."""
@@ -351,7 +390,7 @@ class _Trial:
         if "instances" in truth and self.design.labels is not None:
             given_labels = substitute(self.model, {"bag_label": jnp.asarray(self.design.labels)})
             truth = draw_sites(given_labels, self.design, key)
-        drawn = {part: truth[name] for name, part in _PARTS.items() if name in truth}
+        drawn = {part: truth[name] for name, part in PARTS.items() if name in truth}
         if "labels" in drawn:
             drawn["labels"] = drawn["labels"].astype(int)
         if "targets" in drawn:  # counts are targets too
@@ -364,10 +403,10 @@ class _Trial:
 
     def rank(self, drawn: Sites, truth: Sites, sites: Sites, key: Array) -> dict[str, Any]:
         """PIT values and deviations of the truth among draws, by quantity."""
-        bags = self.bags_with(drawn)
+        bags, of = self.bags_with(drawn), self.quantities or partial(_usual_quantities, self.model)
         shared = {name: draws for name, draws in sites.items() if name in truth}
-        values = jax.lax.map(lambda site: self.quantities(bags, site), shared)
-        true = self.quantities(bags, {name: truth[name] for name in shared})
+        values = jax.lax.map(lambda site: of(bags, site), shared)
+        true = of(bags, {name: truth[name] for name in shared})
         chance = jax.random.uniform(key, (len(values),))
         pit, deviation = {}, {}
         for u, (name, draws) in zip(chance, values.items(), strict=True):
@@ -457,7 +496,7 @@ def _entry(found: dict[str, Any], is_independent: bool) -> Entry:
 
 
 def _open(
-    checkpoint: str | os.PathLike | None, trial: _Trial, engine: Any, key: Array
+    checkpoint: str | os.PathLike | None, trial: Trial, engine: Any, key: Array
 ) -> Journal | None:
     if checkpoint is None:
         return None
@@ -465,9 +504,10 @@ def _open(
         trial.model,
         trial.design,
         engine=engine,
-        quantities=trial.quantities,
+        quantities=trial.quantities or _usual_quantities,
         num_draws=trial.num_draws,
         seed=key,
+        **trial.origin(),
     )
     return Journal(checkpoint, run)
 
