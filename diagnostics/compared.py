@@ -11,6 +11,7 @@ import pandas as pd
 from ..datasets.bags import Bags
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
+from .attribution import attributed
 from .checks.criticism import PredictiveCheck, predictive_check, prior_sensitivity
 from .checks.dispersed_starts import Missed, find_modes
 from .checks.leave_one_out import (
@@ -133,6 +134,11 @@ class Compared:
     def joint_sentences(self) -> list[str]:
         """`joint` in words: what can be told apart, and where it differs most."""
         return joint_sentences(self.joint)
+
+    @cached_property
+    def attribution(self) -> list[str]:
+        """What of the loss on test bags is the model's fault, and what each engine's; see there."""
+        return attributed(self.verdicts, self.reference, self.missed)
 
     @cached_property
     def leave_one_out(self) -> dict[str, Any]:

@@ -108,6 +108,7 @@ def metrics(comparison: Compared) -> dict[str, Any]:
         },
         "sentences": comparison.sentences,
         "joint_sentences": comparison.joint_sentences,
+        "attribution": comparison.attribution,
     }
 
 
@@ -231,7 +232,13 @@ def _sections(comparison: Compared, bag: Callable[[], _Picture]) -> list[_Sectio
         _Section(what, _model_text(comparison), _measured(comparison, what), []),
         _Section(worked, comparison.reference_sentence, _measured(comparison, worked), []),
         _Section(how_far, _how_far(comparison), _measured(comparison, how_far), []),
-        _Section(matters, _test_text(comparison), _measured(comparison, matters), []),
+        _Section(
+            matters,
+            _test_text(comparison),
+            _measured(comparison, matters),
+            [],
+            tuple(comparison.attribution),
+        ),
         _Section(
             "Which model is better?", _MODEL, _left_out(comparison), [], _of_the_model(comparison)
         ),

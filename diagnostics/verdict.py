@@ -227,6 +227,10 @@ class Verdict:
                 name.name: getattr(scores, name.name) if scores else math.nan
                 for name in fields(Scores)
             },
+            "added_log_loss": self.difference.log_loss if self.difference else math.nan,
+            "added_log_loss_error": (
+                self.difference.log_loss_error if self.difference else math.nan
+            ),
             "probability_difference": math.nan if self.predicts_numbers else difference,
             "target_difference": difference if self.predicts_numbers else math.nan,
         }

@@ -63,6 +63,10 @@ MEASURES = (
     Measure("own_sd_ratio", "sd ratio to it", _ERROR, ".3g"),
     Measure("size", "mean |value of a site|", _ERROR, ",.3g"),
     Measure("log_loss", "log loss", _TEST, ".3f"),
+    Measure("added_log_loss", "of it, added to the reference's", _TEST, "+.3f"),
+    Measure("added_log_loss_error", "standard error of that", _TEST, ".3f"),
+    Measure("miscalibration", "of it, saved by recalibration", _TEST, ".3f"),
+    Measure("miscalibration_chance", "saved by it by chance", _TEST, ".3f"),
     Measure("rmse", "root mean squared error", _TEST, ",.4g"),
     Measure("brier", "Brier score", _TEST, ".3f"),
     Measure("auc", "AUC", _TEST, ".3f"),
@@ -81,6 +85,7 @@ MEASURES = (
 OF_NUMBERS = ("rmse", "target_difference")
 OF_LABELS = (
     *("brier", "auc", "accuracy", "probability_difference"),
+    *("miscalibration", "miscalibration_chance"),
     *("calibration_error", "calibration_chance", "instance_auc", "instance_auc_pr"),
     *("instance_calibration_error", "instance_calibration_chance"),
 )

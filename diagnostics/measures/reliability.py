@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.optimize import isotonic_regression
+from scipy.special import xlogy
 
 __all__ = ["Reliability", "reliability"]
 
@@ -35,6 +36,9 @@ class Reliability:
     p_value : float
         Fraction of these truths with an error as large: the p-value of a test of calibration,
         where cases are independent.
+    log_loss_saved, log_loss_saved_if_calibrated : float
+        Mean log loss, less that of the frequencies in place of the forecasts (the miscalibration
+        of Dimitriadis et al.), and its mean over the drawn truths.
     """
 
     probability: Float[np.ndarray, " U"] = field(repr=False)
@@ -44,6 +48,8 @@ class Reliability:
     error: float
     error_if_calibrated: float
     p_value: float
+    log_loss_saved: float
+    log_loss_saved_if_calibrated: float
 
 
 def reliability(
@@ -82,16 +88,20 @@ def reliability(
     distinct, index, count = np.unique(probability, return_inverse=True, return_counts=True)
     weight = count.astype(float)
 
-    def curve(outcome: np.ndarray) -> np.ndarray:
-        frequency = np.bincount(index, outcome, minlength=len(distinct)) / weight
-        return isotonic_regression(frequency, weights=weight).x
+    def curve(outcome: np.ndarray) -> tuple[np.ndarray, float]:
+        """The regression, and the log loss that it saves."""
+        observed = np.bincount(index, outcome, minlength=len(distinct)) / weight
+        frequency = isotonic_regression(observed, weights=weight).x
+        saved = _log_score(frequency, observed) - _log_score(distinct, observed)
+        return frequency, float(saved @ weight / len(index))
 
     random = np.random.default_rng(seed)
     num_draws = int(np.clip(_MOST_NUMBERS // len(probability), _FEWEST_DRAWS, _MOST_DRAWS))
     drawn = (random.random(len(probability)) < probability for _ in range(num_draws))
-    if_calibrated = np.array([curve(outcome.astype(float)) for outcome in drawn])
+    curves = [curve(outcome.astype(float)) for outcome in drawn]
+    if_calibrated = np.array([frequency for frequency, _ in curves])
     low, high = np.quantile(if_calibrated, _BAND, axis=0)
-    frequency = curve(np.asarray(truth, dtype=float))
+    frequency, saved = curve(np.asarray(truth, dtype=float))
     *errors, found = np.abs(np.vstack([if_calibrated, frequency]) - distinct) @ weight / len(index)
     return Reliability(
         probability=distinct,
@@ -102,4 +112,16 @@ def reliability(
         error_if_calibrated=float(np.mean(errors)),
         # The observation counts as a draw, so that the p-value is never 0.
         p_value=float((1 + np.sum(errors >= found)) / (1 + num_draws)),
+        log_loss_saved=saved,
+        log_loss_saved_if_calibrated=float(np.mean([one for _, one in curves])),
+    )
+
+
+def _log_score(
+    forecast: Float[np.ndarray, " U"], observed: Float[np.ndarray, " U"]
+) -> Float[np.ndarray, " U"]:
+    """Mean log probability of the cases of each forecast."""
+    least = np.finfo(float).tiny  # against rounding to 0 or 1
+    return xlogy(observed, np.maximum(forecast, least)) + xlogy(
+        1 - observed, np.maximum(1 - forecast, least)
     )

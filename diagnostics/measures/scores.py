@@ -31,6 +31,11 @@ class Scores:
     calibration_error, calibration_chance : float
         Of bags: mean |probability − frequency|, the latter by isotonic regression, and what it
         would be in the mean by chance, were the probabilities right; see `reliability`.
+    calibration_p : float
+        Probability of so large an error of bags by chance.
+    miscalibration, miscalibration_chance : float
+        Log loss of bags that recalibration by isotonic regression would save, and what it would in
+        the mean by chance.
     instance_auc, instance_auc_pr : float
         Of instances whose label is known; the latter is the average precision. A model without
         instance labels says in its ``instance_note`` what it ranks.
@@ -46,6 +51,9 @@ class Scores:
     accuracy: float = math.nan
     calibration_error: float = math.nan
     calibration_chance: float = math.nan
+    calibration_p: float = math.nan
+    miscalibration: float = math.nan
+    miscalibration_chance: float = math.nan
     instance_auc: float = math.nan
     instance_auc_pr: float = math.nan
     instance_calibration_error: float = math.nan
@@ -79,19 +87,22 @@ def score(prediction: Prediction | TargetPrediction, test: Bags) -> Scores:
         instance_truth = np.asarray(test.instance_labels)
         known = instance_truth >= 0
     instances = instance_truth[known], prediction.instance_probability[known]
-    calibration = _calibration(truth, probability)
-    instance_calibration = _calibration(*instances)
+    calibration = reliability(probability, truth)
+    of_instances = reliability(instances[1], instances[0]) if known.any() else None
     return Scores(
         log_loss=log_loss,
         brier=float(np.mean((probability - truth) ** 2)),
         auc=_if_two_classes(roc_auc_score, truth, probability),
         accuracy=float(np.mean((probability > 0.5) == (truth == 1))),
-        calibration_error=calibration[0],
-        calibration_chance=calibration[1],
+        calibration_error=calibration.error,
+        calibration_chance=calibration.error_if_calibrated,
+        calibration_p=calibration.p_value,
+        miscalibration=calibration.log_loss_saved,
+        miscalibration_chance=calibration.log_loss_saved_if_calibrated,
         instance_auc=_if_two_classes(roc_auc_score, *instances),
         instance_auc_pr=_if_two_classes(average_precision_score, *instances),
-        instance_calibration_error=instance_calibration[0],
-        instance_calibration_chance=instance_calibration[1],
+        instance_calibration_error=of_instances.error if of_instances else math.nan,
+        instance_calibration_chance=of_instances.error_if_calibrated if of_instances else math.nan,
     )
 
 
@@ -170,13 +181,3 @@ def _if_two_classes(
     measure, truth: Int[np.ndarray, " K"], probability: Float[np.ndarray, " K"]
 ) -> float:
     return float(measure(truth, probability)) if len(np.unique(truth)) == 2 else math.nan
-
-
-def _calibration(
-    truth: Int[np.ndarray, " K"], probability: Float[np.ndarray, " K"]
-) -> tuple[float, float]:
-    """Calibration error, and its mean by chance."""
-    if len(truth) == 0:
-        return math.nan, math.nan
-    found = reliability(probability, truth)
-    return found.error, found.error_if_calibrated
