@@ -132,7 +132,8 @@ def of_leave_one_out(comparison: Compared) -> str:
     number, worst = int(table.loc[name, "bad_bags"]), float(table.loc[name, "worst_khat"])
     if number == 0:
         return f"Weights of {name} can leave out every bag: worst k̂ {worst:.2f}"
-    return f"Weights of {name} cannot leave out {number} bags: worst k̂ {worst:.2f}"
+    bags = "one bag" if number == 1 else f"{number} bags"
+    return f"Weights of {name} cannot leave out {bags}: worst k̂ {worst:.2f}"
 
 
 def of_check(check: PredictiveCheck) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import numpy as np
@@ -92,10 +93,11 @@ def _two_sample(
 ) -> TwoSampleTest | None:
     """By the ratio of densities where this one has a density of the model's own sites."""
     sites = [name for name in ours.draws if name in theirs.draws]
-    ratios = None
+    log_ratio = None
     if ours.weighted is not None and not ours.posterior.model.estimands:
-        ratios = _log_ratio(ours.posterior, ours.draws), _log_ratio(ours.posterior, theirs.draws)
-    return two_sample_test(ours.draws[sites], theirs.draws[sites], random=random, log_ratios=ratios)
+        log_ratio = partial(_log_ratio, ours.posterior)
+    sides = ours.draws[sites], theirs.draws[sites]
+    return two_sample_test(*sides, random=random, log_ratio=log_ratio)
 
 
 def _log_ratio(posterior: Posterior, draws: xr.Dataset) -> Float[np.ndarray, "C T"]:
@@ -104,7 +106,8 @@ def _log_ratio(posterior: Posterior, draws: xr.Dataset) -> Float[np.ndarray, "C 
     log_approximation = posterior.log_density(flat)
     assert log_approximation is not None
     log_target = log_joint(posterior.model, "marginal", flat, posterior.bags)
-    return (log_target - log_approximation).reshape(draws.sizes["chain"], draws.sizes["draw"])
+    ratio = (log_target - log_approximation).reshape(draws.sizes["chain"], draws.sizes["draw"])
+    return np.nan_to_num(ratio, nan=np.inf)  # where neither has a density, it is not q's draw
 
 
 def _is_testable(assessment: Assessment) -> bool:

@@ -15,6 +15,7 @@ Lopez-Paz and Oquab (2017), Revisiting classifier two-sample tests.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -112,7 +113,7 @@ def two_sample_test(
     reference: xr.Dataset,
     *,
     random: np.random.Generator,
-    log_ratios: tuple[Float[np.ndarray, "C T"], Float[np.ndarray, "D U"]] | None = None,
+    log_ratio: Callable[[xr.Dataset], Float[np.ndarray, "C K"]] | None = None,
 ) -> TwoSampleTest | None:
     """Test whether a classifier can tell two sets of draws apart.
 
@@ -123,9 +124,9 @@ def two_sample_test(
         their effective size; one is taken as independent draws.
     random : Generator
         Of permutations and of directions.
-    log_ratios : tuple of arrays or None
-        At the draws of both sides: log density of the reference, less that of the other side, up to
-        a constant. None where they are not known.
+    log_ratio : callable or None
+        Some of the draws of either side → log density of the reference there, less that of the
+        other side, up to a constant. None where these are not known.
 
     Returns
     -------
@@ -144,20 +145,20 @@ def two_sample_test(
     chosen = [evenly(side, number) for side in white]
     kept = [side[:, index] for side, index in zip(white, chosen, strict=True)]
     rows = [_flat(side) for side in kept]
-    if log_ratios is None:
+    if log_ratio is None:
         features = _features(np.concatenate(rows), random)
-        right = _right(kept, lambda labels, block: _by_ridge(features, labels, block), random)
+        right = _right(kept, partial(_by_ridge, features), random)
     else:
-        thinned = [one[:, index] for one, index in zip(log_ratios, chosen, strict=True)]
-        ratio = np.concatenate([one.ravel() for one in thinned])
-        right = _right(kept, lambda labels, block: _by_threshold(ratio, labels, block), random)
+        looked_at = zip((draws, reference), chosen, strict=True)
+        ratios = [log_ratio(side.isel(draw=index)).ravel() for side, index in looked_at]
+        right = _right(kept, partial(_by_threshold, np.concatenate(ratios)), random)
     accuracy, by_chance = float(right[0]), right[1:]
     return TwoSampleTest(
         accuracy=accuracy,
         accuracy_error=float(by_chance.std(ddof=1)),
         p_value=float((1 + np.sum(by_chance >= accuracy)) / (1 + _PERMUTATIONS)),
         num_draws=number,
-        is_best=log_ratios is not None,
+        is_best=log_ratio is not None,
         direction=_direction(rows, root, np.array(site_names(reference))[varies]),
     )
 
