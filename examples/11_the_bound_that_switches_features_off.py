@@ -144,7 +144,7 @@ by_evidence = laplace(opened, train, seed=0, learn_hyperparameters=True)
 print({name: round(float(value), 2) for name, value in by_evidence.model.hyperparameters.items()})
 print(by_evidence.status.sentence)
 found = log_evidence(by_evidence, seed=0)
-print(f"log evidence there: {found.value:.2f} ± {found.error:.2f}")
+print(f"log evidence there, by weights: {found.value:.2f}, k̂ {found.khat:.2f}")
 assert float(by_evidence.model.hyperparameters["variance"]) > 0.5
 assert found.value > by_bound.elbo[-1]
 
