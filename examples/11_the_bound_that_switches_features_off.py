@@ -101,7 +101,9 @@ figure
 
 # %%
 for mean, rows in table.groupby("mean", sort=False):
-    chosen = {what: rows.loc[rows[what].idxmax(), "variance"] for what in ("ELBO", "log evidence")}
+    chosen = {
+        what: float(rows.loc[rows[what].idxmax(), "variance"]) for what in ("ELBO", "log evidence")
+    }
     print(f"μ0 = {mean:g}: {chosen}")
     smallest, largest = rows["gap"].iloc[0], rows["gap"].iloc[-1]
     assert smallest < 0.5 and largest > 5 * abs(smallest)
