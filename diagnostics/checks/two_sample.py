@@ -50,8 +50,8 @@ _PERMUTATIONS = 499
 # Part of a site's sd that the others do not determine, at least.
 _LEAST_FREE = 1e-6
 
-# Rows, labels ±1 (the true ones and permutations) and each row's block → what is predicted of the
-# block when the others are learned from.
+# Labels ±1 (the true ones and permutations) and each row's block → what is predicted of the rows of
+# a block when those of the others are learned from.
 type Classifier = Callable[[Float[np.ndarray, "S R"], Int[np.ndarray, " S"]], np.ndarray]
 
 
@@ -131,10 +131,11 @@ def two_sample_test(
     Returns
     -------
     TwoSampleTest or None
-        None if a side has fewer than 200 effective draws, or fewer than four for each scalar site.
+        None if a side has fewer than 200 effective draws, or fewer than four for each scalar site;
+        if a site follows from others under the reference, or is frozen there alone.
     """
     sides = [by_chain(one) for one in (draws, reference)]
-    varies = np.min([_flat(side).std(axis=0) for side in sides], axis=0) > 0
+    varies = np.max([_flat(side).std(axis=0) for side in sides], axis=0) > 0
     mean, root = _moments(sides[1][..., varies])
     if root is None:
         return None
@@ -184,6 +185,8 @@ def _moments(
     """Mean, and the lower factor of the covariance; None if a site follows from the others."""
     flat = _flat(values)
     mean, sd = flat.mean(axis=0), flat.std(axis=0, ddof=1)
+    if not sd.all():
+        return mean, None
     try:
         root = cholesky(np.atleast_2d(np.cov((flat / sd).T)), lower=True)
     except (LinAlgError, ValueError):
@@ -300,4 +303,4 @@ def _direction(
 
 def _divergence(shift: float, variance: float) -> float:
     """KL(N(shift, variance) ‖ N(0, 1)), doubled."""
-    return variance + shift**2 - 1.0 - np.log(variance)
+    return variance + shift**2 - 1.0 - np.log(max(variance, np.finfo(float).tiny))

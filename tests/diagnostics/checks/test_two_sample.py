@@ -114,5 +114,11 @@ def test_sites_that_do_not_vary_are_left_out():
     ours, theirs = independent(random, 500), independent(random, 500)
     ours[..., 0] = theirs[..., 0] = 1.0
     assert two_sample_test(dataset(ours), dataset(theirs), random=random) is not None
+    frozen = ours.copy()
+    frozen[..., 2] = theirs[0, 0, 2]
+    found = two_sample_test(dataset(frozen), dataset(theirs), random=random)
+    assert found.p_value < 0.01 and found.direction.site == "u[2]"
+    assert found.direction.sd_ratio < 1e-6
+    assert two_sample_test(dataset(theirs), dataset(frozen), random=random) is None
     theirs[..., 1] = theirs[..., 2]  # no covariance
     assert two_sample_test(dataset(ours), dataset(theirs), random=random) is None
