@@ -143,14 +143,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=NAMES)
     parser.add_argument("--folds", type=int, default=10, help="folds of the first repetition")
-    parser.add_argument("--toy", action="store_true", help="digits, two folds, few points")
+    parser.add_argument("--toy", action="store_true", help="digits, one fold, few points")
     given = parser.parse_args()
     run = TOY if given.toy else Run()
     for name in ["digits"] if given.toy else given.names:
         started = time.perf_counter()
         if given.toy:
             bags, _ = load(name).split(0.2, seed=0)
-            folds, count = np.arange(bags.num_bags) % 2 + 1, 2
+            folds, count = np.arange(bags.num_bags) % 2 + 1, 1
         else:
             bags, folds = load(name), published_folds(name)[:, 0]
             count = min(given.folds, int(folds.max()))
