@@ -1,4 +1,4 @@
-"""Whose fault it is: what predictions of test bags lose by the model, and what by the engine."""
+"""What predictions of test bags lose by the model, and what by the engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .verdict import Verdict
 
 __all__ = ["attributed"]
 
-# p-value of calibration below which the model is blamed.
+# p-value of calibration below which an error of the model is told.
 _RARE = 0.05
 
 
@@ -54,8 +54,8 @@ def _of_the_model(name: str, judge: Verdict) -> str:
         f"{scores.miscalibration_chance:.3f} by chance"
     )
     if scores.calibration_p < _RARE:
-        return f"{start}, and {known}: that is the model's fault, and no engine mends it."
-    return f"{start}, and {known}: nothing that these bags could blame on the model."
+        return f"{start}, and {known}: that is an error of the model, which no engine corrects."
+    return f"{start}, and {known}: these bags show no error of the model."
 
 
 def _of_engines(verdicts: Mapping[str, Verdict], reference: str) -> Iterator[str]:

@@ -137,7 +137,7 @@ class Compared:
 
     @cached_property
     def attribution(self) -> list[str]:
-        """What of the loss on test bags is the model's fault, and what each engine's; see there."""
+        """What of the log loss on test bags is an error of the model, and what each engine adds."""
         return attributed(self.verdicts, self.reference, self.missed)
 
     @cached_property

@@ -21,8 +21,7 @@ __all__ = [
     "of_errors",
     "of_khat",
     "of_leave_one_out",
-    "of_probabilities",
-    "of_targets",
+    "of_predictions",
     "of_widths",
 ]
 
@@ -82,22 +81,15 @@ def of_khat(comparison: Compared) -> str:
     return f"k̂: {_listed({name: _number(khat) for name, khat in known.items()})}"
 
 
-def of_probabilities(comparison: Compared) -> str:
+def of_predictions(comparison: Compared) -> str:
     """How far predictions are from the reference's."""
+    what = "targets" if comparison.predicts_numbers else "probabilities"
     worst = _worst(comparison, _difference)
     if worst is None:
-        return "Probabilities of the test bags"
+        return f"Predicted {what} of the test bags"
     name, size = worst
-    return f"{name}'s probabilities are {size:.3f} from {comparison.reference}'s on average"
-
-
-def of_targets(comparison: Compared) -> str:
-    """How far predicted targets are from the reference's."""
-    worst = _worst(comparison, _difference)
-    if worst is None:
-        return "Targets of the test bags"
-    name, size = worst
-    return f"{name}'s targets are {size:.3f} predictive sds from {comparison.reference}'s"
+    unit = " predictive sds" if comparison.predicts_numbers else ""
+    return f"{name}'s {what} are {size:.3f}{unit} from {comparison.reference}'s on average"
 
 
 def of_calibration(comparison: Compared, of: str = "") -> str:

@@ -67,8 +67,8 @@ def headline(
     if assessment.failed:
         return Headline("failed", assessment.failure)
     if name in missed:
-        mass = 100 * missed[name].mass
-        return Headline("wrong place", f"modes with {mass:.0f} % of the mass were not visited")
+        mass = missed[name].percent
+        return Headline("wrong place", f"modes with {mass} of the mass were not visited")
     if verdict.runaway is not None:
         times = verdict.runaway.size / verdict.size
         return Headline("wrong place", f"its own posterior is {times:,.0f} times as far from 0")

@@ -205,6 +205,6 @@ def _told_apart(name: str, found: TwoSampleTest, reference: str | None) -> str:
     return (
         f"A classifier tells {name} from {reference}: it is right of {said}{wrong}. They differ "
         f"most along a direction like {where.site} (correlation {where.correlation:.2f}): there "
-        f"{name}'s mean is {where.shift:.2f} sd away, and its sd {where.sd_ratio:.2f} times "
+        f"{name}'s mean is {where.distance:.2f} sd away, and its sd {where.sd_ratio:.2f} times "
         f"{reference}'s."
     )

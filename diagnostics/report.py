@@ -308,11 +308,11 @@ def _cluster_pictures(comparison: Compared) -> Iterator[_Picture]:
 def _test_pictures(comparison: Compared) -> Iterator[_Picture]:
     """Pictures of predictions of the test bags."""
     if len(comparison.predictions) > 1:
-        conclusion = conclusions.of_probabilities(comparison)
+        conclusion = conclusions.of_predictions(comparison)
         figure = figures.probabilities(comparison)
         yield _Picture("probabilities.png", conclusion, _PROBABILITIES, figure)
     if comparison.target_predictions:
-        conclusion = conclusions.of_targets(comparison)
+        conclusion = conclusions.of_predictions(comparison)
         yield _Picture("targets.png", conclusion, _TARGETS, figures.targets(comparison))
     if comparison.predictions:
         conclusion = conclusions.of_calibration(comparison)

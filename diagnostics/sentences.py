@@ -188,11 +188,9 @@ def _own_quality(name: str, verdict: Verdict) -> str:
 
 def _missed(name: str, missed: Missed) -> str:
     """Modes that were not visited, and where they are."""
-    percent = 100 * missed.mass
-    mass = "over 99 %" if percent > 99 else f"{percent:.0f} %"
     return (
-        f"{name} did not visit modes that hold {mass} of the mass found from dispersed starts: "
-        f"typical |value| {_brief(missed.size)} there, {_brief(missed.own_size)} here."
+        f"{name} did not visit modes that hold {missed.percent} of the mass found from dispersed "
+        f"starts: typical |value| {_brief(missed.size)} there, {_brief(missed.own_size)} here."
     )
 
 

@@ -79,6 +79,11 @@ class Missed(NamedTuple):
     size: float
     own_size: float
 
+    @property
+    def percent(self) -> str:
+        """The mass in words."""
+        return "over 99 %" if self.mass > 0.99 else f"{100 * self.mass:.0f} %"
+
 
 @dataclass(frozen=True)
 class Modes:

@@ -6,9 +6,9 @@ For draws x of the density p with score s = ∇ log p, the mean of the Stein ker
 
     h(x, y) = s(x)ᵀs(y) k + s(x)ᵀ∇_y k + s(y)ᵀ∇_x k + tr ∇_x∇_y k
 
-over pairs is 0, and above 0 for draws of any other; k(x, y) = (P + ‖x − y‖²)^(−½) in coordinates in
-which the draws are white. The normalising constant of p is not needed. It does not see a mode that
-no draw is near to.
+over pairs is 0, and above 0 for draws of any other; k(x, y) = (P + ‖x − y‖²)^(−½) in coordinates
+that are whitened by the draws. The normalising constant of p is not needed. A mode that no draw is
+near to goes unnoticed.
 
 References
 ----------
@@ -80,8 +80,8 @@ def stein_test(
         root = cholesky(np.atleast_2d(np.cov(vectors.T)), lower=True)
     except LinAlgError:
         return None
-    white = solve_triangular(root, (vectors - vectors.mean(axis=0)).T, lower=True).T
-    kernel = stein_kernel(white, scores @ root) / target.size
+    whitened = solve_triangular(root, (vectors - vectors.mean(axis=0)).T, lower=True).T
+    kernel = stein_kernel(whitened, scores @ root) / target.size
     number = len(kernel)
     np.fill_diagonal(kernel, 0.0)
     discrepancy = kernel.sum() / (number * (number - 1))

@@ -4,7 +4,7 @@ Errors of means, sds and quantiles look at one site at a time; a classifier that
 draws and judged on others looks at all of them at once. The best one there is compares the log
 ratio of both densities with a threshold. Where the approximation has a density and the posterior is
 known but for a constant, nothing but the threshold is learned, and accuracy is ½ + ½ TV(q, p). Of
-two samplers it is linear in coordinates in which the reference's draws are white, their products,
+two samplers it is linear in coordinates that are whitened by the reference's draws, their products,
 and their norm, which knows heavy tails.
 
 References
@@ -64,15 +64,15 @@ class Direction(NamedTuple):
         The scalar site that is most correlated with it under the reference.
     correlation : float
         The size of that correlation.
-    shift : float
-        Size of the difference of means along it, in reference sds.
+    distance : float
+        Between the means along it, in reference sds.
     sd_ratio : float
         sd along it, over the reference's.
     """
 
     site: str
     correlation: float
-    shift: float
+    distance: float
     sd_ratio: float
 
 
@@ -139,12 +139,12 @@ def two_sample_test(
     mean, root = _moments(sides[1][..., varies])
     if root is None:
         return None
-    white = [_white(side[..., varies], mean, root) for side in sides]
-    number = min(_MOST, *(independent_number(side) for side in white))
+    whitened = [_whitened(side[..., varies], mean, root) for side in sides]
+    number = min(_MOST, *(independent_number(side) for side in whitened))
     if number < max(_FEWEST, 4 * len(mean)):
         return None
-    chosen = [evenly(side, number) for side in white]
-    kept = [side[:, index] for side, index in zip(white, chosen, strict=True)]
+    chosen = [evenly(side, number) for side in whitened]
+    kept = [side[:, index] for side, index in zip(whitened, chosen, strict=True)]
     rows = [_flat(side) for side in kept]
     if log_ratio is None:
         features = _features(np.concatenate(rows), random)
@@ -194,7 +194,7 @@ def _moments(
     return mean, None if np.diagonal(root).min() < _LEAST_FREE else sd[:, None] * root
 
 
-def _white(
+def _whitened(
     values: Float[np.ndarray, "C T Q"],
     mean: Float[np.ndarray, " Q"],
     root: Float[np.ndarray, "Q Q"],
@@ -210,7 +210,7 @@ def independent_number(chains: Float[np.ndarray, "C T Q"]) -> int:
     norm = np.linalg.norm(chains, axis=-1, keepdims=True)
     watched = np.concatenate([chains, chains**2, norm], axis=-1)
     sizes = array_stats.ess(watched, chain_axis=0, draw_axis=1, method="mean")
-    return int(min(num_chains * length, np.min(sizes)))
+    return int(min(num_chains * length, np.nanmin(sizes)))  # NaN of what does not vary
 
 
 def evenly(chains: Float[np.ndarray, "C T Q"], number: int) -> Int[np.ndarray, " K"]:
@@ -296,7 +296,7 @@ def _direction(
     return Direction(
         site=str(names[most]),
         correlation=float(abs(along[most])),
-        shift=float(abs(ours.mean() - reference.mean()) / sd),
+        distance=float(abs(ours.mean() - reference.mean()) / sd),
         sd_ratio=float(ours.std(ddof=1) / sd),
     )
 

@@ -1,4 +1,4 @@
-"""The model's fault or the engine's: planted predictions of either kind."""
+"""An error of the model or of the engine: planted predictions of either kind."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def test_the_engines_are_told_what_they_add(comparison):
     assert cavi["added_log_loss"] == pytest.approx(expected)
 
 
-def test_labels_of_another_world_are_the_models_fault(comparison):
+def test_labels_of_another_world_are_an_error_of_the_model(comparison):
     """Turned round they belie every probability; fair coins by the posterior itself do not."""
     probability = comparison.predictions[comparison.reference].bag_probability
     random = np.random.default_rng(0)
@@ -32,9 +32,9 @@ def test_labels_of_another_world_are_the_models_fault(comparison):
         test = replace(comparison.test, labels=labels.astype(int))
         return compare(comparison.posteriors, test=test, reference=comparison.reference).attribution
 
-    assert "the model's fault, and no engine mends it" in said(probability < 0.5)[0]
+    assert "an error of the model, which no engine corrects" in said(probability < 0.5)[0]
     drawn = random.random(len(probability)) < probability
-    assert "nothing that these bags could blame on the model" in said(drawn)[0]
+    assert "these bags show no error of the model" in said(drawn)[0]
 
 
 def test_without_a_reliable_reference_nobody_is_blamed(posteriors, problem, comparison):

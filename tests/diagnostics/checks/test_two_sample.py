@@ -81,7 +81,7 @@ def test_a_shift_is_told_in_reference_sds():
     theirs = independent(random, 2000, root=np.diag([1.0, 1.0, 2.0, 1.0]))
     where = two_sample_test(dataset(ours), dataset(theirs), random=random).direction
     assert where.site == "u[2]" and where.correlation > 0.95
-    assert where.shift == pytest.approx(1.5, abs=0.15)
+    assert where.distance == pytest.approx(1.5, abs=0.15)
     assert where.sd_ratio == pytest.approx(0.5, abs=0.05)
 
 
