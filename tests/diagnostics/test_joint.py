@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from milzoo.diagnostics import compare
+from milzoo.diagnostics.joint import joint_tests
 from milzoo.inference import maximum_a_posteriori, nuts
 
 
@@ -33,6 +34,17 @@ def test_densities_are_used_where_they_are_known(judged):
     cavi, again = (judged.joint[name].two_sample for name in ("cavi", "again"))
     assert cavi.is_best and not again.is_best
     assert f"wrong by up to {100 * cavi.total_variation:.0f} %" in judged.joint_sentences[0]
+
+
+def test_a_reference_that_missed_a_mode_tests_nothing(judged):
+    found = joint_tests(judged.verdicts, missed={"nuts"}, seed=0)
+    assert all(one.two_sample is None and one.reference is None for one in found.values())
+
+
+def test_chains_that_have_not_mixed_are_not_tested(comparison):
+    """Their draws are no sample of anything, and cannot be thinned to one."""
+    assert not comparison.verdicts["gibbs"].assessment.convergence.mixed
+    assert "gibbs" not in comparison.joint
 
 
 def test_a_reference_that_cannot_judge_tests_nothing(posteriors):

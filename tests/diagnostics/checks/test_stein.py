@@ -53,11 +53,16 @@ def exact():
 
 def test_draws_of_the_posterior_are_refused_by_chance_alone(exact):
     target, drawn = exact
-    p_values = []
+    found = []
     for seed in range(60):
         random = np.random.default_rng(seed)
-        p_values.append(stein_test(target, drawn(random), random=random).p_value)
+        found.append(stein_test(target, drawn(random), random=random))
+    p_values = [one.p_value for one in found]
     assert kstest(p_values, "uniform", alternative="greater").pvalue > 1e-4
+    # Without bias: pairs of a draw with itself do not count.
+    discrepancies = [one.discrepancy for one in found]
+    error = np.std(discrepancies, ddof=1) / np.sqrt(60)
+    assert abs(np.mean(discrepancies)) < 4.5 * error
 
 
 @pytest.mark.parametrize("wrong", [{"width": 0.7}, {"width": 1.4}, {"shift": 0.5}])
