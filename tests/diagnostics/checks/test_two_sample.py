@@ -100,6 +100,9 @@ def test_chains_are_thinned_to_their_effective_size():
     assert number / 8000 == pytest.approx(0.11, abs=0.03)
     assert len(evenly(chains, number)) == number // 4
     assert independent_number(chains[:1]) == 2000
+    random = np.random.default_rng(6)
+    found = two_sample_test(dataset(chains), dataset(autoregressive(random)), random=random)
+    assert found.num_draws / 8000 == pytest.approx(0.11, abs=0.03)
 
 
 @pytest.mark.parametrize(("number", "size"), [(150, 2), (220, 60)])
