@@ -39,7 +39,7 @@ def main() -> None:
     else:
         bags = load("musk1").standardize()
     fields = {"variance": 5.0, "mean": -8.0}
-    model = VGPMIL.for_bags(bags, num_inducing=given.inducing, seed=0, **fields)
+    model = VGPMIL.as_published(bags, num_inducing=given.inducing, seed=0, **fields)
     chains = {"num_warmup": 20, "num_samples": 20} if given.toy else {}
     posterior = nuts(model, bags, seed=0, **chains)
     print(

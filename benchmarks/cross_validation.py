@@ -75,11 +75,11 @@ class Protocol:
 
     def vwsgp(self, train: Bags, test: Bags) -> Float[np.ndarray, " B"]:
         return self._by_ascent(
-            VWSGP.for_bags(train, self.num_inducing, seed=self.seed), train, test
+            VWSGP.as_published(train, self.num_inducing, seed=self.seed), train, test
         )
 
     def vgpmil(self, train: Bags, test: Bags) -> Float[np.ndarray, " B"]:
-        model = VGPMIL.for_bags(train, self.num_inducing, seed=self.seed)
+        model = VGPMIL.as_published(train, self.num_inducing, seed=self.seed)
         return self._by_ascent(model, train, test)
 
     def _by_ascent(self, model: VWSGP | VGPMIL, train: Bags, test: Bags) -> Float[np.ndarray, " B"]:

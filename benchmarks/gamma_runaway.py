@@ -256,7 +256,7 @@ def main() -> None:
     sizes = TOY if options.toy else FULL
     bags = load("digits").standardize()
     bags = bags.select(np.arange(sizes.num_bags))
-    model = VGPMIL.for_bags(bags, sizes.num_inducing, 0.5, 8.0, seed=options.seed)
+    model = VGPMIL.for_bags(bags, sizes.num_inducing, 0.5, 8.0, seed=options.seed, mean=0.0)
     rows = list(rows_of(model, bags, sizes, options.seed))
     print_table(rows)
     print(

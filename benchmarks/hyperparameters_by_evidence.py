@@ -1,10 +1,10 @@
 """VGPMIL on published folds: hyper-parameters given, learned by bound or evidence, or sampled.
 
 The bound charges for what is unknown, so that its own choice of the prior variance may switch the
-features off. Each fold is fitted with the hyper-parameters of `VGPMIL.for_bags`; with those that
-coordinate ascent learns by its bound; with those that `laplace` learns by the evidence, by Laplace
-and by coordinate ascent there; and by NUTS with priors on all three, the judge. Features are scaled
-by the training bags. The log evidence at the learned values is compared with bridge sampling's
+features off. Each fold is fitted with the hyper-parameters of the paper; with those that coordinate
+ascent learns by its bound; with those that `laplace` learns by the evidence, by Laplace and by
+coordinate ascent there; and by NUTS with priors on all three, the judge. Features are scaled by the
+training bags. The log evidence at the learned values is compared with bridge sampling's
 from NUTS at these values, on the first fold.
 
     MILZOO_DATA=… python benchmarks/hyperparameters_by_evidence.py [--toy] [--folds N] [NAME …]
@@ -43,13 +43,13 @@ class Run:
 TOY = Run(num_inducing=4, warmup=10, samples=10, steps=5)
 
 
-def at_defaults(bags: Bags, run: Run) -> VGPMIL:
-    """The model that `VGPMIL.for_bags` makes of the training bags."""
-    return VGPMIL.for_bags(bags, num_inducing=run.num_inducing, seed=0)
+def as_published(bags: Bags, run: Run) -> VGPMIL:
+    """The model with the values of the paper."""
+    return VGPMIL.as_published(bags, num_inducing=run.num_inducing, seed=0)
 
 
 def with_priors(model: VGPMIL) -> VGPMIL:
-    """Weak priors on variance, length scale (around its default) and prior mean."""
+    """Weak priors on variance, length scale (around the published one) and prior mean."""
     log_scale = float(np.log(float(model.kernel.length_scale)))
     return model.with_hyperparameters(
         {
@@ -62,9 +62,9 @@ def with_priors(model: VGPMIL) -> VGPMIL:
 
 def fits(bags: Bags, run: Run) -> Iterator[tuple[str, Posterior]]:
     """Every way to the hyper-parameters, and the posterior there."""
-    model = at_defaults(bags, run)
+    model = as_published(bags, run)
     ascend = partial(coordinate_ascent, bags=bags, seed=0, max_steps=run.steps)
-    yield "defaults, coordinate ascent", ascend(model)
+    yield "as published, coordinate ascent", ascend(model)
     yield "learned by the bound", ascend(model, learn_hyperparameters=True)
     learned = laplace(with_priors(model), bags, seed=0, learn_hyperparameters=True)
     yield "by the evidence, laplace", learned
@@ -103,7 +103,7 @@ def evidence_sentence(bags: Bags, is_test: np.ndarray, run: Run) -> str:
     """Laplace's log evidence at its optimum, and by a bridge from NUTS at these values."""
     train = bags.select(np.flatnonzero(~is_test)).standardize()
     learned = laplace(
-        with_priors(at_defaults(train, run)), train, seed=0, learn_hyperparameters=True
+        with_priors(as_published(train, run)), train, seed=0, learn_hyperparameters=True
     )
     by_weights = log_evidence(learned, seed=0)
     chains = nuts(

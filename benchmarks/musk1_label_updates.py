@@ -172,6 +172,7 @@ class Fold:
             num_inducing=protocol.num_inducing,
             variance=variance,
             length_scale=scale * math.sqrt(bags.num_features),
+            mean=0.0,
             seed=protocol.seed,
         )
         return cls(bags, held_out, model, protocol.seed)

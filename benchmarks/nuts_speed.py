@@ -89,11 +89,11 @@ def _problem(arguments: argparse.Namespace) -> tuple[Bags, VGPMIL | VWSGP]:
     kind, chosen = MODELS[arguments.model]
     if arguments.toy:
         design = simulate_instances(10, 3, num_features=2, seed=arguments.seed)
-        model = kind.for_bags(design, num_inducing=5)
+        model = kind.as_published(design, num_inducing=5)
         return simulate(model, design, seed=arguments.seed)[0], model
     train, _ = load(arguments.data).split(0.7, seed=0)
     train = train.standardize()
-    return train, kind.for_bags(train, **chosen)
+    return train, kind.as_published(train, **chosen)
 
 
 def _measures(posterior: Posterior) -> list[str]:

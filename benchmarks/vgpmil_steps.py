@@ -97,7 +97,7 @@ def _problem(arguments: argparse.Namespace) -> tuple[Bags, VGPMIL]:
 def _waits(model: VGPMIL, bags: Bags, arguments: argparse.Namespace) -> dict[str, float]:
     """What a user waits for, who asks for no more than the defaults give; and who writes NumPy."""
     started = time.perf_counter()
-    VGPMIL.for_bags(bags, arguments.inducing)
+    VGPMIL.as_published(bags, arguments.inducing)
     waits = {"for_bags": time.perf_counter() - started}
     options = {"seed": 0, "max_steps": arguments.steps, "tolerance": 0.0}
     coordinate_ascent(model, bags, **options)

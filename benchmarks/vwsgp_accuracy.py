@@ -111,7 +111,7 @@ class Fold(NamedTuple):
     @classmethod
     def of(cls, bags: Bags, held_out: np.ndarray, num_inducing: int, seed: int) -> Fold:
         train = bags.select(~held_out)
-        model = VWSGP.for_bags(train.standardize(), num_inducing=num_inducing, seed=seed)
+        model = VWSGP.as_published(train.standardize(), num_inducing=num_inducing, seed=seed)
         return cls(bags.standardize(train), held_out, model.inducing_points)
 
     def ascend(self, kernel: RBF, **options: Any) -> Posterior:

@@ -116,10 +116,10 @@ def _arguments() -> argparse.Namespace:
 def _families(design: Bags, arguments: argparse.Namespace) -> Iterator[tuple[Family, Bags]]:
     """Models, with labels drawn from VGPMIL for all that need labels of both kinds."""
     few = {"num_inducing": arguments.num_inducing, "seed": arguments.seed}
-    by_labels = VGPMIL.for_bags(design, **few, mean=-1.0)
+    by_labels = VGPMIL.as_published(design, **few, mean=-1.0)
     bags = simulate(by_labels, design, seed=arguments.seed)[0]
     yield by_labels, bags
-    yield VWSGP.for_bags(design, **few), bags
+    yield VWSGP.as_published(design, **few), bags
     yield DPMIL.for_bags(bags, arguments.num_components), bags
 
 

@@ -87,7 +87,7 @@ assert score[~truth].mean() > 0.3  # and should be near 0
 
 # %%
 train, test = train.standardize(), test.standardize(train)
-model = VGPMIL.for_bags(train, variance=5.0, mean=-3.0)
+model = VGPMIL.for_bags(train, variance=5.0, length_scale=8.0, mean=-3.0)
 model
 
 # %% [markdown]

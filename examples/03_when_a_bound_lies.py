@@ -164,7 +164,7 @@ random = np.random.default_rng(0)
 bags = Bags.from_list(
     [random.normal(size=(3, 2)) for _ in range(10)], labels=(np.arange(10) < 3).astype(int)
 )
-logistic = VGPMIL.for_bags(bags, num_inducing=2, variance=VARIANCE, length_scale=4.0)
+logistic = VGPMIL.for_bags(bags, num_inducing=2, variance=VARIANCE, length_scale=4.0, mean=0.0)
 gamma = replace(logistic, mixing=GammaMixing(1.0, 3.0))
 
 

@@ -289,7 +289,7 @@ LABELS = np.concatenate([test.labels for _, test in FOLDS])
 
 def held_out(mean):
     """For each row: probabilities of all bags and of their best images, bound, positives."""
-    models = [VGPMIL.for_bags(train, mean=mean) for train, _ in FOLDS]
+    models = [VGPMIL.as_published(train, mean=mean) for train, _ in FOLDS]
     found = {}
     for name, how in ROWS.items():
         of_bags, of_best, noted = [], [], []
@@ -350,7 +350,7 @@ assert log_loss(with_paper["as published"][0]) > 2 * np.log(2)
 # %%
 if not IS_TOY:
     train, test = FOLDS[0]
-    model = VGPMIL.for_bags(train, mean=0.0)
+    model = VGPMIL.as_published(train, mean=0.0)
     sampled = nuts(model, train, seed=0, num_warmup=300, num_samples=300, num_chains=2)
     of_nuts = sampled.predict(test).bag_probability
     off = {name: abs(with_paper[name][0][: test.num_bags] - of_nuts).mean() for name in COMPARED}

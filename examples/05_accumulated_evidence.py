@@ -151,7 +151,7 @@ bags = load("digits")
 train, test = bags.split(0.6, seed=0)
 pixels = test.instances
 train, test = train.standardize(), test.standardize(train)
-model = VWSGP.for_bags(train)
+model = VWSGP.as_published(train)
 sums = model.accumulated(train)
 print(f"{train.instances.size:,} numbers in the images")
 print(f"{sums.projection.size + sums.residual_variance.size:,} in what the model needs of them")

@@ -42,7 +42,7 @@ BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
 train, test = load(NAME).split(0.3 if IS_TOY else 0.7, seed=0)
 train, test = train.standardize(), test.standardize(train)
 NUM_INDUCING = 5 if IS_TOY else 20
-model = VGPMIL.for_bags(train, NUM_INDUCING, seed=0)
+model = VGPMIL.as_published(train, NUM_INDUCING, seed=0)
 print(f"{train.num_bags} bags to learn from, {test.num_bags} to test on")
 print({name: round(float(value), 2) for name, value in model.hyperparameters.items()})
 

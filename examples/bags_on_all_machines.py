@@ -32,7 +32,7 @@ def main() -> None:
     own = stream(arguments.data / str(number))
     # All processes need the same model: all choose inducing points from the same bags.
     first_bags = next(iter(stream(arguments.data / "0")))
-    model = VGPMIL.for_bags(first_bags, num_inducing=arguments.inducing, mean=-3.0)
+    model = VGPMIL.for_bags(first_bags, num_inducing=arguments.inducing)
     fit = coordinate_ascent(
         model,
         own,

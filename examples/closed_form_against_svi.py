@@ -30,7 +30,7 @@ BATCH_SIZE = 8
 # %%
 bags = load(DATA).standardize()
 models = {
-    likelihood.name: VWSGP.for_bags(bags, variance=1.0, likelihood=likelihood)
+    likelihood.name: VWSGP.as_published(bags, variance=1.0, likelihood=likelihood)
     for likelihood in (Logistic(), Probit())
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any, ClassVar, Self
 
 import jax
@@ -17,7 +18,7 @@ from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 
 from ..datasets.bags import Bags
 from ..datasets.padding import bag_weight, padded
-from .model import Draws, Program, given_labels, plate_of_bags
+from .model import Draws, Program, given_labels, observations, plate_of_bags, random_key
 from .numerics.quadrature import (
     QuadratureRule,
     SigmoidTable,
@@ -30,7 +31,7 @@ from .numerics.quadrature import (
 )
 from .numerics.tracing import as_pytree
 from .parts.bag_labels import InstanceLabels, NoisyMaximum
-from .parts.hyperpriors import Parameter
+from .parts.hyperpriors import Parameter, central_value
 from .parts.scale_mixtures import GammaMixing, Mixing, PolyaGammaMixing, log_two_cosh_half
 from .parts.settings import Constructor, Setting
 from .parts.sparse_gp import (
@@ -45,6 +46,12 @@ from .parts.tilted_gaussians import draw_tilted_gaussian
 from .registry import register
 
 __all__ = ["VGPMIL"]
+
+# The prior mean by base rate: most instances, pairs of prior draws of f, and the bisection.
+_MOST_FOR_MEAN = 8192
+_DRAWS_FOR_MEAN = 64
+_FARTHEST_MEAN = 64.0
+_HALVINGS = 30
 
 
 @register
@@ -83,7 +90,8 @@ class VGPMIL(SparseGPModel):
     inducing_points : array (M, D)
     mean : float or Distribution
         μ0; 0 as in the paper makes a new instance positive with probability ½ and long bags
-        positive a priori. A NumPyro distribution makes it the site ``mean``.
+        positive a priori; `for_bags` finds another. A NumPyro distribution makes it the site
+        ``mean``.
     sharpness : float
         H ≥ 1.
     mixing : Mixing
@@ -137,6 +145,120 @@ class VGPMIL(SparseGPModel):
                 "normalising constant of p(f) depends on them and is not known; give numbers, or "
                 "use PolyaGammaMixing()"
             )
+
+    # ------------------------------------------------------------------ constructors
+
+    @classmethod
+    def for_bags(
+        cls,
+        bags: Bags,
+        num_inducing: int = 50,
+        variance: Parameter = 5.0,
+        length_scale: Parameter | None = None,
+        seed: int = 0,
+        *,
+        mean: Parameter | None = None,
+        **fields: Any,
+    ) -> Self:
+        """A model with defaults from the data: Z, ℓ, and μ0 by the fraction of positive bags.
+
+        Under a prior mean of 0 nearly every bag is positive. By default μ0 is where the average
+        prior probability of a positive bag is the fraction of training bags that are.
+
+        Parameters
+        ----------
+        bags : Bags
+            Training bags, features on comparable scales (``bags.standardize()``).
+        num_inducing : int
+            M, the number of inducing points.
+        variance, length_scale : float or Distribution
+            Of the kernel; ``length_scale=None`` means the median distance between instances.
+        seed : int
+            Of k-means, and of the prior draws that μ0 is found by.
+        mean : float, Distribution or None
+            μ0; None means `mean_by_base_rate`, and bags then need labels.
+        **fields
+            The other fields of the model.
+
+        Returns
+        -------
+        VGPMIL
+
+        Raises
+        ------
+        ValueError
+            If there are fewer distinct instances than inducing points, or if μ0 is to be found and
+            the bags have no labels.
+        """
+        model = super().for_bags(
+            bags,
+            num_inducing,
+            variance,
+            length_scale,
+            seed,
+            mean=0.0 if mean is None else mean,
+            **fields,
+        )
+        return model if mean is not None else model.mean_by_base_rate(bags, seed=seed)
+
+    @classmethod
+    def as_published(cls, bags: Bags, num_inducing: int = 50, seed: int = 0, **fields: Any) -> Self:
+        """A model with the paper's v = 0.5, ℓ = √D and μ0 = 0, in the place of the defaults.
+
+        Under this prior nearly all bags are positive.
+
+        Parameters
+        ----------
+        bags, num_inducing, seed
+            As of `for_bags`.
+        **fields
+            Arguments of `for_bags` that differ from the paper.
+
+        Returns
+        -------
+        VGPMIL
+
+        References
+        ----------
+        Castro-Macías et al. (2024), section 5: (v, l) = (0.5, D), where our ℓ² is their l.
+        """
+        return super().as_published(bags, num_inducing, seed, **({"mean": 0.0} | fields))
+
+    def mean_by_base_rate(self, bags: Bags, *, seed: int | Array) -> Self:
+        """The model with the prior mean μ0 that gives positive bags their frequency.
+
+        μ0 solves  mean_b P(max y_b = 1) = fraction of bags whose maximum is 1, by bisection; P is
+        the average over prior draws of f, the same for every μ0. The fraction of positive bags is
+        corrected for labels that are not the maximum, 1 in H + 1, and by half a bag at 0 and 1.
+        Of more than 8,192 instances only every second, third, … bag is looked at.
+
+        Parameters
+        ----------
+        bags : Bags
+            With labels.
+        seed : int or JAX key
+            Of the prior draws.
+
+        Returns
+        -------
+        VGPMIL
+            With the other fields unchanged. Kernel parameters that have a prior are at its median
+            here; f is the Gaussian process, whatever ψ is.
+
+        Raises
+        ------
+        ValueError
+            If the bags have no labels.
+        """
+        labels = observations(self, bags, "mean_by_base_rate")
+        some = bags.select(np.arange(0, bags.num_bags, ceil(bags.num_instances / _MOST_FOR_MEAN)))
+        central = {name: central_value(prior) for name, prior in self.priors.items()}
+        with jax.enable_x64(True):
+            model = self.with_hyperparameters(central | {"mean": 0.0})
+            frequency = _frequency_of_maximum(np.asarray(labels), float(self.sharpness))
+            given = padded(some.without_labels())
+            mean = float(_mean_by_frequency(model, given, random_key(seed), frequency))
+        return replace(self, mean=mean)
 
     # ------------------------------------------------------------------ hyper-parameters
 
@@ -380,7 +502,42 @@ class VGPMIL(SparseGPModel):
         return sign * positive, label
 
 
-def _sum_over_bags(values: Num[Array, " N"], bags: Bags) -> Num[Array, " B"]:
+def _frequency_of_maximum(labels: np.ndarray, sharpness: float) -> float:
+    """Fraction of bags with a positive instance, were 1 in H + 1 of the labels the other one."""
+    fraction = float(labels.mean())
+    if sharpness > 1:
+        fraction = ((sharpness + 1) * fraction - 1) / (sharpness - 1)
+    least = 0.5 / (len(labels) + 1)
+    return min(max(fraction, least), 1 - least)
+
+
+@jax.jit
+def _mean_by_frequency(
+    model: VGPMIL, bags: Bags, key: Array, frequency: float | Array
+) -> Float[Array, ""]:
+    """μ0 with an average prior probability of a positive instance in a bag of ``frequency``."""
+    conditional = model.conditional(bags)
+    for_inducing, for_instances = jax.random.split(key)
+    whitened = jax.random.normal(for_inducing, (model.num_inducing, _DRAWS_FOR_MEAN))
+    noise = jax.random.normal(for_instances, (bags.num_instances, _DRAWS_FOR_MEAN))
+    centred = conditional.projection @ whitened + conditional.residual_scale[:, None] * noise
+    centred = jnp.concatenate([centred, -centred], axis=1)  # f and −f are as likely
+    weight = jnp.asarray(bag_weight(bags))
+
+    def halve(_: Array, between: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = between
+        middle = (low + high) / 2
+        log_none_positive = _sum_over_bags(-softplus(middle + centred), bags)
+        found = jnp.average(-jnp.expm1(log_none_positive).mean(axis=1), weights=weight)
+        is_low = found < frequency
+        return jnp.where(is_low, middle, low), jnp.where(is_low, high, middle)
+
+    farthest = jnp.asarray(_FARTHEST_MEAN)
+    low, high = jax.lax.fori_loop(0, _HALVINGS, halve, (-farthest, farthest))
+    return (low + high) / 2
+
+
+def _sum_over_bags(values: Num[Array, "N ..."], bags: Bags) -> Num[Array, "B ..."]:
     return jax.ops.segment_sum(
         values,
         jnp.asarray(bags.bag_index, dtype=int),

@@ -61,7 +61,7 @@ def test_a_bag_left_out_by_its_weight_is_a_bag_left_out(benchmark, label_update)
     musk1_label_updates = benchmark("musk1_label_updates")
     bags = load("digits").select(np.arange(12)).standardize()
     held_out = np.arange(bags.num_bags) % 3 == 0
-    model = replace(VGPMIL.for_bags(bags, num_inducing=6), mean=-2.0)
+    model = replace(VGPMIL.as_published(bags, num_inducing=6), mean=-2.0)
     others = coordinate_ascent(
         model, bags.select(~held_out), seed=0, label_update=label_update, tolerance=1e-13
     )
@@ -78,7 +78,7 @@ def test_the_bound_given_mean_field_labels_is_the_elbo(benchmark):
     """By it the benchmark judges the plugged-in maximum, which ascends no bound of its own."""
     musk1_label_updates = benchmark("musk1_label_updates")
     bags = load("digits").select(np.arange(12)).standardize()
-    form = InstanceForm(VGPMIL.for_bags(bags, num_inducing=6), label_update="mean_field")
+    form = InstanceForm(VGPMIL.as_published(bags, num_inducing=6), label_update="mean_field")
     with jax.enable_x64(True):
         end = ascend_in_memory(form, bags, Limits(9, 0.0), key=jax.random.key(0))
         given = replace(form, label_update="plug_in_max"), form.chunk(bags)

@@ -96,7 +96,7 @@ def test_the_example_for_a_cluster_gives_two_processes_the_posterior_of_all_bags
     printed = [process.communicate(timeout=300)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     bound = float(re.search(r"the bound is (-\d+\.\d+)", printed[0]).group(1))
-    model = VGPMIL.for_bags(bags.select(np.arange(25)), num_inducing=9, mean=-3.0)
+    model = VGPMIL.as_published(bags.select(np.arange(25)), num_inducing=9, mean=-3.0)
     expected = coordinate_ascent(model, bags, seed=0)
     assert bound == pytest.approx(expected.elbo[-1], abs=0.006)
     written = pd.concat(

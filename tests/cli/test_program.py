@@ -77,7 +77,7 @@ def test_settings_are_arguments_of_the_model():
     plan = Plan.read("vgpmil", "digits", ["nuts"], texts, seed=0)
     model = plan.model.for_bags(simulate_instances(10, 3, 2, seed=0), **plan.settings)
     assert model.inducing_points.shape == (7, 2)
-    assert model.kernel == RBF(variance=0.5, length_scale=3.0)
+    assert model.kernel == RBF(variance=5.0, length_scale=3.0)
     assert model.mean == -1.5 and model.mixing == GammaMixing(1.0, 2.5)
 
 

@@ -56,11 +56,11 @@ def variance_for(bags: Bags) -> float:
 
 
 def vgpmil(bags: Bags, **fields: Any) -> VGPMIL:
-    return VGPMIL.for_bags(bags, NUM_INDUCING, variance_for(bags), **fields)
+    return VGPMIL.as_published(bags, NUM_INDUCING, variance=variance_for(bags), **fields)
 
 
 def vwsgp(bags: Bags, **fields: Any) -> VWSGP:
-    return VWSGP.for_bags(bags, NUM_INDUCING, variance_for(bags), **fields)
+    return VWSGP.as_published(bags, NUM_INDUCING, variance=variance_for(bags), **fields)
 
 
 def cardinality_gp(bags: Bags) -> CardinalityGP:

@@ -50,7 +50,7 @@ def runaway():
         [random.normal(size=(6, 2)) for _ in range(10)], labels=(np.arange(10) < 3).astype(int)
     )
     model = VGPMIL.for_bags(
-        bags, num_inducing=2, variance=2.0, length_scale=4.0, mixing=GammaMixing(1.0, 0.3)
+        bags, num_inducing=2, variance=2.0, length_scale=4.0, mean=0.0, mixing=GammaMixing(1.0, 0.3)
     )
     chains = {"seed": 0, "num_warmup": 300, "num_samples": 1000}
     return compare(

@@ -97,7 +97,7 @@ def test_a_runaway(runaway):
 def test_the_demo():
     train, test = load("digits").split(0.7, seed=0)
     train, test = train.standardize(), test.standardize(train)
-    model = VGPMIL.for_bags(train, variance=5.0, mean=-3.0)
+    model = VGPMIL.for_bags(train, variance=5.0, length_scale=8.0, mean=-3.0)
     posteriors = {
         "coordinate_ascent": coordinate_ascent(model, train, seed=0),
         "laplace": laplace(model, train, seed=0),

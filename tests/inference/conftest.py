@@ -27,7 +27,7 @@ def ragged_bags(sizes: list[int], num_features: int, seed: int) -> Bags:
 def small_problem() -> tuple[VGPMIL, Bags]:
     """Twelve bags of one to four instances, labels drawn from the model itself."""
     design = ragged_bags([1, 2, 3, 4] * 3, num_features=2, seed=3)
-    model = VGPMIL.for_bags(design, num_inducing=4, variance=2.0, length_scale=1.5)
+    model = VGPMIL.for_bags(design, num_inducing=4, variance=2.0, length_scale=1.5, mean=0.0)
     model = replace(model, mean=-0.7)
     bags, _ = simulate(model, design, seed=5)
     return model, bags
@@ -37,7 +37,7 @@ def small_problem() -> tuple[VGPMIL, Bags]:
 def one_inducing_point() -> tuple[VGPMIL, Bags]:
     """A posterior of one dimension, for quadrature."""
     design = simulate_instances(8, 3, 2, seed=11)
-    model = VGPMIL.for_bags(design, num_inducing=1, variance=3.0, length_scale=2.0)
+    model = VGPMIL.for_bags(design, num_inducing=1, variance=3.0, length_scale=2.0, mean=0.0)
     model = replace(model, mean=-1.0)
     bags, _ = simulate(model, design, seed=6)
     return model, bags

@@ -235,7 +235,7 @@ def test_bags_of_one_with_firm_labels_are_plain_classification():
     random = np.random.default_rng(0)
     instances, labels = random.normal(size=(25, 2)), random.integers(0, 2, 25)
     bags = Bags.from_arrays(instances, np.arange(25), labels)
-    model = VGPMIL.for_bags(bags, num_inducing=5, variance=2.0, sharpness=1e14)
+    model = VGPMIL.as_published(bags, num_inducing=5, variance=2.0, sharpness=1e14)
     posterior = coordinate_ascent(model, bags, seed=0, tolerance=1e-13)
     mean = _jaakkola_classification(model, bags)
     np.testing.assert_allclose(posterior.approximation.mean, mean, rtol=1e-5, atol=1e-6)

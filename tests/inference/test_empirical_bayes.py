@@ -104,7 +104,7 @@ def test_a_model_without_hyperparameters_has_none_to_learn(labels):
 def test_the_evidence_wants_features_that_the_bound_switches_off():
     """On musk1 the bound prefers a variance of 0, under which no feature matters."""
     train = load("musk1").split(0.8, seed=0)[0].standardize()
-    model = VGPMIL.for_bags(train, num_inducing=20, variance=5.0, mean=-2.0)
+    model = VGPMIL.as_published(train, num_inducing=20, variance=5.0, mean=-2.0)
     by_bound = coordinate_ascent(model, train, seed=0, learn_hyperparameters=True)
     by_evidence = laplace(model, train, seed=0, learn_hyperparameters=True)
     assert float(by_bound.model.hyperparameters["variance"]) < 0.01

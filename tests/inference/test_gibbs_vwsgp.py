@@ -126,7 +126,7 @@ def test_posteriors_of_targets_agree_with_nuts(accumulating_problem, moments, li
 @pytest.mark.slow
 def test_probit_chains_survive_a_bad_start():
     bags = load("digits").standardize()
-    model = VWSGP.for_bags(bags, variance=50.0, likelihood=Probit())
+    model = VWSGP.as_published(bags, variance=50.0, likelihood=Probit())
     posterior = gibbs(model, bags, seed=0, num_chains=8, num_warmup=5, num_samples=10)
     assert posterior.status.kind != "failed"
     completed = model.complete(

@@ -164,7 +164,7 @@ def test_distant_modes_are_found(alpha, beta):
     random = np.random.default_rng(0)
     labels = (np.arange(10) < 3).astype(int)
     bags = Bags.from_list([random.normal(size=(3, 2)) for _ in labels], labels)
-    logistic = VGPMIL.for_bags(bags, num_inducing=2, variance=4.0, length_scale=4.0)
+    logistic = VGPMIL.for_bags(bags, num_inducing=2, variance=4.0, length_scale=4.0, mean=0.0)
     model = replace(logistic, mixing=GammaMixing(alpha, beta))
     after = grid(model, bags, seed=0, num_points=101)
     before = grid(replace(model, sharpness=1.0), bags, seed=0, num_points=101)  # labels are coins

@@ -119,7 +119,7 @@ def written_as_arrays(bags, folder):
 
 
 def test_padding_says_nothing(design):
-    bags = simulate(VWSGP.for_bags(design, num_inducing=4), design, seed=3)[0]
+    bags = simulate(VWSGP.as_published(design, num_inducing=4), design, seed=3)[0]
     parts = [bags.select(np.arange(40)), bags.select(np.arange(40, 50))]
     one, two, nothing = padded_chunks(parts, num_instances=100, num_parts=3)
     for part, whole in zip(parts, (one, two), strict=True):

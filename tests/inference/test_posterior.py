@@ -215,7 +215,7 @@ def test_duplicate_rows_and_constant_columns_just_work(engine):
     instances[6:] = instances[:6]
     bags = Bags.from_arrays(instances, np.repeat([0, 1, 2], 4), [1, 0, 1])
     short = {"num_warmup": 20, "num_samples": 20} if engine in (nuts, gibbs) else {}
-    posterior = engine(VGPMIL.for_bags(bags, num_inducing=6), bags, seed=0, **short)
+    posterior = engine(VGPMIL.as_published(bags, num_inducing=6), bags, seed=0, **short)
     probability = posterior.predict(bags).instance_probability
     np.testing.assert_allclose(probability[6:], probability[:6], rtol=1e-9)
 

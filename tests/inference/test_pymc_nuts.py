@@ -21,7 +21,7 @@ LARGEST_Z = 5.5
 @pytest.fixture(scope="module")
 def problem():
     design = simulate_instances(20, range(1, 6), num_features=2, seed=8)
-    model = VGPMIL.for_bags(design, num_inducing=10, variance=3.0, length_scale=1.2)
+    model = VGPMIL.for_bags(design, num_inducing=10, variance=3.0, length_scale=1.2, mean=0.0)
     return model, simulate(model, design, seed=9)[0]
 
 

@@ -21,7 +21,7 @@ from milzoo.models.model import (
 )
 from milzoo.models.parts.components import ComponentModel
 
-SMALL = {"VGPMIL": {"num_inducing": 3}, "VWSGP": {"num_inducing": 3}}
+SMALL = {"VGPMIL": {"num_inducing": 3, "mean": -1.0}, "VWSGP": {"num_inducing": 3}}
 BAGS = simulate_instances(12, range(1, 4), num_features=2, seed=0)
 
 
@@ -70,7 +70,7 @@ def test_every_model_of_the_zoo_keeps_the_contract(name):
 
 
 def test_another_scale_mixture_asks_for_the_logistic_model():
-    gamma = models.VGPMIL.for_bags(BAGS, num_inducing=3, mixing=models.GammaMixing(1.0, 2.5))
+    gamma = models.VGPMIL.as_published(BAGS, num_inducing=3, mixing=models.GammaMixing(1.0, 2.5))
     assert not gamma.is_normalised and gamma.observation is gamma.mixing
     (companion,) = gamma.companions.values()
     assert companion.is_normalised and companion.observation == "logistic"

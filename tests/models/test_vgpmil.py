@@ -7,6 +7,7 @@ each with a false-alarm rate of 7e-6 over all seeds. They are not redrawn until 
 import itertools
 import re
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from milzoo.datasets import Bags
+from milzoo.datasets import Bags, simulate_instances
 from milzoo.models import RBF, VGPMIL, GammaMixing, PolyaGammaMixing, ScaleMixture
 from milzoo.models.numerics.quadrature import logistic_rule
 from numpyro import handlers
@@ -655,16 +656,88 @@ def test_what_cannot_be_completed_is_refused():
 
 
 # ------------------------------------------------------------------------ making a model
-def test_for_bags_takes_k_means_and_root_width():
+def four_clusters():
     random = np.random.default_rng(0)
     centres = np.array([[0.0, 0.0, 0.0], [50.0, 0.0, 0.0], [0.0, 50.0, 0.0], [0.0, 0.0, 50.0]])
     tables = [centres + random.normal(size=(4, 3)) for _ in range(10)]
-    bags = Bags.from_list(tables, np.arange(10) % 2)
+    return tables, Bags.from_list(tables, np.arange(10) % 2)
+
+
+def test_for_bags_takes_k_means_and_median_distance():
+    tables, bags = four_clusters()
     model = VGPMIL.for_bags(bags, num_inducing=4)
     found = model.inducing_points[np.argsort(model.inducing_points @ [1.0, 2.0, 3.0])]
     np.testing.assert_allclose(found, np.mean(tables, axis=0), atol=1e-9)
+    apart = [np.linalg.norm(x - y) for x, y in itertools.combinations(np.concatenate(tables), 2)]
+    assert model.kernel.length_scale == pytest.approx(np.median(apart), rel=1e-12)
+    assert (model.kernel.variance, model.sharpness) == (5.0, 100.0)
+    assert model.mixing == PolyaGammaMixing()
+
+
+def test_as_published_has_the_values_of_the_paper():
+    _, bags = four_clusters()
+    model = VGPMIL.as_published(bags, num_inducing=4)
     assert (model.kernel.variance, model.kernel.length_scale) == (0.5, np.sqrt(3.0))
     assert (model.mean, model.sharpness, model.mixing) == (0.0, 100.0, PolyaGammaMixing())
+    assert VGPMIL.as_published(bags, num_inducing=4, mean=-2.0).mean == -2.0
+
+
+def bags_of_one(labels):
+    return Bags.from_list([np.zeros((1, 1))] * len(labels), labels)
+
+
+@pytest.mark.filterwarnings("ignore:labels. all 20 bags have label:UserWarning")
+@pytest.mark.parametrize("positives", [0, 1, 7, 20])
+def test_prior_mean_of_bags_of_one_is_that_by_quadrature(positives):
+    """P(y = 1) = E σ(f) = ((H + 1)·rate − 1)/(H − 1), or half a bag from 0 and 1."""
+    bags = bags_of_one((np.arange(20) < positives).astype(int))
+    variance, sharpness = 3.0, 11.0
+    model = VGPMIL.for_bags(bags, 1, variance, 1.0, sharpness=sharpness)
+    node, weight = np.polynomial.hermite_e.hermegauss(60)
+    prior = np.sum(weight * expit(model.mean + np.sqrt(variance) * node)) / weight.sum()
+    wanted = (positives / 20 * (sharpness + 1) - 1) / (sharpness - 1)
+    # 64 pairs of draws: σ has an sd of at most ½, of pairs far less.
+    assert prior == pytest.approx(np.clip(wanted, 0.5 / 21, 20.5 / 21), abs=0.03)
+
+
+def test_prior_predictive_has_the_fraction_of_positive_bags():
+    design = simulate_instances(40, range(1, 12), 2, seed=0)
+    bags = replace(design, labels=(np.arange(40) % 4 == 0).astype(int))
+    model = VGPMIL.for_bags(bags, num_inducing=8, variance=2.0, length_scale=1.0)
+    replicates = Predictive(model, num_samples=4000)(jax.random.key(1), bags.without_labels())
+    by_draw = np.asarray(replicates["bag_label"]).mean(axis=1)
+    error = by_draw.std() * np.sqrt(1 / 4000 + 1 / 128)
+    assert by_draw.mean() == pytest.approx(0.25, abs=4.5 * error)
+    assert VGPMIL.for_bags(bags, 8, 2.0, 1.0).mean == model.mean
+    assert VGPMIL.for_bags(bags, 8, 2.0, 1.0, seed=1).mean == pytest.approx(model.mean, abs=0.2)
+
+
+def test_prior_mean_is_at_the_median_of_kernel_priors():
+    bags = small_bags()
+    prior = dist.LogNormal(np.log(3.0), 1.0)
+    model = VGPMIL.for_bags(bags, 4, prior, 2.0)
+    assert model.mean == pytest.approx(VGPMIL.for_bags(bags, 4, 3.0, 2.0).mean, abs=1e-6)
+    assert model.priors == {"variance": prior}
+
+
+def test_prior_mean_of_many_bags_is_that_of_some():
+    random = np.random.default_rng(3)
+    tables = [random.normal(size=(3, 2)) for _ in range(6000)]
+    bags = Bags.from_list(tables, (np.arange(6000) % 3 == 0).astype(int))
+    some = bags.select(np.arange(0, 6000, 3))
+    model = VGPMIL.for_bags(some, num_inducing=4)
+    many = model.mean_by_base_rate(bags, seed=0)
+    few = model.mean_by_base_rate(
+        replace(some, labels=(np.arange(2000) % 3 == 0).astype(int)), seed=0
+    )
+    assert many.mean == pytest.approx(few.mean, abs=0.01)
+
+
+def test_prior_mean_by_base_rate_needs_labels():
+    bags = small_bags().without_labels()
+    with pytest.raises(ValueError, match="bags have no labels; mean_by_base_rate needs one"):
+        VGPMIL.for_bags(bags, 4)
+    assert VGPMIL.for_bags(bags, 4, mean=-1.0).mean == -1.0
 
 
 def test_for_bags_passes_every_field_on_and_is_seeded():
@@ -697,7 +770,7 @@ def test_duplicate_rows_and_constant_columns_just_work():
     instances = np.column_stack([random.normal(size=12), np.full(12, 3.0)])
     instances[6:] = instances[:6]
     bags = Bags.from_arrays(instances, np.repeat([0, 1, 2], 4), [1, 0, 1])
-    model = VGPMIL.for_bags(bags, num_inducing=6)
+    model = VGPMIL.as_published(bags, num_inducing=6)
     u = some_inducing_values(model)
     for program in (model, model.marginal()):
         sites = {"inducing_value": u}

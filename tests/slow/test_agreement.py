@@ -51,7 +51,7 @@ def of_gaussian_processes(kind, data):
     """Draws (chain, draw, 50 + B*) of each sampler: inducing values, test-bag probabilities."""
     train, test = load(data).split(0.7, seed=0)
     train, test = train.standardize(), test.standardize(train)
-    model = kind.for_bags(train)
+    model = kind.as_published(train)
     assert len(model.inducing_points) == 50
     for name, posterior in posteriors(model, train, num_samples=2000, thin=1):
         inducing_value = posterior.tree["posterior"]["inducing_value"].to_numpy()

@@ -41,7 +41,7 @@ def problem() -> tuple[VGPMIL, Bags]:
     bags = Bags.from_list(
         [random.normal(size=(3, 2)) for _ in range(10)], labels=(np.arange(10) < 3).astype(int)
     )
-    return VGPMIL.for_bags(bags, num_inducing=2, variance=4.0, length_scale=4.0), bags
+    return VGPMIL.for_bags(bags, num_inducing=2, variance=4.0, length_scale=4.0, mean=0.0), bags
 
 
 def _size_under_q(model: VGPMIL, bags: Bags) -> float:

@@ -9,7 +9,7 @@ from numpyro.distributions import LogNormal
 def test_nutpie_samples_targets_on_the_full_program():
     """The latent values of bags and the noise are sites."""
     design = simulate_instances(6, range(1, 4), num_features=2, seed=8)
-    model = VWSGP.for_bags(design, num_inducing=3, likelihood=Gaussian(LogNormal(0.0, 0.5)))
+    model = VWSGP.as_published(design, num_inducing=3, likelihood=Gaussian(LogNormal(0.0, 0.5)))
     bags, _ = simulate(model, design, seed=9)
     posterior = pymc_nuts(
         model, bags, seed=4, num_warmup=100, num_samples=50, num_chains=2, program="full"

@@ -299,7 +299,7 @@ def test_a_scene_has_two_features(named, bags):
 
 @pytest.mark.parametrize("plot", [plot_components, plot_scene])
 def test_only_sound_posteriors_of_dpmil_have_clusters(plot, named, bags):
-    other = replace(named, model=VGPMIL.for_bags(bags, num_inducing=3))
+    other = replace(named, model=VGPMIL.as_published(bags, num_inducing=3))
     with pytest.raises(ValueError, match="'mine' is one of vgpmil, which has no clusters"):
         plot({"mine": other})
     failed = replace(named, status=Status("failed", "the bound is not finite"))

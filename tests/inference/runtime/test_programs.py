@@ -12,7 +12,7 @@ from milzoo.models import DPMIL, VGPMIL
 @pytest.fixture(scope="module")
 def bags():
     design = simulate_instances(20, 4, num_features=6, seed=0)
-    model = VGPMIL.for_bags(design, num_inducing=5, variance=5.0, mean=-1.0)
+    model = VGPMIL.as_published(design, num_inducing=5, variance=5.0, mean=-1.0)
     return simulate(model, design, seed=1)[0]
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.models import RBF
+from milzoo.models.parts.kernels import median_distance
+from scipy.spatial.distance import pdist
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +121,11 @@ def test_a_kernel_passes_through_jit_as_an_argument():
     covariance = jax.jit(lambda kernel: kernel.covariance(x, x))
     kernel = RBF(variance=2.0, length_scale=0.5)
     np.testing.assert_allclose(covariance(kernel), kernel.covariance(x, x), rtol=1e-14)
+
+
+def test_median_distance_is_between_distinct_instances():
+    instances = np.array([[0.0, 7.0], [0.0, 7.0], [3.0, 7.0], [9.0, 7.0]])
+    assert median_distance(instances) == 6.0  # of 3, 9, 3, 9, 6
+    assert median_distance(np.ones((5, 4))) == 2.0
+    many = np.random.default_rng(0).normal(size=(5000, 3))
+    assert median_distance(many) == pytest.approx(np.median(pdist(many)), rel=0.03)
