@@ -94,15 +94,17 @@ class Protocol:
 
 def set_kernel_machine(train: Bags, test: Bags) -> Float[np.ndarray, " B"]:
     """σ of the decision function, which is ½ where that is 0."""
-    machine = SVC(C=1.0, kernel="precomputed").fit(set_kernel(train, train), train.labels)
-    return expit(machine.decision_function(set_kernel(test, train)))
+    length_scale = train.num_features**0.5
+    machine = SVC(C=1.0, kernel="precomputed")
+    machine.fit(set_kernel(train, train, length_scale), train.labels)
+    return expit(machine.decision_function(set_kernel(test, train, length_scale)))
 
 
-def set_kernel(left: Bags, right: Bags) -> Float[np.ndarray, "B C"]:
+def set_kernel(left: Bags, right: Bags, length_scale: float) -> Float[np.ndarray, "B C"]:
     """Mean kernel of the instances of two bags, 1 for a bag with itself."""
 
     def means(some: Bags, others: Bags) -> Float[np.ndarray, "B C"]:
-        pairs = rbf_kernel(some.instances, others.instances, gamma=0.5 / some.num_features)
+        pairs = rbf_kernel(some.instances, others.instances, gamma=0.5 / length_scale**2)
         by_bag = np.add.reduceat(np.add.reduceat(pairs, some.starts), others.starts, axis=1)
         return by_bag / np.outer(some.bag_sizes, others.bag_sizes)
 

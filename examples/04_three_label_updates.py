@@ -228,8 +228,8 @@ figure
 #
 # Now the images of notebook 1: bags of ten digits, positive if a 2 or a 9 is among them. The paper
 # starts with kernel variance 0.5, $\ell^2$ the number of features and prior mean $\mu_0 = 0$; these
-# are the defaults of `VGPMIL.for_bags`. Nothing is chosen. Each bag is predicted once, by a fit to
-# the other folds. Noted are
+# are the values of `VGPMIL.as_published`. Nothing is chosen. Each bag is predicted once, by a fit
+# to the other folds. Noted are
 #
 # - the bound of the model with $H = 100$ at what the rule ends with, mean over folds,
 # - how many images it takes for positive in a positive bag that it has learned from,
