@@ -533,7 +533,8 @@ def test_the_set_kernel_is_the_mean_over_pairs(benchmark):
     plain = np.array([[mean(some, others) for others in lists] for some in lists])
     scale = np.sqrt(np.diagonal(plain))
     expected = (plain / np.outer(scale, scale))[:3, 2:]
-    found = cross_validation.set_kernel(bags.select(range(3)), bags.select([2, 3]))
+    length_scale = np.sqrt(bags.num_features)
+    found = cross_validation.set_kernel(bags.select(range(3)), bags.select([2, 3]), length_scale)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
