@@ -1,10 +1,12 @@
 """What holds for the whole suite: the devices, enforced array shapes, the data folder."""
 
+import gc
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jaxtyping
 import numpy as np
@@ -16,6 +18,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # Far enough below the kernel's 65,530 for the programs of the longest file.
 _MOST_MAPPINGS = 25_000
 
+# Tracing makes millions of objects that stay, among which Python looks for garbage in vain, after
+# each 700 of them by default: a twentieth of the suite's time.
+gc.set_threshold(200_000, 20, 100)
+
 # JAX and Matplotlib read these once, when they are imported.
 assert "jax" not in sys.modules, "JAX was imported before tests/conftest.py could set it up"
 _ENVIRONMENT = {
@@ -25,6 +31,8 @@ _ENVIRONMENT = {
     "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".jax_cache"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
     "MPLBACKEND": "agg",
+    # PyTensor's interpreter runs the few programs; C for it takes half a minute to compile.
+    "PYTENSOR_FLAGS": "cxx=",
 }
 for _name, _value in _ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
@@ -87,6 +95,24 @@ def _memory_mappings_of_compiled_programs():
     mappings = Path("/proc/self/maps")
     if mappings.exists() and len(mappings.read_bytes().splitlines()) > _MOST_MAPPINGS:
         sys.modules["jax"].clear_caches()
+
+
+class WhenAskedFor(dict):
+    """Values by name, each made by a function when a test first asks for it."""
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        super().__init__()
+        self.make = make
+
+    def __missing__(self, name: str) -> Any:
+        value = self[name] = self.make(name)
+        return value
+
+
+@pytest.fixture(scope="session")
+def when_asked_for() -> type[WhenAskedFor]:
+    """`WhenAskedFor`, for fits of which a suite that is run in part needs a few."""
+    return WhenAskedFor
 
 
 @pytest.fixture

@@ -81,6 +81,7 @@ def test_chains_that_have_not_mixed_cannot_tell(comparison):
     assert line.word == "cannot tell" and "should be" in line.reason
 
 
+@pytest.mark.slow  # quick: the golden file of the same comparison
 def test_a_missed_mode_is_the_wrong_place(runaway):
     for line in runaway.headlines.values():
         assert line.word == "wrong place"

@@ -37,7 +37,7 @@ def design():
 
 
 @pytest.fixture(scope="module")
-def fits(design):
+def fits(design, when_asked_for):
     """By name: model, bags, and the fit in memory."""
     few = VGPMIL.for_bags(design, num_inducing=8, variance=3.0, length_scale=1.0, mean=-1.5)
     sums = VWSGP.for_bags(design, num_inducing=8, variance=0.5, length_scale=1.0)
@@ -47,20 +47,22 @@ def fits(design):
         "probit": replace(sums, **likelihood("probit", 1.0)),
         "gaussian": replace(sums, **likelihood("gaussian", 0.3)),
     }
-    drawn = {name: simulate(model, design, seed=2)[0] for name, model in models.items()}
+    source = models | {"gamma": few}
+    drawn = when_asked_for(lambda name: simulate(source[name], design, seed=2)[0])
     models["gamma"] = replace(few, mixing=GammaMixing(2.0, 1.0))
-    drawn["gamma"] = drawn["vgpmil"]
     labelled = instances_known(drawn["vgpmil"])
     models |= {
         "dpmil": DPMIL.for_bags(labelled, 4),
         "diagonal": DPMIL.for_bags(labelled, 4, covariance="diagonal", needs_witness=False),
         "known": DPMIL.for_bags(labelled, 4, supervision="instances"),
     }
-    drawn |= dict.fromkeys(("dpmil", "diagonal", "known"), labelled)
-    return {
-        name: (model, drawn[name], coordinate_ascent(model, drawn[name], seed=0, max_steps=12))
-        for name, model in models.items()
-    }
+
+    def fit(name):
+        model = models[name]
+        bags = labelled if isinstance(model, DPMIL) else drawn[name]
+        return model, bags, coordinate_ascent(model, bags, seed=0, max_steps=12)
+
+    return when_asked_for(fit)
 
 
 def instances_known(bags):

@@ -23,15 +23,16 @@ def design():
 
 
 @pytest.fixture(scope="module")
-def fits(design):
+def fits(design, when_asked_for):
     """Posterior and new bags, by model."""
-    found = {}
-    for name, of in MODELS.items():
+
+    def fit(name):
+        of = MODELS[name]
         source = VGPMIL(RBF(3.0, 1.0), POINTS, mean=-4.0) if name == "dpmil" else of(design)
         bags = simulate(source, design, seed=2)[0]
-        fit = coordinate_ascent(of(bags), bags, seed=0, num_draws=50, max_steps=20)
-        found[name] = fit, bags
-    return found
+        return coordinate_ascent(of(bags), bags, seed=0, num_draws=50, max_steps=20), bags
+
+    return when_asked_for(fit)
 
 
 @pytest.mark.slow

@@ -106,6 +106,7 @@ def test_chains_in_one_of_two_modes_judge_nothing():
 
 
 @pytest.mark.slow
+@pytest.mark.slow  # quick: the golden file of the same comparison
 def test_engines_that_agree_in_a_near_mode_are_told_of_the_far_one(runaway):
     assert set(runaway.missed) == {"coordinate_ascent", "nuts", "gibbs"}
     assert all(one.mass > 0.99 for one in runaway.missed.values())
