@@ -12,7 +12,7 @@ import argparse
 import time
 
 from milzoo.datasets import load
-from milzoo.diagnostics import posterior_calibration
+from milzoo.diagnostics import calibration_power, posterior_calibration
 from milzoo.inference import nuts
 from milzoo.inference.runtime.programs import Stopwatch
 from milzoo.models import VGPMIL
@@ -45,6 +45,8 @@ def main() -> None:
     print(
         f"{bags.num_bags} bags, M = {given.inducing}, seed 0; truths: {posterior.status.sentence}"
     )
+    power = calibration_power(given.refits, num_quantities=given.inducing + 1, seed=0)
+    print(f"{power.sentence}.")
     for engine in given.engines:
         watch, started = Stopwatch(), time.perf_counter()
         found = posterior_calibration(

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import inference
 from ..datasets import Bags, image_shape, kernel_pca, load
-from ..diagnostics import Comparison
+from ..diagnostics import Comparison, prior_predictive
 from ..diagnostics import compare as compare_posteriors
 from ..inference import Posterior
 from ..models.model import part_of_bags
@@ -155,6 +155,8 @@ def run(plan: Plan, display: Display) -> Comparison:
     _check_targets(plan, model, bags)
     display.say(f"{model!r}")
     display.say(f"{training.num_bags} bags to train on, {test.num_bags} to test on")
+    for sentence in _expected(model, training, plan.seed):
+        display.say(sentence)
     posteriors = {}
     for name, engine in plan.engines.items():
         try:
@@ -188,6 +190,14 @@ def _check_targets(plan: Plan, model: Any, bags: Bags) -> None:
             f"{plan.data} have labels only; use other settings, data of your own with a column "
             "bag_target, or bags.with_targets in Python"
         )
+
+
+def _expected(model: Any, training: Bags, seed: int) -> list[str]:
+    """What the prior expects of the training bags, where it can be drawn from."""
+    try:
+        return prior_predictive(model, training, seed=seed).sentences
+    except NotImplementedError:
+        return []
 
 
 def _preferred_sampler(posteriors: dict[str, Posterior]) -> list[str]:

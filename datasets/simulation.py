@@ -13,7 +13,7 @@ from jaxtyping import Array
 from .bags import Bags
 from .checks import read_only
 
-__all__ = ["draw_sites", "simulate", "simulate_instances"]
+__all__ = ["draw_sites", "draw_sites_of_prepared", "simulate", "simulate_instances"]
 
 
 def simulate(
@@ -93,10 +93,35 @@ def draw_sites(model: Callable[[Bags], Any], bags: Bags, seed: int | Array) -> d
     NotImplementedError
         If the program has a factor: forward simulation leaves it out.
     """
+    return draw_sites_of_prepared(model, bags.without_labels(), seed)
+
+
+def draw_sites_of_prepared(
+    model: Callable[[Any], Any], prepared: Any, seed: int | Array
+) -> dict[str, Array]:
+    """All sites that a NumPyro program draws; JAX may trace it, with the bags as an argument.
+
+    Parameters
+    ----------
+    model : callable
+    prepared : pytree
+        What the program takes: bags without labels, or the model's ``prepare`` of them.
+    seed : int or JAX key
+
+    Returns
+    -------
+    dict of str to array
+        The values of all sample and deterministic sites.
+
+    Raises
+    ------
+    NotImplementedError
+        If the program has a factor: forward simulation leaves it out.
+    """
     from numpyro import handlers
     from numpyro.distributions import Unit
 
-    trace = handlers.trace(handlers.seed(model, seed)).get_trace(bags.without_labels())
+    trace = handlers.trace(handlers.seed(model, seed)).get_trace(prepared)
     factors = [name for name, site in trace.items() if isinstance(site.get("fn"), Unit)]
     if factors:
         raise NotImplementedError(

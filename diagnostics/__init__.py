@@ -1,5 +1,6 @@
 """Diagnostics of a Posterior, and comparisons of several."""
 
+from .checks.calibration_power import CalibrationPower, calibration_power
 from .checks.criticism import (
     PredictiveCheck,
     interval_coverage,
@@ -7,6 +8,7 @@ from .checks.criticism import (
     prior_sensitivity,
 )
 from .checks.posterior_calibration import posterior_calibration
+from .checks.prior_predictive import PriorPredictive, prior_predictive
 from .checks.selection import Prepared, Selection, select
 from .checks.simulation_calibration import SimulationCalibration, simulation_calibration
 from .comparison import Comparison, compare
@@ -16,12 +18,15 @@ from .plots.inside_a_bag import plot_bag
 from .plots.surfaces import Surface, plot_surfaces
 
 __all__ = [
+    "CalibrationPower",
     "Comparison",
     "PredictiveCheck",
     "Prepared",
+    "PriorPredictive",
     "Selection",
     "SimulationCalibration",
     "Surface",
+    "calibration_power",
     "compare",
     "importance_resample",
     "interval_coverage",
@@ -31,6 +36,7 @@ __all__ = [
     "plot_surfaces",
     "posterior_calibration",
     "predictive_check",
+    "prior_predictive",
     "prior_sensitivity",
     "select",
     "simulation_calibration",

@@ -1,10 +1,11 @@
-"""What predictions of test bags lose by the model, and what by the engine."""
+"""What predictions of bags lose by the model, and what by the engine."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
+from .checks.leave_one_out import LeftOutCalibration
 from .verdict import Verdict
 
 __all__ = ["attributed"]
@@ -14,12 +15,16 @@ _RARE = 0.05
 
 
 def attributed(
-    verdicts: Mapping[str, Verdict], reference: str | None, missed: Collection[str]
+    verdicts: Mapping[str, Verdict],
+    reference: str | None,
+    missed: Collection[str],
+    left_out: Callable[[str], LeftOutCalibration | None],
 ) -> list[str]:
     """Say what of the log loss on test bags is the model's, and what each engine adds.
 
     The reference, if it can judge, has the model's own posterior: what is wrong with its
-    predictions is wrong with the model. What others lose beside it is the engine's.
+    predictions, of test bags or of training bags left out, is wrong with the model. What others
+    lose beside it is the engine's.
 
     Parameters
     ----------
@@ -27,18 +32,24 @@ def attributed(
     reference : str or None
     missed : collection of str
         Posteriors that did not visit a mode.
+    left_out : callable
+        Name of a posterior → `left_out_calibration` of it, or None where no bag can be left out.
 
     Returns
     -------
     list of str
-        Empty where no reliable reference predicts test bags.
+        Empty where no reference is reliable.
     """
     if reference is None or reference in missed:
         return []
     judge = verdicts[reference]
-    if judge.scores is None or not judge.assessment.can_judge or judge.disputed_by:
+    if not judge.assessment.can_judge or judge.disputed_by:
         return []
-    return [_of_the_model(reference, judge), *_of_engines(verdicts, reference)]
+    sentences = [] if judge.scores is None else [_of_the_model(reference, judge)]
+    found = left_out(reference)
+    if found is not None and found.num_bags:
+        sentences.append(_of_left_out_bags(reference, judge, found))
+    return [*sentences, *_of_engines(verdicts, reference)]
 
 
 def _of_the_model(name: str, judge: Verdict) -> str:
@@ -56,6 +67,24 @@ def _of_the_model(name: str, judge: Verdict) -> str:
     if scores.calibration_p < _RARE:
         return f"{start}, and {known}: that is an error of the model, which no engine corrects."
     return f"{start}, and {known}: these bags show no error of the model."
+
+
+def _of_left_out_bags(name: str, judge: Verdict, found: LeftOutCalibration) -> str:
+    measure = (
+        "the distribution function of leave-one-out PIT values is at most"
+        if judge.predicts_numbers
+        else "the calibration error is"
+    )
+    unit = " from uniform" if judge.predicts_numbers else ""
+    text = (
+        f"Of training bags that are left out in turn, by {name}'s weights, {measure} "
+        f"{found.error:.2f}{unit}, {found.by_chance:.2f} by chance (p = {found.p_value:.2g})"
+    )
+    if found.num_influential:
+        text += f", {found.num_influential} bags too influential for weights not counted"
+    if found.p_value < _RARE:
+        return f"{text}: that is an error of the model too."
+    return f"{text}: these show no error of the model."
 
 
 def _of_engines(verdicts: Mapping[str, Verdict], reference: str) -> Iterator[str]:

@@ -15,11 +15,14 @@ from .attribution import attributed
 from .checks.criticism import PredictiveCheck, predictive_check, prior_sensitivity
 from .checks.dispersed_starts import Missed, find_modes
 from .checks.leave_one_out import (
+    LeftOutCalibration,
     leave_one_out_of_all,
     leave_one_out_sentences,
     leave_one_out_table,
+    left_out_calibration,
     why_none_is_left_out,
 )
+from .checks.prior_predictive import PriorPredictive, prior_predictive
 from .divergence import Divergence, divergence_table, divergences
 from .headlines import Headline, headline
 from .joint import JointTest, joint_sentences, joint_table, joint_tests
@@ -138,7 +141,11 @@ class Compared:
     @cached_property
     def attribution(self) -> list[str]:
         """What of the log loss on test bags is an error of the model, and what each engine adds."""
-        return attributed(self.verdicts, self.reference, self.missed)
+        return attributed(self.verdicts, self.reference, self.missed, self._left_out)
+
+    def _left_out(self, name: str) -> LeftOutCalibration | None:
+        found = self.leave_one_out.get(name)
+        return None if found is None else left_out_calibration(self.posteriors[name], found)
 
     @cached_property
     def leave_one_out(self) -> dict[str, Any]:
@@ -193,6 +200,14 @@ class Compared:
         if posterior is None or not posterior.model.is_normalised:
             return None
         return predictive_check(posterior, seed=0)
+
+    @cached_property
+    def prior(self) -> PriorPredictive | None:
+        """Labels (targets) that the model expects before any is seen; None where `check` is."""
+        posterior = self._posterior_of_the_model
+        if posterior is None or not posterior.model.is_normalised:
+            return None
+        return prior_predictive(posterior.model, posterior.bags, seed=0)
 
     @cached_property
     def sensitivity(self) -> pd.DataFrame | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .checks.criticism import PredictiveCheck
+from .checks.prior_predictive import PriorPredictive
 from .compared import Compared
 from .measures.scores import Scores
 from .verdict import Verdict
@@ -22,6 +23,7 @@ __all__ = [
     "of_khat",
     "of_leave_one_out",
     "of_predictions",
+    "of_prior",
     "of_widths",
 ]
 
@@ -133,6 +135,13 @@ def of_check(check: PredictiveCheck) -> str:
     lowest = float(check.table["posterior_p"].min())
     like = "like" if not check.sentences else "not all like"
     return f"Replicated data are {like} those observed: smallest p {lowest:.2g}"
+
+
+def of_prior(prior: PriorPredictive) -> str:
+    """Whether the prior expects data like those observed."""
+    lowest = float(prior.table["p"].min())
+    are = "are no surprise" if len(prior.sentences) == 1 else "are a surprise"
+    return f"Under the prior the data {are}: smallest p {lowest:.2g}"
 
 
 def _error_of(verdict: Verdict, what: str) -> float:

@@ -343,6 +343,9 @@ def _model_pictures(comparison: Compared) -> Iterator[_Picture]:
         conclusion = conclusions.of_leave_one_out(comparison)
         figure = figures.leave_one_out(comparison)
         yield _Picture("leave_one_out.png", conclusion, _LEFT_OUT, figure)
+    if comparison.prior is not None and len(comparison.prior.sizes) > 1:
+        conclusion = conclusions.of_prior(comparison.prior)
+        yield _Picture("prior_predictive.png", conclusion, _PRIOR, comparison.prior.plot())
     if comparison.check is not None:
         conclusion = conclusions.of_check(comparison.check)
         yield _Picture("predictive_check.png", conclusion, _CHECK, comparison.check.plot())
@@ -409,6 +412,10 @@ _LEFT_OUT = (
     "How much the posterior without a bag differs from the one with it: a bag with a high k̂ is "
     "influential."
 )
+_PRIOR = (
+    "Labels (targets) that the prior expects of bags of each size, before any is seen, and those "
+    "observed."
+)
 _CHECK = (
     "Replicated labels of the data's bags, from the model and from its posterior: a model that is "
     "right makes data like those observed."
@@ -416,8 +423,14 @@ _CHECK = (
 
 
 def _of_the_model(comparison: Compared) -> tuple[str, ...]:
-    """Findings on the model: leave-one-out, replicated labels, sensitivity to the prior."""
-    return (*comparison.loo_sentences, *_replicated(comparison), *_sensitive(comparison))
+    """Findings on the model: prior, leave-one-out, replicated labels, sensitivity to the prior."""
+    expected = () if comparison.prior is None else comparison.prior.sentences
+    return (
+        *expected,
+        *comparison.loo_sentences,
+        *_replicated(comparison),
+        *_sensitive(comparison),
+    )
 
 
 def _replicated(comparison: Compared) -> Iterator[str]:

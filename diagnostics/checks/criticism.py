@@ -16,13 +16,13 @@ from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 
 from ...datasets.bags import Bags
-from ...datasets.simulation import draw_sites
 from ...inference.posterior import Posterior
 from ...inference.prediction import TargetPrediction
 from ...inference.runtime.densities import log_joint
 from ...models.model import observations, random_key, split_key
 from ...models.numerics.arguments import check_counts, check_probability
 from ..plots.panels import predictive_statistics
+from .prior_predictive import labels_from_the_prior
 
 __all__ = [
     "MUCH_SENSITIVITY",
@@ -169,7 +169,9 @@ def predictive_check(
     statistics : dict of callables or None
         (labels of all bags, replicates first; bags) → a number for each replicate; None for the
         fraction of positive bags and the correlation of labels with sizes and with farthest
-        instances (mean, sd and extremes of targets).
+        instances (mean, sd and extremes of targets). A statistic that is the same number of all
+        replicates and of the data, such as a correlation with sizes that are all equal, is left
+        out.
     num_replicates : int
 
     Returns
@@ -194,23 +196,18 @@ def predictive_check(
         statistics = OF_LABELS if model.observed_site == "bag_label" else OF_TARGETS
     prior_key, posterior_key = split_key(random_key(seed))
     observed = np.asarray(observations(model, bags, "predictive_check"), dtype=float)[None]
-    before = _from_the_prior(posterior, prior_key, num_replicates)
+    before = labels_from_the_prior(model, bags, prior_key, num_replicates)
     after = _from_the_posterior(posterior, posterior_key, num_replicates)
+    values = {
+        name: tuple(of(labels, bags) for labels in (observed, before, after))
+        for name, of in statistics.items()
+    }
+    values = {name: each for name, each in values.items() if np.ptp(np.concatenate(each)) > 0}
     return PredictiveCheck(
-        observed={name: float(of(observed, bags)[0]) for name, of in statistics.items()},
-        prior={name: of(before, bags) for name, of in statistics.items()},
-        posterior={name: of(after, bags) for name, of in statistics.items()},
+        observed={name: float(seen[0]) for name, (seen, _, _) in values.items()},
+        prior={name: replicated for name, (_, replicated, _) in values.items()},
+        posterior={name: replicated for name, (_, _, replicated) in values.items()},
     )
-
-
-def _from_the_prior(posterior: Posterior, key: Array, num: int) -> Float[np.ndarray, "S B"]:
-    model, bags = posterior.model, posterior.bags
-
-    def replicate(key: Array) -> Array:
-        return draw_sites(model, bags, key)[model.observed_site]
-
-    with jax.enable_x64(True):
-        return np.asarray(jax.vmap(replicate)(jax.random.split(key, num)), dtype=float)
 
 
 def _from_the_posterior(posterior: Posterior, key: Array, num: int) -> Float[np.ndarray, "S B"]:

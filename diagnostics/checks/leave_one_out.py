@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import arviz as az
 import numpy as np
 import pandas as pd
+import xarray as xr
+from jaxtyping import Float
+from scipy import stats
 
 from ...inference.maximum_a_posteriori import PointApproximation
 from ...inference.posterior import Posterior
+from ...inference.prediction import TargetPrediction
 from ...inference.runtime.densities import log_joint
+from ...models.model import observations
+from ..measures.reliability import reliability
 
 __all__ = [
+    "LeftOutCalibration",
     "leave_one_out",
     "leave_one_out_of_all",
     "leave_one_out_sentences",
     "leave_one_out_table",
+    "left_out_calibration",
     "why_none_is_left_out",
 ]
 
@@ -157,6 +166,82 @@ def _soundest_by_target(found: Mapping[str, Any], targets: Mapping[str, str]) ->
     by_soundness = sorted(found, key=lambda name: _num_bad(found[name]), reverse=True)
     names = {targets[name]: name for name in by_soundness}
     return {name: found[name] for name in names.values()}
+
+
+@dataclass(frozen=True)
+class LeftOutCalibration:
+    """Whether bags that are left out in turn are as often positive, or as large, as was said.
+
+    Attributes
+    ----------
+    error : float
+        Calibration error of the probabilities of labels (`reliability`); of targets Kolmogorov and
+        Smirnov's distance of their probability integral transforms (LOO-PIT) from uniform.
+    by_chance : float
+        Its mean where the probabilities are right.
+    p_value : float
+    num_bags, num_influential : int
+        Bags that were left out, and those that weights could not leave out.
+    """
+
+    error: float
+    by_chance: float
+    p_value: float
+    num_bags: int
+    num_influential: int
+
+
+def left_out_calibration(posterior: Posterior, found: Any) -> LeftOutCalibration:
+    """Judge the model on its own training bags, each predicted from the others.
+
+    P(T_b = 1 | T_−b) is p(t_b | T_−b) where t_b = 1, and one less that where t_b = 0. Of targets
+    the PIT is P(Y ≤ y_b | Y_−b), by the same weights (`arviz.loo_pit`).
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Draws of the exact posterior: the weights are those of its likelihood alone.
+    found : ELPDData
+        Its `leave_one_out`.
+
+    Returns
+    -------
+    LeftOutCalibration
+
+    References
+    ----------
+    Gabry et al. (2019), section 5; Säilynoja et al. (2025), Recommendations for visual predictive
+    checks, of binary outcomes, whose PIT says nothing.
+    """
+    sound = np.asarray(found.pareto_k) <= found.good_k
+    counts = int(sound.sum()), int((~sound).sum())
+    seen = np.asarray(observations(posterior.model, posterior.bags, "left_out_calibration"))
+    if posterior.model.observed_site == "bag_target":
+        return _of_targets(_left_out_pit(posterior)[sound], *counts)
+    right = np.exp(np.asarray(found.elpd_i))
+    probability = np.clip(np.where(seen == 1, right, 1 - right), 0.0, 1.0)[sound]
+    curve = reliability(probability, seen[sound])
+    return LeftOutCalibration(curve.error, curve.error_if_calibrated, curve.p_value, *counts)
+
+
+def _left_out_pit(posterior: Posterior) -> Float[np.ndarray, " B"]:
+    """P(Y_b ≤ y_b | the other targets), from a replicate of each draw."""
+    tree, site = posterior.tree_with_log_likelihood(), posterior.model.observed_site
+    predicted = TargetPrediction.of(posterior.model, posterior.stored_draws(), posterior.bags)
+    by_chain = posterior.log_likelihood
+    replicated = predicted.replicated(0).reshape(by_chain.shape)
+    tree["posterior_predictive"] = xr.DataTree(xr.Dataset({site: by_chain.copy(data=replicated)}))
+    return np.asarray(az.loo_pit(tree, var_names=site)[site])
+
+
+def _of_targets(
+    pit: Float[np.ndarray, " B"], num_bags: int, num_influential: int
+) -> LeftOutCalibration:
+    found = stats.kstest(pit, "uniform")
+    by_chance = float(stats.kstwo.mean(num_bags))
+    return LeftOutCalibration(
+        float(found.statistic), by_chance, float(found.pvalue), num_bags, num_influential
+    )
 
 
 def _is_sound(one: Any) -> bool:

@@ -36,6 +36,7 @@ from ...inference.traceable import TraceableEngine, traceable_engine
 from ...models.model import Model, random_key
 from ...models.numerics.arguments import check_counts, check_probability
 from ..plots.panels import pit_differences
+from .calibration_power import smallest_gap
 
 __all__ = ["PARTS", "SimulationCalibration", "Trial", "calibrated", "simulation_calibration"]
 
@@ -153,7 +154,7 @@ class SimulationCalibration:
     @property
     def smallest_gap(self) -> float:
         """The smallest distance from uniform that the test can detect."""
-        return float(stats.kstwo.isf(self._level_of_a_test, self.num_simulations))
+        return smallest_gap(self.num_simulations, self.false_alarm_rate, len(self.pit))
 
     @property
     def sentences(self) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -21,6 +21,7 @@ __all__ = [
     "draw_intervals",
     "pit_differences",
     "predictive_statistics",
+    "replicates_by_size",
     "rows_of_panels",
 ]
 
@@ -139,4 +140,34 @@ def predictive_statistics(
             Line2D([], [], color=COLOURS[1], lw=2, label="observed"),
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    return figure
+
+
+def replicates_by_size(
+    sizes: Int[np.ndarray, "G 2"],
+    expected: Float[np.ndarray, " G"],
+    interval: Float[np.ndarray, "G 2"],
+    observed: Float[np.ndarray, " G"] | None,
+    what: str,
+) -> Figure:
+    """Expected values and 90 % intervals of replicates, and observed values, by size of bag."""
+    place = np.arange(len(sizes))
+    with mpl.rc_context(STYLE):
+        figure, (panel,) = rows_of_panels(1, height=3.4, width=6.0)
+        panel.bar(
+            place,
+            interval[:, 1] - interval[:, 0],
+            bottom=interval[:, 0],
+            width=0.6,
+            color=GREY,
+            alpha=0.25,
+            label="nine in ten replicates from the prior",
+        )
+        panel.plot(place, expected, "o-", color=GREY, label="mean of replicates")
+        if observed is not None:
+            panel.plot(place, observed, "D", color=COLOURS[1], label="observed")
+        names = [f"{low}" if low == high else f"{low}–{high}" for low, high in sizes.tolist()]
+        panel.set_xticks(place, names)
+        panel.set(xlabel="instances in a bag", ylabel=what)
+        figure.legend(loc="outside lower center", ncols=3, fontsize=9)
     return figure

@@ -6,18 +6,20 @@ import numpy as np
 import pytest
 from milzoo.diagnostics import compare
 from milzoo.diagnostics.attribution import attributed
+from milzoo.diagnostics.checks.leave_one_out import LeftOutCalibration
 from milzoo.diagnostics.measures.reliability import reliability
 from scipy.optimize import isotonic_regression
 
 
 def test_the_engines_are_told_what_they_add(comparison):
-    model, engines = comparison.attribution
+    model, left_out, engines = comparison.attribution
     name = comparison.reference
     scores = comparison.table.loc[name]
     assert model.startswith(f"The model: by {name} the log loss is {scores['log_loss']:.3f}, and")
     assert f"the calibration error is {scores['calibration_error']:.2f}" in model
     cavi = comparison.table.loc["cavi"]
     added = f"cavi {cavi['added_log_loss']:+.3f} ± {cavi['added_log_loss_error']:.3f}"
+    assert left_out.startswith(f"Of training bags that are left out in turn, by {name}'s weights,")
     assert engines.startswith(f"The engines add to {name}'s log loss: ") and added in engines
     expected = cavi["log_loss"] - scores["log_loss"]
     assert cavi["added_log_loss"] == pytest.approx(expected)
@@ -40,7 +42,23 @@ def test_labels_of_another_world_are_an_error_of_the_model(comparison):
 def test_without_a_reliable_reference_nobody_is_blamed(posteriors, problem, comparison):
     alone = compare({"cavi": posteriors["cavi"]}, test=problem[1])
     assert alone.attribution == []
-    assert attributed(comparison.verdicts, comparison.reference, {comparison.reference}) == []
+    missed = {comparison.reference}
+    assert attributed(comparison.verdicts, comparison.reference, missed, lambda name: None) == []
+
+
+def test_bags_left_out_blame_the_model_without_test_bags(posteriors, comparison):
+    """Planted probabilities of left-out bags: half as many come true as were said, or as many."""
+    name = comparison.reference
+
+    def said(p_value, num_influential):
+        found = LeftOutCalibration(0.3, 0.1, p_value, 42, num_influential)
+        return attributed(compare(posteriors).verdicts, name, {}, lambda name: found)
+
+    (wrong,) = said(0.001, 2)
+    assert "the calibration error is 0.30, 0.10 by chance (p = 0.001)" in wrong
+    assert "2 bags too influential for weights not counted: that is an error of the model" in wrong
+    (right,) = said(0.4, 0)
+    assert right.endswith("(p = 0.4): these show no error of the model.")
 
 
 def test_what_recalibration_saves_is_the_fall_of_log_loss():

@@ -32,6 +32,7 @@ def test_the_report_has_all_its_files(folder):
         *("trace_nuts.png", "rank_nuts.png", "trace_gibbs.png", "rank_gibbs.png", "forest.png"),
         *("khat.png", "marginals.png", "probabilities.png", "calibration.png"),
         *("instance_calibration.png", "bag.png", "leave_one_out.png", "predictive_check.png"),
+        "prior_predictive.png",
     }
 
 

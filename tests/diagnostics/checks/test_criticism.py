@@ -131,6 +131,15 @@ def test_one_s_own_statistic_is_asked(exact):
     assert check.prior["first"].shape == check.posterior["first"].shape == (50,)
 
 
+def test_sizes_that_are_all_equal_have_no_panel():
+    bags, _ = simulate(LOGISTIC, simulate_instances(20, 3, num_features=2, seed=3), seed=4)
+    check = predictive_check(coordinate_ascent(LOGISTIC, bags, seed=0), seed=0, num_replicates=50)
+    assert list(check.observed) == [
+        "fraction of positive bags",
+        "correlation with farthest instance",
+    ]
+
+
 @pytest.mark.slow
 def test_plot_has_a_panel_for_each_statistic(sampled):
     figure = predictive_check(sampled, seed=0).plot()

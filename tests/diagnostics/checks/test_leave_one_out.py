@@ -15,11 +15,14 @@ from milzoo.diagnostics.checks.leave_one_out import (
     leave_one_out_of_all,
     leave_one_out_sentences,
     leave_one_out_table,
+    left_out_calibration,
 )
+from milzoo.diagnostics.measures.reliability import reliability
 from milzoo.inference import coordinate_ascent, grid, maximum_a_posteriori, nuts
 from milzoo.inference.posterior import Status, approximate_posterior
 from milzoo.inference.runtime.programs import Stopwatch
-from milzoo.models import DPMIL, RBF, VGPMIL
+from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP, Gaussian
+from scipy import stats
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +183,62 @@ def test_models_are_compared_by_their_soundest_posteriors(small):
     assert list(table.index) == ["exact", "higher"] and table.loc["exact", "elpd_diff"] == 0
     (alike,) = leave_one_out_sentences({"exact": found["exact"]}, targets)
     assert alike == "All have one target: differences between them come from the engines."
+
+
+# ------------------------------------------------------------------ calibration of bags left out
+
+
+@pytest.fixture(scope="module")
+def approximate(small):
+    return coordinate_ascent(*small, seed=0)
+
+
+def test_labels_left_out_have_the_calibration_of_their_probabilities(approximate):
+    labels = np.asarray(approximate.bags.labels)
+    positive = np.linspace(0.05, 0.95, 12)
+    found = left_out_calibration(
+        approximate, elpd_of(np.log(np.where(labels == 1, positive, 1 - positive)))
+    )
+    expected = reliability(positive, labels)
+    assert (found.num_bags, found.num_influential) == (12, 0)
+    assert found.error == pytest.approx(expected.error)
+    assert found.by_chance == pytest.approx(expected.error_if_calibrated)
+    assert found.p_value == pytest.approx(expected.p_value)
+
+
+def test_labels_that_belie_their_probabilities_are_found(approximate):
+    """Said are 0.02 and 0.98, the wrong way round, so that regression pools all bags."""
+    wrong = left_out_calibration(approximate, elpd_of(np.full(12, np.log(0.02))))
+    labels = np.asarray(approximate.bags.labels)
+    said = np.where(labels == 1, 0.02, 0.98)
+    assert wrong.error == pytest.approx(np.abs(labels.mean() - said).mean())
+    assert wrong.p_value < 0.01
+
+
+def test_bags_too_influential_for_weights_are_not_counted(approximate):
+    found = elpd_of(np.full(12, np.log(0.5)))
+    found.pareto_k[:3] = 0.9
+    counted = left_out_calibration(approximate, found)
+    assert (counted.num_bags, counted.num_influential) == (9, 3)
+
+
+def test_pit_of_targets_is_that_of_fits_without_each_bag():
+    """Conjugate: Y_b given the other targets is Gaussian, by a fit without the bag."""
+    design = simulate_instances(10, 2, num_features=1, seed=1)
+    model = VWSGP(RBF(2.0, 1.0), np.array([[-0.7], [0.7]]), likelihood=Gaussian(0.5))
+    bags, _ = simulate(model, design, seed=3)
+
+    def exact(bag):
+        others = bags.select(np.arange(bags.num_bags) != bag)
+        fit = coordinate_ascent(model, others, seed=0, num_draws=4000)
+        predicted = fit.predict(bags.select([bag]))
+        return stats.norm.cdf(bags.targets[bag], predicted.bag_mean, predicted.bag_scale).mean()
+
+    posterior = coordinate_ascent(model, bags, seed=0, num_draws=8000)
+    found = left_out_calibration(posterior, leave_one_out(posterior))
+    pit = np.array([exact(bag) for bag in range(bags.num_bags)])
+    expected = stats.kstest(pit, "uniform")
+    # A fraction of 8,000 weighted replicates, and a mean over 4,000 draws: errors of 0.01.
+    assert found.error == pytest.approx(expected.statistic, abs=0.05)
+    assert found.by_chance == pytest.approx(stats.kstwo.mean(10))
+    assert found.p_value == pytest.approx(expected.pvalue, abs=0.15)
