@@ -19,7 +19,7 @@ from milzoo.models import VGPMIL
 
 OPTIONS = {
     "nuts": {"num_warmup": 200, "thin": 1},
-    "gibbs": {"num_warmup": 200, "thin": 50},
+    "gibbs": {"num_warmup": 200, "thin": 70},
     "coordinate_ascent": {},
     "linear_response": {},
     "laplace": {},
