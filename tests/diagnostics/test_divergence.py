@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics import compare
+from milzoo.diagnostics.checks.dispersed_starts import Missed
 from milzoo.inference import coordinate_ascent, grid, laplace, nuts
 from milzoo.models import RBF, VGPMIL, Gaussian
 from milzoo.models.vwsgp import VWSGP
@@ -61,6 +62,19 @@ def test_the_gap_is_evidence_less_bound(comparisons):
     assert "KL(q‖p) is " in by_grid.sentences["laplace"]
     assert by_chains.divergences["laplace"].source == "nuts"
     assert np.isnan(by_chains.divergence_table.loc["laplace", "gap"])
+
+
+def test_whoever_missed_a_mode_has_no_divergence(comparisons):
+    """Nor do its draws give a log Z that others are measured by."""
+
+    def sources(name):
+        compared = compare(comparisons[1].posteriors)
+        # In the place of what is found when first asked for.
+        compared.__dict__["missed"] = {name: Missed(mass=0.9, size=50.0, own_size=1.0)}
+        return {name: found.source for name, found in compared.divergences.items()}
+
+    assert sources("coordinate_ascent") == {"laplace": "nuts"}
+    assert "nuts" not in sources("nuts").values()
 
 
 def test_an_exact_approximation_is_no_nats_away():

@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from milzoo.diagnostics import compare
+from milzoo.diagnostics.checks.dispersed_starts import Missed
+from milzoo.diagnostics.headlines import headline
 from milzoo.inference import maximum_a_posteriori
 from milzoo.inference.posterior import Status
 
@@ -79,6 +81,14 @@ def test_without_a_judge_nothing_can_be_told(posteriors, problem):
 def test_chains_that_have_not_mixed_cannot_tell(comparison):
     line = comparison.headlines["gibbs"]
     assert line.word == "cannot tell" and "should be" in line.reason
+
+
+def test_a_reference_that_missed_a_mode_judges_no_intervals(planted):
+    missed = {"nuts": Missed(mass=0.9, size=50.0, own_size=1.0)}
+    line = headline("narrow", planted.verdicts["narrow"], missed=missed, divergence=None)
+    assert line.word == "cannot tell" and "nothing here can judge it" in line.reason
+    own = headline("nuts", planted.verdicts["nuts"], missed=missed, divergence=None)
+    assert own == ("wrong place", "modes with 90 % of the mass were not visited")
 
 
 @pytest.mark.slow  # quick: the golden file of the same comparison

@@ -82,8 +82,16 @@ def test_a_prior_holds_what_the_bags_do_not_tell(labels):
     model = LOGISTIC.with_hyperparameters({"variance": prior})
     with jax.enable_x64(True):
         found = learn_by_evidence(model, labels, 100)
+        again = laplace(found.model, labels, seed=0)
+        target = whitened_program(found.model, labels)
+        log_joint = float(target.log_density(jnp.asarray(again.approximation.mean)))
     assert found.model.hyperparameters["variance"] == pytest.approx(3.0, rel=0.1)
     assert found.complaint == ""
+    # The evidence of the learned values is without their prior.
+    half_log_determinant = -np.log(np.diag(again.approximation.scale_tril)).sum()
+    constant = 0.5 * target.size * np.log(2 * np.pi)
+    expected = log_joint + constant - half_log_determinant
+    assert found.log_evidence == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.slow
