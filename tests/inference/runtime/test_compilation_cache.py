@@ -15,6 +15,8 @@ PROGRAM = """
     hits = []
     jax.monitoring.register_event_listener(lambda event, **_: hits.append("cache_hits" in event))
     print(keep_programs())
+    # A quick machine compiles in less time than is worth a file.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     root = jax.jit(lambda x: jnp.linalg.cholesky(x @ x.T + jnp.linalg.svd(x)[0] @ jnp.sin(x)))
     root(jnp.eye(3)).block_until_ready()
     print(sum(hits))
