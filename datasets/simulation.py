@@ -13,7 +13,7 @@ from jaxtyping import Array
 from .bags import Bags
 from .checks import read_only
 
-__all__ = ["draw_sites", "draw_sites_of_prepared", "simulate", "simulate_instances"]
+__all__ = ["draw_sites", "simulate", "simulate_instances"]
 
 
 def simulate(
@@ -53,7 +53,7 @@ def simulate(
     """
     unlabelled = bags.without_labels()
     with jax.enable_x64(True):
-        drawn_sites = draw_sites(model, bags, seed)
+        drawn_sites = draw_sites(model, unlabelled, seed)
     sites = {name: np.asarray(value) for name, value in drawn_sites.items()}
     if "bag_target" in sites:
         return unlabelled.with_targets(sites["bag_target"]), sites
@@ -74,38 +74,14 @@ def simulate(
     return drawn, sites
 
 
-def draw_sites(model: Callable[[Bags], Any], bags: Bags, seed: int | Array) -> dict[str, Array]:
+def draw_sites(model: Callable[[Any], Any], unlabelled: Any, seed: int | Array) -> dict[str, Array]:
     """All sites that a NumPyro program draws for bags without labels; JAX may trace it.
 
     Parameters
     ----------
     model : callable
-    bags : Bags
-    seed : int or JAX key
-
-    Returns
-    -------
-    dict of str to array
-        The values of all sample and deterministic sites.
-
-    Raises
-    ------
-    NotImplementedError
-        If the program has a factor: forward simulation leaves it out.
-    """
-    return draw_sites_of_prepared(model, bags.without_labels(), seed)
-
-
-def draw_sites_of_prepared(
-    model: Callable[[Any], Any], prepared: Any, seed: int | Array
-) -> dict[str, Array]:
-    """All sites that a NumPyro program draws; JAX may trace it, with the bags as an argument.
-
-    Parameters
-    ----------
-    model : callable
-    prepared : pytree
-        What the program takes: bags without labels, or the model's ``prepare`` of them.
+    unlabelled : Bags or pytree
+        Bags without labels, or what the model's ``prepare`` makes of them.
     seed : int or JAX key
 
     Returns
@@ -121,7 +97,7 @@ def draw_sites_of_prepared(
     from numpyro import handlers
     from numpyro.distributions import Unit
 
-    trace = handlers.trace(handlers.seed(model, seed)).get_trace(prepared)
+    trace = handlers.trace(handlers.seed(model, seed)).get_trace(unlabelled)
     factors = [name for name, site in trace.items() if isinstance(site.get("fn"), Unit)]
     if factors:
         raise NotImplementedError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from .checks.leave_one_out import LeftOutCalibration
 from .verdict import Verdict
@@ -18,7 +18,7 @@ def attributed(
     verdicts: Mapping[str, Verdict],
     reference: str | None,
     missed: Collection[str],
-    left_out: Callable[[str], LeftOutCalibration | None],
+    left_out: LeftOutCalibration | None,
 ) -> list[str]:
     """Say what of the log loss on test bags is the model's, and what each engine adds.
 
@@ -32,8 +32,8 @@ def attributed(
     reference : str or None
     missed : collection of str
         Posteriors that did not visit a mode.
-    left_out : callable
-        Name of a posterior → `left_out_calibration` of it, or None where no bag can be left out.
+    left_out : LeftOutCalibration or None
+        Of the reference; None where its bags cannot be left out.
 
     Returns
     -------
@@ -46,9 +46,8 @@ def attributed(
     if not judge.assessment.can_judge or judge.disputed_by:
         return []
     sentences = [] if judge.scores is None else [_of_the_model(reference, judge)]
-    found = left_out(reference)
-    if found is not None and found.num_bags:
-        sentences.append(_of_left_out_bags(reference, judge, found))
+    if left_out is not None:
+        sentences.append(_of_left_out_bags(reference, judge, left_out))
     return [*sentences, *_of_engines(verdicts, reference)]
 
 

@@ -15,7 +15,6 @@ from .attribution import attributed
 from .checks.criticism import PredictiveCheck, predictive_check, prior_sensitivity
 from .checks.dispersed_starts import Missed, find_modes
 from .checks.leave_one_out import (
-    LeftOutCalibration,
     leave_one_out_of_all,
     leave_one_out_sentences,
     leave_one_out_table,
@@ -141,11 +140,11 @@ class Compared:
     @cached_property
     def attribution(self) -> list[str]:
         """What of the log loss on test bags is an error of the model, and what each engine adds."""
-        return attributed(self.verdicts, self.reference, self.missed, self._left_out)
-
-    def _left_out(self, name: str) -> LeftOutCalibration | None:
-        found = self.leave_one_out.get(name)
-        return None if found is None else left_out_calibration(self.posteriors[name], found)
+        left_out = None
+        if self.reference is not None and self.reference in self.leave_one_out:
+            found = self.leave_one_out[self.reference]
+            left_out = left_out_calibration(self.posteriors[self.reference], found)
+        return attributed(self.verdicts, self.reference, self.missed, left_out)
 
     @cached_property
     def leave_one_out(self) -> dict[str, Any]:
@@ -202,7 +201,7 @@ class Compared:
         return predictive_check(posterior, seed=0)
 
     @cached_property
-    def prior(self) -> PriorPredictive | None:
+    def prior_predictive(self) -> PriorPredictive | None:
         """Labels (targets) that the model expects before any is seen; None where `check` is."""
         posterior = self._posterior_of_the_model
         if posterior is None or not posterior.model.is_normalised:

@@ -140,7 +140,7 @@ def of_check(check: PredictiveCheck) -> str:
 def of_prior(prior: PriorPredictive) -> str:
     """Whether the prior expects data like those observed."""
     lowest = float(prior.table["p"].min())
-    are = "are no surprise" if len(prior.sentences) == 1 else "are a surprise"
+    are = "are a surprise" if prior.surprises else "are no surprise"
     return f"Under the prior the data {are}: smallest p {lowest:.2g}"
 
 

@@ -343,9 +343,10 @@ def _model_pictures(comparison: Compared) -> Iterator[_Picture]:
         conclusion = conclusions.of_leave_one_out(comparison)
         figure = figures.leave_one_out(comparison)
         yield _Picture("leave_one_out.png", conclusion, _LEFT_OUT, figure)
-    if comparison.prior is not None and len(comparison.prior.sizes) > 1:
-        conclusion = conclusions.of_prior(comparison.prior)
-        yield _Picture("prior_predictive.png", conclusion, _PRIOR, comparison.prior.plot())
+    prior = comparison.prior_predictive
+    if prior is not None and len(prior.sizes) > 1:  # of one size the next picture says as much
+        conclusion = conclusions.of_prior(prior)
+        yield _Picture("prior_predictive.png", conclusion, _PRIOR, prior.plot())
     if comparison.check is not None:
         conclusion = conclusions.of_check(comparison.check)
         yield _Picture("predictive_check.png", conclusion, _CHECK, comparison.check.plot())
@@ -424,7 +425,8 @@ _CHECK = (
 
 def _of_the_model(comparison: Compared) -> tuple[str, ...]:
     """Findings on the model: prior, leave-one-out, replicated labels, sensitivity to the prior."""
-    expected = () if comparison.prior is None else comparison.prior.sentences
+    prior = comparison.prior_predictive
+    expected = () if prior is None else prior.sentences
     return (
         *expected,
         *comparison.loo_sentences,

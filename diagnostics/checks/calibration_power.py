@@ -13,7 +13,7 @@ from scipy import stats
 from ...models.model import random_key
 from ...models.numerics.arguments import check_counts, check_probability
 
-__all__ = ["CalibrationPower", "calibration_power", "smallest_gap"]
+__all__ = ["CalibrationPower", "calibration_power", "level_of_a_test", "smallest_gap"]
 
 # Calibrations that are simulated.
 _TRIALS = 400
@@ -109,7 +109,7 @@ def calibration_power(
     random = np.random.default_rng(np.asarray(jax.random.key_data(random_key(seed))))
     truth = random.normal(size=(_TRIALS, simulations))
     for_ranks = random.integers(2**63)
-    gap = smallest_gap(simulations, false_alarm_rate, num_quantities)
+    gap = smallest_gap(simulations, level_of_a_test(false_alarm_rate, num_quantities))
 
     def is_found(bias: float, ratio: float) -> bool:
         chance = stats.norm.cdf((truth - bias) / ratio)
@@ -132,12 +132,14 @@ def calibration_power(
     )
 
 
-def smallest_gap(simulations: int, false_alarm_rate: float, num_quantities: int) -> float:
-    """The smallest distance from uniform that one of two tests of a quantity detects.
+def level_of_a_test(false_alarm_rate: float, num_quantities: int) -> float:
+    """Bonferroni's level, over two tests of each quantity: of uniform ranks, and of coverage."""
+    return false_alarm_rate / (2 * num_quantities)
 
-    Kolmogorov and Smirnov's, exact, at Bonferroni's level over two tests of each quantity.
-    """
-    return float(stats.kstwo.isf(false_alarm_rate / (2 * num_quantities), simulations))
+
+def smallest_gap(simulations: int, level: float) -> float:
+    """The smallest distance from uniform that one test detects, Kolmogorov and Smirnov's, exact."""
+    return float(stats.kstwo.isf(level, simulations))
 
 
 def _from_uniform(pit: Float[np.ndarray, "T S"]) -> Float[np.ndarray, " T"]:

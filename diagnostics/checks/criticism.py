@@ -22,7 +22,7 @@ from ...inference.runtime.densities import log_joint
 from ...models.model import observations, random_key, split_key
 from ...models.numerics.arguments import check_counts, check_probability
 from ..plots.panels import predictive_statistics
-from .prior_predictive import labels_from_the_prior
+from .prior_predictive import replicates_from_the_prior, two_sided_p
 
 __all__ = [
     "MUCH_SENSITIVITY",
@@ -142,14 +142,10 @@ class PredictiveCheck:
 
 
 def _row(of: str, replicates: Float[np.ndarray, " S"], observed: float) -> dict[str, float]:
-    # The observed value counts as a replicate, so that p is never 0.
-    below, above = (
-        (1 + (side <= 0).sum()) for side in (replicates - observed, observed - replicates)
-    )
     return {
         f"{of}_mean": float(replicates.mean()),
         f"{of}_sd": float(replicates.std(ddof=1)),
-        f"{of}_p": float(min(1.0, 2 * min(below, above) / (1 + len(replicates)))),
+        f"{of}_p": float(two_sided_p(replicates, observed)),
     }
 
 
@@ -196,7 +192,7 @@ def predictive_check(
         statistics = OF_LABELS if model.observed_site == "bag_label" else OF_TARGETS
     prior_key, posterior_key = split_key(random_key(seed))
     observed = np.asarray(observations(model, bags, "predictive_check"), dtype=float)[None]
-    before = labels_from_the_prior(model, bags, prior_key, num_replicates)
+    before = replicates_from_the_prior(model, bags, prior_key, num_replicates)
     after = _from_the_posterior(posterior, posterior_key, num_replicates)
     values = {
         name: tuple(of(labels, bags) for labels in (observed, before, after))

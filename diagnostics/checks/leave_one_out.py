@@ -11,7 +11,7 @@ import arviz as az
 import numpy as np
 import pandas as pd
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy import stats
 
 from ...inference.maximum_a_posteriori import PointApproximation
@@ -191,7 +191,7 @@ class LeftOutCalibration:
     num_influential: int
 
 
-def left_out_calibration(posterior: Posterior, found: Any) -> LeftOutCalibration:
+def left_out_calibration(posterior: Posterior, found: Any) -> LeftOutCalibration | None:
     """Judge the model on its own training bags, each predicted from the others.
 
     P(T_b = 1 | T_−b) is p(t_b | T_−b) where t_b = 1, and one less that where t_b = 0. Of targets
@@ -206,21 +206,25 @@ def left_out_calibration(posterior: Posterior, found: Any) -> LeftOutCalibration
 
     Returns
     -------
-    LeftOutCalibration
+    LeftOutCalibration or None
+        None where more than a tenth of the bags are too influential for weights: the others would
+        be a selection.
 
     References
     ----------
     Gabry et al. (2019), section 5; Säilynoja et al. (2025), Recommendations for visual predictive
     checks, of binary outcomes, whose PIT says nothing.
     """
-    sound = np.asarray(found.pareto_k) <= found.good_k
-    counts = int(sound.sum()), int((~sound).sum())
+    if not _is_sound(found):
+        return None
+    good = _is_good(found)
+    counts = int(good.sum()), _num_bad(found)
     seen = np.asarray(observations(posterior.model, posterior.bags, "left_out_calibration"))
     if posterior.model.observed_site == "bag_target":
-        return _of_targets(_left_out_pit(posterior)[sound], *counts)
+        return _of_targets(_left_out_pit(posterior)[good], *counts)
     right = np.exp(np.asarray(found.elpd_i))
-    probability = np.clip(np.where(seen == 1, right, 1 - right), 0.0, 1.0)[sound]
-    curve = reliability(probability, seen[sound])
+    probability = np.clip(np.where(seen == 1, right, 1 - right), 0.0, 1.0)[good]
+    curve = reliability(probability, seen[good])
     return LeftOutCalibration(curve.error, curve.error_if_calibrated, curve.p_value, *counts)
 
 
@@ -250,7 +254,11 @@ def _is_sound(one: Any) -> bool:
 
 def _num_bad(one: Any) -> int:
     """Number of bags whose k̂ is too large for weighting, or not finite."""
-    return int((~(np.asarray(one.pareto_k) <= one.good_k)).sum())
+    return int((~_is_good(one)).sum())
+
+
+def _is_good(one: Any) -> Bool[np.ndarray, " B"]:
+    return np.asarray(one.pareto_k) <= one.good_k
 
 
 def _why_not(posterior: Posterior) -> str:

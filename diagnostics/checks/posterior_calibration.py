@@ -59,7 +59,8 @@ class _PosteriorTrial(Trial):
         number = len(next(iter(self.draws.values())))
         index = jax.random.randint(index_key, (), 0, number)
         truth = {name: jnp.asarray(values)[index] for name, values in self.draws.items()}
-        made = draw_sites(substitute(self.model, truth), self.bags, label_key)
+        unlabelled = self.bags.without_labels()
+        made = draw_sites(substitute(self.model, truth), unlabelled, label_key)
         drawn = {}
         for name, part in PARTS.items():
             if name in made:

@@ -13,12 +13,12 @@ from jaxtyping import Array, Float, Int
 from matplotlib.figure import Figure
 
 from ...datasets.bags import Bags
-from ...datasets.simulation import draw_sites_of_prepared
+from ...datasets.simulation import draw_sites
 from ...models.model import Model, part_of_bags, random_key
 from ...models.numerics.arguments import check_counts
 from ..plots.panels import replicates_by_size
 
-__all__ = ["PriorPredictive", "labels_from_the_prior", "prior_predictive"]
+__all__ = ["PriorPredictive", "prior_predictive", "replicates_from_the_prior", "two_sided_p"]
 
 # Probability that labels drawn from the prior itself are called rare in any class of sizes.
 _RARE = 0.05
@@ -65,19 +65,15 @@ class PriorPredictive:
             its two-sided ``p`` among the replicates, NaN without labels (targets).
         """
         low, high = np.quantile(self.replicated, (0.05, 0.95), axis=0)
-        num = len(self.replicated)
         missing = np.full(len(self.num_bags), np.nan)
         observed = missing if self.observed is None else self.observed
-        below, above = (  # the observed value counts as a replicate, so that p is never 0
-            1 + (side <= 0).sum(axis=0)
-            for side in (self.replicated - observed, observed - self.replicated)
-        )
-        p = np.minimum(1.0, 2 * np.minimum(below, above) / (1 + num))
+        error = self.replicated.std(axis=0, ddof=1) / np.sqrt(len(self.replicated))
+        p = two_sided_p(self.replicated, observed)
         return pd.DataFrame(
             {
                 "num_bags": self.num_bags,
                 "prior_mean": self.replicated.mean(axis=0),
-                "prior_mean_error": self.replicated.std(axis=0, ddof=1) / np.sqrt(num),
+                "prior_mean_error": error,
                 "prior_low": low,
                 "prior_high": high,
                 "observed": observed,
@@ -88,8 +84,13 @@ class PriorPredictive:
 
     @property
     def sentences(self) -> list[str]:
-        """What the prior expects, and where the observed data are not among it."""
-        return [self._expectation(), *self._surprises()]
+        """What the prior expects, and its `surprises`."""
+        return [self._expectation(), *self.surprises]
+
+    @property
+    def surprises(self) -> list[str]:
+        """Where the data are rare among replicates, corrected for the number of classes."""
+        return list(self._surprises())
 
     def _expectation(self) -> str:
         by_class, weight = self.table, self.num_bags / self.num_bags.sum()
@@ -140,6 +141,17 @@ class PriorPredictive:
         return figure
 
 
+def two_sided_p(
+    replicated: Float[np.ndarray, "S ..."], observed: Float[np.ndarray, "..."] | float
+) -> Float[np.ndarray, "..."]:
+    """Two-sided p-values; the observed value counts as a replicate, so that p is never 0."""
+    below, above = (
+        1 + (side <= 0).sum(axis=0) for side in (replicated - observed, observed - replicated)
+    )
+    p = 2 * np.minimum(below, above) / (1 + len(replicated))
+    return np.asarray(np.minimum(1.0, p))
+
+
 def _size(smallest: int, largest: int) -> str:
     return f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
 
@@ -185,7 +197,7 @@ def prior_predictive(
     index, sizes = _classes(np.asarray(bags.bag_sizes))
     member = index[:, None] == np.arange(len(sizes))
     average = member / member.sum(axis=0)
-    replicates = labels_from_the_prior(model, bags, random_key(seed), num_replicates)
+    replicates = replicates_from_the_prior(model, bags, random_key(seed), num_replicates)
     seen = getattr(bags, part)
     return PriorPredictive(
         part=part,
@@ -208,7 +220,7 @@ def _classes(bag_sizes: Int[np.ndarray, " B"]) -> tuple[np.ndarray, np.ndarray]:
     return index, np.array([(one.min(), one.max()) for one in members])
 
 
-def labels_from_the_prior(
+def replicates_from_the_prior(
     model: Model, bags: Bags, key: Array, num_replicates: int
 ) -> Float[np.ndarray, "S B"]:
     """Replicated labels (targets) of all bags, each replicate with its own draw of the prior.
@@ -227,7 +239,7 @@ def labels_from_the_prior(
 @jax.jit
 def _replicates(model: Model, prepared: Any, keys: Array) -> Array:
     def replicate(key: Array) -> Array:
-        return draw_sites_of_prepared(model, prepared, key)[model.observed_site]
+        return draw_sites(model, prepared, key)[model.observed_site]
 
     largest = max(leaf.size for leaf in jax.tree.leaves(prepared))
     together = max(1, _MOST_NUMBERS // largest)

@@ -36,7 +36,7 @@ from ...inference.traceable import TraceableEngine, traceable_engine
 from ...models.model import Model, random_key
 from ...models.numerics.arguments import check_counts, check_probability
 from ..plots.panels import pit_differences
-from .calibration_power import smallest_gap
+from .calibration_power import level_of_a_test, smallest_gap
 
 __all__ = ["PARTS", "SimulationCalibration", "Trial", "calibrated", "simulation_calibration"]
 
@@ -121,7 +121,7 @@ class SimulationCalibration:
     @property
     def _level_of_a_test(self) -> float:
         """Bonferroni's level, over two tests of each quantity."""
-        return self.false_alarm_rate / (2 * len(self.pit))
+        return level_of_a_test(self.false_alarm_rate, len(self.pit))
 
     def _row(self, name: str) -> dict[str, float]:
         pit, deviation = self.pit[name], self.deviation[name]
@@ -154,7 +154,7 @@ class SimulationCalibration:
     @property
     def smallest_gap(self) -> float:
         """The smallest distance from uniform that the test can detect."""
-        return smallest_gap(self.num_simulations, self.false_alarm_rate, len(self.pit))
+        return smallest_gap(self.num_simulations, self._level_of_a_test)
 
     @property
     def sentences(self) -> list[str]:
@@ -387,10 +387,11 @@ class Trial:
 
     def simulate(self, key: Array) -> tuple[Sites, Sites]:
         """Draw the true sites, and the parts of the bags that they generate."""
-        truth = draw_sites(self.model, self.design, key)
+        unlabelled = self.design.without_labels()
+        truth = draw_sites(self.model, unlabelled, key)
         if "instances" in truth and self.design.labels is not None:
             given_labels = substitute(self.model, {"bag_label": jnp.asarray(self.design.labels)})
-            truth = draw_sites(given_labels, self.design, key)
+            truth = draw_sites(given_labels, unlabelled, key)
         drawn = {part: truth[name] for name, part in PARTS.items() if name in truth}
         if "labels" in drawn:
             drawn["labels"] = drawn["labels"].astype(int)

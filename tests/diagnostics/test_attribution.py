@@ -43,7 +43,7 @@ def test_without_a_reliable_reference_nobody_is_blamed(posteriors, problem, comp
     alone = compare({"cavi": posteriors["cavi"]}, test=problem[1])
     assert alone.attribution == []
     missed = {comparison.reference}
-    assert attributed(comparison.verdicts, comparison.reference, missed, lambda name: None) == []
+    assert attributed(comparison.verdicts, comparison.reference, missed, None) == []
 
 
 def test_bags_left_out_blame_the_model_without_test_bags(posteriors, comparison):
@@ -52,7 +52,7 @@ def test_bags_left_out_blame_the_model_without_test_bags(posteriors, comparison)
 
     def said(p_value, num_influential):
         found = LeftOutCalibration(0.3, 0.1, p_value, 42, num_influential)
-        return attributed(compare(posteriors).verdicts, name, {}, lambda name: found)
+        return attributed(compare(posteriors).verdicts, name, {}, found)
 
     (wrong,) = said(0.001, 2)
     assert "the calibration error is 0.30, 0.10 by chance (p = 0.001)" in wrong

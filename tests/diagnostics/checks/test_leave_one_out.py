@@ -217,9 +217,11 @@ def test_labels_that_belie_their_probabilities_are_found(approximate):
 
 def test_bags_too_influential_for_weights_are_not_counted(approximate):
     found = elpd_of(np.full(12, np.log(0.5)))
-    found.pareto_k[:3] = 0.9
+    found.pareto_k[0] = 0.9
     counted = left_out_calibration(approximate, found)
-    assert (counted.num_bags, counted.num_influential) == (9, 3)
+    assert (counted.num_bags, counted.num_influential) == (11, 1)
+    found.pareto_k[1] = 0.9  # more than a tenth
+    assert left_out_calibration(approximate, found) is None
 
 
 def test_pit_of_targets_is_that_of_fits_without_each_bag():
