@@ -42,6 +42,8 @@ def test_labels_of_another_world_are_an_error_of_the_model(comparison):
 def test_without_a_reliable_reference_nobody_is_blamed(posteriors, problem, comparison):
     alone = compare({"cavi": posteriors["cavi"]}, test=problem[1])
     assert alone.attribution == []
+    asked_for = compare(posteriors, test=problem[1], reference="cavi")  # it cannot judge
+    assert asked_for.attribution == []
     missed = {comparison.reference}
     assert attributed(comparison.verdicts, comparison.reference, missed, None) == []
 

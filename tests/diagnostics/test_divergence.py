@@ -64,6 +64,13 @@ def test_the_gap_is_evidence_less_bound(comparisons):
     assert np.isnan(by_chains.divergence_table.loc["laplace", "gap"])
 
 
+def test_the_bridge_is_from_the_sampler_with_the_largest_ess(comparisons):
+    known = comparisons[1].posteriors
+    shorter = nuts(TWO, known["nuts"].bags, seed=1, num_samples=1000)
+    compared = compare({"shorter": shorter, **known})
+    assert compared.divergences["laplace"].source == "nuts"
+
+
 def test_whoever_missed_a_mode_has_no_divergence(comparisons):
     """Nor do its draws give a log Z that others are measured by."""
 

@@ -87,6 +87,16 @@ def test_p_value_is_two_sided_and_counts_the_data():
     assert found.table["p"].tolist() == pytest.approx([0.04, 1.0, 0.02])
 
 
+@pytest.mark.parametrize(("number", "found"), [(1, 1), (3, 0)])
+def test_surprises_are_corrected_for_the_number_of_classes(number, found):
+    """p = 0.04 is rare in one class, and not as the smallest of three."""
+    replicated = np.repeat(np.arange(99.0)[:, None], number, axis=1)
+    sizes = np.arange(1, number + 1)[:, None].repeat(2, axis=1)
+    observed = np.array([98.0, 49.0, 49.0])[:number]
+    planted = PriorPredictive("targets", sizes, np.ones(number, int), replicated, observed)
+    assert len(planted.surprises) == found
+
+
 def test_bars_and_dots_are_the_numbers_of_the_table(of_labels):
     found = replace(of_labels, observed=np.array([0.5, 1.0, 0.0]))
     (panel,) = found.plot().axes
