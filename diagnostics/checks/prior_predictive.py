@@ -195,16 +195,21 @@ def prior_predictive(
         raise NotImplementedError(model.replication_note)
     part = part_of_bags(model)
     index, sizes = _classes(np.asarray(bags.bag_sizes))
-    member = index[:, None] == np.arange(len(sizes))
-    average = member / member.sum(axis=0)
+    member = (index[:, None] == np.arange(len(sizes))).astype(float)
+    num_bags = member.sum(axis=0)
+
+    def mean(values: Float[np.ndarray, "... B"]) -> Float[np.ndarray, "... G"]:
+        # Sums of labels and counts are exact: equal fractions of replicates and data are ties.
+        return (values @ member) / num_bags
+
     replicates = replicates_from_the_prior(model, bags, random_key(seed), num_replicates)
     seen = getattr(bags, part)
     return PriorPredictive(
         part=part,
         sizes=sizes,
-        num_bags=member.sum(axis=0),
-        replicated=replicates @ average,
-        observed=None if seen is None else np.asarray(seen, dtype=float) @ average,
+        num_bags=num_bags.astype(int),
+        replicated=mean(replicates),
+        observed=None if seen is None else mean(np.asarray(seen, dtype=float)),
     )
 
 

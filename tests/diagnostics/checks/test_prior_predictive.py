@@ -87,6 +87,15 @@ def test_p_value_is_two_sided_and_counts_the_data():
     assert found.table["p"].tolist() == pytest.approx([0.04, 1.0, 0.02])
 
 
+def test_fractions_that_are_equal_are_ties():
+    """Positive in all replicates and in the data: 1 is 1, of however many bags."""
+    sure = replace(LOGISTIC, mean=60.0, sharpness=1e12)
+    sizes = np.repeat([1, 2, 3, 4, 5], [3, 49, 5, 93, 1])
+    bags = Bags.from_list([np.repeat(POINT, n, axis=0) for n in sizes], labels=(sizes < 5) * 1)
+    p = prior_predictive(sure, bags, seed=0, num_replicates=999).table["p"]
+    assert p.tolist() == pytest.approx([1.0, 1.0, 1.0, 1.0, 0.002])
+
+
 @pytest.mark.parametrize(("number", "found"), [(1, 1), (3, 0)])
 def test_surprises_are_corrected_for_the_number_of_classes(number, found):
     """p = 0.04 is rare in one class, and not as the smallest of three."""
