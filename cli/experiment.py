@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import os
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,6 @@ from .printing import Display
 
 __all__ = [
     "Plan",
-    "check_folder",
     "engines_by_name",
     "images_of_test_bags",
     "run",
@@ -225,25 +222,6 @@ def _fit(
     for text in dict.fromkeys(str(warning.message) for warning in caught):
         display.say(f"{name} warns: {text}")
     return posterior
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse a report folder that cannot be written before minutes are spent on what goes in.
-
-    Raises
-    ------
-    OSError
-        If something that is no folder has the name, or it or what it stands in is closed.
-    """
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not existing.is_dir():
-        raise NotADirectoryError(
-            f"report folder {folder} cannot be written: {existing} is a file; give another name"
-        )
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise PermissionError(
-            f"report folder {folder} cannot be written: no permission to write in {existing}"
-        )
 
 
 def _look_up[T](kind: str, name: str, known: dict[str, T]) -> T:

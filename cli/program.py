@@ -26,6 +26,11 @@ app = typer.Typer(
 # What bad data, settings and engines raise; ImportError where an extra is not installed.
 _MISTAKES = (ValueError, TypeError, KeyError, OSError, RuntimeError, ImportError)
 
+_INTERRUPTED = (
+    "interrupted: no report was written, and one that was there is as it was; the same command "
+    "begins again, with the programs that were compiled"
+)
+
 
 def main() -> None:
     """Run the command line; what goes wrong is one line and exit code 2."""
@@ -38,7 +43,7 @@ def main() -> None:
     except typer.TyperException as error:
         _fail(error.format_message())  # empty where the help was shown instead
     except (typer.Abort, KeyboardInterrupt):
-        _fail("interrupted", 130)
+        _fail(_INTERRUPTED, 130)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -83,6 +88,10 @@ def compare(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for a report.")] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Write the report beside files of others, and over them."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Only JSON on standard output.")] = False,
 ) -> None:
     """Fit a model by several engines and say how reliable each is.
@@ -95,6 +104,7 @@ def compare(
     logistic model is sampled as well, if a sampler is among the engines.
     """
     _one_device_for_each_core()
+    from ..datasets.writing import check_own_folder
     from ..inference import keep_programs
     from . import experiment, printing
 
@@ -106,7 +116,7 @@ def compare(
         model, data, names, settings or [], seed=seed, kernel_pca=kernel_pca
     )
     if out is not None:
-        experiment.check_folder(out)
+        check_own_folder(out, force=force)
     shown = printing.Display(quiet=json)
     comparison = experiment.run(plan, shown)
     if json:
@@ -116,7 +126,7 @@ def compare(
     if out is not None:
         images = experiment.images_of_test_bags(plan)
         origin = _command_line(plan.protocol)
-        shown.report(comparison.save_report(out, origin=origin, **images))
+        shown.report(comparison.save_report(out, origin=origin, force=force, **images))
 
 
 def _command_line(protocol: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -32,7 +31,7 @@ from .checks import (
     read_only,
     warn_if_one_class,
 )
-from .on_disk import written_whole
+from .writing import check_writable, written_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -493,8 +492,9 @@ class Bags:
         ValueError
             If two bags have the same name.
         """
+        check_writable(path)
         frame = self.to_frame()
-        with written_whole(Path(path)) as file:
+        with written_whole(path) as file:
             frame.to_parquet(file, engine="pyarrow", index=False, row_group_size=_ROW_GROUP)
 
     def to_padded(self) -> dict[str, np.ndarray | None]:

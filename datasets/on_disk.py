@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float, Int
 
 from .checks import NO_FEATURES, check_column
+from .writing import written_whole
 
 __all__ = [
     "ArrayFolder",
@@ -24,7 +24,6 @@ __all__ = [
     "Piece",
     "Source",
     "parquet_writer",
-    "written_whole",
 ]
 
 # Shape and type → an array to read into.
@@ -244,21 +243,6 @@ def _is_whole(pending: Piece, following: Piece, num_rows: int) -> bool:
 
 def _num_that_fit(ends: np.ndarray, num_rows: int) -> int:
     return max(1, int(np.searchsorted(ends, num_rows, side="right")))
-
-
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to; it replaces ``path`` in the end.
-
-    After an error the file at ``path`` is unchanged.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
-    try:
-        yield unfinished
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -124,8 +124,11 @@ class Comparison(Compared):
         origin: str = "",
         image_shape: tuple[int, int] | None = None,
         images: Float[np.ndarray, "N P"] | None = None,
+        force: bool = False,
     ) -> Path:
         """Write ``report.html``, its figures, ``metrics.json`` and a NetCDF file per posterior.
+
+        The files replace those of an earlier report all at once; after an error that one stays.
 
         Parameters
         ----------
@@ -136,6 +139,8 @@ class Comparison(Compared):
             page and into ``metrics.json`` beside the versions of the packages.
         image_shape, images
             Of the test instances, if they are images; see `plot_bag`.
+        force : bool
+            Whether to write to a folder that has files, though no report is there.
 
         Returns
         -------
@@ -145,11 +150,13 @@ class Comparison(Compared):
         Raises
         ------
         OSError
-            If the folder cannot be written.
+            If the folder cannot be written; `FileExistsError` if it has files of others.
         ValueError
             If images have another number of pixels.
         """
-        return write_report(self, Path(folder), origin, image_shape=image_shape, images=images)
+        return write_report(
+            self, Path(folder), origin, image_shape=image_shape, images=images, force=force
+        )
 
 
 def compare(

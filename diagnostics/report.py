@@ -20,6 +20,7 @@ import pandas as pd
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
+from ..datasets.writing import written_together
 from ..models.parts.components import ComponentModel
 from . import conclusions
 from .checks.criticism import MUCH_SENSITIVITY
@@ -30,6 +31,8 @@ from .plots import figures
 from .plots.clusters import plot_components, plot_scene
 
 __all__ = ["metrics", "write_report"]
+
+_PAGE = "report.html"
 
 _CSS = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; margin: 0 auto; max-width: 60rem;
@@ -128,8 +131,9 @@ def write_report(
     *,
     image_shape: tuple[int, int] | None = None,
     images: Float[np.ndarray, "N P"] | None = None,
+    force: bool = False,
 ) -> Path:
-    """Write all files of a report.
+    """Write all files of a report, together.
 
     Parameters
     ----------
@@ -139,6 +143,8 @@ def write_report(
         What made it.
     image_shape, images
         Of the test instances, if they are images.
+    force : bool
+        Whether files that no report wrote may be overwritten.
 
     Returns
     -------
@@ -148,33 +154,27 @@ def write_report(
     Raises
     ------
     OSError
-        If the folder cannot be made or written.
+        If the folder cannot be made or written, or has files of others.
     ValueError
         If two posteriors would be saved in one file, or images have another number of pixels.
     """
     _check_file_stems(list(comparison.posteriors))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with written_together(folder, force=force) as unfinished:
         made_by = f"{origin} {_versions()}".strip()
         content = {"made_by": made_by, **metrics(comparison)}
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
-        (folder / "metrics.json").write_text(text, encoding="utf-8")
+        (unfinished / "metrics.json").write_text(text, encoding="utf-8")
         sections = _sections(comparison, partial(_bag, comparison, image_shape, images))
         for picture in (p for section in sections for p in section.pictures):
-            (folder / picture.file).write_bytes(picture.png)
+            (unfinished / picture.file).write_bytes(picture.png)
         notes = [
             *_notes_on_scores(comparison),
-            *_save_posteriors(comparison, folder),
+            *_save_posteriors(comparison, unfinished),
             f"Made by: {made_by}",
         ]
-        page = folder / "report.html"
-        page.write_text(_page(comparison, sections, notes), encoding="utf-8")
-    except OSError as error:
-        raise type(error)(
-            f"report folder {folder} cannot be written ({error.strerror or error}); expected a "
-            "folder that you may write to, or a name that is not taken"
-        ) from error
-    return page
+        page = _page(comparison, sections, notes)
+        (unfinished / _PAGE).write_text(page, encoding="utf-8")
+    return folder / _PAGE
 
 
 def _versions() -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import jax
 import numpy as np
@@ -17,10 +16,13 @@ from arviz_stats.base.array import array_stats
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
+from ..datasets.checks import as_table
 from ..datasets.on_disk import parquet_writer
 from ..datasets.streaming import BagStream
-from ..models.model import Draws, Model, Program, random_key
+from ..datasets.writing import check_writable
+from ..models.model import Draws, Model, Program, part_of_bags, random_key
 from ..models.numerics.arguments import check_counts
+from ..models.numerics.fields import is_of_type
 from ..models.numerics.threads import one_lapack_thread
 from . import serialization
 from .prediction import Prediction, TargetPrediction
@@ -48,6 +50,9 @@ _NUMBERS_AT_ONCE = 2**24
 _FEWEST_AT_ONCE = 1024
 
 
+_Kind = Literal["converged", "max_steps", "failed", "collapsed"]
+
+
 @dataclass(frozen=True)
 class Status:
     """How a run ended, in a word and in a sentence.
@@ -55,7 +60,7 @@ class Status:
     ``collapsed`` is a run that converged, to hyper-parameters under which no feature matters.
     """
 
-    kind: Literal["converged", "max_steps", "failed", "collapsed"]
+    kind: _Kind
     sentence: str
 
 
@@ -289,7 +294,7 @@ class Posterior:
         ValueError
             If the path is among the files that are read, or one of them is bad.
         """
-        file = Path(path)
+        file = check_writable(path)
         if isinstance(bags, BagStream) and bags.path.resolve() in (
             file.resolve(),
             file.resolve().parent,
@@ -351,6 +356,8 @@ class Posterior:
         ------
         ValueError
             If the model holds a function (``ScaleMixture``), which no file can hold.
+        OSError
+            If the file cannot be written; what was there is as it was.
         """
         metadata = {
             "model": serialization.encode(self.model),
@@ -365,39 +372,22 @@ class Posterior:
             "sampling_seconds": self.sampling_seconds,
             "elbo": None if self.elbo is None else self.elbo.tolist(),
         }
-        tree = self.tree.copy()
-        tree.attrs = {"milzoo": json.dumps(metadata)}
-        tree.to_netcdf(Path(path), engine="h5netcdf")
+        serialization.write_tree(path, self.tree, metadata)
 
     @classmethod
     def load(cls, path: str | PathLike) -> Posterior:
-        """Read what ``save`` wrote.
+        """Read what ``save`` wrote. Nothing in the file is run: see ``SECURITY.md``.
 
         Raises
         ------
         ValueError
-            If the file holds no posterior of this package.
+            If the file is damaged, of another format, or holds no posterior of this package.
+        OSError
+            If it cannot be opened.
         """
-        tree = xr.load_datatree(Path(path), engine="h5netcdf")
-        if "milzoo" not in tree.attrs:
-            raise ValueError(
-                f"{path} has no milzoo metadata; expected a file written by Posterior.save"
-            )
-        metadata = json.loads(tree.attrs["milzoo"])
-        tree.attrs = {}
-        approximation, elbo = metadata["approximation"], metadata["elbo"]
-        return cls(
-            model=serialization.decode(metadata["model"]),
-            engine=metadata["engine"],
-            tree=tree,
-            status=Status(*metadata["status"]),
-            seconds=metadata["seconds"],
-            compile_seconds=metadata["compile_seconds"],
-            wall_seconds=metadata["wall_seconds"],
-            sampling_seconds=metadata["sampling_seconds"],
-            elbo=None if elbo is None else np.array(elbo),
-            approximation=None if approximation is None else serialization.decode(approximation),
-        )
+        tree, metadata = serialization.read_tree(path)
+        with serialization.refused(Path(path)):
+            return _posterior_of(tree, metadata)
 
     def _approximation(self, wanted: str) -> Approximation:
         if self.approximation is None:
@@ -406,6 +396,104 @@ class Posterior:
                 "approximation (coordinate_ascent, laplace, svi) for one"
             )
         return self.approximation
+
+
+# Of a file, by name.
+_ENTRIES: dict[str, Any] = {
+    "format": int,
+    "model": dict,
+    "approximation": dict | None,
+    "engine": str,
+    "status": list,
+    "seconds": float,
+    "compile_seconds": float,
+    "wall_seconds": float,
+    "sampling_seconds": float | None,
+    "elbo": list | None,
+}
+
+
+def _posterior_of(tree: xr.DataTree, metadata: dict[str, Any]) -> Posterior:
+    """A posterior from what a file holds, which may be anything.
+
+    Raises
+    ------
+    ValueError
+        If it makes no posterior.
+    """
+    for name, kind in _ENTRIES.items():
+        if name not in metadata or not is_of_type(metadata[name], kind):
+            raise ValueError(f"its {name} is {str(metadata.get(name))[:200]}; expected {kind}")
+    status, elbo = metadata["status"], metadata["elbo"]
+    if len(status) != 2 or status[0] not in get_args(_Kind) or not isinstance(status[1], str):
+        raise ValueError(f"its status is {str(status)[:200]}; expected a word and a sentence")
+    if elbo is not None and not all(isinstance(one, float) for one in elbo):
+        raise ValueError("its elbo holds something else than numbers")
+    model = serialization.decode(metadata["model"])
+    if not isinstance(model, Model):
+        raise ValueError(f"its model is a {type(model).__name__}")
+    approximation = serialization.decode(metadata["approximation"])
+    if approximation is not None and not isinstance(approximation, Approximation):
+        raise ValueError(f"its approximation is a {type(approximation).__name__}")
+    posterior = Posterior(
+        model=model,
+        engine=metadata["engine"],
+        tree=tree,
+        status=Status(status[0], status[1]),
+        seconds=metadata["seconds"],
+        compile_seconds=metadata["compile_seconds"],
+        wall_seconds=metadata["wall_seconds"],
+        sampling_seconds=metadata["sampling_seconds"],
+        elbo=None if elbo is None else np.array(elbo),
+        approximation=approximation,
+    )
+    _check_draws(posterior)
+    if posterior.keeps_bags:
+        _check_bags(posterior)
+    return posterior
+
+
+def _check_draws(posterior: Posterior) -> None:
+    """Raise an error unless the tree has draws of all sites of the model."""
+    if "posterior" not in posterior.tree.children:
+        raise ValueError("it has no group posterior")
+    group = posterior.tree["posterior"].to_dataset()
+    for site in posterior.model.latent_sites:
+        if site not in group:
+            raise ValueError(f"its group posterior has no {site}")
+        draws, names = group[site], ("chain", "draw", *posterior.model.dims.get(site, ()))
+        if draws.dtype.kind not in "biuf" or draws.dims != names:
+            raise ValueError(
+                f"its {site} is of type {draws.dtype} with dims {draws.dims}; expected numbers "
+                f"with {names}"
+            )
+
+
+def _check_bags(posterior: Posterior) -> None:
+    """Raise an error unless the bags are as a constructor of `Bags` makes them."""
+    try:
+        bags = posterior.bags
+    except (KeyError, AttributeError) as error:
+        raise ValueError(f"its bags lack {error}") from error
+    index, known = np.asarray(bags.bag_index), bags.instance_labels
+    if index.dtype.kind != "i" or not np.array_equal(np.unique(index), np.arange(bags.num_bags)):
+        raise ValueError("its bag_index does not number the bags from 0 on")
+    if (np.diff(index) < 0).any():
+        raise ValueError("its bag_index is not in order")
+    if bags.targets is not None:
+        bags.with_targets(bags.targets)
+    Bags.checked(
+        instances=as_table(bags.instances, "instances"),
+        bag_index=index,
+        labels=bags.labels,
+        instance_labels=None if known is None else np.asarray(known),
+        names=bags.names,
+        row_of=int,
+        is_part=True,  # warned about when they came in: not again
+    )
+    part = part_of_bags(posterior.model)
+    if getattr(bags, part) is None:
+        raise ValueError(f"its bags have no {part}, from which the model learns")
 
 
 def _rows(

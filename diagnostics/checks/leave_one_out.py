@@ -119,6 +119,8 @@ def leave_one_out_table(found: Mapping[str, Any]) -> pd.DataFrame:
 
 # Standard errors from which on a difference counts.
 _CLEAR = 2.0
+# ArviZ fits the tail to a fifth of the draws, and to five at least.
+_FEWEST_DRAWS = 25
 _COLUMNS = ("elpd", "se", "elpd_diff", "dse", "p")
 
 
@@ -279,5 +281,11 @@ def _why_not(posterior: Posterior) -> str:
         return (
             f"posterior of {posterior.engine} is a point, without draws to weigh; expected a "
             "sampler's or an approximation's"
+        )
+    draws = posterior.tree["posterior"].sizes
+    if (num_draws := draws["chain"] * draws["draw"]) < _FEWEST_DRAWS:
+        return (
+            f"posterior of {posterior.engine} has {num_draws} draws; a bag is left out by the "
+            f"tail of its weights, which needs at least {_FEWEST_DRAWS}"
         )
     return ""

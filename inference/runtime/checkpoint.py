@@ -10,14 +10,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import IO, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -26,6 +26,14 @@ from numpyro.distributions import Distribution
 
 from ...datasets.bags import Bags
 from ...datasets.streaming import BagStream
+from ...datasets.writing import (
+    UNFINISHED,
+    check_folder,
+    check_writable,
+    refusals_named,
+    synced,
+    written_whole,
+)
 
 __all__ = ["BlockFolder", "Entry", "Journal", "Run", "block_folder", "described", "identity"]
 
@@ -34,7 +42,6 @@ type Run = dict[str, str]
 
 # The beginning of a header.
 _BEGIN = b'{"milzoo": '
-_UNFINISHED = ".unfinished"
 # Attributes that identify a distribution beside its parameters.
 _OF_DISTRIBUTIONS = ("batch_shape", "event_shape", "base_dist", "transforms")
 
@@ -84,17 +91,18 @@ class Journal:
     """
 
     def __init__(self, path: str | os.PathLike, run: Run) -> None:
-        self._path, self._run = Path(path), run
+        self._path, self._run = check_writable(path), run
         self.entries: list[Entry] = self._read() if self._path.exists() else []
 
     def append(self, entry: Entry) -> None:
         """Write one entry; the first one creates the file."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         lines = [] if self._path.exists() and self._path.stat().st_size else [{"milzoo": self._run}]
-        with self._path.open("a", encoding="utf-8") as file:
-            for line in (*lines, {"number": len(self.entries)} | entry):
-                file.write(json.dumps(line) + "\n")
-            _force(file)
+        with refusals_named(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                for line in (*lines, {"number": len(self.entries)} | entry):
+                    file.write(json.dumps(line) + "\n")
+            synced(self._path)
         self.entries.append(entry)
 
     def _read(self) -> list[Entry]:
@@ -125,12 +133,13 @@ class BlockFolder:
     def __init__(self, path: str | os.PathLike, run: Run) -> None:
         self._path, self._run = Path(path), run
         if self._header.exists():
-            _check_run(self._path, self._header.read_text(), run)
+            _check_run(self._path, self._header.read_text(errors="replace"), run)
         elif self._path.exists() and self._holds_something():
             raise ValueError(
                 f"{self._path} is there already and holds no run of milzoo; give the path of a new "
                 "folder, or of one that an earlier run has begun"
             )
+        check_folder(self._path)
 
     @property
     def _header(self) -> Path:
@@ -139,7 +148,7 @@ class BlockFolder:
     def _holds_something(self) -> bool:
         if not self._path.is_dir():
             return True
-        return any(path.suffix != _UNFINISHED for path in self._path.iterdir())
+        return any(path.suffix != UNFINISHED for path in self._path.iterdir())
 
     @property
     def num_blocks(self) -> int:
@@ -170,12 +179,11 @@ class BlockFolder:
             for what, tree in (("state", state), ("row", rows), ("second", seconds))
             for n, leaf in enumerate(jax.tree.leaves(tree))
         }
-        self._path.mkdir(parents=True, exist_ok=True)
         if not self._header.exists():
-            header = json.dumps({"milzoo": self._run}).encode()
-            self._write(self._header.name, lambda file: file.write(header))
-        name = self._block(number).name
-        self._write(name, lambda file: np.savez(file, allow_pickle=False, **arrays))
+            with written_whole(self._header) as unfinished:
+                unfinished.write_text(json.dumps({"milzoo": self._run}))
+        with written_whole(self._block(number)) as unfinished, unfinished.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
 
     def blocks(self, like: Any) -> list[tuple[Any, float]]:
         """Read the stored draws of each block, in the structure of ``like``, and its seconds."""
@@ -194,16 +202,16 @@ class BlockFolder:
 
     def _read(self, block: int, what: str, like: Any) -> Any:
         structure = jax.tree.structure(like)
-        with np.load(self._block(block)) as arrays:
-            leaves = [arrays[f"{what} {n}"] for n in range(structure.num_leaves)]
+        file = self._block(block)
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                leaves = [arrays[f"{what} {n}"] for n in range(structure.num_leaves)]
+        except Exception as error:  # a damaged archive makes NumPy and zipfile raise any kind
+            raise ValueError(
+                f"{file} is damaged ({error}); delete it and the blocks after it, from where the "
+                "run then goes on, or give the path of a new folder"
+            ) from error
         return jax.tree.unflatten(structure, leaves)
-
-    def _write(self, name: str, write: Callable[[Any], Any]) -> None:
-        unfinished = self._path / f"{name}.{os.getpid()}{_UNFINISHED}"
-        with unfinished.open("wb") as file:
-            write(file)
-            _force(file)
-        unfinished.replace(self._path / name)
 
 
 def block_folder(
@@ -221,12 +229,6 @@ def _up_to_a_gap(lines: list[str]) -> list[Entry]:
             entry = json.loads(line)
             numbered[entry.pop("number")] = entry
     return [numbered[n] for n in takewhile(numbered.__contains__, count())]
-
-
-def _force(file: IO) -> None:
-    """Flush a file to the disk."""
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _is_key(leaf: Any) -> bool:

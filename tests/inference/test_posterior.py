@@ -170,7 +170,7 @@ def test_save_refuses_priors_beyond_their_parameters():
 
 def test_a_file_of_something_else_is_refused(tmp_path):
     xr.DataTree(xr.Dataset({"x": ("y", [1.0])})).to_netcdf(tmp_path / "x.nc", engine="h5netcdf")
-    with pytest.raises(ValueError, match="no milzoo metadata"):
+    with pytest.raises(ValueError, match="no digest in its last line"):
         Posterior.load(tmp_path / "x.nc")
 
 

@@ -105,6 +105,9 @@ def test_posteriors_without_leave_one_out_say_why(small):
     closed = coordinate_ascent(model, bags, seed=0)
     with pytest.raises(ValueError, match=r"failed \(the bound is not finite\)"):
         leave_one_out(failed(closed))
+    with pytest.raises(ValueError, match=r"has 24 draws; .* needs at least 25"):
+        leave_one_out(coordinate_ascent(model, bags, seed=0, num_draws=24))
+    assert leave_one_out(coordinate_ascent(model, bags, seed=0, num_draws=25)).n_samples == 25
     clusters = coordinate_ascent(DPMIL.for_bags(bags), bags, seed=0)
     with pytest.raises(NotImplementedError, match="instances given labels"):
         leave_one_out(clusters)

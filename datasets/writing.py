@@ -1,0 +1,314 @@
+"""Files that are written whole or not at all, and refusals before work is spent on them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+__all__ = [
+    "UNFINISHED",
+    "check_folder",
+    "check_own_folder",
+    "check_writable",
+    "refusals_named",
+    "synced",
+    "written_together",
+    "written_whole",
+]
+
+# The end of the names of files that are being written; a killed process may leave some behind.
+UNFINISHED = ".unfinished"
+# Characters of a file's own name that its unfinished one begins with: names have a limit of bytes.
+_KEPT = 40
+# In a folder of `written_together`: the names of the files that it wrote.
+_MARKER = ".milzoo"
+_SHOWN = 5
+_OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+
+def check_writable(path: str | os.PathLike) -> Path:
+    """Find out, before work starts, whether a file can be written. Nothing is created.
+
+    Parameters
+    ----------
+    path : path
+        Of the file; folders above it that do not exist are made when it is written.
+
+    Returns
+    -------
+    Path
+        Where the file will be: that of its target, where it is a link.
+
+    Raises
+    ------
+    ValueError
+        If the path has characters that no file name can have.
+    OSError
+        If it is the name of a folder or a device, is too long, or stands in something closed, full
+        or no folder; the type by the reason (`PermissionError`, …).
+    """
+    file = Path(path)
+    _check_characters(file)
+    with refusals_named(file):
+        file = file.resolve()
+        if file.is_dir():
+            raise IsADirectoryError(_refusal(file, "it is a folder; give the name of a file"))
+        if file.exists() and not file.is_file():
+            raise OSError(_refusal(file, "it is no ordinary file; give another name"))
+        check_folder(file.parent)
+        # Names may be too long for the unfinished file, and for the last one.
+        for name in (file, _unfinished(file)):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                name.lstat()
+    return file
+
+
+def check_folder(folder: Path) -> None:
+    """Raise an error unless files can be written in a folder, or in one that is to be made.
+
+    Raises
+    ------
+    ValueError, OSError
+        As `check_writable`.
+    """
+    _check_characters(folder)
+    with refusals_named(folder):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            folder.lstat()  # raises an error for names that are too long
+        existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        if not existing.is_dir():
+            raise NotADirectoryError(
+                _refusal(folder, f"{existing} is a file; give the name of a folder")
+            )
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise PermissionError(
+                _refusal(folder, f"no permission to write in {existing}; give another folder")
+            )
+        usage = shutil.disk_usage(existing)
+        if usage.total and not usage.free:  # some network disks say 0 of 0
+            raise OSError(
+                _refusal(folder, f"no space left where {existing} is; make some, or give another")
+            )
+
+
+def check_own_folder(folder: str | os.PathLike, *, force: bool = False) -> Path:
+    """Find out, before work starts, whether `written_together` may write to a folder.
+
+    Parameters
+    ----------
+    folder : path
+    force : bool
+        Whether files that it did not make may be overwritten.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    FileExistsError
+        If the folder has files, and no sign that `written_together` made it.
+    ValueError, OSError
+        As `check_writable`.
+    """
+    folder = Path(folder)
+    check_folder(folder)
+    if not force and folder.is_dir() and not (folder / _MARKER).exists():
+        _refuse(folder, sorted(one.name for one in folder.iterdir() if one.suffix != UNFINISHED))
+    return folder
+
+
+@contextmanager
+def written_together(folder: str | os.PathLike, *, force: bool = False) -> Iterator[Path]:
+    """Yield an empty folder to write files to; in the end they move to ``folder``, at once.
+
+    Files that an earlier call wrote there, and this one did not, are deleted: their names stand in
+    a file of the folder, ``.milzoo``. Other files stay. After an error all is as it was. Two
+    processes move their files one after the other. Each file is old or new at any moment; only
+    a process that dies between two of the moves leaves some of both.
+
+    Parameters
+    ----------
+    folder : path
+    force : bool
+        Whether files that no such call wrote may be overwritten.
+
+    Yields
+    ------
+    Path
+        Of the unfinished folder, within ``folder``.
+
+    Raises
+    ------
+    FileExistsError
+        If a file would be overwritten that no such call wrote.
+    ValueError, OSError
+        As `check_own_folder`; OSError also if something cannot be written to the end.
+    """
+    folder = check_own_folder(folder, force=force)
+    unfinished, is_new = _unfinished(folder / "files"), not folder.exists()
+    try:
+        with refusals_named(folder):
+            unfinished.mkdir(parents=True)
+        with refusals_named(folder, _OF_WRITING):
+            yield unfinished
+        with refusals_named(folder), _one_at_a_time(folder):
+            _move(unfinished, folder, force=force)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if is_new:
+            with suppress(OSError):  # of a folder that has files now
+                folder.rmdir()
+
+
+def _move(unfinished: Path, folder: Path, *, force: bool) -> None:
+    """Move all files to the folder, and delete those of the call before."""
+    new = sorted(file.name for file in unfinished.iterdir())
+    old = _own_files(folder)
+    others = [name for name in new if name not in old and (folder / name).exists()]
+    if others and not force:
+        _refuse(folder, others)
+    for name in new:
+        synced(unfinished / name)
+    # Should this process die half-way, all files are still known as our own.
+    _write_marker(folder, {*old, *new})
+    for name in new:
+        (unfinished / name).replace(folder / name)
+    for name in set(old) - set(new):
+        (folder / name).unlink(missing_ok=True)
+    _write_marker(folder, new)
+
+
+def _own_files(folder: Path) -> list[str]:
+    """Files that an earlier call wrote; only plain names, whatever the marker says."""
+    try:
+        names = json.loads((folder / _MARKER).read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    if not isinstance(names, list):
+        return []
+    return [name for name in names if isinstance(name, str) and _is_plain(name)]
+
+
+def _is_plain(name: str) -> bool:
+    return Path(name).name == name and name.strip(".") != ""
+
+
+def _write_marker(folder: Path, names: Iterable[str]) -> None:
+    with written_whole(folder / _MARKER) as file:
+        file.write_text(json.dumps({"files": sorted(names)}), encoding="utf-8")
+
+
+def _refuse(folder: Path, names: list[str]) -> None:
+    if names:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        raise FileExistsError(
+            f"{folder} has files that were not written here by milzoo "
+            f"({', '.join(names[:_SHOWN])}{more}); give another folder, or force=True (--force) to "
+            "overwrite those of the same names"
+        )
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Wait for other processes that move files to the folder, where the system has such locks."""
+    try:
+        import fcntl
+    except ImportError:  # on Windows
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def written_whole(path: str | os.PathLike) -> Iterator[Path]:
+    """Yield a new path beside ``path`` to write to; in the end it becomes that file.
+
+    The content is on the disk before the name changes hands. Whatever happens before, a full disk
+    or the death of the process, an older file at ``path`` is as it was.
+
+    Parameters
+    ----------
+    path : path
+
+    Yields
+    ------
+    Path
+        Of the unfinished file, in the same folder.
+
+    Raises
+    ------
+    ValueError, OSError
+        As `check_writable`; OSError also if it cannot be written to the end.
+    """
+    file = check_writable(path)
+    unfinished = _unfinished(file)
+    try:
+        with refusals_named(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        # The block may also read: only what no reading raises is about this file.
+        with refusals_named(file, _OF_WRITING):
+            yield unfinished
+        with refusals_named(file):
+            synced(unfinished)
+            unfinished.replace(file)
+        with suppress(OSError):  # not every system can do this, and the file is there
+            synced(file.parent)
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+
+
+def synced(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unfinished(file: Path) -> Path:
+    return file.with_name(f"{file.name[:_KEPT]}.{secrets.token_hex(4)}{UNFINISHED}")
+
+
+def _refusal(path: Path, reason: str) -> str:
+    return f"{path} cannot be written: {reason}"
+
+
+@contextmanager
+def refusals_named(path: Path, numbers: Container[int | None] | None = None) -> Iterator[None]:
+    """Give errors of the operating system the name of the file, and say that nothing was lost.
+
+    Such an error has a number; one that is raised here has a sentence alone, and stays.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or (numbers is not None and error.errno not in numbers):
+            raise
+        reason = os.strerror(error.errno).lower()
+        raise type(error)(_refusal(path, f"{reason}; what was there is as it was")) from error
+
+
+def _check_characters(path: Path) -> None:
+    try:
+        known = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        known = False
+    if not known:
+        raise ValueError(
+            f"{os.fspath(path)!r} cannot be written: no file name has such characters; give a name "
+            "of plain ones"
+        )

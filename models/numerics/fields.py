@@ -1,0 +1,167 @@
+"""Rules for the fields of frozen dataclasses, written in their annotations and checked at the door.
+
+>>> @dataclass(frozen=True)
+... class Disc:
+...     radius: Annotated[float, POSITIVE]
+...
+...     def __post_init__(self) -> None:
+...         check_fields(self)
+>>> Disc("2")
+Traceback (most recent call last):
+ValueError: Disc radius is '2'; expected a positive finite number
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Annotated, Any, Literal, TypeAliasType, TypeVar, Union
+from typing import get_args as arguments_of
+from typing import get_origin as origin_of
+from typing import get_type_hints as hints_of
+
+import jax
+import numpy as np
+from jaxtyping import jaxtyped
+
+__all__ = [
+    "AT_LEAST_ZERO",
+    "FINITE",
+    "FLAG",
+    "POSITIVE",
+    "PROBABILITY",
+    "WHOLE",
+    "Rule",
+    "check_fields",
+    "is_number",
+    "is_of_type",
+    "one_of",
+    "wrong_type",
+]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the values of a field are, in words and as a test.
+
+    Parameters
+    ----------
+    expected : str
+        What is expected, and a remedy where there is one: the end of the message.
+    accepts : callable
+        From a value of any type to whether it is right.
+    """
+
+    expected: str
+    accepts: Callable[[Any], bool]
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is one real number, as Python, NumPy or JAX have it, and no truth value."""
+    if isinstance(value, bool | np.bool_):
+        return False
+    if isinstance(value, np.ndarray | jax.Array):
+        return value.shape == () and value.dtype.kind in "iuf"
+    return isinstance(value, int | float | np.integer | np.floating)
+
+
+def _is_finite(value: Any) -> bool:
+    return is_number(value) and bool(np.isfinite(value))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+FINITE = Rule("a finite number", _is_finite)
+POSITIVE = Rule("a positive finite number", lambda value: _is_finite(value) and value > 0)
+AT_LEAST_ZERO = Rule(
+    "a finite number of at least 0", lambda value: _is_finite(value) and value >= 0
+)
+PROBABILITY = Rule("a number between 0 and 1", lambda value: is_number(value) and 0 < value < 1)
+WHOLE = Rule("a whole number of at least 1", lambda value: _is_whole(value) and value >= 1)
+FLAG = Rule("True or False", lambda value: isinstance(value, bool | np.bool_))
+
+
+def one_of(*words: str) -> Rule:
+    """One of several words."""
+    return Rule(
+        f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words
+    )
+
+
+def check_fields(of: Any) -> None:
+    """Check the fields that have rules; turn NumPy numbers into Python's.
+
+    A dataclass calls it first in ``__post_init__``.
+
+    Raises
+    ------
+    ValueError
+        If a field breaks its rule, with the names of class and field, what was found and expected.
+    """
+    for name, rule in _rules(type(of)).items():
+        value = getattr(of, name)
+        if not rule.accepts(value):
+            raise ValueError(
+                f"{type(of).__name__} {name} is {_shown(value)}; expected {rule.expected}"
+            )
+        if isinstance(value, np.generic | np.ndarray) and np.ndim(value) == 0:
+            object.__setattr__(of, name, value.item())
+
+
+@cache
+def _rules(cls: type) -> dict[str, Rule]:
+    """The first rule in the annotation of each field."""
+    hints = hints_of(cls, include_extras=True)
+    found = {field.name: arguments_of(hints[field.name])[1:] for field in fields(cls)}
+    return {
+        name: next(one for one in parts if isinstance(one, Rule))
+        for name, parts in found.items()
+        if origin_of(hints[name]) is Annotated and any(isinstance(one, Rule) for one in parts)
+    }
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, str | type | None) else str(value)
+    return text if len(text) < 200 else f"{text[:200]}…"
+
+
+def wrong_type(of: Any) -> str | None:
+    """The first field of a dataclass whose value is not of the annotated type, or None.
+
+    Arrays are compared in type, number of axes, and in the sizes of axes of one name. What an
+    annotation says of the inside of other containers is not. A class whose annotations cannot be
+    evaluated has no wrong field.
+    """
+    try:
+        hints = hints_of(type(of))
+    except NameError:  # of a name that only type checkers import
+        return None
+    with jaxtyped("context"):  # in which axes of one name have one size
+        wrong = (
+            field.name
+            for field in fields(of)
+            if not is_of_type(getattr(of, field.name), hints[field.name])
+        )
+        return next(wrong, None)
+
+
+def is_of_type(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotated type, of containers but for what is inside."""
+    origin = origin_of(hint)
+    if isinstance(hint, TypeAliasType):
+        return is_of_type(value, hint.__value__)
+    if origin in (Union, types.UnionType):
+        return any(is_of_type(value, one) for one in arguments_of(hint))
+    if origin is Literal:
+        return any(value == one and type(value) is type(one) for one in arguments_of(hint))
+    if hint is Any or isinstance(hint, TypeVar):
+        return True
+    if hint is float:
+        return is_number(value)
+    if hint is int:
+        return _is_whole(value)
+    return isinstance(value, origin or hint)
