@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
+from .arguments import check_counts, check_probability, checked_seed
 from .checks import (
     NO_FEATURES,
     as_bag_labels,
@@ -573,13 +574,16 @@ class Bags:
         Raises
         ------
         ValueError
-            If a part would be empty, or the seed is negative.
+            If a part would be empty, or the seed is out of range.
+        TypeError
+            If the seed is no integer.
         """
+        check_probability(fraction=fraction)
         cumulative = np.floor(np.arange(self.num_bags + 1) * fraction + 0.5)
         in_first = np.zeros(self.num_bags, bool)
         # Bags are sorted by label, so an evenly spaced choice is stratified.
         in_first[self._shuffled_by_label(_random(seed))] = np.diff(cumulative) == 1
-        if not 0 < fraction < 1 or in_first.all() or not in_first.any():
+        if in_first.all() or not in_first.any():
             raise ValueError(
                 f"fraction is {fraction}, which leaves a part of {self.num_bags} bags empty; "
                 "expected a fraction between 0 and 1 with at least one bag on each side"
@@ -609,12 +613,13 @@ class Bags:
         Raises
         ------
         ValueError
-            If k is not in 2 … B, repeats is below 1, or the seed is negative.
+            If k is not in 2 … B, repeats is below 1, or the seed is out of range.
+        TypeError
+            If the seed is no integer.
         """
+        check_counts(k=k, repeats=repeats)
         if not 2 <= k <= self.num_bags:
             raise ValueError(f"k is {k}; expected 2 to {self.num_bags}, the number of bags")
-        if repeats < 1:
-            raise ValueError(f"repeats is {repeats}; expected at least 1")
         random = _random(seed)
         fold = np.empty((repeats, self.num_bags), int)
         for repetition in range(repeats):
@@ -736,9 +741,7 @@ def _as_mask(mask: ArrayLike) -> np.ndarray:
 
 
 def _random(seed: int) -> np.random.Generator:
-    if seed < 0:
-        raise ValueError(f"seed is {seed}; expected a whole number of at least 0")
-    return np.random.default_rng(seed)
+    return np.random.default_rng(checked_seed(seed))
 
 
 # ------------------------------------------------------------------------ pytree

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Integer, Num
 
+from .arguments import checked_seed
 from .bags import Bags
 from .checks import read_only
 
@@ -182,7 +183,7 @@ def load(
     drawn: dict[str, Callable[..., Bags]] = {"digits": _digits, "mnist": partial(_mnist, folder)}
     drawn |= {name: partial(_drawn_from, scene) for name, scene in _SCENES.items()}
     if name in drawn:
-        return drawn[name](seed=BAGGING_SEED if seed is None else seed)
+        return drawn[name](seed=BAGGING_SEED if seed is None else checked_seed(seed))
     if seed is not None:
         raise ValueError(f"seed is {seed}, but the bags of {name!r} are not drawn; leave it out")
     return Bags.from_frame(_table(name, path))

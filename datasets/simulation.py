@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from .arguments import check_counts, checked_seed
 from .bags import Bags
 from .checks import read_only
 
@@ -137,15 +138,14 @@ def simulate_instances(
     ValueError
         If one of the numbers is below 1.
     """
-    possible = np.array([bag_size] if isinstance(bag_size, int) else bag_size, dtype=int)
-    for argument, given, smallest in (
-        ("num_bags", num_bags, num_bags),
-        ("bag_size", bag_size, possible.min(initial=1) if possible.size else 0),
-        ("num_features", num_features, num_features),
-    ):
-        if smallest < 1:
-            raise ValueError(f"{argument} is {given}; expected at least 1")
-    random = np.random.default_rng(seed)
+    check_counts(num_bags=num_bags, num_features=num_features)
+    if isinstance(bag_size, range):
+        if not bag_size or min(bag_size) < 1:
+            raise ValueError(f"bag_size is {bag_size}; expected sizes of at least 1")
+    else:
+        check_counts(bag_size=bag_size)
+    possible = np.array(bag_size if isinstance(bag_size, range) else [bag_size])
+    random = np.random.default_rng(checked_seed(seed))
     sizes = random.choice(possible, size=num_bags)
     return Bags.from_arrays(
         random.standard_normal((sizes.sum(), num_features)), np.repeat(np.arange(num_bags), sizes)

@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 
+from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..inference.posterior import Posterior
 from ..models.model import part_of_bags
-from ..models.numerics.arguments import check_counts
 from .compared import Compared
 from .measures.targets import targets
 from .plots import figures

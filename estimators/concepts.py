@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..models.diverse_density import concept_logits, log_diverse_density
-from ..models.numerics.arguments import check_counts
 from ..models.numerics.lbfgs import descend, largest_derivative
 from ..models.parts.bag_labels import LogOddsLabel
 from .prototypes import Peaks, PrototypeClassifier, check_some_positive, instances_of_positive_bags

@@ -13,11 +13,11 @@ from jaxtyping import Array, Bool, Float, Int
 from scipy.optimize import minimize
 from sklearn.svm import SVC
 
+from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..inference.maximum_a_posteriori import maximum_a_posteriori
 from ..inference.posterior import Status
 from ..models.cardinality import CardinalityModel, probabilities
-from ..models.numerics.arguments import check_counts
 from ..models.parts.cardinality_kernel import (
     CardinalityKernel,
     check_numbers,

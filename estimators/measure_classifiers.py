@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
-from ..models.numerics.arguments import check_counts
 from ..models.parts.neighbours import Measure
 
 __all__ = ["Elbow", "MeasureClassifier", "MeasureLearner", "Threshold", "choose_by_elbow"]

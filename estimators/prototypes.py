@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
-from ..models.numerics.arguments import check_counts
 from ..models.parts.neighbours import NeighbourMeasure
 from .measure_classifiers import Threshold, nth_highest
 

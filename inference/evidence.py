@@ -13,8 +13,8 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from scipy.special import expit, logsumexp
 from scipy.stats import norm
 
+from ..datasets.arguments import check_counts
 from ..models.model import Draws, Model, random_key
-from ..models.numerics.arguments import check_counts
 from ..models.numerics.draws import over_draws
 from .gaussian import WhitenedProgram, whitened_draws, whitened_program
 from .importance import weighted_evidence

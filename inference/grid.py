@@ -17,10 +17,10 @@ from numpyro.distributions.util import validate_sample
 from numpyro.util import is_prng_key
 from scipy.optimize import minimize
 
+from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..datasets.padding import bucket
 from ..models.model import Model, observations, random_key
-from ..models.numerics.arguments import check_counts
 from ..models.numerics.draws import map_draws
 from ..models.numerics.tracing import as_pytree
 from . import serialization

@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Array
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
+from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..models.model import Model, observations, random_key
-from ..models.numerics.arguments import check_counts
 from ..models.numerics.lbfgs import Minimum
 from .empirical_bayes import Learned, learn_by_evidence
 from .gaussian import GaussianApproximation, whitened_program

@@ -14,9 +14,9 @@ from jaxtyping import Array, Float, Int
 from numpyro.handlers import block
 from scipy.optimize import minimize
 
+from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..models.model import Draws, Model, Program, observations, random_key, split_key
-from ..models.numerics.arguments import check_counts
 from . import serialization
 from .gaussian import WhitenedProgram, kinks, whitened_program
 from .posterior import Posterior, Status, approximate_posterior

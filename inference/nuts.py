@@ -14,9 +14,9 @@ from numpyro.infer import NUTS
 from numpyro.infer.hmc import HMCState
 from numpyro.infer.util import constrain_fn
 
+from ..datasets.arguments import check_probability
 from ..datasets.bags import Bags
 from ..models.model import Model, Program, observations, random_key
-from ..models.numerics.arguments import check_probability
 from ..models.numerics.tracing import as_pytree
 from .posterior import Posterior, sampled_posterior
 from .runtime.chains import devices_of_chains, run_chains

@@ -15,13 +15,13 @@ from arviz_base import from_dict
 from arviz_stats.base.array import array_stats
 from jaxtyping import Array, Float
 
+from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..datasets.checks import as_table
 from ..datasets.on_disk import parquet_writer
 from ..datasets.streaming import BagStream
 from ..datasets.writing import check_writable
 from ..models.model import Draws, Model, Program, part_of_bags, random_key
-from ..models.numerics.arguments import check_counts
 from ..models.numerics.fields import is_of_type
 from ..models.numerics.threads import one_lapack_thread
 from . import serialization

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp, ndtr
 from scipy.stats import norm
 
+from ..datasets.arguments import check_probability
 from ..datasets.bags import Bags
 from ..models.model import Draws, Model, random_key
-from ..models.numerics.arguments import check_probability
 from ..models.numerics.quadrature import QuadratureRule
 from ..models.parts.bag_evidence import BagEvidenceModel
 from ..models.parts.likelihoods import Likelihood

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from ..datasets.arguments import check_counts, check_probability
 from ..datasets.bags import Bags
 from ..models.model import observations, random_key
-from ..models.numerics.arguments import check_counts, check_probability
 from ..models.pymc.registry import pymc_program
 from .posterior import Posterior, sampled_posterior
 from .runtime.chains import ChainRun

@@ -23,9 +23,9 @@ from numpyro.infer.autoguide import (
     AutoMultivariateNormal,
 )
 
+from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..models.model import Model, observations, random_key, split_key
-from ..models.numerics.arguments import check_counts
 from ..models.numerics.tracing import as_pytree
 from ..models.parts.bag_evidence import BagEvidenceModel
 from .gaussian import GaussianApproximation, WhitenedProgram, whitened_program

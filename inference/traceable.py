@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool
 
+from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..models.model import Model
-from ..models.numerics.arguments import check_counts
 from ..models.numerics.lbfgs import largest_derivative
 from .closed_form.algorithm import ClosedForm, Options
 from .closed_form.coordinate_ascent import checked_form

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from numpyro.distributions.util import validate_sample
 from numpyro.infer.reparam import Reparam, TransformReparam
 from numpyro.util import is_prng_key
 
+from ..datasets.arguments import checked_seed
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
 from .model import (
@@ -33,10 +34,11 @@ from .model import (
     random_key,
 )
 from .numerics.draws import map_draws
+from .numerics.fields import POSITIVE, Rule, check_fields, one_of, optional
 from .numerics.tracing import as_pytree, evaluated_now_unless_traced
 from .parts.bag_labels import LogOddsLabel
 from .parts.counting import SMALL_BAG, CountTree, draw_labels, log_partition
-from .parts.hyperpriors import Parameter, may_be_positive
+from .parts.hyperpriors import Parameter, positive_or_prior
 from .parts.settings import Choice, Constructor, Setting
 from .parts.witnesses import sum_over_bags
 from .registry import register
@@ -63,7 +65,11 @@ _DRAWS, _INSTANCES = 16, 2**17
 
 
 # Of the parameters of a normal potential, for messages.
-_PRIORS = {"mu": "Beta", "sigma": "LogNormal"}
+_POTENTIAL = Rule(
+    "NormalCardinality(), MajorityCardinality(), AtLeastOne() or another function of counts and "
+    "bag sizes",
+    lambda value: callable(value) and not isinstance(value, type),
+)
 
 
 # ------------------------------------------------------------------ potentials
@@ -113,18 +119,11 @@ class NormalCardinality:
     [[-0.0, -2.0], [-0.5, -0.5]]
     """
 
-    mu: Parameter = 0.5
-    sigma: Parameter = 0.1
+    mu: Annotated[Parameter, positive_or_prior("Beta")] = 0.5
+    sigma: Annotated[Parameter, positive_or_prior("LogNormal")] = 0.1
 
     def __post_init__(self) -> None:
-        for name, value in self.parameters.items():
-            if not may_be_positive(value):
-                raise ValueError(
-                    f"NormalCardinality {name} is {value}; expected a positive finite number or a "
-                    f"NumPyro distribution of one, such as {_PRIORS[name]}"
-                )
-            if isinstance(value, np.number | np.ndarray):
-                object.__setattr__(self, name, float(value))
+        check_fields(self)
         highest: Any = self.mu
         if isinstance(highest, Distribution):
             highest = getattr(highest.support, "upper_bound", math.inf)
@@ -385,10 +384,10 @@ class CardinalityModel(ModelDefaults):
     Hajimirsadeghi and Mori (2017), section 3.2.
     """
 
-    potential: Callable = field(default_factory=NormalCardinality)
-    weight_scale: Parameter = 1.0
-    weight_prior: WeightPrior = "normal"
-    intercept_scale: float | Array | None = None
+    potential: Annotated[Callable, _POTENTIAL] = field(default_factory=NormalCardinality)
+    weight_scale: Annotated[Parameter, positive_or_prior("HalfNormal")] = 1.0
+    weight_prior: Annotated[WeightPrior, one_of(*WEIGHT_PRIORS)] = "normal"
+    intercept_scale: Annotated[float | Array | None, optional(POSITIVE, "for no intercept")] = None
 
     name: ClassVar[str] = "cardinality"
     instance_note: ClassVar[str] = (
@@ -415,27 +414,7 @@ class CardinalityModel(ModelDefaults):
     }
 
     def __post_init__(self) -> None:
-        if not callable(self.potential) or isinstance(self.potential, type):
-            raise TypeError(
-                f"CardinalityModel potential is {self.potential!r}; expected NormalCardinality(), "
-                "MajorityCardinality(), AtLeastOne() or another function of counts and bag sizes"
-            )
-        if not may_be_positive(self.weight_scale):
-            raise ValueError(
-                f"CardinalityModel weight_scale is {self.weight_scale}; expected a positive finite "
-                "number or a NumPyro distribution of one, such as HalfNormal"
-            )
-        if self.weight_prior not in WEIGHT_PRIORS:
-            raise ValueError(
-                f"CardinalityModel weight_prior is {self.weight_prior!r}; expected one of "
-                f"{', '.join(WEIGHT_PRIORS)}"
-            )
-        scale = self.intercept_scale
-        if scale is not None and not may_be_positive(scale):
-            raise ValueError(
-                f"CardinalityModel intercept_scale is {scale}; expected a positive finite number, "
-                "or None for no intercept"
-            )
+        check_fields(self)
 
     @classmethod
     def for_bags(
@@ -445,7 +424,7 @@ class CardinalityModel(ModelDefaults):
         weight_scale: Parameter | None = None,
         weight_prior: WeightPrior = "normal",
         intercept_scale: float | None = None,
-        seed: int | None = None,
+        seed: int = 0,
     ) -> Self:
         """A model with a default from the data: the scale of the weights.
 
@@ -460,7 +439,7 @@ class CardinalityModel(ModelDefaults):
             of 3.
         weight_prior : {"normal", "laplace"}
         intercept_scale : float or None
-        seed : None
+        seed : int
             Not used: there are no random choices.
 
         Returns
@@ -472,6 +451,7 @@ class CardinalityModel(ModelDefaults):
         ValueError
             If all instances are zero.
         """
+        checked_seed(seed)
         length = float(np.sqrt(np.mean(np.sum(bags.instances**2, axis=1))))
         if weight_scale is None and length == 0:
             raise ValueError(

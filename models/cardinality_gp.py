@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,11 @@ from scipy.linalg import solve_triangular
 
 from ..datasets.bags import Bags
 from .cardinality import check_width
+from .numerics.fields import AT_LEAST_ZERO, instance_of
 from .numerics.tracing import as_pytree, evaluated_now_unless_traced
 from .parts.bag_evidence import BagEvidenceModel, FloatType
 from .parts.cardinality_kernel import CardinalityKernel
-from .parts.hyperpriors import Parameter, may_be_positive
+from .parts.hyperpriors import Parameter, positive_or_prior
 from .parts.likelihoods import Likelihood, Logistic
 from .parts.sparse_gp import SparseConditional
 
@@ -89,11 +90,13 @@ class CardinalityGP(BagEvidenceModel):
     this process is ours.
     """
 
-    kernel: CardinalityKernel
+    kernel: Annotated[
+        CardinalityKernel, instance_of(CardinalityKernel, expected="a CardinalityKernel")
+    ]
     instances: Float[np.ndarray | Array, "N D"] = field(repr=False)
     bag_index: Int[np.ndarray | Array, " N"] = field(repr=False)
-    process_variance: Parameter = 1.0
-    jitter: float | Float[Array, ""] = field(default=1e-6, kw_only=True)
+    process_variance: Annotated[Parameter, positive_or_prior("LogNormal")] = 1.0
+    jitter: Annotated[float | Float[Array, ""], AT_LEAST_ZERO] = field(default=1e-6, kw_only=True)
 
     name: ClassVar[str] = "cardinality_gp"
     instance_note: ClassVar[str] = (
@@ -103,13 +106,6 @@ class CardinalityGP(BagEvidenceModel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not may_be_positive(self.process_variance):
-            raise ValueError(
-                f"CardinalityGP process_variance is {self.process_variance}; expected a positive "
-                "finite number or a NumPyro distribution of one, such as LogNormal"
-            )
-        if not (np.isfinite(self.jitter) and self.jitter >= 0):
-            raise ValueError(f"CardinalityGP jitter is {self.jitter}; expected at least 0")
         check_width(len(self.kernel.weights), self.made_at)
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import Distribution, constraints
 
+from ..datasets.arguments import checked_seed
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
 from .model import (
@@ -26,9 +27,10 @@ from .model import (
     random_key,
 )
 from .numerics.draws import over_draws
+from .numerics.fields import check_fields
 from .numerics.tracing import as_pytree
 from .parts.bag_labels import AnyArray, LogOddsLabel
-from .parts.hyperpriors import check_prior
+from .parts.hyperpriors import prior_of
 from .parts.noisy_or import labels_given_bags, sample_labels
 from .parts.witnesses import log_odds_of_some
 from .registry import register
@@ -83,8 +85,8 @@ class DiverseDensity(ModelDefaults):
     ours.
     """
 
-    concept_prior: Distribution = dist.Normal(0.0, 1.0)
-    scale_prior: Distribution = dist.LogNormal(0.0, 1.0)
+    concept_prior: Annotated[Distribution, prior_of(constraints.real)] = dist.Normal(0.0, 1.0)
+    scale_prior: Annotated[Distribution, prior_of(constraints.positive)] = dist.LogNormal(0.0, 1.0)
 
     name: ClassVar[str] = "diverse_density"
     instance_note: ClassVar[str] = (
@@ -99,11 +101,10 @@ class DiverseDensity(ModelDefaults):
     fields_for_bags: ClassVar[tuple[str, ...]] = ("concept_prior", "scale_prior")
 
     def __post_init__(self) -> None:
-        check_prior("DiverseDensity", "concept_prior", self.concept_prior, constraints.real)
-        check_prior("DiverseDensity", "scale_prior", self.scale_prior, constraints.positive)
+        check_fields(self)
 
     @classmethod
-    def for_bags(cls, bags: Bags, seed: int | None = None) -> Self:
+    def for_bags(cls, bags: Bags, seed: int = 0) -> Self:
         """A model with a default from the data: how fast probabilities fall with distance.
 
         The prior median of s is that at which two instances, √(2D) apart on average, have
@@ -113,13 +114,14 @@ class DiverseDensity(ModelDefaults):
         ----------
         bags : Bags
             Training bags, each feature with mean 0 and sd 1 (``bags.standardize()``).
-        seed : None
+        seed : int
             Not used: there are no random choices.
 
         Returns
         -------
         DiverseDensity
         """
+        checked_seed(seed)
         return cls(scale_prior=dist.LogNormal(0.5 * math.log(2.0 / bags.num_features), 1.0))
 
     @property

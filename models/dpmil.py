@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,9 @@ from jaxtyping import Array, Bool, Float, Int
 from numpyro.infer.reparam import Reparam, TransformReparam
 from scipy.special import expit, logsumexp
 
+from ..datasets.arguments import checked_seed
 from ..datasets.bags import Bags
+from ..datasets.checks import as_numbers
 from ..datasets.padding import padded
 from .model import (
     CLOSED_FORM_ENGINES,
@@ -32,6 +34,7 @@ from .model import (
     random_key,
 )
 from .numerics.draws import over_draws
+from .numerics.fields import FLAG, POSITIVE, PROBABILITY, WHOLE, check_fields, one_of
 from .numerics.tracing import as_pytree
 from .parts.components import Components
 from .parts.dp_mixture import MixtureBags, Mixtures, gaussian_by_precision
@@ -124,13 +127,13 @@ class DPMIL(ModelDefaults):
 
     center: Float[np.ndarray, " D"] | Float[Array, " D"]
     scale: Float[np.ndarray, "..."] | Float[Array, "..."]
-    degrees_of_freedom: float
-    mean_strength: float = 1.0
-    concentration: float = 2.0
-    max_components: int = 20
-    positive_fraction: float = 0.5
-    supervision: Supervision = "bags"
-    needs_witness: bool = True
+    degrees_of_freedom: Annotated[float, POSITIVE]
+    mean_strength: Annotated[float, POSITIVE] = 1.0
+    concentration: Annotated[float, POSITIVE] = 2.0
+    max_components: Annotated[int, WHOLE] = 20
+    positive_fraction: Annotated[float, PROBABILITY] = 0.5
+    supervision: Annotated[Supervision, one_of(*SUPERVISIONS)] = "bags"
+    needs_witness: Annotated[bool, FLAG] = True
 
     name: ClassVar[str] = "dpmil"
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -175,8 +178,11 @@ class DPMIL(ModelDefaults):
     fields_for_bags: ClassVar[tuple[str, ...]] = ("center", "scale")
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for field in ("center", "scale"):
-            object.__setattr__(self, field, np.asarray(getattr(self, field), float))
+            object.__setattr__(self, field, as_numbers(getattr(self, field), f"DPMIL {field}"))
+        if np.ndim(self.center) != 1:
+            raise ValueError(f"DPMIL center has shape {np.shape(self.center)}; expected (D,)")
         num_features = len(self.center)
         if np.shape(self.scale) not in ((num_features,), (num_features, num_features)):
             raise ValueError(
@@ -185,26 +191,10 @@ class DPMIL(ModelDefaults):
                 "precisions"
             )
         least = num_features - 1 if self.covariance == "full" else 0
-        for field, value, bound in (
-            ("degrees_of_freedom", self.degrees_of_freedom, least),
-            ("mean_strength", self.mean_strength, 0),
-            ("concentration", self.concentration, 0),
-        ):
-            if not (np.isfinite(value) and value > bound):
-                raise ValueError(f"DPMIL {field} is {value}; expected a number above {bound}")
-        if not isinstance(self.max_components, int | np.integer) or self.max_components < 1:
+        if not self.degrees_of_freedom > least:
             raise ValueError(
-                f"DPMIL max_components is {self.max_components}; expected an integer of at least 1"
-            )
-        if not 0 < self.positive_fraction < 1:
-            raise ValueError(
-                f"DPMIL positive_fraction is {self.positive_fraction}; expected a number between 0 "
-                "and 1"
-            )
-        if self.supervision not in SUPERVISIONS:
-            raise ValueError(
-                f"DPMIL supervision is {self.supervision!r}; expected one of "
-                f"{', '.join(SUPERVISIONS)}"
+                f"DPMIL degrees_of_freedom is {self.degrees_of_freedom}; expected a number above "
+                f"{least}"
             )
         if not np.isfinite(self.center).all():
             raise ValueError("DPMIL center has a NaN or an infinity; expected numbers")
@@ -222,7 +212,7 @@ class DPMIL(ModelDefaults):
         max_components: int = 20,
         *,
         covariance: Covariance = "full",
-        seed: int | None = None,
+        seed: int = 0,
         **others,
     ) -> Self:
         """The paper's prior: W0 the inverse covariance and m0 the mean of all instances.
@@ -237,7 +227,7 @@ class DPMIL(ModelDefaults):
         max_components : int
             K.
         covariance : {"full", "diagonal"}
-        seed : None
+        seed : int
             Not used; there for a common signature.
         **others
             Other fields.
@@ -251,6 +241,7 @@ class DPMIL(ModelDefaults):
         ValueError
             If all bags have one label or all instances are alike.
         """
+        checked_seed(seed)
         if covariance not in COVARIANCES:
             raise ValueError(
                 f"covariance is {covariance!r}; expected one of {', '.join(COVARIANCES)}"

@@ -3,7 +3,7 @@ r"""A soft threshold on neighbourhood scores of the instances, as a probabilisti
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +25,10 @@ from .model import (
     random_key,
 )
 from .numerics.draws import over_draws
+from .numerics.fields import check_fields
 from .numerics.tracing import as_pytree
 from .parts.bag_labels import LogOddsLabel
-from .parts.hyperpriors import check_prior
+from .parts.hyperpriors import prior_of
 from .parts.noisy_or import labels_given_bags, sample_labels
 from .parts.witnesses import log_odds_of_some
 
@@ -147,8 +148,10 @@ class MeasureThreshold(ModelDefaults):
     model of them is ours.
     """
 
-    threshold_prior: Distribution = dist.Normal(0.0, 2.0)
-    softness_prior: Distribution = dist.LogNormal(-1.0, 1.0)
+    threshold_prior: Annotated[Distribution, prior_of(constraints.real)] = dist.Normal(0.0, 2.0)
+    softness_prior: Annotated[Distribution, prior_of(constraints.positive)] = dist.LogNormal(
+        -1.0, 1.0
+    )
 
     name: ClassVar[str] = "measure_threshold"
     predicts_by: ClassVar[tuple[str, ...]] = ("measure_probability",)
@@ -165,8 +168,7 @@ class MeasureThreshold(ModelDefaults):
     }
 
     def __post_init__(self) -> None:
-        check_prior("MeasureThreshold", "threshold_prior", self.threshold_prior, constraints.real)
-        check_prior("MeasureThreshold", "softness_prior", self.softness_prior, constraints.positive)
+        check_fields(self)
 
     @property
     def latent_sites(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.handlers import mask
 from numpyro.infer.reparam import Reparam
 
+from ..datasets.arguments import checked_seed, is_whole
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
 from .parts.settings import Setting
@@ -41,8 +42,6 @@ __all__ = [
 # closed-form updates.
 GRADIENT_ENGINES = ("maximum_a_posteriori", "laplace", "svi", "nuts")
 CLOSED_FORM_ENGINES = ("coordinate_ascent", "laplace", "svi", "nuts", "gibbs")
-
-_LARGEST_SEED = 2**32 - 1
 
 type Program = Callable[[Bags], None]
 type Draws = dict[str, np.ndarray]
@@ -399,18 +398,13 @@ def random_key(seed: int | Array) -> Array:
     ValueError
         If an int is out of range.
     """
-    if isinstance(seed, int | np.integer):
-        if not 0 <= seed <= _LARGEST_SEED:
-            raise ValueError(
-                f"seed is {seed}; expected a whole number from 0 to {_LARGEST_SEED}: others would "
-                "draw the same as one of these"
-            )
-        # The key of jax.random.key, without compiling programs.
-        data: Any = np.array([0, seed], np.uint32)
-        return jax.random.wrap_key_data(data, impl="threefry2x32")
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         return seed
-    raise TypeError(f"seed is {seed!r}; expected an int or a JAX key (jax.random.key(0))")
+    if not is_whole(seed):
+        raise TypeError(f"seed is {seed!r}; expected an int or a JAX key (jax.random.key(0))")
+    # The key of jax.random.key, without compiling programs.
+    data: Any = np.array([0, checked_seed(seed)], np.uint32)
+    return jax.random.wrap_key_data(data, impl="threefry2x32")
 
 
 @partial(jax.jit, static_argnames="number")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 from ..datasets.bags import Bags
 from ..datasets.padding import bag_weight, padded
 from .model import Draws, Program, given_labels, observations, plate_of_bags, random_key
+from .numerics.fields import FINITE, Rule, instance_of
 from .numerics.quadrature import (
     QuadratureRule,
     SigmoidTable,
@@ -31,7 +32,7 @@ from .numerics.quadrature import (
 )
 from .numerics.tracing import as_pytree
 from .parts.bag_labels import InstanceLabels, NoisyMaximum
-from .parts.hyperpriors import Parameter, central_value
+from .parts.hyperpriors import Parameter, central_value, finite_or_prior
 from .parts.scale_mixtures import GammaMixing, Mixing, PolyaGammaMixing, log_two_cosh_half
 from .parts.settings import Constructor, Setting
 from .parts.sparse_gp import (
@@ -52,6 +53,14 @@ _MOST_FOR_MEAN = 8192
 _DRAWS_FOR_MEAN = 64
 _FARTHEST_MEAN = 64.0
 _HALVINGS = 30
+
+_SHARPNESS = Rule(
+    "a finite number of at least 1 (the paper uses 100)",
+    lambda value: FINITE.accepts(value) and bool(value >= 1),
+)
+_MIXING = instance_of(
+    Mixing, expected="PolyaGammaMixing(), GammaMixing(alpha, beta) or a ScaleMixture"
+)
 
 
 @register
@@ -109,9 +118,9 @@ class VGPMIL(SparseGPModel):
     Castro-Macías et al. (2024), equations 1–4 and 18–22; Haußmann et al. (2017).
     """
 
-    mean: Parameter = 0.0
-    sharpness: float | Float[Array, ""] = 100.0
-    mixing: Mixing = field(default_factory=PolyaGammaMixing)
+    mean: Annotated[Parameter, finite_or_prior("Normal")] = 0.0
+    sharpness: Annotated[float | Float[Array, ""], _SHARPNESS] = 100.0
+    mixing: Annotated[Mixing, _MIXING] = field(default_factory=PolyaGammaMixing)
 
     name: ClassVar[str] = "vgpmil"
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -131,14 +140,6 @@ class VGPMIL(SparseGPModel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (np.isfinite(self.sharpness) and self.sharpness >= 1):
-            raise ValueError(
-                f"VGPMIL sharpness is {self.sharpness}; expected a finite number of at least 1 "
-                "(the paper uses 100)"
-            )
-        is_number = isinstance(self.mean, int | float | np.number | np.ndarray)
-        if is_number and not (np.ndim(self.mean) == 0 and np.isfinite(self.mean)):
-            raise ValueError(f"VGPMIL mean is {self.mean}; expected a finite number or a prior")
         if self.priors and not self.is_logistic:
             raise ValueError(
                 f"{', '.join(self.priors)} of VGPMIL have priors, and mixing is {self.mixing}: the "

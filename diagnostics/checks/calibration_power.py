@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import stats
 
+from ...datasets.arguments import check_counts, check_probability
 from ...models.model import random_key
-from ...models.numerics.arguments import check_counts, check_probability
 
 __all__ = ["CalibrationPower", "calibration_power", "level_of_a_test", "smallest_gap"]
 

@@ -15,12 +15,12 @@ import pandas as pd
 from jaxtyping import Array, Float
 from matplotlib.figure import Figure
 
+from ...datasets.arguments import check_counts, check_probability
 from ...datasets.bags import Bags
 from ...inference.posterior import Posterior
 from ...inference.prediction import TargetPrediction
 from ...inference.runtime.densities import log_joint
 from ...models.model import observations, random_key, split_key
-from ...models.numerics.arguments import check_counts, check_probability
 from ..plots.panels import predictive_statistics
 from .prior_predictive import replicates_from_the_prior, two_sided_p
 

@@ -12,10 +12,10 @@ import pandas as pd
 from jaxtyping import Array, Float, Int
 from matplotlib.figure import Figure
 
+from ...datasets.arguments import check_counts
 from ...datasets.bags import Bags
 from ...datasets.simulation import draw_sites
 from ...models.model import Model, part_of_bags, random_key
-from ...models.numerics.arguments import check_counts
 from ..plots.panels import replicates_by_size
 
 __all__ = ["PriorPredictive", "prior_predictive", "replicates_from_the_prior", "two_sided_p"]

@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from numpyro.handlers import substitute
 from scipy import stats
 
+from ...datasets.arguments import check_counts, check_probability
 from ...datasets.bags import Bags
 from ...datasets.simulation import draw_sites
 from ...inference.posterior import Posterior
@@ -34,7 +35,6 @@ from ...inference.runtime.densities import log_likelihood_of_one
 from ...inference.runtime.progress import Progress
 from ...inference.traceable import TraceableEngine, traceable_engine
 from ...models.model import Model, random_key
-from ...models.numerics.arguments import check_counts, check_probability
 from ..plots.panels import pit_differences
 from .calibration_power import level_of_a_test, smallest_gap
 

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from ...datasets.arguments import check_counts
 from ...inference.importance import ImportanceResampled, WeightedDraws, largest_khat
 from ...inference.posterior import Approximation, Posterior, Status, approximate_posterior
 from ...inference.runtime.programs import Stopwatch
 from ...models.model import random_key
-from ...models.numerics.arguments import check_counts
 
 __all__ = ["importance_resample"]
 

@@ -40,11 +40,11 @@ from numpyro import handlers
 from numpyro.infer.util import log_density
 from sklearn.cluster import KMeans
 
+from ...datasets.arguments import check_counts
 from ...datasets.bags import Bags
 from ...datasets.padding import bag_weight, bucket, padded
 from ...models.dpmil import DPMIL, count_after, log_evidence_of_counts
 from ...models.model import Draws, Program
-from ...models.numerics.arguments import check_counts
 from ...models.numerics.products import in_row_blocks
 from ...models.numerics.threads import one_thread
 from ...models.numerics.tracing import as_pytree

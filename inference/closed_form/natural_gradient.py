@@ -31,11 +31,11 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from ...datasets.arguments import check_counts
 from ...datasets.bags import Bags
 from ...datasets.padding import bucket
 from ...datasets.streaming import BagStream
 from ...models.model import Model, random_key, split_key
-from ...models.numerics.arguments import check_counts
 from ...models.numerics.threads import one_lapack_thread
 from ...models.parts.bag_evidence import FloatType
 from ..posterior import Posterior, Status

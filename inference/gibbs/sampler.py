@@ -10,9 +10,9 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import Array
 
+from ...datasets.arguments import check_counts
 from ...datasets.bags import Bags
 from ...models.model import Model, observations, random_key
-from ...models.numerics.arguments import check_counts
 from ...models.numerics.tracing import as_pytree
 from ..posterior import Posterior, sampled_posterior
 from ..runtime.chains import devices_of_chains, run_chains

@@ -15,8 +15,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
+from ...datasets.arguments import check_counts
 from ...datasets.bags import Bags
-from ...models.numerics.arguments import check_counts
 from ...models.numerics.threads import one_lapack_thread
 from .checkpoint import BlockFolder, block_folder, identity
 from .devices import Devices

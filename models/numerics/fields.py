@@ -26,6 +26,8 @@ import jax
 import numpy as np
 from jaxtyping import jaxtyped
 
+from ...datasets.arguments import is_whole
+
 __all__ = [
     "AT_LEAST_ZERO",
     "FINITE",
@@ -35,9 +37,11 @@ __all__ = [
     "WHOLE",
     "Rule",
     "check_fields",
+    "instance_of",
     "is_number",
     "is_of_type",
     "one_of",
+    "optional",
     "wrong_type",
 ]
 
@@ -71,17 +75,27 @@ def _is_finite(value: Any) -> bool:
     return is_number(value) and bool(np.isfinite(value))
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+def optional(rule: Rule, otherwise: str) -> Rule:
+    """The values of a rule, or None."""
+    return Rule(
+        f"{rule.expected}, or None {otherwise}", lambda value: value is None or rule.accepts(value)
+    )
+
+
+def instance_of(*classes: type, expected: str) -> Rule:
+    """An object of one of these classes, and no class itself."""
+    return Rule(expected, lambda value: isinstance(value, classes) and not isinstance(value, type))
 
 
 FINITE = Rule("a finite number", _is_finite)
-POSITIVE = Rule("a positive finite number", lambda value: _is_finite(value) and value > 0)
+POSITIVE = Rule("a positive finite number", lambda value: _is_finite(value) and bool(value > 0))
 AT_LEAST_ZERO = Rule(
-    "a finite number of at least 0", lambda value: _is_finite(value) and value >= 0
+    "a finite number of at least 0", lambda value: _is_finite(value) and bool(value >= 0)
 )
-PROBABILITY = Rule("a number between 0 and 1", lambda value: is_number(value) and 0 < value < 1)
-WHOLE = Rule("a whole number of at least 1", lambda value: _is_whole(value) and value >= 1)
+PROBABILITY = Rule(
+    "a number between 0 and 1", lambda value: is_number(value) and bool(0 < value < 1)
+)
+WHOLE = Rule("an integer of at least 1", lambda value: is_whole(value) and bool(value >= 1))
 FLAG = Rule("True or False", lambda value: isinstance(value, bool | np.bool_))
 
 
@@ -95,7 +109,8 @@ def one_of(*words: str) -> Rule:
 def check_fields(of: Any) -> None:
     """Check the fields that have rules; turn NumPy numbers into Python's.
 
-    A dataclass calls it first in ``__post_init__``.
+    A dataclass calls it first in ``__post_init__``. What JAX puts into pytrees is not checked: its
+    arrays may be gradients, its bare objects are placeholders.
 
     Raises
     ------
@@ -104,6 +119,8 @@ def check_fields(of: Any) -> None:
     """
     for name, rule in _rules(type(of)).items():
         value = getattr(of, name)
+        if isinstance(value, jax.Array) or type(value) is object:
+            continue
         if not rule.accepts(value):
             raise ValueError(
                 f"{type(of).__name__} {name} is {_shown(value)}; expected {rule.expected}"
@@ -163,5 +180,5 @@ def is_of_type(value: Any, hint: Any) -> bool:
     if hint is float:
         return is_number(value)
     if hint is int:
-        return _is_whole(value)
+        return is_whole(value)
     return isinstance(value, origin or hint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 from ...datasets.bags import Bags
 from ...datasets.padding import padded
 from ..model import Draws, Program, plate_of_bags
+from ..numerics.fields import instance_of
 from ..numerics.quadrature import QuadratureRule, SigmoidTable
 from .hyperpriors import Parameter
 from .likelihoods import LIKELIHOODS, Likelihood, Logistic, Observations
@@ -37,6 +38,11 @@ type FloatType = Literal["float64", "float32"]
 
 # Observed site by the part of `Bags` that holds its values.
 _SITES = {"labels": "bag_label", "targets": "bag_target"}
+_LIKELIHOOD = instance_of(
+    Likelihood,
+    expected="a likelihood of milzoo.models, one of "
+    + ", ".join(f"{one.__name__}()" for one in LIKELIHOODS.values()),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +68,7 @@ class BagEvidenceModel(InducingModel, ABC):
         If a field is out of range.
     """
 
-    likelihood: Likelihood = field(default=Logistic(), kw_only=True)
+    likelihood: Annotated[Likelihood, _LIKELIHOOD] = field(default=Logistic(), kw_only=True)
 
     observation_fields: ClassVar[tuple[str, ...]] = ("likelihood",)
     settings: ClassVar[Mapping[str, Setting]] = {
@@ -84,16 +90,6 @@ class BagEvidenceModel(InducingModel, ABC):
         "bag_label": ("bag",),
         "bag_target": ("bag",),
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # JAX unflattens pytrees with bare objects as placeholders.
-        if not isinstance(self.likelihood, Likelihood) and type(self.likelihood) is not object:
-            known = ", ".join(f"{one.__name__}()" for one in LIKELIHOODS.values())
-            raise ValueError(
-                f"{type(self).__name__} likelihood is {self.likelihood!r}; expected a likelihood "
-                f"of milzoo.models, one of {known}"
-            )
 
     @property
     def observed_site(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ...datasets.bags import Bags
+from ...datasets.checks import as_numbers
 from ..cardinality import CardinalityBags, CardinalityModel, check_width, probabilities
+from ..numerics.fields import FINITE, check_fields, instance_of
 from ..numerics.tracing import as_pytree
 from .counting import CountTree
 from .kernels import RBF
@@ -76,14 +78,17 @@ class CardinalityKernel:
     [0]
     """
 
-    model: CardinalityModel
+    model: Annotated[CardinalityModel, instance_of(CardinalityModel, expected="a CardinalityModel")]
     weights: Float[np.ndarray, " D"] = field(repr=False)
-    instance_kernel: RBF
-    intercept: float = 0.0
+    instance_kernel: Annotated[
+        RBF, instance_of(RBF, expected="a kernel RBF(variance, length_scale)")
+    ]
+    intercept: Annotated[float, FINITE] = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_numbers(type(self).__name__, self.model, self.instance_kernel)
-        weights = np.array(self.weights, dtype=np.float64)
+        weights = as_numbers(self.weights, "CardinalityKernel weights")
         if weights.ndim != 1 or not np.isfinite(weights).all():
             raise ValueError(
                 f"CardinalityKernel weights have shape {weights.shape}"

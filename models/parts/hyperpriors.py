@@ -8,28 +8,19 @@ import numpy as np
 from jaxtyping import Array
 from numpyro.distributions import Distribution, constraints
 
-__all__ = ["Parameter", "central_value", "check_prior", "may_be_positive"]
+from ..numerics.fields import FINITE, POSITIVE, Rule
+
+__all__ = [
+    "Parameter",
+    "central_value",
+    "finite_or_prior",
+    "may_be_positive",
+    "positive_or_prior",
+    "prior_of",
+]
 
 # While JAX traces, the number is a traced array.
 type Parameter = float | Distribution | Array
-
-
-def check_prior(owner: str, name: str, prior: Distribution, wanted: constraints.Constraint) -> None:
-    """Raise an error unless a prior is of one real, or one positive, number.
-
-    Raises
-    ------
-    ValueError
-        If it is no distribution, has an event or batch shape, or another support.
-    """
-    is_scalar = isinstance(prior, Distribution) and prior.shape() == ()
-    values = prior.support if is_scalar else None
-    is_right = values is constraints.real if wanted is constraints.real else values == wanted
-    if not is_right:
-        raise ValueError(
-            f"{owner} {name} is {prior!r}; expected a NumPyro distribution of one "
-            f"{'real' if wanted is constraints.real else 'positive'} number"
-        )
 
 
 def central_value(parameter: Parameter) -> float:
@@ -60,10 +51,39 @@ def central_value(parameter: Parameter) -> float:
 
 
 def may_be_positive(value: Any) -> bool:
-    """Whether a number, or some value of a prior, is positive; True for traced values."""
+    """Whether a number, or some value of a prior, is positive."""
     if isinstance(value, Distribution):
         lower_bound = getattr(value.support, "lower_bound", None)
         return value.shape() == () and lower_bound is not None and float(lower_bound) >= 0
-    if isinstance(value, int | float | np.number | np.ndarray):
-        return np.ndim(value) == 0 and bool(np.isfinite(value) and value > 0)
-    return not isinstance(value, str)
+    return POSITIVE.accepts(value)
+
+
+def prior_of(wanted: constraints.Constraint) -> Rule:
+    """A prior of one real, or one positive, number."""
+
+    def accepts(value: Any) -> bool:
+        if not (isinstance(value, Distribution) and value.shape() == ()):
+            return False
+        # An interval may say that it equals all real numbers.
+        return value.support is wanted if wanted is constraints.real else value.support == wanted
+
+    kind = "real" if wanted is constraints.real else "positive"
+    return Rule(f"a NumPyro distribution of one {kind} number", accepts)
+
+
+def positive_or_prior(example: str) -> Rule:
+    """A positive number, or a prior of one."""
+    return Rule(
+        f"a positive finite number or a NumPyro distribution of one, such as {example}",
+        may_be_positive,
+    )
+
+
+def finite_or_prior(example: str) -> Rule:
+    """A number, or a prior of one."""
+    return Rule(
+        f"a finite number or a NumPyro distribution of one, such as {example}",
+        lambda value: (
+            FINITE.accepts(value) or (isinstance(value, Distribution) and value.shape() == ())
+        ),
+    )

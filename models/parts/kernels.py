@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from math import ceil
-from typing import Self
+from typing import Annotated, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,8 +16,9 @@ from numpyro import __version__ as _  # noqa: F401
 from numpyro.distributions import Distribution
 from scipy.spatial.distance import pdist
 
+from ..numerics.fields import check_fields
 from ..numerics.tracing import as_pytree
-from .hyperpriors import Parameter, may_be_positive
+from .hyperpriors import Parameter, positive_or_prior
 
 __all__ = ["RBF", "median_distance"]
 
@@ -57,19 +58,11 @@ class RBF:
     2.0
     """
 
-    variance: Parameter
-    length_scale: Parameter
+    variance: Annotated[Parameter, positive_or_prior("LogNormal")]
+    length_scale: Annotated[Parameter, positive_or_prior("LogNormal")]
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not may_be_positive(value):
-                raise ValueError(
-                    f"RBF {field.name} is {value}; expected a positive finite number or a "
-                    "NumPyro distribution of one, such as LogNormal"
-                )
-            if isinstance(value, np.number | np.ndarray):
-                object.__setattr__(self, field.name, float(value))
+        check_fields(self)
 
     @property
     def parameters(self) -> dict[str, Parameter]:

@@ -22,7 +22,7 @@ auxiliary variable is given (Pólya-Gamma, Gamma, or the latent utility of Alber
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +33,9 @@ from jax.core import Tracer
 from jax.scipy.special import gammaln, log_ndtr
 from jax.scipy.stats import norm
 from jaxtyping import Array, Bool, Float, Int
-from numpyro.distributions import Distribution
 from numpyro.distributions.transforms import AffineTransform
 
+from ..numerics.fields import AT_LEAST_ZERO, POSITIVE, WHOLE, Rule, check_fields
 from ..numerics.quadrature import (
     NO_RULE,
     QuadratureRule,
@@ -46,7 +46,7 @@ from ..numerics.quadrature import (
 )
 from ..numerics.tracing import as_pytree
 from .bag_labels import LogOddsLabel, TiltedPolyaGamma
-from .hyperpriors import Parameter, may_be_positive
+from .hyperpriors import Parameter, positive_or_prior
 from .polya_gamma import PolyaGamma
 from .target_distributions import (
     NormalNegativeBinomial,
@@ -74,6 +74,10 @@ __all__ = [
 
 # A number or a prior. JAX makes pytrees of placeholders too, which type checks have to let pass.
 type _Leaf = Parameter | Any
+_NOISE = Rule(
+    f"{AT_LEAST_ZERO.expected} (to infer it, put a prior on the kernel variance)",
+    AT_LEAST_ZERO.accepts,
+)
 type ObservedPart = Literal["labels", "targets"]
 type Observations = (
     Float[Array, "*K"]
@@ -450,20 +454,14 @@ class Probit(_WithoutTable):
     Albert and Chib (1993); Kandemir et al. (2016), section 4.3, where noise = 1/α.
     """
 
-    noise: _Leaf = 1.0
+    noise: Annotated[_Leaf, _NOISE] = 1.0
 
     name: ClassVar[str] = "probit"
     observed_part: ClassVar[ObservedPart] = "labels"
     auxiliary_site: ClassVar[str | None] = "latent_utility"
 
     def __post_init__(self) -> None:
-        _make_plain(self, "noise")
-        is_wrong = isinstance(self.noise, int | float) and not 0 <= self.noise < np.inf
-        if is_wrong or isinstance(self.noise, str | list | tuple | dict | None | Distribution):
-            raise ValueError(
-                f"Probit noise is {self.noise}; expected a number of at least 0 (to infer it, put "
-                "a prior on the kernel variance)"
-            )
+        check_fields(self)
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
@@ -631,14 +629,14 @@ class Gaussian(_WithoutTable):
     Kandemir et al. (2016), footnote 1.
     """
 
-    noise: _Leaf = 1.0
+    noise: Annotated[_Leaf, positive_or_prior("LogNormal")] = 1.0
 
     name: ClassVar[str] = "gaussian"
     observed_part: ClassVar[ObservedPart] = "targets"
     auxiliary_site: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        _check_positive(self, "noise")
+        check_fields(self)
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
@@ -791,22 +789,15 @@ class StudentT(_WithoutTable):
     likelihood, JMLR 12.
     """
 
-    degrees_of_freedom: _Leaf = 4.0
-    scale: _Leaf = 1.0
+    degrees_of_freedom: Annotated[_Leaf, POSITIVE] = 4.0
+    scale: Annotated[_Leaf, positive_or_prior("LogNormal")] = 1.0
 
     name: ClassVar[str] = "student_t"
     observed_part: ClassVar[ObservedPart] = "targets"
     auxiliary_site: ClassVar[str | None] = "augmentation"
 
     def __post_init__(self) -> None:
-        _make_plain(self, "degrees_of_freedom")
-        degrees = self.degrees_of_freedom
-        if isinstance(degrees, Distribution) or not may_be_positive(degrees):
-            raise ValueError(
-                f"StudentT degrees_of_freedom is {degrees}; expected a positive finite number, "
-                "such as 4"
-            )
-        _check_positive(self, "scale")
+        check_fields(self)
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
@@ -983,23 +974,14 @@ class NegativeBinomial(_WithoutTable):
     binomial regression, ICML.
     """
 
-    total_count: int = 1
+    total_count: Annotated[int, WHOLE] = 1
 
     name: ClassVar[str] = "negative_binomial"
     observed_part: ClassVar[ObservedPart] = "targets"
     auxiliary_site: ClassVar[str | None] = "augmentation"
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.total_count, bool)
-            or not isinstance(self.total_count, int | np.integer)
-            or self.total_count < 1
-        ):
-            raise ValueError(
-                f"NegativeBinomial total_count is {self.total_count!r}; expected a positive whole "
-                "number"
-            )
-        object.__setattr__(self, "total_count", int(self.total_count))
+        check_fields(self)
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
@@ -1200,24 +1182,6 @@ def _log_gamma_ratio(degrees: Float[Array, "*K"]) -> Float[Array, "*K"]:
 
 
 # ------------------------------------------------------------------ checks
-
-
-def _make_plain(likelihood: Any, name: str) -> None:
-    """Turn a NumPy number into Python's."""
-    value = getattr(likelihood, name)
-    if isinstance(value, np.number | np.ndarray) and np.ndim(value) == 0:
-        object.__setattr__(likelihood, name, float(value))
-
-
-def _check_positive(likelihood: Any, name: str) -> None:
-    """Refuse all but positive numbers and distributions of them."""
-    _make_plain(likelihood, name)
-    value = getattr(likelihood, name)
-    if isinstance(value, list | tuple | dict | None) or not may_be_positive(value):
-        raise ValueError(
-            f"{type(likelihood).__name__} {name} is {value}; expected a positive finite number or "
-            "a NumPyro distribution of one, such as LogNormal"
-        )
 
 
 def _check_labels(values: Observations) -> None:

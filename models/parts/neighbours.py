@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from scipy.spatial.distance import cdist
 from sklearn.neighbors import KDTree, NearestNeighbors
 
 from ...datasets.bags import Bags
+from ..numerics.fields import POSITIVE, WHOLE, check_fields
 
 __all__ = ["Measure", "NeighbourMeasure", "Neighbours", "ParzenMeasure", "scored"]
 
@@ -104,12 +105,11 @@ class NeighbourMeasure:
     [2.0, 0.0]
     """
 
-    k: int = 3
+    k: Annotated[int, WHOLE] = 3
     transform: Callable[[Array], Array] | None = None
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"NeighbourMeasure k is {self.k}; expected at least 1")
+        check_fields(self)
 
     def scores(self, points: Float[np.ndarray, "P D"], reference: Bags) -> Float[np.ndarray, " P"]:
         """Scores f of points.
@@ -299,13 +299,10 @@ class ParzenMeasure:
     [0.3333333333333333, 0.0, 0.0]
     """
 
-    width: float
+    width: Annotated[float, POSITIVE]
 
     def __post_init__(self) -> None:
-        if not 0 < self.width < np.inf:
-            raise ValueError(
-                f"ParzenMeasure width is {self.width}; expected a positive finite number"
-            )
+        check_fields(self)
 
     def scores(self, points: Float[np.ndarray, "P D"], reference: Bags) -> Float[np.ndarray, " P"]:
         """Scores f of points.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ import numpyro.distributions as dist
 from jax.nn import softplus
 from jaxtyping import Array, Float
 
+from ..numerics.fields import POSITIVE, check_fields
 from ..numerics.tracing import as_pytree
 from .polya_gamma import PolyaGamma
 
@@ -121,15 +122,11 @@ class GammaMixing:
     Castro-Macías et al. (2024), §5.
     """
 
-    alpha: float
-    beta: float
+    alpha: Annotated[float, POSITIVE]
+    beta: Annotated[float, POSITIVE]
 
     def __post_init__(self) -> None:
-        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
-            if not (np.isfinite(value) and value > 0):
-                raise ValueError(
-                    f"GammaMixing {name} is {value}; expected a positive finite number"
-                )
+        check_fields(self)
 
     @property
     def distance_to_pole(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,12 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import LowerCholeskyAffine
 from sklearn.cluster import KMeans
 
+from ...datasets.arguments import check_counts, checked_seed
 from ...datasets.bags import Bags
+from ...datasets.checks import as_numbers
 from ...datasets.padding import padded
 from ..model import CLOSED_FORM_ENGINES, Draws, ModelDefaults, observations, random_key
+from ..numerics.fields import AT_LEAST_ZERO, check_fields, instance_of
 from ..numerics.products import block_length, times_triangle
 from ..numerics.quadrature import QuadratureRule, SigmoidTable, on_grid
 from ..numerics.threads import one_thread
@@ -334,7 +337,7 @@ class InducingModel(ModelDefaults):
     usual_engines: ClassVar[tuple[str, ...]] = CLOSED_FORM_ENGINES
 
     def __post_init__(self) -> None:
-        """Nothing to check."""
+        check_fields(self)
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:
@@ -451,15 +454,16 @@ class SparseGPModel(InducingModel):
         If a field is out of range.
     """
 
-    kernel: RBF
+    kernel: Annotated[RBF, instance_of(RBF, expected="a kernel RBF(variance, length_scale)")]
     inducing_points: Float[np.ndarray | Array, "M D"] = field(repr=False)
-    jitter: float | Float[Array, ""] = field(default=1e-6, kw_only=True)
+    jitter: Annotated[float | Float[Array, ""], AT_LEAST_ZERO] = field(default=1e-6, kw_only=True)
 
     fields_for_bags: ClassVar[tuple[str, ...]] = ("kernel", "inducing_points")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        name, points = type(self).__name__, np.array(self.inducing_points, dtype=np.float64)
+        name = type(self).__name__
+        points = as_numbers(self.inducing_points, f"{name} inducing_points")
         if points.ndim != 2 or points.size == 0:
             raise ValueError(
                 f"{name} inducing_points have shape {points.shape}; expected (M, D), one row for "
@@ -472,8 +476,6 @@ class SparseGPModel(InducingModel):
             )
         points.setflags(write=False)
         object.__setattr__(self, "inducing_points", points)
-        if not (np.isfinite(self.jitter) and self.jitter >= 0):
-            raise ValueError(f"{name} jitter is {self.jitter}; expected a number of at least 0")
 
     @classmethod
     def for_bags(
@@ -510,8 +512,13 @@ class SparseGPModel(InducingModel):
         Raises
         ------
         ValueError
-            If there are fewer distinct instances than inducing points.
+            If there are fewer distinct instances than inducing points, or an argument is out of
+            range.
+        TypeError
+            If the seed is no integer.
         """
+        check_counts(num_inducing=num_inducing)
+        seed = checked_seed(seed)
         distinct = len(np.unique(bags.instances, axis=0))
         if not 1 <= num_inducing <= distinct:
             raise ValueError(

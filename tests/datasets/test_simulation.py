@@ -107,11 +107,11 @@ def test_the_seed_decides_the_instances():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 1, 1), "num_bags is 0; expected at least 1"),
-        ((1, 0, 1), "bag_size is 0; expected at least 1"),
-        ((1, range(3), 1), r"bag_size is range\(0, 3\); expected at least 1"),
-        ((1, range(3, 3), 1), r"bag_size is range\(3, 3\); expected at least 1"),
-        ((1, 1, 0), "num_features is 0; expected at least 1"),
+        ((0, 1, 1), "num_bags is 0; expected an integer of at least 1"),
+        ((1, 0, 1), "bag_size is 0; expected an integer of at least 1"),
+        ((1, range(3), 1), r"bag_size is range\(0, 3\); expected sizes of at least 1"),
+        ((1, range(3, 3), 1), r"bag_size is range\(3, 3\); expected sizes of at least 1"),
+        ((1, 1, 0), "num_features is 0; expected an integer of at least 1"),
     ],
 )
 def test_sizes_below_one_are_refused(arguments, message):

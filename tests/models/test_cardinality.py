@@ -315,7 +315,7 @@ def test_a_field_out_of_range_is_refused(fields, message, without_type_checks):
 
 
 def test_a_potential_that_is_no_function_is_refused(without_type_checks):
-    with pytest.raises(TypeError, match=r"potential is <class .*AtLeastOne'>; expected Normal"):
+    with pytest.raises(ValueError, match=r"potential is <class .*AtLeastOne'>; expected Normal"):
         CardinalityModel(AtLeastOne)
 
 

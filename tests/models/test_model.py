@@ -95,7 +95,7 @@ def test_a_seed_gives_the_key_of_jax(seed):
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
 def test_a_seed_that_would_wrap_around_is_refused(seed):
-    with pytest.raises(ValueError, match=f"seed is {seed}; expected a whole number from 0 to 4294"):
+    with pytest.raises(ValueError, match=f"seed is {seed}; expected an integer from 0 to 4294"):
         random_key(seed)
 
 

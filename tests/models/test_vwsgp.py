@@ -278,7 +278,7 @@ def test_a_bag_of_one_is_sparse_gp_classification():
             {"likelihood": "probit"},
             r"likelihood is 'probit'; expected a likelihood of milzoo\.models, one of Logistic\(\)",
         ),
-        ({"jitter": -1.0}, r"jitter is -1\.0; expected a number of at least 0"),
+        ({"jitter": -1.0}, r"jitter is -1\.0; expected a finite number of at least 0"),
     ],
     ids=["likelihood", "jitter"],
 )

@@ -96,7 +96,7 @@ def test_what_is_no_positive_number_is_refused(bad, without_type_checks):
 def test_numbers_of_numpy_become_plain_ones(without_type_checks):
     kernel = RBF(variance=np.float32(2.0), length_scale=np.array(3))
     assert (kernel.variance, kernel.length_scale) == (2.0, 3.0)
-    assert type(kernel.variance) is type(kernel.length_scale) is float
+    assert type(kernel.variance) is float and type(kernel.length_scale) is int
 
 
 def test_priors_are_the_parameters_given_as_distributions():

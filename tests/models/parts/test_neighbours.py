@@ -118,7 +118,9 @@ def test_translations_and_rotations_change_nothing(bags, points):
 
 
 def test_parameters_out_of_range_are_refused():
-    with pytest.raises(ValueError, match=r"NeighbourMeasure k is 0; expected at least 1"):
+    with pytest.raises(
+        ValueError, match=r"NeighbourMeasure k is 0; expected an integer of at least 1"
+    ):
         NeighbourMeasure(k=0)
     with pytest.raises(ValueError, match=r"ParzenMeasure width is -1.0; expected a positive"):
         ParzenMeasure(width=-1.0)

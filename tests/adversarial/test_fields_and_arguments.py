@@ -1,0 +1,175 @@
+"""Wrong fields and arguments are refused at the door, by name, in one style."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from milzoo.datasets import Bags, load, simulate_instances
+from milzoo.models import (
+    DPMIL,
+    RBF,
+    VGPMIL,
+    VWSGP,
+    CardinalityModel,
+    DiverseDensity,
+    GammaMixing,
+    Gaussian,
+    MeasureThreshold,
+    NegativeBinomial,
+    NeighbourMeasure,
+    NormalCardinality,
+    ParzenMeasure,
+    Probit,
+    StudentT,
+)
+from milzoo.models.model import random_key
+
+BAGS = Bags.from_list([np.eye(3), -np.eye(3), np.ones((1, 3))], [1, 0, 1])
+POINTS = np.eye(2)
+
+# Never right for a field that is a number.
+NO_NUMBERS = [None, "1", [1.0, 2.0], (1.0,), {}, 1 + 1j, True, float, object, np.zeros(2), b"1"]
+NO_NUMBERS += [float("nan"), np.array("1"), np.datetime64("2020-01-01"), set(), range(3)]
+NO_COUNTS = [None, "5", 2.5, True, 0, -1, [3], np.array([3]), float("inf"), 3.0, 1j]
+NO_SEEDS = [None, "0", 1.5, True, [0], np.array([1, 2])]
+
+NUMBERS = {
+    "RBF variance": lambda value: RBF(value, 1.0),
+    "RBF length_scale": lambda value: RBF(1.0, value),
+    "VGPMIL mean": lambda value: VGPMIL(RBF(1.0, 1.0), POINTS, mean=value),
+    "VGPMIL sharpness": lambda value: VGPMIL(RBF(1.0, 1.0), POINTS, sharpness=value),
+    "VGPMIL jitter": lambda value: VGPMIL(RBF(1.0, 1.0), POINTS, jitter=value),
+    "GammaMixing alpha": lambda value: GammaMixing(value, 1.0),
+    "GammaMixing beta": lambda value: GammaMixing(1.0, value),
+    "Probit noise": lambda value: Probit(value),
+    "Gaussian noise": lambda value: Gaussian(value),
+    "StudentT degrees_of_freedom": lambda value: StudentT(value),
+    "StudentT scale": lambda value: StudentT(4.0, value),
+    "NormalCardinality mu": lambda value: NormalCardinality(mu=value),
+    "NormalCardinality sigma": lambda value: NormalCardinality(sigma=value),
+    "CardinalityModel weight_scale": lambda value: CardinalityModel(weight_scale=value),
+    "ParzenMeasure width": lambda value: ParzenMeasure(value),
+    "DPMIL degrees_of_freedom": lambda value: DPMIL(np.zeros(1), np.ones(1), value),
+    "DPMIL mean_strength": lambda value: DPMIL(np.zeros(1), np.ones(1), 2.0, mean_strength=value),
+    "DPMIL concentration": lambda value: DPMIL(np.zeros(1), np.ones(1), 2.0, concentration=value),
+    "DPMIL positive_fraction": lambda value: DPMIL(
+        np.zeros(1), np.ones(1), 2.0, positive_fraction=value
+    ),
+    "DiverseDensity scale_prior": lambda value: DiverseDensity(scale_prior=value),
+    "MeasureThreshold softness_prior": lambda value: MeasureThreshold(softness_prior=value),
+}
+COUNTS = {
+    "NeighbourMeasure k": lambda value: NeighbourMeasure(k=value),
+    "NegativeBinomial total_count": lambda value: NegativeBinomial(value),
+    "DPMIL max_components": lambda value: DPMIL(np.zeros(1), np.ones(1), 2.0, max_components=value),
+    "num_inducing": lambda value: VGPMIL.for_bags(BAGS, num_inducing=value, seed=0),
+    "k": lambda value: list(BAGS.folds(value, seed=0)),
+    "repeats": lambda value: list(BAGS.folds(2, repeats=value, seed=0)),
+    "num_bags": lambda value: simulate_instances(value, 1, 1, seed=0),
+    "bag_size": lambda value: simulate_instances(1, value, 1, seed=0),
+    "num_features": lambda value: simulate_instances(1, 1, value, seed=0),
+}
+SEEDED = {
+    "VGPMIL": lambda seed: VGPMIL.for_bags(BAGS, 2, seed=seed),
+    "VWSGP": lambda seed: VWSGP.for_bags(BAGS, 2, seed=seed),
+    "as published": lambda seed: VGPMIL.as_published(BAGS, 2, seed=seed),
+    "DPMIL": lambda seed: DPMIL.for_bags(BAGS, covariance="diagonal", seed=seed),
+    "DiverseDensity": lambda seed: DiverseDensity.for_bags(BAGS, seed=seed),
+    "CardinalityModel": lambda seed: CardinalityModel.for_bags(BAGS, seed=seed),
+    "split": lambda seed: BAGS.split(0.5, seed=seed),
+    "folds": lambda seed: list(BAGS.folds(2, seed=seed)),
+    "simulate_instances": lambda seed: simulate_instances(2, 1, 1, seed=seed),
+    "key": random_key,
+}
+
+
+def refuses(call, value, name):
+    """Check that a value is refused, with its name, what was found and what was expected."""
+    with pytest.raises((ValueError, TypeError), match=f"^{name} is ") as error:
+        call(value)
+    assert "; expected " in str(error.value) and len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_field_that_is_no_number_is_refused(name):
+    for value in NO_NUMBERS:
+        refuses(NUMBERS[name], value, name)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_count_that_is_none_is_refused(name):
+    for value in NO_COUNTS:
+        refuses(COUNTS[name], value, name)
+
+
+@pytest.mark.parametrize("of", SEEDED)
+def test_a_seed_that_is_none_is_refused(of):
+    for seed in NO_SEEDS:
+        with pytest.raises(TypeError, match=r"seed is .*; expected an int"):
+            SEEDED[of](seed)
+    for seed in (-1, 2**32, 2**33, -(2**40), np.int64(-5)):
+        with pytest.raises(ValueError, match=f"seed is {seed}; expected an integer from 0 to 4294"):
+            SEEDED[of](seed)
+    SEEDED[of](2**32 - 1), SEEDED[of](np.uint32(7))
+
+
+def test_a_data_set_that_is_drawn_has_the_same_seeds():
+    with pytest.raises(ValueError, match="seed is -1; expected an integer from 0"):
+        load("kandemir2014", seed=-1)
+    with pytest.raises(TypeError, match="seed is '1'; expected an integer from 0"):
+        load("kandemir2014", seed="1")
+
+
+OBJECTS = {
+    "VGPMIL kernel": lambda value: VGPMIL(value, POINTS),
+    "VGPMIL mixing": lambda value: VGPMIL(RBF(1.0, 1.0), POINTS, mixing=value),
+    "VWSGP likelihood": lambda value: VWSGP(RBF(1.0, 1.0), POINTS, likelihood=value),
+    "CardinalityModel potential": lambda value: CardinalityModel(potential=value),
+    "CardinalityModel weight_prior": lambda value: CardinalityModel(weight_prior=value),
+    "CardinalityModel intercept_scale": lambda value: CardinalityModel(intercept_scale=value),
+    "DPMIL supervision": lambda value: DPMIL(np.zeros(1), np.ones(1), 2.0, supervision=value),
+    "DPMIL needs_witness": lambda value: DPMIL(np.zeros(1), np.ones(1), 2.0, needs_witness=value),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_an_object_of_another_class_is_refused(name):
+    for value in ("gamma", -3, [1], {}, POINTS, GammaMixing, Probit, NormalCardinality, RBF):
+        refuses(OBJECTS[name], value, name)
+
+
+@pytest.mark.parametrize(
+    "value", ["abc", [["a"]], [[1j]], {}, object(), np.array(["2020"], "M8[D]")]
+)
+def test_inducing_points_that_are_no_numbers_are_refused(value):
+    with pytest.raises((ValueError, TypeError), match="VGPMIL inducing_points h"):
+        VGPMIL(RBF(1.0, 1.0), value)
+
+
+@pytest.mark.parametrize("fraction", ["half", None, 0, 1, 1.5, -0.1, True, [0.5], float("nan"), 1j])
+def test_a_fraction_that_is_none_is_refused(fraction):
+    with pytest.raises(ValueError, match=r"fraction is .*; expected a number between 0 and 1"):
+        BAGS.split(fraction, seed=0)
+
+
+@given(
+    some.one_of(
+        some.none(),
+        some.booleans(),
+        some.text(),
+        some.integers(),
+        some.complex_numbers(),
+        some.floats(),
+        some.lists(some.floats()),
+        some.dictionaries(some.text(), some.integers()),
+    )
+)
+def test_a_kernel_is_made_of_positive_numbers_alone(value):
+    """Whatever is given: a kernel with that number, or an error with its name."""
+    is_right = type(value) in (int, float) and 0 < value < np.inf
+    if is_right:
+        kernel = RBF(value, 1.0)
+        assert kernel.variance == value and type(kernel.variance) in (int, float)
+    else:
+        with pytest.raises(ValueError, match="^RBF variance is "):
+            RBF(value, 1.0)
