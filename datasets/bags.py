@@ -22,8 +22,10 @@ from .checks import (
     as_table,
     as_vector,
     check_column,
+    check_features,
     check_finite,
     check_negative_bags,
+    check_once,
     check_widths,
     code_bag_labels,
     code_instance_labels,
@@ -127,6 +129,11 @@ class Bags:
         UserWarning
             If all bags have the same label.
         """
+        if not isinstance(bags, Sequence | np.ndarray) or isinstance(bags, str | bytes):
+            raise TypeError(
+                f"bags is a {type(bags).__name__}; expected a list with one (instances, features) "
+                "array for each bag"
+            )
         if len(bags) == 0:
             raise ValueError("bags is an empty list; expected one (instances, features) array each")
         names = as_bag_names(names, len(bags))
@@ -186,8 +193,6 @@ class Bags:
         UserWarning
             If all bags have the same label.
         """
-        import pandas as pd
-
         table = as_table(instances, "instances")
         bag_ids = np.asarray(bag_ids)
         if bag_ids.shape != (len(table),):
@@ -195,7 +200,7 @@ class Bags:
                 f"bag_ids has shape {bag_ids.shape}; expected ({len(table)},), one id for each row "
                 "of instances"
             )
-        codes, ids = pd.factorize(bag_ids)  # numbered in order of first appearance; −1 is missing
+        codes, ids = _numbered(bag_ids)
         if (codes < 0).any():
             row = int(np.argmax(codes < 0))
             raise ValueError(f"bag_ids: row {row} has no bag ({bag_ids[row]}); give it an id")
@@ -240,8 +245,8 @@ class Bags:
             The column of instance labels, empty (NaN) where unknown. The column
             ``"instance_label"`` need not be there.
         features : sequence of str or None
-            The columns of features; if left out, all other numeric columns, but for those that are
-            called ``bag_label``, ``instance_label`` or ``bag_target``.
+            The columns of features; if left out, all others but for text, and for those that are
+            called ``bag_label``, ``instance_label`` or ``bag_target``. True and False are 1 and 0.
         bag_target : str or None
             The column of targets, the same throughout a bag. The column ``"bag_target"`` need not
             be there.
@@ -255,7 +260,8 @@ class Bags:
         KeyError
             If a column is not there.
         ValueError, TypeError
-            As in `from_arrays`.
+            As in `from_arrays`; or if two columns have one name, a column has two roles, or a
+            feature is complex or a time.
 
         Warns
         -----
@@ -272,11 +278,17 @@ class Bags:
             bag_label = None
         given = (bag, bag_label, instance_label, bag_target)
         roles = [column for column in given if column is not None]
+        check_once(roles, "bag, bag_label, instance_label and bag_target")
+        if features is not None:
+            check_features(features, roles, "the frame")
         for column in [*roles, *(features or ())]:
             check_column(frame.columns, column, "the frame", optional=column == bag_label)
         if features is None:
             taken = [column for column in frame if column in {*roles, *NO_FEATURES}]
-            features = list(frame.drop(columns=taken).select_dtypes("number").columns)
+            features = [
+                name for name, kind in frame.drop(columns=taken).dtypes.items() if kind.kind != "O"
+            ]
+        check_once([one for one in frame if one in {*roles, *features}], "the frame")
         if len(features) == 0:
             raise ValueError(f"features: no numeric column besides {roles}; expected at least one")
         bags = cls.from_arrays(
@@ -727,6 +739,16 @@ class Bags:
         if self.labels is None:
             return order
         return order[np.argsort(np.asarray(self.labels)[order], kind="stable")]
+
+
+def _numbered(bag_ids: np.ndarray) -> tuple[Int[np.ndarray, " N"], np.ndarray]:
+    """Bags numbered in order of first appearance, −1 where an id is missing, and their ids."""
+    import pandas as pd
+
+    try:
+        return pd.factorize(bag_ids)
+    except TypeError as error:
+        raise TypeError(f"bag_ids: {error}; expected numbers or strings") from error
 
 
 def _as_mask(mask: ArrayLike) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 1024
 # Columns of labels and targets, which are never taken for features.
 NO_FEATURES = ("bag_label", "instance_label", "bag_target")
+# What pandas finds in a column of objects, where these are numbers.
+_OF_NUMBERS = ("boolean", "integer", "floating", "mixed-integer-float", "decimal", "empty")
+_REMEDIES = {
+    "m": ": divide it by a unit, such as pandas.Timedelta('1D')",
+    "M": ": subtract a date, and divide by a unit",
+    "c": ": take its real and imaginary part as two columns",
+}
 
 
 def as_numbers(values: ArrayLike, argument: str) -> np.ndarray:
@@ -31,6 +39,8 @@ def as_numbers(values: ArrayLike, argument: str) -> np.ndarray:
         ) from error
     if array.dtype.kind not in "biufO":
         raise TypeError(f"{argument} has type {array.dtype}; expected numbers")
+    if array.dtype.kind == "O" and any(isinstance(one, str | bytes) for one in array.flat):
+        raise TypeError(f"{argument} holds text; expected numbers")
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -239,14 +249,44 @@ def check_column(columns: Iterable, column: str, where: str, *, optional: bool) 
         raise KeyError(f"{where} has no column {column!r}{hint}")
 
 
+def check_features(features: Sequence[str], roles: Iterable[str], where: str) -> None:
+    """Raise an error unless features are columns, each of them once, without another role."""
+    if isinstance(features, str):
+        raise TypeError(f"features is {features!r}; expected a list of columns")
+    for column in features:
+        if column in {*roles, *NO_FEATURES}:
+            raise ValueError(
+                f"features: column {column!r} of {where} has the ids, labels or targets; leave it "
+                "out"
+            )
+    check_once(features, "features")
+
+
+def check_once(columns: Iterable, where: str) -> None:
+    """Raise an error if two columns have one name."""
+    twice = [column for column, number in Counter(columns).items() if number > 1]
+    if twice:
+        raise ValueError(f"{where}: two columns are called {twice[0]!r}; expected different names")
+
+
 def as_column(frame: pd.DataFrame, column: str) -> Float[np.ndarray, " N"]:
-    """A column of numbers, NaN where empty."""
+    """A column of numbers, NaN where empty; True and False are 1 and 0."""
+    kind, remedy = frame[column].dtype.kind, _REMEDIES.get(frame[column].dtype.kind, "")
+    if kind not in "biufO" or (kind == "O" and _content(frame[column]) not in _OF_NUMBERS):
+        kind = frame[column].dtype if kind != "O" else f"object, of {_content(frame[column])}"
+        raise TypeError(f"column {column!r} has type {kind}; expected numbers{remedy}")
     try:
         return frame[column].to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"column {column!r} has type {frame[column].dtype}; expected numbers: {error}"
         ) from error
+
+
+def _content(column: pd.Series) -> str:
+    from pandas.api.types import infer_dtype
+
+    return infer_dtype(np.asarray(column), skipna=True)
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

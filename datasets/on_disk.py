@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Float, Int
 
-from .checks import NO_FEATURES, check_column
+from .checks import NO_FEATURES, check_column, check_features, check_once
 from .writing import written_whole
 
 __all__ = [
@@ -137,9 +137,17 @@ class ParquetFiles:
         parts = [_opened(file) for file in files]
         schema = parts[0].schema_arrow
         known = _known_roles(files[0], schema, roles)
+        if features is not None:
+            check_features(features, known.values(), str(files[0]))
         chosen = tuple(features) if features else _numeric(schema, {*known.values(), *NO_FEATURES})
         if not chosen:
             raise ValueError(f"{files[0]}: no numeric column besides {known}; expected features")
+        for column in chosen:
+            check_column(schema.names, column, str(files[0]), optional=False)
+            if not _is_numeric(kind := schema.field(column).type):
+                raise TypeError(
+                    f"{files[0]}: column {column!r} has type {kind}; expected numbers as features"
+                )
         for file, part in zip(files, parts, strict=True):
             _check_columns(file, part.schema_arrow, [*known.values(), *chosen], schema)
         counts = [part.metadata.num_rows for part in parts]
@@ -211,7 +219,7 @@ class ParquetFiles:
         }
         return Piece(
             row,
-            batch.select(self.features).to_tensor(null_to_nan=True).to_numpy(),
+            _as_table(batch.select(self.features)),
             [str(i) for i in ids],
             _runs(first, batch.num_rows),
             **by_row,
@@ -301,7 +309,18 @@ def _numeric(schema: pa.Schema, taken: set[str]) -> tuple[str, ...]:
 
 
 def _is_numeric(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+def _as_table(batch: pa.RecordBatch) -> np.ndarray:
+    """Columns of numbers as (R, D); True and False are 1 and 0."""
+    numbers = pa.schema(
+        [
+            (column.name, pa.uint8() if pa.types.is_boolean(column.type) else column.type)
+            for column in batch.schema
+        ]
+    )
+    return batch.cast(numbers).to_tensor(null_to_nan=True).to_numpy()
 
 
 def _check_columns(
@@ -309,6 +328,8 @@ def _check_columns(
 ) -> None:
     for column in columns:
         check_column(schema.names, column, str(file), optional=False)
+        if schema.names.count(column) > 1:
+            check_once(schema.names, str(file))
         if schema.field(column).type != expected.field(column).type:
             raise ValueError(
                 f"{file}: column {column!r} is of type {schema.field(column).type} and of type "

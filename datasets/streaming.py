@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .arguments import check_counts
 from .bags import Bags
 from .checks import as_bag_labels, one_for_each_bag
 from .on_disk import ArrayFolder, NewBuffer, ParquetFiles, Piece, Source
@@ -159,8 +160,8 @@ def stream(
         If a column of features is not of numbers.
     """
     folder = Path(path)
-    if chunk_instances is not None and chunk_instances < 1:
-        raise ValueError(f"chunk_instances is {chunk_instances}; expected at least 1")
+    if chunk_instances is not None:
+        check_counts(chunk_instances=chunk_instances)
     if not folder.exists():
         raise FileNotFoundError(f"{folder} does not exist; expected Parquet files, or arrays")
     if (folder / "instances.npy").exists():

@@ -171,5 +171,5 @@ def test_a_kernel_is_made_of_positive_numbers_alone(value):
         kernel = RBF(value, 1.0)
         assert kernel.variance == value and type(kernel.variance) in (int, float)
     else:
-        with pytest.raises(ValueError, match="^RBF variance is "):
+        with pytest.raises(ValueError, match=r"^RBF variance is "):
             RBF(value, 1.0)
