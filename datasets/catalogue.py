@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from jaxtyping import Float, Int, Integer, Num
 
 from .arguments import checked_seed
 from .bags import Bags
-from .checks import read_only
+from .checks import NO_FEATURES, check_once, read_only
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,7 +158,9 @@ def load(
     Raises
     ------
     ValueError
-        If the name is unknown, or takes no seed.
+        If the name is unknown, or takes no seed, or if the file is damaged or of another format.
+    NotADirectoryError
+        If the folder is a file.
     FileNotFoundError
         If the file is missing and cannot be fetched; names the file, the folders searched and a way
         to get it.
@@ -186,7 +189,11 @@ def load(
         return drawn[name](seed=BAGGING_SEED if seed is None else checked_seed(seed))
     if seed is not None:
         raise ValueError(f"seed is {seed}, but the bags of {name!r} are not drawn; leave it out")
-    return Bags.from_frame(_table(name, path))
+    table = _table(name, path)
+    try:
+        return Bags.from_frame(table, features=_features(table))
+    except (KeyError, TypeError, ValueError) as error:
+        raise type(error)(f"{path or name}: {error.args[0]}") from error
 
 
 def published_folds(
@@ -228,7 +235,9 @@ def published_folds(
             "or draw folds by bags.folds(k, seed=…)"
         )
     names = load(name, data_folder=folder).names
-    table = pd.read_csv(folder / file, dtype={"bag": str}, keep_default_na=False).set_index("bag")
+    with _damage_named(folder / file):
+        table = pd.read_csv(folder / file, dtype={"bag": str}, keep_default_na=False)
+        table = table.set_index("bag")
     strangers = set(names) ^ set(table.index)
     if strangers or not table.index.is_unique:
         raise ValueError(
@@ -242,8 +251,36 @@ def published_folds(
 
 
 def _data_folder(data_folder: str | os.PathLike[str] | None) -> Path | None:
-    folder = data_folder or os.environ.get("MILZOO_DATA")
-    return None if folder is None else Path(folder)
+    name = "data_folder"
+    if data_folder is None:
+        name, data_folder = "MILZOO_DATA", os.environ.get("MILZOO_DATA")
+    if data_folder is None:
+        return None
+    if not os.fspath(data_folder):
+        raise ValueError(f"{name} is empty; expected the path of a folder, or that it is not set")
+    folder = Path(data_folder)
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{name} is {folder}, a file; expected the folder that it is in")
+    return folder
+
+
+def _features(table: pd.DataFrame) -> list[str]:
+    """All other columns: one of text is refused by its name, not left out."""
+    return [column for column in table if column not in ("bag", *NO_FEATURES)]
+
+
+@contextmanager
+def _damage_named(file: Path) -> Iterator[None]:
+    """Give whatever a damaged file makes its reader raise its name and a remedy."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{file} cannot be read ({' '.join(str(error).split())}); expected a whole file in "
+            "UTF-8, compressed if its name says so: take another copy"
+        ) from error
 
 
 def _file_stem(name: str) -> str:
@@ -258,8 +295,12 @@ def _table(name: str, path: Path | None) -> pd.DataFrame:
     import pandas as pd
 
     if path is not None and path.is_file():
-        # A bag may be called "NA"; only empty values are unknown.
-        return pd.read_csv(path, dtype={"bag": str}, keep_default_na=False, na_values=[""])
+        with _damage_named(path):
+            # pandas would give the second column of one name another one.
+            names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
+            check_once(names.iloc[0], "columns")
+            # A bag may be called "NA"; only empty values are unknown.
+            return pd.read_csv(path, dtype={"bag": str}, keep_default_na=False, na_values=[""])
     if name in _MUSK_ARCHIVES:
         return _musk_from_uci(name, path)
     file = f"{_file_stem(name)}.csv.gz"
@@ -286,7 +327,8 @@ def _mnist(folder: Path | None, *, seed: int) -> Bags:
             "Keras distributes (arrays x_train, y_train, x_test, y_test) and set MILZOO_DATA to "
             "its folder"
         )
-    with np.load(folder / "mnist.npz") as data:
+    file = folder / "mnist.npz"
+    with _damage_named(file), file.open("rb") as opened, np.load(opened) as data:
         images = np.concatenate([data["x_train"], data["x_test"]])
         digits = np.concatenate([data["y_train"], data["y_test"]])
     pixels = images.reshape(len(images), -1)

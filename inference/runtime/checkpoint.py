@@ -75,7 +75,8 @@ def identity(model: Any, bags: Bags | BagStream, **others: Any) -> Run:
 class Journal:
     """A file of JSON lines: a header with the run, then an entry for each simulation.
 
-    A line that a dying process left unfinished is dropped when the file is opened again. Another
+    A line that is damaged, or that a dying process left unfinished, is dropped when the file is
+    opened again. Another
     process on the same run does no harm: it writes the same lines.
 
     Parameters
@@ -100,7 +101,7 @@ class Journal:
         with refusals_named(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
-                for line in (*lines, {"number": len(self.entries)} | entry):
+                for line in (*lines, _signed({"number": len(self.entries)} | entry)):
                     file.write(json.dumps(line) + "\n")
             synced(self._path)
         self.entries.append(entry)
@@ -204,7 +205,7 @@ class BlockFolder:
         structure = jax.tree.structure(like)
         file = self._block(block)
         try:
-            with np.load(file, allow_pickle=False) as arrays:
+            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
                 leaves = [arrays[f"{what} {n}"] for n in range(structure.num_leaves)]
         except Exception as error:  # a damaged archive makes NumPy and zipfile raise any kind
             raise ValueError(
@@ -225,10 +226,16 @@ def _up_to_a_gap(lines: list[str]) -> list[Entry]:
     """Entries from number 0 on; two processes at once may have torn each other's lines."""
     numbered: dict[int, Entry] = {}
     for line in lines:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             entry = json.loads(line)
-            numbered[entry.pop("number")] = entry
+            if isinstance(entry, dict) and entry.pop("digest", None) == _signed(entry)["digest"]:
+                numbered[entry.pop("number")] = entry
     return [numbered[n] for n in takewhile(numbered.__contains__, count())]
+
+
+def _signed(entry: Entry) -> Entry:
+    """With a digest of all the rest, so that a damaged line is dropped like an unfinished one."""
+    return entry | {"digest": _digest(json.dumps(entry, sort_keys=True).encode())}
 
 
 def _is_key(leaf: Any) -> bool:
@@ -251,7 +258,7 @@ def _as_there(found: np.ndarray, like: Array | np.ndarray) -> Array | np.ndarray
 def _check_run(path: Path, header: str, run: Run) -> None:
     try:
         found = dict(json.loads(header)["milzoo"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path} holds no run of milzoo; give a new path, or that of a run that was begun"
         ) from error
