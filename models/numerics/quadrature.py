@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
-from jax.scipy.special import logsumexp
+from jax.scipy.special import log_ndtr, logsumexp
 from jaxtyping import Array, Float
 from numpy.polynomial.hermite_e import hermegauss
 
@@ -21,6 +21,7 @@ __all__ = [
     "NO_RULE",
     "QuadratureRule",
     "SigmoidTable",
+    "check_number_of_nodes",
     "log_expectation",
     "log_expected_sigmoid",
     "logistic_rule",
@@ -35,6 +36,12 @@ _REACH = 6.0
 _LOG_ACCURACY, _LOGISTIC_LOG_ACCURACY = 22.0, 19.0
 # Nodes of the rule for s = 6.4: up to there e^{s(6 + s)} fits into 32 bit.
 _LONGEST_TABLE = 116
+# From this s on, 1.25¹³, E σ is an integral over the logistic variable: its nodes do not depend on
+# s. Its tail e^{−|ℓ|/2} is cut where it is e^{−25}; by the poles at ±iπ the step errs by e^{−24.7}.
+_WIDE = 1.25**13
+_WIDE_STEP, _WIDE_BEGIN, _WIDE_END = 0.8, -50.0, 25.0
+# Of a rule that must resolve a pole within a wide Gaussian: up to s of about 140 for the logistic.
+_MOST_NODES = 20_000
 
 
 class QuadratureRule(NamedTuple):
@@ -45,10 +52,13 @@ class QuadratureRule(NamedTuple):
     nodes : array (K,)
     log_weights : array (K,)
         log w_k. Past nodes of 38 weights are 0 in 64 bit, where a g that grows may still have mass.
+    logistic : array (J,) or None
+        Nodes ℓ_j of a logistic variable, for E σ where s is above 18.2; None where no s is.
     """
 
     nodes: Float[Array, " K"] | Float[np.ndarray, " K"]
     log_weights: Float[Array, " K"] | Float[np.ndarray, " K"]
+    logistic: Float[Array, " J"] | Float[np.ndarray, " J"] | None = None
 
 
 class SigmoidTable(NamedTuple):
@@ -110,23 +120,26 @@ def logistic_rule(largest_standard_deviation: float) -> QuadratureRule:
     -------
     QuadratureRule
         12 or 16 nodes up to s² = ½ and 1, about (12.5 + 0.9 s)·max(s, 1.4) above, for the next
-        power s of 1.25: few numbers of nodes, so that few programs are compiled. The error of the
-        log stays below 1e-7, for means between −60 and 60.
+        power s of 1.25: few numbers of nodes, so that few programs are compiled. Above s = 18.2 as
+        many as there, and nodes of the logistic variable. The error of the log stays below 1e-7,
+        for means between −60 and 60; above s = 18.2 for all means.
 
     Examples
     --------
-    >>> [len(logistic_rule(s).nodes) for s in (0.5, 1.0, 5.0)]
-    [12, 16, 106]
+    >>> [len(logistic_rule(s).nodes) for s in (0.5, 1.0, 5.0, 1e6)]
+    [12, 16, 106, 531]
     """
     if largest_standard_deviation > 1.0:
-        largest_standard_deviation = on_grid(largest_standard_deviation)
         # σ(f) grows like e^f on its left: the mass moves to the right, by s at most.
-        return trapezoid_rule(
-            largest_standard_deviation,
+        rule = trapezoid_rule(
+            on_grid(min(largest_standard_deviation, _WIDE)),
             distance_to_pole=math.pi,
             tilt=(0.0, 1.0),
             log_accuracy=_LOGISTIC_LOG_ACCURACY,
         )
+        if largest_standard_deviation <= _WIDE:
+            return rule
+        return rule._replace(logistic=np.arange(_WIDE_BEGIN, _WIDE_END, _WIDE_STEP))
     nodes, weights = hermegauss(12 if largest_standard_deviation**2 <= 0.5 else 16)
     return QuadratureRule(nodes, np.log(weights / weights.sum()))
 
@@ -163,6 +176,11 @@ def trapezoid_rule(
     -------
     QuadratureRule
 
+    Raises
+    ------
+    ValueError
+        If it would have more than 20,000 nodes.
+
     Notes
     -----
     With step h in z the error is exp(y²/2 − 2πy/h) for any y ≤ d/s. With the path of
@@ -172,8 +190,25 @@ def trapezoid_rule(
     offset = min(distance_to_pole / largest_standard_deviation, math.sqrt(2 * log_accuracy))  # y
     step = 2 * math.pi * offset / (log_accuracy + offset**2 / 2)
     below, above = (math.ceil((_REACH + side * largest_standard_deviation) / step) for side in tilt)
+    check_number_of_nodes(below + above + 1, largest_standard_deviation)
     nodes = step * np.arange(-below, above + 1)
     return QuadratureRule(nodes, math.log(step / math.sqrt(2 * math.pi)) - 0.5 * nodes**2)
+
+
+def check_number_of_nodes(number: int, largest_standard_deviation: float) -> None:
+    """Refuse a rule that would take all time and memory.
+
+    Raises
+    ------
+    ValueError
+        If it has more than 20,000 nodes.
+    """
+    if number > _MOST_NODES:
+        raise ValueError(
+            f"the variance of latent function values is up to {largest_standard_deviation**2:.3g}, "
+            f"and integrals over them would take {number:,} nodes; expected at most "
+            f"{_MOST_NODES:,}: give the kernel a smaller variance, or a prior that keeps it small"
+        )
 
 
 def log_expected_sigmoid(
@@ -207,8 +242,34 @@ def log_expected_sigmoid(
         rule = sigmoid_table(standard_deviation, rule)
     if isinstance(rule, SigmoidTable):
         return _log_sum_of_sigmoids(mean, standard_deviation, rule.decay, rule.nodes, rule.weights)
-    in_logs = log_expectation(jax.nn.log_sigmoid, mean, standard_deviation, rule)
-    return jnp.minimum(in_logs, 0.0)
+    if rule.logistic is None:
+        in_logs = log_expectation(jax.nn.log_sigmoid, mean, standard_deviation, rule)
+        return jnp.minimum(in_logs, 0.0)
+    # Both sides of the choice are evaluated where they are good, so that gradients are finite.
+    narrow = jnp.minimum(standard_deviation, _WIDE)
+    in_logs = log_expectation(jax.nn.log_sigmoid, mean, narrow, rule)
+    wide = jnp.maximum(standard_deviation, _WIDE)
+    by_logistic = _log_expected_sigmoid_if_wide(mean, wide, jnp.asarray(rule.logistic, mean.dtype))
+    return jnp.minimum(jnp.where(standard_deviation > _WIDE, by_logistic, in_logs), 0.0)
+
+
+def _log_expected_sigmoid_if_wide(
+    mean: Float[Array, "*batch"],
+    standard_deviation: Float[Array, "*batch"],
+    nodes: Float[Array, " J"],
+) -> Float[Array, "*batch"]:
+    """log E σ(f) = log E Φ((a − ℓ)/s), ℓ logistic, by the trapezoid rule in ℓ.
+
+    Where a < −s²/2 the mass is at ℓ far below 0. There σ(f) = e^f σ(−f), and e^f moves the
+    Gaussian by s²: E σ(a + sz) = e^{a + s²/2} E σ(−a − s² + sz), whose mean is above −s²/2.
+    """
+    variance = standard_deviation**2
+    is_low = mean < -0.5 * variance
+    moved = jnp.where(is_low, -mean - variance, mean)
+    density = jax.nn.log_sigmoid(nodes) + jax.nn.log_sigmoid(-nodes) + math.log(_WIDE_STEP)
+    cumulative = log_ndtr((moved[..., None] - nodes) / standard_deviation[..., None])
+    expected = logsumexp(cumulative + density, axis=-1)
+    return expected + jnp.where(is_low, mean + 0.5 * variance, 0.0)
 
 
 @jax.custom_jvp

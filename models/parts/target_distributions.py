@@ -29,7 +29,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.util import is_prng_key
 
-from ..numerics.quadrature import QuadratureRule
+from ..numerics.quadrature import QuadratureRule, check_number_of_nodes
 
 __all__ = ["NormalNegativeBinomial", "NormalStudentT", "count_rule", "log_choices", "student_rule"]
 
@@ -237,9 +237,16 @@ def count_rule(largest_scale: float) -> QuadratureRule:
     Returns
     -------
     QuadratureRule
+
+    Raises
+    ------
+    ValueError
+        If it would have more than 20,000 nodes.
     """
     # Steps of half a unit of s: poles at ±iπ then leave an error below 1e-8.
-    return _even_rule(max(_FEWEST_COUNT_NODES, int(4 * _REACH * largest_scale) + 2))
+    number = max(_FEWEST_COUNT_NODES, int(4 * _REACH * largest_scale) + 2)
+    check_number_of_nodes(number, largest_scale)
+    return _even_rule(number)
 
 
 def log_choices(count: Float[Array, "*K"], total_count: int) -> Float[Array, "*K"]:

@@ -6,6 +6,7 @@ rule made for the variance or for a larger one; second derivatives are wrong by 
 """
 
 import functools
+import math
 import re
 
 import jax
@@ -23,6 +24,7 @@ from milzoo.models.numerics.quadrature import (
     sigmoid_table,
     trapezoid_rule,
 )
+from milzoo.models.parts.target_distributions import count_rule
 from scipy import integrate, special
 
 VARIANCES = [0.0, 1e-8, 0.01, 0.49, 0.5, 0.51, 0.99, 1.0, 1.01, 2.0, 5.0, 20.0, 100.0, 300.0, 1e3]
@@ -212,7 +214,7 @@ def test_32_bit_is_right_to_1e_5(variance):
 @pytest.mark.parametrize("largest", [0.0, 0.3, 0.9, 1.0, 1.1, 4.0, 40.0])
 def test_logistic_rule_has_the_moments_of_a_standard_normal(largest):
     """Up to what lies beyond six standard deviations: 4e-5 of the sixth moment."""
-    nodes, log_weights = logistic_rule(largest)
+    nodes, log_weights, _ = logistic_rule(largest)
     assert (np.diff(nodes) > 0).all()
     weights = np.exp(log_weights)
     for power, moment in enumerate([1, 0, 1, 0, 3, 0, 15]):
@@ -306,3 +308,61 @@ def test_the_far_tail_is_that_of_an_exponential(scale):
         rule = logistic_rule(scale)
         found = log_expected_sigmoid(jnp.array([mean]), jnp.array([scale]), rule)
     np.testing.assert_allclose(found, mean + scale**2 / 2, atol=1e-6)
+
+
+# --------------------------------------------------------------- very large variances
+
+
+def of_parts(mean: float, s: float) -> float:
+    """log E σ(f): e^f below −40 and 1 above 40, in closed form; Gauss–Legendre between."""
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    between = special.log_expit(40 * nodes) - 0.5 * ((40 * nodes - mean) / s) ** 2
+    below = mean + s**2 / 2 + special.log_ndtr((-40 - mean - s**2) / s)
+    middle = special.logsumexp(between, b=40 * weights) - math.log(s * math.sqrt(2 * math.pi))
+    return special.logsumexp([below, middle, special.log_ndtr((mean - 40) / s)])
+
+
+@pytest.mark.parametrize("s", [18.3, 50.0, 1e3, 1e6])
+def test_the_error_is_as_stated_at_any_variance(s):
+    """In both tails too, where the error is relative to a value that double precision rounds."""
+    rule = logistic_rule(s)
+    means = [-60.0, -5.0, 0.0, 5.0, 60.0, -3 * s, 3 * s, -0.49 * s**2, -0.51 * s**2, -2 * s**2]
+    for mean in means:
+        found = float(log_expected_sigmoid(jnp.array(mean), jnp.array(s), rule))
+        assert found == pytest.approx(of_parts(mean, s), rel=1e-14, abs=1e-8)
+
+
+def test_both_ways_agree_where_they_meet():
+    rule = logistic_rule(100.0)
+    for mean in (-200.0, -60.0, 0.0, 30.0):
+        below, above = (
+            float(log_expected_sigmoid(jnp.array(mean), jnp.array(1.25**13 + by), rule))
+            for by in (-1e-9, 1e-9)
+        )
+        assert below == pytest.approx(above, abs=1e-7)
+
+
+def test_derivatives_exist_at_any_variance():
+    """To the second order, on both sides of the choice, without NaN from the other side."""
+    rule = logistic_rule(1e3)
+    for s in (0.3, 10.0, 25.0, 900.0):
+        for mean in (-0.6 * s**2, -3 * s, 0.1, 2 * s):
+            check_grads(
+                lambda a, b: log_expected_sigmoid(jnp.asarray(a), jnp.asarray(b), rule),
+                (jnp.array(mean), jnp.array(s)),
+                order=2,
+                modes=("rev",),
+                rtol=1e-3,
+                eps=1e-3 * max(1.0, s),
+            )
+
+
+def test_the_number_of_nodes_is_bounded():
+    assert {len(logistic_rule(s).nodes) for s in (19.0, 1e3, 1e8)} == {531}
+    assert len(logistic_rule(1e8).logistic) == 94
+    for rule in (
+        functools.partial(trapezoid_rule, distance_to_pole=1.0, tilt=(1.0, 1.0)),
+        count_rule,
+    ):
+        with pytest.raises(ValueError, match=r"is up to 1e\+08, and .* give the kernel a smaller"):
+            rule(1e4)
