@@ -659,7 +659,7 @@ class Bags:
         Raises
         ------
         ValueError
-            If the reference has another number of features.
+            If the reference has another number of features, or a feature would be infinite.
         """
         reference = self if reference is None else reference
         if reference.num_features != self.num_features:
@@ -668,11 +668,29 @@ class Bags:
                 f"{self.num_features}; expected the same"
             )
         rows = np.asarray(reference.instances)
-        constant = np.ptp(rows, axis=0) == 0
+        constant = rows.min(axis=0) == rows.max(axis=0)
+        # Powers of two are exact, and squares of such features neither overflow nor vanish.
+        exponent = np.where(constant, 0, np.frexp(np.abs(rows).max(axis=0))[1])
+        rows = np.ldexp(rows, -exponent)
         # The mean and sd of a constant column are right only to rounding, and sd 0 is no scale.
         centre = np.where(constant, rows[0], rows.mean(axis=0))
         scale = np.where(constant, 1.0, rows.std(axis=0))
-        return replace(self, instances=read_only((np.asarray(self.instances) - centre) / scale))
+        with np.errstate(over="ignore"):  # what overflows is refused
+            scaled = rows if reference is self else np.ldexp(self.instances, -exponent)
+            scaled = (scaled - centre) / scale
+        self._check_standardized(scaled)
+        return replace(self, instances=read_only(scaled))
+
+    def _check_standardized(self, scaled: Float[np.ndarray, "N D"]) -> None:
+        if np.isfinite(scaled).all():
+            return
+        n, d = np.argwhere(~np.isfinite(scaled))[0].tolist()
+        bag = int(self.bag_index[n])
+        raise ValueError(
+            f"bag {self.names[bag] if self.names else bag!r}, row {n - self.starts[bag]} has "
+            f"{self.instances[n, d]:g} in feature {d}, which is beyond all numbers in standard "
+            "deviations of the reference; expected features of one scale: leave that one out"
+        )
 
     # ------------------------------------------------------------------ sizes
 

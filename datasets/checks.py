@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _ROWS_AT_ONCE = 1024
+# Sums of squares of so many instances and features as fit into memory are numbers.
+_LARGEST_FEATURE = 1e140
 # Columns of labels and targets, which are never taken for features.
 NO_FEATURES = ("bag_label", "instance_label", "bag_target")
 # What pandas finds in a column of objects, where these are numbers.
@@ -172,6 +174,16 @@ def check_finite(instances: Float[np.ndarray, "N D"], locate: Callable[[int], st
         raise ValueError(
             f"instances: {locate(n)} holds {instances[n, d]} in feature {d} "
             f"({(~finite).sum()} such values in all); expected finite numbers: impute or leave out"
+        )
+
+
+def check_squares(instances: Float[np.ndarray | Array, "N D"]) -> None:
+    """Raise an error for features whose squares overflow, or vanish though the features do not."""
+    largest = float(max(instances.max(), -instances.min()))
+    if largest > _LARGEST_FEATURE or 0 < largest < 1 / _LARGEST_FEATURE:
+        raise ValueError(
+            f"instances reach {largest:.3g}, whose square is {largest * largest:g} in double "
+            "precision; expected features of a usual scale: bags.standardize()"
         )
 
 

@@ -328,12 +328,26 @@ class Posterior:
         ------
         TypeError
             If the bags are a stream: `predict_to_parquet` takes these.
+        ValueError
+            If a prediction is not a number, as after a run that failed.
         """
         if isinstance(bags, BagStream):
             raise TypeError(
                 "predict was given a stream, whose predictions no memory may hold; write them down "
                 "with predict_to_parquet(stream, path)"
             )
+        predicted = self._predict(bags, options)
+        is_finite = predicted.is_finite(np.asarray(bags.bag_index))[: bags.num_bags]
+        if not is_finite.all():
+            bag = int(np.argmin(is_finite))
+            raise ValueError(
+                f"the prediction of bag {bags.names[bag] if bags.names else bag!r} by "
+                f"{self.engine} is not a number: {self.status.sentence}; expected features of the "
+                f"scale that it was fitted on, and these reach {np.abs(bags.instances).max():.3g}"
+            )
+        return predicted
+
+    def _predict(self, bags: Bags, options: dict[str, Any]) -> Prediction | TargetPrediction:
         needs_estimands = bool(self.model.predicts_by)
         draws = flat_draws(self.draws_with_estimands) if needs_estimands else self.stored_draws()
         if self.model.observed_site == "bag_target":

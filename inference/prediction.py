@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp, ndtr
 from scipy.stats import norm
@@ -24,6 +24,17 @@ __all__ = ["LatentPrediction", "Prediction", "TargetPrediction"]
 
 # Replicated targets for each draw where an interval has no closed form.
 _REPLICATES = 16
+
+
+def _by_bag(
+    of_bags: Bool[np.ndarray, " B"],
+    of_instances: Float[np.ndarray, " N"],
+    bag_index: Int[np.ndarray, " N"],
+) -> Bool[np.ndarray, " B"]:
+    """Which bags are finite, with all their instances."""
+    found = of_bags.copy()
+    found[bag_index[~np.isfinite(of_instances[: len(bag_index)])]] = False
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +56,10 @@ class Prediction:
     instance_draws: Float[np.ndarray, "R N"] = field(repr=False)
     bag_predictive: Float[np.ndarray, " B"] | None = field(default=None, repr=False)
     instance_predictive: Float[np.ndarray, " N"] | None = field(default=None, repr=False)
+
+    def is_finite(self, bag_index: Int[np.ndarray, " N"]) -> Bool[np.ndarray, " B"]:
+        """Whether the probabilities of each bag and of its instances are numbers."""
+        return _by_bag(np.isfinite(self.bag_probability), self.instance_probability, bag_index)
 
     @property
     def bag_probability(self) -> Float[np.ndarray, " B"]:
@@ -95,6 +110,11 @@ class TargetPrediction:
     instance_mean: Float[np.ndarray, "R N"] = field(repr=False)
     instance_scale: Float[np.ndarray, "R N"] = field(repr=False)
     latent: LatentPrediction | None = field(default=None, repr=False)
+
+    def is_finite(self, bag_index: Int[np.ndarray, " N"]) -> Bool[np.ndarray, " B"]:
+        """Whether the means and scales of each bag and of its instances are numbers."""
+        of_bags = np.isfinite(self.bag_mean + self.bag_scale).all(axis=0)
+        return _by_bag(of_bags, (self.instance_mean + self.instance_scale).mean(axis=0), bag_index)
 
     @classmethod
     def of(cls, model: Model, draws: Draws, bags: Bags, **options: Any) -> TargetPrediction:

@@ -23,6 +23,7 @@ from numpyro.util import is_prng_key
 
 from ..datasets.arguments import checked_seed
 from ..datasets.bags import Bags
+from ..datasets.checks import check_squares
 from ..datasets.padding import padded
 from .model import (
     Draws,
@@ -452,6 +453,7 @@ class CardinalityModel(ModelDefaults):
             If all instances are zero.
         """
         checked_seed(seed)
+        check_squares(bags.instances)
         length = float(np.sqrt(np.mean(np.sum(bags.instances**2, axis=1))))
         if weight_scale is None and length == 0:
             raise ValueError(

@@ -16,6 +16,7 @@ from numpyro.distributions import Distribution, constraints
 
 from ..datasets.arguments import checked_seed
 from ..datasets.bags import Bags
+from ..datasets.checks import check_squares
 from ..datasets.padding import padded
 from .model import (
     Draws,
@@ -122,6 +123,7 @@ class DiverseDensity(ModelDefaults):
         DiverseDensity
         """
         checked_seed(seed)
+        check_squares(bags.instances)
         return cls(scale_prior=dist.LogNormal(0.5 * math.log(2.0 / bags.num_features), 1.0))
 
     @property

@@ -22,7 +22,7 @@ from scipy.special import expit, logsumexp
 
 from ..datasets.arguments import checked_seed
 from ..datasets.bags import Bags
-from ..datasets.checks import as_numbers
+from ..datasets.checks import as_numbers, check_squares
 from ..datasets.padding import padded
 from .model import (
     CLOSED_FORM_ENGINES,
@@ -254,6 +254,7 @@ class DPMIL(ModelDefaults):
                 f"all bags have label {int(fraction)}; DPMIL learns from bags of both labels"
             )
         instances = np.asarray(bags.instances)
+        check_squares(instances)
         varies = np.ptp(instances, axis=0) > 0
         if not varies.any():
             raise ValueError(

@@ -20,7 +20,7 @@ from sklearn.cluster import KMeans
 
 from ...datasets.arguments import check_counts, checked_seed
 from ...datasets.bags import Bags
-from ...datasets.checks import as_numbers
+from ...datasets.checks import as_numbers, check_squares
 from ...datasets.padding import padded
 from ..model import CLOSED_FORM_ENGINES, Draws, ModelDefaults, observations, random_key
 from ..numerics.fields import AT_LEAST_ZERO, check_fields, instance_of
@@ -519,6 +519,7 @@ class SparseGPModel(InducingModel):
         """
         check_counts(num_inducing=num_inducing)
         seed = checked_seed(seed)
+        check_squares(bags.instances)
         distinct = len(np.unique(bags.instances, axis=0))
         if not 1 <= num_inducing <= distinct:
             raise ValueError(

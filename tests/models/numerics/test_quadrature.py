@@ -345,8 +345,8 @@ def test_both_ways_agree_where_they_meet():
 def test_derivatives_exist_at_any_variance():
     """To the second order, on both sides of the choice, without NaN from the other side."""
     rule = logistic_rule(1e3)
-    for s in (0.3, 10.0, 25.0, 900.0):
-        for mean in (-0.6 * s**2, -3 * s, 0.1, 2 * s):
+    for s in (10.0, 900.0):
+        for mean in (-0.6 * s**2, 2 * s):
             check_grads(
                 lambda a, b: log_expected_sigmoid(jnp.asarray(a), jnp.asarray(b), rule),
                 (jnp.array(mean), jnp.array(s)),
