@@ -17,13 +17,13 @@ from numpyro.distributions.util import validate_sample
 from numpyro.util import is_prng_key
 from scipy.optimize import minimize
 
-from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..datasets.padding import bucket
 from ..models.model import Model, observations, random_key
 from ..models.numerics.draws import map_draws
 from ..models.numerics.tracing import as_pytree
 from . import serialization
+from .arguments import engine
 from .gaussian import FlatApproximation, WhitenedProgram, whitened_program
 from .posterior import Posterior, Status, approximate_posterior
 from .runtime.programs import Stopwatch
@@ -42,6 +42,7 @@ _COARSE = 81
 _REACHES = (4.0, 16.0, 64.0)
 
 
+@engine
 def grid(
     model: Model,
     bags: Bags,
@@ -84,7 +85,6 @@ def grid(
     """
     watch = Stopwatch()
     observations(model, bags, "grid")
-    check_counts(num_points=num_points, num_draws=num_draws)
     if num_points < 3:
         raise ValueError(f"num_points is {num_points}; expected at least 3 to interpolate between")
     key = random_key(seed)

@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import Array
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
-from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..models.model import Model, observations, random_key
 from ..models.numerics.lbfgs import Minimum
+from .arguments import engine
 from .empirical_bayes import Learned, learn_by_evidence
 from .gaussian import GaussianApproximation, whitened_program
 from .modes import AT_REST, check_smooth, mode_from
@@ -26,6 +26,7 @@ from .runtime.progress import Progress
 __all__ = ["laplace"]
 
 
+@engine
 def laplace(
     model: Model,
     bags: Bags,
@@ -72,7 +73,6 @@ def laplace(
     watch = Stopwatch()
     observations(model, bags, "laplace")
     check_number_of_unknowns(model, "laplace")
-    check_counts(max_steps=max_steps, num_draws=num_draws)
     key = random_key(seed)
     learned = None
     with jax.enable_x64(True):

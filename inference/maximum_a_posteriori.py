@@ -18,6 +18,7 @@ from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..models.model import Draws, Model, Program, observations, random_key, split_key
 from . import serialization
+from .arguments import engine
 from .gaussian import WhitenedProgram, kinks, whitened_program
 from .posterior import Posterior, Status, approximate_posterior
 from .runtime.densities import check_number_of_unknowns
@@ -30,6 +31,7 @@ __all__ = ["PointApproximation", "maximum_a_posteriori"]
 _FLAT = 1e-4
 
 
+@engine
 def maximum_a_posteriori(
     model: Model,
     bags: Bags,
@@ -73,7 +75,7 @@ def maximum_a_posteriori(
     watch = Stopwatch()
     observations(model, bags, "maximum_a_posteriori")
     check_number_of_unknowns(model, "maximum_a_posteriori")
-    check_counts(num_starts=num_starts, max_steps=max_steps)
+    check_counts(num_starts=num_starts)
     start_key, draw_key = split_key(random_key(seed))
     with jax.enable_x64(True):
         search = _Search.of(whitened_program(model, bags))

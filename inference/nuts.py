@@ -18,6 +18,7 @@ from ..datasets.arguments import check_probability
 from ..datasets.bags import Bags
 from ..models.model import Model, Program, observations, random_key
 from ..models.numerics.tracing import as_pytree
+from .arguments import engine
 from .posterior import Posterior, sampled_posterior
 from .runtime.chains import devices_of_chains, run_chains
 from .runtime.densities import check_number_of_unknowns
@@ -30,6 +31,7 @@ __all__ = ["NUTSChain", "nuts"]
 TARGET_ACCEPT = 0.7
 
 
+@engine
 def nuts(
     model: Model,
     bags: Bags,

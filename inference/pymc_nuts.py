@@ -12,10 +12,11 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from ..datasets.arguments import check_counts, check_probability
+from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..models.model import observations, random_key
 from ..models.pymc.registry import pymc_program
+from .arguments import engine
 from .posterior import Posterior, sampled_posterior
 from .runtime.chains import ChainRun
 from .runtime.densities import check_number_of_unknowns
@@ -38,6 +39,7 @@ _STATISTICS = {
 }
 
 
+@engine
 def pymc_nuts(
     model,
     bags: Bags,
@@ -99,16 +101,15 @@ def pymc_nuts(
     Hoffman and Gelman (2014); Abril-Pla et al. (2023), PyMC; Seyboldt, Carlson and Carpenter
     (2026), nutpie.
     """
-    if sampler not in _SAMPLERS:
-        nearest = difflib.get_close_matches(sampler, _SAMPLERS, n=1, cutoff=0.0)
+    if not isinstance(sampler, str) or sampler not in _SAMPLERS:
+        nearest = difflib.get_close_matches(str(sampler), _SAMPLERS, n=1, cutoff=0.0)
         raise ValueError(
             f"sampler is {sampler!r}; expected 'nutpie' or 'pymc' (nearest: {nearest[0]!r})"
         )
-    check_counts(num_warmup=num_warmup, num_samples=num_samples, num_chains=num_chains)
-    check_probability(target_accept=target_accept)
     make_program = pymc_program.dispatch(type(model))
     if make_program is pymc_program.dispatch(object):
         make_program(model, bags)  # raises
+    check_counts(num_warmup=num_warmup)  # nutpie panics without any
     check_number_of_unknowns(model, "pymc_nuts")
     watch = Stopwatch()
     observations(model, bags, "pymc_nuts")

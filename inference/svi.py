@@ -28,6 +28,7 @@ from ..datasets.bags import Bags
 from ..models.model import Model, observations, random_key, split_key
 from ..models.numerics.tracing import as_pytree
 from ..models.parts.bag_evidence import BagEvidenceModel
+from .arguments import engine
 from .gaussian import GaussianApproximation, WhitenedProgram, whitened_program
 from .posterior import (
     Posterior,
@@ -59,6 +60,7 @@ _NEGLIGIBLE_GAIN = 0.5
 _GRADIENT_DRAWS = 512
 
 
+@engine
 def svi(
     model: Model,
     bags: Bags,
@@ -217,8 +219,8 @@ def check_ascent(guide: str, learning_rate: float) -> None:
 
 
 def _check_choice(argument: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        near = get_close_matches(value, known, n=1)
+    if not isinstance(value, str) or value not in known:
+        near = get_close_matches(str(value), known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"{argument} is {value!r}; expected one of {', '.join(known)}{hint}")
 

@@ -16,6 +16,7 @@ from ...models.model import Model, random_key, split_key
 from ...models.numerics.threads import one_lapack_thread
 from ...models.parts.bag_evidence import FloatType
 from ...models.parts.hyperpriors import central_value
+from ..arguments import engine
 from ..posterior import Posterior, Status, approximate_posterior
 from ..runtime.devices import Devices
 from ..runtime.programs import Stopwatch
@@ -28,6 +29,7 @@ __all__ = ["checked_form", "coordinate_ascent", "wrapped"]
 _NUM_DRAWS, _NUMBERS_KEPT = 1000, 2**25
 
 
+@engine
 def coordinate_ascent(
     model: Model,
     bags: Bags | BagStream,

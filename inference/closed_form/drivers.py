@@ -16,7 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +24,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpyro.distributions import Distribution, biject_to
 
-from ...datasets.arguments import check_counts
 from ...datasets.bags import Bags
 from ...datasets.padding import bucket
 from ...datasets.streaming import BagStream
+from ...models.numerics.fields import AT_LEAST_ZERO, FLAG, WHOLE, check_fields
 from ...models.numerics.lbfgs import descend
 from ...models.numerics.products import whole_blocks
 from ...models.numerics.threads import one_lapack_thread
@@ -112,14 +112,12 @@ class Limits:
         If ``max_steps`` is below 1 or ``tolerance`` below 0.
     """
 
-    max_steps: int
-    tolerance: float
-    progress: bool = False
+    max_steps: Annotated[int, WHOLE]
+    tolerance: Annotated[float, AT_LEAST_ZERO]
+    progress: Annotated[bool, FLAG] = False
 
     def __post_init__(self) -> None:
-        check_counts(max_steps=self.max_steps)
-        if not self.tolerance >= 0:
-            raise ValueError(f"tolerance is {self.tolerance}; expected a number of at least 0")
+        check_fields(self)
 
 
 # ------------------------------------------------------------------ in memory

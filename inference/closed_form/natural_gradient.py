@@ -31,13 +31,13 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from ...datasets.arguments import check_counts
 from ...datasets.bags import Bags
 from ...datasets.padding import bucket
 from ...datasets.streaming import BagStream
 from ...models.model import Model, random_key, split_key
 from ...models.numerics.threads import one_lapack_thread
 from ...models.parts.bag_evidence import FloatType
+from ..arguments import engine
 from ..posterior import Posterior, Status
 from ..runtime.checkpoint import BlockFolder
 from ..runtime.chunks import in_pieces, padded_chunks
@@ -70,6 +70,7 @@ class _Position(NamedTuple):
     q: Any
 
 
+@engine
 def natural_gradient(
     model: Model,
     bags: Bags | BagStream,
@@ -128,7 +129,6 @@ def natural_gradient(
     Hoffman, Blei, Wang and Paisley (2013), Stochastic variational inference.
     """
     watch = Stopwatch()
-    _check(max_steps, batch_instances, delay, forgetting)
     form = checked_form(model, Options(None, dtype, num_starts, in_chunks=True))
     if isinstance(bags, Bags):
         form.check(bags)
@@ -146,17 +146,6 @@ def natural_gradient(
             if ascent.status.kind != "failed":
                 ascent = _with_whole_steps(ascent, passes, devices)
         return wrapped(ascent, bags, "natural_gradient", draw_key, num_draws, watch)
-
-
-def _check(max_steps: int, batch_instances: int, delay: float, forgetting: float) -> None:
-    check_counts(max_steps=max_steps, batch_instances=batch_instances)
-    if not 0 <= delay < np.inf:
-        raise ValueError(f"delay is {delay}; expected a number of at least 0")
-    if not 0.5 < forgetting <= 1:
-        raise ValueError(
-            f"forgetting is {forgetting}; expected a number above 0.5, below which the noise of "
-            "batches does not die out, and of at most 1"
-        )
 
 
 @dataclass(frozen=True)

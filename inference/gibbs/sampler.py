@@ -10,10 +10,10 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from ...datasets.arguments import check_counts
 from ...datasets.bags import Bags
 from ...models.model import Model, observations, random_key
 from ...models.numerics.tracing import as_pytree
+from ..arguments import engine
 from ..posterior import Posterior, sampled_posterior
 from ..runtime.chains import devices_of_chains, run_chains
 from ..runtime.programs import Stopwatch
@@ -25,6 +25,7 @@ __all__ = ["GibbsChain", "check_conjugate", "gibbs"]
 _LARGEST_TREE = 4
 
 
+@engine
 def gibbs(
     model: Model,
     bags: Bags,
@@ -86,7 +87,6 @@ def gibbs(
     """
     watch = Stopwatch()
     check_conjugate(model)
-    check_counts(thin=thin)
     observations(model, bags, "gibbs")
     key = random_key(seed)
     length = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}

@@ -36,6 +36,7 @@ __all__ = [
     "PROBABILITY",
     "WHOLE",
     "Rule",
+    "check",
     "check_fields",
     "instance_of",
     "is_number",
@@ -56,10 +57,13 @@ class Rule:
         What is expected, and a remedy where there is one: the end of the message.
     accepts : callable
         From a value of any type to whether it is right.
+    error : type
+        Of the exception.
     """
 
     expected: str
     accepts: Callable[[Any], bool]
+    error: type[Exception] = ValueError
 
 
 def is_number(value: Any) -> bool:
@@ -121,12 +125,15 @@ def check_fields(of: Any) -> None:
         value = getattr(of, name)
         if isinstance(value, jax.Array) or type(value) is object:
             continue
-        if not rule.accepts(value):
-            raise ValueError(
-                f"{type(of).__name__} {name} is {_shown(value)}; expected {rule.expected}"
-            )
+        check(f"{type(of).__name__} {name}", value, rule)
         if isinstance(value, np.generic | np.ndarray) and np.ndim(value) == 0:
             object.__setattr__(of, name, value.item())
+
+
+def check(name: str, value: Any, rule: Rule) -> None:
+    """Raise the error of a rule that a value breaks, with name, what was found and expected."""
+    if not rule.accepts(value):
+        raise rule.error(f"{name} is {_shown(value)}; expected {rule.expected}")
 
 
 @cache
@@ -142,7 +149,7 @@ def _rules(cls: type) -> dict[str, Rule]:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value) if isinstance(value, str | type | None) else str(value)
+    text = repr(value) if isinstance(value, str | type | None) else " ".join(str(value).split())
     return text if len(text) < 200 else f"{text[:200]}…"
 
 

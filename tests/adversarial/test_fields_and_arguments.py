@@ -1,10 +1,13 @@
 """Wrong fields and arguments are refused at the door, by name, in one style."""
 
+import inspect
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 from milzoo.datasets import Bags, load, simulate_instances
+from milzoo.inference import ENGINES
 from milzoo.models import (
     DPMIL,
     RBF,
@@ -173,3 +176,64 @@ def test_a_kernel_is_made_of_positive_numbers_alone(value):
     else:
         with pytest.raises(ValueError, match=r"^RBF variance is "):
             RBF(value, 1.0)
+
+
+# ------------------------------------------------------------------- arguments of engines
+
+MODEL = VGPMIL(RBF(1.0, 1.0), np.eye(3)[:2], mean=-1.0)
+every_engine = pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.__name__)
+
+# Never right where the default is an integer, a number, a truth value or a word.
+_WRONG = {
+    int: [None, "5", 2.5, True, -1, [3], float("nan"), 1j],
+    float: [None, "5", True, -1.0, [3], float("nan"), 1j],
+    bool: [None, "no", 1, 0.0, [True]],
+    str: [None, "unknown", 3, True, [3]],
+    tuple: [None, 3, True, [3], {}],
+}
+
+
+def _options(engine):
+    """Options with a default that tells the type."""
+    for name, parameter in inspect.signature(engine).parameters.items():
+        if type(parameter.default) in _WRONG:
+            yield name, _WRONG[type(parameter.default)]
+
+
+@every_engine
+def test_an_option_that_is_none_is_refused(engine):
+    for name, values in _options(engine):
+        for value in values:
+            with pytest.raises(ValueError, match=rf"^{name} is .*expected "):
+                engine(MODEL, BAGS, seed=0, **{name: value})
+
+
+@every_engine
+def test_a_model_that_is_none_is_refused(engine):
+    for model in (VGPMIL, BAGS, None, "vgpmil", RBF(1.0, 1.0), np.eye(2), {}):
+        with pytest.raises(TypeError, match=r"^model is .*; expected a model, such as"):
+            engine(model, BAGS, seed=0)
+
+
+@every_engine
+def test_bags_that_are_none_are_refused(engine):
+    for bags in (MODEL, None, "digits", [np.eye(3)], np.eye(3), {"a": np.eye(3)}, Bags):
+        with pytest.raises(TypeError, match=r"^bags is .*; expected Bags, such as"):
+            engine(MODEL, bags, seed=0)
+
+
+@every_engine
+def test_a_seed_of_an_engine_that_is_none_is_refused(engine):
+    for seed in NO_SEEDS:
+        with pytest.raises(TypeError, match=r"seed is .*; expected an int or a JAX key"):
+            engine(MODEL, BAGS, seed=seed)
+    with pytest.raises(ValueError, match="seed is -1; expected an integer from 0 to"):
+        engine(MODEL, BAGS, seed=-1)
+
+
+@every_engine
+def test_a_missing_argument_is_named(engine):
+    with pytest.raises(TypeError, match=r"missing 1 required .* 'seed'"):
+        engine(MODEL, BAGS)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'steps'"):
+        engine(MODEL, BAGS, seed=0, steps=3)

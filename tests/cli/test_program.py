@@ -160,7 +160,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(run, arguments, message):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("id,bag_label,x0", "error: the frame has no column 'bag'\n"),
+        ("id,bag_label,x0", "mine.csv.gz: the frame has no column 'bag'\n"),
         ("bag,bag_label,x0", "column 'bag_label' has type"),
     ],
 )

@@ -267,7 +267,7 @@ def test_seconds_of_steps_exclude_compilation(cases, tmp_path):
     [
         ({"forgetting": 0.5}, "forgetting is 0.5; expected a number above 0.5"),
         ({"forgetting": 1.1}, "forgetting is 1.1"),
-        ({"delay": -1.0}, "delay is -1.0; expected a number of at least 0"),
+        ({"delay": -1.0}, "delay is -1.0; expected a finite number of at least 0"),
         ({"max_steps": 0}, "max_steps is 0"),
         ({"batch_instances": 0}, "batch_instances is 0"),
         ({"num_starts": 3}, "num_starts is 3, but the closed form of VGPMIL has one start"),

@@ -186,7 +186,7 @@ def test_seconds_of_compilation_warmup_and_sampling_are_separate(marginal):
 
 
 def test_unknown_program_is_refused(small_problem, without_type_checks):
-    with pytest.raises(ValueError, match="program is 'joint'; expected 'marginal' or 'full'"):
+    with pytest.raises(ValueError, match="program is 'joint'; expected one of marginal, full"):
         nuts(*small_problem, seed=0, program="joint")
 
 
