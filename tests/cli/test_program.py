@@ -261,6 +261,30 @@ def test_a_report_folder_without_permission_is_refused(run, tmp_path, monkeypatc
     assert code == 2 and "no permission to write" in err
 
 
+def test_files_of_others_are_not_overwritten_without_force(run, tmp_path):
+    """The refusal comes before anything is fitted, and names them."""
+    (tmp_path / "report.html").write_text("mine")
+    code, out, err = run("compare", "vgpmil", "digits", *SMALL, "--out", tmp_path)
+    assert code == 2 and out == ""
+    assert "not written here by milzoo (report.html); give another folder" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert (tmp_path / "report.html").read_text() == "mine"
+    code, *_ = run("compare", "vgpmil", "digits", *SMALL, "--out", tmp_path, "--force")
+    assert code == 0 and "<html" in (tmp_path / "report.html").read_text()
+
+
+def test_an_interrupted_run_says_what_is_kept(run, monkeypatch, tmp_path):
+    def interrupted(model, bags, *, seed, progress):
+        raise KeyboardInterrupt
+
+    put_in_place_of("coordinate_ascent", interrupted, monkeypatch)
+    code, _, err = run("compare", "vgpmil", "digits", *SMALL, "--out", tmp_path / "report")
+    assert code == 130 and err.count("\n") == 1
+    assert "interrupted: no report was written, and one that was there is as it was" in err
+    assert "the same command begins again" in err
+    assert not (tmp_path / "report").exists()
+
+
 def test_warnings_of_an_engine_are_shown_with_its_name(run, monkeypatch):
     import warnings
 
