@@ -26,6 +26,7 @@ app = typer.Typer(
 # What bad data, settings and engines raise; ImportError where an extra is not installed.
 _MISTAKES = (ValueError, TypeError, KeyError, OSError, RuntimeError, ImportError)
 
+_INTERRUPTED_CODE = 130
 _INTERRUPTED = (
     "interrupted: no report was written, and one that was there is as it was; the same command "
     "begins again, with the programs that were compiled"
@@ -42,8 +43,10 @@ def main() -> None:
         _fail(_in_words(error))
     except typer.TyperException as error:
         _fail(error.format_message())  # empty where the help was shown instead
-    except (typer.Abort, KeyboardInterrupt):
-        _fail(_INTERRUPTED, 130)
+    except typer.Abort as error:  # Typer's word for an EOFError
+        _fail(f"a file that was read ended early: {error.__cause__}")
+    if code == _INTERRUPTED_CODE:  # Typer's answer to Ctrl-C
+        _fail(_INTERRUPTED, _INTERRUPTED_CODE)
     sys.exit(code if isinstance(code, int) else 0)
 
 
