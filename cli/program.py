@@ -37,14 +37,14 @@ def main() -> None:
     """Run the command line; what goes wrong is one line and exit code 2."""
     try:
         code = app(standalone_mode=False)
+    except typer.Abort as error:  # Typer's word for an EOFError, and a RuntimeError
+        _fail(f"a file that was read ended early: {error.__cause__}")
     except _MISTAKES as error:
         if os.environ.get("MILZOO_TRACEBACK"):
             raise
         _fail(_in_words(error))
     except typer.TyperException as error:
         _fail(error.format_message())  # empty where the help was shown instead
-    except typer.Abort as error:  # Typer's word for an EOFError
-        _fail(f"a file that was read ended early: {error.__cause__}")
     if code == _INTERRUPTED_CODE:  # Typer's answer to Ctrl-C
         _fail(_INTERRUPTED, _INTERRUPTED_CODE)
     sys.exit(code if isinstance(code, int) else 0)

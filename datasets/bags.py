@@ -24,6 +24,7 @@ from .checks import (
     check_column,
     check_features,
     check_finite,
+    check_list,
     check_negative_bags,
     check_once,
     check_widths,
@@ -129,11 +130,7 @@ class Bags:
         UserWarning
             If all bags have the same label.
         """
-        if not isinstance(bags, Sequence | np.ndarray) or isinstance(bags, str | bytes):
-            raise TypeError(
-                f"bags is a {type(bags).__name__}; expected a list with one (instances, features) "
-                "array for each bag"
-            )
+        check_list(bags, "bags", "with one (instances, features) array for each bag")
         if len(bags) == 0:
             raise ValueError("bags is an empty list; expected one (instances, features) array each")
         names = as_bag_names(names, len(bags))

@@ -73,10 +73,18 @@ def as_vector(values: ArrayLike, length: int, argument: str, each: str) -> Float
     return vector
 
 
+def check_list(values: object, argument: str, expected: str) -> None:
+    """Raise an error unless an argument is a list, a tuple or an array of them."""
+    is_list = isinstance(values, Sequence) or (isinstance(values, np.ndarray) and values.ndim)
+    if not is_list or isinstance(values, str | bytes):
+        raise TypeError(f"{argument} is a {type(values).__name__}; expected a list {expected}")
+
+
 def as_bag_names(names: Sequence[str] | None, num_bags: int) -> tuple[str, ...]:
     """The names given, one for each bag and all different, or else the bags' numbers."""
     if names is None:
         return tuple(str(b) for b in range(num_bags))
+    check_list(names, "names", "of strings, one for each bag")
     names = tuple(str(name) for name in names)
     if len(names) != num_bags:
         raise ValueError(f"names has {len(names)} entries; expected {num_bags}, one for each bag")
@@ -101,6 +109,7 @@ def join_instance_labels(
     instance_labels: Sequence[ArrayLike | None], sizes: Sequence[int], names: tuple[str, ...]
 ) -> Float[np.ndarray, " N"]:
     """Concatenate instance labels of bags, NaN for bags without any."""
+    check_list(instance_labels, "instance_labels", "with one array for each bag")
     if len(instance_labels) != len(sizes):
         raise ValueError(
             f"instance_labels has {len(instance_labels)} entries; expected {len(sizes)}, one array "

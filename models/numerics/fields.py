@@ -13,6 +13,7 @@ ValueError: Disc radius is '2'; expected a positive finite number
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -76,7 +77,10 @@ def is_number(value: Any) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    return is_number(value) and bool(np.isfinite(value))
+    try:
+        return is_number(value) and math.isfinite(value)
+    except OverflowError:  # of an integer beyond all floats
+        return False
 
 
 def optional(rule: Rule, otherwise: str) -> Rule:

@@ -302,3 +302,12 @@ def test_models_and_datasets_are_listed(run):
     assert code == 0 and "vgpmil" in out and "noisy maximum" in out
     code, out, _ = run("datasets")
     assert code == 0 and "digits" in out and "musk1" in out
+
+
+def test_a_file_that_ends_early_is_no_abort(run, monkeypatch):
+    def cut_off(model, bags, *, seed, progress):
+        raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+
+    put_in_place_of("coordinate_ascent", cut_off, monkeypatch)
+    code, _, err = run("compare", "vgpmil", "digits", *SMALL)
+    assert code == 2 and "a file that was read ended early: Compressed file ended before" in err

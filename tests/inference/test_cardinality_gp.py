@@ -146,9 +146,7 @@ def test_a_posterior_comes_back_from_its_file(problem, fitted, tmp_path):
 def test_bad_input_is_refused(kernel, design, without_type_checks):
     with pytest.raises(ValueError, match=r"process_variance is 0.0; expected a positive"):
         CardinalityGP.at_bags(kernel, design, 0.0)
-    with pytest.raises(
-        ValueError, match=r"CardinalityGP jitter is -1.0; expected a finite"
-    ):
+    with pytest.raises(ValueError, match=r"CardinalityGP jitter is -1.0; expected a finite"):
         CardinalityGP.at_bags(kernel, design, jitter=-1.0)
     with pytest.raises(ValueError, match="CardinalityGP likelihood is 'cauchy'; expected"):
         CardinalityGP.at_bags(kernel, design, likelihood="cauchy")
