@@ -72,11 +72,25 @@ def leave_one_out(posterior: Posterior) -> Any:
         log_q = None if posterior.is_mcmc else posterior.log_density(sites)
         tree = posterior.tree_with_log_likelihood()
         if log_q is None:
+            tree["log_likelihood"] = xr.DataTree(_without_ties(posterior.log_likelihood))
             return az.loo(tree, pointwise=True)
         log_p = log_joint(posterior.model, "marginal", sites, posterior.bags)
         return az.loo_approximate_posterior(
             tree, np.asarray(log_p), np.asarray(log_q), pointwise=True
         )
+
+
+def _without_ties(log_likelihood: xr.DataArray) -> xr.Dataset:
+    """The log likelihood, of bags whose largest weights are equal apart by 1e-12 from draw to draw.
+
+    ArviZ fits no tail to equal weights: those of a bag that every draw is sure of.
+    """
+    of_draws = log_likelihood.stack(sample=("chain", "draw")).transpose("sample", "bag")
+    largest = np.sort(of_draws.to_numpy(), axis=0)[:_FEWEST_IN_TAIL]
+    steps = xr.ones_like(log_likelihood.isel(bag=0, drop=True))
+    steps = steps.copy(data=1e-12 * np.arange(steps.size).reshape(steps.shape))
+    tied = xr.DataArray(np.ptp(largest, axis=0) == 0, dims="bag")
+    return (log_likelihood + steps * tied).rename(log_likelihood.name).to_dataset()
 
 
 def why_none_is_left_out(posteriors: Mapping[str, Posterior]) -> Iterator[str]:
@@ -120,7 +134,7 @@ def leave_one_out_table(found: Mapping[str, Any]) -> pd.DataFrame:
 # Standard errors from which on a difference counts.
 _CLEAR = 2.0
 # ArviZ fits the tail to a fifth of the draws, and to five at least.
-_FEWEST_DRAWS = 25
+_FEWEST_DRAWS, _FEWEST_IN_TAIL = 25, 5
 _COLUMNS = ("elpd", "se", "elpd_diff", "dse", "p")
 
 

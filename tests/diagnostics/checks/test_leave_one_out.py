@@ -247,3 +247,15 @@ def test_pit_of_targets_is_that_of_fits_without_each_bag():
     assert found.error == pytest.approx(expected.statistic, abs=0.05)
     assert found.by_chance == pytest.approx(stats.kstwo.mean(10))
     assert found.p_value == pytest.approx(expected.pvalue, abs=0.15)
+
+
+def test_a_bag_that_all_draws_are_sure_of_is_left_out(small):
+    """Its weights are equal, and ArviZ fits no tail to such."""
+    model, bags = small
+    posterior = copy(nuts(model, bags, seed=0, num_warmup=50, num_samples=50, num_chains=2))
+    values = posterior.log_likelihood.copy()
+    values[:, :, 3] = -0.25
+    posterior.__dict__["log_likelihood"] = values
+    found = leave_one_out(posterior)
+    assert float(found.elpd_i[3]) == pytest.approx(-0.25, abs=1e-9)
+    assert np.isfinite(found.elpd_i).all() and float(found.pareto_k[3]) < 0.5
