@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 # What bad data, settings and engines raise; ImportError where an extra is not installed.
-_MISTAKES = (ValueError, TypeError, KeyError, OSError, RuntimeError, ImportError)
+_MISTAKES = (ValueError, TypeError, KeyError, OSError, RuntimeError, ImportError, MemoryError)
 
 _INTERRUPTED_CODE = 130
 _INTERRUPTED = (

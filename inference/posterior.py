@@ -23,6 +23,7 @@ from ..datasets.streaming import BagStream
 from ..datasets.writing import check_writable
 from ..models.model import Draws, Model, Program, part_of_bags, random_key
 from ..models.numerics.fields import is_of_type
+from ..models.numerics.memory import check_memory
 from ..models.numerics.threads import one_lapack_thread
 from . import serialization
 from .prediction import Prediction, TargetPrediction
@@ -330,12 +331,20 @@ class Posterior:
             If the bags are a stream: `predict_to_parquet` takes these.
         ValueError
             If a prediction is not a number, as after a run that failed.
+        MemoryError
+            If there is not enough memory for all draws of all instances.
         """
         if isinstance(bags, BagStream):
             raise TypeError(
                 "predict was given a stream, whose predictions no memory may hold; write them down "
                 "with predict_to_parquet(stream, path)"
             )
+        num_draws = len(next(iter(self.stored_draws().values())))
+        check_memory(
+            num_draws * (bags.num_bags + bags.num_instances),
+            f"predictions of {bags.num_instances:,} instances by {num_draws:,} draws",
+            "write them to a file with predict_to_parquet(bags, path), or fit with fewer num_draws",
+        )
         predicted = self._predict(bags, options)
         is_finite = predicted.is_finite(np.asarray(bags.bag_index))[: bags.num_bags]
         if not is_finite.all():

@@ -215,6 +215,15 @@ class ClosedForm(ABC):
         """
         observations(self.model, bags, f"the closed form of {type(self.model).__name__}")
 
+    @property
+    def keeps_local(self) -> bool:
+        """Whether instances have factors that are kept between steps."""
+        return False
+
+    def numbers_kept(self, bags: Bags) -> int:
+        """How many numbers would stay in memory between steps, beside the bags."""
+        return 0
+
     def in_memory(self, bags: Bags) -> Self:
         """The same form for chunks that stay in memory, where more may be kept of each."""
         return self

@@ -13,11 +13,13 @@ from jaxtyping import Array, Float
 from ...datasets.bags import Bags
 from ...datasets.streaming import BagStream
 from ...models.model import Model, random_key, split_key
+from ...models.numerics.memory import check_memory
 from ...models.numerics.threads import one_lapack_thread
 from ...models.parts.bag_evidence import FloatType
 from ...models.parts.hyperpriors import central_value
 from ..arguments import engine
 from ..posterior import Posterior, Status, approximate_posterior
+from ..runtime.chunks import PiecesInMemory
 from ..runtime.devices import Devices
 from ..runtime.programs import Stopwatch
 from .algorithm import ClosedForm, Options, closed_form
@@ -27,6 +29,8 @@ __all__ = ["checked_form", "coordinate_ascent", "wrapped"]
 
 # Draws of q kept where nobody asks for another number, as long as they fit into 256 MiB.
 _NUM_DRAWS, _NUMBERS_KEPT = 1000, 2**25
+# Of bags in memory, between steps: a GiB. Beyond it is made again for each step.
+_NUMBERS_KEPT_OF_BAGS = 2**27
 
 
 @engine
@@ -135,12 +139,37 @@ def coordinate_ascent(
     with jax.enable_x64(True):
         start_key, draw_key = split_key(random_key(seed))
         if isinstance(bags, Bags) and not in_chunks:
-            ascent = ascend_in_memory(form, bags, limits, key=start_key, **learns)
+            ascent = _ascend(form, bags, limits, key=start_key, **learns)
         else:
             ascent = ascend_in_passes(
                 form, bags, limits, key=start_key, devices=Devices(mesh), checkpoint=checkpoint
             )
         return wrapped(ascent, bags, "coordinate_ascent", draw_key, num_draws, watch)
+
+
+def _ascend(
+    form: ClosedForm,
+    bags: Bags,
+    limits: Limits,
+    *,
+    key: Array,
+    learns_hyperparameters: bool,
+    **priors: Any,
+) -> Ascent:
+    """Ascend in memory: at once, or in pieces of which nothing is kept, where that is too much."""
+    numbers = form.numbers_kept(bags)
+    if numbers > _NUMBERS_KEPT_OF_BAGS and not form.keeps_local and not learns_hyperparameters:
+        pieces, devices = PiecesInMemory(bags), Devices(None)
+        return ascend_in_passes(form, pieces, limits, key=key, devices=devices)
+    check_memory(
+        numbers,
+        f"what coordinate_ascent keeps of {bags.num_instances:,} instances",
+        "leave out label_update and learn_hyperparameters, with which all of it is kept, or take "
+        "fewer inducing points",
+    )
+    return ascend_in_memory(
+        form, bags, limits, key=key, learns_hyperparameters=learns_hyperparameters, **priors
+    )
 
 
 def checked_form(model: Model, options: Options) -> ClosedForm:

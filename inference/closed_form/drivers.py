@@ -33,7 +33,14 @@ from ...models.numerics.products import whole_blocks
 from ...models.numerics.threads import one_lapack_thread
 from ..posterior import Status
 from ..runtime.checkpoint import BlockFolder, block_folder, described
-from ..runtime.chunks import AlternatingBuffers, ChunkBuffers, in_parts, new_buffer, padded_chunks
+from ..runtime.chunks import (
+    AlternatingBuffers,
+    ChunkBuffers,
+    PiecesInMemory,
+    in_parts,
+    new_buffer,
+    padded_chunks,
+)
 from ..runtime.devices import Devices
 from ..runtime.programs import Stopwatch
 from ..runtime.progress import Progress
@@ -450,7 +457,7 @@ def best_of(elbo: Float[np.ndarray, "*S"]) -> int:
 
 def ascend_in_passes(
     form: ClosedForm,
-    bags: Bags | BagStream,
+    bags: Bags | BagStream | PiecesInMemory,
     limits: Limits,
     *,
     key: Array,
@@ -486,7 +493,8 @@ def ascend_in_passes(
 
     with devices.together(), one_lapack_thread(), TemporaryDirectory() as folder:
         run = {"form": form, "seed": key, "tolerance": limits.tolerance}
-        written = begun_run(devices, checkpoint, bags, limits, engine="coordinate_ascent", **run)
+        given = bags.bags if isinstance(bags, PiecesInMemory) else bags
+        written = begun_run(devices, checkpoint, given, limits, engine="coordinate_ascent", **run)
         started = Stopwatch.now()
         passes = Passes(form, bags, devices, Path(folder))
         statistics = form.no_statistics()
@@ -547,7 +555,7 @@ class Passes:
     Parameters
     ----------
     form : ClosedForm
-    bags : Bags or BagStream
+    bags : Bags, BagStream or PiecesInMemory
         Bags in memory are dealt to the devices, and stay there.
     devices : Devices
     folder : Path
@@ -555,12 +563,16 @@ class Passes:
     """
 
     def __init__(
-        self, form: ClosedForm, bags: Bags | BagStream, devices: Devices, folder: Path
+        self,
+        form: ClosedForm,
+        bags: Bags | BagStream | PiecesInMemory,
+        devices: Devices,
+        folder: Path,
     ) -> None:
         self._devices, self._in_memory, self._is_kept = devices, isinstance(bags, Bags), False
         self._nothing = devices.repeated(form.no_statistics())
         self._prepared: list[Any] | _InFiles
-        self._chunks: list[Bags] | BagStream
+        self._chunks: list[Bags] | BagStream | PiecesInMemory
         form = form.evaluated()
         if isinstance(bags, Bags):
             self._form, self._prepared = form.in_memory(bags), []
@@ -593,8 +605,8 @@ class Passes:
             The same in every process.
         """
         chunks, mine = self._chunks, jax.process_index()
-        of_stream = isinstance(chunks, BagStream)
-        own = chunks.num_instances if of_stream else sum(bags.num_instances for bags in chunks)
+        is_list = isinstance(chunks, list)
+        own = sum(bags.num_instances for bags in chunks) if is_list else chunks.num_instances
         process, num_instances = self._devices.gathered(np.array([[mine, own]], float)).T
         stride = int(-(-num_instances.sum() // at_most))
         before = int(num_instances[process < mine].sum())
@@ -638,7 +650,7 @@ class Passes:
         """Chunks for the devices, as many at once as there are."""
         num_parts, length = self._devices.num_parts, self._chunk_instances
         given = self._chunks
-        every = given.read_to(self._read_to) if isinstance(given, BagStream) else given
+        every = given if isinstance(given, list) else given.read_to(self._read_to)
         for chunks in batched(every, num_parts):
             for bags in chunks:
                 self._form.check(bags)

@@ -475,6 +475,15 @@ class InstanceForm(_InducingForm):
         """Infinite of the published codes' own updates."""
         return math.inf if self.label_update == "plug_in_max" else super().allowed_fall
 
+    @property
+    def keeps_local(self) -> bool:
+        """Where labels have factors of their own."""
+        return self.label_update != "exact"
+
+    def numbers_kept(self, bags: Bags) -> int:
+        """Those of V."""
+        return bags.num_instances * self.model.num_inducing
+
     def in_memory(self, bags: Bags) -> Self:
         """With V kept."""
         sweeps = self.label_update == "mean_field"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
 from typing import Self
@@ -18,6 +18,7 @@ from ...datasets.streaming import BagStream
 __all__ = [
     "AlternatingBuffers",
     "ChunkBuffers",
+    "PiecesInMemory",
     "in_parts",
     "in_pieces",
     "new_buffer",
@@ -165,6 +166,34 @@ def in_pieces(bags: Bags | BagStream, num_instances: int) -> Iterator[Bags]:
             last = max(first + 1, int(np.searchsorted(ends, most, "right")))
             yield chunk.select(np.arange(first, last))
             first = last
+
+
+@dataclass(frozen=True)
+class PiecesInMemory:
+    """Bags in memory that are read like a stream: in chunks, of which nothing is kept.
+
+    Attributes
+    ----------
+    bags : Bags
+    chunk_instances : int
+        Instances of a chunk, at most; a bag that is larger is a chunk by itself.
+    """
+
+    bags: Bags
+    chunk_instances: int = 2**14
+
+    @property
+    def num_instances(self) -> int:
+        """Number N of instances."""
+        return self.bags.num_instances
+
+    def __iter__(self) -> Iterator[Bags]:
+        """Iterate once."""
+        return in_pieces(self.bags, self.chunk_instances)
+
+    def read_to(self, new_buffer: NewBuffer) -> Iterator[Bags]:
+        """Iterate once; the buffers are not used."""
+        return iter(self)
 
 
 def in_parts(bags: Bags, num_parts: int) -> list[Bags]:

@@ -24,6 +24,7 @@ from ...datasets.checks import as_numbers, check_squares
 from ...datasets.padding import padded
 from ..model import CLOSED_FORM_ENGINES, Draws, ModelDefaults, observations, random_key
 from ..numerics.fields import AT_LEAST_ZERO, check_fields, instance_of
+from ..numerics.memory import check_memory
 from ..numerics.products import block_length, times_triangle
 from ..numerics.quadrature import QuadratureRule, SigmoidTable, on_grid
 from ..numerics.threads import one_thread
@@ -605,8 +606,16 @@ class SparseGPModel(InducingModel):
         ------
         ValueError
             If the bags have another number of features than the inducing points.
+        MemoryError
+            If there is not enough memory for K_NZ.
         """
         self.check_width(bags)
+        check_memory(
+            bags.num_instances * self.num_inducing,
+            f"the kernel between {bags.num_instances:,} instances and {self.num_inducing:,} "
+            "inducing points",
+            "take fewer of these, or fit by coordinate_ascent, which does not keep it",
+        )
         return sparse_conditional(self.kernel, self.inducing_points, bags.instances, self.jitter)
 
 
