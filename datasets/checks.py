@@ -292,10 +292,12 @@ def check_once(columns: Iterable, where: str) -> None:
 
 def as_column(frame: pd.DataFrame, column: str) -> Float[np.ndarray, " N"]:
     """A column of numbers, NaN where empty; True and False are 1 and 0."""
-    kind, remedy = frame[column].dtype.kind, _REMEDIES.get(frame[column].dtype.kind, "")
-    if kind not in "biufO" or (kind == "O" and _content(frame[column]) not in _OF_NUMBERS):
-        kind = frame[column].dtype if kind != "O" else f"object, of {_content(frame[column])}"
-        raise TypeError(f"column {column!r} has type {kind}; expected numbers{remedy}")
+    dtype = frame[column].dtype
+    content = _content(frame[column]) if dtype.kind == "O" else None
+    if dtype.kind not in "biufO" or content not in (None, *_OF_NUMBERS):
+        found = dtype if content is None else f"object, of {content}"
+        remedy = _REMEDIES.get(dtype.kind, "")
+        raise TypeError(f"column {column!r} has type {found}; expected numbers{remedy}")
     try:
         return frame[column].to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError) as error:

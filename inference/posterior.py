@@ -446,7 +446,8 @@ def _posterior_of(tree: xr.DataTree, metadata: dict[str, Any]) -> Posterior:
     """
     for name, kind in _ENTRIES.items():
         if name not in metadata or not is_of_type(metadata[name], kind):
-            raise ValueError(f"its {name} is {str(metadata.get(name))[:200]}; expected {kind}")
+            found, expected = str(metadata.get(name))[:200], getattr(kind, "__name__", kind)
+            raise ValueError(f"its {name} is {found}; expected {expected}")
     status, elbo = metadata["status"], metadata["elbo"]
     if len(status) != 2 or status[0] not in get_args(_Kind) or not isinstance(status[1], str):
         raise ValueError(f"its status is {str(status)[:200]}; expected a word and a sentence")
@@ -484,7 +485,9 @@ def _check_draws(posterior: Posterior) -> None:
     for site in posterior.model.latent_sites:
         if site not in group:
             raise ValueError(f"its group posterior has no {site}")
-        draws, names = group[site], ("chain", "draw", *posterior.model.dims.get(site, ()))
+        draws, dims = group[site], posterior.model.dims
+        # A model need not name the axes of all its sites.
+        names = ("chain", "draw", *dims.get(site, draws.dims[2:]))
         if draws.dtype.kind not in "biuf" or draws.dims != names:
             raise ValueError(
                 f"its {site} is of type {draws.dtype} with dims {draws.dims}; expected numbers "

@@ -293,6 +293,10 @@ CONTENTS = {
         lambda f: f.__delitem__("posterior/inducing_value"),
         "its group posterior has no inducing_value",
     ),
+    "a site with other axes": (
+        lambda f: f["posterior"].move("inducing_point", "axis"),
+        "its (inducing_value is of type|group posterior)|it is no NetCDF",
+    ),
     "a link to a file": (
         lambda f: f["posterior"].__setitem__("secret", h5py.ExternalLink("/etc/x.h5", "/")),
         "/posterior: secret is a link that leads elsewhere",
