@@ -668,13 +668,12 @@ class Bags:
         constant = rows.min(axis=0) == rows.max(axis=0)
         # Powers of two are exact, and squares of such features neither overflow nor vanish.
         exponent = np.where(constant, 0, np.frexp(np.abs(rows).max(axis=0))[1])
-        rows = np.ldexp(rows, -exponent)
         # The mean and sd of a constant column are right only to rounding, and sd 0 is no scale.
-        centre = np.where(constant, rows[0], rows.mean(axis=0))
-        scale = np.where(constant, 1.0, rows.std(axis=0))
+        first, varying = rows[0], np.ldexp(np.where(constant, 0.0, rows), -exponent)
+        centre = np.where(constant, first, varying.mean(axis=0))
+        scale = np.where(constant, 1.0, varying.std(axis=0))
         with np.errstate(over="ignore"):  # what overflows is refused
-            scaled = rows if reference is self else np.ldexp(self.instances, -exponent)
-            scaled = (scaled - centre) / scale
+            scaled = (np.ldexp(self.instances, -exponent) - centre) / scale
         self._check_standardized(scaled)
         return replace(self, instances=read_only(scaled))
 

@@ -46,9 +46,9 @@ __all__ = [
 # Of chains that agree, rank-normalised and split (Vehtari et al., 2021).
 LARGEST_RHAT = 1.01
 # Draws times instances that are predicted at once: 128 MiB, unless there are so many draws that
-# calls would be for a handful of instances.
+# calls would be for a handful of instances; and of so few draws, kernels would be larger.
 _NUMBERS_AT_ONCE = 2**24
-_FEWEST_AT_ONCE = 1024
+_FEWEST_AT_ONCE, _MOST_AT_ONCE = 1024, 2**14
 
 
 _Kind = Literal["converged", "max_steps", "failed", "collapsed"]
@@ -302,7 +302,7 @@ class Posterior:
         ):
             raise ValueError(f"{file} is among the files that are read; give a path elsewhere")
         num_draws = len(next(iter(self.stored_draws().values())))
-        length = max(_FEWEST_AT_ONCE, _NUMBERS_AT_ONCE // num_draws)
+        length = min(max(_FEWEST_AT_ONCE, _NUMBERS_AT_ONCE // num_draws), _MOST_AT_ONCE)
         if isinstance(bags, BagStream):
             length = min(length, bags.chunk_instances)
         length = min(length, bags.num_instances)

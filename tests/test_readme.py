@@ -72,7 +72,7 @@ def test_the_example_of_calibration_has_the_rows_of_the_readme(tmp_path):
     readme = (REPOSITORY / "README.md").read_text()
     header, _, *rows = [line for line in run.stdout.splitlines() if line.startswith("|")]
     assert header in readme
-    assert len(rows) == 6
+    assert len(rows) == 7
     for row in rows:
         assert f"\n{row.split(' | ')[0]} | " in readme
     # Forty simulations are enough for these two.
@@ -96,7 +96,7 @@ def test_the_example_for_a_cluster_gives_two_processes_the_posterior_of_all_bags
     printed = [process.communicate(timeout=300)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     bound = float(re.search(r"the bound is (-\d+\.\d+)", printed[0]).group(1))
-    model = VGPMIL.as_published(bags.select(np.arange(25)), num_inducing=9, mean=-3.0)
+    model = VGPMIL.for_bags(bags.select(np.arange(25)), num_inducing=9)
     expected = coordinate_ascent(model, bags, seed=0)
     assert bound == pytest.approx(expected.elbo[-1], abs=0.006)
     written = pd.concat(

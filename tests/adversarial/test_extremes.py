@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 from milzoo.datasets import Bags
 from milzoo.inference import coordinate_ascent, laplace
@@ -64,15 +64,18 @@ def test_what_stays_infinite_is_refused():
         far.standardize(bags_of(DRAWN * [1.0, 1e-300]))
 
 
+@settings(max_examples=200)
 @given(some.lists(some.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=9))
 def test_standardized_features_are_numbers(values):
-    """Of any column: mean 0 and sd 1, or 0 throughout."""
+    """Of any column: mean 0 and sd 1 up to the rounding of its values, or 0 throughout."""
     column = np.array(values)[:, None]
     found = np.asarray(Bags.from_list([column]).standardize().instances)
     assert np.isfinite(found).all()
     if len(set(values)) > 1:
-        assert abs(found.mean()) < 1e-6
-        assert abs(found.std() - 1) < 1e-6
+        in_units = np.ldexp(column, -np.frexp(np.abs(column).max())[1])
+        rounding = 1e-14 / in_units.std()
+        assert abs(found.mean()) < rounding
+        assert abs(found.std() - 1) < rounding
     else:
         assert (found == 0).all()
 
@@ -118,8 +121,9 @@ def test_a_prediction_is_a_number_or_refused(fits, model, tmp_path):
 # ------------------------------------------------------------------------ large variances
 
 
-@pytest.mark.parametrize("variance", [1e4, 1e6, 1e12])
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("model", [VGPMIL, VWSGP])
+@pytest.mark.parametrize("variance", [1e12, 1e6, 1e4])
 def test_a_large_variance_takes_no_more_time(model, variance):
     """It took 145 s at 1e6, and memory for which there is no machine at 1e12."""
     bags, begin = bags_of(DRAWN), time.perf_counter()

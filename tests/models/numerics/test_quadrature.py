@@ -342,6 +342,7 @@ def test_both_ways_agree_where_they_meet():
         assert below == pytest.approx(above, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_derivatives_exist_at_any_variance():
     """To the second order, on both sides of the choice, without NaN from the other side."""
     rule = logistic_rule(1e3)

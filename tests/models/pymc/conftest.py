@@ -14,8 +14,9 @@ from numpyro.infer.util import log_density
 from pymc.pytensorf import rewrite_pregrad
 
 NUMBER_OF_POINTS = 20
-# Relative; the two programs use different quadrature nodes.
-DENSITY_TOLERANCE, GRADIENT_TOLERANCE = 1e-8, 1e-7
+# Relative; the two programs use different quadrature nodes. Of log E σ the derivative by the mean
+# errs by up to 4e-8 (16 Gauss–Hermite nodes at s² = 1) for each of eight bags, of slopes about 2.
+DENSITY_TOLERANCE, GRADIENT_TOLERANCE = 1e-8, 2e-7
 IN_NUMPYRO = {
     "whitened_inducing_value": "inducing_value_base",
     "white_evidence": "evidence_decentered",
