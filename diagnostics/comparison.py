@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..inference.posterior import Posterior
-from ..models.model import part_of_bags
+from ..models.model import part_of_bags, random_key
 from .compared import Compared
 from .measures.targets import targets
 from .plots import figures
@@ -198,13 +198,14 @@ def compare(
     Raises
     ------
     TypeError
-        If the posteriors have no names.
+        If the posteriors have no names, or are something else; if the seed is no integer or key.
     ValueError
         If the posteriors are not of the same bags or not of comparable models, some predict labels
         and some targets, the reference is none of them, the test bags do not have what is
         predicted, or there are no draws to judge by.
     """
     check_counts(num_draws=num_draws)
+    random_key(seed)
     _check(posteriors, reference, test)
     assessments = {
         name: gather(posterior, test=test, num_draws=num_draws, seed=seed)
@@ -230,6 +231,12 @@ def _check(posteriors: Mapping[str, Posterior], reference: str | None, test: Bag
         )
     if not posteriors:
         raise ValueError("posteriors is empty; expected at least one, by name")
+    for name, posterior in posteriors.items():
+        if not isinstance(posterior, Posterior):
+            raise TypeError(
+                f"posteriors has a {type(posterior).__name__} as {name!r}; expected a Posterior, "
+                "as engines return it"
+            )
     if reference is not None and reference not in posteriors:
         near = get_close_matches(reference, posteriors, n=1, cutoff=0.0)
         raise ValueError(

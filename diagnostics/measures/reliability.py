@@ -9,6 +9,8 @@ from jaxtyping import Bool, Float, Int
 from scipy.optimize import isotonic_regression
 from scipy.special import xlogy
 
+from ...datasets.arguments import checked_seed
+
 __all__ = ["Reliability", "reliability"]
 
 # Draws of the truth from the forecasts; fewer where together they would be more numbers than this.
@@ -95,7 +97,7 @@ def reliability(
         saved = _log_score(frequency, observed) - _log_score(distinct, observed)
         return frequency, float(saved @ weight / len(index))
 
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(checked_seed(seed))
     num_draws = int(np.clip(_MOST_NUMBERS // len(probability), _FEWEST_DRAWS, _MOST_DRAWS))
     drawn = (random.random(len(probability)) < probability for _ in range(num_draws))
     curves = [curve(outcome.astype(float)) for outcome in drawn]

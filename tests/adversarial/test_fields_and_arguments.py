@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 from milzoo.datasets import Bags, load, simulate_instances
+from milzoo.diagnostics import compare
+from milzoo.diagnostics.measures.reliability import reliability
 from milzoo.inference import ENGINES
 from milzoo.models import (
     DPMIL,
@@ -116,7 +118,7 @@ def test_a_seed_that_is_none_is_refused(of):
     SEEDED[of](2**32 - 1), SEEDED[of](np.uint32(7))
 
 
-def test_a_data_set_that_is_drawn_has_the_same_seeds():
+def test_data_sets_that_are_drawn_have_these_seeds():
     with pytest.raises(ValueError, match="seed is -1; expected an integer from 0"):
         load("kandemir2014", seed=-1)
     with pytest.raises(TypeError, match="seed is '1'; expected an integer from 0"):
@@ -223,7 +225,7 @@ def test_bags_that_are_none_are_refused(engine):
 
 
 @every_engine
-def test_a_seed_of_an_engine_that_is_none_is_refused(engine):
+def test_an_engine_refuses_a_seed_that_is_none(engine):
     for seed in NO_SEEDS:
         with pytest.raises(TypeError, match=r"seed is .*; expected an int or a JAX key"):
             engine(MODEL, BAGS, seed=seed)
@@ -237,3 +239,21 @@ def test_a_missing_argument_is_named(engine):
         engine(MODEL, BAGS)
     with pytest.raises(TypeError, match="unexpected keyword argument 'steps'"):
         engine(MODEL, BAGS, seed=0, steps=3)
+
+
+# ------------------------------------------------------------------------- diagnostics
+
+
+def test_a_comparison_of_something_else_is_refused():
+    with pytest.raises(TypeError, match="posteriors has a VGPMIL as 'cavi'; expected a Posterior"):
+        compare({"cavi": MODEL})
+    with pytest.raises(TypeError, match="posteriors is a list; expected a mapping"):
+        compare([MODEL])
+
+
+def test_seeds_of_diagnostics_are_those_of_all():
+    for seed in NO_SEEDS:
+        with pytest.raises(TypeError, match=r"seed is .*; expected an int"):
+            compare({"cavi": MODEL}, seed=seed)
+        with pytest.raises(TypeError, match=r"seed is .*; expected an integer"):
+            reliability(np.array([0.5]), np.array([1]), seed=seed)

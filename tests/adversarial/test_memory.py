@@ -24,7 +24,7 @@ def no_memory(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 100)
 
 
-def test_large_bags_are_fitted_in_pieces_to_the_same_end(problem, monkeypatch):
+def test_large_bags_are_fitted_in_pieces_alike(problem, monkeypatch):
     model, bags = problem
     at_once = coordinate_ascent(model, bags, seed=0)
     monkeypatch.setattr(ascent_module, "_NUMBERS_KEPT_OF_BAGS", 10)

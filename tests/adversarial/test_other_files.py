@@ -122,7 +122,7 @@ def test_a_truncated_block_is_named(blocks, tmp_path):
                 read()
 
 
-def test_a_flipped_bit_of_a_block_is_named_or_harmless(blocks, tmp_path):
+def test_flipped_bits_of_blocks_are_named_or_harmless(blocks, tmp_path):
     """Zip archives have checksums of what they hold, but not of all that they say of it."""
     file = tmp_path / "run" / "block_000001.npz"
     whole, random, refused = file.read_bytes(), np.random.default_rng(0), 0

@@ -249,7 +249,7 @@ def test_pit_of_targets_is_that_of_fits_without_each_bag():
     assert found.p_value == pytest.approx(expected.pvalue, abs=0.15)
 
 
-def test_a_bag_that_all_draws_are_sure_of_is_left_out(small):
+def test_a_bag_that_is_certain_is_left_out(small):
     """Its weights are equal, and ArviZ fits no tail to such."""
     model, bags = small
     posterior = copy(nuts(model, bags, seed=0, num_warmup=50, num_samples=50, num_chains=2))
