@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +31,8 @@ _KEPT = 40
 # In a folder of `written_together`: the names of the files that it wrote.
 _MARKER = ".milzoo"
 _SHOWN = 5
+# Of Linux's renameat2: paths as they are, and to exchange two.
+_HERE, _EXCHANGE = -100, 2
 _OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -126,12 +130,13 @@ def check_own_folder(folder: str | os.PathLike, *, force: bool = False) -> Path:
 
 @contextmanager
 def written_together(folder: str | os.PathLike, *, force: bool = False) -> Iterator[Path]:
-    """Yield an empty folder to write files to; in the end they move to ``folder``, at once.
+    """Yield an empty folder to write files to; in the end they are in ``folder``, all at once.
 
     Files that an earlier call wrote there, and this one did not, are deleted: their names stand in
-    a file of the folder, ``.milzoo``. Other files stay. After an error all is as it was. Two
-    processes move their files one after the other. Each file is old or new at any moment; only
-    a process that dies between two of the moves leaves some of both.
+    a file of the folder, ``.milzoo``. Other files stay. After an error all is as it was, and of two
+    processes one comes after the other. On Linux the new folder takes the place of the old one in
+    one step. Where that cannot be (other systems, a folder that is mounted, or that the process is
+    in), files move one by one, and a process that dies between two of them leaves some of both.
 
     Parameters
     ----------
@@ -142,7 +147,7 @@ def written_together(folder: str | os.PathLike, *, force: bool = False) -> Itera
     Yields
     ------
     Path
-        Of the unfinished folder, within ``folder``.
+        Of the unfinished folder, beside or within ``folder``.
 
     Raises
     ------
@@ -152,14 +157,15 @@ def written_together(folder: str | os.PathLike, *, force: bool = False) -> Itera
         As `check_own_folder`; OSError also if something cannot be written to the end.
     """
     folder = check_own_folder(folder, force=force)
-    unfinished, is_new = _unfinished(folder / "files"), not folder.exists()
+    unfinished = _unfinished(folder if _may_be_exchanged(folder) else folder / "files")
+    is_new = not folder.exists()
     try:
         with refusals_named(folder):
             unfinished.mkdir(parents=True)
         with refusals_named(folder, _OF_WRITING):
             yield unfinished
-        with refusals_named(folder), _one_at_a_time(folder):
-            _move(unfinished, folder, force=force)
+        with refusals_named(folder):
+            _put_in_place(unfinished, folder, force=force)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
         if is_new:
@@ -167,15 +173,81 @@ def written_together(folder: str | os.PathLike, *, force: bool = False) -> Itera
                 folder.rmdir()
 
 
-def _move(unfinished: Path, folder: Path, *, force: bool) -> None:
-    """Move all files to the folder, and delete those of the call before."""
-    new = sorted(file.name for file in unfinished.iterdir())
-    old = _own_files(folder)
-    others = [name for name in new if name not in old and (folder / name).exists()]
-    if others and not force:
-        _refuse(folder, others)
+def _may_be_exchanged(folder: Path) -> bool:
+    """Whether a new folder beside may take the place of this one, as nothing depends on it."""
+    if (
+        sys.platform != "linux"
+        or folder.is_symlink()
+        or not os.access(folder.parent, os.W_OK | os.X_OK)
+    ):
+        return False
+    if not folder.exists():
+        return True
+    at_work_there = Path.cwd().is_relative_to(folder.resolve())
+    here, above = folder.stat(), folder.parent.stat()
+    is_mounted, is_ours = here.st_dev != above.st_dev, here.st_uid == os.geteuid()
+    return is_ours and not is_mounted and not at_work_there
+
+
+def _put_in_place(unfinished: Path, folder: Path, *, force: bool) -> None:
+    new, old = sorted(file.name for file in unfinished.iterdir()), _own_files(folder)
+    others = {file.name for file in folder.iterdir()} if folder.exists() else set()
+    others -= {*old, _MARKER, unfinished.name}
+    if not force:
+        _refuse(folder, [name for name in new if name in others])
     for name in new:
         synced(unfinished / name)
+    is_beside = unfinished.parent == folder.parent
+    if is_beside and _exchanged(unfinished, folder, new, others - {*new}):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with _one_at_a_time(folder):
+        _move(unfinished, folder, new, old)
+
+
+def _exchanged(unfinished: Path, folder: Path, new: list[str], others: set[str]) -> bool:
+    """Give the new folder the name of the old one, in one step, if the system can do that.
+
+    The others' files are in both by then; what was in the old one goes with it.
+    """
+    if not all((folder / name).is_file() for name in others):
+        return False
+    try:
+        for name in others:
+            os.link(folder / name, unfinished / name, follow_symlinks=False)
+        _write_marker(unfinished, new)
+        if folder.exists():
+            shutil.copymode(folder, unfinished)
+            _exchange(unfinished, folder)
+        else:
+            unfinished.rename(folder)
+    except OSError:
+        return False
+    with suppress(OSError):
+        synced(folder.parent)
+    return True
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Exchange two names at once, as Linux can.
+
+    Raises
+    ------
+    OSError
+        If the system or the disk cannot do that.
+    """
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _move(unfinished: Path, folder: Path, new: list[str], old: list[str]) -> None:
+    """Move all files to the folder, one by one, and delete those of the call before."""
     # Should this process die half-way, all files are still known as our own.
     _write_marker(folder, {*old, *new})
     for name in new:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
+from milzoo.datasets import writing
 from milzoo.datasets.writing import (
     check_own_folder,
     check_writable,
@@ -111,6 +113,50 @@ def test_files_replace_those_of_the_call_before(tmp_path):
     write(folder, "new")
     assert names_in(folder) == [".milzoo", "a.txt", "b.txt", "notes.txt"]
     assert (folder / "a.txt").read_text() == (folder / "b.txt").read_text() == "new"
+
+
+@pytest.mark.parametrize("why", ["no such call", "at work there", "a folder of others"])
+def test_files_move_where_folders_cannot_be_exchanged(tmp_path, monkeypatch, why):
+    folder = tmp_path / "report"
+    write(folder, "old", **{"c.txt": "old"})
+    (folder / "notes.txt").write_text("mine")
+    if why == "no such call":
+        monkeypatch.setattr(writing, "_exchange", no_such_call)
+    elif why == "at work there":
+        monkeypatch.chdir(folder)
+    else:
+        (folder / "sources").mkdir()
+    before = folder.stat().st_ino
+    write(folder, "new")
+    assert folder.stat().st_ino == before
+    (folder / "sources").mkdir(exist_ok=True)
+    assert names_in(folder) == [".milzoo", "a.txt", "b.txt", "notes.txt", "sources"]
+    assert (folder / "a.txt").read_text() == (folder / "b.txt").read_text() == "new"
+    assert (folder / "notes.txt").read_text() == "mine" and names_in(tmp_path) == ["report"]
+
+
+def no_such_call(*_) -> None:
+    raise OSError(38, "Function not implemented")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux exchanges folders in one step")
+def test_a_new_folder_takes_the_place_at_once(tmp_path, monkeypatch):
+    """The old files are whole until then, and others' files are in both."""
+    folder, seen = tmp_path / "report", []
+    write(folder, "old")
+    (folder / "notes.txt").write_text("mine")
+    folder.chmod(0o750)
+    exchange = writing._exchange
+
+    def spied(one, other):
+        seen.append({path.name: path.read_text() for path in other.glob("[!.]*")})
+        exchange(one, other)
+
+    monkeypatch.setattr(writing, "_exchange", spied)
+    write(folder, "new")
+    assert seen == [{"a.txt": "old", "b.txt": "old", "notes.txt": "mine"}]
+    assert names_in(folder) == [".milzoo", "a.txt", "b.txt", "notes.txt"]
+    assert folder.stat().st_mode & 0o777 == 0o750 and names_in(tmp_path) == ["report"]
 
 
 def test_an_error_leaves_the_older_files(tmp_path):
