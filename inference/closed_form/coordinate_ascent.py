@@ -114,6 +114,8 @@ def coordinate_ascent(
         has a bad file or row, or the checkpoint is of another run.
     NotImplementedError
         If the model has no closed form, or none on streams, with these options.
+    MemoryError
+        If what must be kept of the instances between steps does not fit.
 
     References
     ----------
