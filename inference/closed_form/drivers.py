@@ -16,7 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from numpyro.distributions import Distribution, biject_to
 from ...datasets.bags import Bags
 from ...datasets.padding import bucket
 from ...datasets.streaming import BagStream
-from ...models.numerics.fields import AT_LEAST_ZERO, FLAG, WHOLE, check_fields
+from ...models.numerics.fields import AT_LEAST_ZERO, WHOLE, check
 from ...models.numerics.lbfgs import descend
 from ...models.numerics.products import whole_blocks
 from ...models.numerics.threads import one_lapack_thread
@@ -119,12 +119,13 @@ class Limits:
         If ``max_steps`` is below 1 or ``tolerance`` below 0.
     """
 
-    max_steps: Annotated[int, WHOLE]
-    tolerance: Annotated[float, AT_LEAST_ZERO]
-    progress: Annotated[bool, FLAG] = False
+    max_steps: int
+    tolerance: float
+    progress: bool = False
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def __post_init__(self) -> None:  # by the names of the arguments that they were
+        check("max_steps", self.max_steps, WHOLE)
+        check("tolerance", self.tolerance, AT_LEAST_ZERO)
 
 
 # ------------------------------------------------------------------ in memory
