@@ -198,19 +198,22 @@ def _put_in_place(unfinished: Path, folder: Path, *, force: bool) -> None:
     for name in new:
         synced(unfinished / name)
     is_beside = unfinished.parent == folder.parent
-    if is_beside and _exchanged(unfinished, folder, new, others - {*new}):
+    if is_beside and _exchanged(unfinished, folder, new, {*new, *old}, others - {*new}):
         return
     folder.mkdir(parents=True, exist_ok=True)
     with _one_at_a_time(folder):
         _move(unfinished, folder, new, old)
 
 
-def _exchanged(unfinished: Path, folder: Path, new: list[str], others: set[str]) -> bool:
+def _exchanged(
+    unfinished: Path, folder: Path, new: list[str], own: set[str], others: set[str]
+) -> bool:
     """Give the new folder the name of the old one, in one step, if the system can do that.
 
     The others' files are in both by then; what was in the old one goes with it.
     """
-    if not all((folder / name).is_file() for name in others):
+    is_plain = all((folder / name).is_file() for name in others)
+    if not is_plain or any((folder / name).is_dir() for name in own):
         return False
     try:
         for name in others:
@@ -225,7 +228,16 @@ def _exchanged(unfinished: Path, folder: Path, new: list[str], others: set[str])
         return False
     with suppress(OSError):
         synced(folder.parent)
+    _keep_latecomers(unfinished, folder, {*own, *others, _MARKER})
     return True
+
+
+def _keep_latecomers(left: Path, folder: Path, known: set[str]) -> None:
+    """Move files that somebody wrote to the old folder while it was exchanged."""
+    if left.exists():
+        for file in left.iterdir():
+            if file.name not in known and not (folder / file.name).exists():
+                file.rename(folder / file.name)
 
 
 def _exchange(one: Path, other: Path) -> None:

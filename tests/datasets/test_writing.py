@@ -159,6 +159,32 @@ def test_a_new_folder_takes_the_place_at_once(tmp_path, monkeypatch):
     assert folder.stat().st_mode & 0o777 == 0o750 and names_in(tmp_path) == ["report"]
 
 
+def test_a_file_that_comes_meanwhile_stays(tmp_path, monkeypatch):
+    """Somebody writes to the folder when the others' files have been counted."""
+    folder, exchange = tmp_path / "report", writing._exchange
+    write(folder, "old")
+
+    def late(one, other):
+        (other / "late.txt").write_text("mine")
+        exchange(one, other)
+
+    monkeypatch.setattr(writing, "_exchange", late)
+    write(folder, "new")
+    assert names_in(folder) == [".milzoo", "a.txt", "b.txt", "late.txt"]
+    assert (folder / "late.txt").read_text() == "mine"
+
+
+def test_a_folder_of_others_by_our_name_stays(tmp_path):
+    folder = tmp_path / "report"
+    write(folder, "old")
+    (folder / "b.txt").unlink()
+    (folder / "b.txt").mkdir()
+    (folder / "b.txt" / "notes.txt").write_text("mine")
+    with pytest.raises(OSError, match="report cannot be written: is a directory"):
+        write(folder, "new")
+    assert (folder / "b.txt" / "notes.txt").read_text() == "mine"
+
+
 def test_an_error_leaves_the_older_files(tmp_path):
     folder = tmp_path / "report"
     write(folder, "old")
