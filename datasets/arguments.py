@@ -1,19 +1,117 @@
-"""Checks of arguments that are counts, probabilities or seeds."""
+"""Rules for arguments and fields: what a value is, in words and as a test, each written once."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
-__all__ = ["LARGEST_SEED", "check_counts", "check_probability", "checked_seed", "is_whole"]
+__all__ = [
+    "AT_LEAST_ZERO",
+    "FINITE",
+    "FLAG",
+    "POSITIVE",
+    "PROBABILITY",
+    "WHOLE",
+    "Rule",
+    "check",
+    "check_counts",
+    "check_probability",
+    "checked_seed",
+    "instance_of",
+    "is_number",
+    "is_whole",
+    "one_of",
+    "optional",
+]
 
-LARGEST_SEED = 2**32 - 1
+_LARGEST_SEED = 2**32 - 1
 
 
 def is_whole(value: object) -> bool:
     """Whether a value is an integer of Python or NumPy, and no truth value."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the values of a field are, in words and as a test.
+
+    Parameters
+    ----------
+    expected : str
+        What is expected, and a remedy where there is one: the end of the message.
+    accepts : callable
+        From a value of any type to whether it is right.
+    error : type
+        Of the exception.
+    """
+
+    expected: str
+    accepts: Callable[[Any], bool]
+    error: type[Exception] = ValueError
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is one real number, as Python, NumPy or JAX have it, and no truth value."""
+    if isinstance(value, bool | np.bool_):
+        return False
+    if isinstance(value, np.ndarray | jax.Array):
+        return value.shape == () and value.dtype.kind in "iuf"
+    return isinstance(value, int | float | np.integer | np.floating)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return is_number(value) and math.isfinite(value)
+    except OverflowError:  # of an integer beyond all floats
+        return False
+
+
+def optional(rule: Rule, otherwise: str) -> Rule:
+    """The values of a rule, or None."""
+    return Rule(
+        f"{rule.expected}, or None {otherwise}", lambda value: value is None or rule.accepts(value)
+    )
+
+
+def instance_of(*classes: type, expected: str) -> Rule:
+    """An object of one of these classes, and no class itself."""
+    return Rule(expected, lambda value: isinstance(value, classes) and not isinstance(value, type))
+
+
+FINITE = Rule("a finite number", _is_finite)
+POSITIVE = Rule("a positive finite number", lambda value: _is_finite(value) and bool(value > 0))
+AT_LEAST_ZERO = Rule(
+    "a finite number of at least 0", lambda value: _is_finite(value) and bool(value >= 0)
+)
+PROBABILITY = Rule(
+    "a number between 0 and 1", lambda value: is_number(value) and bool(0 < value < 1)
+)
+WHOLE = Rule("an integer of at least 1", lambda value: is_whole(value) and bool(value >= 1))
+FLAG = Rule("True or False", lambda value: isinstance(value, bool | np.bool_))
+
+
+def one_of(*words: str) -> Rule:
+    """One of several words."""
+    return Rule(
+        f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, str | type | None) else " ".join(str(value).split())
+    return text if len(text) < 200 else f"{text[:200]}…"
+
+
+def check(name: str, value: Any, rule: Rule) -> None:
+    """Raise the error of a rule that a value breaks, with name, what was found and expected."""
+    if not rule.accepts(value):
+        raise rule.error(f"{name} is {_shown(value)}; expected {rule.expected}")
 
 
 def check_counts(**counts: int) -> None:
@@ -25,8 +123,7 @@ def check_counts(**counts: int) -> None:
         If a count is no positive integer, by its name.
     """
     for name, count in counts.items():
-        if not is_whole(count) or count < 1:
-            raise ValueError(f"{name} is {count!r}; expected an integer of at least 1")
+        check(name, count, WHOLE)
 
 
 def check_probability(**probabilities: float) -> None:
@@ -38,9 +135,7 @@ def check_probability(**probabilities: float) -> None:
         If one is not strictly between 0 and 1, by its name.
     """
     for name, probability in probabilities.items():
-        is_number = isinstance(probability, float | np.floating)
-        if not (is_number and 0 < probability < 1):
-            raise ValueError(f"{name} is {probability!r}; expected a number between 0 and 1")
+        check(name, probability, PROBABILITY)
 
 
 def checked_seed(seed: Any) -> int:
@@ -54,10 +149,10 @@ def checked_seed(seed: Any) -> int:
         If it is out of range.
     """
     if not is_whole(seed):
-        raise TypeError(f"seed is {seed!r}; expected an integer from 0 to {LARGEST_SEED}")
-    if not 0 <= seed <= LARGEST_SEED:
+        raise TypeError(f"seed is {seed!r}; expected an integer from 0 to {_LARGEST_SEED}")
+    if not 0 <= seed <= _LARGEST_SEED:
         raise ValueError(
-            f"seed is {seed}; expected an integer from 0 to {LARGEST_SEED}: others would draw the "
+            f"seed is {seed}; expected an integer from 0 to {_LARGEST_SEED}: others would draw the "
             "same as one of these"
         )
     return int(seed)

@@ -7,11 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from ..datasets.arguments import is_whole
-from ..datasets.bags import Bags
-from ..datasets.streaming import BagStream
-from ..models.model import random_key
-from ..models.numerics.fields import (
+from ..datasets.arguments import (
     AT_LEAST_ZERO,
     FLAG,
     POSITIVE,
@@ -20,8 +16,12 @@ from ..models.numerics.fields import (
     Rule,
     check,
     is_number,
+    is_whole,
     one_of,
 )
+from ..datasets.bags import Bags
+from ..datasets.streaming import BagStream
+from ..models.model import random_key
 
 __all__ = ["engine"]
 

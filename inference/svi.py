@@ -23,7 +23,6 @@ from numpyro.infer.autoguide import (
     AutoMultivariateNormal,
 )
 
-from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..models.model import Model, observations, random_key, split_key
 from ..models.numerics.tracing import as_pytree
@@ -130,7 +129,6 @@ def svi(
     check_number_of_unknowns(model, "svi")
     _check(model, bags, guide, expectation, batch_size, num_particles)
     num_particles = _NUM_PARTICLES if num_particles is None else num_particles
-    check_counts(max_steps=max_steps, num_particles=num_particles, num_draws=num_draws)
     check_ascent(guide, learning_rate)
     run_key, draw_key, gradient_key = split_key(random_key(seed), 3)
     with jax.enable_x64(True):
@@ -366,12 +364,10 @@ def _check(
             f"num_particles is {num_particles} with expectation='quadrature', which draws "
             "nothing; leave it out"
         )
-    if batch_size is not None:
-        check_counts(batch_size=batch_size)
-        if batch_size > bags.num_bags:
-            raise ValueError(
-                f"batch_size is {batch_size}; expected at most {bags.num_bags}, the number of bags"
-            )
+    if batch_size is not None and batch_size > bags.num_bags:
+        raise ValueError(
+            f"batch_size is {batch_size}; expected at most {bags.num_bags}, the number of bags"
+        )
 
 
 def _gaussian_of_guide(guide: AutoContinuous, parameters: dict[str, Array]) -> tuple[Array, Array]:

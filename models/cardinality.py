@@ -21,7 +21,7 @@ from numpyro.distributions.util import validate_sample
 from numpyro.infer.reparam import Reparam, TransformReparam
 from numpyro.util import is_prng_key
 
-from ..datasets.arguments import checked_seed
+from ..datasets.arguments import POSITIVE, Rule, checked_seed, one_of, optional
 from ..datasets.bags import Bags
 from ..datasets.checks import check_squares
 from ..datasets.padding import padded
@@ -35,7 +35,7 @@ from .model import (
     random_key,
 )
 from .numerics.draws import map_draws
-from .numerics.fields import POSITIVE, Rule, check_fields, one_of, optional
+from .numerics.fields import check_fields
 from .numerics.tracing import as_pytree, evaluated_now_unless_traced
 from .parts.bag_labels import LogOddsLabel
 from .parts.counting import SMALL_BAG, CountTree, draw_labels, log_partition

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.linalg import solve_triangular
 
+from ..datasets.arguments import AT_LEAST_ZERO, instance_of
 from ..datasets.bags import Bags
 from .cardinality import check_width
-from .numerics.fields import AT_LEAST_ZERO, instance_of
 from .numerics.tracing import as_pytree, evaluated_now_unless_traced
 from .parts.bag_evidence import BagEvidenceModel, FloatType
 from .parts.cardinality_kernel import CardinalityKernel

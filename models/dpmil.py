@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpyro.infer.reparam import Reparam, TransformReparam
 from scipy.special import expit, logsumexp
 
-from ..datasets.arguments import checked_seed
+from ..datasets.arguments import FLAG, POSITIVE, PROBABILITY, WHOLE, checked_seed, one_of
 from ..datasets.bags import Bags
 from ..datasets.checks import as_numbers, check_squares
 from ..datasets.padding import padded
@@ -34,7 +34,7 @@ from .model import (
     random_key,
 )
 from .numerics.draws import over_draws
-from .numerics.fields import FLAG, POSITIVE, PROBABILITY, WHOLE, check_fields, one_of
+from .numerics.fields import check_fields
 from .numerics.tracing import as_pytree
 from .parts.components import Components
 from .parts.dp_mixture import MixtureBags, Mixtures, gaussian_by_precision

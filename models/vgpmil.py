@@ -16,10 +16,10 @@ from jax.nn import softplus
 from jaxtyping import Array, Float, Num
 from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 
+from ..datasets.arguments import FINITE, Rule, instance_of
 from ..datasets.bags import Bags
 from ..datasets.padding import bag_weight, padded
 from .model import Draws, Program, given_labels, observations, plate_of_bags, random_key
-from .numerics.fields import FINITE, Rule, instance_of
 from .numerics.quadrature import (
     QuadratureRule,
     SigmoidTable,

@@ -24,10 +24,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpyro.distributions import Distribution, biject_to
 
+from ...datasets.arguments import AT_LEAST_ZERO, WHOLE, check
 from ...datasets.bags import Bags
 from ...datasets.padding import bucket
 from ...datasets.streaming import BagStream
-from ...models.numerics.fields import AT_LEAST_ZERO, WHOLE, check
 from ...models.numerics.lbfgs import descend
 from ...models.numerics.products import whole_blocks
 from ...models.numerics.threads import one_lapack_thread

@@ -1,5 +1,7 @@
 """Rules for the fields of frozen dataclasses, written in their annotations and checked at the door.
 
+>>> from dataclasses import dataclass
+>>> from milzoo.datasets.arguments import POSITIVE
 >>> @dataclass(frozen=True)
 ... class Disc:
 ...     radius: Annotated[float, POSITIVE]
@@ -13,10 +15,8 @@ ValueError: Disc radius is '2'; expected a positive finite number
 
 from __future__ import annotations
 
-import math
 import types
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAliasType, TypeVar, Union
 from typing import get_args as arguments_of
@@ -27,91 +27,9 @@ import jax
 import numpy as np
 from jaxtyping import jaxtyped
 
-from ...datasets.arguments import is_whole
+from ...datasets.arguments import Rule, check, is_number, is_whole
 
-__all__ = [
-    "AT_LEAST_ZERO",
-    "FINITE",
-    "FLAG",
-    "POSITIVE",
-    "PROBABILITY",
-    "WHOLE",
-    "Rule",
-    "check",
-    "check_fields",
-    "instance_of",
-    "is_number",
-    "is_of_type",
-    "one_of",
-    "optional",
-    "wrong_type",
-]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What the values of a field are, in words and as a test.
-
-    Parameters
-    ----------
-    expected : str
-        What is expected, and a remedy where there is one: the end of the message.
-    accepts : callable
-        From a value of any type to whether it is right.
-    error : type
-        Of the exception.
-    """
-
-    expected: str
-    accepts: Callable[[Any], bool]
-    error: type[Exception] = ValueError
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is one real number, as Python, NumPy or JAX have it, and no truth value."""
-    if isinstance(value, bool | np.bool_):
-        return False
-    if isinstance(value, np.ndarray | jax.Array):
-        return value.shape == () and value.dtype.kind in "iuf"
-    return isinstance(value, int | float | np.integer | np.floating)
-
-
-def _is_finite(value: Any) -> bool:
-    try:
-        return is_number(value) and math.isfinite(value)
-    except OverflowError:  # of an integer beyond all floats
-        return False
-
-
-def optional(rule: Rule, otherwise: str) -> Rule:
-    """The values of a rule, or None."""
-    return Rule(
-        f"{rule.expected}, or None {otherwise}", lambda value: value is None or rule.accepts(value)
-    )
-
-
-def instance_of(*classes: type, expected: str) -> Rule:
-    """An object of one of these classes, and no class itself."""
-    return Rule(expected, lambda value: isinstance(value, classes) and not isinstance(value, type))
-
-
-FINITE = Rule("a finite number", _is_finite)
-POSITIVE = Rule("a positive finite number", lambda value: _is_finite(value) and bool(value > 0))
-AT_LEAST_ZERO = Rule(
-    "a finite number of at least 0", lambda value: _is_finite(value) and bool(value >= 0)
-)
-PROBABILITY = Rule(
-    "a number between 0 and 1", lambda value: is_number(value) and bool(0 < value < 1)
-)
-WHOLE = Rule("an integer of at least 1", lambda value: is_whole(value) and bool(value >= 1))
-FLAG = Rule("True or False", lambda value: isinstance(value, bool | np.bool_))
-
-
-def one_of(*words: str) -> Rule:
-    """One of several words."""
-    return Rule(
-        f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words
-    )
+__all__ = ["check_fields", "is_of_type", "wrong_type"]
 
 
 def check_fields(of: Any) -> None:
@@ -134,12 +52,6 @@ def check_fields(of: Any) -> None:
             object.__setattr__(of, name, value.item())
 
 
-def check(name: str, value: Any, rule: Rule) -> None:
-    """Raise the error of a rule that a value breaks, with name, what was found and expected."""
-    if not rule.accepts(value):
-        raise rule.error(f"{name} is {_shown(value)}; expected {rule.expected}")
-
-
 @cache
 def _rules(cls: type) -> dict[str, Rule]:
     """The first rule in the annotation of each field."""
@@ -150,11 +62,6 @@ def _rules(cls: type) -> dict[str, Rule]:
         for name, parts in found.items()
         if origin_of(hints[name]) is Annotated and any(isinstance(one, Rule) for one in parts)
     }
-
-
-def _shown(value: Any) -> str:
-    text = repr(value) if isinstance(value, str | type | None) else " ".join(str(value).split())
-    return text if len(text) < 200 else f"{text[:200]}…"
 
 
 def wrong_type(of: Any) -> str | None:

@@ -15,10 +15,10 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 
+from ...datasets.arguments import instance_of
 from ...datasets.bags import Bags
 from ...datasets.padding import padded
 from ..model import Draws, Program, plate_of_bags
-from ..numerics.fields import instance_of
 from ..numerics.quadrature import QuadratureRule, SigmoidTable
 from .hyperpriors import Parameter
 from .likelihoods import LIKELIHOODS, Likelihood, Logistic, Observations

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from ...datasets.arguments import FINITE, instance_of
 from ...datasets.bags import Bags
 from ...datasets.checks import as_numbers
 from ..cardinality import CardinalityBags, CardinalityModel, check_width, probabilities
-from ..numerics.fields import FINITE, check_fields, instance_of
+from ..numerics.fields import check_fields
 from ..numerics.tracing import as_pytree
 from .counting import CountTree
 from .kernels import RBF

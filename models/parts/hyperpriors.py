@@ -8,13 +8,12 @@ import numpy as np
 from jaxtyping import Array
 from numpyro.distributions import Distribution, constraints
 
-from ..numerics.fields import FINITE, POSITIVE, Rule
+from ...datasets.arguments import FINITE, POSITIVE, Rule
 
 __all__ = [
     "Parameter",
     "central_value",
     "finite_or_prior",
-    "may_be_positive",
     "positive_or_prior",
     "prior_of",
 ]
@@ -50,7 +49,7 @@ def central_value(parameter: Parameter) -> float:
         return float(prior.mean)
 
 
-def may_be_positive(value: Any) -> bool:
+def _may_be_positive(value: Any) -> bool:
     """Whether a number, or some value of a prior, is positive."""
     if isinstance(value, Distribution):
         lower_bound = getattr(value.support, "lower_bound", None)
@@ -75,7 +74,7 @@ def positive_or_prior(example: str) -> Rule:
     """A positive number, or a prior of one."""
     return Rule(
         f"a positive finite number or a NumPyro distribution of one, such as {example}",
-        may_be_positive,
+        _may_be_positive,
     )
 
 

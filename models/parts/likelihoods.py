@@ -35,7 +35,8 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Bool, Float, Int
 from numpyro.distributions.transforms import AffineTransform
 
-from ..numerics.fields import AT_LEAST_ZERO, POSITIVE, WHOLE, Rule, check_fields
+from ...datasets.arguments import AT_LEAST_ZERO, POSITIVE, WHOLE, Rule
+from ..numerics.fields import check_fields
 from ..numerics.quadrature import (
     NO_RULE,
     QuadratureRule,

@@ -24,8 +24,9 @@ from jaxtyping import Array, Float, Int
 from scipy.spatial.distance import cdist
 from sklearn.neighbors import KDTree, NearestNeighbors
 
+from ...datasets.arguments import POSITIVE, WHOLE
 from ...datasets.bags import Bags
-from ..numerics.fields import POSITIVE, WHOLE, check_fields
+from ..numerics.fields import check_fields
 
 __all__ = ["Measure", "NeighbourMeasure", "Neighbours", "ParzenMeasure", "scored"]
 

@@ -18,7 +18,8 @@ import numpyro.distributions as dist
 from jax.nn import softplus
 from jaxtyping import Array, Float
 
-from ..numerics.fields import POSITIVE, check_fields
+from ...datasets.arguments import POSITIVE
+from ..numerics.fields import check_fields
 from ..numerics.tracing import as_pytree
 from .polya_gamma import PolyaGamma
 

@@ -18,12 +18,12 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import LowerCholeskyAffine
 from sklearn.cluster import KMeans
 
-from ...datasets.arguments import check_counts, checked_seed
+from ...datasets.arguments import AT_LEAST_ZERO, check_counts, checked_seed, instance_of
 from ...datasets.bags import Bags
 from ...datasets.checks import as_numbers, check_squares
 from ...datasets.padding import padded
 from ..model import CLOSED_FORM_ENGINES, Draws, ModelDefaults, observations, random_key
-from ..numerics.fields import AT_LEAST_ZERO, check_fields, instance_of
+from ..numerics.fields import check_fields
 from ..numerics.memory import check_memory
 from ..numerics.products import block_length, times_triangle
 from ..numerics.quadrature import QuadratureRule, SigmoidTable, on_grid
