@@ -1,16 +1,8 @@
-"""Rules for the fields of frozen dataclasses, written in their annotations and checked at the door.
+"""Fields of frozen dataclasses, with rules in their annotations that are checked at the door.
 
->>> from dataclasses import dataclass
->>> from milzoo.datasets.arguments import POSITIVE
->>> @dataclass(frozen=True)
-... class Disc:
-...     radius: Annotated[float, POSITIVE]
-...
-...     def __post_init__(self) -> None:
-...         check_fields(self)
->>> Disc("2")
-Traceback (most recent call last):
-ValueError: Disc radius is '2'; expected a positive finite number
+A class ``Disc`` with a field ``radius: Annotated[float, POSITIVE]``, whose ``__post_init__`` calls
+``check_fields(self)``, says of ``Disc("2")``: Disc radius is '2'; expected a positive finite
+number.
 """
 
 from __future__ import annotations

@@ -94,8 +94,13 @@ def test_other_programs_read_the_draws():
     tree = xr.load_datatree(WHOLE, engine="h5netcdf")
     draws = Posterior.load(WHOLE).tree["posterior"]["inducing_value"]
     np.testing.assert_array_equal(tree["posterior"]["inducing_value"], draws)
-    with h5py.File(WHOLE) as opened:
+
+
+def test_hdf5_has_checksums_of_its_own(path):
+    Posterior.load(WHOLE).save(path)
+    with h5py.File(path) as opened:
         assert opened["posterior/inducing_value"].fletcher32
+        assert opened["constant_data/instances"].fletcher32
 
 
 # ------------------------------------------------------------------------------ damage

@@ -67,6 +67,21 @@ def test_bags_in_memory_are_written_too(fits, tmp_path):
     assert len(written) == bags.num_instances
 
 
+def test_pieces_of_few_draws_are_bounded_too(fits, tmp_path, monkeypatch):
+    """Kernels of a piece are as large as its instances are many, however few the draws."""
+    fit, bags = fits["vgpmil"]
+    sizes, predict = [], posterior.Posterior.predict
+
+    def spied(self, piece, **options):
+        sizes.append(piece.num_instances)
+        return predict(self, piece, **options)
+
+    monkeypatch.setattr(posterior.Posterior, "predict", spied)
+    monkeypatch.setattr(posterior, "_MOST_AT_ONCE", 30)
+    fit.predict_to_parquet(bags, tmp_path / "out.parquet")
+    assert max(sizes) <= 30 and sum(sizes) == bags.num_instances
+
+
 def test_a_bad_row_leaves_no_predictions_behind(fits, tmp_path):
     fit, bags = fits["vgpmil"]
     frame = bags.to_frame()
