@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .. import inference
 from ..datasets import Bags, image_shape, kernel_pca, load
+from ..datasets.arguments import known_or_nearest
 from ..diagnostics import Comparison, prior_predictive
 from ..diagnostics import compare as compare_posteriors
 from ..inference import Posterior
 from ..models.model import part_of_bags
-from ..models.registry import models_by_name
+from ..models.registry import models_by_name, settable
 from .printing import Display
 
 __all__ = [
@@ -226,13 +225,8 @@ def _fit(
 
 def _look_up[T](kind: str, name: str, known: dict[str, T]) -> T:
     if name not in known:
-        raise ValueError(f"unknown {kind} {name!r}; {_hint(name, known)}")
+        raise ValueError(f"unknown {kind} {name!r}; {known_or_nearest(name, known)}")
     return known[name]
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, known, n=1, cutoff=0.4)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
 
 
 def _setting(model: Any, text: str) -> tuple[str, Any]:
@@ -241,9 +235,11 @@ def _setting(model: Any, text: str) -> tuple[str, Any]:
     name = name.strip()
     if not separator:
         raise ValueError(f"--set {text!r} has no '='; expected NAME=VALUE, as in num_inducing=50")
-    whole = _settable(model)
+    whole = settable(model)
     if name not in whole:
-        raise ValueError(f"unknown setting {name!r} of {model.name}; {_hint(name, whole)}")
+        raise ValueError(
+            f"unknown setting {name!r} of {model.name}; {known_or_nearest(name, whole)}"
+        )
     value = value.strip()
     if name not in model.settings:
         return name, _number(name, value, whole=whole[name])
@@ -251,19 +247,6 @@ def _setting(model: Any, text: str) -> tuple[str, Any]:
         return name, model.settings[name](value)
     except ValueError as error:
         raise ValueError(f"setting {name} is {value!r}; {error}") from error
-
-
-def _settable(model: Any) -> dict[str, bool]:
-    """Names of what can be set, and whether it must be a whole number."""
-    parameters = inspect.signature(model.for_bags).parameters.values()
-    made_from = {
-        parameter.name: isinstance(parameter.default, int)
-        for parameter in parameters
-        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-        and parameter.name not in ("bags", "seed")
-    }
-    others = [f.name for f in fields(model) if f.name not in model.fields_for_bags]
-    return dict.fromkeys([*model.settings, *others], False) | made_from
 
 
 def _number(name: str, value: str, *, whole: bool) -> float | int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ __all__ = [
     "instance_of",
     "is_number",
     "is_whole",
+    "known_or_nearest",
     "one_of",
     "optional",
 ]
@@ -101,6 +103,13 @@ def one_of(*words: str) -> Rule:
     return Rule(
         f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words
     )
+
+
+def known_or_nearest(name: object, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest known one, or all of them."""
+    known = list(known)
+    near = get_close_matches(str(name), known, n=1, cutoff=0.4)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
 
 
 def _shown(value: Any) -> str:

@@ -40,7 +40,7 @@ from .writing import check_writable, written_whole
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Bags"]
+__all__ = ["Bags", "Standardization"]
 
 # Rows of a Parquet file that are read at once, at least.
 _ROW_GROUP = 2**14
@@ -56,6 +56,10 @@ class Bags:
 
     A ``Bags`` is a JAX pytree whose leaves are the six arrays, so it passes through ``jax.jit``;
     ``num_bags`` stays static, and ``names`` are dropped (empty after unflattening).
+
+    To scikit-learn a ``Bags`` is a container of B samples: ``len(bags)`` is B, ``bags.shape`` is
+    ``(B,)`` and ``bags[indices]`` are bags, so that splitters, searches and pipelines take it for X
+    and ``bags.labels`` for y.
 
     Parameters
     ----------
@@ -366,6 +370,48 @@ class Bags:
             row_of=rows.__getitem__,
         )
 
+    @classmethod
+    def from_sawmil(cls, bags: Iterable[Any], names: Sequence[str] | None = None) -> Self:
+        """Bags from those of sawmil: ``Bags.from_sawmil(dataset.bags)``.
+
+        Parameters
+        ----------
+        bags : iterable of objects
+            Each with ``X``, its (N_b, D) instances, ``y``, its label, coded {0, 1} or {−1, 1}, and
+            ``intra_bag_mask``, (N_b,): 1 where an instance may be a witness, and 0 where it is
+            none. None in its place means that all may be.
+        names : sequence of str or None
+            One for each bag, all different; "0", "1", … if left out.
+
+        Returns
+        -------
+        Bags
+            A mask of 0 is the instance label 0; one of 1 says nothing, and the label is unknown.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As in `from_list`; or if a mask is of another length, or has other values.
+        AttributeError
+            If an object has no ``X`` or no ``y``.
+
+        Warns
+        -----
+        UserWarning
+            If all bags have the same label.
+        """
+        bags = list(bags)
+        shown = as_bag_names(names, len(bags))
+        labels = np.array([bag.y for bag in bags], float)
+        known = [_labels_of_mask(bag, name) for bag, name in zip(bags, shown, strict=True)]
+        return cls.from_list(
+            [bag.X for bag in bags],
+            # −1 beside labels coded {−1, 1} might mean "negative"
+            labels=np.where(labels == -1, 0, labels),
+            instance_labels=None if all(one is None for one in known) else known,
+            names=names,
+        )
+
     def without_labels(self) -> Self:
         """These bags without labels of bags and instances, and without targets.
 
@@ -524,7 +570,76 @@ class Bags:
         Y = None if self.labels is None else np.array(self.labels)
         return {"X": X, "Y": Y, "y_inst": y_inst, "mask": mask}
 
+    def to_sawmil(self) -> list[dict[str, Any]]:
+        """Arguments of sawmil's bags, ``[Bag(**one) for one in bags.to_sawmil()]``.
+
+        Each has ``X``, ``y`` and ``intra_bag_mask``, as `from_sawmil` reads. The mask is 0 for an
+        instance that is known to be negative in a positive bag, else 1.
+
+        Raises
+        ------
+        ValueError
+            If the bags have no labels.
+        """
+        if self.labels is None:
+            raise ValueError("bags have no labels; sawmil's bags need one each")
+        mask = np.ones(self.num_instances)
+        if self.instance_labels is not None:
+            in_positive = np.asarray(self.labels)[self.bag_index] == 1
+            mask[in_positive & (np.asarray(self.instance_labels) == 0)] = 0.0
+        masks = np.split(mask, self.starts[1:])
+        return [
+            {"X": np.array(X), "y": float(y), "intra_bag_mask": one}
+            for X, y, one in zip(self.to_list(), self.labels, masks, strict=True)
+        ]
+
     # ------------------------------------------------------------------ selection
+
+    def __len__(self) -> int:
+        """Number B of bags."""
+        return self.num_bags
+
+    @property
+    def shape(self) -> tuple[int]:
+        """(B,): bags are the samples, as scikit-learn counts them."""
+        return (self.num_bags,)
+
+    def __getitem__(self, key: Any) -> Bags:
+        """Select bags by Python's and NumPy's rules of indices, one bag by a number.
+
+        Parameters
+        ----------
+        key : int, slice, (B,) array of bool, array of int, or any of these and ``...``
+
+        Returns
+        -------
+        Bags
+            Also of a single number: bags of one.
+
+        Raises
+        ------
+        IndexError
+            If a bag does not exist, or a mask is not of length B.
+        ValueError
+            If no bag is chosen.
+        """
+        if isinstance(key, tuple):  # scikit-learn indexes arrays of any rank: X[indices, ...]
+            key = tuple(part for part in key if part is not Ellipsis)
+            if len(key) != 1:
+                raise IndexError(f"bags have one axis, and {len(key)} indices were given")
+            (key,) = key
+        return self.select(np.atleast_1d(np.arange(self.num_bags)[key]))
+
+    def __iter__(self) -> Iterator[Bags]:
+        """Iterate over the bags, each as bags of one."""
+        return (self[b] for b in range(self.num_bags))
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        # NumPy would otherwise take bags of one for sequences of themselves, without end.
+        raise TypeError(
+            "Bags are no array; use bags.instances, an array of instances by features, or "
+            "bags.to_padded()"
+        )
 
     def select(self, chosen: ArrayLike) -> Bags:
         """The chosen bags, in the order chosen.
@@ -658,35 +773,7 @@ class Bags:
         ValueError
             If the reference has another number of features, or a feature would be infinite.
         """
-        reference = self if reference is None else reference
-        if reference.num_features != self.num_features:
-            raise ValueError(
-                f"reference has {reference.num_features} features, these bags "
-                f"{self.num_features}; expected the same"
-            )
-        rows = np.asarray(reference.instances)
-        constant = rows.min(axis=0) == rows.max(axis=0)
-        # Powers of two are exact, and squares of such features neither overflow nor vanish.
-        exponent = np.where(constant, 0, np.frexp(np.abs(rows).max(axis=0))[1])
-        # The mean and sd of a constant column are right only to rounding, and sd 0 is no scale.
-        first, varying = rows[0], np.ldexp(np.where(constant, 0.0, rows), -exponent)
-        centre = np.where(constant, first, varying.mean(axis=0))
-        scale = np.where(constant, 1.0, varying.std(axis=0))
-        with np.errstate(over="ignore"):  # what overflows is refused
-            scaled = (np.ldexp(self.instances, -exponent) - centre) / scale
-        self._check_standardized(scaled)
-        return replace(self, instances=read_only(scaled))
-
-    def _check_standardized(self, scaled: Float[np.ndarray, "N D"]) -> None:
-        if np.isfinite(scaled).all():
-            return
-        n, d = np.argwhere(~np.isfinite(scaled))[0].tolist()
-        bag = int(self.bag_index[n])
-        raise ValueError(
-            f"bag {self.names[bag] if self.names else bag!r}, row {n - self.starts[bag]} has "
-            f"{self.instances[n, d]:g} in feature {d}, which is beyond all numbers in standard "
-            "deviations of the reference; expected features of one scale: leave that one out"
-        )
+        return Standardization.of(self if reference is None else reference)(self)
 
     # ------------------------------------------------------------------ sizes
 
@@ -755,6 +842,62 @@ class Bags:
         return order[np.argsort(np.asarray(self.labels)[order], kind="stable")]
 
 
+@dataclass(frozen=True, eq=False)
+class Standardization:
+    """Features centred and scaled, x ↦ (2^−e x − centre) / scale, by the instances of some bags.
+
+    Attributes
+    ----------
+    exponent : (D,) int array
+        e: powers of two are exact, and squares of features so scaled neither overflow nor vanish.
+    centre, scale : (D,) float array
+        Mean and sd of the scaled features; a constant feature has scale 1.
+    """
+
+    exponent: Int[np.ndarray, " D"]
+    centre: Float[np.ndarray, " D"]
+    scale: Float[np.ndarray, " D"]
+
+    @classmethod
+    def of(cls, bags: Bags) -> Self:
+        """Take the mean and sd from the instances of ``bags``."""
+        rows = np.asarray(bags.instances)
+        constant = rows.min(axis=0) == rows.max(axis=0)
+        exponent = np.where(constant, 0, np.frexp(np.abs(rows).max(axis=0))[1])
+        # The mean and sd of a constant column are right only to rounding, and sd 0 is no scale.
+        varying = np.ldexp(np.where(constant, 0.0, rows), -exponent)
+        return cls(
+            exponent=exponent,
+            centre=np.where(constant, rows[0], varying.mean(axis=0)),
+            scale=np.where(constant, 1.0, varying.std(axis=0)),
+        )
+
+    def __call__(self, bags: Bags) -> Bags:
+        """The bags with their features centred and scaled.
+
+        Raises
+        ------
+        ValueError
+            If they have another number of features, or a feature would be infinite.
+        """
+        if bags.num_features != len(self.scale):
+            raise ValueError(
+                f"reference has {len(self.scale)} features, these bags {bags.num_features}; "
+                "expected the same"
+            )
+        with np.errstate(over="ignore"):  # what overflows is refused
+            scaled = (np.ldexp(bags.instances, -self.exponent) - self.centre) / self.scale
+        if not np.isfinite(scaled).all():
+            n, d = np.argwhere(~np.isfinite(scaled))[0].tolist()
+            bag = int(bags.bag_index[n])
+            raise ValueError(
+                f"bag {bags.names[bag] if bags.names else bag!r}, row {n - bags.starts[bag]} has "
+                f"{bags.instances[n, d]:g} in feature {d}, which is beyond all numbers in standard "
+                "deviations of the reference; expected features of one scale: leave that one out"
+            )
+        return replace(bags, instances=read_only(scaled))
+
+
 def _numbered(bag_ids: np.ndarray) -> tuple[Int[np.ndarray, " N"], np.ndarray]:
     """Bags numbered in order of first appearance, −1 where an id is missing, and their ids."""
     import pandas as pd
@@ -763,6 +906,17 @@ def _numbered(bag_ids: np.ndarray) -> tuple[Int[np.ndarray, " N"], np.ndarray]:
         return pd.factorize(bag_ids)
     except TypeError as error:
         raise TypeError(f"bag_ids: {error}; expected numbers or strings") from error
+
+
+def _labels_of_mask(bag: Any, name: str) -> Float[np.ndarray, " N_b"] | None:
+    """Instance labels of a bag of sawmil: 0 where its mask is, else −1; None if nowhere."""
+    mask = getattr(bag, "intra_bag_mask", None)
+    if mask is None:
+        return None
+    given = as_vector(mask, len(bag.X), f"bag {name!r}: intra_bag_mask", "instance")
+    if not np.isin(given, (0, 1)).all():
+        raise ValueError(f"bag {name!r}: intra_bag_mask has other values than 0 and 1")
+    return None if given.all() else np.where(given == 0, 0.0, -1.0)
 
 
 def _as_mask(mask: ArrayLike) -> np.ndarray:

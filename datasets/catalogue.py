@@ -7,7 +7,6 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Integer, Num
 
-from .arguments import checked_seed
+from .arguments import checked_seed, known_or_nearest
 from .bags import Bags
 from .checks import NO_FEATURES, check_once, read_only
 
@@ -180,9 +179,7 @@ def load(
     folder = _data_folder(data_folder)
     path = None if folder is None else folder / f"{_file_stem(name)}.csv.gz"
     if name not in _DESCRIPTIONS and not (path is not None and path.is_file()):
-        near = get_close_matches(name, _DESCRIPTIONS, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_DESCRIPTIONS)}"
-        raise ValueError(f"unknown data set {name!r}; {hint}")
+        raise ValueError(f"unknown data set {name!r}; {known_or_nearest(name, _DESCRIPTIONS)}")
     drawn: dict[str, Callable[..., Bags]] = {"digits": _digits, "mnist": partial(_mnist, folder)}
     drawn |= {name: partial(_drawn_from, scene) for name, scene in _SCENES.items()}
     if name in drawn:

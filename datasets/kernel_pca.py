@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from .checks import read_only
 if TYPE_CHECKING:
     from sklearn.decomposition import KernelPCA
 
-__all__ = ["kernel_pca"]
+__all__ = ["KernelComponents", "kernel_pca"]
 
 # Distance in length scales beyond which a kernel is negligible: exp(−5²/2) = 4e-6.
 _REACH = 5.0
@@ -76,26 +76,46 @@ def kernel_pca(
     >>> test.num_features
     5
     """
-    if not 1 <= num_components < training.num_instances:
-        raise ValueError(
-            f"num_components is {num_components}; expected 1 to {training.num_instances - 1}, one "
-            f"less than the {training.num_instances} training instances"
-        )
-    length_scale = math.sqrt(num_components) if length_scale is None else length_scale
-    if not (math.isfinite(length_scale) and length_scale > 0):
-        raise ValueError(f"length_scale is {length_scale}; expected a positive number")
+    project = KernelComponents.of(training, num_components, length_scale)
     for number, bags in enumerate(others):
         if bags.num_features != training.num_features:
             raise ValueError(
                 f"others[{number}] has {bags.num_features} features, the training bags "
                 f"{training.num_features}; expected the same"
             )
-    _check_reach(training, length_scale)
-    components = _fitted(training, num_components, length_scale)
-    return tuple(
-        replace(bags, instances=read_only(components.transform(np.asarray(bags.instances))))
-        for bags in (training, *others)
-    )
+    return tuple(project(bags) for bags in (training, *others))
+
+
+@dataclass(frozen=True, eq=False)
+class KernelComponents:
+    """Kernel principal components of training instances; see `kernel_pca`.
+
+    Attributes
+    ----------
+    components : KernelPCA
+        Of scikit-learn, fitted.
+    """
+
+    components: KernelPCA
+
+    @classmethod
+    def of(cls, training: Bags, num_components: int, length_scale: float | None) -> Self:
+        """Find the components in training bags, with the checks of `kernel_pca`."""
+        if not 1 <= num_components < training.num_instances:
+            raise ValueError(
+                f"num_components is {num_components}; expected 1 to {training.num_instances - 1}, "
+                f"one less than the {training.num_instances} training instances"
+            )
+        length_scale = math.sqrt(num_components) if length_scale is None else length_scale
+        if not (math.isfinite(length_scale) and length_scale > 0):
+            raise ValueError(f"length_scale is {length_scale}; expected a positive number")
+        _check_reach(training, length_scale)
+        return cls(_fitted(training, num_components, length_scale))
+
+    def __call__(self, bags: Bags) -> Bags:
+        """Bags projected on the components."""
+        projected = self.components.transform(np.asarray(bags.instances))
+        return replace(bags, instances=read_only(projected))
 
 
 def _check_reach(training: Bags, length_scale: float) -> None:

@@ -1,24 +1,32 @@
-"""Estimators with fit and predict, without a posterior."""
+"""Estimators of bags by scikit-learn's contract: any model with any engine, and comparators."""
 
+from .bayesian import BayesianMIL, BayesianMILRegressor
 from .concepts import EMDD, DiverseDensityLearner
-from .kernel_classifiers import (
-    CardinalityKernelClassifier,
-    CardinalityKernelLearner,
-    CardinalityKernelSVM,
+from .kernel_classifiers import CardinalityKernelLearner, CardinalityKernelSVM
+from .measure_classifiers import Elbow, MeasureLearner, choose_by_elbow
+from .prototypes import PrototypeLearner
+from .transformers import (
+    KernelPCA,
+    PCAOfInstances,
+    ScoreInstances,
+    StandardizeInstances,
+    TransformInstances,
 )
-from .measure_classifiers import Elbow, MeasureClassifier, MeasureLearner, choose_by_elbow
-from .prototypes import PrototypeClassifier, PrototypeLearner
 
 __all__ = [
     "EMDD",
-    "CardinalityKernelClassifier",
+    "BayesianMIL",
+    "BayesianMILRegressor",
     "CardinalityKernelLearner",
     "CardinalityKernelSVM",
     "DiverseDensityLearner",
     "Elbow",
-    "MeasureClassifier",
+    "KernelPCA",
     "MeasureLearner",
-    "PrototypeClassifier",
+    "PCAOfInstances",
     "PrototypeLearner",
+    "ScoreInstances",
+    "StandardizeInstances",
+    "TransformInstances",
     "choose_by_elbow",
 ]

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ..datasets.arguments import check_counts
+from ..datasets.arguments import FLAG, POSITIVE, WHOLE, Rule, is_number
 from ..datasets.bags import Bags
 from ..models.diverse_density import concept_logits, log_diverse_density
 from ..models.numerics.lbfgs import descend, largest_derivative
@@ -45,7 +45,94 @@ class _End(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DiverseDensityLearner:
+class ConceptSearch:
+    """The likelihood of a concept and the search for its maximum; static in compiled programs.
+
+    Attributes
+    ----------
+    scale, learns_scales, label_noise, max_steps
+        As of `DiverseDensityLearner`.
+    """
+
+    scale: float
+    learns_scales: bool
+    label_noise: float
+    max_steps: int
+
+    def log_likelihood(self, concept: Concept, bags: Bags) -> Float[Array, ""]:
+        """The log likelihood of a concept, which is maximised."""
+        return self._with_label_noise(log_diverse_density(concept, bags))
+
+    def maximise(self, start: Concept, bags: Bags) -> _End:
+        """The local maximum that the search from one concept finds."""
+        return self._ascend(partial(self.log_likelihood, bags=bags), start)
+
+    def _with_label_noise(self, log_likelihood: Float[Array, " B"]) -> Float[Array, ""]:
+        """Σ_b log(ε + (1 − 2ε) P(Y_b))."""
+        if self.label_noise > 0:
+            noise = math.log(self.label_noise)
+            log_likelihood = jnp.logaddexp(
+                noise, math.log1p(-2 * self.label_noise) + log_likelihood
+            )
+        return jnp.sum(log_likelihood)
+
+    def _ascend(self, objective: Objective, start: Concept) -> _End:
+        """L-BFGS from a concept, in steps of its own scales."""
+        num_features = start["concept"].size
+
+        def candidate(step: Float[Array, " P"]) -> Concept:
+            scale = start["scale"]
+            point = start["concept"] + step[:num_features] / scale
+            if self.learns_scales:
+                scale = scale * jnp.exp(step[num_features:])
+            return {"concept": point, "scale": scale}
+
+        def loss(step: Float[Array, " P"]) -> Float[Array, ""]:
+            return -objective(candidate(step))
+
+        none = jnp.zeros(num_features * (2 if self.learns_scales else 1))
+        step = descend(loss, none, self.max_steps, _FLAT)
+        is_at_rest = largest_derivative(jax.grad(loss)(step)) < _AT_REST
+        return _End(candidate(step), objective(candidate(step)), is_at_rest)
+
+
+@dataclass(frozen=True)
+class NearestConceptSearch(ConceptSearch):
+    """The rounds of EM-DD, in place of one search."""
+
+    def log_likelihood(self, concept: Concept, bags: Bags) -> Float[Array, ""]:
+        """The log likelihood of a concept by the nearest instances, which is maximised."""
+        return self._log_likelihood_of_instances(nearest_in_bags(concept, bags), bags, concept)
+
+    def maximise(self, start: Concept, bags: Bags) -> _End:
+        """The concept at which the rounds from one concept end."""
+
+        def one_round(carry: tuple) -> tuple:
+            concept, log_likelihood, _, num = carry
+            nearest = nearest_in_bags(concept, bags)
+            objective = partial(self._log_likelihood_of_instances, nearest, bags)
+            proposed = self._ascend(objective, concept).concept
+            there = self.log_likelihood(proposed, bags)
+            is_higher = there > log_likelihood + _GAIN * jnp.abs(log_likelihood)
+            kept = jax.tree.map(lambda a, b: jnp.where(is_higher, a, b), proposed, concept)
+            return kept, jnp.where(is_higher, there, log_likelihood), is_higher, num + 1
+
+        concept, log_likelihood, is_rising, _ = jax.lax.while_loop(
+            lambda carry: carry[2] & (carry[3] < _ROUNDS),
+            one_round,
+            (start, self.log_likelihood(start, bags), jnp.array(True), 0),
+        )
+        return _End(concept, log_likelihood, ~is_rising)
+
+    def _log_likelihood_of_instances(
+        self, instances: Float[Array, "B D"], bags: Bags, concept: Concept
+    ) -> Float[Array, ""]:
+        """The log likelihood of a concept by one instance of each bag."""
+        label = LogOddsLabel(concept_logits(concept, instances), validate_args=False)
+        return self._with_label_noise(label.log_prob(jnp.asarray(bags.labels, dtype=int)))
+
+
+class DiverseDensityLearner(PrototypeClassifier):
     r"""Concepts where diverse density is highest, as prototypes with a radius each.
 
     .. math:: \prod_b P(Y_b | t, s), \quad
@@ -76,61 +163,51 @@ class DiverseDensityLearner:
     max_steps : int
         Of each search.
 
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
+    Attributes
+    ----------
+    prototypes_ : Prototypes
+    classes_ : array (2,)
+    n_features_in_ : int
+
+    Notes
+    -----
+    Published: 88.9 % accuracy on musk1 and 82.5 % on musk2 (Maron and Lozano-Pérez, ten folds).
 
     References
     ----------
     Maron and Lozano-Pérez (1998); Venkatesan, Chandakkar and Li (2015), equation 1.
     """
 
-    separation: float
-    scale: float = 1.0
-    learns_scales: bool = True
-    label_noise: float = 0.0
-    max_prototypes: int = 10
-    min_positive: int = 1
-    max_steps: int = 200
+    _rules = {
+        "separation": POSITIVE,
+        "scale": POSITIVE,
+        "learns_scales": FLAG,
+        "label_noise": Rule(
+            "0 or more, and less than a half", lambda value: is_number(value) and 0 <= value < 0.5
+        ),
+        "max_prototypes": WHOLE,
+        "min_positive": WHOLE,
+        "max_steps": WHOLE,
+    }
+    _search_class: ClassVar[type[ConceptSearch]] = ConceptSearch
 
-    def __post_init__(self) -> None:
-        for name in ("separation", "scale"):
-            value = getattr(self, name)
-            if not 0 < value < np.inf:
-                raise ValueError(
-                    f"{type(self).__name__} {name} is {value}; expected a positive finite number"
-                )
-        if not 0 <= self.label_noise < 0.5:
-            raise ValueError(
-                f"{type(self).__name__} label_noise is {self.label_noise}; expected 0 or more, and "
-                "less than a half"
-            )
-        check_counts(
-            max_prototypes=self.max_prototypes,
-            min_positive=self.min_positive,
-            max_steps=self.max_steps,
-        )
-
-    def fit(self, bags: Bags) -> PrototypeClassifier:
-        """Search from every instance of every positive bag, then find the radii.
-
-        Parameters
-        ----------
-        bags : Bags
-            With labels.
-
-        Returns
-        -------
-        PrototypeClassifier
-
-        Raises
-        ------
-        ValueError
-            If they have no labels, or none that is positive.
-        """
-        peaks = self.find_peaks(bags).select(slice(self.max_prototypes))
-        return PrototypeClassifier.learn(peaks, bags, self.min_positive)
+    def __init__(
+        self,
+        separation: float,
+        scale: float = 1.0,
+        learns_scales: bool = True,
+        label_noise: float = 0.0,
+        max_prototypes: int = 10,
+        min_positive: int = 1,
+        max_steps: int = 200,
+    ) -> None:
+        self.separation = separation
+        self.scale = scale
+        self.learns_scales = learns_scales
+        self.label_noise = label_noise
+        self.max_prototypes = max_prototypes
+        self.min_positive = min_positive
+        self.max_steps = max_steps
 
     def find_peaks(self, bags: Bags) -> Peaks:
         """Find the local maxima, the highest first.
@@ -153,10 +230,11 @@ class DiverseDensityLearner:
         ValueError
             If they have no labels, or none that is positive, or no search ends at a peak.
         """
+        self._check_parameters()
         starts = instances_of_positive_bags(bags)
         with jax.enable_x64(True):
             on_device = jax.tree.map(jnp.asarray, bags)
-            ends = _maximise_from_all(self, jnp.asarray(starts), on_device)
+            ends = _maximise_from_all(self._search(), jnp.asarray(starts), on_device)
             ends = jax.tree.map(np.asarray, ends)
         points, instances = ends.concept["concept"], np.asarray(bags.instances)
         low, high = instances.min(axis=0), instances.max(axis=0)
@@ -191,49 +269,16 @@ class DiverseDensityLearner:
         ValueError
             If they have no labels, or none that is positive.
         """
+        self._check_parameters()
         check_some_positive(bags)
         with jax.enable_x64(True):
             on_device = jax.tree.map(jnp.asarray, (points, bags))
-            return np.asarray(_log_likelihood_at(self, *on_device))
+            return np.asarray(_log_likelihood_at(self._search(), *on_device))
 
-    def _log_likelihood(self, concept: Concept, bags: Bags) -> Float[Array, ""]:
-        """The log likelihood of a concept, which is maximised."""
-        return self._with_label_noise(log_diverse_density(concept, bags))
-
-    def _maximise(self, start: Concept, bags: Bags) -> _End:
-        """The local maximum that the search from one concept finds."""
-        return self._ascend(partial(self._log_likelihood, bags=bags), start)
-
-    def _with_label_noise(self, log_likelihood: Float[Array, " B"]) -> Float[Array, ""]:
-        """Σ_b log(ε + (1 − 2ε) P(Y_b))."""
-        if self.label_noise > 0:
-            noise = math.log(self.label_noise)
-            log_likelihood = jnp.logaddexp(
-                noise, math.log1p(-2 * self.label_noise) + log_likelihood
-            )
-        return jnp.sum(log_likelihood)
-
-    def _ascend(self, objective: Objective, start: Concept) -> _End:
-        """L-BFGS from a concept, in steps of its own scales."""
-        num_features = start["concept"].size
-
-        def candidate(step: Float[Array, " P"]) -> Concept:
-            scale = start["scale"]
-            point = start["concept"] + step[:num_features] / scale
-            if self.learns_scales:
-                scale = scale * jnp.exp(step[num_features:])
-            return {"concept": point, "scale": scale}
-
-        def loss(step: Float[Array, " P"]) -> Float[Array, ""]:
-            return -objective(candidate(step))
-
-        none = jnp.zeros(num_features * (2 if self.learns_scales else 1))
-        step = descend(loss, none, self.max_steps, _FLAT)
-        is_at_rest = largest_derivative(jax.grad(loss)(step)) < _AT_REST
-        return _End(candidate(step), objective(candidate(step)), is_at_rest)
+    def _search(self) -> ConceptSearch:
+        return self._search_class(self.scale, self.learns_scales, self.label_noise, self.max_steps)
 
 
-@dataclass(frozen=True)
 class EMDD(DiverseDensityLearner):
     r"""EM-DD: the instance nearest to the concept speaks for its bag, and the concept moves.
 
@@ -244,41 +289,17 @@ class EMDD(DiverseDensityLearner):
     concept has moved, another instance of a negative bag may be the nearest. Rounds may therefore
     end short of a maximum. Parameters are those of `DiverseDensityLearner`.
 
+    Notes
+    -----
+    Published: 96.8 % accuracy on musk1 and 96.0 % on musk2, where the test bags chose among the
+    starts; 84.8 and 84.9 as Andrews et al. (2002) ran it, without that.
+
     References
     ----------
     Zhang and Goldman (2001); compared with by Venkatesan, Chandakkar and Li (2015).
     """
 
-    def _log_likelihood(self, concept: Concept, bags: Bags) -> Float[Array, ""]:
-        """The log likelihood of a concept by the nearest instances, which is maximised."""
-        return self._log_likelihood_of_instances(nearest_in_bags(concept, bags), bags, concept)
-
-    def _maximise(self, start: Concept, bags: Bags) -> _End:
-        """The concept at which the rounds from one concept end."""
-
-        def one_round(carry: tuple) -> tuple:
-            concept, log_likelihood, _, num = carry
-            nearest = nearest_in_bags(concept, bags)
-            objective = partial(self._log_likelihood_of_instances, nearest, bags)
-            proposed = self._ascend(objective, concept).concept
-            there = self._log_likelihood(proposed, bags)
-            is_higher = there > log_likelihood + _GAIN * jnp.abs(log_likelihood)
-            kept = jax.tree.map(lambda a, b: jnp.where(is_higher, a, b), proposed, concept)
-            return kept, jnp.where(is_higher, there, log_likelihood), is_higher, num + 1
-
-        concept, log_likelihood, is_rising, _ = jax.lax.while_loop(
-            lambda carry: carry[2] & (carry[3] < _ROUNDS),
-            one_round,
-            (start, self._log_likelihood(start, bags), jnp.array(True), 0),
-        )
-        return _End(concept, log_likelihood, ~is_rising)
-
-    def _log_likelihood_of_instances(
-        self, instances: Float[Array, "B D"], bags: Bags, concept: Concept
-    ) -> Float[Array, ""]:
-        """The log likelihood of a concept by one instance of each bag."""
-        label = LogOddsLabel(concept_logits(concept, instances), validate_args=False)
-        return self._with_label_noise(label.log_prob(jnp.asarray(bags.labels, dtype=int)))
+    _search_class = NearestConceptSearch
 
 
 def nearest_in_bags(concept: Concept, bags: Bags) -> Float[Array, "B D"]:
@@ -293,11 +314,9 @@ def nearest_in_bags(concept: Concept, bags: Bags) -> Float[Array, "B D"]:
 
 
 @partial(jax.jit, static_argnums=0)
-def _maximise_from_all(
-    learner: DiverseDensityLearner, starts: Float[Array, "P D"], bags: Bags
-) -> _End:
+def _maximise_from_all(search: ConceptSearch, starts: Float[Array, "P D"], bags: Bags) -> _End:
     def of_one(start: Float[Array, " D"]) -> _End:
-        return learner._maximise(_at_start(learner, start), bags)
+        return search.maximise(_at_start(search, start), bags)
 
     # One after the other in one program: side by side each would wait for the slowest.
     return jax.lax.map(of_one, starts)
@@ -305,13 +324,13 @@ def _maximise_from_all(
 
 @partial(jax.jit, static_argnums=0)
 def _log_likelihood_at(
-    learner: DiverseDensityLearner, points: Float[Array, "P D"], bags: Bags
+    search: ConceptSearch, points: Float[Array, "P D"], bags: Bags
 ) -> Float[Array, " P"]:
     def of_one(point: Float[Array, " D"]) -> Float[Array, ""]:
-        return learner._log_likelihood(_at_start(learner, point), bags)
+        return search.log_likelihood(_at_start(search, point), bags)
 
     return jax.lax.map(of_one, points, batch_size=_TOGETHER)
 
 
-def _at_start(learner: DiverseDensityLearner, point: Float[Array, " D"]) -> Concept:
-    return {"concept": point, "scale": jnp.full_like(point, learner.scale)}
+def _at_start(search: ConceptSearch, point: Float[Array, " D"]) -> Concept:
+    return {"concept": point, "scale": jnp.full_like(point, search.scale)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from scipy.optimize import minimize
 from sklearn.svm import SVC
 
-from ..datasets.arguments import check_counts
+from ..datasets.arguments import POSITIVE, WHOLE
 from ..datasets.bags import Bags
 from ..inference.maximum_a_posteriori import maximum_a_posteriori
 from ..inference.posterior import Status
@@ -26,9 +26,9 @@ from ..models.parts.cardinality_kernel import (
 )
 from ..models.parts.counting import CountTree
 from ..models.parts.kernels import RBF
+from .contract import BagClassifier
 
 __all__ = [
-    "CardinalityKernelClassifier",
     "CardinalityKernelLearner",
     "CardinalityKernelSVM",
     "KernelObjective",
@@ -44,50 +44,7 @@ _FLAT = 1e-2
 _SMOOTHED = 1e-2
 
 
-@dataclass(frozen=True, eq=False)
-class CardinalityKernelClassifier:
-    """A fitted support vector classifier on a cardinality kernel.
-
-    Attributes
-    ----------
-    kernel : CardinalityKernel
-    bags : Bags
-        The training bags.
-    svc : SVC
-        Of scikit-learn, on the kernel between them.
-    status : Status
-        How the search for the weights ended.
-    objective : array (T,)
-        T(θ) of the paper's equation 17 at each step of a `CardinalityKernelLearner`, else empty.
-    """
-
-    kernel: CardinalityKernel
-    bags: Bags = field(repr=False)
-    svc: SVC = field(repr=False)
-    status: Status
-    objective: Float[np.ndarray, " T"] = field(repr=False)
-
-    def decision_function(self, bags: Bags) -> Float[np.ndarray, " P"]:
-        """Decision value f(X) of each bag, above 0 if it is classified as positive.
-
-        Parameters
-        ----------
-        bags : Bags
-            Their labels are not used.
-
-        Returns
-        -------
-        array (P,)
-        """
-        return self.svc.decision_function(self.kernel(bags, self.bags))
-
-    def predict(self, bags: Bags) -> Int[np.ndarray, " P"]:
-        """The label, 0 or 1, of each bag."""
-        return (self.decision_function(bags) > 0).astype(int)
-
-
-@dataclass(frozen=True)
-class CardinalityKernelSVM:
+class CardinalityKernelSVM(BagClassifier):
     """MICPK-SVM: a support vector classifier on the kernel at a cardinality model's mode.
 
     Parameters
@@ -99,45 +56,46 @@ class CardinalityKernelSVM:
     penalty : float
         C > 0 of the support vector classifier.
 
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
+    Attributes
+    ----------
+    kernel_ : CardinalityKernel
+    bags_ : Bags
+        The training bags.
+    svc_ : SVC
+        Of scikit-learn, on the kernel between them.
+    status_ : Status
+        How the search for the weights ended.
+    objective_ : array (T,)
+        T(θ) of the paper's equation 17 at each step of a `CardinalityKernelLearner`, else empty.
+    classes_ : array (2,)
+    n_features_in_ : int
+
+    Notes
+    -----
+    The kernel between all B bags, of N instances, takes O(N²D) time, and the classifier O(B²) to
+    O(B³). Published: 89 % accuracy on musk1, 88 on elephant, 63 on fox, by ten folds on which the
+    settings were chosen too.
 
     References
     ----------
     Hajimirsadeghi and Mori (2017), section 4.1.
     """
 
-    model: CardinalityModel
-    instance_kernel: RBF
-    penalty: float = 1.0
+    _rules = {"penalty": POSITIVE}
 
-    def __post_init__(self) -> None:
-        _check_penalty(type(self).__name__, self.penalty)
+    def __init__(self, model: CardinalityModel, instance_kernel: RBF, penalty: float = 1.0) -> None:
+        self.model = model
+        self.instance_kernel = instance_kernel
+        self.penalty = penalty
+
+    def _fit(self, bags: Bags) -> None:
         check_numbers(type(self).__name__, self.model, self.instance_kernel)
+        self.kernel_, self.status_, self.objective_ = self._find_kernel(bags)
+        self.svc_ = train(self.kernel_(bags, bags), np.asarray(bags.labels), self.penalty)
+        self.bags_ = bags
 
-    def fit(self, bags: Bags) -> CardinalityKernelClassifier:
-        """Find the weights of the kernel, and train on it.
-
-        Parameters
-        ----------
-        bags : Bags
-            With both labels among them.
-
-        Returns
-        -------
-        CardinalityKernelClassifier
-
-        Raises
-        ------
-        ValueError
-            If the bags have no labels, or one only.
-        """
-        _check_labels(bags, type(self).__name__)
-        kernel, status, objective = self._find_kernel(bags)
-        svc = train(kernel(bags, bags), np.asarray(bags.labels), self.penalty)
-        return CardinalityKernelClassifier(kernel, bags, svc, status, objective)
+    def _decision(self, bags: Bags) -> Float[np.ndarray, " P"]:
+        return self.svc_.decision_function(self.kernel_(bags, self.bags_))
 
     def _find_kernel(self, bags: Bags) -> tuple[CardinalityKernel, Status, Float[np.ndarray, " T"]]:
         """The kernel, how its search ended, and T at each step of it."""
@@ -149,7 +107,6 @@ class CardinalityKernelSVM:
         return kernel, mode.status, np.empty(0)
 
 
-@dataclass(frozen=True)
 class CardinalityKernelLearner(CardinalityKernelSVM):
     r"""MICPKL: weights of the kernel and the classifier on it, learned together.
 
@@ -171,28 +128,30 @@ class CardinalityKernelLearner(CardinalityKernelSVM):
         C.
     max_steps : int
 
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
-
     Notes
     -----
     T is not convex: it has other minima than the one that is found. Its gradient jumps where a
     support vector comes or goes, and is only as accurate as α. A search may therefore end before
-    the gradient vanishes; ``status`` tells. The kernel between all instances is in memory several
-    times at once: a few times 8 N² bytes.
+    the gradient vanishes; ``status_`` tells. The kernel between all instances is in memory several
+    times at once: a few times 8 N² bytes. Published: 89 % accuracy on musk1, 89 on elephant, 71 on
+    fox, by the same ten folds.
 
     References
     ----------
     Hajimirsadeghi and Mori (2017), Algorithm 1; it starts at random, and takes steps of one size.
     """
 
-    max_steps: int = 100
+    _rules = {"penalty": POSITIVE, "max_steps": WHOLE}
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(max_steps=self.max_steps)
+    def __init__(
+        self,
+        model: CardinalityModel,
+        instance_kernel: RBF,
+        penalty: float = 1.0,
+        max_steps: int = 100,
+    ) -> None:
+        super().__init__(model, instance_kernel, penalty)
+        self.max_steps = max_steps
 
     def _find_kernel(self, bags: Bags) -> tuple[CardinalityKernel, Status, Float[np.ndarray, " T"]]:
         start, *_ = super()._find_kernel(bags)
@@ -407,14 +366,3 @@ def train(
     chosen = slice(None) if learned_from is None else learned_from
     svc = SVC(C=penalty, kernel="precomputed", tol=_DUAL_TOLERANCE)
     return svc.fit(kernel[chosen][:, chosen], labels[chosen])
-
-
-def _check_penalty(name: str, penalty: float) -> None:
-    if not 0 < penalty < np.inf:
-        raise ValueError(f"{name} penalty is {penalty}; expected a positive finite number")
-
-
-def _check_labels(bags: Bags, name: str) -> None:
-    if bags.labels is None or len(np.unique(bags.labels)) < 2:
-        found = "no labels" if bags.labels is None else f"the label {bags.labels[0]} only"
-        raise ValueError(f"bags have {found}; {name} needs bags of both labels to learn from")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..datasets.arguments import check_counts
+from ..datasets.arguments import WHOLE
 from ..datasets.bags import Bags
 from ..models.parts.neighbours import Measure
+from .contract import LOWEST, ScoresInstances
 
-__all__ = ["Elbow", "MeasureClassifier", "MeasureLearner", "Threshold", "choose_by_elbow"]
+__all__ = ["Elbow", "MeasureLearner", "Threshold", "choose_by_elbow"]
 
 
 class Threshold(NamedTuple):
@@ -61,9 +61,12 @@ class Threshold(NamedTuple):
         return cls(float(candidates[best]), float(errors[best]) / len(labels))
 
 
-@dataclass(frozen=True)
-class MeasureLearner:
-    """A threshold on a measure: b(X) = 1(at least a instances have f(x) ≥ T).
+class MeasureLearner(ScoresInstances):
+    """A threshold on a neighbourhood score: b(X) = 1(at least a instances have f(x) ≥ T).
+
+    T makes the fewest errors on the training bags, each scored without itself. The decision value
+    of a bag is the score of its a-th highest instance less T, the lowest number of a bag with fewer
+    instances; that of an instance is its score less T.
 
     Parameters
     ----------
@@ -72,80 +75,42 @@ class MeasureLearner:
     min_positive : int
         a.
 
-    Raises
-    ------
-    ValueError
-        If it is less than 1.
+    Attributes
+    ----------
+    bags_ : Bags
+        The training bags, which the measure looks up neighbours in.
+    threshold_ : Threshold
+    classes_ : array (2,)
+    n_features_in_ : int
+
+    Notes
+    -----
+    Each score is a search among all N training instances: O(ND).
 
     References
     ----------
     Venkatesan, Chandakkar and Li (2015), equations 5 to 9.
     """
 
-    measure: Measure
-    min_positive: int = 1
+    _zero_is_positive = True
+    _rules = {"min_positive": WHOLE}
 
-    def __post_init__(self) -> None:
-        check_counts(min_positive=self.min_positive)
+    def __init__(self, measure: Measure, min_positive: int = 1) -> None:
+        self.measure = measure
+        self.min_positive = min_positive
 
-    def fit(self, bags: Bags) -> MeasureClassifier:
-        """Find the threshold of the fewest errors on the bags, each scored without itself.
-
-        Parameters
-        ----------
-        bags : Bags
-            With labels.
-
-        Returns
-        -------
-        MeasureClassifier
-        """
+    def _fit(self, bags: Bags) -> None:
         scores = nth_highest(self.measure.own_scores(bags), bags, self.min_positive)
-        threshold = Threshold.learn(scores, np.asarray(bags.labels))
-        return MeasureClassifier(self.measure, bags, threshold, self.min_positive)
+        self.threshold_ = Threshold.learn(scores, np.asarray(bags.labels))
+        self.bags_ = bags
 
+    def _decision(self, bags: Bags) -> Float[np.ndarray, " P"]:
+        highest = nth_highest(self._instance_decision(bags), bags, self.min_positive)
+        return np.maximum(highest, LOWEST)
 
-@dataclass(frozen=True, eq=False)
-class MeasureClassifier:
-    """A measure and a threshold on it.
-
-    Attributes
-    ----------
-    measure : Measure
-    bags : Bags
-        The bags that the measure looks up neighbours in.
-    threshold : Threshold
-    min_positive : int
-    """
-
-    measure: Measure
-    bags: Bags = field(repr=False)
-    threshold: Threshold
-    min_positive: int
-
-    def decision_function(self, bags: Bags) -> Float[np.ndarray, " P"]:
-        """Measure of each bag's a-th highest instance less T; −∞ of smaller bags.
-
-        Parameters
-        ----------
-        bags : Bags
-            New ones: those that were learned from would find themselves.
-
-        Returns
-        -------
-        array (P,)
-        """
-        scores = self.measure.scores(np.asarray(bags.instances), self.bags)
-        return nth_highest(scores, bags, self.min_positive) - self.threshold.value
-
-    def predict(self, bags: Bags) -> Int[np.ndarray, " P"]:
-        """The label, 0 or 1, of each bag (equation 6)."""
-        return (self.decision_function(bags) >= 0).astype(int)
-
-    def predict_instances(self, bags: Bags) -> Int[np.ndarray, " N"]:
-        """The label, 0 or 1, of each instance (equation 9)."""
-        scores = self.measure.scores(np.asarray(bags.instances), self.bags)
-        return (scores >= self.threshold.value).astype(int)
+    def _instance_decision(self, bags: Bags) -> Float[np.ndarray, " N"]:
+        scores = self.measure.scores(np.asarray(bags.instances), self.bags_)
+        return np.maximum(scores - self.threshold_.value, LOWEST)
 
 
 def nth_highest(scores: Float[np.ndarray, " N"], bags: Bags, rank: int) -> Float[np.ndarray, " B"]:
@@ -201,7 +166,7 @@ def choose_by_elbow(measures: Sequence[Measure], bags: Bags, *, min_positive: in
     if not measures:
         raise ValueError("there are no measures to choose from; expected one at least")
     learners = [MeasureLearner(measure, min_positive) for measure in measures]
-    errors = np.array([learner.fit(bags).threshold.error for learner in learners])
+    errors = np.array([learner.fit(bags).threshold_.error for learner in learners])
     return Elbow(measures[elbow_of(errors)], errors)
 
 

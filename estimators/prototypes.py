@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..datasets.arguments import check_counts
+from ..datasets.arguments import POSITIVE, WHOLE
 from ..datasets.bags import Bags
 from ..models.parts.neighbours import NeighbourMeasure
+from .contract import LOWEST, ScoresInstances
 from .measure_classifiers import Threshold, nth_highest
 
-__all__ = ["Peaks", "PrototypeClassifier", "PrototypeLearner", "gradient_ascent"]
+__all__ = ["Peaks", "PrototypeClassifier", "PrototypeLearner", "Prototypes", "gradient_ascent"]
 
 # A search ends where a step is shorter than this fraction of the first one.
 _SHORTEST = 1e-4
@@ -122,9 +124,88 @@ def gradient_ascent(
     return Peaks(points, objective, np.ones_like(points)).sorted()
 
 
-@dataclass(frozen=True)
-class PrototypeLearner:
+@dataclass(frozen=True, eq=False)
+class Prototypes:
+    """Prototypes and their radii.
+
+    Attributes
+    ----------
+    peaks : Peaks
+        The prototypes, the highest first.
+    radii : array (n,)
+        −∞ of a prototype in whose neighbourhood no instance is called positive.
+    """
+
+    peaks: Peaks
+    radii: Float[np.ndarray, " n"]
+
+    @classmethod
+    def learn(cls, peaks: Peaks, bags: Bags, min_positive: int) -> Self:
+        """Learn the radii that make the fewest errors on labelled bags.
+
+        Parameters
+        ----------
+        peaks : Peaks
+        bags : Bags
+        min_positive : int
+            a.
+
+        Returns
+        -------
+        Prototypes
+        """
+        distance = peaks.distances(np.asarray(bags.instances))
+        return cls(peaks, find_radii(distance, bags, np.asarray(bags.labels), min_positive))
+
+    def depths(self, bags: Bags) -> Float[np.ndarray, " N"]:
+        """How deep each instance is in the radius that it is deepest in; below 0 outside all.
+
+        In the units of the feature with the largest scale there.
+        """
+        distance = self.peaks.distances(np.asarray(bags.instances))
+        # Each in its own scales: over the largest, that of the features again.
+        return np.max((self.radii - distance) / self.peaks.scales.max(axis=1), axis=1)
+
+
+class PrototypeClassifier(ScoresInstances):
+    """A classifier of bags by prototypes with a radius each: positive if a instances are inside.
+
+    The decision value of a bag is the depth of its a-th deepest instance in a radius, the lowest
+    number of a bag with fewer instances; that of an instance is its depth.
+
+    Attributes
+    ----------
+    prototypes_ : Prototypes
+    classes_ : array (2,)
+    n_features_in_ : int
+    """
+
+    _zero_is_positive = True
+
+    max_prototypes: int
+    min_positive: int
+    prototypes_: Prototypes
+
+    @abstractmethod
+    def find_peaks(self, bags: Bags) -> Peaks:
+        """Find the local maxima, the highest first."""
+
+    def _fit(self, bags: Bags) -> None:
+        peaks = self.find_peaks(bags).select(slice(self.max_prototypes))
+        self.prototypes_ = Prototypes.learn(peaks, bags, self.min_positive)
+
+    def _decision(self, bags: Bags) -> Float[np.ndarray, " P"]:
+        deepest = nth_highest(self.prototypes_.depths(bags), bags, self.min_positive)
+        return np.maximum(deepest, LOWEST)
+
+    def _instance_decision(self, bags: Bags) -> Float[np.ndarray, " N"]:
+        return np.maximum(self.prototypes_.depths(bags), LOWEST)
+
+
+class PrototypeLearner(PrototypeClassifier):
     """Peaks of a measure as prototypes, each with a radius in which instances are positive.
+
+    Searches start from every instance of every positive bag.
 
     Parameters
     ----------
@@ -141,51 +222,41 @@ class PrototypeLearner:
     max_steps : int
         Of each search.
 
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
+    Attributes
+    ----------
+    prototypes_ : Prototypes
+    classes_ : array (2,)
+    n_features_in_ : int
 
     References
     ----------
     Venkatesan, Chandakkar and Li (2015), section 3, from equation 10 on.
     """
 
-    measure: NeighbourMeasure
-    separation: float
-    max_prototypes: int = 10
-    min_positive: int = 1
-    max_steps: int = 200
+    _rules = {
+        "separation": POSITIVE,
+        "max_prototypes": WHOLE,
+        "min_positive": WHOLE,
+        "max_steps": WHOLE,
+    }
 
-    def __post_init__(self) -> None:
-        if not 0 < self.separation < np.inf:
-            raise ValueError(
-                f"PrototypeLearner separation is {self.separation}; expected a positive finite "
-                "number, in the units of the features"
-            )
-        check_counts(
-            max_prototypes=self.max_prototypes,
-            min_positive=self.min_positive,
-            max_steps=self.max_steps,
-        )
-
-    def fit(self, bags: Bags) -> PrototypeClassifier:
-        """Search from every instance of every positive bag, then find the radii.
-
-        Parameters
-        ----------
-        bags : Bags
-            With labels of both kinds.
-
-        Returns
-        -------
-        PrototypeClassifier
-        """
-        peaks = self.find_peaks(bags).select(slice(self.max_prototypes))
-        return PrototypeClassifier.learn(peaks, bags, self.min_positive)
+    def __init__(
+        self,
+        measure: NeighbourMeasure,
+        separation: float,
+        max_prototypes: int = 10,
+        min_positive: int = 1,
+        max_steps: int = 200,
+    ) -> None:
+        self.measure = measure
+        self.separation = separation
+        self.max_prototypes = max_prototypes
+        self.min_positive = min_positive
+        self.max_steps = max_steps
 
     def find_peaks(self, bags: Bags) -> Peaks:
         """Find the local maxima, the highest first."""
+        self._check_parameters()
         peaks = gradient_ascent(
             self.measure,
             bags,
@@ -194,83 +265,6 @@ class PrototypeLearner:
             max_steps=self.max_steps,
         )
         return peaks.suppressed(self.separation)
-
-
-@dataclass(frozen=True, eq=False)
-class PrototypeClassifier:
-    """Prototypes and their radii: all that predictions need.
-
-    Attributes
-    ----------
-    peaks : Peaks
-        The prototypes, the highest first.
-    radii : array (n,)
-        −∞ of a prototype in whose neighbourhood no instance is called positive.
-    min_positive : int
-    """
-
-    peaks: Peaks
-    radii: Float[np.ndarray, " n"]
-    min_positive: int
-
-    @classmethod
-    def learn(cls, peaks: Peaks, bags: Bags, min_positive: int) -> PrototypeClassifier:
-        """Learn the radii that make the fewest errors on labelled bags.
-
-        Parameters
-        ----------
-        peaks : Peaks
-        bags : Bags
-        min_positive : int
-            a.
-
-        Returns
-        -------
-        PrototypeClassifier
-        """
-        distance = peaks.distances(np.asarray(bags.instances))
-        radii = find_radii(distance, bags, np.asarray(bags.labels), min_positive)
-        return cls(peaks, radii, min_positive)
-
-    def decision_function(self, bags: Bags) -> Float[np.ndarray, " P"]:
-        """Depth of each bag's a-th deepest instance in a prototype's radius.
-
-        Parameters
-        ----------
-        bags : Bags
-            Their labels are not used.
-
-        Returns
-        -------
-        array (P,)
-            At least 0 of bags that are classified as positive; in the units of the feature with
-            the largest scale there.
-
-        Raises
-        ------
-        ValueError
-            If the bags have another number of features.
-        """
-        return nth_highest(self._depth(bags), bags, self.min_positive)
-
-    def predict(self, bags: Bags) -> Int[np.ndarray, " P"]:
-        """The label, 0 or 1, of each bag."""
-        return (self.decision_function(bags) >= 0).astype(int)
-
-    def predict_instances(self, bags: Bags) -> Int[np.ndarray, " N"]:
-        """The label of each instance: 1 if it is inside a radius."""
-        return (self._depth(bags) >= 0).astype(int)
-
-    def _depth(self, bags: Bags) -> Float[np.ndarray, " N"]:
-        num_features = self.peaks.points.shape[1]
-        if bags.num_features != num_features:
-            raise ValueError(
-                f"bags have {bags.num_features} features, but prototypes have {num_features}; pass "
-                f"bags with the {num_features} features that were learned from"
-            )
-        distance = self.peaks.distances(np.asarray(bags.instances))
-        # Each in its own scales: over the largest, that of the features again.
-        return np.max((self.radii - distance) / self.peaks.scales.max(axis=1), axis=1)
 
 
 def instances_of_positive_bags(bags: Bags) -> Float[np.ndarray, "P D"]:

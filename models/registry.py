@@ -6,10 +6,12 @@ A package that is installed beside this one names its models as entry points of 
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import fields
 from importlib.metadata import entry_points
 from typing import Any
 
-__all__ = ["ENTRY_POINTS", "models_by_name", "register"]
+__all__ = ["ENTRY_POINTS", "models_by_name", "register", "settable"]
 
 ENTRY_POINTS = "milzoo.models"
 
@@ -56,3 +58,27 @@ def models_by_name() -> dict[str, Any]:
     for entry in entry_points(group=ENTRY_POINTS):
         register(entry.load())
     return dict(_MODELS)
+
+
+def settable(model: Any) -> dict[str, bool]:
+    """The settings of a model's ``for_bags``, by name: whether each must be a whole number.
+
+    Parameters
+    ----------
+    model : type
+        A model.
+
+    Returns
+    -------
+    dict of bool
+        Its arguments, and the fields that are not made from bags.
+    """
+    parameters = inspect.signature(model.for_bags).parameters.values()
+    made_from = {
+        parameter.name: isinstance(parameter.default, int)
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        and parameter.name not in ("bags", "seed")
+    }
+    others = [one.name for one in fields(model) if one.name not in model.fields_for_bags]
+    return dict.fromkeys([*model.settings, *others], False) | made_from

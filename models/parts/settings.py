@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from ...datasets.arguments import known_or_nearest
+
 __all__ = ["Choice", "Constructor", "Setting"]
 
 # From text on the command line to the value of a field; a ValueError says what was expected.
@@ -45,9 +47,7 @@ class Choice:
         """
         if text in self.values:
             return self.values[text]
-        near = get_close_matches(text, self.values, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(self.values)}"
-        raise ValueError(hint)
+        raise ValueError(known_or_nearest(text, self.values))
 
 
 @dataclass(frozen=True)

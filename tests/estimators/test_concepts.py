@@ -9,7 +9,7 @@ import pytest
 from milzoo.datasets import Bags, load, simulate, simulate_instances
 from milzoo.estimators import EMDD, DiverseDensityLearner
 from milzoo.estimators.concepts import nearest_in_bags
-from milzoo.estimators.prototypes import Peaks, PrototypeClassifier
+from milzoo.estimators.prototypes import Peaks, Prototypes
 from milzoo.models import DiverseDensity
 from numpyro.handlers import substitute
 from scipy.optimize import minimize
@@ -180,12 +180,12 @@ PEAKS = Peaks(np.array([[0.0, 0.0], [1.0, 1.0]]), np.zeros(2), np.array([[1.0, 0
 
 
 def test_distances_are_in_the_scales_of_each_peak():
-    """Decision values are in the units of the features."""
+    """Depths are in the units of the features."""
     instances = np.array([[3.0, 7.0], [1.0, 2.0]])
     expected = np.array([[3.0, np.hypot(4.0, 18.0)], [1.0, 3.0]])
     np.testing.assert_allclose(PEAKS.distances(instances), expected)
-    classifier = PrototypeClassifier(PEAKS, np.array([2.5, 6.0]), min_positive=1)
-    found = classifier.decision_function(Bags.from_list([instances[:1], instances[1:]]))
+    prototypes = Prototypes(PEAKS, np.array([2.5, 6.0]))
+    found = prototypes.depths(Bags.from_list([instances[:1], instances[1:]]))
     # Of the first its own prototype's −0.5; of the second 1.5 of the one, and 3 / 3 of the other.
     np.testing.assert_allclose(found, [-0.5, 1.5])
 
@@ -193,9 +193,9 @@ def test_distances_are_in_the_scales_of_each_peak():
 def test_its_prototypes_classify(bags):
     classifier = DiverseDensityLearner(separation=0.5, max_prototypes=1).fit(bags)
     (point,), (scale,), (radius,) = (
-        classifier.peaks.points,
-        classifier.peaks.scales,
-        classifier.radii,
+        classifier.prototypes_.peaks.points,
+        classifier.prototypes_.peaks.scales,
+        classifier.prototypes_.radii,
     )
     inside = np.linalg.norm(scale * (bags.instances - point), axis=1) <= radius
     expected = np.bincount(bags.bag_index, inside) >= 1
@@ -208,23 +208,24 @@ def test_its_prototypes_classify(bags):
 @pytest.mark.slow
 def test_bad_input_is_refused(bags):
     with pytest.raises(ValueError, match=r"EMDD scale is 0.0; expected a positive finite number"):
-        EMDD(separation=1.0, scale=0.0)
+        EMDD(separation=1.0, scale=0.0).fit(bags)
     with pytest.raises(
         ValueError, match=r"DiverseDensityLearner label_noise is 0.5; expected 0 or"
     ):
-        DiverseDensityLearner(separation=1.0, label_noise=0.5)
+        DiverseDensityLearner(separation=1.0, label_noise=0.5).fit(bags)
     with pytest.raises(ValueError, match="bags have no labels; prototypes are looked for from"):
-        EMDD(separation=1.0).fit(replace(bags, labels=None))
+        EMDD(separation=1.0).find_peaks(replace(bags, labels=None))
     with pytest.warns(UserWarning, match="all 1 bags have label 0"):
         nobody = Bags.from_list([np.zeros((1, 2))], labels=[0])
     with pytest.raises(ValueError, match="bags have no positive one among them; prototypes are"):
-        EMDD(separation=1.0).fit(nobody)
+        EMDD(separation=1.0).find_peaks(nobody)
     with pytest.raises(ValueError, match=r"none of .* searches ended at a peak near the"):
         DiverseDensityLearner(separation=1.0, max_steps=1).fit(bags)
     with pytest.raises(ValueError, match="bags have no labels; prototypes are looked for from"):
         EMDD(separation=1.0).log_likelihood(np.zeros((1, 2)), replace(bags, labels=None))
     wide = Bags.from_list([np.zeros((1, 3))])
-    with pytest.raises(ValueError, match="bags have 3 features, but prototypes have 2; pass bags"):
-        PrototypeClassifier(PEAKS, np.ones(2), 1).predict(wide)
+    fitted = EMDD(separation=1.0, learns_scales=False, max_prototypes=1).fit(bags)
+    with pytest.raises(ValueError, match="X has 3 features, but EMDD is expecting 2 features as"):
+        fitted.predict(wide)
     with pytest.raises(ValueError, match="max_steps is 0; expected"):
-        EMDD(separation=1.0, max_steps=0)
+        EMDD(separation=1.0, max_steps=0).fit(bags)

@@ -39,7 +39,7 @@ def test_classifier_is_scikit_learns_on_the_modes_kernel(bags, classifier):
     expected = reference.decision_function(kernel(few, bags))
     np.testing.assert_allclose(classifier.decision_function(few), expected, atol=1e-6)
     np.testing.assert_array_equal(classifier.predict(few), reference.predict(kernel(few, bags)))
-    assert classifier.status.kind == "converged"
+    assert classifier.status_.kind == "converged"
 
 
 class FixedSupport(KernelObjective):
@@ -97,16 +97,16 @@ def test_total_gradient_is_the_gradient_at_fixed_support(bags):
 @pytest.mark.slow
 def test_learning_lowers_the_objective_until_the_gradient_vanishes(bags, classifier):
     learned = CardinalityKernelLearner(model_with(), INSTANCE_KERNEL, PENALTY).fit(bags)
-    assert (np.diff(learned.objective) <= 1e-9).all()
-    objective = KernelObjective.of(classifier.kernel, bags, PENALTY)
+    assert (np.diff(learned.objective_) <= 1e-9).all()
+    objective = KernelObjective.of(classifier.kernel_, bags, PENALTY)
     at_start, _ = objective(objective.origin)
-    end = KernelObjective.of(learned.kernel, bags, PENALTY)
+    end = KernelObjective.of(learned.kernel_, bags, PENALTY)
     at_end, gradient = end(end.origin)
-    np.testing.assert_allclose(at_end, learned.objective[-1], rtol=1e-6)
+    np.testing.assert_allclose(at_end, learned.objective_[-1], rtol=1e-6)
     assert at_end < at_start
     # α is found anew, to 1e-6 of the dual: the gradient is known to its root, times C.
     assert np.abs(gradient).max() < 1e-2 + 1e-3 * PENALTY
-    assert "steps of L-BFGS" in learned.status.sentence
+    assert "steps of L-BFGS" in learned.status_.sentence
 
 
 # ------------------------------------------------------------------ what they refuse
@@ -115,13 +115,13 @@ def test_learning_lowers_the_objective_until_the_gradient_vanishes(bags, classif
 @pytest.mark.parametrize("kind", [CardinalityKernelSVM, CardinalityKernelLearner])
 def test_bad_input_is_refused(bags, kind):
     with pytest.raises(ValueError, match=f"{kind.__name__} penalty is 0.0; expected a positive"):
-        kind(model_with(), INSTANCE_KERNEL, 0.0)
+        kind(model_with(), INSTANCE_KERNEL, 0.0).fit(bags)
     with pytest.raises(
         ValueError, match=f"weight_scale of the model have priors, but a {kind.__name__}"
     ):
-        kind(CardinalityModel(weight_scale=dist.HalfNormal(1.0)), INSTANCE_KERNEL)
+        kind(CardinalityModel(weight_scale=dist.HalfNormal(1.0)), INSTANCE_KERNEL).fit(bags)
     fresh = kind(model_with(), INSTANCE_KERNEL)
-    with pytest.raises(ValueError, match=r"bags have the label 1 only; .* needs bags of both"):
+    with pytest.raises(ValueError, match=r"bags have one class only, the label 1; .* needs"):
         fresh.fit(bags.select(bags.labels == 1))
 
 

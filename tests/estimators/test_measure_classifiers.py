@@ -60,7 +60,7 @@ def test_bag_is_positive_if_enough_instances_reach_the_threshold(bags, measure, 
     training, test = bags.split(0.7, seed=0)
     classifier = MeasureLearner(measure, min_positive).fit(training)
     scores = measure.scores(test.instances, training)
-    is_positive = scores >= classifier.threshold.value
+    is_positive = scores >= classifier.threshold_.value
     np.testing.assert_array_equal(classifier.predict_instances(test), is_positive)
     counts = np.bincount(test.bag_index, is_positive)
     np.testing.assert_array_equal(classifier.predict(test), counts >= min_positive)
@@ -72,19 +72,19 @@ def test_training_error_scores_each_bag_without_itself(bags):
         NeighbourMeasure(k=2).scores(own, bags.select(np.arange(bags.num_bags) != b)).max()
         for b, own in enumerate(bags.to_list())
     ]
-    wrong = (np.array(highest) >= learned.threshold.value) != (bags.labels == 1)
-    assert learned.threshold.error == wrong.mean()
+    wrong = (np.array(highest) >= learned.threshold_.value) != (bags.labels == 1)
+    assert learned.threshold_.error == wrong.mean()
 
 
 def test_labels_of_the_scene_are_found_again(bags):
     """Where chance would be half: 12 of 40 wrong has a chance of 0.8 %, 8 of 40 of 1e-4."""
-    assert MeasureLearner(NeighbourMeasure(k=3)).fit(bags).threshold.error <= 0.2
+    assert MeasureLearner(NeighbourMeasure(k=3)).fit(bags).threshold_.error <= 0.2
 
 
 def test_the_elbow_is_farthest_below_the_chord(bags):
     measures = [NeighbourMeasure(k=k) for k in range(1, 9)]
     found = choose_by_elbow(measures, bags)
-    errors = [MeasureLearner(measure).fit(bags).threshold.error for measure in measures]
+    errors = [MeasureLearner(measure).fit(bags).threshold_.error for measure in measures]
     np.testing.assert_array_equal(found.errors, errors)
     chord = np.interp(range(8), [0, 7], [errors[0], errors[-1]])
     assert found.measure == measures[int(np.argmax(chord - errors))]
@@ -93,10 +93,10 @@ def test_the_elbow_is_farthest_below_the_chord(bags):
 
 def test_bad_input_is_refused(bags):
     with pytest.raises(ValueError, match="min_positive is 0; expected"):
-        MeasureLearner(NeighbourMeasure(), 0)
+        MeasureLearner(NeighbourMeasure(), 0).fit(bags)
     with pytest.raises(ValueError, match="there are no measures to choose from"):
         choose_by_elbow([], bags)
     with pytest.raises(
-        ValueError, match="bags have no labels; neighbourhood scores need bags of both"
+        ValueError, match="bags have no labels; MeasureLearner needs them where y is None"
     ):
         MeasureLearner(NeighbourMeasure()).fit(replace(bags, labels=None))

@@ -109,8 +109,9 @@ def test_predictions_need_the_prototypes_alone(scene):
     training, test = scene.split(0.7, seed=0)
     learner = PrototypeLearner(MEASURE, separation=1.0, max_prototypes=6)
     classifier = learner.fit(training)
-    assert classifier.peaks.points.shape == (6, 2)
-    inside = (cdist(test.instances, classifier.peaks.points) <= classifier.radii).any(axis=1)
+    peaks, radii = classifier.prototypes_.peaks, classifier.prototypes_.radii
+    assert peaks.points.shape == (6, 2)
+    inside = (cdist(test.instances, peaks.points) <= radii).any(axis=1)
     np.testing.assert_array_equal(classifier.predict_instances(test), inside)
     np.testing.assert_array_equal(
         classifier.predict(test), np.bincount(test.bag_index, inside) >= 1
@@ -121,11 +122,11 @@ def test_predictions_need_the_prototypes_alone(scene):
 
 def test_bad_input_is_refused(scene):
     with pytest.raises(ValueError, match=r"PrototypeLearner separation is 0.0; expected a pos"):
-        PrototypeLearner(MEASURE, separation=0.0)
+        PrototypeLearner(MEASURE, separation=0.0).fit(scene)
     with pytest.raises(ValueError, match="max_prototypes is 0; expected"):
-        PrototypeLearner(MEASURE, 1.0, max_prototypes=0)
+        PrototypeLearner(MEASURE, 1.0, max_prototypes=0).fit(scene)
     with pytest.raises(ValueError, match="bags have no labels; prototypes are looked for from"):
-        PrototypeLearner(MEASURE, 1.0).fit(replace(scene, labels=None))
+        PrototypeLearner(MEASURE, 1.0).find_peaks(replace(scene, labels=None))
 
 
 def test_separation_is_in_the_units_of_features():

@@ -144,7 +144,7 @@ def test_a_sharp_threshold_is_the_papers():
     measure = NeighbourMeasure(k=3)
     hard = MeasureLearner(measure).fit(training)
     draws = {
-        "threshold": np.array([hard.threshold.value]),
+        "threshold": np.array([hard.threshold_.value]),
         "softness": np.array([1e-6]),
         "measure_probability": np.ones((1, 1)),
     }
