@@ -7,6 +7,7 @@ from .checks.criticism import (
     predictive_check,
     prior_sensitivity,
 )
+from .checks.cross_validation import CrossValidation, cross_validate_bags
 from .checks.posterior_calibration import posterior_calibration
 from .checks.prior_predictive import PriorPredictive, prior_predictive
 from .checks.selection import Prepared, Selection, select
@@ -20,6 +21,7 @@ from .plots.surfaces import Surface, plot_surfaces
 __all__ = [
     "CalibrationPower",
     "Comparison",
+    "CrossValidation",
     "PredictiveCheck",
     "Prepared",
     "PriorPredictive",
@@ -28,6 +30,7 @@ __all__ = [
     "Surface",
     "calibration_power",
     "compare",
+    "cross_validate_bags",
     "importance_resample",
     "interval_coverage",
     "plot_bag",

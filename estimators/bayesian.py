@@ -183,7 +183,7 @@ class BayesianMIL(_FitsPosterior, ScoresInstances, ProbabilisticBagClassifier):
         -------
         array (N, 2)
         """
-        return two_columns(self._prediction(self._checked(bags)).instance_probability)
+        return two_columns(self._prediction(self._unlabelled(bags)).instance_probability)
 
     def _fit(self, bags: Bags) -> None:
         self.posterior_ = self._posterior(bags, "labels")
@@ -195,7 +195,7 @@ class BayesianMIL(_FitsPosterior, ScoresInstances, ProbabilisticBagClassifier):
         return log_odds(self._prediction(bags).instance_probability)
 
     def _prediction(self, bags: Bags) -> Prediction:
-        predicted = self.posterior_.predict(bags.without_labels())
+        predicted = self.posterior_.predict(bags)
         assert isinstance(predicted, Prediction)
         return predicted
 
@@ -229,7 +229,7 @@ class BayesianMILRegressor(_FitsPosterior, BagRegressor):
         -------
         array (2, B)
         """
-        return self._prediction(self._checked(bags)).bag_interval(mass)
+        return self._prediction(self._unlabelled(bags)).bag_interval(mass)
 
     def predict_instances(self, bags: Bags) -> Float[np.ndarray, " N"]:
         """What each instance adds to the target of its bag, the posterior mean.
@@ -242,7 +242,7 @@ class BayesianMILRegressor(_FitsPosterior, BagRegressor):
         -------
         array (N,)
         """
-        return self._prediction(self._checked(bags)).instance_contribution
+        return self._prediction(self._unlabelled(bags)).instance_contribution
 
     def _fit(self, bags: Bags) -> None:
         self.posterior_ = self._posterior(bags, "targets")
@@ -251,7 +251,7 @@ class BayesianMILRegressor(_FitsPosterior, BagRegressor):
         return self._prediction(bags).bag_target
 
     def _prediction(self, bags: Bags) -> TargetPrediction:
-        predicted = self.posterior_.predict(bags.without_labels())
+        predicted = self.posterior_.predict(bags)
         assert isinstance(predicted, TargetPrediction)
         return predicted
 

@@ -77,6 +77,10 @@ class BagEstimator(BaseEstimator):
             )
         return bags
 
+    def _unlabelled(self, bags: Any) -> Bags:
+        """The same without labels and targets, so that no prediction depends on them."""
+        return self._checked(bags).without_labels()
+
     def __sklearn_tags__(self) -> Tags:
         """Tell scikit-learn that X is no array."""
         tags = super().__sklearn_tags__()
@@ -141,7 +145,7 @@ class BagClassifier(ClassifierMixin, BagEstimator):
         -------
         array (B,)
         """
-        return self._decision(self._checked(bags))
+        return self._decision(self._unlabelled(bags))
 
     def predict(self, bags: Bags) -> Shaped[np.ndarray, " B"]:
         """The label of each bag, one of ``classes_``."""
@@ -198,7 +202,7 @@ class ScoresInstances(BagClassifier):
         -------
         array (N,)
         """
-        return self._instance_decision(self._checked(bags))
+        return self._instance_decision(self._unlabelled(bags))
 
     def predict_instances(self, bags: Bags) -> Int[np.ndarray, " N"]:
         """The label of each instance, 1 where it is positive, else 0."""
@@ -224,7 +228,7 @@ class ProbabilisticBagClassifier(BagClassifier):
         -------
         array (B, 2)
         """
-        return two_columns(self._probability(self._checked(bags)))
+        return two_columns(self._probability(self._unlabelled(bags)))
 
     def _decision(self, bags: Bags) -> Float[np.ndarray, " B"]:
         """Log odds, finite also of a probability that is rounded to 0 or 1."""
@@ -280,7 +284,7 @@ class BagRegressor(RegressorMixin, BagEstimator):
         -------
         array (B,)
         """
-        return self._predict(self._checked(bags))
+        return self._predict(self._unlabelled(bags))
 
     def score(self, bags: Bags, y: ArrayLike | None = None) -> float:
         """R² on bags with targets.

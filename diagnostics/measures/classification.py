@@ -1,0 +1,160 @@
+"""Scores of a classifier's labels, decision values and probabilities, of bags and instances."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    balanced_accuracy_score,
+    f1_score,
+    roc_auc_score,
+)
+from sklearn.pipeline import Pipeline
+
+from ...datasets.bags import Bags
+
+__all__ = ["HIGHER_IS_BETTER", "Classification", "classify"]
+
+# By the names of the scores.
+HIGHER_IS_BETTER = {
+    "accuracy": True,
+    "balanced_accuracy": True,
+    "f1": True,
+    "auc": True,
+    "average_precision": True,
+    "log_loss": False,
+    "brier": False,
+    "instance_f1": True,
+    "instance_auc": True,
+    "instance_average_precision": True,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Classification:
+    """What a classifier says of test bags, beside the truth.
+
+    Attributes
+    ----------
+    truth, label : array (B,)
+        True and predicted labels, 0 or 1.
+    decision : array (B,)
+        Decision values: the larger, the more positive.
+    probability : array (B,) or None
+        P(T* = 1); None of a classifier that gives none.
+    instance_truth, instance_label, instance_decision : array (K,)
+        Of the instances whose label is known; empty of a classifier that does not score instances.
+    """
+
+    truth: Int[np.ndarray, " B"]
+    label: Int[np.ndarray, " B"]
+    decision: Float[np.ndarray, " B"]
+    probability: Float[np.ndarray, " B"] | None
+    instance_truth: Int[np.ndarray, " K"]
+    instance_label: Int[np.ndarray, " K"]
+    instance_decision: Float[np.ndarray, " K"]
+
+    def scores(self) -> dict[str, float]:
+        """Scores by name; NaN where they do not apply.
+
+        Balanced accuracy is the mean recall of the two classes, F1 the harmonic mean of precision
+        and recall. Rankings (``auc``, ``average_precision``) need both classes among the truths.
+        ``log_loss`` and ``brier`` are of probabilities.
+
+        Returns
+        -------
+        dict of float
+        """
+        found = dict.fromkeys(HIGHER_IS_BETTER, math.nan)
+        found |= {"accuracy": float(accuracy_score(self.truth, self.label))}
+        found |= {"f1": _f1(self.truth, self.label)}
+        found |= _rankings(self.truth, self.decision)
+        if len(np.unique(self.truth)) == 2:
+            balanced = balanced_accuracy_score(self.truth, self.label)
+            found |= {"balanced_accuracy": float(balanced)}
+        if self.probability is not None:
+            of_truth = np.where(self.truth == 1, self.probability, 1 - self.probability)
+            log_loss = -np.log(np.maximum(of_truth, np.finfo(float).tiny)).mean()
+            found |= {"log_loss": float(log_loss)}
+            found |= {"brier": float(np.mean((self.probability - self.truth) ** 2))}
+        if len(self.instance_truth):
+            of_instances = _rankings(self.instance_truth, self.instance_decision)
+            of_instances |= {"f1": _f1(self.instance_truth, self.instance_label)}
+            found |= {f"instance_{name}": value for name, value in of_instances.items()}
+        return found
+
+
+def classify(classifier: Any, bags: Bags) -> Classification:
+    """Classify labelled bags, which the classifier is shown without their labels.
+
+    Parameters
+    ----------
+    classifier : object
+        Fitted to labels 0 and 1, such as `BayesianMIL`, a pipeline that ends in one, or a search.
+    bags : Bags
+        With labels; instance labels where they are known.
+
+    Returns
+    -------
+    Classification
+
+    Raises
+    ------
+    ValueError
+        If the bags have no labels.
+    """
+    if bags.labels is None:
+        raise ValueError("bags have no labels; expected those that predictions are compared with")
+    last, prepared = _unwrapped(classifier, bags.without_labels())
+    probability = None
+    if hasattr(last, "predict_proba"):
+        probability = np.asarray(last.predict_proba(prepared), dtype=float)[:, 1]
+    if hasattr(last, "decision_function"):
+        decision = np.asarray(last.decision_function(prepared), dtype=float)
+    else:
+        decision = np.asarray(last.predict(prepared) if probability is None else probability)
+    known = np.zeros(bags.num_instances, dtype=bool)
+    if bags.instance_labels is not None and hasattr(last, "score_instances"):
+        known = np.asarray(bags.instance_labels) >= 0
+    of_instances: tuple[Any, Any, Any] = (np.empty(0, int), np.empty(0, int), np.empty(0))
+    if known.any():
+        of_instances = (
+            np.asarray(bags.instance_labels)[known],
+            np.asarray(last.predict_instances(prepared))[known],
+            np.asarray(last.score_instances(prepared), dtype=float)[known],
+        )
+    label = np.asarray(last.predict(prepared)).astype(int)
+    return Classification(
+        np.asarray(bags.labels), label, decision.astype(float), probability, *of_instances
+    )
+
+
+def _unwrapped(classifier: Any, bags: Bags) -> tuple[Any, Bags]:
+    """The classifier at the end of searches and pipelines, and the bags as it gets them."""
+    while isinstance(classifier, Pipeline) or hasattr(classifier, "best_estimator_"):
+        if isinstance(classifier, Pipeline):
+            if len(classifier) > 1:
+                bags = classifier[:-1].transform(bags)
+            classifier = classifier[-1]
+        else:
+            classifier = classifier.best_estimator_
+    return classifier, bags
+
+
+def _f1(truth: Int[np.ndarray, " n"], label: Int[np.ndarray, " n"]) -> float:
+    return float(f1_score(truth, label, zero_division=np.nan))
+
+
+def _rankings(truth: Int[np.ndarray, " n"], decision: Float[np.ndarray, " n"]) -> dict[str, float]:
+    if len(np.unique(truth)) < 2:
+        return {}
+    return {
+        "auc": float(roc_auc_score(truth, decision)),
+        "average_precision": float(average_precision_score(truth, decision)),
+    }

@@ -1,0 +1,107 @@
+"""Scores of classifiers: by counting, and of those inside pipelines and searches."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from milzoo.datasets import Bags
+from milzoo.diagnostics.measures.classification import HIGHER_IS_BETTER, Classification, classify
+from milzoo.estimators.contract import BagClassifier, ScoresInstances
+from milzoo.estimators.transformers import TransformInstances
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+NOTHING = (np.empty(0, int), np.empty(0, int), np.empty(0))
+
+
+def test_scores_are_those_by_counting():
+    truth, label = np.array([1, 1, 1, 0, 0]), np.array([1, 1, 0, 1, 0])
+    decision = np.array([3.0, 2.0, -1.0, 1.0, -2.0])
+    probability = np.array([0.9, 0.8, 0.3, 0.6, 0.2])
+    found = Classification(truth, label, decision, probability, *NOTHING).scores()
+    assert found["accuracy"] == 3 / 5
+    assert found["balanced_accuracy"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert found["f1"] == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
+    pairs = [float(d > e) for d in decision[truth == 1] for e in decision[truth == 0]]
+    assert found["auc"] == pytest.approx(np.mean(pairs))
+    # precision at each positive, from the highest: 1/1, 2/2, 3/4
+    assert found["average_precision"] == pytest.approx((1 + 1 + 3 / 4) / 3)
+    of_truth = np.array([0.9, 0.8, 0.3, 0.4, 0.8])
+    assert found["log_loss"] == pytest.approx(-np.log(of_truth).mean())
+    assert found["brier"] == pytest.approx(np.mean((1 - of_truth) ** 2))
+    assert math.isnan(found["instance_auc"])
+    assert set(found) == set(HIGHER_IS_BETTER)
+
+
+def test_what_does_not_apply_is_nan():
+    one = np.ones(2, dtype=int)
+    found = Classification(one, one, np.array([1.0, 2.0]), None, *NOTHING).scores()
+    assert found["accuracy"] == found["f1"] == 1
+    others = set(found) - {"accuracy", "f1"}
+    assert all(math.isnan(found[name]) for name in others)
+
+
+class HighestFirstFeature(ScoresInstances):
+    """Scores an instance by its first feature."""
+
+    def __init__(self, offset=0.0):
+        self.offset = offset
+
+    def _fit(self, bags):
+        self.fitted_ = True
+
+    def _decision(self, bags):
+        assert bags.labels is None
+        assert bags.instance_labels is None
+        return np.maximum.reduceat(bags.instances[:, 0], bags.starts) + self.offset
+
+    def _instance_decision(self, bags):
+        return np.asarray(bags.instances[:, 0])
+
+
+@pytest.fixture
+def bags():
+    instances = [[[1.0], [-1.0]], [[-2.0], [-3.0]], [[2.0], [3.0]], [[-1.0]]]
+    known = [[1, 0], [0, 0], [-1, 1], [0]]
+    return Bags.from_list(instances, labels=[1, 0, 1, 0], instance_labels=known)
+
+
+def test_test_labels_are_hidden_and_unknown_ones_left_out(bags):
+    found = classify(HighestFirstFeature().fit(bags), bags)
+    assert found.label.tolist() == [1, 0, 1, 0]
+    assert found.instance_truth.tolist() == [1, 0, 0, 0, 1, 0]
+    assert found.instance_decision.tolist() == [1.0, -1.0, -2.0, -3.0, 3.0, -1.0]
+    assert found.scores()["instance_auc"] == found.scores()["instance_f1"] == 1
+
+
+def test_instances_are_scored_inside_pipelines_and_searches(bags):
+    """The transformer turns the sign, so that the scores are all wrong."""
+    pipeline = make_pipeline(TransformInstances(FunctionTransformer(np.negative)))
+    pipeline.steps.append(("classify", HighestFirstFeature()))
+    search = GridSearchCV(pipeline, {"classify__offset": [0.0, 9.0]}, cv=2)
+    for classifier in (pipeline, search):
+        fitted = classifier.fit(bags, bags.labels)
+        found = classify(fitted, bags)
+        assert found.instance_decision.tolist() == [-1.0, 1.0, 2.0, 3.0, -3.0, 1.0]
+        np.testing.assert_array_equal(found.label, fitted.predict(bags.without_labels()))
+
+
+class KnowsNoInstances(BagClassifier):
+    """Calls every bag positive."""
+
+    def _fit(self, bags):
+        self.fitted_ = True
+
+    def _decision(self, bags):
+        return np.ones(len(bags))
+
+
+def test_a_classifier_of_bags_alone_has_no_instance_scores(bags):
+    found = classify(KnowsNoInstances().fit(bags), bags)
+    assert len(found.instance_truth) == 0
+    assert found.probability is None
+    with pytest.raises(ValueError, match="bags have no labels; expected those that predictions"):
+        classify(KnowsNoInstances().fit(bags), bags.without_labels())
