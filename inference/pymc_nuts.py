@@ -57,15 +57,16 @@ def pymc_nuts(
 
     Parameters
     ----------
-    model : CardinalityModel, DPMIL, VGPMIL or VWSGP
+    model : BMIL, CardinalityModel, DPMIL, VGPMIL or VWSGP
     bags : Bags
         With labels, or what the model learns from.
     seed : int or JAX key
     num_warmup, num_samples, num_chains : int
         At least 1. Draws per chain; chains run at once, one on each core.
     program : {"marginal", "full"}
-        With everything summed out that can be, or with the latent function values as sites. DPMIL
-        and CardinalityModel have no such sites, and the first program alone.
+        With everything summed out that can be, or with the latent function values, or BMIL's
+        precisions, as sites. DPMIL and CardinalityModel have no such sites, and the first program
+        alone.
     sampler : {"nutpie", "pymc"}
         nutpie (in Rust, on code compiled by Numba), or PyMC's own (in Python, a new process for
         each chain: a script that calls it needs ``if __name__ == "__main__":``). The tree says

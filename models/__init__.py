@@ -1,5 +1,6 @@
 """Generative models of bags as NumPyro programs, one file for each paper."""
 
+from .bmil import BMIL
 from .cardinality import (
     AtLeastOne,
     CardinalityModel,
@@ -19,6 +20,7 @@ from .vgpmil import VGPMIL
 from .vwsgp import VWSGP
 
 __all__ = [
+    "BMIL",
     "DPMIL",
     "RBF",
     "VGPMIL",

@@ -6,6 +6,7 @@ from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from ...datasets.bags import Bags
+from ..bmil import BMIL
 from ..cardinality import CardinalityModel
 from ..diverse_density import DiverseDensity
 from ..dpmil import DPMIL
@@ -43,9 +44,16 @@ def pymc_program(model: Any, bags: Bags, *, program: str = "marginal") -> pymc.M
         If PyMC is not installed.
     """
     raise NotImplementedError(
-        f"{type(model).__name__} has no program in PyMC, CardinalityModel, DiverseDensity, DPMIL, "
-        "MeasureThreshold, VGPMIL and VWSGP have; sample with nuts instead"
+        f"{type(model).__name__} has no program in PyMC, BMIL, CardinalityModel, DiverseDensity, "
+        "DPMIL, MeasureThreshold, VGPMIL and VWSGP have; sample with nuts instead"
     )
+
+
+@pymc_program.register
+def _(model: BMIL, bags: Bags, *, program: str = "marginal") -> Any:
+    from .bmil import bmil_program
+
+    return bmil_program(model, bags, program=program)
 
 
 @pymc_program.register

@@ -9,6 +9,7 @@ from hypothesis import strategies as some
 from milzoo.datasets import Bags
 from milzoo.inference import coordinate_ascent, laplace
 from milzoo.models import (
+    BMIL,
     DPMIL,
     VGPMIL,
     VWSGP,
@@ -19,7 +20,7 @@ from milzoo.models import (
 )
 
 DRAWN = np.random.default_rng(0).normal(size=(24, 2))
-MODELS = (VGPMIL, VWSGP, DPMIL, CardinalityModel, DiverseDensity)
+MODELS = (VGPMIL, VWSGP, DPMIL, CardinalityModel, DiverseDensity, BMIL)
 
 
 def bags_of(instances: np.ndarray) -> Bags:

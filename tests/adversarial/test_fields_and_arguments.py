@@ -11,6 +11,7 @@ from milzoo.diagnostics import compare
 from milzoo.diagnostics.measures.reliability import reliability
 from milzoo.inference import ENGINES
 from milzoo.models import (
+    BMIL,
     DPMIL,
     RBF,
     VGPMIL,
@@ -60,6 +61,10 @@ NUMBERS = {
     "DPMIL positive_fraction": lambda value: DPMIL(
         np.zeros(1), np.ones(1), 2.0, positive_fraction=value
     ),
+    "BMIL shape": lambda value: BMIL(shape=value),
+    "BMIL rate": lambda value: BMIL(rate=value),
+    "BMIL intercept_scale": lambda value: BMIL(intercept_scale=value),
+    "BMIL intercept_mean": lambda value: BMIL(intercept_mean=value),
     "DiverseDensity scale_prior": lambda value: DiverseDensity(scale_prior=value),
     "MeasureThreshold softness_prior": lambda value: MeasureThreshold(softness_prior=value),
 }
@@ -79,6 +84,7 @@ SEEDED = {
     "VWSGP": lambda seed: VWSGP.for_bags(BAGS, 2, seed=seed),
     "as published": lambda seed: VGPMIL.as_published(BAGS, 2, seed=seed),
     "DPMIL": lambda seed: DPMIL.for_bags(BAGS, covariance="diagonal", seed=seed),
+    "BMIL": lambda seed: BMIL.for_bags(BAGS, seed=seed),
     "DiverseDensity": lambda seed: DiverseDensity.for_bags(BAGS, seed=seed),
     "CardinalityModel": lambda seed: CardinalityModel.for_bags(BAGS, seed=seed),
     "split": lambda seed: BAGS.split(0.5, seed=seed),

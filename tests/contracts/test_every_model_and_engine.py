@@ -28,6 +28,7 @@ from milzoo.inference import (
 from milzoo.inference.closed_form import closed_form
 from milzoo.inference.gibbs.sweep import sweep_of
 from milzoo.models import (
+    BMIL,
     DPMIL,
     RBF,
     VGPMIL,
@@ -81,6 +82,7 @@ MODELS: dict[str, Callable[[Bags], Any]] = {
     "DPMIL diagonal": partial(DPMIL.for_bags, max_components=2, covariance="diagonal"),
     "CardinalityModel": lambda bags: CardinalityModel(weight_scale=variance_for(bags)),
     "DiverseDensity": DiverseDensity.for_bags,
+    "BMIL": BMIL.for_bags,
     "MeasureThreshold": lambda bags: MeasureThreshold(),
 }
 
@@ -124,11 +126,13 @@ REFUSALS = {
     **{
         (engine, model): "has no closed form"
         for engine in ("coordinate_ascent", "natural_gradient")
-        for model in ("CardinalityModel", "DiverseDensity", "MeasureThreshold")
+        for model in ("BMIL", "CardinalityModel", "DiverseDensity", "MeasureThreshold")
     },
     ("natural_gradient", "CardinalityGP"): "kernel is between all bags",
-    **{("gibbs", name): "has no Gibbs sampler" for name in ("CardinalityModel", "DiverseDensity")},
-    ("gibbs", "MeasureThreshold"): "has no Gibbs sampler",
+    **{
+        ("gibbs", name): "has no Gibbs sampler"
+        for name in ("BMIL", "CardinalityModel", "DiverseDensity", "MeasureThreshold")
+    },
     **{
         ("grid", name): "grid is for 2"
         for name in MODELS
@@ -157,6 +161,7 @@ QUICK = {
     ("coordinate_ascent", "CardinalityGP"),
     ("maximum_a_posteriori", "CardinalityModel"),
     ("svi", "DiverseDensity"),
+    ("laplace", "BMIL"),
     ("grid", "MeasureThreshold"),
 }
 every_pair = pytest.mark.parametrize(

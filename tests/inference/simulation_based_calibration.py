@@ -13,6 +13,7 @@ from milzoo.diagnostics import SimulationCalibration, simulation_calibration
 from milzoo.inference.nuts import NUTSChain
 from milzoo.inference.traceable import TraceableChain
 from milzoo.models import (
+    BMIL,
     DPMIL,
     RBF,
     VGPMIL,
@@ -39,7 +40,7 @@ class Problem:
 
     Attributes
     ----------
-    model : VGPMIL, VWSGP, CardinalityModel, MeasureThreshold or DiverseDensity
+    model : VGPMIL, VWSGP, CardinalityModel, MeasureThreshold, DiverseDensity or BMIL
     design : Bags
         The bags that labels are simulated for.
     test_bag : Bags
@@ -48,7 +49,7 @@ class Problem:
         The site whose first value is ranked where the sampler has it.
     """
 
-    model: VGPMIL | VWSGP | CardinalityModel | MeasureThreshold | DiverseDensity
+    model: VGPMIL | VWSGP | CardinalityModel | MeasureThreshold | DiverseDensity | BMIL
     design: Bags
     test_bag: Bags
     evidence: str = ""
@@ -153,6 +154,12 @@ def diverse_density_problem() -> Problem:
     return Problem(model, *design_and_test_bag([6, 1, 2, 4, 3] * 3))
 
 
+def bmil_problem() -> Problem:
+    """Twenty bags of one to six instances; tails of the weights that a short chain explores."""
+    model = BMIL(shape=2.0, rate=2.0, intercept_scale=1.0, intercept_mean=-1.0)
+    return Problem(model, *design_and_test_bag([6, 1, 2, 4, 3] * 4))
+
+
 def dpmil_problem(covariance: str) -> MixtureProblem:
     """Eight bags of one to four instances; components about two sd apart."""
     design, _ = design_and_test_bag([1, 2, 3, 4, 2, 3, 4, 3])
@@ -170,6 +177,7 @@ PROBLEMS = {
     "cardinality": cardinality_problem(),
     "measure threshold": measure_threshold_problem(),
     "diverse density": diverse_density_problem(),
+    "bmil": bmil_problem(),
     "dpmil": dpmil_problem("full"),
     "diagonal dpmil": dpmil_problem("diagonal"),
 }

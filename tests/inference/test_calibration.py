@@ -37,6 +37,7 @@ def calibrate(simulation_based_calibration):
         ("cardinality", "marginal", 4),
         ("measure threshold", "marginal", 4),
         ("diverse density", "marginal", 4),
+        ("bmil", "marginal", 4),
     ],
 )
 def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):

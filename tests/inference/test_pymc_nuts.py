@@ -131,7 +131,7 @@ def test_bags_without_labels_are_refused(problem):
 def test_model_without_a_pymc_program_is_refused(problem):
     with pytest.raises(
         NotImplementedError,
-        match=r"SimpleNamespace has no program in PyMC, CardinalityModel, .* VWSGP.* nuts",
+        match=r"SimpleNamespace has no program in PyMC, BMIL, .* VWSGP.* nuts",
     ):
         pymc_nuts(SimpleNamespace(marginal=None), problem[1], seed=0)
 

@@ -7,11 +7,12 @@ numbers of occupied components. The cardinality model, which has no Gibbs sample
 bags: weights, intercept, hyper-parameters, the probabilities of bags and instances. The threshold
 on a measure, with independent draws from the grid in the place of Gibbs: its sites, the
 probabilities of the bags. Diverse density on bags of one concept, no Gibbs: concept, scales, the
+probabilities of six bags. BMIL on bags of three features, no Gibbs: weights, intercept, the
 probabilities of six bags. Mean and sd of each are compared between each two samplers in Monte-Carlo
 standard errors, |z| ≤ 5.5. A normal z is further out with probability 3.8e-8; there are
 3 × 2 × (50 + B*) numbers in each case, B* test bags (28 or 49), 3 × 2 × 62 of DPMIL, 2 × 227 of the
-cardinality model, 3 × 2 × 42 of the threshold and 2 × 10 of diverse density: 2,628 in all, a false
-alarm in 1e-4 of all runs.
+cardinality model, 3 × 2 × 42 of the threshold, 2 × 10 of diverse density and 2 × 10 of BMIL: 2,648
+in all, a false alarm in 1e-4 of all runs.
 """
 
 from itertools import combinations
@@ -25,6 +26,7 @@ from milzoo.datasets import load, simulate, simulate_instances
 from milzoo.inference import gibbs, grid, nuts
 from milzoo.inference.pymc_nuts import pymc_nuts
 from milzoo.models import (
+    BMIL,
     VGPMIL,
     VWSGP,
     CardinalityModel,
@@ -110,11 +112,25 @@ def of_concepts():
         yield name, np.concatenate([part.reshape(4, 6000, -1) for part in parts], axis=2)
 
 
+def of_relevances():
+    """Draws (chain, draw, 10): three weights, the intercept, the first 6 bags."""
+    model = BMIL(shape=1.0, rate=1.0, intercept_scale=2.0, intercept_mean=-1.0)
+    truth = {"weights": jnp.array([2.0, -1.0, 0.0]), "intercept": jnp.asarray(-1.0)}
+    design = simulate_instances(60, range(1, 7), num_features=3, seed=0)
+    bags = simulate(substitute(model.marginal(), truth), design, seed=1)[0]
+    for name, posterior in posteriors(model, bags, num_samples=6000):
+        draws = posterior.stored_draws()
+        sites = [draws[site] for site in model.latent_sites]
+        parts = [*sites, posterior.predict(bags.select(np.arange(6))).bag_draws]
+        yield name, np.concatenate([part.reshape(4, 6000, -1) for part in parts], axis=2)
+
+
 CASES = {"vgpmil-digits": VGPMIL, "vgpmil-musk1": VGPMIL, "vwsgp-musk1": VWSGP}
 
 
 @pytest.fixture(
-    scope="module", params=[*CASES, "dpmil-scene", "cardinality", "threshold", "concept"]
+    scope="module",
+    params=[*CASES, "dpmil-scene", "cardinality", "threshold", "concept", "relevance"],
 )
 def quantities(request, scene_of_clusters, judged_draws):
     """Draws (chain, draw, quantity) of each sampler."""
@@ -124,6 +140,8 @@ def quantities(request, scene_of_clusters, judged_draws):
         return dict(of_thresholds())
     if request.param == "concept":
         return dict(of_concepts())
+    if request.param == "relevance":
+        return dict(of_relevances())
     if request.param == "dpmil-scene":
         return dict(of_mixtures(scene_of_clusters, judged_draws))
     data = request.param.split("-")[1]

@@ -17,6 +17,7 @@ from milzoo.datasets import simulate, simulate_instances
 from milzoo.inference import gibbs, nuts
 from milzoo.inference.runtime.checkpoint import BlockFolder, Journal, described, identity
 from milzoo.models import (
+    BMIL,
     RBF,
     VGPMIL,
     CardinalityModel,
@@ -169,6 +170,7 @@ DIFFERENT = [
     (dist.Beta(1.0, 1.0), dist.Beta(5.0, 1.0)),
     (dist.LogNormal(0.0, 1.0), dist.LogNormal(5.0, 1.0)),
     (dist.Normal(0.0, 1.0), dist.Laplace(0.0, 1.0)),
+    (BMIL(), BMIL(intercept_mean=1.0)),
     (DiverseDensity(), DiverseDensity(concept_prior=dist.Normal(0.0, 2.0))),
     (CardinalityModel(), CardinalityModel(NormalCardinality(mu=dist.Beta(2.0, 2.0)))),
     (VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mixing=GammaMixing(0.5, 2.5)), MODEL),
@@ -207,7 +209,7 @@ subjects = [
     CardinalityModel(NormalCardinality(mu=dist.Beta(4.0, 4.0)), dist.HalfNormal(1.0)),
     DiverseDensity(scale_prior=dist.TransformedDistribution(
         dist.Normal(0.0, 1.0), dist.transforms.ExpTransform())),
-    MeasureThreshold(), traceable_engine("nuts", thin=3), traceable_engine("gibbs"),
+    MeasureThreshold(), BMIL(), traceable_engine("nuts", thin=3), traceable_engine("gibbs"),
     traceable_engine("svi"),
     quantities, jax.jit(quantities), partial(quantities, sites={"a": dist.Normal(0.0, 1.0)}),
     (dist.Normal(0.0, 1.0), {"a": quantities}), np.float64(0.1),
@@ -229,7 +231,7 @@ def test_descriptions_are_the_same_in_every_process():
         for seed in ("1", "2")
     ]
     assert said[0] == said[1]
-    assert len(said[0].splitlines()) == 14
+    assert len(said[0].splitlines()) == 15
     assert " at 0x" not in said[0]
 
 

@@ -22,6 +22,7 @@ IN_NUMPYRO = {
     "white_evidence": "evidence_decentered",
     "white_bag_evidence": "bag_evidence_decentered",
     "whitened_weights": "weights_base",
+    "whitened_intercept": "intercept_base",
 }
 CONSTRAINED = {"log": jnp.exp, "logodds": jax.nn.sigmoid}
 

@@ -1,0 +1,73 @@
+"""BMIL in PyMC: no formula shared with NumPyro's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...datasets.bags import Bags
+from ..bmil import BMIL
+from .cardinality import padded_rows
+from .sparse_gp import check_program, pm, pt
+
+__all__ = ["bmil_program"]
+
+# Below this log Σ p, squares of p are negligible.
+_LOG_FAR = -40.0
+
+
+def bmil_program(model: BMIL, bags: Bags, *, program: str = "marginal") -> pm.Model:
+    """The model as a PyMC program, to check the NumPyro program and to compare speeds.
+
+    .. code-block:: text
+
+        ε            ~ Student-t(2a)                           whitened_weights   (feature)
+        w            = ε √(b/a)                                weights            (feature)
+        ε_0          ~ N(0, 1)                                 whitened_intercept
+        w_0          = m + s ε_0                               intercept
+        P(T_b = 1)   = 1 − Π_n (1 − σ(w_0 + wᵀx_n))            bag_label          (bag)
+
+    The program ``"full"`` has α ~ Gamma(a, b), the site ``weight_precision``, and w = ε/√α with
+    ε ~ N(0, I) instead.
+
+    Parameters
+    ----------
+    model : BMIL
+    bags : Bags
+    program : {"marginal", "full"}
+
+    Returns
+    -------
+    pymc.Model
+
+    Raises
+    ------
+    ImportError
+        If PyMC is not installed.
+    ValueError
+        If ``program`` is another.
+    """
+    check_program(program)
+    shape, rate = float(model.shape), float(model.rate)
+    row, is_instance = padded_rows(bags)
+    coordinates = {"feature": range(bags.num_features), "bag": range(bags.num_bags)}
+    with pm.Model(coords=coordinates) as pymc_model:
+        if program == "full":
+            precision = pm.Gamma("weight_precision", alpha=shape, beta=rate, dims="feature")
+            whitened, scale = pm.Normal("whitened_weights", dims="feature"), precision**-0.5
+        else:
+            whitened = pm.StudentT("whitened_weights", nu=2 * shape, sigma=1.0, dims="feature")
+            scale = math.sqrt(rate / shape)
+        weights = pm.Deterministic("weights", scale * whitened, dims="feature")
+        deviation = float(model.intercept_scale) * pm.Normal("whitened_intercept")
+        intercept = pm.Deterministic("intercept", float(model.intercept_mean) + deviation)
+        a = (pt.constant(bags.instances) @ weights + intercept)[row]  # (B, size of the largest)
+        log_none = -pt.sum(pt.where(is_instance, pt.softplus(a), 0.0), axis=1)
+        # Where all p are tiny 1 − Π(1 − p) rounds to 0: Σ p approximates it.
+        log_sum = pt.logsumexp(pt.where(is_instance, -pt.softplus(-a), -np.inf), axis=1)
+        is_far = log_sum < _LOG_FAR
+        exact = pt.log(-pt.expm1(pt.where(is_far, -1.0, log_none)))
+        logit = pt.where(is_far, log_sum, exact) - log_none
+        pm.Bernoulli("bag_label", logit_p=logit, observed=bags.labels, dims="bag")
+    return pymc_model
