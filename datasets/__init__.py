@@ -3,18 +3,28 @@
 from .bags import Bags
 from .catalogue import available, image_shape, load, published_folds
 from .kernel_pca import kernel_pca
+from .mil_unit_tests import (
+    BagsOfUnitTest,
+    presence_based,
+    standard_assumption,
+    threshold_based,
+)
 from .simulation import simulate, simulate_instances
 from .streaming import BagStream, stream
 
 __all__ = [
     "BagStream",
     "Bags",
+    "BagsOfUnitTest",
     "available",
     "image_shape",
     "kernel_pca",
     "load",
+    "presence_based",
     "published_folds",
     "simulate",
     "simulate_instances",
+    "standard_assumption",
     "stream",
+    "threshold_based",
 ]

@@ -1,10 +1,22 @@
 """Estimators of bags by scikit-learn's contract: any model with any engine, and comparators."""
 
+from .alp_svm import ALPSVM
+from .andrews_svm import MISVM, miSVM
 from .bayesian import BayesianMIL, BayesianMILRegressor
+from .citation_knn import CitationKNN
 from .concepts import EMDD, DiverseDensityLearner
+from .dd_svm import DDSVM
+from .ensemble import BagEnsemble
+from .fisher_vectors import MiFV
 from .kernel_classifiers import CardinalityKernelLearner, CardinalityKernelSVM
+from .ki_svm import KISVM
 from .measure_classifiers import Elbow, MeasureLearner, choose_by_elbow
+from .mi_forest import MIForest
+from .mi_graph import MiGraph
+from .mil_boost import MILBoost
+from .miles import MILES
 from .prototypes import PrototypeLearner
+from .set_kernel_svm import MIKernelSVM
 from .transformers import (
     KernelPCA,
     PCAOfInstances,
@@ -12,21 +24,36 @@ from .transformers import (
     StandardizeInstances,
     TransformInstances,
 )
+from .vocabulary_svm import VocabularySVM
 
 __all__ = [
+    "ALPSVM",
+    "DDSVM",
     "EMDD",
+    "KISVM",
+    "MILES",
+    "MISVM",
+    "BagEnsemble",
     "BayesianMIL",
     "BayesianMILRegressor",
     "CardinalityKernelLearner",
     "CardinalityKernelSVM",
+    "CitationKNN",
     "DiverseDensityLearner",
     "Elbow",
     "KernelPCA",
+    "MIForest",
+    "MIKernelSVM",
+    "MILBoost",
     "MeasureLearner",
+    "MiFV",
+    "MiGraph",
     "PCAOfInstances",
     "PrototypeLearner",
     "ScoreInstances",
     "StandardizeInstances",
     "TransformInstances",
+    "VocabularySVM",
     "choose_by_elbow",
+    "miSVM",
 ]

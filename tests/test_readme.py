@@ -115,3 +115,19 @@ def test_every_make_target_and_picture_of_the_readme_exists():
         assert (REPOSITORY / path).exists(), path
     for script in set(re.findall(r"python ((?:benchmarks|examples)/\S+\.py)", readme)):
         assert (REPOSITORY / script).exists(), script
+
+
+@pytest.mark.slow
+def test_twelve_lines_give_a_table_of_eight_methods(tmp_path):
+    """From a file to the table, as the guide has it."""
+    guide = (REPOSITORY / "docs/comparators.md").read_text("utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert len([line for line in program.splitlines() if line]) <= 12
+    load("kandemir2014").to_frame().to_csv(tmp_path / "bags.csv", index=False)
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    rows = [line.split()[0] for line in outcome.stdout.splitlines() if line]
+    assert rows.count("MIForest") == 2
+    assert {"BayesianMIL", "CitationKNN", "MILBoost", "MiGraph", "miSVM"} <= set(rows)

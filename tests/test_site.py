@@ -73,7 +73,8 @@ def test_a_guide_names_only_classes_and_functions_that_are_there(guide):
     called = set(re.findall(r"`([A-Za-z_]+)\(", guide.read_text("utf-8")))
     classes = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w*)`", guide.read_text("utf-8")))
     internal = {"BagLabelByCount", "SparseConditional"}
-    assert (called | classes) - public - internal <= {"augmented", "model", "predict", "posterior"}
+    elsewhere = {"GridSearchCV", "StratifiedGroupKFold", "len"}
+    assert (called | classes) - public - internal - elsewhere <= {"augmented", "model", "predict", "posterior"}
 
 
 def test_no_two_columns_have_one_label():

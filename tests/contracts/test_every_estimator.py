@@ -10,19 +10,33 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags
 from milzoo.estimators import (
+    ALPSVM,
+    DDSVM,
     EMDD,
+    KISVM,
+    MILES,
+    MISVM,
+    BagEnsemble,
     BayesianMIL,
     BayesianMILRegressor,
     CardinalityKernelLearner,
     CardinalityKernelSVM,
+    CitationKNN,
     DiverseDensityLearner,
     KernelPCA,
     MeasureLearner,
+    MIForest,
+    MiFV,
+    MiGraph,
+    MIKernelSVM,
+    MILBoost,
     PCAOfInstances,
     PrototypeLearner,
     ScoreInstances,
     StandardizeInstances,
     TransformInstances,
+    VocabularySVM,
+    miSVM,
 )
 from milzoo.models import RBF, VWSGP, CardinalityModel, NeighbourMeasure, NormalCardinality
 from milzoo.models.parts.likelihoods import Gaussian
@@ -40,6 +54,12 @@ QUICK = [
     ScoreInstances(MeasureLearner(NeighbourMeasure(k=2)), cv=2),
     StandardizeInstances(),
     TransformInstances(MinMaxScaler()),
+    miSVM(),
+    MISVM(),
+    MIKernelSVM(),
+    MiGraph(),
+    CitationKNN(),
+    MILES(width=2.0),
 ]
 # They compile programs for the shapes of each check.
 SLOW = [
@@ -56,6 +76,15 @@ SLOW = [
     DiverseDensityLearner(1.0, learns_scales=False, label_noise=0.01),
     EMDD(1.0, learns_scales=False, label_noise=0.01),
     PrototypeLearner(NeighbourMeasure(k=2), separation=1.0, max_steps=10),
+    ALPSVM(),
+    BagEnsemble(CitationKNN(), num_members=3, seed=0),
+    DDSVM(1.0, learns_scales=False, label_noise=0.01),
+    KISVM(),
+    KISVM(level="instance"),
+    MIForest(seed=0, num_trees=10),
+    MiFV(seed=0),
+    MILBoost(seed=0, max_steps=20),
+    VocabularySVM(num_words=5, seed=0),
 ]
 
 _WORDING = "the message names num_inducing or num_components, and not the one sample or feature"

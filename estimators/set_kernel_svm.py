@@ -1,0 +1,316 @@
+"""Support vector classifiers on kernels between bags: sums over pairs of their instances."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.spatial.distance import cdist
+from sklearn.metrics.pairwise import polynomial_kernel
+from sklearn.svm import SVC
+
+from ..datasets.arguments import POSITIVE, WHOLE, one_of, optional
+from ..datasets.bags import Bags
+from .contract import BagClassifier
+from .kernel_classifiers import train
+
+__all__ = [
+    "BagKernelSVM",
+    "DistanceBlock",
+    "MIKernelSVM",
+    "default_gamma",
+    "distance_blocks",
+    "rbf_between_bags",
+    "rbf_within_bags",
+]
+
+# Distances between instances that are in memory at once.
+_ENTRIES = 2**23
+
+type Metric = Literal["euclidean", "sqeuclidean"]
+
+
+class BagKernelSVM(BagClassifier):
+    """A support vector classifier on a kernel between bags, which a subclass defines.
+
+    Attributes
+    ----------
+    bags_ : Bags
+        The training bags.
+    svc_ : SVC
+        Of scikit-learn, on the kernel between them.
+    gamma_ : float
+        γ that was used.
+    classes_ : array (2,)
+    n_features_in_ : int
+    """
+
+    penalty: float
+    gamma: float | None
+    svc_: SVC
+
+    def _fit(self, bags: Bags) -> None:
+        rows = self._rows(bags)
+        self.gamma_ = default_gamma(rows) if self.gamma is None else float(self.gamma)
+        self.bags_ = bags
+        self.svc_ = train(self._kernel(bags, bags), np.asarray(bags.labels), self.penalty)
+
+    def _decision(self, bags: Bags) -> Float[np.ndarray, " P"]:
+        return self.svc_.decision_function(self._kernel(bags, self.bags_))
+
+    def _rows(self, bags: Bags) -> Float[np.ndarray, "M D"]:
+        """Rows between which the kernel is taken, and whose variance the default γ needs."""
+        return np.asarray(bags.instances)
+
+    @abstractmethod
+    def _kernel(self, left: Bags, right: Bags) -> Float[np.ndarray, "P Q"]:
+        """The kernel between two sets of bags."""
+
+
+class MIKernelSVM(BagKernelSVM):
+    r"""MI-Kernel: a support vector classifier on a normalised set kernel, or the minimax kernel.
+
+    .. math::
+        k_{set}(X, X') &= \frac{1}{f(X) f(X')} \sum_{x ∈ X} \sum_{x' ∈ X'} e^{-γ ‖x - x'‖²}, \qquad
+        f(X) = \sqrt{\textstyle\sum_{x, z ∈ X} e^{-γ ‖x - z‖²}} \text{ or } |X| \\
+        k_{minimax}(X, X') &= (γ ⟨s(X), s(X')⟩ + 1)^p, \qquad
+        s(X) = (\min_{x ∈ X} x_1, …, \min_{x ∈ X} x_D, \max_{x ∈ X} x_1, …, \max_{x ∈ X} x_D)
+
+    Parameters
+    ----------
+    kernel : str
+        ``"set"``, or ``"minimax"``, which the paper also calls the statistic kernel.
+    normalization : str
+        f(X): ``"kernel"`` for the square root of the kernel of a bag with itself, which is then 1,
+        or ``"mean"`` for the number of instances. The minimax kernel has one row for each bag:
+        ``"kernel"`` makes its diagonal 1 too, and ``"mean"`` leaves it as it is.
+    gamma : float or None
+        γ, in one over squared units of the features. None for 1/(D v), with v the variance of all
+        numbers of the training instances, or of the 2D numbers s(X) of the minimax kernel.
+    degree : int
+        p of the minimax kernel.
+    penalty : float
+        C > 0 of the support vector classifier.
+
+    Attributes
+    ----------
+    bags_ : Bags
+        The training bags.
+    svc_ : SVC
+        Of scikit-learn, on the kernel between them.
+    gamma_ : float
+        γ that was used.
+    classes_ : array (2,)
+    n_features_in_ : int
+
+    Notes
+    -----
+    The set kernel between all B bags takes O(N²D) time, and the classifier O(B²) to O(B³). The
+    minimax kernel takes O(ND + B²D). A prediction needs all training bags.
+
+    The paper sums powers k(x, x')^p of the instance kernel. The power of a Gaussian kernel is the
+    Gaussian kernel with pγ in place of γ, so there is no p beside γ. The paper does not say how γ,
+    C and the degree are chosen for a new data set: inner folds of the training bags can.
+
+    Published: 88 % accuracy on musk1, 89 on musk2, 84 on elephant, 60 on fox, by ten folds, as
+    Hajimirsadeghi and Mori (2017), table 1, report them.
+
+    References
+    ----------
+    Gärtner, Flach, Kowalczyk and Smola (2002), "Multi-instance kernels", ICML.
+    """
+
+    _rules = {
+        "kernel": one_of("set", "minimax"),
+        "normalization": one_of("kernel", "mean"),
+        "gamma": optional(POSITIVE, "for 1/(D v)"),
+        "degree": WHOLE,
+        "penalty": POSITIVE,
+    }
+
+    def __init__(
+        self,
+        kernel: str = "set",
+        normalization: str = "kernel",
+        gamma: float | None = None,
+        degree: int = 3,
+        penalty: float = 1.0,
+    ) -> None:
+        self.kernel = kernel
+        self.normalization = normalization
+        self.gamma = gamma
+        self.degree = degree
+        self.penalty = penalty
+
+    def _rows(self, bags: Bags) -> Float[np.ndarray, "M D"]:
+        return minima_and_maxima(bags) if self.kernel == "minimax" else super()._rows(bags)
+
+    def _kernel(self, left: Bags, right: Bags) -> Float[np.ndarray, "P Q"]:
+        joint = self._joint(left, right)
+        if self.normalization == "mean":
+            return joint
+        return joint / np.outer(np.sqrt(self._own(left)), np.sqrt(self._own(right)))
+
+    def _joint(self, left: Bags, right: Bags) -> Float[np.ndarray, "P Q"]:
+        """The kernel before it is normalised by itself, of the set kernel as a mean over pairs."""
+        if self.kernel == "set":
+            weights = equal_weights(left), equal_weights(right)
+            return rbf_between_bags(left, right, self.gamma_, *weights)
+        return polynomial_kernel(
+            self._rows(left), self._rows(right), degree=self.degree, gamma=self.gamma_, coef0=1
+        )
+
+    def _own(self, bags: Bags) -> Float[np.ndarray, " B"]:
+        """The same of each bag and itself."""
+        if self.kernel == "set":
+            return rbf_within_bags(bags, self.gamma_, equal_weights(bags))
+        return (self.gamma_ * np.sum(self._rows(bags) ** 2, axis=1) + 1) ** self.degree
+
+
+# ------------------------------------------------------------------ of the instances of each bag
+
+
+def minima_and_maxima(bags: Bags) -> Float[np.ndarray, "B twice_D"]:
+    """s(X): the minimum of each feature in each bag, then the maximum."""
+    rows = np.asarray(bags.instances)
+    least = np.minimum.reduceat(rows, bags.starts)
+    return np.hstack([least, np.maximum.reduceat(rows, bags.starts)])
+
+
+def equal_weights(bags: Bags) -> Float[np.ndarray, " N"]:
+    """Weights of instances that are equal within a bag, and sum to 1 there."""
+    return np.repeat(1 / bags.bag_sizes, bags.bag_sizes)
+
+
+def default_gamma(rows: Float[np.ndarray, "M D"]) -> float:
+    """1/(D v), v the variance of all numbers, as scikit-learn's ``gamma="scale"``; 1/D if v is 0.
+
+    Parameters
+    ----------
+    rows : array (M, D)
+
+    Returns
+    -------
+    float
+    """
+    variance = float(rows.var())
+    return 1 / (rows.shape[1] * (variance if variance > 0 else 1.0))
+
+
+# ------------------------------------------------------------------ of pairs of instances
+
+
+class DistanceBlock(NamedTuple):
+    """Distances from the instances of some consecutive bags to all instances of other bags.
+
+    Attributes
+    ----------
+    bags : slice
+        The bags.
+    rows : slice
+        Their instances.
+    starts : array (P,)
+        Row of this block at which each of the bags starts.
+    distance : array (M, N)
+    """
+
+    bags: slice
+    rows: slice
+    starts: Int[np.ndarray, " P"]
+    distance: Float[np.ndarray, "M N"]
+
+
+def distance_blocks(left: Bags, right: Bags, metric: Metric) -> Iterator[DistanceBlock]:
+    """Distances between the instances of two sets of bags, in blocks of whole bags of the left.
+
+    Each distance is a sum over features in one order. It does not depend on the other instances,
+    and both ways it is exactly the same: equal distances stay equal.
+
+    Parameters
+    ----------
+    left, right : Bags
+    metric : str
+        ``"euclidean"``, or ``"sqeuclidean"`` for its square.
+
+    Yields
+    ------
+    DistanceBlock
+    """
+    instances, others = np.asarray(left.instances), np.asarray(right.instances)
+    most_rows = max(1, _ENTRIES // len(others))
+    starts = left.starts
+    for bags in consecutive_bags(left.bag_sizes, most_rows):
+        first = starts[bags.start]
+        stop = starts[bags.stop] if bags.stop < left.num_bags else len(instances)
+        distance = cdist(instances[first:stop], others, metric)
+        yield DistanceBlock(bags, slice(first, stop), starts[bags] - first, distance)
+
+
+def consecutive_bags(sizes: Int[np.ndarray, " B"], most_rows: int) -> Iterator[slice]:
+    """Split bags into runs that have so many instances together at most, or are of one bag."""
+    first, num_rows = 0, 0
+    for b, size in enumerate(sizes):
+        if b > first and num_rows + size > most_rows:
+            yield slice(first, b)
+            first, num_rows = b, 0
+        num_rows += size
+    yield slice(first, len(sizes))
+
+
+def rbf_between_bags(
+    left: Bags,
+    right: Bags,
+    gamma: float,
+    left_weight: Float[np.ndarray, " M"],
+    right_weight: Float[np.ndarray, " N"],
+) -> Float[np.ndarray, "P Q"]:
+    """Σ_i Σ_j u_i u'_j exp(−γ ‖x_i − x'_j‖²) of each bag of the left and each of the right.
+
+    Parameters
+    ----------
+    left, right : Bags
+    gamma : float
+        γ.
+    left_weight, right_weight : array (M,), (N,)
+        u and u' of their instances.
+
+    Returns
+    -------
+    array (P, Q)
+    """
+    sums = np.empty((left.num_bags, right.num_bags))
+    for block in distance_blocks(left, right, "sqeuclidean"):
+        kernel = np.exp(-gamma * block.distance) * right_weight
+        by_row = np.add.reduceat(kernel, right.starts, axis=1)
+        by_row *= left_weight[block.rows, None]
+        sums[block.bags] = np.add.reduceat(by_row, block.starts, axis=0)
+    return sums
+
+
+def rbf_within_bags(
+    bags: Bags, gamma: float, weight: Float[np.ndarray, " N"]
+) -> Float[np.ndarray, " B"]:
+    """Σ_i Σ_j u_i u_j exp(−γ ‖x_i − x_j‖²) of each bag and itself.
+
+    Parameters
+    ----------
+    bags : Bags
+    gamma : float
+        γ.
+    weight : array (N,)
+        u.
+
+    Returns
+    -------
+    array (B,)
+    """
+    weights = np.split(weight, bags.starts[1:])
+    return np.array(
+        [
+            u @ np.exp(-gamma * cdist(own, own, "sqeuclidean")) @ u
+            for own, u in zip(bags.to_list(), weights, strict=True)
+        ]
+    )
