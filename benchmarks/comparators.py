@@ -74,30 +74,32 @@ def methods(num_features: int) -> dict[str, tuple[Any, dict[str, list]]]:
     """By name: an estimator of standardised bags, and the grid that inner folds choose from."""
     typical = math.sqrt(num_features)  # two standardised instances are √(2D) apart on average
     penalty = {"penalty": [0.1, 1.0, 10.0, 100.0]}
+    kernel = {"length_scale": [typical / 2, typical, 2 * typical]} | penalty
     gamma = {"gamma": [0.25 / num_features, 1.0 / num_features, 4.0 / num_features]} | penalty
-    concepts = {"scale": 2 / typical, "learns_scales": False, "label_noise": 0.01}
+    concepts = {"learns_scales": False, "label_noise": 0.01}
+    scale = {"scale": [1 / typical, 2 / typical, 4 / typical]}
     measures = {"measure": [NeighbourMeasure(k) for k in (1, 3, 5, 9)]}
     return {
         "VWSGP": (BayesianMIL("vwsgp", "coordinate_ascent", seed=0), {}),
         "VWSGP, laplace": (BayesianMIL("vwsgp", "laplace", seed=0), {}),
         "VGPMIL": (BayesianMIL("vgpmil", "coordinate_ascent", seed=0), {}),
         "CardinalityModel": (BayesianMIL("cardinality", "maximum_a_posteriori", seed=0), {}),
-        "mi-SVM": (miSVM(), penalty),
-        "MI-SVM": (MISVM(), penalty),
+        "mi-SVM": (miSVM(), kernel),
+        "MI-SVM": (MISVM(), kernel),
         "MI-Kernel": (MIKernelSVM(), gamma),
         "MI-Kernel, minimax": (MIKernelSVM("minimax"), penalty | {"degree": [1, 2, 3]}),
         "miGraph": (MiGraph(), gamma),
         "Citation-kNN": (CitationKNN(), {}),
         "MILES": (MILES(typical), {"width": [typical / 2, typical, 2 * typical]} | penalty),
-        "DD": (DiverseDensityLearner(typical / 2, **concepts), {}),
-        "EM-DD": (EMDD(typical / 2, **concepts), {}),
-        "DD-SVM": (DDSVM(typical / 2, **concepts), {}),
+        "DD": (DiverseDensityLearner(typical / 2, **concepts), scale),
+        "EM-DD": (EMDD(typical / 2, **concepts), scale),
+        "DD-SVM": (DDSVM(typical / 2, **concepts), scale),
         "neighbourhood score": (MeasureLearner(NeighbourMeasure(3)), measures),
-        "Bag-KI-SVM": (KISVM("bag"), {}),
-        "Inst-KI-SVM": (KISVM("instance"), {}),
-        "ALP-SVM": (ALPSVM(), {}),
-        "MILBoost": (MILBoost(seed=0), {}),
-        "MIForest": (MIForest(seed=0), {}),
+        "Bag-KI-SVM": (KISVM("bag"), kernel),
+        "Inst-KI-SVM": (KISVM("instance"), penalty | {"balance": [1.0, 5.0, 25.0]}),
+        "ALP-SVM": (ALPSVM(), {"positive_fraction": [0.3, 0.6, 0.9], "penalty": [1.0, 10.0]}),
+        "MILBoost": (MILBoost(seed=0), {"max_steps": [30, 100], "max_depth": [1, 2]}),
+        "MIForest": (MIForest(seed=0), {"start_temperature": [0.5, 1.0, 2.0, 4.0]}),
         "vocabulary SVM": (VocabularySVM(seed=0), {"num_words": [20, 50, 100]} | penalty),
         "miFV": (MiFV(seed=0), {"num_components": [1, 2, 3]} | penalty),
         "bagging of Citation-kNN": (BagEnsemble(CitationKNN(), seed=0), {}),
