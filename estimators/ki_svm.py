@@ -288,14 +288,14 @@ class KeyInstanceProblem:
     ) -> Int[np.ndarray, "S P"]:
         """Change the key instance of one bag after the other, as long as norms become larger."""
         own, other = np.split(support, [len(self.positive)])
-        pull = self.against @ other
+        of_negative = self.against @ other
         keys, before = keys.copy(), np.empty(0)
         norms = self.squared_norms(keys, support)
         while not np.array_equal(norms, before):
             changed = keys.copy()
             for bag, (start, rows) in enumerate(self._by_bag(self.among)):
                 weights = np.where(np.arange(len(own)) == bag, 0.0, own)
-                toward = rows[:, changed] @ weights - pull[start : start + len(rows), None]
+                toward = rows[:, changed] @ weights - of_negative[start : start + len(rows), None]
                 itself = rows[np.arange(len(rows)), start + np.arange(len(rows))]
                 gain = 2 * toward + own[bag] * itself[:, None]
                 changed[:, bag] = start + gain.argmax(axis=0)
