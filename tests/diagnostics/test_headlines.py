@@ -27,7 +27,8 @@ def planted(posteriors):
         return replace(posteriors["cavi"], approximation=approximation)
 
     one_site = np.zeros(len(sd))
-    one_site[3] = 1.5
+    # At 1.5 the mean coverage is so near its limit that chance decides which of the two is said.
+    one_site[3] = 1.2
     return compare(
         {
             "nuts": nuts,
