@@ -75,7 +75,7 @@ def methods(num_features: int) -> dict[str, tuple[Any, dict[str, list]]]:
     typical = math.sqrt(num_features)  # two standardised instances are √(2D) apart on average
     penalty = {"penalty": [0.1, 1.0, 10.0, 100.0]}
     kernel = {"length_scale": [typical / 2, typical, 2 * typical]} | penalty
-    gamma = {"gamma": [0.25 / num_features, 1.0 / num_features, 4.0 / num_features]} | penalty
+    wide = {"length_scale": [typical * root for root in (0.125**0.5, 0.5**0.5, 2**0.5)]} | penalty
     concepts = {"learns_scales": False, "label_noise": 0.01}
     scale = {"scale": [1 / typical, 2 / typical, 4 / typical]}
     measures = {"measure": [NeighbourMeasure(k) for k in (1, 3, 5, 9)]}
@@ -86,9 +86,9 @@ def methods(num_features: int) -> dict[str, tuple[Any, dict[str, list]]]:
         "CardinalityModel": (BayesianMIL("cardinality", "maximum_a_posteriori", seed=0), {}),
         "mi-SVM": (miSVM(), kernel),
         "MI-SVM": (MISVM(), kernel),
-        "MI-Kernel": (MIKernelSVM(), gamma),
+        "MI-Kernel": (MIKernelSVM(), wide),
         "MI-Kernel, minimax": (MIKernelSVM("minimax"), penalty | {"degree": [1, 2, 3]}),
-        "miGraph": (MiGraph(), gamma),
+        "miGraph": (MiGraph(), wide),
         "Citation-kNN": (CitationKNN(), {}),
         "MILES": (MILES(typical), {"width": [typical / 2, typical, 2 * typical]} | penalty),
         "DD": (DiverseDensityLearner(typical / 2, **concepts), scale),

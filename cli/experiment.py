@@ -9,19 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from .. import inference
 from ..datasets import Bags, image_shape, kernel_pca, load
-from ..datasets.arguments import known_or_nearest
+from ..datasets.arguments import known_or_nearest, look_up
 from ..diagnostics import Comparison, prior_predictive
 from ..diagnostics import compare as compare_posteriors
-from ..inference import Posterior
+from ..inference import ENGINES, Posterior
 from ..models.model import part_of_bags
 from ..models.registry import models_by_name, settable
 from .printing import Display
 
 __all__ = [
     "Plan",
-    "engines_by_name",
     "images_of_test_bags",
     "run",
 ]
@@ -103,25 +101,20 @@ class Plan:
         ValueError
             If a name is unknown (with the nearest known one) or a value is no number.
         """
-        chosen = _look_up("model", model, models_by_name())
+        chosen = look_up("model", model, models_by_name())
         skips_refusals = engines is None
         engines = list(chosen.usual_engines) if engines is None else engines
         if not engines:
-            raise ValueError(f"no engines; expected some of {', '.join(engines_by_name())}")
+            raise ValueError(f"no engines; expected some of {', '.join(ENGINES)}")
         return cls(
             model=chosen,
             data=data,
-            engines={name: _look_up("engine", name, engines_by_name()) for name in engines},
+            engines={name: look_up("engine", name, ENGINES) for name in engines},
             settings=dict(_setting(chosen, text) for text in settings),
             seed=seed,
             kernel_pca=kernel_pca,
             skips_refusals=skips_refusals,
         )
-
-
-def engines_by_name() -> dict[str, Callable[..., Posterior]]:
-    """The engines, by the names of their functions."""
-    return {engine.__name__: engine for engine in inference.ENGINES}
 
 
 def run(plan: Plan, display: Display) -> Comparison:
@@ -221,12 +214,6 @@ def _fit(
     for text in dict.fromkeys(str(warning.message) for warning in caught):
         display.say(f"{name} warns: {text}")
     return posterior
-
-
-def _look_up[T](kind: str, name: str, known: dict[str, T]) -> T:
-    if name not in known:
-        raise ValueError(f"unknown {kind} {name!r}; {known_or_nearest(name, known)}")
-    return known[name]
 
 
 def _setting(model: Any, text: str) -> tuple[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -27,6 +27,7 @@ __all__ = [
     "is_number",
     "is_whole",
     "known_or_nearest",
+    "look_up",
     "one_of",
     "optional",
 ]
@@ -110,6 +111,19 @@ def known_or_nearest(name: object, known: Iterable[str]) -> str:
     known = list(known)
     near = get_close_matches(str(name), known, n=1, cutoff=0.4)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+
+
+def look_up[T](kind: str, name: str, known: Mapping[str, T]) -> T:
+    """The value of a name.
+
+    Raises
+    ------
+    ValueError
+        If it is unknown, with the nearest known one.
+    """
+    if name not in known:
+        raise ValueError(f"unknown {kind} {name!r}; {known_or_nearest(name, known)}")
+    return known[name]
 
 
 def _shown(value: Any) -> str:

@@ -10,9 +10,9 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float
 
-from .. import inference
-from ..datasets.arguments import checked_seed, known_or_nearest
+from ..datasets.arguments import checked_seed, known_or_nearest, look_up
 from ..datasets.bags import Bags
+from ..inference import ENGINES
 from ..inference.posterior import Posterior
 from ..inference.prediction import Prediction, TargetPrediction
 from ..models.model import Model, part_of_bags
@@ -258,26 +258,12 @@ class BayesianMILRegressor(_FitsPosterior, BagRegressor):
 
 def _model(model: Any) -> Any:
     """A model's class by its short name; what is no name stays."""
-    if not isinstance(model, str):
-        return model
-    known = models_by_name()
-    if model not in known:
-        raise ValueError(f"unknown model {model!r}; {known_or_nearest(model, known)}")
-    return known[model]
+    return look_up("model", model, models_by_name()) if isinstance(model, str) else model
 
 
 def _engine(engine: str | Engine) -> Engine:
     """An engine by its name; what is no name stays."""
-    if not isinstance(engine, str):
-        return engine
-    known = _engines()
-    if engine not in known:
-        raise ValueError(f"unknown engine {engine!r}; {known_or_nearest(engine, known)}")
-    return known[engine]
-
-
-def _engines() -> dict[str, Engine]:
-    return {one.__name__: one for one in inference.ENGINES}
+    return look_up("engine", engine, ENGINES) if isinstance(engine, str) else engine
 
 
 def _is_ready(model: Any) -> bool:
@@ -296,7 +282,7 @@ def _settings_of(model: Any) -> list[str] | None:
 
 def _options_of(engine: str | Engine) -> list[str] | None:
     """Names of the options of an engine; None where it takes any, or is none."""
-    function = _engines().get(engine) if isinstance(engine, str) else engine
+    function = ENGINES.get(engine) if isinstance(engine, str) else engine
     if not callable(function):
         return None
     parameters = inspect.signature(function).parameters.values()

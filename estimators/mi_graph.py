@@ -24,8 +24,8 @@ class MiGraph(BagKernelSVM):
 
     Parameters
     ----------
-    gamma : float or None
-        γ, in one over squared units of the features. None for 1/(D v), with v the variance of all
+    length_scale : float or None
+        ℓ of γ = 1/(2ℓ²), in units of the features. None for √(D v/2), with v the variance of all
         numbers of the training instances.
     threshold : float or None
         δ, in units of the features. None for the average distance in each bag.
@@ -38,8 +38,8 @@ class MiGraph(BagKernelSVM):
         The training bags.
     svc_ : SVC
         Of scikit-learn, on the kernel between them.
-    gamma_ : float
-        γ that was used.
+    length_scale_ : float
+        ℓ that was used.
     classes_ : array (2,)
     n_features_in_ : int
 
@@ -62,24 +62,24 @@ class MiGraph(BagKernelSVM):
     """
 
     _rules = {
-        "gamma": optional(POSITIVE, "for 1/(D v)"),
+        "length_scale": optional(POSITIVE, "for √(D v/2)"),
         "threshold": optional(POSITIVE, "for the average distance in each bag"),
         "penalty": POSITIVE,
     }
 
     def __init__(
         self,
-        gamma: float | None = None,
+        length_scale: float | None = None,
         threshold: float | None = None,
         penalty: float = 1.0,
     ) -> None:
-        self.gamma = gamma
+        self.length_scale = length_scale
         self.threshold = threshold
         self.penalty = penalty
 
     def _kernel(self, left: Bags, right: Bags) -> Float[np.ndarray, "P Q"]:
         weights = (weights_by_affinity(bags, self.threshold) for bags in (left, right))
-        return rbf_between_bags(left, right, self.gamma_, *weights)
+        return rbf_between_bags(left, right, self._gamma, *weights)
 
 
 def weights_by_affinity(bags: Bags, threshold: float | None) -> Float[np.ndarray, " N"]:

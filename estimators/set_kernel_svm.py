@@ -21,7 +21,7 @@ __all__ = [
     "BagKernelSVM",
     "DistanceBlock",
     "MIKernelSVM",
-    "default_gamma",
+    "default_length_scale",
     "distance_blocks",
     "rbf_between_bags",
     "rbf_within_bags",
@@ -42,19 +42,20 @@ class BagKernelSVM(BagClassifier):
         The training bags.
     svc_ : SVC
         Of scikit-learn, on the kernel between them.
-    gamma_ : float
-        γ that was used.
+    length_scale_ : float
+        ℓ that was used.
     classes_ : array (2,)
     n_features_in_ : int
     """
 
     penalty: float
-    gamma: float | None
+    length_scale: float | None
     svc_: SVC
 
     def _fit(self, bags: Bags) -> None:
         rows = self._rows(bags)
-        self.gamma_ = default_gamma(rows) if self.gamma is None else float(self.gamma)
+        given = self.length_scale
+        self.length_scale_ = default_length_scale(rows) if given is None else float(given)
         self.bags_ = bags
         self.svc_ = train(self._kernel(bags, bags), np.asarray(bags.labels), self.penalty)
 
@@ -62,8 +63,13 @@ class BagKernelSVM(BagClassifier):
         return self.svc_.decision_function(self._kernel(bags, self.bags_))
 
     def _rows(self, bags: Bags) -> Float[np.ndarray, "M D"]:
-        """Rows between which the kernel is taken, and whose variance the default γ needs."""
+        """Rows between which the kernel is taken, and whose variance the default ℓ needs."""
         return np.asarray(bags.instances)
+
+    @property
+    def _gamma(self) -> float:
+        """γ = 1/(2ℓ²), as scikit-learn and the papers have it."""
+        return 0.5 / self.length_scale_**2
 
     @abstractmethod
     def _kernel(self, left: Bags, right: Bags) -> Float[np.ndarray, "P Q"]:
@@ -87,8 +93,8 @@ class MIKernelSVM(BagKernelSVM):
         f(X): ``"kernel"`` for the square root of the kernel of a bag with itself, which is then 1,
         or ``"mean"`` for the number of instances. The minimax kernel has one row for each bag:
         ``"kernel"`` makes its diagonal 1 too, and ``"mean"`` leaves it as it is.
-    gamma : float or None
-        γ, in one over squared units of the features. None for 1/(D v), with v the variance of all
+    length_scale : float or None
+        ℓ of γ = 1/(2ℓ²), in units of the features. None for √(D v/2), with v the variance of all
         numbers of the training instances, or of the 2D numbers s(X) of the minimax kernel.
     degree : int
         p of the minimax kernel.
@@ -101,8 +107,8 @@ class MIKernelSVM(BagKernelSVM):
         The training bags.
     svc_ : SVC
         Of scikit-learn, on the kernel between them.
-    gamma_ : float
-        γ that was used.
+    length_scale_ : float
+        ℓ that was used.
     classes_ : array (2,)
     n_features_in_ : int
 
@@ -112,7 +118,7 @@ class MIKernelSVM(BagKernelSVM):
     minimax kernel takes O(ND + B²D). A prediction needs all training bags.
 
     The paper sums powers k(x, x')^p of the instance kernel. The power of a Gaussian kernel is the
-    Gaussian kernel with pγ in place of γ, so there is no p beside γ. The paper does not say how γ,
+    Gaussian kernel with pγ in place of γ, so there is no p beside ℓ. The paper does not say how γ,
     C and the degree are chosen for a new data set: inner folds of the training bags can.
 
     Published: 88 % accuracy on musk1, 89 on musk2, 84 on elephant, 60 on fox, by ten folds, as
@@ -126,7 +132,7 @@ class MIKernelSVM(BagKernelSVM):
     _rules = {
         "kernel": one_of("set", "minimax"),
         "normalization": one_of("kernel", "mean"),
-        "gamma": optional(POSITIVE, "for 1/(D v)"),
+        "length_scale": optional(POSITIVE, "for √(D v/2)"),
         "degree": WHOLE,
         "penalty": POSITIVE,
     }
@@ -135,13 +141,13 @@ class MIKernelSVM(BagKernelSVM):
         self,
         kernel: str = "set",
         normalization: str = "kernel",
-        gamma: float | None = None,
+        length_scale: float | None = None,
         degree: int = 3,
         penalty: float = 1.0,
     ) -> None:
         self.kernel = kernel
         self.normalization = normalization
-        self.gamma = gamma
+        self.length_scale = length_scale
         self.degree = degree
         self.penalty = penalty
 
@@ -158,16 +164,16 @@ class MIKernelSVM(BagKernelSVM):
         """The kernel before it is normalised by itself, of the set kernel as a mean over pairs."""
         if self.kernel == "set":
             weights = equal_weights(left), equal_weights(right)
-            return rbf_between_bags(left, right, self.gamma_, *weights)
+            return rbf_between_bags(left, right, self._gamma, *weights)
         return polynomial_kernel(
-            self._rows(left), self._rows(right), degree=self.degree, gamma=self.gamma_, coef0=1
+            self._rows(left), self._rows(right), degree=self.degree, gamma=self._gamma, coef0=1
         )
 
     def _own(self, bags: Bags) -> Float[np.ndarray, " B"]:
         """The same of each bag and itself."""
         if self.kernel == "set":
-            return rbf_within_bags(bags, self.gamma_, equal_weights(bags))
-        return (self.gamma_ * np.sum(self._rows(bags) ** 2, axis=1) + 1) ** self.degree
+            return rbf_within_bags(bags, self._gamma, equal_weights(bags))
+        return (self._gamma * np.sum(self._rows(bags) ** 2, axis=1) + 1) ** self.degree
 
 
 # ------------------------------------------------------------------ of the instances of each bag
@@ -185,8 +191,8 @@ def equal_weights(bags: Bags) -> Float[np.ndarray, " N"]:
     return np.repeat(1 / bags.bag_sizes, bags.bag_sizes)
 
 
-def default_gamma(rows: Float[np.ndarray, "M D"]) -> float:
-    """1/(D v), v the variance of all numbers, as scikit-learn's ``gamma="scale"``; 1/D if v is 0.
+def default_length_scale(rows: Float[np.ndarray, "M D"]) -> float:
+    """√(D v/2), v the variance of all numbers or 1 if that is 0: scikit-learn's ``gamma="scale"``.
 
     Parameters
     ----------
@@ -197,7 +203,7 @@ def default_gamma(rows: Float[np.ndarray, "M D"]) -> float:
     float
     """
     variance = float(rows.var())
-    return 1 / (rows.shape[1] * (variance if variance > 0 else 1.0))
+    return float(np.sqrt(0.5 * rows.shape[1] * (variance if variance > 0 else 1.0)))
 
 
 # ------------------------------------------------------------------ of pairs of instances

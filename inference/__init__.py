@@ -14,18 +14,21 @@ from .pymc_nuts import pymc_nuts
 from .runtime.compilation_cache import keep_programs
 from .svi import svi
 
-# Every engine: (model, bags, *, seed, …) → Posterior. The command line offers these.
-ENGINES = (
-    coordinate_ascent,
-    natural_gradient,
-    laplace,
-    svi,
-    maximum_a_posteriori,
-    grid,
-    nuts,
-    gibbs,
-    pymc_nuts,
-)
+# Every engine, by its name: (model, bags, *, seed, …) → Posterior. The command line offers these.
+ENGINES = {
+    engine.__name__: engine
+    for engine in (
+        coordinate_ascent,
+        natural_gradient,
+        laplace,
+        svi,
+        maximum_a_posteriori,
+        grid,
+        nuts,
+        gibbs,
+        pymc_nuts,
+    )
+}
 
 __all__ = [
     "ENGINES",

@@ -28,17 +28,13 @@ from .model import (
     Draws,
     ModelDefaults,
     Program,
-    given_labels,
     observations,
-    plate_of_bags,
     random_key,
 )
 from .numerics.draws import over_draws
 from .numerics.fields import check_fields
 from .numerics.tracing import as_pytree
-from .parts.bag_labels import LogOddsLabel
-from .parts.noisy_or import labels_given_bags, sample_labels
-from .parts.witnesses import log_odds_of_some
+from .parts.noisy_or import labels_given_bags, observe_bags, probabilities, sample_labels
 from .registry import register
 
 __all__ = ["BMIL"]
@@ -196,7 +192,7 @@ class BMIL(ModelDefaults):
 
     def __call__(self, bags: Bags) -> None:
         """The program (α, w, w_0) → T, instance labels summed out."""
-        _observe(self._draw_logits(bags), bags)
+        observe_bags(self._draw_logits(bags), bags)
 
     def marginal(self) -> Program:
         """The program with the precisions α integrated out.
@@ -223,7 +219,7 @@ class BMIL(ModelDefaults):
             student = dist.StudentT(2.0 * self.shape, jnp.zeros(bags.num_features), 1.0)
             scale = jnp.sqrt(self.rate / self.shape)
             weights = numpyro.sample("weights", _affine(student, 0.0, scale))
-        _observe(self._logits_with(weights, bags), bags)
+        observe_bags(self._logits_with(weights, bags), bags)
 
     def _augmented_program(self, bags: Bags) -> None:
         sample_labels(self._draw_logits(bags), bags)
@@ -304,9 +300,7 @@ class BMIL(ModelDefaults):
 
 
 def _predict_one(site: dict[str, Array], bags: Bags) -> tuple[Array, Array]:
-    logits = _logits(site, bags)
-    odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
-    return jax.nn.sigmoid(odds), jax.nn.sigmoid(logits)
+    return probabilities(_logits(site, bags), bags)
 
 
 def _complete_one(site: dict[str, Array], model: BMIL, bags: Bags) -> tuple[Array, Array]:
@@ -321,14 +315,6 @@ def _complete_one(site: dict[str, Array], model: BMIL, bags: Bags) -> tuple[Arra
 def _logits(site: dict[str, Array], bags: Bags) -> Float[Array, " N"]:
     """w_0 + Xw."""
     return jnp.asarray(bags.instances) @ site["weights"] + site["intercept"]
-
-
-def _observe(logits: Float[Array, " N"], bags: Bags) -> None:
-    """Observe the bag labels, instance labels summed out."""
-    with plate_of_bags(bags):
-        odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
-        distribution = LogOddsLabel(odds, validate_args=False)
-        numpyro.sample("bag_label", distribution, obs=given_labels(bags))
 
 
 def _affine(

@@ -22,9 +22,7 @@ from .model import (
     Draws,
     ModelDefaults,
     Program,
-    given_labels,
     observations,
-    plate_of_bags,
     random_key,
 )
 from .numerics.draws import over_draws
@@ -32,7 +30,7 @@ from .numerics.fields import check_fields
 from .numerics.tracing import as_pytree
 from .parts.bag_labels import AnyArray, LogOddsLabel
 from .parts.hyperpriors import prior_of
-from .parts.noisy_or import labels_given_bags, sample_labels
+from .parts.noisy_or import labels_given_bags, observe_bags, probabilities, sample_labels
 from .parts.witnesses import log_odds_of_some
 from .registry import register
 
@@ -135,11 +133,7 @@ class DiverseDensity(ModelDefaults):
 
     def __call__(self, bags: Bags) -> None:
         """The program (t, s) → Y, instance labels summed out."""
-        logits = self._draw_logits(bags)
-        with plate_of_bags(bags):
-            odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
-            distribution = LogOddsLabel(odds, validate_args=False)
-            numpyro.sample("bag_label", distribution, obs=given_labels(bags))
+        observe_bags(self._draw_logits(bags), bags)
 
     def marginal(self) -> Program:
         """The program itself.
@@ -236,9 +230,7 @@ class DiverseDensity(ModelDefaults):
 
 
 def _predict_one(site: dict[str, Array], bags: Bags) -> tuple[Array, Array]:
-    logits = concept_logits(site, bags.instances)
-    odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
-    return jax.nn.sigmoid(odds), jax.nn.sigmoid(logits)
+    return probabilities(concept_logits(site, bags.instances), bags)
 
 
 def _complete_one(site: dict[str, Array], bags: Bags) -> Array:

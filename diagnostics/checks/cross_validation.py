@@ -18,10 +18,10 @@ from scipy.stats import t as student_t
 from sklearn.base import clone
 from sklearn.model_selection import RepeatedStratifiedKFold
 
-from ...datasets.arguments import WHOLE, check, check_probability, checked_seed, known_or_nearest
+from ...datasets.arguments import WHOLE, check, check_probability, checked_seed, look_up
 from ...datasets.bags import Bags
 from ...inference.runtime.progress import Progress
-from ..measures.classification import HIGHER_IS_BETTER, Classification, classify
+from ..measures.classification import Classification, classify
 from ..measures.reliability import Reliability, reliability
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ class CrossValidation:
 
         check_probability(mass=mass)
         reference = self.names[0] if reference is None else reference
-        _check_known("score", score, HIGHER_IS_BETTER)
-        _check_known("reference", reference, self.names)
+        look_up("score", score, self.by_fold)
+        look_up("reference", reference, self.classifications)
         rows = {}
         for name in self.names:
             if name != reference:
@@ -140,8 +140,7 @@ class CrossValidation:
         ValueError
             If the classifier is unknown, or gives no probabilities.
         """
-        _check_known("classifier", name, self.names)
-        parts = self.classifications[name]
+        parts = look_up("classifier", name, self.classifications)
         probabilities = [part.probability for part in parts if part.probability is not None]
         if not probabilities:
             raise ValueError(f"{name} gives no probabilities, so that they have no calibration")
@@ -330,9 +329,3 @@ def _holm(p: Float[np.ndarray, " K"]) -> Float[np.ndarray, " K"]:
     scaled = p[order[:num]] * (num - np.arange(num))
     corrected[order[:num]] = np.minimum(np.maximum.accumulate(scaled), 1.0)
     return corrected
-
-
-def _check_known(what: str, name: str, known: Iterable[str]) -> None:
-    known = list(known)
-    if name not in known:
-        raise ValueError(f"unknown {what} {name!r}; {known_or_nearest(name, known)}")

@@ -19,21 +19,20 @@ from sklearn.pipeline import Pipeline
 
 from ...datasets.bags import Bags
 
-__all__ = ["HIGHER_IS_BETTER", "Classification", "classify"]
+__all__ = ["SCORES", "Classification", "classify"]
 
-# By the names of the scores.
-HIGHER_IS_BETTER = {
-    "accuracy": True,
-    "balanced_accuracy": True,
-    "f1": True,
-    "auc": True,
-    "average_precision": True,
-    "log_loss": False,
-    "brier": False,
-    "instance_f1": True,
-    "instance_auc": True,
-    "instance_average_precision": True,
-}
+SCORES = (
+    "accuracy",
+    "balanced_accuracy",
+    "f1",
+    "auc",
+    "average_precision",
+    "log_loss",
+    "brier",
+    "instance_f1",
+    "instance_auc",
+    "instance_average_precision",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +70,7 @@ class Classification:
         -------
         dict of float
         """
-        found = dict.fromkeys(HIGHER_IS_BETTER, math.nan)
+        found = dict.fromkeys(SCORES, math.nan)
         found |= {"accuracy": float(accuracy_score(self.truth, self.label))}
         found |= {"f1": _f1(self.truth, self.label)}
         found |= _rankings(self.truth, self.decision)

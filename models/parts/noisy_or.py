@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
@@ -10,9 +11,44 @@ from jaxtyping import Array, Bool, Float
 from ...datasets.bags import Bags
 from ..model import given_labels, plate_of_bags
 from .bag_labels import LogOddsLabel
-from .witnesses import WitnessLabels, sum_over_bags
+from .witnesses import WitnessLabels, log_odds_of_some, sum_over_bags
 
-__all__ = ["labels_given_bags", "sample_labels"]
+__all__ = ["labels_given_bags", "observe_bags", "probabilities", "sample_labels"]
+
+
+def observe_bags(logits: Float[Array, " N"], bags: Bags) -> None:
+    """Sample the site ``bag_label``, the instance labels summed out.
+
+    Parameters
+    ----------
+    logits : array (N,)
+        Log odds of the label of each instance.
+    bags : Bags
+        Their labels, if there are any, are observed.
+    """
+    with plate_of_bags(bags):
+        odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
+        distribution = LogOddsLabel(odds, validate_args=False)
+        numpyro.sample("bag_label", distribution, obs=given_labels(bags))
+
+
+def probabilities(
+    logits: Float[Array, " N"], bags: Bags
+) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
+    """P(T_b = 1) of each bag and P(y_n = 1) of each instance.
+
+    Parameters
+    ----------
+    logits : array (N,)
+        Log odds of the label of each instance.
+    bags : Bags
+
+    Returns
+    -------
+    arrays (B,) and (N,)
+    """
+    odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
+    return jax.nn.sigmoid(odds), jax.nn.sigmoid(logits)
 
 
 def sample_labels(logits: Float[Array, " N"], bags: Bags) -> None:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ...datasets.bags import Bags
 from ..bmil import BMIL
 from .cardinality import padded_rows
+from .noisy_or import log_odds_of_bags
 from .sparse_gp import check_program, pm, pt
 
 __all__ = ["bmil_program"]
-
-# Below this log Σ p, squares of p are negligible.
-_LOG_FAR = -40.0
 
 
 def bmil_program(model: BMIL, bags: Bags, *, program: str = "marginal") -> pm.Model:
@@ -63,11 +59,6 @@ def bmil_program(model: BMIL, bags: Bags, *, program: str = "marginal") -> pm.Mo
         deviation = float(model.intercept_scale) * pm.Normal("whitened_intercept")
         intercept = pm.Deterministic("intercept", float(model.intercept_mean) + deviation)
         a = (pt.constant(bags.instances) @ weights + intercept)[row]  # (B, size of the largest)
-        log_none = -pt.sum(pt.where(is_instance, pt.softplus(a), 0.0), axis=1)
-        # Where all p are tiny 1 − Π(1 − p) rounds to 0: Σ p approximates it.
-        log_sum = pt.logsumexp(pt.where(is_instance, -pt.softplus(-a), -np.inf), axis=1)
-        is_far = log_sum < _LOG_FAR
-        exact = pt.log(-pt.expm1(pt.where(is_far, -1.0, log_none)))
-        logit = pt.where(is_far, log_sum, exact) - log_none
+        logit = log_odds_of_bags(-pt.softplus(-a), -pt.softplus(a), is_instance)
         pm.Bernoulli("bag_label", logit_p=logit, observed=bags.labels, dims="bag")
     return pymc_model

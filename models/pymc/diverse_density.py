@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...datasets.bags import Bags
 from ..diverse_density import DiverseDensity
 from .cardinality import padded_rows
+from .noisy_or import log_odds_of_bags
 from .sparse_gp import parameter, pm, pt
 
 __all__ = ["diverse_density_program"]
 
-# Smallest q: at 0 no negative bag is possible. Below this log Σ p, squares of p are negligible.
-_SMALLEST, _LOG_FAR = 1e-12, -40.0
+# Smallest q: at 0 no negative bag is possible.
+_SMALLEST = 1e-12
 
 
 def diverse_density_program(
@@ -61,11 +60,6 @@ def diverse_density_program(
         offset = pt.constant(bags.instances) - concept
         q = pt.dot(offset**2, scale**2)[row]  # (B, size of the largest)
         log_not = pt.log1mexp(-pt.maximum(q, _SMALLEST))  # log P(y_n = 0)
-        log_none = pt.sum(pt.where(is_instance, log_not, 0.0), axis=1)
-        # Far from all instances of a bag 1 − Π(1 − p) rounds to 0: Σ p approximates it.
-        log_sum = pt.logsumexp(pt.where(is_instance, -q, -np.inf), axis=1)
-        is_far = log_sum < _LOG_FAR
-        exact = pt.log(-pt.expm1(pt.where(is_far, -1.0, log_none)))
-        logit = pt.where(is_far, log_sum, exact) - log_none
+        logit = log_odds_of_bags(-q, log_not, is_instance)
         pm.Bernoulli("bag_label", logit_p=logit, observed=bags.labels, dims="bag")
     return pymc_model

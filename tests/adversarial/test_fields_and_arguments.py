@@ -189,7 +189,9 @@ def test_a_kernel_is_made_of_positive_numbers_alone(value):
 # ------------------------------------------------------------------- arguments of engines
 
 MODEL = VGPMIL(RBF(1.0, 1.0), np.eye(3)[:2], mean=-1.0)
-every_engine = pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.__name__)
+every_engine = pytest.mark.parametrize(
+    "engine", ENGINES.values(), ids=lambda engine: engine.__name__
+)
 
 # Never right where the default is an integer, a number, a truth value or a word.
 _WRONG = {

@@ -10,6 +10,7 @@ from milzoo.estimators.set_kernel_svm import MIKernelSVM
 from sklearn.svm import SVC
 
 GAMMA = 0.3
+LENGTH_SCALE = (0.5 / GAMMA) ** 0.5
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def test_decision_is_the_svms_on_the_papers_kernel(bags, threshold):
         for side in (training.to_list(), test.to_list())
     ]
     reference = SVC(C=2.0, kernel="precomputed", tol=1e-6).fit(between[0], training.labels)
-    found = MiGraph(GAMMA, threshold, penalty=2.0).fit(training)
+    found = MiGraph(LENGTH_SCALE, threshold, penalty=2.0).fit(training)
     np.testing.assert_allclose(found._kernel(test, training), between[1], rtol=1e-12)
     expected = reference.decision_function(between[1])
     np.testing.assert_allclose(found.decision_function(test), expected, atol=1e-5)
@@ -69,8 +70,8 @@ def test_instance_at_the_threshold_is_no_neighbour():
 
 
 def test_lonely_instances_make_the_mean_kernel(bags):
-    lonely = MiGraph(GAMMA, threshold=1e-9).fit(bags).decision_function(bags)
-    mean = MIKernelSVM("set", "mean", gamma=GAMMA).fit(bags).decision_function(bags)
+    lonely = MiGraph(LENGTH_SCALE, threshold=1e-9).fit(bags).decision_function(bags)
+    mean = MIKernelSVM("set", "mean", length_scale=LENGTH_SCALE).fit(bags).decision_function(bags)
     np.testing.assert_allclose(lonely, mean, atol=1e-6)
 
 
@@ -86,7 +87,10 @@ def test_prediction_ignores_other_bags_and_orders(bags):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"gamma": -1.0}, "MiGraph gamma is -1.0; expected a positive finite number, or None for"),
+        (
+            {"length_scale": -1.0},
+            "MiGraph length_scale is -1.0; expected a positive .* or None for",
+        ),
         ({"threshold": 0.0}, "threshold is 0.0; expected a positive .* average distance in each"),
         ({"penalty": 0.0}, "penalty is 0.0; expected a positive"),
     ],

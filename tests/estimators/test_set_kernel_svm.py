@@ -10,6 +10,7 @@ from milzoo.estimators.set_kernel_svm import MIKernelSVM, distance_blocks, minim
 from sklearn.svm import SVC
 
 GAMMA = 0.3
+LENGTH_SCALE = (0.5 / GAMMA) ** 0.5
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,9 @@ def test_decision_is_the_svms_on_the_papers_kernel(
         for side in (training, test)
     ]
     reference = SVC(C=2.0, kernel="precomputed", tol=1e-6).fit(between[0], training.labels)
-    found = MIKernelSVM(name, normalization, gamma=GAMMA, degree=2, penalty=2.0).fit(training)
+    found = MIKernelSVM(name, normalization, length_scale=LENGTH_SCALE, degree=2, penalty=2.0).fit(
+        training
+    )
     np.testing.assert_allclose(found._kernel(test, training), between[1], rtol=1e-12)
     expected = reference.decision_function(between[1])
     np.testing.assert_allclose(found.decision_function(test), expected, atol=1e-5)
@@ -101,21 +104,21 @@ def test_copies_of_instances_change_nothing(bags):
 
 
 @pytest.mark.parametrize("kernel", ["set", "minimax"])
-def test_default_gamma_is_scikit_learns(bags, kernel):
+def test_default_length_scale_is_scikit_learns(bags, kernel):
     rows = bags.instances if kernel == "set" else minima_and_maxima(bags)
     reference = SVC(gamma="scale").fit(rows, np.arange(len(rows)) % 2)
-    assert MIKernelSVM(kernel).fit(bags).gamma_ == pytest.approx(reference._gamma, rel=1e-12)
+    assert MIKernelSVM(kernel).fit(bags)._gamma == pytest.approx(reference._gamma, rel=1e-12)
 
 
-def test_constant_features_still_have_a_gamma():
+def test_constant_features_still_have_a_length_scale():
     bags = Bags.from_list([np.ones((2, 4)), np.ones((1, 4))], [0, 1])
     classifier = MIKernelSVM().fit(bags)
-    assert classifier.gamma_ == 0.25
+    assert classifier.length_scale_ == pytest.approx(2**0.5)
     assert np.isfinite(classifier.decision_function(bags)).all()
 
 
 def test_prediction_ignores_other_bags_and_orders(bags):
-    classifier = MIKernelSVM(gamma=GAMMA).fit(bags)
+    classifier = MIKernelSVM(length_scale=LENGTH_SCALE).fit(bags)
     together = classifier.decision_function(bags)
     alone = np.array([classifier.decision_function(bags[b])[0] for b in range(len(bags))])
     np.testing.assert_array_equal(alone, together)
@@ -128,7 +131,10 @@ def test_prediction_ignores_other_bags_and_orders(bags):
     [
         ({"kernel": "sum"}, "MIKernelSVM kernel is 'sum'; expected one of set, minimax"),
         ({"normalization": "size"}, "normalization is 'size'; expected one of kernel, mean"),
-        ({"gamma": 0.0}, "gamma is 0.0; expected a positive finite number, or None for"),
+        (
+            {"length_scale": 0.0},
+            "length_scale is 0.0; expected a positive finite number, or None for",
+        ),
         ({"degree": 1.5}, "degree is 1.5; expected an integer of at least 1"),
         ({"penalty": -1.0}, "penalty is -1.0; expected a positive"),
     ],

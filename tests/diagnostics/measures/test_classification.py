@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from milzoo.datasets import Bags
-from milzoo.diagnostics.measures.classification import HIGHER_IS_BETTER, Classification, classify
+from milzoo.diagnostics.measures.classification import SCORES, Classification, classify
 from milzoo.estimators.contract import BagClassifier, ScoresInstances
 from milzoo.estimators.transformers import TransformInstances
 from sklearn.model_selection import GridSearchCV
@@ -33,7 +33,7 @@ def test_scores_are_those_by_counting():
     assert found["log_loss"] == pytest.approx(-np.log(of_truth).mean())
     assert found["brier"] == pytest.approx(np.mean((1 - of_truth) ** 2))
     assert math.isnan(found["instance_auc"])
-    assert set(found) == set(HIGHER_IS_BETTER)
+    assert set(found) == set(SCORES)
 
 
 def test_what_does_not_apply_is_nan():
