@@ -75,6 +75,13 @@ def test_a_model_is_named_made_or_ready(parts):
         BayesianMIL(ready, "coordinate_ascent", seed=1, model__kernl=None)
 
 
+def test_settings_replace_fields_of_a_ready_model(parts):
+    ready = CardinalityModel(weight_scale=1.0)
+    changed = BayesianMIL(ready, "maximum_a_posteriori", seed=0, model__weight_scale=0.1)
+    assert changed.fit(parts[0]).posterior_.model.weight_scale == 0.1
+    assert ready.weight_scale == 1.0
+
+
 def test_settings_are_parameters(parts, fitted):
     assert fitted.get_params()["model__variance"] == 2.0
     other = clone(fitted).set_params(model__variance=3.0, engine__max_steps=7, seed=2)

@@ -66,6 +66,25 @@ def test_bag_is_positive_if_enough_instances_reach_the_threshold(bags, measure, 
     np.testing.assert_array_equal(classifier.predict(test), counts >= min_positive)
 
 
+class FirstFeature:
+    """A measure whose scores are known."""
+
+    def scores(self, points, bags):
+        return points[:, 0]
+
+    def own_scores(self, bags):
+        return bags.instances[:, 0]
+
+
+def test_a_score_at_the_threshold_is_positive():
+    """All scores are 1, and T = 1 has one error, where T = ∞ has two."""
+    bags = Bags.from_list([np.ones((1, 1))] * 3, labels=[1, 1, 0])
+    classifier = MeasureLearner(FirstFeature()).fit(bags)
+    assert classifier.decision_function(bags).tolist() == [0.0, 0.0, 0.0]
+    assert classifier.predict(bags).tolist() == [1, 1, 1]
+    assert classifier.predict_instances(bags).tolist() == [1, 1, 1]
+
+
 def test_training_error_scores_each_bag_without_itself(bags):
     learned = MeasureLearner(NeighbourMeasure(k=2)).fit(bags)
     highest = [

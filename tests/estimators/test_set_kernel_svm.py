@@ -69,9 +69,8 @@ def test_decision_is_the_svms_on_the_papers_kernel(
         for side in (training, test)
     ]
     reference = SVC(C=2.0, kernel="precomputed", tol=1e-6).fit(between[0], training.labels)
-    found = MIKernelSVM(name, normalization, length_scale=LENGTH_SCALE, degree=2, penalty=2.0).fit(
-        training
-    )
+    classifier = MIKernelSVM(name, normalization, LENGTH_SCALE, degree=2, penalty=2.0)
+    found = classifier.fit(training)
     np.testing.assert_allclose(found._kernel(test, training), between[1], rtol=1e-12)
     expected = reference.decision_function(between[1])
     np.testing.assert_allclose(found.decision_function(test), expected, atol=1e-5)
