@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags, load
 from milzoo.estimators import PrototypeLearner
-from milzoo.estimators.prototypes import Peaks, find_radii, gradient_ascent
+from milzoo.estimators.prototypes import Peaks, Prototypes, find_radii, gradient_ascent
 from milzoo.models import NeighbourMeasure
 from scipy.spatial.distance import cdist
 
@@ -136,3 +136,15 @@ def test_separation_is_in_the_units_of_features():
         peaks = Peaks(points, objective, np.full((2, 1), scale))
         assert len(peaks.suppressed(0.6).points) == 1
         assert len(peaks.suppressed(0.4).points) == 2
+
+
+def test_an_instance_at_the_radius_is_positive():
+    """Distances 2 and 3 from the one prototype, whose radius is 2."""
+    learner = PrototypeLearner(MEASURE, separation=1.0)
+    learner.classes_, learner.n_features_in_ = np.array([0, 1]), 2
+    peaks = Peaks(np.zeros((1, 2)), np.zeros(1), np.ones((1, 2)))
+    learner.prototypes_ = Prototypes(peaks, np.array([2.0]))
+    bags = Bags.from_list([[[2.0, 0.0]], [[0.0, 3.0]]])
+    assert learner.decision_function(bags).tolist() == [0.0, -1.0]
+    assert learner.predict(bags).tolist() == [1, 0]
+    assert learner.predict_instances(bags).tolist() == [1, 0]
