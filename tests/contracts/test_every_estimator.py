@@ -113,6 +113,12 @@ def what_does_not_apply(estimator):
 
 def on_rows(estimator):
     """The estimator, which takes each row of an array for a bag of one instance."""
+    return class_on_rows(type(estimator))(**estimator.get_params(deep=False))
+
+
+@functools.cache  # pickle wants one class of each name
+def class_on_rows(kind):
+    """A subclass that makes bags of the rows of an array."""
 
     def by_rows(method):
         @functools.wraps(method)
@@ -127,7 +133,6 @@ def on_rows(estimator):
 
         return wrapped
 
-    kind = type(estimator)
     methods = {
         name: by_rows(method)
         for name, method in inspect.getmembers(kind, inspect.isfunction)
@@ -144,7 +149,7 @@ def on_rows(estimator):
     # pickle looks classes up by name
     adapted.__qualname__ = f"{kind.__name__}OnRows"
     globals()[adapted.__qualname__] = adapted
-    return adapted(**estimator.get_params(deep=False))
+    return adapted
 
 
 @parametrize_with_checks(
