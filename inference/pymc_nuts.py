@@ -57,7 +57,7 @@ def pymc_nuts(
 
     Parameters
     ----------
-    model : BMIL, CardinalityModel, DPMIL, VGPMIL or VWSGP
+    model : BMIL, CardinalityModel, DPMIL, GPMIL, VGPMIL or VWSGP
     bags : Bags
         With labels, or what the model learns from.
     seed : int or JAX key

@@ -10,6 +10,7 @@ from .cardinality import (
 from .cardinality_gp import CardinalityGP
 from .diverse_density import DiverseDensity
 from .dpmil import DPMIL
+from .gpmil import GPMIL
 from .measure_threshold import MeasureThreshold
 from .parts.cardinality_kernel import CardinalityKernel
 from .parts.kernels import RBF
@@ -22,6 +23,7 @@ from .vwsgp import VWSGP
 __all__ = [
     "BMIL",
     "DPMIL",
+    "GPMIL",
     "RBF",
     "VGPMIL",
     "VWSGP",

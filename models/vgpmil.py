@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil
 from typing import Annotated, Any, ClassVar, Self
 
 import jax
@@ -14,12 +13,11 @@ import numpyro
 import numpyro.distributions as dist
 from jax.nn import softplus
 from jaxtyping import Array, Float, Num
-from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 
 from ..datasets.arguments import FINITE, Rule, instance_of
 from ..datasets.bags import Bags
-from ..datasets.padding import bag_weight, padded
-from .model import Draws, Program, given_labels, observations, plate_of_bags, random_key
+from ..datasets.padding import bag_weight
+from .model import Draws, Program, given_labels, plate_of_bags
 from .numerics.quadrature import (
     QuadratureRule,
     SigmoidTable,
@@ -32,27 +30,20 @@ from .numerics.quadrature import (
 )
 from .numerics.tracing import as_pytree
 from .parts.bag_labels import InstanceLabels, NoisyMaximum
-from .parts.hyperpriors import Parameter, central_value, finite_or_prior
+from .parts.instance_gp import InstanceGPModel, inside_the_unit_interval
 from .parts.scale_mixtures import GammaMixing, Mixing, PolyaGammaMixing, log_two_cosh_half
 from .parts.settings import Constructor, Setting
 from .parts.sparse_gp import (
     PreparedBags,
     SparseConditional,
-    SparseGPModel,
-    draw_inducing_value,
     largest_scale,
     largest_variance,
 )
 from .parts.tilted_gaussians import draw_tilted_gaussian
+from .parts.witnesses import sum_over_bags
 from .registry import register
 
 __all__ = ["VGPMIL"]
-
-# The prior mean by base rate: most instances, pairs of prior draws of f, and the bisection.
-_MOST_FOR_MEAN = 8192
-_DRAWS_FOR_MEAN = 64
-_FARTHEST_MEAN = 64.0
-_HALVINGS = 30
 
 _SHARPNESS = Rule(
     "a finite number of at least 1 (the paper uses 100)",
@@ -66,7 +57,7 @@ _MIXING = instance_of(
 @register
 @as_pytree()
 @dataclass(frozen=True, eq=False)
-class VGPMIL(SparseGPModel):
+class VGPMIL(InstanceGPModel):
     """Sparse-GP multiple-instance learning with instance labels and a noisy maximum.
 
     .. code-block:: text
@@ -118,17 +109,13 @@ class VGPMIL(SparseGPModel):
     Castro-Macías et al. (2024), equations 1–4 and 18–22; Haußmann et al. (2017).
     """
 
-    mean: Annotated[Parameter, finite_or_prior("Normal")] = 0.0
     sharpness: Annotated[float | Float[Array, ""], _SHARPNESS] = 100.0
     mixing: Annotated[Mixing, _MIXING] = field(default_factory=PolyaGammaMixing)
 
     name: ClassVar[str] = "vgpmil"
-    dims: ClassVar[dict[str, tuple[str, ...]]] = {
-        "inducing_value": ("inducing_point",),
-        "evidence": ("instance",),
+    dims: ClassVar[dict[str, tuple[str, ...]]] = InstanceGPModel.dims | {
         "augmentation": ("instance",),
         "instance_label": ("instance",),
-        "bag_label": ("bag",),
     }
     observation_fields: ClassVar[tuple[str, ...]] = ("mixing",)
     settings: ClassVar[Mapping[str, Setting]] = {
@@ -147,63 +134,12 @@ class VGPMIL(SparseGPModel):
                 "use PolyaGammaMixing()"
             )
 
-    # ------------------------------------------------------------------ constructors
+    # ------------------------------------------------------------------ hyper-parameters
 
     @classmethod
-    def for_bags(
-        cls,
-        bags: Bags,
-        num_inducing: int = 50,
-        variance: Parameter = 5.0,
-        length_scale: Parameter | None = None,
-        seed: int = 0,
-        *,
-        mean: Parameter | None = None,
-        **fields: Any,
+    def as_published(
+        cls, bags: Bags, num_inducing: int | None = 50, seed: int = 0, **fields: Any
     ) -> Self:
-        """A model with defaults from the data: Z, ℓ, and μ0 by the fraction of positive bags.
-
-        Under a prior mean of 0 nearly every bag is positive. By default μ0 is where the average
-        prior probability of a positive bag is the fraction of training bags that are.
-
-        Parameters
-        ----------
-        bags : Bags
-            Training bags, features on comparable scales (``bags.standardize()``).
-        num_inducing : int
-            M, the number of inducing points.
-        variance, length_scale : float or Distribution
-            Of the kernel; ``length_scale=None`` means the median distance between instances.
-        seed : int
-            Of k-means, and of the prior draws that μ0 is found by.
-        mean : float, Distribution or None
-            μ0; None means `mean_by_base_rate`, and bags then need labels.
-        **fields
-            The other fields of the model.
-
-        Returns
-        -------
-        VGPMIL
-
-        Raises
-        ------
-        ValueError
-            If there are fewer distinct instances than inducing points, or if μ0 is to be found and
-            the bags have no labels.
-        """
-        model = super().for_bags(
-            bags,
-            num_inducing,
-            variance,
-            length_scale,
-            seed,
-            mean=0.0 if mean is None else mean,
-            **fields,
-        )
-        return model if mean is not None else model.mean_by_base_rate(bags, seed=seed)
-
-    @classmethod
-    def as_published(cls, bags: Bags, num_inducing: int = 50, seed: int = 0, **fields: Any) -> Self:
         """A model with the paper's v = 0.5, ℓ = √D and μ0 = 0, in the place of the defaults.
 
         Under this prior nearly all bags are positive.
@@ -225,53 +161,12 @@ class VGPMIL(SparseGPModel):
         """
         return super().as_published(bags, num_inducing, seed, **({"mean": 0.0} | fields))
 
-    def mean_by_base_rate(self, bags: Bags, *, seed: int | Array) -> Self:
-        """The model with the prior mean μ0 that gives positive bags their frequency.
-
-        μ0 solves  mean_b P(max y_b = 1) = fraction of bags whose maximum is 1, by bisection; P is
-        the average over prior draws of f, the same for every μ0. The fraction of positive bags is
-        corrected for labels that are not the maximum, 1 in H + 1, and by half a bag at 0 and 1.
-        Of more than 8,192 instances only every second, third, … bag is looked at.
-
-        Parameters
-        ----------
-        bags : Bags
-            With labels.
-        seed : int or JAX key
-            Of the prior draws.
-
-        Returns
-        -------
-        VGPMIL
-            With the other fields unchanged. Kernel parameters that have a prior are at its median
-            here; f is the Gaussian process, whatever ψ is.
-
-        Raises
-        ------
-        ValueError
-            If the bags have no labels.
-        """
-        labels = observations(self, bags, "mean_by_base_rate")
-        some = bags.select(np.arange(0, bags.num_bags, ceil(bags.num_instances / _MOST_FOR_MEAN)))
-        central = {name: central_value(prior) for name, prior in self.priors.items()}
-        with jax.enable_x64(True):
-            model = self.with_hyperparameters(central | {"mean": 0.0})
-            frequency = _frequency_of_maximum(np.asarray(labels), float(self.sharpness))
-            given = padded(some.without_labels())
-            mean = float(_mean_by_frequency(model, given, random_key(seed), frequency))
-        return replace(self, mean=mean)
-
-    # ------------------------------------------------------------------ hyper-parameters
-
-    @property
-    def hyperparameters(self) -> dict[str, Parameter]:
-        """Hyper-parameters of the kernel, and the mean."""
-        return super().hyperparameters | {"mean": self.mean}
-
-    def with_hyperparameters(self, values: dict) -> Self:
-        """Replace hyper-parameters (``variance``, ``length_scale``, ``mean``) by given values."""
-        model = super().with_hyperparameters(values)
-        return replace(model, mean=values.get("mean", self.mean))
+    def frequency_of_positives(self, labels: np.ndarray) -> float:
+        """Fraction of bags with a positive instance, were 1 in H + 1 of the labels the other."""
+        fraction, sharpness = float(labels.mean()), float(self.sharpness)
+        if sharpness > 1:
+            fraction = ((sharpness + 1) * fraction - 1) / (sharpness - 1)
+        return inside_the_unit_interval(fraction, len(labels))
 
     @property
     def is_logistic(self) -> bool:
@@ -293,22 +188,16 @@ class VGPMIL(SparseGPModel):
         """The logistic model for other ψ, whose posteriors may drift to infinity."""
         return {} if self.is_logistic else {"logistic": replace(self, mixing=PolyaGammaMixing())}
 
-    @property
-    def reparametrisation(self) -> dict[str, Reparam]:
-        """How samplers should whiten the sites: u = Lε, f = μ0 + Au + √k̃ η."""
-        return {"inducing_value": TransformReparam(), "evidence": LocScaleReparam(0.0)}
-
     # ------------------------------------------------------------------ the three programs
 
     def __call__(self, bags: Bags | PreparedBags) -> None:
         """The paper's program u → f → T, instance labels summed out exactly."""
         given = self.unpadded(bags)
-        location, scale = self._evidence_given_inducing_values(given)
+        location, scale = self.evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             evidence = numpyro.sample("evidence", dist.Normal(location, scale))
         self._reweight_evidence(evidence, given.bags)
-        # log p0 = −Σ softplus(f_n)
-        log_none_positive = _sum_over_bags(-softplus(evidence), given.bags)
+        log_none_positive = self.log_none_positive(evidence, given.bags)
         self._observe_bag_labels(log_none_positive, given.bags)
 
     def marginal(self) -> Program:
@@ -343,7 +232,7 @@ class VGPMIL(SparseGPModel):
 
     def _marginal_program(self, bags: Bags | PreparedBags) -> None:
         given = self.unpadded(bags)
-        location, scale = self._evidence_given_inducing_values(given)
+        location, scale = self.evidence_given_inducing_values(given)
         if self.is_logistic:
             log_negative = log_expected_sigmoid(-location, scale, given.rule)
             log_none_positive = _sum_over_bags(log_negative, given.bags)
@@ -359,7 +248,7 @@ class VGPMIL(SparseGPModel):
 
     def _augmented_program(self, bags: Bags | PreparedBags) -> None:
         given = self.unpadded(bags)
-        location, scale = self._evidence_given_inducing_values(given)
+        location, scale = self.evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             evidence = numpyro.sample("evidence", dist.Normal(location, scale))
             numpyro.sample("augmentation", self.mixing.conditional(evidence))
@@ -369,14 +258,6 @@ class VGPMIL(SparseGPModel):
         self._reweight_evidence(evidence, given.bags)
         positives = _sum_over_bags(label, given.bags)
         self._observe_bag_labels(jnp.where(positives > 0, -jnp.inf, 0.0), given.bags)
-
-    def _evidence_given_inducing_values(
-        self, given: PreparedBags
-    ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        model = self.draw_hyperparameters()
-        conditional = model.given_inducing_values(given)
-        inducing_value = draw_inducing_value(conditional.cholesky)
-        return model.mean + conditional.mean(inducing_value), conditional.residual_scale
 
     def _reweight_evidence(self, evidence: Float[Array, " N"], bags: Bags) -> None:
         if not self.is_logistic:  # p(f) ∝ N(f) ψ(f)/φ(f)
@@ -388,10 +269,6 @@ class VGPMIL(SparseGPModel):
         with plate_of_bags(bags):
             label_distribution = NoisyMaximum(log_none_positive, self.sharpness)
             numpyro.sample("bag_label", label_distribution, obs=given_labels(bags))
-
-    def conditional_of_rows(self, bags: Any) -> SparseConditional:
-        """Conditional distribution of the instances given the inducing values."""
-        return self.conditional(bags)
 
     def rule_for(
         self, conditional: SparseConditional | None, bags: Bags
@@ -409,38 +286,36 @@ class VGPMIL(SparseGPModel):
             on_grid(largest), distance_to_pole=self.mixing.distance_to_pole, tilt=(0.5, 0.5)
         )
 
-    # ------------------------------------------------------------------ predictions
+    # ------------------------------------------------------------------ given latent values
 
-    def predict(self, draws: Draws, bags: Bags) -> Draws:
-        """Bag and instance probabilities under each draw; new latent values are integrated out.
+    def log_none_positive(
+        self, evidence: Float[Array, "N ..."], bags: Bags
+    ) -> Float[Array, "B ..."]:
+        """log p0 = −Σ softplus(f_n)."""
+        return _sum_over_bags(-softplus(evidence), bags)
 
-        Parameters
-        ----------
-        draws : dict of arrays
-            ``inducing_value`` (S, M), and (S,) for each hyper-parameter that has a prior.
-        bags : Bags
-            B bags with N instances; their labels are not used.
+    def predictive_rule(self, draws: Draws) -> QuadratureRule:
+        """Quadrature rule for E σ(f*).
 
-        Returns
-        -------
-        dict of arrays
-            ``bag_probability`` (S, B): P(T* = 1 | u); ``instance_probability`` (S, N):
-            E[σ(f*) | u].
-
-        Notes
-        -----
         For any ψ new latent values follow the Gaussian conditional, and labels the logistic
         function, as in the paper's equations 33 and 37.
         """
-        sites = {name: np.asarray(draws[name]) for name in self.latent_sites}
-        with jax.enable_x64(True):
-            rule = logistic_rule(largest_scale(draws, self.kernel.variance))
-            given = PreparedBags(padded(bags.without_labels()), None, rule)
-            bag, instance = (np.asarray(found) for found in _predict(self, given, sites))
-        return {
-            "bag_probability": bag[:, : bags.num_bags],
-            "instance_probability": instance[:, : bags.num_instances],
-        }
+        return logistic_rule(largest_scale(draws, self.kernel.variance))
+
+    def tabulated(
+        self, rule: QuadratureRule, scale: Float[Array, " N"]
+    ) -> QuadratureRule | SigmoidTable:
+        """The rule with its exponentials evaluated."""
+        return sigmoid_table(scale, rule)
+
+    def probabilities(
+        self, location: Float[Array, " N"], scale: Float[Array, " N"], given: PreparedBags
+    ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
+        """P(T* = 1 | u) of bags and E[σ(f*) | u] of instances."""
+        log_negative = log_expected_sigmoid(-location, scale, given.rule)
+        log_none_positive = _sum_over_bags(log_negative, given.bags)
+        bag = NoisyMaximum(log_none_positive, self.sharpness).mean
+        return bag, -jnp.expm1(log_negative)
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw the latent values and instance labels, which ``marginal()`` summed out, given T.
@@ -503,48 +378,8 @@ class VGPMIL(SparseGPModel):
         return sign * positive, label
 
 
-def _frequency_of_maximum(labels: np.ndarray, sharpness: float) -> float:
-    """Fraction of bags with a positive instance, were 1 in H + 1 of the labels the other one."""
-    fraction = float(labels.mean())
-    if sharpness > 1:
-        fraction = ((sharpness + 1) * fraction - 1) / (sharpness - 1)
-    least = 0.5 / (len(labels) + 1)
-    return min(max(fraction, least), 1 - least)
-
-
-@jax.jit
-def _mean_by_frequency(
-    model: VGPMIL, bags: Bags, key: Array, frequency: float | Array
-) -> Float[Array, ""]:
-    """μ0 with an average prior probability of a positive instance in a bag of ``frequency``."""
-    conditional = model.conditional(bags)
-    for_inducing, for_instances = jax.random.split(key)
-    whitened = jax.random.normal(for_inducing, (model.num_inducing, _DRAWS_FOR_MEAN))
-    noise = jax.random.normal(for_instances, (bags.num_instances, _DRAWS_FOR_MEAN))
-    centred = conditional.projection @ whitened + conditional.residual_scale[:, None] * noise
-    centred = jnp.concatenate([centred, -centred], axis=1)  # f and −f are as likely
-    weight = jnp.asarray(bag_weight(bags))
-
-    def halve(_: Array, between: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = between
-        middle = (low + high) / 2
-        log_none_positive = _sum_over_bags(-softplus(middle + centred), bags)
-        found = jnp.average(-jnp.expm1(log_none_positive).mean(axis=1), weights=weight)
-        is_low = found < frequency
-        return jnp.where(is_low, middle, low), jnp.where(is_low, high, middle)
-
-    farthest = jnp.asarray(_FARTHEST_MEAN)
-    low, high = jax.lax.fori_loop(0, _HALVINGS, halve, (-farthest, farthest))
-    return (low + high) / 2
-
-
 def _sum_over_bags(values: Num[Array, "N ..."], bags: Bags) -> Num[Array, "B ..."]:
-    return jax.ops.segment_sum(
-        values,
-        jnp.asarray(bags.bag_index, dtype=int),
-        num_segments=bags.num_bags,
-        indices_are_sorted=True,
-    )
+    return sum_over_bags(values, bags.bag_index, bags.num_bags)
 
 
 def _mixing_integrals(
@@ -560,25 +395,3 @@ def _mixing_integrals(
 
     log_none = log_expectation(log_negative, location, scale, rule)
     return log_none, log_expectation(log_either, location, scale, rule)
-
-
-@jax.jit
-def _predict(
-    model: VGPMIL, given: PreparedBags, sites: dict[str, Float[Array, "S ..."]]
-) -> tuple[Float[Array, "S B"], Float[Array, "S N"]]:
-    """P(T* = 1 | u) and E[σ(f*) | u] for every draw."""
-    if not model.priors:  # the same for all draws
-        assert isinstance(given.rule, QuadratureRule)
-        conditional = model.conditional(given.bags)
-        table = sigmoid_table(conditional.residual_scale, given.rule)
-        given = given._replace(conditional=conditional, rule=table)
-
-    def one(site: dict[str, Float[Array, "..."]]) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
-        drawn = model.with_hyperparameters(site)
-        conditional = drawn.given_inducing_values(given)
-        location = drawn.mean + conditional.mean(site["inducing_value"])
-        log_negative = log_expected_sigmoid(-location, conditional.residual_scale, given.rule)
-        bag = NoisyMaximum(_sum_over_bags(log_negative, given.bags), drawn.sharpness).mean
-        return bag, -jnp.expm1(log_negative)
-
-    return jax.lax.map(one, sites)  # one by one: blocks of draws would leave the cache

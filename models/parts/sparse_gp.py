@@ -26,7 +26,7 @@ from ..model import CLOSED_FORM_ENGINES, Draws, ModelDefaults, observations, ran
 from ..numerics.fields import check_fields
 from ..numerics.memory import check_memory
 from ..numerics.products import block_length, times_triangle
-from ..numerics.quadrature import QuadratureRule, SigmoidTable, on_grid
+from ..numerics.quadrature import on_grid
 from ..numerics.threads import one_thread
 from ..numerics.tracing import evaluated_now_unless_traced
 from .hyperpriors import Parameter
@@ -98,15 +98,15 @@ class PreparedBags(NamedTuple):
     conditional : SparseConditional or None
         Of the instances, or of the bags where latent values are summed over them; None where a
         hyper-parameter has a prior, as the program then computes it.
-    rule : QuadratureRule or SigmoidTable
-        For all residual scales.
+    rule : pytree
+        Quadrature rule of the model, for all residual scales.
     rows : pytree or None
         Inputs of the conditional where these are not the bags themselves.
     """
 
     bags: Bags
     conditional: SparseConditional | None
-    rule: QuadratureRule | SigmoidTable
+    rule: Any
     rows: Any = None
 
     @property
@@ -400,9 +400,7 @@ class InducingModel(ModelDefaults):
         """Conditional distribution of the likelihood's rows given the inducing values."""
         raise NotImplementedError
 
-    def rule_for(
-        self, conditional: SparseConditional | None, bags: Bags
-    ) -> QuadratureRule | SigmoidTable:
+    def rule_for(self, conditional: SparseConditional | None, bags: Bags) -> Any:
         """A quadrature rule for all residual scales, known or to be inferred."""
         raise NotImplementedError
 
@@ -482,7 +480,7 @@ class SparseGPModel(InducingModel):
     def for_bags(
         cls,
         bags: Bags,
-        num_inducing: int = 50,
+        num_inducing: int | None = 50,
         variance: Parameter = 5.0,
         length_scale: Parameter | None = None,
         seed: int = 0,
@@ -497,8 +495,9 @@ class SparseGPModel(InducingModel):
         ----------
         bags : Bags
             Training bags, features on comparable scales (``bags.standardize()``).
-        num_inducing : int
-            M, the number of inducing points.
+        num_inducing : int or None
+            M, the number of inducing points; None for one at each distinct instance, which makes
+            the process of the training instances exact.
         variance, length_scale : float or Distribution
             Of the kernel; ``length_scale=None`` means the median distance between instances.
         seed : int
@@ -518,28 +517,19 @@ class SparseGPModel(InducingModel):
         TypeError
             If the seed is no integer.
         """
-        check_counts(num_inducing=num_inducing)
         seed = checked_seed(seed)
         check_squares(bags.instances)
-        distinct = len(np.unique(bags.instances, axis=0))
-        if not 1 <= num_inducing <= distinct:
-            raise ValueError(
-                f"num_inducing is {num_inducing}; expected between 1 and {distinct}, the number "
-                "of distinct instances in these bags"
-            )
-        stride = ceil(bags.num_instances / _MOST_CLUSTERED)
-        sample = np.asarray(bags.instances)[::stride]
-        if stride > 1 and len(np.unique(sample, axis=0)) < num_inducing:
-            sample = np.unique(bags.instances, axis=0)
-        with one_thread():
-            clusters = KMeans(num_inducing, n_init=1, random_state=seed).fit(sample)
+        instances = np.asarray(bags.instances)
+        points = _points(instances, num_inducing, seed)
         if length_scale is None:
-            length_scale = median_distance(np.asarray(bags.instances))
+            length_scale = median_distance(instances)
         kernel = RBF(variance=variance, length_scale=length_scale)
-        return cls(kernel=kernel, inducing_points=clusters.cluster_centers_, **fields)
+        return cls(kernel=kernel, inducing_points=points, **fields)
 
     @classmethod
-    def as_published(cls, bags: Bags, num_inducing: int = 50, seed: int = 0, **fields: Any) -> Self:
+    def as_published(
+        cls, bags: Bags, num_inducing: int | None = 50, seed: int = 0, **fields: Any
+    ) -> Self:
         """A model with the papers' kernel, ℓ = √D and v = 0.5, in the place of the defaults.
 
         Parameters
@@ -617,6 +607,27 @@ class SparseGPModel(InducingModel):
             "take fewer of these, or fit by coordinate_ascent, which does not keep it",
         )
         return sparse_conditional(self.kernel, self.inducing_points, bags.instances, self.jitter)
+
+
+def _points(
+    instances: Float[np.ndarray, "N D"], num_inducing: int | None, seed: int
+) -> Float[np.ndarray, "M D"]:
+    """Centres of k-means, or all distinct instances."""
+    distinct = np.unique(instances, axis=0)
+    if num_inducing is None:
+        return distinct
+    check_counts(num_inducing=num_inducing)
+    if num_inducing > len(distinct):
+        raise ValueError(
+            f"num_inducing is {num_inducing}; expected between 1 and {len(distinct)}, the number "
+            "of distinct instances in these bags"
+        )
+    stride = ceil(len(instances) / _MOST_CLUSTERED)
+    sample = instances[::stride]
+    if stride > 1 and len(np.unique(sample, axis=0)) < num_inducing:
+        sample = distinct
+    with one_thread():
+        return KMeans(num_inducing, n_init=1, random_state=seed).fit(sample).cluster_centers_
 
 
 @jax.jit

@@ -1,4 +1,4 @@
-"""Exact draws of a Gaussian times a logistic likelihood, and of a truncated Gaussian."""
+"""Exact draws of a Gaussian times a likelihood, and of a truncated Gaussian."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ from jax.scipy.special import log_ndtr, ndtr, ndtri
 from jax.scipy.stats import norm
 from jaxtyping import Float
 
-__all__ = ["draw_above", "draw_tilted_gaussian"]
+__all__ = ["draw_above", "draw_before_an_event", "draw_tilted_gaussian"]
 
 # Of `draw_above`: from the worst start, lower = 0 and U → 1, the error falls to rounding in these.
 _NEWTON_STEPS = 12
@@ -52,6 +52,54 @@ def draw_tilted_gaussian(
 
     start = (key, proposal_mean, jnp.zeros(mean.shape, bool))
     return jax.lax.while_loop(lambda state: ~jnp.all(state[2]), attempt, start)[1]
+
+
+def draw_before_an_event(
+    key: Array,
+    mean: Float[Array, " N"],
+    scale: Float[Array, " N"],
+    log_time: Float[Array, " N"],
+) -> Float[Array, " N"]:
+    """Exact draws from p(f) ∝ N(f; a, s²) exp(−t e^f): no event at rate e^f before time t.
+
+    −t e^f lies below its tangent at x₀, which turns N(a, s²) into N(a − s² t e^{x₀}, s²); x₀ is
+    chosen as the mean of that proposal, x₀ = a − W(s² t e^a) with Lambert's W.
+
+    Parameters
+    ----------
+    key : JAX key
+    mean, scale : array
+        a and s.
+    log_time : array
+        log t.
+
+    Returns
+    -------
+    array
+    """
+    log_argument = 2 * jnp.log(scale) + log_time + mean  # of W
+    first = jax.nn.softplus(log_argument)
+    start = first * (1 - jnp.log1p(first) / (2 + first))  # W, with an error of a few hundredths
+
+    def newton(_: Array, w: Float[Array, " N"]) -> Float[Array, " N"]:
+        # log w + w = log argument, in x = log w.
+        return w * jnp.exp((log_argument - w - jnp.log(w)) / (1 + w))
+
+    lambert = jax.lax.fori_loop(0, 8, newton, jnp.maximum(start, jnp.finfo(mean.dtype).tiny))
+    tangent_point = mean - lambert
+    rate = lambert / scale**2  # t e^{x₀}
+
+    def attempt(state: tuple) -> tuple:
+        key, value, accepted = state
+        key, normal_key, uniform_key = jax.random.split(key, 3)
+        distance = scale * jax.random.normal(normal_key, mean.shape, mean.dtype)
+        log_ratio = -rate * (jnp.expm1(distance) - distance)
+        uniform = jax.random.uniform(uniform_key, mean.shape, mean.dtype)
+        takes = ~accepted & (jnp.log(uniform) < log_ratio)
+        return key, jnp.where(takes, tangent_point + distance, value), accepted | takes
+
+    first_state = (key, tangent_point, jnp.zeros(mean.shape, bool))
+    return jax.lax.while_loop(lambda state: ~jnp.all(state[2]), attempt, first_state)[1]
 
 
 def draw_above(key: Array, lower: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -30,7 +30,9 @@ __all__ = [
     "LabelRule",
     "WitnessLabels",
     "log_odds_of_some",
+    "log_some_by_rates",
     "log_some_positive",
+    "log_sum_over_bags",
     "sum_over_bags",
 ]
 
@@ -64,15 +66,27 @@ def log_some_positive(
     -------
     array (B,)
     """
-    log_rate = _log_softplus(logits)
-    index = jnp.asarray(bag_index)
-    largest = jax.ops.segment_max(log_rate, index, num_bags, indices_are_sorted=True)
-    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
-    largest = jax.lax.stop_gradient(largest)
-    relative = jnp.exp(log_rate - jnp.take(largest, index))
-    by_bag = sum_over_bags(relative, bag_index, num_bags)
-    has_any = by_bag > 0
-    log_total = largest + jnp.log(jnp.where(has_any, by_bag, 1.0))  # log S
+    return log_some_by_rates(_log_softplus(logits), bag_index, num_bags)
+
+
+def log_some_by_rates(
+    log_rate: Float[Array, "N ..."], bag_index: Int[AnyArray, " N"], num_bags: int
+) -> Float[Array, "B ..."]:
+    """log(1 − e^{−S}) of each bag, S = Σ_n s_n; −∞ for a bag without instances.
+
+    Parameters
+    ----------
+    log_rate : array (N, ...)
+        log s_n, where e^{−s_n} is the probability of none; −∞ or more.
+    bag_index : array (N,)
+        Non-decreasing.
+    num_bags : int
+
+    Returns
+    -------
+    array (B, ...)
+    """
+    has_any, log_total = _log_sum_or_none(log_rate, bag_index, num_bags)  # log S
     is_tiny = log_total < _LOG_TINY
     total = jnp.exp(jnp.where(is_tiny, 0.0, log_total))
     # jax.nn.log1mexp has no gradient where e^{−S} rounds to 1.
@@ -83,6 +97,40 @@ def log_some_positive(
         jnp.log(-jnp.expm1(-jnp.where(is_large, 0.5, total))),
     )
     return jnp.where(has_any, jnp.where(is_tiny, log_total, exact), -jnp.inf)
+
+
+def log_sum_over_bags(
+    values: Float[Array, "N ..."], bag_index: Int[AnyArray, " N"], num_bags: int
+) -> Float[Array, "B ..."]:
+    """log Σ_n e^{a_n} over the instances of each bag; −∞ for a bag without instances.
+
+    Parameters
+    ----------
+    values : array (N, ...)
+        a.
+    bag_index : array (N,)
+        Non-decreasing.
+    num_bags : int
+
+    Returns
+    -------
+    array (B, ...)
+    """
+    has_any, log_total = _log_sum_or_none(values, bag_index, num_bags)
+    return jnp.where(has_any, log_total, -jnp.inf)
+
+
+def _log_sum_or_none(
+    values: Float[Array, "N ..."], bag_index: Int[AnyArray, " N"], num_bags: int
+) -> tuple[Bool[Array, "B ..."], Float[Array, "B ..."]]:
+    """Whether a bag has a term, and log Σ e^{a_n}; a finite number where it has none."""
+    index = jnp.asarray(bag_index)
+    largest = jax.ops.segment_max(values, index, num_bags, indices_are_sorted=True)
+    largest = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0.0))
+    relative = jnp.exp(values - jnp.take(largest, index, axis=0))
+    by_bag = sum_over_bags(relative, bag_index, num_bags)
+    has_any = by_bag > 0
+    return has_any, largest + jnp.log(jnp.where(has_any, by_bag, 1.0))
 
 
 def log_odds_of_some(

@@ -10,6 +10,7 @@ from ..bmil import BMIL
 from ..cardinality import CardinalityModel
 from ..diverse_density import DiverseDensity
 from ..dpmil import DPMIL
+from ..gpmil import GPMIL
 from ..measure_threshold import MeasureThreshold
 from ..vgpmil import VGPMIL
 from ..vwsgp import VWSGP
@@ -45,7 +46,7 @@ def pymc_program(model: Any, bags: Bags, *, program: str = "marginal") -> pymc.M
     """
     raise NotImplementedError(
         f"{type(model).__name__} has no program in PyMC, BMIL, CardinalityModel, DiverseDensity, "
-        "DPMIL, MeasureThreshold, VGPMIL and VWSGP have; sample with nuts instead"
+        "DPMIL, GPMIL, MeasureThreshold, VGPMIL and VWSGP have; sample with nuts instead"
     )
 
 
@@ -75,6 +76,13 @@ def _(model: DiverseDensity, bags: Bags, *, program: str = "marginal") -> Any:
     from .diverse_density import diverse_density_program
 
     return diverse_density_program(model, bags, program=program)
+
+
+@pymc_program.register
+def _(model: GPMIL, bags: Bags, *, program: str = "marginal") -> Any:
+    from .gpmil import gpmil_program
+
+    return gpmil_program(model, bags, program=program)
 
 
 @pymc_program.register

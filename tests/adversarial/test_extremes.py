@@ -11,6 +11,7 @@ from milzoo.inference import coordinate_ascent, laplace
 from milzoo.models import (
     BMIL,
     DPMIL,
+    GPMIL,
     VGPMIL,
     VWSGP,
     CardinalityModel,
@@ -20,7 +21,7 @@ from milzoo.models import (
 )
 
 DRAWN = np.random.default_rng(0).normal(size=(24, 2))
-MODELS = (VGPMIL, VWSGP, DPMIL, CardinalityModel, DiverseDensity, BMIL)
+MODELS = (VGPMIL, VWSGP, DPMIL, CardinalityModel, DiverseDensity, BMIL, GPMIL)
 
 
 def bags_of(instances: np.ndarray) -> Bags:

@@ -13,6 +13,7 @@ from milzoo.inference import ENGINES
 from milzoo.models import (
     BMIL,
     DPMIL,
+    GPMIL,
     RBF,
     VGPMIL,
     VWSGP,
@@ -83,6 +84,7 @@ SEEDED = {
     "VGPMIL": lambda seed: VGPMIL.for_bags(BAGS, 2, seed=seed),
     "VWSGP": lambda seed: VWSGP.for_bags(BAGS, 2, seed=seed),
     "as published": lambda seed: VGPMIL.as_published(BAGS, 2, seed=seed),
+    "GPMIL": lambda seed: GPMIL.for_bags(BAGS, 2, seed=seed),
     "DPMIL": lambda seed: DPMIL.for_bags(BAGS, covariance="diagonal", seed=seed),
     "BMIL": lambda seed: BMIL.for_bags(BAGS, seed=seed),
     "DiverseDensity": lambda seed: DiverseDensity.for_bags(BAGS, seed=seed),

@@ -30,6 +30,7 @@ from milzoo.inference.gibbs.sweep import sweep_of
 from milzoo.models import (
     BMIL,
     DPMIL,
+    GPMIL,
     RBF,
     VGPMIL,
     VWSGP,
@@ -64,6 +65,10 @@ def vwsgp(bags: Bags, **fields: Any) -> VWSGP:
     return VWSGP.as_published(bags, NUM_INDUCING, variance=variance_for(bags), **fields)
 
 
+def gpmil(bags: Bags) -> GPMIL:
+    return GPMIL.as_published(bags, NUM_INDUCING, variance=variance_for(bags), mean=-0.5)
+
+
 def cardinality_gp(bags: Bags) -> CardinalityGP:
     kernel = CardinalityKernel(CardinalityModel(), np.array([0.5, -0.3]), RBF(1.0, 1.0))
     return CardinalityGP.at_bags(kernel, bags.select(range(NUM_INDUCING)), variance_for(bags))
@@ -83,6 +88,7 @@ MODELS: dict[str, Callable[[Bags], Any]] = {
     "CardinalityModel": lambda bags: CardinalityModel(weight_scale=variance_for(bags)),
     "DiverseDensity": DiverseDensity.for_bags,
     "BMIL": BMIL.for_bags,
+    "GPMIL": gpmil,
     "MeasureThreshold": lambda bags: MeasureThreshold(),
 }
 
@@ -126,12 +132,12 @@ REFUSALS = {
     **{
         (engine, model): "has no closed form"
         for engine in ("coordinate_ascent", "natural_gradient")
-        for model in ("BMIL", "CardinalityModel", "DiverseDensity", "MeasureThreshold")
+        for model in ("BMIL", "CardinalityModel", "DiverseDensity", "GPMIL", "MeasureThreshold")
     },
     ("natural_gradient", "CardinalityGP"): "kernel is between all bags",
     **{
         ("gibbs", name): "has no Gibbs sampler"
-        for name in ("BMIL", "CardinalityModel", "DiverseDensity", "MeasureThreshold")
+        for name in ("BMIL", "CardinalityModel", "DiverseDensity", "GPMIL", "MeasureThreshold")
     },
     **{
         ("grid", name): "grid is for 2"
@@ -162,6 +168,7 @@ QUICK = {
     ("maximum_a_posteriori", "CardinalityModel"),
     ("svi", "DiverseDensity"),
     ("laplace", "BMIL"),
+    ("laplace", "GPMIL"),
     ("grid", "MeasureThreshold"),
 }
 every_pair = pytest.mark.parametrize(

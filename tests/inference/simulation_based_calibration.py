@@ -15,6 +15,7 @@ from milzoo.inference.traceable import TraceableChain
 from milzoo.models import (
     BMIL,
     DPMIL,
+    GPMIL,
     RBF,
     VGPMIL,
     CardinalityModel,
@@ -40,7 +41,7 @@ class Problem:
 
     Attributes
     ----------
-    model : VGPMIL, VWSGP, CardinalityModel, MeasureThreshold, DiverseDensity or BMIL
+    model : VGPMIL, VWSGP, CardinalityModel, MeasureThreshold, DiverseDensity, BMIL or GPMIL
     design : Bags
         The bags that labels are simulated for.
     test_bag : Bags
@@ -49,7 +50,7 @@ class Problem:
         The site whose first value is ranked where the sampler has it.
     """
 
-    model: VGPMIL | VWSGP | CardinalityModel | MeasureThreshold | DiverseDensity | BMIL
+    model: VGPMIL | VWSGP | CardinalityModel | MeasureThreshold | DiverseDensity | BMIL | GPMIL
     design: Bags
     test_bag: Bags
     evidence: str = ""
@@ -124,6 +125,12 @@ def vgpmil_problem() -> Problem:
     return Problem(model, *design_and_test_bag([1, 2, 3, 4, 2, 3]), evidence="evidence")
 
 
+def gpmil_problem() -> Problem:
+    """Twelve bags of one to four instances."""
+    model = GPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8)
+    return Problem(model, *design_and_test_bag([1, 2, 3, 4, 2, 3] * 2), evidence="evidence")
+
+
 def vwsgp_problem(likelihood: Likelihood) -> Problem:
     """Thirty bags of one to six instances; k̄ is a sixth of the variance of the bag evidence.
 
@@ -178,6 +185,7 @@ PROBLEMS = {
     "measure threshold": measure_threshold_problem(),
     "diverse density": diverse_density_problem(),
     "bmil": bmil_problem(),
+    "gpmil": gpmil_problem(),
     "dpmil": dpmil_problem("full"),
     "diagonal dpmil": dpmil_problem("diagonal"),
 }

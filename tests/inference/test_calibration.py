@@ -38,6 +38,7 @@ def calibrate(simulation_based_calibration):
         ("measure threshold", "marginal", 4),
         ("diverse density", "marginal", 4),
         ("bmil", "marginal", 4),
+        ("gpmil", "full", 4),
     ],
 )
 def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):

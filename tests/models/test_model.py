@@ -61,7 +61,9 @@ def test_a_program_and_predictions_make_a_model():
     assert model.observation == "logistic" and model.is_normalised
 
 
-@pytest.mark.parametrize("name", ["VGPMIL", "VWSGP", "CardinalityModel", "DiverseDensity", "BMIL"])
+@pytest.mark.parametrize(
+    "name", ["VGPMIL", "VWSGP", "CardinalityModel", "DiverseDensity", "BMIL", "GPMIL"]
+)
 def test_every_model_of_the_zoo_keeps_the_contract(name):
     model = getattr(models, name).for_bags(BAGS, **SMALL.get(name, {}))
     assert isinstance(model, Model)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from milzoo.models import BMIL, DPMIL, RBF, VGPMIL, VWSGP, GammaMixing
+from milzoo.models import BMIL, DPMIL, GPMIL, RBF, VGPMIL, VWSGP, GammaMixing
 from milzoo.models.numerics.tracing import as_pytree
 
 POINTS = np.array([[-1.0, -1.0], [0.0, 0.5], [1.0, 1.0]])
@@ -17,6 +17,7 @@ MODELS = {
     "prior": lambda factor: VGPMIL(RBF(dist.LogNormal(0.0, factor), 1.0), POINTS),
     "vwsgp": lambda factor: VWSGP(RBF(0.5, factor), POINTS),
     "dpmil": lambda factor: DPMIL(np.zeros(2), factor * np.eye(2), 3.0, max_components=3),
+    "gpmil": lambda factor: GPMIL(RBF(0.5, factor), POINTS, mean=factor),
     "bmil": lambda factor: BMIL(factor, 2.0 * factor, intercept_mean=-factor),
 }
 every_model = pytest.mark.parametrize("name", MODELS)

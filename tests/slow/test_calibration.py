@@ -41,6 +41,7 @@ def calibrate(simulation_based_calibration):
         ("measure threshold", "marginal", 6),
         ("diverse density", "marginal", 6),
         ("bmil", "marginal", 6),
+        ("gpmil", "full", 6),
     ],
 )
 def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):

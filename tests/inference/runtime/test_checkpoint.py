@@ -18,6 +18,7 @@ from milzoo.inference import gibbs, nuts
 from milzoo.inference.runtime.checkpoint import BlockFolder, Journal, described, identity
 from milzoo.models import (
     BMIL,
+    GPMIL,
     RBF,
     VGPMIL,
     CardinalityModel,
@@ -171,6 +172,7 @@ DIFFERENT = [
     (dist.LogNormal(0.0, 1.0), dist.LogNormal(5.0, 1.0)),
     (dist.Normal(0.0, 1.0), dist.Laplace(0.0, 1.0)),
     (BMIL(), BMIL(intercept_mean=1.0)),
+    (GPMIL(RBF(4.0, 1.3), INDUCING_POINTS), GPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=1.0)),
     (DiverseDensity(), DiverseDensity(concept_prior=dist.Normal(0.0, 2.0))),
     (CardinalityModel(), CardinalityModel(NormalCardinality(mu=dist.Beta(2.0, 2.0)))),
     (VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mixing=GammaMixing(0.5, 2.5)), MODEL),
