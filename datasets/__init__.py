@@ -6,8 +6,11 @@ from .kernel_pca import kernel_pca
 from .mil_unit_tests import (
     BagsOfUnitTest,
     presence_based,
+    presence_based_log_odds,
     standard_assumption,
+    standard_assumption_log_odds,
     threshold_based,
+    threshold_based_log_odds,
 )
 from .simulation import simulate, simulate_instances
 from .streaming import BagStream, stream
@@ -21,10 +24,13 @@ __all__ = [
     "kernel_pca",
     "load",
     "presence_based",
+    "presence_based_log_odds",
     "published_folds",
     "simulate",
     "simulate_instances",
     "standard_assumption",
+    "standard_assumption_log_odds",
     "stream",
     "threshold_based",
+    "threshold_based_log_odds",
 ]

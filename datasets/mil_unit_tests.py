@@ -6,6 +6,10 @@ positive bags in the test. A classifier that respects the assumption ranks the t
 the training bags. One that takes the poison for a sign of negative bags ranks test bags worse than
 chance.
 
+Beside each simulator stands the true posterior of a bag's label, given its instances: for the
+distribution of the training bags, for that of the test bags, and for the answer that respects the
+assumption, to which the poison tells nothing.
+
 After Raff and Holt (2023), "Reproducibility in multiple instance learning: a case for algorithmic
 unit tests", NeurIPS: the three assumptions, and a test for each with a poison. The distributions
 here are stated with each function; the paper's own numbers may differ.
@@ -13,16 +17,26 @@ here are stated with each function; the paper's own numbers may differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.special import gammaln
 
-from .arguments import Rule, check, check_counts, checked_seed, is_whole
+from .arguments import Rule, check, check_counts, checked_seed, is_whole, one_of
 from .bags import Bags
 
-__all__ = ["BagsOfUnitTest", "presence_based", "standard_assumption", "threshold_based"]
+__all__ = [
+    "BagsOfUnitTest",
+    "presence_based",
+    "presence_based_log_odds",
+    "standard_assumption",
+    "standard_assumption_log_odds",
+    "threshold_based",
+    "threshold_based_log_odds",
+]
 
 # Every feature of a concept's centre that is not 0; of the poison's centre, all features.
 _CONCEPT, _POISON = 3.0, -10.0
@@ -31,6 +45,9 @@ _SD = 0.1
 
 # From a label, the centres of the concept instances in one bag.
 type _Concepts = Callable[[int], Float[np.ndarray, "items D"]]
+
+# In which bags the poison is: (P(poison | T = 0), P(poison | T = 1)).
+_POISONED = {"negative": (1.0, 0.0), "positive": (0.0, 1.0), "either": (0.5, 0.5)}
 
 
 class BagsOfUnitTest(NamedTuple):
@@ -105,6 +122,58 @@ def standard_assumption(
     return design.draw(concepts, random)
 
 
+def standard_assumption_log_odds(
+    bags: Bags, *, poisoned: str = "negative"
+) -> Float[np.ndarray, " B"]:
+    r"""True log odds of a positive label given the instances, of `standard_assumption`.
+
+    .. math:: \log \frac{P(T = 1 ∣ x_1, …, x_n)}{P(T = 0 ∣ x_1, …, x_n)}
+
+    It sums over which instance is the concept instance and which the poison. With the densities of
+    the concept c, the poison z and the background b, in training,
+
+    .. math:: p(X ∣ T = 1) = \prod_i b(x_i) \; \frac{1}{n} Σ_i \frac{c(x_i)}{b(x_i)}, \quad
+        p(X ∣ T = 0) = \prod_i b(x_i) \; \frac{1}{n} Σ_i \frac{z(x_i)}{b(x_i)}.
+
+    Parameters
+    ----------
+    bags : Bags
+        Of any number of features. Their labels are not used.
+    poisoned : str
+        Which bags have the poison:
+
+        - ``negative``, in training. This posterior takes the poison for evidence, as any classifier
+          may that knows the training bags alone.
+        - ``positive``, in the test.
+        - ``either``, half of the bags of each label. The poison tells nothing, and this is the
+          answer that respects the assumption, in training and in the test. It is the posterior of
+          training and test bags mixed half and half.
+
+    Returns
+    -------
+    array (B,)
+        Positive and negative labels are equally probable before the instances are seen, and so are
+        all sizes.
+
+    Raises
+    ------
+    ValueError
+        If a bag is too small for its concept instance and its poison.
+
+    Notes
+    -----
+    Θ(N D). With many features the posterior is as good as certain: at D = 16, the lower of the two
+    probabilities is below 10⁻³⁰ in every bag that was drawn. With ``negative`` it is as certain in
+    the test, and wrong: to fit the training bags best is to trust the poison.
+    """
+
+    def contents(label: int) -> Iterator[_Content]:
+        yield _Content(1.0, concept[:, None], (label,))
+
+    concept = _log_ratios(bags, _centres(1, bags.num_features)[0])
+    return _log_odds(bags, contents, 1, poisoned)
+
+
 def threshold_based(
     bags_of_each_label: int = 100,
     bag_size: range = range(10, 21),
@@ -169,6 +238,51 @@ def threshold_based(
     return _Design(bags_of_each_label, bag_size, num_features).draw(concepts, random)
 
 
+def threshold_based_log_odds(
+    bags: Bags, min_positive: int = 4, *, poisoned: str = "negative"
+) -> Float[np.ndarray, " B"]:
+    """True log odds of a positive label given the instances, of `threshold_based`.
+
+    It sums over the number of concept instances, over which instances they are, and over which is
+    the poison.
+
+    Parameters
+    ----------
+    bags : Bags
+        Of any number of features. Their labels are not used.
+    min_positive : int
+        a of the simulator.
+    poisoned : str
+        Which bags have the poison: ``negative``, ``positive`` or ``either``, as of
+        `standard_assumption_log_odds`.
+
+    Returns
+    -------
+    array (B,)
+        Positive and negative labels are equally probable before the instances are seen, and so are
+        all sizes.
+
+    Raises
+    ------
+    ValueError
+        If ``min_positive`` is out of range, or a bag is too small for its concept instances and its
+        poison.
+
+    Notes
+    -----
+    Θ(N (D + a)).
+    """
+    check("min_positive", min_positive, _at_least(3))
+
+    def contents(label: int) -> Iterator[_Content]:
+        fewest = min_positive if label else min_positive - 2
+        for count in (fewest, fewest + 1):
+            yield _Content(0.5, concept[:, None], (count,))
+
+    concept = _log_ratios(bags, _centres(1, bags.num_features)[0])
+    return _log_odds(bags, contents, min_positive + 1, poisoned)
+
+
 def presence_based(
     bags_of_each_label: int = 100,
     bag_size: range = range(10, 21),
@@ -225,10 +339,7 @@ def presence_based(
     check_counts(bags_of_each_label=bags_of_each_label, num_features=num_features)
     check("num_concepts", num_concepts, _at_least(2))
     _check_sizes(bag_size, num_concepts + 1)
-    if num_features < num_concepts:
-        raise ValueError(
-            f"num_features is {num_features}; expected one for each of {num_concepts} concepts"
-        )
+    _check_concepts(num_features, num_concepts)
     random = np.random.default_rng(checked_seed(seed))
     centres = _centres(num_concepts, num_features)
 
@@ -239,6 +350,94 @@ def presence_based(
         return others[random.integers(num_concepts - 1, size=num_concepts)]
 
     return _Design(bags_of_each_label, bag_size, num_features).draw(concepts, random)
+
+
+def presence_based_log_odds(
+    bags: Bags, num_concepts: int = 2, *, poisoned: str = "negative"
+) -> Float[np.ndarray, " B"]:
+    """True log odds of a positive label given the instances, of `presence_based`.
+
+    It sums over which instance is of which concept, over the absent concept of a negative bag, and
+    over which instance is the poison.
+
+    Parameters
+    ----------
+    bags : Bags
+        Of K features at least. Their labels are not used.
+    num_concepts : int
+        K of the simulator.
+    poisoned : str
+        Which bags have the poison: ``negative``, ``positive`` or ``either``, as of
+        `standard_assumption_log_odds`.
+
+    Returns
+    -------
+    array (B,)
+        Positive and negative labels are equally probable before the instances are seen, and so are
+        all sizes.
+
+    Raises
+    ------
+    ValueError
+        If ``num_concepts`` is out of range, or a bag is too small for its concept instances and its
+        poison.
+
+    Notes
+    -----
+    Θ(N (K D + K 2^K)).
+    """
+    check("num_concepts", num_concepts, _at_least(2))
+    _check_concepts(bags.num_features, num_concepts)
+    centres = _centres(num_concepts, bags.num_features)
+    concepts = [_log_ratios(bags, centre) for centre in centres]
+
+    def contents(label: int) -> Iterator[_Content]:
+        if label:
+            yield _Content(1.0, np.column_stack(concepts), (1,) * num_concepts)
+            return
+        for absent in range(num_concepts):
+            # Items drawn from the others are draws from the mixture of these.
+            others = np.delete(concepts, absent, axis=0)
+            mixture = np.logaddexp.reduce(others, axis=0) - math.log(num_concepts - 1)
+            yield _Content(1 / num_concepts, mixture[:, None], (num_concepts,))
+
+    return _log_odds(bags, contents, num_concepts, poisoned)
+
+
+class _Content(NamedTuple):
+    """What may be in a bag beside background.
+
+    Attributes
+    ----------
+    probability : float
+        Of this content, among those of its label.
+    log_ratios : array (N, kinds)
+        Log density of each instance as an item of each kind, less that as background.
+    counts : tuple of int
+        Items of each kind.
+    """
+
+    probability: float
+    log_ratios: Float[np.ndarray, "N kinds"]
+    counts: tuple[int, ...]
+
+    def with_poison(
+        self, log_ratios: Float[np.ndarray, " N"], count: int, probability: float
+    ) -> _Content:
+        """The content and the poison, which is there once or not at all."""
+        return _Content(
+            self.probability * probability,
+            np.column_stack([self.log_ratios, log_ratios]),
+            (*self.counts, count),
+        )
+
+    def log_likelihoods(self, bags: Bags) -> Float[np.ndarray, " B"]:
+        """Log probability of the content and density of the instances, less all as background."""
+        padded = np.full((len(bags), bags.bag_sizes.max(), len(self.counts)), -np.inf)
+        place_in_bag = np.arange(bags.num_instances) - np.repeat(bags.starts, bags.bag_sizes)
+        padded[np.asarray(bags.bag_index), place_in_bag] = self.log_ratios
+        means = log_mean_over_placements(padded, bags.bag_sizes, self.counts)
+        return math.log(self.probability) + means
 
 
 class _Design(NamedTuple):
@@ -281,6 +480,67 @@ class _Design(NamedTuple):
         return np.concatenate([items, background])[order], is_concept[order]
 
 
+def log_mean_over_placements(
+    log_ratios: Float[np.ndarray, "B N_max kinds"],
+    sizes: Int[np.ndarray, " B"],
+    counts: tuple[int, ...],
+) -> Float[np.ndarray, " B"]:
+    """Log of the mean, over all places of the items in a bag, of the product of their ratios.
+
+    The sum over placements is the coefficient of Π_k u_k^m_k in Π_i (1 + Σ_k u_k r_ik), which grows
+    by one factor for each instance. The ratios of padding are 0.
+    """
+    coefficients = np.full((len(sizes), *[count + 1 for count in counts]), -np.inf)
+    coefficients.reshape(len(sizes), -1)[:, 0] = 0.0
+    for of_instance in np.moveaxis(log_ratios, 1, 0):
+        grown = coefficients.copy()
+        for kind, log_ratio in enumerate(of_instance.T):
+            into, out_of = (np.moveaxis(one, kind + 1, 0) for one in (grown, coefficients))
+            by_bag = log_ratio.reshape(-1, *[1] * (into.ndim - 2))
+            into[1:] = np.logaddexp(into[1:], out_of[:-1] + by_bag)
+        coefficients = grown
+    return coefficients.reshape(len(sizes), -1)[:, -1] - _log_placements(sizes, counts)
+
+
+def _log_placements(
+    sizes: Int[np.ndarray, " B"], counts: tuple[int, ...]
+) -> Float[np.ndarray, " B"]:
+    """Log number of ways to choose disjoint sets of these sizes: n! / (Π_k m_k! (n − Σ_k m_k)!)."""
+    of_items = sum(math.lgamma(count + 1) for count in counts)
+    return gammaln(sizes + 1) - gammaln(sizes - sum(counts) + 1) - of_items
+
+
+def _log_odds(
+    bags: Bags, contents: Callable[[int], Iterator[_Content]], most_items: int, poisoned: str
+) -> Float[np.ndarray, " B"]:
+    """Log odds of a positive label, each label with the contents that it may have."""
+    check("poisoned", poisoned, one_of(*_POISONED))
+    smallest = int(bags.bag_sizes.min())
+    if smallest < most_items + 1:
+        raise ValueError(
+            f"a bag has {smallest} instances; expected at least {most_items + 1}, for the concept "
+            "instances and the poison"
+        )
+    poison = _log_ratios(bags, np.full(bags.num_features, _POISON))
+    log_likelihoods = []
+    for label, probability in enumerate(_POISONED[poisoned]):
+        possible = [
+            content.with_poison(poison, count, weight).log_likelihoods(bags)
+            for content in contents(label)
+            for count, weight in ((0, 1 - probability), (1, probability))
+            if weight > 0
+        ]
+        log_likelihoods.append(np.logaddexp.reduce(possible, axis=0))
+    return log_likelihoods[1] - log_likelihoods[0]
+
+
+def _log_ratios(bags: Bags, centre: Float[np.ndarray, " D"]) -> Float[np.ndarray, " N"]:
+    """Log density of each instance as an item with this centre, less that as background."""
+    instances = np.asarray(bags.instances, dtype=float)
+    as_item = -0.5 * ((instances - centre) / _SD) ** 2 - math.log(_SD)
+    return (as_item + 0.5 * instances**2).sum(axis=1)
+
+
 def _centres(num_concepts: int, num_features: int) -> Float[np.ndarray, "K D"]:
     """Of each concept: 3 in every K-th feature, counted from its own, and 0 in the others."""
     concept = np.arange(num_concepts)[:, None]
@@ -298,4 +558,11 @@ def _check_sizes(bag_size: range, smallest: int) -> None:
         raise ValueError(
             f"bag_size is {bag_size}; expected sizes of at least {smallest}, for the concept "
             "instances and the poison"
+        )
+
+
+def _check_concepts(num_features: int, num_concepts: int) -> None:
+    if num_features < num_concepts:
+        raise ValueError(
+            f"num_features is {num_features}; expected one for each of {num_concepts} concepts"
         )

@@ -4,6 +4,7 @@ from .alp_svm import ALPSVM
 from .andrews_svm import MISVM, miSVM
 from .bayesian import BayesianMIL, BayesianMILRegressor
 from .citation_knn import CitationKNN
+from .concept_fraction import ConceptFractionClassifier
 from .concepts import EMDD, DiverseDensityLearner
 from .dd_svm import DDSVM
 from .ensemble import BagEnsemble
@@ -39,6 +40,7 @@ __all__ = [
     "CardinalityKernelLearner",
     "CardinalityKernelSVM",
     "CitationKNN",
+    "ConceptFractionClassifier",
     "DiverseDensityLearner",
     "Elbow",
     "KernelPCA",

@@ -60,11 +60,9 @@ class BagEnsemble(BagClassifier):
     that every member sees both. The votes are counted and not the decision values, whose units
     differ between members.
 
-    The method called "Ensemble" by Venkatesan, Chandakkar and Li (2015) is another one. It is
-    that of Li, Tax, Duin and Loog (2013), who combine the labels of the instances of a bag. The
-    paper names no base learner. It reports 89.22 % accuracy on musk1 and 85.04 on musk2 (table 1,
-    ten folds), 84.25 on elephant, 63.05 on fox and 79.30 on tiger (table 2, two thirds for
-    training). It reports no bagging of classifiers of bags.
+    The method called "Ensemble" by Venkatesan, Chandakkar and Li (2015) is another one, which
+    combines the labels of the instances of a bag: `ConceptFractionClassifier`. They report no
+    bagging of classifiers of bags.
 
     References
     ----------

@@ -1,13 +1,15 @@
-"""Scores of a classifier's labels, decision values and probabilities, of bags and instances."""
+"""Scores of a classifier's labels, decision values and probabilities, and its Bayes regret."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+from scipy.special import expit
 from sklearn.metrics import (
     accuracy_score,
     average_precision_score,
@@ -18,8 +20,9 @@ from sklearn.metrics import (
 from sklearn.pipeline import Pipeline
 
 from ...datasets.bags import Bags
+from ...estimators.contract import log_odds as log_odds_of
 
-__all__ = ["SCORES", "Classification", "classify"]
+__all__ = ["SCORES", "BayesRegret", "Classification", "bayes_regret", "classify"]
 
 SCORES = (
     "accuracy",
@@ -157,3 +160,101 @@ def _rankings(truth: Int[np.ndarray, " n"], decision: Float[np.ndarray, " n"]) -
         "auc": float(roc_auc_score(truth, decision)),
         "average_precision": float(average_precision_score(truth, decision)),
     }
+
+
+class BayesRegret(NamedTuple):
+    """What a classifier's log loss exceeds that of the truth by, in nats per bag.
+
+    Attributes
+    ----------
+    mean : float
+        Of the regret, over bags; at least 0.
+    standard_error : float
+        Of the mean, from the sd over bags; NaN for one bag.
+    bayes_log_loss : float
+        Expected log loss of the true probabilities: the mean over bags of their entropy. With
+        ``mean`` it adds up to the expected log loss of the classifier.
+    """
+
+    mean: float
+    standard_error: float
+    bayes_log_loss: float
+
+
+def bayes_regret(
+    *,
+    probability: ArrayLike | None = None,
+    log_odds: ArrayLike | None = None,
+    true_probability: ArrayLike | None = None,
+    true_log_odds: ArrayLike | None = None,
+) -> BayesRegret:
+    r"""Bayes regret: how much worse than the true probabilities a classifier's are, in nats.
+
+    .. math:: \frac{1}{B} Σ_b \mathrm{KL}\bigl(\mathrm{Bernoulli}(p^*_b) \,\|\,
+        \mathrm{Bernoulli}(\hat p_b)\bigr) = \mathrm{E}[\text{log loss}] - \text{Bayes log loss}
+
+    Parameters
+    ----------
+    probability, log_odds : array (B,)
+        One of them: P(T = 1) by the classifier, or log p̂ − log(1 − p̂).
+    true_probability, true_log_odds : array (B,)
+        One of them: P(T = 1 | bag) by the distribution that the bags were drawn from, such as
+        `milzoo.datasets.standard_assumption_log_odds`.
+
+    Returns
+    -------
+    BayesRegret
+
+    Raises
+    ------
+    ValueError
+        If not one of each pair is given, they are no vectors of one length, a probability is not in
+        [0, 1], or log odds are not finite.
+
+    Notes
+    -----
+    A probability of 0 or 1 is taken to be 2·10⁻³⁰⁸ from it, as in ``log_loss`` of `Classification`.
+    It costs 708 nats where it is wrong.
+    """
+    said = _as_log_odds(probability=probability, log_odds=log_odds)
+    true = _as_log_odds(true_probability=true_probability, true_log_odds=true_log_odds)
+    if said.shape != true.shape:
+        raise ValueError(
+            f"the classifier speaks of {len(said)} bags and the truth of {len(true)}; expected one "
+            "value of each for every bag"
+        )
+    entropy = _cross_entropy(true, true)
+    regret = np.maximum(_cross_entropy(true, said) - entropy, 0.0)  # below by rounding alone
+    error = regret.std(ddof=1) / math.sqrt(len(regret)) if len(regret) > 1 else math.nan
+    return BayesRegret(float(regret.mean()), float(error), float(entropy.mean()))
+
+
+def _as_log_odds(**given: ArrayLike | None) -> Float[np.ndarray, " B"]:
+    """Log odds from the one that is given, first of probabilities and then of log odds.
+
+    Raises
+    ------
+    ValueError
+        With the name of what is wrong.
+    """
+    named = {name: value for name, value in given.items() if value is not None}
+    if len(named) != 1:
+        raise ValueError(f"{len(named)} of {' and '.join(given)} are given; expected one of them")
+    ((name, value),) = named.items()
+    values = np.asarray(value, dtype=float)
+    if values.ndim != 1 or not len(values):
+        raise ValueError(f"{name} has shape {values.shape}; expected (B,), one for each bag")
+    if name.endswith("log_odds"):
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name} are not all finite; expected log p − log(1 − p) of each bag")
+        return values
+    if not ((values >= 0) & (values <= 1)).all():
+        raise ValueError(f"{name} is not in [0, 1] in every bag; expected probabilities")
+    return log_odds_of(values)
+
+
+def _cross_entropy(
+    true: Float[np.ndarray, " B"], said: Float[np.ndarray, " B"]
+) -> Float[np.ndarray, " B"]:
+    """−p* log p̂ − (1 − p*) log(1 − p̂), of log odds."""
+    return expit(true) * np.logaddexp(0, -said) + expit(-true) * np.logaddexp(0, said)

@@ -22,6 +22,7 @@ from milzoo.estimators import (
     CardinalityKernelLearner,
     CardinalityKernelSVM,
     CitationKNN,
+    ConceptFractionClassifier,
     DiverseDensityLearner,
     KernelPCA,
     MeasureLearner,
@@ -59,6 +60,7 @@ QUICK = [
     MIKernelSVM(),
     MiGraph(),
     CitationKNN(),
+    ConceptFractionClassifier(),
     MILES(width=2.0),
 ]
 # They compile programs for the shapes of each check.

@@ -1,8 +1,20 @@
 """Unit tests of MIL: the counts that are stated, and whom the poison misleads."""
 
+import itertools
+
 import numpy as np
 import pytest
-from milzoo.datasets.mil_unit_tests import presence_based, standard_assumption, threshold_based
+from milzoo.datasets import Bags
+from milzoo.datasets.mil_unit_tests import (
+    presence_based,
+    presence_based_log_odds,
+    standard_assumption,
+    standard_assumption_log_odds,
+    threshold_based,
+    threshold_based_log_odds,
+)
+from scipy.special import expit, logsumexp
+from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
@@ -136,6 +148,127 @@ def test_the_seed_decides_the_draw(draw):
         np.testing.assert_array_equal(one[part].labels, same[part].labels)
     assert one.training.instances[0, 0] != other.training.instances[0, 0]
     assert one.training.instances[0, 0] != one.test.instances[0, 0]
+
+
+def log_density(table, items):
+    """Log density of a bag that has these items at places drawn at random, by all places."""
+    background = norm.logpdf(table).sum(axis=1)
+    of_items = [norm.logpdf(table, centre, 0.1).sum(axis=1) for centre in items]
+    sums = [
+        background.sum() + sum(of_items[k][i] - background[i] for k, i in enumerate(places))
+        for places in itertools.permutations(range(len(table)), len(items))
+    ]
+    return logsumexp(sums) - np.log(len(sums))
+
+
+def standard_contents(label):
+    return [(1.0, [np.array([3.0])] * label)]
+
+
+def threshold_contents(label):
+    """For a = 3."""
+    return [(0.5, [np.array([3.0])] * count) for count in ([1, 2], [3, 4])[label]]
+
+
+def presence_contents(num_concepts):
+    centres = [3.0 * (np.arange(num_concepts) == k) for k in range(num_concepts)]
+
+    def contents(label):
+        if label:
+            return [(1.0, centres)]
+        absences = [centres[:k] + centres[k + 1 :] for k in range(num_concepts)]
+        drawn = [
+            list(items)
+            for others in absences
+            for items in itertools.product(others, repeat=num_concepts)
+        ]
+        return [(1 / len(drawn), items) for items in drawn]
+
+    return contents
+
+
+POISONED = {"negative": (1.0, 0.0), "positive": (0.0, 1.0), "either": (0.5, 0.5)}
+ENUMERATED = [
+    (standard_assumption_log_odds, {}, standard_contents, 1),
+    (threshold_based_log_odds, {"min_positive": 3}, threshold_contents, 1),
+    (presence_based_log_odds, {"num_concepts": 2}, presence_contents(2), 2),
+    (presence_based_log_odds, {"num_concepts": 3}, presence_contents(3), 3),
+]
+
+
+@pytest.mark.parametrize("poisoned", list(POISONED))
+@pytest.mark.parametrize(("log_odds", "arguments", "contents", "num_features"), ENUMERATED)
+def test_log_odds_are_those_of_all_placements(
+    log_odds, arguments, contents, num_features, poisoned
+):
+    """On bags with instances between the centres, so that no placement decides alone."""
+    random = np.random.default_rng(0)
+    tables = [random.uniform(-10.5, 3.5, size=(size, num_features)) for size in (5, 6)]
+    tables += [random.uniform(2.4, 3.2, size=(5, num_features))]
+    found = log_odds(Bags.from_list(tables), **arguments, poisoned=poisoned)
+    poison = np.full(num_features, -10.0)
+    for table, value in zip(tables, found, strict=True):
+        expected = [
+            logsumexp(
+                [
+                    np.log(weight * chance) + log_density(table, [*items, *[poison] * count])
+                    for weight, items in contents(label)
+                    for count, chance in ((0, 1 - probability), (1, probability))
+                    if chance > 0
+                ]
+            )
+            for label, probability in enumerate(POISONED[poisoned])
+        ]
+        assert value == pytest.approx(expected[1] - expected[0], rel=1e-9, abs=1e-9)
+
+
+CALIBRATED = [
+    (standard_assumption, standard_assumption_log_odds, 1, range(10, 21)),
+    (threshold_based, threshold_based_log_odds, 1, range(10, 21)),
+    (presence_based, presence_based_log_odds, 2, range(80, 101)),
+]
+
+
+@pytest.mark.parametrize(("draw", "log_odds", "num_features", "sizes"), CALIBRATED)
+def test_the_truth_is_calibrated_where_poison_tells_nothing(draw, log_odds, num_features, sizes):
+    """Training and test bags, half and half: mean log loss is mean entropy, 4.5 standard errors."""
+    both = draw(200, sizes, num_features, seed=0)
+    bags = Bags.from_list([table for part in both for table in part.to_list()])
+    labels = np.concatenate([part.labels for part in both])
+    odds = log_odds(bags, poisoned="either")
+    probability = expit(odds)
+    log_loss = np.logaddexp(0, np.where(labels == 1, -odds, odds))
+    entropy = probability * np.logaddexp(0, -odds) + (1 - probability) * np.logaddexp(0, odds)
+    assert entropy.mean() > 0.01
+    for surprise in (log_loss - entropy, labels - probability):
+        assert abs(surprise.mean()) < 4.5 * surprise.std() / np.sqrt(len(labels))
+
+
+@pytest.mark.parametrize(("draw", "log_odds"), [row[:2] for row in CALIBRATED])
+def test_the_truth_of_training_fails_the_test(draw, log_odds):
+    """It trusts the poison; the truth to which the poison tells nothing is right in both."""
+    training, test = draw(30, seed=0)
+    for bags, poisoned in ((training, "negative"), (test, "positive")):
+        np.testing.assert_array_equal(log_odds(bags, poisoned=poisoned) > 0, bags.labels)
+        np.testing.assert_array_equal(log_odds(bags, poisoned="either") > 0, bags.labels)
+    assert roc_auc_score(test.labels, log_odds(test)) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("log_odds", "arguments", "message"),
+    [
+        (standard_assumption_log_odds, {"poisoned": "both"}, "poisoned is 'both'; expected one of"),
+        (standard_assumption_log_odds, {}, "a bag has 1 instances; expected at least 2"),
+        (threshold_based_log_odds, {"min_positive": 2}, "min_positive is 2; expected an integer"),
+        (threshold_based_log_odds, {}, "a bag has 1 instances; expected at least 6"),
+        (presence_based_log_odds, {"num_concepts": 3}, "num_features is 2; expected one for each"),
+        (presence_based_log_odds, {}, "a bag has 1 instances; expected at least 3"),
+    ],
+)
+def test_log_odds_refuse_bags_that_cannot_be_drawn(log_odds, arguments, message):
+    bags = Bags.from_list([np.zeros((1, 2)), np.zeros((9, 2))])
+    with pytest.raises(ValueError, match=message):
+        log_odds(bags, **arguments)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 from milzoo.datasets import Bags
-from milzoo.diagnostics.measures.classification import SCORES, Classification, classify
+from milzoo.diagnostics.measures.classification import (
+    SCORES,
+    Classification,
+    bayes_regret,
+    classify,
+)
 from milzoo.estimators.contract import BagClassifier, ScoresInstances
 from milzoo.estimators.transformers import TransformInstances
+from scipy.special import logit, rel_entr
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -105,3 +112,87 @@ def test_a_classifier_of_bags_alone_has_no_instance_scores(bags):
     assert found.probability is None
     with pytest.raises(ValueError, match="bags have no labels; expected those that predictions"):
         classify(KnowsNoInstances().fit(bags), bags.without_labels())
+
+
+TRUE, SAID = np.array([0.9, 0.5, 0.2, 0.01]), np.array([0.6, 0.5, 0.7, 0.02])
+
+
+def test_the_regret_is_the_mean_divergence():
+    found = bayes_regret(probability=SAID, true_probability=TRUE)
+    each = rel_entr(TRUE, SAID) + rel_entr(1 - TRUE, 1 - SAID)
+    assert found.mean == pytest.approx(each.mean())
+    variance = np.sum((each - each.mean()) ** 2) / 3
+    assert found.standard_error == pytest.approx(np.sqrt(variance / 4))
+
+
+def test_the_regret_is_the_excess_of_expected_log_loss():
+    """The log loss of `Classification`, averaged over all 2⁴ labels of the bags."""
+    expected = dict.fromkeys(("said", "true"), 0.0)
+    for labels in itertools.product([0, 1], repeat=4):
+        truth = np.array(labels)
+        chance = np.prod(np.where(truth == 1, TRUE, 1 - TRUE))
+        for name, probability in (("said", SAID), ("true", TRUE)):
+            one = Classification(truth, truth, probability, probability, *NOTHING)
+            expected[name] += chance * one.scores()["log_loss"]
+    found = bayes_regret(probability=SAID, true_probability=TRUE)
+    assert found.mean == pytest.approx(expected["said"] - expected["true"])
+    assert found.bayes_log_loss == pytest.approx(expected["true"])
+
+
+def test_regret_of_log_odds_is_that_of_probabilities():
+    expected = bayes_regret(probability=SAID, true_probability=TRUE)
+    for said in ({"log_odds": logit(SAID)}, {"probability": SAID}):
+        found = bayes_regret(**said, true_log_odds=logit(TRUE))
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_certain_truths_cost_the_log_odds():
+    """Also where probabilities are rounded to 0 and 1."""
+    found = bayes_regret(log_odds=[-900.0, 900.0, 2.0], true_log_odds=[900.0, 900.0, -900.0])
+    assert found.mean == pytest.approx((900 + 0 + np.log1p(np.exp(2.0))) / 3)
+    assert found.bayes_log_loss == 0
+    rounded = bayes_regret(probability=[0.0], true_probability=[1.0])
+    assert rounded.mean == pytest.approx(-np.log(np.finfo(float).tiny))
+    assert math.isnan(rounded.standard_error)
+
+
+def test_the_truth_has_no_regret():
+    odds = np.random.default_rng(0).normal(size=1000, scale=20)
+    found = bayes_regret(log_odds=odds, true_log_odds=odds)
+    assert found[:2] == (0, 0)
+    near = [bayes_regret(log_odds=[one * (1 + 1e-15)], true_log_odds=[one]).mean for one in odds]
+    assert min(near) >= 0  # also by rounding
+    assert max(near) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"probability": [0.5]}, "0 of true_probability and true_log_odds are given; expected one"),
+        (
+            {"probability": [0.5], "log_odds": [0.0], "true_probability": [0.5]},
+            "2 of probability and log_odds are given; expected one",
+        ),
+        (
+            {"probability": [[0.5, 0.5]], "true_probability": [0.5]},
+            r"probability has shape \(1, 2\); expected \(B,\), one for each bag",
+        ),
+        ({"log_odds": [], "true_probability": [0.5]}, r"log_odds has shape \(0,\); expected"),
+        (
+            {"log_odds": [0.0, 1.0], "true_probability": [0.5]},
+            "the classifier speaks of 2 bags and the truth of 1; expected",
+        ),
+        (
+            {"probability": [0.5], "true_probability": [1.5]},
+            r"true_probability is not in \[0, 1\] in every bag; expected",
+        ),
+        ({"probability": [math.nan], "true_probability": [0.5]}, r"probability is not in \[0, 1\]"),
+        (
+            {"probability": [0.5], "true_log_odds": [math.inf]},
+            "true_log_odds are not all finite; expected log p",
+        ),
+    ],
+)
+def test_bad_arguments_of_the_regret_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        bayes_regret(**arguments)
