@@ -117,7 +117,7 @@ def hausdorff_distances(left: Bags, right: Bags, rank: int | float) -> Float[np.
     """
     places, other_places = places_of(left.bag_sizes, rank), places_of(right.bag_sizes, rank)
     distances = np.empty((left.num_bags, right.num_bags))
-    for block in distance_blocks(left, right, "euclidean"):
+    for block in distance_blocks(left, right):
         to_right = np.minimum.reduceat(block.distance, right.starts, axis=1)
         to_left = np.minimum.reduceat(block.distance, block.starts, axis=0).T
         forth = ranked_in_bags(to_right, block.starts, places[block.bags])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from jaxtyping import Float
+from joblib import Memory
 from scipy.spatial.distance import cdist
+from sklearn.utils.validation import check_memory
 
 from ..datasets.arguments import POSITIVE, optional
 from ..datasets.bags import Bags
@@ -31,6 +33,8 @@ class MiGraph(BagKernelSVM):
         δ, in units of the features. None for the average distance in each bag.
     penalty : float
         C > 0 of the support vector classifier.
+    memory : str, joblib.Memory or None
+        Folder in which kernels are kept: a search over C then computes each of them once.
 
     Attributes
     ----------
@@ -72,14 +76,37 @@ class MiGraph(BagKernelSVM):
         length_scale: float | None = None,
         threshold: float | None = None,
         penalty: float = 1.0,
+        memory: str | Memory | None = None,
     ) -> None:
         self.length_scale = length_scale
         self.threshold = threshold
         self.penalty = penalty
+        self.memory = memory
 
     def _kernel(self, left: Bags, right: Bags) -> Float[np.ndarray, "P Q"]:
-        weights = (weights_by_affinity(bags, self.threshold) for bags in (left, right))
-        return rbf_between_bags(left, right, self._gamma, *weights)
+        kernel = check_memory(self.memory).cache(graph_kernel)
+        return kernel(left, right, self._gamma, self.threshold)
+
+
+def graph_kernel(
+    left: Bags, right: Bags, gamma: float, threshold: float | None
+) -> Float[np.ndarray, "P Q"]:
+    """The kernel k_g between each bag of the left and each of the right.
+
+    Parameters
+    ----------
+    left, right : Bags
+    gamma : float
+        γ.
+    threshold : float or None
+        δ; None for the average distance in each bag.
+
+    Returns
+    -------
+    array (P, Q)
+    """
+    weights = (weights_by_affinity(bags, threshold) for bags in (left, right))
+    return rbf_between_bags(left, right, gamma, *weights)
 
 
 def weights_by_affinity(bags: Bags, threshold: float | None) -> Float[np.ndarray, " N"]:

@@ -11,6 +11,7 @@ from ..datasets.arguments import POSITIVE, PROBABILITY
 from ..datasets.bags import Bags
 from ..inference.posterior import Status
 from .contract import ScoresInstances
+from .set_kernel_svm import DistancesTo
 
 __all__ = ["MILES"]
 
@@ -96,7 +97,10 @@ class MILES(ScoresInstances):
     def _fit(self, bags: Bags) -> None:
         instances, is_positive = np.asarray(bags.instances), np.asarray(bags.labels) == 1
         weight = np.where(is_positive, self.positive_weight, 1 - self.positive_weight)
-        similarities = self._similarity(distances_of_bags(bags, instances))
+        # Of N × N distances the sums of squares are slow; a few concepts get exact ones.
+        to_instances = DistancesTo.of(instances)
+        nearest = [to_instances.squared(bag).min(axis=0) for bag in bags.to_list()]
+        similarities = self._similarity(np.stack(nearest))
         solution = solve_one_norm(similarities, is_positive, self.penalty * weight)
         num = len(instances)
         weights = solution.x[:num] - solution.x[num : 2 * num]

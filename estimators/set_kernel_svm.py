@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Float, Int
+from joblib import Memory
 from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import polynomial_kernel
 from sklearn.svm import SVC
+from sklearn.utils.validation import check_memory
 
 from ..datasets.arguments import POSITIVE, WHOLE, one_of, optional
 from ..datasets.bags import Bags
@@ -20,6 +23,7 @@ from .kernel_classifiers import train
 __all__ = [
     "BagKernelSVM",
     "DistanceBlock",
+    "DistancesTo",
     "MIKernelSVM",
     "default_length_scale",
     "distance_blocks",
@@ -27,10 +31,8 @@ __all__ = [
     "rbf_within_bags",
 ]
 
-# Distances between instances that are in memory at once.
-_ENTRIES = 2**23
-
-type Metric = Literal["euclidean", "sqeuclidean"]
+# Distances between instances, or kernels, that are in memory at once.
+_ENTRIES = 2**22
 
 
 class BagKernelSVM(BagClassifier):
@@ -50,6 +52,7 @@ class BagKernelSVM(BagClassifier):
 
     penalty: float
     length_scale: float | None
+    memory: str | Memory | None
     svc_: SVC
 
     def _fit(self, bags: Bags) -> None:
@@ -100,6 +103,8 @@ class MIKernelSVM(BagKernelSVM):
         p of the minimax kernel.
     penalty : float
         C > 0 of the support vector classifier.
+    memory : str, joblib.Memory or None
+        Folder in which set kernels are kept: a search over C then computes each of them once.
 
     Attributes
     ----------
@@ -144,36 +149,84 @@ class MIKernelSVM(BagKernelSVM):
         length_scale: float | None = None,
         degree: int = 3,
         penalty: float = 1.0,
+        memory: str | Memory | None = None,
     ) -> None:
         self.kernel = kernel
         self.normalization = normalization
         self.length_scale = length_scale
         self.degree = degree
         self.penalty = penalty
+        self.memory = memory
 
     def _rows(self, bags: Bags) -> Float[np.ndarray, "M D"]:
         return minima_and_maxima(bags) if self.kernel == "minimax" else super()._rows(bags)
 
     def _kernel(self, left: Bags, right: Bags) -> Float[np.ndarray, "P Q"]:
-        joint = self._joint(left, right)
-        if self.normalization == "mean":
-            return joint
-        return joint / np.outer(np.sqrt(self._own(left)), np.sqrt(self._own(right)))
-
-    def _joint(self, left: Bags, right: Bags) -> Float[np.ndarray, "P Q"]:
-        """The kernel before it is normalised by itself, of the set kernel as a mean over pairs."""
+        is_normalized = self.normalization == "kernel"
         if self.kernel == "set":
-            weights = equal_weights(left), equal_weights(right)
-            return rbf_between_bags(left, right, self._gamma, *weights)
-        return polynomial_kernel(
-            self._rows(left), self._rows(right), degree=self.degree, gamma=self._gamma, coef0=1
-        )
+            kernel = check_memory(self.memory).cache(set_kernel)
+            return kernel(left, right, self._gamma, is_normalized)
+        return minimax_kernel(left, right, self._gamma, self.degree, is_normalized)
 
-    def _own(self, bags: Bags) -> Float[np.ndarray, " B"]:
-        """The same of each bag and itself."""
-        if self.kernel == "set":
-            return rbf_within_bags(bags, self._gamma, equal_weights(bags))
-        return (self._gamma * np.sum(self._rows(bags) ** 2, axis=1) + 1) ** self.degree
+
+# ------------------------------------------------------------------ the paper's kernels
+
+
+def set_kernel(
+    left: Bags, right: Bags, gamma: float, is_normalized: bool
+) -> Float[np.ndarray, "P Q"]:
+    """The set kernel between each bag of the left and each of the right.
+
+    Parameters
+    ----------
+    left, right : Bags
+    gamma : float
+        γ.
+    is_normalized : bool
+        Whether the kernel of a bag with itself is 1; else a mean over pairs of instances.
+
+    Returns
+    -------
+    array (P, Q)
+    """
+    weights = equal_weights(left), equal_weights(right)
+    joint = rbf_between_bags(left, right, gamma, *weights)
+    if not is_normalized:
+        return joint
+    own, other = (
+        np.sqrt(rbf_within_bags(bags, gamma, weight))
+        for bags, weight in zip((left, right), weights, strict=True)
+    )
+    return joint / np.outer(own, other)
+
+
+def minimax_kernel(
+    left: Bags, right: Bags, gamma: float, degree: int, is_normalized: bool
+) -> Float[np.ndarray, "P Q"]:
+    """The minimax kernel between each bag of the left and each of the right.
+
+    Parameters
+    ----------
+    left, right : Bags
+    gamma : float
+        γ.
+    degree : int
+        p.
+    is_normalized : bool
+        Whether the kernel of a bag with itself is 1.
+
+    Returns
+    -------
+    array (P, Q)
+    """
+    rows, others = minima_and_maxima(left), minima_and_maxima(right)
+    joint = polynomial_kernel(rows, others, degree=degree, gamma=gamma, coef0=1)
+    if not is_normalized:
+        return joint
+    own, other = (
+        (gamma * np.sum(numbers**2, axis=1) + 1) ** (degree / 2) for numbers in (rows, others)
+    )
+    return joint / np.outer(own, other)
 
 
 # ------------------------------------------------------------------ of the instances of each bag
@@ -229,7 +282,7 @@ class DistanceBlock(NamedTuple):
     distance: Float[np.ndarray, "M N"]
 
 
-def distance_blocks(left: Bags, right: Bags, metric: Metric) -> Iterator[DistanceBlock]:
+def distance_blocks(left: Bags, right: Bags) -> Iterator[DistanceBlock]:
     """Distances between the instances of two sets of bags, in blocks of whole bags of the left.
 
     Each distance is a sum over features in one order. It does not depend on the other instances,
@@ -238,8 +291,6 @@ def distance_blocks(left: Bags, right: Bags, metric: Metric) -> Iterator[Distanc
     Parameters
     ----------
     left, right : Bags
-    metric : str
-        ``"euclidean"``, or ``"sqeuclidean"`` for its square.
 
     Yields
     ------
@@ -251,7 +302,7 @@ def distance_blocks(left: Bags, right: Bags, metric: Metric) -> Iterator[Distanc
     for bags in consecutive_bags(left.bag_sizes, most_rows):
         first = starts[bags.start]
         stop = starts[bags.stop] if bags.stop < left.num_bags else len(instances)
-        distance = cdist(instances[first:stop], others, metric)
+        distance = cdist(instances[first:stop], others)
         yield DistanceBlock(bags, slice(first, stop), starts[bags] - first, distance)
 
 
@@ -264,6 +315,43 @@ def consecutive_bags(sizes: Int[np.ndarray, " B"], most_rows: int) -> Iterator[s
             first, num_rows = b, 0
         num_rows += size
     yield slice(first, len(sizes))
+
+
+@dataclass(frozen=True)
+class DistancesTo:
+    """Squared distances to some rows, by products: ‖x‖² − 2xᵀx' + ‖x'‖².
+
+    Several times quicker than sums of squared differences. The rounding error is relative to ‖x‖²
+    from the mean of the rows, so that equal distances need not stay equal.
+
+    Attributes
+    ----------
+    rows : array (N, D)
+        Less their mean.
+    centre : array (D,)
+        Their mean.
+    norms : array (N,)
+        ‖x'‖² from the mean.
+    """
+
+    rows: Float[np.ndarray, "N D"]
+    centre: Float[np.ndarray, " D"]
+    norms: Float[np.ndarray, " N"]
+
+    @classmethod
+    def of(cls, rows: Float[np.ndarray, "N D"]) -> Self:
+        """Centre the rows, and take their norms."""
+        centre = rows.mean(axis=0)
+        centred = rows - centre
+        return cls(centred, centre, np.einsum("nd,nd->n", centred, centred))
+
+    def squared(self, others: Float[np.ndarray, "M D"]) -> Float[np.ndarray, "M N"]:
+        """Squared distance from each of other rows to each of these."""
+        others = others - self.centre
+        squared = (-2 * others) @ self.rows.T
+        squared += np.einsum("nd,nd->n", others, others)[:, None]
+        squared += self.norms
+        return np.maximum(squared, 0.0, out=squared)  # below 0 by rounding
 
 
 def rbf_between_bags(
@@ -287,13 +375,31 @@ def rbf_between_bags(
     -------
     array (P, Q)
     """
+    to_right = DistancesTo.of(np.asarray(right.instances))
     sums = np.empty((left.num_bags, right.num_bags))
-    for block in distance_blocks(left, right, "sqeuclidean"):
-        kernel = np.exp(-gamma * block.distance) * right_weight
-        by_row = np.add.reduceat(kernel, right.starts, axis=1)
-        by_row *= left_weight[block.rows, None]
-        sums[block.bags] = np.add.reduceat(by_row, block.starts, axis=0)
+    weights = np.split(left_weight, left.starts[1:])
+    # Bag by bag: other bags on the left do not change how a product rounds.
+    for bag, (rows, weight) in enumerate(zip(left.to_list(), weights, strict=True)):
+        sum_over_bag = weighted_rbf(rows, weight, to_right, gamma)
+        sums[bag] = np.add.reduceat(sum_over_bag * right_weight, right.starts)
     return sums
+
+
+def weighted_rbf(
+    rows: Float[np.ndarray, "M D"],
+    weight: Float[np.ndarray, " M"],
+    to_others: DistancesTo,
+    gamma: float,
+) -> Float[np.ndarray, " N"]:
+    """Σ_i u_i exp(−γ ‖x_i − x'_j‖²) of some rows, at each of the others."""
+    most_rows = max(1, _ENTRIES // len(to_others.rows))
+    total = np.zeros(len(to_others.rows))
+    for first in range(0, len(rows), most_rows):
+        some = slice(first, first + most_rows)
+        exponent = to_others.squared(rows[some])
+        exponent *= -gamma  # in place: to allocate another array takes longer
+        total += weight[some] @ np.exp(exponent, out=exponent)
+    return total
 
 
 def rbf_within_bags(

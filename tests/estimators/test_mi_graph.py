@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from milzoo.datasets import Bags
+from milzoo.estimators import mi_graph
 from milzoo.estimators.mi_graph import MiGraph, weights_by_affinity
 from milzoo.estimators.set_kernel_svm import MIKernelSVM
 from sklearn.svm import SVC
@@ -82,6 +83,16 @@ def test_prediction_ignores_other_bags_and_orders(bags):
     np.testing.assert_array_equal(alone, together)
     backwards = Bags.from_list([rows[::-1] for rows in bags.to_list()])
     np.testing.assert_allclose(classifier.decision_function(backwards), together, atol=1e-12)
+
+
+def test_memory_keeps_kernels_for_other_penalties(bags, tmp_path, monkeypatch):
+    expected = MiGraph(penalty=10.0).fit(bags).decision_function(bags)
+    MiGraph(memory=str(tmp_path)).fit(bags).decision_function(bags)
+    monkeypatch.delattr(mi_graph, "rbf_between_bags")
+    found = MiGraph(penalty=10.0, memory=str(tmp_path)).fit(bags).decision_function(bags)
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(NameError, match="rbf_between_bags"):
+        MiGraph(length_scale=0.5, memory=str(tmp_path)).fit(bags)
 
 
 @pytest.mark.parametrize(

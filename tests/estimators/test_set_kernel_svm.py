@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags
 from milzoo.estimators import set_kernel_svm
-from milzoo.estimators.set_kernel_svm import MIKernelSVM, distance_blocks, minima_and_maxima
+from milzoo.estimators.set_kernel_svm import (
+    DistancesTo,
+    MIKernelSVM,
+    distance_blocks,
+    minima_and_maxima,
+)
 from sklearn.svm import SVC
 
 GAMMA = 0.3
@@ -78,13 +83,25 @@ def test_decision_is_the_svms_on_the_papers_kernel(
 
 def test_blocks_have_every_distance_once(bags, in_small_blocks):
     others = bags.select([4, 0, 3])
-    blocks = list(distance_blocks(bags, others, "euclidean"))
+    blocks = list(distance_blocks(bags, others))
     assert len(blocks) > 2
     distance = np.concatenate([block.distance for block in blocks])
     expected = np.linalg.norm(bags.instances[:, None] - others.instances, axis=2)
     np.testing.assert_allclose(distance, expected, rtol=1e-12, atol=1e-12)
     rows = [block.starts + block.rows.start for block in blocks]
     np.testing.assert_array_equal(np.concatenate(rows), bags.starts)
+
+
+def test_products_give_distances_far_from_the_origin(bags):
+    rows, others = bags.instances + 1e6, bags.instances[::3] + 1e6
+    expected = np.sum((others[:, None] - rows) ** 2, axis=2)
+    np.testing.assert_allclose(DistancesTo.of(rows).squared(others), expected, atol=1e-12)
+
+
+def test_identical_rows_are_at_distance_zero(bags):
+    itself = np.diag(DistancesTo.of(bags.instances).squared(bags.instances))
+    assert (itself >= 0).all()
+    np.testing.assert_allclose(itself, 0, atol=1e-13)
 
 
 def test_minimax_tells_bags_by_their_extremes():
@@ -123,6 +140,16 @@ def test_prediction_ignores_other_bags_and_orders(bags):
     np.testing.assert_array_equal(alone, together)
     backwards = Bags.from_list([rows[::-1] for rows in bags.to_list()])
     np.testing.assert_allclose(classifier.decision_function(backwards), together, atol=1e-12)
+
+
+def test_memory_keeps_kernels_for_other_penalties(bags, tmp_path, monkeypatch):
+    expected = MIKernelSVM(penalty=10.0).fit(bags).decision_function(bags)
+    MIKernelSVM(memory=str(tmp_path)).fit(bags).decision_function(bags)
+    monkeypatch.delattr(set_kernel_svm, "rbf_between_bags")
+    found = MIKernelSVM(penalty=10.0, memory=str(tmp_path)).fit(bags).decision_function(bags)
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(NameError, match="rbf_between_bags"):
+        MIKernelSVM(length_scale=0.5, memory=str(tmp_path)).fit(bags)
 
 
 @pytest.mark.parametrize(
