@@ -33,6 +33,7 @@ from milzoo.estimators import (
     BagEnsemble,
     BayesianMIL,
     CitationKNN,
+    ConceptFractionClassifier,
     DiverseDensityLearner,
     MeasureLearner,
     MIForest,
@@ -45,8 +46,11 @@ from milzoo.estimators import (
     miSVM,
 )
 from milzoo.models import NeighbourMeasure
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
-from sklearn.pipeline import Pipeline
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 NAMES = (
     "musk1",
@@ -73,6 +77,7 @@ PUBLISHED = {
     "DD-SVM": {"musk1": 85.8, "musk2": 91.3},
     "ALP-SVM": {"musk1": 87.9, "musk2": 86.6, "elephant": 84.0, "fox": 66.0},
     "MIForest": {"musk1": 85.0, "musk2": 82.0, "elephant": 84.0, "fox": 64.0},
+    "concept fraction": {"musk1": 89.2, "musk2": 85.0},
 }
 
 
@@ -93,6 +98,8 @@ def methods(num_features: int, memory: str | None = None) -> dict[str, tuple[Any
         "VWSGP, laplace": (BayesianMIL("vwsgp", "laplace", seed=0), {}),
         "VGPMIL": (BayesianMIL("vgpmil", "coordinate_ascent", seed=0), {}),
         "CardinalityModel": (BayesianMIL("cardinality", "maximum_a_posteriori", seed=0), {}),
+        "GPMIL-S": (BayesianMIL("gpmil", "laplace", seed=0), {}),
+        "BMIL": (BayesianMIL("bmil", "laplace", seed=0), {}),
         "mi-SVM": (miSVM(), kernel),
         "mi-SVM, linear": (miSVM("linear"), {"penalty": [0.01, 0.1, 1.0]}),
         "MI-SVM": (MISVM(), kernel),
@@ -104,6 +111,7 @@ def methods(num_features: int, memory: str | None = None) -> dict[str, tuple[Any
         "DD": (DiverseDensityLearner(typical / 2, **concepts), scale),
         "EM-DD": (EMDD(typical / 2, **concepts), scale),
         "DD-SVM": (DDSVM(typical / 2, **concepts), scale),
+        "concept fraction": (ConceptFractionClassifier(), {"classifier": instance_classifiers()}),
         "neighbourhood score": (MeasureLearner(NeighbourMeasure(3)), measures),
         "Bag-KI-SVM": (KISVM("bag"), kernel),
         "Inst-KI-SVM": (KISVM("instance"), penalty | {"balance": [1.0, 5.0, 25.0]}),
@@ -114,6 +122,13 @@ def methods(num_features: int, memory: str | None = None) -> dict[str, tuple[Any
         "miFV": (MiFV(seed=0), {"num_components": [1, 2, 3]} | penalty),
         "bagging of Citation-kNN": (BagEnsemble(CitationKNN(), seed=0), {}),
     }
+
+
+def instance_classifiers() -> list[Pipeline]:
+    """Classifiers of instances that the concept fraction chooses from."""
+    neighbours = [KNeighborsClassifier(k) for k in (3, 5, 10, 20)]
+    logistic = [LogisticRegression(C=strength, max_iter=1000) for strength in (0.01, 1.0)]
+    return [make_pipeline(StandardScaler(), one) for one in (*neighbours, *logistic)]
 
 
 def with_choices(estimator: Any, grid: dict[str, list]) -> Any:
