@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import gammaln
 
 from .arguments import Rule, check, check_counts, checked_seed, is_whole, one_of
 from .bags import Bags
@@ -507,7 +506,8 @@ def _log_placements(
 ) -> Float[np.ndarray, " B"]:
     """Log number of ways to choose disjoint sets of these sizes: n! / (Π_k m_k! (n − Σ_k m_k)!)."""
     of_items = sum(math.lgamma(count + 1) for count in counts)
-    return gammaln(sizes + 1) - gammaln(sizes - sum(counts) + 1) - of_items
+    of_sizes = [math.lgamma(size + 1) - math.lgamma(size - sum(counts) + 1) for size in sizes]
+    return np.array(of_sizes) - of_items
 
 
 def _log_odds(

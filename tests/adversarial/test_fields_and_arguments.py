@@ -112,6 +112,8 @@ def test_a_field_that_is_no_number_is_refused(name):
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_count_that_is_none_is_refused(name):
     for value in NO_COUNTS:
+        if name == "num_inducing" and value is None:
+            continue  # an inducing point at each instance
         refuses(COUNTS[name], value, name)
 
 

@@ -21,7 +21,11 @@ from milzoo.models.model import (
 )
 from milzoo.models.parts.components import ComponentModel
 
-SMALL = {"VGPMIL": {"num_inducing": 3, "mean": -1.0}, "VWSGP": {"num_inducing": 3}}
+SMALL = {
+    "VGPMIL": {"num_inducing": 3, "mean": -1.0},
+    "GPMIL": {"num_inducing": 3, "mean": -1.0},
+    "VWSGP": {"num_inducing": 3},
+}
 BAGS = simulate_instances(12, range(1, 4), num_features=2, seed=0)
 
 
