@@ -130,7 +130,7 @@ def of_relevances():
 
 def of_soft_maxima():
     """Draws (chain, draw, 9): three inducing values, the first 6 bags."""
-    model = GPMIL(RBF(4.0, 1.3), [[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]], mean=-1.0)
+    model = GPMIL(RBF(4.0, 1.3), np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]]), mean=-1.0)
     design = simulate_instances(40, range(1, 7), num_features=2, seed=0)
     bags = simulate(model, design, seed=1)[0]
     fitted = {
