@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from joblib import Memory
 from scipy.spatial.distance import cdist
-from sklearn.metrics.pairwise import polynomial_kernel
+from sklearn.metrics.pairwise import euclidean_distances, polynomial_kernel
 from sklearn.svm import SVC
+from sklearn.utils.extmath import row_norms
 from sklearn.utils.validation import check_memory
 
 from ..datasets.arguments import POSITIVE, WHOLE, one_of, optional
@@ -342,16 +343,13 @@ class DistancesTo:
     def of(cls, rows: Float[np.ndarray, "N D"]) -> Self:
         """Centre the rows, and take their norms."""
         centre = rows.mean(axis=0)
-        centred = rows - centre
-        return cls(centred, centre, np.einsum("nd,nd->n", centred, centred))
+        return cls(rows - centre, centre, row_norms(rows - centre, squared=True))
 
     def squared(self, others: Float[np.ndarray, "M D"]) -> Float[np.ndarray, "M N"]:
         """Squared distance from each of other rows to each of these."""
-        others = others - self.centre
-        squared = (-2 * others) @ self.rows.T
-        squared += np.einsum("nd,nd->n", others, others)[:, None]
-        squared += self.norms
-        return np.maximum(squared, 0.0, out=squared)  # below 0 by rounding
+        return euclidean_distances(
+            others - self.centre, self.rows, Y_norm_squared=self.norms, squared=True
+        )
 
 
 def rbf_between_bags(

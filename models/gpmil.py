@@ -14,7 +14,7 @@ from jax.nn import softplus
 from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
-from .model import Draws, Program, given_labels, plate_of_bags
+from .model import Draws, Program
 from .numerics.quadrature import (
     QuadratureRule,
     SigmoidTable,
@@ -23,7 +23,7 @@ from .numerics.quadrature import (
     sigmoid_table,
 )
 from .numerics.tracing import as_pytree
-from .parts.bag_labels import LogOddsLabel
+from .parts.bag_labels import observe_log_odds
 from .parts.instance_gp import InstanceGPModel
 from .parts.soft_maximum import (
     SoftMaximumRule,
@@ -120,7 +120,8 @@ class GPMIL(InstanceGPModel):
         location, scale = self.evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             evidence = numpyro.sample("evidence", dist.Normal(location, scale))
-        _observe(log_sum_over_bags(evidence, given.bags.bag_index, given.bags.num_bags), given.bags)
+        total = log_sum_over_bags(evidence, given.bags.bag_index, given.bags.num_bags)
+        observe_log_odds(total, given.bags)
 
     def marginal(self) -> Program:
         """The program with f integrated out: only u and hyper-parameters with priors remain.
@@ -148,7 +149,7 @@ class GPMIL(InstanceGPModel):
     def _marginal_program(self, bags: Bags | PreparedBags) -> None:
         given = self.unpadded(bags)
         location, scale = self.evidence_given_inducing_values(given)
-        _observe(_log_odds(location, scale, given.bags, given.rule), given.bags)
+        observe_log_odds(_log_odds(location, scale, given.bags, given.rule), given.bags)
 
     def rule_for(self, conditional: SparseConditional | None, bags: Bags) -> SoftMaximumRule:
         """Quadrature rule for the bag labels given u."""
@@ -166,6 +167,7 @@ class GPMIL(InstanceGPModel):
 
     def predictive_rule(self, draws: Draws) -> PredictiveRule:
         """Quadrature rules for the labels of new bags and instances given u."""
+        # Nodes grow with s²: the coarse grid of `largest_scale` would double them.
         largest = float(np.sqrt(np.max(draws.get("variance", self.kernel.variance))))
         return PredictiveRule(soft_maximum_rule(largest), logistic_rule(largest))
 
@@ -226,9 +228,3 @@ def _log_odds(
     location: Float[Array, " N"], scale: Float[Array, " N"], bags: Bags, rule: SoftMaximumRule
 ) -> Float[Array, " B"]:
     return log_odds_of_soft_maximum(location, scale, bags.bag_index, bags.num_bags, rule)
-
-
-def _observe(log_odds: Float[Array, " B"], bags: Bags) -> None:
-    with plate_of_bags(bags):
-        distribution = LogOddsLabel(log_odds, validate_args=False)
-        numpyro.sample("bag_label", distribution, obs=given_labels(bags))

@@ -21,13 +21,12 @@ from .model import (
     Program,
     given_labels,
     observations,
-    plate_of_bags,
     random_key,
 )
 from .numerics.draws import over_draws
 from .numerics.fields import check_fields
 from .numerics.tracing import as_pytree
-from .parts.bag_labels import LogOddsLabel
+from .parts.bag_labels import LogOddsLabel, observe_log_odds
 from .parts.hyperpriors import prior_of
 from .parts.noisy_or import labels_given_bags, sample_labels
 from .parts.witnesses import log_odds_of_some
@@ -187,9 +186,7 @@ class MeasureThreshold(ModelDefaults):
         sites = self._draw()
         num_measures = bags.instances.shape[1]
         which = numpyro.sample("measure", dist.DiscreteUniform(0, num_measures - 1))
-        with plate_of_bags(bags):
-            distribution = LogOddsLabel(bag_logits(sites, bags)[which], validate_args=False)
-            numpyro.sample("bag_label", distribution, obs=given_labels(bags))
+        observe_log_odds(bag_logits(sites, bags)[which], bags)
 
     def marginal(self) -> Program:
         """The program with the index k of the score summed out.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -135,31 +135,6 @@ class VGPMIL(InstanceGPModel):
             )
 
     # ------------------------------------------------------------------ hyper-parameters
-
-    @classmethod
-    def as_published(
-        cls, bags: Bags, num_inducing: int | None = 50, seed: int = 0, **fields: Any
-    ) -> Self:
-        """A model with the paper's v = 0.5, ℓ = √D and μ0 = 0, in the place of the defaults.
-
-        Under this prior nearly all bags are positive.
-
-        Parameters
-        ----------
-        bags, num_inducing, seed
-            As of `for_bags`.
-        **fields
-            Arguments of `for_bags` that differ from the paper.
-
-        Returns
-        -------
-        VGPMIL
-
-        References
-        ----------
-        Castro-Macías et al. (2024), section 5: (v, l) = (0.5, D), where our ℓ² is their l.
-        """
-        return super().as_published(bags, num_inducing, seed, **({"mean": 0.0} | fields))
 
     def frequency_of_positives(self, labels: np.ndarray) -> float:
         """Fraction of bags with a positive instance, were 1 in H + 1 of the labels the other."""

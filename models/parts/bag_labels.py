@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
@@ -28,6 +29,8 @@ from numpyro.distributions import BernoulliLogits, Distribution, constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.util import is_prng_key, not_jax_tracer
 
+from ...datasets.bags import Bags
+from ..model import given_labels, plate_of_bags
 from .polya_gamma import PolyaGamma, log_cosh
 
 AnyArray = Array | np.ndarray
@@ -75,6 +78,21 @@ class LogOddsLabel(BernoulliLogits):
     ) -> Float[Array, "..."]:
         """Log probability of labels in {0, 1}."""
         return jax.nn.log_sigmoid(jnp.where(jnp.asarray(value) == 1, 1, -1) * self.logits)
+
+
+def observe_log_odds(log_odds: Float[Array, " B"], bags: Bags) -> None:
+    """Sample the site ``bag_label`` with given log odds.
+
+    Parameters
+    ----------
+    log_odds : array (B,)
+        ±∞ where a label is certain.
+    bags : Bags
+        Their labels, if there are any, are observed.
+    """
+    with plate_of_bags(bags):
+        distribution = LogOddsLabel(log_odds, validate_args=False)
+        numpyro.sample("bag_label", distribution, obs=given_labels(bags))
 
 
 # --------------------------------------------------------------------------------------

@@ -148,6 +148,32 @@ class InstanceGPModel(SparseGPModel):
         )
         return model if mean is not None else model.mean_by_base_rate(bags, seed=seed)
 
+    @classmethod
+    def as_published(
+        cls, bags: Bags, num_inducing: int | None = 50, seed: int = 0, **fields: Any
+    ) -> Self:
+        """A model with the papers' v = 0.5, ℓ = √D and μ0 = 0, in the place of the defaults.
+
+        Under this prior nearly all bags are positive.
+
+        Parameters
+        ----------
+        bags, num_inducing, seed
+            As of `for_bags`.
+        **fields
+            Arguments of `for_bags` that differ from the papers.
+
+        Returns
+        -------
+        Self
+
+        References
+        ----------
+        Castro-Macías et al. (2024), section 5: (v, l) = (0.5, D), where our ℓ² is their l.
+        Kandemir et al. (2016), section 4.4: ℓ = √D for GPMIL-S; they do not tell v.
+        """
+        return super().as_published(bags, num_inducing, seed, **({"mean": 0.0} | fields))
+
     def mean_by_base_rate(self, bags: Bags, *, seed: int | Array) -> Self:
         """The model with the prior mean μ0 that gives positive bags their frequency.
 

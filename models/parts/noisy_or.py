@@ -9,8 +9,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float
 
 from ...datasets.bags import Bags
-from ..model import given_labels, plate_of_bags
-from .bag_labels import LogOddsLabel
+from .bag_labels import observe_log_odds
 from .witnesses import WitnessLabels, log_odds_of_some, sum_over_bags
 
 __all__ = ["labels_given_bags", "observe_bags", "probabilities", "sample_labels"]
@@ -26,10 +25,7 @@ def observe_bags(logits: Float[Array, " N"], bags: Bags) -> None:
     bags : Bags
         Their labels, if there are any, are observed.
     """
-    with plate_of_bags(bags):
-        odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
-        distribution = LogOddsLabel(odds, validate_args=False)
-        numpyro.sample("bag_label", distribution, obs=given_labels(bags))
+    observe_log_odds(log_odds_of_some(logits, bags.bag_index, bags.num_bags), bags)
 
 
 def probabilities(
@@ -64,10 +60,7 @@ def sample_labels(logits: Float[Array, " N"], bags: Bags) -> None:
     with numpyro.plate("instance", bags.num_instances):
         label = numpyro.sample("instance_label", dist.Bernoulli(logits=logits))
     count = sum_over_bags(label, bags.bag_index, bags.num_bags)
-    with plate_of_bags(bags):
-        # A label that follows from the instances is certain: log odds of ±∞.
-        distribution = LogOddsLabel(jnp.where(count > 0, jnp.inf, -jnp.inf), validate_args=False)
-        numpyro.sample("bag_label", distribution, obs=given_labels(bags))
+    observe_log_odds(jnp.where(count > 0, jnp.inf, -jnp.inf), bags)
 
 
 def labels_given_bags(

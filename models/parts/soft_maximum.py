@@ -59,7 +59,7 @@ _STEP = 0.4
 _MARGIN = 9.0
 # Beyond this ℓ or τ, e^{−e^ℓ} is below 1e-23.
 _LAST = 4.0
-# Up to this s Gauss–Hermite, from it on the convolution; both err by 1e-8 or less there.
+# Up to this s Gauss–Hermite, from it on the convolution; both err by 2e-8 or less there.
 _WIDE = 0.5
 _NUM_HERMITE = 12
 # Where x = e^{τ + a + 3s²/2} is below e^{−15}, 1 − L is e^{τ + a + s²/2} (1 − x/2) to rounding.
@@ -115,7 +115,7 @@ def soft_maximum_rule(largest_standard_deviation: float) -> SoftMaximumRule:
     Returns
     -------
     SoftMaximumRule
-        42 nodes of τ up to s = ½, 102 at s = 2.2.
+        43 nodes of τ up to s = ½, 93 at s = 2.2.
 
     Raises
     ------

@@ -13,6 +13,7 @@ from .sparse_gp import (
     REACH,
     Tensor,
     check_program,
+    draw_evidence,
     draw_inducing_value,
     log_sum_exp,
     parameter,
@@ -80,11 +81,7 @@ def gpmil_program(model: GPMIL, bags: Bags, *, program: str = "marginal") -> pm.
         process = sparse_process(model, bags)
         location = mean + draw_inducing_value(process)
         if program == "full":
-            noise = pm.Normal("white_evidence", dims="instance")  # η
-            evidence = pm.Deterministic(
-                "evidence", location + process.scale * noise, dims="instance"
-            )
-            log_odds = _log_sum_over_bags(evidence, bags)
+            log_odds = _log_sum_over_bags(draw_evidence(location, process.scale), bags)
         else:
             log_odds = _integrated(location, process.scale, bags)
         pm.Bernoulli("bag_label", logit_p=log_odds, observed=bags.labels, dims="bag")

@@ -30,6 +30,7 @@ __all__ = [
     "Tensor",
     "accumulated_process",
     "check_program",
+    "draw_evidence",
     "draw_inducing_value",
     "evaluated",
     "log_expected_negative",
@@ -148,6 +149,12 @@ def draw_inducing_value(process: SparseProcess) -> Tensor:
     whitened = pm.Normal("whitened_inducing_value", dims="inducing_point")  # ε
     pm.Deterministic("inducing_value", process.cholesky @ whitened, dims="inducing_point")
     return process.projection @ whitened
+
+
+def draw_evidence(location: Tensor, scale: Tensor) -> Tensor:
+    """The sites ``white_evidence`` (η) and ``evidence`` (f = location + scale η)."""
+    noise = pm.Normal("white_evidence", dims="instance")  # η
+    return pm.Deterministic("evidence", location + scale * noise, dims="instance")
 
 
 def sum_over_bags(values: Tensor, bags: Bags) -> Tensor:

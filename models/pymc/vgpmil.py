@@ -11,6 +11,7 @@ from .sparse_gp import (
     REACH,
     Tensor,
     check_program,
+    draw_evidence,
     draw_inducing_value,
     evaluated,
     log_expected_negative,
@@ -77,10 +78,7 @@ def vgpmil_program(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> p
         process = sparse_process(model, bags)
         location = mean + draw_inducing_value(process)  # μ0 + A u
         if program == "full":
-            noise = pm.Normal("white_evidence", dims="instance")  # η
-            evidence = pm.Deterministic(
-                "evidence", location + process.scale * noise, dims="instance"
-            )
+            evidence = draw_evidence(location, process.scale)
             log_negative, log_either = _given_evidence(model.mixing, evidence)
         else:
             log_negative, log_either = _given_inducing_values(model, location, process.scale)

@@ -171,6 +171,12 @@ def test_the_default_mean_gives_bags_their_base_rate(fraction):
     assert abs(found - fraction) < 0.04
 
 
+def test_the_published_mean_is_zero(bags):
+    model = GPMIL.as_published(replace(bags, labels=None), 3)
+    assert model.mean == 0.0
+    assert (model.kernel.variance, model.kernel.length_scale) == (0.5, 2**0.5)
+
+
 def test_long_bags_are_positive_under_a_mean_of_zero():
     """n/(n + 1) without variance, as documented."""
     model = GPMIL(RBF(1e-8, 1.0), POINTS)
