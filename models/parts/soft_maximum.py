@@ -28,11 +28,14 @@ is a convolution: Φ is evaluated once for each difference ℓ − τ, and a mat
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jax.nn import softplus
 from jax.scipy.special import logsumexp, ndtr
 from jaxtyping import Array, Bool, Float, Int
@@ -281,17 +284,63 @@ def log_rate_of_none(
     -------
     array (N, J)
     """
-    offsets = jnp.asarray(rule.offsets, location.dtype)
-    log_typical = (location + first)[:, None] + offsets  # τ + a
+    return _by_row(_log_rate_of_none)(location + first, scale, rule)
+
+
+type _RowsOf = Callable[
+    [Float[Array, " N"], Float[Array, " N"], SoftMaximumRule], Float[Array, "N J"]
+]
+
+
+def _by_row(rows_of: _RowsOf) -> _RowsOf:
+    """The function, which has row n from the entries n of its two arrays, with its derivatives.
+
+    ∂ row/∂ entry is found once, along all rows together. A Hessian by the chain rule alone would
+    repeat the convolution for every direction.
+    """
+
+    @jax.custom_jvp
+    def rows(*arguments: Any) -> Float[Array, "N J"]:
+        return rows_of(*arguments)
+
+    @partial(rows.defjvp, symbolic_zeros=True)
+    def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+        value = rows(*primals)
+        total = jnp.zeros_like(value)
+        for place, tangent in enumerate(tangents[:2]):
+            if not isinstance(tangent, SymbolicZero):
+                derivative = _by_row(partial(_derivative_by_row, rows_of, place))
+                total += derivative(*primals) * tangent[:, None]
+        return value, total
+
+    return rows
+
+
+def _derivative_by_row(
+    rows_of: _RowsOf,
+    place: int,
+    location: Float[Array, " N"],
+    scale: Float[Array, " N"],
+    rule: SoftMaximumRule,
+) -> Float[Array, "N J"]:
+    """∂ row/∂ entry of the array at the place."""
+    moves = [jnp.zeros_like(location), jnp.zeros_like(scale)]
+    moves[place] = jnp.ones_like(moves[place])
+    return jax.jvp(lambda a, s: rows_of(a, s, rule), (location, scale), tuple(moves))[1]
+
+
+def _log_rate_of_none(
+    location: Float[Array, " N"], scale: Float[Array, " N"], rule: SoftMaximumRule
+) -> Float[Array, "N J"]:
+    """As `log_rate_of_none`; ``location`` is a plus the first node of τ."""
+    log_typical = location[:, None] + jnp.asarray(rule.offsets, location.dtype)  # τ + a
     if rule.wide is None:
         some, none = _complements_if_narrow(log_typical, scale)
     else:
         # Each is evaluated where it is good, so that gradients of the other are finite.
         is_wide = scale > _WIDE
         narrow = _complements_if_narrow(log_typical, jnp.where(is_wide, _WIDE, scale))
-        wide = _complements_if_wide(
-            location + first, jnp.where(is_wide, scale, 2 * _WIDE), rule.wide
-        )
+        wide = _complements_if_wide(location, jnp.where(is_wide, scale, 2 * _WIDE), rule.wide)
         some, none = (jnp.where(is_wide[:, None], w, n) for w, n in zip(wide, narrow, strict=True))
     log_ratio = log_typical + 1.5 * scale[:, None] ** 2
     is_small = log_ratio < _SERIES
