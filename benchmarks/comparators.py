@@ -110,7 +110,7 @@ def methods(num_features: int, memory: str | None = None) -> dict[str, tuple[Any
         "MILES": (MILES(typical), {"width": [typical / 2, typical, 2 * typical]} | penalty),
         "DD": (DiverseDensityLearner(typical / 2, **concepts), scale),
         "EM-DD": (EMDD(typical / 2, **concepts), scale),
-        "DD-SVM": (DDSVM(typical / 2, **concepts), scale),
+        "DD-SVM": (DDSVM(typical / 2, **concepts, memory=memory), scale | penalty),
         "concept fraction": (ConceptFractionClassifier(), {"classifier": instance_classifiers()}),
         "neighbourhood score": (MeasureLearner(NeighbourMeasure(3)), measures),
         "Bag-KI-SVM": (KISVM("bag"), kernel),

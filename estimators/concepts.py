@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ..datasets.arguments import FLAG, POSITIVE, WHOLE, Rule, is_number
+from ..datasets.arguments import FLAG, POSITIVE, WHOLE, Rule, is_number, optional
 from ..datasets.bags import Bags
 from ..models.diverse_density import concept_logits, log_diverse_density
 from ..models.numerics.lbfgs import descend, largest_derivative
@@ -138,7 +138,7 @@ class DiverseDensityLearner(PrototypeClassifier):
     .. math:: \prod_b P(Y_b | t, s), \quad
         P(Y_b = 0 | t, s) = \prod_{n ∈ b} \big(1 - e^{-Σ_d s_d² (x_{nd} - t_d)²}\big)
 
-    is maximised by L-BFGS, in t and log s, from every instance of every positive bag. With
+    is maximised by L-BFGS, in t and log s, from every instance of positive bags. With
     ``label_noise`` 0 it is the likelihood of `DiverseDensity`: one concept that all positive bags
     share. Where they have several, log P(Y_b = 1) of a bag with another concept falls with the
     square of the distance. A few bags far away then outweigh many close by, and a concept that many
@@ -162,6 +162,9 @@ class DiverseDensityLearner(PrototypeClassifier):
         a, the number of instances inside radii that a positive bag has.
     max_steps : int
         Of each search.
+    start_bags : int or None
+        Searches start in so many positive bags, the smallest: a positive instance is one of few
+        there. None for all positive bags, as in the paper.
 
     Attributes
     ----------
@@ -188,6 +191,7 @@ class DiverseDensityLearner(PrototypeClassifier):
         "max_prototypes": WHOLE,
         "min_positive": WHOLE,
         "max_steps": WHOLE,
+        "start_bags": optional(WHOLE, "for all positive bags"),
     }
     _search_class: ClassVar[type[ConceptSearch]] = ConceptSearch
 
@@ -200,6 +204,7 @@ class DiverseDensityLearner(PrototypeClassifier):
         max_prototypes: int = 10,
         min_positive: int = 1,
         max_steps: int = 200,
+        start_bags: int | None = None,
     ) -> None:
         self.separation = separation
         self.scale = scale
@@ -208,6 +213,7 @@ class DiverseDensityLearner(PrototypeClassifier):
         self.max_prototypes = max_prototypes
         self.min_positive = min_positive
         self.max_steps = max_steps
+        self.start_bags = start_bags
 
     def find_peaks(self, bags: Bags) -> Peaks:
         """Find the local maxima, the highest first.
@@ -231,7 +237,7 @@ class DiverseDensityLearner(PrototypeClassifier):
             If they have no labels, or none that is positive, or no search ends at a peak.
         """
         self._check_parameters()
-        starts = instances_of_positive_bags(bags)
+        starts = instances_of_positive_bags(bags, self.start_bags)
         with jax.enable_x64(True):
             on_device = jax.tree.map(jnp.asarray, bags)
             ends = _maximise_from_all(self._search(), jnp.asarray(starts), on_device)

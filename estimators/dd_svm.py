@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float
+from joblib import Memory
 from sklearn.svm import SVC
+from sklearn.utils.validation import check_memory
 
 from ..datasets.arguments import POSITIVE, optional
 from ..datasets.bags import Bags
@@ -16,6 +18,16 @@ from .contract import BagClassifier
 from .prototypes import Peaks
 
 __all__ = ["DDSVM"]
+
+# Parameters that are those of `DiverseDensityLearner`.
+_OF_THE_SEARCH = (
+    "separation",
+    "scale",
+    "learns_scales",
+    "label_noise",
+    "max_steps",
+    "start_bags",
+)
 
 
 class DDSVM(BagClassifier):
@@ -44,6 +56,10 @@ class DDSVM(BagClassifier):
         l, the paper's s = 1/(2 l²). None for l² of half the summed variances of the features.
     max_steps : int
         Of each search for a prototype.
+    start_bags : int or None
+        Searches start in so many bags of either label, the smallest; None for all, as in the paper.
+    memory : str, joblib.Memory or None
+        Where prototypes are kept, so that a search over ``penalty`` finds them once.
 
     Attributes
     ----------
@@ -80,10 +96,7 @@ class DDSVM(BagClassifier):
     _rules = {
         "penalty": POSITIVE,
         "length_scale": optional(POSITIVE, "for one from the variances of the features"),
-    } | {
-        name: DiverseDensityLearner._rules[name]
-        for name in ("separation", "scale", "learns_scales", "label_noise", "max_steps")
-    }
+    } | {name: DiverseDensityLearner._rules[name] for name in _OF_THE_SEARCH}
 
     def __init__(
         self,
@@ -94,6 +107,8 @@ class DDSVM(BagClassifier):
         penalty: float = 1.0,
         length_scale: float | None = None,
         max_steps: int = 200,
+        start_bags: int | None = None,
+        memory: str | Memory | None = None,
     ) -> None:
         self.separation = separation
         self.scale = scale
@@ -102,6 +117,8 @@ class DDSVM(BagClassifier):
         self.penalty = penalty
         self.length_scale = length_scale
         self.max_steps = max_steps
+        self.start_bags = start_bags
+        self.memory = memory
 
     def _fit(self, bags: Bags) -> None:
         labels = np.asarray(bags.labels)
@@ -122,17 +139,8 @@ class DDSVM(BagClassifier):
         return self.svc_.decision_function(self._embed(bags))
 
     def _find_prototypes(self, bags: Bags) -> Peaks:
-        """The higher ones among the maxima of diverse density."""
-        learner = DiverseDensityLearner(
-            self.separation,
-            self.scale,
-            learns_scales=self.learns_scales,
-            label_noise=self.label_noise,
-            max_steps=self.max_steps,
-        )
-        peaks = learner.find_peaks(bags)
-        half_way = 0.5 * (peaks.objective.max() + peaks.objective.min())
-        return peaks.select(np.flatnonzero(peaks.objective >= half_way))
+        learner = DiverseDensityLearner(**{name: getattr(self, name) for name in _OF_THE_SEARCH})
+        return check_memory(self.memory).cache(_find_prototypes)(learner, bags)
 
     def _embed(self, bags: Bags) -> Float[np.ndarray, "B P"]:
         """Distance of the nearest instance of each bag to each prototype."""
@@ -140,3 +148,10 @@ class DDSVM(BagClassifier):
         both = (self.positive_prototypes_, self.negative_prototypes_)
         distances = np.hstack([peaks.distances(instances) for peaks in both])
         return np.minimum.reduceat(distances, bags.starts, axis=0)
+
+
+def _find_prototypes(learner: DiverseDensityLearner, bags: Bags) -> Peaks:
+    """The higher ones among the maxima of diverse density."""
+    peaks = learner.find_peaks(bags)
+    half_way = 0.5 * (peaks.objective.max() + peaks.objective.min())
+    return peaks.select(np.flatnonzero(peaks.objective >= half_way))

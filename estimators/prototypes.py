@@ -267,8 +267,10 @@ class PrototypeLearner(PrototypeClassifier):
         return peaks.suppressed(self.separation)
 
 
-def instances_of_positive_bags(bags: Bags) -> Float[np.ndarray, "P D"]:
-    """Instances of positive bags, where searches start.
+def instances_of_positive_bags(
+    bags: Bags, most_bags: int | None = None
+) -> Float[np.ndarray, "P D"]:
+    """Instances of positive bags, where searches start; of so many of the smallest.
 
     Raises
     ------
@@ -276,7 +278,9 @@ def instances_of_positive_bags(bags: Bags) -> Float[np.ndarray, "P D"]:
         If bags have no labels, or none is positive.
     """
     check_some_positive(bags)
-    return np.asarray(bags.instances)[np.asarray(bags.labels)[bags.bag_index] == 1]
+    positive = np.flatnonzero(np.asarray(bags.labels))
+    smallest = positive[np.argsort(bags.bag_sizes[positive], kind="stable")][:most_bags]
+    return np.asarray(bags.instances)[np.isin(bags.bag_index, smallest)]
 
 
 def check_some_positive(bags: Bags) -> None:

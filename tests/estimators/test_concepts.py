@@ -9,7 +9,7 @@ import pytest
 from milzoo.datasets import Bags, load, simulate, simulate_instances
 from milzoo.estimators import EMDD, DiverseDensityLearner
 from milzoo.estimators.concepts import nearest_in_bags
-from milzoo.estimators.prototypes import Peaks, Prototypes
+from milzoo.estimators.prototypes import Peaks, Prototypes, instances_of_positive_bags
 from milzoo.models import DiverseDensity
 from numpyro.handlers import substitute
 from scipy.optimize import minimize
@@ -93,6 +93,19 @@ def test_highest_peak_is_likelier_than_the_truth(fitted, bags):
     learner, peaks = fitted
     scale = TRUTH["scale"] if learner.learns_scales else np.ones(2)
     assert peaks.objective[0] > log_likelihood_of(learner, TRUTH["concept"], scale, bags)
+
+
+def test_searches_start_in_the_smallest_positive_bags():
+    """A bag of each size from 1 to 6; those of odd sizes are positive, and far apart."""
+    own = [
+        np.full((size, 2), 10.0 * size) + np.arange(size)[:, None] for size in (6, 5, 4, 3, 2, 1)
+    ]
+    some = Bags.from_list(own, np.arange(6) % 2)
+    np.testing.assert_array_equal(
+        instances_of_positive_bags(some, 2), np.concatenate([own[3], own[5]])
+    )
+    learner = DiverseDensityLearner(0.5, learns_scales=False, label_noise=0.05, start_bags=1)
+    np.testing.assert_allclose(learner.find_peaks(some).points, own[5], atol=1e-4)
 
 
 def test_gradients_vanish_at_peaks(fitted, bags):

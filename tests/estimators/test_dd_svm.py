@@ -6,7 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from milzoo.datasets import Bags
+from milzoo.estimators import concepts
 from milzoo.estimators.dd_svm import DDSVM
+from milzoo.estimators.prototypes import instances_of_positive_bags
 from scipy.optimize import minimize
 from sklearn.svm import SVC
 
@@ -90,6 +92,31 @@ def test_the_length_scale_sets_the_kernel(bags):
     assert given.svc_.C == 3
 
 
+def test_memory_keeps_prototypes_for_other_penalties(bags, fitted, tmp_path, monkeypatch):
+    DDSVM(0.5, **SETTINGS, memory=str(tmp_path)).fit(bags)
+    monkeypatch.delattr(concepts, "instances_of_positive_bags")
+    found = DDSVM(0.5, **SETTINGS, penalty=3.0, memory=str(tmp_path)).fit(bags)
+    np.testing.assert_array_equal(
+        found.positive_prototypes_.points, fitted.positive_prototypes_.points
+    )
+    assert found.svc_.C == 3
+    with pytest.raises(NameError, match="instances_of_positive_bags"):
+        DDSVM(0.4, **SETTINGS, memory=str(tmp_path)).fit(bags)
+
+
+def test_searches_for_either_label_start_in_the_smallest_bags(bags, monkeypatch):
+    """Of two bags of one instance each, the first: both searches have one start."""
+    starts = []
+
+    def recorded(*arguments):
+        starts.append(instances_of_positive_bags(*arguments))
+        return starts[-1]
+
+    monkeypatch.setattr(concepts, "instances_of_positive_bags", recorded)
+    DDSVM(0.5, **SETTINGS, start_bags=1).fit(bags)
+    np.testing.assert_array_equal(starts, [bags[[1]].instances, bags[[0]].instances])
+
+
 def test_learned_scales_leave_a_useless_feature_out(bags):
     """A third feature is uniform, and tells nothing of the label."""
     random = np.random.default_rng(1)
@@ -118,6 +145,7 @@ def test_a_copy_predicts_the_same(bags, fitted):
         ({"separation": 0}, "DDSVM separation is 0; expected a positive finite number"),
         ({"label_noise": 0.5}, "DDSVM label_noise is 0.5; expected 0 or more"),
         ({"length_scale": -1.0}, "DDSVM length_scale is -1.0; expected .* or None for one from"),
+        ({"start_bags": 0}, "DDSVM start_bags is 0; expected .* or None for all"),
         ({"penalty": 0.0}, "DDSVM penalty is 0.0; expected a positive finite number"),
     ],
 )
