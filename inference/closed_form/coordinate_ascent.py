@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,7 +25,8 @@ from ..runtime.chunks import PiecesInMemory
 from ..runtime.devices import Devices
 from ..runtime.programs import Stopwatch
 from .algorithm import ClosedForm, Options, closed_form
-from .drivers import Ascent, Limits, ascend_in_memory, ascend_in_passes, best_of
+from .drivers import AfterStep, Ascent, Limits, ascend_in_memory, ascend_in_passes, best_of
+from .early_stop import EarlyStop
 
 __all__ = ["checked_form", "coordinate_ascent", "wrapped"]
 
@@ -48,6 +51,8 @@ def coordinate_ascent(
     dtype: FloatType = "float64",
     mesh: Mesh | None = None,
     checkpoint: str | os.PathLike | None = None,
+    callback: Callable[[Posterior], float] | None = None,
+    patience: int = 10,
     progress: bool = False,
 ) -> Posterior:
     """Fit the closed-form approximation by coordinate ascent on its bound.
@@ -98,6 +103,11 @@ def coordinate_ascent(
     checkpoint : path or None
         A folder that each step on a stream is written to. Run again with the same arguments, a run
         that was killed goes on behind the last one, and ends as if it had not been.
+    callback : callable or None
+        Of bags in memory: takes the posterior after each step, and returns a score of it, such as
+        the AUC on validation bags. The posterior of the highest score is returned (early stopping).
+    patience : int
+        The ascent ends where so many steps in a row have not raised the score of ``callback``.
     progress : bool
         Whether to draw a bar.
 
@@ -136,17 +146,34 @@ def coordinate_ascent(
             f"checkpoint is {checkpoint}, but the bags are in memory, where a fit takes seconds; "
             "leave it out, or pass a stream"
         )
+    if callback is not None and in_chunks:
+        raise NotImplementedError(
+            "callback needs the posterior after each step, which is made for bags in memory alone; "
+            "leave out callback, or the stream and the mesh"
+        )
     if isinstance(bags, Bags):
         form.check(bags)
     with jax.enable_x64(True):
         start_key, draw_key = split_key(random_key(seed))
-        if isinstance(bags, Bags) and not in_chunks:
-            ascent = _ascend(form, bags, limits, key=start_key, **learns)
-        else:
+        end = partial(
+            wrapped,
+            bags=bags,
+            engine="coordinate_ascent",
+            key=draw_key,
+            num_draws=num_draws,
+            watch=watch,
+        )
+        if not isinstance(bags, Bags) or in_chunks:
             ascent = ascend_in_passes(
                 form, bags, limits, key=start_key, devices=Devices(mesh), checkpoint=checkpoint
             )
-        return wrapped(ascent, bags, "coordinate_ascent", draw_key, num_draws, watch)
+        elif callback is None:
+            ascent = _ascend(form, bags, limits, key=start_key, **learns)
+        else:
+            stop = EarlyStop(lambda ascent: callback(end(ascent)), patience)
+            ascent = _ascend(form, bags, limits, key=start_key, after_step=stop, **learns)
+            ascent = stop.best(ascent)
+        return end(ascent)
 
 
 def _ascend(
@@ -156,22 +183,23 @@ def _ascend(
     *,
     key: Array,
     learns_hyperparameters: bool,
+    after_step: AfterStep | None = None,
     **priors: Any,
 ) -> Ascent:
     """Ascend in memory: at once, or in pieces of which nothing is kept, where that is too much."""
     numbers = form.numbers_kept(bags)
-    if numbers > _NUMBERS_KEPT_OF_BAGS and not form.keeps_local and not learns_hyperparameters:
+    may_forget = not (form.keeps_local or learns_hyperparameters or after_step)
+    if numbers > _NUMBERS_KEPT_OF_BAGS and may_forget:
         pieces, devices = PiecesInMemory(bags), Devices(None)
         return ascend_in_passes(form, pieces, limits, key=key, devices=devices)
     check_memory(
         numbers,
         f"what coordinate_ascent keeps of {bags.num_instances:,} instances",
-        "leave out label_update and learn_hyperparameters, with which all of it is kept, or take "
-        "fewer inducing points",
+        "leave out label_update, learn_hyperparameters and callback, with which all of it is kept, "
+        "or take fewer inducing points",
     )
-    return ascend_in_memory(
-        form, bags, limits, key=key, learns_hyperparameters=learns_hyperparameters, **priors
-    )
+    learns: dict[str, Any] = {"learns_hyperparameters": learns_hyperparameters} | priors
+    return ascend_in_memory(form, bags, limits, key=key, after_step=after_step, **learns)
 
 
 def checked_form(model: Model, options: Options) -> ClosedForm:

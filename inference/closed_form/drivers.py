@@ -47,6 +47,7 @@ from ..runtime.progress import Progress
 from .algorithm import ClosedForm
 
 __all__ = [
+    "AfterStep",
     "Ascent",
     "Limits",
     "Passes",
@@ -72,6 +73,7 @@ _COLLAPSED = (
     "for what is unknown; the evidence may not: try laplace with learn_hyperparameters=True"
 )
 
+type AfterStep = Callable[[Ascent], Status | None]
 type Values = dict[str, Float[Array, ""] | Float[np.ndarray, ""]]
 
 
@@ -149,6 +151,7 @@ def ascend_in_memory(
     key: Array,
     learns_hyperparameters: bool = False,
     priors: Mapping[str, Distribution] = MappingProxyType({}),
+    after_step: AfterStep | None = None,
 ) -> Ascent:
     """Repeat the two steps until the ELBO stops rising; of several starts at once, until all do.
 
@@ -163,6 +166,8 @@ def ascend_in_memory(
         Whether each step ascends the ELBO in the model's hyper-parameters too.
     priors : mapping of str to Distribution
         Of hyper-parameters; the ELBO and their log density are ascended together.
+    after_step : callable or None
+        Takes the ascent up to each step, and returns a status where it ends there.
 
     Returns
     -------
@@ -187,17 +192,37 @@ def ascend_in_memory(
         position, elbo = run(position, last, np.asarray(limits.tolerance, float))
         return position, np.asarray(elbo)[: int(position.num_steps) - first]
 
+    end = partial(_end, form, priors if learns_hyperparameters else None)
+
+    def watched(position: _Position, trace: list[np.ndarray]) -> Status | None:
+        assert after_step is not None
+        return after_step(end(position, np.array(trace), cut_off(trace), seconds=0.0))
+
     before = Stopwatch.now() - started
-    position, elbo, status, seconds = repeat_steps(advance, position, limits, form.allowed_fall)
+    position, elbo, status, seconds = repeat_steps(
+        advance, position, limits, form.allowed_fall, after_step=watched if after_step else None
+    )
+    return end(position, elbo, status, before + seconds)
+
+
+def _end(
+    form: ClosedForm,
+    priors: Mapping[str, Distribution] | None,
+    position: _Position,
+    elbo: Float[np.ndarray, "T ..."],
+    status: Status,
+    seconds: float,
+) -> Ascent:
+    """The ascent up to a position; ``priors`` are None where no hyper-parameters are learned."""
     q = position.q
-    if learns_hyperparameters:
+    if priors is not None:
         q, unconstrained = q
         learned = _constrained(form.model, unconstrained)
         elbo = elbo - float(_log_prior(priors, learned))
         form = form.with_hyperparameters({name: float(v) for name, v in learned.items()})
         if form.model.ignores_features and status.kind != "failed":
             status = Status("collapsed", f"{_COLLAPSED}; {status.sentence}")
-    return Ascent(form, q, position.local, elbo, status, before + seconds)
+    return Ascent(form, q, position.local, elbo, status, seconds)
 
 
 @jax.jit
@@ -362,6 +387,7 @@ def repeat_steps(
     limits: Limits,
     allowed_fall: float,
     checkpoint: BlockFolder | None = None,
+    after_step: Callable[[Any, list[np.ndarray]], Status | None] | None = None,
 ) -> tuple[Any, Float[np.ndarray, "T ..."], Status, float]:
     """Steps until the ELBO stops rising, in blocks that grow as long as they are quick.
 
@@ -375,6 +401,8 @@ def repeat_steps(
         As of `ClosedForm`.
     checkpoint : BlockFolder or None
         For an ``advance`` of one step: a block for each; goes on behind the last.
+    after_step : callable or None
+        Takes the state and the trace after each step, and returns a status where it is the last.
 
     Returns
     -------
@@ -398,7 +426,8 @@ def repeat_steps(
         bar.advance(len(trace))
         while status is None and len(trace) < limits.max_steps:
             started = Stopwatch.now()
-            state, elbo = advance(state, min(length, limits.max_steps - len(trace)))
+            at_most = 1 if after_step else min(length, limits.max_steps - len(trace))
+            state, elbo = advance(state, at_most)
             trace.extend(np.asarray(one) for one in elbo)
             taken = Stopwatch.now() - started
             if checkpoint:
@@ -408,6 +437,8 @@ def repeat_steps(
             seconds += taken
             bar.advance(len(elbo))
             status = judge(trace, limits.tolerance, allowed_fall)
+            if after_step:
+                status = after_step(state, trace) or status
     return state, np.array(trace), status or cut_off(trace), seconds
 
 

@@ -1,0 +1,78 @@
+"""Early stopping: the step of an ascent with the highest score, and when to look no further."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...datasets.arguments import WHOLE, check
+from ..posterior import Status
+from .drivers import Ascent
+
+__all__ = ["EarlyStop"]
+
+
+class EarlyStop:
+    """Keeps the ascent of the highest score, and ends it where that is no longer raised.
+
+    It is called after each step, and remembers: one for each ascent.
+
+    Parameters
+    ----------
+    score : callable
+        Of the ascent up to a step.
+    patience : int
+        Steps in a row that may fail to raise the score.
+
+    Raises
+    ------
+    ValueError
+        If ``patience`` is no whole number from 1 on.
+    """
+
+    def __init__(self, score: Callable[[Ascent], float], patience: int) -> None:
+        check("patience", patience, WHOLE)
+        self._score, self._patience = score, patience
+        self._highest, self._best, self._num_steps = -math.inf, None, 0
+
+    def __call__(self, ascent: Ascent) -> Status | None:
+        """Look at the ascent after one more step; a status where it is the last.
+
+        Raises
+        ------
+        ValueError
+            If the score is no number.
+        """
+        self._num_steps = len(ascent.elbo)
+        value = float(self._score(ascent))
+        if math.isnan(value):
+            raise ValueError(
+                f"callback returned {value} after step {self._num_steps}; expected a number"
+            )
+        if value > self._highest:
+            self._highest, self._best = value, ascent
+        if self._best is not None and self._num_steps - len(self._best.elbo) >= self._patience:
+            return Status("max_steps", "stopped early")
+        return None
+
+    def best(self, last: Ascent) -> Ascent:
+        """The ascent of the highest score, with the seconds of all steps.
+
+        Parameters
+        ----------
+        last : Ascent
+            The whole one.
+
+        Returns
+        -------
+        Ascent
+            The whole one if it failed.
+        """
+        if self._best is None or last.status.kind == "failed":
+            return last
+        sentence = (
+            f"stopped early: the callback returned {self._highest:.4g} after step "
+            f"{len(self._best.elbo)}, the highest of {self._num_steps}"
+        )
+        return replace(self._best, status=Status("max_steps", sentence), seconds=last.seconds)
