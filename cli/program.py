@@ -1,4 +1,4 @@
-"""The commands ``milzoo compare``, ``milzoo models`` and ``milzoo datasets``.
+"""The commands ``milzoo compare``, ``reproduce``, ``models`` and ``datasets``.
 
 Nothing heavy is imported here: JAX starts inside the commands, when its devices are set up.
 """
@@ -134,6 +134,59 @@ def compare(
 
 def _command_line(protocol: str) -> str:
     return f"{shlex.join(['milzoo', *sys.argv[1:]])} ({protocol});"
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A table or figure such as castro-macias-2024/table-6, or a paper.",
+            show_default="all papers",
+        ),
+    ] = None,
+    list_all: Annotated[
+        bool, typer.Option("--list", help="Only list tables and figures with their outcomes.")
+    ] = False,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="as-published or honest.", show_default="both"),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="A method, as the paper calls it; repeatable.", show_default="all"),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option(help="Folder with what is known, one CSV file for each table.")
+    ] = Path("docs/results"),
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of splits and methods.")] = 0,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes.", show_default="one on each core")
+    ] = None,
+    toy: Annotated[
+        bool, typer.Option("--toy", help="Few bags and two splits; nothing is kept.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Run what is known again.")] = False,
+    pages: Annotated[
+        bool, typer.Option("--pages", help="Only write the pages of the documentation anew.")
+    ] = False,
+) -> None:
+    """Run a paper's tables again, and say what differs and why.
+
+    A result is kept as soon as it is there, and not run again: a run that was stopped goes on.
+    """
+    from ..inference import keep_programs
+    from . import reproducing
+
+    keep_programs()
+    methods = tuple(method or ())
+    wanted = reproducing.Wanted(name, folder, protocol, methods, seed, jobs, toy=toy, again=again)
+    if list_all:
+        reproducing.list_outcomes(wanted)
+    elif pages:
+        reproducing.write(wanted)
+    else:
+        reproducing.run(wanted)
 
 
 @app.command()

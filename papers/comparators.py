@@ -1,0 +1,123 @@
+"""Classifiers of bags that the papers compare with, and the settings that are chosen."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from ..datasets.bags import Bags
+from ..estimators import (
+    ALPSVM,
+    DDSVM,
+    EMDD,
+    KISVM,
+    MILES,
+    MISVM,
+    BagEnsemble,
+    BayesianMIL,
+    CitationKNN,
+    ConceptFractionClassifier,
+    DiverseDensityLearner,
+    MeasureLearner,
+    MIForest,
+    MiFV,
+    MiGraph,
+    MIKernelSVM,
+    MILBoost,
+    StandardizeInstances,
+    VocabularySVM,
+    miSVM,
+)
+from ..models import NeighbourMeasure
+from .exhibits import Choice, Method
+
+__all__ = ["comparator", "comparators", "on_features"]
+
+# Of diverse density: a search from every instance of musk2 would take hours.
+START_BAGS = 20
+
+
+def on_features(transformer: Any, estimator: Any, grid: dict[str, list]) -> Choice:
+    """An estimator behind a transformer of features, which sees the training bags alone.
+
+    Parameters
+    ----------
+    transformer : object
+        Such as `StandardizeInstances`.
+    estimator : object
+    grid : dict of lists
+        Its settings by name.
+
+    Returns
+    -------
+    Pipeline
+    dict of lists
+        The grid by the names of the pipeline.
+    """
+    pipeline = Pipeline([("features", transformer), ("classify", estimator)])
+    return pipeline, {f"classify__{name}": values for name, values in grid.items()}
+
+
+def comparator(name: str) -> Method:
+    """A method of `comparators` on standardised features, for an `Attempt`."""
+    return partial(_comparator, name)
+
+
+def _comparator(name: str, bags: Bags, memory: str | None) -> Choice:
+    return on_features(StandardizeInstances(), *comparators(bags.num_features, memory)[name])
+
+
+def comparators(num_features: int, memory: str | None = None) -> dict[str, Choice]:
+    """By name: an estimator of standardised bags, and the grid that inner folds choose from.
+
+    Kernels between bags are kept in the folder ``memory``: a grid has each of them many times.
+    """
+    typical = math.sqrt(num_features)  # two standardised instances are √(2D) apart on average
+    penalty = {"penalty": [0.1, 1.0, 10.0, 100.0]}
+    kernel = {"length_scale": [typical / 2, typical, 2 * typical]} | penalty
+    wide = {"length_scale": [typical * root for root in (0.125**0.5, 0.5**0.5, 2**0.5)]} | penalty
+    concepts = {"learns_scales": False, "label_noise": 0.01, "start_bags": START_BAGS}
+    scale = {"scale": [1 / typical, 2 / typical, 4 / typical]}
+    measures = {"measure": [NeighbourMeasure(k) for k in (1, 3, 5, 9)]}
+    return {
+        "VWSGP": (BayesianMIL("vwsgp", "coordinate_ascent", seed=0), {}),
+        "VWSGP, laplace": (BayesianMIL("vwsgp", "laplace", seed=0), {}),
+        "VGPMIL": (BayesianMIL("vgpmil", "coordinate_ascent", seed=0), {}),
+        "CardinalityModel": (BayesianMIL("cardinality", "maximum_a_posteriori", seed=0), {}),
+        "GPMIL-S": (BayesianMIL("gpmil", "laplace", seed=0), {}),
+        "BMIL": (BayesianMIL("bmil", "laplace", seed=0), {}),
+        "mi-SVM": (miSVM(), kernel),
+        "mi-SVM, linear": (miSVM("linear"), {"penalty": [0.01, 0.1, 1.0]}),
+        "MI-SVM": (MISVM(), kernel),
+        "MI-Kernel": (MIKernelSVM(memory=memory), wide),
+        "MI-Kernel, minimax": (MIKernelSVM("minimax"), penalty | {"degree": [1, 2, 3]}),
+        "miGraph": (MiGraph(memory=memory), wide),
+        "Citation-kNN": (CitationKNN(), {}),
+        "MILES": (MILES(typical), {"width": [typical / 2, typical, 2 * typical]} | penalty),
+        "DD": (DiverseDensityLearner(typical / 2, **concepts), scale),
+        "EM-DD": (EMDD(typical / 2, **concepts), scale),
+        "DD-SVM": (DDSVM(typical / 2, **concepts, memory=memory), scale | penalty),
+        "concept fraction": (ConceptFractionClassifier(), {"classifier": instance_classifiers()}),
+        "neighbourhood score": (MeasureLearner(NeighbourMeasure(3)), measures),
+        "Bag-KI-SVM": (KISVM("bag"), kernel),
+        "Inst-KI-SVM": (KISVM("instance"), penalty | {"balance": [1.0, 5.0, 25.0]}),
+        "ALP-SVM": (ALPSVM(), {"positive_fraction": [0.3, 0.6, 0.9], "penalty": [1.0, 10.0]}),
+        "MILBoost": (MILBoost(seed=0), {"max_steps": [30, 100], "max_depth": [1, 2]}),
+        "MIForest": (MIForest(seed=0), {"start_temperature": [0.5, 1.0, 2.0, 4.0]}),
+        "vocabulary SVM": (VocabularySVM(seed=0), {"num_words": [20, 50, 100]} | penalty),
+        "miFV": (MiFV(seed=0), {"num_components": [1, 2, 3]} | penalty),
+        "bagging of Citation-kNN": (BagEnsemble(CitationKNN(), seed=0), {}),
+    }
+
+
+def instance_classifiers() -> list[Pipeline]:
+    """Classifiers of instances that the concept fraction chooses from."""
+    neighbours = [KNeighborsClassifier(k) for k in (3, 5, 10, 20)]
+    logistic = [LogisticRegression(C=strength, max_iter=1000) for strength in (0.01, 1.0)]
+    return [make_pipeline(StandardScaler(), one) for one in (*neighbours, *logistic)]

@@ -1,0 +1,191 @@
+"""Tables and figures of papers as data: published numbers, and attempts to reproduce them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+from ..datasets.bags import Bags
+from .protocols import Protocol
+
+__all__ = ["SCORES", "Attempt", "Cell", "Exhibit", "Paper", "Published"]
+
+# Scores of tables, by their names in `milzoo.diagnostics`.
+SCORES: dict[str, str] = {
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "auc": "AUC",
+    "average_precision": "AP",
+    "instance_accuracy": "instance accuracy",
+    "instance_f1": "instance F1",
+    "instance_auc": "instance AUC",
+    "instance_average_precision": "instance AUC-PR",
+}
+
+# An estimator of bags, and the grid of settings that a protocol chooses from.
+type Choice = tuple[Any, dict[str, list]]
+# ``method(bags, memory)``; kernels between bags may be kept in the folder ``memory``.
+type Method = Callable[[Bags, str | None], Choice]
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published number.
+
+    Parameters
+    ----------
+    value : float
+        A fraction, where the paper has per cent.
+    error : float or None
+        As printed after ±; None where the paper has none.
+    """
+
+    value: float
+    error: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.value <= 1:
+            raise ValueError(f"value is {self.value}; expected a fraction from 0 to 1")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A method under a protocol.
+
+    Parameters
+    ----------
+    protocol : Protocol
+    method : callable
+        Of bags and a folder: an estimator, and a grid of its settings.
+    """
+
+    protocol: Protocol
+    method: Method
+
+    def smaller(self) -> Self:
+        """The same with two splits and one setting, to see that it runs."""
+
+        def with_one_setting(bags: Bags, memory: str | None) -> Choice:
+            estimator, grid = self.method(bags, memory)
+            return estimator.set_params(**{name: values[0] for name, values in grid.items()}), {}
+
+        return replace(self, protocol=self.protocol.smaller(), method=with_one_setting)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method on one data set in a table.
+
+    Parameters
+    ----------
+    method : str
+        As the paper calls it.
+    data : str
+        A data set, as `milzoo.datasets.load` calls it, or as the paper does if it is not here.
+    published : mapping of str to Published
+        By score; a key of `SCORES`.
+    attempts : tuple of Attempt
+    missing : str
+        What is missing here, where there is no attempt.
+    why : str
+        One sentence: why ours differs.
+
+    Raises
+    ------
+    ValueError
+        If there are attempts and something is missing, or neither; or a score is unknown.
+    """
+
+    method: str
+    data: str
+    published: Mapping[str, Published]
+    attempts: tuple[Attempt, ...] = ()
+    missing: str = ""
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.attempts) == bool(self.missing):
+            raise ValueError(
+                f"{self.method} on {self.data} has {len(self.attempts)} attempts and is missing "
+                f"{self.missing!r}; expected attempts, or what is missing"
+            )
+        if unknown := set(self.published) - set(SCORES):
+            raise ValueError(
+                f"{self.method} on {self.data} has the scores {', '.join(sorted(unknown))}; "
+                f"expected some of {', '.join(SCORES)}"
+            )
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A table or a figure.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"table-6"``.
+    title : str
+    cells : tuple of Cell
+        Of a table.
+    missing : str
+        What is missing here, of an exhibit without cells.
+    to_do : str
+        What is not built yet, of an exhibit that is possible here.
+    verdict : {"reproduced", "differs"} or None
+        Of an exhibit without cells that is shown here.
+    finding : str
+        One sentence on what is shown, or on a whole table.
+    command : str
+        The command that shows an exhibit without cells.
+
+    Raises
+    ------
+    ValueError
+        If it has not exactly one of cells, a verdict, something that is missing and something to
+        do; or a verdict without a finding.
+    """
+
+    name: str
+    title: str
+    cells: tuple[Cell, ...] = ()
+    missing: str = ""
+    to_do: str = ""
+    verdict: Literal["reproduced", "differs"] | None = None
+    finding: str = ""
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.cells, self.missing, self.to_do, self.verdict))) != 1:
+            raise ValueError(
+                f"{self.name}: expected one of cells, a verdict, what is missing, what is to do"
+            )
+        if self.verdict and not (self.finding and self.command):
+            raise ValueError(f"{self.name}: a verdict needs a finding, and the command to see it")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper with all its tables and figures.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"castro-macias-2024"``.
+    citation : str
+    exhibits : tuple of Exhibit
+        In the order of the paper.
+    remarks : str
+        What the paper tells of its protocol, and leaves out.
+    """
+
+    name: str
+    citation: str
+    exhibits: tuple[Exhibit, ...]
+    remarks: str
+
+
+def binomial_error(proportion: float, num_bags: int) -> float:
+    """√(p(1 − p)/B), the standard error of an accuracy on B bags."""
+    return math.sqrt(proportion * (1 - proportion) / num_bags)

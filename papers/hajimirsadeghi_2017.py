@@ -1,0 +1,216 @@
+"""Hajimirsadeghi and Mori (2017): tables and figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from joblib import Memory
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.validation import check_memory
+
+from ..datasets.arguments import FLAG, POSITIVE
+from ..datasets.bags import Bags
+from ..estimators import (
+    BayesianMIL,
+    CardinalityKernelLearner,
+    CardinalityKernelSVM,
+    TransformInstances,
+)
+from ..estimators.contract import BagClassifier
+from ..models import RBF, CardinalityModel, NormalCardinality
+from .comparators import comparator, on_features
+from .exhibits import Attempt, Cell, Choice, Exhibit, Method, Paper, Published
+from .protocols import INNER_FOLDS, Protocol, with_published_folds
+
+__all__ = ["PAPER", "TwoStageKernelSVM"]
+
+SIGMA = 0.1  # of the normal cardinality
+MU = tuple(float(tenths) / 10 for tenths in range(1, 11))
+REGULARISATION = (0.01, 0.1, 1.0, 10.0)  # λ
+PENALTY = (0.1, 1.0, 10.0, 100.0, 1000.0)  # C
+LENGTH_SCALE = (0.1, 0.2, 0.4, 0.8)  # in units of √D
+
+HONEST = Protocol(
+    "honest",
+    "Ten published folds of the first repetition (musk2: ten drawn). Settings are chosen by three "
+    "folds inside the training bags.",
+    with_published_folds(1),
+)
+PUBLISHED = Protocol(
+    "as published",
+    "The same folds; settings are those of the highest accuracy on them.",
+    with_published_folds(1),
+    chosen_by="test bags",
+    peeks="settings are chosen by the accuracy on the folds that is reported",
+)
+
+
+class TwoStageKernelSVM(BagClassifier):
+    """A classifier on the kernel of the cardinality model that folds of the training bags choose.
+
+    The paper finds μ for the model alone, and uses it for the kernel. So do we, with λ.
+
+    Parameters
+    ----------
+    penalty : float
+        C.
+    length_scale : float
+        Of the kernel between instances, in units of √D.
+    learns : bool
+        Whether the weights of the kernel are learned with the classifier (MICPKL).
+    memory : str, joblib.Memory or None
+        Where chosen models are kept, so that a search over the other settings finds them once.
+
+    Attributes
+    ----------
+    model_ : CardinalityModel
+        The one that was chosen.
+    classifier_ : CardinalityKernelSVM
+    classes_ : array (2,)
+    n_features_in_ : int
+    """
+
+    _rules = {"penalty": POSITIVE, "length_scale": POSITIVE, "learns": FLAG}
+
+    def __init__(
+        self,
+        penalty: float = 1.0,
+        length_scale: float = 0.2,
+        learns: bool = False,
+        memory: str | Memory | None = None,
+    ) -> None:
+        self.penalty = penalty
+        self.length_scale = length_scale
+        self.learns = learns
+        self.memory = memory
+
+    def _fit(self, bags: Bags) -> None:
+        self.model_ = check_memory(self.memory).cache(chosen_model)(bags)
+        kernel = RBF(1.0, self.length_scale * math.sqrt(bags.num_features))
+        kind = CardinalityKernelLearner if self.learns else CardinalityKernelSVM
+        self.classifier_ = kind(self.model_, kernel, penalty=self.penalty).fit(bags)
+
+    def _decision(self, bags: Bags) -> Float[np.ndarray, " B"]:
+        return self.classifier_.decision_function(bags)
+
+
+def chosen_model(bags: Bags) -> CardinalityModel:
+    """The model with the μ and λ of the highest accuracy on three folds of the bags."""
+    classifier, grid = _cardinality_model()
+    folds = StratifiedKFold(INNER_FOLDS, shuffle=True, random_state=0)
+    search = GridSearchCV(classifier, grid, cv=folds, scoring="accuracy", refit=False)
+    best = search.fit(bags, bags.labels).best_params_
+    return CardinalityModel(best["model__potential"], best["model__weight_scale"])
+
+
+def _cardinality_model() -> tuple[BayesianMIL, dict[str, list[Any]]]:
+    grid: dict[str, list[Any]] = {
+        "model__potential": [NormalCardinality(mu, SIGMA) for mu in MU],
+        # s of λ = 1/2s²
+        "model__weight_scale": [1 / math.sqrt(2 * one) for one in REGULARISATION],
+    }
+    return BayesianMIL("cardinality", "maximum_a_posteriori", seed=0), grid
+
+
+def _from_zero_to_one(classifier: Any, grid: dict[str, list[Any]]) -> Choice:
+    return on_features(TransformInstances(MinMaxScaler()), classifier, grid)
+
+
+def _micpm(bags: Bags, memory: str | None) -> Choice:
+    return _from_zero_to_one(*_cardinality_model())
+
+
+def _on_kernel(learns: bool, bags: Bags, memory: str | None) -> Choice:
+    grid = {"penalty": list(PENALTY), "length_scale": list(LENGTH_SCALE)}
+    return _from_zero_to_one(TwoStageKernelSVM(learns=learns, memory=memory), grid)
+
+
+_OURS: dict[str, Callable[[Bags, str | None], Choice]] = {
+    "MICPM": _micpm,
+    "MICPK-SVM": partial(_on_kernel, False),
+    "MICPKL": partial(_on_kernel, True),
+}
+_COMPARATORS = {
+    "miGraph": "miGraph",
+    "ALP-SVM": "ALP-SVM",
+    "MILES": "MILES",
+    "MI-Kernel": "MI-Kernel",
+    "mi-SVM": "mi-SVM",
+    "MI-SVM": "MI-SVM",
+}
+_DATA = ("elephant", "fox", "tiger", "musk1", "musk2")
+_ACCURACY = {
+    "MICPM": (84, 65, 86, 81, 83),
+    "MICPK-SVM": (88, 63, 87, 89, 89),
+    "MICPKL": (89, 71, 88, 89, 89),
+    "MIMN": (89, 64, 87, 86, 90),
+    "MIRealBoost": (83, 63, 73, 91, 77),
+    "ClassSetMaxRBM-XOR": (88, 60, 83, 84, 84),
+    "MI-CRF": (85, 68, 83, 88, 85),
+    "MIGraph": (85, 61, 82, 90, 90),
+    "miGraph": (87, 62, 86, 90, 90),
+    "ALP-SVM": (84, 66, 86, 86, 86),
+    "MILES": (81, 62, 80, 88, 83),
+    "MI-Kernel": (84, 60, 84, 88, 89),
+    "mi-SVM": (82, 58, 79, 87, 84),
+    "MI-SVM": (81, 59, 84, 78, 84),
+}
+_WHY = {
+    ("mi-SVM", "elephant"): "mostly the choice of settings: the best of twenty on the reported "
+    "folds has 80.5 %, what inner folds choose 76.5",
+    ("mi-SVM", "musk2"): "the choice of settings: the best fixed setting of the grid has 84 % on "
+    "the reported folds",
+    ("miGraph", "musk2"): "the scaling of features: scaled to [0, 1] by the training bags the same "
+    "search has 89.1 %",
+    ("MILES", "fox"): "the settings of the published figure are not told",
+    ("MICPKL", "elephant"): "the paper tunes λ and C on the folds that it reports",
+    ("MICPKL", "fox"): "the paper tunes λ and C on the folds that it reports",
+}
+
+
+def _cell(method: str, data: str, accuracy: float) -> Cell:
+    published = {"accuracy": Published(accuracy / 100)}
+    if data == "tiger":
+        return Cell(method, data, published, missing="the tiger images are not at hand")
+    why = _WHY.get((method, data), "")
+    if method in _OURS:
+        own: Method = _OURS[method]
+        attempts = (Attempt(PUBLISHED, own), Attempt(HONEST, own))
+        return Cell(method, data, published, attempts, why=why)
+    if method in _COMPARATORS:
+        attempts = (Attempt(HONEST, comparator(_COMPARATORS[method])),)
+        return Cell(method, data, published, attempts, why=why)
+    return Cell(method, data, published, missing=f"{method} is not built here")
+
+
+PAPER = Paper(
+    name="hajimirsadeghi-2017",
+    citation="Hajimirsadeghi and Mori (2017), Multi-instance classification by max-margin training "
+    "of cardinality-based Markov networks, IEEE TPAMI 39(9), 1839–1852.",
+    remarks="Features are scaled to [0, 1]; σ = 0.1, and μ is found by a grid search for MICPM. λ "
+    "and C are “roughly optimized on 10-fold cross-validation accuracy”, which is the accuracy "
+    "that is reported. How the length scale of the kernel was found is not told. Here μ and λ of "
+    "the kernel are those that inner folds choose for MICPM under both protocols.",
+    exhibits=(
+        Exhibit(
+            "figure-1",
+            "The model as a graph",
+            missing="a drawing of the model, without numbers; `CardinalityModel` is that model",
+        ),
+        Exhibit(
+            "table-1",
+            "Accuracy on five benchmark sets",
+            cells=tuple(
+                _cell(method, data, accuracy)
+                for method, row in _ACCURACY.items()
+                for data, accuracy in zip(_DATA, row, strict=True)
+            ),
+        ),
+    ),
+)

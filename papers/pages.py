@@ -1,0 +1,152 @@
+"""Pages of the documentation: one for each paper, from the results that are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from .exhibits import SCORES, Exhibit, Paper, Published
+from .results import Comparison, Result, compared, outcome_of, path_of, read
+
+__all__ = ["page_of", "write_pages"]
+
+
+def write_pages(papers: Iterable[Paper], folder: Path) -> list[Path]:
+    """Write a page for each paper beside its folder of results.
+
+    Parameters
+    ----------
+    papers : iterable of Paper
+    folder : Path
+        ``docs/results``.
+
+    Returns
+    -------
+    list of Path
+    """
+    pages = []
+    for paper in papers:
+        results = {one.name: read(path_of(folder, paper, one)) for one in paper.exhibits}
+        page = folder / f"{paper.name}.md"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(page_of(paper, results), encoding="utf-8")
+        pages.append(page)
+    return pages
+
+
+def page_of(paper: Paper, results: dict[str, list[Result]]) -> str:
+    """The page of a paper in Markdown.
+
+    Parameters
+    ----------
+    paper : Paper
+    results : dict of lists
+        By the name of the exhibit.
+
+    Returns
+    -------
+    str
+    """
+    outcomes = {one.name: outcome_of(one, results.get(one.name, [])) for one in paper.exhibits}
+    lines = [
+        f"# {paper.citation.split(',', 1)[0]}",
+        "",
+        f"{paper.citation}",
+        "",
+        f"{paper.remarks}",
+        "",
+        "| | | outcome | |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {_heading(one)} | {one.title} | {outcomes[one.name].state} "
+        f"| {outcomes[one.name].sentence} |"
+        for one in paper.exhibits
+    ]
+    for exhibit in paper.exhibits:
+        if exhibit.cells and results.get(exhibit.name):
+            lines += ["", *_section(paper, exhibit, results[exhibit.name])]
+        elif exhibit.command:
+            lines += ["", f"## {_heading(exhibit)}: {exhibit.title}", "", f"`{exhibit.command}`"]
+    return "\n".join(lines) + "\n"
+
+
+def _heading(exhibit: Exhibit) -> str:
+    kind, _, number = exhibit.name.partition("-")
+    return f"{kind.capitalize()} {number}"
+
+
+def _section(paper: Paper, exhibit: Exhibit, results: list[Result]) -> list[str]:
+    """The table of one exhibit, its protocols, and where the results come from."""
+    every = [one for one in compared(exhibit, results) if one.ours]
+    lines = [
+        f"## {_heading(exhibit)}: {exhibit.title}",
+        "",
+        f"`milzoo reproduce {paper.name}/{exhibit.name}`",
+        "",
+    ]
+    protocols = {
+        (attempt.protocol.name, attempt.protocol.sentence, attempt.protocol.peeks)
+        for cell in exhibit.cells
+        for attempt in cell.attempts
+    }
+    for name, sentence, peeks in sorted(protocols):
+        lines.append(f"- *{name}*: {sentence}" + (f" Peeking: {peeks}." if peeks else ""))
+    lines += [
+        "",
+        "| method | data | score | published | as published | honest | difference | why |",
+        "|---|---|---|---|---|---|---|---|",
+        *map(_row, every),
+        "",
+        "Differences are in standard errors: the printed ±; else that of an accuracy on as many "
+        "bags, √(p(1 − p)/B); else that of our mean over splits. They are of the protocol as "
+        "published where it was run.",
+        "",
+        _origin(results),
+    ]
+    return lines
+
+
+def _row(one: Comparison) -> str:
+    difference = "" if math.isnan(one.difference) else f"{one.difference:+.1f}"
+    why = "" if one.is_reproduced else one.cell.why
+    cells = [
+        one.cell.method,
+        one.cell.data,
+        SCORES[one.score],
+        _published(one.published),
+        *(_ours(one.ours.get(name)) for name in ("as published", "honest")),
+        difference,
+        why,
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _published(published: Published) -> str:
+    error = "" if published.error is None else f" ± {published.error:.3f}"
+    return f"{published.value:.3f}{error}"
+
+
+def _ours(result: Result | None) -> str:
+    if result is None:
+        return ""
+    error = result.sd / math.sqrt(result.num_splits)
+    setting = f" ({result.setting})" if result.setting else ""
+    return f"{result.value:.3f}" + (f" ± {error:.3f}" if error > 0 else "") + setting
+
+
+def _origin(results: list[Result]) -> str:
+    """Seconds, seeds, dates, commits and machines of results."""
+    seconds = sum({one.attempt: one.seconds for one in results}.values())
+    dates = sorted({one.date for one in results})
+    between = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    parts = {
+        name: ", ".join(sorted({str(getattr(one, name)) for one in results}))
+        for name in ("seed", "commit", "machine", "versions")
+    }
+    return (
+        f"{seconds:,.0f} s in all, {between}; seed {parts['seed']}; commit {parts['commit']}; "
+        f"{parts['machine']}; {parts['versions']}. After ± stands the standard error of the mean "
+        "over splits."
+    )

@@ -1,0 +1,127 @@
+"""Named protocols: which bags are trained on, what is chosen by which bags, what is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+import numpy as np
+from jaxtyping import Int
+from sklearn.model_selection import BaseCrossValidator, ShuffleSplit, StratifiedKFold
+
+from ..datasets import published_folds
+from ..datasets.bags import Bags
+
+__all__ = ["INNER_FOLDS", "Protocol", "Split", "halves", "thirds", "with_published_folds"]
+
+# Folds of the training bags that an honest protocol chooses by.
+INNER_FOLDS = 3
+
+# Numbers of the training bags and of the test bags.
+type Split = tuple[Int[np.ndarray, " R"], Int[np.ndarray, " S"]]
+type Splits = Callable[[str, Bags, int], list[Split]]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a number in a table comes about.
+
+    Parameters
+    ----------
+    name : {"as published", "honest"}
+    sentence : str
+        What is split, and what is chosen how.
+    splits : callable
+        Name of a data set, bags and a seed → splits into training and test bags.
+    chosen_by : {"training bags", "test bags"}
+        Which bags settings are chosen by: folds of the training bags, or the bags that the reported
+        score is of.
+    reports : {"mean", "maximum"}
+        Over splits.
+    peeks : str
+        What it sees of the test bags; empty if nothing.
+
+    Raises
+    ------
+    ValueError
+        If it is honest and looks at test bags, or looks at them and does not say so.
+    """
+
+    name: Literal["as published", "honest"]
+    sentence: str
+    splits: Splits
+    chosen_by: Literal["training bags", "test bags"] = "training bags"
+    reports: Literal["mean", "maximum"] = "mean"
+    peeks: str = ""
+
+    def __post_init__(self) -> None:
+        does = self.chosen_by == "test bags" or self.reports == "maximum"
+        if does != bool(self.peeks) or (does and self.name == "honest"):
+            raise ValueError(
+                f"the protocol {self.name!r} chooses by {self.chosen_by}, reports the "
+                f"{self.reports} and says that it peeks at {self.peeks or 'nothing'!r}; expected "
+                "that a choice by test bags, or a maximum over them, is said and not called honest"
+            )
+
+    def smaller(self) -> Self:
+        """The same on two splits, to see that it runs."""
+
+        def two_splits(name: str, bags: Bags, seed: int) -> list[Split]:
+            return list(StratifiedKFold(2).split(np.zeros(len(bags)), bags.labels))
+
+        return replace(self, splits=two_splits)
+
+
+def with_published_folds(repetitions: int) -> Splits:
+    """The folds published with MIDatasets.jl; ten folds drawn with the seed where there are none.
+
+    Parameters
+    ----------
+    repetitions : int
+        How many of the five.
+    """
+
+    def splits(name: str, bags: Bags, seed: int) -> list[Split]:
+        try:
+            fold_of = published_folds(name)[:, :repetitions]
+        except FileNotFoundError:
+            splitter = StratifiedKFold(10, shuffle=True, random_state=seed)
+            return _drawn(splitter, bags)
+        return [
+            (np.flatnonzero(column != fold), np.flatnonzero(column == fold))
+            for column in fold_of.T
+            for fold in np.unique(column)
+        ]
+
+    return splits
+
+
+def thirds(num: int) -> Splits:
+    """Random splits: two thirds to train on."""
+    return _random(num, 1 / 3)
+
+
+def halves(num: int) -> Splits:
+    """Random splits: one half to train on."""
+    return _random(num, 1 / 2)
+
+
+def stratified_folds(num: int) -> Splits:
+    """Stratified folds, drawn with the seed."""
+
+    def splits(name: str, bags: Bags, seed: int) -> list[Split]:
+        return _drawn(StratifiedKFold(num, shuffle=True, random_state=seed), bags)
+
+    return splits
+
+
+def _random(num: int, test_size: float) -> Splits:
+    def splits(name: str, bags: Bags, seed: int) -> list[Split]:
+        return _drawn(ShuffleSplit(num, test_size=test_size, random_state=seed), bags)
+
+    return splits
+
+
+def _drawn(splitter: BaseCrossValidator | ShuffleSplit, bags: Bags) -> list[Split]:
+    return list(splitter.split(np.zeros(len(bags)), bags.labels))

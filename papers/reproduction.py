@@ -1,0 +1,262 @@
+"""Run the attempts of a table: resumable, one result after another."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, ParameterGrid, StratifiedKFold
+
+from ..datasets import load
+from ..datasets.bags import Bags
+from ..diagnostics import cross_validate_bags
+from .exhibits import SCORES, Attempt, Cell, Exhibit, Paper
+from .protocols import INNER_FOLDS, Split
+from .results import Result, path_of, read, read_all, write
+
+__all__ = ["attempts_of", "reproduce", "scores_of_attempt"]
+
+_PACKAGES = ("milzoo", "jax", "numpyro", "scikit-learn")
+# Bags of a toy, half of each label.
+_TOY_BAGS = 40
+
+type Report = Callable[[str], None]
+
+
+def reproduce(
+    paper: Paper,
+    exhibit: Exhibit,
+    folder: Path | None,
+    *,
+    protocols: Iterable[str] = ("as published", "honest"),
+    methods: Iterable[str] | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    toy: bool = False,
+    again: bool = False,
+    report: Report = lambda sentence: None,
+) -> list[Result]:
+    """Run the attempts of a table that have no result yet, and keep each as soon as it is there.
+
+    Parameters
+    ----------
+    paper : Paper
+    exhibit : Exhibit
+    folder : Path or None
+        Where results are kept, ``PAPER/EXHIBIT.csv`` below it; None for nowhere.
+    protocols : iterable of str
+    methods : iterable of str or None
+        As the paper calls them; None for all.
+    seed : int
+    jobs : int or None
+        Processes; None for one on each core.
+    toy : bool
+        Whether to run each method once on few bags, two splits and one setting, to see that it
+        runs.
+    again : bool
+        Whether to run those again that have a result.
+    report : callable
+        Takes a sentence on each attempt.
+
+    Returns
+    -------
+    list of Result
+        All that are known, in the order of the table, and of every score that applies.
+
+    Raises
+    ------
+    FileNotFoundError
+        If a data set is not here.
+    """
+    path = None if folder is None else path_of(folder, paper, exhibit)
+    known = [] if path is None else read(path)
+    elsewhere = [] if folder is None else read_all(folder)
+    chosen = [
+        (cell, attempt.smaller() if toy else attempt)
+        for cell, attempt in attempts_of(exhibit)
+        if attempt.protocol.name in protocols and (methods is None or cell.method in methods)
+    ]
+    if toy:  # the first attempt of each method
+        chosen = list({cell.method: (cell, attempt) for cell, attempt in chosen[::-1]}.values())
+        chosen.reverse()
+    for number, (cell, attempt) in enumerate(chosen, start=1):
+        key = (cell.method, cell.data, attempt.protocol.name)
+        label = f"[{number}/{len(chosen)}] {cell.method} on {cell.data}, {attempt.protocol.name}"
+        bags = _few(load(cell.data)) if toy else load(cell.data)
+        mark = _fingerprint(cell, attempt, bags, seed)
+        if not again and any(one.attempt == key and one.fingerprint == mark for one in known):
+            report(f"{label}: known")
+            continue
+        new = [] if again else [one for one in elsewhere if one.fingerprint == mark]
+        new = [replace(one, exhibit=exhibit.name, method=cell.method) for one in new]
+        if not new:
+            new = _results(exhibit, cell, attempt, bags, mark, seed=seed, jobs=jobs)
+        known = _in_order(exhibit, [one for one in known if one.attempt != key] + new)
+        if path is not None:
+            write(path, known, f"milzoo reproduce {paper.name}/{exhibit.name}")
+        shown = next(one for one in new if one.score in cell.published)
+        report(f"{label}: {SCORES[shown.score]} {shown.value:.3f} in {shown.seconds:.0f} s")
+    return known
+
+
+def attempts_of(exhibit: Exhibit) -> Iterator[tuple[Cell, Attempt]]:
+    """Attempts with their cells, in the order of the table."""
+    for cell in exhibit.cells:
+        for attempt in cell.attempts:
+            yield cell, attempt
+
+
+def _in_order(exhibit: Exhibit, results: list[Result]) -> list[Result]:
+    order = {
+        (cell.method, cell.data, attempt.protocol.name): number
+        for number, (cell, attempt) in enumerate(attempts_of(exhibit))
+    }
+    return sorted(results, key=lambda one: order.get(one.attempt, len(order)))
+
+
+def _fingerprint(cell: Cell, attempt: Attempt, bags: Bags, seed: int) -> str:
+    """Of all that decides what an attempt gives, but for the code."""
+    estimator, grid = attempt.method(bags, None)
+    settings = sorted((name, repr(value)) for name, value in estimator.get_params().items())
+    protocol = (attempt.protocol.name, attempt.protocol.sentence)
+    everything = repr((settings, sorted(grid.items()), cell.data, len(bags), protocol, seed))
+    return hashlib.sha256(everything.encode()).hexdigest()[:12]
+
+
+def _results(
+    exhibit: Exhibit,
+    cell: Cell,
+    attempt: Attempt,
+    bags: Bags,
+    fingerprint: str,
+    *,
+    seed: int,
+    jobs: int | None,
+) -> list[Result]:
+    """One result for each score that applies."""
+    protocol = attempt.protocol
+    splits, started = protocol.splits(cell.data, bags, seed), perf_counter()
+    by_split, setting = scores_of_attempt(attempt, bags, splits, seed=seed, jobs=jobs)
+    seconds = perf_counter() - started
+    is_maximum = protocol.reports == "maximum"
+    tested = [test for _, test in splits]
+    num_tested = round(np.mean([len(test) for test in tested]))
+    if not is_maximum:
+        num_tested = len(np.unique(np.concatenate(tested)))
+    by_split = by_split.dropna(axis="columns", how="all")
+    return [
+        Result(
+            exhibit=exhibit.name,
+            method=cell.method,
+            data=cell.data,
+            protocol=protocol.name,
+            score=str(score),
+            value=float(by_split[score].max() if is_maximum else by_split[score].mean()),
+            sd=float(by_split[score].std()),
+            num_splits=len(splits),
+            num_tested=int(num_tested),
+            setting=setting,
+            fingerprint=fingerprint,
+            seed=seed,
+            seconds=seconds,
+            **_circumstances(),
+        )
+        for score in by_split.columns
+    ]
+
+
+def scores_of_attempt(
+    attempt: Attempt,
+    bags: Bags,
+    splits: list[Split],
+    *,
+    seed: int,
+    jobs: int | None,
+) -> tuple[pd.DataFrame, str]:
+    """Scores of each split, and the setting that the test bags chose.
+
+    Where the training bags choose, each split has a search of its own inside them, by accuracy.
+    Where the test bags choose, every setting is fitted to every split, and the one with the highest
+    accuracy on the test bags is reported: what a paper does that tunes and reports on the same
+    folds.
+
+    Parameters
+    ----------
+    attempt : Attempt
+    bags : Bags
+    splits : list of pairs of arrays
+    seed : int
+        Of the folds inside the training bags.
+    jobs : int or None
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each split.
+    str
+        Empty where the training bags choose.
+    """
+    with TemporaryDirectory() as memory:
+        estimator, grid = attempt.method(bags, memory)
+        if not grid or attempt.protocol.chosen_by == "training bags":
+            candidates = {"": searched(estimator, grid, seed)}
+        else:
+            candidates = {
+                _in_words(setting): clone(estimator).set_params(**setting)
+                for setting in ParameterGrid(grid)
+            }
+        found = cross_validate_bags(candidates, bags, splits, jobs=jobs).by_fold
+    best = str(found["accuracy"].groupby("classifier", sort=False).mean().idxmax())
+    return found.loc[best], best
+
+
+def searched(estimator: Any, grid: dict[str, list], seed: int) -> Any:
+    """The estimator, with settings from the grid chosen by folds of the training bags."""
+    if not grid:
+        return estimator
+    inner = StratifiedKFold(INNER_FOLDS, shuffle=True, random_state=seed)
+    return GridSearchCV(estimator, grid, cv=inner, scoring="accuracy")
+
+
+def _in_words(setting: dict[str, Any]) -> str:
+    return ", ".join(f"{name.rpartition('__')[2]}={value}" for name, value in setting.items())
+
+
+def _few(bags: Bags) -> Bags:
+    """The first bags of each label."""
+    chosen = [np.flatnonzero(bags.labels == label)[: _TOY_BAGS // 2] for label in (0, 1)]
+    return bags[np.sort(np.concatenate(chosen))]
+
+
+def _circumstances() -> dict[str, str]:
+    """When, by what and on what a result was made."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": _commit(),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "versions": " ".join(f"{name} {version(name)}" for name in _PACKAGES)
+        + f" python {platform.python_version()}",
+    }
+
+
+def _commit() -> str:
+    """Of the working copy that this runs in; empty where it is installed otherwise."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return found.stdout.strip()

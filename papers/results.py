@@ -1,0 +1,245 @@
+"""Results of attempts, kept as CSV, and how they compare with the published numbers."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from .exhibits import Cell, Exhibit, Paper, Published, binomial_error
+
+__all__ = ["Comparison", "Outcome", "Result", "compared", "outcome_of", "read", "write"]
+
+# Differences up to so many standard errors count as reproduced.
+AS_GOOD_AS_EQUAL = 2.0
+
+type State = Literal["reproduced", "differs", "not possible here", "not done yet"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One score of one attempt, with all that is needed to run it again.
+
+    Attributes
+    ----------
+    exhibit, method, data, protocol, score : str
+        What it is a result of.
+    value : float
+        The mean or the maximum over splits.
+    sd : float
+        Over splits; NaN of one split.
+    num_splits, num_tested : int
+        Splits, and bags that one value is of: all that are tested, or those of one split where the
+        maximum is reported.
+    setting : str
+        The one that was chosen by the test bags; else empty.
+    fingerprint : str
+        Of the classifier with its grid, the data set and the protocol: one attempt that stands in
+        two tables is run once, and one that has changed is run again.
+    seed : int
+    seconds : float
+        Wall seconds of the whole attempt.
+    date, commit, machine, versions : str
+    """
+
+    exhibit: str
+    method: str
+    data: str
+    protocol: str
+    score: str
+    value: float
+    sd: float
+    num_splits: int
+    num_tested: int
+    setting: str
+    fingerprint: str
+    seed: int
+    seconds: float
+    date: str
+    commit: str
+    machine: str
+    versions: str
+
+    @property
+    def attempt(self) -> tuple[str, str, str]:
+        """What is run at once: method, data and protocol."""
+        return self.method, self.data, self.protocol
+
+
+def path_of(folder: Path, paper: Paper, exhibit: Exhibit) -> Path:
+    """The file of a table's results."""
+    return folder / paper.name / f"{exhibit.name}.csv"
+
+
+def read(path: Path) -> list[Result]:
+    """The results in a file, in their order; none if there is no file.
+
+    Raises
+    ------
+    ValueError
+        If it has other columns.
+    """
+    if not path.exists():
+        return []
+    types = get_type_hints(Result)
+    with path.open(newline="", encoding="utf-8") as file:
+        next(file)  # the command
+        rows = csv.DictReader(file)
+        if rows.fieldnames != list(types):
+            raise ValueError(
+                f"{path} has the columns {rows.fieldnames}; expected {list(types)}: it is of "
+                "another version of milzoo; move it away and run again"
+            )
+        return [Result(**{name: types[name](text) for name, text in row.items()}) for row in rows]
+
+
+def read_all(folder: Path) -> list[Result]:
+    """The results of all tables."""
+    return [one for path in sorted(folder.glob("*/*.csv")) for one in read(path)]
+
+
+def write(path: Path, results: Iterable[Result], command: str) -> None:
+    """Write a file as a whole: a run that is killed leaves the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".new")
+    with beside.open("w", newline="", encoding="utf-8") as file:
+        file.write(f"# {command}\n")
+        rows = csv.DictWriter(file, [field.name for field in fields(Result)], lineterminator="\n")
+        rows.writeheader()
+        rows.writerows(_rounded(asdict(result)) for result in results)
+    os.replace(beside, path)
+
+
+def _rounded(row: dict[str, Any]) -> dict[str, Any]:
+    digits = {"value": 6, "sd": 6, "seconds": 1}
+    return row | {name: round(row[name], number) for name, number in digits.items()}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One published number beside ours.
+
+    Attributes
+    ----------
+    cell : Cell
+    score : str
+    published : Published
+    ours : dict of str to Result
+        By protocol; those that have been run.
+    """
+
+    cell: Cell
+    score: str
+    published: Published
+    ours: dict[str, Result]
+
+    @property
+    def nearest_protocol(self) -> str | None:
+        """The protocol that the published number is judged by: the paper's own where it was run."""
+        return next((name for name in ("as published", "honest") if name in self.ours), None)
+
+    @property
+    def difference(self) -> float:
+        """Ours less the published number, in standard errors; NaN where no error is known.
+
+        The error is the printed one; else the binomial one of an accuracy on as many bags; else
+        that of our mean over splits.
+        """
+        if self.nearest_protocol is None:
+            return math.nan
+        ours = self.ours[self.nearest_protocol]
+        error = self.published.error
+        if error is None and self.score == "accuracy":
+            error = binomial_error(self.published.value, ours.num_tested)
+        if error is None:
+            error = ours.sd / math.sqrt(ours.num_splits)
+        return (ours.value - self.published.value) / error if error > 0 else math.nan
+
+    @property
+    def is_reproduced(self) -> bool:
+        """Whether the difference is at most two standard errors."""
+        return abs(self.difference) <= AS_GOOD_AS_EQUAL
+
+
+def compared(exhibit: Exhibit, results: Iterable[Result]) -> list[Comparison]:
+    """Each published number of a table beside the results, in the order of the table.
+
+    Parameters
+    ----------
+    exhibit : Exhibit
+    results : iterable of Result
+
+    Returns
+    -------
+    list of Comparison
+    """
+    found = {(one.method, one.data, one.score, one.protocol): one for one in results}
+    protocols = ("as published", "honest")
+    return [
+        Comparison(
+            cell,
+            score,
+            published,
+            {
+                protocol: found[key]
+                for protocol in protocols
+                if (key := (cell.method, cell.data, score, protocol)) in found
+            },
+        )
+        for cell in exhibit.cells
+        for score, published in cell.published.items()
+    ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far an exhibit is reproduced.
+
+    Attributes
+    ----------
+    state : {"reproduced", "differs", "not possible here", "not done yet"}
+    sentence : str
+        Counts and reasons.
+    """
+
+    state: State
+    sentence: str
+
+
+def outcome_of(exhibit: Exhibit, results: Iterable[Result]) -> Outcome:
+    """How far an exhibit is reproduced by the results at hand.
+
+    Parameters
+    ----------
+    exhibit : Exhibit
+    results : iterable of Result
+
+    Returns
+    -------
+    Outcome
+        A table differs if one of its numbers does; what is not possible is counted.
+    """
+    if exhibit.missing:
+        return Outcome("not possible here", exhibit.missing)
+    if exhibit.to_do:
+        return Outcome("not done yet", exhibit.to_do)
+    if exhibit.verdict:
+        return Outcome(exhibit.verdict, exhibit.finding)
+    every = compared(exhibit, results)
+    possible = [one for one in every if one.cell.attempts]
+    if not possible:
+        missing = dict.fromkeys(one.cell.missing for one in every)
+        return Outcome("not possible here", "; ".join(missing))
+    run = [one for one in possible if one.ours]
+    same = sum(one.is_reproduced for one in run)
+    counts = f"{same} of {len(run)} numbers within two standard errors"
+    if len(run) < len(every):
+        counts += f", {len(every) - len(possible)} not possible"
+    if len(run) < len(possible):
+        return Outcome("not done yet", f"{counts}, {len(possible) - len(run)} not run")
+    sentence = f"{counts}; {exhibit.finding}" if exhibit.finding else counts
+    return Outcome("reproduced" if same == len(run) else "differs", sentence)

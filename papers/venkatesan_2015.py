@@ -1,0 +1,218 @@
+"""Venkatesan, Chandakkar and Li (2015): tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..datasets.bags import Bags
+from ..estimators import MeasureLearner, StandardizeInstances
+from ..models import NeighbourMeasure
+from .comparators import comparator, on_features
+from .exhibits import Attempt, Cell, Choice, Exhibit, Paper, Published
+from .protocols import Protocol, thirds, with_published_folds
+
+__all__ = ["PAPER"]
+
+HONEST = Protocol(
+    "honest",
+    "Ten published folds of the first repetition (musk2: ten drawn). Settings are chosen by three "
+    "folds inside the training bags.",
+    with_published_folds(1),
+)
+# Of the method that the paper proposes, where splits vary more than bags.
+HONEST_REPEATED = Protocol(
+    "honest",
+    "Ten published folds of five repetitions (musk2: ten drawn). k and a are chosen by three folds "
+    "inside the training bags.",
+    with_published_folds(5),
+)
+FOLDS = Protocol(
+    "as published",
+    "Ten folds. k and a are those of the highest accuracy over all test bags; the paper's elbow of "
+    "the training error is not used.",
+    with_published_folds(1),
+    chosen_by="test bags",
+    peeks="k and a are chosen by the test bags, as ours to come near to the printed number",
+)
+RUNS = Protocol(
+    "as published",
+    "Fifteen random splits, two thirds to train on; the highest accuracy of the fifteen.",
+    thirds(15),
+    reports="maximum",
+    peeks="the best of fifteen splits is reported",
+)
+
+_TIGER = "the tiger images are not at hand"
+_NOT_BUILT = {
+    "MILIS": "MILIS is not built here",
+    "ISD": "instance-specific distance learning is not built here",
+    "MIC-Bundle": "MIC-Bundle is not built here",
+}
+
+
+def _neighbours(bags: Bags, memory: str | None) -> Choice:
+    """The proposed measure; k and a to be chosen."""
+    learner = MeasureLearner(NeighbourMeasure(1))
+    grid: dict[str, list[Any]] = {
+        "measure": [NeighbourMeasure(k) for k in (1, 2, 3, 5, 8)],
+        "min_positive": [1, 2, 3],
+    }
+    return on_features(StandardizeInstances(), learner, grid)
+
+
+def _cells(
+    rows: Mapping[str, tuple[float | None, ...]],
+    data: tuple[str, ...],
+    names: Mapping[str, str],
+    why: Mapping[tuple[str, str], str],
+) -> tuple[Cell, ...]:
+    """Cells of comparators; what is not built or not at hand has the reason."""
+    cells = []
+    for method, accuracies in rows.items():
+        for name, accuracy in zip(data, accuracies, strict=True):
+            if accuracy is None:
+                continue
+            missing = _TIGER if name == "tiger" else _NOT_BUILT.get(method, "")
+            attempts = () if missing else (Attempt(HONEST, comparator(names[method])),)
+            published = {"accuracy": Published(accuracy / 100)}
+            reason = why.get((method, name), "")
+            cells.append(Cell(method, name, published, attempts, missing, reason))
+    return tuple(cells)
+
+
+_NAMES = {
+    "DD": "DD",
+    "EM-DD": "EM-DD",
+    "citation k-NN": "Citation-kNN",
+    "mi-SVM": "mi-SVM",
+    "MI-SVM": "MI-SVM",
+    "DD-SVM": "DD-SVM",
+    "MILES": "MILES",
+    "MIforest": "MIForest",
+    "ALP-SVM": "ALP-SVM",
+    "Ensemble": "concept fraction",
+}
+
+_MUSK = {
+    "DD": (88.9, 82.5),
+    "EM-DD": (84.8, 84.9),
+    "citation k-NN": (92.4, 86.3),
+    "mi-SVM": (87.4, 83.6),
+    "MI-SVM": (77.9, 84.3),
+    "DD-SVM": (85.8, 91.3),
+    "MILES": (86.3, 87.7),
+    "MIforest": (85.0, 82.0),
+    "MILIS": (88.6, 91.1),
+    "ISD": (85.3, 79.0),
+    "ALP-SVM": (87.9, 86.6),
+    "MIC-Bundle": (84.0, 85.2),
+    "Ensemble": (89.22, 85.04),
+}
+
+_IMAGES = {
+    "citation k-NN": (79.2, 62.5, 82.6),
+    "mi-SVM": (79.7, 62.9, 79.0),
+    "MILES": (70.0, 56.0, 62.0),
+    "MIforest": (84.0, 64.0, 82.0),
+    "ISD": (77.9, 63.0, 85.3),
+    "ALP-SVM": (84.0, 69.0, 86.0),
+    "MIC-Bundle": (80.5, 58.3, 79.11),
+    "Ensemble": (84.25, 63.05, 79.30),
+}
+
+_WHY_MUSK = {
+    ("DD", "musk1"): "the paper learns a scale for each feature, where our searches with 166 of "
+    "them do not end near the instances: all features have one scale here",
+    ("Ensemble", "musk1"): "the published table does not name the base classifier; thirteen of "
+    "them, with their defaults, have 67 to 87 % on the reported folds",
+    ("mi-SVM", "musk2"): "the choice of settings: the best fixed setting of the grid has 84 % on "
+    "the reported folds",
+}
+_WHY_IMAGES = {
+    ("MILES", "elephant"): "the paper ran the authors' code with settings that it does not tell; "
+    "Hajimirsadeghi and Mori (2017) report 81 %",
+    ("MILES", "fox"): "the paper ran the authors' code with settings that it does not tell; "
+    "Hajimirsadeghi and Mori (2017) report 62 %",
+}
+
+
+def _proposed(data: str, accuracy: float, published: Protocol, why: str = "") -> Cell:
+    attempts = (Attempt(published, _neighbours), Attempt(HONEST_REPEATED, _neighbours))
+    return Cell("Proposed", data, {"accuracy": Published(accuracy / 100)}, attempts, why=why)
+
+
+PAPER = Paper(
+    name="venkatesan-2015",
+    citation="Venkatesan, Chandakkar and Li (2015), Simpler non-parametric methods provide as "
+    "good or better results to multiple-instance learning, ICCV.",
+    remarks="Table 1 has ten-fold cross-validations, table 2 results that are “maximized over 15 "
+    "runs of validation”. Figures of other methods are from their papers, with the protocols of "
+    "these. How k is found by the elbow, and what a is, the paper does not tell.",
+    exhibits=(
+        Exhibit(
+            "figure-1",
+            "A fundus image as a bag",
+            missing="the photographs of the diabetic-retinopathy data are not at hand; the figure "
+            "has no numbers",
+        ),
+        Exhibit(
+            "figure-2",
+            "A scene of four clusters of positive instances",
+            verdict="reproduced",
+            finding="the scene is simulated after its description; four clusters of positive "
+            "instances stand between those of negative bags",
+            command="python examples/prototypes_of_a_scene.py --out docs",
+        ),
+        Exhibit(
+            "figure-3",
+            "The Parzen measure over the scene",
+            to_do="`ParzenMeasure` is the measure; no command draws it",
+        ),
+        Exhibit(
+            "figure-4",
+            "The k-NN measure over the scene",
+            verdict="reproduced",
+            finding="the measure has peaks at all four clusters of positive instances",
+            command="python examples/prototypes_of_a_scene.py --out docs",
+        ),
+        Exhibit(
+            "table-1",
+            "Accuracy on musk1 and musk2",
+            cells=(
+                *_cells(_MUSK, ("musk1", "musk2"), _NAMES, _WHY_MUSK),
+                _proposed("musk1", 92.4, FOLDS),
+                _proposed("musk2", 86.4, FOLDS),
+            ),
+        ),
+        Exhibit(
+            "table-2",
+            "Accuracy on elephant, fox and tiger",
+            cells=(
+                *_cells(_IMAGES, ("elephant", "fox", "tiger"), _NAMES, _WHY_IMAGES),
+                _proposed("elephant", 86.0, RUNS),
+                _proposed("fox", 73.94, RUNS),
+                Cell("Proposed", "tiger", {"accuracy": Published(0.857)}, missing=_TIGER),
+            ),
+        ),
+        Exhibit("table-3", "Accuracy on Corel", missing="the Corel images and their features"),
+        Exhibit(
+            "table-4",
+            "Accuracy on diabetic retinopathy",
+            missing="the diabetic-retinopathy data, which the authors put together",
+        ),
+        Exhibit(
+            "figure-5",
+            "Accuracy against the fraction of flipped labels",
+            verdict="differs",
+            finding="with a fifth of the labels flipped the accuracy falls by 11 to 12 points on "
+            "musk1 and elephant, where the paper says 5; with a third by some 25, where it says 10",
+            command="python benchmarks/neighbour_accuracy.py",
+        ),
+        Exhibit(
+            "figure-6",
+            "Loss of accuracy of MILES and of the measure on diabetic retinopathy",
+            missing="the diabetic-retinopathy data, which the authors put together",
+        ),
+    ),
+)
