@@ -29,7 +29,8 @@ lint: .venv/installed  ## style, layout and types
 benchmarks: .venv/installed  ## every benchmark at toy size
 	@set -e; for file in $(wildcard benchmarks/*.py); do \
 	    echo "== $$file"; $(bin)/python $$file --toy; \
-	done
+	done; \
+	echo "== milzoo reproduce"; $(bin)/milzoo reproduce --toy --jobs 1
 
 notebooks: .venv/installed  ## examples that are numbered, run, into docs/notebooks/
 	@mkdir -p docs/notebooks; set -e; for file in $(wildcard examples/[0-9]*.py); do \

@@ -21,6 +21,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, ParameterGrid, StratifiedKFold
 
 from ..datasets import load
+from ..datasets.arguments import look_up
 from ..datasets.bags import Bags
 from ..diagnostics import cross_validate_bags
 from .exhibits import SCORES, Attempt, Cell, Exhibit, Paper
@@ -80,7 +81,12 @@ def reproduce(
     ------
     FileNotFoundError
         If a data set is not here.
+    ValueError
+        If a method is not in the table.
     """
+    known_methods = {cell.method: cell for cell in exhibit.cells}
+    for method in methods or ():
+        look_up("method", method, known_methods)
     path = None if folder is None else path_of(folder, paper, exhibit)
     known = [] if path is None else read(path)
     elsewhere = [] if folder is None else read_all(folder)
@@ -164,17 +170,17 @@ def _results(
             data=cell.data,
             protocol=protocol.name,
             score=str(score),
-            value=float(by_split[score].max() if is_maximum else by_split[score].mean()),
-            sd=float(by_split[score].std()),
+            value=round(float(column.max() if is_maximum else column.mean()), 6),
+            sd=round(float(column.std()), 6),
             num_splits=len(splits),
             num_tested=int(num_tested),
             setting=setting,
             fingerprint=fingerprint,
             seed=seed,
-            seconds=seconds,
+            seconds=round(seconds, 1),
             **_circumstances(),
         )
-        for score in by_split.columns
+        for score, column in by_split.items()
     ]
 
 

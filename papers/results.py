@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Literal, get_type_hints
 
 from .exhibits import Cell, Exhibit, Paper, Published, binomial_error
 
@@ -110,13 +110,8 @@ def write(path: Path, results: Iterable[Result], command: str) -> None:
         file.write(f"# {command}\n")
         rows = csv.DictWriter(file, [field.name for field in fields(Result)], lineterminator="\n")
         rows.writeheader()
-        rows.writerows(_rounded(asdict(result)) for result in results)
+        rows.writerows(asdict(result) for result in results)
     os.replace(beside, path)
-
-
-def _rounded(row: dict[str, Any]) -> dict[str, Any]:
-    digits = {"value": 6, "sd": 6, "seconds": 1}
-    return row | {name: round(row[name], number) for name, number in digits.items()}
 
 
 @dataclass(frozen=True)

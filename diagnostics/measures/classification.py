@@ -32,6 +32,7 @@ SCORES = (
     "average_precision",
     "log_loss",
     "brier",
+    "instance_accuracy",
     "instance_f1",
     "instance_auc",
     "instance_average_precision",
@@ -87,6 +88,8 @@ class Classification:
             found |= {"brier": float(np.mean((self.probability - self.truth) ** 2))}
         if len(self.instance_truth):
             of_instances = _rankings(self.instance_truth, self.instance_decision)
+            right = accuracy_score(self.instance_truth, self.instance_label)
+            of_instances |= {"accuracy": float(right)}
             of_instances |= {"f1": _f1(self.instance_truth, self.instance_label)}
             found |= {f"instance_{name}": value for name, value in of_instances.items()}
         return found

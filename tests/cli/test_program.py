@@ -11,6 +11,7 @@ from milzoo.cli.experiment import Plan
 from milzoo.datasets import simulate_instances
 from milzoo.inference import ENGINES, coordinate_ascent, nuts
 from milzoo.models import RBF, GammaMixing, Gaussian, NegativeBinomial, Probit, StudentT
+from milzoo.papers import PAPERS
 
 SMALL = ("--set", "num_inducing=5", "--engines", "coordinate_ascent")
 
@@ -310,3 +311,41 @@ def test_a_file_that_ends_early_is_no_abort(run, monkeypatch):
     put_in_place_of("coordinate_ascent", cut_off, monkeypatch)
     code, _, err = run("compare", "vgpmil", "digits", *SMALL)
     assert code == 2 and "a file that was read ended early: Compressed file ended before" in err
+
+
+# ------------------------------------------------------------------ reproduce
+
+
+def test_list_names_every_table_and_figure(run, tmp_path):
+    code, out, _ = run("reproduce", "--list", "--folder", tmp_path)
+    assert code == 0
+    text = " ".join(out.split())
+    for paper in PAPERS:
+        for exhibit in paper.exhibits:
+            assert f"{paper.name}/{exhibit.name}: " in text
+    assert "venkatesan-2015/table-3: Accuracy on Corel. Not possible here: the Corel images" in text
+
+
+def test_a_table_is_run_kept_and_shown(run, data_folder, tmp_path):
+    options = ("--method", "citation k-NN", "--jobs", 1, "--folder", tmp_path)
+    code, out, err = run("reproduce", "venkatesan-2015/table-1", *options, "--toy")
+    assert code == 0, err
+    assert "citation k-NN on musk1, honest: accuracy" in " ".join(out.split())
+    assert not list(tmp_path.iterdir())  # nothing of a toy is kept
+    code, out, _ = run("reproduce", "--pages", "--folder", tmp_path)
+    assert code == 0
+    assert len(list(tmp_path.glob("*.md"))) == len(PAPERS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("venkatesan-2014",), "unknown paper 'venkatesan-2014'; did you mean 'venkatesan-2015'"),
+        (("venkatesan-2015", "--protocol", "peeking"), "unknown protocol 'peeking'"),
+        (("venkatesan-2015/table-1", "--method", "kNN"), "unknown method 'kNN'"),
+    ],
+)
+def test_wrong_wishes_are_one_line(run, tmp_path, arguments, message):
+    code, _, err = run("reproduce", *arguments, "--folder", tmp_path)
+    assert code == 2
+    assert message in err and err.count("\n") == 1

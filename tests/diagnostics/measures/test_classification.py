@@ -81,7 +81,8 @@ def test_test_labels_are_hidden_and_unknown_ones_left_out(bags):
     assert found.label.tolist() == [1, 0, 1, 0]
     assert found.instance_truth.tolist() == [1, 0, 0, 0, 1, 0]
     assert found.instance_decision.tolist() == [1.0, -1.0, -2.0, -3.0, 3.0, -1.0]
-    assert found.scores()["instance_auc"] == found.scores()["instance_f1"] == 1
+    scores = found.scores()
+    assert scores["instance_auc"] == scores["instance_f1"] == scores["instance_accuracy"] == 1
 
 
 def test_instances_are_scored_inside_pipelines_and_searches(bags):
@@ -93,6 +94,7 @@ def test_instances_are_scored_inside_pipelines_and_searches(bags):
         fitted = classifier.fit(bags, bags.labels)
         found = classify(fitted, bags)
         assert found.instance_decision.tolist() == [-1.0, 1.0, 2.0, 3.0, -3.0, 1.0]
+        assert found.scores()["instance_accuracy"] == 0
         np.testing.assert_array_equal(found.label, fitted.predict(bags.without_labels()))
 
 

@@ -1,0 +1,50 @@
+"""A paper that is made up: a quick method on a scene that comes with the package."""
+
+import pytest
+from milzoo.estimators import MeasureLearner
+from milzoo.models import NeighbourMeasure
+from milzoo.papers import Attempt, Cell, Exhibit, Paper, Protocol, Published
+from milzoo.papers.protocols import stratified_folds, thirds
+
+DATA = "kandemir2014"
+GRID = {"measure": [NeighbourMeasure(k) for k in (1, 3)], "min_positive": [1, 2]}
+
+
+def neighbours(bags, memory):
+    return MeasureLearner(NeighbourMeasure(1)), dict(GRID)
+
+
+HONEST = Protocol("honest", "Four folds.", stratified_folds(4))
+PEEKING = Protocol(
+    "as published",
+    "Four folds, settings by the test bags.",
+    stratified_folds(4),
+    chosen_by="test bags",
+    peeks="settings are chosen by the test bags",
+)
+MAXIMUM = Protocol(
+    "as published",
+    "The best of five splits.",
+    thirds(5),
+    reports="maximum",
+    peeks="the best of five splits is reported",
+)
+
+
+@pytest.fixture
+def paper():
+    accuracy = {"accuracy": Published(0.9)}
+    both = (Attempt(PEEKING, neighbours), Attempt(HONEST, neighbours))
+    cells = (
+        Cell("neighbours", DATA, accuracy, both, why="the scene is another one"),
+        Cell("best of five", DATA, {"auc": Published(0.8, 0.1)}, (Attempt(MAXIMUM, neighbours),)),
+        Cell("oracle", DATA, accuracy, missing="an oracle"),
+    )
+    again = Exhibit("table-2", "The same again", (Cell("kNN", DATA, accuracy, both),))
+    figure = Exhibit("figure-1", "A picture", missing="a camera")
+    return Paper(
+        "author-2000",
+        "Author (2000), A paper.",
+        (Exhibit("table-1", "Scores", cells), again, figure),
+        "Folds are not told.",
+    )

@@ -1,0 +1,115 @@
+"""Methods of the papers that are estimators of their own here, and the comparators' grids."""
+
+import math
+
+import numpy as np
+import pytest
+from milzoo.datasets import load
+from milzoo.estimators import CardinalityKernelSVM
+from milzoo.inference import maximum_a_posteriori
+from milzoo.models import RBF, CardinalityModel, GammaMixing, NormalCardinality
+from milzoo.papers import PAPERS, castro_macias_2024, hajimirsadeghi_2017
+from milzoo.papers.castro_macias_2024 import StoppedVGPMIL
+from milzoo.papers.comparators import comparator, comparators
+from milzoo.papers.hajimirsadeghi_2017 import TwoStageKernelSVM, chosen_model
+from sklearn.base import clone
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedKFold
+
+
+@pytest.fixture(scope="module")
+def bags():
+    return load("digits")[:60]
+
+
+# ------------------------------------------------------------------ VGPMIL, stopped early
+
+
+@pytest.fixture(scope="module")
+def stopped(bags):
+    return StoppedVGPMIL(15, 40.0, seed=0).fit(bags)
+
+
+def test_a_bag_is_as_likely_as_its_likeliest_instance(bags, stopped):
+    of_instances = stopped.posterior_.predict(bags.without_labels()).instance_probability
+    expected = [of_instances[bags.bag_index == b].max() for b in range(len(bags))]
+    np.testing.assert_allclose(stopped.predict_proba(bags)[:, 1], expected)
+
+
+def test_the_step_kept_has_the_highest_validation_auc(bags, stopped):
+    """A fifth of the bags is watched and not fitted; each step's AUC is found again."""
+    fitted, watched = castro_macias_2024._split_off(bags, 0)
+    assert (len(fitted), len(watched)) == (48, 12)
+    assert not set(fitted.names) & set(watched.names)
+    assert set(stopped.posterior_.bags.names) == set(fitted.names)
+    steps, found = len(stopped.posterior_.elbo), []
+    for number in range(1, steps + 10):
+        one = castro_macias_2024.coordinate_ascent(
+            stopped.posterior_.model,
+            fitted,
+            seed=0,
+            label_update="plug_in_max",
+            max_steps=number,
+            tolerance=0.0,
+            num_draws=100,
+        )
+        probability = one.predict(watched.without_labels()).instance_probability
+        of_bags = np.maximum.reduceat(probability, watched.starts)
+        found.append(roc_auc_score(watched.labels, of_bags))
+    assert int(np.argmax(found)) + 1 == steps
+
+
+def test_settings_are_those_of_the_model(bags):
+    fitted = StoppedVGPMIL(10_000, 40.0, alpha=1.0, beta=2.5, seed=0).fit(bags[:20])
+    model = fitted.posterior_.model
+    assert model.mixing == GammaMixing(1.0, 2.5)
+    assert (model.sharpness, float(model.kernel.variance)) == (100.0, 0.5)
+    # All distinct instances, as there are no more.
+    assert len(model.inducing_points) == len(np.unique(bags[:20].instances, axis=0))
+
+
+# ------------------------------------------------------------------ the cardinality kernel
+
+
+@pytest.fixture(scope="module")
+def scene():
+    return load("kandemir2014")
+
+
+@pytest.mark.slow
+def test_the_model_is_chosen_by_folds_of_the_training_bags(scene, monkeypatch):
+    """A search of two settings, by a loop over the same folds."""
+    monkeypatch.setattr(hajimirsadeghi_2017, "MU", (0.2, 0.9))
+    monkeypatch.setattr(hajimirsadeghi_2017, "REGULARISATION", (1.0,))
+    scores = {}
+    for mu in (0.2, 0.9):
+        model = CardinalityModel(NormalCardinality(mu, 0.1), 1 / math.sqrt(2))
+        right = []
+        for train, test in StratifiedKFold(3, shuffle=True, random_state=0).split(
+            np.zeros(len(scene)), scene.labels
+        ):
+            mode = maximum_a_posteriori(model, scene[train], seed=0)
+            probability = mode.predict(scene[test].without_labels()).bag_probability
+            right.append(np.mean((probability > 0.5) == scene.labels[test]))
+        scores[mu] = np.mean(right)
+    assert len(set(scores.values())) == 2
+    chosen = chosen_model(scene)
+    assert chosen.potential == NormalCardinality(max(scores, key=scores.__getitem__), 0.1)
+    assert chosen.weight_scale == pytest.approx(math.sqrt(0.5))
+    two_stages = TwoStageKernelSVM(penalty=3.0, length_scale=0.5).fit(scene)
+    alone = CardinalityKernelSVM(chosen, RBF(1.0, 0.5 * math.sqrt(2)), penalty=3.0).fit(scene)
+    np.testing.assert_allclose(two_stages.decision_function(scene), alone.decision_function(scene))
+
+
+# ------------------------------------------------------------------ all of them
+
+
+def test_grids_have_names_and_values_of_parameters(scene):
+    chosen = [comparator(name) for name in comparators(4)]
+    for paper in PAPERS:
+        for exhibit in paper.exhibits:
+            for cell in exhibit.cells:
+                chosen += [attempt.method for attempt in cell.attempts]
+    for method in chosen:
+        estimator, grid = method(scene, None)
+        clone(estimator).set_params(**{setting: values[-1] for setting, values in grid.items()})

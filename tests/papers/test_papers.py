@@ -1,0 +1,120 @@
+"""The papers' tables as they were typed: what the papers themselves add up, and what is said."""
+
+import numpy as np
+import pytest
+from milzoo.datasets import available
+from milzoo.papers import PAPERS, exhibits_named
+from milzoo.papers.results import outcome_of
+
+TABLES = [(paper, exhibit) for paper in PAPERS for exhibit in paper.exhibits if exhibit.cells]
+# Printed below or beside the tables.
+HAJIMIRSADEGHI_AVERAGES = {
+    "MICPM": 79.8,
+    "MICPK-SVM": 83.2,
+    "MICPKL": 85.2,
+    "MIMN": 83.2,
+    "MIRealBoost": 77.4,
+    "ClassSetMaxRBM-XOR": 79.8,
+    "MI-CRF": 81.8,
+    "MIGraph": 81.6,
+    "miGraph": 83.0,
+    "ALP-SVM": 81.6,
+    "MILES": 78.8,
+    "MI-Kernel": 81.0,
+    "mi-SVM": 78.0,
+    "MI-SVM": 77.2,
+}
+KANDEMIR_AVERAGES = {
+    "DPMIL": 0.70,
+    "B-KISVM": 0.47,
+    "miSVM": 0.45,
+    "I-KISVM": 0.43,
+    "GPMIL": 0.40,
+    "MISVM": 0.26,
+}
+
+
+def column(name, score):
+    """Published numbers by method."""
+    ((_, exhibit),) = exhibits_named(name)
+    found = {}
+    for cell in exhibit.cells:
+        found.setdefault(cell.method, []).append(cell.published[score].value)
+    return found
+
+
+def test_accuracies_have_the_printed_averages():
+    found = column("hajimirsadeghi-2017/table-1", "accuracy")
+    averages = {method: round(100 * np.mean(row), 1) for method, row in found.items()}
+    assert averages == HAJIMIRSADEGHI_AVERAGES
+
+
+def test_newsgroups_have_the_printed_averages():
+    """The paper rounds to two digits."""
+    found = column("kandemir-2014/table-1", "instance_average_precision")
+    assert {len(row) for row in found.values()} == {20}
+    for method, average in KANDEMIR_AVERAGES.items():
+        assert abs(np.mean(found[method]) - average) <= 0.0051
+
+
+@pytest.mark.parametrize(("number", "data"), [(6, "musk1"), (7, "musk2")])
+def test_each_model_stands_with_each_number_of_points(number, data):
+    ((_, exhibit),) = exhibits_named(f"castro-macias-2024/table-{number}")
+    expected = {f"{m}, M = {n}" for m in ("VGPMIL", "G-VGPMIL") for n in (50, 100, 200)}
+    assert {cell.method for cell in exhibit.cells} == expected
+    assert {cell.data for cell in exhibit.cells} == {data}
+
+
+def test_names_of_exhibits_are_the_papers_numbers():
+    numbers = {
+        "kandemir-2014": (3, 6),
+        "venkatesan-2015": (4, 6),
+        "kandemir-2016": (3, 2),
+        "hajimirsadeghi-2017": (1, 1),
+        "castro-macias-2024": (9, 12),
+    }
+    for paper in PAPERS:
+        tables, figures = numbers[paper.name]
+        expected = {f"table-{n}" for n in range(1, tables + 1)}
+        expected |= {f"figure-{n}" for n in range(1, figures + 1)}
+        assert {exhibit.name for exhibit in paper.exhibits} == expected
+        assert len(paper.exhibits) == tables + figures
+
+
+@pytest.mark.parametrize(("paper", "exhibit"), TABLES, ids=lambda one: one.name)
+def test_what_is_attempted_is_on_known_data(paper, exhibit):
+    for cell in exhibit.cells:
+        if cell.attempts:
+            assert cell.data in available()
+        assert len({attempt.protocol.name for attempt in cell.attempts}) == len(cell.attempts)
+    names = [(cell.method, cell.data) for cell in exhibit.cells]
+    assert len(set(names)) == len(names)
+
+
+def test_without_results_each_exhibit_has_an_outcome():
+    for paper in PAPERS:
+        for exhibit in paper.exhibits:
+            outcome = outcome_of(exhibit, [])
+            assert outcome.sentence
+            assert (outcome.state == "not done yet") == bool(
+                exhibit.to_do or any(cell.attempts for cell in exhibit.cells)
+            )
+
+
+def test_a_paper_by_name_has_all_its_exhibits():
+    assert len(list(exhibits_named("venkatesan-2015"))) == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "castro-macias-2023",
+            "unknown paper 'castro-macias-2023'; did you mean 'castro-macias-2024'",
+        ),
+        ("kandemir-2016/table-9", "unknown table or figure of kandemir-2016 'table-9'"),
+    ],
+)
+def test_unknown_names_are_told(name, message):
+    with pytest.raises((KeyError, ValueError), match=message):
+        list(exhibits_named(name))

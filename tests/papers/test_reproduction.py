@@ -1,0 +1,177 @@
+"""Attempts: what is fitted on which bags, what is kept, and what is not run again."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from milzoo.datasets import load
+from milzoo.estimators import MeasureLearner
+from milzoo.models import NeighbourMeasure
+from milzoo.papers import reproduce, reproduction
+from milzoo.papers.results import read, read_all
+from sklearn.model_selection import (
+    GridSearchCV,
+    ParameterGrid,
+    ShuffleSplit,
+    StratifiedKFold,
+    cross_val_score,
+)
+
+from .conftest import DATA, GRID, neighbours
+
+FOLDS = StratifiedKFold(4, shuffle=True, random_state=0)
+
+
+@pytest.fixture
+def run(paper, tmp_path):
+    """Run a table of the made-up paper; its results, and what was reported."""
+
+    def run(number=0, paper=paper, folder=tmp_path, **options):
+        said = []
+        settings = {"jobs": 1, "report": said.append} | options
+        return reproduce(paper, paper.exhibits[number], folder, **settings), said
+
+    return run
+
+
+def value(results, method, protocol, score):
+    (found,) = [
+        one for one in results if (one.method, one.protocol, one.score) == (method, protocol, score)
+    ]
+    return found
+
+
+def test_an_honest_attempt_is_a_nested_search(run):
+    bags = load(DATA)
+    inner = StratifiedKFold(3, shuffle=True, random_state=0)
+    search = GridSearchCV(neighbours(bags, None)[0], GRID, cv=inner, scoring="accuracy")
+    expected = cross_val_score(search, bags, bags.labels, cv=FOLDS)
+    found = value(run()[0], "neighbours", "honest", "accuracy")
+    assert found.value == pytest.approx(expected.mean(), abs=1e-6)
+    assert found.sd == pytest.approx(expected.std(ddof=1), abs=1e-6)
+    assert (found.num_splits, found.num_tested, found.setting) == (4, 40, "")
+
+
+def test_the_test_bags_choose_where_the_paper_let_them(run):
+    bags = load(DATA)
+    means = {
+        str(setting): cross_val_score(MeasureLearner(**setting), bags, bags.labels, cv=FOLDS).mean()
+        for setting in ParameterGrid(GRID)
+    }
+    found = value(run()[0], "neighbours", "as published", "accuracy")
+    assert found.value == pytest.approx(max(means.values()), abs=1e-6)
+    assert "min_positive=" in found.setting and "NeighbourMeasure" in found.setting
+
+
+def test_the_best_of_splits_is_reported_with_its_size(run):
+    bags = load(DATA)
+    splits = ShuffleSplit(5, test_size=1 / 3, random_state=0)
+    inner = StratifiedKFold(3, shuffle=True, random_state=0)
+    search = GridSearchCV(neighbours(bags, None)[0], GRID, cv=inner, scoring="accuracy")
+    expected = cross_val_score(search, bags, bags.labels, cv=splits, scoring="roc_auc")
+    found = value(run()[0], "best of five", "as published", "auc")
+    assert found.value == pytest.approx(expected.max(), abs=1e-6)
+    assert found.num_tested == 14
+
+
+def test_what_is_known_is_not_run_again(run, monkeypatch):
+    first, _ = run()
+    monkeypatch.setattr(reproduction, "cross_validate_bags", None)
+    second, said = run()
+    assert second == first
+    assert [sentence.endswith("known") for sentence in said] == [True] * 3
+    with pytest.raises(TypeError):
+        run(again=True)
+
+
+def test_the_same_attempt_of_another_table_is_taken_over(run, monkeypatch):
+    first, _ = run()
+    monkeypatch.setattr(reproduction, "cross_validate_bags", None)
+    found, _ = run(1)
+    assert {one.method for one in found} == {"kNN"}
+    expected = value(first, "neighbours", "honest", "accuracy").value
+    assert value(found, "kNN", "honest", "accuracy").value == expected
+
+
+def test_an_attempt_with_other_settings_is_run_again(run, paper):
+    """The method's grid has changed; the result that is out of date is gone."""
+    run()
+    wider = GRID | {"min_positive": [1]}
+    cell = paper.exhibits[0].cells[0]
+    attempts = tuple(
+        replace(attempt, method=lambda bags, memory: (neighbours(bags, memory)[0], wider))
+        for attempt in cell.attempts
+    )
+    exhibit = replace(paper.exhibits[0], cells=(replace(cell, attempts=attempts),))
+    changed = replace(paper, exhibits=(exhibit,))
+    results, said = run(paper=changed)
+    assert not any(sentence.endswith("known") for sentence in said)
+    accuracies = [one for one in results if one.score == "accuracy" and one.method == "neighbours"]
+    assert len(accuracies) == 2
+
+
+def test_a_run_that_is_stopped_keeps_what_it_has(run, tmp_path, monkeypatch):
+    real, calls = reproduction.cross_validate_bags, []
+
+    def stopped(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(reproduction, "cross_validate_bags", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    path = tmp_path / "author-2000" / "table-1.csv"
+    assert {one.protocol for one in read(path)} == {"as published"}
+    results, said = run()
+    assert [sentence.endswith("known") for sentence in said] == [True, False, False]
+    assert read(path) == read_all(tmp_path)
+    assert [one.attempt for one in read(path)] == [one.attempt for one in results]
+
+
+def test_every_score_that_applies_is_kept(run):
+    """Instances have labels in this scene."""
+    scores = {one.score for one in run()[0] if one.protocol == "honest"}
+    assert {"accuracy", "auc", "f1", "instance_auc", "instance_average_precision"} <= scores
+    assert "log_loss" not in scores
+
+
+def test_a_toy_runs_each_method_once_and_keeps_nothing(run, tmp_path):
+    results, _ = run(folder=None, toy=True)
+    assert {(one.method, one.num_splits) for one in results} == {
+        ("neighbours", 2),
+        ("best of five", 2),
+    }
+    assert not list(tmp_path.iterdir())
+
+
+def test_protocols_and_methods_can_be_chosen(run):
+    results, _ = run(protocols=("honest",), methods=("neighbours",))
+    assert {(one.method, one.protocol) for one in results} == {("neighbours", "honest")}
+
+
+def test_nothing_of_a_test_bag_is_seen_in_fitting(run, paper):
+    """A planted method that remembers bags: its test bags are never among them."""
+
+    class Remembers(MeasureLearner):
+        def fit(self, bags, y=None):
+            self.seen_ = set(bags.names)
+            return super().fit(bags, y)
+
+        def decision_function(self, bags):
+            assert bags.labels is None or len(bags) < 40
+            return np.array([float(name in self.seen_) for name in bags.names])
+
+        def predict(self, bags):
+            return self.classes_[self.decision_function(bags).astype(int)]
+
+    cell = paper.exhibits[0].cells[0]
+    honest = replace(
+        cell.attempts[1], method=lambda bags, memory: (Remembers(NeighbourMeasure(1)), {})
+    )
+    exhibit = replace(paper.exhibits[0], cells=(replace(cell, attempts=(honest,)),))
+    results, _ = run(paper=replace(paper, exhibits=(exhibit,)), folder=None)
+    # No test bag is remembered: all are predicted 0, and half of the bags are.
+    assert value(results, "neighbours", "honest", "accuracy").value == pytest.approx(0.5, abs=0.06)
+    assert value(results, "neighbours", "honest", "f1").value == 0

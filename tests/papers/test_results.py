@@ -1,0 +1,160 @@
+"""Differences in standard errors, outcomes, files of results, and pages."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from milzoo.papers import Cell, Exhibit, Paper, Protocol, Published, compared, outcome_of
+from milzoo.papers.pages import page_of, write_pages
+from milzoo.papers.protocols import stratified_folds
+from milzoo.papers.results import Result, path_of, read, write
+
+from .conftest import DATA, MAXIMUM
+
+
+def result(**fields):
+    known = {
+        "exhibit": "table-1",
+        "method": "neighbours",
+        "data": DATA,
+        "protocol": "as published",
+        "score": "accuracy",
+        "value": 0.84,
+        "sd": 0.05,
+        "num_splits": 4,
+        "num_tested": 100,
+        "setting": "k=3",
+        "fingerprint": "abc",
+        "seed": 0,
+        "seconds": 2.5,
+        "date": "2026-01-01",
+        "commit": "1a2b3c4",
+        "machine": "2 cores",
+        "versions": "jax 1",
+    }
+    return Result(**(known | fields))
+
+
+def cell_with(published, score="accuracy"):
+    return Cell("neighbours", DATA, {score: published}, missing="", attempts=ATTEMPTS)
+
+
+@pytest.fixture(autouse=True)
+def attempts(paper):
+    global ATTEMPTS
+    ATTEMPTS = paper.exhibits[0].cells[0].attempts
+
+
+def difference(published, *results, score="accuracy"):
+    exhibit = Exhibit("table-1", "Scores", (cell_with(published, score),))
+    (found,) = compared(exhibit, results)
+    return found.difference
+
+
+def test_the_printed_error_comes_first():
+    assert difference(Published(0.90, 0.02), result()) == pytest.approx(-3)
+
+
+def test_an_accuracy_without_error_is_binomial():
+    """√(0.9·0.1/100) = 0.03."""
+    assert difference(Published(0.90), result()) == pytest.approx(-2)
+
+
+def test_other_scores_have_the_error_of_our_mean():
+    """0.05/√4."""
+    found = difference(Published(0.89), result(score="auc"), score="auc")
+    assert found == pytest.approx(-2)
+
+
+def test_the_papers_own_protocol_decides():
+    honest = result(protocol="honest", value=0.6)
+    assert difference(Published(0.90, 0.02), result(), honest) == pytest.approx(-3)
+    assert difference(Published(0.90, 0.02), honest) == pytest.approx(-15)
+    assert math.isnan(difference(Published(0.90, 0.02)))
+
+
+def test_outcomes_of_tables(paper):
+    table = paper.exhibits[0]
+    near, far = result(value=0.9), result(value=0.6)
+    auc = result(method="best of five", score="auc", value=0.75)
+    assert outcome_of(table, []).state == "not done yet"
+    assert outcome_of(table, [near]).state == "not done yet"
+    assert outcome_of(table, [near, auc]).state == "reproduced"
+    assert outcome_of(table, [far, auc]).state == "differs"
+    sentence = outcome_of(table, [far, auc]).sentence
+    assert sentence == "1 of 2 numbers within two standard errors, 1 not possible"
+    assert outcome_of(paper.exhibits[2], []).state == "not possible here"
+
+
+def test_a_file_gives_back_what_was_written(tmp_path):
+    path = tmp_path / "author-2000" / "table-1.csv"
+    results = [result(), result(setting='k=3, "a", b', sd=math.nan)]
+    write(path, results, "milzoo reproduce author-2000/table-1")
+    assert path.read_text().startswith("# milzoo reproduce author-2000/table-1\n")
+    first, second = read(path)
+    assert first == results[0]
+    assert second.setting == results[1].setting and math.isnan(second.sd)
+    assert read(tmp_path / "none.csv") == []
+
+
+def test_a_file_of_another_version_is_refused(tmp_path):
+    path = tmp_path / "old.csv"
+    path.write_text("# milzoo\nmethod,value\nkNN,1\n")
+    with pytest.raises(
+        ValueError, match=r"old.csv has the columns \['method', 'value'\]; expected"
+    ):
+        read(path)
+
+
+def test_a_page_shows_numbers_protocols_and_reasons(paper, tmp_path):
+    results = [result(value=0.6), result(protocol="honest", value=0.55, setting="")]
+    write(path_of(tmp_path, paper, paper.exhibits[0]), results, "milzoo reproduce")
+    (page,) = write_pages([paper], tmp_path)
+    text = page.read_text()
+    assert page.name == "author-2000.md"
+    row = "| neighbours | kandemir2014 | accuracy | 0.900 | 0.600 ± 0.025 (k=3) | 0.550 ± 0.025 "
+    assert row + "| -10.0 | the scene is another one |" in text
+    assert "*as published*: Four folds, settings by the test bags. Peeking: settings are" in text
+    assert "Figure 1 | A picture | not possible here | a camera" in text
+    assert "seed 0; commit 1a2b3c4; 2 cores" in text
+    # Both results are of one attempt each, of 2.5 seconds.
+    assert "5 s in all, 2026-01-01;" in text
+
+
+def test_a_reproduced_number_needs_no_reason(paper):
+    text = page_of(paper, {"table-1": [result(value=0.9)]})
+    assert "the scene is another one" not in text
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Published(92.4), "value is 92.4; expected a fraction from 0 to 1"),
+        (lambda: Cell("kNN", DATA, {}), "has 0 attempts and is missing ''"),
+        (
+            lambda: Cell("kNN", DATA, {"recall": Published(0.5)}, missing="it"),
+            "has the scores recall; expected some of accuracy",
+        ),
+        (lambda: Exhibit("table-1", "Scores"), "expected one of cells, a verdict"),
+        (
+            lambda: Exhibit("figure-1", "A picture", verdict="differs"),
+            "a verdict needs a finding, and the command",
+        ),
+        (
+            lambda: replace(MAXIMUM, name="honest"),
+            "reports the maximum and says that it peeks at 'the best of five",
+        ),
+        (
+            lambda: Protocol("honest", "Folds.", stratified_folds(3), chosen_by="test bags"),
+            "chooses by test bags.*peeks at 'nothing'",
+        ),
+    ],
+)
+def test_data_that_contradict_themselves_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_citations_name_the_page(paper):
+    assert page_of(paper, {}).startswith("# Author (2000)\n")
+    assert isinstance(paper, Paper)
