@@ -23,34 +23,9 @@ import numpy as np
 import pandas as pd
 from milzoo.datasets import Bags, load, published_folds
 from milzoo.diagnostics import cross_validate_bags
-from milzoo.estimators import (
-    ALPSVM,
-    DDSVM,
-    EMDD,
-    KISVM,
-    MILES,
-    MISVM,
-    BagEnsemble,
-    BayesianMIL,
-    CitationKNN,
-    ConceptFractionClassifier,
-    DiverseDensityLearner,
-    MeasureLearner,
-    MIForest,
-    MiFV,
-    MiGraph,
-    MIKernelSVM,
-    MILBoost,
-    StandardizeInstances,
-    VocabularySVM,
-    miSVM,
-)
-from milzoo.models import NeighbourMeasure
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
-from sklearn.neighbors import KNeighborsClassifier
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
+from milzoo.papers.comparators import comparator, comparators
+from milzoo.papers.reproduction import searched
+from sklearn.model_selection import StratifiedKFold
 
 NAMES = (
     "musk1",
@@ -61,9 +36,6 @@ NAMES = (
     "newsgroups_rec_sport_hockey",
     "newsgroups_sci_space",
 )
-INNER_FOLDS = 3
-# Of diverse density: a search from every instance of musk2 would take hours.
-START_BAGS = 20
 
 # Accuracy in per cent, as the papers report it. Who and by which protocol: docs/comparators.md.
 PUBLISHED = {
@@ -83,66 +55,6 @@ PUBLISHED = {
 }
 
 
-def methods(num_features: int, memory: str | None = None) -> dict[str, tuple[Any, dict[str, list]]]:
-    """By name: an estimator of standardised bags, and the grid that inner folds choose from.
-
-    Kernels between bags are kept in the folder ``memory``: a grid has each of them many times.
-    """
-    typical = math.sqrt(num_features)  # two standardised instances are √(2D) apart on average
-    penalty = {"penalty": [0.1, 1.0, 10.0, 100.0]}
-    kernel = {"length_scale": [typical / 2, typical, 2 * typical]} | penalty
-    wide = {"length_scale": [typical * root for root in (0.125**0.5, 0.5**0.5, 2**0.5)]} | penalty
-    concepts = {"learns_scales": False, "label_noise": 0.01, "start_bags": START_BAGS}
-    scale = {"scale": [1 / typical, 2 / typical, 4 / typical]}
-    measures = {"measure": [NeighbourMeasure(k) for k in (1, 3, 5, 9)]}
-    return {
-        "VWSGP": (BayesianMIL("vwsgp", "coordinate_ascent", seed=0), {}),
-        "VWSGP, laplace": (BayesianMIL("vwsgp", "laplace", seed=0), {}),
-        "VGPMIL": (BayesianMIL("vgpmil", "coordinate_ascent", seed=0), {}),
-        "CardinalityModel": (BayesianMIL("cardinality", "maximum_a_posteriori", seed=0), {}),
-        "GPMIL-S": (BayesianMIL("gpmil", "laplace", seed=0), {}),
-        "BMIL": (BayesianMIL("bmil", "laplace", seed=0), {}),
-        "mi-SVM": (miSVM(), kernel),
-        "mi-SVM, linear": (miSVM("linear"), {"penalty": [0.01, 0.1, 1.0]}),
-        "MI-SVM": (MISVM(), kernel),
-        "MI-Kernel": (MIKernelSVM(memory=memory), wide),
-        "MI-Kernel, minimax": (MIKernelSVM("minimax"), penalty | {"degree": [1, 2, 3]}),
-        "miGraph": (MiGraph(memory=memory), wide),
-        "Citation-kNN": (CitationKNN(), {}),
-        "MILES": (MILES(typical), {"width": [typical / 2, typical, 2 * typical]} | penalty),
-        "DD": (DiverseDensityLearner(typical / 2, **concepts), scale),
-        "EM-DD": (EMDD(typical / 2, **concepts), scale),
-        "DD-SVM": (DDSVM(typical / 2, **concepts, memory=memory), scale | penalty),
-        "concept fraction": (ConceptFractionClassifier(), {"classifier": instance_classifiers()}),
-        "neighbourhood score": (MeasureLearner(NeighbourMeasure(3)), measures),
-        "Bag-KI-SVM": (KISVM("bag"), kernel),
-        "Inst-KI-SVM": (KISVM("instance"), penalty | {"balance": [1.0, 5.0, 25.0]}),
-        "ALP-SVM": (ALPSVM(), {"positive_fraction": [0.3, 0.6, 0.9], "penalty": [1.0, 10.0]}),
-        "MILBoost": (MILBoost(seed=0), {"max_steps": [30, 100], "max_depth": [1, 2]}),
-        "MIForest": (MIForest(seed=0), {"start_temperature": [0.5, 1.0, 2.0, 4.0]}),
-        "vocabulary SVM": (VocabularySVM(seed=0), {"num_words": [20, 50, 100]} | penalty),
-        "miFV": (MiFV(seed=0), {"num_components": [1, 2, 3]} | penalty),
-        "bagging of Citation-kNN": (BagEnsemble(CitationKNN(), seed=0), {}),
-    }
-
-
-def instance_classifiers() -> list[Pipeline]:
-    """Classifiers of instances that the concept fraction chooses from."""
-    neighbours = [KNeighborsClassifier(k) for k in (3, 5, 10, 20)]
-    logistic = [LogisticRegression(C=strength, max_iter=1000) for strength in (0.01, 1.0)]
-    return [make_pipeline(StandardScaler(), one) for one in (*neighbours, *logistic)]
-
-
-def with_choices(estimator: Any, grid: dict[str, list]) -> Any:
-    """The estimator on standardised bags; what is in the grid is chosen inside training bags."""
-    pipeline = Pipeline([("standardize", StandardizeInstances()), ("classify", estimator)])
-    if not grid:
-        return pipeline
-    inner = StratifiedKFold(INNER_FOLDS, shuffle=True, random_state=0)
-    choices = {f"classify__{name}": values for name, values in grid.items()}
-    return GridSearchCV(pipeline, choices, cv=inner, scoring="accuracy")
-
-
 def folds_of(name: str) -> Any:
     """In which fold each bag is tested; ten drawn folds where none are published."""
     try:
@@ -154,8 +66,8 @@ def folds_of(name: str) -> Any:
 def rows_of(name: str, bags: Bags, folds: Any, chosen: list[str]) -> pd.DataFrame:
     """One row for each method: scores, the published accuracy, and the difference."""
     with TemporaryDirectory() as memory:
-        known = methods(bags.num_features, memory)
-        classifiers = {method: with_choices(*known[method]) for method in chosen}
+        choices = {method: comparator(method)(bags, memory) for method in chosen}
+        classifiers = {method: searched(*choice, seed=0) for method, choice in choices.items()}
         found = cross_validate_bags(classifiers, bags, folds, progress=sys.stderr.isatty())
     table = found.table().reindex(columns=["accuracy", "auc", "log_loss", "fit_seconds"])
     table["published"] = [PUBLISHED.get(method, {}).get(name, math.nan) / 100 for method in chosen]
@@ -167,7 +79,8 @@ def rows_of(name: str, bags: Bags, folds: Any, chosen: list[str]) -> pd.DataFram
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=NAMES)
-    parser.add_argument("--methods", nargs="+", choices=list(methods(1)), default=list(methods(1)))
+    known = list(comparators(1))
+    parser.add_argument("--methods", nargs="+", choices=known, default=known)
     parser.add_argument("--toy", action="store_true", help="few bags, two folds, four methods")
     given = parser.parse_args()
     for name in ["kandemir2014"] if given.toy else given.names:
