@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
+from ..datasets.arguments import WHOLE
 from ..datasets.bags import Bags
-from ..estimators import MeasureLearner, StandardizeInstances
+from ..estimators import MeasureLearner, StandardizeInstances, choose_by_elbow
+from ..estimators.contract import BagClassifier
 from ..models import NeighbourMeasure
 from .comparators import comparator, on_features
 from .exhibits import Attempt, Cell, Choice, Exhibit, Paper, Published
 from .protocols import Protocol, thirds, with_published_folds
 
-__all__ = ["PAPER"]
+__all__ = ["PAPER", "ElbowLearner"]
 
 HONEST = Protocol(
     "honest",
@@ -29,15 +34,14 @@ HONEST_REPEATED = Protocol(
 )
 FOLDS = Protocol(
     "as published",
-    "Ten folds. k and a are those of the highest accuracy over all test bags; the paper's elbow of "
-    "the training error is not used.",
+    "Ten published folds of the first repetition (musk2: ten drawn). k is at the elbow of the "
+    "training error, and a is 1.",
     with_published_folds(1),
-    chosen_by="test bags",
-    peeks="k and a are chosen by the test bags, as ours to come near to the printed number",
 )
 RUNS = Protocol(
     "as published",
-    "Fifteen random splits, two thirds to train on; the highest accuracy of the fifteen.",
+    "Fifteen random splits, two thirds to train on; the highest accuracy of the fifteen. k is at "
+    "the elbow of the training error, and a is 1.",
     thirds(15),
     reports="maximum",
     peeks="the best of fifteen splits is reported",
@@ -49,6 +53,41 @@ _NOT_BUILT = {
     "ISD": "instance-specific distance learning is not built here",
     "MIC-Bundle": "MIC-Bundle is not built here",
 }
+
+
+class ElbowLearner(BagClassifier):
+    """A threshold on the measure of neighbours, with k at the elbow of the training error.
+
+    Parameters
+    ----------
+    most : int
+        The largest k.
+
+    Attributes
+    ----------
+    learner_ : MeasureLearner
+        With the chosen measure, and a = 1.
+    classes_ : array (2,)
+    n_features_in_ : int
+    """
+
+    _zero_is_positive = True
+    _rules = {"most": WHOLE}
+
+    def __init__(self, most: int = 10) -> None:
+        self.most = most
+
+    def _fit(self, bags: Bags) -> None:
+        measures = [NeighbourMeasure(k) for k in range(1, self.most + 1)]
+        self.learner_ = MeasureLearner(choose_by_elbow(measures, bags).measure).fit(bags)
+
+    def _decision(self, bags: Bags) -> Float[np.ndarray, " B"]:
+        return self.learner_.decision_function(bags)
+
+
+def _by_elbow(bags: Bags, memory: str | None) -> Choice:
+    """The proposed measure, as the paper finds k."""
+    return on_features(StandardizeInstances(), ElbowLearner(), {})
 
 
 def _neighbours(bags: Bags, memory: str | None) -> Choice:
@@ -138,7 +177,7 @@ _WHY_IMAGES = {
 
 
 def _proposed(data: str, accuracy: float, published: Protocol, why: str = "") -> Cell:
-    attempts = (Attempt(published, _neighbours), Attempt(HONEST_REPEATED, _neighbours))
+    attempts = (Attempt(published, _by_elbow), Attempt(HONEST_REPEATED, _neighbours))
     return Cell("Proposed", data, {"accuracy": Published(accuracy / 100)}, attempts, why=why)
 
 
@@ -181,7 +220,13 @@ PAPER = Paper(
             "Accuracy on musk1 and musk2",
             cells=(
                 *_cells(_MUSK, ("musk1", "musk2"), _NAMES, _WHY_MUSK),
-                _proposed("musk1", 92.4, FOLDS),
+                _proposed(
+                    "musk1",
+                    92.4,
+                    FOLDS,
+                    "no protocol that we tried comes to it: the best of fifteen ten-fold "
+                    "cross-validations has 87.0 %, and 88.0 with k and a by the test bags",
+                ),
                 _proposed("musk2", 86.4, FOLDS),
             ),
         ),
@@ -191,7 +236,12 @@ PAPER = Paper(
             cells=(
                 *_cells(_IMAGES, ("elephant", "fox", "tiger"), _NAMES, _WHY_IMAGES),
                 _proposed("elephant", 86.0, RUNS),
-                _proposed("fox", 73.94, RUNS),
+                _proposed(
+                    "fox",
+                    73.94,
+                    RUNS,
+                    "with k and a by the test bags the best of fifteen splits has 71.6 %",
+                ),
                 Cell("Proposed", "tiger", {"accuracy": Published(0.857)}, missing=_TIGER),
             ),
         ),

@@ -5,13 +5,20 @@ import math
 import numpy as np
 import pytest
 from milzoo.datasets import load
-from milzoo.estimators import CardinalityKernelSVM
+from milzoo.estimators import CardinalityKernelSVM, MeasureLearner
 from milzoo.inference import maximum_a_posteriori
-from milzoo.models import RBF, CardinalityModel, GammaMixing, NormalCardinality
+from milzoo.models import (
+    RBF,
+    CardinalityModel,
+    GammaMixing,
+    NeighbourMeasure,
+    NormalCardinality,
+)
 from milzoo.papers import PAPERS, castro_macias_2024, hajimirsadeghi_2017
 from milzoo.papers.castro_macias_2024 import StoppedVGPMIL
 from milzoo.papers.comparators import comparator, comparators
 from milzoo.papers.hajimirsadeghi_2017 import TwoStageKernelSVM, chosen_model
+from milzoo.papers.venkatesan_2015 import ElbowLearner
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
@@ -20,6 +27,11 @@ from sklearn.model_selection import StratifiedKFold
 @pytest.fixture(scope="module")
 def bags():
     return load("digits")[:60]
+
+
+@pytest.fixture(scope="module")
+def scene():
+    return load("kandemir2014")
 
 
 # ------------------------------------------------------------------ VGPMIL, stopped early
@@ -68,12 +80,20 @@ def test_settings_are_those_of_the_model(bags):
     assert len(model.inducing_points) == len(np.unique(bags[:20].instances, axis=0))
 
 
+# ------------------------------------------------------------------ k at the elbow
+
+
+def test_k_stands_at_the_elbow_of_the_training_error(scene):
+    fitted = ElbowLearner(4).fit(scene)
+    errors = [MeasureLearner(NeighbourMeasure(k)).fit(scene).threshold_.error for k in range(1, 5)]
+    below_chord = np.linspace(errors[0], errors[-1], 4) - errors
+    chosen = NeighbourMeasure(1 + int(np.argmax(below_chord)))
+    alone = MeasureLearner(chosen).fit(scene)
+    np.testing.assert_array_equal(fitted.predict(scene), alone.predict(scene))
+    np.testing.assert_array_equal(fitted.decision_function(scene), alone.decision_function(scene))
+
+
 # ------------------------------------------------------------------ the cardinality kernel
-
-
-@pytest.fixture(scope="module")
-def scene():
-    return load("kandemir2014")
 
 
 @pytest.mark.slow
