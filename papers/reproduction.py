@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -155,14 +155,14 @@ def _results(
     """One result for each score that applies."""
     protocol = attempt.protocol
     splits, started = protocol.splits(cell.data, bags, seed), perf_counter()
-    by_split, setting = scores_of_attempt(attempt, bags, splits, seed=seed, jobs=jobs)
+    found = scores_of_attempt(attempt, bags, splits, seed=seed, jobs=jobs)
     seconds = perf_counter() - started
     is_maximum = protocol.reports == "maximum"
     tested = [test for _, test in splits]
     num_tested = round(np.mean([len(test) for test in tested]))
     if not is_maximum:
         num_tested = len(np.unique(np.concatenate(tested)))
-    by_split = by_split.dropna(axis="columns", how="all")
+    by_split = found.by_split.dropna(axis="columns", how="all")
     return [
         Result(
             exhibit=exhibit.name,
@@ -174,14 +174,33 @@ def _results(
             sd=round(float(column.std()), 6),
             num_splits=len(splits),
             num_tested=int(num_tested),
-            setting=setting,
+            setting=found.setting,
             fingerprint=fingerprint,
             seed=seed,
             seconds=round(seconds, 1),
+            fit_seconds=round(found.fit_seconds, 3),
             **_circumstances(),
         )
         for score, column in by_split.items()
     ]
+
+
+class Scores(NamedTuple):
+    """What an attempt gives.
+
+    Attributes
+    ----------
+    by_split : pandas.DataFrame
+        A row for each split, a column for each score.
+    setting : str
+        The one that the test bags chose; empty where the training bags choose.
+    fit_seconds : float
+        Of one fit, with the search inside it.
+    """
+
+    by_split: pd.DataFrame
+    setting: str
+    fit_seconds: float
 
 
 def scores_of_attempt(
@@ -191,8 +210,8 @@ def scores_of_attempt(
     *,
     seed: int,
     jobs: int | None,
-) -> tuple[pd.DataFrame, str]:
-    """Scores of each split, and the setting that the test bags chose.
+) -> Scores:
+    """Fit an attempt to all splits, and score it on their test bags.
 
     Where the training bags choose, each split has a search of its own inside them, by accuracy.
     Where the test bags choose, every setting is fitted to every split, and the one with the highest
@@ -210,10 +229,7 @@ def scores_of_attempt(
 
     Returns
     -------
-    pandas.DataFrame
-        A row for each split.
-    str
-        Empty where the training bags choose.
+    Scores
     """
     with TemporaryDirectory() as memory:
         estimator, grid = attempt.method(bags, memory)
@@ -224,9 +240,10 @@ def scores_of_attempt(
                 _in_words(setting): clone(estimator).set_params(**setting)
                 for setting in ParameterGrid(grid)
             }
-        found = cross_validate_bags(candidates, bags, splits, jobs=jobs).by_fold
-    best = str(found["accuracy"].groupby("classifier", sort=False).mean().idxmax())
-    return found.loc[best], best
+        found = cross_validate_bags(candidates, bags, splits, jobs=jobs)
+    accuracy = found.by_fold["accuracy"].groupby("classifier", sort=False).mean()
+    best = str(accuracy.idxmax())
+    return Scores(found.by_fold.loc[best], best, float(found.fit_seconds[best].mean()))
 
 
 def searched(estimator: Any, grid: dict[str, list], seed: int) -> Any:

@@ -41,8 +41,8 @@ class Result:
         Of the classifier with its grid, the data set and the protocol: one attempt that stands in
         two tables is run once, and one that has changed is run again.
     seed : int
-    seconds : float
-        Wall seconds of the whole attempt.
+    seconds, fit_seconds : float
+        Wall seconds of the whole attempt, and of one fit with the search inside it.
     date, commit, machine, versions : str
     """
 
@@ -59,6 +59,7 @@ class Result:
     fingerprint: str
     seed: int
     seconds: float
+    fit_seconds: float
     date: str
     commit: str
     machine: str

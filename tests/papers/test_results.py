@@ -27,6 +27,7 @@ def result(**fields):
         "fingerprint": "abc",
         "seed": 0,
         "seconds": 2.5,
+        "fit_seconds": 0.5,
         "date": "2026-01-01",
         "commit": "1a2b3c4",
         "machine": "2 cores",
