@@ -19,12 +19,11 @@ from ..papers import (
     Paper,
     compared,
     exhibits_named,
-    outcome_of,
+    outcomes_of,
     reproduce,
 )
 from ..papers.exhibits import SCORES
 from ..papers.pages import write_pages
-from ..papers.results import path_of, read
 
 __all__ = ["Wanted", "list_outcomes", "run", "write"]
 
@@ -59,12 +58,12 @@ class Wanted:
 
 def list_outcomes(wanted: Wanted) -> None:
     """Print each table and figure with its outcome by the results that are kept."""
-    console, shown = Console(), None
+    console, shown, outcomes = Console(), None, {}
     for paper, exhibit in wanted.exhibits():
         if paper is not shown:
-            shown = paper
+            shown, outcomes = paper, outcomes_of(paper, wanted.folder)
             console.print(f"\n[bold]{escape(paper.citation)}[/bold]", highlight=False)
-        outcome = outcome_of(exhibit, read(path_of(wanted.folder, paper, exhibit)))
+        outcome = outcomes[exhibit.name]
         name = f"{paper.name}/{exhibit.name}"
         console.print(
             f"{escape(name)}: {escape(exhibit.title)}. [bold]{outcome.state.capitalize()}[/bold]: "
@@ -96,7 +95,7 @@ def run(wanted: Wanted) -> None:
         if every:
             console.print(_table(every))
         if not wanted.toy:
-            outcome = outcome_of(exhibit, results)
+            outcome = outcomes_of(paper, wanted.folder)[exhibit.name]
             console.print(escape(f"{outcome.state}: {outcome.sentence}"), highlight=False)
 
 

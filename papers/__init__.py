@@ -15,7 +15,7 @@ from . import (
 from .exhibits import Attempt, Cell, Exhibit, Paper, Published
 from .protocols import Protocol
 from .reproduction import reproduce
-from .results import Comparison, Outcome, Result, compared, outcome_of
+from .results import Comparison, Outcome, Result, compared, outcomes_of
 
 __all__ = [
     "PAPERS",
@@ -30,7 +30,7 @@ __all__ = [
     "Result",
     "compared",
     "exhibits_named",
-    "outcome_of",
+    "outcomes_of",
     "reproduce",
 ]
 

@@ -406,18 +406,20 @@ PAPER = Paper(
         Exhibit(
             "figure-3",
             "Seconds of training against AUC on MNIST",
-            to_do="a picture; the seconds and AUCs stand in the results of tables 4 and 5",
+            of=("table-4", "table-5"),
+            shows="seconds",
         ),
-        Exhibit("figure-4", "Scores on MNIST", to_do="a bar chart of tables 4 and 5"),
+        Exhibit("figure-4", "Scores on MNIST", of=("table-4", "table-5")),
         Exhibit(
             "figure-5",
             "Seconds of training against AUC on musk1 and musk2",
-            to_do="a picture; the seconds and AUCs stand in the results of tables 6 and 7",
+            of=("table-6", "table-7"),
+            shows="seconds",
         ),
         Exhibit(
             "figure-6",
             "Scores on musk1 and musk2",
-            to_do="a bar chart of tables 6 and 7",
+            of=("table-6", "table-7"),
         ),
         Exhibit(
             "figure-7",

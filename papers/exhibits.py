@@ -139,12 +139,16 @@ class Exhibit:
         One sentence on what is shown, or on a whole table.
     command : str
         The command that shows an exhibit without cells.
+    of : tuple of str
+        Names of the tables whose numbers a figure shows.
+    shows : {"scores", "seconds"}
+        What such a figure shows.
 
     Raises
     ------
     ValueError
-        If it has not exactly one of cells, a verdict, something that is missing and something to
-        do; or a verdict without a finding.
+        If it has not exactly one of cells, a verdict, tables whose numbers it shows, something that
+        is missing and something to do; or a verdict without a finding.
     """
 
     name: str
@@ -155,11 +159,15 @@ class Exhibit:
     verdict: Literal["reproduced", "differs"] | None = None
     finding: str = ""
     command: str = ""
+    of: tuple[str, ...] = ()
+    shows: Literal["scores", "seconds"] = "scores"
 
     def __post_init__(self) -> None:
-        if sum(map(bool, (self.cells, self.missing, self.to_do, self.verdict))) != 1:
+        given = (self.cells, self.missing, self.to_do, self.verdict, self.of)
+        if sum(map(bool, given)) != 1:
             raise ValueError(
-                f"{self.name}: expected one of cells, a verdict, what is missing, what is to do"
+                f"{self.name}: expected one of cells, a verdict, tables that it is of, what is "
+                "missing, what is to do"
             )
         if self.verdict and not (self.finding and self.command):
             raise ValueError(f"{self.name}: a verdict needs a finding, and the command to see it")

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .exhibits import SCORES, Exhibit, Paper, Published
-from .results import Comparison, Result, compared, outcome_of, path_of, read
+from .figures import draw_all
+from .results import Comparison, Outcome, Result, compared, outcomes_of, path_of, read
 
 __all__ = ["page_of", "write_pages"]
 
@@ -28,14 +29,16 @@ def write_pages(papers: Iterable[Paper], folder: Path) -> list[Path]:
     pages = []
     for paper in papers:
         results = {one.name: read(path_of(folder, paper, one)) for one in paper.exhibits}
+        draw_all(paper, results, folder)
         page = folder / f"{paper.name}.md"
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(page_of(paper, results), encoding="utf-8")
+        text = page_of(paper, results, outcomes_of(paper, folder))
+        page.write_text(text, encoding="utf-8")
         pages.append(page)
     return pages
 
 
-def page_of(paper: Paper, results: dict[str, list[Result]]) -> str:
+def page_of(paper: Paper, results: dict[str, list[Result]], outcomes: dict[str, Outcome]) -> str:
     """The page of a paper in Markdown.
 
     Parameters
@@ -43,12 +46,13 @@ def page_of(paper: Paper, results: dict[str, list[Result]]) -> str:
     paper : Paper
     results : dict of lists
         By the name of the exhibit.
+    outcomes : dict of Outcome
+        By the name of the exhibit.
 
     Returns
     -------
     str
     """
-    outcomes = {one.name: outcome_of(one, results.get(one.name, [])) for one in paper.exhibits}
     lines = [
         f"# {paper.citation.split(',', 1)[0]}",
         "",
@@ -69,12 +73,19 @@ def page_of(paper: Paper, results: dict[str, list[Result]]) -> str:
             lines += ["", *_section(paper, exhibit, results[exhibit.name])]
         elif exhibit.command:
             lines += ["", f"## {_heading(exhibit)}: {exhibit.title}", "", f"`{exhibit.command}`"]
+        elif any(results.get(name) for name in exhibit.of):
+            tables = " and ".join(_named(name) for name in exhibit.of)
+            picture = f"![{exhibit.title}, by {tables}]({paper.name}/{exhibit.name}.png)"
+            lines += ["", f"## {_heading(exhibit)}: {exhibit.title}", "", picture]
     return "\n".join(lines) + "\n"
 
 
 def _heading(exhibit: Exhibit) -> str:
-    kind, _, number = exhibit.name.partition("-")
-    return f"{kind.capitalize()} {number}"
+    return _named(exhibit.name).capitalize()
+
+
+def _named(name: str) -> str:
+    return name.replace("-", " ")
 
 
 def _section(paper: Paper, exhibit: Exhibit, results: list[Result]) -> list[str]:
@@ -131,9 +142,9 @@ def _published(published: Published) -> str:
 def _ours(result: Result | None) -> str:
     if result is None:
         return ""
-    error = result.sd / math.sqrt(result.num_splits)
+    error = f" ± {result.error:.3f}" if result.error > 0 else ""
     setting = f" ({result.setting})" if result.setting else ""
-    return f"{result.value:.3f}" + (f" ± {error:.3f}" if error > 0 else "") + setting
+    return f"{result.value:.3f}{error}{setting}"
 
 
 def _origin(results: list[Result]) -> str:

@@ -12,10 +12,21 @@ from typing import Literal, get_type_hints
 
 from .exhibits import Cell, Exhibit, Paper, Published, binomial_error
 
-__all__ = ["Comparison", "Outcome", "Result", "compared", "outcome_of", "read", "write"]
+__all__ = [
+    "Comparison",
+    "Outcome",
+    "Result",
+    "compared",
+    "outcome_of",
+    "outcomes_of",
+    "read",
+    "write",
+]
 
 # Differences up to so many standard errors count as reproduced.
 AS_GOOD_AS_EQUAL = 2.0
+
+_WORSE = {"reproduced": 0, "not possible here": 1, "differs": 2, "not done yet": 3}
 
 type State = Literal["reproduced", "differs", "not possible here", "not done yet"]
 
@@ -64,6 +75,11 @@ class Result:
     commit: str
     machine: str
     versions: str
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean over splits; 0 of one split."""
+        return self.sd / math.sqrt(self.num_splits) if self.num_splits > 1 else 0.0
 
     @property
     def attempt(self) -> tuple[str, str, str]:
@@ -152,7 +168,7 @@ class Comparison:
         if error is None and self.score == "accuracy":
             error = binomial_error(self.published.value, ours.num_tested)
         if error is None:
-            error = ours.sd / math.sqrt(ours.num_splits)
+            error = ours.error
         return (ours.value - self.published.value) / error if error > 0 else math.nan
 
     @property
@@ -206,12 +222,41 @@ class Outcome:
     sentence: str
 
 
+def outcomes_of(paper: Paper, folder: Path) -> dict[str, Outcome]:
+    """How far each exhibit of a paper is reproduced by the results that are kept.
+
+    Parameters
+    ----------
+    paper : Paper
+    folder : Path
+        Of the results of all papers.
+
+    Returns
+    -------
+    dict of Outcome
+        By the name of the exhibit. A figure that shows the numbers of tables has their state, the
+        worst of several.
+    """
+    outcomes: dict[str, Outcome] = {}
+    for exhibit in sorted(paper.exhibits, key=lambda one: bool(one.of)):
+        if exhibit.of:
+            worst = max((outcomes[name] for name in exhibit.of), key=lambda one: _WORSE[one.state])
+            tables = " and ".join(name.replace("-", " ") for name in exhibit.of)
+            sentence = f"drawn from the results of {tables}"
+            outcomes[exhibit.name] = Outcome(worst.state, sentence)
+        else:
+            results = read(path_of(folder, paper, exhibit))
+            outcomes[exhibit.name] = outcome_of(exhibit, results)
+    return outcomes
+
+
 def outcome_of(exhibit: Exhibit, results: Iterable[Result]) -> Outcome:
-    """How far an exhibit is reproduced by the results at hand.
+    """How far an exhibit is reproduced by its own results.
 
     Parameters
     ----------
     exhibit : Exhibit
+        Not one that shows the numbers of tables.
     results : iterable of Result
 
     Returns

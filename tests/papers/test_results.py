@@ -2,14 +2,18 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from milzoo.papers import Cell, Exhibit, Paper, Protocol, Published, compared, outcome_of
+from milzoo.papers import Cell, Exhibit, Protocol, Published, compared, outcomes_of
+from milzoo.papers.figures import draw
 from milzoo.papers.pages import page_of, write_pages
 from milzoo.papers.protocols import stratified_folds
-from milzoo.papers.results import Result, path_of, read, write
+from milzoo.papers.results import Result, outcome_of, path_of, read, write
 
 from .conftest import DATA, MAXIMUM
+
+NOWHERE = Path("/nowhere")
 
 
 def result(**fields):
@@ -123,7 +127,7 @@ def test_a_page_shows_numbers_protocols_and_reasons(paper, tmp_path):
 
 
 def test_a_reproduced_number_needs_no_reason(paper):
-    text = page_of(paper, {"table-1": [result(value=0.9)]})
+    text = page_of(paper, {"table-1": [result(value=0.9)]}, outcomes_of(paper, NOWHERE))
     assert "the scene is another one" not in text
 
 
@@ -157,5 +161,33 @@ def test_data_that_contradict_themselves_are_refused(make, message):
 
 
 def test_citations_name_the_page(paper):
-    assert page_of(paper, {}).startswith("# Author (2000)\n")
-    assert isinstance(paper, Paper)
+    assert page_of(paper, {}, outcomes_of(paper, NOWHERE)).startswith("# Author (2000)\n")
+
+
+def test_a_figure_of_tables_is_drawn_and_has_their_outcome(paper, tmp_path):
+    """Published 0.9 as a grey bar, ours 0.6 with 0.05/√4 beside it."""
+    figure = Exhibit("figure-2", "All scores", of=("table-1",))
+    paper = replace(paper, exhibits=(figure, *paper.exhibits))
+    results = [result(value=0.6)]
+    write(path_of(tmp_path, paper, paper.exhibits[1]), results, "milzoo reproduce")
+    assert outcomes_of(paper, tmp_path)["figure-2"].state == "not done yet"
+    (page,) = write_pages([paper], tmp_path)
+    assert "![All scores, by table 1](author-2000/figure-2.png)" in page.read_text()
+    assert (tmp_path / "author-2000" / "figure-2.png").stat().st_size > 1000
+    drawn = draw(paper, figure, {"table-1": results})
+    (panel,) = drawn.axes
+    heights = sorted(patch.get_height() for patch in panel.patches)
+    assert heights == pytest.approx([0.6, 0.9])
+    bars = [bar for bar in panel.containers if hasattr(bar, "errorbar")]
+    (segment,) = bars[1].errorbar.lines[2][0].get_segments()
+    assert segment[:, 1] == pytest.approx([0.575, 0.625])
+
+
+def test_seconds_stand_against_the_auc(paper):
+    table = Exhibit("table-1", "Scores", (cell_with(Published(0.9), "auc"),))
+    figure = Exhibit("figure-2", "Seconds", of=("table-1",), shows="seconds")
+    paper = replace(paper, exhibits=(table, figure))
+    drawn = draw(paper, figure, {"table-1": [result(score="auc", value=0.7)]})
+    (panel,) = drawn.axes
+    ((x, y),) = panel.lines[0].get_xydata()
+    assert (x, y) == (0.5, 0.7)
