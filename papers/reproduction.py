@@ -89,33 +89,41 @@ def reproduce(
         look_up("method", method, known_methods)
     path = None if folder is None else path_of(folder, paper, exhibit)
     known = [] if path is None else read(path)
-    elsewhere = [] if folder is None else read_all(folder)
+    elsewhere = [] if folder is None or again else read_all(folder)
     chosen = [
-        (cell, attempt.smaller() if toy else attempt)
+        (cell, attempt)
         for cell, attempt in attempts_of(exhibit)
         if attempt.protocol.name in protocols and (methods is None or cell.method in methods)
     ]
-    if toy:  # the first attempt of each method
-        chosen = list({cell.method: (cell, attempt) for cell, attempt in chosen[::-1]}.values())
-        chosen.reverse()
+    if toy:
+        chosen = _one_of_each_method(chosen)
     for number, (cell, attempt) in enumerate(chosen, start=1):
-        key = (cell.method, cell.data, attempt.protocol.name)
         label = f"[{number}/{len(chosen)}] {cell.method} on {cell.data}, {attempt.protocol.name}"
         bags = _few(load(cell.data)) if toy else load(cell.data)
         mark = _fingerprint(cell, attempt, bags, seed)
+        key = (cell.method, cell.data, attempt.protocol.name)
         if not again and any(one.attempt == key and one.fingerprint == mark for one in known):
             report(f"{label}: known")
             continue
-        new = [] if again else [one for one in elsewhere if one.fingerprint == mark]
-        new = [replace(one, exhibit=exhibit.name, method=cell.method) for one in new]
+        taken = {one.score: one for one in elsewhere if one.fingerprint == mark}
+        new = [replace(one, exhibit=exhibit.name, method=cell.method) for one in taken.values()]
         if not new:
             new = _results(exhibit, cell, attempt, bags, mark, seed=seed, jobs=jobs)
         known = _in_order(exhibit, [one for one in known if one.attempt != key] + new)
         if path is not None:
             write(path, known, f"milzoo reproduce {paper.name}/{exhibit.name}")
-        shown = next(one for one in new if one.score in cell.published)
-        report(f"{label}: {SCORES[shown.score]} {shown.value:.3f} in {shown.seconds:.0f} s")
+        shown = next((one for one in new if one.score in cell.published), new[0])
+        named = SCORES.get(shown.score, shown.score)
+        report(f"{label}: {named} {shown.value:.3f} in {shown.seconds:.0f} s")
     return known
+
+
+def _one_of_each_method(chosen: list[tuple[Cell, Attempt]]) -> list[tuple[Cell, Attempt]]:
+    """The first attempt of each method, made smaller."""
+    first: dict[str, tuple[Cell, Attempt]] = {}
+    for cell, attempt in chosen:
+        first.setdefault(cell.method, (cell, attempt.smaller()))
+    return list(first.values())
 
 
 def attempts_of(exhibit: Exhibit) -> Iterator[tuple[Cell, Attempt]]:
@@ -126,11 +134,12 @@ def attempts_of(exhibit: Exhibit) -> Iterator[tuple[Cell, Attempt]]:
 
 
 def _in_order(exhibit: Exhibit, results: list[Result]) -> list[Result]:
+    """In the order of the table, without those of attempts that it has no more."""
     order = {
         (cell.method, cell.data, attempt.protocol.name): number
         for number, (cell, attempt) in enumerate(attempts_of(exhibit))
     }
-    return sorted(results, key=lambda one: order.get(one.attempt, len(order)))
+    return sorted((one for one in results if one.attempt in order), key=lambda x: order[x.attempt])
 
 
 def _fingerprint(cell: Cell, attempt: Attempt, bags: Bags, seed: int) -> str:

@@ -84,12 +84,16 @@ def test_what_is_known_is_not_run_again(run, monkeypatch):
         run(again=True)
 
 
-def test_the_same_attempt_of_another_table_is_taken_over(run, monkeypatch):
+def test_the_same_attempt_of_another_table_is_taken_over(run, paper, monkeypatch):
     first, _ = run()
     monkeypatch.setattr(reproduction, "cross_validate_bags", None)
     found, _ = run(1)
     assert {one.method for one in found} == {"kNN"}
     expected = value(first, "neighbours", "honest", "accuracy").value
+    assert value(found, "kNN", "honest", "accuracy").value == expected
+    # Where two tables have it, it is taken over once.
+    third = replace(paper.exhibits[1], name="table-3")
+    found, _ = run(1, paper=replace(paper, exhibits=(paper.exhibits[0], third)))
     assert value(found, "kNN", "honest", "accuracy").value == expected
 
 
@@ -144,6 +148,14 @@ def test_a_toy_runs_each_method_once_and_keeps_nothing(run, tmp_path):
         ("best of five", 2),
     }
     assert not list(tmp_path.iterdir())
+
+
+def test_results_of_methods_that_left_the_table_are_dropped(run, paper):
+    run()
+    (first, *_) = paper.exhibits[0].cells
+    shorter = replace(paper.exhibits[0], cells=(replace(first, attempts=first.attempts[1:]),))
+    results, _ = run(paper=replace(paper, exhibits=(shorter,)), again=True)
+    assert {one.attempt[::2] for one in results} == {("neighbours", "honest")}
 
 
 def test_protocols_and_methods_can_be_chosen(run):
