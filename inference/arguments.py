@@ -70,6 +70,8 @@ _RULES = {
     "learning_rate": POSITIVE,
     "dtype": one_of("float64", "float32"),
     "progress": FLAG,
+    "callback": Rule("a function of a posterior", callable, TypeError),
+    "patience": WHOLE,
 }
 
 

@@ -18,8 +18,8 @@ __all__ = ["INNER_FOLDS", "Protocol", "Split", "halves", "thirds", "with_publish
 # Folds of the training bags that an honest protocol chooses by.
 INNER_FOLDS = 3
 
-# Numbers of the training bags and of the test bags.
-type Split = tuple[Int[np.ndarray, " R"], Int[np.ndarray, " S"]]
+# Numbers of the training bags and of the test bags; of different sizes in different splits.
+type Split = tuple[Int[np.ndarray, " _"], Int[np.ndarray, " _"]]
 type Splits = Callable[[str, Bags, int], list[Split]]
 
 

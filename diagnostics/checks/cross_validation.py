@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CrossValidation", "corrected_interval", "cross_validate_bags"]
 
-type Fold = tuple[Int[np.ndarray, " R"], Int[np.ndarray, " S"]]
+# Folds differ in size: dimensions without names.
+type Fold = tuple[Int[np.ndarray, " _"], Int[np.ndarray, " _"]]
 
 
 @dataclass(frozen=True, eq=False)

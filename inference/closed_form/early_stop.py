@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from ...datasets.arguments import WHOLE, check
 from ..posterior import Status
 from .drivers import Ascent
 
@@ -24,15 +23,9 @@ class EarlyStop:
         Of the ascent up to a step.
     patience : int
         Steps in a row that may fail to raise the score.
-
-    Raises
-    ------
-    ValueError
-        If ``patience`` is no whole number from 1 on.
     """
 
     def __init__(self, score: Callable[[Ascent], float], patience: int) -> None:
-        check("patience", patience, WHOLE)
         self._score, self._patience = score, patience
         self._highest, self._best, self._num_steps = -math.inf, None, 0
 

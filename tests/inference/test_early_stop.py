@@ -67,6 +67,7 @@ def test_an_ascent_that_converges_returns_the_highest_score(bags):
     ("options", "error", "message"),
     [
         ({"patience": 0}, ValueError, "patience is 0; expected an integer of at least 1"),
+        ({"callback": "auc"}, TypeError, "callback is 'auc'; expected a function of a posterior"),
         (
             {"mesh": jax.make_mesh((1,), ("bags",))},
             NotImplementedError,

@@ -81,7 +81,7 @@ def test_the_papers_own_protocol_decides():
 def test_outcomes_of_tables(paper):
     table = paper.exhibits[0]
     near, far = result(value=0.9), result(value=0.6)
-    auc = result(method="best of five", score="auc", value=0.75)
+    auc = result(method="best of three", score="auc", value=0.75)
     assert outcome_of(table, []).state == "not done yet"
     assert outcome_of(table, [near]).state == "not done yet"
     assert outcome_of(table, [near, auc]).state == "reproduced"
@@ -119,7 +119,7 @@ def test_a_page_shows_numbers_protocols_and_reasons(paper, tmp_path):
     assert page.name == "author-2000.md"
     row = "| neighbours | kandemir2014 | accuracy | 0.900 | 0.600 ± 0.025 (k=3) | 0.550 ± 0.025 "
     assert row + "| -10.0 | the scene is another one |" in text
-    assert "*as published*: Four folds, settings by the test bags. Peeking: settings are" in text
+    assert "*as published*: Three folds, settings by the test bags. Peeking: settings are" in text
     assert "Figure 1 | A picture | not possible here | a camera" in text
     assert "seed 0; commit 1a2b3c4; 2 cores" in text
     # Both results are of one attempt each, of 2.5 seconds.
@@ -147,7 +147,7 @@ def test_a_reproduced_number_needs_no_reason(paper):
         ),
         (
             lambda: replace(MAXIMUM, name="honest"),
-            "reports the maximum and says that it peeks at 'the best of five",
+            "reports the maximum and says that it peeks at 'the best of three",
         ),
         (
             lambda: Protocol("honest", "Folds.", stratified_folds(3), chosen_by="test bags"),
