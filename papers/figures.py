@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["draw", "draw_all"]
 
 _PUBLISHED, _OURS = "#999999", "#0072b2"
+_MARKERS = "os^vD*"
 
 
 def draw_all(paper: Paper, results: dict[str, list[Result]], folder: Path) -> list[Path]:
@@ -76,7 +77,7 @@ def draw(paper: Paper, exhibit: Exhibit, results: dict[str, list[Result]]) -> Fi
     for panel, name in zip(axes[:, 0], exhibit.of, strict=True):
         every = [one for one in compared(tables[name], results.get(name, [])) if one.ours]
         (_bars if exhibit.shows == "scores" else _seconds)(panel, every)
-        panel.set_title(f"{tables[name].title} ({name.replace('-', ' ')})")
+        panel.set_title(f"{tables[name].title} ({name.replace('-', ' ')})", loc="left")
     return figure
 
 
@@ -104,20 +105,19 @@ def _bars(panel: Axes, every: list[Comparison]) -> None:
     labels = [f"{one.cell.method}\n{SCORES[one.score]}" for one in every]
     panel.set_xticks(places, labels, rotation=90, fontsize=6)
     panel.set_ylim(0.0, 1.0)
-    panel.legend(loc="lower right", fontsize=8)
+    panel.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, fontsize=8)
 
 
 def _seconds(panel: Axes, every: Iterable[Comparison]) -> None:
-    for one in every:
-        if one.score != "auc":
-            continue
+    for number, one in enumerate(one for one in every if one.score == "auc"):
         ours = one.ours[str(one.nearest_protocol)]
-        panel.errorbar(ours.fit_seconds, ours.value, yerr=ours.error, fmt="o", color=_OURS)
-        panel.annotate(
-            one.cell.method,
-            (ours.fit_seconds, ours.value),
-            xytext=(5, 4),
-            textcoords="offset points",
-            fontsize=7,
+        panel.errorbar(
+            ours.fit_seconds,
+            ours.value,
+            yerr=ours.error,
+            fmt=_MARKERS[number % len(_MARKERS)],
+            color=f"C{number}",
+            label=one.cell.method,
         )
-    panel.set(xlabel="seconds of a fit", ylabel="AUC of bags")
+    panel.set(xlabel="seconds of a fit, with compilation", ylabel="AUC of bags")
+    panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)

@@ -54,7 +54,7 @@ def page_of(paper: Paper, results: dict[str, list[Result]], outcomes: dict[str, 
     str
     """
     lines = [
-        f"# {paper.citation.split(',', 1)[0]}",
+        f"# {paper.citation.partition(')')[0]})",
         "",
         f"{paper.citation}",
         "",
@@ -106,13 +106,14 @@ def _section(paper: Paper, exhibit: Exhibit, results: list[Result]) -> list[str]
         lines.append(f"- *{name}*: {sentence}" + (f" Peeking: {peeks}." if peeks else ""))
     lines += [
         "",
-        "| method | data | score | published | as published | honest | difference | why |",
-        "|---|---|---|---|---|---|---|---|",
+        "| method | data | score | published | as published | honest | difference |",
+        "|---|---|---|---|---|---|---|",
         *map(_row, every),
         "",
-        "Differences are in standard errors: the printed ±; else that of an accuracy on as many "
-        "bags, √(p(1 − p)/B); else that of our mean over splits. They are of the protocol as "
-        "published where it was run.",
+        *_reasons(every),
+        "Differences are in standard errors: of both numbers together where one is printed; else "
+        "of an accuracy on as many bags, √(p(1 − p)/B); else of our mean over splits. They are of "
+        "the protocol as published where it was run.",
         "",
         _origin(results),
     ]
@@ -121,7 +122,6 @@ def _section(paper: Paper, exhibit: Exhibit, results: list[Result]) -> list[str]
 
 def _row(one: Comparison) -> str:
     difference = "" if math.isnan(one.difference) else f"{one.difference:+.1f}"
-    why = "" if one.is_reproduced else one.cell.why
     cells = [
         one.cell.method,
         one.cell.data,
@@ -129,9 +129,19 @@ def _row(one: Comparison) -> str:
         _published(one.published),
         *(_ours(one.ours.get(name)) for name in ("as published", "honest")),
         difference,
-        why,
     ]
     return "| " + " | ".join(cells) + " |"
+
+
+def _reasons(every: list[Comparison]) -> list[str]:
+    """Why numbers differ, each reason once."""
+    named: dict[str, list[str]] = {}
+    for one in every:
+        name, why = f"{one.cell.method} on {one.cell.data}", one.cell.why
+        if why and not one.is_reproduced and name not in named.setdefault(why, []):
+            named[why].append(name)
+    lines = [f"- *{'; '.join(names)}*: {why}." for why, names in named.items()]
+    return [*lines, ""] if lines else []
 
 
 def _published(published: Published) -> str:

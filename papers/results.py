@@ -158,16 +158,17 @@ class Comparison:
     def difference(self) -> float:
         """Ours less the published number, in standard errors; NaN where no error is known.
 
-        The error is the printed one; else the binomial one of an accuracy on as many bags; else
-        that of our mean over splits.
+        The error is the printed one and that of our mean over splits together, √(e² + e'²), where
+        one is printed; else the binomial one of an accuracy on as many bags; else that of our mean.
         """
         if self.nearest_protocol is None:
             return math.nan
         ours = self.ours[self.nearest_protocol]
-        error = self.published.error
-        if error is None and self.score == "accuracy":
+        if self.published.error is not None:
+            error = math.hypot(self.published.error, ours.error)
+        elif self.score == "accuracy":
             error = binomial_error(self.published.value, ours.num_tested)
-        if error is None:
+        else:
             error = ours.error
         return (ours.value - self.published.value) / error if error > 0 else math.nan
 
