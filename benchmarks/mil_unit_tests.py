@@ -12,7 +12,7 @@ of training or that of the test. With so many features it is certain of the labe
 truths themselves: the posterior of training bags, which trusts the poison, and the one to which the
 poison tells nothing.
 
-Classifiers of the benchmark `comparators` with what it takes without a search, features
+Classifiers of `milzoo.papers.comparators` with what it takes without a search, features
 standardised by the training bags.
 
     python benchmarks/mil_unit_tests.py [--toy] [--methods NAME …]
@@ -26,7 +26,6 @@ import platform
 from collections.abc import Mapping
 
 import pandas as pd
-from comparators import methods
 from milzoo.datasets import (
     presence_based,
     presence_based_log_odds,
@@ -37,6 +36,7 @@ from milzoo.datasets import (
 )
 from milzoo.diagnostics.measures.classification import BayesRegret, bayes_regret, classify
 from milzoo.estimators import StandardizeInstances
+from milzoo.papers.comparators import comparators
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 
@@ -56,7 +56,7 @@ def rows_of(chosen: list[str], bags_of_each_label: int) -> tuple[pd.DataFrame, p
 
     The last rows are of the truths.
     """
-    known = methods(NUM_FEATURES)
+    known = comparators(NUM_FEATURES)
     auc, regret = {}, {}
     for name, (draw, true_log_odds) in UNIT_TESTS.items():
         training, test = draw(bags_of_each_label, num_features=NUM_FEATURES, seed=0)
@@ -96,7 +96,9 @@ def as_table(found: Mapping[tuple[str, str, str], float | str], rows: list[str])
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--methods", nargs="+", choices=list(methods(1)), default=list(methods(1)))
+    parser.add_argument(
+        "--methods", nargs="+", choices=list(comparators(1)), default=list(comparators(1))
+    )
     parser.add_argument("--toy", action="store_true", help="few bags, three methods")
     given = parser.parse_args()
     chosen = ["VWSGP", "MI-SVM", "Citation-kNN"] if given.toy else given.methods
