@@ -30,7 +30,9 @@ benchmarks: .venv/installed  ## every benchmark at toy size
 	@set -e; for file in $(wildcard benchmarks/*.py); do \
 	    echo "== $$file"; $(bin)/python $$file --toy; \
 	done; \
-	echo "== milzoo reproduce"; $(bin)/milzoo reproduce --toy --jobs 1
+	echo "== milzoo reproduce"; data=$${MILZOO_DATA:-../shared/data}; \
+	if [ -d "$$data" ]; then MILZOO_DATA=$$data $(bin)/milzoo reproduce --toy --jobs 1; \
+	else echo "skipped: no folder $$data; set MILZOO_DATA"; fi
 
 notebooks: .venv/installed  ## examples that are numbered, run, into docs/notebooks/
 	@mkdir -p docs/notebooks; set -e; for file in $(wildcard examples/[0-9]*.py); do \
