@@ -36,16 +36,12 @@ def draw_all(paper: Paper, results: dict[str, list[Result]], folder: Path) -> li
     -------
     list of Path
     """
-    import matplotlib.pyplot as plt
-
     paths = []
     for exhibit in paper.exhibits:
         if exhibit.of and any(results.get(name) for name in exhibit.of):
             path = folder / paper.name / f"{exhibit.name}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            figure = draw(paper, exhibit, results)
-            figure.savefig(path, dpi=110)
-            plt.close(figure)
+            draw(paper, exhibit, results).savefig(path, dpi=110)
             paths.append(path)
     return paths
 
@@ -78,6 +74,7 @@ def draw(paper: Paper, exhibit: Exhibit, results: dict[str, list[Result]]) -> Fi
         every = [one for one in compared(tables[name], results.get(name, [])) if one.ours]
         (_bars if exhibit.shows == "scores" else _seconds)(panel, every)
         panel.set_title(f"{tables[name].title} ({name.replace('-', ' ')})", loc="left")
+    plt.close(figure)  # it is the caller's: pyplot keeps no figure
     return figure
 
 
