@@ -81,7 +81,7 @@ def draw(paper: Paper, exhibit: Exhibit, results: dict[str, list[Result]]) -> Fi
 def _bars(panel: Axes, every: list[Comparison]) -> None:
     places = np.arange(len(every))
     printed = [one.published for one in every]
-    ours = [one.ours[str(one.nearest_protocol)] for one in every]
+    ours = [one.ours[str(one.compared_protocol)] for one in every]
     options: dict[str, Any] = {"width": 0.4, "capsize": 2}
     panel.bar(
         places - 0.2,
@@ -107,7 +107,7 @@ def _bars(panel: Axes, every: list[Comparison]) -> None:
 
 def _seconds(panel: Axes, every: Iterable[Comparison]) -> None:
     for number, one in enumerate(one for one in every if one.score == "auc"):
-        ours = one.ours[str(one.nearest_protocol)]
+        ours = one.ours[str(one.compared_protocol)]
         panel.errorbar(
             ours.fit_seconds,
             ours.value,

@@ -13,7 +13,14 @@ from sklearn.model_selection import BaseCrossValidator, ShuffleSplit, Stratified
 from ..datasets import published_folds
 from ..datasets.bags import Bags
 
-__all__ = ["INNER_FOLDS", "Protocol", "Split", "halves", "thirds", "with_published_folds"]
+__all__ = [
+    "INNER_FOLDS",
+    "Protocol",
+    "Split",
+    "stratified_folds",
+    "thirds",
+    "with_published_folds",
+]
 
 # Folds of the training bags that an honest protocol chooses by.
 INNER_FOLDS = 3
@@ -99,12 +106,11 @@ def with_published_folds(repetitions: int) -> Splits:
 
 def thirds(num: int) -> Splits:
     """Random splits: two thirds to train on."""
-    return _random(num, 1 / 3)
 
+    def splits(name: str, bags: Bags, seed: int) -> list[Split]:
+        return _drawn(ShuffleSplit(num, test_size=1 / 3, random_state=seed), bags)
 
-def halves(num: int) -> Splits:
-    """Random splits: one half to train on."""
-    return _random(num, 1 / 2)
+    return splits
 
 
 def stratified_folds(num: int) -> Splits:
@@ -112,13 +118,6 @@ def stratified_folds(num: int) -> Splits:
 
     def splits(name: str, bags: Bags, seed: int) -> list[Split]:
         return _drawn(StratifiedKFold(num, shuffle=True, random_state=seed), bags)
-
-    return splits
-
-
-def _random(num: int, test_size: float) -> Splits:
-    def splits(name: str, bags: Bags, seed: int) -> list[Split]:
-        return _drawn(ShuffleSplit(num, test_size=test_size, random_state=seed), bags)
 
     return splits
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import math
 import os
 import platform
 import subprocess
@@ -171,6 +172,7 @@ def _results(
     num_tested = round(np.mean([len(test) for test in tested]))
     if not is_maximum:
         num_tested = len(np.unique(np.concatenate(tested)))
+    circumstances = _circumstances()
     by_split = found.by_split.dropna(axis="columns", how="all")
     return [
         Result(
@@ -180,7 +182,7 @@ def _results(
             protocol=protocol.name,
             score=str(score),
             value=round(float(column.max() if is_maximum else column.mean()), 6),
-            sd=round(float(column.std()), 6),
+            sd=math.nan if is_maximum else round(float(column.std()), 6),
             num_splits=len(splits),
             num_tested=int(num_tested),
             setting=found.setting,
@@ -188,7 +190,7 @@ def _results(
             seed=seed,
             seconds=round(seconds, 1),
             fit_seconds=round(found.fit_seconds, 3),
-            **_circumstances(),
+            **circumstances,
         )
         for score, column in by_split.items()
     ]

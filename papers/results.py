@@ -42,7 +42,7 @@ class Result:
     value : float
         The mean or the maximum over splits.
     sd : float
-        Over splits; NaN of one split.
+        Over splits; NaN of one split, and of a maximum, whose error it does not tell.
     num_splits, num_tested : int
         Splits, and bags that one value is of: all that are tested, or those of one split where the
         maximum is reported.
@@ -78,8 +78,8 @@ class Result:
 
     @property
     def error(self) -> float:
-        """Standard error of the mean over splits; 0 of one split."""
-        return self.sd / math.sqrt(self.num_splits) if self.num_splits > 1 else 0.0
+        """Standard error of the mean over splits; 0 where there is none."""
+        return 0.0 if math.isnan(self.sd) else self.sd / math.sqrt(self.num_splits)
 
     @property
     def attempt(self) -> tuple[str, str, str]:
@@ -150,8 +150,8 @@ class Comparison:
     ours: dict[str, Result]
 
     @property
-    def nearest_protocol(self) -> str | None:
-        """The protocol that the published number is judged by: the paper's own where it was run."""
+    def compared_protocol(self) -> str | None:
+        """The protocol whose result is compared: as published where that was run, else honest."""
         return next((name for name in ("as published", "honest") if name in self.ours), None)
 
     @property
@@ -161,9 +161,9 @@ class Comparison:
         The error is the printed one and that of our mean over splits together, √(e² + e'²), where
         one is printed; else the binomial one of an accuracy on as many bags; else that of our mean.
         """
-        if self.nearest_protocol is None:
+        if self.compared_protocol is None:
             return math.nan
-        ours = self.ours[self.nearest_protocol]
+        ours = self.ours[self.compared_protocol]
         if self.published.error is not None:
             error = math.hypot(self.published.error, ours.error)
         elif self.score == "accuracy":

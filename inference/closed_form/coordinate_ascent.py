@@ -121,9 +121,10 @@ def coordinate_ascent(
     ValueError
         If ``label_update`` is unknown, a hyper-parameter has a prior and is not learned, or is to
         be learned for a ψ whose normalising constant depends on it, or of DPMIL; if a stream
-        has a bad file or row, or the checkpoint is of another run.
+        has a bad file or row, the checkpoint is of another run, or ``callback`` returns no number.
     NotImplementedError
-        If the model has no closed form, or none on streams, with these options.
+        If the model has no closed form, or none on streams, with these options; of ``callback`` on
+        a stream or a mesh.
     MemoryError
         If what must be kept of the instances between steps does not fit.
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from milzoo.papers import Cell, Exhibit, Protocol, Published, compared, outcomes_of
+from milzoo.papers import Attempt, Cell, Exhibit, Protocol, Published, compared, outcomes_of
 from milzoo.papers.figures import draw
 from milzoo.papers.pages import page_of, write_pages
 from milzoo.papers.protocols import stratified_folds
 from milzoo.papers.results import Result, outcome_of, path_of, read, write
 
-from .conftest import DATA, MAXIMUM
+from .conftest import DATA, HONEST, MAXIMUM, PEEKING, neighbours
 
 NOWHERE = Path("/nowhere")
 
@@ -41,13 +41,8 @@ def result(**fields):
 
 
 def cell_with(published, score="accuracy"):
-    return Cell("neighbours", DATA, {score: published}, missing="", attempts=ATTEMPTS)
-
-
-@pytest.fixture(autouse=True)
-def attempts(paper):
-    global ATTEMPTS
-    ATTEMPTS = paper.exhibits[0].cells[0].attempts
+    attempts = (Attempt(PEEKING, neighbours), Attempt(HONEST, neighbours))
+    return Cell("neighbours", DATA, {score: published}, attempts)
 
 
 def difference(published, *results, score="accuracy"):
@@ -71,6 +66,11 @@ def test_other_scores_have_the_error_of_our_mean():
     """0.05/√4."""
     found = difference(Published(0.89), result(score="auc"), score="auc")
     assert found == pytest.approx(-2)
+
+
+def test_a_maximum_has_no_error_of_a_mean():
+    assert result(sd=math.nan).error == 0
+    assert math.isnan(difference(Published(0.89), result(score="auc", sd=math.nan), score="auc"))
 
 
 def test_the_papers_own_protocol_decides():
