@@ -116,5 +116,5 @@ def _seconds(panel: Axes, every: Iterable[Comparison]) -> None:
             color=f"C{number}",
             label=one.cell.method,
         )
-    panel.set(xlabel="seconds of a fit, with compilation", ylabel="AUC of bags")
+    panel.set(xlabel="seconds of a fit, median over splits", ylabel="AUC of bags")
     panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)

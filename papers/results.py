@@ -53,7 +53,7 @@ class Result:
         two tables is run once, and one that has changed is run again.
     seed : int
     seconds, fit_seconds : float
-        Wall seconds of the whole attempt, and of one fit with the search inside it.
+        Wall seconds of the whole attempt, and of one fit with the search inside it (the median).
     date, commit, machine, versions : str
     """
 
