@@ -431,7 +431,7 @@ figure
 # one mistake by another. With the first one mended, there is nothing left to undo.
 #
 # `benchmarks/musk1_label_updates.py` asks the same of musk1, on published folds, with a $\mu_0$
-# chosen inside the training folds; the table in the README has the answer.
+# chosen inside the training folds; the table in docs/accuracy.md has the answer.
 #
 # ## What to take home
 #

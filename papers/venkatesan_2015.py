@@ -213,7 +213,9 @@ PAPER = Paper(
         Exhibit(
             "figure-3",
             "The Parzen measure over the scene",
-            to_do="`ParzenMeasure` is the measure; no command draws it",
+            verdict="reproduced",
+            finding="the four highest instances of positive bags stand in the four clusters",
+            command="python examples/prototypes_of_a_scene.py --out docs",
         ),
         Exhibit(
             "figure-4",

@@ -1,4 +1,4 @@
-"""The README shows what is true."""
+"""The README and the guides show what is true."""
 
 import re
 import socket
@@ -52,29 +52,29 @@ def test_the_example_of_clusters_holds_what_it_says(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_example_of_prototypes_holds_what_it_says_and_the_readme_too(tmp_path):
+def test_the_example_of_prototypes_holds_what_its_page_says(tmp_path):
     script = REPOSITORY / "examples" / "prototypes_of_a_scene.py"
     command = [sys.executable, script, "--out", tmp_path]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
-    readme = (REPOSITORY / "README.md").read_text()
-    assert len(run.stdout.splitlines()) == 8
+    page = (REPOSITORY / "docs" / "accuracy.md").read_text("utf-8")
+    assert len(run.stdout.splitlines()) == 9
     for line in run.stdout.splitlines():
         what, printed = re.fullmatch(r"(.*): (.*) \[.*\]", line).groups()
-        assert f"| {what} | {printed} |" in readme
+        assert f"| {what} | {printed} |" in page
     assert (tmp_path / "venkatesan2015_peaks.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow
-def test_the_example_of_calibration_has_the_rows_of_the_readme(tmp_path):
+def test_the_example_of_calibration_has_the_rows_of_its_page(tmp_path):
     script = REPOSITORY / "examples" / "calibration_of_every_engine.py"
     command = [sys.executable, script, "--toy", "--out", tmp_path]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
-    readme = (REPOSITORY / "README.md").read_text()
+    page = (REPOSITORY / "docs" / "which_engine_to_trust.md").read_text("utf-8")
     header, _, *rows = [line for line in run.stdout.splitlines() if line.startswith("|")]
-    assert header in readme
+    assert header in page
     assert len(rows) == 7
     for row in rows:
-        assert f"\n{row.split(' | ')[0]} | " in readme
+        assert f"\n{row.split(' | ')[0]} | " in page
     # Forty simulations are enough for these two.
     assert re.search(r"^\| coordinate_ascent, mean field \| \d+ \| [1-6] of 6", "\n".join(rows))
     assert re.search(r"^\| nuts \| \d+ \| 0 of 6", "\n".join(rows), re.MULTILINE)
@@ -106,14 +106,21 @@ def test_the_example_for_a_cluster_gives_two_processes_the_posterior_of_all_bags
     np.testing.assert_allclose(written["instance_probability"], instances, atol=1e-4)
 
 
-def test_every_make_target_and_picture_of_the_readme_exists():
-    readme = (REPOSITORY / "README.md").read_text()
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_make_target_link_and_script_of_a_page_exists(page):
+    text = page.read_text("utf-8")
     makefile = (REPOSITORY / "Makefile").read_text()
-    for target in set(re.findall(r"make ([a-z-]+)", readme)):
+    for target in set(re.findall(r"`make ([a-z-]+)", text)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    for path in re.findall(r"\]\((?!https?:)([^)#]+)\)", readme):
-        assert (REPOSITORY / path).exists(), path
-    for script in set(re.findall(r"python ((?:benchmarks|examples)/\S+\.py)", readme)):
+    for path in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
+        target = page.parent / path
+        # Between pages links have no suffix; notebooks are made from the examples.
+        notebook = REPOSITORY / "examples" / f"{target.name}.py"
+        assert any(one.exists() for one in (target, Path(f"{target}.md"), notebook)), path
+    for script in set(re.findall(r"python ((?:benchmarks|examples)/\S+\.py)", text)):
         assert (REPOSITORY / script).exists(), script
 
 
