@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Num
 
 from ..datasets.arguments import FINITE, Rule, instance_of
 from ..datasets.bags import Bags
-from ..datasets.padding import bag_weight
+from ..datasets.padding import bag_weight, padded
 from .model import Draws, Program, given_labels, plate_of_bags
 from .numerics.quadrature import (
     QuadratureRule,
@@ -292,6 +292,40 @@ class VGPMIL(InstanceGPModel):
         bag = NoisyMaximum(log_none_positive, self.sharpness).mean
         return bag, -jnp.expm1(log_negative)
 
+    def standard_deviations(
+        self, draws: Draws, bags: Bags
+    ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " N"]]:
+        """Posterior sds of P(T* = 1 | f*) of bags and of σ(f*) of instances, with k̃ in them.
+
+        `Prediction` has the probabilities given u, where new latent values are integrated out;
+        these have the uncertainty of the latent values, too:
+        Var σ(f) = E E[σ(f)² | u] − (E σ(f))², and likewise p0 = Π(1 − σ(f_n)) of a bag, whose
+        latent values are independent given u. The paper takes them as independent altogether.
+
+        Parameters
+        ----------
+        draws : dict of arrays
+            As for ``predict``.
+        bags : Bags
+            B bags with N instances; their labels are not used.
+
+        Returns
+        -------
+        array (B,)
+        array (N,)
+
+        References
+        ----------
+        Castro-Macías et al. (2024), equations 33 and 37.
+        """
+        sites = {name: np.asarray(draws[name]) for name in self.latent_sites}
+        with jax.enable_x64(True):
+            largest = on_grid(largest_scale(draws, self.kernel.variance))
+            rule = trapezoid_rule(largest, distance_to_pole=np.pi, tilt=(0.0, 2.0))
+            given = PreparedBags(padded(bags.without_labels()), None, rule)
+            of_bags, of_instances = (np.asarray(one) for one in _deviations(self, given, sites))
+        return of_bags[: bags.num_bags], of_instances[: bags.num_instances]
+
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw the latent values and instance labels, which ``marginal()`` summed out, given T.
 
@@ -351,6 +385,43 @@ class VGPMIL(InstanceGPModel):
         sign = 2.0 * label - 1.0
         positive = draw_tilted_gaussian(evidence_key, sign * location, scale)
         return sign * positive, label
+
+
+@jax.jit
+def _deviations(
+    model: VGPMIL, given: PreparedBags, sites: dict[str, Float[Array, "S ..."]]
+) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
+    """Standard deviations of the probabilities of bags and instances over u and f."""
+    if not model.priors:  # the same for all draws
+        given = given._replace(conditional=model.conditional(given.bags))
+
+    def moments(site: dict[str, Float[Array, "..."]]) -> tuple[Array, ...]:
+        drawn = model.with_hyperparameters(site)
+        conditional = drawn.given_inducing_values(given)
+        location = drawn.mean + conditional.mean(site["inducing_value"])
+        first, second = (
+            log_expectation(
+                lambda f, power=power: -power * softplus(f),
+                location,
+                conditional.residual_scale,
+                given.rule,
+            )
+            for power in (1.0, 2.0)
+        )
+        of_bags = (_sum_over_bags(one, given.bags) for one in (first, second))
+        return tuple(jnp.exp(one) for one in (first, second, *of_bags))
+
+    first, second, *of_bags = (one.mean(axis=0) for one in jax.lax.map(moments, sites))
+    range_of_bags = (model.sharpness - 1.0) / (model.sharpness + 1.0)  # of P(T = 1 | f) in p0
+    bag = range_of_bags * _root_of_difference(*of_bags)
+    return bag, _root_of_difference(first, second)
+
+
+def _root_of_difference(
+    first: Float[Array, "*batch"], second: Float[Array, "*batch"]
+) -> Float[Array, "*batch"]:
+    """√(E x² − (E x)²)."""
+    return jnp.sqrt(jnp.maximum(second - first**2, 0.0))
 
 
 def _sum_over_bags(values: Num[Array, "N ..."], bags: Bags) -> Num[Array, "B ..."]:

@@ -544,6 +544,29 @@ def test_predictions_equal_dense_monte_carlo_over_new_evidence(variance):
             assert_within_errors(found["bag_probability"][s, b], p.mean(), p.std() / np.sqrt(S))
 
 
+@pytest.mark.parametrize("variance", [1.7, 25.0])
+def test_standard_deviations_have_the_residual_variance_in_them(variance):
+    """Equations 33 and 37 of Castro-Macías et al. (2024) by draws of f, k̃ in them."""
+    bags = small_bags(seed=8)
+    model = small_model().with_hyperparameters({"variance": variance})
+    draws = np.stack([some_inducing_values(model, seed) for seed in (1, 2, 3)])
+    of_bags, of_instances = model.standard_deviations({"inducing_value": draws}, bags)
+    S, random = 100_000, np.random.default_rng(6)
+    f = np.concatenate(
+        [
+            mean + np.sqrt(k) * random.normal(size=(S, len(mean)))
+            for _, mean, k in (dense_evidence_given_inducing_values(model, bags, u) for u in draws)
+        ]
+    )
+    by_bag = [
+        np.exp(log_label_given_evidence(1, f[:, rows(bags, b)], 20.0)) for b in range(bags.num_bags)
+    ]
+    for found, probability in ((of_instances, expit(f)), (of_bags, np.stack(by_bag, axis=1))):
+        square = (probability - probability.mean(axis=0)) ** 2
+        error = square.std(axis=0) / np.sqrt(len(square))
+        assert_within_errors(found**2, square.mean(axis=0), error)
+
+
 def test_predictions_are_probabilities_even_where_the_model_is_sure():
     bags = small_bags()
     model = small_model()
