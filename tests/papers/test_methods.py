@@ -14,7 +14,7 @@ from milzoo.models import (
     NeighbourMeasure,
     NormalCardinality,
 )
-from milzoo.papers import PAPERS, castro_macias_2024, hajimirsadeghi_2017
+from milzoo.papers import PAPERS, castro_macias_2024, exhibits_named, hajimirsadeghi_2017
 from milzoo.papers.castro_macias_2024 import StoppedVGPMIL
 from milzoo.papers.comparators import comparator, comparators
 from milzoo.papers.hajimirsadeghi_2017 import TwoStageKernelSVM, chosen_model
@@ -80,10 +80,24 @@ def test_settings_are_those_of_the_model(bags):
     assert len(model.inducing_points) == len(np.unique(bags[:20].instances, axis=0))
 
 
+@pytest.mark.parametrize(("table", "D"), [(4, 30), (5, 784), (6, 166), (7, 166)])
+def test_the_kernel_is_the_papers(bags, table, D):
+    """v exp(−‖x − x'‖²/(2l)) with (v, l) = (0.5, D)."""
+    ((_, exhibit),) = exhibits_named(f"castro-macias-2024/table-{table}")
+    for cell in exhibit.cells:
+        published, _ = cell.attempts
+        pipeline, _ = published.method(bags, None)
+        assert pipeline["classify"].length_scale ** 2 == pytest.approx(D)
+    fitted = StoppedVGPMIL(5, D**0.5, seed=0).fit(bags)
+    kernel, ones = fitted.posterior_.model.kernel, np.ones((1, 4))
+    assert kernel.covariance(ones, 0 * ones).item() == pytest.approx(0.5 * math.exp(-4 / (2 * D)))
+
+
 # ------------------------------------------------------------------ k at the elbow
 
 
 def test_k_stands_at_the_elbow_of_the_training_error(scene):
+    assert ElbowLearner(1).fit(scene).learner_.measure == NeighbourMeasure(1)
     fitted = ElbowLearner(4).fit(scene)
     errors = [MeasureLearner(NeighbourMeasure(k)).fit(scene).threshold_.error for k in range(1, 5)]
     below_chord = np.linspace(errors[0], errors[-1], 4) - errors

@@ -194,3 +194,18 @@ def test_seconds_stand_against_the_auc(paper):
     (panel,) = drawn.axes
     ((x, y),) = panel.lines[0].get_xydata()
     assert (x, y) == (0.5, 0.7)
+
+
+def test_a_figure_of_two_tables_has_the_worse_outcome(paper, tmp_path):
+    table, *others = paper.exhibits
+    second = replace(table, name="table-3")
+    figure = Exhibit("figure-2", "All scores", of=("table-1", "table-3"))
+    paper = replace(paper, exhibits=(figure, table, second, *others))
+    auc = result(method="best of three", score="auc", value=0.75)
+    for one, value in ((table, 0.9), (second, 0.6)):
+        results = [result(exhibit=one.name, value=value), replace(auc, exhibit=one.name)]
+        write(path_of(tmp_path, paper, one), results, "milzoo reproduce")
+    outcomes = outcomes_of(paper, tmp_path)
+    assert outcomes["table-1"].state == "reproduced"
+    assert outcomes["table-3"].state == outcomes["figure-2"].state == "differs"
+    assert outcomes["figure-2"].sentence == "drawn from the results of table 1 and table 3"
