@@ -56,6 +56,7 @@ _RULES = {
     "program": one_of("marginal", "full"),
     "max_steps": WHOLE,
     "tolerance": AT_LEAST_ZERO,
+    "keep_best": FLAG,
     "learn_hyperparameters": FLAG,
     "num_draws": WHOLE,
     "num_points": WHOLE,

@@ -26,7 +26,7 @@ __all__ = ["PAPER", "StoppedVGPMIL"]
 
 # Fraction of the training bags whose AUC is watched; the paper has "a validation subset".
 _VALIDATION = 0.2
-# Epochs without a rise of it that end the ascent, as in the paper.
+# Epochs without a rise of it that halt the ascent, as in the paper.
 _PATIENCE = 10
 _MOST_STEPS = 200
 
@@ -35,13 +35,19 @@ type _Row = tuple[int, str, tuple[tuple[float, float], ...]]
 
 HONEST = Protocol(
     "honest",
-    "Five stratified folds. The ascent stops by the AUC on a fifth of the training bags; α, β and "
+    "Five stratified folds. The AUC on a fifth of the training bags halts the ascent; α, β and "
     "the length scale are chosen by three folds inside the training bags.",
+    stratified_folds(5),
+)
+HONEST_ON_DIGITS = Protocol(
+    "honest",
+    "Five stratified folds. The AUC on a fifth of the training bags halts the ascent; α and β are "
+    "chosen by three folds inside the training bags, and the kernel is the paper's.",
     stratified_folds(5),
 )
 PUBLISHED = Protocol(
     "as published",
-    "Five stratified folds. The ascent stops by the AUC on a fifth of the training bags; α and β "
+    "Five stratified folds. The AUC on a fifth of the training bags halts the ascent; α and β "
     "are those of the highest accuracy on the test bags.",
     stratified_folds(5),
     chosen_by="test bags",
@@ -53,8 +59,9 @@ class StoppedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
     """VGPMIL or G-VGPMIL as in the paper's experiments: H = 100, stopped by validation bags.
 
     Labels of instances are updated with the maximum of the others plugged in, and the probability
-    of a bag is the largest one of its instances. An ascent begins with each fit; the posterior of
-    the step with the highest AUC on a fifth of the training bags is kept.
+    of a bag is the largest one of its instances. The ascent is halted where ten steps in a row have
+    not raised the AUC on a fifth of the training bags, and stays where it is then: at the step of
+    the highest AUC bags are ranked, but their probabilities are on the wrong side of a half.
 
     Parameters
     ----------
@@ -118,6 +125,7 @@ class StoppedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
             tolerance=0.0,
             callback=auc,
             patience=_PATIENCE,
+            keep_best=False,
             num_draws=100,
         )
 
@@ -160,12 +168,17 @@ class _Table:
         Transformer of the features, or ``"passthrough"``.
     scores : tuple of str
         In the order of the columns.
+    honest : Protocol
+    factors : tuple of float
+        Of the length scale, to choose from.
     """
 
     data: str
     length_scale: float
     features: Any
     scores: tuple[str, ...]
+    honest: Protocol = HONEST
+    factors: tuple[float, ...] = (0.5, 1.0, 2.0)
 
     def published_method(
         self, gamma: bool, num_inducing: int, bags: Bags, memory: str | None
@@ -177,9 +190,9 @@ class _Table:
     def honest_method(
         self, gamma: bool, num_inducing: int, bags: Bags, memory: str | None
     ) -> Choice:
-        """With the length scale to be chosen."""
+        """With the length scale to be chosen, where there are several."""
         classifier, grid = self.published_method(gamma, num_inducing, bags, memory)
-        scales = [factor * self.length_scale for factor in (0.5, 1.0, 2.0)]
+        scales = [factor * self.length_scale for factor in self.factors]
         return classifier, grid | {"classify__length_scale": scales}
 
     def cells(self, rows: tuple[_Row, ...], why: str = "") -> tuple[Cell, ...]:
@@ -195,7 +208,7 @@ class _Table:
         }
         attempts = (
             Attempt(PUBLISHED, partial(self.published_method, gamma, num_inducing)),
-            Attempt(HONEST, partial(self.honest_method, gamma, num_inducing)),
+            Attempt(self.honest, partial(self.honest_method, gamma, num_inducing)),
         )
         return Cell(f"{method}, M = {num_inducing}", self.data, published, attempts, why=why)
 
@@ -445,12 +458,16 @@ PAPER = Paper(
         Exhibit(
             "table-4",
             "Scores on MNIST PCA",
-            cells=_Table("mnist", 30**0.5, PCAOfInstances(30), _ALL_SCORES).cells(_MNIST_PCA),
+            cells=_Table(
+                "mnist", 30**0.5, PCAOfInstances(30), _ALL_SCORES, HONEST_ON_DIGITS, (1.0,)
+            ).cells(_MNIST_PCA),
         ),
         Exhibit(
             "table-5",
             "Scores on MNIST RAW",
-            cells=_Table("mnist", 784**0.5, "passthrough", _ALL_SCORES).cells(_MNIST_RAW),
+            cells=_Table(
+                "mnist", 784**0.5, "passthrough", _ALL_SCORES, HONEST_ON_DIGITS, (1.0,)
+            ).cells(_MNIST_RAW),
         ),
         Exhibit(
             "table-6",

@@ -53,6 +53,7 @@ def coordinate_ascent(
     checkpoint: str | os.PathLike | None = None,
     callback: Callable[[Posterior], float] | None = None,
     patience: int = 10,
+    keep_best: bool = True,
     progress: bool = False,
 ) -> Posterior:
     """Fit the closed-form approximation by coordinate ascent on its bound.
@@ -108,6 +109,8 @@ def coordinate_ascent(
         the AUC on validation bags. The posterior of the highest score is returned (early stopping).
     patience : int
         The ascent ends where so many steps in a row have not raised the score of ``callback``.
+    keep_best : bool
+        Else the posterior of the last step is returned, as of a training that is halted.
     progress : bool
         Whether to draw a bar.
 
@@ -171,9 +174,9 @@ def coordinate_ascent(
         elif callback is None:
             ascent = _ascend(form, bags, limits, key=start_key, **learns)
         else:
-            stop = EarlyStop(lambda ascent: callback(end(ascent)), patience)
+            stop = EarlyStop(lambda ascent: callback(end(ascent)), patience, keep_best)
             ascent = _ascend(form, bags, limits, key=start_key, after_step=stop, **learns)
-            ascent = stop.best(ascent)
+            ascent = stop.kept(ascent)
         return end(ascent)
 
 

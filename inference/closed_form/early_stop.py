@@ -23,10 +23,14 @@ class EarlyStop:
         Of the ascent up to a step.
     patience : int
         Steps in a row that may fail to raise the score.
+    keep_best : bool
+        Whether the ascent is taken back to the highest score at the end.
     """
 
-    def __init__(self, score: Callable[[Ascent], float], patience: int) -> None:
-        self._score, self._patience = score, patience
+    def __init__(
+        self, score: Callable[[Ascent], float], patience: int, keep_best: bool = True
+    ) -> None:
+        self._score, self._patience, self._keep_best = score, patience, keep_best
         self._highest, self._best, self._num_steps = -math.inf, None, 0
 
     def __call__(self, ascent: Ascent) -> Status | None:
@@ -49,8 +53,8 @@ class EarlyStop:
             return Status("max_steps", "stopped early")
         return None
 
-    def best(self, last: Ascent) -> Ascent:
-        """The ascent of the highest score, with the seconds of all steps.
+    def kept(self, last: Ascent) -> Ascent:
+        """The ascent that is kept, with the seconds of all steps.
 
         Parameters
         ----------
@@ -68,4 +72,7 @@ class EarlyStop:
             f"stopped early: the callback returned {self._highest:.4g} after step "
             f"{len(self._best.elbo)}, the highest of {self._num_steps}"
         )
-        return replace(self._best, status=Status("max_steps", sentence), seconds=last.seconds)
+        kept = self._best
+        if not self._keep_best:
+            kept, sentence = last, f"{sentence}; the last is kept"
+        return replace(kept, status=Status("max_steps", sentence), seconds=last.seconds)

@@ -50,6 +50,15 @@ def test_the_ascent_ends_where_the_score_is_no_longer_raised(bags):
     assert len(stopped.elbo) == 2
 
 
+def test_a_halted_ascent_keeps_its_last_step(bags):
+    scores = [0.1, 0.5, *[0.4] * 20]
+    halted, seen = fit(bags, scores, patience=4, keep_best=False)
+    assert len(halted.elbo) == len(seen) == 6
+    np.testing.assert_array_equal(halted.approximation.mean, seen[-1].approximation.mean)
+    expected = "stopped early: the callback returned 0.5 after step 2, the highest of 6; the last"
+    assert halted.status.sentence.startswith(expected)
+
+
 def test_learned_hyperparameters_are_those_of_the_step(bags):
     stopped, seen = fit(bags, [0.1, 0.5, 0.2, 0.3], learn_hyperparameters=True)
     variances = [float(posterior.model.kernel.variance) for posterior in seen]
