@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Self
@@ -12,12 +13,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.nn import softplus
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float, Key, Num
 
-from ..datasets.arguments import FINITE, Rule, instance_of
+from ..datasets.arguments import FINITE, Rule, check, instance_of, is_whole
 from ..datasets.bags import Bags
 from ..datasets.padding import bag_weight, padded
-from .model import Draws, Program, given_labels, plate_of_bags
+from .model import Draws, Program, given_labels, plate_of_bags, random_key
 from .numerics.quadrature import (
     QuadratureRule,
     SigmoidTable,
@@ -49,6 +50,7 @@ _SHARPNESS = Rule(
     "a finite number of at least 1 (the paper uses 100)",
     lambda value: FINITE.accepts(value) and bool(value >= 1),
 )
+_AT_LEAST_TWO = Rule("an integer of at least 2", lambda value: is_whole(value) and bool(value >= 2))
 _MIXING = instance_of(
     Mixing, expected="PolyaGammaMixing(), GammaMixing(alpha, beta) or a ScaleMixture"
 )
@@ -130,8 +132,8 @@ class VGPMIL(InstanceGPModel):
         if self.priors and not self.is_logistic:
             raise ValueError(
                 f"{', '.join(self.priors)} of VGPMIL have priors, and mixing is {self.mixing}: the "
-                "normalising constant of p(f) depends on them and is not known; give numbers, or "
-                "use PolyaGammaMixing()"
+                "normalising constant of p(f) depends on them and is not known exactly; give "
+                "numbers, or use PolyaGammaMixing()"
             )
 
     # ------------------------------------------------------------------ hyper-parameters
@@ -236,9 +238,12 @@ class VGPMIL(InstanceGPModel):
 
     def _reweight_evidence(self, evidence: Float[Array, " N"], bags: Bags) -> None:
         if not self.is_logistic:  # p(f) ∝ N(f) ψ(f)/φ(f)
-            log_ratio = self.mixing.log_density(evidence) + log_two_cosh_half(evidence)
             is_there = jnp.asarray(bag_weight(bags))[jnp.asarray(bags.bag_index)]
-            numpyro.factor("mixing", is_there * log_ratio)
+            numpyro.factor("mixing", is_there * self.log_reweighting(evidence))
+
+    def log_reweighting(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        """log ψ(f)·2cosh(f/2), of which p(f) has the product beside N(f); 0 of the logistic."""
+        return self.mixing.log_density(evidence) + log_two_cosh_half(evidence)
 
     def _observe_bag_labels(self, log_none_positive: Float[Array, " B"], bags: Bags) -> None:
         with plate_of_bags(bags):
@@ -260,6 +265,45 @@ class VGPMIL(InstanceGPModel):
         return trapezoid_rule(
             on_grid(largest), distance_to_pole=self.mixing.distance_to_pole, tilt=(0.5, 0.5)
         )
+
+    # ------------------------------------------------------------------ the prior's constant
+
+    def log_normaliser(
+        self, bags: Bags, *, seed: int | Array, num_draws: int = 10_000
+    ) -> tuple[float, float]:
+        """log Z of p(f) = N(f) Π ψ(f_n)·2cosh(f_n/2)/Z, from draws of N(f); 0 of the logistic ψ.
+
+        With f ~ N(f), Z = E Π ψ(f_n)·2cosh(f_n/2). The paper draws f by random Fourier features, as
+        a draw of N instances costs N³ without them; under FITC it costs N M, and is exact.
+
+        Z is finite, but most of it may come from latent values that no draw of N(f) reaches, as
+        2cosh grows faster than ψ falls. The estimate then is that of the hill around μ0.
+
+        Parameters
+        ----------
+        bags : Bags
+            N instances; their labels are not used.
+        seed : int or JAX key
+        num_draws : int
+
+        Returns
+        -------
+        float
+            log Z.
+        float
+            Its Monte-Carlo error, of the draws that there are.
+
+        References
+        ----------
+        Castro-Macías et al. (2024), equation 29.
+        """
+        check("num_draws", num_draws, _AT_LEAST_TWO)
+        with jax.enable_x64(True):
+            keys = jax.random.split(random_key(seed), num_draws)
+            logs = np.asarray(_log_weights_of_draws(self, padded(bags.without_labels()), keys))
+        relative = np.exp(logs - logs.max())
+        error = relative.std(ddof=1) / (math.sqrt(num_draws) * relative.mean())
+        return float(np.log(relative.mean()) + logs.max()), float(error)
 
     # ------------------------------------------------------------------ given latent values
 
@@ -385,6 +429,50 @@ class VGPMIL(InstanceGPModel):
         sign = 2.0 * label - 1.0
         positive = draw_tilted_gaussian(evidence_key, sign * location, scale)
         return sign * positive, label
+
+
+def log_weights_of_prior(
+    model: VGPMIL,
+    projection: Float[Array, "N M"],
+    residual_variance: Float[Array, " N"],
+    weight: Float[Array, " N"],
+    keys: Key[Array, " S"],
+) -> Float[Array, " S"]:
+    """Σ_n log ψ(f_n)·2cosh(f_n/2) of draws f = μ0 + V z + √k̃ e, the same for the same keys.
+
+    Parameters
+    ----------
+    model : VGPMIL
+    projection : array (N, M)
+        V.
+    residual_variance : array (N,)
+        k̃.
+    weight : array (N,)
+        1, or 0 of an absent instance.
+    keys : keys (S,)
+
+    Returns
+    -------
+    array (S,)
+        The mean of their exponentials estimates Z.
+    """
+
+    @jax.checkpoint  # else the derivative keeps all draws of all instances
+    def one(key: Array) -> Float[Array, ""]:
+        for_inducing, for_instances = jax.random.split(key)
+        whitened = jax.random.normal(for_inducing, projection.shape[1:])
+        noise = jax.random.normal(for_instances, weight.shape)
+        evidence = model.mean + projection @ whitened + jnp.sqrt(residual_variance) * noise
+        return weight @ model.log_reweighting(evidence)
+
+    return jax.lax.map(one, keys)
+
+
+@jax.jit
+def _log_weights_of_draws(model: VGPMIL, bags: Bags, keys: Key[Array, " S"]) -> Float[Array, " S"]:
+    rows = model.conditional(bags)
+    weight = jnp.asarray(bag_weight(bags))[jnp.asarray(bags.bag_index)]
+    return log_weights_of_prior(model, rows.projection, rows.residual_variance, weight, keys)
 
 
 @jax.jit

@@ -240,6 +240,17 @@ class ClosedForm(ABC):
         """The form of the model with other hyper-parameters."""
         return replace(self, model=self.model.with_hyperparameters(values))
 
+    def with_normaliser(self, key: Array) -> Self:
+        """The form whose ELBO has all that depends on hyper-parameters, for learning them.
+
+        Where the prior has a normalising constant that is estimated from draws, ``key`` draws them.
+        """
+        return self
+
+    def doubt(self, chunk: Any) -> str:
+        """What is doubtful about hyper-parameters that were learned from the chunk; or nothing."""
+        return ""
+
     # ------------------------------------------------------------------ results
 
     @abstractmethod

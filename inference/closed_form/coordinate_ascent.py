@@ -87,6 +87,8 @@ def coordinate_ascent(
         Whether to ascend the bound in log variance, log length scale and, where the model has
         them, mean and log noise as well. For the Gaussian likelihood the bound is the evidence.
         Of those that have a prior, the log prior is ascended with the bound, from its median on.
+        Of another ψ than the logistic one the bound has −log Z of the prior in it, from 100 draws
+        (`VGPMIL.log_normaliser`).
         ``status`` is ``collapsed`` if the bound prefers a model that ignores the features.
     num_starts : int or None
         Of DPMIL, whose bound has many maxima: random starts, run at once; the best bound is kept
@@ -123,8 +125,8 @@ def coordinate_ascent(
     ------
     ValueError
         If ``label_update`` is unknown, a hyper-parameter has a prior and is not learned, or is to
-        be learned for a ψ whose normalising constant depends on it, or of DPMIL; if a stream
-        has a bad file or row, the checkpoint is of another run, or ``callback`` returns no number.
+        be learned of DPMIL; if a stream has a bad file or row, the checkpoint is of another run, or
+        ``callback`` returns no number.
     NotImplementedError
         If the model has no closed form, or none on streams, with these options; of ``callback`` on
         a stream or a mesh.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import batched, chain
 from operator import itemgetter
@@ -176,6 +176,8 @@ def ascend_in_memory(
         constant. ``status`` is ``failed`` if an ELBO is not finite, or falls where it must not.
     """
     form = form.in_memory(bags)
+    if learns_hyperparameters:
+        form = form.with_normaliser(key)
     started = Stopwatch.now()
     chunk = form.chunk(bags)
     start = form.start(lambda rows, at_most: rows(bags)[:: -(-bags.num_instances // at_most)], key)
@@ -202,7 +204,11 @@ def ascend_in_memory(
     position, elbo, status, seconds = repeat_steps(
         advance, position, limits, form.allowed_fall, after_step=watched if after_step else None
     )
-    return end(position, elbo, status, before + seconds)
+    ascent = end(position, elbo, status, before + seconds)
+    if learns_hyperparameters and status.kind != "failed" and (doubt := ascent.form.doubt(chunk)):
+        status = Status(ascent.status.kind, f"{ascent.status.sentence}; {doubt}")
+        ascent = replace(ascent, status=status)
+    return ascent
 
 
 def _end(

@@ -44,7 +44,8 @@ import numpyro.distributions as dist
 import scipy.linalg
 from jax.nn import sigmoid, softplus
 from jax.scipy.linalg import cho_solve, solve_triangular
-from jaxtyping import Array, Float, Int
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float, Int, UInt32
 from scipy.stats import norm
 
 from ...datasets.bags import Bags
@@ -57,7 +58,7 @@ from ...models.parts.bag_evidence import BagEvidenceModel, FloatType
 from ...models.parts.bag_labels import InstanceLabels
 from ...models.parts.likelihoods import LatentMoments
 from ...models.parts.sparse_gp import InducingModel, Projector, SparseConditional
-from ...models.vgpmil import VGPMIL
+from ...models.vgpmil import VGPMIL, log_weights_of_prior
 from .. import serialization
 from .algorithm import ClosedForm, GaussianForm, Options, Subsample, closed_form
 
@@ -77,6 +78,8 @@ type LabelUpdate = Literal["exact", "mean_field", "plug_in_max"]
 LABEL_UPDATES: tuple[LabelUpdate, ...] = ("exact", "mean_field", "plug_in_max")
 
 _ROUNDING = {"float64": 1e-9, "float32": 1e-7}  # entries of the kernel are rounded by 6e-8
+# Draws of N(f) that estimate log Z: each costs as much as a product of all V with a vector.
+_DRAWS_OF_PRIOR, _FEWEST_DRAWS_OF_PRIOR = 100, 10
 # The published codes start with π near 0.
 _FIRST_LOGIT_OF_PLUG_IN = -10.0
 
@@ -458,6 +461,9 @@ class InstanceForm(_InducingForm):
         Whether V is kept between steps; else each step goes from the features to the statistics.
     longest_bag : int
         Length of a mean-field sweep.
+    draws_of_prior : keys or None
+        Of draws that estimate log Z of p(f) for another ψ than the logistic one; None where it is
+        left out, as it is of a model with fixed hyper-parameters.
 
     References
     ----------
@@ -469,6 +475,7 @@ class InstanceForm(_InducingForm):
     label_update: LabelUpdate = "exact"
     keeps_projection: bool = False
     longest_bag: int = 0
+    draws_of_prior: UInt32[np.ndarray | Array, "S 2"] | None = None
 
     @property
     def allowed_fall(self) -> float:
@@ -489,6 +496,25 @@ class InstanceForm(_InducingForm):
         sweeps = self.label_update == "mean_field"
         longest = bucket(int(bags.bag_sizes.max())) if sweeps else 0
         return replace(self, keeps_projection=True, longest_bag=longest)
+
+    def with_normaliser(self, key: Array) -> Self:
+        """With log Z in the ELBO, from draws that are the same for all hyper-parameters."""
+        if self.model.is_logistic:
+            return self
+        keys = jax.random.split(key, _DRAWS_OF_PRIOR)
+        return replace(self, draws_of_prior=jax.random.key_data(keys))
+
+    def doubt(self, chunk: Bags) -> str:
+        """That log Z rests on few of the draws, to which the hyper-parameters were fitted then."""
+        if self.draws_of_prior is None:
+            return ""
+        effective = float(_effective_draws(self, chunk))
+        if effective >= _FEWEST_DRAWS_OF_PRIOR:
+            return ""
+        return (
+            f"log Z of the prior rests on {effective:.1f} of {_DRAWS_OF_PRIOR} draws, and the "
+            "learned hyper-parameters on chance: see VGPMIL.log_normaliser"
+        )
 
     def prepare(self, chunk: Bags) -> InstanceRows:
         """V and k̃ where they are kept, and the labels of the bags."""
@@ -529,7 +555,8 @@ class InstanceForm(_InducingForm):
     ) -> tuple[InducingStatistics, Float[Array, " N"] | None]:
         """Tilts and labels at their optimum under q(u), and the sums under them.
 
-        ELBO of the rows = Σ_b label terms − B log(H + 1) + Σ_n [log ψ(c_n) − ½ μ_n].
+        ELBO of the rows = Σ_b label terms − B log(H + 1) + Σ_n [log ψ(c_n) − ½ μ_n] − log Z, the
+        last where it is asked for.
 
         Parameters
         ----------
@@ -556,6 +583,7 @@ class InstanceForm(_InducingForm):
         mixing = self.model.mixing
         linear = probability - 0.5 - mixing.expected_precision(tilt) * self.model.mean
         log_likelihood += weight @ (mixing.log_density(tilt) - 0.5 * mean)
+        log_likelihood -= self._log_normaliser(prepared, weight)
         gram = products.gram_from_panels(panels)
         linear_term = products.weighted_sum(projection, weight * linear)
         return InducingStatistics(gram, linear_term, log_likelihood), local
@@ -602,6 +630,25 @@ class InstanceForm(_InducingForm):
         panels, (mean, tilt, projection) = products.in_row_blocks(of_block, weight, rows)
         # Else XLA makes all of V in the order that the linear term would like best.
         return panels, jax.lax.optimization_barrier(projection), mean, tilt
+
+    def _log_normaliser(
+        self, prepared: InstanceRows, weight: Float[Array, " N"]
+    ) -> Float[Array, ""]:
+        """log Z of p(f) (equation 29); 0 where it is left out."""
+        if self.draws_of_prior is None:
+            return jnp.zeros(())
+        return logsumexp(self.log_weights_of_prior(prepared, weight)) - math.log(_DRAWS_OF_PRIOR)
+
+    def log_weights_of_prior(
+        self, prepared: InstanceRows, weight: Float[Array, " N"]
+    ) -> Float[Array, " S"]:
+        """Of the draws whose mean estimates Z."""
+        assert prepared.residual_variance is not None  # bags are in memory
+        keys = jax.random.wrap_key_data(jnp.asarray(self.draws_of_prior))
+        projection = jnp.asarray(prepared.rows).astype(weight.dtype)
+        return log_weights_of_prior(
+            self.model, projection, prepared.residual_variance, weight, keys
+        )
 
     # -------------------------------------------------------------- q(y)
 
@@ -665,16 +712,18 @@ class InstanceForm(_InducingForm):
         return LabelledApproximation(**given, label_logits=np.asarray(local)[: bags.num_instances])
 
 
+@jax.jit
+def _effective_draws(form: InstanceForm, chunk: Bags) -> Float[Array, ""]:
+    """(Σ w)²/Σ w² of the draws that estimate Z."""
+    prepared = form.prepare(chunk)
+    logs = form.log_weights_of_prior(prepared, prepared.bag_weight[prepared.bag_index])
+    return jnp.exp(2.0 * logsumexp(logs) - logsumexp(2.0 * logs))
+
+
 @closed_form.register
 def _(model: VGPMIL, options: Options) -> InstanceForm:
     update = options.label_update_of(model, LABEL_UPDATES)
     options.refuse_starts(model)
-    if options.learns_hyperparameters and not model.is_logistic:
-        raise ValueError(
-            f"learn_hyperparameters=True with mixing={model.mixing}: the normalising constant of "
-            "that prior depends on the hyper-parameters and is not in the bound, which would grow "
-            "without end; use PolyaGammaMixing() to learn them"
-        )
     return InstanceForm(model, options.dtype, update)
 
 

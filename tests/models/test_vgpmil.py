@@ -521,6 +521,68 @@ def test_sharpness_one_makes_labels_fair_coins():
     np.testing.assert_allclose(found, np.log(0.5), rtol=1e-12)
 
 
+# ------------------------------------------------------------------------ the prior's constant
+@pytest.mark.parametrize("size", [1, 3])
+def test_the_prior_constant_equals_quadrature(size):
+    """E over u by Gauss–Hermite of Π E[ψ(f_n)·2cosh(f_n/2) | u] by Gauss–Hermite, M = 2."""
+    gamma = GammaMixing(alpha=1.0, beta=2.5)
+    points = np.array([[0.5, -0.3], [-1.0, 0.8]])
+    model = small_model(mixing=gamma).with_hyperparameters({"variance": 4.0})
+    model = replace(model, inducing_points=points)
+    bags = Bags.from_list(small_bags(sizes=(size, 1), labels=(1, 0)).to_list()[:1])
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    weights = weights / weights.sum()
+    K_ZZ, _, k = dense_evidence_given_inducing_values(model, bags, np.zeros(2))
+    log_u = []
+    for z in itertools.product(nodes, repeat=2):
+        _, mean, _ = dense_evidence_given_inducing_values(model, bags, np.linalg.cholesky(K_ZZ) @ z)
+        f = mean[:, None] + np.sqrt(k)[:, None] * nodes
+        log_u.append(logsumexp(log_reweighting(gamma, f), b=weights, axis=1).sum())
+    expected = logsumexp(log_u, b=np.outer(weights, weights).ravel())
+    found, error = model.log_normaliser(bags, seed=0, num_draws=200_000)
+    assert error < 0.01
+    assert_within_errors(found, expected, error)
+
+
+def test_probabilities_of_all_labels_sum_to_the_constant():
+    """Σ_T ∫ p̃(T, u) du = Z, over the eight labellings of three bags, u on a Gauss–Hermite grid."""
+    mixing = GammaMixing(alpha=1.0, beta=2.5)
+    points = np.array([[0.5, -0.3], [-1.0, 0.8]])
+    model = replace(small_model(mixing=mixing), inducing_points=points)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(30)
+    grid = np.stack(np.meshgrid(nodes, nodes), axis=-1).reshape(-1, 2)
+    log_weight = np.log(np.outer(weights, weights).ravel() / weights.sum() ** 2)
+    values = grid @ np.asarray(model.inducing_cholesky()).T
+    prior = stats.multivariate_normal(cov=np.cov(values.T, aweights=np.exp(log_weight), ddof=0))
+    log_sums = []
+    for labels in itertools.product([0, 1], repeat=3):
+        bags = small_bags(sizes=(1, 2, 3), labels=labels)
+        log_joint = jax.vmap(partial(joint_of_inducing_values, model, bags))(values)
+        log_sums.append(logsumexp(log_joint - prior.logpdf(values) + log_weight))
+    found, error = model.log_normaliser(bags, seed=0, num_draws=200_000)
+    assert error < 0.01
+    assert_within_errors(found, logsumexp(log_sums), error)
+
+
+def joint_of_inducing_values(model, bags, inducing_value):
+    sites = {"inducing_value": inducing_value}
+    return log_density(model.marginal(), (bags,), {}, sites)[0]
+
+
+def test_the_logistic_prior_is_normalised():
+    found, error = small_model().log_normaliser(small_bags(), seed=0, num_draws=10)
+    assert abs(found) < 1e-13
+    assert error < 1e-13
+
+
+def test_padding_adds_nothing_to_the_prior_constant():
+    """At variance 0 all instances have f = μ0."""
+    mixing = GammaMixing(alpha=1.0, beta=2.5)
+    model = small_model(mixing=mixing).with_hyperparameters({"variance": 1e-12})
+    found, _ = model.log_normaliser(small_bags(), seed=0, num_draws=2)
+    np.testing.assert_allclose(found, 12 * log_reweighting(mixing, np.array(0.3)), atol=1e-4)
+
+
 # ------------------------------------------------------------------------ predict
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("variance", [1.7, 25.0])
