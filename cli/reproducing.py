@@ -24,6 +24,7 @@ from ..papers import (
 )
 from ..papers.exhibits import SCORES
 from ..papers.pages import write_pages
+from ..papers.results import reasons
 
 __all__ = ["Wanted", "list_outcomes", "run", "write"]
 
@@ -94,6 +95,8 @@ def run(wanted: Wanted) -> None:
         every = [one for one in compared(exhibit, results) if one.ours]
         if every:
             console.print(_table(every))
+        for why, names in reasons(every).items():
+            console.print(f"[bold]{escape('; '.join(names))}[/bold]: {escape(why)}.")
         if not wanted.toy:
             outcome = outcomes_of(paper, wanted.folder)[exhibit.name]
             console.print(escape(f"{outcome.state}: {outcome.sentence}"), highlight=False)
@@ -109,7 +112,6 @@ def _table(every: list[Comparison]) -> Table:
     table = Table(header_style="bold")
     for heading in ("method", "data", "score", "published", "as published", "honest", "difference"):
         table.add_column(heading, justify="left" if heading in ("method", "data") else "right")
-    table.add_column("why")
     for one in every:
         ours = [
             f"{one.ours[name].value:.3f}" if name in one.ours else ""
@@ -117,8 +119,5 @@ def _table(every: list[Comparison]) -> Table:
         ]
         difference = "" if math.isnan(one.difference) else f"{one.difference:+.1f}"
         names = (one.cell.method, one.cell.data, SCORES[one.score])
-        why = "" if one.is_reproduced else one.cell.why
-        table.add_row(
-            *map(escape, names), f"{one.published.value:.3f}", *ours, difference, escape(why)
-        )
+        table.add_row(*map(escape, names), f"{one.published.value:.3f}", *ours, difference)
     return table

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .exhibits import SCORES, Exhibit, Paper, Published
 from .figures import draw_all
-from .results import Comparison, Outcome, Result, compared, outcomes_of, path_of, read
+from .results import Comparison, Outcome, Result, compared, outcomes_of, path_of, read, reasons
 
 __all__ = ["page_of", "write_pages"]
 
@@ -135,12 +135,7 @@ def _row(one: Comparison) -> str:
 
 def _reasons(every: list[Comparison]) -> list[str]:
     """Why numbers differ, each reason once."""
-    named: dict[str, list[str]] = {}
-    for one in every:
-        name, why = f"{one.cell.method} on {one.cell.data}", one.cell.why
-        if why and not one.is_reproduced and name not in named.setdefault(why, []):
-            named[why].append(name)
-    lines = [f"- *{'; '.join(names)}*: {why}." for why, names in named.items()]
+    lines = [f"- *{'; '.join(names)}*: {why}." for why, names in reasons(every).items()]
     return [*lines, ""] if lines else []
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "outcome_of",
     "outcomes_of",
     "read",
+    "reasons",
     "write",
 ]
 
@@ -206,6 +207,25 @@ def compared(exhibit: Exhibit, results: Iterable[Result]) -> list[Comparison]:
         for cell in exhibit.cells
         for score, published in cell.published.items()
     ]
+
+
+def reasons(every: Iterable[Comparison]) -> dict[str, list[str]]:
+    """Why numbers differ: each reason once, with the methods and data that it is of.
+
+    Parameters
+    ----------
+    every : iterable of Comparison
+
+    Returns
+    -------
+    dict of lists of str
+    """
+    found: dict[str, list[str]] = {}
+    for one in every:
+        name, why = f"{one.cell.method} on {one.cell.data}", one.cell.why
+        if why and not one.is_reproduced and name not in found.setdefault(why, []):
+            found[why].append(name)
+    return found
 
 
 @dataclass(frozen=True)
