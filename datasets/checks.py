@@ -316,3 +316,24 @@ def read_only(array: np.ndarray) -> np.ndarray:
     """Make an array read-only and return it."""
     array.setflags(write=False)
     return array
+
+
+def num_distinct_rows(rows: Float[np.ndarray, "N D"]) -> int:
+    """How many rows differ from all others before them.
+
+    By their bytes, in a set: to sort rows takes ten times as long where they have many numbers.
+
+    Parameters
+    ----------
+    rows : array (N, D)
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> num_distinct_rows(np.array([[0.0, 1.0], [-0.0, 1.0], [1.0, 0.0]]))
+    2
+    """
+    return len({(row + 0.0).tobytes() for row in rows})  # −0.0 + 0.0 is 0.0

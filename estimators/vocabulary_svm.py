@@ -11,6 +11,7 @@ from sklearn.svm import SVC
 
 from ..datasets.arguments import POSITIVE, WHOLE, checked_seed
 from ..datasets.bags import Bags
+from ..datasets.checks import num_distinct_rows
 from ..inference.posterior import Status
 from .contract import BagClassifier
 
@@ -117,7 +118,7 @@ class VocabularySVM(BagClassifier):
     def _find_words(self, instances: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "K D"]:
         """Centres of k-means."""
         seed = checked_seed(self.seed)
-        num_distinct = len(np.unique(instances, axis=0))
+        num_distinct = num_distinct_rows(instances)
         if num_distinct < self.num_words:
             raise ValueError(
                 f"VocabularySVM num_words is {self.num_words}, but only {num_distinct} training "

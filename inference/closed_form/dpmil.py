@@ -42,6 +42,7 @@ from sklearn.cluster import KMeans
 
 from ...datasets.arguments import check_counts
 from ...datasets.bags import Bags
+from ...datasets.checks import num_distinct_rows
 from ...datasets.padding import bag_weight, bucket, padded
 from ...models.dpmil import DPMIL, count_after, log_evidence_of_counts
 from ...models.model import Draws, Program
@@ -690,7 +691,7 @@ def _centers_of_class(
 ) -> Float[np.ndarray, "K D"]:
     """From the largest cluster on: stick breaking expects them in this order."""
     found = np.full((max_components, rows.shape[1]), np.inf)
-    num_clusters = min(max_components, len(np.unique(rows, axis=0)))
+    num_clusters = min(max_components, num_distinct_rows(rows))
     if num_clusters < 2:
         found[0] = rows.mean(axis=0) if len(rows) else 0.0
         return found

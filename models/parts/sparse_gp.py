@@ -20,7 +20,7 @@ from sklearn.cluster import KMeans
 
 from ...datasets.arguments import AT_LEAST_ZERO, check_counts, checked_seed, instance_of
 from ...datasets.bags import Bags
-from ...datasets.checks import as_numbers, check_squares
+from ...datasets.checks import as_numbers, check_squares, num_distinct_rows
 from ...datasets.padding import padded
 from ..model import CLOSED_FORM_ENGINES, Draws, ModelDefaults, observations, random_key
 from ..numerics.fields import check_fields
@@ -613,19 +613,19 @@ def _points(
     instances: Float[np.ndarray, "N D"], num_inducing: int | None, seed: int
 ) -> Float[np.ndarray, "M D"]:
     """Centres of k-means, or all distinct instances."""
-    distinct = np.unique(instances, axis=0)
     if num_inducing is None:
-        return distinct
+        return np.unique(instances, axis=0)
     check_counts(num_inducing=num_inducing)
-    if num_inducing > len(distinct):
+    num_distinct = num_distinct_rows(instances)
+    if num_inducing > num_distinct:
         raise ValueError(
-            f"num_inducing is {num_inducing}; expected between 1 and {len(distinct)}, the number "
+            f"num_inducing is {num_inducing}; expected between 1 and {num_distinct}, the number "
             "of distinct instances in these bags"
         )
     stride = ceil(len(instances) / _MOST_CLUSTERED)
     sample = instances[::stride]
-    if stride > 1 and len(np.unique(sample, axis=0)) < num_inducing:
-        sample = distinct
+    if stride > 1 and num_distinct_rows(sample) < num_inducing:
+        sample = np.unique(instances, axis=0)
     with one_thread():
         return KMeans(num_inducing, n_init=1, random_state=seed).fit(sample).cluster_centers_
 
