@@ -52,5 +52,5 @@ clean:  ## remove all that make has made
 	@test -n "$(call works,$(python))" || \
 	    { echo "milzoo needs Python 3.12 or newer, and $(python) is not: make PYTHON=..." >&2; exit 1; }
 	$(python) -m venv .venv
-	$(bin)/python -m pip install -q -c constraints.txt -e '.[pymc,notebooks,site,dev]'
+	$(bin)/python -m pip install -q -c constraints.txt -e '.[pymc,deep,notebooks,site,dev]'
 	@touch $@

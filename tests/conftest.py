@@ -84,6 +84,25 @@ def _data_in_the_environment():
         yield
 
 
+class Compilations:
+    """How many programs XLA compiled since it was made; not all versions of JAX can unregister."""
+
+    def __init__(self) -> None:
+        import jax
+
+        self.number = 0
+        jax.monitoring.register_event_duration_secs_listener(self._count)
+
+    def _count(self, event: str, duration_secs: float, **_: object) -> None:
+        self.number += "backend_compile" in event
+
+
+@pytest.fixture(scope="session")
+def compilations() -> Compilations:
+    """A counter of compiled programs."""
+    return Compilations()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _memory_mappings_of_compiled_programs():
     """Forget programs between files before the kernel has no more mappings for a process.

@@ -39,6 +39,7 @@ from milzoo.estimators import (
     VocabularySVM,
     miSVM,
 )
+from milzoo.estimators.deep import AttentionNetwork, DeepVGPMIL
 from milzoo.models import RBF, VWSGP, CardinalityModel, NeighbourMeasure, NormalCardinality
 from milzoo.models.parts.likelihoods import Gaussian
 from sklearn.preprocessing import MinMaxScaler
@@ -87,6 +88,8 @@ SLOW = [
     MiFV(seed=0),
     MILBoost(seed=0, max_steps=20),
     VocabularySVM(num_words=5, seed=0),
+    AttentionNetwork(4, num_epochs=30, learning_rate=1e-2, seed=0),
+    DeepVGPMIL(3, 10, num_epochs=30, learning_rate=1e-2, seed=0),
 ]
 
 _WORDING = "the message names num_inducing or num_components, and not the one sample or feature"
@@ -169,6 +172,10 @@ def test_scikit_learns_check_passes_with_programs(estimator, check, without_type
 
 def test_every_estimator_is_checked():
     """A new one is added to a list above."""
-    public = {getattr(milzoo.estimators, name) for name in milzoo.estimators.__all__}
+    public = {
+        getattr(module, name)
+        for module in (milzoo.estimators, milzoo.estimators.deep)
+        for name in module.__all__
+    }
     estimators = {one for one in public if isinstance(one, type) and hasattr(one, "fit")}
     assert estimators == {type(one) for one in [*QUICK, *SLOW]}

@@ -255,34 +255,20 @@ def test_a_pair_that_does_not_go_is_refused(pair, message):
 # ------------------------------------------------------------------ compiled once
 
 
-class Compilations:
-    """How many programs XLA compiled since it was made; not all versions of JAX can unregister."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        jax.monitoring.register_event_duration_secs_listener(self._count)
-
-    def _count(self, event: str, duration_secs: float, **_: Any) -> None:
-        self.number += "backend_compile" in event
-
-
-COMPILATIONS = Compilations()
-
-
-def test_the_counter_sees_a_compilation():
-    before = COMPILATIONS.number
+def test_the_counter_sees_a_compilation(compilations):
+    before = compilations.number
     jax.jit(lambda x: 3 * x + 1)(np.ones(2)).block_until_ready()
-    assert COMPILATIONS.number == before + 1
+    assert compilations.number == before + 1
 
 
 @every_pair
-def test_a_second_fit_compiles_nothing(engine, model):
+def test_a_second_fit_compiles_nothing(engine, model, compilations):
     """Nor do its predictions; and its seconds add up."""
     fit(engine, model)
-    before = COMPILATIONS.number
+    before = compilations.number
     second = fitted(engine, model, SECOND)
     second.predict(SECOND)
-    assert COMPILATIONS.number == before
+    assert compilations.number == before
     # Clocks are read one after another: a millisecond for what lies between.
     assert second.wall_seconds >= second.seconds + second.compile_seconds - 1e-3
 
