@@ -2,8 +2,9 @@
 
 Castro-Macías et al. (2024), equation 29: with another ψ than the hyperbolic secant the prior p(f)
 has a normalising constant Z that depends on v, ℓ and μ0; log Z is estimated from draws of the
-Gaussian process, 100 of them, the same in all steps. Beside it stands what 10,000 draws say at the
-same values. Digits (all bags) and musk1, features standardised, M = 50, from v = 0.5 and μ0 = 0 on.
+Gaussian process, 100 of them, the same in all steps. Beside the bound less this estimate stands the
+bound less that of 10,000 other draws at the same values. Digits (all bags) and musk1, features
+standardised, M = 50, from v = 0.5 and μ0 = 0 on.
 
     MILZOO_DATA=… python benchmarks/learning_another_mixing.py [--toy] [--seed 0]
 """
@@ -36,9 +37,8 @@ COLUMNS = (
     "v",
     "ℓ",
     "μ0",
-    "bound",
-    "log Z, 100 draws",
-    "log Z, 10,000 draws",
+    "bound less log Z, 100 draws",
+    "10,000 others",
     "bag AUC",
     "ended",
 )
@@ -53,20 +53,21 @@ def rows(name: str, bags: Bags, num_inducing: int, seed: int) -> Iterator[list[s
 
 
 def row(model: VGPMIL, bags: Bags, learns: bool, seed: int) -> list[str]:
-    """One fit: hyper-parameters, bound, two estimates of log Z, AUC by the largest instance."""
+    """One fit: hyper-parameters, the bound by two estimates of log Z, AUC by largest instances."""
     posterior = coordinate_ascent(
         model, bags, seed=seed, max_steps=200, learn_hyperparameters=learns
     )
     found, words = posterior.model, "learned" if learns else "fixed"
     values = [f"{float(value):.3g}" for value in found.hyperparameters.values()]
     if posterior.status.kind == "failed":
-        return [words, *values, "–", "–", "–", "–", "failed"]
-    constants = (found.log_normaliser(bags, seed=seed, num_draws=n)[0] for n in (100, 10_000))
+        return [words, *values, "–", "–", "–", "failed"]
+    unnormalised = coordinate_ascent(found, bags, seed=seed, max_steps=200).elbo[-1]
+    few, many = (found.log_normaliser(bags, seed=seed + 1, num_draws=n)[0] for n in (100, 10_000))
     return [
         words,
         *values,
-        f"{posterior.elbo[-1]:.1f}",
-        *(f"{constant:.1f}" for constant in constants),
+        f"{posterior.elbo[-1] if learns else unnormalised - few:,.1f}",
+        f"{unnormalised - many:,.1f}",
         f"{auc(posterior.predict(bags.without_labels()).instance_probability, bags):.3f}",
         posterior.status.kind,
     ]

@@ -109,7 +109,7 @@ class StoppedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
         mixing: dict[str, Any] = {}
         if self.alpha is not None and self.beta is not None:
             mixing = {"mixing": GammaMixing(self.alpha, self.beta)}
-        num_distinct = num_distinct_rows(bags.instances)
+        num_distinct = num_distinct_rows(np.asarray(bags.instances))
         num_inducing = min(self.num_inducing, num_distinct)
         points = VGPMIL.as_published(bags, num_inducing, seed=self.seed).inducing_points
         model = VGPMIL(RBF(0.5, self.length_scale), points, sharpness=100.0, **mixing)
