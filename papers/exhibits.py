@@ -139,6 +139,8 @@ class Exhibit:
         One sentence on what is shown, or on a whole table.
     command : str
         The command that shows an exhibit without cells.
+    picture : str
+        What the command draws, in the folder of the documentation.
     of : tuple of str
         Names of the tables whose numbers a figure shows.
     shows : {"scores", "seconds"}
@@ -159,6 +161,7 @@ class Exhibit:
     verdict: Literal["reproduced", "differs"] | None = None
     finding: str = ""
     command: str = ""
+    picture: str = ""
     of: tuple[str, ...] = ()
     shows: Literal["scores", "seconds"] = "scores"
 

@@ -125,6 +125,7 @@ PAPER = Paper(
             finding="in a scene drawn after the figure DPMIL finds three clusters of negative "
             "instances and two of positive ones",
             command="python examples/clusters_of_witnesses.py --out docs",
+            picture="kandemir2014_scene.png",
         ),
         Exhibit(
             "figure-2",

@@ -73,6 +73,8 @@ def page_of(paper: Paper, results: dict[str, list[Result]], outcomes: dict[str, 
             lines += ["", *_section(paper, exhibit, results[exhibit.name])]
         elif exhibit.command:
             lines += ["", f"## {_heading(exhibit)}: {exhibit.title}", "", f"`{exhibit.command}`"]
+            if exhibit.picture:
+                lines += ["", f"![{exhibit.title}: {exhibit.finding}](../{exhibit.picture})"]
         elif any(results.get(name) for name in exhibit.of):
             tables = " and ".join(_named(name) for name in exhibit.of)
             picture = f"![{exhibit.title}, by {tables}]({paper.name}/{exhibit.name}.png)"

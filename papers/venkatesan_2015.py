@@ -209,6 +209,7 @@ PAPER = Paper(
             finding="the scene is simulated after its description; four clusters of positive "
             "instances stand between those of negative bags",
             command="python examples/prototypes_of_a_scene.py --out docs",
+            picture="venkatesan2015_peaks.png",
         ),
         Exhibit(
             "figure-3",
@@ -216,6 +217,7 @@ PAPER = Paper(
             verdict="reproduced",
             finding="the four highest instances of positive bags stand in the four clusters",
             command="python examples/prototypes_of_a_scene.py --out docs",
+            picture="venkatesan2015_peaks.png",
         ),
         Exhibit(
             "figure-4",
@@ -223,6 +225,7 @@ PAPER = Paper(
             verdict="reproduced",
             finding="the measure has peaks at all four clusters of positive instances",
             command="python examples/prototypes_of_a_scene.py --out docs",
+            picture="venkatesan2015_peaks.png",
         ),
         Exhibit(
             "table-1",

@@ -52,6 +52,17 @@ def test_the_example_of_clusters_holds_what_it_says(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_example_of_digits_prints_each_with_its_sd(tmp_path):
+    script = REPOSITORY / "examples" / "digits_with_uncertainty.py"
+    picture = tmp_path / "digits.png"
+    command = [sys.executable, script, "--toy", "--out", picture]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert len(re.findall(r"truth [01], P = 0\.\d{3} ± 0\.\d{3}", run.stdout)) == 20
+    assert len(re.findall(r"P\(T = 1\) = \d\.\d{3} ± 0\.\d{3}", run.stdout)) == 2
+    assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.slow
 def test_the_example_of_prototypes_holds_what_its_page_says(tmp_path):
     script = REPOSITORY / "examples" / "prototypes_of_a_scene.py"
     command = [sys.executable, script, "--out", tmp_path]

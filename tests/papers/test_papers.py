@@ -1,5 +1,6 @@
 """The papers' tables as they were typed: what the papers themselves add up, and what is said."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,17 @@ def test_without_results_each_exhibit_has_an_outcome():
                 assert (outcome_of(exhibit, []).state == "not done yet") == bool(
                     exhibit.to_do or any(cell.attempts for cell in exhibit.cells)
                 )
+
+
+def test_pictures_and_commands_of_exhibits_exist():
+    repository = Path(__file__).resolve().parents[2]
+    for paper in PAPERS:
+        for exhibit in paper.exhibits:
+            if exhibit.picture:
+                assert exhibit.command
+                assert (repository / "docs" / exhibit.picture).exists()
+            for script in re.findall(r"python (\S+\.py)", exhibit.command):
+                assert (repository / script).exists()
 
 
 def test_a_paper_by_name_has_all_its_exhibits():
