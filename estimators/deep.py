@@ -136,6 +136,11 @@ class _Attention(eqx.Module):
         pooled = _softmax_mean(attention, features, bags)
         return jax.vmap(self.output)(pooled)[:, 0]
 
+    def loss(self, bags: Bags, num_bags: Array, key: Array) -> Float[Array, ""]:
+        """Negative log likelihood."""
+        sign = 2.0 * jnp.asarray(bags.labels) - 1.0
+        return -_mean_over_bags(jax.nn.log_sigmoid(sign * self.log_odds(bags)), bags)
+
     def instance_log_odds(self, bags: Bags) -> Float[Array, " N"]:
         """Those of a bag of the instance alone, whose attention is 1."""
         return jax.vmap(lambda x: self.output(self.features(x))[0])(_pixels(bags))
@@ -162,16 +167,21 @@ class _DeepGP(eqx.Module):
 
     features: _OfImages | _OfVectors
     inducing_points: Float[Array, "M D"]
-    log_variance: Float[Array, ""]
+    variance_logit: Float[Array, ""]
     log_length_scale: Float[Array, ""]
     prior_mean: Float[Array, ""]  # μ0
     mean: Float[Array, " M"]
     root: Float[Array, "M M"]
 
+    def loss(self, bags: Bags, num_bags: Array, key: Array) -> Float[Array, ""]:
+        """Negative ELBO of all ``num_bags`` bags, over their number."""
+        log_likelihood = _expected_log_likelihood(self, bags, key)
+        return _divergence_from_prior(self) / num_bags - _mean_over_bags(log_likelihood, bags)
+
     @property
     def kernel(self) -> RBF:
         """With v below the largest that the quadrature is made for."""
-        variance = _LARGEST_SCALE**2 * jax.nn.sigmoid(self.log_variance)
+        variance = _LARGEST_SCALE**2 * jax.nn.sigmoid(self.variance_logit)
         return RBF(variance, jnp.exp(self.log_length_scale))
 
     @property
@@ -187,26 +197,20 @@ class _DeepGP(eqx.Module):
 def _step(
     network: Any, state: Any, bags: Bags, num_bags: Array, key: Array, learning_rate: float
 ) -> tuple[Any, Any, Float[Array, ""]]:
-    """One step of Adam on the loss of some bags."""
-    loss, gradient = eqx.filter_value_and_grad(_loss)(network, bags, num_bags, key)
+    """One step of Adam on the loss of some bags, by bag."""
+
+    def loss_of(network: Any) -> Float[Array, ""]:
+        return network.loss(bags, num_bags, key)
+
+    loss, gradient = eqx.filter_value_and_grad(loss_of)(network)
     changes, state = optax.adam(learning_rate).update(gradient, state)
     return eqx.apply_updates(network, changes), state, loss
 
 
-def _loss(network: Any, bags: Bags, num_bags: Array, key: Array) -> Float[Array, ""]:
-    """Negative log likelihood by bag, or negative ELBO by bag."""
+def _mean_over_bags(values: Float[Array, " B"], bags: Bags) -> Float[Array, ""]:
+    """Of the bags that are there."""
     weight = jnp.asarray(bag_weight(bags))
-    if isinstance(network, _Attention):
-        log_likelihood = _log_likelihood(network, bags)
-        return -(weight @ log_likelihood) / weight.sum()
-    log_likelihood = _expected_log_likelihood(network, bags, key)
-    divergence = _divergence_from_prior(network)
-    return -(weight @ log_likelihood) / weight.sum() + divergence / num_bags
-
-
-def _log_likelihood(network: _Attention, bags: Bags) -> Float[Array, " B"]:
-    sign = 2.0 * jnp.asarray(bags.labels) - 1.0
-    return jax.nn.log_sigmoid(sign * network.log_odds(bags))
+    return (weight @ values) / weight.sum()
 
 
 def _expected_log_likelihood(network: _DeepGP, bags: Bags, key: Array) -> Float[Array, " B"]:
