@@ -16,15 +16,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import scipy.linalg
 from jaxtyping import Array, Float
-from scipy.spatial.distance import pdist
-from scipy.special import expit
+from scipy.special import expit, logit
 from sklearn.base import TransformerMixin
 
 from ..datasets.arguments import POSITIVE, WHOLE, Rule, is_whole
 from ..datasets.bags import Bags
-from ..datasets.checks import read_only
+from ..datasets.checks import num_distinct_rows, read_only
 from ..datasets.padding import bag_weight, bucket, padded, padded_to
+from ..inference import coordinate_ascent
 from ..inference.closed_form.sparse_gp import InducingApproximation
 from ..inference.posterior import Status, approximate_posterior
 from ..inference.runtime.programs import Stopwatch
@@ -56,10 +57,6 @@ _LARGEST_SCALE = 4.0
 _DRAWS, _KEPT_DRAWS = 4, 1000
 # Odds that the label of a bag is the maximum of its instances', as in the paper.
 _SHARPNESS = 100.0
-# log sd of the first q(ε): of one as wide as the prior the ELBO may prefer to ignore the features.
-_FIRST_LOG_ROOT = -2.0
-# Of the first length scale, were all features alike.
-_SHORTEST = 1e-3
 
 _IMAGE = Rule(
     "None, or two integers of at least 4, the height and width of an instance",
@@ -402,14 +399,17 @@ class DeepVGPMIL(_DeepClassifier):
     """VGPMIL on features that are learned with it: network, kernel, points and q(u) at once.
 
     The ELBO E_q Σ_b log P(T_b | u) − KL(q(u) ‖ p(u)), latent values integrated out, is ascended by
-    Adam on batches of bags. ``posterior_`` is that of the last layer: a `Posterior` of `VGPMIL` on
-    the learned features, which `compare` judges as any other, given these features.
+    Adam on batches of bags; features of attention and the closed form on them are the start.
+    ``posterior_`` is that of the last layer: a `Posterior` of `VGPMIL` on the learned features,
+    which `compare` judges as any other, given these features.
 
     Parameters
     ----------
     num_features : int
     num_inducing : int
         M.
+    num_attention_epochs : int
+        Of `AttentionNetwork`, whose features are the first.
     image_shape, num_epochs, batch_bags, learning_rate, seed
         As of `AttentionNetwork`.
 
@@ -429,7 +429,11 @@ class DeepVGPMIL(_DeepClassifier):
     Gaussian process of López-Pérez et al. (2022), which they compare with, is another model.
     """
 
-    _rules = {**_DeepClassifier._rules, "num_inducing": WHOLE}
+    _rules = {
+        **_DeepClassifier._rules,
+        "num_inducing": WHOLE,
+        "num_attention_epochs": WHOLE,
+    }
 
     def __init__(
         self,
@@ -437,14 +441,16 @@ class DeepVGPMIL(_DeepClassifier):
         num_inducing: int = 50,
         *,
         image_shape: tuple[int, int] | None = None,
+        num_attention_epochs: int = 20,
         num_epochs: int = 20,
         batch_bags: int = 32,
-        learning_rate: float = 3e-3,
+        learning_rate: float = 1e-3,
         seed: int | Array,
     ) -> None:
         self.num_features = num_features
         self.num_inducing = num_inducing
         self.image_shape = image_shape
+        self.num_attention_epochs = num_attention_epochs
         self.num_epochs = num_epochs
         self.batch_bags = batch_bags
         self.learning_rate = learning_rate
@@ -454,8 +460,9 @@ class DeepVGPMIL(_DeepClassifier):
         self._check_image(bags)
         watch, started = Stopwatch(), Stopwatch.now()
         start_key, train_key, draw_key = split_key(random_key(self.seed), 3)
+        start = self._two_stages(bags, start_key)
         with jax.enable_x64(True):  # the network stays in 32 bit, the Gaussian process is in 64
-            network = self._train(self._start(bags, start_key), bags, train_key)
+            network = self._train(start, bags, train_key)
             self.network_, model = network, _model_of(network)
             cholesky = np.asarray(model.inducing_cholesky())
             approximation = InducingApproximation(
@@ -475,24 +482,39 @@ class DeepVGPMIL(_DeepClassifier):
                 elbo=-len(bags) * self.losses_,
             )
 
-    def _start(self, bags: Bags, key: Array) -> _DeepGP:
-        """Points at features of instances, a length scale of their distances, a narrow q(u)."""
-        network_key, point_key = split_key(key)
-        features = _features(bags.num_features, self.num_features, self.image_shape, network_key)
-        random = np.random.default_rng(np.asarray(jax.random.key_data(point_key)))
-        num_inducing = min(self.num_inducing, bags.num_instances)
-        chosen = np.sort(random.choice(bags.num_instances, num_inducing, replace=False))
-        pixels = jnp.asarray(bags.instances[chosen], jnp.float32)
-        points = np.asarray(jax.vmap(features)(pixels), float)
-        return _DeepGP(
-            features,
-            jnp.asarray(points),
-            jnp.asarray(-math.log(_LARGEST_SCALE**2 - 1.0)),  # v = 1
-            jnp.asarray(math.log(max(float(np.median(pdist(points))), _SHORTEST))),
-            jnp.asarray(-1.0),
-            jnp.zeros(num_inducing),
-            _FIRST_LOG_ROOT * jnp.eye(num_inducing),
+    def _two_stages(self, bags: Bags, key: Array) -> _DeepGP:
+        """Features of attention, and VGPMIL on them: where the ascent of all begins.
+
+        From random features on, the ELBO was seen to lead to a model that ignores them.
+        """
+        attention = AttentionNetwork(
+            self.num_features,
+            image_shape=self.image_shape,
+            num_epochs=self.num_attention_epochs,
+            batch_bags=self.batch_bags,
+            seed=key,
+        ).fit(bags)
+        features = attention.transform(bags)
+        num_inducing = min(self.num_inducing, num_distinct_rows(np.asarray(features.instances)))
+        of_points = int(np.asarray(jax.random.key_data(key))[-1])
+        model = VGPMIL.for_bags(features, num_inducing, seed=of_points)
+        posterior = coordinate_ascent(model, features, seed=key, num_draws=1)
+        cholesky, found = np.asarray(model.inducing_cholesky()), posterior.approximation
+        mean, root = (
+            scipy.linalg.solve_triangular(cholesky, one, lower=True)
+            for one in (found.mean, found.scale_tril)
         )
+        variance = min(float(model.kernel.variance), 0.9 * _LARGEST_SCALE**2)
+        with jax.enable_x64(True):
+            return _DeepGP(
+                attention.network_.features,
+                jnp.asarray(model.inducing_points),
+                jnp.asarray(logit(variance / _LARGEST_SCALE**2)),
+                jnp.asarray(math.log(float(model.kernel.length_scale))),
+                jnp.asarray(float(model.mean)),
+                jnp.asarray(mean),
+                jnp.asarray(np.tril(root, -1) + np.diag(np.log(np.diagonal(root)))),
+            )
 
     def _probability(self, bags: Bags) -> Float[np.ndarray, " B"]:
         return self._predicted(bags).bag_probability
