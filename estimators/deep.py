@@ -500,6 +500,7 @@ class DeepVGPMIL(_DeepClassifier):
         model = VGPMIL.for_bags(features, num_inducing, seed=of_points)
         posterior = coordinate_ascent(model, features, seed=key, num_draws=1)
         cholesky, found = np.asarray(model.inducing_cholesky()), posterior.approximation
+        assert isinstance(found, InducingApproximation)
         mean, root = (
             scipy.linalg.solve_triangular(cholesky, one, lower=True)
             for one in (found.mean, found.scale_tril)
