@@ -277,7 +277,7 @@ class VGPMIL(InstanceGPModel):
         a draw of N instances costs N³ without them; under FITC it costs N M, and is exact.
 
         Z is finite, but most of it may come from latent values that no draw of N(f) reaches, as
-        2cosh grows faster than ψ falls. The estimate then is that of the hill around μ0.
+        2cosh grows faster than ψ falls. The estimate then is that of the mode around μ0.
 
         Parameters
         ----------
@@ -364,7 +364,7 @@ class VGPMIL(InstanceGPModel):
         """
         sites = {name: np.asarray(draws[name]) for name in self.latent_sites}
         with jax.enable_x64(True):
-            largest = on_grid(largest_scale(draws, self.kernel.variance))
+            largest = largest_scale(draws, self.kernel.variance)
             rule = trapezoid_rule(largest, distance_to_pole=np.pi, tilt=(0.0, 2.0))
             given = PreparedBags(padded(bags.without_labels()), None, rule)
             of_bags, of_instances = (np.asarray(one) for one in _deviations(self, given, sites))

@@ -388,18 +388,18 @@ _MUSK2: tuple[_Row, ...] = (
     (200, "VGPMIL", ((0.8800, 0.0234), (0.8340, 0.0365), (0.9488, 0.0156))),
 )
 
-_ON_DIGITS = "`python benchmarks/vgpmil_on_digits.py"
+_ON_DIGITS = "(`python benchmarks/vgpmil_on_digits.py`)"
 _WHY_PCA = {
     "VGPMIL, M = 200": "when the ascent is halted: after five steps instances have 0.956, 0.798 "
-    f"and 0.970, and after 12, which is where it is, 0.946, 0.740 and 0.963 ({_ON_DIGITS}`)",
+    f"and 0.970, and after 12, which is where it is, 0.946, 0.740 and 0.963 {_ON_DIGITS}",
     "G-VGPMIL, M = 100": "where the inducing points stand, which is not told: instances have 0.950 "
     "and 0.771 with k-means centres, as here, and 0.935 and 0.690 with random instances; what is "
-    f"printed lies between ({_ON_DIGITS}`)",
+    f"printed lies between {_ON_DIGITS}",
 }
 _WHY_RAW = {
     "": "in part where the inducing points stand, which is not told: at random instances in place "
     "of k-means centres one or two bags of a hundred less are right; the AUC of bags is 0.85 to "
-    f"0.90 either way, above what is printed ({_ON_DIGITS} --pixels`)"
+    "0.90 either way, above what is printed (`python benchmarks/vgpmil_on_digits.py --pixels`)"
 }
 _EXPERIMENT = (
     "(`python benchmarks/vgpmil_on_musk.py`); which bags the printed scores are of is not told"

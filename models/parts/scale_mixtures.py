@@ -116,7 +116,7 @@ class GammaMixing:
     -----
     With ψ in place of the hyperbolic secant the prior of the latent values is no
     Gaussian process any more: p(f) ∝ N(f) ψ(f)·2cosh(f/2). Its posterior may drift to infinity; see
-    “Where Gamma mixing leads” in the documentation.
+    “Where a Gamma scale mixture leads” in the documentation.
 
     References
     ----------

@@ -322,7 +322,7 @@ def test_a_sure_estimate_of_the_constant_is_not_doubted(learned_gamma):
         assert form.doubt(form.chunk(bags)) == ""
 
 
-def test_learned_values_of_another_mixing_are_an_optimum(learned_gamma):
+def test_learned_values_of_a_gamma_mixture_are_an_optimum(learned_gamma):
     """The variance, the length scale and the mean, each a twentieth up and down."""
     posterior, bags = learned_gamma
     model = posterior.model

@@ -6,7 +6,7 @@ Gaussian process, 100 of them, the same in all steps. Beside the bound less this
 bound less that of 10,000 other draws at the same values. Digits (all bags) and musk1, features
 standardised, M = 50, from v = 0.5 and μ0 = 0 on.
 
-    MILZOO_DATA=… python benchmarks/learning_another_mixing.py [--toy] [--seed 0]
+    MILZOO_DATA=… python benchmarks/learned_scale_mixtures.py [--toy] [--seed 0]
 """
 
 from __future__ import annotations
