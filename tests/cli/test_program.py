@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -335,6 +337,20 @@ def test_a_table_is_run_kept_and_shown(run, data_folder, tmp_path):
     code, out, _ = run("reproduce", "--pages", "--folder", tmp_path)
     assert code == 0
     assert len(list(tmp_path.glob("*.md"))) == len(PAPERS)
+
+
+def test_reasons_stand_once_below_the_table(run, data_folder, tmp_path):
+    """Of the results that are kept in the repository: nothing is fitted."""
+    kept = Path(__file__).resolve().parents[2] / "docs" / "results"
+    shutil.copytree(kept, tmp_path / "results")
+    options = ("--protocol", "as-published", "--method", "VGPMIL, M = 50", "--jobs", 1)
+    code, out, err = run(
+        "reproduce", "castro-macias-2024/table-6", *options, "--folder", tmp_path / "results"
+    )
+    assert code == 0, err
+    text = " ".join(out.split())
+    assert text.count("under eleven settings of what the paper leaves open") == 1
+    assert "VGPMIL, M = 200 on musk1: the test AUC is" in text
 
 
 @pytest.mark.parametrize(

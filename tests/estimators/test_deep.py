@@ -13,6 +13,7 @@ from milzoo.datasets import Bags
 from milzoo.datasets.padding import padded
 from milzoo.estimators import deep
 from milzoo.estimators.deep import AttentionNetwork, DeepVGPMIL
+from milzoo.inference import coordinate_ascent
 from numpyro.infer.util import log_density
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
@@ -74,6 +75,13 @@ def test_an_instance_is_scored_as_a_bag_of_its_own(bags, attention):
     )
 
 
+def test_the_loss_is_the_mean_over_bags_that_are_there(bags, attention):
+    found = attention.network_.loss(padded(bags), jnp.asarray(60.0), jax.random.key(0))
+    sign = 2 * bags.labels - 1
+    expected = np.logaddexp(0, -sign * attention.decision_function(bags)).mean()
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
 def test_attention_finds_bags_and_witnesses(bags, attention):
     assert min(learned(attention, bags)) > 0.95
     assert attention.losses_[-1] < 0.3 < attention.losses_[0]
@@ -130,6 +138,44 @@ def test_the_divergence_is_that_of_two_gaussians(deep_gp):
         )
         expected = dist.kl_divergence(q, prior)
         np.testing.assert_allclose(deep._divergence_from_prior(network), expected, rtol=1e-10)
+
+
+def test_the_loss_is_the_negative_elbo_by_bag(bags, deep_gp):
+    network, key = deep_gp.network_, jax.random.key(3)
+    with jax.enable_x64(True):
+        found = network.loss(padded(bags), jnp.asarray(60.0), key)
+        likelihood = deep._expected_log_likelihood(network, padded(bags), key)[: len(bags)]
+        expected = (deep._divergence_from_prior(network) - likelihood.sum()) / 60
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_the_two_stages_are_attention_and_the_closed_form(bags, deep_gp):
+    """Where learning all at once begins."""
+    key = jax.random.key(5)
+    start = deep_gp._two_stages(bags, key)
+    first = AttentionNetwork(4, num_epochs=20, batch_bags=16, seed=key).fit(bags)
+    features = first.transform(bags)
+    with jax.enable_x64(True):
+        model = deep._model_of(start)
+    expected = coordinate_ascent(model, features, seed=0).approximation
+    mean, root = in_units_of_the_model(start, model)
+    np.testing.assert_allclose(mean, expected.mean, atol=1e-4)
+    covariance = expected.scale_tril @ expected.scale_tril.T
+    np.testing.assert_allclose(root @ root.T, covariance, atol=1e-4)
+
+
+def in_units_of_the_model(network, model):
+    """Mean and root of the covariance of u = Lε."""
+    with jax.enable_x64(True):
+        cholesky = np.asarray(model.inducing_cholesky())
+        return cholesky @ np.asarray(network.mean), cholesky @ np.asarray(network.lower_root)
+
+
+def test_the_approximation_is_that_of_the_network(deep_gp):
+    posterior = deep_gp.posterior_
+    mean, root = in_units_of_the_model(deep_gp.network_, posterior.model)
+    np.testing.assert_allclose(posterior.approximation.mean, mean, rtol=1e-10)
+    np.testing.assert_allclose(posterior.approximation.scale_tril, root, atol=1e-10)
 
 
 def test_the_posterior_of_the_last_layer_predicts(bags, deep_gp):

@@ -167,6 +167,21 @@ def test_citations_name_the_page(paper):
     assert page_of(paper, {}, outcomes_of(paper, NOWHERE)).startswith("# Author (2000)\n")
 
 
+def test_a_picture_stands_on_the_page_beside_its_command(paper):
+    """Pages are in a folder below that of the pictures."""
+    scene = Exhibit(
+        "figure-2",
+        "A scene",
+        verdict="reproduced",
+        finding="it is there",
+        command="python scene.py",
+        picture="scene.png",
+    )
+    paper = replace(paper, exhibits=(scene,))
+    text = page_of(paper, {}, outcomes_of(paper, NOWHERE))
+    assert "`python scene.py`\n\n![A scene: it is there](../scene.png)" in text
+
+
 def test_a_figure_of_tables_is_drawn_and_has_their_outcome(paper, tmp_path):
     """Published 0.9 as a grey bar, ours 0.6 with 0.05/√4 beside it."""
     figure = Exhibit("figure-2", "All scores", of=("table-1",))
