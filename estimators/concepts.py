@@ -11,10 +11,11 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ..datasets.arguments import FLAG, POSITIVE, WHOLE, Rule, is_number, optional
 from ..datasets.bags import Bags
+from ..datasets.padding import bag_weight, padded
 from ..models.diverse_density import concept_logits, log_diverse_density
 from ..models.numerics.lbfgs import descend, largest_derivative
 from ..models.parts.bag_labels import LogOddsLabel
@@ -26,6 +27,8 @@ __all__ = ["EMDD", "DiverseDensityLearner"]
 _FLAT = 1e-5
 # Gradient up to which its end counts as a peak.
 _AT_REST = 1e-3
+# Fewer are padded to so many.
+_FEWEST_POINTS = 128
 # Points whose log likelihoods are computed together.
 _TOGETHER = 64
 # Rounds of EM-DD; it ends where one does not raise the log likelihood by this fraction of it.
@@ -50,31 +53,30 @@ class ConceptSearch:
 
     Attributes
     ----------
-    scale, learns_scales, label_noise, max_steps
+    learns_scales, label_noise, max_steps
         As of `DiverseDensityLearner`.
     """
 
-    scale: float
     learns_scales: bool
     label_noise: float
     max_steps: int
 
     def log_likelihood(self, concept: Concept, bags: Bags) -> Float[Array, ""]:
         """The log likelihood of a concept, which is maximised."""
-        return self._with_label_noise(log_diverse_density(concept, bags))
+        return self._with_label_noise(log_diverse_density(concept, bags), bags)
 
     def maximise(self, start: Concept, bags: Bags) -> _End:
         """The local maximum that the search from one concept finds."""
         return self._ascend(partial(self.log_likelihood, bags=bags), start)
 
-    def _with_label_noise(self, log_likelihood: Float[Array, " B"]) -> Float[Array, ""]:
-        """Σ_b log(ε + (1 − 2ε) P(Y_b))."""
+    def _with_label_noise(self, log_likelihood: Float[Array, " B"], bags: Bags) -> Float[Array, ""]:
+        """Σ_b log(ε + (1 − 2ε) P(Y_b)) over the bags that are there."""
         if self.label_noise > 0:
             noise = math.log(self.label_noise)
             log_likelihood = jnp.logaddexp(
                 noise, math.log1p(-2 * self.label_noise) + log_likelihood
             )
-        return jnp.sum(log_likelihood)
+        return jnp.asarray(bag_weight(bags)) @ log_likelihood
 
     def _ascend(self, objective: Objective, start: Concept) -> _End:
         """L-BFGS from a concept, in steps of its own scales."""
@@ -129,7 +131,7 @@ class NearestConceptSearch(ConceptSearch):
     ) -> Float[Array, ""]:
         """The log likelihood of a concept by one instance of each bag."""
         label = LogOddsLabel(concept_logits(concept, instances), validate_args=False)
-        return self._with_label_noise(label.log_prob(jnp.asarray(bags.labels, dtype=int)))
+        return self._with_label_noise(label.log_prob(jnp.asarray(bags.labels, dtype=int)), bags)
 
 
 class DiverseDensityLearner(PrototypeClassifier):
@@ -239,9 +241,14 @@ class DiverseDensityLearner(PrototypeClassifier):
         self._check_parameters()
         starts = instances_of_positive_bags(bags, self.start_bags)
         with jax.enable_x64(True):
-            on_device = jax.tree.map(jnp.asarray, bags)
-            ends = _maximise_from_all(self._search(), jnp.asarray(starts), on_device)
-            ends = jax.tree.map(np.asarray, ends)
+            ends = _maximise_from_all(
+                self._search(),
+                _padded_rows(starts),
+                np.asarray(len(starts)),
+                np.asarray(float(self.scale)),
+                padded(bags),
+            )
+            ends = jax.tree.map(lambda of_all: np.asarray(of_all)[: len(starts)], ends)
         points, instances = ends.concept["concept"], np.asarray(bags.instances)
         low, high = instances.min(axis=0), instances.max(axis=0)
         is_near = (points >= 2 * low - high) & (points <= 2 * high - low)
@@ -278,11 +285,13 @@ class DiverseDensityLearner(PrototypeClassifier):
         self._check_parameters()
         check_some_positive(bags)
         with jax.enable_x64(True):
-            on_device = jax.tree.map(jnp.asarray, (points, bags))
-            return np.asarray(_log_likelihood_at(self._search(), *on_device))
+            found = _log_likelihood_at(
+                self._search(), _padded_rows(points), np.asarray(float(self.scale)), padded(bags)
+            )
+        return np.asarray(found)[: len(points)]
 
     def _search(self) -> ConceptSearch:
-        return self._search_class(self.scale, self.learns_scales, self.label_noise, self.max_steps)
+        return self._search_class(self.learns_scales, self.label_noise, self.max_steps)
 
 
 class EMDD(DiverseDensityLearner):
@@ -319,24 +328,46 @@ def nearest_in_bags(concept: Concept, bags: Bags) -> Float[Array, "B D"]:
     return jnp.asarray(bags.instances)[first]
 
 
+def _padded_rows(points: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "Q D"]:
+    """Points padded to a power of two of them, so that folds share programs."""
+    num_rows = max(_FEWEST_POINTS, 1 << (len(points) - 1).bit_length())
+    return np.pad(points, ((0, num_rows - len(points)), (0, 0)))
+
+
 @partial(jax.jit, static_argnums=0)
-def _maximise_from_all(search: ConceptSearch, starts: Float[Array, "P D"], bags: Bags) -> _End:
+def _maximise_from_all(
+    search: ConceptSearch,
+    starts: Float[Array, "Q D"],
+    num_starts: Int[Array, ""],
+    scale: Float[Array, ""],
+    bags: Bags,
+) -> _End:
+    """The ends of the searches from the first starts; the others are padding."""
+
     def of_one(start: Float[Array, " D"]) -> _End:
-        return search.maximise(_at_start(search, start), bags)
+        return search.maximise(_at_start(start, scale), bags)
+
+    def add_one(number: Int[Array, ""], ends: _End) -> _End:
+        end = of_one(starts[number])
+        return jax.tree.map(lambda of_all, one: of_all.at[number].set(one), ends, end)
+
+    def room_for_all(one: jax.ShapeDtypeStruct) -> Array:
+        return jnp.zeros((len(starts), *one.shape), one.dtype)
 
     # One after the other in one program: side by side each would wait for the slowest.
-    return jax.lax.map(of_one, starts)
+    room = jax.tree.map(room_for_all, jax.eval_shape(of_one, starts[0]))
+    return jax.lax.fori_loop(0, num_starts, add_one, room)
 
 
 @partial(jax.jit, static_argnums=0)
 def _log_likelihood_at(
-    search: ConceptSearch, points: Float[Array, "P D"], bags: Bags
+    search: ConceptSearch, points: Float[Array, "P D"], scale: Float[Array, ""], bags: Bags
 ) -> Float[Array, " P"]:
     def of_one(point: Float[Array, " D"]) -> Float[Array, ""]:
-        return search.log_likelihood(_at_start(search, point), bags)
+        return search.log_likelihood(_at_start(point, scale), bags)
 
     return jax.lax.map(of_one, points, batch_size=_TOGETHER)
 
 
-def _at_start(search: ConceptSearch, point: Float[Array, " D"]) -> Concept:
-    return {"concept": point, "scale": jnp.full_like(point, search.scale)}
+def _at_start(point: Float[Array, " D"], scale: Float[Array, ""]) -> Concept:
+    return {"concept": point, "scale": jnp.full_like(point, scale)}

@@ -125,6 +125,15 @@ def test_gradients_vanish_at_peaks(fitted, bags):
         np.testing.assert_allclose(gradient, 0.0, atol=2e-3)  # at rest is below 1e-3
 
 
+@pytest.mark.parametrize("kind", [DiverseDensityLearner, EMDD])
+def test_another_fold_and_scale_compile_nothing(bags, kind, compilations):
+    learner = kind(separation=0.5, label_noise=0.01)
+    learner.find_peaks(bags[:41])
+    before = compilations.number
+    learner.set_params(scale=0.7).find_peaks(bags[17:])
+    assert compilations.number == before
+
+
 def test_another_round_of_em_dd_raises_no_likelihood(bags):
     """SciPy maximises with the nearest instances alone; the result is judged with all instances."""
     learner = EMDD(separation=0.5)
