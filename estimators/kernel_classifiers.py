@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Self
 
 import jax
@@ -15,9 +14,10 @@ from sklearn.svm import SVC
 
 from ..datasets.arguments import POSITIVE, WHOLE
 from ..datasets.bags import Bags
+from ..datasets.padding import bag_weight
 from ..inference.maximum_a_posteriori import maximum_a_posteriori
 from ..inference.posterior import Status
-from ..models.cardinality import CardinalityModel, probabilities
+from ..models.cardinality import CardinalityBags, CardinalityModel, probabilities
 from ..models.parts.cardinality_kernel import (
     CardinalityKernel,
     check_numbers,
@@ -164,7 +164,7 @@ class CardinalityKernelLearner(CardinalityKernelSVM):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class KernelProblem:
-    """Arrays behind the kernel between the bags and the prior; none depends on θ.
+    """Arrays behind the kernel between padded bags and the prior; none depends on θ.
 
     Attributes
     ----------
@@ -172,6 +172,8 @@ class KernelProblem:
     log_potential : array (2, N + B)
     design : array (N, P)
         The instances, and of a model with an intercept a column of ones.
+    there : array (N,)
+        1, or 0 of instances that pad.
     scale : array (P,)
         s, and that of the intercept: θ = s v.
     between : array (N, N)
@@ -185,45 +187,61 @@ class KernelProblem:
     tree: CountTree
     log_potential: Float[Array, "2 M"]
     design: Float[Array, "N P"]
+    there: Float[Array, " N"]
     scale: Float[Array, " P"]
     between: Float[Array, "N N"]
     regardless: Float[Array, "B B"]
     num_laplace: int = jax.tree.static()
 
-    @classmethod
-    def of(cls, kernel: CardinalityKernel, bags: Bags) -> Self:
-        """Prepare the bags for the model and the instance kernel of ``kernel``."""
-        model, instances = kernel.model, np.asarray(bags.instances)
-        scale = np.full(bags.num_features, model.weight_scale)
-        if model.intercept_scale is not None:
-            instances = np.column_stack([instances, np.ones(len(instances))])
-            scale = np.append(scale, model.intercept_scale)
-        prepared = model.unpadded(bags)
-        tree = prepared.tree
-        between = kernel.instance_kernel.covariance(bags.instances, bags.instances)
-        one = jnp.ones(bags.num_instances)
-        return cls(
-            tree=tree,
-            log_potential=model.log_potential(prepared),
-            design=jnp.asarray(instances),
-            scale=jnp.asarray(scale),
-            between=between,
-            regardless=_sums(between, one, tree),
-            num_laplace=bags.num_features if model.weight_prior == "laplace" else 0,
-        )
+
+@jax.jit
+def problem_of(
+    model: CardinalityModel, instance_kernel: RBF, prepared: CardinalityBags
+) -> KernelProblem:
+    """Prepare bags for a model and an instance kernel."""
+    bags, tree = prepared.bags, prepared.tree
+    instances, num_features = jnp.asarray(bags.instances), bags.num_features
+    there = jnp.asarray(bag_weight(bags))[tree.bag_index]
+    between = instance_kernel.covariance(instances, instances)
+    scale = jnp.full(num_features, model.weight_scale)
+    design = instances
+    if model.intercept_scale is not None:
+        design = jnp.column_stack([instances, jnp.ones(len(instances))])
+        scale = jnp.append(scale, model.intercept_scale)
+    return KernelProblem(
+        tree=tree,
+        log_potential=model.log_potential(prepared),
+        design=design,
+        there=there,
+        scale=scale,
+        between=between,
+        regardless=_sums(between, there, tree),
+        num_laplace=num_features if model.weight_prior == "laplace" else 0,
+    )
 
 
 @jax.jit
 def kernel_of(problem: KernelProblem, whitened: Float[Array, " P"]) -> Float[Array, "B B"]:
-    """The kernel matrix K at θ = s v, normalised (equation 16)."""
+    """The kernel matrix K at θ = s v, normalised (equation 16); 0 of absent bags."""
     logits = problem.design @ (problem.scale * whitened)
     probability = probabilities(problem.tree, logits, problem.log_potential)[1]
-    joint = joint_from(problem.regardless, _sums(problem.between, probability - 0.5, problem.tree))
-    own = jnp.sqrt(jnp.diagonal(joint))
+    centred = problem.there * (probability - 0.5)
+    joint = joint_from(problem.regardless, _sums(problem.between, centred, problem.tree))
+    itself = jnp.diagonal(joint)
+    own = jnp.sqrt(jnp.where(itself > 0, itself, 1.0))
     return joint / (own[:, None] * own)
 
 
 @jax.jit
+@jax.value_and_grad
+def loss_at_fixed_support(
+    whitened: Float[Array, " P"], problem: KernelProblem, signed: Float[Array, " B"]
+) -> Float[Array, ""]:
+    """r(θ) − ½ αᵀYKYα and its gradient in v; α does not change with it."""
+    quadratic = signed @ kernel_of(problem, whitened) @ signed
+    return log_prior_loss(problem, whitened) - 0.5 * quadratic
+
+
 def log_prior_loss(problem: KernelProblem, whitened: Float[Array, " P"]) -> Float[Array, ""]:
     """The loss r(θ) of the prior."""
     laplace, normal = whitened[: problem.num_laplace], whitened[problem.num_laplace :]
@@ -233,7 +251,7 @@ def log_prior_loss(problem: KernelProblem, whitened: Float[Array, " P"]) -> Floa
 def _sums(
     between: Float[Array, "N N"], weight: Float[Array, " N"], tree: CountTree
 ) -> Float[Array, "B B"]:
-    index, num = tree.bag_index, tree.num_bags
+    index, num = jnp.asarray(tree.bag_index), tree.num_bags
     return sums_between_bags(between, weight, weight, index, index, num, num)
 
 
@@ -272,19 +290,19 @@ class KernelObjective:
         if learned_from is None:
             learned_from = np.ones(bags.num_bags, dtype=bool)
         with jax.enable_x64(True):
-            return cls(start, bags, penalty, KernelProblem.of(start, bags), learned_from)
+            prepared = start.model.prepare(bags)
+            problem = problem_of(start.model, start.instance_kernel, prepared)
+        return cls(start, bags, penalty, problem, learned_from)
 
     def __call__(self, whitened: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
         """T and ∂T/∂v, that of the dual at its optimal α, which is fixed."""
+        num_bags = self.bags.num_bags
         with jax.enable_x64(True):
-            point = jnp.asarray(whitened)
-            kernel, pullback = jax.vjp(partial(kernel_of, self.problem), point)
-            signed = self.signed_support(np.asarray(kernel))
-            prior, gradient = jax.value_and_grad(partial(log_prior_loss, self.problem))(point)
-            # 1ᵀα − ½ αᵀYKYα + r(θ)
-            value = np.abs(signed).sum() - 0.5 * signed @ np.asarray(kernel) @ signed + float(prior)
-            (by_kernel,) = pullback(jnp.asarray(-0.5 * np.outer(signed, signed)))
-            return float(value), np.asarray(gradient + by_kernel)
+            kernel = np.asarray(kernel_of(self.problem, whitened))
+            signed = np.zeros(len(kernel))
+            signed[:num_bags] = self.signed_support(kernel[:num_bags, :num_bags])
+            loss, gradient = loss_at_fixed_support(whitened, self.problem, signed)
+        return float(np.abs(signed).sum()) + float(loss), np.asarray(gradient)  # 1ᵀα = Σ|Yα|
 
     def signed_support(self, kernel: Float[np.ndarray, "B B"]) -> Float[np.ndarray, " B"]:
         """Yα at the optimum of the dual on this kernel."""
