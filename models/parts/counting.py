@@ -52,6 +52,9 @@ _BLOCK = 16
 _DIRECT = 4097
 # Steps in the search for a tilt.
 _BISECTIONS = 30
+# Coefficients, the largest being 1, that count as 0: of smaller ones 1/e² is infinite, and second
+# derivatives not a number.
+_NEGLIGIBLE = 1e-150
 # Work in terms: little up to the first (some 0.1 ms), large from the second on.
 _LITTLE, _MUCH = 2**14, 2**20
 # Rounding up the roots of a depth adds at most this fraction of the work; of little, of much.
@@ -442,7 +445,7 @@ def _tilted_terms(
     for (coefficients, log_scale), log_c in list(
         zip(_roots(part.num_roots, levels), weights, strict=True)
     )[_LOG_DEPTHS:]:
-        is_some = coefficients > 0
+        is_some = coefficients > _NEGLIGIBLE
         logs = jnp.where(is_some, jnp.log(jnp.where(is_some, coefficients, 1.0)), -jnp.inf)
         found.append(log_c + logs + log_scale)
     return found

@@ -239,6 +239,21 @@ def test_gradients_by_logs_and_products_agree(partition):
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-300)
 
 
+def test_second_derivatives_of_a_large_bag_are_finite():
+    """With C = 1, log Z = Σ log(1 + e^φ); some e_c are below 1e-154 of the largest."""
+    tree, logits = tree_of([700]), random_logits([700], 2.0, seed=9)
+    direction = np.random.default_rng(0).normal(size=700)
+
+    @jax.jit
+    @jax.grad
+    def along(logits):
+        chance = jax.grad(lambda x: log_partition(tree, x, jnp.zeros((1, 701)))[0, 0])(logits)
+        return direction @ chance
+
+    chance = 1 / (1 + np.exp(-logits))
+    np.testing.assert_allclose(along(logits), direction * chance * (1 - chance), rtol=1e-9)
+
+
 @pytest.mark.slow
 def test_a_bag_without_weight_leaves_others_unchanged(partition):
     tree, logits = tree_of(SIZES), random_logits(SIZES, 3.0, seed=8)
