@@ -18,6 +18,7 @@ from ..datasets.padding import bag_weight
 from ..inference.maximum_a_posteriori import maximum_a_posteriori
 from ..inference.posterior import Status
 from ..models.cardinality import CardinalityBags, CardinalityModel, probabilities
+from ..models.numerics.threads import one_lapack_thread
 from ..models.parts.cardinality_kernel import (
     CardinalityKernel,
     check_numbers,
@@ -345,14 +346,15 @@ def learn_kernel(
         T at each step.
     """
     values: list[float] = []
-    found = minimize(
-        objective,
-        objective.origin,
-        jac=True,
-        method="L-BFGS-B",
-        callback=lambda intermediate_result: values.append(intermediate_result.fun),
-        options={"maxiter": max_steps, "gtol": _FLAT, "ftol": 1e-10},
-    )
+    with one_lapack_thread():  # a step is many small calls of LAPACK
+        found = minimize(
+            objective,
+            objective.origin,
+            jac=True,
+            method="L-BFGS-B",
+            callback=lambda intermediate_result: values.append(intermediate_result.fun),
+            options={"maxiter": max_steps, "gtol": _FLAT, "ftol": 1e-10},
+        )
     gradient = float(np.abs(found.jac).max())
     sentence = f"T = {found.fun:,.4f} after {found.nit} steps of L-BFGS, gradient {gradient:.1g}"
     status = Status("converged", sentence)

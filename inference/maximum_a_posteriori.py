@@ -17,6 +17,7 @@ from scipy.optimize import minimize
 from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..models.model import Draws, Model, Program, observations, random_key, split_key
+from ..models.numerics.threads import one_lapack_thread
 from . import serialization
 from .arguments import engine
 from .gaussian import WhitenedProgram, kinks, whitened_program
@@ -143,14 +144,20 @@ class _Search(NamedTuple):
         parts = np.concatenate([upper, np.maximum(-start[self.kinked], 0.0)])
         lowest = np.full(parts.size, -np.inf)
         lowest[self.kinked] = lowest[start.size :] = 0.0
-        found = minimize(
-            self.loss,
-            parts,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[(low, None) for low in lowest],
-            options={"maxiter": max_steps, "maxfun": 10 * max_steps, "ftol": 1e-14, "gtol": 1e-6},
-        )
+        with one_lapack_thread():  # a step is many small calls of LAPACK
+            found = minimize(
+                self.loss,
+                parts,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=[(low, None) for low in lowest],
+                options={
+                    "maxiter": max_steps,
+                    "maxfun": 10 * max_steps,
+                    "ftol": 1e-14,
+                    "gtol": 1e-6,
+                },
+            )
         is_bound = (found.x <= lowest) & (found.jac > 0)
         gradient = float(np.abs(np.where(is_bound, 0.0, found.jac)).max())
         return _End(self._point(found.x), float(-found.fun), gradient, int(found.nit))

@@ -11,10 +11,12 @@ from milzoo.datasets import Bags, simulate, simulate_instances
 from milzoo.diagnostics import compare
 from milzoo.inference import Posterior, laplace, maximum_a_posteriori, nuts
 from milzoo.inference.gaussian import kinks, whitened_program
+from milzoo.inference.maximum_a_posteriori import _Search
 from milzoo.models import AtLeastOne, CardinalityModel, NormalCardinality
 from numpyro.handlers import seed, trace
 from numpyro.infer.util import log_density
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_info, threadpool_limits
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,20 @@ def mode(bags):
 
 def mode_of(posterior, site="weights"):
     return posterior.tree["posterior"][site].to_numpy()[0, 0]
+
+
+def test_a_search_has_one_thread_of_lapack(bags, monkeypatch):
+    """Threads that wait for each other in small calls made it nine times as slow."""
+    num_threads, loss = [], _Search.loss
+
+    def spied(self, parts):
+        num_threads.extend(p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas")
+        return loss(self, parts)
+
+    monkeypatch.setattr(_Search, "loss", spied)
+    with threadpool_limits(2, user_api="blas"):
+        maximum_a_posteriori(model_with("normal"), bags, seed=0, max_steps=2)
+    assert num_threads and set(num_threads) == {1}
 
 
 @pytest.mark.slow
