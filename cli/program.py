@@ -156,6 +156,9 @@ def reproduce(
         list[str] | None,
         typer.Option(help="A method, as the paper calls it; repeatable.", show_default="all"),
     ] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="A data set; repeatable.", show_default="all")
+    ] = None,
     folder: Annotated[
         Path, typer.Option(help="Folder with what is known, one CSV file for each table.")
     ] = Path("docs/results"),
@@ -179,8 +182,17 @@ def reproduce(
     from . import reproducing
 
     keep_programs()
-    methods = tuple(method or ())
-    wanted = reproducing.Wanted(name, folder, protocol, methods, seed, jobs, toy=toy, again=again)
+    wanted = reproducing.Wanted(
+        name,
+        folder,
+        protocol,
+        methods=tuple(method or ()),
+        data=tuple(data or ()),
+        seed=seed,
+        jobs=jobs,
+        toy=toy,
+        again=again,
+    )
     if list_all:
         reproducing.list_outcomes(wanted)
     elif pages:

@@ -39,6 +39,7 @@ class Wanted:
     folder: Path
     protocol: str | None = None
     methods: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
     seed: int = 0
     jobs: int | None = None
     toy: bool = False
@@ -86,6 +87,7 @@ def run(wanted: Wanted) -> None:
             None if wanted.toy else wanted.folder,
             protocols=wanted.protocols,
             methods=wanted.methods or None,
+            data=wanted.data or None,
             seed=wanted.seed,
             jobs=wanted.jobs,
             toy=wanted.toy,

@@ -45,6 +45,7 @@ def reproduce(
     *,
     protocols: Iterable[str] = ("as published", "honest"),
     methods: Iterable[str] | None = None,
+    data: Iterable[str] | None = None,
     seed: int = 0,
     jobs: int | None = None,
     toy: bool = False,
@@ -60,8 +61,8 @@ def reproduce(
     folder : Path or None
         Where results are kept, ``PAPER/EXHIBIT.csv`` below it; None for nowhere.
     protocols : iterable of str
-    methods : iterable of str or None
-        As the paper calls them; None for all.
+    methods, data : iterable of str or None
+        Methods as the paper calls them, and data sets; None for all.
     seed : int
     jobs : int or None
         Processes; None for one on each core.
@@ -83,18 +84,23 @@ def reproduce(
     FileNotFoundError
         If a data set is not here.
     ValueError
-        If a method is not in the table.
+        If a method or a data set is not in the table.
     """
-    known_methods = {cell.method: cell for cell in exhibit.cells}
-    for method in methods or ():
-        look_up("method", method, known_methods)
+    for kind, named, of_cells in (
+        ("method", methods, {cell.method: cell for cell in exhibit.cells}),
+        ("data set", data, {cell.data: cell for cell in exhibit.cells}),
+    ):
+        for name in named or ():
+            look_up(kind, name, of_cells)
     path = None if folder is None else path_of(folder, paper, exhibit)
     known = [] if path is None else read(path)
     elsewhere = [] if folder is None or again else read_all(folder)
     chosen = [
         (cell, attempt)
         for cell, attempt in attempts_of(exhibit)
-        if attempt.protocol.name in protocols and (methods is None or cell.method in methods)
+        if attempt.protocol.name in protocols
+        and (methods is None or cell.method in methods)
+        and (data is None or cell.data in data)
     ]
     if toy:
         chosen = _one_of_each_method(chosen)

@@ -177,9 +177,13 @@ def test_results_of_methods_that_left_the_table_are_dropped(run, paper):
     assert {one.attempt[::2] for one in results} == {("neighbours", "honest")}
 
 
-def test_protocols_and_methods_can_be_chosen(run):
+def test_protocols_methods_and_data_can_be_chosen(run, paper):
     results, _ = run(protocols=("honest",), methods=("neighbours",))
     assert {(one.method, one.protocol) for one in results} == {("neighbours", "honest")}
+    (first, *others) = paper.exhibits[0].cells
+    two = replace(paper.exhibits[0], cells=(replace(first, data="not at hand"), *others))
+    results, _ = run(paper=replace(paper, exhibits=(two,)), folder=None, data=(DATA,))
+    assert {one.method for one in results} == {"best of three"}
 
 
 def test_nothing_of_a_test_bag_is_seen_in_fitting(run, paper):
