@@ -170,6 +170,12 @@ def reproduce(
         bool, typer.Option("--toy", help="Few bags and two splits; nothing is kept.")
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Run what is known again.")] = False,
+    by_setting: Annotated[
+        bool,
+        typer.Option(
+            "--by-setting", help="Only print every setting's scores on the reported test bags."
+        ),
+    ] = False,
     pages: Annotated[
         bool, typer.Option("--pages", help="Only write the pages of the documentation anew.")
     ] = False,
@@ -197,6 +203,8 @@ def reproduce(
         reproducing.list_outcomes(wanted)
     elif pages:
         reproducing.write(wanted)
+    elif by_setting:
+        reproducing.print_settings(wanted)
     else:
         reproducing.run(wanted)
 

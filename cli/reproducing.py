@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -21,12 +22,13 @@ from ..papers import (
     exhibits_named,
     outcomes_of,
     reproduce,
+    scores_by_setting,
 )
 from ..papers.exhibits import SCORES
 from ..papers.pages import write_pages
 from ..papers.results import reasons
 
-__all__ = ["Wanted", "list_outcomes", "run", "write"]
+__all__ = ["Wanted", "list_outcomes", "print_settings", "run", "write"]
 
 _PROTOCOLS = {"as-published": ("as published",), "honest": ("honest",)}
 
@@ -102,6 +104,34 @@ def run(wanted: Wanted) -> None:
         if not wanted.toy:
             outcome = outcomes_of(paper, wanted.folder)[exhibit.name]
             console.print(escape(f"{outcome.state}: {outcome.sentence}"), highlight=False)
+
+
+def print_settings(wanted: Wanted) -> None:
+    """Print the scores of every setting that attempts choose from."""
+    console = Console()
+    for paper, exhibit in wanted.exhibits():
+        found = scores_by_setting(
+            exhibit,
+            protocols=wanted.protocols,
+            methods=wanted.methods or None,
+            data=wanted.data or None,
+            seed=wanted.seed,
+            jobs=wanted.jobs,
+        )
+        for cell, attempt, scores in found:
+            name = f"{cell.method} on {cell.data}, {attempt.protocol.name}"
+            console.print(f"\n[bold]{paper.name}/{exhibit.name}[/bold]: {escape(name)}")
+            console.print(_table_of_settings(scores))
+
+
+def _table_of_settings(scores: pd.DataFrame) -> Table:
+    table = Table(header_style="bold")
+    table.add_column("setting")
+    for score in scores.columns:
+        table.add_column(SCORES.get(str(score), str(score)), justify="right")
+    for setting, values in scores.iterrows():
+        table.add_row(escape(str(setting)), *(f"{value:.3f}" for value in values))
+    return table
 
 
 def write(wanted: Wanted) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .catalogue import PAPERS, exhibits_named
 from .exhibits import Attempt, Cell, Exhibit, Paper, Published
 from .protocols import Protocol
-from .reproduction import reproduce
+from .reproduction import reproduce, scores_by_setting
 from .results import Comparison, Outcome, Result, compared, outcomes_of
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "exhibits_named",
     "outcomes_of",
     "reproduce",
+    "scores_by_setting",
 ]

@@ -29,7 +29,7 @@ from .exhibits import SCORES, Attempt, Cell, Exhibit, Paper
 from .protocols import INNER_FOLDS, Split
 from .results import Result, path_of, read, read_all, write
 
-__all__ = ["attempts_of", "reproduce", "scores_of_attempt"]
+__all__ = ["attempts_of", "reproduce", "scores_by_setting", "scores_of_attempt"]
 
 _PACKAGES = ("milzoo", "jax", "numpyro", "scikit-learn")
 # Bags of a toy, half of each label.
@@ -86,22 +86,10 @@ def reproduce(
     ValueError
         If a method or a data set is not in the table.
     """
-    for kind, named, of_cells in (
-        ("method", methods, {cell.method: cell for cell in exhibit.cells}),
-        ("data set", data, {cell.data: cell for cell in exhibit.cells}),
-    ):
-        for name in named or ():
-            look_up(kind, name, of_cells)
     path = None if folder is None else path_of(folder, paper, exhibit)
     known = [] if path is None else read(path)
     elsewhere = [] if folder is None or again else read_all(folder)
-    chosen = [
-        (cell, attempt)
-        for cell, attempt in attempts_of(exhibit)
-        if attempt.protocol.name in protocols
-        and (methods is None or cell.method in methods)
-        and (data is None or cell.data in data)
-    ]
+    chosen = _chosen(exhibit, protocols, methods, data)
     if toy:
         chosen = _one_of_each_method(chosen)
     for number, (cell, attempt) in enumerate(chosen, start=1):
@@ -123,6 +111,72 @@ def reproduce(
         named = SCORES.get(shown.score, shown.score)
         report(f"{label}: {named} {shown.value:.3f} in {shown.seconds:.0f} s")
     return known
+
+
+def scores_by_setting(
+    exhibit: Exhibit,
+    *,
+    protocols: Iterable[str] = ("as published", "honest"),
+    methods: Iterable[str] | None = None,
+    data: Iterable[str] | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+) -> Iterator[tuple[Cell, Attempt, pd.DataFrame]]:
+    """Mean scores of every setting that attempts choose from, on the reported test bags.
+
+    They tell whether a difference is one of settings, and are no result of a method.
+
+    Parameters
+    ----------
+    exhibit : Exhibit
+    protocols, methods, data, seed, jobs
+        As of `reproduce`.
+
+    Yields
+    ------
+    Cell
+    Attempt
+        That has a choice of settings.
+    pandas.DataFrame
+        A row for each setting, a column for each score.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As of `reproduce`.
+    """
+    for cell, attempt in _chosen(exhibit, protocols, methods, data):
+        bags = load(cell.data)
+        with TemporaryDirectory() as memory:
+            estimator, grid = attempt.method(bags, memory)
+            if not grid:
+                continue
+            splits = attempt.protocol.splits(cell.data, bags, seed)
+            found = cross_validate_bags(_of_settings(estimator, grid), bags, splits, jobs=jobs)
+        by_fold = found.by_fold.dropna(axis="columns", how="all")
+        yield cell, attempt, by_fold.groupby("classifier", sort=False).mean()
+
+
+def _chosen(
+    exhibit: Exhibit,
+    protocols: Iterable[str],
+    methods: Iterable[str] | None,
+    data: Iterable[str] | None,
+) -> list[tuple[Cell, Attempt]]:
+    """Attempts of the protocols, methods and data sets that are named."""
+    for kind, named, of_cells in (
+        ("method", methods, {cell.method: cell for cell in exhibit.cells}),
+        ("data set", data, {cell.data: cell for cell in exhibit.cells}),
+    ):
+        for name in named or ():
+            look_up(kind, name, of_cells)
+    return [
+        (cell, attempt)
+        for cell, attempt in attempts_of(exhibit)
+        if attempt.protocol.name in protocols
+        and (methods is None or cell.method in methods)
+        and (data is None or cell.data in data)
+    ]
 
 
 def _one_of_each_method(chosen: list[tuple[Cell, Attempt]]) -> list[tuple[Cell, Attempt]]:
@@ -253,14 +307,19 @@ def scores_of_attempt(
         if not grid or attempt.protocol.chosen_by == "training bags":
             candidates = {"": searched(estimator, grid, seed)}
         else:
-            candidates = {
-                _in_words(setting): clone(estimator).set_params(**setting)
-                for setting in ParameterGrid(grid)
-            }
+            candidates = _of_settings(estimator, grid)
         found = cross_validate_bags(candidates, bags, splits, jobs=jobs)
     accuracy = found.by_fold["accuracy"].groupby("classifier", sort=False).mean()
     best = str(accuracy.idxmax())
     return Scores(found.by_fold.loc[best], best, float(np.median(found.fit_seconds[best])))
+
+
+def _of_settings(estimator: Any, grid: dict[str, list]) -> dict[str, Any]:
+    """The estimator with each setting of the grid, by name."""
+    return {
+        _in_words(setting): clone(estimator).set_params(**setting)
+        for setting in ParameterGrid(grid)
+    }
 
 
 def searched(estimator: Any, grid: dict[str, list], seed: int) -> Any:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from milzoo.cli import main
 from milzoo.cli.experiment import Plan
@@ -337,6 +338,26 @@ def test_a_table_is_run_kept_and_shown(run, data_folder, tmp_path):
     code, out, _ = run("reproduce", "--pages", "--folder", tmp_path)
     assert code == 0
     assert len(list(tmp_path.glob("*.md"))) == len(PAPERS)
+
+
+def test_settings_are_printed_with_their_scores(run, monkeypatch):
+    """What the scores are is tested with `scores_by_setting`."""
+    scores = pd.DataFrame({"accuracy": [0.75, 0.5]}, ["penalty=0.1", "penalty=1.0"])
+
+    def scores_by_setting(exhibit, **chosen):
+        assert (chosen["methods"], chosen["data"]) == (("MILES",), ("musk1",))
+        cell = next(one for one in exhibit.cells if one.method == "MILES")
+        yield cell, cell.attempts[0], scores
+
+    monkeypatch.setattr("milzoo.cli.reproducing.scores_by_setting", scores_by_setting)
+    options = ("--method", "MILES", "--data", "musk1", "--by-setting")
+    code, out, err = run("reproduce", "venkatesan-2015/table-1", *options)
+    assert code == 0, err
+    assert "MILES on musk1, honest" in out
+    assert [line.split()[1:4:2] for line in out.splitlines() if "penalty=" in line] == [
+        ["penalty=0.1", "0.750"],
+        ["penalty=1.0", "0.500"],
+    ]
 
 
 def test_reasons_stand_once_below_the_table(run, data_folder, tmp_path):

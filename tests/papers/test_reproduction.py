@@ -10,7 +10,7 @@ from milzoo.datasets import load
 from milzoo.diagnostics import cross_validate_bags
 from milzoo.estimators import MeasureLearner
 from milzoo.models import NeighbourMeasure
-from milzoo.papers import reproduce, reproduction
+from milzoo.papers import reproduce, reproduction, scores_by_setting
 from milzoo.papers.results import read, read_all
 from sklearn.model_selection import (
     GridSearchCV,
@@ -184,6 +184,17 @@ def test_protocols_methods_and_data_can_be_chosen(run, paper):
     two = replace(paper.exhibits[0], cells=(replace(first, data="not at hand"), *others))
     results, _ = run(paper=replace(paper, exhibits=(two,)), folder=None, data=(DATA,))
     assert {one.method for one in results} == {"best of three"}
+
+
+def test_scores_of_every_setting_are_those_on_the_test_bags(run, paper):
+    ((cell, attempt, scores),) = scores_by_setting(
+        paper.exhibits[0], protocols=("as published",), methods=("neighbours",), jobs=1
+    )
+    assert (cell.method, attempt.protocol.name) == ("neighbours", "as published")
+    assert len(scores) == len(ParameterGrid(GRID))
+    chosen = value(run()[0], "neighbours", "as published", "accuracy")
+    assert scores["accuracy"].max() == pytest.approx(chosen.value, abs=1e-6)
+    assert scores["accuracy"].idxmax() == chosen.setting
 
 
 def test_nothing_of_a_test_bag_is_seen_in_fitting(run, paper):
