@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from milzoo.papers import PAPERS, castro_macias_2024, exhibits_named, hajimirsad
 from milzoo.papers.castro_macias_2024 import StoppedVGPMIL
 from milzoo.papers.comparators import comparator, comparators
 from milzoo.papers.hajimirsadeghi_2017 import TwoStageKernelSVM, chosen_model
+from milzoo.papers.results import read
 from milzoo.papers.venkatesan_2015 import ElbowLearner
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
@@ -134,6 +136,21 @@ def test_the_model_is_chosen_by_folds_of_the_training_bags(scene, monkeypatch):
     two_stages = TwoStageKernelSVM(penalty=(3.0,), length_scale=(0.5,)).fit(scene)
     alone = CardinalityKernelSVM(chosen, RBF(1.0, 0.5 * math.sqrt(2)), penalty=3.0).fit(scene)
     np.testing.assert_allclose(two_stages.decision_function(scene), alone.decision_function(scene))
+
+
+def test_the_best_models_are_those_of_the_published_row():
+    """Typed from the results of MICPM that are kept."""
+    folder = Path(__file__).resolve().parents[2] / "docs" / "results"
+    kept = read(folder / "hajimirsadeghi-2017" / "table-1.csv")
+    of_row = {
+        one.data: one.setting
+        for one in kept
+        if (one.method, one.protocol, one.score) == ("MICPM", "as published", "accuracy")
+    }
+    assert of_row == {
+        data: f"potential={NormalCardinality(mu, 0.1)}, weight_scale={scale}"
+        for data, (mu, scale) in hajimirsadeghi_2017.BEST_MODEL.items()
+    }
 
 
 @pytest.mark.slow
