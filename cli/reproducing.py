@@ -126,7 +126,7 @@ def print_settings(wanted: Wanted) -> None:
 
 def _table_of_settings(scores: pd.DataFrame) -> Table:
     table = Table(header_style="bold")
-    table.add_column("setting")
+    table.add_column("setting", overflow="fold")
     for score in scores.columns:
         table.add_column(SCORES.get(str(score), str(score)), justify="right")
     for setting, values in scores.iterrows():

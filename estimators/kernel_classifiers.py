@@ -14,7 +14,6 @@ from sklearn.svm import SVC
 
 from ..datasets.arguments import POSITIVE, WHOLE
 from ..datasets.bags import Bags
-from ..datasets.padding import bag_weight
 from ..inference.maximum_a_posteriori import maximum_a_posteriori
 from ..inference.posterior import Status
 from ..models.cardinality import CardinalityBags, CardinalityModel, probabilities
@@ -173,8 +172,6 @@ class KernelProblem:
     log_potential : array (2, N + B)
     design : array (N, P)
         The instances, and of a model with an intercept a column of ones.
-    there : array (N,)
-        1, or 0 of instances that pad.
     scale : array (P,)
         s, and that of the intercept: θ = s v.
     between : array (N, N)
@@ -188,7 +185,6 @@ class KernelProblem:
     tree: CountTree
     log_potential: Float[Array, "2 M"]
     design: Float[Array, "N P"]
-    there: Float[Array, " N"]
     scale: Float[Array, " P"]
     between: Float[Array, "N N"]
     regardless: Float[Array, "B B"]
@@ -202,7 +198,6 @@ def problem_of(
     """Prepare bags for a model and an instance kernel."""
     bags, tree = prepared.bags, prepared.tree
     instances, num_features = jnp.asarray(bags.instances), bags.num_features
-    there = jnp.asarray(bag_weight(bags))[tree.bag_index]
     between = instance_kernel.covariance(instances, instances)
     scale = jnp.full(num_features, model.weight_scale)
     design = instances
@@ -213,21 +208,19 @@ def problem_of(
         tree=tree,
         log_potential=model.log_potential(prepared),
         design=design,
-        there=there,
         scale=scale,
         between=between,
-        regardless=_sums(between, there, tree),
+        regardless=_sums(between, jnp.ones(len(instances)), tree),
         num_laplace=num_features if model.weight_prior == "laplace" else 0,
     )
 
 
 @jax.jit
 def kernel_of(problem: KernelProblem, whitened: Float[Array, " P"]) -> Float[Array, "B B"]:
-    """The kernel matrix K at θ = s v, normalised (equation 16); 0 of absent bags."""
+    """The kernel matrix K at θ = s v, normalised (equation 16); of absent bags it is arbitrary."""
     logits = problem.design @ (problem.scale * whitened)
     probability = probabilities(problem.tree, logits, problem.log_potential)[1]
-    centred = problem.there * (probability - 0.5)
-    joint = joint_from(problem.regardless, _sums(problem.between, centred, problem.tree))
+    joint = joint_from(problem.regardless, _sums(problem.between, probability - 0.5, problem.tree))
     itself = jnp.diagonal(joint)
     own = jnp.sqrt(jnp.where(itself > 0, itself, 1.0))
     return joint / (own[:, None] * own)

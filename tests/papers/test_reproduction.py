@@ -195,6 +195,10 @@ def test_scores_of_every_setting_are_those_on_the_test_bags(run, paper):
     chosen = value(run()[0], "neighbours", "as published", "accuracy")
     assert scores["accuracy"].max() == pytest.approx(chosen.value, abs=1e-6)
     assert scores["accuracy"].idxmax() == chosen.setting
+    cell = paper.exhibits[0].cells[0]
+    fixed = replace(cell.attempts[0], method=lambda bags, memory: (neighbours(bags, memory)[0], {}))
+    exhibit = replace(paper.exhibits[0], cells=(replace(cell, attempts=(fixed,)),))
+    assert not list(scores_by_setting(exhibit, jobs=1))
 
 
 def test_nothing_of_a_test_bag_is_seen_in_fitting(run, paper):
