@@ -24,7 +24,7 @@ import pandas as pd
 from milzoo.datasets import Bags, load, published_folds
 from milzoo.diagnostics import cross_validate_bags
 from milzoo.papers.comparators import comparator, comparators
-from milzoo.papers.reproduction import searched
+from milzoo.papers.protocols import searched
 from sklearn.model_selection import StratifiedKFold
 
 NAMES = (

@@ -20,8 +20,7 @@ from milzoo.datasets import available, load
 from milzoo.diagnostics import cross_validate_bags
 from milzoo.estimators import BayesianMIL, KernelPCA
 from milzoo.papers.comparators import comparator
-from milzoo.papers.protocols import stratified_folds
-from milzoo.papers.reproduction import searched
+from milzoo.papers.protocols import searched, stratified_folds
 from sklearn.pipeline import make_pipeline
 
 

@@ -27,7 +27,7 @@ __all__ = ["EMDD", "DiverseDensityLearner"]
 _FLAT = 1e-5
 # Gradient up to which its end counts as a peak.
 _AT_REST = 1e-3
-# Fewer are padded to so many.
+# Starts are padded to so many at least: it costs nothing, and small folds share a program.
 _FEWEST_POINTS = 128
 # Points whose log likelihoods are computed together.
 _TOGETHER = 64
@@ -329,7 +329,7 @@ def nearest_in_bags(concept: Concept, bags: Bags) -> Float[Array, "B D"]:
 
 
 def _padded_rows(points: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "Q D"]:
-    """Points padded to a power of two of them, so that folds share programs."""
+    """Points with rows of zeros behind them, to the next power of two: folds share programs."""
     num_rows = max(_FEWEST_POINTS, 1 << (len(points) - 1).bit_length())
     return np.pad(points, ((0, num_rows - len(points)), (0, 0)))
 

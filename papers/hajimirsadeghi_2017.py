@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, ParameterGrid, StratifiedKFold
 from sklearn.preprocessing import MinMaxScaler
 
-from ..datasets.arguments import FLAG, Rule, is_number
+from ..datasets.arguments import FLAG
 from ..datasets.bags import Bags
 from ..estimators import (
     BayesianMIL,
@@ -25,13 +23,14 @@ from ..estimators.contract import BagClassifier
 from ..models import RBF, CardinalityModel, NormalCardinality
 from .comparators import comparator, on_features
 from .exhibits import Attempt, Cell, Choice, Exhibit, Paper, Published
-from .protocols import INNER_FOLDS, Protocol, with_published_folds
+from .protocols import Protocol, searched, with_published_folds
 
 __all__ = ["PAPER", "TwoStageKernelSVM"]
 
 SIGMA = 0.1  # of the normal cardinality
 MU = tuple(float(tenths) / 10 for tenths in range(1, 11))
-WEIGHT_SCALE = [1 / math.sqrt(2 * one) for one in (0.01, 0.1, 1.0, 10.0)]  # s of λ = 1/2s²
+# s of λ = 1/2s²
+WEIGHT_SCALE = tuple(1 / math.sqrt(2 * one) for one in (0.01, 0.1, 1.0, 10.0))
 PENALTY = (0.1, 1.0, 10.0, 100.0, 1000.0)  # C
 LENGTH_SCALE = (0.1, 0.2, 0.4, 0.8)  # in units of √D
 # μ and s of MICPM that the test bags choose: the settings of its row as published.
@@ -40,15 +39,6 @@ BEST_MODEL = {
     "fox": (0.1, WEIGHT_SCALE[1]),
     "musk1": (0.4, WEIGHT_SCALE[0]),
 }
-_OF_MODEL = ("model__potential", "model__weight_scale")
-_CANDIDATES = Rule(
-    "a tuple of positive numbers, at least one",
-    lambda value: (
-        isinstance(value, tuple)
-        and len(value) > 0
-        and all(is_number(one) and one > 0 for one in value)
-    ),
-)
 
 HONEST = Protocol(
     "honest",
@@ -69,15 +59,11 @@ class TwoStageKernelSVM(BagClassifier):
     """A classifier on the kernel of the cardinality model that folds of the training bags choose.
 
     The paper finds μ for the model alone, and uses it for the kernel. So do we, with λ. The same
-    folds then choose C and the length scale, of several, by a classifier on the kernel at the mode;
-    and, where the kernel is learned with the classifier and there was a choice, λ anew.
+    folds then choose C and the length scale by a classifier on the kernel at the mode; and, where
+    the kernel is learned with the classifier, λ anew.
 
     Parameters
     ----------
-    penalty : tuple of float
-        Values of C to choose from.
-    length_scale : tuple of float
-        Those of the kernel between instances, in units of √D.
     learns : bool
         Whether the weights of the kernel are learned with the classifier (MICPKL).
 
@@ -89,59 +75,40 @@ class TwoStageKernelSVM(BagClassifier):
     n_features_in_ : int
     """
 
-    _rules = {"penalty": _CANDIDATES, "length_scale": _CANDIDATES, "learns": FLAG}
+    _rules = {"learns": FLAG}
 
-    def __init__(
-        self,
-        penalty: tuple[float, ...] = PENALTY,
-        length_scale: tuple[float, ...] = LENGTH_SCALE,
-        learns: bool = False,
-    ) -> None:
-        self.penalty = penalty
-        self.length_scale = length_scale
+    def __init__(self, learns: bool = False) -> None:
         self.learns = learns
 
     def _fit(self, bags: Bags) -> None:
-        model, kernels = chosen_model(bags), _kernels(self.length_scale, bags)
-        at_mode = CardinalityKernelSVM(model, kernels[0], self.penalty[0])
-        grid = {"penalty": list(self.penalty), "instance_kernel": kernels}
-        chosen = chosen_by_folds(at_mode, grid, bags)
+        model = chosen_model(bags)
+        chosen = best_on_folds(*_on_kernel_of(model, CardinalityKernelSVM, bags), bags)
         if self.learns:
-            chosen = CardinalityKernelLearner(**chosen.get_params(deep=False))
-            if len(ParameterGrid(grid)) > 1:
-                models = [replace(model, weight_scale=one) for one in WEIGHT_SCALE]
-                chosen = chosen_by_folds(chosen, {"model": models}, bags)
-        self.classifier_ = chosen.fit(bags)
+            learner = CardinalityKernelLearner(model, chosen.instance_kernel, chosen.penalty)
+            models = [replace(model, weight_scale=one) for one in WEIGHT_SCALE]
+            chosen = best_on_folds(learner, {"model": models}, bags)
+        self.classifier_ = chosen
 
     def _decision(self, bags: Bags) -> Float[np.ndarray, " B"]:
         return self.classifier_.decision_function(bags)
 
 
-def _kernels(length_scales: tuple[float, ...], bags: Bags) -> list[RBF]:
-    """Between instances, with length scales in units of √D."""
-    return [RBF(1.0, one * math.sqrt(bags.num_features)) for one in length_scales]
-
-
 def chosen_model(bags: Bags) -> CardinalityModel:
     """The model with the μ and λ of the highest accuracy on three folds of the bags."""
-    chosen = chosen_by_folds(*_cardinality_model(), bags)
-    potential, weight_scale = (chosen.get_params()[name] for name in _OF_MODEL)
-    return CardinalityModel(potential, weight_scale)
+    chosen = best_on_folds(*_cardinality_model(), bags).get_params()
+    return CardinalityModel(chosen["model__potential"], chosen["model__weight_scale"])
 
 
-def chosen_by_folds(classifier: Any, grid: dict[str, list[Any]], bags: Bags) -> Any:
-    """The classifier, not yet fitted, with the highest accuracy on three folds of the bags."""
-    if len(ParameterGrid(grid)) > 1:
-        folds = StratifiedKFold(INNER_FOLDS, shuffle=True, random_state=0)
-        search = GridSearchCV(classifier, grid, cv=folds, scoring="accuracy", refit=False)
-        grid = {name: [best] for name, best in search.fit(bags, bags.labels).best_params_.items()}
-    (setting,) = ParameterGrid(grid)
-    return clone(classifier).set_params(**setting)
+def best_on_folds(classifier: Any, grid: dict[str, list[Any]], bags: Bags) -> Any:
+    """The classifier with the highest accuracy on folds of the bags, fitted to all of them."""
+    return searched(classifier, grid, seed=0).fit(bags, bags.labels).best_estimator_
 
 
 def _cardinality_model() -> tuple[BayesianMIL, dict[str, list[Any]]]:
-    potentials = [NormalCardinality(mu, SIGMA) for mu in MU]
-    grid: dict[str, list[Any]] = {_OF_MODEL[0]: potentials, _OF_MODEL[1]: WEIGHT_SCALE}
+    grid: dict[str, list[Any]] = {
+        "model__potential": [NormalCardinality(mu, SIGMA) for mu in MU],
+        "model__weight_scale": list(WEIGHT_SCALE),
+    }
     return BayesianMIL("cardinality", "maximum_a_posteriori", seed=0), grid
 
 
@@ -153,11 +120,17 @@ def _micpm(bags: Bags, memory: str | None) -> Choice:
     return _from_zero_to_one(*_cardinality_model())
 
 
-def _on_kernel_of(model: CardinalityModel, learns: bool, bags: Bags, memory: str | None) -> Choice:
-    kernels = _kernels(LENGTH_SCALE, bags)
-    kind = CardinalityKernelLearner if learns else CardinalityKernelSVM
-    grid = {"penalty": list(PENALTY), "instance_kernel": kernels}
-    return _from_zero_to_one(kind(model, kernels[0]), grid)
+def _on_kernel_of(
+    model: CardinalityModel, kind: type[CardinalityKernelSVM], bags: Bags
+) -> tuple[CardinalityKernelSVM, dict[str, list[Any]]]:
+    kernels = [RBF(1.0, one * math.sqrt(bags.num_features)) for one in LENGTH_SCALE]
+    return kind(model, kernels[0]), {"penalty": list(PENALTY), "instance_kernel": kernels}
+
+
+def _on_given_kernel(
+    model: CardinalityModel, kind: type[CardinalityKernelSVM], bags: Bags, memory: str | None
+) -> Choice:
+    return _from_zero_to_one(*_on_kernel_of(model, kind, bags))
 
 
 def _on_chosen_kernel(learns: bool, bags: Bags, memory: str | None) -> Choice:
@@ -174,7 +147,8 @@ def _attempts(method: str, data: str) -> tuple[Attempt, ...]:
         return (honest,)
     mu, weight_scale = BEST_MODEL[data]
     model = CardinalityModel(NormalCardinality(mu, SIGMA), weight_scale)
-    return Attempt(PUBLISHED, partial(_on_kernel_of, model, learns)), honest
+    kind = CardinalityKernelLearner if learns else CardinalityKernelSVM
+    return Attempt(PUBLISHED, partial(_on_given_kernel, model, kind)), honest
 
 
 _OURS = ("MICPM", "MICPK-SVM", "MICPKL")

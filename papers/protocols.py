@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from jaxtyping import Int
-from sklearn.model_selection import BaseCrossValidator, ShuffleSplit, StratifiedKFold
+from sklearn.model_selection import (
+    BaseCrossValidator,
+    GridSearchCV,
+    ShuffleSplit,
+    StratifiedKFold,
+)
 
 from ..datasets import published_folds
 from ..datasets.bags import Bags
@@ -17,6 +22,7 @@ __all__ = [
     "INNER_FOLDS",
     "Protocol",
     "Split",
+    "searched",
     "stratified_folds",
     "thirds",
     "with_published_folds",
@@ -124,3 +130,11 @@ def stratified_folds(num: int) -> Splits:
 
 def _drawn(splitter: BaseCrossValidator | ShuffleSplit, bags: Bags) -> list[Split]:
     return list(splitter.split(np.zeros(len(bags)), bags.labels))
+
+
+def searched(estimator: Any, grid: dict[str, list], seed: int) -> Any:
+    """The estimator, with settings from the grid chosen by folds of the training bags."""
+    if not grid:
+        return estimator
+    inner = StratifiedKFold(INNER_FOLDS, shuffle=True, random_state=seed)
+    return GridSearchCV(estimator, grid, cv=inner, scoring="accuracy")

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, ParameterGrid, StratifiedKFold
+from sklearn.model_selection import ParameterGrid
 
 from ..datasets import load
 from ..datasets.arguments import look_up
 from ..datasets.bags import Bags
 from ..diagnostics import cross_validate_bags
 from .exhibits import SCORES, Attempt, Cell, Exhibit, Paper
-from .protocols import INNER_FOLDS, Split
+from .protocols import Split, searched
 from .results import Result, path_of, read, read_all, write
 
 __all__ = ["attempts_of", "reproduce", "scores_by_setting", "scores_of_attempt"]
@@ -320,14 +320,6 @@ def _of_settings(estimator: Any, grid: dict[str, list]) -> dict[str, Any]:
         _in_words(setting): clone(estimator).set_params(**setting)
         for setting in ParameterGrid(grid)
     }
-
-
-def searched(estimator: Any, grid: dict[str, list], seed: int) -> Any:
-    """The estimator, with settings from the grid chosen by folds of the training bags."""
-    if not grid:
-        return estimator
-    inner = StratifiedKFold(INNER_FOLDS, shuffle=True, random_state=seed)
-    return GridSearchCV(estimator, grid, cv=inner, scoring="accuracy")
 
 
 def _in_words(setting: dict[str, Any]) -> str:

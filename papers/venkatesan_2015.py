@@ -165,10 +165,8 @@ _WHY_MUSK = {
     "them do not end near the instances: all features have one scale here",
     ("EM-DD", "musk1"): "one scale for all features, as for DD, and the choice of it: the best of "
     "three on the reported folds has 78 % (`--by-setting`)",
-    (
-        "DD-SVM",
-        "musk1",
-    ): "the choice of settings: the best of twelve on the reported folds has 82 % (`--by-setting`)",
+    ("DD-SVM", "musk1"): "the choice of settings: the best of twelve on the reported folds has "
+    "82 % (`--by-setting`)",
     ("DD-SVM", "musk2"): "in part the choice of settings: the best of twelve on the reported folds "
     "has 84 % (`--by-setting`); the rest is not explained",
     ("Ensemble", "musk1"): "the published table does not name the base classifier; thirteen of "

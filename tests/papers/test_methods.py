@@ -117,7 +117,7 @@ def test_k_stands_at_the_elbow_of_the_training_error(scene):
 def test_the_model_is_chosen_by_folds_of_the_training_bags(scene, monkeypatch):
     """A search of two settings, by a loop over the same folds."""
     monkeypatch.setattr(hajimirsadeghi_2017, "MU", (0.2, 0.9))
-    monkeypatch.setattr(hajimirsadeghi_2017, "WEIGHT_SCALE", [math.sqrt(0.5)])
+    monkeypatch.setattr(hajimirsadeghi_2017, "WEIGHT_SCALE", (math.sqrt(0.5),))
     scores = {}
     for mu in (0.2, 0.9):
         model = CardinalityModel(NormalCardinality(mu, 0.1), 1 / math.sqrt(2))
@@ -133,9 +133,6 @@ def test_the_model_is_chosen_by_folds_of_the_training_bags(scene, monkeypatch):
     chosen = chosen_model(scene)
     assert chosen.potential == NormalCardinality(max(scores, key=scores.__getitem__), 0.1)
     assert chosen.weight_scale == pytest.approx(math.sqrt(0.5))
-    two_stages = TwoStageKernelSVM(penalty=(3.0,), length_scale=(0.5,)).fit(scene)
-    alone = CardinalityKernelSVM(chosen, RBF(1.0, 0.5 * math.sqrt(2)), penalty=3.0).fit(scene)
-    np.testing.assert_allclose(two_stages.decision_function(scene), alone.decision_function(scene))
 
 
 def test_the_best_models_are_those_of_the_published_row():
@@ -159,7 +156,9 @@ def test_folds_choose_the_classifier_on_the_kernel(scene, monkeypatch, learns):
     """C and ℓ by a loop at the mode; and then λ of a learned kernel."""
     model = CardinalityModel(NormalCardinality(0.2, 0.1), 1.0)
     monkeypatch.setattr(hajimirsadeghi_2017, "chosen_model", lambda bags: model)
-    monkeypatch.setattr(hajimirsadeghi_2017, "WEIGHT_SCALE", [0.1, 5.0])
+    monkeypatch.setattr(hajimirsadeghi_2017, "WEIGHT_SCALE", (0.1, 5.0))
+    monkeypatch.setattr(hajimirsadeghi_2017, "PENALTY", (0.01, 100.0))
+    monkeypatch.setattr(hajimirsadeghi_2017, "LENGTH_SCALE", (0.02, 2.0))
     folds = list(StratifiedKFold(3, shuffle=True, random_state=0).split(scene, scene.labels))
 
     def score(classifier):
@@ -174,19 +173,18 @@ def test_folds_choose_the_classifier_on_the_kernel(scene, monkeypatch, learns):
     assert np.ptp(scores) > 0.05
     best = of_svm[int(np.argmax(scores))]
     if learns:
-        candidates = [
-            CardinalityKernelLearner(
-                replace(model, weight_scale=s), best.instance_kernel, best.penalty
-            )
-            for s in (0.1, 5.0)
-        ]
-        best = max(candidates, key=score)
-    found = TwoStageKernelSVM((0.01, 100.0), (0.02, 2.0), learns=learns).fit(scene).classifier_
+        given = best.instance_kernel, best.penalty
+        models = [replace(model, weight_scale=scale) for scale in (0.1, 5.0)]
+        best = max((CardinalityKernelLearner(one, *given) for one in models), key=score)
+    two_stages = TwoStageKernelSVM(learns=learns).fit(scene)
+    found = two_stages.classifier_
     assert (found.penalty, found.instance_kernel.length_scale) == (
         best.penalty,
         best.instance_kernel.length_scale,
     )
     assert found.model.weight_scale == best.model.weight_scale and type(found) is type(best)
+    expected = best.fit(scene).decision_function(scene)
+    np.testing.assert_allclose(two_stages.decision_function(scene), expected, atol=1e-6)
 
 
 # ------------------------------------------------------------------ all of them
