@@ -248,7 +248,7 @@ class DiverseDensityLearner(PrototypeClassifier):
                 np.asarray(float(self.scale)),
                 padded(bags),
             )
-            ends = jax.tree.map(lambda of_all: np.asarray(of_all)[: len(starts)], ends)
+            ends = jax.tree.map(np.asarray, ends)
         points, instances = ends.concept["concept"], np.asarray(bags.instances)
         low, high = instances.min(axis=0), instances.max(axis=0)
         is_near = (points >= 2 * low - high) & (points <= 2 * high - low)
@@ -342,7 +342,7 @@ def _maximise_from_all(
     scale: Float[Array, ""],
     bags: Bags,
 ) -> _End:
-    """The ends of the searches from the first starts; the others are padding."""
+    """The ends of the searches from the first starts; the others are padding, not at rest."""
 
     def of_one(start: Float[Array, " D"]) -> _End:
         return search.maximise(_at_start(start, scale), bags)

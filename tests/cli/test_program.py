@@ -360,13 +360,24 @@ def test_settings_are_printed_with_their_scores(run, monkeypatch):
     ]
 
 
-def test_reasons_stand_once_below_the_table(run, data_folder, tmp_path):
-    """Of the results that are kept in the repository: nothing is fitted."""
+@pytest.fixture
+def kept_results(tmp_path):
+    """A copy of those in the repository, so that nothing is fitted."""
     kept = Path(__file__).resolve().parents[2] / "docs" / "results"
-    shutil.copytree(kept, tmp_path / "results")
+    return shutil.copytree(kept, tmp_path / "results")
+
+
+def test_one_method_on_one_data_set_is_run(run, data_folder, kept_results):
+    options = ("--method", "MILES", "--data", "musk2", "--jobs", 1, "--folder", kept_results)
+    code, out, err = run("reproduce", "venkatesan-2015/table-1", *options)
+    assert code == 0, err
+    assert "[1/1] MILES on musk2, honest: known" in out
+
+
+def test_reasons_stand_once_below_the_table(run, data_folder, kept_results):
     options = ("--protocol", "as-published", "--method", "VGPMIL, M = 50", "--jobs", 1)
     code, out, err = run(
-        "reproduce", "castro-macias-2024/table-6", *options, "--folder", tmp_path / "results"
+        "reproduce", "castro-macias-2024/table-6", *options, "--folder", kept_results
     )
     assert code == 0, err
     text = " ".join(out.split())

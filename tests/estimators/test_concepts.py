@@ -125,6 +125,13 @@ def test_gradients_vanish_at_peaks(fitted, bags):
         np.testing.assert_allclose(gradient, 0.0, atol=2e-3)  # at rest is below 1e-3
 
 
+def test_a_scale_that_is_not_learned_stays(bags):
+    learner = DiverseDensityLearner(separation=0.5, scale=2.0, learns_scales=False)
+    peaks = learner.find_peaks(bags)
+    np.testing.assert_array_equal(peaks.scales, 2.0)
+    np.testing.assert_allclose(peaks.objective, learner.log_likelihood(peaks.points, bags))
+
+
 @pytest.mark.parametrize("kind", [DiverseDensityLearner, EMDD])
 def test_another_fold_and_scale_compile_nothing(bags, kind, compilations):
     learner = kind(separation=0.5, label_noise=0.01)
