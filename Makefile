@@ -6,7 +6,7 @@ python := $(firstword $(PYTHON))
 bin := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint benchmarks notebooks site clean
+.PHONY: help demo test test-ci test-slow lint benchmarks notebooks site clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -18,8 +18,11 @@ demo: .venv/installed  ## VGPMIL on digits by every engine, into report/report.h
 test: .venv/installed  ## the quick suite, in minutes
 	$(bin)/pytest --numprocesses=auto --dist=loadfile
 
+test-ci: .venv/installed  ## what takes seconds a test, and .ci/run has too
+	$(bin)/pytest -m "in_ci and not slow" --numprocesses=auto --dist=loadfile
+
 test-slow: .venv/installed  ## all the rest: every case, and samplers at full length
-	$(bin)/pytest -m slow --numprocesses=auto --dist=loadfile
+	$(bin)/pytest -m "slow or in_ci" --numprocesses=auto --dist=loadfile
 
 lint: .venv/installed  ## style, layout and types
 	$(bin)/ruff check

@@ -416,6 +416,7 @@ def wheel(tmp_path_factory) -> Path:
     return built
 
 
+@pytest.mark.in_ci
 def test_the_wheel_has_every_file_of_the_wings(wheel):
     tree = {
         f"milzoo/{path.relative_to(REPOSITORY).as_posix()}"
@@ -428,6 +429,7 @@ def test_the_wheel_has_every_file_of_the_wings(wheel):
     assert shipped == tree
 
 
+@pytest.mark.in_ci
 def test_the_installed_wheel_works_without_the_repository(wheel, tmp_path):
     offline = ["--quiet", "--no-index", "--no-deps"]
     command = [sys.executable, "-m", "pip", "install", *offline, "--target", tmp_path, wheel]

@@ -72,6 +72,7 @@ def test_bags_come_back_in_front(bags):
     assert (whole.bag_index[rows:] == whole.num_bags - 1).all()
 
 
+@pytest.mark.in_ci
 def test_small_folds_are_of_one_size(bags):
     sizes = {
         (whole.num_instances, whole.num_bags)
@@ -119,6 +120,7 @@ def test_padded_bags_have_the_log_density_of_plain_ones(bags, name):
             np.testing.assert_allclose(others, float(plain), rtol=1e-10)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @every_model
 def test_an_absent_bag_is_a_bag_left_out(bags, name):

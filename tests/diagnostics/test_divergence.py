@@ -9,6 +9,8 @@ from milzoo.inference import coordinate_ascent, grid, laplace, nuts
 from milzoo.models import RBF, VGPMIL, Gaussian
 from milzoo.models.vwsgp import VWSGP
 
+pytestmark = pytest.mark.in_ci
+
 INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
 DESIGN = simulate_instances(16, range(1, 5), num_features=2, seed=3)
 TWO = VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS[:2], mean=-0.8)

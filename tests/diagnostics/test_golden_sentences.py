@@ -21,6 +21,8 @@ from milzoo.models import RBF, VGPMIL, Gaussian
 from milzoo.models.numerics.tracing import as_pytree
 from milzoo.models.vwsgp import VWSGP
 
+pytestmark = pytest.mark.in_ci
+
 GOLDEN = Path(__file__).parent / "golden"
 # The largest |z| of two samplers that agree is chance alone, and other chains have another. The
 # smallest ESS of several sites is an estimate that differs by a tenth and more between chains.

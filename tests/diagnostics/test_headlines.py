@@ -41,6 +41,7 @@ def planted(posteriors):
     )
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize(
     ("name", "word"),
     [

@@ -80,6 +80,7 @@ def test_peaks_are_sorted_by_their_log_likelihood(fitted, bags):
         assert (peaks.scales == learner.scale).all()
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 def test_log_likelihood_at_points_takes_the_initial_scales(fitted, bags):
     learner, _ = fitted
@@ -108,6 +109,7 @@ def test_searches_start_in_the_smallest_positive_bags():
     np.testing.assert_allclose(learner.find_peaks(some).points, own[5], atol=1e-4)
 
 
+@pytest.mark.in_ci
 def test_gradients_vanish_at_peaks(fitted, bags):
     """All peaks are near the instances."""
     learner, peaks = fitted

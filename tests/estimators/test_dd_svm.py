@@ -42,6 +42,7 @@ def log_density(point, bags, labels):
     return total
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("label", [0, 1])
 def test_prototypes_are_the_higher_maxima_of_density(bags, fitted, label):
     """Another optimiser from every instance of the bags with that label."""

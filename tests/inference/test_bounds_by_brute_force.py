@@ -345,6 +345,7 @@ def test_vgpmil_bound_is_below_the_log_evidence(label_update, mixing, mean):
     assert posterior.elbo[-1] < vgpmil_log_evidence(model, mixing, mean)
 
 
+@pytest.mark.in_ci
 @every_mixing
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
 def test_vgpmil_converges_where_the_brute_force_bound_is_stationary(label_update, mixing):
@@ -432,6 +433,7 @@ def test_vwsgp_converges_where_the_brute_force_bound_is_stationary(likelihood):
     assert largest_gradient(bound, approximation, Q_U) < GRADIENT_TOLERANCE
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("likelihood", ["bernoulli", "probit"])
 def test_vwsgp_bound_is_below_the_log_evidence(likelihood):
     model = vwsgp(likelihood)
@@ -497,6 +499,7 @@ def cardinality_rows(model: CardinalityGP) -> Rows:
     return Rows(PROCESS_VARIANCE * correlation, weights, residual)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @every_length
 def test_cardinality_gp_bound_equals_brute_force(steps):
@@ -679,6 +682,7 @@ def log_label_prior(bag: int) -> float:
     return np.log(fraction) - np.log(len(allowed(bag)))
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @every_length
 @pytest.mark.parametrize("covariance", COVARIANCES)

@@ -30,6 +30,7 @@ every_label_update = pytest.mark.parametrize("label_update", LABEL_UPDATES)
 # ------------------------------------------------------------------ against other code
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @mixing_names
 @every_label_update
@@ -190,6 +191,7 @@ def random_problems(random, sizes, label_update, mixing, num_problems):
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *forms), rows
 
 
+@pytest.mark.in_ci
 def test_exact_labels_never_loosen_the_bound():
     sizes, mixing = [1, 2, 5, 3, 8], PolyaGammaMixing()
     random = np.random.default_rng(4)

@@ -37,6 +37,7 @@ def either_problem(request):
 # ------------------------------------------------------------------ against other code
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 def test_bound_equals_trace_elbo_of_the_guide(either_problem, trace_elbo_draws):
     model, bags = either_problem

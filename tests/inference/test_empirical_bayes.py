@@ -44,6 +44,7 @@ def test_a_gaussian_model_has_the_values_of_its_exact_evidence():
         assert float(found.model.hyperparameters[name]) == pytest.approx(float(value), rel=0.15)
 
 
+@pytest.mark.in_ci
 def test_the_gradient_through_the_mode_is_that_of_differences(labels):
     given = {"variance": LogNormal(1.0, 2.0), "length_scale": LogNormal(0.0, 2.0),
              "mean": Normal(0.0, 1.0)}  # fmt: skip
@@ -124,6 +125,7 @@ def test_the_evidence_wants_features_that_the_bound_switches_off():
 # ---------------------------------------------------------------- by the bound
 
 
+@pytest.mark.in_ci
 def test_a_bound_that_ignores_the_features_says_so():
     bags = replace(DESIGN, labels=np.arange(40) % 2)
     found = coordinate_ascent(LOGISTIC, bags, seed=0, learn_hyperparameters=True)
@@ -133,6 +135,7 @@ def test_a_bound_that_ignores_the_features_says_so():
     assert kept.status.kind == "converged"
 
 
+@pytest.mark.in_ci
 def test_priors_are_ascended_with_the_bound(labels):
     """At the end neither a larger nor a smaller value has a larger sum of bound and log prior."""
     prior = LogNormal(np.log(3.0), 0.2)

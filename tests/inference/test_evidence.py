@@ -54,6 +54,7 @@ def test_a_bridge_from_chains_has_the_conjugate_evidence(targets):
     assert found.value == pytest.approx(exact, abs=4.9 * found.error)
 
 
+@pytest.mark.in_ci
 def test_bridges_and_weights_have_the_evidence_of_a_grid(labels, chains):
     exact = grid(TWO, labels, seed=0).elbo[-1]
     for posterior in (chains, laplace(TWO, labels, seed=0)):

@@ -40,6 +40,7 @@ def paper_of(kernel, bag_index, labels, mean):
     return f, np.linalg.solve(precision, np.eye(len(f)))
 
 
+@pytest.mark.in_ci
 def test_laplace_is_that_of_the_paper(bags):
     """With u = f − μ0 at all instances, whose residual sd is 0.002: the jitter."""
     model = GPMIL.for_bags(bags, None, variance=4.0, length_scale=1.0, mean=-1.0)

@@ -144,6 +144,7 @@ class Broken(Wider):
         return np.where(np.arange(len(log_density)) % 100 == 3, np.nan, log_density)
 
 
+@pytest.mark.in_ci
 def test_draws_are_none_where_weights_are_no_numbers(exact):
     broken = ImportanceResampled(Broken(exact.approximation), 500)
     assert np.isnan(broken.weighted(MODEL, exact.bags, jax.random.key(0)).khat)

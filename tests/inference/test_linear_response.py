@@ -14,6 +14,8 @@ from milzoo.inference.runtime.programs import num_compilations
 from milzoo.inference.traceable import traceable_engine
 from milzoo.models import DPMIL, Gaussian, Probit
 
+pytestmark = pytest.mark.in_ci
+
 
 def covariance_of(posterior):
     tril = posterior.approximation.scale_tril

@@ -57,6 +57,7 @@ def slow(design):
     return model, simulate(model, design, seed=2)[0]
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp"])
 def test_a_step_follows_the_natural_gradient_of_the_bound(cases, closed_form_start, name):

@@ -72,6 +72,7 @@ def test_the_program_has_the_density_of_the_paper(bags, draws):
     np.testing.assert_allclose(log_joint(MODEL, "augmented", draws, bags), expected, rtol=1e-9)
 
 
+@pytest.mark.in_ci
 def test_the_marginal_program_integrates_latent_values_out(bags, marginal_draws):
     """A bag of one and one of two, on grids of f."""
     small = bags.select([0, 1])
@@ -87,6 +88,7 @@ def test_the_marginal_program_integrates_latent_values_out(bags, marginal_draws)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.in_ci
 def test_points_at_all_instances_give_the_exact_process(bags):
     """With u = f at the distinct instances, the density is N(f; μ0, K) Π P(T_b | f)."""
     model = GPMIL.for_bags(bags, None, variance=2.0, length_scale=1.3, mean=-0.7)
@@ -102,6 +104,7 @@ def test_points_at_all_instances_give_the_exact_process(bags):
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
+@pytest.mark.in_ci
 def test_predictions_are_means_over_latent_values(bags, marginal_draws):
     """Eleven probabilities of five draws at 4.5 standard errors: a false alarm in 4e-4; seeded."""
     predicted = MODEL.predict(marginal_draws, replace(bags, labels=None))
@@ -145,6 +148,7 @@ def test_latent_values_are_drawn_back_given_labels(bags, marginal_draws):
     assert (np.abs(mean - expected) > 4.5 * error).any()  # power: labels tell something
 
 
+@pytest.mark.in_ci
 def test_hyperparameters_with_priors_are_sites(bags, marginal_draws):
     model = replace(MODEL, kernel=RBF(dist.LogNormal(0.0, 0.5), 1.3), mean=dist.Normal(-1.0, 1.0))
     assert model.latent_sites == ("inducing_value", "variance", "mean")
@@ -156,6 +160,7 @@ def test_hyperparameters_with_priors_are_sites(bags, marginal_draws):
         np.testing.assert_allclose(model.predict(sites, bags)[name], probability, rtol=1e-6)
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("fraction", [0.2, 0.7])
 def test_the_default_mean_gives_bags_their_base_rate(fraction):
     """Over 400 prior draws of forty bags of one to sixty instances; 0.04 is three errors."""
@@ -177,6 +182,7 @@ def test_the_published_mean_is_zero(bags):
     assert (model.kernel.variance, model.kernel.length_scale) == (0.5, 2**0.5)
 
 
+@pytest.mark.in_ci
 def test_long_bags_are_positive_under_a_mean_of_zero():
     """n/(n + 1) without variance, as documented."""
     model = GPMIL(RBF(1e-8, 1.0), POINTS)

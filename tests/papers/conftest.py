@@ -31,7 +31,7 @@ MAXIMUM = Protocol(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def paper():
     accuracy = {"accuracy": Published(0.9)}
     both = (Attempt(PEEKING, neighbours), Attempt(HONEST, neighbours))

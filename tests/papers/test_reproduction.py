@@ -1,6 +1,7 @@
 """Attempts: what is fitted on which bags, what is kept, and what is not run again."""
 
 import math
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -25,6 +26,21 @@ from .conftest import DATA, GRID, neighbours
 FOLDS = StratifiedKFold(3, shuffle=True, random_state=0)
 
 
+@pytest.fixture(scope="module")
+def known(paper, tmp_path_factory):
+    """The first table run whole: its results, and the folder that has them."""
+    folder = tmp_path_factory.mktemp("known")
+    return reproduce(paper, paper.exhibits[0], folder, jobs=1, report=[].append), folder
+
+
+@pytest.fixture
+def again(known, tmp_path):
+    """The results of the first table, which `run` then finds as known."""
+    results, folder = known
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return results
+
+
 @pytest.fixture
 def run(paper, tmp_path):
     """Run a table of the made-up paper; its results, and what was reported."""
@@ -44,18 +60,18 @@ def value(results, method, protocol, score):
     return found
 
 
-def test_an_honest_attempt_is_a_nested_search(run):
+def test_an_honest_attempt_is_a_nested_search(known):
     bags = load(DATA)
     inner = StratifiedKFold(3, shuffle=True, random_state=0)
     search = GridSearchCV(neighbours(bags, None)[0], GRID, cv=inner, scoring="accuracy")
     expected = cross_val_score(search, bags, bags.labels, cv=FOLDS)
-    found = value(run()[0], "neighbours", "honest", "accuracy")
+    found = value(known[0], "neighbours", "honest", "accuracy")
     assert found.value == pytest.approx(expected.mean(), abs=1e-6)
     assert found.sd == pytest.approx(expected.std(ddof=1), abs=1e-6)
     assert (found.num_splits, found.num_tested, found.setting) == (3, 40, "")
 
 
-def test_the_test_bags_choose_where_the_paper_let_them(run):
+def test_the_test_bags_choose_where_the_paper_let_them(known):
     bags = load(DATA)
     means = {
         f"measure={setting['measure']}": cross_val_score(
@@ -63,7 +79,7 @@ def test_the_test_bags_choose_where_the_paper_let_them(run):
         ).mean()
         for setting in ParameterGrid(GRID)
     }
-    found = value(run()[0], "neighbours", "as published", "accuracy")
+    found = value(known[0], "neighbours", "as published", "accuracy")
     assert found.value == pytest.approx(max(means.values()), abs=1e-6)
     assert found.setting == max(means, key=means.__getitem__)
 
@@ -81,34 +97,32 @@ def test_seconds_are_of_the_middle_split(run, monkeypatch):
     assert found.fit_seconds == 2.0
 
 
-def test_the_best_of_splits_is_reported_with_its_size(run):
+def test_the_best_of_splits_is_reported_with_its_size(known):
     bags = load(DATA)
     splits = ShuffleSplit(3, test_size=1 / 3, random_state=0)
     inner = StratifiedKFold(3, shuffle=True, random_state=0)
     search = GridSearchCV(neighbours(bags, None)[0], GRID, cv=inner, scoring="accuracy")
     expected = cross_val_score(search, bags, bags.labels, cv=splits, scoring="roc_auc")
-    found = value(run()[0], "best of three", "as published", "auc")
+    found = value(known[0], "best of three", "as published", "auc")
     assert found.value == pytest.approx(expected.max(), abs=1e-6)
     assert found.num_tested == 14
     assert math.isnan(found.sd)
 
 
-def test_what_is_known_is_not_run_again(run, monkeypatch):
-    first, _ = run()
+def test_what_is_known_is_not_run_again(run, again, monkeypatch):
     monkeypatch.setattr(reproduction, "cross_validate_bags", None)
     second, said = run()
-    assert list(map(str, second)) == list(map(str, first))  # NaN is not itself
+    assert list(map(str, second)) == list(map(str, again))  # NaN is not itself
     assert [sentence.endswith("known") for sentence in said] == [True] * 3
     with pytest.raises(TypeError):
         run(again=True)
 
 
-def test_the_same_attempt_of_another_table_is_taken_over(run, paper, monkeypatch):
-    first, _ = run()
+def test_the_same_attempt_of_another_table_is_taken_over(run, again, paper, monkeypatch):
     monkeypatch.setattr(reproduction, "cross_validate_bags", None)
     found, _ = run(1)
     assert {one.method for one in found} == {"kNN"}
-    expected = value(first, "neighbours", "honest", "accuracy").value
+    expected = value(again, "neighbours", "honest", "accuracy").value
     assert value(found, "kNN", "honest", "accuracy").value == expected
     # Where two tables have it, it is taken over once.
     third = replace(paper.exhibits[1], name="table-3")
@@ -116,9 +130,9 @@ def test_the_same_attempt_of_another_table_is_taken_over(run, paper, monkeypatch
     assert value(found, "kNN", "honest", "accuracy").value == expected
 
 
+@pytest.mark.usefixtures("again")
 def test_an_attempt_with_other_settings_is_run_again(run, paper):
     """The method's grid has changed; the result that is out of date is gone."""
-    run()
     wider = GRID | {"min_positive": [1, 2]}
     cell = paper.exhibits[0].cells[0]
     attempts = tuple(
@@ -153,9 +167,9 @@ def test_a_run_that_is_stopped_keeps_what_it_has(run, tmp_path, monkeypatch):
     assert [one.attempt for one in read(path)] == [one.attempt for one in results]
 
 
-def test_every_score_that_applies_is_kept(run):
+def test_every_score_that_applies_is_kept(known):
     """Instances have labels in this scene."""
-    scores = {one.score for one in run()[0] if one.protocol == "honest"}
+    scores = {one.score for one in known[0] if one.protocol == "honest"}
     assert {"accuracy", "auc", "f1", "instance_auc", "instance_average_precision"} <= scores
     assert "log_loss" not in scores
 
@@ -169,8 +183,8 @@ def test_a_toy_runs_each_method_once_and_keeps_nothing(run, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("again")
 def test_results_of_methods_that_left_the_table_are_dropped(run, paper):
-    run()
     (first, *_) = paper.exhibits[0].cells
     shorter = replace(paper.exhibits[0], cells=(replace(first, attempts=first.attempts[1:]),))
     results, _ = run(paper=replace(paper, exhibits=(shorter,)), again=True)
@@ -186,13 +200,13 @@ def test_protocols_methods_and_data_can_be_chosen(run, paper):
     assert {one.method for one in results} == {"best of three"}
 
 
-def test_scores_of_every_setting_are_those_on_the_test_bags(run, paper):
+def test_scores_of_every_setting_are_those_on_the_test_bags(known, paper):
     ((cell, attempt, scores),) = scores_by_setting(
         paper.exhibits[0], protocols=("as published",), methods=("neighbours",), jobs=1
     )
     assert (cell.method, attempt.protocol.name) == ("neighbours", "as published")
     assert len(scores) == len(ParameterGrid(GRID))
-    chosen = value(run()[0], "neighbours", "as published", "accuracy")
+    chosen = value(known[0], "neighbours", "as published", "accuracy")
     assert scores["accuracy"].max() == pytest.approx(chosen.value, abs=1e-6)
     assert scores["accuracy"].idxmax() == chosen.setting
     cell = paper.exhibits[0].cells[0]

@@ -180,6 +180,7 @@ def test_coverage_counts_numbers_inside_their_intervals():
     assert table["covered"].tolist() == pytest.approx([1 / 3, 1 / 3, 2 / 3, 2 / 3])
 
 
+@pytest.mark.in_ci
 def test_intervals_of_an_exact_posterior_cover_over_many_truths():
     below = []
     for seed in range(30):
@@ -221,6 +222,7 @@ def test_prior_sensitivity_finds_conflicts_of_prior_and_labels(sampled):
     assert all(str(name).startswith(site) for name in usual.index)
 
 
+@pytest.mark.in_ci
 def test_prior_and_likelihood_sum_to_the_joint_density(sampled, monkeypatch):
     """What is handed to ArviZ adds up to the density of the program."""
     import arviz as az

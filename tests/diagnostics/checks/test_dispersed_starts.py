@@ -81,6 +81,7 @@ def test_few_draws_in_another_mode_count_as_a_visit():
     assert found is not None and found.missed("a") is None
 
 
+@pytest.mark.in_ci
 def test_a_posterior_with_one_mode_has_nothing_to_miss():
     bags = simulate_instances(12, 2, num_features=1, seed=1)
     bags = Bags.from_list([bags.instances[i : i + 2] for i in range(0, 24, 2)], [0, 1] * 6)
@@ -89,6 +90,7 @@ def test_a_posterior_with_one_mode_has_nothing_to_miss():
     assert find_modes(model, bags, draws, seed=0) is None
 
 
+@pytest.mark.in_ci
 def test_chains_in_one_of_two_modes_judge_nothing():
     model = TwoSided()
     chains = {

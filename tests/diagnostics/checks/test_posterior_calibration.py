@@ -41,6 +41,7 @@ def exact():
     return coordinate_ascent(EXACT, targets, seed=0, num_draws=4000)
 
 
+@pytest.mark.in_ci
 def test_an_exact_engine_is_calibrated_at_these_bags(exact):
     """Posterior and refit are of different numbers of bags, so that nothing cancels by itself."""
     found = posterior_calibration(exact, "coordinate_ascent", seed=0, simulations=400)
@@ -66,6 +67,7 @@ def test_truths_from_another_posterior_are_found(exact):
     assert not found.is_calibrated
 
 
+@pytest.mark.in_ci
 def test_the_first_labels_stay_and_the_second_are_replicates(exact):
     bags = exact.bags
     trial = _PosteriorTrial(

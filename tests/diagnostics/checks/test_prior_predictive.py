@@ -11,6 +11,8 @@ from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP, GammaMixing, Gaussian
 from numpy.polynomial.hermite_e import hermegauss
 from scipy.special import expit
 
+pytestmark = pytest.mark.in_ci
+
 POINT = np.array([[0.3, -0.2]])
 SIZES = np.array([1, 1, 3, 3, 3, 6])
 # All instances are the inducing point: f_n = u, but for the jitter.

@@ -26,6 +26,8 @@ from milzoo.models import (
 from milzoo.models.vwsgp import VWSGP
 from scipy import stats
 
+pytestmark = pytest.mark.in_ci
+
 INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
 DESIGN = simulate_instances(16, range(1, 5), num_features=2, seed=3)
 GAUSSIAN = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood=Gaussian(0.5))

@@ -266,6 +266,7 @@ def test_engine_as_a_function_fits_data_sets_in_turn():
 # --------------------------------------------------------------------- killed, and gone on
 
 
+@pytest.mark.in_ci
 def test_killed_run_resumes_and_ends_as_an_unbroken_one(tmp_path):
     unbroken = _calibrated("coordinate_ascent", simulations=12)
     path = tmp_path / "calibration.jsonl"

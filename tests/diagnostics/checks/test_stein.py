@@ -51,6 +51,7 @@ def exact():
     return target, drawn
 
 
+@pytest.mark.in_ci
 def test_draws_of_the_posterior_are_refused_by_chance_alone(exact):
     target, drawn = exact
     found = []

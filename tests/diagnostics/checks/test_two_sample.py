@@ -27,6 +27,7 @@ def autoregressive(random, correlation=0.8, chains=4, length=2000, size=4):
     return np.swapaxes(values, 0, 1)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("draw", [lambda random: independent(random, 300), autoregressive])
 def test_alike_draws_are_told_apart_by_chance_alone(draw):
@@ -85,6 +86,7 @@ def test_a_shift_is_told_in_reference_sds():
     assert where.sd_ratio == pytest.approx(0.5, abs=0.05)
 
 
+@pytest.mark.in_ci
 def test_many_sites_are_looked_at_in_random_directions():
     random = np.random.default_rng(4)
     ours, theirs = (independent(random, 2000, size=60, root=w * np.eye(60)) for w in (0.8, 1.0))

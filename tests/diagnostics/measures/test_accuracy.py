@@ -25,6 +25,7 @@ def test_errors_are_in_standard_deviations_of_the_reference():
     assert found.worst_site == "x[0]"
 
 
+@pytest.mark.in_ci
 def test_z_of_two_equal_samplers_is_standard_normal():
     ours, theirs = (gaussian_draws(3.0, 2.0, seed=seed, num_sites=200) for seed in (2, 3))
     z = accuracy(ours, theirs).z
@@ -98,6 +99,7 @@ def test_a_shifted_interval_has_a_lower_coverage():
     assert found.width_ratio[0] == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.in_ci
 def test_errors_of_sd_ratios_and_coverages_hold_over_replicates():
     ours, theirs = (gaussian_draws(0.0, 1.0, seed, num_sites=400) for seed in (4, 5))
     found = accuracy(ours, theirs)

@@ -270,6 +270,7 @@ def test_a_folder_whose_header_was_not_finished_begins_anew(tmp_path):
     assert BlockFolder(tmp_path, {"engine": "nuts"}).num_blocks == 1
 
 
+@pytest.mark.in_ci
 def test_two_processes_on_one_run_do_no_harm(tmp_path):
     """One that was taken for dead, and its successor: each writes the same under one number."""
     path = tmp_path / "new" / "journal.jsonl"

@@ -30,6 +30,7 @@ def run(**environment: str) -> list[str]:
     return subprocess.run(command, env=kept | environment, **options).stdout.split()
 
 
+@pytest.mark.in_ci
 def test_the_next_process_reads_what_one_compiled(tmp_path):
     folder, hits = run(XDG_CACHE_HOME=str(tmp_path))
     assert Path(folder) == tmp_path / "milzoo" / "programs" and hits == "0"

@@ -291,6 +291,7 @@ def test_log_expectation_agrees_with_log_expected_sigmoid():
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-13)
 
 
+@pytest.mark.in_ci
 def test_rules_for_smaller_variances_have_the_stated_error():
     # sparse_gp caps the variance that rules are made for at 64, and says 2e-4 at 400. Rules are
     # made for the next power of 1.25, here a scale of 9.3.
@@ -322,6 +323,7 @@ def of_parts(mean: float, s: float) -> float:
     return special.logsumexp([below, middle, special.log_ndtr((mean - 40) / s)])
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("s", [18.3, 50.0, 1e3, 1e6])
 def test_the_error_is_as_stated_at_any_variance(s):
     """In both tails too, where the error is relative to a value that double precision rounds."""

@@ -299,6 +299,7 @@ def test_drawn_clusters_are_independent_with_the_class_weights(drawn):
     assert np.abs(correlation).max() * math.sqrt(len(left)) < largest_z(looks)
 
 
+@pytest.mark.in_ci
 def test_drawn_instances_are_gaussian_around_their_component(drawn):
     _, mean, root, draws, label, cluster = drawn
     deviation = draws - mean[label, cluster]

@@ -587,6 +587,7 @@ def test_drawn_precisions_have_scipys_mean_and_variance(drawn):
         assert z_of_mean(squares, variance[upper]).max() < largest_z(looks)
 
 
+@pytest.mark.in_ci
 def test_drawn_means_and_precisions_have_their_joint_distribution(drawn):
     """aᵀΛa/aᵀWa is χ² of ν, β(μ − m)ᵀΛ(μ − m) χ² of D, and the two are independent.
 

@@ -39,6 +39,7 @@ def test_density_and_gradient_are_those_of_the_numpyro_program(
     assert_same_density(vgpmil_program, model, program)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @in_both_programs
 def test_density_and_gradient_agree_under_priors_on_all_hyperparameters(
@@ -48,12 +49,14 @@ def test_density_and_gradient_agree_under_priors_on_all_hyperparameters(
     assert_same_density(vgpmil_program, model, program)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("prior", [dist.HalfNormal(2.0), dist.InverseGamma(4.0, 3.0)])
 def test_densities_agree_under_each_prior_of_both_libraries(model_for, assert_same_density, prior):
     assert_same_density(vgpmil_program, model_for(variance=prior), "full")
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @in_both_programs
 def test_density_and_gradient_agree_with_gamma_mixing(model_for, assert_same_density, program):

@@ -84,6 +84,7 @@ def test_density_and_gradient_agree_under_priors_on_all_hyperparameters(
     assert_same_density(vwsgp_program, model, program, bags_for(likelihood))
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @in_both_programs
 def test_density_and_gradient_agree_under_a_noise_prior(model_for, assert_same_density, program):
