@@ -740,6 +740,7 @@ def test_target_differences_have_their_own_column(regression_comparison, compari
     assert np.isnan(comparison.verdicts["cavi"].row()["target_difference"])
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize(
     ("planted", "expected"),
     [

@@ -221,6 +221,7 @@ def test_distances_are_in_the_scales_of_each_peak():
     np.testing.assert_allclose(found, [-0.5, 1.5])
 
 
+@pytest.mark.in_ci
 def test_its_prototypes_classify(bags):
     classifier = DiverseDensityLearner(separation=0.5, max_prototypes=1).fit(bags)
     (point,), (scale,), (radius,) = (

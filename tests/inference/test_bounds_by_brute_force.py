@@ -509,6 +509,7 @@ def test_cardinality_gp_bound_equals_brute_force(steps):
     assert posterior.elbo[-1] == pytest.approx(expected, abs=TOLERANCE, rel=0)
 
 
+@pytest.mark.in_ci
 def test_cardinality_gp_bound_is_below_the_log_evidence():
     model = cardinality_gp()
     expected = bag_log_evidence(cardinality_rows(model), "bernoulli")

@@ -228,6 +228,7 @@ def test_batches_on_two_devices_are_twice_as_large(cases, name):
     np.testing.assert_allclose(two.approximation.mean, one.approximation.mean, atol=1e-8)
 
 
+@pytest.mark.in_ci
 def test_each_pass_takes_all_bags_in_a_new_order(cases, monkeypatch):
     model, bags = cases["vwsgp"]
     checked = []

@@ -56,6 +56,7 @@ def test_mean_and_sd_are_those_of_the_closest_gaussian(one_dimensional, best_gau
     assert abs(found.scale_tril[0, 0]) == pytest.approx(deviation, rel=0.045)
 
 
+@pytest.mark.in_ci
 def test_laplace_is_not_the_closest_gaussian(one_inducing_point, best_gaussian):
     mean, deviation, _ = best_gaussian
     found = laplace(*one_inducing_point, seed=0).approximation

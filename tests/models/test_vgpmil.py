@@ -522,6 +522,7 @@ def test_sharpness_one_makes_labels_fair_coins():
 
 
 # ------------------------------------------------------------------------ the prior's constant
+@pytest.mark.in_ci
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_prior_constant_equals_quadrature(size):
     """E over u by Gauss–Hermite of Π E[ψ(f_n)·2cosh(f_n/2) | u] by Gauss–Hermite, M = 2."""
@@ -544,6 +545,7 @@ def test_the_prior_constant_equals_quadrature(size):
     assert_within_errors(found, expected, error)
 
 
+@pytest.mark.in_ci
 def test_probabilities_of_all_labels_sum_to_the_constant():
     """Σ_T ∫ p̃(T, u) du = Z, over the eight labellings of three bags, u on a Gauss–Hermite grid."""
     mixing = GammaMixing(alpha=1.0, beta=2.5)

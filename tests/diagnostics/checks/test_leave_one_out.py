@@ -196,6 +196,7 @@ def approximate(small):
     return coordinate_ascent(*small, seed=0)
 
 
+@pytest.mark.in_ci
 def test_labels_left_out_have_the_calibration_of_their_probabilities(approximate):
     labels = np.asarray(approximate.bags.labels)
     positive = np.linspace(0.05, 0.95, 12)

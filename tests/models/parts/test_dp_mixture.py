@@ -314,6 +314,7 @@ def test_drawn_instances_are_gaussian_around_their_component(drawn):
         assert abs(correlation) * math.sqrt(len(own)) < largest_z(looks)
 
 
+@pytest.mark.in_ci
 def test_drawn_instances_have_the_mixture_moments(drawn):
     """Of the last bag, which has no condition: either class with probability ½."""
     weight, mean, root, draws, *_ = drawn

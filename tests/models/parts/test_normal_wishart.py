@@ -618,6 +618,7 @@ def test_drawn_means_and_precisions_have_their_joint_distribution(drawn):
             assert stats.kstest(standard, "norm").pvalue > FALSE_ALARM / looks
 
 
+@pytest.mark.in_ci
 def test_the_mean_density_of_draws_is_the_predictive(drawn):
     posterior, mean, precision, _ = drawn
     x = np.random.default_rng(17).normal(size=(4, 3))

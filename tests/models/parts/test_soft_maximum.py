@@ -122,6 +122,7 @@ def test_derivatives_are_those_of_differences(largest):
         np.testing.assert_allclose(hessian[place], curve, atol=2e-5)
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("largest", [0.4, 2.5])
 @pytest.mark.parametrize("size", [-1e8, -1e3, 1e3, 1e8])
 def test_value_and_derivatives_are_finite_far_out(largest, size):

@@ -169,6 +169,7 @@ def assert_same(ours, theirs):
             assert_close(gradient, other.gradients[name], GRADIENT_TOLERANCE, name)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("kind", MODELS)
 def test_densities_and_gradients_are_those_of_the_numpyro_program(bags, kind):
