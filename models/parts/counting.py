@@ -10,11 +10,12 @@ at once.
 
 `log_symmetric` computes every log e_c accurately, by sums of exponentials. `log_partition` computes
 log Z alone, by sums of products: φ is tilted to φ + t so that the counts with most weight in Z are
-the likeliest ones. Terms that then underflow are negligible if C has one mode. Bags of at most 64
-instances are summed in logs there too, which is faster for them, and all bags are on request. No
-term is ever subtracted, so gradients, which are P(y_n = 1), are accurate. `draw_labels` goes down
-the tree of `log_symmetric`: it draws a count for the root, and splits it between the halves of each
-node.
+the likeliest ones. Terms that then underflow are negligible if C has one mode, and so are errors of
+1e-16 of the largest, which Fourier transforms of products make. Bags of at most 64 instances are
+summed in logs there too, which is faster for them, and all bags are on request. There no term is
+ever subtracted, so gradients, which are P(y_n = 1), are accurate however small. `draw_labels` goes
+down the tree of `log_symmetric`: it draws a count for the root, and splits it between the halves of
+each node.
 
 A program is compiled for the shapes of a tree. Those of `CountTree.for_bags` with ``present`` are
 rounded up, so that bags of like sizes have the same ones: there may be roots without a bag, and
@@ -46,10 +47,8 @@ __all__ = [
 # Bags of at most 64 instances are summed in logs: that is faster than a search for a tilt.
 _LOG_DEPTHS = 7
 SMALL_BAG = 2 ** (_LOG_DEPTHS - 1)
-# Coefficients in a block of `_product`, so that blocks meet in matrix products.
-_BLOCK = 16
 # Polynomials with more coefficients are multiplied by Fourier transform.
-_DIRECT = 4097
+_SHORT = 9
 # Steps in the search for a tilt.
 _BISECTIONS = 30
 # Coefficients, the largest being 1, that count as 0: of smaller ones 1/e² is infinite, and second
@@ -249,8 +248,8 @@ def _work(depth: int) -> int:
     """Approximate number of terms of a root of this depth."""
     if depth < _LOG_DEPTHS:
         return 4**depth
-    # Products are cheaper than sums of exponentials, and by Fourier transform nearly linear.
-    return min(4**depth // 8, 512 * 2**depth) + 16 * 2**depth
+    # By Fourier transform nearly linear.
+    return 64 * 2**depth
 
 
 # ------------------------------------------------------------------ all counts, in logs
@@ -412,9 +411,9 @@ def log_partition(
     Notes
     -----
     In bags of more than 64 instances log C must be concave, as those of the paper are, so that
-    counts far from the mode of C(c) e_c have no weight; where it is not, set ``tree.in_logs``.
-    Beyond 8,192 instances products are taken by Fourier transform, whose error is relative to the
-    largest coefficient.
+    counts far from the mode of C(c) e_c have no weight; where it is not, set ``tree.in_logs``. In
+    these bags products are taken by Fourier transform, so that a bag of n instances takes of the
+    order of n log² n operations.
     """
     has_weight = _has_weight(tree, log_potential)
     log_potential = jnp.where(has_weight[:, tree.count_bag], log_potential, 0.0)
@@ -466,33 +465,14 @@ def _scaled_product(one, other):
 
 
 def _product(one: Float[Array, "*S n"], other: Float[Array, "*S n"]) -> Float[Array, "*S m"]:
-    """Coefficients of the product of two polynomials of one length; blocks by matrix products."""
+    """Coefficients of the product of two polynomials of one length, of the order of 1."""
     length = one.shape[-1]
-    if length <= _BLOCK + 1:
+    if length <= _SHORT:
         return jnp.sum(_skewed(one[..., :, None] * other[..., None, :], 0.0), axis=-2)
-    if length > _DIRECT:
-        transforms = jnp.fft.rfft(one, 2 * length) * jnp.fft.rfft(other, 2 * length)
-        # Rounding errors, 1e-16 of the largest, may be negative.
-        return jnp.maximum(jnp.fft.irfft(transforms, 2 * length)[..., : 2 * length - 1], 0.0)
-    num_blocks = -(-length // _BLOCK)
-    one, other = (_in_blocks(each, num_blocks) for each in (one, other))
-    # Row i of a block's table is the block, moved by i columns.
-    index = np.arange(2 * _BLOCK - 1) - np.arange(_BLOCK)[:, None]
-    in_block = (index >= 0) & (index < _BLOCK)
-    table = jnp.where(in_block, other[..., np.clip(index, 0, _BLOCK - 1)], 0.0)
-    pairs = jnp.einsum("...pi,...qik->...kpq", one, table)
-    by_block = jnp.sum(_skewed(pairs, 0.0), axis=-2)  # (…, 2 _BLOCK − 1, 2 num_blocks − 1)
-    by_block = jnp.swapaxes(by_block, -1, -2)
-    zeros = jnp.zeros((*by_block.shape[:-2], 1, _BLOCK), by_block.dtype)
-    low = jnp.concatenate([by_block[..., :_BLOCK], zeros], axis=-2)
-    beyond = jnp.pad(by_block[..., _BLOCK:], [(0, 0)] * (by_block.ndim - 1) + [(0, 1)])
-    high = jnp.concatenate([zeros, beyond], axis=-2)
-    return (low + high).reshape(*low.shape[:-2], -1)[..., : 2 * length - 1]
-
-
-def _in_blocks(values: Float[Array, "*S n"], num_blocks: int) -> Float[Array, "*S p q"]:
-    padding = [(0, 0)] * (values.ndim - 1) + [(0, num_blocks * _BLOCK - values.shape[-1])]
-    return jnp.pad(values, padding).reshape(*values.shape[:-1], num_blocks, _BLOCK)
+    size = 9 * (length - 1) // 4  # the least above 2 length − 1 that has factors 2 and 3 alone
+    transforms = jnp.fft.rfft(one, size) * jnp.fft.rfft(other, size)
+    # Rounding errors, 1e-16 of the largest coefficient, may be negative.
+    return jnp.maximum(jnp.fft.irfft(transforms, size)[..., : 2 * length - 1], 0.0)
 
 
 def _tilts(
