@@ -38,6 +38,7 @@ BEST_MODEL = {
     "elephant": (0.2, WEIGHT_SCALE[0]),
     "fox": (0.1, WEIGHT_SCALE[1]),
     "musk1": (0.4, WEIGHT_SCALE[0]),
+    "musk2": (0.8, WEIGHT_SCALE[1]),
 }
 
 HONEST = Protocol(
