@@ -469,7 +469,8 @@ def _product(one: Float[Array, "*S n"], other: Float[Array, "*S n"]) -> Float[Ar
     length = one.shape[-1]
     if length <= _SHORT:
         return jnp.sum(_skewed(one[..., :, None] * other[..., None, :], 0.0), axis=-2)
-    size = 9 * (length - 1) // 4  # the least above 2 length − 1 that has factors 2 and 3 alone
+    # At least 2 length − 1, and quick: of factors 2 and 3 where the length is 2^k + 1, as in trees.
+    size = 9 * (length - 1) // 4
     transforms = jnp.fft.rfft(one, size) * jnp.fft.rfft(other, size)
     # Rounding errors, 1e-16 of the largest coefficient, may be negative.
     return jnp.maximum(jnp.fft.irfft(transforms, size)[..., : 2 * length - 1], 0.0)
