@@ -28,6 +28,7 @@ import pandas as pd
 from cross_validation import scores_of_folds, set_kernel
 from jaxtyping import Bool, Float
 from milzoo.datasets import Bags, load, published_folds
+from milzoo.estimators.contract import means_by_bag
 from milzoo.inference import coordinate_ascent, laplace
 from milzoo.models import VGPMIL, VWSGP
 from milzoo.models.parts.kernels import median_distance
@@ -68,8 +69,7 @@ def by_bag_means(train: Bags, test: Bags) -> Float[np.ndarray, " B"]:
     """Probabilities by logistic regression on the mean of each bag."""
 
     def mean(bags: Bags) -> Float[np.ndarray, "B D"]:
-        sums = np.add.reduceat(np.asarray(bags.instances), bags.starts)
-        return sums / np.asarray(bags.bag_sizes)[:, None]
+        return means_by_bag(np.asarray(bags.instances), bags)
 
     found = chosen(LogisticRegression(max_iter=5000), train.num_bags).fit(mean(train), train.labels)
     return found.predict_proba(mean(test))[:, 1]

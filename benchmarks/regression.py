@@ -20,6 +20,7 @@ from collections.abc import Callable
 import numpy as np
 from milzoo.datasets import Bags
 from milzoo.estimators import BayesianMILRegressor
+from milzoo.estimators.contract import means_by_bag
 from milzoo.models import VWSGP, Gaussian
 from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
@@ -32,7 +33,7 @@ MASS = 0.9
 
 
 def mean_instances(bags: Bags) -> np.ndarray:
-    return np.add.reduceat(bags.instances, bags.starts) / bags.bag_sizes[:, None]
+    return means_by_bag(bags.instances, bags)
 
 
 def sums_of_a_bump(bags: Bags) -> np.ndarray:
@@ -113,8 +114,8 @@ def main() -> None:
                 covers = (low <= test.targets) & (test.targets <= high)
                 row = r2_score(test.targets, predicted), covers.mean(), (high - low).mean()
                 scores.append(row)
-            mean, error = np.mean(scores, axis=0), np.std(scores, axis=0, ddof=1)
-            cells = [f"{m:.3f} ± {s:.3f}" for m, s in zip(mean, error, strict=True)]
+            mean, sd = np.mean(scores, axis=0), np.std(scores, axis=0, ddof=1)
+            cells = [f"{m:.3f} ± {s:.3f}" for m, s in zip(mean, sd, strict=True)]
             print(f"| {title} | {method} | " + " | ".join(cells) + " |", flush=True)
     print(
         f"\n{num_sets} sets of {num_bags} bags to train on and as many to test on, mean ± sd over "

@@ -33,6 +33,7 @@ __all__ = [
     "ScoresInstances",
     "as_bags",
     "log_odds",
+    "means_by_bag",
     "two_columns",
     "with_labels",
 ]
@@ -354,6 +355,11 @@ def with_labels(
     if bags.labels is None or not np.array_equal(codes, bags.labels):
         bags = replace(bags, labels=codes, instance_labels=None)
     return bags, classes
+
+
+def means_by_bag(rows: Float[np.ndarray, "N K"], bags: Bags) -> Float[np.ndarray, "B K"]:
+    """The mean of the rows of each bag."""
+    return np.add.reduceat(rows, bags.starts, axis=0) / bags.bag_sizes[:, None]
 
 
 def two_columns(probability: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n 2"]:

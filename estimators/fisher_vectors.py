@@ -14,7 +14,7 @@ from sklearn.svm import LinearSVC
 from ..datasets.arguments import POSITIVE, PROBABILITY, WHOLE, checked_seed, optional
 from ..datasets.bags import Bags
 from ..inference.posterior import Status
-from .contract import BagClassifier
+from .contract import BagClassifier, means_by_bag
 
 __all__ = ["MiFV", "fisher_vectors", "improved"]
 
@@ -172,13 +172,9 @@ def fisher_vectors(
     for k, weight in enumerate(mixture.weights_):
         standard = (rows - mixture.means_[k]) / np.sqrt(mixture.covariances_[k])
         own = responsibility[:, k, None]
-        parts.append(_bag_means(own * standard, bags) / np.sqrt(weight))
-        parts.append(_bag_means(own * (standard**2 - 1), bags) / np.sqrt(2 * weight))
+        parts.append(means_by_bag(own * standard, bags) / np.sqrt(weight))
+        parts.append(means_by_bag(own * (standard**2 - 1), bags) / np.sqrt(2 * weight))
     return np.hstack(parts)
-
-
-def _bag_means(rows: Float[np.ndarray, "N D"], bags: Bags) -> Float[np.ndarray, "B D"]:
-    return np.add.reduceat(rows, bags.starts) / bags.bag_sizes[:, None]
 
 
 def improved(vectors: Float[np.ndarray, "B P"]) -> Float[np.ndarray, "B P"]:

@@ -14,7 +14,7 @@ from sklearn.svm import OneClassSVM
 from ..datasets.arguments import POSITIVE, WHOLE, one_of
 from ..datasets.bags import Bags
 from ..inference.posterior import Status
-from .contract import ScoresInstances
+from .contract import ScoresInstances, means_by_bag
 from .instance_kernels import KERNEL, LENGTH_SCALE, InstanceKernel, SortedBags
 
 __all__ = ["KISVM"]
@@ -410,8 +410,3 @@ def principal_coordinates(gram: Float[np.ndarray, "M M"]) -> Float[np.ndarray, "
     first = max(0, num - _MOST_COORDINATES)
     values, vectors = eigh(gram, subset_by_index=(first, num - 1))
     return vectors * np.sqrt(np.maximum(values, 0.0))
-
-
-def means_by_bag(rows: Float[np.ndarray, "N K"], bags: Bags) -> Float[np.ndarray, "B K"]:
-    """The mean of the rows of each bag."""
-    return np.add.reduceat(rows, bags.starts, axis=0) / bags.bag_sizes[:, None]

@@ -139,13 +139,11 @@ def _on_chosen_kernel(learns: bool, bags: Bags, memory: str | None) -> Choice:
 
 
 def _attempts(method: str, data: str) -> tuple[Attempt, ...]:
-    """As published, where the model that the test bags choose is known, and honest."""
+    """As published and honest."""
     if method == "MICPM":
         return Attempt(PUBLISHED, _micpm), Attempt(HONEST, _micpm)
     learns = method == "MICPKL"
     honest = Attempt(HONEST, partial(_on_chosen_kernel, learns))
-    if data not in BEST_MODEL:
-        return (honest,)
     mu, weight_scale = BEST_MODEL[data]
     model = CardinalityModel(NormalCardinality(mu, SIGMA), weight_scale)
     kind = CardinalityKernelLearner if learns else CardinalityKernelSVM

@@ -52,7 +52,7 @@ _SHORT = 9
 # Steps in the search for a tilt.
 _BISECTIONS = 30
 # Coefficients, the largest being 1, that count as 0: of smaller ones 1/e² is infinite, and second
-# derivatives not a number.
+# derivatives not a number. Rounding errors may be negative.
 _NEGLIGIBLE = 1e-150
 # Work in terms: little up to the first (some 0.1 ms), large from the second on.
 _LITTLE, _MUCH = 2**14, 2**20
@@ -465,15 +465,14 @@ def _scaled_product(one, other):
 
 
 def _product(one: Float[Array, "*S n"], other: Float[Array, "*S n"]) -> Float[Array, "*S m"]:
-    """Coefficients of the product of two polynomials of one length, of the order of 1."""
+    """Coefficients of the product of two polynomials of one length."""
     length = one.shape[-1]
     if length <= _SHORT:
         return jnp.sum(_skewed(one[..., :, None] * other[..., None, :], 0.0), axis=-2)
     # At least 2 length − 1, and quick: of factors 2 and 3 where the length is 2^k + 1, as in trees.
     size = 9 * (length - 1) // 4
     transforms = jnp.fft.rfft(one, size) * jnp.fft.rfft(other, size)
-    # Rounding errors, 1e-16 of the largest coefficient, may be negative.
-    return jnp.maximum(jnp.fft.irfft(transforms, size)[..., : 2 * length - 1], 0.0)
+    return jnp.fft.irfft(transforms, size)[..., : 2 * length - 1]
 
 
 def _tilts(

@@ -180,7 +180,6 @@ def test_sums_by_fourier_transform_are_accurate_at_full_size():
     np.testing.assert_allclose(gradients, expected_gradients, rtol=1e-9)
 
 
-@pytest.mark.slow_but_first
 @pytest.mark.parametrize("length", [2, 9, 17, 65, 1025])
 def test_a_product_is_numpys(length):
     random = np.random.default_rng(length)
