@@ -1,13 +1,15 @@
-"""Effective draws per second of NUTS: NumPyro, nutpie and PyMC side by side.
+"""Effective draws per second of NUTS: mass matrices of NumPyro's, beside nutpie's and PyMC's.
 
-    python benchmarks/nuts_speed.py          # the demo's VGPMIL on digits, 115 bags, M = 50
-    python benchmarks/nuts_speed.py --model vwsgp --data musk1    # needs the file, see load
-    python benchmarks/nuts_speed.py --toy    # small, to see that it runs
+    python benchmarks/nuts_speed.py                                # VGPMIL on digits, M = 50
+    MILZOO_DATA=… python benchmarks/nuts_speed.py --model vwsgp --data musk1
+    MILZOO_DATA=… python benchmarks/nuts_speed.py --model vwsgp --data elephant
+    python benchmarks/nuts_speed.py --toy                          # small, to see that it runs
 
-All run at the same target acceptances, as many chains at once as there are cores, with diagonal
-mass matrices. ESS is ArviZ's bulk ESS of the M inducing values over all chains; ESS/s divides its
+All run on the same program at the same target acceptance, as many chains at once as there
+are cores. ESS is ArviZ's bulk ESS of the M inducing values over all chains; ESS/s divides its
 median and its minimum by the seconds of sampling, after compilation and warm-up. nutpie's seconds
-are split by leapfrog steps. ``step ms`` is what a leapfrog step takes of a core.
+are split by leapfrog steps. ``step ms`` is what a leapfrog step takes of a core. Each row is the
+median of its column over the seeds; a second seed compiles nothing but nutpie's program.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(CORES))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import arviz as az  # noqa: E402
+import numpy as np  # noqa: E402
 from milzoo.datasets import Bags, load, simulate, simulate_instances  # noqa: E402
 from milzoo.inference import Posterior, nuts  # noqa: E402
 from milzoo.inference.pymc_nuts import pymc_nuts  # noqa: E402
@@ -30,58 +33,68 @@ from rich.table import Table  # noqa: E402
 
 MODELS = {"vgpmil": (VGPMIL, {"variance": 5.0, "mean": -3.0}), "vwsgp": (VWSGP, {})}
 ENGINES = {
-    "nuts (NumPyro)": (nuts, {}),
-    "pymc_nuts (nutpie)": (pymc_nuts, {"sampler": "nutpie"}),
-    "pymc_nuts (PyMC)": (pymc_nuts, {"sampler": "pymc"}),
+    **{
+        f"nuts, {name}": (nuts, {"mass_matrix": name})
+        for name in ("diagonal", "dense", "low_rank", "laplace", "auto")
+    },
+    "nutpie, diagonal": (pymc_nuts, {"sampler": "nutpie"}),
+    "nutpie, low_rank": (pymc_nuts, {"sampler": "nutpie", "mass_matrix": "low_rank"}),
+    "PyMC, diagonal": (pymc_nuts, {"sampler": "pymc"}),
 }
 COLUMNS = (
-    *("engine", "program", "target", "compile s", "warm-up s", "sampling s", "steps/draw"),
-    "step ms",
-    *("median ESS", "smallest ESS", "median ESS/s", "smallest ESS/s"),
+    *("engine", "compile s", "warm-up s", "sampling s", "steps/draw", "step ms"),
+    *("median ESS", "smallest ESS", "median ESS/s", "smallest ESS/s", "smallest/diagonal"),
 )
+FORMATS = (".1f", ".2f", ".2f", ".1f", ".3f", ",.0f", ",.0f", ",.0f", ",.0f", ".2f")
 
 
 def main() -> None:
     arguments = _arguments()
     bags, model = _problem(arguments)
-    chains, warmup, draws = arguments.chains, arguments.warmup, arguments.draws
+    length = {
+        name: getattr(arguments, name) for name in ("num_chains", "num_warmup", "num_samples")
+    }
+    chosen = {"program": arguments.program, "target_accept": arguments.target}
+    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     table = Table(
         *COLUMNS,
         title=f"{type(model).__name__}, {arguments.data}: {bags.num_bags} bags, "
-        f"{bags.num_instances} instances, M = {len(model.inducing_points)}, seed {arguments.seed}",
-        caption=f"{chains} × ({warmup} + {draws}) draws on {CORES} cores",
+        f"{bags.num_instances} instances, M = {len(model.inducing_points)}",
+        caption=f"{length['num_chains']} × ({length['num_warmup']} + {length['num_samples']}) "
+        f"draws on {CORES} cores, {arguments.program} program, target {arguments.target}; "
+        f"medians of seeds {list(seeds)}",
     )
-    for name, (engine, options) in ENGINES.items():
-        for program, target_accept in arguments.programs:
-            posterior = engine(
-                model,
-                bags,
-                seed=arguments.seed,
-                num_warmup=warmup,
-                num_samples=draws,
-                num_chains=chains,
-                program=program,
-                target_accept=target_accept,
-                **options,
-            )
-            table.add_row(name, program, str(target_accept), *_measures(posterior))
-    Console(width=140).print(table)
+    rows: dict[str, list[float]] = {}
+    for name in arguments.engines:
+        engine, options = ENGINES[name]
+        options = options | length | chosen
+        fits = [engine(model, bags, seed=seed, **options) for seed in seeds]
+        rows[name] = np.median([_measures(fit) for fit in fits], axis=0).tolist()
+        found = {fit.tree["sample_stats"].attrs["mass_matrix"] for fit in fits}
+        told = f"{name}: {', '.join(sorted(found))}" if name.endswith("auto") else name
+        ratio = rows[name][-1] / next(iter(rows.values()))[-1]
+        cells = (f"{x:{form}}" for x, form in zip([*rows[name], ratio], FORMATS, strict=True))
+        table.add_row(told, *cells)
+    Console(width=150).print(table)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", choices=["digits", "musk1"], default="digits")
+    parser.add_argument("--data", choices=["digits", "musk1", "elephant"], default="digits")
     parser.add_argument("--model", choices=sorted(MODELS), default="vgpmil")
+    parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES))
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--seed", type=int, default=0, help="the first")
+    parser.add_argument("--program", choices=["marginal", "full"], default="marginal")
+    parser.add_argument("--target", type=float, default=0.8, help="acceptance probability")
     parser.add_argument("--toy", action="store_true")
-    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     sizes = (2, 100, 50) if arguments.toy else (4, 500, 2000)
-    arguments.chains, arguments.warmup, arguments.draws = sizes
-    # A program of PyMC takes half a minute to compile.
-    programs = (("marginal", 0.7), ("marginal", 0.8), ("full", 0.8))
-    arguments.programs = programs[:1] if arguments.toy else programs
+    arguments.num_chains, arguments.num_warmup, arguments.num_samples = sizes
     if arguments.toy:
-        arguments.data = "simulated"
+        arguments.data, arguments.seeds = "simulated", 1
+        # A program of PyMC takes half a minute to compile.
+        arguments.engines = ["nuts, diagonal", "nuts, auto", "nutpie, low_rank"]
     return arguments
 
 
@@ -96,23 +109,24 @@ def _problem(arguments: argparse.Namespace) -> tuple[Bags, VGPMIL | VWSGP]:
     return train, kind.as_published(train, **chosen)
 
 
-def _measures(posterior: Posterior) -> list[str]:
+def _measures(posterior: Posterior) -> list[float]:
     draws = posterior.tree["posterior"].to_dataset()[["inducing_value"]]
     ess = az.ess(draws)["inducing_value"]
     steps = float(posterior.tree["sample_stats"]["n_steps"].mean())
     sampling_seconds = posterior.sampling_seconds or float("nan")
     num_steps = steps * draws.sizes["chain"] * draws.sizes["draw"]
     step_seconds = sampling_seconds * min(CORES, draws.sizes["chain"]) / num_steps
+    median, smallest = float(ess.median()), float(ess.min())
     return [
-        f"{posterior.compile_seconds:.1f}",
-        f"{posterior.seconds - sampling_seconds:.2f}",
-        f"{sampling_seconds:.2f}",
-        f"{steps:.1f}",
-        f"{1000 * step_seconds:.3f}",
-        f"{float(ess.median()):,.0f}",
-        f"{float(ess.min()):,.0f}",
-        f"{float(ess.median()) / sampling_seconds:,.0f}",
-        f"{float(ess.min()) / sampling_seconds:,.0f}",
+        posterior.compile_seconds,
+        posterior.seconds - sampling_seconds,
+        sampling_seconds,
+        steps,
+        1000 * step_seconds,
+        median,
+        smallest,
+        median / sampling_seconds,
+        smallest / sampling_seconds,
     ]
 
 

@@ -22,6 +22,7 @@ from ..datasets.arguments import (
 from ..datasets.bags import Bags
 from ..datasets.streaming import BagStream
 from ..models.model import random_key
+from .metric import MASS_MATRIX
 
 __all__ = ["engine"]
 
@@ -53,6 +54,7 @@ _RULES = {
         ),
     ),
     "target_accept": PROBABILITY,
+    "mass_matrix": MASS_MATRIX,
     "program": one_of("marginal", "full"),
     "max_steps": WHOLE,
     "tolerance": AT_LEAST_ZERO,

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["pymc_nuts"]
 
 _SAMPLERS = ("nutpie", "pymc")
+# nutpie's names of them.
+_MASS_MATRICES = {"diagonal": "diag", "low_rank": "low_rank"}
 # ArviZ's names for what nutpie calls otherwise; PyMC's own sampler speaks ArviZ already.
 _STATISTICS = {
     "diverging": "diverging",
@@ -50,6 +52,7 @@ def pymc_nuts(
     num_chains: int = 4,
     program: str = "marginal",
     sampler: str = "nutpie",
+    mass_matrix: str = "diagonal",
     target_accept: float = 0.8,
     progress: bool = False,
 ) -> Posterior:
@@ -71,6 +74,9 @@ def pymc_nuts(
         nutpie (in Rust, on code compiled by Numba), or PyMC's own (in Python, a new process for
         each chain: a script that calls it needs ``if __name__ == "__main__":``). The tree says
         which, under ``sample_stats``, attribute ``inference_library``.
+    mass_matrix : {"diagonal", "low_rank"}
+        Whose inverse stands for the posterior's covariance: variances alone, or nutpie's diagonal
+        that is corrected in few directions.
     target_accept : float
         Acceptance probability that the step size is tuned to.
     progress : bool
@@ -87,9 +93,9 @@ def pymc_nuts(
     NotImplementedError
         If the model has no program in PyMC.
     ValueError
-        If the sampler or the program has another name, PyMC has no such program, a count is
-        not positive, a prior or ψ is not one that PyMC has too, or a mixture has too many unknown
-        numbers for gradients.
+        If the sampler, its mass matrix or the program has another name, PyMC has no such program,
+        a count is not positive, a prior or ψ is not one that PyMC has too, or a mixture has too
+        many unknown numbers for gradients.
 
     Notes
     -----
@@ -107,6 +113,7 @@ def pymc_nuts(
         raise ValueError(
             f"sampler is {sampler!r}; expected 'nutpie' or 'pymc' (nearest: {nearest[0]!r})"
         )
+    _check_mass_matrix(mass_matrix, sampler)
     make_program = pymc_program.dispatch(type(model))
     if make_program is pymc_program.dispatch(object):
         make_program(model, bags)  # raises
@@ -125,13 +132,29 @@ def pymc_nuts(
         "target_accept": target_accept,
     }
     integer_seed = int(jax.random.bits(random_key(seed)) >> 1)
+    if sampler == "nutpie":
+        settings["adaptation"] = _MASS_MATRICES[mass_matrix]
     run_sampler = _run_nutpie if sampler == "nutpie" else _run_pymc
     run = run_sampler(pymc_model, sites, settings, integer_seed, progress, started)
     posterior = sampled_posterior(model, bags, engine="pymc_nuts", run=run, watch=watch)
     posterior.tree["sample_stats"].attrs.update(
-        inference_library=sampler, inference_library_version=importlib.metadata.version(sampler)
+        inference_library=sampler,
+        inference_library_version=importlib.metadata.version(sampler),
+        mass_matrix=mass_matrix,
     )
     return posterior
+
+
+def _check_mass_matrix(mass_matrix: str, sampler: str) -> None:
+    if mass_matrix not in _MASS_MATRICES:
+        raise ValueError(
+            f"mass_matrix is {mass_matrix!r}; expected 'diagonal' or 'low_rank': nuts has others"
+        )
+    if mass_matrix == "low_rank" and sampler == "pymc":
+        raise ValueError(
+            "mass_matrix is 'low_rank', which PyMC's own sampler does not have; take "
+            "sampler='nutpie', or mass_matrix='diagonal'"
+        )
 
 
 def _run_nutpie(

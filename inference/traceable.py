@@ -95,7 +95,18 @@ class TraceableChain:
 
     @classmethod
     def nuts(cls, *, num_warmup: int = 500, thin: int = 1, **options: Any) -> TraceableChain:
-        """A chain of NUTS, with options of `milzoo.inference.nuts`."""
+        """A chain of NUTS, with options of `milzoo.inference.nuts`.
+
+        Raises
+        ------
+        ValueError
+            If ``mass_matrix`` is "auto", which is chosen by one set of bags.
+        """
+        if options.get("mass_matrix") == "auto":
+            raise ValueError(
+                "mass_matrix is 'auto', which is chosen by one set of bags, and this chain is for "
+                "many; expected 'diagonal', 'dense', 'low_rank' or 'laplace'"
+            )
         chain_for = partial(NUTSChain.for_model, num_warmup=num_warmup, **options)
         return cls(chain_for, num_warmup, thin)
 

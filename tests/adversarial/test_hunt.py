@@ -232,7 +232,7 @@ MODEL = VGPMIL(RBF(1.0, 1.0), np.eye(2), mean=-1.0, mixing=PolyaGammaMixing())
 ENGINE_OPTIONS = {
     coordinate_ascent: ("max_steps", "tolerance", "num_draws", "dtype", "label_update", "progress"),
     laplace: ("max_steps", "num_draws", "progress"),
-    nuts: ("num_warmup", "num_samples", "num_chains", "target_accept", "program"),
+    nuts: ("num_warmup", "num_samples", "num_chains", "target_accept", "program", "mass_matrix"),
     gibbs: ("num_warmup", "num_samples", "num_chains", "thin", "keep"),
 }
 BRIEF = {

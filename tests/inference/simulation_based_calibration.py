@@ -191,9 +191,9 @@ PROBLEMS = {
 }
 
 
-def nuts_on(program: str):
+def nuts_on(program: str, **options):
     """Function of model and labelled bags that gives a NUTS chain on the named program."""
-    return partial(NUTSChain.for_model, num_warmup=WARMUP, program=program)
+    return partial(NUTSChain.for_model, num_warmup=WARMUP, program=program, **options)
 
 
 def calibrate(

@@ -51,6 +51,25 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
 
 
 @pytest.mark.parametrize(
+    ("problem", "mass_matrix"),
+    [
+        ("vgpmil", "low_rank"),
+        ("vwsgp", "laplace"),
+        ("vwsgp", "dense"),
+        ("gpmil", "low_rank"),
+        ("bmil", "laplace"),
+    ],
+)
+def test_every_mass_matrix_is_calibrated(
+    calibrate, simulation_based_calibration, problem, mass_matrix
+):
+    chain_for = simulation_based_calibration.nuts_on("marginal", mass_matrix=mass_matrix)
+    ranks = calibrate(problem, chain_for, 4)
+    assert ranks.not_uniform == []
+    assert ranks.relative_efficiency > 0.8
+
+
+@pytest.mark.parametrize(
     ("problem", "sampler", "thinning"),
     [
         ("vgpmil", VGPMILGibbs, 8),

@@ -1,0 +1,187 @@
+"""Metrics of NUTS: the curvature at a mode, and what the draws of a warm-up say.
+
+NUTS moves a point of P coordinates as if it had a mass. The nearer the inverse mass matrix is to
+the posterior's covariance, the fewer steps a trajectory takes. Any positive definite matrix leaves
+the draws exact.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import cholesky, solve_triangular
+from jaxtyping import Array, Float, Int
+
+from ..datasets.arguments import one_of
+from .gaussian import WhitenedProgram
+from .modes import mode_of
+
+__all__ = [
+    "LARGEST_DENSE",
+    "MASS_MATRIX",
+    "FisherMoments",
+    "MassMatrix",
+    "curvature_and_misfit",
+    "curvature_metric",
+    "low_rank_metric",
+    "no_moments",
+    "observed",
+]
+
+type MassMatrix = Literal["auto", "diagonal", "dense", "low_rank", "laplace"]
+
+MASS_MATRIX = one_of("auto", "diagonal", "dense", "low_rank", "laplace")
+
+# Coordinates beyond which P² numbers a leapfrog step cost more than they save.
+LARGEST_DENSE = 1000
+# Newton steps to a mode, as in `laplace`.
+_MAX_STEPS = 200
+# Curvature below which a direction counts as this flat: ten prior sds of a whitened coordinate.
+_LEAST_CURVATURE = 1e-2
+# Variances of directions of which a window's draws say nothing, in units of the diagonal metric's.
+_REGULARISATION = 1e-5
+# Variances nearer to the diagonal metric's than this factor are not told from noise.
+_CUTOFF = 2.0
+# Draws of Laplace's approximation that judge it.
+_PILOT_DRAWS = 100
+
+
+@jax.jit
+def curvature_metric(target: WhitenedProgram) -> Float[Array, "P P"]:
+    """H⁻¹, the inverse curvature of −log p at the mode that is found from the prior mean.
+
+    Where the search ends at no mode, curvatures count by their size, and small ones as 0.01.
+
+    Parameters
+    ----------
+    target : WhitenedProgram
+
+    Returns
+    -------
+    array (P, P)
+        Positive definite.
+    """
+    return _inverse(mode_of(target, jnp.asarray(target.origin), _MAX_STEPS).hessian)
+
+
+def _inverse(hessian: Float[Array, "P P"]) -> Float[Array, "P P"]:
+    curvature, directions = jnp.linalg.eigh(hessian)
+    variance = 1.0 / jnp.maximum(jnp.abs(curvature), _LEAST_CURVATURE)
+    return (directions * variance) @ directions.T
+
+
+@jax.jit
+def curvature_and_misfit(
+    target: WhitenedProgram, key: Array
+) -> tuple[Float[Array, "P P"], Float[Array, ""]]:
+    """The curvature's metric, and how far Laplace's approximation q is from the posterior p.
+
+    D = E_q ‖Lᵀ(∇ log p − ∇ log q)‖²/P, a Fisher divergence in the coordinates where q = N(m, LLᵀ)
+    is standard: 0 if p is Gaussian, 1 if the error of the gradient is as large as the gradient.
+
+    Parameters
+    ----------
+    target : WhitenedProgram
+    key : JAX key
+        Of 100 draws of q.
+
+    Returns
+    -------
+    array (P, P)
+    array ()
+        D; not a number or infinite where the search for a mode fails.
+    """
+    found = mode_of(target, jnp.asarray(target.origin), _MAX_STEPS)
+    metric = _inverse(found.hessian)
+    factor = cholesky(metric, lower=True)
+    noise = jax.random.normal(key, (_PILOT_DRAWS, target.size))
+    gradients = jax.lax.map(
+        lambda one: jax.grad(target.log_density)(found.point + factor @ one), noise
+    )
+    # ∇ log q = −L⁻ᵀε
+    return metric, jnp.mean((gradients @ factor + noise) ** 2)
+
+
+class FisherMoments(NamedTuple):
+    """Means and scatter of draws and of the gradients of log p there.
+
+    Attributes
+    ----------
+    num_draws : int array ()
+    mean : array (2, P)
+        Of draws, of gradients.
+    scatter : array (2, P, P)
+        Sums of products of deviations.
+    """
+
+    num_draws: Int[Array, ""]
+    mean: Float[Array, "2 P"]
+    scatter: Float[Array, "2 P P"]
+
+
+def no_moments(size: int) -> FisherMoments:
+    """Moments of nothing, of P = ``size`` coordinates."""
+    return FisherMoments(jnp.array(0), jnp.zeros((2, size)), jnp.zeros((2, size, size)))
+
+
+def observed(
+    moments: FisherMoments, draw: Float[Array, " P"], gradient: Float[Array, " P"]
+) -> FisherMoments:
+    """The moments with one more draw, by Welford's update."""
+    pair, num_draws = jnp.stack([draw, gradient]), moments.num_draws + 1
+    before = pair - moments.mean
+    mean = moments.mean + before / num_draws
+    after = pair - mean
+    scatter = moments.scatter + before[:, :, None] * after[:, None, :]
+    return FisherMoments(num_draws, mean, scatter)
+
+
+def low_rank_metric(moments: FisherMoments) -> Float[Array, "P P"]:
+    """The inverse mass matrix of least Fisher divergence: diagonal, corrected in few directions.
+
+    For a Gaussian, gradients are −Σ⁻¹(x − m), so that cov(x) = Σ cov(g) Σ for any set of draws. The
+    diagonal metric solves this for each coordinate, σ² = √(var x / var g). In its units the
+    geometric mean of cov(x) and cov(g)⁻¹ solves it for all; of its eigenvalues those count that
+    differ from 1 by more than a factor of 2.
+
+    Parameters
+    ----------
+    moments : FisherMoments
+        Of at least 2 draws.
+
+    Returns
+    -------
+    array (P, P)
+        D (I + U(Λ − I)Uᵀ) D, positive definite.
+
+    References
+    ----------
+    Seyboldt, Carlson and Carpenter (2026), arXiv 2603.18845.
+    """
+    of_draws, of_gradients = moments.scatter / moments.num_draws
+    tiny = jnp.finfo(of_draws.dtype).tiny
+    variances = jnp.maximum(jnp.diag(of_draws), tiny), jnp.maximum(jnp.diag(of_gradients), tiny)
+    deviation = (variances[0] / variances[1]) ** 0.25
+    slack = _REGULARISATION * jnp.eye(len(deviation))
+    of_draws = of_draws / jnp.outer(deviation, deviation) + slack
+    of_gradients = of_gradients * jnp.outer(deviation, deviation) + slack
+    variance, directions = jnp.linalg.eigh(_geometric_mean_with_inverse(of_draws, of_gradients))
+    is_seen = (variance > _CUTOFF) | (variance < 1.0 / _CUTOFF)
+    variance = jnp.where(is_seen, variance, 1.0)
+    scaled = deviation[:, None] * directions
+    return (scaled * variance) @ scaled.T
+
+
+def _geometric_mean_with_inverse(
+    first: Float[Array, "P P"], second: Float[Array, "P P"]
+) -> Float[Array, "P P"]:
+    """Σ with Σ B Σ = A, for positive definite A and B."""
+    lower = cholesky(second, lower=True)  # B = LLᵀ
+    squared, directions = jnp.linalg.eigh(lower.T @ first @ lower)
+    # Σ = L⁻ᵀ (LᵀAL)^½ L⁻¹
+    half = solve_triangular(
+        lower, directions * jnp.maximum(squared, 0.0) ** 0.25, trans=1, lower=True
+    )
+    return half @ half.T
