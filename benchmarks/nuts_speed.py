@@ -5,11 +5,12 @@
     MILZOO_DATA=… python benchmarks/nuts_speed.py --model vwsgp --data elephant
     python benchmarks/nuts_speed.py --toy                          # small, to see that it runs
 
-All run on the same program at the same target acceptance, as many chains at once as there
-are cores. ESS is ArviZ's bulk ESS of the M inducing values over all chains; ESS/s divides its
-median and its minimum by the seconds of sampling, after compilation and warm-up. nutpie's seconds
-are split by leapfrog steps. ``step ms`` is what a leapfrog step takes of a core. Each row is the
-median of its column over the seeds; a second seed compiles nothing but nutpie's program.
+All run on the same program at the same target acceptance, as many chains at once as there are
+cores; ``acceptance`` is the mean that was reached. ESS is ArviZ's bulk ESS of the M inducing values
+over all chains; ESS/s divides its median and its minimum by the seconds of sampling, after
+compilation and warm-up. nutpie's seconds are split by leapfrog steps. ``step ms`` is what a
+leapfrog step takes of a core. A row has the medians of its columns over the seeds; a second seed
+compiles no program but PyMC's.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ ENGINES = {
     "PyMC, diagonal": (pymc_nuts, {"sampler": "pymc"}),
 }
 COLUMNS = (
-    *("engine", "compile s", "warm-up s", "sampling s", "steps/draw", "step ms"),
+    *("engine", "compile s", "warm-up s", "sampling s", "acceptance", "steps/draw"),
+    "step ms",
     *("median ESS", "smallest ESS", "median ESS/s", "smallest ESS/s", "smallest/diagonal"),
 )
-FORMATS = (".1f", ".2f", ".2f", ".1f", ".3f", ",.0f", ",.0f", ",.0f", ",.0f", ".2f")
+FORMATS = (".1f", ".2f", ".2f", ".2f", ".1f", ".3f", ",.0f", ",.0f", ",.0f", ",.0f", ".2f")
 
 
 def main() -> None:
@@ -75,7 +77,7 @@ def main() -> None:
         ratio = rows[name][-1] / next(iter(rows.values()))[-1]
         cells = (f"{x:{form}}" for x, form in zip([*rows[name], ratio], FORMATS, strict=True))
         table.add_row(told, *cells)
-    Console(width=150).print(table)
+    Console(width=170).print(table)
 
 
 def _arguments() -> argparse.Namespace:
@@ -121,6 +123,7 @@ def _measures(posterior: Posterior) -> list[float]:
         posterior.compile_seconds,
         posterior.seconds - sampling_seconds,
         sampling_seconds,
+        float(posterior.tree["sample_stats"]["acceptance_rate"].mean()),
         steps,
         1000 * step_seconds,
         median,

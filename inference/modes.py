@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from ..models.numerics.lbfgs import Minimum, minimise_by_newton
@@ -19,14 +20,15 @@ AT_REST = 1e-3
 
 
 def check_smooth(target: WhitenedProgram) -> None:
-    """Refuse a density without curvature at 0.
+    """Refuse a density without curvature at 0; while JAX traces there is nothing to look at.
 
     Raises
     ------
     ValueError
         If a site of the whitened program has a Laplace prior.
     """
-    if np.asarray(kinks(target)).any():
+    found = kinks(target)
+    if not isinstance(found, Tracer) and np.asarray(found).any():
         raise ValueError(
             "the prior of some site is a Laplace distribution, whose density has a kink at 0 and "
             "no curvature: laplace needs a smooth one; give a Normal prior "

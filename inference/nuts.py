@@ -265,7 +265,8 @@ class NUTSChain:
         after = kernel.sample(before, (self.given,), {})
         if moments is None:
             return NUTSState(after, None)
-        draw, gradient = ravel_pytree(after.z)[0], -ravel_pytree(after.z_grad)[0]
+        # Of −log p, but the sign of gradients does not matter.
+        draw, gradient = ravel_pytree(after.z)[0], ravel_pytree(after.z_grad)[0]
         trajectory, moments = jax.lax.cond(
             self._ends_a_window(before.i),
             self._with_new_metric,

@@ -56,7 +56,7 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
         ("vgpmil", "low_rank"),
         ("vwsgp", "laplace"),
         ("vwsgp", "dense"),
-        ("gpmil", "low_rank"),
+        ("cardinality", "low_rank"),
         ("bmil", "laplace"),
     ],
 )
