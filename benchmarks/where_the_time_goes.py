@@ -185,10 +185,10 @@ def _inside(arguments: argparse.Namespace) -> Table:
             parts = dict(_parts_of_a_sweep(sweep, states))
             _add_rows(table, model, "sweep", _ms(sweep.step, states), parts)
             states = _states(chain.init, chain.step, arguments)
-            leapfrogs = float(np.mean(states.num_steps))
+            leapfrogs = float(np.mean(states.trajectory.num_steps))
             program = reparam(model.marginal(), config=model.reparametrisation)
             slope = jax.value_and_grad(partial(potential_energy, program, (chain.given,), {}))
-            parts = {"log density and its slope": _ms(slope, states.z)}
+            parts = {"log density and its slope": _ms(slope, states.trajectory.z)}
             _add_rows(table, model, "leapfrog", _ms(chain.step, states) / leapfrogs, parts)
     return table
 
