@@ -141,8 +141,9 @@ def nuts(
         chain = NUTSChain.for_model(model, bags, num_warmup=num_warmup, **settings)
         seconds = Stopwatch.now() - started
         run = run_chains(chain, key=key, progress=progress, **length, **run_on)
-        # The search for a mode takes what a longer warm-up would.
-        run = replace(run, warmup_seconds=run.warmup_seconds + seconds)
+        if mass_matrix in ("laplace", "auto"):
+            # The search for a mode takes what a longer warm-up would.
+            run = replace(run, warmup_seconds=run.warmup_seconds + seconds)
     posterior = sampled_posterior(model, bags, engine="nuts", run=run, watch=watch)
     posterior.tree["sample_stats"].attrs["mass_matrix"] = chain.mass_matrix
     if mass_matrix != "auto":
