@@ -45,7 +45,7 @@ ENGINES = {
 COLUMNS = (
     *("engine", "compile s", "warm-up s", "sampling s", "acceptance", "steps/draw"),
     "step ms",
-    *("median ESS", "smallest ESS", "median ESS/s", "smallest ESS/s", "smallest/diagonal"),
+    *("median ESS", "smallest ESS", "median ESS/s", "smallest ESS/s", "to first row's"),
 )
 FORMATS = (".1f", ".2f", ".2f", ".2f", ".1f", ".3f", ",.0f", ",.0f", ",.0f", ",.0f", ".2f")
 

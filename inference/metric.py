@@ -7,12 +7,13 @@ the draws exact.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cholesky, solve_triangular
 from jaxtyping import Array, Float, Int
+from numpyro.infer.hmc_util import welford_covariance
 
 from ..datasets.arguments import one_of
 from .gaussian import WhitenedProgram
@@ -26,13 +27,11 @@ __all__ = [
     "curvature_and_misfit",
     "curvature_metric",
     "low_rank_metric",
-    "no_moments",
-    "observed",
 ]
 
 type MassMatrix = Literal["auto", "diagonal", "dense", "low_rank", "laplace"]
 
-MASS_MATRIX = one_of("auto", "diagonal", "dense", "low_rank", "laplace")
+MASS_MATRIX = one_of(*get_args(MassMatrix.__value__))
 
 # Coordinates beyond which P² numbers a leapfrog step cost more than they save.
 LARGEST_DENSE = 1000
@@ -104,38 +103,31 @@ def curvature_and_misfit(
     return metric, jnp.mean((gradients @ factor + noise) ** 2)
 
 
+type _Moments = tuple[Float[Array, " P"], Float[Array, "P P"], Int[Array, ""]]
+
+_no_moments, _updated, _ = welford_covariance(diagonal=False)
+
+
 class FisherMoments(NamedTuple):
-    """Means and scatter of draws and of the gradients of log p there.
+    """Moments of draws and of the gradients of log p there, as NumPyro keeps them.
 
     Attributes
     ----------
-    num_draws : int array ()
-    mean : array (2, P)
-        Of draws, of gradients.
-    scatter : array (2, P, P)
-        Sums of products of deviations.
+    draws, gradients : tuple
+        Mean (P,), sums of products of deviations (P, P), and number of draws.
     """
 
-    num_draws: Int[Array, ""]
-    mean: Float[Array, "2 P"]
-    scatter: Float[Array, "2 P P"]
+    draws: _Moments
+    gradients: _Moments
 
+    @classmethod
+    def empty(cls, size: int) -> FisherMoments:
+        """Moments of nothing, of P = ``size`` coordinates."""
+        return cls(_no_moments(size), _no_moments(size))
 
-def no_moments(size: int) -> FisherMoments:
-    """Moments of nothing, of P = ``size`` coordinates."""
-    return FisherMoments(jnp.array(0), jnp.zeros((2, size)), jnp.zeros((2, size, size)))
-
-
-def observed(
-    moments: FisherMoments, draw: Float[Array, " P"], gradient: Float[Array, " P"]
-) -> FisherMoments:
-    """The moments with one more draw, by Welford's update."""
-    pair, num_draws = jnp.stack([draw, gradient]), moments.num_draws + 1
-    before = pair - moments.mean
-    mean = moments.mean + before / num_draws
-    after = pair - mean
-    scatter = moments.scatter + before[:, :, None] * after[:, None, :]
-    return FisherMoments(num_draws, mean, scatter)
+    def with_draw(self, draw: Float[Array, " P"], gradient: Float[Array, " P"]) -> FisherMoments:
+        """The moments with one more draw."""
+        return FisherMoments(_updated(draw, self.draws), _updated(gradient, self.gradients))
 
 
 def low_rank_metric(moments: FisherMoments) -> Float[Array, "P P"]:
@@ -160,7 +152,7 @@ def low_rank_metric(moments: FisherMoments) -> Float[Array, "P P"]:
     ----------
     Seyboldt, Carlson and Carpenter (2026), arXiv 2603.18845.
     """
-    of_draws, of_gradients = moments.scatter / moments.num_draws
+    of_draws, of_gradients = (scatter / number for _, scatter, number in moments)
     tiny = jnp.finfo(of_draws.dtype).tiny
     variances = jnp.maximum(jnp.diag(of_draws), tiny), jnp.maximum(jnp.diag(of_gradients), tiny)
     deviation = (variances[0] / variances[1]) ** 0.25

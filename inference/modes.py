@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from ..models.numerics.lbfgs import Minimum, minimise_by_newton
 from .gaussian import WhitenedProgram, kinks
 
-__all__ = ["AT_REST", "FLAT", "check_smooth", "mode_from", "mode_of"]
+__all__ = ["AT_REST", "FLAT", "check_smooth", "is_smooth", "mode_from", "mode_of"]
 
 # Gradient of the log density, whitened, up to which a mode is looked for.
 FLAT = 1e-6
@@ -19,16 +19,21 @@ FLAT = 1e-6
 AT_REST = 1e-3
 
 
+def is_smooth(target: WhitenedProgram) -> bool:
+    """Whether no kink of a density is seen at 0: while JAX traces there is none to see."""
+    found = kinks(target)
+    return isinstance(found, Tracer) or not np.asarray(found).any()
+
+
 def check_smooth(target: WhitenedProgram) -> None:
-    """Refuse a density without curvature at 0; while JAX traces there is nothing to look at.
+    """Refuse a density without curvature at 0; while JAX traces, none is seen and none refused.
 
     Raises
     ------
     ValueError
         If a site of the whitened program has a Laplace prior.
     """
-    found = kinks(target)
-    if not isinstance(found, Tracer) and np.asarray(found).any():
+    if not is_smooth(target):
         raise ValueError(
             "the prior of some site is a Laplace distribution, whose density has a kink at 0 and "
             "no curvature: laplace needs a smooth one; give a Normal prior "

@@ -24,7 +24,7 @@ from ..datasets.bags import Bags
 from ..models.model import Model, Program, observations, random_key
 from ..models.numerics.tracing import as_pytree
 from .arguments import engine
-from .gaussian import kinks, whitened_program
+from .gaussian import whitened_program
 from .metric import (
     LARGEST_DENSE,
     MASS_MATRIX,
@@ -33,10 +33,8 @@ from .metric import (
     curvature_and_misfit,
     curvature_metric,
     low_rank_metric,
-    no_moments,
-    observed,
 )
-from .modes import check_smooth
+from .modes import check_smooth, is_smooth
 from .posterior import Posterior, sampled_posterior
 from .runtime.chains import devices_of_chains, run_chains
 from .runtime.densities import check_number_of_unknowns
@@ -51,8 +49,8 @@ TARGET_ACCEPT = 0.7
 # it has 1.4 times the smallest effective size a leapfrog step of a low-rank matrix, with D = 0.14
 # (VGPMIL on digits) 0.9 times.
 _LARGEST_MISFIT = 0.1
-# Those whose warm-up is not divided as NumPyro does, who tunes the step size in 50 steps after a
-# last mass matrix: too few, so that acceptance ends 0.1 above its target.
+# Those whose warm-up is not divided as NumPyro does it, which tunes the step size in 50 steps after
+# a last mass matrix: too few, so that acceptance ends 0.1 above its target.
 _OWN_WINDOWS = ("low_rank", "laplace")
 # Ends of the windows whose draws make a low-rank matrix, as parts of warm-up; the rest tunes the
 # step size.
@@ -92,7 +90,8 @@ def nuts(
         Whose inverse stands for the posterior's covariance. ``"diagonal"`` and ``"dense"``: the
         variances, or covariances, of the warm-up's draws. ``"low_rank"``: of draws and gradients,
         a diagonal corrected in few directions, as in nutpie. ``"laplace"``: the curvature at the
-        mode of the marginal program, fixed, so that warm-up tunes the step size alone.
+        mode of the marginal program, fixed, so that warm-up tunes the step size alone; the search
+        for the mode is in ``wall_seconds``, and not in ``seconds``.
         ``"auto"``: the curvature, where a hundred draws of Laplace's approximation do not
         contradict it; else ``"low_rank"``; of more than 1,000 coordinates, where P² numbers a step
         cost more than they save, ``"diagonal"``. The tree says which, under ``sample_stats``,
@@ -137,13 +136,8 @@ def nuts(
         jax.enable_x64(True),
         devices_of_chains(mesh, checkpoint, model, bags, **options, **length) as run_on,
     ):
-        started = Stopwatch.now()
         chain = NUTSChain.for_model(model, bags, num_warmup=num_warmup, **settings)
-        seconds = Stopwatch.now() - started
         run = run_chains(chain, key=key, progress=progress, **length, **run_on)
-        if mass_matrix in ("laplace", "auto"):
-            # The search for a mode takes what a longer warm-up would.
-            run = replace(run, warmup_seconds=run.warmup_seconds + seconds)
     posterior = sampled_posterior(model, bags, engine="nuts", run=run, watch=watch)
     posterior.tree["sample_stats"].attrs["mass_matrix"] = chain.mass_matrix
     if mass_matrix != "auto":
@@ -210,8 +204,8 @@ class NUTSChain:
         ------
         ValueError
             If the name of the program or the mass matrix is unknown, ``target_accept`` is no
-            probability, the model has too many unknown numbers, or none at whose mode the density
-            has a curvature; if ``mass_matrix="auto"`` is asked for while JAX traces.
+            probability, the model has too many unknown numbers, or the mass matrix too many
+            coordinates; or if "laplace" finds no curvature, or another program than the marginal.
         """
         check_number_of_unknowns(model, "nuts")
         check_probability(target_accept=target_accept)
@@ -248,7 +242,7 @@ class NUTSChain:
         """The curvature, where it describes the posterior; else what warm-up will learn."""
         if self.program == "marginal":
             target = jax.device_put(whitened_program(self.model, bags))
-            if not np.asarray(kinks(target)).any():
+            if is_smooth(target):
                 metric, misfit = curvature_and_misfit(target, jax.random.key(0))
                 if float(misfit) <= _LARGEST_MISFIT:
                     return {"mass_matrix": "laplace", "curvature_metric": metric}
@@ -260,7 +254,9 @@ class NUTSChain:
         if self.mass_matrix in _OWN_WINDOWS:
             start = start._replace(adapt_state=self._in_last_window(start.adapt_state))
         size = len(ravel_pytree(start.z)[0])
-        return NUTSState(start, no_moments(size) if self.mass_matrix == "low_rank" else None)
+        return NUTSState(
+            start, FisherMoments.empty(size) if self.mass_matrix == "low_rank" else None
+        )
 
     def step(self, state: NUTSState) -> NUTSState:
         """Run one trajectory of NUTS, and adapt the mass matrix where NumPyro does not."""
@@ -276,7 +272,7 @@ class NUTSChain:
             self._ends_a_window(before.i),
             self._with_new_metric,
             lambda trajectory, moments: (trajectory, moments),
-            *(after, observed(moments, draw, gradient)),
+            *(after, moments.with_draw(draw, gradient)),
         )
         return NUTSState(trajectory, moments)
 
@@ -290,8 +286,8 @@ class NUTSChain:
             self._whitened(), (self.given,), {}, state.trajectory.z, return_deterministic=True
         )
         wanted = (*self.model.priors, *self.model.dims)
-        observed_site = self.model.observed_site
-        return {name: values[name] for name in wanted if name in values and name != observed_site}
+        observed = self.model.observed_site
+        return {name: values[name] for name in wanted if name in values and name != observed}
 
     def _whitened(self) -> Program:
         target = self.model.marginal() if self.program == "marginal" else self.model
@@ -334,7 +330,7 @@ class NUTSChain:
         kernel = self._kernel(low_rank_metric(moments))
         adaptation = self._in_last_window(self._started(kernel, own, before.z).adapt_state)
         after = before._replace(rng_key=key, adapt_state=adaptation)
-        return after, no_moments(moments.mean.shape[1])
+        return after, FisherMoments.empty(len(moments.draws[0]))
 
 
 def _statistics(state: HMCState) -> dict[str, Array]:

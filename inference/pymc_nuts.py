@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from ..datasets.arguments import check_counts
+from ..datasets.arguments import check, check_counts, one_of
 from ..datasets.bags import Bags
 from ..models.model import observations, random_key
 from ..models.pymc.registry import pymc_program
@@ -146,10 +146,7 @@ def pymc_nuts(
 
 
 def _check_mass_matrix(mass_matrix: str, sampler: str) -> None:
-    if mass_matrix not in _MASS_MATRICES:
-        raise ValueError(
-            f"mass_matrix is {mass_matrix!r}; expected 'diagonal' or 'low_rank': nuts has others"
-        )
+    check("mass_matrix", mass_matrix, one_of(*_MASS_MATRICES))
     if mass_matrix == "low_rank" and sampler == "pymc":
         raise ValueError(
             "mass_matrix is 'low_rank', which PyMC's own sampler does not have; take "

@@ -16,11 +16,10 @@ from milzoo.inference import nuts
 from milzoo.inference.gaussian import WhitenedProgram, whitened_program
 from milzoo.inference.metric import (
     LARGEST_DENSE,
+    FisherMoments,
     curvature_and_misfit,
     curvature_metric,
     low_rank_metric,
-    no_moments,
-    observed,
 )
 from milzoo.inference.modes import mode_from
 from milzoo.inference.nuts import NUTSChain
@@ -55,9 +54,9 @@ def correlated(size: int) -> np.ndarray:
 
 def moments_of(draws: np.ndarray, gradients: np.ndarray):
     with jax.enable_x64(True):
-        moments = no_moments(draws.shape[1])
+        moments = FisherMoments.empty(draws.shape[1])
         for draw, gradient in zip(draws, gradients, strict=True):
-            moments = observed(moments, jnp.asarray(draw), jnp.asarray(gradient))
+            moments = moments.with_draw(jnp.asarray(draw), jnp.asarray(gradient))
         return moments
 
 
@@ -74,8 +73,8 @@ def gaussian_moments(covariance: np.ndarray, num_draws: int):
 def test_moments_are_means_and_scatter_of_all_draws():
     draws, gradients = np.random.default_rng(1).normal(size=(2, 7, 3))
     found = moments_of(draws, gradients)
-    assert int(found.num_draws) == 7
-    for mean, scatter, given in zip(found.mean, found.scatter, (draws, gradients), strict=True):
+    for (mean, scatter, number), given in zip(found, (draws, gradients), strict=True):
+        assert int(number) == 7
         np.testing.assert_allclose(mean, given.mean(axis=0), atol=1e-14)
         np.testing.assert_allclose(scatter, 7 * np.cov(given.T, ddof=0), atol=1e-13)
 
@@ -174,6 +173,9 @@ def test_draws_agree_with_those_of_a_diagonal(with_priors, diagonal, moments, ma
         other = moments(theirs.reshape(shape))
         assert moments(ours.reshape(shape)).largest_z(other) <= LARGEST_Z
     assert posterior.status.kind == "converged"
+    used = posterior.tree["sample_stats"].attrs["mass_matrix"]
+    assert used == ("laplace" if mass_matrix == "auto" else mass_matrix)
+    assert posterior.status.sentence.endswith("; mass matrix: laplace") == (mass_matrix == "auto")
 
 
 @pytest.fixture(scope="module")

@@ -69,6 +69,18 @@ def test_the_posterior_of_nutpie_is_that_of_any_sampler(problem, nutpie_posterio
 
 
 @pytest.mark.slow
+def test_nutpies_low_rank_matrix_gives_the_same_posterior(problem, nutpie_posterior):
+    posterior = pymc_nuts(*problem, seed=1, mass_matrix="low_rank")
+    ours, theirs = (p.tree["sample_stats"] for p in (posterior, nutpie_posterior))
+    assert ours.attrs["mass_matrix"] == "low_rank" and theirs.attrs["mass_matrix"] == "diagonal"
+    # The same seed: only another matrix makes other trajectories.
+    assert (ours["n_steps"] != theirs["n_steps"]).any()
+    found, our_errors = mean_and_sd_with_errors(posterior)
+    expected, their_errors = mean_and_sd_with_errors(nutpie_posterior)
+    assert np.abs((found - expected) / np.hypot(our_errors, their_errors)).max() <= LARGEST_Z
+
+
+@pytest.mark.slow
 def test_seconds_of_compilation_warmup_and_sampling_are_told_apart(nutpie_posterior):
     assert nutpie_posterior.compile_seconds > 0
     assert 0 < nutpie_posterior.sampling_seconds < nutpie_posterior.seconds
@@ -105,6 +117,18 @@ def test_an_unknown_sampler_is_refused_with_the_nearest_name(problem, given, nea
     message = rf"sampler is '{given}'; expected 'nutpie' or 'pymc' \(nearest: '{nearest}'\)"
     with pytest.raises(ValueError, match=message):
         pymc_nuts(*problem, seed=0, sampler=given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mass_matrix": "dense"}, "mass_matrix is 'dense'; expected one of diagonal, low_rank"),
+        ({"mass_matrix": "low_rank", "sampler": "pymc"}, "PyMC's own sampler does not have"),
+    ],
+)
+def test_a_mass_matrix_that_the_sampler_lacks_is_refused(problem, options, message):
+    with pytest.raises(ValueError, match=message):
+        pymc_nuts(*problem, seed=0, **options)
 
 
 def test_an_unknown_program_is_refused(problem):

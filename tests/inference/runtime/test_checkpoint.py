@@ -35,7 +35,12 @@ COUNTS = {"num_warmup": 150, "num_samples": 250, "num_chains": 2}
 
 
 @pytest.fixture(
-    scope="module", params=[nuts, partial(gibbs, keep="evidence")], ids=["nuts", "gibbs"]
+    scope="module",
+    params=[
+        pytest.param(nuts, id="nuts"),
+        pytest.param(partial(nuts, mass_matrix="low_rank"), id="low rank", marks=pytest.mark.slow),
+        pytest.param(partial(gibbs, keep="evidence"), id="gibbs"),
+    ],
 )
 def engine(request):
     return partial(request.param, MODEL, BAGS, seed=1, **COUNTS)
