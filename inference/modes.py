@@ -11,18 +11,12 @@ from jaxtyping import Array, Float, Int
 from ..models.numerics.lbfgs import Minimum, minimise_by_newton
 from .gaussian import WhitenedProgram, kinks
 
-__all__ = ["AT_REST", "FLAT", "check_smooth", "is_smooth", "mode_from", "mode_of"]
+__all__ = ["AT_REST", "FLAT", "check_smooth", "mode_from", "mode_of"]
 
 # Gradient of the log density, whitened, up to which a mode is looked for.
 FLAT = 1e-6
 # And up to which it counts as one: rounding in the density may keep a search from the other.
 AT_REST = 1e-3
-
-
-def is_smooth(target: WhitenedProgram) -> bool:
-    """Whether no kink of a density is seen at 0: while JAX traces there is none to see."""
-    found = kinks(target)
-    return isinstance(found, Tracer) or not np.asarray(found).any()
 
 
 def check_smooth(target: WhitenedProgram) -> None:
@@ -33,7 +27,8 @@ def check_smooth(target: WhitenedProgram) -> None:
     ValueError
         If a site of the whitened program has a Laplace prior.
     """
-    if not is_smooth(target):
+    found = kinks(target)
+    if not isinstance(found, Tracer) and np.asarray(found).any():
         raise ValueError(
             "the prior of some site is a Laplace distribution, whose density has a kink at 0 and "
             "no curvature: laplace needs a smooth one; give a Normal prior "

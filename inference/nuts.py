@@ -34,7 +34,7 @@ from .metric import (
     curvature_metric,
     low_rank_metric,
 )
-from .modes import check_smooth, is_smooth
+from .modes import check_smooth
 from .posterior import Posterior, sampled_posterior
 from .runtime.chains import devices_of_chains, run_chains
 from .runtime.densities import check_number_of_unknowns
@@ -242,10 +242,9 @@ class NUTSChain:
         """The curvature, where it describes the posterior; else what warm-up will learn."""
         if self.program == "marginal":
             target = jax.device_put(whitened_program(self.model, bags))
-            if is_smooth(target):
-                metric, misfit = curvature_and_misfit(target, jax.random.key(0))
-                if float(misfit) <= _LARGEST_MISFIT:
-                    return {"mass_matrix": "laplace", "curvature_metric": metric}
+            metric, misfit = curvature_and_misfit(target, jax.random.key(0))
+            if float(misfit) <= _LARGEST_MISFIT:
+                return {"mass_matrix": "laplace", "curvature_metric": metric}
         return {"mass_matrix": "low_rank"}
 
     def init(self, key: Array) -> NUTSState:
@@ -328,7 +327,8 @@ class NUTSChain:
         """The mass matrix that the window's moments say, a step size for it, and a new window."""
         key, own = jax.random.split(before.rng_key)
         kernel = self._kernel(low_rank_metric(moments))
-        adaptation = self._in_last_window(self._started(kernel, own, before.z).adapt_state)
+        adaptation = self._started(kernel, own, before.z).adapt_state
+        adaptation = adaptation._replace(window_idx=before.adapt_state.window_idx)
         after = before._replace(rng_key=key, adapt_state=adaptation)
         return after, FisherMoments.empty(len(moments.draws[0]))
 

@@ -164,6 +164,15 @@ def test_the_curvature_has_the_coordinates_of_the_sampler(with_priors):
 
 
 @pytest.mark.in_ci
+@pytest.mark.parametrize(("mass_matrix", "rank"), [("diagonal", 1), ("dense", 2), ("low_rank", 2)])
+def test_a_matrix_has_covariances_or_none(gaussian_problem, mass_matrix, rank):
+    with jax.enable_x64(True):
+        chain = NUTSChain.for_model(*gaussian_problem, num_warmup=10, mass_matrix=mass_matrix)
+        [matrix] = started(chain).adapt_state.inverse_mass_matrix.values()
+    assert matrix.ndim == rank
+
+
+@pytest.mark.in_ci
 @pytest.mark.parametrize("mass_matrix", ["dense", "low_rank", "laplace", "auto"])
 def test_draws_agree_with_those_of_a_diagonal(with_priors, diagonal, moments, mass_matrix):
     posterior = nuts(*with_priors, seed=5, mass_matrix=mass_matrix)
@@ -196,6 +205,10 @@ def test_warm_up_learns_the_covariance_of_a_gaussian(gaussian_problem):
         exact = curvature_metric(whitened_program(model, bags))
         [learned] = state.trajectory.adapt_state.inverse_mass_matrix.values()
         relative = np.linalg.eigvals(np.linalg.solve(exact, learned)).real
+    # Of the draws since the last window, at 0.6 of 150, each with its own gradient.
+    (_, draws, number), (_, gradients, _) = state.moments
+    assert int(number) == 60
+    np.testing.assert_allclose(draws, exact @ gradients @ exact, rtol=1e-5, atol=1e-6)
     # Factors of up to 2 are left to the step size.
     assert 1 / 2.2 < relative.min() <= relative.max() < 2.2
     assert np.linalg.cond(exact) > 10
