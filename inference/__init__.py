@@ -13,6 +13,7 @@ from .prediction import Prediction, TargetPrediction
 from .pymc_nuts import pymc_nuts
 from .runtime.compilation_cache import keep_programs
 from .svi import svi
+from .tempered_smc import tempered_smc
 
 # Every engine, by its name: (model, bags, *, seed, …) → Posterior. The command line offers these.
 ENGINES = {
@@ -26,6 +27,7 @@ ENGINES = {
         grid,
         nuts,
         gibbs,
+        tempered_smc,
         pymc_nuts,
     )
 }
@@ -50,4 +52,5 @@ __all__ = [
     "nuts",
     "pymc_nuts",
     "svi",
+    "tempered_smc",
 ]

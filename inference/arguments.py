@@ -63,6 +63,8 @@ _RULES = {
     "num_draws": WHOLE,
     "num_points": WHOLE,
     "num_particles": WHOLE,
+    "num_moves": WHOLE,
+    "dispersion": POSITIVE,
     "batch_size": WHOLE,
     "batch_instances": WHOLE,
     "delay": AT_LEAST_ZERO,

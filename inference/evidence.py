@@ -1,4 +1,4 @@
-"""The log evidence of a model: by bridge sampling from draws of its posterior, or by weights."""
+"""The log evidence of a model: by a bridge from draws of its posterior, by weights, or by SMC."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ class LogEvidence(NamedTuple):
         In nats. Of a model whose density is known up to a constant, that of the given density.
     error : float
         Monte-Carlo standard error; infinite where k̂ says that weights do not work.
-    method : {"bridge sampling", "importance sampling"}
+    method : {"bridge sampling", "importance sampling", "tempered SMC"}
     khat : float
-        Pareto k̂ of the weights; −∞ where all are alike, and the value is exact. NaN of a bridge.
+        Pareto k̂ of the weights; −∞ where all are alike, and the value is exact. NaN of a bridge
+        and of SMC.
     """
 
     value: float
     error: float
-    method: Literal["bridge sampling", "importance sampling"]
+    method: Literal["bridge sampling", "importance sampling", "tempered SMC"]
     khat: float
 
 
@@ -54,7 +55,8 @@ def log_evidence(posterior: Posterior, *, seed: int | Array, num_draws: int = 40
     gives the Gaussian its mean m and covariance LLᵀ, in whitened, unconstrained coordinates; the
     other half is the bridge's, with m as its centre of symmetry ("warp III"); then the halves
     change places. Of an approximation, by the mean of the importance ratios p/q, their tail
-    smoothed (PSIS).
+    smoothed (PSIS). Of `tempered_smc`, by the mean of the estimates of its runs, which know all
+    modes that the runs found.
 
     Parameters
     ----------
@@ -95,6 +97,8 @@ def log_evidence(posterior: Posterior, *, seed: int | Array, num_draws: int = 40
     """
     check_counts(num_draws=num_draws)
     key = random_key(seed)
+    if posterior.engine == "tempered_smc":
+        return _mean_of_runs(posterior)
     if posterior.approximation is None:
         return _bridged(posterior, key, num_draws)
     draws = posterior.draws(num_draws, seed=key)
@@ -125,6 +129,16 @@ def why_not_one_density(model: Model) -> str:
     if model.estimands:
         return "its sites are not identified, and their posterior has as many modes as names"
     return ""
+
+
+def _mean_of_runs(posterior: Posterior) -> LogEvidence:
+    """The log of the mean of Ẑ over runs; its error by the sd between them."""
+    by_run = np.atleast_1d(posterior.tree["sample_stats"].attrs["log_evidence"])
+    value = float(logsumexp(by_run) - math.log(len(by_run)))
+    error = math.inf
+    if len(by_run) > 1:
+        error = float(np.exp(by_run - value).std(ddof=1) / math.sqrt(len(by_run)))
+    return LogEvidence(value, error, "tempered SMC", math.nan)
 
 
 def _bridged(posterior: Posterior, key: Array, num_draws: int) -> LogEvidence:

@@ -87,6 +87,16 @@ class WhitenedProgram:
         """Log joint density of the flat vector, in whitened coordinates."""
         return -potential_energy(self.program, (self.given,), {}, self.unconstrained(vector))
 
+    def prior_draw(self, key: Array) -> Float[Array, " P"]:
+        """A draw of the flat vector from its prior."""
+        traced = trace(seed(self.program, key)).get_trace(self.given)
+        return self.flat(
+            {
+                name: biject_to(traced[name]["fn"].support)._inverse(traced[name]["value"])
+                for name, _ in self.shapes
+            }
+        )
+
     def constrain(self, vector: Float[Array, " P"]) -> Sites:
         """Values of the model's own latent sites."""
         sites, program = self.unconstrained(vector), self.program

@@ -34,6 +34,7 @@ from .nuts import NUTSChain
 from .runtime.chains import Chain
 from .runtime.densities import check_number_of_unknowns
 from .svi import DrawsFit, Guide, Schedule, check_ascent
+from .tempered_smc import run_to_posterior
 
 __all__ = ["TraceableChain", "TraceableDraws", "TraceableEngine", "traceable_engine"]
 
@@ -132,6 +133,41 @@ class TraceableChain:
 
         start = advance(chain.init(key), self.num_warmup)
         return TraceableDraws(jax.lax.scan(retain, start, length=num_draws)[1], jnp.array(True))
+
+
+@dataclass(frozen=True)
+class TraceableSMC:
+    """Tempered SMC, as `milzoo.inference.tempered_smc`.
+
+    Attributes
+    ----------
+    thin : int
+        Particles for each draw.
+    num_moves : int
+    dispersion : float
+    """
+
+    are_independent: ClassVar[bool] = False
+
+    thin: int = 1
+    num_moves: int = 5
+    dispersion: float = 3.0
+
+    def __post_init__(self) -> None:
+        check_counts(thin=self.thin, num_moves=self.num_moves)
+
+    def check(self, model: Any, bags: Bags) -> None:
+        """Refuse a model with too many unknown numbers."""
+        check_number_of_unknowns(model, "tempered_smc")
+
+    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
+        """Every ``thin``-th particle of a run."""
+        target = whitened_program(model, bags)
+        run = run_to_posterior(
+            target, key, jnp.asarray(self.dispersion), num_draws * self.thin, self.num_moves
+        )
+        sites = jax.lax.map(target.constrain, run.vectors[:: self.thin])
+        return TraceableDraws(sites, run.inverse_temperature >= 1)
 
 
 def _conjugate_chain(model: Any, bags: Bags) -> Chain:
@@ -326,6 +362,7 @@ _BY_NAME: dict[str, Callable[..., TraceableEngine]] = {
     "linear_response": TraceableResponse,
     "laplace": TraceableLaplace,
     "svi": TraceableSVI,
+    "tempered_smc": TraceableSMC,
 }
 
 
@@ -334,10 +371,11 @@ def traceable_engine(name: str, **options: Any) -> TraceableEngine:
 
     Parameters
     ----------
-    name : {"nuts", "gibbs", "coordinate_ascent", "linear_response", "laplace", "svi"}
+    name : str
+        "nuts", "gibbs", "coordinate_ascent", "linear_response", "laplace", "svi" or "tempered_smc".
     **options
         Of `TraceableChain.nuts`, `TraceableChain.gibbs`, `TraceableAscent`, `TraceableResponse`,
-        `TraceableLaplace` or `TraceableSVI`.
+        `TraceableLaplace`, `TraceableSVI` or `TraceableSMC`.
 
     Returns
     -------

@@ -24,6 +24,7 @@ from milzoo.inference import (
     natural_gradient,
     nuts,
     svi,
+    tempered_smc,
 )
 from milzoo.inference.closed_form import closed_form
 from milzoo.inference.gibbs.sweep import sweep_of
@@ -126,6 +127,9 @@ SETTINGS: dict[str, Engine] = {
     "maximum_a_posteriori": Engine(maximum_a_posteriori, {"max_steps": 50}),
     "svi": Engine(svi, {"max_steps": 20}),
     "grid": Engine(grid, {"num_points": 31}),
+    "tempered_smc": Engine(
+        tempered_smc, {"num_particles": 20, "num_chains": 2, "num_moves": 1, "dispersion": 1.0}
+    ),
 }
 # Pairs that the engine refuses, each with what the message says.
 REFUSALS = {
@@ -169,6 +173,7 @@ QUICK = {
     ("svi", "DiverseDensity"),
     ("laplace", "BMIL"),
     ("grid", "MeasureThreshold"),
+    ("tempered_smc", "DiverseDensity"),
 }
 # The soft maximum's quadrature takes ten seconds to compile.
 IN_CI = {("laplace", "GPMIL")}

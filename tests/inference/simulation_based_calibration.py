@@ -11,7 +11,7 @@ from jax.nn import logsumexp
 from milzoo.datasets import Bags
 from milzoo.diagnostics import SimulationCalibration, simulation_calibration
 from milzoo.inference.nuts import NUTSChain
-from milzoo.inference.traceable import TraceableChain
+from milzoo.inference.traceable import TraceableChain, TraceableEngine
 from milzoo.models import (
     BMIL,
     DPMIL,
@@ -211,9 +211,17 @@ def calibrate(
         Steps from one retained draw to the next.
     key : int
     """
+    chain = TraceableChain(chain_for, num_warmup=WARMUP, thin=thinning)
+    return calibrate_engine(chain, problem=problem, simulations=simulations, key=key)
+
+
+def calibrate_engine(
+    engine: TraceableEngine, *, problem: Problem, simulations: int, key: int
+) -> SimulationCalibration:
+    """Simulate, and sample by any traceable engine."""
     return simulation_calibration(
         problem.model,
-        TraceableChain(chain_for, num_warmup=WARMUP, thin=thinning),
+        engine,
         problem.design,
         seed=key,
         simulations=simulations,

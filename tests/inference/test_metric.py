@@ -208,6 +208,7 @@ def test_warm_up_learns_the_covariance_of_a_gaussian(gaussian_problem):
     # Of the draws since the last window, at 0.6 of 150, each with its own gradient.
     (_, draws, number), (_, gradients, _) = state.moments
     assert int(number) == 60
+    exact, draws, gradients = map(np.asarray, (exact, draws, gradients))
     np.testing.assert_allclose(draws, exact @ gradients @ exact, rtol=1e-5, atol=1e-6)
     # Factors of up to 2 are left to the step size.
     assert 1 / 2.2 < relative.min() <= relative.max() < 2.2

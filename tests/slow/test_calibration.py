@@ -11,6 +11,7 @@ import pytest
 from milzoo.inference.gibbs import bag_evidence, dpmil
 from milzoo.inference.gibbs.inducing import draw_whitened
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
+from milzoo.inference.traceable import traceable_engine
 
 SIMULATIONS = 500
 
@@ -67,6 +68,17 @@ def test_every_mass_matrix_is_calibrated(
     ranks = calibrate(problem, chain_for, 4)
     assert ranks.not_uniform == []
     assert ranks.relative_efficiency > 0.8
+
+
+@pytest.mark.parametrize("problem", ["vgpmil", "cardinality", "diverse density", "bmil"])
+def test_tempered_smc_is_calibrated(simulation_based_calibration, problem):
+    ranks = simulation_based_calibration.calibrate_engine(
+        traceable_engine("tempered_smc", thin=2),
+        problem=simulation_based_calibration.PROBLEMS[problem],
+        simulations=SIMULATIONS,
+        key=2,
+    )
+    assert ranks.not_uniform == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,133 @@
+"""Posteriors with several modes: tempered SMC and NUTS beside a grid, which has all of them.
+
+    python benchmarks/several_modes.py            # 4 runs of 500 particles, 4 chains of 500 + 1,000
+    python benchmarks/several_modes.py --toy      # few of both, for the first posterior
+
+Three posteriors of two numbers each, so that the grid is exact:
+
+- two concepts: bags with instances at 3 and at −3, and `DiverseDensity`, whose concept is at one;
+- three hills: a Gamma scale mixture, p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2), with as much mass at f ≈ 0
+  as far out on each side;
+- runaway: the same of more instances, where the far hill is 210 nats higher.
+
+Told are the log evidence, and the posterior mass of three regions of one number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpyro.distributions as dist
+from jaxtyping import Bool, Float
+from milzoo.datasets import Bags
+from milzoo.inference import Posterior, grid, log_evidence, nuts, tempered_smc
+from milzoo.models import RBF, VGPMIL, DiverseDensity, GammaMixing
+from milzoo.models.model import Model
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A posterior, and a number whose sign and size tell its modes apart."""
+
+    name: str
+    model: Model
+    bags: Bags
+    number_of: Callable[[dict[str, Float[np.ndarray, "S ..."]]], Float[np.ndarray, " S"]]
+    far: float
+
+    def regions(self, number: Float[np.ndarray, " S"]) -> dict[str, Bool[np.ndarray, " S"]]:
+        """Draws far out on either side, and between."""
+        below, above = number < -self.far, number > self.far
+        return {"below": below, "between": ~below & ~above, "above": above}
+
+
+def main() -> None:
+    arguments = _arguments()
+    table = Table(
+        title=f"{arguments.particles} particles, seed {arguments.seed}",
+        caption=f"{os.cpu_count()} cores; the error of SMC is that between its runs",
+    )
+    columns = "posterior", "engine", "log evidence", "below", "between", "above", "status", "s"
+    for column in columns:
+        table.add_column(column)
+    for problem in _problems()[: arguments.problems]:
+        for name, posterior in _fitted(problem, arguments):
+            table.add_row(problem.name, name, *_row(problem, posterior, arguments.seed))
+    Console(width=160).print(table)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--toy", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    arguments.particles, arguments.draws = (20, 20) if arguments.toy else (500, 1000)
+    arguments.points, arguments.problems = (41, 1) if arguments.toy else (601, 3)
+    return arguments
+
+
+def _problems() -> tuple[Problem, ...]:
+    random = np.random.default_rng(1)
+    pairs = [np.array([[3.0], [-3.0]]) + 0.1 * random.normal(size=(2, 1)) for _ in range(4)]
+    others = [np.full((1, 1), value) for value in (0.2, -0.2, 6.0, -6.0)]
+    concepts = Bags.from_list([*pairs, *others], labels=[1] * 4 + [0] * 4)
+    near = [np.full((3, 1), 0.1 * b) for b in range(4)]
+    many = [random.normal(size=(3, 2)) for _ in range(10)]
+    mixtures = (
+        ("three hills", Bags.from_list(near, labels=[0, 1, 0, 1]), RBF(4.4, 3.0), 1.0),
+        ("runaway", Bags.from_list(many, labels=[1] * 3 + [0] * 7), RBF(4.0, 4.0), 3.0),
+    )
+    return (
+        Problem(
+            "two concepts",
+            DiverseDensity(concept_prior=dist.Normal(0.0, 3.0)),
+            concepts,
+            lambda sites: sites["concept"][:, 0],
+            1.0,
+        ),
+        *(
+            Problem(
+                name,
+                VGPMIL(kernel, bags.instances[[0, -1]], mean=0.0, mixing=GammaMixing(1.0, beta)),
+                bags,
+                lambda sites: sites["inducing_value"][:, 0],
+                6.0,
+            )
+            for name, bags, kernel, beta in mixtures
+        ),
+    )
+
+
+def _fitted(problem: Problem, arguments: argparse.Namespace) -> list[tuple[str, Posterior]]:
+    given, seed = (problem.model, problem.bags), arguments.seed
+    particles, draws = arguments.particles, arguments.draws
+    return [
+        ("grid", grid(*given, seed=seed, num_points=arguments.points)),
+        ("nuts", nuts(*given, seed=seed, num_warmup=draws // 2, num_samples=draws)),
+        ("tempered_smc", tempered_smc(*given, seed=seed, num_particles=particles)),
+        (
+            "tempered_smc, dispersion 1",
+            tempered_smc(*given, seed=seed, num_particles=particles, dispersion=1.0),
+        ),
+    ]
+
+
+def _row(problem: Problem, posterior: Posterior, seed: int) -> list[str]:
+    if posterior.engine == "grid":
+        evidence = f"{posterior.elbo[-1]:.2f}"
+    else:
+        found = log_evidence(posterior, seed=seed)
+        evidence = f"{found.value:.2f} ± {found.error:.2f}"
+    number = problem.number_of(posterior.draws(4000, seed=seed))
+    masses = [f"{one.mean():.3f}" for one in problem.regions(number).values()]
+    return [evidence, *masses, posterior.status.kind, f"{posterior.wall_seconds:.1f}"]
+
+
+if __name__ == "__main__":
+    main()
