@@ -27,6 +27,7 @@ from . import serialization
 __all__ = [
     "FlatApproximation",
     "GaussianApproximation",
+    "TransportedNormal",
     "WhitenedProgram",
     "kinks",
     "log_densities",
@@ -263,10 +264,25 @@ def _log_density(
     return jax.lax.map(one, sites)
 
 
+class TransportedNormal(FlatApproximation):
+    """An approximation q of v = T(ε), ε ~ N(0, I)."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """The number of coordinates P."""
+
+    @abstractmethod
+    def from_standard(
+        self, noise: Float[Array, " P"]
+    ) -> tuple[Float[Array, " P"], Float[Array, ""]]:
+        """T(ε), the flat vector of a draw, and log |dT/dε|."""
+
+
 @serialization.register
 @as_pytree()
 @dataclass(frozen=True, eq=False)
-class GaussianApproximation(FlatApproximation):
+class GaussianApproximation(TransportedNormal):
     """q = N(mean, scale_tril scale_trilᵀ) over the flat vector of ``whitened_program``.
 
     Attributes
@@ -275,11 +291,24 @@ class GaussianApproximation(FlatApproximation):
     scale_tril : array (P, P)
     """
 
-    mean: Float[np.ndarray, " P"]
-    scale_tril: Float[np.ndarray, "P P"]
+    mean: Float[np.ndarray | Array, " P"]
+    scale_tril: Float[np.ndarray | Array, "P P"]
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates P."""
+        return len(self.mean)
 
     def distribution(self) -> dist.MultivariateNormal:
         """q over the flat vector."""
         return dist.MultivariateNormal(
             jnp.asarray(self.mean), scale_tril=jnp.asarray(self.scale_tril), validate_args=False
         )
+
+    def from_standard(
+        self, noise: Float[Array, " P"]
+    ) -> tuple[Float[Array, " P"], Float[Array, ""]]:
+        """m + Lε and log |L|."""
+        scale_tril = jnp.asarray(self.scale_tril)
+        log_jacobian = jnp.sum(jnp.log(jnp.abs(jnp.diag(scale_tril))))
+        return jnp.asarray(self.mean) + scale_tril @ noise, log_jacobian

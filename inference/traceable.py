@@ -26,7 +26,12 @@ from .closed_form.algorithm import ClosedForm, Options
 from .closed_form.coordinate_ascent import checked_form
 from .closed_form.drivers import Limits, ascend_traced
 from .closed_form.linear_response import check_gaussian, is_at_rest, response_at
-from .gaussian import WhitenedProgram, whitened_program
+from .gaussian import (
+    GaussianApproximation,
+    TransportedNormal,
+    WhitenedProgram,
+    whitened_program,
+)
 from .gibbs.sampler import GibbsChain, check_conjugate
 from .gibbs.sweep import sweep_of
 from .modes import AT_REST, check_smooth, mode_of
@@ -256,8 +261,8 @@ class TraceableResponse(TraceableAscent):
         return corrected, is_at_rest(found)
 
 
-class TraceableGaussian(ABC):
-    """A Gaussian in whitened, unconstrained coordinates; a frozen dataclass of its options."""
+class TraceableApproximation(ABC):
+    """An approximation in whitened, unconstrained coordinates; a frozen dataclass of options."""
 
     are_independent: ClassVar[bool] = True
 
@@ -266,21 +271,24 @@ class TraceableGaussian(ABC):
         """Refuse a model that the engine cannot fit."""
 
     @abstractmethod
-    def gaussian(self, target: WhitenedProgram, key: Array) -> tuple[Array, Array, Array]:
-        """m and S of N(m, SSᵀ), which approximates the target; whether it has converged."""
+    def fitted(
+        self, target: WhitenedProgram, key: Array
+    ) -> tuple[TransportedNormal, Bool[Array, ""]]:
+        """The approximation of the target, and whether it has converged."""
 
     def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
-        """Draw v = m + Sz, z ~ N(0, I), and transform v to sites of the model."""
+        """Draw v = T(ε), ε ~ N(0, I), and transform v to sites of the model."""
         fit_key, draw_key = jax.random.split(key)
         target = whitened_program(model, bags)
-        mean, root, has_converged = self.gaussian(target, fit_key)
-        noise = jax.random.normal(draw_key, (num_draws, mean.size), mean.dtype)
-        sites = jax.lax.map(target.constrain, mean + noise @ root.T)
+        approximation, has_converged = self.fitted(target, fit_key)
+        noise = jax.random.normal(draw_key, (num_draws, target.size))
+        vectors = jax.vmap(lambda one: approximation.from_standard(one)[0])(noise)
+        sites = jax.lax.map(target.constrain, vectors)
         return TraceableDraws(sites, has_converged)
 
 
 @dataclass(frozen=True)
-class TraceableLaplace(TraceableGaussian):
+class TraceableLaplace(TraceableApproximation):
     """Laplace's approximation, as `milzoo.inference.laplace`, the mode by L-BFGS.
 
     Attributes
@@ -303,19 +311,22 @@ class TraceableLaplace(TraceableGaussian):
         check_number_of_unknowns(model, "laplace")
         check_smooth(whitened_program(model, bags))
 
-    def gaussian(self, target: WhitenedProgram, key: Array) -> tuple[Array, Array, Array]:
+    def fitted(
+        self, target: WhitenedProgram, key: Array
+    ) -> tuple[TransportedNormal, Bool[Array, ""]]:
         """N(mode, H⁻¹), H the curvature at the mode."""
         found = mode_of(target, jnp.asarray(target.origin), self.max_steps)
         factor = jnp.linalg.cholesky(found.hessian)  # H = RRᵀ
         identity = jnp.eye(target.size, dtype=found.point.dtype)
         root = solve_triangular(factor.T, identity, lower=False)  # R⁻ᵀ
         is_at_rest = largest_derivative(found.gradient) < AT_REST
-        return found.point, root, is_at_rest & jnp.isfinite(factor).all()
+        approximation = GaussianApproximation(found.point, root)
+        return approximation, is_at_rest & jnp.isfinite(factor).all()
 
 
 @dataclass(frozen=True)
-class TraceableSVI(TraceableGaussian):
-    """A Gaussian by stochastic gradients, as `milzoo.inference.svi`, without a stopping rule.
+class TraceableSVI(TraceableApproximation):
+    """An approximation by stochastic gradients, as `milzoo.inference.svi`, without a stopping rule.
 
     Attributes
     ----------
@@ -344,15 +355,18 @@ class TraceableSVI(TraceableGaussian):
         """
         check_number_of_unknowns(model, "svi")
 
-    def gaussian(self, target: WhitenedProgram, key: Array) -> tuple[Array, Array, Array]:
-        """The Gaussian at which the steps end."""
+    def fitted(
+        self, target: WhitenedProgram, key: Array
+    ) -> tuple[TransportedNormal, Bool[Array, ""]]:
+        """The approximation at which the steps end."""
         schedule = Schedule(self.learning_rate, self.max_steps)
         fit = DrawsFit(target, schedule, self.guide, self.num_particles)
         num_blocks = -(-self.max_steps // fit.steps_in_block)
         start = fit.start(key)
         end = jax.lax.fori_loop(0, num_blocks, lambda _, state: fit.run_block(state)[0], start)
-        mean, scale_tril = fit.gaussian(end)
-        return mean, scale_tril, jnp.isfinite(scale_tril).all()
+        approximation = fit.approximation(end)
+        is_finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(approximation)]
+        return approximation, jnp.stack(is_finite).all()
 
 
 _BY_NAME: dict[str, Callable[..., TraceableEngine]] = {

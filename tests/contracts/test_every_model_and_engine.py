@@ -126,6 +126,9 @@ SETTINGS: dict[str, Engine] = {
     "nuts": Engine(nuts, CHAINS),
     "maximum_a_posteriori": Engine(maximum_a_posteriori, {"max_steps": 50}),
     "svi": Engine(svi, {"max_steps": 20}),
+    "svi flow": Engine(
+        svi, {"max_steps": 20, "guide": "flow"}, ("VGPMIL", "VWSGP logistic", "DiverseDensity")
+    ),
     "grid": Engine(grid, {"num_points": 31}),
     "tempered_smc": Engine(
         tempered_smc, {"num_particles": 20, "num_chains": 2, "num_moves": 1, "dispersion": 1.0}
@@ -175,8 +178,8 @@ QUICK = {
     ("grid", "MeasureThreshold"),
     ("tempered_smc", "DiverseDensity"),
 }
-# The soft maximum's quadrature takes ten seconds to compile.
-IN_CI = {("laplace", "GPMIL")}
+# The soft maximum's quadrature takes ten seconds to compile, and so do flows.
+IN_CI = {("laplace", "GPMIL"), ("svi flow", "DiverseDensity")}
 
 
 def mark_of(pair: tuple[str, str]) -> tuple[pytest.MarkDecorator, ...]:

@@ -236,11 +236,11 @@ def test_a_bound_that_is_not_finite_is_a_failure(small_problem):
 def test_unknown_guide_is_refused_with_the_nearest_name(small_problem, without_type_checks):
     message = (
         r"guide is 'multivariate_norml'; expected one of multivariate_normal, normal, "
-        r"low_rank_multivariate_normal; did you mean 'multivariate_normal'\?"
+        r"low_rank_multivariate_normal, flow; did you mean 'multivariate_normal'\?"
     )
     with pytest.raises(ValueError, match=message):
         svi(*small_problem, seed=0, guide="multivariate_norml")
-    with pytest.raises(ValueError, match=r"guide is 'x'; expected one of .*multivariate_normal$"):
+    with pytest.raises(ValueError, match=r"guide is 'x'; expected one of .*, flow$"):
         svi(*small_problem, seed=0, guide="x")
 
 
