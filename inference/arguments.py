@@ -55,6 +55,7 @@ _RULES = {
     ),
     "target_accept": PROBABILITY,
     "mass_matrix": MASS_MATRIX,
+    "start": Rule("a Posterior", lambda value: hasattr(value, "stored_draws"), TypeError),
     "program": one_of("marginal", "full"),
     "max_steps": WHOLE,
     "tolerance": AT_LEAST_ZERO,

@@ -24,7 +24,7 @@ from ..datasets.bags import Bags
 from ..models.model import Model, Program, observations, random_key
 from ..models.numerics.tracing import as_pytree
 from .arguments import engine
-from .gaussian import whitened_program
+from .gaussian import WhitenedProgram, whitened_draws, whitened_program
 from .metric import (
     LARGEST_DENSE,
     MASS_MATRIX,
@@ -49,6 +49,8 @@ TARGET_ACCEPT = 0.7
 # it has 1.4 times the smallest effective size a leapfrog step of a low-rank matrix, with D = 0.14
 # (VGPMIL on digits) 0.9 times.
 _LARGEST_MISFIT = 0.1
+# Draws of a posterior from which chains choose where they begin.
+_STARTS = 100
 # Those whose warm-up is not divided as NumPyro does it, which tunes the step size in 50 steps after
 # a last mass matrix: too few, so that acceptance ends 0.1 above its target.
 _OWN_WINDOWS = ("low_rank", "laplace")
@@ -69,6 +71,7 @@ def nuts(
     program: Literal["marginal", "full"] = "marginal",
     mass_matrix: MassMatrix = "diagonal",
     target_accept: float = TARGET_ACCEPT,
+    start: Posterior | None = None,
     mesh: Mesh | None = None,
     checkpoint: str | PathLike | None = None,
     progress: bool = False,
@@ -98,6 +101,9 @@ def nuts(
         attribute ``mass_matrix``, and so does the status after ``"auto"``.
     target_accept : float
         Acceptance probability that the step size is tuned to.
+    start : Posterior or None
+        Of the same model and bags, by any engine. Chains of the marginal program begin at draws of
+        it, twice as far from their mean; if left out, near the prior mean.
     mesh : Mesh or None
         ``jax.make_mesh((num_devices,), ("bags",))``: devices that chains are dealt to, an equal
         number to each. Where these are of several processes (``jax.distributed.initialize()``),
@@ -118,8 +124,9 @@ def nuts(
     ------
     ValueError
         If ``program`` or ``mass_matrix`` is unknown, the mass matrix is too large, is of a mode and
-        the program has none or is not the marginal one; the checkpoint is of another run, or
-        chains cannot be dealt to the mesh.
+        the program has none or is not the marginal one; ``start`` has other sites, or the program
+        is not the marginal one; the checkpoint is of another run, or chains cannot be dealt to the
+        mesh.
 
     References
     ----------
@@ -131,19 +138,54 @@ def nuts(
     key = random_key(seed)
     length = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
     settings = {"program": program, "mass_matrix": mass_matrix, "target_accept": target_accept}
-    options = {"engine": "nuts", "seed": key, **settings}
+    starts = None if start is None else _dispersed(start, model, bags, program)
+    options = {"engine": "nuts", "seed": key, "starts": starts, **settings}
     with (
         jax.enable_x64(True),
         devices_of_chains(mesh, checkpoint, model, bags, **options, **length) as run_on,
     ):
         chain = NUTSChain.for_model(model, bags, num_warmup=num_warmup, **settings)
-        run = run_chains(chain, key=key, progress=progress, **length, **run_on)
+        run = run_chains(
+            replace(chain, starts=starts), key=key, progress=progress, **length, **run_on
+        )
     posterior = sampled_posterior(model, bags, engine="nuts", run=run, watch=watch)
     posterior.tree["sample_stats"].attrs["mass_matrix"] = chain.mass_matrix
     if mass_matrix != "auto":
         return posterior
     sentence = f"{posterior.status.sentence}; mass matrix: {chain.mass_matrix}"
     return replace(posterior, status=replace(posterior.status, sentence=sentence))
+
+
+def _dispersed(
+    start: Posterior, model: Model, bags: Bags, program: str
+) -> dict[str, Float[np.ndarray, "S ..."]]:
+    """Draws of a posterior, twice as far from their mean, in whitened coordinates."""
+    if program != "marginal":
+        raise ValueError(
+            f"start has sites of the marginal program, and program is {program!r}; leave one out"
+        )
+    draws = start.draws(_STARTS, seed=0)
+    with jax.enable_x64(True):
+        target = whitened_program(model, bags)
+        expected = jax.eval_shape(target.constrain, np.asarray(target.origin))
+        for name, site in expected.items():
+            found = draws[name].shape[1:] if name in draws else "none"
+            if found != site.shape:
+                raise ValueError(
+                    f"{name} of start has shape {found}; expected {site.shape}: pass a posterior "
+                    "of the same model and bags"
+                )
+        vectors = whitened_draws(target, draws)
+        centre = vectors.mean(axis=0)
+        sites = _unconstrained(target, centre + 2.0 * (vectors - centre))
+        return {name: np.asarray(site) for name, site in sites.items()}
+
+
+@jax.jit
+def _unconstrained(
+    target: WhitenedProgram, vectors: Float[np.ndarray | Array, "S P"]
+) -> dict[str, Float[Array, "S ..."]]:
+    return jax.vmap(target.unconstrained)(jnp.asarray(vectors))
 
 
 class NUTSState(NamedTuple):
@@ -177,6 +219,8 @@ class NUTSChain:
     mass_matrix : {"diagonal", "dense", "low_rank", "laplace"}
     curvature_metric : array (P, P) or None
         The inverse mass matrix of ``"laplace"``.
+    starts : dict of arrays or None
+        Of whitened, unconstrained sites, from which a chain chooses its first state.
     """
 
     model: Model
@@ -186,6 +230,7 @@ class NUTSChain:
     target_accept: float
     mass_matrix: str = "diagonal"
     curvature_metric: Float[Array, "P P"] | None = None
+    starts: dict[str, Float[np.ndarray | Array, "S ..."]] | None = None
 
     @classmethod
     def for_model(
@@ -248,8 +293,14 @@ class NUTSChain:
         return {"mass_matrix": "low_rank"}
 
     def init(self, key: Array) -> NUTSState:
-        """A start drawn near the origin of the whitened space."""
-        start = self._started(self._kernel(), key)
+        """A start drawn near the origin of the whitened space, or from what was given."""
+        chosen = None
+        if self.starts is not None:
+            key, own = jax.random.split(key)
+            number = len(next(iter(self.starts.values())))
+            index = jax.random.randint(own, (), 0, number)
+            chosen = {name: jnp.asarray(site)[index] for name, site in self.starts.items()}
+        start = self._started(self._kernel(), key, chosen)
         if self.mass_matrix in _OWN_WINDOWS:
             start = start._replace(adapt_state=self._in_last_window(start.adapt_state))
         size = len(ravel_pytree(start.z)[0])

@@ -11,7 +11,9 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from milzoo.inference import Posterior, nuts
+from milzoo.inference import Posterior, coordinate_ascent, nuts
+from milzoo.inference.gaussian import whitened_draws, whitened_program
+from milzoo.inference.nuts import NUTSChain, _dispersed
 from milzoo.models import RBF
 
 LARGEST_Z = 5.5
@@ -228,3 +230,55 @@ def test_bags_of_another_width_are_refused(small_problem):
     narrow = replace(bags, instances=bags.instances[:, :1])
     with pytest.raises(ValueError, match=r"bags have 1 features.*this model have 2"):
         nuts(model, narrow, seed=0)
+
+
+# ------------------------------------------------------------------ a warm start
+
+
+@pytest.fixture(scope="module")
+def ascended(small_problem) -> Posterior:
+    return coordinate_ascent(*small_problem, seed=0)
+
+
+def test_starts_are_twice_as_wide_as_the_posterior(small_problem, ascended):
+    model, bags = small_problem
+    with jax.enable_x64(True):
+        target = whitened_program(model, bags)
+        q = whitened_draws(target, ascended.draws(2000, seed=5))
+    starts = np.concatenate(list(_dispersed(ascended, model, bags, "marginal").values()), axis=-1)
+    assert starts.shape == (100, target.size)
+    # 4.9 standard errors of 100 draws.
+    assert (np.abs(starts.mean(axis=0) - q.mean(axis=0)) < 4.9 * q.std(axis=0) / 10).all()
+    assert starts.std(axis=0) / q.std(axis=0) == pytest.approx(2.0, rel=4.9 / 200**0.5)
+
+
+def test_chains_begin_at_the_starts(small_problem, ascended):
+    starts = _dispersed(ascended, *small_problem, "marginal")
+    with jax.enable_x64(True):
+        chain = replace(NUTSChain.for_model(*small_problem, num_warmup=10), starts=starts)
+        begun = jax.jit(jax.vmap(chain.init))(jax.random.split(jax.random.key(0), 8))
+    [(name, site)] = begun.trajectory.z.items()
+    distance = np.abs(np.asarray(site)[:, None] - starts[name]).max(axis=-1).min(axis=1)
+    assert (distance < 1e-12).all()
+    assert len(np.unique(np.asarray(site), axis=0)) > 1
+
+
+@pytest.mark.in_ci
+def test_a_warm_start_has_the_same_posterior(small_problem, ascended, marginal, moments):
+    warm = nuts(*small_problem, seed=3, num_warmup=150, start=ascended)
+    assert warm.status.kind == "converged"
+    assert moments(sites(warm)).largest_z(moments(sites(marginal))) <= LARGEST_Z
+
+
+def test_a_start_is_of_the_marginal_program(small_problem, ascended):
+    with pytest.raises(ValueError, match="start has sites of the marginal program, and program"):
+        nuts(*small_problem, seed=0, program="full", start=ascended)
+
+
+def test_a_start_has_the_sites_of_the_model(small_problem, ascended):
+    model, bags = small_problem
+    other = replace(model, inducing_points=model.inducing_points[:2])
+    with pytest.raises(ValueError, match=r"inducing_value of start has shape .*; expected"):
+        nuts(other, bags, seed=0, start=ascended)
+    with pytest.raises(TypeError, match="start is 1; expected a Posterior"):
+        nuts(model, bags, seed=0, start=1)
