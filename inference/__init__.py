@@ -8,6 +8,7 @@ from .importance import ImportanceResampled
 from .laplace import laplace
 from .maximum_a_posteriori import maximum_a_posteriori
 from .nuts import nuts
+from .pathfinder import pathfinder
 from .posterior import Posterior, Status
 from .prediction import Prediction, TargetPrediction
 from .pymc_nuts import pymc_nuts
@@ -23,6 +24,7 @@ ENGINES = {
         natural_gradient,
         laplace,
         svi,
+        pathfinder,
         maximum_a_posteriori,
         grid,
         nuts,
@@ -50,6 +52,7 @@ __all__ = [
     "maximum_a_posteriori",
     "natural_gradient",
     "nuts",
+    "pathfinder",
     "pymc_nuts",
     "svi",
     "tempered_smc",

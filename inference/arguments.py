@@ -62,6 +62,7 @@ _RULES = {
     "keep_best": FLAG,
     "learn_hyperparameters": FLAG,
     "num_draws": WHOLE,
+    "num_paths": WHOLE,
     "num_points": WHOLE,
     "num_particles": WHOLE,
     "num_moves": WHOLE,

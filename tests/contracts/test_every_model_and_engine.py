@@ -23,6 +23,7 @@ from milzoo.inference import (
     maximum_a_posteriori,
     natural_gradient,
     nuts,
+    pathfinder,
     svi,
     tempered_smc,
 )
@@ -129,6 +130,7 @@ SETTINGS: dict[str, Engine] = {
     "svi flow": Engine(
         svi, {"max_steps": 20, "guide": "flow"}, ("VGPMIL", "VWSGP logistic", "DiverseDensity")
     ),
+    "pathfinder": Engine(pathfinder, {"num_paths": 2, "max_steps": 10}),
     "grid": Engine(grid, {"num_points": 31}),
     "tempered_smc": Engine(
         tempered_smc, {"num_particles": 20, "num_chains": 2, "num_moves": 1, "dispersion": 1.0}
@@ -176,10 +178,13 @@ QUICK = {
     ("svi", "DiverseDensity"),
     ("laplace", "BMIL"),
     ("grid", "MeasureThreshold"),
-    ("tempered_smc", "DiverseDensity"),
 }
-# The soft maximum's quadrature takes ten seconds to compile, and so do flows.
-IN_CI = {("laplace", "GPMIL"), ("svi flow", "DiverseDensity")}
+# The soft maximum's quadrature takes ten seconds to compile, and so do flows, paths
+# and particles.
+IN_CI = {
+    ("laplace", "GPMIL"),
+    *((engine, "DiverseDensity") for engine in ("svi flow", "pathfinder", "tempered_smc")),
+}
 
 
 def mark_of(pair: tuple[str, str]) -> tuple[pytest.MarkDecorator, ...]:

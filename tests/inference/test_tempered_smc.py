@@ -10,7 +10,8 @@ import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances
 from milzoo.inference import coordinate_ascent, grid, log_evidence, tempered_smc
 from milzoo.inference.gaussian import whitened_program
-from milzoo.inference.posterior import Posterior
+from milzoo.inference.posterior import Posterior, Status
+from milzoo.inference.tempered_smc import _judged, run_to_posterior
 from milzoo.models import RBF, VGPMIL, VWSGP, DiverseDensity, GammaMixing, Gaussian
 
 POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
@@ -185,3 +186,16 @@ def test_the_highest_mode_is_that_of_the_grid(two_concepts, of_two_concepts):
 def test_counts_are_checked(targets, option):
     with pytest.raises(ValueError, match=f"{option} is 0"):
         tempered_smc(GAUSSIAN, targets, seed=0, **{option: 0})
+
+
+def test_a_run_that_ended_on_its_way_is_a_failure(targets):
+    with jax.enable_x64(True):
+        target = whitened_program(GAUSSIAN, targets)
+        run = run_to_posterior(target, jax.random.key(0), np.asarray(3.0), 20, 1)
+    fine = Status("converged", "worst R̂ 1.000")
+    assert _judged(fine, [run]).kind == "converged"
+    halfway = run._replace(inverse_temperature=np.asarray(0.5))
+    assert "a run ended at λ = 0.5" in _judged(fine, [run, halfway]).sentence
+    nowhere = run._replace(log_evidence=np.asarray(-np.inf))
+    for bad in (halfway, nowhere):
+        assert _judged(fine, [run, bad]).kind == "failed"
