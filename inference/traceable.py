@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool
 
-from ..datasets.arguments import check_counts
+from ..datasets.arguments import POSITIVE, check, check_counts
 from ..datasets.bags import Bags
 from ..models.model import Model
 from ..models.numerics.lbfgs import largest_derivative
@@ -160,6 +160,7 @@ class TraceableSMC:
 
     def __post_init__(self) -> None:
         check_counts(thin=self.thin, num_moves=self.num_moves)
+        check("dispersion", self.dispersion, POSITIVE)
 
     def check(self, model: Any, bags: Bags) -> None:
         """Refuse a model with too many unknown numbers."""
