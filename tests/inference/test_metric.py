@@ -253,6 +253,7 @@ def test_auto_takes_the_curvature_of_a_gaussian(gaussian_problem):
     assert chain.curvature_metric is not None
 
 
+@pytest.mark.in_ci
 def test_auto_learns_where_the_curvature_misleads(small_problem):
     model, bags = small_problem
     vague = {"variance": dist.LogNormal(0.5, 1.5), "length_scale": dist.LogNormal(0.3, 1.5)}
@@ -263,6 +264,7 @@ def test_auto_learns_where_the_curvature_misleads(small_problem):
     assert chain_for(problem, "auto").mass_matrix == "low_rank"
 
 
+@pytest.mark.in_ci
 def test_auto_learns_where_there_is_no_curvature(kinked_problem):
     assert chain_for(kinked_problem, "auto").mass_matrix == "low_rank"
 

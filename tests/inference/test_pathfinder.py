@@ -35,6 +35,7 @@ def test_a_mixture_has_the_mean_of_the_densities():
     np.testing.assert_allclose(found, logsumexp(by_component, axis=0) - np.log(3), atol=1e-12)
 
 
+@pytest.mark.in_ci
 def test_a_conjugate_posterior_is_found(targets):
     exact = coordinate_ascent(GAUSSIAN, targets, seed=0)
     posterior = pathfinder(GAUSSIAN, targets, seed=0)
@@ -48,6 +49,7 @@ def test_a_conjugate_posterior_is_found(targets):
     assert draws.std(axis=0) == pytest.approx(known.std(axis=0), rel=0.25)
 
 
+@pytest.mark.in_ci
 def test_paths_lead_to_both_modes():
     pairs = [np.array([[1.5], [-1.5]])] * 4
     bags = Bags.from_list([*pairs, np.zeros((1, 1))], labels=[1] * 4 + [0])
