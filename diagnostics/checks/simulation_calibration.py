@@ -243,8 +243,8 @@ def simulation_calibration(
         With priors from which it draws, and numbers as hyper-parameters or priors of them.
     engine : str, TraceableEngine or callable
         ``"nuts"``, ``"gibbs"``, ``"tempered_smc"``, ``"coordinate_ascent"``,
-        ``"linear_response"``, ``"laplace"`` or ``"svi"``. A callable takes (model, bags, seed=…) and returns a `Posterior`, as
-        `milzoo.inference`'s functions do.
+        ``"linear_response"``, ``"laplace"`` or ``"svi"``. A callable takes (model, bags, seed=…)
+        and returns a `Posterior`, as `milzoo.inference`'s functions do.
     bags : Bags
         The design: labels or targets are drawn for its instances. Of a model that draws instances
         their number is kept, and the labels of the bags, which have no parameter.
