@@ -6,9 +6,9 @@
 Three posteriors of two numbers each, so that the grid is exact:
 
 - two concepts: bags with instances at 3 and at −3, and `DiverseDensity`, whose concept is at one;
-- three hills: a Gamma scale mixture, p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2), with as much mass at f ≈ 0
+- three modes: a Gamma scale mixture, p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2), with as much mass at f ≈ 0
   as far out on each side;
-- runaway: the same of more instances, where the far hill is 210 nats higher.
+- runaway: the same of more instances, where the far mode is 210 nats higher.
 
 Told are the log evidence, and the posterior mass of three regions of one number.
 """
@@ -80,7 +80,7 @@ def _problems() -> tuple[Problem, ...]:
     near = [np.full((3, 1), 0.1 * b) for b in range(4)]
     many = [random.normal(size=(3, 2)) for _ in range(10)]
     mixtures = (
-        ("three hills", Bags.from_list(near, labels=[0, 1, 0, 1]), RBF(4.4, 3.0), 1.0),
+        ("three modes", Bags.from_list(near, labels=[0, 1, 0, 1]), RBF(4.4, 3.0), 1.0),
         ("runaway", Bags.from_list(many, labels=[1] * 3 + [0] * 7), RBF(4.0, 4.0), 3.0),
     )
     return (

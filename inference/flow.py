@@ -29,7 +29,7 @@ __all__ = ["FlowApproximation", "flow_of_guide"]
 @as_pytree()
 @dataclass(frozen=True, eq=False)
 class FlowApproximation(TransportedNormal):
-    """q of v = T(ε), ε ~ N(0, I): flows of Kingma et al. (2016), one behind the other.
+    """q of v = T(ε), ε ~ N(0, I): flows of Kingma et al. (2016), one after another.
 
     Each is z ↦ μ(z) + σ(z) z, element p of μ and σ from the elements before p by a network; between
     two of them the order of the elements is reversed.

@@ -31,6 +31,7 @@ __all__ = [
     "WhitenedProgram",
     "kinks",
     "log_densities",
+    "sites_of",
     "whitened_draws",
     "whitened_program",
 ]
@@ -165,6 +166,26 @@ def whitened_draws(target: WhitenedProgram, sites: Draws) -> Float[np.ndarray, "
 
 def _whitened(site: Sites, target: WhitenedProgram) -> Float[Array, " P"]:
     return target.whitened(site)[0]
+
+
+def sites_of(target: WhitenedProgram, vectors: Float[np.ndarray | Array, "S P"]) -> Draws:
+    """Draws of the model's latent sites from flat vectors; `whitened_draws` leads back.
+
+    Parameters
+    ----------
+    target : WhitenedProgram
+    vectors : array (S, P)
+
+    Returns
+    -------
+    dict of arrays
+        Draws first.
+    """
+    return over_draws(_constrained, {"vector": vectors}, target)
+
+
+def _constrained(site: Sites, target: WhitenedProgram) -> Sites:
+    return target.constrain(site["vector"])
 
 
 def log_densities(

@@ -22,6 +22,7 @@ from numpyro.infer.util import constrain_fn
 from ..datasets.arguments import check, check_probability
 from ..datasets.bags import Bags
 from ..models.model import Model, Program, observations, random_key
+from ..models.numerics.draws import over_draws
 from ..models.numerics.tracing import as_pytree
 from .arguments import engine
 from .gaussian import WhitenedProgram, whitened_draws, whitened_program
@@ -145,9 +146,8 @@ def nuts(
         devices_of_chains(mesh, checkpoint, model, bags, **options, **length) as run_on,
     ):
         chain = NUTSChain.for_model(model, bags, num_warmup=num_warmup, **settings)
-        run = run_chains(
-            replace(chain, starts=starts), key=key, progress=progress, **length, **run_on
-        )
+        chain = replace(chain, starts=starts)
+        run = run_chains(chain, key=key, progress=progress, **length, **run_on)
     posterior = sampled_posterior(model, bags, engine="nuts", run=run, watch=watch)
     posterior.tree["sample_stats"].attrs["mass_matrix"] = chain.mass_matrix
     if mass_matrix != "auto":
@@ -175,17 +175,14 @@ def _dispersed(
                     f"{name} of start has shape {found}; expected {site.shape}: pass a posterior "
                     "of the same model and bags"
                 )
-        vectors = whitened_draws(target, draws)
-        centre = vectors.mean(axis=0)
-        sites = _unconstrained(target, centre + 2.0 * (vectors - centre))
-        return {name: np.asarray(site) for name, site in sites.items()}
+    vectors = whitened_draws(target, draws)
+    centre = vectors.mean(axis=0)
+    dispersed = centre + 2.0 * (vectors - centre)
+    return over_draws(_unconstrained, {"vector": dispersed}, target)
 
 
-@jax.jit
-def _unconstrained(
-    target: WhitenedProgram, vectors: Float[np.ndarray | Array, "S P"]
-) -> dict[str, Float[Array, "S ..."]]:
-    return jax.vmap(target.unconstrained)(jnp.asarray(vectors))
+def _unconstrained(site: dict[str, Array], target: WhitenedProgram) -> dict[str, Array]:
+    return target.unconstrained(site["vector"])
 
 
 class NUTSState(NamedTuple):

@@ -25,7 +25,7 @@ from ..models.model import Model, observations, random_key
 from ..models.numerics.draws import map_draws
 from ..models.numerics.threads import one_lapack_thread
 from .arguments import engine
-from .gaussian import WhitenedProgram, whitened_program
+from .gaussian import WhitenedProgram, sites_of, whitened_program
 from .posterior import Posterior, Status, sampled_posterior
 from .runtime.chains import ChainRun
 from .runtime.densities import check_number_of_unknowns
@@ -44,9 +44,9 @@ _FRACTION = 0.5
 # Acceptance probability that the step size is tuned to, and the most steps of a trajectory: where
 # modes are far from each other, all is short beside the covariance of the particles.
 _TARGET_ACCEPT, _MOST_LEAPFROGS = 0.8, 16
-# A quarter of the period of a standard Gaussian, behind which a move forgets where it began.
+# A quarter of the period of a standard Gaussian, after which a move forgets where it began.
 _LENGTH = math.pi / 2
-# Temperatures behind which a run is given up.
+# Temperatures after which a run is given up.
 _MOST_TEMPERATURES = 1000
 
 
@@ -163,7 +163,7 @@ def tempered_smc(
             for key in jax.random.split(random_key(seed), num_chains):
                 runs.append(jax.block_until_ready(run_to_posterior(target, key, *settings)))
                 bar.advance(1)
-        draws = [_constrained(target, run.vectors) for run in runs]
+        draws = [sites_of(target, run.vectors) for run in runs]
         draws = {name: np.stack([one[name] for one in draws]) for name in draws[0]}
         seconds = Stopwatch.now() - started
     posterior = sampled_posterior(
@@ -189,7 +189,7 @@ def _judged(of_draws: Status, runs: list[Particles]) -> Status:
     """The status of the draws, unless a run ended on its way."""
     least = min(float(run.inverse_temperature) for run in runs)
     if least < 1:
-        sentence = f"a run ended at λ = {least:.2g} behind {_MOST_TEMPERATURES} temperatures"
+        sentence = f"a run ended at λ = {least:.2g} after {_MOST_TEMPERATURES} temperatures"
         return Status("failed", sentence)
     if not all(math.isfinite(run.log_evidence) for run in runs):
         return Status("failed", "no draw of the start has a finite density in one of the runs")
@@ -276,9 +276,8 @@ def _next_temperature(
     chosen = systematic(resampling_key, jax.nn.softmax(log_weights), number)
 
     def log_density(vector: Float[Array, " P"]) -> Float[Array, ""]:
-        start = reference.log_density(vector)
-        value = start + inverse_temperature * (target.log_density(vector) - start)
-        return jnp.where(jnp.isnan(value), -jnp.inf, value)
+        log_ratio = _log_ratio(target, reference, vector)
+        return reference.log_density(vector) + inverse_temperature * log_ratio
 
     vectors, step_size = _moved(
         log_density, moving_key, particles.vectors[chosen], particles.step_size, num_moves
@@ -352,18 +351,15 @@ def _factor(vectors: Float[Array, "N P"]) -> Float[Array, "P P"]:
     return jnp.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * diagonal)
 
 
+def _log_ratio(
+    target: WhitenedProgram, reference: _Reference, vector: Float[Array, " P"]
+) -> Float[Array, ""]:
+    """log p(v, data) − log r(v), −∞ where the former is not a number."""
+    value = target.log_density(vector) - reference.log_density(vector)
+    return jnp.where(jnp.isnan(value), -jnp.inf, value)
+
+
 def _log_ratios(
     target: WhitenedProgram, reference: _Reference, vectors: Float[Array, "N P"]
 ) -> Float[Array, " N"]:
-    """log p(v, data) − log r(v), −∞ where the former is not a number."""
-
-    def one(vector: Float[Array, " P"]) -> Float[Array, ""]:
-        value = target.log_density(vector) - reference.log_density(vector)
-        return jnp.where(jnp.isnan(value), -jnp.inf, value)
-
-    return map_draws(one, vectors, _TOGETHER)
-
-
-@jax.jit
-def _constrained(target: WhitenedProgram, vectors: Float[Array, "N P"]) -> dict[str, Array]:
-    return map_draws(target.constrain, vectors, _TOGETHER)
+    return map_draws(lambda one: _log_ratio(target, reference, one), vectors, _TOGETHER)

@@ -35,7 +35,7 @@ def two_concepts() -> tuple[DiverseDensity, Bags]:
 
 
 @pytest.fixture(scope="module")
-def two_hills() -> tuple[VGPMIL, Bags]:
+def three_modes() -> tuple[VGPMIL, Bags]:
     """One inducing value; the mode at 0 and the far ones of a Gamma scale mixture, all with mass.
 
     p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2): of so few instances the barrier is low.
@@ -122,22 +122,22 @@ def log_mean_density(target, points: np.ndarray, cell: float) -> tuple[float, np
     return log_evidence, np.exp(log_density + np.log(cell) - log_evidence)
 
 
-def in_each_hill(first: np.ndarray) -> tuple[np.ndarray, ...]:
+def in_each_mode(first: np.ndarray) -> tuple[np.ndarray, ...]:
     return first < -3, np.abs(first) < 3, first > 3
 
 
 @pytest.mark.slow
-def test_every_hill_of_a_gamma_mixture_has_its_mass(two_hills):
-    model, bags = two_hills
+def test_every_mode_of_a_gamma_mixture_has_its_mass(three_modes):
+    model, bags = three_modes
     target = whitened_program(model, bags)
     points = np.linspace(-30.0, 30.0, 3001)
     exact, mass = log_mean_density(target, points[:, None], points[1] - points[0])
-    expected = [mass[hill].sum() for hill in in_each_hill(points)]
+    expected = [mass[mode].sum() for mode in in_each_mode(points)]
     assert min(expected) > 0.1
     posterior = tempered_smc(model, bags, seed=0, num_chains=8)
     assert log_evidence(posterior, seed=0).value == pytest.approx(exact, abs=0.5)
     by_standard = posterior.tree["posterior"]["inducing_value"].to_numpy()[..., 0] / 4.4**0.5
-    for fraction, is_there in zip(expected, in_each_hill(by_standard), strict=True):
+    for fraction, is_there in zip(expected, in_each_mode(by_standard), strict=True):
         by_run = is_there.mean(axis=1)
         assert abs(by_run.mean() - fraction) < 10 * by_run.std(ddof=1) / len(by_run) ** 0.5
 
