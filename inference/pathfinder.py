@@ -136,15 +136,30 @@ def _paths(target: WhitenedProgram, key: Array, num_paths: int, max_steps: int) 
 
 
 def _best_on_path(target: WhitenedProgram, key: Array, max_steps: int) -> _Path:
+    from blackjax.optimizers.lbfgs import bfgs_sample
     from blackjax.vi.pathfinder import approximate
 
-    start_key, elbo_key = jax.random.split(key)
+    start_key, path_key, elbo_key = jax.random.split(key, 3)
     start = jax.random.uniform(start_key, (target.size,), minval=-_RADIUS, maxval=_RADIUS)
-    best, _ = approximate(elbo_key, target.log_density, start, _ELBO_DRAWS, maxiter=max_steps)
+    _, info = approximate(path_key, target.log_density, start, 1, maxiter=max_steps)
+    path = info.path
+
+    # Not by blackjax's own ELBO: it puts the mean at θ + Σ∇f with f = −log p, uphill of θ in f.
+    # One step at a time: the draws of all steps together would not fit for many instances.
+    def elbo(step):
+        state, own = step
+        gradient = -state.grad_position
+        factors = (state.alpha, state.beta, state.gamma)
+        draws, log_q = bfgs_sample(own, _ELBO_DRAWS, state.position, gradient, *factors)
+        return jnp.mean(jax.vmap(target.log_density)(draws) - log_q)
+
+    elbos = jax.lax.map(elbo, (path, jax.random.split(elbo_key, max_steps + 1)))
+    elbos = jnp.where(jnp.isfinite(elbos), elbos, -jnp.inf)
+    best = jax.tree.map(lambda values: values[jnp.argmax(elbos)], path)
     # Σ = diag(α) + βγβᵀ, the inverse Hessian of L-BFGS; a step of Newton leads to the mean.
     covariance = jnp.diag(best.alpha) + best.beta @ best.gamma @ best.beta.T
     mean = best.position - covariance @ best.grad_position
-    return _Path(mean, jnp.linalg.cholesky(covariance), best.elbo)
+    return _Path(mean, jnp.linalg.cholesky(covariance), jnp.max(elbos))
 
 
 def _mixture(paths: _Path) -> tuple[MixtureApproximation, Status]:

@@ -6,7 +6,8 @@ import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances
 from milzoo.inference import coordinate_ascent, log_evidence, pathfinder
-from milzoo.inference.pathfinder import MixtureApproximation, _mixture, _Path
+from milzoo.inference.gaussian import whitened_program
+from milzoo.inference.pathfinder import MixtureApproximation, _best_on_path, _mixture, _Path
 from milzoo.models import RBF, VWSGP, DiverseDensity, Gaussian
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
@@ -33,6 +34,32 @@ def test_a_mixture_has_the_mean_of_the_densities():
         for mean, root in zip(means, roots, strict=True)
     ]
     np.testing.assert_allclose(found, logsumexp(by_component, axis=0) - np.log(3), atol=1e-12)
+
+
+def test_the_elbo_is_that_of_the_gaussian_returned(targets):
+    """Of a path that has not arrived: its gradient is not 0, and the mean is far from the step."""
+    with jax.enable_x64(True):
+        target = whitened_program(GAUSSIAN, targets)
+        found = jax.tree.map(np.asarray, _best_on_path(target, jax.random.key(1), 2))
+        density = multivariate_normal(found.mean, found.scale_tril @ found.scale_tril.T)
+        draws = density.rvs(20_000, random_state=0)
+        log_ratio = np.asarray(jax.vmap(target.log_density)(draws)) - density.logpdf(draws)
+    # Of the 25 draws of a step.
+    assert found.elbo == pytest.approx(log_ratio.mean(), abs=4 * log_ratio.std() / 25**0.5)
+    assert log_ratio.std() < 0.2 * abs(log_ratio.mean())
+
+
+def test_a_step_of_newton_leads_to_the_mean(targets):
+    """After two steps, whose position is an sd and more from the mode of a Gaussian posterior."""
+    with jax.enable_x64(True):
+        target = whitened_program(GAUSSIAN, targets)
+        mode = np.asarray(_best_on_path(target, jax.random.key(1), 50).mean)
+        early = np.asarray(_best_on_path(target, jax.random.key(1), 2).mean)
+        gradient = np.asarray(jax.grad(target.log_density)(mode))
+        precision = -np.asarray(jax.hessian(target.log_density)(mode))
+    sds = np.linalg.inv(precision).diagonal() ** 0.5
+    assert (np.abs(np.linalg.solve(precision, gradient)) < 0.01 * sds).all()
+    assert (np.abs(early - mode) < 0.2 * sds).all()
 
 
 @pytest.mark.in_ci
