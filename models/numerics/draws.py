@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-__all__ = ["map_draws", "over_draws"]
+__all__ = ["in_blocks", "map_draws", "over_draws"]
 
 # Draws evaluated together.
 _DRAWS = 16
@@ -87,3 +87,28 @@ def map_draws(function: Callable[[Any], Any], sites: Any, together: int) -> Any:
 
     found = jax.lax.map(jax.vmap(function), jax.tree.map(in_blocks, sites))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:number], found)
+
+
+def in_blocks(function: Callable[..., Any], together: int) -> Callable[..., Any]:
+    """A function of what is given and one draw, which `jax.vmap` over draws maps in blocks.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(given, site)``.
+    together : int
+        Draws evaluated at once.
+
+    Returns
+    -------
+    callable
+        ``function`` itself, but for how it is mapped over ``site``; of ``given`` there is one.
+    """
+    wrapped = jax.custom_batching.custom_vmap(function)
+
+    @wrapped.def_vmap
+    def mapped(axis_size: int, in_batched: Any, given: Any, sites: Any) -> tuple[Any, Any]:
+        found = map_draws(partial(function, given), sites, together)
+        return found, jax.tree.map(lambda _: True, found)
+
+    return wrapped

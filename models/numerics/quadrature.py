@@ -36,6 +36,11 @@ _REACH = 6.0
 _LOG_ACCURACY, _LOGISTIC_LOG_ACCURACY = 22.0, 19.0
 # Nodes of the rule for s = 6.4: up to there e^{s(6 + s)} fits into 32 bit.
 _LONGEST_TABLE = 116
+# Nodes up to s = 1.25¹¹: its third power, of second derivatives, fits into 64 bit. A table that is
+# kept, of all instances, would be large.
+_LONGEST_DOUBLE = 270
+# Nodes of which one has an exponential.
+_STRIDE = 16
 # From this s on, 1.25¹³, E σ is an integral over the logistic variable: its nodes do not depend on
 # s. Its tail e^{−|ℓ|/2} is cut where it is e^{−25}; by the poles at ±iπ the step errs by e^{−24.7}.
 _WIDE = 1.25**13
@@ -54,11 +59,14 @@ class QuadratureRule(NamedTuple):
         log w_k. Past nodes of 38 weights are 0 in 64 bit, where a g that grows may still have mass.
     logistic : array (J,) or None
         Nodes ℓ_j of a logistic variable, for E σ where s is above 18.2; None where no s is.
+    step : float or None
+        Distance between nodes, of a trapezoid rule.
     """
 
     nodes: Float[Array, " K"] | Float[np.ndarray, " K"]
     log_weights: Float[Array, " K"] | Float[np.ndarray, " K"]
     logistic: Float[Array, " J"] | Float[np.ndarray, " J"] | None = None
+    step: float | Float[Array, ""] | None = None
 
 
 class SigmoidTable(NamedTuple):
@@ -93,11 +101,30 @@ def sigmoid_table(
     """
     if rule.nodes.shape[0] > _LONGEST_TABLE:
         return rule
+    return _table(standard_deviation, rule)
+
+
+def _table(standard_deviation: Float[Array, "*batch"], rule: QuadratureRule) -> SigmoidTable:
     with evaluated_now_unless_traced(standard_deviation, rule):
         nodes = jnp.asarray(rule.nodes, standard_deviation.dtype)
         weights = jnp.exp(jnp.asarray(rule.log_weights, standard_deviation.dtype))
-        decay = jnp.exp(-jnp.multiply.outer(nodes, standard_deviation))
-        return SigmoidTable(nodes, weights, decay)
+        return SigmoidTable(nodes, weights, _decay(standard_deviation, nodes, rule.step))
+
+
+def _decay(
+    standard_deviation: Float[Array, "*batch"],
+    nodes: Float[Array, " K"],
+    step: float | Float[Array, ""] | None,
+) -> Float[Array, "K ..."]:
+    """e^{−s z_k}: of equidistant nodes a product of every 16th and of the first 16."""
+    if step is None:
+        return jnp.exp(-jnp.multiply.outer(nodes, standard_deviation))
+    ahead = jnp.asarray(step, nodes.dtype) * jnp.arange(_STRIDE)
+    coarse, fine = (
+        jnp.exp(-jnp.multiply.outer(some, standard_deviation)) for some in (nodes[::_STRIDE], ahead)
+    )
+    products = coarse[:, None] * fine[None]
+    return products.reshape(-1, *standard_deviation.shape)[: len(nodes)]
 
 
 # For integrals that have a closed form.
@@ -192,7 +219,8 @@ def trapezoid_rule(
     below, above = (math.ceil((_REACH + side * largest_standard_deviation) / step) for side in tilt)
     check_number_of_nodes(below + above + 1, largest_standard_deviation)
     nodes = step * np.arange(-below, above + 1)
-    return QuadratureRule(nodes, math.log(step / math.sqrt(2 * math.pi)) - 0.5 * nodes**2)
+    log_weights = math.log(step / math.sqrt(2 * math.pi)) - 0.5 * nodes**2
+    return QuadratureRule(nodes, log_weights, step=step)
 
 
 def check_number_of_nodes(number: int, largest_standard_deviation: float) -> None:
@@ -221,8 +249,8 @@ def log_expected_sigmoid(
     log E σ(f) = M + log Σ_k w_k / (e^M + e^{M−a} e^{−s z_k}),  M = min(a, 0),
 
     Its only transcendental per node, e^{−s z_k}, does not depend on the mean: with constant s it is
-    evaluated once, before anything is compiled. Rules for s above 6 have nodes where that
-    would overflow; the sum is then taken in logs.
+    evaluated once, before anything is compiled. Where it would overflow, in 32 bit from s = 6 on
+    and in 64 bit from s = 12 on, the sum is taken in logs, which takes five times as long.
 
     Parameters
     ----------
@@ -239,7 +267,9 @@ def log_expected_sigmoid(
         Of the shape of ``mean``, never positive.
     """
     if not isinstance(rule, SigmoidTable):
-        rule = sigmoid_table(standard_deviation, rule)
+        is_double = standard_deviation.dtype == jnp.float64
+        fits = is_double and rule.nodes.shape[0] <= _LONGEST_DOUBLE
+        rule = (_table if fits else sigmoid_table)(standard_deviation, rule)
     if isinstance(rule, SigmoidTable):
         return _log_sum_of_sigmoids(mean, standard_deviation, rule.decay, rule.nodes, rule.weights)
     if rule.logistic is None:
@@ -293,7 +323,7 @@ def _log_sum_of_sigmoids_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Ar
     mean, _, decay, nodes, weights = primals
     log_scale, scaled_sigmoid = _scaled_sigmoids(mean, decay)
     total = jnp.tensordot(weights, scaled_sigmoid, 1)
-    squares = jnp.exp(log_scale) * scaled_sigmoid**2
+    squares = (jnp.exp(log_scale) * scaled_sigmoid) * scaled_sigmoid  # the square may overflow
     tangent = jnp.zeros_like(mean)
     if not isinstance(tangents[0], SymbolicZero):
         tangent += (1.0 - jnp.tensordot(weights, squares, 1) / total) * tangents[0]

@@ -25,7 +25,7 @@ from ...datasets.padding import padded
 from ..model import CLOSED_FORM_ENGINES, Draws, ModelDefaults, observations, random_key
 from ..numerics.fields import check_fields
 from ..numerics.memory import check_memory
-from ..numerics.products import block_length, times_triangle
+from ..numerics.products import block_length, inverse_transposed, times_triangle
 from ..numerics.quadrature import on_grid
 from ..numerics.threads import one_thread
 from ..numerics.tracing import evaluated_now_unless_traced
@@ -159,8 +159,8 @@ def _sparse_conditional(
     jitter: Float[Array, ""],
 ) -> SparseConditional:
     cholesky, floor = _inducing_cholesky(kernel, inducing_points, jitter)
-    cross = kernel.covariance(inducing_points, instances)
-    projection = solve_triangular(cholesky, cross, lower=True).T  # V = K_XZ L⁻ᵀ
+    # A product, as of a `Projector`: where hyper-parameters are drawn, it comes at each gradient.
+    projection = kernel.covariance(instances, inducing_points) @ inverse_transposed(cholesky)  # V
     residual_variance = _residual_variance(kernel, jnp.sum(projection**2, axis=1), floor)
     return SparseConditional(cholesky, projection, residual_variance, jnp.sqrt(residual_variance))
 
@@ -181,8 +181,7 @@ def _whitening(
 ) -> tuple[Float[Array, "M M"], Float[Array, "M M"], Float[Array, ""]]:
     """The whitening transform: L, L⁻ᵀ and the jitter."""
     cholesky, floor = _inducing_cholesky(kernel, inducing_points, jitter)
-    identity = jnp.eye(cholesky.shape[0], dtype=cholesky.dtype)
-    return cholesky, solve_triangular(cholesky, identity, trans=1, lower=True), floor
+    return cholesky, inverse_transposed(cholesky), floor
 
 
 def _residual_variance(
