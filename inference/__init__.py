@@ -1,6 +1,7 @@
 """Engines: every one takes (model, bags) and returns a Posterior."""
 
 from .closed_form import coordinate_ascent, linear_response, natural_gradient
+from .ensemble import ensemble
 from .evidence import LogEvidence, log_evidence
 from .gibbs import gibbs
 from .grid import grid
@@ -29,6 +30,7 @@ ENGINES = {
         grid,
         nuts,
         gibbs,
+        ensemble,
         tempered_smc,
         pymc_nuts,
     )
@@ -43,6 +45,7 @@ __all__ = [
     "Status",
     "TargetPrediction",
     "coordinate_ascent",
+    "ensemble",
     "gibbs",
     "grid",
     "keep_programs",

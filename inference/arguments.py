@@ -46,6 +46,7 @@ _RULES = {
     "num_warmup": Rule("an integer of at least 0", lambda value: is_whole(value) and value >= 0),
     "num_samples": WHOLE,
     "num_chains": WHOLE,
+    "num_superchains": WHOLE,
     "thin": WHOLE,
     "keep": Rule(
         "the name of a site, or a tuple of names",

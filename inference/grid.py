@@ -26,14 +26,13 @@ from . import serialization
 from .arguments import engine
 from .gaussian import FlatApproximation, WhitenedProgram, whitened_program
 from .posterior import Posterior, Status, approximate_posterior
+from .runtime.chains import lanes
 from .runtime.programs import Stopwatch
 
 __all__ = ["GridApproximation", "grid"]
 
 # Outside the grid the density is below e^−20 of its highest.
 _DROP = 20.0
-# Points evaluated together fill the vector units.
-_TOGETHER = 64
 # Most steps that move a side of the grid outwards, each by half of its width before.
 _MOST_MOVES = 60
 # Points of a coarse grid along each axis, from which the sides are moved inwards.
@@ -130,7 +129,7 @@ def _at_points(
 
 @jax.jit
 def _densities(target: WhitenedProgram, points: Float[Array, "P 2"]) -> Float[Array, " P"]:
-    return map_draws(target.log_density, points, _TOGETHER)
+    return map_draws(target.log_density, points, lanes())
 
 
 def _product(axes: list[np.ndarray]) -> Float[np.ndarray, "P 2"]:

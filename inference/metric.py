@@ -24,6 +24,7 @@ __all__ = [
     "MASS_MATRIX",
     "FisherMoments",
     "MassMatrix",
+    "covariance_factor",
     "curvature_and_misfit",
     "curvature_metric",
     "low_rank_metric",
@@ -177,3 +178,23 @@ def _geometric_mean_with_inverse(
         lower, directions * jnp.maximum(squared, 0.0) ** 0.25, trans=1, lower=True
     )
     return half @ half.T
+
+
+def covariance_factor(vectors: Float[Array, "N P"]) -> Float[Array, "P P"]:
+    """L with LLᵀ the covariance of many points, shrunk to its diagonal where they are few.
+
+    Parameters
+    ----------
+    vectors : array (N, P)
+        Of chains or particles at one time.
+
+    Returns
+    -------
+    array (P, P)
+        Lower triangular.
+    """
+    number, size = vectors.shape
+    covariance = jnp.atleast_2d(jnp.cov(vectors, rowvar=False))
+    shrinkage = size / (number + size)
+    diagonal = jnp.diag(jnp.diag(covariance) + 1e-12)
+    return cholesky((1 - shrinkage) * covariance + shrinkage * diagonal, lower=True)

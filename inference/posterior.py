@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 from arviz_base import from_dict
 from arviz_stats.base.array import array_stats
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
@@ -40,6 +40,7 @@ __all__ = [
     "approximate_posterior",
     "flat_draws",
     "sampled_posterior",
+    "superchains_of",
 ]
 
 
@@ -542,7 +543,13 @@ def _rows(
 
 
 def sampled_posterior(
-    model: Model, bags: Bags, *, engine: str, run: ChainRun, watch: Stopwatch
+    model: Model,
+    bags: Bags,
+    *,
+    engine: str,
+    run: ChainRun,
+    watch: Stopwatch,
+    num_superchains: int | None = None,
 ) -> Posterior:
     """Wrap what a sampler left behind.
 
@@ -554,6 +561,8 @@ def sampled_posterior(
     run : ChainRun
     watch : Stopwatch
         Started with the call of the engine.
+    num_superchains : int or None
+        Points that chains began at, as many at each, in order; None if each began at its own.
 
     Returns
     -------
@@ -564,6 +573,8 @@ def sampled_posterior(
     draws = without_padding(run.draws, model, bags)
     # R̂ is that of the estimands.
     tree = _tree(model, bags, _with_estimands(model, bags, draws), run.statistics)
+    if num_superchains is not None:
+        tree["sample_stats"].attrs["num_superchains"] = num_superchains
     status = _mixed(tree, model.estimands or model.latent_sites)
     return Posterior(
         model=model,
@@ -600,6 +611,26 @@ def without_padding(draws: Draws, model: Model, bags: Bags) -> Draws:
     return {name: cut(name, values) for name, values in draws.items()}
 
 
+def superchains_of(tree: xr.DataTree) -> Int[np.ndarray, " C"] | None:
+    """The superchain of each chain: those that began at one point.
+
+    Parameters
+    ----------
+    tree : xarray.DataTree
+        Of a sampler.
+
+    Returns
+    -------
+    array (C,) or None
+        None if each chain began at a point of its own.
+    """
+    number = tree["sample_stats"].attrs.get("num_superchains")
+    if number is None:
+        return None
+    num_chains = tree["posterior"].sizes["chain"]
+    return np.repeat(np.arange(int(number)), num_chains // int(number))
+
+
 def _mixed(tree: xr.DataTree, names: tuple[str, ...]) -> Status:
     posterior = tree["posterior"].to_dataset()
     draws = {name: posterior[name].to_numpy() for name in names if name in posterior}
@@ -608,12 +639,19 @@ def _mixed(tree: xr.DataTree, names: tuple[str, ...]) -> Status:
     chains, length = next(iter(draws.values())).shape[:2]
     if length < 4:
         return Status("max_steps", f"{length} draws a chain are too few to judge")
+    superchains, axes = superchains_of(tree), {"chain_axis": 0, "draw_axis": 1}
     with np.errstate(invalid="ignore", divide="ignore"):  # of what is the same in all draws
-        by_site = [array_stats.rhat(value, chain_axis=0, draw_axis=1) for value in draws.values()]
+        by_site = [
+            array_stats.rhat(value, **axes)
+            if superchains is None
+            else array_stats.rhat_nested(value, superchains, **axes)
+            for value in draws.values()
+        ]
     every = np.concatenate([np.ravel(rhat) for rhat in by_site])
     # A probability that is 1 in all draws has none; neither have draws that are all alike.
     worst = float(np.nanmax(every)) if np.isfinite(every).any() else np.nan
-    sentence = f"{chains} × {length} draws after warm-up, worst R̂ {worst:.3f}"
+    rhat = "R̂" if superchains is None else "nested R̂"
+    sentence = f"{chains} × {length} draws after warm-up, worst {rhat} {worst:.3f}"
     return Status("converged" if worst < LARGEST_RHAT else "max_steps", sentence)
 
 
@@ -673,7 +711,7 @@ def approximate_posterior(
 def _tree(model: Model, bags: Bags | None, draws: Draws, statistics: Draws) -> xr.DataTree:
     own_dims = {name: list(dims) for name, dims in model.dims.items()}
     if bags is None:
-        return from_dict({"posterior": draws}, dims=own_dims)
+        return from_dict({"posterior": draws}, dims=own_dims, check_conventions=False)
     constant = {"instances": bags.instances, "bag_index": bags.bag_index}
     if bags.instance_labels is not None:
         constant["true_instance_label"] = bags.instance_labels
@@ -695,6 +733,7 @@ def _tree(model: Model, bags: Bags | None, draws: Draws, statistics: Draws) -> x
             "true_instance_label": ["instance"],
         },
         coords={"bag": list(bags.names)},
+        check_conventions=False,  # there may be more chains than draws
     )
 
 
@@ -713,7 +752,8 @@ def _dataset(model: Model, bags: Bags, draws: Draws) -> xr.Dataset:
     dims = {name: list(names) for name, names in model.dims.items() if name in draws}
     has_bags = any("bag" in names for names in dims.values())
     coords = {"bag": list(bags.names)} if has_bags else {}
-    return from_dict({"posterior": draws}, dims=dims, coords=coords)["posterior"].to_dataset()
+    named = {"dims": dims, "coords": coords, "check_conventions": False}
+    return from_dict({"posterior": draws}, **named)["posterior"].to_dataset()
 
 
 def flat_draws(draws: xr.Dataset) -> Draws:

@@ -26,16 +26,15 @@ from ..models.numerics.draws import map_draws
 from ..models.numerics.threads import one_lapack_thread
 from .arguments import engine
 from .gaussian import WhitenedProgram, sites_of, whitened_program
+from .metric import covariance_factor
 from .posterior import Posterior, Status, sampled_posterior
-from .runtime.chains import ChainRun
+from .runtime.chains import ChainRun, lanes
 from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
 from .runtime.progress import Progress
 
 __all__ = ["Particles", "run_to_posterior", "tempered_smc"]
 
-# Particles that a CPU moves at once.
-_TOGETHER = 64
 # Quantiles of a prior, an sd to both sides of the median of a Gaussian.
 _QUANTILES = (0.1587, 0.5, 0.8413)
 _PRIOR_DRAWS = 512
@@ -237,7 +236,7 @@ def _reference(
     target: WhitenedProgram, key: Array, dispersion: Float[Array, ""] | Float[np.ndarray, ""]
 ) -> _Reference:
     """Medians of the prior, and sds so many times its own."""
-    draws = map_draws(target.prior_draw, jax.random.split(key, _PRIOR_DRAWS), _TOGETHER)
+    draws = map_draws(target.prior_draw, jax.random.split(key, _PRIOR_DRAWS), lanes())
     low, centre, high = jnp.quantile(draws, jnp.asarray(_QUANTILES), axis=0)
     return _Reference(centre, jnp.asarray(dispersion) * (high - low) / 2)
 
@@ -314,7 +313,7 @@ def _moved(
     from blackjax.mcmc import hmc
 
     number, size = vectors.shape
-    centre, factor = jnp.mean(vectors, axis=0), _factor(vectors)
+    centre, factor = jnp.mean(vectors, axis=0), covariance_factor(vectors)
     trajectory = hmc.build_kernel()
 
     def log_density_of(standard: Float[Array, " P"]) -> Float[Array, ""]:
@@ -330,25 +329,16 @@ def _moved(
             state, info = trajectory(*keyed, log_density_of, step_size, jnp.ones(size), leapfrogs)
             return state, info.acceptance_rate
 
-        states, rates = map_draws(one, (jax.random.split(own, number), states), _TOGETHER)
+        states, rates = map_draws(one, (jax.random.split(own, number), states), lanes())
         # Nearer to the target at each move; where all are rejected, by a factor of 2.2.
         step_size *= jnp.exp(jnp.mean(jnp.nan_to_num(rates)) - _TARGET_ACCEPT)
         return (states, step_size), None
 
     standard = jax.scipy.linalg.solve_triangular(factor, (vectors - centre).T, lower=True).T
-    states = map_draws(lambda one: hmc.init(one, log_density_of), standard, _TOGETHER)
+    states = map_draws(lambda one: hmc.init(one, log_density_of), standard, lanes())
     keys = jax.random.split(key, num_moves)
     (states, step_size), _ = jax.lax.scan(move, (states, step_size), keys)
     return centre + states.position @ factor.T, step_size
-
-
-def _factor(vectors: Float[Array, "N P"]) -> Float[Array, "P P"]:
-    """L with LLᵀ the covariance of the particles, shrunk to its diagonal where they are few."""
-    number, size = vectors.shape
-    covariance = jnp.atleast_2d(jnp.cov(vectors, rowvar=False))
-    shrinkage = size / (number + size)
-    diagonal = jnp.diag(jnp.diag(covariance) + 1e-12)
-    return jnp.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * diagonal)
 
 
 def _log_ratio(
@@ -362,4 +352,4 @@ def _log_ratio(
 def _log_ratios(
     target: WhitenedProgram, reference: _Reference, vectors: Float[Array, "N P"]
 ) -> Float[Array, " N"]:
-    return map_draws(lambda one: _log_ratio(target, reference, one), vectors, _TOGETHER)
+    return map_draws(lambda one: _log_ratio(target, reference, one), vectors, lanes())

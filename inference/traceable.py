@@ -26,6 +26,7 @@ from .closed_form.algorithm import ClosedForm, Options
 from .closed_form.coordinate_ascent import checked_form
 from .closed_form.drivers import Limits, ascend_traced
 from .closed_form.linear_response import check_gaussian, is_at_rest, response_at
+from .ensemble import sampled, warmed_up
 from .gaussian import (
     GaussianApproximation,
     TransportedNormal,
@@ -174,6 +175,45 @@ class TraceableSMC:
         )
         sites = jax.lax.map(target.constrain, run.vectors[:: self.thin])
         return TraceableDraws(sites, run.inverse_temperature >= 1)
+
+
+@dataclass(frozen=True)
+class TraceableEnsemble:
+    """Many short chains, as `milzoo.inference.ensemble`; the last draw of each.
+
+    Attributes
+    ----------
+    num_superchains : int
+    num_warmup, num_samples : int
+        Steps of every chain.
+    """
+
+    are_independent: ClassVar[bool] = False
+
+    num_superchains: int = 4
+    num_warmup: int = 200
+    num_samples: int = 5
+
+    def __post_init__(self) -> None:
+        check_counts(
+            num_superchains=self.num_superchains,
+            num_warmup=self.num_warmup,
+            num_samples=self.num_samples,
+        )
+
+    def check(self, model: Any, bags: Bags) -> None:
+        """Refuse a model with too many unknown numbers."""
+        check_number_of_unknowns(model, "ensemble")
+
+    def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
+        """The last draw of each of so many chains."""
+        target = whitened_program(model, bags)
+        warmup_key, sampling_key = jax.random.split(key)
+        num_chains = self.num_superchains * -(-num_draws // self.num_superchains)
+        tuned = warmed_up(target, warmup_key, num_chains, self.num_superchains, self.num_warmup)
+        vectors, _ = sampled(target, tuned, sampling_key, self.num_samples)
+        sites = jax.lax.map(target.constrain, vectors[:num_draws, -1])
+        return TraceableDraws(sites, jnp.isfinite(tuned.step_size))
 
 
 def _conjugate_chain(model: Any, bags: Bags) -> Chain:
@@ -377,6 +417,7 @@ _BY_NAME: dict[str, Callable[..., TraceableEngine]] = {
     "linear_response": TraceableResponse,
     "laplace": TraceableLaplace,
     "svi": TraceableSVI,
+    "ensemble": TraceableEnsemble,
     "tempered_smc": TraceableSMC,
 }
 
@@ -387,10 +428,11 @@ def traceable_engine(name: str, **options: Any) -> TraceableEngine:
     Parameters
     ----------
     name : str
-        "nuts", "gibbs", "coordinate_ascent", "linear_response", "laplace", "svi" or "tempered_smc".
+        "nuts", "gibbs", "coordinate_ascent", "linear_response", "laplace", "svi", "ensemble" or
+        "tempered_smc".
     **options
         Of `TraceableChain.nuts`, `TraceableChain.gibbs`, `TraceableAscent`, `TraceableResponse`,
-        `TraceableLaplace`, `TraceableSVI` or `TraceableSMC`.
+        `TraceableLaplace`, `TraceableSVI`, `TraceableEnsemble` or `TraceableSMC`.
 
     Returns
     -------

@@ -242,7 +242,7 @@ def simulation_calibration(
     model : Model
         With priors from which it draws, and numbers as hyper-parameters or priors of them.
     engine : str, TraceableEngine or callable
-        ``"nuts"``, ``"gibbs"``, ``"tempered_smc"``, ``"coordinate_ascent"``,
+        ``"nuts"``, ``"gibbs"``, ``"ensemble"``, ``"tempered_smc"``, ``"coordinate_ascent"``,
         ``"linear_response"``, ``"laplace"`` or ``"svi"``. A callable takes (model, bags, seed=…)
         and returns a `Posterior`, as `milzoo.inference`'s functions do.
     bags : Bags

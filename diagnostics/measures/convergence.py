@@ -9,8 +9,9 @@ from typing import Literal
 import arviz as az
 import numpy as np
 import xarray as xr
+from jaxtyping import Int
 
-from ...inference.posterior import LARGEST_RHAT, Posterior
+from ...inference.posterior import LARGEST_RHAT, Posterior, superchains_of
 from ...models.model import Model
 
 __all__ = ["Convergence", "convergence"]
@@ -32,7 +33,8 @@ class Convergence:
     num_chains, num_draws : int
         Draws per chain.
     rhat : float
-        Largest rank-normalised split R̂ (Vehtari et al., 2021).
+        Largest rank-normalised split R̂ (Vehtari et al., 2021); nested (Margossian et al., 2024)
+        where chains have superchains.
     ess_bulk, ess_tail : float
         Smallest effective sample sizes.
     ess_per_second : float
@@ -125,7 +127,7 @@ def convergence(posterior: Posterior) -> Convergence:
     draws = judged_sites(posterior.draws_with_estimands, posterior.model)
     ess_bulk = _over_sites(np.nanmin, az.ess(draws, method="bulk"))
     with np.errstate(invalid="ignore"):  # a site with one value has no R̂; `accuracy` sees it
-        rhat = _over_sites(np.nanmax, az.rhat(draws)) if draws.sizes["chain"] > 1 else math.nan
+        rhat = _largest_rhat(draws, superchains_of(posterior.tree))
     seconds = posterior.sampling_seconds
     return Convergence(
         num_chains=draws.sizes["chain"],
@@ -136,6 +138,14 @@ def convergence(posterior: Posterior) -> Convergence:
         ess_per_second=ess_bulk / seconds if seconds else math.nan,
         divergences=_divergences(posterior.tree),
     )
+
+
+def _largest_rhat(draws: xr.Dataset, superchains: Int[np.ndarray, " C"] | None) -> float:
+    if draws.sizes["chain"] == 1:
+        return math.nan
+    if superchains is None:
+        return _over_sites(np.nanmax, az.rhat(draws))
+    return _over_sites(np.nanmax, az.rhat_nested(draws, superchain_ids=superchains))
 
 
 def judged_sites(draws: xr.Dataset, model: Model) -> xr.Dataset:

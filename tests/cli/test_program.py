@@ -187,7 +187,7 @@ def put_in_place_of(name, engine, monkeypatch):
 def test_every_engine_and_nothing_else_is_offered():
     assert set(ENGINES) == {
         *("coordinate_ascent", "natural_gradient", "laplace", "svi", "maximum_a_posteriori"),
-        *("pathfinder", "grid", "nuts", "gibbs", "tempered_smc", "pymc_nuts"),
+        *("pathfinder", "grid", "nuts", "gibbs", "ensemble", "tempered_smc", "pymc_nuts"),
     }
 
 

@@ -17,6 +17,7 @@ from milzoo.inference import (
     ENGINES,
     Posterior,
     coordinate_ascent,
+    ensemble,
     gibbs,
     grid,
     laplace,
@@ -132,6 +133,9 @@ SETTINGS: dict[str, Engine] = {
     ),
     "pathfinder": Engine(pathfinder, {"num_paths": 2, "max_steps": 10}),
     "grid": Engine(grid, {"num_points": 31}),
+    "ensemble": Engine(
+        ensemble, {"num_warmup": 20, "num_samples": 20, "num_chains": 4, "num_superchains": 2}
+    ),
     "tempered_smc": Engine(
         tempered_smc, {"num_particles": 20, "num_chains": 2, "num_moves": 1, "dispersion": 1.0}
     ),
@@ -179,11 +183,11 @@ QUICK = {
     ("laplace", "BMIL"),
     ("grid", "MeasureThreshold"),
 }
-# The soft maximum's quadrature takes ten seconds to compile, and so do flows, paths
-# and particles.
+# The soft maximum's quadrature takes ten seconds to compile, and so do these.
+LONG_TO_COMPILE = ("svi flow", "pathfinder", "ensemble", "tempered_smc")
 IN_CI = {
     ("laplace", "GPMIL"),
-    *((engine, "DiverseDensity") for engine in ("svi flow", "pathfinder", "tempered_smc")),
+    *((engine, "DiverseDensity") for engine in LONG_TO_COMPILE),
 }
 
 

@@ -1,5 +1,7 @@
 """Flows: their density, the order of their coordinates, and what they have over a Gaussian."""
 
+from dataclasses import dataclass, replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,10 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import grid, svi
 from milzoo.inference.flow import FlowApproximation, _network
-from milzoo.inference.gaussian import whitened_program
+from milzoo.inference.gaussian import WhitenedProgram, whitened_program
+from milzoo.inference.svi import _newton_gain
 from milzoo.models import RBF, VGPMIL, DiverseDensity
+from milzoo.models.numerics.tracing import as_pytree
 from numpyro.distributions import LogNormal
 from scipy.stats import norm
 
@@ -36,6 +40,32 @@ def one_concept() -> tuple[DiverseDensity, Bags]:
     return DiverseDensity(), bags
 
 
+def test_coordinates_are_put_into_their_order_at_last(flow):
+    with jax.enable_x64(True):
+        noise = jax.random.normal(jax.random.key(2), (SIZE,))
+        own = np.asarray(flow.from_standard(noise)[0])
+        unordered = np.asarray(replace(flow, order=np.arange(SIZE)).from_standard(noise)[0])
+    np.testing.assert_array_equal(own, unordered[flow.order])
+
+
+@as_pytree()
+@dataclass(frozen=True)
+class DensityOf(WhitenedProgram):
+    """A posterior that is a given approximation."""
+
+    q: FlowApproximation = None
+
+    def log_density(self, vector):
+        return self.q.distribution().log_prob(vector)
+
+
+def test_a_flow_that_is_right_has_nothing_to_gain(flow):
+    target = DensityOf(model=None, given=None, shapes=(), q=flow)
+    with jax.enable_x64(True):
+        gain = _newton_gain(target, flow, jax.random.key(0), has_full_covariance=True)
+    assert float(gain) == pytest.approx(0.0, abs=1e-12)
+
+
 def test_the_jacobian_is_that_of_the_map(flow):
     noise = np.random.default_rng(1).normal(size=SIZE)
     with jax.enable_x64(True):
@@ -47,8 +77,8 @@ def test_the_jacobian_is_that_of_the_map(flow):
 
 
 def test_the_density_is_that_of_the_standard_over_the_jacobian(flow):
-    noise = np.random.default_rng(2).normal(size=SIZE)
     with jax.enable_x64(True):
+        noise = jax.random.normal(jax.random.key(2), (SIZE,))
         vector, log_jacobian = flow.from_standard(jnp.asarray(noise))
         found = flow.distribution().log_prob(vector)
     expected = norm.logpdf(noise).sum() - float(log_jacobian)

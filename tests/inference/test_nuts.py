@@ -270,6 +270,17 @@ def test_a_warm_start_has_the_same_posterior(small_problem, ascended, marginal, 
     assert moments(sites(warm)).largest_z(moments(sites(marginal))) <= LARGEST_Z
 
 
+@pytest.mark.in_ci
+def test_a_start_is_part_of_a_run(small_problem, ascended, tmp_path):
+    length = {"num_warmup": 0, "num_samples": 4, "num_chains": 2}
+    cold = nuts(*small_problem, seed=1, checkpoint=tmp_path / "chains", **length)
+    with pytest.raises(ValueError, match="is of another run, in its starts"):
+        nuts(*small_problem, seed=1, start=ascended, checkpoint=tmp_path / "chains", **length)
+    warm = nuts(*small_problem, seed=1, start=ascended, **length)
+    found = [fit.tree["posterior"]["inducing_value"].to_numpy() for fit in (warm, cold)]
+    assert not np.array_equal(*found)
+
+
 def test_a_start_is_of_the_marginal_program(small_problem, ascended):
     with pytest.raises(ValueError, match="start has sites of the marginal program, and program"):
         nuts(*small_problem, seed=0, program="full", start=ascended)

@@ -81,6 +81,17 @@ def test_tempered_smc_is_calibrated(simulation_based_calibration, problem):
     assert ranks.not_uniform == []
 
 
+@pytest.mark.parametrize("problem", ["vgpmil", "cardinality", "bmil"])
+def test_the_ensemble_is_calibrated(simulation_based_calibration, problem):
+    ranks = simulation_based_calibration.calibrate_engine(
+        traceable_engine("ensemble"),
+        problem=simulation_based_calibration.PROBLEMS[problem],
+        simulations=SIMULATIONS,
+        key=3,
+    )
+    assert ranks.not_uniform == []
+
+
 @pytest.mark.parametrize(
     ("problem", "sampler", "thinning"),
     [
