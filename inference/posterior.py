@@ -639,12 +639,12 @@ def _mixed(tree: xr.DataTree, names: tuple[str, ...]) -> Status:
     chains, length = next(iter(draws.values())).shape[:2]
     if length < 4:
         return Status("max_steps", f"{length} draws a chain are too few to judge")
-    superchains, axes = superchains_of(tree), {"chain_axis": 0, "draw_axis": 1}
+    superchains = superchains_of(tree)
     with np.errstate(invalid="ignore", divide="ignore"):  # of what is the same in all draws
         by_site = [
-            array_stats.rhat(value, **axes)
+            array_stats.rhat(value, chain_axis=0, draw_axis=1)
             if superchains is None
-            else array_stats.rhat_nested(value, superchains, **axes)
+            else array_stats.rhat_nested(value, superchains, chain_axis=0, draw_axis=1)
             for value in draws.values()
         ]
     every = np.concatenate([np.ravel(rhat) for rhat in by_site])
