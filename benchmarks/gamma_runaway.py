@@ -279,7 +279,7 @@ def main() -> None:
     parser.add_argument("--toy", action="store_true", help="few bags, few draws")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="where to write protocol and rows")
-    parser.add_argument("--smc", action="store_true", help="tempered SMC alone, hours on a CPU")
+    parser.add_argument("--smc", action="store_true", help="tempered SMC alone")
     options = parser.parse_args()
     sizes = TOY if options.toy else FULL
     bags = load("digits").standardize()

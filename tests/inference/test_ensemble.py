@@ -66,6 +66,14 @@ def test_short_chains_agree_by_nested_rhat(conjugate):
 
 
 @pytest.mark.in_ci
+def test_a_saved_posterior_keeps_its_superchains(conjugate, tmp_path):
+    conjugate.save(tmp_path / "fit.milzoo")
+    found = Posterior.load(tmp_path / "fit.milzoo")
+    np.testing.assert_array_equal(superchains_of(found.tree), np.repeat(range(8), 8))
+    assert convergence(found) == convergence(conjugate)
+
+
+@pytest.mark.in_ci
 def test_chains_take_trajectories_of_the_same_length(conjugate):
     steps = conjugate.tree["sample_stats"]["n_steps"].to_numpy()
     np.testing.assert_array_equal(steps, np.broadcast_to(steps[:1], steps.shape))
