@@ -203,11 +203,11 @@ def _adapted(
         log_density,
         len(positions),
         max_leapfrog_steps=_MOST_LEAPFROGS,
-        adaptation_info_fn=lambda states, *_: states.position,
+        adaptation_info_fn=lambda states, *_: states,
     )
     optimizer = optax.adam(_LEARNING_RATE)
     (_, parameters), visited = adaptation.run(key, positions, step_size, optimizer, num_steps)
-    return visited._wrapped_info, parameters
+    return visited.position, parameters
 
 
 @partial(jax.jit, static_argnames="num_samples")

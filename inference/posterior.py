@@ -624,7 +624,8 @@ def superchains_of(tree: xr.DataTree) -> Int[np.ndarray, " C"] | None:
     array (C,) or None
         None if each chain began at a point of its own.
     """
-    number = tree["sample_stats"].attrs.get("num_superchains")
+    statistics = tree.children.get("sample_stats")  # Gibbs has none
+    number = None if statistics is None else statistics.attrs.get("num_superchains")
     if number is None:
         return None
     num_chains = tree["posterior"].sizes["chain"]
