@@ -104,11 +104,22 @@ def in_blocks(function: Callable[..., Any], together: int) -> Callable[..., Any]
     callable
         ``function`` itself, but for how it is mapped over ``site``; of ``given`` there is one.
     """
-    wrapped = jax.custom_batching.custom_vmap(function)
 
-    @wrapped.def_vmap
-    def mapped(axis_size: int, in_batched: Any, given: Any, sites: Any) -> tuple[Any, Any]:
-        found = map_draws(partial(function, given), sites, together)
-        return found, jax.tree.map(lambda _: True, found)
+    def at(given: Any, site: Any) -> Any:
+        # As leaves: JAX asks which of them are mapped by a pytree of flags, which models may not
+        # hold.
+        leaves, structure = jax.tree.flatten(given)
 
-    return wrapped
+        @jax.custom_batching.custom_vmap
+        def of_leaves(leaves: list[Any], site: Any) -> Any:
+            return function(structure.unflatten(leaves), site)
+
+        @of_leaves.def_vmap
+        def _(axis_size: int, in_batched: Any, leaves: list[Any], sites: Any) -> tuple[Any, Any]:
+            one = partial(function, structure.unflatten(leaves))
+            found = map_draws(one, sites, together)
+            return found, jax.tree.map(lambda _: True, found)
+
+        return of_leaves(leaves, site)
+
+    return at
