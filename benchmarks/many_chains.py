@@ -23,12 +23,11 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(min(4, os.cpu_count() or 1)))
 
 import arviz as az
 import jax
-import numpy as np
+from hyperparameters_by_evidence import with_priors
 from milzoo.datasets import Bags, load, simulate, simulate_instances
 from milzoo.diagnostics.measures.convergence import convergence
 from milzoo.inference import Posterior, ensemble, nuts
 from milzoo.models import VGPMIL, VWSGP
-from numpyro.distributions import LogNormal, Normal
 from rich.console import Console
 from rich.table import Table
 
@@ -90,18 +89,6 @@ def _problems(arguments: argparse.Namespace) -> Iterator[tuple[str, Any, Bags]]:
             yield "VWSGP, musk1", VWSGP.as_published(bags), bags
         if 2 in arguments.problems:
             yield "VGPMIL, musk1, priors", with_priors(VGPMIL.as_published(bags)), bags
-
-
-def with_priors(model: VGPMIL) -> VGPMIL:
-    """Weak priors on variance, length scale (around the published one) and prior mean."""
-    log_scale = float(np.log(float(model.kernel.length_scale)))
-    return model.with_hyperparameters(
-        {
-            "variance": LogNormal(1.0, 1.0),
-            "length_scale": LogNormal(log_scale, 0.5),
-            "mean": Normal(-4.0, 3.0),
-        }
-    )
 
 
 def _row(posterior: Posterior, compile_seconds: float) -> list[str]:

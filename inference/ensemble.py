@@ -27,14 +27,12 @@ from .arguments import engine
 from .gaussian import WhitenedProgram, sites_of, whitened_program
 from .metric import covariance_factor
 from .posterior import Posterior, sampled_posterior
-from .runtime.chains import ChainRun, lanes
+from .runtime.chains import ChainRun, num_together
 from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
 
 __all__ = ["TunedChains", "ensemble", "sampled", "warmed_up"]
 
-# As NumPyro's NUTS: uniform on so far to both sides of 0, unconstrained.
-_RADIUS = 2.0
 # ChEES: Adam's step on the log trajectory length, and step sizes to begin with, in prior-whitened
 # coordinates and in those in which the covariance of the chains is I.
 _LEARNING_RATE = 0.02
@@ -105,7 +103,8 @@ def ensemble(
     Raises
     ------
     ValueError
-        If chains cannot be dealt evenly to superchains, or there are fewer than two of these.
+        If chains cannot be dealt evenly to superchains, there are fewer than two of these, or there
+        is no warm-up, which tunes the kernel.
 
     References
     ----------
@@ -115,7 +114,7 @@ def ensemble(
     observations(model, bags, "ensemble")
     check_number_of_unknowns(model, "ensemble")
     _check_superchains(num_chains, num_superchains)
-    check_counts(num_warmup=num_warmup, num_samples=num_samples)
+    check_counts(num_warmup=num_warmup)
     warmup_key, sampling_key = split_key(random_key(seed), 2)
     with jax.enable_x64(True), one_lapack_thread():
         target = jax.device_put(whitened_program(model, bags))
@@ -170,7 +169,7 @@ def warmed_up(
     TunedChains
     """
     start_key, first_key, second_key = jax.random.split(key, 3)
-    starts = _starts(start_key, target.size, num_chains, num_superchains)
+    starts = _starts(target, start_key, num_chains, num_superchains)
     centre, factor = jnp.zeros(target.size), jnp.eye(target.size)
     half = max(1, num_warmup // 2)
 
@@ -186,10 +185,11 @@ def warmed_up(
     return TunedChains(visited[-1], centre, factor, parameters["step_size"], most_leapfrogs)
 
 
-def _starts(key: Array, size: int, num_chains: int, num_superchains: int) -> Float[Array, "C P"]:
+def _starts(
+    target: WhitenedProgram, key: Array, num_chains: int, num_superchains: int
+) -> Float[Array, "C P"]:
     """A point of each superchain, once for each of its chains."""
-    shape = (num_superchains, size)
-    points = jax.random.uniform(key, shape, minval=-_RADIUS, maxval=_RADIUS)
+    points = target.random_starts(key, num_superchains)
     return jnp.repeat(points, num_chains // num_superchains, axis=0)
 
 
@@ -290,7 +290,7 @@ def _log_density(
         target, centre, factor = given
         return target.log_density(centre + factor @ standard)
 
-    with_gradient = in_blocks(jax.value_and_grad(of_standard, argnums=1), lanes())
+    with_gradient = in_blocks(jax.value_and_grad(of_standard, argnums=1), num_together())
     given = (target, centre, factor)
 
     @jax.custom_vjp

@@ -38,6 +38,8 @@ __all__ = [
 
 type Sites = dict[str, Array]
 
+_RADIUS = 2.0
+
 
 @as_pytree("shapes")
 @dataclass(frozen=True, eq=False)
@@ -88,6 +90,10 @@ class WhitenedProgram:
     def log_density(self, vector: Float[Array, " P"]) -> Float[Array, ""]:
         """Log joint density of the flat vector, in whitened coordinates."""
         return -potential_energy(self.program, (self.given,), {}, self.unconstrained(vector))
+
+    def random_starts(self, key: Array, number: int) -> Float[Array, "N P"]:
+        """Points uniform between −2 and 2 in each coordinate, where NumPyro's NUTS begins too."""
+        return jax.random.uniform(key, (number, self.size), minval=-_RADIUS, maxval=_RADIUS)
 
     def prior_draw(self, key: Array) -> Float[Array, " P"]:
         """A draw of the flat vector from its prior."""

@@ -26,7 +26,7 @@ from . import serialization
 from .arguments import engine
 from .gaussian import FlatApproximation, WhitenedProgram, whitened_program
 from .posterior import Posterior, Status, approximate_posterior
-from .runtime.chains import lanes
+from .runtime.chains import num_together
 from .runtime.programs import Stopwatch
 
 __all__ = ["GridApproximation", "grid"]
@@ -129,7 +129,7 @@ def _at_points(
 
 @jax.jit
 def _densities(target: WhitenedProgram, points: Float[Array, "P 2"]) -> Float[Array, " P"]:
-    return map_draws(target.log_density, points, lanes())
+    return map_draws(target.log_density, points, num_together())
 
 
 def _product(axes: list[np.ndarray]) -> Float[np.ndarray, "P 2"]:

@@ -1,4 +1,4 @@
-"""Metrics of NUTS: the curvature at a mode, and what the draws of a warm-up say.
+"""Metrics of Hamiltonian Monte Carlo: the curvature at a mode, and what draws of a warm-up say.
 
 NUTS moves a point of P coordinates as if it had a mass. The nearer the inverse mass matrix is to
 the posterior's covariance, the fewer steps a trajectory takes. Any positive definite matrix leaves

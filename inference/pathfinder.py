@@ -26,8 +26,6 @@ __all__ = ["MixtureApproximation", "pathfinder"]
 
 # Draws that judge the Gaussian of a step, as in Stan.
 _ELBO_DRAWS = 25
-# Sides of the cube that paths start in, in whitened coordinates, as in Stan.
-_RADIUS = 2.0
 
 
 @serialization.register
@@ -140,7 +138,7 @@ def _best_on_path(target: WhitenedProgram, key: Array, max_steps: int) -> _Path:
     from blackjax.vi.pathfinder import approximate
 
     start_key, path_key, elbo_key = jax.random.split(key, 3)
-    start = jax.random.uniform(start_key, (target.size,), minval=-_RADIUS, maxval=_RADIUS)
+    start = target.random_starts(start_key, 1)[0]
     _, info = approximate(path_key, target.log_density, start, 1, maxiter=max_steps)
     path = info.path
 

@@ -28,7 +28,7 @@ from .arguments import engine
 from .gaussian import WhitenedProgram, sites_of, whitened_program
 from .metric import covariance_factor
 from .posterior import Posterior, Status, sampled_posterior
-from .runtime.chains import ChainRun, lanes
+from .runtime.chains import ChainRun, num_together
 from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
 from .runtime.progress import Progress
@@ -237,7 +237,7 @@ def _reference(
     target: WhitenedProgram, key: Array, dispersion: Float[Array, ""] | Float[np.ndarray, ""]
 ) -> _Reference:
     """Medians of the prior, and sds so many times its own."""
-    draws = map_draws(target.prior_draw, jax.random.split(key, _PRIOR_DRAWS), lanes())
+    draws = map_draws(target.prior_draw, jax.random.split(key, _PRIOR_DRAWS), num_together())
     low, centre, high = jnp.quantile(draws, jnp.asarray(_QUANTILES), axis=0)
     return _Reference(centre, jnp.asarray(dispersion) * (high - low) / 2)
 
@@ -330,13 +330,13 @@ def _moved(
             state, info = trajectory(*keyed, log_density_of, step_size, jnp.ones(size), leapfrogs)
             return state, info.acceptance_rate
 
-        states, rates = map_draws(one, (jax.random.split(own, number), states), lanes())
+        states, rates = map_draws(one, (jax.random.split(own, number), states), num_together())
         # Nearer to the target at each move; where all are rejected, by a factor of 2.2.
         step_size *= jnp.exp(jnp.mean(jnp.nan_to_num(rates)) - _TARGET_ACCEPT)
         return (states, step_size), None
 
     standard = jax.scipy.linalg.solve_triangular(factor, (vectors - centre).T, lower=True).T
-    states = map_draws(lambda one: hmc.init(one, log_density_of), standard, lanes())
+    states = map_draws(lambda one: hmc.init(one, log_density_of), standard, num_together())
     keys = jax.random.split(key, num_moves)
     (states, step_size), _ = jax.lax.scan(move, (states, step_size), keys)
     return centre + states.position @ factor.T, step_size
@@ -353,4 +353,4 @@ def _log_ratio(
 def _log_ratios(
     target: WhitenedProgram, reference: _Reference, vectors: Float[Array, "N P"]
 ) -> Float[Array, " N"]:
-    return map_draws(lambda one: _log_ratio(target, reference, one), vectors, lanes())
+    return map_draws(lambda one: _log_ratio(target, reference, one), vectors, num_together())

@@ -23,7 +23,14 @@ from .devices import Devices
 from .programs import Stopwatch
 from .progress import Progress
 
-__all__ = ["Chain", "ChainRun", "devices_of_chains", "lanes", "map_over_devices", "run_chains"]
+__all__ = [
+    "Chain",
+    "ChainRun",
+    "devices_of_chains",
+    "map_over_devices",
+    "num_together",
+    "run_chains",
+]
 
 # Steps between two looks at the progress bar. Each block is one call of one compiled program.
 _BLOCK = 100
@@ -289,7 +296,7 @@ def _over_chains(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return jax.vmap(function)
 
 
-def lanes() -> int:
+def num_together() -> int:
     """Chains or particles that a device moves at once: nearly one by one on a CPU, else all.
 
     On a CPU 128 in lockstep took 0.7 ms a gradient and chain on digits, four 0.25 ms.

@@ -106,8 +106,7 @@ def in_blocks(function: Callable[..., Any], together: int) -> Callable[..., Any]
     """
 
     def at(given: Any, site: Any) -> Any:
-        # As leaves: JAX asks which of them are mapped by a pytree of flags, which models may not
-        # hold.
+        # JAX marks what is mapped by flags in its place: leaves, as a model would check its fields.
         leaves, structure = jax.tree.flatten(given)
 
         @jax.custom_batching.custom_vmap
