@@ -166,6 +166,8 @@ def _own_quality(name: str, verdict: Verdict) -> str:
         stopped = verdict.assessment.posterior.status.sentence
         if kind == "collapsed":
             return f"{name} ignores the features: {stopped}."
+        if kind == "disagreed":
+            return f"{name} depends on where it starts: {stopped}."
         return "" if kind == "converged" else f"{name} stopped before it converged: {stopped}."
     run = f"{chains.num_chains} × {chains.num_draws:,} draws"
     if not chains.mixed:

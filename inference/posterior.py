@@ -52,14 +52,15 @@ _NUMBERS_AT_ONCE = 2**24
 _FEWEST_AT_ONCE, _MOST_AT_ONCE = 1024, 2**14
 
 
-_Kind = Literal["converged", "max_steps", "failed", "collapsed"]
+_Kind = Literal["converged", "max_steps", "failed", "collapsed", "disagreed"]
 
 
 @dataclass(frozen=True)
 class Status:
     """How a run ended, in a word and in a sentence.
 
-    ``collapsed`` is a run that converged, to hyper-parameters under which no feature matters.
+    ``collapsed`` is a run that converged, to hyper-parameters under which no feature matters;
+    ``disagreed`` one that converged, but to other approximations from other starts.
     """
 
     kind: _Kind
@@ -211,7 +212,7 @@ class Posterior:
         if self.is_mcmc:
             return stored
         bags = self.bags
-        implied = _with_estimands(self.model, bags, self._stored_by_chain())
+        implied = with_estimands(self.model, bags, self._stored_by_chain())
         return _dataset(self.model, bags, implied)
 
     @cached_property
@@ -572,7 +573,7 @@ def sampled_posterior(
     """
     draws = without_padding(run.draws, model, bags)
     # R̂ is that of the estimands.
-    tree = _tree(model, bags, _with_estimands(model, bags, draws), run.statistics)
+    tree = _tree(model, bags, with_estimands(model, bags, draws), run.statistics)
     if num_superchains is not None:
         tree["sample_stats"].attrs["num_superchains"] = num_superchains
     status = _mixed(tree, model.estimands or model.latent_sites)
@@ -632,15 +633,20 @@ def superchains_of(tree: xr.DataTree) -> Int[np.ndarray, " C"] | None:
     return np.repeat(np.arange(int(number)), num_chains // int(number))
 
 
-def _mixed(tree: xr.DataTree, names: tuple[str, ...]) -> Status:
-    posterior = tree["posterior"].to_dataset()
-    draws = {name: posterior[name].to_numpy() for name in names if name in posterior}
-    if not all(np.isfinite(value).all() for value in draws.values()):
-        return Status("failed", "a draw is not finite: the sampler left the support of the model")
-    chains, length = next(iter(draws.values())).shape[:2]
-    if length < 4:
-        return Status("max_steps", f"{length} draws a chain are too few to judge")
-    superchains = superchains_of(tree)
+def largest_rhat(draws: Draws, superchains: Int[np.ndarray, " C"] | None = None) -> float:
+    """Largest rank-normalised split R̂ of all numbers that vary; nested R̂ by superchains.
+
+    Parameters
+    ----------
+    draws : dict of arrays (C, K, ...)
+    superchains : array (C,) or None
+        The superchain of each chain; None where each is by itself.
+
+    Returns
+    -------
+    float
+        NaN where all draws are alike.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):  # of what is the same in all draws
         by_site = [
             array_stats.rhat(value, chain_axis=0, draw_axis=1)
@@ -650,7 +656,19 @@ def _mixed(tree: xr.DataTree, names: tuple[str, ...]) -> Status:
         ]
     every = np.concatenate([np.ravel(rhat) for rhat in by_site])
     # A probability that is 1 in all draws has none; neither have draws that are all alike.
-    worst = float(np.nanmax(every)) if np.isfinite(every).any() else np.nan
+    return float(np.nanmax(every)) if np.isfinite(every).any() else np.nan
+
+
+def _mixed(tree: xr.DataTree, names: tuple[str, ...]) -> Status:
+    posterior = tree["posterior"].to_dataset()
+    draws = {name: posterior[name].to_numpy() for name in names if name in posterior}
+    if not all(np.isfinite(value).all() for value in draws.values()):
+        return Status("failed", "a draw is not finite: the sampler left the support of the model")
+    chains, length = next(iter(draws.values())).shape[:2]
+    if length < 4:
+        return Status("max_steps", f"{length} draws a chain are too few to judge")
+    superchains = superchains_of(tree)
+    worst = largest_rhat(draws, superchains)
     rhat = "R̂" if superchains is None else "nested R̂"
     sentence = f"{chains} × {length} draws after warm-up, worst {rhat} {worst:.3f}"
     return Status("converged" if worst < LARGEST_RHAT else "max_steps", sentence)
@@ -738,8 +756,19 @@ def _tree(model: Model, bags: Bags | None, draws: Draws, statistics: Draws) -> x
     )
 
 
-def _with_estimands(model: Model, bags: Bags, draws: Draws) -> Draws:
-    """Draws by chain, and what the model says that these imply."""
+def with_estimands(model: Model, bags: Bags, draws: Draws) -> Draws:
+    """Draws by chain, and what the model says that these imply.
+
+    Parameters
+    ----------
+    model : Model
+    bags : Bags
+    draws : dict of arrays (C, K, ...)
+
+    Returns
+    -------
+    dict of arrays (C, K, ...)
+    """
     chains, length = next(iter(draws.values())).shape[:2]
     latent = {name: draws[name].reshape(-1, *draws[name].shape[2:]) for name in model.latent_sites}
     implied = model.estimands_of(latent, bags)

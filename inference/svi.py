@@ -24,6 +24,7 @@ from numpyro.infer.autoguide import (
     AutoMultivariateNormal,
 )
 
+from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..models.model import Model, observations, random_key, split_key
 from ..models.numerics.tracing import as_pytree
@@ -45,6 +46,7 @@ from .quadrature_bound import QuadratureBound, WhitenedGaussian
 from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
 from .runtime.progress import Progress
+from .starts import judged_by_starts
 
 __all__ = ["DrawsFit", "Guide", "Schedule", "check_ascent", "svi"]
 
@@ -81,6 +83,7 @@ def svi(
     learning_rate: float = 0.02,
     num_particles: int | None = None,
     batch_size: int | None = None,
+    num_starts: int = 1,
     num_draws: int = 1000,
     progress: bool = False,
 ) -> Posterior:
@@ -112,6 +115,9 @@ def svi(
         Draws per step of the gradient estimate, for ``"monte_carlo"``; 8 if left out.
     batch_size : int or None
         Bags per step, for ``"quadrature"``; all if left out.
+    num_starts : int
+        Ascents, each from a random point and one after another. That which ends highest is
+        returned, and ``status`` tells R̂ across draws of those that end within 5 nats of it.
     num_draws : int
         Draws of the approximation kept in the tree.
     progress : bool
@@ -125,7 +131,8 @@ def svi(
         ``converged`` if, by the gradient at the end, a Newton step in the mean and the covariance
         of q, as far as the guide has them free, would gain less than half a nat. (The trace ends
         flat in any case: the learning rate falls to zero.) Of a flow, the step is in the
-        coordinates in which q is standard normal.
+        coordinates in which q is standard normal. ``disagreed`` if other starts that end as high
+        have other draws.
 
     Raises
     ------
@@ -143,7 +150,8 @@ def svi(
     _check(model, bags, guide, expectation, batch_size, num_particles)
     num_particles = _NUM_PARTICLES if num_particles is None else num_particles
     check_ascent(guide, learning_rate)
-    run_key, draw_key, gradient_key = split_key(random_key(seed), 3)
+    check_counts(num_starts=num_starts)
+    run_key, draw_key, gradient_key, *more_keys = split_key(random_key(seed), 3 + num_starts)
     with jax.enable_x64(True):
         target = jax.device_put(whitened_program(model, bags))
         if guide == "flow" and target.size < 2:
@@ -158,17 +166,19 @@ def svi(
             fit = QuadratureFit(bound, schedule, batch_size or bags.num_bags)
         else:
             fit = DrawsFit(target, schedule, guide, num_particles)
-        state, trace = _start(fit, run_key), []
         num_blocks = -(-max_steps // fit.steps_in_block)
-        with Progress("svi", num_blocks * fit.steps_in_block, shown=progress) as bar:
-            for _ in range(num_blocks):
-                state, bound = _run_block(fit, state)
-                trace.append(float(bound))
-                bar.advance(fit.steps_in_block)
+        num_steps = num_blocks * fit.steps_in_block
+        with Progress("svi", num_starts * num_steps, shown=progress) as bar:
+            run_keys = [run_key, *more_keys[1:]]
+            runs = [_ascended(fit, key, num_blocks, bar) for key in run_keys]
         seconds = Stopwatch.now() - started
-        approximation = jax.tree.map(np.asarray, _approximation(fit, state))
+        bounds = np.nan_to_num([trace[-1] for _, trace in runs], nan=-np.inf)
+        approximation, trace = runs[int(bounds.argmax())]
         gain = _newton_gain(target, approximation, gradient_key, has_full_covariance=guide in _FULL)
-        status = _judge(float(gain), num_blocks * fit.steps_in_block)
+        status = _judge(float(gain), num_steps)
+        if num_starts > 1 and status.kind != "failed":
+            every = [q for q, _ in runs]
+            status = judged_by_starts(status, model, bags, every, bounds, key=more_keys[0])
     return approximate_posterior(
         model,
         bags,
@@ -179,8 +189,20 @@ def svi(
         status=status,
         seconds=seconds,
         watch=watch,
-        elbo=np.array(trace),
+        elbo=trace,
     )
+
+
+def _ascended(
+    fit: Fit, key: Array, num_blocks: int, bar: Progress
+) -> tuple[TransportedNormal, Float[np.ndarray, " T"]]:
+    """The approximation after so many blocks, and the bound after each."""
+    state, trace = _start(fit, key), []
+    for _ in range(num_blocks):
+        state, bound = _run_block(fit, state)
+        trace.append(float(bound))
+        bar.advance(fit.steps_in_block)
+    return jax.tree.map(np.asarray, _approximation(fit, state)), np.array(trace)
 
 
 @runtime_checkable

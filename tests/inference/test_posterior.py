@@ -70,6 +70,7 @@ def test_log_likelihood_is_computed_when_asked_for(posteriors, small_problem, en
     np.testing.assert_allclose(np.exp(found).to_numpy().reshape(expected.shape), expected)
 
 
+@pytest.mark.in_ci
 def test_draws_are_made_by_one_thread_of_blas(small_problem, monkeypatch):
     """Its idle threads would spin on the cores that the next prediction needs."""
     model, bags = small_problem
@@ -104,6 +105,7 @@ def test_fits_compute_log_likelihoods_only_on_request(small_problem, monkeypatch
     found.predict(bags)
 
 
+@pytest.mark.in_ci
 @every_engine
 def test_bags_survive_in_the_tree(posteriors, small_problem, engine):
     _, bags = small_problem
@@ -209,6 +211,7 @@ def test_intervals_hold_their_fraction_of_the_draws(posteriors, small_problem):
         prediction.bag_interval(1.5)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("engine", [coordinate_ascent, laplace, nuts, gibbs])
 def test_duplicate_rows_and_constant_columns_just_work(engine):
@@ -228,6 +231,7 @@ def test_bags_of_another_width_are_named(posteriors):
         posteriors["nuts"].predict(narrow)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @every_engine
 def test_same_seed_gives_same_draws_without_global_flags(small_problem, engine):

@@ -1,0 +1,78 @@
+"""Ascents of one bound from several starts: whether the others agree with the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..datasets.bags import Bags
+from ..models.model import Model
+from .posterior import LARGEST_RHAT, Approximation, Status, largest_rhat, with_estimands
+
+__all__ = ["judged_by_starts"]
+
+# Nats below the highest bound, of an optimum that is left out: e⁻⁵ is below 1 %.
+_NEGLIGIBLE = 5.0
+_NUM_DRAWS = 1000
+
+
+def judged_by_starts(
+    status: Status,
+    model: Model,
+    bags: Bags,
+    approximations: Sequence[Approximation],
+    bounds: Float[np.ndarray, " R"],
+    *,
+    key: Array,
+) -> Status:
+    """Judge the best of several ascents by R̂ across draws of all that end as high.
+
+    Of approximations that are as good as the best, within 5 nats, each has 1,000 independent draws,
+    as a chain would have. R̂ is above 1.01 where means differ by about a seventh of an sd between
+    starts: the bound then has several optima, and the approximation returned is one of these.
+
+    Parameters
+    ----------
+    status : Status
+        Of the ascent with the highest bound, by itself.
+    model : Model
+    bags : Bags
+    approximations : sequence of Approximation
+        One for each start.
+    bounds : array (R,)
+        Theirs, at the end; −∞ of one that failed.
+    key : array
+        Of the draws.
+
+    Returns
+    -------
+    Status
+        ``disagreed`` where the best converged and R̂ of the model's estimands is above 1.01.
+
+    References
+    ----------
+    Vehtari et al. (2021), for R̂.
+    """
+    lacking = bounds.max() - bounds
+    alike = [q for q, nats in zip(approximations, lacking, strict=True) if nats < _NEGLIGIBLE]
+    if len(alike) < 2:
+        least = np.sort(lacking)[1]
+        told = f"the other {len(bounds) - 1} starts end {least:.1f} nats or more below it"
+        return replace(status, sentence=f"{status.sentence}; {told}")
+    every = [
+        q.draws(model, bags, one, _NUM_DRAWS)
+        for q, one in zip(alike, jax.random.split(key, len(alike)), strict=True)
+    ]
+    stacked = {name: np.stack([draws[name] for draws in every]) for name in every[0]}
+    implied = with_estimands(model, bags, stacked)
+    rhat = largest_rhat({name: implied[name] for name in model.estimands or model.latent_sites})
+    told = (
+        f"R̂ {rhat:.3f} across {len(alike)} of {len(bounds)} starts, which end within "
+        f"{_NEGLIGIBLE:g} nats of the highest bound"
+    )
+    agreed = rhat < LARGEST_RHAT or status.kind != "converged"
+    return Status(status.kind if agreed else "disagreed", f"{status.sentence}; {told}")

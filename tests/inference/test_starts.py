@@ -1,0 +1,90 @@
+"""Several starts of one ascent: where they agree, where not, and where one ends lower."""
+
+import jax
+import numpy as np
+import pytest
+from milzoo.datasets import Bags
+from milzoo.diagnostics import compare
+from milzoo.inference import svi
+from milzoo.inference.gaussian import GaussianApproximation
+from milzoo.inference.posterior import Status
+from milzoo.inference.starts import judged_by_starts
+from milzoo.models import DiverseDensity
+from numpyro import distributions as dist
+
+CONVERGED = Status("converged", "it is at its end")
+
+
+def normal(mean, size, scale=1.0):
+    return GaussianApproximation(np.full(size, mean), scale * np.eye(size))
+
+
+@pytest.fixture(scope="module")
+def judged(small_problem):
+    """The status by means of q in sds, and by bounds."""
+    model, bags = small_problem
+    size = len(model.inducing_points)
+
+    def judged(means, bounds, status=CONVERGED):
+        with jax.enable_x64(True):
+            approximations = [normal(mean, size) for mean in means]
+            key = jax.random.key(0)
+            return judged_by_starts(status, model, bags, approximations, np.array(bounds), key=key)
+
+    return judged
+
+
+def test_starts_that_end_alike_agree(judged):
+    status = judged([0.0, 0.0, 0.0], [-7.0, -7.1, -6.9])
+    assert status.kind == "converged"
+    assert "across 3 of 3 starts" in status.sentence
+
+
+def test_a_mean_that_differs_by_half_an_sd_disagrees(judged):
+    """Of two Gaussians whose means are 2δ sds apart R̂² is about 1 + 2δ², as chains' would be."""
+    status = judged([-0.25, 0.25], [-7.0, -7.0])
+    assert status.kind == "disagreed"
+    rhat = float(status.sentence.split("R̂ ")[1].split()[0])
+    assert rhat == pytest.approx(np.sqrt(1 + 2 * 0.25**2), abs=0.03)
+
+
+def test_an_optimum_of_no_weight_is_told_and_left_out(judged):
+    status = judged([0.0, 3.0], [-7.0, -19.5])
+    assert status.kind == "converged"
+    assert status.sentence.endswith("the other 1 starts end 12.5 nats or more below it")
+    status = judged([0.0, 3.0, 0.0], [-7.0, -np.inf, -7.0])
+    assert status.kind == "converged" and "across 2 of 3 starts" in status.sentence
+
+
+def test_an_ascent_that_has_not_ended_keeps_its_status(judged):
+    status = judged([0.0, 3.0], [-7.0, -7.0], Status("max_steps", "it still rises"))
+    assert status.kind == "max_steps" and status.sentence.startswith("it still rises; R̂ ")
+
+
+@pytest.fixture(scope="module")
+def two_concepts():
+    """Bags with an instance at 3 and one at −3 are positive: the concept is near either."""
+    random = np.random.default_rng(1)
+    pairs = [np.array([[3.0], [-3.0]]) + 0.1 * random.normal(size=(2, 1)) for _ in range(4)]
+    others = [np.full((1, 1), value) for value in (0.2, -0.2, 6.0, -6.0)]
+    bags = Bags.from_list([*pairs, *others], labels=[1] * 4 + [0] * 4)
+    return DiverseDensity(concept_prior=dist.Normal(0.0, 3.0)), bags
+
+
+@pytest.mark.in_ci
+def test_svi_tells_of_two_concepts(two_concepts):
+    settings = {"max_steps": 1000, "learning_rate": 0.05, "seed": 0}
+    several = svi(*two_concepts, num_starts=4, **settings)
+    assert several.status.kind == "disagreed"
+    comparison = compare({"svi": several})
+    assert "svi depends on where it starts: " in comparison.sentences["svi"]
+    assert comparison.verdicts["svi"].status == "disagreed"
+
+
+@pytest.mark.in_ci
+def test_the_highest_of_the_starts_is_returned(two_concepts):
+    settings = {"max_steps": 200, "seed": 0}
+    one, several = (svi(*two_concepts, num_starts=n, **settings) for n in (1, 3))
+    assert several.elbo[-1] >= one.elbo[-1]
+    again = svi(*two_concepts, num_starts=3, **settings)
+    np.testing.assert_array_equal(several.approximation.mean, again.approximation.mean)
