@@ -1,22 +1,27 @@
-"""Effective draws per second of NUTS: mass matrices of NumPyro's, beside nutpie's and PyMC's.
+"""Effective draws per second: NUTS by mass matrix, beside nutpie's, PyMC's and other samplers.
 
     python benchmarks/nuts_speed.py                                # VGPMIL on digits, M = 50
     MILZOO_DATA=… python benchmarks/nuts_speed.py --model vwsgp --data musk1
     MILZOO_DATA=… python benchmarks/nuts_speed.py --model vwsgp --data elephant
     python benchmarks/nuts_speed.py --toy                          # small, to see that it runs
+    python benchmarks/nuts_speed.py --keep docs/nuts_speed    # a CSV of every run, too
+    python benchmarks/nuts_speed.py --draw docs/nuts_speed    # tables and picture of those
 
-All run on the same program at the same target acceptance, as many chains at once as there are
+All run on the same program, NUTS at the same target acceptance, as many chains at once as there are
 cores; ``acceptance`` is the mean that was reached. ESS is ArviZ's bulk ESS of the M inducing values
-over all chains; ESS/s divides its median and its minimum by the seconds of sampling, after
-compilation and warm-up. nutpie's seconds are split by leapfrog steps. ``step ms`` is what a
-leapfrog step takes of a core. A row has the medians of its columns over the seeds; a second seed
-compiles no program but PyMC's.
+over all chains; ESS/s divides its minimum by the seconds of sampling, after compilation and
+warm-up, and ``with warm-up`` by those of both, as samplers need that do little else. nutpie's
+seconds are split by leapfrog steps. ``step ms`` is what a leapfrog step takes of a core. A row has
+the medians of its columns over the seeds; a second seed compiles no program but PyMC's.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
 
 CORES = os.cpu_count() or 1
 # JAX reads this once, when it is first imported: one device for each chain that runs at once.
@@ -25,8 +30,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import arviz as az  # noqa: E402
 import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
 from milzoo.datasets import Bags, load, simulate, simulate_instances  # noqa: E402
-from milzoo.inference import Posterior, nuts  # noqa: E402
+from milzoo.inference import Posterior, ensemble, gibbs, nuts, tempered_smc  # noqa: E402
 from milzoo.inference.pymc_nuts import pymc_nuts  # noqa: E402
 from milzoo.models import VGPMIL, VWSGP  # noqa: E402
 from rich.console import Console  # noqa: E402
@@ -41,43 +49,42 @@ ENGINES = {
     "nutpie, diagonal": (pymc_nuts, {"sampler": "nutpie"}),
     "nutpie, low_rank": (pymc_nuts, {"sampler": "nutpie", "mass_matrix": "low_rank"}),
     "PyMC, diagonal": (pymc_nuts, {"sampler": "pymc"}),
+    "gibbs": (gibbs, {}),
+    "ensemble": (ensemble, {"num_chains": 64}),
+    "tempered_smc": (tempered_smc, {}),
 }
-COLUMNS = (
-    *("engine", "compile s", "warm-up s", "sampling s", "acceptance", "steps/draw"),
-    "step ms",
-    *("median ESS", "smallest ESS", "median ESS/s", "smallest ESS/s", "to first row's"),
-)
-FORMATS = (".1f", ".2f", ".2f", ".2f", ".1f", ".3f", ",.0f", ",.0f", ",.0f", ",.0f", ".2f")
+FORMATS = {
+    "compile s": ".1f",
+    "warm-up s": ".2f",
+    "sampling s": ".2f",
+    "acceptance": ".2f",
+    "steps/draw": ".1f",
+    "step ms": ".3f",
+    "median ESS": ",.0f",
+    "smallest ESS": ",.0f",
+    "smallest ESS/s": ",.0f",
+    "to first row's": ".2f",
+    "with warm-up": ",.0f",
+}
 
 
 def main() -> None:
     arguments = _arguments()
+    if arguments.draw:
+        kept = pd.concat(map(pd.read_csv, sorted(arguments.draw.glob("*.csv"))))
+        for problem, runs in kept.groupby("problem", sort=False):
+            print(f"\n{problem}\n\n{markdown(medians(runs))}")
+        picture(kept).savefig(arguments.draw / "ess_per_second.png", dpi=110)
+        return
     bags, model = _problem(arguments)
-    length = {
-        name: getattr(arguments, name) for name in ("num_chains", "num_warmup", "num_samples")
-    }
-    chosen = {"program": arguments.program, "target_accept": arguments.target}
-    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
-    table = Table(
-        *COLUMNS,
-        title=f"{type(model).__name__}, {arguments.data}: {bags.num_bags} bags, "
-        f"{bags.num_instances} instances, M = {len(model.inducing_points)}",
-        caption=f"{length['num_chains']} × ({length['num_warmup']} + {length['num_samples']}) "
-        f"draws on {CORES} cores, {arguments.program} program, target {arguments.target}; "
-        f"medians of seeds {list(seeds)}",
-    )
-    rows: dict[str, list[float]] = {}
-    for name in arguments.engines:
-        engine, options = ENGINES[name]
-        options = options | length | chosen
-        fits = [engine(model, bags, seed=seed, **options) for seed in seeds]
-        rows[name] = np.median([_measures(fit) for fit in fits], axis=0).tolist()
-        found = {fit.tree["sample_stats"].attrs["mass_matrix"] for fit in fits}
-        told = f"{name}: {', '.join(sorted(found))}" if name.endswith("auto") else name
-        ratio = rows[name][-1] / next(iter(rows.values()))[-1]
-        cells = (f"{x:{form}}" for x, form in zip([*rows[name], ratio], FORMATS, strict=True))
-        table.add_row(told, *cells)
-    Console(width=170).print(table)
+    runs = pd.DataFrame(_runs(arguments, bags, model))
+    _print(arguments, medians(runs), bags, model)
+    if arguments.keep:
+        arguments.keep.mkdir(parents=True, exist_ok=True)
+        told = {"problem": f"{type(model).__name__}, {arguments.data}", **_circumstances()}
+        runs = pd.concat([pd.DataFrame(told, index=runs.index), runs], axis=1)
+        path = arguments.keep / f"{arguments.model}-{arguments.data}.csv"
+        runs.to_csv(path, index=False, float_format="%.5g")
 
 
 def _arguments() -> argparse.Namespace:
@@ -89,6 +96,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="the first")
     parser.add_argument("--program", choices=["marginal", "full"], default="marginal")
     parser.add_argument("--target", type=float, default=0.8, help="acceptance probability")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write a CSV of every run")
+    parser.add_argument("--draw", type=Path, metavar="FOLDER", help="of the CSVs there, no run")
     parser.add_argument("--toy", action="store_true")
     arguments = parser.parse_args()
     sizes = (2, 100, 50) if arguments.toy else (4, 500, 2000)
@@ -111,26 +120,127 @@ def _problem(arguments: argparse.Namespace) -> tuple[Bags, VGPMIL | VWSGP]:
     return train, kind.as_published(train, **chosen)
 
 
-def _measures(posterior: Posterior) -> list[float]:
+def _runs(arguments: argparse.Namespace, bags: Bags, model: VGPMIL | VWSGP) -> list[dict]:
+    """A row for every engine and seed."""
+    runs = []
+    for name in arguments.engines:
+        engine, options = ENGINES[name]
+        if engine in (nuts, pymc_nuts, gibbs):
+            lengths = ("num_chains", "num_warmup", "num_samples")
+            options = options | {length: getattr(arguments, length) for length in lengths}
+        if engine in (nuts, pymc_nuts):
+            options = options | {"program": arguments.program, "target_accept": arguments.target}
+        for seed in range(arguments.seed, arguments.seed + arguments.seeds):
+            posterior = engine(model, bags, seed=seed, **options)
+            told = name
+            if name.endswith("auto"):
+                told = f"{name}: {posterior.tree['sample_stats'].attrs['mass_matrix']}"
+            runs.append({"engine": told, "seed": seed, **measures(posterior)})
+    return runs
+
+
+def measures(posterior: Posterior) -> dict[str, float]:
+    """What was seen of one run; nan for what its sampler does not have."""
     draws = posterior.tree["posterior"].to_dataset()[["inducing_value"]]
     ess = az.ess(draws)["inducing_value"]
-    steps = float(posterior.tree["sample_stats"]["n_steps"].mean())
+    statistics = posterior.tree.get("sample_stats", {})
+    acceptance, steps = (
+        float(statistics[name].mean()) if name in statistics else float("nan")
+        for name in ("acceptance_rate", "n_steps")
+    )
     sampling_seconds = posterior.sampling_seconds or float("nan")
     num_steps = steps * draws.sizes["chain"] * draws.sizes["draw"]
-    step_seconds = sampling_seconds * min(CORES, draws.sizes["chain"]) / num_steps
-    median, smallest = float(ess.median()), float(ess.min())
+    return {
+        "compile s": posterior.compile_seconds,
+        "seconds": posterior.seconds,
+        "sampling s": sampling_seconds,
+        "acceptance": acceptance,
+        "steps/draw": steps,
+        "step ms": 1000 * sampling_seconds * min(CORES, draws.sizes["chain"]) / num_steps,
+        "median ESS": float(ess.median()),
+        "smallest ESS": float(ess.min()),
+    }
+
+
+def medians(runs: pd.DataFrame) -> pd.DataFrame:
+    """Medians over the seeds of what is measured and of what follows from it, by engine."""
+    derived = runs.assign(
+        **{
+            "warm-up s": runs["seconds"] - runs["sampling s"],
+            "smallest ESS/s": runs["smallest ESS"] / runs["sampling s"],
+            "with warm-up": runs["smallest ESS"] / runs["seconds"],
+        }
+    )
+    table = derived.groupby("engine", sort=False).median(numeric_only=True)
+    table["to first row's"] = table["smallest ESS/s"] / table["smallest ESS/s"].iloc[0]
+    return table
+
+
+def _print(
+    arguments: argparse.Namespace, rows: pd.DataFrame, bags: Bags, model: VGPMIL | VWSGP
+) -> None:
+    table = Table(
+        "engine",
+        *FORMATS,
+        title=f"{type(model).__name__}, {arguments.data}: {bags.num_bags} bags, "
+        f"{bags.num_instances} instances, M = {len(model.inducing_points)}",
+        caption=f"{arguments.num_chains} × ({arguments.num_warmup} + {arguments.num_samples}) "
+        f"draws on {CORES} cores, {arguments.program} program, target {arguments.target}; "
+        f"medians of {arguments.seeds} seeds from {arguments.seed}",
+    )
+    for engine, row in rows.iterrows():
+        table.add_row(str(engine), *_cells(row))
+    Console(width=170).print(table)
+
+
+def markdown(rows: pd.DataFrame) -> str:
+    """The table of the docs."""
+    lines = [["engine", *FORMATS], *([str(name), *_cells(row)] for name, row in rows.iterrows())]
+    header, *others = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([header, "|" + "---|" * (1 + len(FORMATS)), *others])
+
+
+def _cells(row: pd.Series) -> list[str]:
     return [
-        posterior.compile_seconds,
-        posterior.seconds - sampling_seconds,
-        sampling_seconds,
-        float(posterior.tree["sample_stats"]["acceptance_rate"].mean()),
-        steps,
-        1000 * step_seconds,
-        median,
-        smallest,
-        median / sampling_seconds,
-        smallest / sampling_seconds,
+        f"{row[name]:{form}}" if np.isfinite(row[name]) else "–" for name, form in FORMATS.items()
     ]
+
+
+def _circumstances() -> dict[str, str | int]:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    )
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "commit": commit.stdout.strip(),
+        "cores": CORES,
+    }
+
+
+def picture(kept: pd.DataFrame) -> Figure:
+    """Smallest ESS per second of warm-up and sampling: a panel a problem, a dot a seed."""
+    rates = kept["smallest ESS"] / kept["seconds"]
+    problems = list(kept["problem"].unique())
+    figure, panels = plt.subplots(
+        *(1, len(problems)),
+        figsize=(4.2 * len(problems), 4.4),
+        sharex=True,
+        sharey=True,
+        layout="constrained",
+    )
+    engines = [name for name in ENGINES if kept["engine"].str.startswith(name).any()]
+    for panel, problem in zip(np.atleast_1d(panels), problems, strict=True):
+        for height, engine in enumerate(engines):
+            here = (kept["problem"] == problem) & kept["engine"].str.startswith(engine)
+            seeds = np.full(here.sum(), height)
+            panel.plot(rates[here], seeds, "o", color="#0072B2", alpha=0.35)
+            panel.plot(rates[here].median(), height, "|", color="#0072B2", markersize=16, mew=2.5)
+        panel.set(xscale="log", title=problem, xlabel="smallest ESS per second")
+        panel.grid(axis="x", color="0.9")
+        panel.spines[["top", "right"]].set_visible(False)
+    np.atleast_1d(panels)[0].set_yticks(range(len(engines)), engines)
+    np.atleast_1d(panels)[0].invert_yaxis()
+    return figure
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from milzoo.datasets import Bags, load
 from milzoo.estimators import CardinalityKernelSVM, MeasureLearner, choose_by_elbow
@@ -74,6 +75,7 @@ def test_a_bag_left_out_by_its_weight_is_a_bag_left_out(benchmark, label_update)
     np.testing.assert_allclose(found.bound, others.elbo[-1], rtol=1e-9)
 
 
+@pytest.mark.in_ci
 def test_the_bound_given_mean_field_labels_is_the_elbo(benchmark):
     """By it the benchmark judges the plugged-in maximum, which ascends no bound of its own."""
     musk1_label_updates = benchmark("musk1_label_updates")
@@ -568,3 +570,56 @@ def test_folds_are_fitted_without_their_held_out_labels(benchmark, monkeypatch):
     for one, two in zip(seen[0], seen_then[0], strict=True):
         np.testing.assert_array_equal(one, two)
     assert len(seen) == 4 and len(seen[0][0]) == 27 and other.seconds
+
+
+@pytest.fixture
+def three_runs():
+    """Two seeds of one sampler and one of another, with numbers that are easy to divide."""
+    return pd.DataFrame(
+        {
+            "problem": "VGPMIL, digits",
+            "engine": ["nuts, diagonal", "nuts, diagonal", "nuts, auto: laplace"],
+            "compile s": 1.0,
+            "seconds": [4.0, 10.0, 2.0],
+            "sampling s": [2.0, 5.0, 1.0],
+            "acceptance": 0.8,
+            "steps/draw": [7.0, 9.0, np.nan],
+            "step ms": 0.1,
+            "median ESS": 500.0,
+            "smallest ESS": [200.0, 100.0, 330.0],
+        }
+    )
+
+
+def test_effective_draws_per_second_are_medians_over_seeds(benchmark, three_runs):
+    nuts_speed = benchmark("nuts_speed")
+    rows = nuts_speed.medians(three_runs)
+    np.testing.assert_allclose(rows["smallest ESS/s"], [60.0, 330.0])
+    np.testing.assert_allclose(rows["to first row's"], [1.0, 5.5])
+    np.testing.assert_allclose(rows["with warm-up"], [30.0, 165.0])
+    header, line, first, second = nuts_speed.markdown(rows).splitlines()
+    assert header.count("|") == line.count("|") == first.count("|") == second.count("|")
+    assert first.startswith("| nuts, diagonal | 1.0 | 3.50 | 3.50 | 0.80 | 8.0 | 0.100 | 500 | ")
+    assert first.endswith(" | 150 | 60 | 1.00 | 30 |")
+    assert " | 0.80 | – | " in second
+
+
+def test_the_picture_has_a_dot_a_seed(benchmark, three_runs):
+    figure = benchmark("nuts_speed").picture(three_runs)
+    (panel,) = figure.axes
+    assert [label.get_text() for label in panel.get_yticklabels()] == [
+        "nuts, diagonal",
+        "nuts, auto",
+    ]
+    dots, median, other, other_median = (line.get_xydata().tolist() for line in panel.lines)
+    assert dots == [[50.0, 0.0], [10.0, 0.0]]
+    assert (median, other, other_median) == ([[30.0, 0.0]], [[165.0, 1.0]], [[165.0, 1.0]])
+
+
+def test_the_page_of_samplers_has_the_tables_of_the_kept_runs(benchmark):
+    nuts_speed = benchmark("nuts_speed")
+    page = (BENCHMARKS.parent / "docs" / "which_sampler.md").read_text("utf-8")
+    kept = sorted((BENCHMARKS.parent / "docs" / "nuts_speed").glob("*.csv"))
+    assert len(kept) == 3
+    for path in kept:
+        assert nuts_speed.markdown(nuts_speed.medians(pd.read_csv(path))) in page
