@@ -6,7 +6,7 @@ python := $(firstword $(PYTHON))
 bin := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ci test-slow lint benchmarks notebooks site clean
+.PHONY: help demo test test-ci test-slow lint benchmarks notebooks site clean toy-reproduce
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -18,8 +18,8 @@ demo: .venv/installed  ## VGPMIL on digits by every engine, into report/report.h
 test: .venv/installed  ## the quick suite, in minutes
 	$(bin)/pytest --numprocesses=auto --dist=loadfile
 
-test-ci: .venv/installed  ## what takes seconds a test, and .ci/run has too
-	$(bin)/pytest -m "in_ci and not slow" --numprocesses=auto --dist=loadfile
+test-ci: .venv/installed  ## the quick suite, and what takes seconds a test: as .ci/run has it
+	$(bin)/pytest -m "not slow" --numprocesses=auto --dist=loadfile
 
 test-slow: .venv/installed  ## all the rest: every case, and samplers at full length
 	$(bin)/pytest -m "slow or in_ci" --numprocesses=auto --dist=loadfile
@@ -29,13 +29,18 @@ lint: .venv/installed  ## style, layout and types
 	$(bin)/ruff format --check
 	$(bin)/pyright --pythonpath $(bin)/python
 
+# Toys compile for longer than they run, each by itself: two at once.
 benchmarks: .venv/installed  ## every benchmark at toy size
-	@set -e; for file in $(wildcard benchmarks/*.py); do \
-	    echo "== $$file"; $(bin)/python $$file --toy; \
-	done; \
-	echo "== milzoo reproduce"; data=$${MILZOO_DATA:-../shared/data}; \
+	@$(MAKE) --no-print-directory -j2 $(filter --output-sync,--$(filter output-sync,$(.FEATURES))) \
+	    toy-reproduce $(patsubst benchmarks/%.py,toy-%,$(wildcard benchmarks/*.py))
+
+toy-reproduce:
+	@echo "== milzoo reproduce"; data=$${MILZOO_DATA:-../shared/data}; \
 	if [ -d "$$data" ]; then MILZOO_DATA=$$data $(bin)/milzoo reproduce --toy --jobs 1; \
 	else echo "skipped: no folder $$data; set MILZOO_DATA"; fi
+
+toy-%: benchmarks/%.py
+	@echo "== $<"; $(bin)/python $< --toy
 
 notebooks: .venv/installed  ## examples that are numbered, run, into docs/notebooks/
 	@mkdir -p docs/notebooks; set -e; for file in $(wildcard examples/[0-9]*.py); do \

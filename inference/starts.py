@@ -11,12 +11,15 @@ from jaxtyping import Array, Float
 
 from ..datasets.bags import Bags
 from ..models.model import Model
-from .posterior import LARGEST_RHAT, Approximation, Status, largest_rhat, with_estimands
+from .posterior import Approximation, Status, largest_rhat, with_estimands
 
 __all__ = ["judged_by_starts"]
 
 # Nats below the highest bound, of an optimum that is left out: e⁻⁵ is below 1 %.
 _NEGLIGIBLE = 5.0
+# Means of starts then differ by half an sd. Chains' limit of 1.01 is a seventh of an sd, and an ascent
+# that has converged may lack as much.
+_LARGEST_RHAT = 1.1
 _NUM_DRAWS = 1000
 
 
@@ -32,8 +35,8 @@ def judged_by_starts(
     """Judge the best of several ascents by R̂ across draws of all that end as high.
 
     Of approximations that are as good as the best, within 5 nats, each has 1,000 independent draws,
-    as a chain would have. R̂ is above 1.01 where means differ by about a seventh of an sd between
-    starts: the bound then has several optima, and the approximation returned is one of these.
+    as a chain would have. R̂ is above 1.1 where means of starts differ by about half an sd: the bound
+    then has several optima, and the approximation returned is one of these.
 
     Parameters
     ----------
@@ -51,11 +54,11 @@ def judged_by_starts(
     Returns
     -------
     Status
-        ``disagreed`` where the best converged and R̂ of the model's estimands is above 1.01.
+        ``disagreed`` where the best converged and R̂ of the model's estimands is above 1.1.
 
     References
     ----------
-    Vehtari et al. (2021), for R̂.
+    Vehtari et al. (2021), for R̂; Dhaka et al. (2020), for its limit in variational inference.
     """
     lacking = bounds.max() - bounds
     alike = [q for q, nats in zip(approximations, lacking, strict=True) if nats < _NEGLIGIBLE]
@@ -74,5 +77,5 @@ def judged_by_starts(
         f"R̂ {rhat:.3f} across {len(alike)} of {len(bounds)} starts, which end within "
         f"{_NEGLIGIBLE:g} nats of the highest bound"
     )
-    agreed = rhat < LARGEST_RHAT or status.kind != "converged"
+    agreed = rhat < _LARGEST_RHAT or status.kind != "converged"
     return Status(status.kind if agreed else "disagreed", f"{status.sentence}; {told}")

@@ -346,6 +346,7 @@ def found_doctests(name: str) -> list[doctest.DocTest]:
     return [test for test in tests if test.examples]
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_in_docstrings_are_true(name):
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)

@@ -167,6 +167,7 @@ def test_a_fraction_that_is_none_is_refused(fraction):
         BAGS.split(fraction, seed=0)
 
 
+@pytest.mark.in_ci
 @given(
     some.one_of(
         some.none(),

@@ -17,6 +17,8 @@ from milzoo.inference import Posterior, coordinate_ascent, gibbs, laplace, nuts
 from milzoo.inference.serialization import FORMAT
 from milzoo.models import RBF, VGPMIL, VWSGP, GammaMixing, PolyaGammaMixing, Probit
 
+pytestmark = pytest.mark.in_ci
+
 
 class Thing:
     """An object of a class that nobody knows."""

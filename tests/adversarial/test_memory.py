@@ -24,6 +24,7 @@ def no_memory(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 100)
 
 
+@pytest.mark.in_ci
 def test_large_bags_are_fitted_in_pieces_alike(problem, monkeypatch):
     model, bags = problem
     at_once = coordinate_ascent(model, bags, seed=0)
@@ -39,6 +40,7 @@ def test_large_bags_are_fitted_in_pieces_alike(problem, monkeypatch):
     assert in_pieces.predict(bags).bag_probability.shape == (20,)
 
 
+@pytest.mark.in_ci
 def test_labels_with_factors_of_their_own_need_the_memory(problem, monkeypatch, no_memory):
     model, bags = problem
     monkeypatch.setattr(ascent_module, "_NUMBERS_KEPT_OF_BAGS", 10)

@@ -33,6 +33,7 @@ def run(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.in_ci
 def test_compare_prints_a_table_that_fits_and_a_sentence(run, tmp_path):
     code, out, _ = run("compare", "vgpmil", "digits", *SMALL, "--out", tmp_path / "report")
     assert code == 0
@@ -42,6 +43,7 @@ def test_compare_prints_a_table_that_fits_and_a_sentence(run, tmp_path):
     assert (tmp_path / "report" / "report.html").exists()
 
 
+@pytest.mark.in_ci
 def test_json_option_prints_json_alone(run):
     code, out, err = run("compare", "vgpmil", "digits", *SMALL, "--json", "--seed", 3)
     content = json.loads(out)
@@ -195,6 +197,7 @@ def out_of_memory(model, bags, *, seed, progress):
     raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
 
+@pytest.mark.in_ci
 def test_failing_engine_prints_one_line(run, monkeypatch):
     """It prints a traceback if asked for."""
     put_in_place_of("coordinate_ascent", out_of_memory, monkeypatch)
@@ -212,6 +215,7 @@ def test_no_command_prints_help_and_no_error(run):
     assert "MILZOO_TRACEBACK" in out + err
 
 
+@pytest.mark.in_ci
 def test_table_is_printed_though_the_report_cannot_be_saved(run, monkeypatch, tmp_path):
     def full(self, folder, **how):
         raise OSError("no space left on device")
@@ -265,6 +269,7 @@ def test_a_report_folder_without_permission_is_refused(run, tmp_path, monkeypatc
     assert code == 2 and "no permission to write" in err
 
 
+@pytest.mark.in_ci
 def test_files_of_others_are_not_overwritten_without_force(run, tmp_path):
     """The refusal comes before anything is fitted, and names them."""
     (tmp_path / "report.html").write_text("mine")
@@ -289,6 +294,7 @@ def test_an_interrupted_run_says_what_is_kept(run, monkeypatch, tmp_path):
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.in_ci
 def test_warnings_of_an_engine_are_shown_with_its_name(run, monkeypatch):
     import warnings
 

@@ -243,6 +243,7 @@ def test_natural_gradient_comes_to_the_same_posterior(bags):
     assert (np.abs(found.approximation.mean - mean) < np.sqrt(np.diag(covariance))).all()
 
 
+@pytest.mark.in_ci
 def test_a_stream_gives_the_posterior_of_memory(bags, tmp_path):
     path = tmp_path / "bags.parquet"
     bags.to_parquet(path)

@@ -157,6 +157,7 @@ def class_on_rows(kind):
     return adapted
 
 
+@pytest.mark.in_ci
 @parametrize_with_checks(
     [on_rows(one) for one in QUICK], expected_failed_checks=what_does_not_apply
 )

@@ -530,6 +530,7 @@ def test_split_divides_each_label_by_the_fraction(num_bags, fraction, seed):
         assert abs((first.labels == label).sum() - expected) < 1
 
 
+@pytest.mark.in_ci
 @given(st.sampled_from([2, 3, 10]), st.integers(0, 2**32 - 1))
 def test_folds_test_each_bag_once_and_are_stratified(k, seed):
     bags = random_bags(23, 3, seed=seed)

@@ -235,6 +235,7 @@ def test_published_data_sets_have_the_published_counts(name, data_folder):
     )
 
 
+@pytest.mark.in_ci
 def test_every_shared_data_set_loads(data_folder):
     for name in set(available()) - {"digits", "mnist", "kandemir2014", "venkatesan2015"}:
         assert load(name, data_folder=data_folder).num_bags >= 92

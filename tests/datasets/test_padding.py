@@ -99,6 +99,7 @@ def test_absent_bags_stay_absent(bags):
 # ------------------------------------------------------------------ what they say
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @every_model
 def test_padded_bags_have_the_log_density_of_plain_ones(bags, name):
@@ -152,6 +153,7 @@ def test_bags_and_padded_bags_have_one_posterior(bags, name, monkeypatch):
     np.testing.assert_allclose(found.approximation.mean, plain.approximation.mean, atol=1e-9)
 
 
+@pytest.mark.in_ci
 def test_instances_that_fill_set_no_quadrature(bags):
     """One absent bag holds them all: its sum would vary as much as that of 135 instances."""
     model = MODELS["vwsgp"](bags)

@@ -40,6 +40,7 @@ def test_labels_of_another_world_are_an_error_of_the_model(comparison):
     assert "these bags show no error of the model" in said(drawn)[0]
 
 
+@pytest.mark.in_ci
 def test_without_a_reliable_reference_nobody_is_blamed(posteriors, problem, comparison):
     alone = compare({"cavi": posteriors["cavi"]}, test=problem[1])
     assert alone.attribution == []

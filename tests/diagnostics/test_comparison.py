@@ -105,6 +105,7 @@ def test_khat_tells_a_narrow_approximation_from_a_good_one(problem, posteriors):
     assert f"k̂ = {khat['narrow']:.2f}" in comparison.sentences["narrow"]
 
 
+@pytest.mark.in_ci
 def test_khat_is_the_mean_of_independent_replicates(posteriors, monkeypatch):
     seen, told = [], iter([0.1, 0.2, 0.3, 0.8])
 
@@ -120,6 +121,7 @@ def test_khat_is_the_mean_of_independent_replicates(posteriors, monkeypatch):
     assert len(np.unique(np.concatenate(seen))) == 4 * 4000
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize(
     ("khat", "words"),
     [
@@ -163,6 +165,7 @@ def test_the_diagnostics_are_those_of_arviz(comparison, posteriors):
     assert row["ess_per_second"] == row["ess_bulk"] / posteriors["gibbs"].sampling_seconds
 
 
+@pytest.mark.in_ci
 def test_reference_is_the_sampler_with_the_largest_ess(comparison):
     """Of each sampler the smallest ESS over sites counts."""
     ess = comparison.table[["ess_bulk", "ess_tail"]].min(axis=1)
@@ -183,6 +186,7 @@ def slow(posterior):
     return sampled(posterior, np.repeat(half, 2, axis=1))
 
 
+@pytest.mark.in_ci
 def test_mixed_sampler_beats_one_with_a_larger_ess(chains):
     comparison = compare({"diverging": diverging(chains(0)), "slow": slow(chains(1))})
     ess = comparison.table["ess_bulk"]
@@ -191,6 +195,7 @@ def test_mixed_sampler_beats_one_with_a_larger_ess(chains):
     assert "of those that show no sign of poor mixing" in comparison.reference_sentence
 
 
+@pytest.mark.in_ci
 def test_two_reliable_samplers_that_disagree_suspend_judgement(chains, posteriors):
     fits = {"a": chains(0), "b": chains(1, bias=1.0), "cavi": posteriors["cavi"]}
     compared = compare(fits, reference="a")
@@ -202,6 +207,7 @@ def test_two_reliable_samplers_that_disagree_suspend_judgement(chains, posterior
     assert "they should be" in agreeing.sentences["cavi"]
 
 
+@pytest.mark.in_ci
 def test_logistic_sampler_is_the_preferred_reference(chains, problem):
     gamma = replace(problem[2], mixing=GammaMixing(1.0, 1.0))
     comparison = compare({"gamma": replace(chains(0), model=gamma), "logistic": slow(chains(1))})
@@ -318,6 +324,7 @@ def test_mean_width_is_told_where_sites_agree(judged, ratios, expected):
     assert f"Its 90 % intervals are {expected} they should be and hold " in text
 
 
+@pytest.mark.in_ci
 def test_unmixed_sampler_is_no_standard_for_others(chains, posteriors):
     bad = diverging(chains(0, bias=1.0))
     kinds = {"cavi": posteriors["cavi"], "bad": bad, "b": chains(1)}
@@ -387,6 +394,7 @@ def test_agreement_tells_the_errors_that_it_excludes(chains):
     assert f"which excludes errors of a mean above {largest:.2f} sd." in compared.sentences["b"]
 
 
+@pytest.mark.in_ci
 def test_of_two_good_samplers_that_disagree_one_is_wrong(chains, posteriors):
     texts = compare({"a": chains(0), "b": chains(1, bias=1.0)}, reference="a").sentences
     assert "so one of the two is wrong." in texts["b"]
@@ -465,6 +473,7 @@ def test_sampler_near_the_start_hides_no_runaway(posteriors, chains, problem):
     assert "so one of the two is wrong." in texts["far"]
 
 
+@pytest.mark.in_ci
 def test_other_values_of_hyperparameters_are_another_target(chains, problem):
     model = problem[2].with_hyperparameters({"variance": 5.0})
     comparison = compare({"a": chains(0), "b": replace(chains(1, bias=1.0), model=model)})
@@ -512,6 +521,7 @@ def test_two_functions_in_the_model_are_two_targets(chains, problem):
     assert compare({"a": planted(0.1), "b": planted(0.2)}).table["target"].nunique() == 2
 
 
+@pytest.mark.in_ci
 def test_learned_hyperparameters_are_named_as_another_target(posteriors, problem):
     training, _, model = problem
     moved = coordinate_ascent(model.with_hyperparameters({"variance": 5.0}), training, seed=0)
@@ -573,6 +583,7 @@ def test_other_odds_of_the_maximum_are_another_model(chains, problem):
     assert "Its target, sharpness=5.0, is another model than a's" in comparison.sentences["b"]
 
 
+@pytest.mark.in_ci
 def test_only_logistic_labels_belong_to_the_logistic_model(likelihoods, problem):
     assert is_logistic(problem[2]) and is_logistic(likelihoods["logistic"].model)
     assert not is_logistic(likelihoods["probit"].model)
@@ -580,6 +591,7 @@ def test_only_logistic_labels_belong_to_the_logistic_model(likelihoods, problem)
     assert not is_logistic(replace(problem[2], mixing=GammaMixing(1.0, 1.0)))
 
 
+@pytest.mark.in_ci
 def test_predictions_are_compared_with_the_reference(comparison, posteriors, problem):
     test = problem[1]
     ours = posteriors["cavi"].predict(test).bag_probability
@@ -636,6 +648,7 @@ def test_single_test_bag_has_no_standard_error(posteriors, chains, problem):
     assert "one bag says nothing" in text and "nan" not in text
 
 
+@pytest.mark.in_ci
 def test_comparing_twice_gives_the_same_table(comparison, posteriors, problem):
     assert compare(posteriors, test=problem[1]).table.equals(comparison.table)
 
@@ -754,6 +767,7 @@ def test_distances_of_targets_have_limits_of_their_own(regression_comparison, pl
     assert expected in sentence("nuts", replace(verdict, difference=planted))
 
 
+@pytest.mark.in_ci
 def test_posteriors_of_labels_and_of_targets_are_not_compared(regression_comparison):
     exact = regression_comparison.posteriors["exact"]
     bags = exact.bags
@@ -764,6 +778,7 @@ def test_posteriors_of_labels_and_of_targets_are_not_compared(regression_compari
         compare({"a": exact, "b": labels}, test=both)
 
 
+@pytest.mark.in_ci
 def test_an_exact_posterior_ranks_before_any_sampler(regression_comparison):
     assert regression_comparison.reference == "exact"
     assert regression_comparison.reference_sentence.startswith(

@@ -57,6 +57,7 @@ def test_a_planted_error_has_its_word(planted, name, word):
     assert planted.headlines[name].word == word
 
 
+@pytest.mark.in_ci
 def test_the_reason_is_the_number_that_decides(planted):
     table, lines = planted.table, planted.headlines
     said = (
@@ -85,6 +86,7 @@ def test_chains_that_have_not_mixed_cannot_tell(comparison):
     assert line.word == "cannot tell" and "should be" in line.reason
 
 
+@pytest.mark.in_ci
 def test_a_reference_that_missed_a_mode_judges_no_intervals(planted):
     missed = {"nuts": Missed(mass=0.9, size=50.0, own_size=1.0)}
     line = headline("narrow", planted.verdicts["narrow"], missed=missed, divergence=None)

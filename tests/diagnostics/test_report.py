@@ -18,6 +18,8 @@ from milzoo.inference import Posterior, coordinate_ascent, grid, maximum_a_poste
 from milzoo.inference.posterior import Status
 from milzoo.models import GammaMixing, ScaleMixture
 
+pytestmark = pytest.mark.in_ci
+
 
 @pytest.fixture(scope="module")
 def folder(comparison, tmp_path_factory):

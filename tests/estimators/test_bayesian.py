@@ -25,6 +25,7 @@ def fitted(parts):
     return BayesianMIL(VWSGP, "coordinate_ascent", seed=1, **SETTINGS).fit(parts[0])
 
 
+@pytest.mark.in_ci
 def test_predictions_are_those_of_the_posterior(parts, fitted):
     training, test = parts
     model = VWSGP.for_bags(training, num_inducing=10, variance=2.0, seed=1)
@@ -37,6 +38,7 @@ def test_predictions_are_those_of_the_posterior(parts, fitted):
     assert fitted.score(test) == np.mean((of_bags > 0.5) == test.labels)
 
 
+@pytest.mark.in_ci
 def test_log_odds_give_the_probability_back(parts, fitted):
     probability = fitted.predict_proba(parts[1])[:, 1]
     found = 1 / (1 + np.exp(-fitted.decision_function(parts[1])))
@@ -75,6 +77,7 @@ def test_a_model_is_named_made_or_ready(parts):
         BayesianMIL(ready, "coordinate_ascent", seed=1, model__kernl=None)
 
 
+@pytest.mark.in_ci
 def test_settings_replace_fields_of_a_ready_model(parts):
     ready = CardinalityModel(weight_scale=1.0)
     changed = BayesianMIL(ready, "maximum_a_posteriori", seed=0, model__weight_scale=0.1)
@@ -92,6 +95,7 @@ def test_settings_are_parameters(parts, fitted):
     assert other.posterior_.model.kernel.variance == 3.0
 
 
+@pytest.mark.in_ci
 def test_a_model_without_closed_form_is_fitted_by_another_engine(parts):
     training, test = parts
     found = BayesianMIL(CardinalityModel, "maximum_a_posteriori", seed=0).fit(training)
@@ -105,6 +109,7 @@ def test_a_fitted_one_is_pickled(parts, fitted):
     np.testing.assert_array_equal(again.predict_proba(parts[1]), fitted.predict_proba(parts[1]))
 
 
+@pytest.mark.in_ci
 def test_targets_are_predicted_with_intervals(parts):
     training, test = (
         part.with_targets(np.add.reduceat(part.instances[:, 0], part.starts)) for part in parts

@@ -127,6 +127,7 @@ def test_gradients_vanish_at_peaks(fitted, bags):
         np.testing.assert_allclose(gradient, 0.0, atol=2e-3)  # at rest is below 1e-3
 
 
+@pytest.mark.in_ci
 def test_a_scale_that_is_not_learned_stays(bags):
     learner = DiverseDensityLearner(separation=0.5, scale=2.0, learns_scales=False)
     peaks = learner.find_peaks(bags)
@@ -134,6 +135,7 @@ def test_a_scale_that_is_not_learned_stays(bags):
     np.testing.assert_allclose(peaks.objective, learner.log_likelihood(peaks.points, bags))
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("kind", [DiverseDensityLearner, EMDD])
 def test_another_fold_and_scale_compile_nothing(bags, kind, compilations):
     learner = kind(separation=0.5, label_noise=0.01)
@@ -143,6 +145,7 @@ def test_another_fold_and_scale_compile_nothing(bags, kind, compilations):
     assert compilations.number == before
 
 
+@pytest.mark.in_ci
 def test_another_round_of_em_dd_raises_no_likelihood(bags):
     """SciPy maximises with the nearest instances alone; the result is judged with all instances."""
     learner = EMDD(separation=0.5)
@@ -163,6 +166,7 @@ def test_another_round_of_em_dd_raises_no_likelihood(bags):
         assert again <= log_likelihood + 1e-6 * abs(log_likelihood)
 
 
+@pytest.mark.in_ci
 def test_the_nearest_instance_of_each_bag_is_found(bags):
     scale = np.array([0.3, 2.0])
     with jax.enable_x64(True):
@@ -210,6 +214,7 @@ def test_features_that_a_peak_ignores_separate_nothing():
 PEAKS = Peaks(np.array([[0.0, 0.0], [1.0, 1.0]]), np.zeros(2), np.array([[1.0, 0.0], [2.0, 3.0]]))
 
 
+@pytest.mark.in_ci
 def test_distances_are_in_the_scales_of_each_peak():
     """Depths are in the units of the features."""
     instances = np.array([[3.0, 7.0], [1.0, 2.0]])

@@ -63,11 +63,13 @@ def test_prototypes_are_the_higher_maxima_of_density(bags, fitted, label):
     np.testing.assert_allclose(found.points, expected, atol=1e-3)
 
 
+@pytest.mark.in_ci
 def test_highest_prototypes_are_the_concepts(fitted):
     assert np.linalg.norm(fitted.positive_prototypes_.points[0] - [3, 3]) < 0.5
     assert np.linalg.norm(fitted.negative_prototypes_.points[0] - [-3, 0]) < 0.5
 
 
+@pytest.mark.in_ci
 def test_decisions_are_of_the_nearest_distances(bags, fitted):
     peaks = (fitted.positive_prototypes_, fitted.negative_prototypes_)
     points = [
@@ -118,6 +120,7 @@ def test_searches_for_either_label_start_in_the_smallest_bags(bags, monkeypatch)
     np.testing.assert_array_equal(starts, [bags[[1]].instances, bags[[0]].instances])
 
 
+@pytest.mark.in_ci
 def test_learned_scales_leave_a_useless_feature_out(bags):
     """A third feature is uniform, and tells nothing of the label."""
     random = np.random.default_rng(1)

@@ -18,6 +18,8 @@ from numpyro.infer.util import log_density
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
+pytestmark = pytest.mark.in_ci
+
 SHAPE = (4, 5)
 
 
@@ -87,7 +89,6 @@ def test_attention_finds_bags_and_witnesses(bags, attention):
     assert attention.losses_[-1] < 0.3 < attention.losses_[0]
 
 
-@pytest.mark.in_ci
 def test_images_go_through_two_convolutions(bags):
     network = AttentionNetwork(6, image_shape=SHAPE, num_epochs=1, seed=0).fit(bags).network_
     features = network.features
@@ -117,7 +118,6 @@ def near_a_point(deep_gp):
         return eqx.tree_at(lambda one: one.root, network, narrow)
 
 
-@pytest.mark.in_ci
 def test_the_likelihood_is_that_of_the_marginal_program(bags, deep_gp, near_a_point):
     posterior = deep_gp.posterior_
     features = deep_gp.transform(bags)
@@ -193,7 +193,6 @@ def test_features_kernel_and_q_are_learned_together(bags, deep_gp):
     assert deep_gp.posterior_.elbo[-1] > deep_gp.posterior_.elbo[0] + 1
 
 
-@pytest.mark.in_ci
 @pytest.mark.parametrize("make", [AttentionNetwork, DeepVGPMIL])
 def test_a_second_fit_compiles_nothing(bags, make, compilations):
     first, second = bags[:40], bags[20:]

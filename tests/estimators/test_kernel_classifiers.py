@@ -109,6 +109,7 @@ def test_learning_lowers_the_objective_until_the_gradient_vanishes(bags, classif
     assert "steps of L-BFGS" in learned.status_.sentence
 
 
+@pytest.mark.in_ci
 def test_another_fold_compiles_nothing(bags, compilations):
     learner = CardinalityKernelLearner(model_with(), INSTANCE_KERNEL, PENALTY, max_steps=2)
     learner.fit(bags[:-1]).predict(bags[:-1])
@@ -120,6 +121,7 @@ def test_another_fold_compiles_nothing(bags, compilations):
 # ------------------------------------------------------------------ what they refuse
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("kind", [CardinalityKernelSVM, CardinalityKernelLearner])
 def test_bad_input_is_refused(bags, kind):
     with pytest.raises(ValueError, match=f"{kind.__name__} penalty is 0.0; expected a positive"):

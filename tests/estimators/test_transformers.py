@@ -113,6 +113,7 @@ def classifier():
     return Pipeline([("standardize", StandardizeInstances()), ("classify", model)])
 
 
+@pytest.mark.in_ci
 def test_nested_cross_validation_takes_bags(scene):
     grid = {"classify__model__variance": [0.5, 5.0]}
     search = GridSearchCV(classifier(), grid, cv=2, scoring="neg_log_loss")
@@ -159,6 +160,7 @@ class PeeksAtAllBags(StandardizeInstances):
         self.standardization_ = Standardization.of(SEEN["bags"])
 
 
+@pytest.mark.in_ci
 def test_nothing_of_the_test_fold_is_seen(scene):
     grid = {"classify__model__variance": [0.5, 5.0]}
     assert not changes_with_test_bags(GridSearchCV(classifier(), grid, cv=2), scene)

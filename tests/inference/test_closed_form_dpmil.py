@@ -444,6 +444,7 @@ def test_no_step_lowers_the_bound(sizes_and_features, covariance, label_update):
     assert (of_soft >= of_hard - tolerance).all()
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("concentration", [0.5, 2.0, 5.0])
 def test_components_are_in_the_best_of_all_orders(concentration):

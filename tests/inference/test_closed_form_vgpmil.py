@@ -46,6 +46,7 @@ def test_bound_equals_trace_elbo_of_the_guide(
     assert abs(error) < 4.5 * draws.std(ddof=1) / np.sqrt(draws.size)
 
 
+@pytest.mark.in_ci
 def test_steps_equal_the_papers_equations_in_plain_numpy(small_problem, closed_form_start):
     model, bags = small_problem
     with jax.enable_x64(True):
@@ -114,6 +115,7 @@ def test_largest_of_others_equals_a_double_loop():
 # ------------------------------------------------------------------ as mathematics
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @mixing_names
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
@@ -307,6 +309,7 @@ def test_learning_ascends_the_bound_less_log_z(learned_gamma):
     np.testing.assert_allclose(posterior.elbo[-1], expected, atol=1e-5)
 
 
+@pytest.mark.in_ci
 def test_learned_values_that_rest_on_few_draws_are_doubted(learned_gamma):
     posterior, bags = learned_gamma
     start_key, _ = jax.random.split(jax.random.key(0))
@@ -317,6 +320,7 @@ def test_learned_values_that_rest_on_few_draws_are_doubted(learned_gamma):
     assert f"rests on {effective:.1f} of 100 draws" in posterior.status.sentence
 
 
+@pytest.mark.in_ci
 def test_a_sure_estimate_of_the_constant_is_not_doubted(learned_gamma):
     posterior, bags = learned_gamma
     with jax.enable_x64(True):
@@ -325,6 +329,7 @@ def test_a_sure_estimate_of_the_constant_is_not_doubted(learned_gamma):
         assert form.doubt(form.chunk(bags)) == ""
 
 
+@pytest.mark.in_ci
 def test_learned_values_of_a_gamma_mixture_are_an_optimum(learned_gamma):
     """The variance, the length scale and the mean, each a twentieth up and down."""
     posterior, bags = learned_gamma

@@ -47,6 +47,7 @@ def test_bound_equals_trace_elbo_of_the_guide(either_problem, trace_elbo_draws):
     assert abs(error) < 4.5 * draws.std(ddof=1) / np.sqrt(draws.size)
 
 
+@pytest.mark.in_ci
 def test_steps_equal_the_papers_equations_in_plain_numpy(problem):
     model, bags = problem
     posterior = coordinate_ascent(model, bags, seed=0, max_steps=5, tolerance=0.0)
@@ -91,6 +92,7 @@ def _paper_in_numpy(model, bags, steps):
     return mean, covariance
 
 
+@pytest.mark.in_ci
 def test_probit_steps_equal_albert_and_chibs_in_plain_numpy(probit_problem):
     model, bags = probit_problem
     posterior = coordinate_ascent(model, bags, seed=0, max_steps=5, tolerance=0.0)
@@ -116,6 +118,7 @@ def test_probit_steps_equal_albert_and_chibs_in_plain_numpy(probit_problem):
 # ------------------------------------------------------------------ as mathematics
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 def test_bound_is_stationary_at_the_fixed_point(
     either_problem, closed_form_start, gradient_of_the_bound
@@ -174,6 +177,7 @@ def test_bound_lies_below_the_log_evidence_by_quadrature(accumulating_problem, n
     assert posterior.elbo[-1] < evidence
 
 
+@pytest.mark.in_ci
 def test_order_of_instances_changes_nothing(either_problem):
     model, bags = either_problem
     order = np.random.default_rng(0).permutation(bags.num_instances)

@@ -56,6 +56,7 @@ def dense_distribution_of_targets(model, bags):
     return stats.multivariate_normal(cov=whole)
 
 
+@pytest.mark.in_ci
 def test_bound_is_the_log_density_of_the_dense_gaussian(problem, posterior):
     model, bags = problem
     expected = dense_distribution_of_targets(model, bags).logpdf(bags.targets)

@@ -31,6 +31,7 @@ def fit(bags, scores, **options):
     return coordinate_ascent(MODEL, bags, **(settings | options)), seen
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("label_update", ["exact", "mean_field", "plug_in_max"])
 def test_the_step_of_the_highest_score_is_returned(bags, label_update):
     options = {"label_update": label_update}

@@ -46,6 +46,7 @@ def test_a_conjugate_posterior_has_the_exact_evidence(targets):
     assert found.error == 0.0 and found.khat == -np.inf
 
 
+@pytest.mark.in_ci
 def test_a_bridge_from_chains_has_the_conjugate_evidence(targets):
     exact = coordinate_ascent(GAUSSIAN, targets, seed=0).elbo[-1]
     found = log_evidence(nuts(GAUSSIAN, targets, seed=0), seed=1)
@@ -92,6 +93,7 @@ def test_the_error_of_a_bridge_holds_over_replicates(labels):
     assert np.sqrt(np.mean(np.square(z))) == pytest.approx(1.0, abs=4.5 / np.sqrt(80))
 
 
+@pytest.mark.in_ci
 def test_weights_that_do_not_work_have_an_infinite_error(labels):
     narrow = laplace(TWO, labels, seed=0)
     shrunk = replace(narrow.approximation, scale_tril=0.3 * narrow.approximation.scale_tril)
@@ -99,6 +101,7 @@ def test_weights_that_do_not_work_have_an_infinite_error(labels):
     assert found.khat > 0.7 and found.error == np.inf
 
 
+@pytest.mark.in_ci
 def test_posteriors_without_an_evidence_say_why(labels, chains):
     with pytest.raises(ValueError, match="has no density"):
         log_evidence(maximum_a_posteriori(TWO, labels, seed=0), seed=0)

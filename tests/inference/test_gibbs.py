@@ -166,6 +166,7 @@ def test_kept_sites_are_stored_and_obey_negative_bags(posterior, small_problem):
     assert (largest == bags.labels).mean() > 0.9
 
 
+@pytest.mark.in_ci
 def test_same_seed_gives_the_same_draws_in_64_bit(small_problem, posterior):
     """They do not depend on the number of draws, and no global flag changes."""
     same, other = (
@@ -196,6 +197,7 @@ def test_unknown_mixing_density_is_refused(small_problem):
         gibbs(replace(model, mixing=custom), bags, seed=0)
 
 
+@pytest.mark.in_ci
 def test_one_name_may_be_kept_without_a_tuple(small_problem):
     kept = gibbs(*small_problem, seed=0, num_warmup=0, num_samples=5, keep="evidence")
     assert set(kept.tree["posterior"].data_vars) == {"inducing_value", "evidence"}
@@ -207,6 +209,7 @@ def test_bags_without_labels_are_refused(small_problem):
         gibbs(model, replace(bags, labels=None), seed=0)
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize(
     ("name", "value", "least"), [("num_chains", 0, 1), ("num_samples", 0, 1), ("num_warmup", -1, 0)]
 )

@@ -153,6 +153,7 @@ def test_draws_are_none_where_weights_are_no_numbers(exact):
     assert np.isnan(draws).all()
 
 
+@pytest.mark.in_ci
 def test_where_all_ratios_are_alike_weights_are_equal(exact):
     found = ImportanceResampled(exact.approximation, 500).weighted(
         MODEL, exact.bags, jax.random.key(0)

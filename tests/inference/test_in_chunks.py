@@ -120,6 +120,7 @@ def written_as_arrays(bags, folder):
         np.save(folder / f"{name}.npy", np.asarray(getattr(bags, name)))
 
 
+@pytest.mark.in_ci
 def test_padding_says_nothing(design):
     bags = simulate(VWSGP.as_published(design, num_inducing=4), design, seed=3)[0]
     parts = [bags.select(np.arange(40)), bags.select(np.arange(40, 50))]
@@ -168,6 +169,7 @@ def test_buffers_are_reused_after_two_turns_and_no_sooner():
             np.testing.assert_array_equal(array, 10 * number + index)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_chunks_in_use_are_not_overwritten(fits, tmp_path, num_devices):
@@ -260,6 +262,7 @@ def test_mesh_gives_the_posterior_of_one_device(fits, tmp_path, name):
         assert_same_factors(found.approximation, expected.approximation)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "probit", "gaussian"])
 @pytest.mark.parametrize("way", ["memory", "stream"])
@@ -284,6 +287,7 @@ def test_kernels_in_32_bit_hardly_move_the_posterior(fits, tmp_path, name, way):
     np.testing.assert_allclose(found_deviation, deviation, rtol=1e-4)
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp"])
 def test_chunks_share_one_cholesky_factor(fits, name):
     """Of hyper-parameters that are arguments, each chunk's program would factorise K_ZZ again."""
@@ -307,6 +311,7 @@ def test_chunks_share_one_cholesky_factor(fits, name):
             np.testing.assert_allclose(found.gram, expected.gram, rtol=1e-12)
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize(("at_most", "stride"), [(10_000, 1), (100, 3), (70, 5), (1, 300)])
 def test_subsample_is_spaced_evenly_over_chunks(fits, tmp_path, at_most, stride):
     model, bags, _ = fits["dpmil"]

@@ -38,6 +38,7 @@ def mode_of(posterior, site="weights"):
     return posterior.tree["posterior"][site].to_numpy()[0, 0]
 
 
+@pytest.mark.in_ci
 def test_a_search_has_one_thread_of_lapack(bags, monkeypatch):
     """Threads that wait for each other in small calls made it nine times as slow."""
     num_threads, loss = [], _Search.loss
@@ -95,6 +96,7 @@ def test_bags_of_one_are_logistic_regression(prior):
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
+@pytest.mark.in_ci
 def test_a_sparse_process_has_the_mode_of_laplace(small_problem):
     model, bags = small_problem
     found = maximum_a_posteriori(model, bags, seed=0).approximation.point
@@ -162,6 +164,7 @@ def test_the_guide_of_a_point_is_the_point(bags, mode):
     np.testing.assert_array_equal(sites["intercept"]["value"], mode_of(mode, "intercept"))
 
 
+@pytest.mark.in_ci
 def test_a_point_comes_back_from_its_file(mode, tmp_path):
     mode.save(tmp_path / "mode.nc")
     loaded = Posterior.load(tmp_path / "mode.nc")
@@ -178,6 +181,7 @@ class Own:
         return jnp.stack([-self.strength * count, 0.0 * count])
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("potential", [Own(), Own().__call__])
 def test_a_potential_of_ones_own_is_in_no_file(bags, potential, tmp_path):

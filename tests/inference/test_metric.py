@@ -233,6 +233,7 @@ def gaussian_problem():
     return model, simulate(model, design, seed=2)[0]
 
 
+@pytest.mark.in_ci
 def test_a_gaussian_posterior_has_no_misfit(gaussian_problem):
     with jax.enable_x64(True):
         target = jax.device_put(whitened_program(*gaussian_problem))
@@ -247,6 +248,7 @@ def chain_for(problem, mass_matrix, **options):
         return NUTSChain.for_model(*problem, num_warmup=10, mass_matrix=mass_matrix, **options)
 
 
+@pytest.mark.in_ci
 def test_auto_takes_the_curvature_of_a_gaussian(gaussian_problem):
     chain = chain_for(gaussian_problem, "auto")
     assert chain.mass_matrix == "laplace"
@@ -310,6 +312,7 @@ def test_an_unknown_matrix_is_refused_by_name(small_problem):
         nuts(*small_problem, seed=0, mass_matrix="diag")
 
 
+@pytest.mark.in_ci
 def test_a_chain_for_many_bags_chooses_no_matrix():
     with pytest.raises(ValueError, match="mass_matrix is 'auto', which is chosen by one set"):
         TraceableChain.nuts(mass_matrix="auto")

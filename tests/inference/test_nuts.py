@@ -119,6 +119,7 @@ def weighted_moments(draws, weights):
 # ------------------------------------------------------------------ the machinery
 
 
+@pytest.mark.in_ci
 def test_tree_has_what_arviz_looks_for(full, small_problem):
     model, bags = small_problem
     tree = full.tree
@@ -179,6 +180,7 @@ def test_same_seed_gives_the_same_draws_in_64_bit(small_problem, marginal):
     assert not jax.config.jax_enable_x64
 
 
+@pytest.mark.in_ci
 def test_seconds_of_compilation_warmup_and_sampling_are_separate(marginal):
     assert marginal.compile_seconds > 0
     assert 0 < marginal.sampling_seconds < marginal.seconds
@@ -252,6 +254,7 @@ def test_starts_are_twice_as_wide_as_the_posterior(small_problem, ascended):
     assert starts.std(axis=0) / q.std(axis=0) == pytest.approx(2.0, rel=4.9 / 200**0.5)
 
 
+@pytest.mark.in_ci
 def test_chains_begin_at_the_starts(small_problem, ascended):
     starts = _dispersed(ascended, *small_problem, "marginal")
     with jax.enable_x64(True):

@@ -36,6 +36,7 @@ def test_a_mixture_has_the_mean_of_the_densities():
     np.testing.assert_allclose(found, logsumexp(by_component, axis=0) - np.log(3), atol=1e-12)
 
 
+@pytest.mark.in_ci
 def test_the_elbo_is_that_of_the_gaussian_returned(targets):
     """Of a path that has not arrived: its gradient is not 0, and the mean is far from the step."""
     with jax.enable_x64(True):
@@ -49,6 +50,7 @@ def test_the_elbo_is_that_of_the_gaussian_returned(targets):
     assert log_ratio.std() < 0.2 * abs(log_ratio.mean())
 
 
+@pytest.mark.in_ci
 def test_a_step_of_newton_leads_to_the_mean(targets):
     """After two steps, whose position is an sd and more from the mode of a Gaussian posterior."""
     with jax.enable_x64(True):

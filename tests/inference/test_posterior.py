@@ -190,6 +190,7 @@ def test_density_is_that_of_the_draws(posteriors, engine):
     assert posterior.log_density({"inducing_value": values[:3]}) == pytest.approx(log_q[:3])
 
 
+@pytest.mark.in_ci
 def test_sampler_has_no_density_and_no_guide(posteriors):
     posterior = posteriors["nuts"]
     draws = posterior.draws(30, seed=0)

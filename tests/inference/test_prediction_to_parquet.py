@@ -58,6 +58,7 @@ def test_written_predictions_equal_those_of_predict(fits, tmp_path, monkeypatch,
         np.testing.assert_allclose(written[column], by_row, atol=2e-6, err_msg=column)
 
 
+@pytest.mark.in_ci
 def test_bags_in_memory_are_written_too(fits, tmp_path):
     """The file has intervals only on request."""
     fit, bags = fits["vgpmil"]
@@ -67,6 +68,7 @@ def test_bags_in_memory_are_written_too(fits, tmp_path):
     assert len(written) == bags.num_instances
 
 
+@pytest.mark.in_ci
 def test_pieces_of_few_draws_are_bounded_too(fits, tmp_path, monkeypatch):
     """Kernels of a piece are as large as its instances are many, however few the draws."""
     fit, bags = fits["vgpmil"]

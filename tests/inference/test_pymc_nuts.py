@@ -112,6 +112,7 @@ def test_pymcs_own_sampler_samples_the_full_program(problem):
 # ---------------------------------------------------------------- refusals
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize(("given", "nearest"), [("nutpy", "nutpie"), ("pmc", "pymc")])
 def test_an_unknown_sampler_is_refused_with_the_nearest_name(problem, given, nearest):
     message = rf"sampler is '{given}'; expected 'nutpie' or 'pymc' \(nearest: '{nearest}'\)"
@@ -119,6 +120,7 @@ def test_an_unknown_sampler_is_refused_with_the_nearest_name(problem, given, nea
         pymc_nuts(*problem, seed=0, sampler=given)
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize(
     ("options", "message"),
     [

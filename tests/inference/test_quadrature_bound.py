@@ -79,6 +79,7 @@ def test_divergence_is_that_of_dense_algebra():
         np.testing.assert_allclose(q.divergence, expected / 2, rtol=1e-12)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 def test_bags_in_batches_have_the_values_of_all(problem, monkeypatch):
     with jax.enable_x64(True):
@@ -88,6 +89,7 @@ def test_bags_in_batches_have_the_values_of_all(problem, monkeypatch):
         np.testing.assert_allclose(bound(q), together, rtol=1e-12)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 def test_every_choice_of_bags_is_right_on_average(problem):
     with jax.enable_x64(True):
@@ -104,6 +106,7 @@ def whitened_gaussian(state):
     return WhitenedGaussian(state.mean, jnp.log(jnp.diagonal(factor)), factor)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
 def test_closed_forms_are_lower_bounds_at_the_same_q(
@@ -118,6 +121,7 @@ def test_closed_forms_are_lower_bounds_at_the_same_q(
             assert state.elbo < bound(whitened_gaussian(state.q)) - 1e-3
 
 
+@pytest.mark.in_ci
 def test_of_targets_it_is_the_closed_form(accumulating_problem, closed_form_start):
     model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=Gaussian())
     with jax.enable_x64(True):

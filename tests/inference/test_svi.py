@@ -180,6 +180,7 @@ class Correlated(WhitenedProgram):
         return -0.5 * vector @ jnp.array([[1.0, 0.8], [0.8, 1.0]]) @ vector
 
 
+@pytest.mark.in_ci
 def test_newton_gain_is_the_divergence_from_a_gaussian():
     # Where p = N(0, I): m off by δ costs ‖δ‖²/2, and Σ costs ‖I − LᵀL‖²/4.
     turned = np.array([[1.0, 0.0], [0.8, 0.6]])  # of sds 1, a correlation of 0.8

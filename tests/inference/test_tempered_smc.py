@@ -62,6 +62,7 @@ def mean_in_standard_errors(posterior: Posterior, site: str, exact: float, funct
 # ------------------------------------------------------------------ the start
 
 
+@pytest.mark.in_ci
 def test_draws_of_the_prior_are_standard(targets):
     model = replace(GAUSSIAN, kernel=RBF(dist.LogNormal(0.5, 0.7), 1.0))
     with jax.enable_x64(True):
@@ -76,6 +77,7 @@ def test_draws_of_the_prior_are_standard(targets):
     assert np.abs(standard.var(axis=0) - 1).max() < 4.9 * (2 / 4000) ** 0.5
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("dispersion", [1.0, 3.0])
 def test_particles_begin_at_so_many_sds_of_the_prior(targets, dispersion):
     model = replace(GAUSSIAN, kernel=RBF(dist.LogNormal(0.5, 0.7), 1.0))
@@ -116,6 +118,7 @@ def test_what_is_not_a_number_has_no_density():
 # ------------------------------------------------------------------ one mode
 
 
+@pytest.mark.in_ci
 def test_a_conjugate_posterior_has_its_moments_and_evidence(targets):
     exact = coordinate_ascent(GAUSSIAN, targets, seed=0)
     posterior = tempered_smc(GAUSSIAN, targets, seed=0, num_chains=8)
@@ -133,6 +136,7 @@ def test_a_conjugate_posterior_has_its_moments_and_evidence(targets):
             assert z < 12
 
 
+@pytest.mark.in_ci
 def test_the_evidence_is_the_mean_of_the_runs(targets):
     posterior = tempered_smc(GAUSSIAN, targets, seed=0, num_particles=50, num_chains=3)
     by_run = np.array(posterior.tree["sample_stats"].attrs["log_evidence"])
@@ -142,6 +146,7 @@ def test_the_evidence_is_the_mean_of_the_runs(targets):
     assert found.error == pytest.approx(ratio.std(ddof=1) / 3**0.5)
 
 
+@pytest.mark.in_ci
 def test_a_single_run_has_an_unknown_error(targets):
     posterior = tempered_smc(GAUSSIAN, targets, seed=0, num_particles=50, num_chains=1)
     assert log_evidence(posterior, seed=0).error == np.inf
@@ -235,6 +240,7 @@ def test_counts_are_checked(targets, option):
         tempered_smc(GAUSSIAN, targets, seed=0, **{option: 0})
 
 
+@pytest.mark.in_ci
 def test_a_run_that_ended_on_its_way_is_a_failure(targets):
     with jax.enable_x64(True):
         target = whitened_program(GAUSSIAN, targets)
@@ -248,6 +254,7 @@ def test_a_run_that_ended_on_its_way_is_a_failure(targets):
         assert _judged(fine, [run, bad]).kind == "failed"
 
 
+@pytest.mark.in_ci
 def test_the_step_size_suits_a_gaussian(targets):
     """Where the covariance is I; a step size that fell or rose at each move is far off."""
     with jax.enable_x64(True):

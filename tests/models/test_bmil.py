@@ -184,6 +184,7 @@ def test_density_and_gradient_are_finite_far_out(bags, program, size):
     assert all(np.isfinite(gradient).all() for gradient in gradients.values())
 
 
+@pytest.mark.in_ci
 def test_labels_can_be_simulated(bags):
     drawn, sites = simulate(MODEL.marginal(), bags, seed=0)
     assert drawn.labels.shape == (4,)

@@ -134,6 +134,7 @@ def test_gradients_of_the_log_likelihood_are_finite_differences(bags, potential)
     np.testing.assert_allclose(gradients, expected, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 def test_probabilities_are_those_of_all_labellings(bags, potential):
     model = CardinalityModel(potential)
@@ -213,6 +214,7 @@ def test_a_bag_of_one_is_logistic_regression(bags):
         np.testing.assert_allclose(found["bag_probability"], [[expected]], rtol=1e-12)
 
 
+@pytest.mark.in_ci
 def test_order_of_instances_and_of_bags_changes_nothing(bags):
     model = CardinalityModel(POTENTIALS["normal"])
     mixed = Bags.from_list([part[::-1] for part in bags.to_list()][::-1])
@@ -221,6 +223,7 @@ def test_order_of_instances_and_of_bags_changes_nothing(bags):
         np.testing.assert_allclose(one[name][0], other[name][0][::-1], rtol=1e-12)
 
 
+@pytest.mark.in_ci
 def test_a_constant_that_both_potentials_share_means_nothing(bags):
     def shifted(count, size):
         return NormalCardinality(0.5, 0.1)(count, size) + 700.0
@@ -353,6 +356,7 @@ def test_a_potential_that_gives_no_law_is_refused(bags, potential, message):
         log_density(CardinalityModel(potential), (bags,), {}, {"weights": jnp.ones(3)})
 
 
+@pytest.mark.in_ci
 def test_a_label_without_counts_has_probability_zero(bags):
     """Three witnesses or more: a bag of two cannot be positive."""
 

@@ -86,6 +86,7 @@ def density(model, bags, sites):
 # ------------------------------------------------------------------ once
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("potential", POTENTIALS)
 def test_a_second_fold_compiles_no_density(folds, compilations, potential):

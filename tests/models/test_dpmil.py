@@ -435,6 +435,7 @@ def named_otherwise(draws, orders):
     return other
 
 
+@pytest.mark.in_ci
 def test_names_of_components_change_only_the_stick_prior():
     model, bags = small_model(num_components=3), small_bags()
     draws = random_draws(model)
@@ -655,6 +656,7 @@ def test_labels_of_new_bags_are_not_looked_at():
         np.testing.assert_array_equal(model.predict(draws, unlabelled)[name], value)
 
 
+@pytest.mark.in_ci
 def test_uninformative_instances_give_the_prior_by_bayes():
     """The same mixture for both classes; by the noisy-or, 1 − 2⁻¹⁰."""
     model = small_model()

@@ -167,6 +167,7 @@ def test_sites_have_the_names_and_shapes_of_dims():
             assert site["is_observed"] == (name == "bag_label")
 
 
+@pytest.mark.in_ci
 def test_hyperparameters_with_priors_are_sites_by_name():
     model = small_model(mean=dist.Normal(0.0, 1.0))
     priors = {"variance": dist.LogNormal(0.0, 0.3), "length_scale": dist.LogNormal(0.0, 0.3)}
@@ -186,6 +187,7 @@ def test_hyperparameters_with_priors_are_sites_by_name():
         np.testing.assert_allclose(found, prior + joint(same, bags, **sites), atol=1e-6)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     "prior",
@@ -215,6 +217,7 @@ def test_common_variance_priors_work_in_the_marginal_program(prior):
 
 
 # ------------------------------------------------------------------ latent values integrated out
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @both_mixings
 @pytest.mark.parametrize("label", [0, 1])
@@ -264,6 +267,7 @@ def test_marginal_program_equals_dense_monte_carlo_over_the_evidence(mixing):
         assert_within_errors(np.exp(found[b]), values.mean(), standard_error)
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("program", ["full", "augmented"])
 def test_padding_instances_do_not_reweight_latent_values(program):
     """Else ψ(f)/φ(f) of hundreds of absent instances, large far out, would pull u there."""
@@ -337,6 +341,7 @@ def test_the_marginal_program_is_accurate_for_narrow_psi():
     np.testing.assert_allclose(by_logarithm, by_hand, rtol=1e-8)
 
 
+@pytest.mark.in_ci
 def test_marginal_program_takes_any_psi_given_by_its_logarithm():
     bags = small_bags()
     gamma = MIXINGS[1]
@@ -608,6 +613,7 @@ def test_predictions_equal_dense_monte_carlo_over_new_evidence(variance):
             assert_within_errors(found["bag_probability"][s, b], p.mean(), p.std() / np.sqrt(S))
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("variance", [1.7, 25.0])
 def test_standard_deviations_have_the_residual_variance_in_them(variance):
     """Equations 33 and 37 of Castro-Macías et al. (2024) by draws of f, k̃ in them."""
@@ -708,6 +714,7 @@ def test_completed_draws_have_the_full_program_moments(variance):
         assert_within_errors(found.mean(axis=0), expected, error)
 
 
+@pytest.mark.in_ci
 def test_completed_labels_obey_a_sharp_maximum():
     bags, model = small_bags(), small_model(sharpness=1e12)
     u = np.random.default_rng(0).normal(size=(500, 3))
@@ -787,6 +794,7 @@ def test_prior_mean_of_bags_of_one_is_that_by_quadrature(positives):
     assert prior == pytest.approx(np.clip(wanted, 0.5 / 21, 20.5 / 21), abs=0.03)
 
 
+@pytest.mark.in_ci
 def test_prior_predictive_has_the_fraction_of_positive_bags():
     design = simulate_instances(40, range(1, 12), 2, seed=0)
     bags = replace(design, labels=(np.arange(40) % 4 == 0).astype(int))
@@ -799,6 +807,7 @@ def test_prior_predictive_has_the_fraction_of_positive_bags():
     assert VGPMIL.for_bags(bags, 8, 2.0, 1.0, seed=1).mean == pytest.approx(model.mean, abs=0.2)
 
 
+@pytest.mark.in_ci
 def test_prior_mean_is_at_the_median_of_kernel_priors():
     bags = small_bags()
     prior = dist.LogNormal(np.log(3.0), 1.0)
@@ -807,6 +816,7 @@ def test_prior_mean_is_at_the_median_of_kernel_priors():
     assert model.priors == {"variance": prior}
 
 
+@pytest.mark.in_ci
 def test_prior_mean_of_many_bags_is_that_of_some():
     random = np.random.default_rng(3)
     tables = [random.normal(size=(3, 2)) for _ in range(6000)]

@@ -112,6 +112,7 @@ def test_it_keeps_the_protocol_of_models():
     assert isinstance(small_model(), Model)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("length", [1, 3, 5, 14, 4096])
 def test_bag_sums_are_those_of_a_loop(length, monkeypatch):

@@ -45,12 +45,14 @@ def stopped(bags):
     return StoppedVGPMIL(15, 40.0, seed=0).fit(bags)
 
 
+@pytest.mark.in_ci
 def test_a_bag_is_as_likely_as_its_likeliest_instance(bags, stopped):
     of_instances = stopped.posterior_.predict(bags.without_labels()).instance_probability
     expected = [of_instances[bags.bag_index == b].max() for b in range(len(bags))]
     np.testing.assert_allclose(stopped.predict_proba(bags)[:, 1], expected)
 
 
+@pytest.mark.in_ci
 def test_ten_steps_behind_the_highest_validation_auc_are_the_last(bags, stopped):
     """A fifth of the bags is watched and not fitted; each step's AUC is found again."""
     fitted, watched = castro_macias_2024._split_off(bags, 0)
@@ -74,6 +76,7 @@ def test_ten_steps_behind_the_highest_validation_auc_are_the_last(bags, stopped)
     assert int(np.argmax(found)) + 1 == steps - 10
 
 
+@pytest.mark.in_ci
 def test_settings_are_those_of_the_model(bags):
     fitted = StoppedVGPMIL(10_000, 40.0, alpha=1.0, beta=2.5, seed=0).fit(bags[:20])
     model = fitted.posterior_.model
@@ -83,6 +86,7 @@ def test_settings_are_those_of_the_model(bags):
     assert len(model.inducing_points) == len(np.unique(bags[:20].instances, axis=0))
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize(("table", "D"), [(4, 30), (5, 784), (6, 166), (7, 166)])
 def test_the_kernel_is_the_papers(bags, table, D):
     """v exp(−‖x − x'‖²/(2l)) with (v, l) = (0.5, D)."""

@@ -60,6 +60,7 @@ def value(results, method, protocol, score):
     return found
 
 
+@pytest.mark.in_ci
 def test_an_honest_attempt_is_a_nested_search(known):
     bags = load(DATA)
     inner = StratifiedKFold(3, shuffle=True, random_state=0)
@@ -71,6 +72,7 @@ def test_an_honest_attempt_is_a_nested_search(known):
     assert (found.num_splits, found.num_tested, found.setting) == (3, 40, "")
 
 
+@pytest.mark.in_ci
 def test_the_test_bags_choose_where_the_paper_let_them(known):
     bags = load(DATA)
     means = {
@@ -147,6 +149,7 @@ def test_an_attempt_with_other_settings_is_run_again(run, paper):
     assert len(accuracies) == 2
 
 
+@pytest.mark.in_ci
 def test_a_run_that_is_stopped_keeps_what_it_has(run, tmp_path, monkeypatch):
     real, calls = reproduction.cross_validate_bags, []
 

@@ -48,6 +48,7 @@ def test_a_fault_of_that_size_is_found_with_that_probability(power, fault):
     assert found == pytest.approx(0.8, abs=4.9 * np.sqrt(0.16 * (1 / 300 + 1 / 400)))
 
 
+@pytest.mark.in_ci
 def test_smaller_faults_need_more_simulations(power):
     more = calibration_power(4 * SIMULATIONS, num_quantities=QUANTITIES, seed=0, num_draws=DRAWS)
     assert power.narrow < more.narrow < 1 < more.wide < power.wide
@@ -68,6 +69,7 @@ def test_faults_that_no_simulation_can_find_are_infinite():
     assert calibration_power(2, num_quantities=4, seed=0).sentence.endswith("however large")
 
 
+@pytest.mark.in_ci
 def test_the_guide_quotes_what_is_found():
     guide = Path(__file__).parents[3] / "docs" / "reading_a_comparison.md"
     quoted = re.sub(r"\s+", " ", guide.read_text("utf-8"))

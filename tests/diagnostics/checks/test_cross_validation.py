@@ -30,6 +30,7 @@ def found(scene):
     return cross_validate_bags(CLASSIFIERS, scene, 4, repeats=2, seed=0, jobs=1)
 
 
+@pytest.mark.in_ci
 def test_each_fold_is_scored_on_its_test_bags(scene, found):
     assert len(found.folds) == 8
     for fold, (training, test) in enumerate(found.folds):
@@ -39,6 +40,7 @@ def test_each_fold_is_scored_on_its_test_bags(scene, found):
     np.testing.assert_array_equal(tested, np.repeat(np.arange(len(scene)), 2))
 
 
+@pytest.mark.in_ci
 def test_the_table_has_means_over_folds(found):
     table = found.table()
     assert list(table.index) == list(CLASSIFIERS)
@@ -81,6 +83,7 @@ def test_intervals_of_few_or_equal_differences():
     assert corrected_interval(np.full(3, 0.5), 0.1, 0.9) == (0.5, 0.5, 0.5, 0.0, 3)
 
 
+@pytest.mark.in_ci
 def test_the_correction_keeps_its_level_where_folds_overlap():
     """Differences of folds with equal correlation ρ = n_test/(n_test + n_train), and mean 0.
 
@@ -125,6 +128,7 @@ def test_processes_give_the_same_as_one(scene, found):
     np.testing.assert_array_equal(found.by_fold, two.by_fold)
 
 
+@pytest.mark.in_ci
 def test_probabilities_of_all_folds_have_one_calibration(scene):
     vwsgp = BayesianMIL(VWSGP, "coordinate_ascent", seed=0, model__num_inducing=10)
     classifiers = {"VWSGP": vwsgp} | CLASSIFIERS

@@ -133,6 +133,7 @@ def test_jaakkolas_bound_is_found_to_be_too_narrow():
 # --------------------------------------------------------------------- the measure itself
 
 
+@pytest.mark.in_ci
 def test_pit_is_the_fraction_of_draws_below():
     """Among draws that equal the truth, its rank is uniform."""
 
@@ -283,6 +284,7 @@ def test_killed_run_resumes_and_ends_as_an_unbroken_one(tmp_path):
     assert path.read_bytes().startswith(b"".join(lines[:7]))
 
 
+@pytest.mark.in_ci
 def test_a_finished_run_is_read_and_not_run(tmp_path):
     path = tmp_path / "calibration.jsonl"
     first = _calibrated("coordinate_ascent", simulations=5, checkpoint=path)
@@ -301,6 +303,7 @@ def test_a_finished_run_is_read_and_not_run(tmp_path):
     assert _calibrated("coordinate_ascent", simulations=2, checkpoint=path).num_simulations == 2
 
 
+@pytest.mark.in_ci
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     path = tmp_path / "calibration.jsonl"
     _calibrated("coordinate_ascent", simulations=2, checkpoint=path)

@@ -78,6 +78,7 @@ def test_killed_run_resumes_with_the_same_draws(engine, unbroken, tmp_path):
     assert _is_the_same(unbroken, engine(checkpoint=folder))
 
 
+@pytest.mark.in_ci
 def test_a_finished_run_is_read_and_not_run(engine, unbroken, tmp_path):
     folder = tmp_path / "chains"
     whole = engine(checkpoint=folder)

@@ -270,6 +270,7 @@ def test_processes_that_sample_other_bags_are_refused(case_of, tmp_path):
     assert any("given different models, bags or options" in complaint for complaint in complaints)
 
 
+@pytest.mark.in_ci
 def test_chains_that_cannot_be_dealt_evenly_are_refused(chains_of, case_of, fit_in_a_process):
     model, mesh = fit_in_a_process.MODELS["vwsgp"], jax.make_mesh((2,), ("bags",))
     with pytest.raises(ValueError, match="num_chains is 3 and mesh has 2 devices; expected a mult"):

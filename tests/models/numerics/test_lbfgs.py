@@ -27,6 +27,7 @@ def test_a_curved_valley_is_followed_to_its_lowest_point():
     np.testing.assert_allclose(end["y"], 1.0, atol=1e-8)
 
 
+@pytest.mark.in_ci
 def test_it_ends_where_nothing_is_steeper_than_asked_for():
     with jax.enable_x64(True):
         gradients = [

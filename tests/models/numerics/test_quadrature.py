@@ -83,6 +83,7 @@ def test_log_expected_sigmoid_is_accurate_by_every_rule(variance):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("variance", [0.3, 1.0, 5.0, 100.0, 1000.0])
 def test_deep_negative_tail_is_right_relative_to_itself(variance):
     """Where log E σ(f) = a + s²/2 to all digits."""
@@ -114,6 +115,7 @@ def test_first_derivatives_are_those_of_the_integral(variance):
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("variance", [0.2, 1.0, 4.0, 30.0, 400.0])
 def test_second_derivatives_are_those_of_the_integral(variance):
@@ -141,6 +143,7 @@ def test_derivatives_agree_with_finite_differences_in_both_modes():
     )
 
 
+@pytest.mark.in_ci
 def test_a_constant_sd_keeps_the_derivative_by_the_mean():
     mean, s, rule = jnp.asarray([-2.0, 0.5, 3.0]), jnp.asarray([0.1, 1.0, 2.0]), logistic_rule(2.0)
     constant = jax.grad(lambda a: jnp.sum(log_expected_sigmoid(a, s, rule)))(mean)
@@ -151,6 +154,7 @@ def test_a_constant_sd_keeps_the_derivative_by_the_mean():
     np.testing.assert_allclose(curvature, expected, rtol=1e-12)
 
 
+@pytest.mark.in_ci
 def test_jit_and_vmap_change_nothing():
     mean = jnp.linspace(-8, 8, 6).reshape(2, 3)
     s = jnp.linspace(0, 3, 6).reshape(2, 3)
@@ -302,6 +306,7 @@ def test_rules_for_smaller_variances_have_the_stated_error():
     assert 1e-4 < np.abs(short - enough).max() < 3e-4
 
 
+@pytest.mark.in_ci
 @pytest.mark.parametrize("scale", [45.0, 100.0, 300.0])
 def test_the_far_tail_is_that_of_an_exponential(scale):
     # For a + s² ≪ 0 all mass lies where σ(f) = e^f: log E σ = a + s²/2.

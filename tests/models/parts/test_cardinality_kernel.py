@@ -69,6 +69,7 @@ def test_kernel_is_that_of_all_labellings(bags, potential):
     np.testing.assert_allclose(kernel(few, bags), expected, rtol=1e-10)
 
 
+@pytest.mark.in_ci
 def test_labels_that_are_surely_opposite_leave_rounding_alone():
     """½ Σ k_x and 2 Σ k_x (p − ½)(p' − ½) cancel: what is left is small beside k of one bag."""
     bags = Bags.from_list([np.full((3, 1), 1.0), np.full((2, 1), -1.0)], labels=[1, 0])
@@ -89,6 +90,7 @@ def test_chunks_change_nothing(bags, monkeypatch):
         np.testing.assert_allclose(found, whole, rtol=1e-13)
 
 
+@pytest.mark.in_ci
 def test_the_kernel_is_symmetric_positive_definite_and_normalised(bags):
     found = kernel_with(NormalCardinality())(bags, bags)
     np.testing.assert_allclose(found, found.T, rtol=1e-13)

@@ -191,6 +191,7 @@ def test_a_product_is_numpys(length):
     np.testing.assert_allclose(found, expected, rtol=1e-13, atol=error)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 def test_gradients_are_the_probabilities_of_each_label(partition):
     sizes = SIZES[:6]

@@ -69,6 +69,7 @@ def test_the_density_is_scipys(covariance):
             np.testing.assert_allclose(float(one[where]), expected, rtol=1e-10)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_gradients_of_the_density_are_those_of_differences(covariance):

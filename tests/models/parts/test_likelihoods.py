@@ -246,6 +246,7 @@ def test_probit_bound_equals_integral_over_utility():
     np.testing.assert_allclose(found.linear_term[0], factor.mean() / scale**2, rtol=1e-10)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @with_every_likelihood
 def test_bound_equals_trace_elbo_of_the_guide(likelihood):

@@ -168,6 +168,7 @@ def test_draws_of_concentration_three_are_sums_of_three():
     assert stats.ks_2samp(whole, parts).pvalue > FALSE_ALARM
 
 
+@pytest.mark.in_ci
 def test_every_element_keeps_its_own_concentration():
     number, concentration = 50_000, np.array([1, 2, 7])
     distribution = PolyaGamma(concentration, np.array([[0.5], [6.0]]))
@@ -184,6 +185,7 @@ def test_draws_of_different_elements_are_uncorrelated():
     assert np.abs(correlation).max() * math.sqrt(len(draws)) < largest_z(6)
 
 
+@pytest.mark.in_ci
 def test_kl_is_the_mean_difference_of_log_densities():
     tilted = PolyaGamma(1, np.array([0.4, 3.0, 12.0]))
     draws = draws_of(tilted, 100_000, seed=8)
@@ -239,6 +241,7 @@ def test_extreme_tilts_end_the_loop_with_the_right_draws(precision):
     np.testing.assert_allclose(ratio[1:], 1, atol=0.01)
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @in_single_precision
 def test_polya_gamma_in_single_precision_stays_single_and_close(precision):

@@ -82,6 +82,7 @@ def test_without_variance_it_is_the_log_of_the_sum():
     np.testing.assert_allclose(found, [logsumexp(own) for own in locations], atol=1e-7)
 
 
+@pytest.mark.in_ci
 def test_many_instances_equal_the_mean_over_draws():
     """Four bags at 4.5 standard errors of 20,000 draws: a false alarm in 3e-5 of all seeds."""
     random = np.random.default_rng(1)

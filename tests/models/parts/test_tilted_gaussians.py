@@ -15,6 +15,7 @@ def precision(request):
         yield
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("lower", [-30.0, -5.0, -0.1, 0.0, 0.1, 5.0, 9.0, 40.0, 1e4])
 def test_draws_above_a_bound_are_truncated_gaussian(lower):

@@ -12,6 +12,7 @@ def few(bags):
     return bags.select([0, 2, 3, 5, 6, 7])
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("program", ["marginal", "full"])
 @pytest.mark.parametrize("variance", [0.1, 5.0])

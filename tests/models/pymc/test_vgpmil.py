@@ -29,6 +29,7 @@ def model_for(inducing_points):
 in_both_programs = pytest.mark.parametrize("program", ["marginal", "full"])
 
 
+@pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @in_both_programs
 @pytest.mark.parametrize("variance", [0.4, 5.0, 300.0])
