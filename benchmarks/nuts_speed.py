@@ -105,7 +105,7 @@ def _arguments() -> argparse.Namespace:
     if arguments.toy:
         arguments.data, arguments.seeds = "simulated", 1
         # A program of PyMC takes half a minute to compile.
-        arguments.engines = ["nuts, diagonal", "nuts, auto", "nutpie, low_rank"]
+        arguments.engines = ["nuts, diagonal", "nuts, auto", "nutpie, low_rank", "gibbs"]
     return arguments
 
 

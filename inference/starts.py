@@ -17,8 +17,8 @@ __all__ = ["judged_by_starts"]
 
 # Nats below the highest bound, of an optimum that is left out: e⁻⁵ is below 1 %.
 _NEGLIGIBLE = 5.0
-# Means of starts then differ by half an sd. Chains' limit of 1.01 is a seventh of an sd, and an ascent
-# that has converged may lack as much.
+# Means of starts then differ by half an sd. Chains' limit of 1.01 is a seventh of an sd, and an
+# ascent that has converged may lack as much.
 _LARGEST_RHAT = 1.1
 _NUM_DRAWS = 1000
 
@@ -35,8 +35,8 @@ def judged_by_starts(
     """Judge the best of several ascents by R̂ across draws of all that end as high.
 
     Of approximations that are as good as the best, within 5 nats, each has 1,000 independent draws,
-    as a chain would have. R̂ is above 1.1 where means of starts differ by about half an sd: the bound
-    then has several optima, and the approximation returned is one of these.
+    as a chain would have. R̂ is above 1.1 where means of starts differ by about half an sd: then the
+    bound has several optima, and the approximation returned is one of these.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def judged_by_starts(
     alike = [q for q, nats in zip(approximations, lacking, strict=True) if nats < _NEGLIGIBLE]
     if len(alike) < 2:
         least = np.sort(lacking)[1]
-        told = f"the other {len(bounds) - 1} starts end {least:.1f} nats or more below it"
+        told = f"the next highest of {len(bounds)} starts ends {least:.1f} nats lower"
         return replace(status, sentence=f"{status.sentence}; {told}")
     every = [
         q.draws(model, bags, one, _NUM_DRAWS)

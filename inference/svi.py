@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -292,7 +292,10 @@ class DrawsFit:
     guide: Guide
     num_particles: int
 
-    steps_in_block: ClassVar[int] = _BLOCK
+    @property
+    def steps_in_block(self) -> int:
+        """Steps between two looks at the bar."""
+        return _BLOCK
 
     def start(self, key: Array) -> Any:
         """The initial state of NumPyro's `SVI`."""

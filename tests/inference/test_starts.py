@@ -40,19 +40,22 @@ def test_starts_that_end_alike_agree(judged):
     assert "across 3 of 3 starts" in status.sentence
 
 
-def test_a_mean_that_differs_by_an_sd_disagrees(judged):
-    """Of two Gaussians whose means are 2δ sds apart R̂² is about 1 + 2δ², as chains' would be."""
-    assert judged([-0.15, 0.15], [-7.0, -7.0]).kind == "converged"
+def test_whitened_means_that_differ_by_an_sd_disagree(judged, small_problem):
+    """R̂² = 1 + d²/3 of two chains, split, whose means differ by d of their own sds."""
+    with jax.enable_x64(True):
+        factor = np.asarray(small_problem[0].inducing_cholesky())
+    distance = np.abs(factor.sum(axis=1)) / np.linalg.norm(factor, axis=1)  # of L1, in sds
     status = judged([-0.5, 0.5], [-7.0, -7.0])
     assert status.kind == "disagreed"
     rhat = float(status.sentence.split("R̂ ")[1].split()[0])
-    assert rhat == pytest.approx(np.sqrt(1 + 2 * 0.5**2), abs=0.05)
+    assert rhat == pytest.approx(np.sqrt(1 + distance.max() ** 2 / 3), abs=0.05)
+    assert judged([-0.15, 0.15], [-7.0, -7.0]).kind == "converged"
 
 
 def test_an_optimum_of_no_weight_is_told_and_left_out(judged):
     status = judged([0.0, 3.0], [-7.0, -19.5])
     assert status.kind == "converged"
-    assert status.sentence.endswith("the other 1 starts end 12.5 nats or more below it")
+    assert status.sentence.endswith("the next highest of 2 starts ends 12.5 nats lower")
     status = judged([0.0, 3.0, 0.0], [-7.0, -np.inf, -7.0])
     assert status.kind == "converged" and "across 2 of 3 starts" in status.sentence
 
@@ -84,8 +87,7 @@ def test_svi_tells_of_two_concepts(two_concepts):
 
 @pytest.mark.in_ci
 def test_the_highest_of_the_starts_is_returned(two_concepts):
-    settings = {"max_steps": 200, "seed": 0}
-    one, several = (svi(*two_concepts, num_starts=n, **settings) for n in (1, 3))
-    assert several.elbo[-1] >= one.elbo[-1]
-    again = svi(*two_concepts, num_starts=3, **settings)
-    np.testing.assert_array_equal(several.approximation.mean, again.approximation.mean)
+    """More starts begin as fewer did; of this seed each of the first three ends higher."""
+    settings = {"max_steps": 200, "seed": 2}
+    bounds = [svi(*two_concepts, num_starts=n, **settings).elbo[-1] for n in (1, 2, 3)]
+    assert bounds[0] < bounds[1] < bounds[2]
