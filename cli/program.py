@@ -1,4 +1,4 @@
-"""The commands ``milzoo compare``, ``reproduce``, ``models`` and ``datasets``.
+"""The commands ``milzoo compare``, ``reproduce``, ``reference``, ``models`` and ``datasets``.
 
 Nothing heavy is imported here: JAX starts inside the commands, when its devices are set up.
 """
@@ -22,6 +22,8 @@ app = typer.Typer(
     help="Bayesian multiple-instance learning: what each engine says, and how reliable it is.",
     epilog="With MILZOO_TRACEBACK=1 in the environment an error shows where it came from.",
 )
+reference = typer.Typer(no_args_is_help=True, help="Reference posteriors: list them, make one.")
+app.add_typer(reference, name="reference")
 
 # What bad data, settings and engines raise; ImportError where an extra is not installed.
 _MISTAKES = (ValueError, TypeError, KeyError, OSError, RuntimeError, ImportError, MemoryError)
@@ -207,6 +209,32 @@ def reproduce(
         reproducing.print_settings(wanted)
     else:
         reproducing.run(wanted)
+
+
+@reference.command("list")
+def list_references() -> None:
+    """List the reference posteriors: what is hard about each, and whether draws are kept."""
+    from . import referencing
+
+    referencing.list_entries()
+
+
+@reference.command("make")
+def make_references(
+    names: Annotated[list[str], typer.Argument(help="As in `milzoo reference list`.")],
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of all samplers.")] = 0,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to keep it.", show_default="that of the package")
+    ] = None,
+) -> None:
+    """Make reference posteriors again, from nothing; one that fails a gate is not kept."""
+    _one_device_for_each_core()
+    from ..inference import keep_programs
+    from . import referencing
+
+    keep_programs()
+    if refused := referencing.make(names, seed, folder):
+        raise ValueError(f"a gate was not passed by {', '.join(refused)}, and nothing kept of it")
 
 
 @app.command()

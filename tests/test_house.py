@@ -24,7 +24,16 @@ from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Each wing may import itself and those before it.
-WINGS = ("datasets", "models", "inference", "estimators", "diagnostics", "papers", "cli")
+WINGS = (
+    "datasets",
+    "models",
+    "inference",
+    "estimators",
+    "diagnostics",
+    "references",
+    "papers",
+    "cli",
+)
 PLOTTING = ("matplotlib", "arviz_plots", "arviz")
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "misc", "common", "base"}
 

@@ -5,16 +5,18 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from milzoo.cli import main
+from milzoo.cli import main, referencing
 from milzoo.cli.experiment import Plan
 from milzoo.datasets import simulate_instances
 from milzoo.inference import ENGINES, coordinate_ascent, nuts
 from milzoo.models import RBF, GammaMixing, Gaussian, NegativeBinomial, Probit, StudentT
 from milzoo.papers import PAPERS
+from milzoo.references import Gate
 
 SMALL = ("--set", "num_inducing=5", "--engines", "coordinate_ascent")
 
@@ -404,3 +406,35 @@ def test_wrong_wishes_are_one_line(run, tmp_path, arguments, message):
     code, _, err = run("reproduce", *arguments, "--folder", tmp_path)
     assert code == 2
     assert message in err and err.count("\n") == 1
+
+
+# ------------------------------------------------------------------ reference
+
+
+def test_references_are_listed_with_what_is_hard(run):
+    code, out, _ = run("reference", "list")
+    assert code == 0
+    for name in ("vgpmil-digits-20", "vwsgp-musk1-20"):
+        assert name in out
+
+
+def test_an_unknown_reference_is_refused_with_the_nearest(run, tmp_path):
+    code, _, err = run("reference", "make", "vwsgp-musk1-21", "--folder", tmp_path)
+    assert code == 2
+    assert "unknown reference 'vwsgp-musk1-21'; did you mean 'vwsgp-musk1-20'?" in err
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_only_a_reference_that_passes_is_kept(run, tmp_path, monkeypatch, passes):
+    gate = Gate("R̂", 1.001 if passes else 1.2, 1.01, "below")
+    kept = []
+    monkeypatch.setattr(
+        referencing,
+        "make_reference",
+        lambda *_, **__: SimpleNamespace(gates=(gate,), passed=passes),
+    )
+    monkeypatch.setattr(referencing, "save_reference", lambda *given: kept.append(given))
+    code, out, err = run("reference", "make", "vwsgp-musk1-20", "--folder", tmp_path)
+    assert "R̂" in out
+    assert (code, len(kept)) == ((0, 1) if passes else (2, 0))
+    assert passes or "not passed by vwsgp-musk1-20" in err

@@ -1,0 +1,18 @@
+"""Reference posteriors: draws that passed hard gates, to judge engines by."""
+
+from .entries import ENTRIES, Entry, entry_named
+from .gates import Gate
+from .making import Length, make_reference
+from .stored import Reference, load_reference, save_reference
+
+__all__ = [
+    "ENTRIES",
+    "Entry",
+    "Gate",
+    "Length",
+    "Reference",
+    "entry_named",
+    "load_reference",
+    "make_reference",
+    "save_reference",
+]
