@@ -1,0 +1,106 @@
+"""Reference posteriors that are made, kept and read again, and those that stand in the house."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from milzoo.diagnostics import compare
+from milzoo.diagnostics.measures.accuracy import accuracy
+from milzoo.inference import coordinate_ascent, nuts
+from milzoo.references import (
+    ENTRIES,
+    Length,
+    entry_named,
+    load_reference,
+    make_reference,
+    save_reference,
+)
+from milzoo.references.stored import DATABASE
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+KEPT = sorted(path.stem for path in (DATABASE / "posteriors").glob("*.json"))
+EXACT = "vwsgp-gaussian-simulated-9"
+
+
+@pytest.fixture(scope="module")
+def short():
+    """A reference that is made in seconds."""
+    length = Length(num_chains=4, num_warmup=200, num_draws=100, most_thinning=3)
+    return make_reference(entry_named(EXACT), seed=0, length=length)
+
+
+@pytest.mark.in_ci
+def test_a_reference_comes_back_from_its_files(short, tmp_path):
+    save_reference(short, tmp_path)
+    again = load_reference(EXACT, tmp_path)
+    np.testing.assert_array_equal(again.draws["inducing_value"], short.draws["inducing_value"])
+    for name in ("gates", "moments", "made"):
+        assert getattr(again, name) == getattr(short, name), name
+    assert [one[:3] for one in again.log_evidences] == [one[:3] for one in short.log_evidences]
+    np.testing.assert_array_equal(again.log_density, short.log_density)
+    assert again.largest_density_error() < 1e-12
+
+
+@pytest.mark.in_ci
+def test_a_density_that_has_changed_is_seen(short):
+    moved = replace(short, log_density=short.log_density * (1 + 1e-6))
+    assert moved.largest_density_error() == pytest.approx(1e-6, rel=1e-3)
+
+
+@pytest.mark.in_ci
+def test_moments_are_those_of_numpy(short):
+    draws = short.draws["inducing_value"].to_numpy().reshape(-1, 9)
+    third = short.moments["inducing_value[3]"]
+    assert third["mean"] == pytest.approx(draws[:, 3].mean())
+    assert third["sd"] == pytest.approx(draws[:, 3].std(ddof=1))
+    assert third["quantile_05"] == pytest.approx(np.quantile(draws[:, 3], 0.05))
+    assert third["mean_mcse"] == pytest.approx(draws[:, 3].std() / np.sqrt(len(draws)), rel=0.5)
+
+
+def test_an_entry_without_kept_draws_says_how_to_make_them(tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"milzoo reference make {EXACT}"):
+        load_reference(EXACT, tmp_path)
+    with pytest.raises(ValueError, match=EXACT):
+        load_reference(f"{EXACT}0", tmp_path)
+
+
+def test_entries_are_kept_and_stand_on_the_page():
+    assert set(KEPT) <= set(ENTRIES)
+    assert len(KEPT) >= 5
+    page = (REPOSITORY / "docs" / "reference_posteriors.md").read_text("utf-8")
+    for entry in ENTRIES.values():
+        assert f"| `{entry.name}` | {entry.about} | {entry.data} |" in page
+
+
+@pytest.mark.in_ci
+@pytest.mark.parametrize("name", KEPT)
+def test_a_kept_reference_passes_its_gates_and_has_todays_density(name, data_folder):
+    reference = load_reference(name)
+    assert reference.passed, [str(gate) for gate in reference.gates if not gate.passed]
+    assert reference.draws.sizes["chain"] * reference.draws.sizes["draw"] == 10_000
+    assert reference.largest_density_error() < 1e-8
+
+
+@pytest.mark.in_ci
+def test_the_exact_posterior_is_that_of_the_reference():
+    """Of Gaussian targets the closed form is exact, and shares no code with any sampler."""
+    reference = load_reference(EXACT)
+    model, bags = reference.entry.problem()
+    exact = coordinate_ascent(model, bags, seed=0)
+    both = {"ascent": exact, "reference": reference.posterior}
+    judge = compare(both, reference="reference").verdicts["ascent"].reference
+    assert judge.name == "reference" and judge.accuracy.agrees
+    assert exact.elbo[-1] == pytest.approx(reference.log_evidences[0].value, abs=0.02)
+
+
+@pytest.mark.in_ci
+@pytest.mark.parametrize("name", KEPT)
+def test_a_short_run_of_nuts_agrees_with_a_reference(name, data_folder):
+    reference = load_reference(name)
+    model, bags = reference.entry.problem()
+    quick = nuts(model, bags, seed=5, num_warmup=300, num_samples=500, **reference.entry.settings)
+    found = accuracy(
+        quick.tree["posterior"].to_dataset()[list(model.latent_sites)], reference.draws
+    )
+    assert found.agrees, (found.worst_site, found.largest_z)
