@@ -1,4 +1,4 @@
-"""The commands ``milzoo compare``, ``reproduce``, ``reference``, ``models`` and ``datasets``.
+"""The commands of ``milzoo``: compare, reproduce, reference, engines, models and datasets.
 
 Nothing heavy is imported here: JAX starts inside the commands, when its devices are set up.
 """
@@ -24,6 +24,8 @@ app = typer.Typer(
 )
 reference = typer.Typer(no_args_is_help=True, help="Reference posteriors: list them, make one.")
 app.add_typer(reference, name="reference")
+engines_group = typer.Typer(no_args_is_help=True, help="Engines on the kept reference posteriors.")
+app.add_typer(engines_group, name="engines")
 
 # What bad data, settings and engines raise; ImportError where an extra is not installed.
 _MISTAKES = (ValueError, TypeError, KeyError, OSError, RuntimeError, ImportError, MemoryError)
@@ -235,6 +237,24 @@ def make_references(
     keep_programs()
     if refused := referencing.make(names, seed, folder):
         raise ValueError(f"a gate was not passed by {', '.join(refused)}, and nothing kept of it")
+
+
+@engines_group.command("benchmark")
+def benchmark_engines(
+    names: Annotated[list[str], typer.Argument(help="Engines by name.")],
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(help="Only references with this tag; repeatable.", show_default="all"),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of every engine.")] = 0,
+) -> None:
+    """Run engines on all kept references: errors, joint distribution, seconds."""
+    _one_device_for_each_core()
+    from ..inference import keep_programs
+    from . import referencing
+
+    keep_programs()
+    referencing.benchmark(names, tag or [], seed)
 
 
 @app.command()

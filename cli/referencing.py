@@ -1,18 +1,37 @@
-"""What ``milzoo reference`` does: the list of entries, and new draws of some."""
+"""What ``milzoo reference`` and ``milzoo engines`` do: entries, new draws, measurements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
-from ..references import ENTRIES, entry_named, make_reference, save_reference
+from ..datasets.arguments import look_up
+from ..inference import ENGINES
+from ..references import (
+    ENTRIES,
+    benchmark_engine,
+    entry_named,
+    make_reference,
+    save_reference,
+)
 from ..references.stored import DATABASE, is_kept
 
-__all__ = ["list_entries", "make"]
+__all__ = ["benchmark", "list_entries", "make"]
+
+_FORMATS = {
+    "wall_seconds": ".1f",
+    "mean_error": ".3f",
+    "worst_error": ".3f",
+    "sd_ratio": ".2f",
+    "coverage_90": ".2f",
+    "kl": ".2f",
+    "classifier_accuracy": ".2f",
+}
 
 
 def list_entries() -> None:
@@ -53,3 +72,25 @@ def make(names: Sequence[str], seed: int, folder: Path | None) -> list[str]:
         else:
             refused.append(entry.name)
     return refused
+
+
+def benchmark(names: Sequence[str], tags: Sequence[str], seed: int) -> None:
+    """Print what engines do on the kept references, a table for each engine.
+
+    Parameters
+    ----------
+    names, tags : sequence of str
+    seed : int
+    """
+    console = Console()
+    for engine in [look_up("engine", name, ENGINES) for name in names]:
+        found = benchmark_engine(engine, seed=seed, tags=tags)
+        first = Column("reference", no_wrap=True)
+        table = Table(first, "status", *_FORMATS, title=engine.__name__)
+        for reference, row in found.iterrows():
+            cells = (
+                f"{row[name]:{form}}" if np.isfinite(row[name]) else "–"
+                for name, form in _FORMATS.items()
+            )
+            table.add_row(str(reference), escape(str(row["status"])), *cells)
+        console.print(table)

@@ -1,5 +1,6 @@
 """Reference posteriors: draws that passed hard gates, to judge engines by."""
 
+from .benchmarking import benchmark_engine
 from .entries import ENTRIES, Entry, entry_named
 from .gates import Gate
 from .making import Length, make_reference
@@ -11,6 +12,7 @@ __all__ = [
     "Gate",
     "Length",
     "Reference",
+    "benchmark_engine",
     "entry_named",
     "load_reference",
     "make_reference",

@@ -120,7 +120,7 @@ def gates_of_chains(draws: xr.Dataset, statistics: xr.Dataset) -> tuple[Gate, ..
         Gate("R̂", _extreme(max, az.rhat(draws)), _LARGEST_RHAT, "below"),
         Gate("ESS over draws", effective_fraction(draws), LEAST_EFFECTIVE, "above"),
         Gate("lag-1 autocorrelation", lag_1(draws), LARGEST_LAG_1, "below"),
-        Gate("E-BFMI", float(np.min(_bfmi(statistics))), _LEAST_BFMI, "above"),
+        Gate("E-BFMI", float(az.bfmi(statistics["energy"]).min()), _LEAST_BFMI, "above"),
         Gate("divergences", float(statistics["diverging"].sum()), 0.5, "below"),
     )
 
@@ -169,9 +169,3 @@ def gates_of_evidence(one: LogEvidence, other: LogEvidence) -> tuple[Gate, ...]:
 
 def _extreme(worst, diagnostic: xr.Dataset) -> float:
     return float(worst(float(worst(np.ravel(site))) for site in diagnostic.values()))
-
-
-def _bfmi(statistics: xr.Dataset) -> Float[np.ndarray, " C"]:
-    """Mean square of energy changes over the variance of the energy, by chain."""
-    energy = statistics["energy"].transpose("chain", "draw").to_numpy()
-    return np.mean(np.diff(energy, axis=1) ** 2, axis=1) / np.var(energy, axis=1)

@@ -438,3 +438,19 @@ def test_only_a_reference_that_passes_is_kept(run, tmp_path, monkeypatch, passes
     assert "R̂" in out
     assert (code, len(kept)) == ((0, 1) if passes else (2, 0))
     assert passes or "not passed by vwsgp-musk1-20" in err
+
+
+def test_engines_are_benchmarked_by_name_and_tag(run, monkeypatch):
+    asked = []
+
+    def measured(engine, *, seed, tags):
+        asked.append((engine.__name__, seed, list(tags)))
+        numbers = dict.fromkeys(referencing._FORMATS, 0.25) | {"kl": np.nan}
+        return pd.DataFrame({"status": ["converged"], **numbers}, index=["some-posterior"])
+
+    monkeypatch.setattr(referencing, "benchmark_engine", measured)
+    code, out, _ = run("engines", "benchmark", "laplace", "nuts", "--tag", "easy", "--seed", 3)
+    assert code == 0 and asked == [("laplace", 3, ["easy"]), ("nuts", 3, ["easy"])]
+    assert out.count("some-posterior") == 2 and "0.250" in out and "–" in out
+    code, _, err = run("engines", "benchmark", "laplac")
+    assert code == 2 and "did you mean 'laplace'?" in err

@@ -1,0 +1,50 @@
+"""Engines on kept references: exact ones have no error, others the error that they have."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from milzoo.inference import coordinate_ascent, laplace
+from milzoo.references import benchmark_engine
+
+GAUSSIAN = "vwsgp-gaussian-simulated-9"
+
+
+@pytest.mark.in_ci
+def test_an_exact_engine_has_no_error():
+    """Errors are those of 10,000 draws: of the largest of nine means, 3.5 / 100 sds."""
+    row = benchmark_engine(coordinate_ascent, seed=0, tags=["exact"]).loc[GAUSSIAN]
+    assert row["status"] == "converged"
+    assert row["worst_error"] < 0.035
+    assert row["sd_ratio"] == pytest.approx(1.0, abs=0.02)
+    assert row["kl"] == pytest.approx(0.0, abs=0.02)
+    assert row["classifier_accuracy"] == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.in_ci
+def test_a_mean_that_is_wrong_is_measured_in_sds():
+    def shifted(model, bags, *, seed):
+        found = coordinate_ascent(model, bags, seed=seed)
+        q = found.approximation
+        sd = np.linalg.norm(q.scale_tril, axis=1)
+        return replace(found, approximation=replace(q, mean=q.mean + 0.5 * sd))
+
+    row = benchmark_engine(shifted, seed=0, tags=["exact"]).loc[GAUSSIAN]
+    assert row["mean_error"] == pytest.approx(0.5, abs=0.03)
+    assert row["kl"] > 0.1
+
+
+def test_an_engine_that_refuses_has_its_message():
+    def refuses(model, bags, *, seed):
+        raise NotImplementedError("no model of this kind")
+
+    row = benchmark_engine(refuses, seed=0, tags=["exact"]).loc[GAUSSIAN]
+    assert row["status"] == "no model of this kind" and math.isnan(row["mean_error"])
+
+
+def test_unknown_tags_and_empty_folders_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"unknown tag 'exactly'.*'exact'"):
+        benchmark_engine(laplace, seed=0, tags=["exactly"])
+    with pytest.raises(ValueError, match="milzoo reference make NAME"):
+        benchmark_engine(laplace, seed=0, folder=tmp_path)
