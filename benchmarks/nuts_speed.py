@@ -31,7 +31,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import arviz as az  # noqa: E402
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
-from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from milzoo.datasets import Bags, load, simulate, simulate_instances  # noqa: E402
 from milzoo.inference import Posterior, ensemble, gibbs, nuts, tempered_smc  # noqa: E402
@@ -221,15 +220,11 @@ def picture(kept: pd.DataFrame) -> Figure:
     """Smallest ESS per second of warm-up and sampling: a panel a problem, a dot a seed."""
     rates = kept["smallest ESS"] / kept["seconds"]
     problems = list(kept["problem"].unique())
-    figure, panels = plt.subplots(
-        *(1, len(problems)),
-        figsize=(4.2 * len(problems), 4.4),
-        sharex=True,
-        sharey=True,
-        layout="constrained",
-    )
+    # Not by pyplot, which would keep the figure open for whoever runs next in this process.
+    figure = Figure(figsize=(4.2 * len(problems), 4.4), layout="constrained")
+    panels = figure.subplots(1, len(problems), sharex=True, sharey=True, squeeze=False)[0]
     engines = [name for name in ENGINES if kept["engine"].str.startswith(name).any()]
-    for panel, problem in zip(np.atleast_1d(panels), problems, strict=True):
+    for panel, problem in zip(panels, problems, strict=True):
         for height, engine in enumerate(engines):
             here = (kept["problem"] == problem) & kept["engine"].str.startswith(engine)
             seeds = np.full(here.sum(), height)
@@ -238,8 +233,8 @@ def picture(kept: pd.DataFrame) -> Figure:
         panel.set(xscale="log", title=problem, xlabel="smallest ESS per second")
         panel.grid(axis="x", color="0.9")
         panel.spines[["top", "right"]].set_visible(False)
-    np.atleast_1d(panels)[0].set_yticks(range(len(engines)), engines)
-    np.atleast_1d(panels)[0].invert_yaxis()
+    panels[0].set_yticks(range(len(engines)), engines)
+    panels[0].invert_yaxis()
     return figure
 
 
