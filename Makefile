@@ -31,7 +31,7 @@ lint: .venv/installed  ## style, layout and types
 
 # Toys compile for longer than they run, each by itself: two at once.
 benchmarks: .venv/installed  ## every benchmark at toy size
-	@$(MAKE) --no-print-directory -j2 $(filter --output-sync,--$(filter output-sync,$(.FEATURES))) \
+	@$(MAKE) --no-print-directory -j2 $(addprefix --,$(filter output-sync,$(.FEATURES))) \
 	    toy-reproduce $(patsubst benchmarks/%.py,toy-%,$(wildcard benchmarks/*.py))
 
 toy-reproduce:

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
-from datetime import UTC, datetime
 from pathlib import Path
 
 CORES = os.cpu_count() or 1
@@ -35,6 +33,7 @@ from matplotlib.figure import Figure  # noqa: E402
 from milzoo.datasets import Bags, load, simulate, simulate_instances  # noqa: E402
 from milzoo.inference import Posterior, ensemble, gibbs, nuts, tempered_smc  # noqa: E402
 from milzoo.inference.pymc_nuts import pymc_nuts  # noqa: E402
+from milzoo.inference.runtime.provenance import provenance  # noqa: E402
 from milzoo.models import VGPMIL, VWSGP  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
@@ -80,7 +79,7 @@ def main() -> None:
     _print(arguments, medians(runs), bags, model)
     if arguments.keep:
         arguments.keep.mkdir(parents=True, exist_ok=True)
-        told = {"problem": f"{type(model).__name__}, {arguments.data}", **_circumstances()}
+        told = {"problem": f"{type(model).__name__}, {arguments.data}", **provenance()}
         runs = pd.concat([pd.DataFrame(told, index=runs.index), runs], axis=1)
         path = arguments.keep / f"{arguments.model}-{arguments.data}.csv"
         runs.to_csv(path, index=False, float_format="%.5g")
@@ -203,17 +202,6 @@ def _cells(row: pd.Series) -> list[str]:
     return [
         f"{row[name]:{form}}" if np.isfinite(row[name]) else "–" for name, form in FORMATS.items()
     ]
-
-
-def _circumstances() -> dict[str, str | int]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    )
-    return {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "commit": commit.stdout.strip(),
-        "cores": CORES,
-    }
 
 
 def picture(kept: pd.DataFrame) -> Figure:

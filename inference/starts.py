@@ -13,7 +13,7 @@ from ..datasets.bags import Bags
 from ..models.model import Model
 from .posterior import Approximation, Status, largest_rhat, with_estimands
 
-__all__ = ["judged_by_starts"]
+__all__ = ["compared_across_starts"]
 
 # Nats below the highest bound, of an optimum that is left out: e⁻⁵ is below 1 %.
 _NEGLIGIBLE = 5.0
@@ -23,7 +23,7 @@ _LARGEST_RHAT = 1.1
 _NUM_DRAWS = 1000
 
 
-def judged_by_starts(
+def compared_across_starts(
     status: Status,
     model: Model,
     bags: Bags,
@@ -32,7 +32,7 @@ def judged_by_starts(
     *,
     key: Array,
 ) -> Status:
-    """Judge the best of several ascents by R̂ across draws of all that end as high.
+    """The status of the best of several ascents, with R̂ across draws of all that end as high.
 
     Of approximations that are as good as the best, within 5 nats, each has 1,000 independent draws,
     as a chain would have. R̂ is above 1.1 where means of starts differ by about half an sd: then the

@@ -46,7 +46,7 @@ from .quadrature_bound import QuadratureBound, WhitenedGaussian
 from .runtime.densities import check_number_of_unknowns
 from .runtime.programs import Stopwatch
 from .runtime.progress import Progress
-from .starts import judged_by_starts
+from .starts import compared_across_starts
 
 __all__ = ["DrawsFit", "Guide", "Schedule", "check_ascent", "svi"]
 
@@ -151,7 +151,8 @@ def svi(
     num_particles = _NUM_PARTICLES if num_particles is None else num_particles
     check_ascent(guide, learning_rate)
     check_counts(num_starts=num_starts)
-    run_key, draw_key, gradient_key, *more_keys = split_key(random_key(seed), 3 + num_starts)
+    keys = split_key(random_key(seed), 3 + num_starts)
+    run_key, draw_key, gradient_key, compare_key, *other_run_keys = keys
     with jax.enable_x64(True):
         target = jax.device_put(whitened_program(model, bags))
         if guide == "flow" and target.size < 2:
@@ -169,8 +170,7 @@ def svi(
         num_blocks = -(-max_steps // fit.steps_in_block)
         num_steps = num_blocks * fit.steps_in_block
         with Progress("svi", num_starts * num_steps, shown=progress) as bar:
-            run_keys = [run_key, *more_keys[1:]]
-            runs = [_ascended(fit, key, num_blocks, bar) for key in run_keys]
+            runs = [_ascended(fit, key, num_blocks, bar) for key in (run_key, *other_run_keys)]
         seconds = Stopwatch.now() - started
         bounds = np.nan_to_num([trace[-1] for _, trace in runs], nan=-np.inf)
         approximation, trace = runs[int(bounds.argmax())]
@@ -178,7 +178,7 @@ def svi(
         status = _judge(float(gain), num_steps)
         if num_starts > 1 and status.kind != "failed":
             every = [q for q, _ in runs]
-            status = judged_by_starts(status, model, bags, every, bounds, key=more_keys[0])
+            status = compared_across_starts(status, model, bags, every, bounds, key=compare_key)
     return approximate_posterior(
         model,
         bags,

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import math
-import os
-import platform
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -25,13 +20,13 @@ from ..datasets import load
 from ..datasets.arguments import look_up
 from ..datasets.bags import Bags
 from ..diagnostics import cross_validate_bags
+from ..inference.runtime.provenance import provenance
 from .exhibits import SCORES, Attempt, Cell, Exhibit, Paper
 from .protocols import Split, searched
 from .results import Result, path_of, read, read_all, write
 
 __all__ = ["attempts_of", "reproduce", "scores_by_setting", "scores_of_attempt"]
 
-_PACKAGES = ("milzoo", "jax", "numpyro", "scikit-learn")
 # Bags of a toy, half of each label.
 _TOY_BAGS = 40
 
@@ -232,7 +227,7 @@ def _results(
     num_tested = round(np.mean([len(test) for test in tested]))
     if not is_maximum:
         num_tested = len(np.unique(np.concatenate(tested)))
-    circumstances = _circumstances()
+    made = provenance()
     by_split = found.by_split.dropna(axis="columns", how="all")
     return [
         Result(
@@ -250,7 +245,7 @@ def _results(
             seed=seed,
             seconds=round(seconds, 1),
             fit_seconds=round(found.fit_seconds, 3),
-            **circumstances,
+            **made,
         )
         for score, column in by_split.items()
     ]
@@ -330,24 +325,3 @@ def _few(bags: Bags) -> Bags:
     """The first bags of each label."""
     chosen = [np.flatnonzero(bags.labels == label)[: _TOY_BAGS // 2] for label in (0, 1)]
     return bags[np.sort(np.concatenate(chosen))]
-
-
-def _circumstances() -> dict[str, str]:
-    """When, by what and on what a result was made."""
-    return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": _commit(),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
-        "versions": " ".join(f"{name} {version(name)}" for name in _PACKAGES)
-        + f" python {platform.python_version()}",
-    }
-
-
-def _commit() -> str:
-    """Of the working copy that this runs in; empty where it is installed otherwise."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return found.stdout.strip()

@@ -1,4 +1,4 @@
-"""Reference posteriors: draws that passed hard gates, to judge engines by."""
+"""Reference posteriors: draws that passed hard gates, a yardstick for engines."""
 
 from .benchmarking import benchmark_engine
 from .entries import ENTRIES, Entry, entry_named

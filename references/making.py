@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -17,6 +13,7 @@ from ..inference import Posterior, gibbs, laplace, log_evidence, nuts, tempered_
 from ..inference.evidence import LogEvidence
 from ..inference.posterior import flat_draws
 from ..inference.runtime.densities import log_joint
+from ..inference.runtime.provenance import provenance
 from ..models.model import Model
 from .entries import Entry
 from .gates import (
@@ -32,7 +29,6 @@ from .stored import Reference, moments_of
 
 __all__ = ["Length", "make_reference"]
 
-_PACKAGES = ("numpyro", "jax", "arviz", "numpy")
 _NUM_POINTS = 10
 
 
@@ -96,7 +92,7 @@ def make_reference(entry: Entry, *, seed: int, length: Length = Length()) -> Ref
             "mass_matrix": str(first.tree["sample_stats"].attrs["mass_matrix"]),
             "thinning": thinning,
             "second": entry.second,
-            **_circumstances(),
+            **provenance(),
         },
     )
 
@@ -111,7 +107,7 @@ def _thinned(posterior: Posterior, length: Length) -> tuple[xr.Dataset, int]:
 
     def kept(step: int) -> xr.Dataset:
         chosen = every.isel(draw=slice(0, step * length.num_draws, step))
-        # What is stored is what is judged.
+        # The gates are those of what is stored.
         chosen = chosen.astype(np.float32).astype(np.float64)
         return chosen.assign_coords(draw=np.arange(length.num_draws))
 
@@ -145,15 +141,3 @@ def _points(draws: xr.Dataset) -> dict[str, np.ndarray]:
     number = len(next(iter(flat.values())))
     chosen = np.linspace(0, number - 1, _NUM_POINTS).astype(int)
     return {name: values[chosen] for name, values in flat.items()}
-
-
-def _circumstances() -> dict[str, Any]:
-    run = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "commit": run.stdout.strip() or "unknown",
-        "cores": os.cpu_count(),
-        "versions": {name: version(name) for name in _PACKAGES},
-    }

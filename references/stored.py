@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -152,8 +153,13 @@ def save_reference(reference: Reference, folder: str | os.PathLike[str] = DATABA
         {
             "name": entry.name,
             "inference": reference.made,
-            "gates": [asdict(gate) | {"passed": gate.passed} for gate in reference.gates],
-            "log_evidence": [one._asdict() for one in reference.log_evidences],
+            "gates": [
+                asdict(gate) | {"value": _finite(gate.value), "passed": gate.passed}
+                for gate in reference.gates
+            ],
+            "log_evidence": [
+                one._asdict() | {"khat": _finite(one.khat)} for one in reference.log_evidences
+            ],
             "moments": reference.moments,
             "points": {name: values.tolist() for name, values in reference.points.items()},
             "log_density": reference.log_density.tolist(),
@@ -201,12 +207,14 @@ def load_reference(name: str, folder: str | os.PathLike[str] = DATABASE) -> Refe
             site: (["chain", "draw", *(f"{site}_dim_{k}" for k in range(values.ndim - 2))], values)
             for site, values in ((site, arrays[site].astype(float)) for site in arrays)
         }
-    one, other = (LogEvidence(**each) for each in told["log_evidence"])
+    one, other = (
+        LogEvidence(**each | {"khat": _number(each["khat"])}) for each in told["log_evidence"]
+    )
     return Reference(
         name=name,
         draws=xr.Dataset(sites),
         gates=tuple(
-            Gate(each["name"], each["value"], each["limit"], each["must_be"])
+            Gate(each["name"], _number(each["value"]), each["limit"], each["must_be"])
             for each in told["gates"]
         ),
         log_evidences=(one, other),
@@ -227,4 +235,14 @@ def _paths(name: str, folder: str | os.PathLike[str]) -> tuple[Path, Path, Path]
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    path.write_text(f"{text}\n", "utf-8")
+
+
+def _finite(value: float) -> float | None:
+    """The value, or null: JSON has no word for what is not finite."""
+    return value if math.isfinite(value) else None
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -9,9 +9,8 @@ from typing import Literal
 import arviz as az
 import numpy as np
 import xarray as xr
-from jaxtyping import Int
 
-from ...inference.posterior import LARGEST_RHAT, Posterior, superchains_of
+from ...inference.posterior import LARGEST_RHAT, Posterior, largest_rhat, superchains_of
 from ...models.model import Model
 
 __all__ = ["Convergence", "convergence"]
@@ -126,26 +125,18 @@ def convergence(posterior: Posterior) -> Convergence:
         )
     draws = judged_sites(posterior.draws_with_estimands, posterior.model)
     ess_bulk = _over_sites(np.nanmin, az.ess(draws, method="bulk"))
-    with np.errstate(invalid="ignore"):  # a site with one value has no R̂; `accuracy` sees it
-        rhat = _largest_rhat(draws, superchains_of(posterior.tree))
+    by_name = {str(name): site.to_numpy() for name, site in draws.items()}
+    is_alone = draws.sizes["chain"] == 1
     seconds = posterior.sampling_seconds
     return Convergence(
         num_chains=draws.sizes["chain"],
         num_draws=draws.sizes["draw"],
-        rhat=rhat,
+        rhat=math.nan if is_alone else largest_rhat(by_name, superchains_of(posterior.tree)),
         ess_bulk=ess_bulk,
         ess_tail=_over_sites(np.nanmin, az.ess(draws, method="tail")),
         ess_per_second=ess_bulk / seconds if seconds else math.nan,
         divergences=_divergences(posterior.tree),
     )
-
-
-def _largest_rhat(draws: xr.Dataset, superchains: Int[np.ndarray, " C"] | None) -> float:
-    if draws.sizes["chain"] == 1:
-        return math.nan
-    if superchains is None:
-        return _over_sites(np.nanmax, az.rhat(draws))
-    return _over_sites(np.nanmax, az.rhat_nested(draws, superchain_ids=superchains))
 
 
 def judged_sites(draws: xr.Dataset, model: Model) -> xr.Dataset:

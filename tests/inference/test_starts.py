@@ -8,7 +8,7 @@ from milzoo.diagnostics import compare
 from milzoo.inference import svi
 from milzoo.inference.gaussian import GaussianApproximation
 from milzoo.inference.posterior import Status
-from milzoo.inference.starts import judged_by_starts
+from milzoo.inference.starts import compared_across_starts
 from milzoo.models import DiverseDensity
 from numpyro import distributions as dist
 
@@ -29,7 +29,9 @@ def judged(small_problem):
         with jax.enable_x64(True):
             approximations = [normal(mean, size) for mean in means]
             key = jax.random.key(0)
-            return judged_by_starts(status, model, bags, approximations, np.array(bounds), key=key)
+            return compared_across_starts(
+                status, model, bags, approximations, np.array(bounds), key=key
+            )
 
     return judged
 
