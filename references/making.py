@@ -27,7 +27,7 @@ from .gates import (
 )
 from .stored import Reference, moments_of
 
-__all__ = ["Length", "make_reference"]
+__all__ = ["Length", "make_reference", "thinned"]
 
 _NUM_POINTS = 10
 
@@ -70,7 +70,7 @@ def make_reference(entry: Entry, *, seed: int, length: Length = Length()) -> Ref
     chains = {"num_chains": length.num_chains, "num_warmup": length.num_warmup}
     num_samples = length.num_draws * length.most_thinning
     first = nuts(model, bags, seed=seed, num_samples=num_samples, **chains, **entry.settings)
-    draws, thinning = _thinned(first, length)
+    draws, thinning = thinned(_latent(first, model), length)
     others = _second(entry, model, bags, seed + 1, num_samples)
     evidences = _evidences(entry, first, seed)
     points = _points(draws)
@@ -101,9 +101,22 @@ def _latent(posterior: Posterior, model: Model) -> xr.Dataset:
     return posterior.tree["posterior"].to_dataset()[list(model.latent_sites)]
 
 
-def _thinned(posterior: Posterior, length: Length) -> tuple[xr.Dataset, int]:
-    """Every k-th draw, in 32 bit, for the smallest k that leaves them nearly independent."""
-    every = _latent(posterior, posterior.model)
+def thinned(every: xr.Dataset, length: Length) -> tuple[xr.Dataset, int]:
+    """Every k-th draw, in 32 bit, for the smallest k that leaves them nearly independent.
+
+    Parameters
+    ----------
+    every : Dataset
+        At least ``num_draws × most_thinning`` draws of each chain.
+    length : Length
+
+    Returns
+    -------
+    draws : Dataset
+        ``num_draws`` of each chain.
+    k : int
+        ``most_thinning`` where none is enough.
+    """
 
     def kept(step: int) -> xr.Dataset:
         chosen = every.isel(draw=slice(0, step * length.num_draws, step))
