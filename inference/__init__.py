@@ -3,6 +3,7 @@
 from .closed_form import coordinate_ascent, linear_response, natural_gradient
 from .ensemble import ensemble
 from .evidence import LogEvidence, log_evidence
+from .flat_engine import FlatDensity, flat_density, flat_engine
 from .gibbs import gibbs
 from .grid import grid
 from .importance import ImportanceResampled
@@ -38,6 +39,7 @@ ENGINES = {
 
 __all__ = [
     "ENGINES",
+    "FlatDensity",
     "ImportanceResampled",
     "LogEvidence",
     "Posterior",
@@ -46,6 +48,8 @@ __all__ = [
     "TargetPrediction",
     "coordinate_ascent",
     "ensemble",
+    "flat_density",
+    "flat_engine",
     "gibbs",
     "grid",
     "keep_programs",

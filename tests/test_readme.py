@@ -149,3 +149,51 @@ def test_twelve_lines_give_a_table_of_eight_methods(tmp_path):
     rows = [line.split()[0] for line in outcome.stdout.splitlines() if line]
     assert rows.count("MIForest") == 2
     assert {"BayesianMIL", "CitationKNN", "MILBoost", "MiGraph", "miSVM"} <= set(rows)
+
+
+SAMPLERS = (
+    "blackjax_nuts",
+    "blackjax_pathfinder",
+    "nutpie_low_rank",
+    "pymc_sample",
+    "numpyro_guide",
+    "flowjax_flow",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_from_elsewhere_runs_as_printed(name):
+    """In under 15 lines; exact samplers have no error, variational ones a small one."""
+    if name.startswith("flowjax"):
+        pytest.importorskip("flowjax")
+    first, program = _imports_and_sampler(name)
+    body = program.split(f"def {name}")[1].split("\n\n\n")[0]
+    assert len([line for line in body.splitlines() if line]) < 15
+    told = f"{first}\n{program.replace('print(benchmark_engine(', 'found = (benchmark_engine(')}"
+    told += "\nprint(*found.loc[['status', 'worst_error', 'sd_ratio']].iloc[:, 0])"
+    outcome = subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    status, worst, ratio = outcome.stdout.split()[-3:]
+    assert status == "converged"
+    is_exact = name in ("blackjax_nuts", "nutpie_low_rank", "pymc_sample")
+    # Of nine means of some 3,000 effective draws: four standard errors.
+    assert float(worst) < (0.08 if is_exact else 0.5)
+    assert float(ratio) == pytest.approx(1.0, abs=0.05)
+
+
+def test_the_page_of_samplers_has_the_tested_ones_and_no_other():
+    assert [_imports_and_sampler(name)[1].count(f"def {name}(target)") for name in SAMPLERS] == [
+        1 for _ in SAMPLERS
+    ]
+    page = (REPOSITORY / "docs/adding_an_engine.md").read_text("utf-8")
+    assert page.count("```python") == len(SAMPLERS) + 1
+
+
+def _imports_and_sampler(name: str) -> tuple[str, str]:
+    page = (REPOSITORY / "docs/adding_an_engine.md").read_text("utf-8")
+    first, *others = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (program,) = (block for block in others if f"def {name}(" in block)
+    return first, program

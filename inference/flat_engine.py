@@ -1,0 +1,188 @@
+"""A sampler of a plain log density as an engine: the way in for samplers from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+from jax.tree_util import Partial
+from jaxtyping import Array, Float
+
+from ..datasets.arguments import check_counts
+from ..datasets.bags import Bags
+from ..models.model import Draws, Model, observations
+from .arguments import engine
+from .gaussian import WhitenedProgram, sites_of, whitened_program
+from .posterior import Posterior, sampled_posterior
+from .runtime.chains import ChainRun
+from .runtime.densities import check_number_of_unknowns
+from .runtime.programs import Stopwatch
+
+__all__ = ["FlatDensity", "flat_density", "flat_engine"]
+
+
+@dataclass(frozen=True)
+class FlatDensity:
+    """A posterior as a density of one real vector v, for a sampler that knows no models.
+
+    The density is that of ``model.marginal()`` in whitened, unconstrained coordinates: prior
+    standard Gaussian where sites are, no bounds, Jacobians included. Made by `flat_density`.
+
+    Attributes
+    ----------
+    budget : int
+        Evaluations of the gradient that a sampler may use, all chains together.
+    seed : int
+        Of the sampler.
+    """
+
+    budget: int
+    seed: int
+    _target: WhitenedProgram = field(repr=False)
+
+    @property
+    def dimension(self) -> int:
+        """The number P of coordinates."""
+        return self._target.size
+
+    @property
+    def log_density(self) -> Callable[[Float[Array | np.ndarray, " P"]], Float[Array, ""]]:
+        """v (P,) → log p(v, data), a function that JAX can trace and differentiate."""
+        return Partial(_log_density, self._target)
+
+    @property
+    def gradient(self) -> Callable[[Float[Array | np.ndarray, " P"]], Float[Array, " P"]]:
+        """v (P,) → the derivative of the log density (P,)."""
+        return Partial(_gradient, self._target)
+
+    def sites(self, vectors: Float[np.ndarray | Array, "*draws P"]) -> Draws:
+        """The model's latent sites of flat vectors.
+
+        Parameters
+        ----------
+        vectors : array (..., P)
+
+        Returns
+        -------
+        dict of arrays
+            With the same axes first.
+        """
+        with jax.enable_x64(True):
+            flat = sites_of(self._target, np.reshape(vectors, (-1, self.dimension)).astype(float))
+        axes = np.shape(vectors)[:-1]
+        return {name: of.reshape(*axes, *of.shape[1:]) for name, of in flat.items()}
+
+
+def flat_density(model: Model, bags: Bags, *, seed: int, budget: int = 20_000) -> FlatDensity:
+    """A posterior as a density of one real vector.
+
+    Parameters
+    ----------
+    model : Model
+    bags : Bags
+        With labels, or what the model learns from.
+    seed, budget : int
+        What a sampler is told.
+
+    Returns
+    -------
+    FlatDensity
+
+    Raises
+    ------
+    ValueError
+        If the bags lack what the model learns from.
+    """
+    observations(model, bags, "flat_density")
+    check_number_of_unknowns(model, "flat_density")
+    with jax.enable_x64(True):
+        return FlatDensity(budget, seed, jax.device_put(whitened_program(model, bags)))
+
+
+# FlatDensity → draws (chain, draw, P).
+type FlatSampler = Callable[[FlatDensity], Float[np.ndarray | Array, "C S P"]]
+
+
+def flat_engine(sampler: FlatSampler, *, budget: int = 20_000) -> Callable[..., Posterior]:
+    """Make an engine of a sampler that gets a log density and returns draws.
+
+    Draws come back as the model's sites, so that all that judges a posterior judges this one.
+
+    Parameters
+    ----------
+    sampler : callable
+        `FlatDensity` → array (chains, draws, P).
+    budget : int
+        Evaluations of the gradient that it is told to use; nobody counts.
+
+    Returns
+    -------
+    callable
+        ``(model, bags, *, seed) → Posterior``, an engine of the sampler's name. It raises a
+        ValueError if the array has another shape.
+
+    Examples
+    --------
+    Independent draws of the prior, which is no posterior:
+
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.models import RBF, VWSGP
+    >>> def prior(target):
+    ...     random = np.random.default_rng(target.seed)
+    ...     return random.normal(size=(4, 100, target.dimension))
+    >>> bags = Bags.from_list([np.eye(2), np.ones((1, 2)), -np.eye(2)], labels=[1, 1, 0])
+    >>> posterior = flat_engine(prior)(VWSGP(RBF(1.0, 1.0), np.eye(2)), bags, seed=0)
+    >>> posterior.engine, posterior.tree["posterior"]["inducing_value"].shape
+    ('prior', (4, 100, 2))
+    """
+    check_counts(budget=budget)
+
+    name = getattr(sampler, "__name__", type(sampler).__name__)
+
+    @engine
+    def run(model: Model, bags: Bags, *, seed: int) -> Posterior:
+        watch = Stopwatch()
+        target = flat_density(model, bags, seed=int(seed), budget=budget)
+        started = Stopwatch.now()
+        with jax.enable_x64(True):
+            drawn = np.asarray(sampler(target))
+        seconds = Stopwatch.now() - started
+        if drawn.ndim != 3 or drawn.shape[2] != target.dimension:
+            raise ValueError(
+                f"{name} returned an array of shape {drawn.shape}; expected (chains, draws, "
+                f"{target.dimension})"
+            )
+        found = ChainRun(
+            target.sites(drawn), statistics={}, warmup_seconds=0.0, sampling_seconds=seconds
+        )
+        return sampled_posterior(model, bags, engine=name, run=found, watch=watch)
+
+    run.__name__ = run.__qualname__ = name
+    return run
+
+
+def _log_density(
+    target: WhitenedProgram, vector: Float[Array | np.ndarray, " P"]
+) -> Float[Array, ""]:
+    # Samplers may call from threads of their own, where 64 bit are not switched on.
+    with jax.enable_x64(True):
+        return _compiled_density(target, vector)
+
+
+def _gradient(
+    target: WhitenedProgram, vector: Float[Array | np.ndarray, " P"]
+) -> Float[Array, " P"]:
+    with jax.enable_x64(True):
+        return _compiled_gradient(target, vector)
+
+
+@jax.jit
+def _compiled_density(target: WhitenedProgram, vector: Float[Array, " P"]) -> Float[Array, ""]:
+    return target.log_density(vector)
+
+
+@jax.jit
+def _compiled_gradient(target: WhitenedProgram, vector: Float[Array, " P"]) -> Float[Array, " P"]:
+    return jax.grad(target.log_density)(vector)
