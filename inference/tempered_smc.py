@@ -115,6 +115,9 @@ def tempered_smc(
     A mode is found if it draws particles while λ is small, and kept in its proportion if particles
     go to and fro while they still can. No number tells of a mode that all runs missed.
 
+    The error of the evidence is that between runs. A bias that they share is not in it: with fifty
+    unknowns 500 particles were 0.8 nats too low, with five they were not.
+
     Parameters
     ----------
     model : Model
