@@ -23,12 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpyro.distributions as dist
 from jaxtyping import Bool, Float
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, grid, log_evidence, nuts, svi, tempered_smc
-from milzoo.models import RBF, VGPMIL, DiverseDensity, GammaMixing
 from milzoo.models.model import Model
+from milzoo.references import entry_named
 from rich.console import Console
 from rich.table import Table
 
@@ -83,34 +82,18 @@ def _arguments() -> argparse.Namespace:
 
 
 def _problems() -> tuple[Problem, ...]:
-    random = np.random.default_rng(1)
-    pairs = [np.array([[3.0], [-3.0]]) + 0.1 * random.normal(size=(2, 1)) for _ in range(4)]
-    others = [np.full((1, 1), value) for value in (0.2, -0.2, 6.0, -6.0)]
-    concepts = Bags.from_list([*pairs, *others], labels=[1] * 4 + [0] * 4)
-    near = [np.full((3, 1), 0.1 * b) for b in range(4)]
-    many = [random.normal(size=(3, 2)) for _ in range(10)]
-    mixtures = (
-        ("three modes", Bags.from_list(near, labels=[0, 1, 0, 1]), RBF(4.4, 3.0), 1.0),
-        ("runaway", Bags.from_list(many, labels=[1] * 3 + [0] * 7), RBF(4.0, 4.0), 3.0),
-    )
+    def first_value(sites: dict[str, Float[np.ndarray, "S ..."]]) -> Float[np.ndarray, " S"]:
+        return sites["inducing_value"][:, 0]
+
     return (
         Problem(
             "two concepts",
-            DiverseDensity(concept_prior=dist.Normal(0.0, 3.0)),
-            concepts,
+            *entry_named("diverse-density-two-concepts-2").problem(),
             lambda sites: sites["concept"][:, 0],
             1.0,
         ),
-        *(
-            Problem(
-                name,
-                VGPMIL(kernel, bags.instances[[0, -1]], mean=0.0, mixing=GammaMixing(1.0, beta)),
-                bags,
-                lambda sites: sites["inducing_value"][:, 0],
-                6.0,
-            )
-            for name, bags, kernel, beta in mixtures
-        ),
+        Problem("three modes", *entry_named("vgpmil-three-modes-2").problem(), first_value, 6.0),
+        Problem("runaway", *entry_named("vgpmil-runaway-2").problem(), first_value, 6.0),
     )
 
 

@@ -239,14 +239,37 @@ def make_references(
         raise ValueError(f"a gate was not passed by {', '.join(refused)}, and nothing kept of it")
 
 
+@reference.command("check")
+def check_references(
+    names: Annotated[list[str], typer.Argument(help="Of kept references.")],
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="Another than that of the kept draws.")
+    ] = 1,
+) -> None:
+    """Make reference posteriors once more, and compare their moments with those kept."""
+    _one_device_for_each_core()
+    from ..inference import keep_programs
+    from . import referencing
+
+    keep_programs()
+    if different := referencing.check(names, seed):
+        raise ValueError(f"not the same again: {', '.join(different)}")
+
+
 @engines_group.command("benchmark")
 def benchmark_engines(
-    names: Annotated[list[str], typer.Argument(help="Engines by name.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Engines by name.", show_default="those of the league"),
+    ] = None,
     tag: Annotated[
         list[str] | None,
         typer.Option(help="Only references with this tag; repeatable.", show_default="all"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of every engine.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for all rows and a picture.", show_default="none")
+    ] = None,
 ) -> None:
     """Run engines on all kept references: errors, joint distribution, seconds."""
     _one_device_for_each_core()
@@ -254,7 +277,7 @@ def benchmark_engines(
     from . import referencing
 
     keep_programs()
-    referencing.benchmark(names, tag or [], seed)
+    referencing.benchmark(names or [], tag or [], seed, out)
 
 
 @app.command()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -14,14 +15,22 @@ from ..datasets.arguments import look_up
 from ..inference import ENGINES
 from ..references import (
     ENTRIES,
-    benchmark_engine,
+    LEAGUE,
+    Entry,
+    Reference,
     entry_named,
+    league,
+    load_reference,
     make_reference,
     save_reference,
 )
-from ..references.stored import DATABASE, is_kept
+from ..references.league import lines_of_table, picture
+from ..references.stored import DATABASE, is_kept, largest_difference, save_entry
 
-__all__ = ["benchmark", "list_entries", "make"]
+__all__ = ["benchmark", "check", "list_entries", "make"]
+
+# Between two makings of one reference.
+_MOST_ERRORS = 4.0
 
 _FORMATS = {
     "wall_seconds": ".1f",
@@ -38,13 +47,14 @@ def list_entries() -> None:
     """Print a table of all entries."""
     table = Table("reference", "about", "tags", "kept")
     for entry in ENTRIES.values():
-        kept = "yes" if is_kept(entry.name) else "no"
+        kept = entry.reason and f"no: {entry.reason}"
+        kept = kept or ("yes" if is_kept(entry.name) else "no")
         table.add_row(entry.name, escape(entry.about), ", ".join(entry.tags), kept)
     Console().print(table)
 
 
 def make(names: Sequence[str], seed: int, folder: Path | None) -> list[str]:
-    """Make references, and keep those that pass all gates.
+    """Make references, and keep those that pass all gates; or the reason why there are no draws.
 
     Parameters
     ----------
@@ -58,39 +68,94 @@ def make(names: Sequence[str], seed: int, folder: Path | None) -> list[str]:
     list of str
         Names of those that do not pass.
     """
-    console, refused = Console(), []
+    refused, kept_in = [], DATABASE if folder is None else folder
     for entry in [entry_named(name) for name in names]:
-        made = make_reference(entry, seed=seed)
-        table = Table("gate", "value", "limit", "", title=entry.name)
-        for gate in made.gates:
-            limit = f"{gate.must_be} {gate.limit:g}"
-            word = "passed" if gate.passed else "failed"
-            table.add_row(gate.name, f"{gate.value:.4g}", limit, word)
-        console.print(table)
-        if made.passed:
-            save_reference(made, DATABASE if folder is None else folder)
+        if entry.reason:
+            save_entry(entry, folder=kept_in)
+            Console().print(f"no draws of {entry.name} are kept: {entry.reason}")
+        elif (made := _made(entry, seed)).passed:
+            save_reference(made, kept_in)
         else:
             refused.append(entry.name)
     return refused
 
 
-def benchmark(names: Sequence[str], tags: Sequence[str], seed: int) -> None:
+def check(names: Sequence[str], seed: int) -> list[str]:
+    """Make references once more, and compare their moments with those that are kept.
+
+    Parameters
+    ----------
+    names : sequence of str
+    seed : int
+        Another than that of the kept ones: from the same seed come the same draws.
+
+    Returns
+    -------
+    list of str
+        Names of those that fail a gate, or differ by more than four Monte-Carlo standard errors.
+    """
+    different = []
+    for reference in [load_reference(name) for name in names]:
+        made = _made(reference.entry, seed)
+        found = largest_difference(made.moments, reference.moments)
+        Console().print(
+            f"{reference.name}: moments differ by at most {found:.2f} standard errors from those "
+            f"of {reference.made['date']}"
+        )
+        if not (made.passed and found < _MOST_ERRORS):
+            different.append(reference.name)
+    return different
+
+
+def _made(entry: Entry, seed: int) -> Reference:
+    """A reference, whose gates are printed."""
+    made = make_reference(entry, seed=seed)
+    table = Table("gate", "value", "limit", "", title=entry.name)
+    for gate in made.gates:
+        limit = f"{gate.must_be} {gate.limit:g}"
+        word = "passed" if gate.passed else "failed"
+        table.add_row(gate.name, f"{gate.value:.4g}", limit, word)
+    Console().print(table)
+    return made
+
+
+def benchmark(
+    names: Sequence[str], tags: Sequence[str], seed: int, folder: Path | None = None
+) -> None:
     """Print what engines do on the kept references, a table for each engine.
 
     Parameters
     ----------
-    names, tags : sequence of str
+    names : sequence of str
+        Those of the league if empty.
+    tags : sequence of str
     seed : int
+    folder : Path or None
+        Where all rows go, as ``league.csv``, seconds to an error of 0.1 sds, as ``league.md``, and
+        a picture, ``league.png``; None for nowhere.
     """
-    console = Console()
-    for engine in [look_up("engine", name, ENGINES) for name in names]:
-        found = benchmark_engine(engine, seed=seed, tags=tags)
-        first = Column("reference", no_wrap=True)
-        table = Table(first, "status", *_FORMATS, title=engine.__name__)
-        for reference, row in found.iterrows():
-            cells = (
-                f"{row[name]:{form}}" if np.isfinite(row[name]) else "–"
-                for name, form in _FORMATS.items()
-            )
-            table.add_row(str(reference), escape(str(row["status"])), *cells)
-        console.print(table)
+    known = {**LEAGUE, **ENGINES}
+    chosen = {name: look_up("engine", name, known) for name in names} or LEAGUE
+    rows = []
+    for name, engine in chosen.items():
+        rows.append(league({name: engine}, seed=seed, tags=tags))
+        Console().print(_table(name, rows[-1]))
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        found = pd.concat(rows, ignore_index=True)
+        found.to_csv(folder / "league.csv", index=False, float_format="%.6g")
+        told = "\n".join(lines_of_table(found))
+        (folder / "league.md").write_text(f"{told}\n", "utf-8")
+        picture(found).savefig(folder / "league.png")
+
+
+def _table(name: str, rows: pd.DataFrame) -> Table:
+    """One engine on all references."""
+    table = Table(Column("reference", no_wrap=True), "status", *_FORMATS, title=name)
+    for _, row in rows.iterrows():
+        cells = (
+            f"{row[measure]:{form}}" if np.isfinite(row[measure]) else "–"
+            for measure, form in _FORMATS.items()
+        )
+        table.add_row(str(row["reference"]), escape(str(row["status"])), *cells)
+    return table

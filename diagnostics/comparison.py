@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -24,6 +24,21 @@ from .report import metrics, write_report
 from .verdict import best_reference, gather, judge
 
 __all__ = ["Comparison", "compare"]
+
+
+@runtime_checkable
+class KeptPosterior(Protocol):
+    """A posterior that is kept under a name, such as a `milzoo.references.Reference`."""
+
+    @property
+    def name(self) -> str:
+        """What a table calls it."""
+        ...
+
+    @property
+    def posterior(self) -> Posterior:
+        """Its draws."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -162,7 +177,7 @@ class Comparison(Compared):
 def compare(
     posteriors: Mapping[str, Posterior],
     *,
-    reference: str | None = None,
+    reference: str | KeptPosterior | None = None,
     test: Bags | None = None,
     num_draws: int = 4000,
     seed: int | Array = 0,
@@ -179,10 +194,11 @@ def compare(
         By the name that the table gives them. Other scale mixtures, values of hyper-parameters
         (also learned ones) or priors are lawful and are told apart as other targets; other
         inducing points are not.
-    reference : str or None
-        The one to measure errors against. If left out: of the logistic model if there is one, then
-        an exact posterior, then the sampler that has mixed, with the largest smallest effective
-        sample size.
+    reference : str, Reference or None
+        The one to measure errors against: the name of one of them, or a kept one
+        (`milzoo.references.load_reference`), which joins them under its own. If left out: of the
+        logistic model if there is one, then an exact posterior, then the sampler that has mixed,
+        with the largest smallest effective sample size.
     test : Bags or None
         Held-out bags, features scaled as in training, with labels or targets, as the posteriors
         predict.
@@ -206,6 +222,9 @@ def compare(
     """
     check_counts(num_draws=num_draws)
     random_key(seed)
+    _check_mapping(posteriors)
+    if not (reference is None or isinstance(reference, str)):
+        posteriors, reference = _joined(posteriors, reference)
     _check(posteriors, reference, test)
     assessments = {
         name: gather(posterior, test=test, num_draws=num_draws, seed=seed)
@@ -223,7 +242,7 @@ def compare(
     return Comparison(dict(posteriors), chosen, reference is None, test, verdicts)
 
 
-def _check(posteriors: Mapping[str, Posterior], reference: str | None, test: Bags | None) -> None:
+def _check_mapping(posteriors: Mapping[str, Posterior]) -> None:
     if not isinstance(posteriors, Mapping):
         raise TypeError(
             f"posteriors is a {type(posteriors).__name__}; expected a mapping of names to "
@@ -231,6 +250,25 @@ def _check(posteriors: Mapping[str, Posterior], reference: str | None, test: Bag
         )
     if not posteriors:
         raise ValueError("posteriors is empty; expected at least one, by name")
+
+
+def _joined(
+    posteriors: Mapping[str, Posterior], kept: KeptPosterior
+) -> tuple[dict[str, Posterior], str]:
+    """The posteriors and a kept one, and the name of that."""
+    if not isinstance(kept, KeptPosterior):
+        raise TypeError(
+            f"reference is a {type(kept).__name__}; expected the name of one of the posteriors, or "
+            "a reference, as milzoo.references.load_reference returns it"
+        )
+    if kept.name in posteriors:
+        raise ValueError(
+            f"posteriors has a {kept.name!r} besides the reference of that name; give it another"
+        )
+    return {**posteriors, kept.name: kept.posterior}, kept.name
+
+
+def _check(posteriors: Mapping[str, Posterior], reference: str | None, test: Bags | None) -> None:
     for name, posterior in posteriors.items():
         if not isinstance(posterior, Posterior):
             raise TypeError(

@@ -3,17 +3,20 @@
 from .benchmarking import benchmark_engine
 from .entries import ENTRIES, Entry, entry_named
 from .gates import Gate
+from .league import LEAGUE, league
 from .making import Length, make_reference
 from .stored import Reference, load_reference, save_reference
 
 __all__ = [
     "ENTRIES",
+    "LEAGUE",
     "Entry",
     "Gate",
     "Length",
     "Reference",
     "benchmark_engine",
     "entry_named",
+    "league",
     "load_reference",
     "make_reference",
     "save_reference",

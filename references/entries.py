@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpyro.distributions import LogNormal, Normal
 
 from ..datasets import Bags, load, simulate, simulate_instances
 from ..datasets.arguments import look_up
 from ..models import (
+    BMIL,
     RBF,
     VGPMIL,
     VWSGP,
+    CardinalityGP,
+    CardinalityKernel,
+    CardinalityModel,
+    DiverseDensity,
+    GammaMixing,
     Gaussian,
     Logistic,
+    MeasureThreshold,
     NegativeBinomial,
+    NeighbourMeasure,
+    NormalCardinality,
     Probit,
     StudentT,
+    scored,
 )
 from ..models.model import Model
 
@@ -41,12 +52,16 @@ class Entry:
         Makes the model and its bags, the same each time.
     data : str
         The name of the data set, or the words for how it is made.
-    second : {"gibbs", "nutpie"}
-        The sampler that shares no code with `nuts`, by which its draws are checked.
-    evidence : {"laplace", "tempered_smc"}
+    first : {"nuts", "grid"}
+        The sampler whose draws are kept.
+    second : {"gibbs", "nutpie", "tempered_smc", "nuts"}
+        Another, by which they are checked.
+    evidence : {"laplace", "tempered_smc", "flow"}
         The engine of the second estimate of the log evidence.
     settings : dict
         Of `nuts`, besides lengths.
+    reason : str
+        Why no draws are kept; empty where they are.
     """
 
     name: str
@@ -54,14 +69,25 @@ class Entry:
     tags: tuple[str, ...]
     problem: Callable[[], Problem]
     data: str
-    second: Literal["gibbs", "nutpie"] = "gibbs"
-    evidence: Literal["laplace", "tempered_smc"] = "laplace"
+    first: Literal["nuts", "grid"] = "nuts"
+    second: Literal["gibbs", "nutpie", "tempered_smc", "nuts"] = "gibbs"
+    evidence: Literal["laplace", "tempered_smc", "flow"] = "laplace"
     settings: dict[str, Any] = field(default_factory=lambda: {"mass_matrix": "auto"})
+    reason: str = ""
 
 
-def _vgpmil_digits() -> Problem:
+# ------------------------------------------------------------------ bags that are published
+
+
+def _vgpmil_digits(num_inducing: int, mixing: Any = None) -> Problem:
     bags = load("digits").split(0.7, seed=0)[0].standardize()
-    return VGPMIL.as_published(bags, num_inducing=20, variance=5.0, mean=-3.0), bags
+    model = VGPMIL.as_published(bags, num_inducing=num_inducing, variance=5.0, mean=-3.0)
+    return model if mixing is None else replace(model, mixing=mixing), bags
+
+
+def _vgpmil_musk2() -> Problem:
+    bags = load("musk2").standardize()
+    return VGPMIL.for_bags(bags, num_inducing=20), bags
 
 
 def _vwsgp_musk1(likelihood: Any) -> Problem:
@@ -69,12 +95,80 @@ def _vwsgp_musk1(likelihood: Any) -> Problem:
     return VWSGP.as_published(bags, num_inducing=20, likelihood=likelihood), bags
 
 
-def _simulated_targets(likelihood: Any) -> Problem:
-    """Targets of 60 bags of up to four instances, drawn from the model itself."""
-    design = simulate_instances(60, range(1, 5), num_features=2, seed=3)
-    points = np.array([[x, y] for x in (-1.0, 0.0, 1.0) for y in (-1.0, 0.0, 1.0)])
-    model = VWSGP(RBF(2.0, 1.0), points, likelihood=likelihood)
-    return model, simulate(model, design, seed=1)[0]
+def _neighbours_of_musk1() -> Problem:
+    bags = scored([NeighbourMeasure(k) for k in (1, 3, 9)], load("musk1").standardize())
+    return MeasureThreshold(), bags.standardize()
+
+
+# ------------------------------------------------------------------ bags that are drawn
+
+
+def _drawn(model: Any, num_bags: int, num_features: int = 2) -> Problem:
+    """Bags of up to four instances, their labels or targets drawn from the model itself."""
+    return model, simulate(model, _design(num_bags, num_features), seed=1)[0]
+
+
+def _design(num_bags: int, num_features: int = 2) -> Bags:
+    return simulate_instances(num_bags, range(1, 5), num_features=num_features, seed=3)
+
+
+def _nine_points() -> np.ndarray:
+    return np.array([[x, y] for x in (-1.0, 0.0, 1.0) for y in (-1.0, 0.0, 1.0)])
+
+
+def _drawn_targets(likelihood: Any) -> Problem:
+    return _drawn(VWSGP(RBF(2.0, 1.0), _nine_points(), likelihood=likelihood), 60)
+
+
+def _priors() -> Problem:
+    """Targets drawn from a process whose variance, length scale and noise are to be inferred."""
+    _, bags = _drawn_targets(Gaussian(0.5))
+    kernel = RBF(LogNormal(0.0, 1.0), LogNormal(0.0, 0.5))
+    likelihood = Gaussian(LogNormal(-1.0, 1.0))
+    return VWSGP(kernel, _nine_points(), likelihood=likelihood), bags
+
+
+def _cardinality_model() -> Problem:
+    return _drawn(CardinalityModel(NormalCardinality(0.5, 0.2), weight_scale=2.0), 60, 4)
+
+
+def _bmil() -> Problem:
+    return _drawn(BMIL(shape=1.0, rate=1.0, intercept_mean=-1.0), 40, 4)
+
+
+def _cardinality_gp() -> Problem:
+    kernel = CardinalityKernel(CardinalityModel(), np.array([0.5, -0.3]), RBF(1.0, 1.0))
+    return _drawn(CardinalityGP.at_bags(kernel, _design(30), variance=2.0), 30)
+
+
+def _two_concepts() -> Problem:
+    """Positive bags with an instance at 3 and one at −3, negative ones at neither."""
+    random = np.random.default_rng(1)
+    pairs = [np.array([[3.0], [-3.0]]) + 0.1 * random.normal(size=(2, 1)) for _ in range(4)]
+    others = [np.full((1, 1), value) for value in (0.2, -0.2, 6.0, -6.0)]
+    bags = Bags.from_list([*pairs, *others], labels=[1] * 4 + [0] * 4)
+    return DiverseDensity(concept_prior=Normal(0.0, 3.0)), bags
+
+
+def _three_modes() -> Problem:
+    """A Gamma scale mixture with as much mass at f ≈ 0 as far out on both sides."""
+    near = [np.full((3, 1), 0.1 * b) for b in range(4)]
+    bags = Bags.from_list(near, labels=[0, 1, 0, 1])
+    kernel, mixing = RBF(4.4, 3.0), GammaMixing(1.0, 1.0)
+    return VGPMIL(kernel, bags.instances[[0, -1]], mean=0.0, mixing=mixing), bags
+
+
+def _runaway() -> Problem:
+    """A Gamma scale mixture on more instances, whose far mode is 210 nats higher."""
+    random = np.random.default_rng(1)
+    random.normal(size=8)  # the tables of benchmarks/several_modes.py are of the instances after
+    bags = Bags.from_list([random.normal(size=(3, 2)) for _ in range(10)], labels=[1] * 3 + [0] * 7)
+    kernel, mixing = RBF(4.0, 4.0), GammaMixing(1.0, 3.0)
+    return VGPMIL(kernel, bags.instances[[0, -1]], mean=0.0, mixing=mixing), bags
+
+
+def _drawn_as(num_bags: int) -> str:
+    return f"simulate_instances({num_bags}, 1 to 4, seed=3), simulate(seed=1)"
 
 
 ENTRIES: dict[str, Entry] = {
@@ -85,10 +179,57 @@ ENTRIES: dict[str, Entry] = {
             "Twenty values under a noisy maximum with instance labels summed out: correlated, and "
             "skewed where bags are few.",
             ("instances", "correlated", "skewed"),
-            _vgpmil_digits,
+            lambda: _vgpmil_digits(20),
             "digits",
             second="nutpie",
             evidence="tempered_smc",
+        ),
+        Entry(
+            "vgpmil-digits-50",
+            "The same with fifty values.",
+            ("instances", "correlated", "skewed"),
+            lambda: _vgpmil_digits(50),
+            "digits",
+            second="nutpie",
+            evidence="flow",
+        ),
+        Entry(
+            "vgpmil-musk2-20",
+            "Twenty values under 6,598 instances in 102 bags.",
+            ("instances", "many instances"),
+            _vgpmil_musk2,
+            "musk2",
+            second="nutpie",
+        ),
+        Entry(
+            "vgpmil-three-modes-2",
+            "Two values under a Gamma scale mixture: a near mode with 45 % of the mass and two far "
+            "ones, behind barriers that no chain crosses.",
+            ("instances", "two numbers", "multimodal"),
+            _three_modes,
+            "four bags of three equal instances",
+            first="grid",
+            second="tempered_smc",
+            evidence="tempered_smc",
+        ),
+        Entry(
+            "vgpmil-runaway-2",
+            "Two values under a Gamma scale mixture whose far mode is 210 nats higher than that "
+            "near 0.",
+            ("instances", "two numbers", "runaway"),
+            _runaway,
+            "ten bags of three standard normal instances",
+            first="grid",
+            second="nuts",
+        ),
+        Entry(
+            "vgpmil-gamma-digits-50",
+            "A Gamma scale mixture on digits, whose far modes have all the mass.",
+            ("instances", "runaway"),
+            lambda: _vgpmil_digits(50, GammaMixing(1.0, 1.0)),
+            "digits",
+            reason="the mode that chains and approximations find is 60,000 nats lower than others "
+            "that lie hundreds of prior sds away, and no two samplers agree on those",
         ),
         Entry(
             "vwsgp-musk1-20",
@@ -108,22 +249,77 @@ ENTRIES: dict[str, Entry] = {
             "vwsgp-gaussian-simulated-9",
             "Nine values, targets with Gaussian errors: a Gaussian posterior, known exactly.",
             ("targets", "easy", "exact"),
-            lambda: _simulated_targets(Gaussian(0.5)),
-            "simulate_instances(60, 1 to 4, seed=3), simulate(seed=1)",
+            lambda: _drawn_targets(Gaussian(0.5)),
+            _drawn_as(60),
         ),
         Entry(
             "vwsgp-student-simulated-9",
             "Nine values, targets with errors of Student's t with three degrees of freedom.",
             ("targets", "outliers"),
-            lambda: _simulated_targets(StudentT(3.0, 0.5)),
-            "simulate_instances(60, 1 to 4, seed=3), simulate(seed=1)",
+            lambda: _drawn_targets(StudentT(3.0, 0.5)),
+            _drawn_as(60),
         ),
         Entry(
             "vwsgp-counts-simulated-9",
             "Nine values, counts with a negative binomial distribution.",
             ("targets", "counts"),
-            lambda: _simulated_targets(NegativeBinomial(3)),
-            "simulate_instances(60, 1 to 4, seed=3), simulate(seed=1)",
+            lambda: _drawn_targets(NegativeBinomial(3)),
+            _drawn_as(60),
+        ),
+        Entry(
+            "vwsgp-priors-simulated-12",
+            "Nine values with the variance, the length scale and the noise that they depend on.",
+            ("targets", "hyper-parameters", "skewed"),
+            _priors,
+            _drawn_as(60),
+            second="nutpie",
+            evidence="flow",
+            settings={"mass_matrix": "low_rank", "target_accept": 0.99},
+        ),
+        Entry(
+            "cardinality-gp-simulated-30",
+            "The values of 30 bags under the logistic likelihood: as many unknowns as labels.",
+            ("bags", "skewed"),
+            _cardinality_gp,
+            _drawn_as(30),
+        ),
+        Entry(
+            "cardinality-model-simulated-4",
+            "Four weights of a conditional random field, instance labels summed out.",
+            ("weights", "skewed"),
+            _cardinality_model,
+            _drawn_as(60),
+            second="nutpie",
+            evidence="tempered_smc",
+        ),
+        Entry(
+            "bmil-simulated-5",
+            "Four weights with priors of Student's t, and an intercept: heavy tails where features "
+            "are irrelevant.",
+            ("weights", "heavy tails"),
+            _bmil,
+            _drawn_as(40),
+            second="nutpie",
+            evidence="tempered_smc",
+        ),
+        Entry(
+            "measure-threshold-musk1-2",
+            "A threshold and its softness, the measure summed out.",
+            ("two numbers", "skewed"),
+            _neighbours_of_musk1,
+            "musk1",
+            first="grid",
+            second="nutpie",
+        ),
+        Entry(
+            "diverse-density-two-concepts-2",
+            "A concept that may be at 3 or at −3, and its scale.",
+            ("two numbers", "multimodal"),
+            _two_concepts,
+            "eight bags: an instance at 3 and one at −3 in each positive one",
+            first="grid",
+            second="tempered_smc",
+            evidence="tempered_smc",
         ),
     )
 }

@@ -110,16 +110,22 @@ def gates_of_chains(draws: xr.Dataset, statistics: xr.Dataset) -> tuple[Gate, ..
     draws : Dataset
         Thinned.
     statistics : Dataset
-        ``energy`` and ``diverging`` of all draws, before thinning.
+        ``energy`` and ``diverging`` of all draws, before thinning; empty of draws that no
+        Hamiltonian has moved.
 
     Returns
     -------
     tuple of Gate
     """
-    return (
+    of_draws = (
         Gate("R̂", _extreme(max, az.rhat(draws)), _LARGEST_RHAT, "below"),
         Gate("ESS over draws", effective_fraction(draws), LEAST_EFFECTIVE, "above"),
         Gate("lag-1 autocorrelation", lag_1(draws), LARGEST_LAG_1, "below"),
+    )
+    if "energy" not in statistics:
+        return of_draws
+    return (
+        *of_draws,
         Gate("E-BFMI", float(az.bfmi(statistics["energy"]).min()), _LEAST_BFMI, "above"),
         Gate("divergences", float(statistics["diverging"].sum()), 0.5, "below"),
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 import xarray as xr
 
-from ..datasets import Bags
-from ..inference import Posterior, gibbs, laplace, log_evidence, nuts, tempered_smc
+from ..inference import Posterior, gibbs, grid, laplace, log_evidence, nuts, svi, tempered_smc
 from ..inference.evidence import LogEvidence
 from ..inference.posterior import flat_draws
 from ..inference.runtime.densities import log_joint
@@ -27,9 +28,15 @@ from .gates import (
 )
 from .stored import Reference, moments_of
 
-__all__ = ["Length", "make_reference", "thinned"]
+__all__ = ["Length", "in_chains", "make_reference", "thinned"]
 
 _NUM_POINTS = 10
+_NUM_GRID_POINTS = 601
+_ENGINES_OF_EVIDENCE: dict[str, Callable[..., Posterior]] = {
+    "laplace": laplace,
+    "flow": partial(svi, guide="flow"),
+    "tempered_smc": tempered_smc,
+}
 
 
 @dataclass(frozen=True)
@@ -65,21 +72,29 @@ def make_reference(entry: Entry, *, seed: int, length: Length = Length()) -> Ref
     -------
     Reference
         Also where a gate is not passed: ``gates`` tell.
+
+    Raises
+    ------
+    ValueError
+        If the entry has a reason why no draws are kept.
     """
+    if entry.reason:
+        raise ValueError(f"no draws of {entry.name} are kept: {entry.reason}")
     model, bags = entry.problem()
-    chains = {"num_chains": length.num_chains, "num_warmup": length.num_warmup}
-    num_samples = length.num_draws * length.most_thinning
-    first = nuts(model, bags, seed=seed, num_samples=num_samples, **chains, **entry.settings)
-    draws, thinning = thinned(_latent(first, model), length)
-    others = _second(entry, model, bags, seed + 1, num_samples)
-    evidences = _evidences(entry, first, seed)
+    first = _sample(entry.first, entry, seed, length)
+    second = _sample(entry.second, entry, seed + 1, length)
+    every = _latent(first, model)
+    draws, thinning = (
+        (in_chains(every, length), 1) if entry.first == "grid" else thinned(every, length)
+    )
+    evidences = _evidence_of(first, seed), _second_evidence(entry, second, seed)
     points = _points(draws)
     return Reference(
         name=entry.name,
         draws=draws,
         gates=(
-            *gates_of_chains(draws, first.tree["sample_stats"].to_dataset()),
-            *gates_of_two_samplers(draws, _latent(others, model), seed),
+            *gates_of_chains(draws, _statistics(first)),
+            *gates_of_two_samplers(draws, _latent(second, model), seed),
             *gates_of_evidence(*evidences),
         ),
         log_evidences=evidences,
@@ -88,13 +103,42 @@ def make_reference(entry: Entry, *, seed: int, length: Length = Length()) -> Ref
         log_density=log_joint(model, "marginal", points, bags),
         made={
             "seed": seed,
-            "nuts": {**chains, "num_samples": num_samples, **entry.settings},
-            "mass_matrix": str(first.tree["sample_stats"].attrs["mass_matrix"]),
+            "first": entry.first,
+            **({"settings": entry.settings} if entry.first == "nuts" else {}),
+            "length": asdict(length),
+            "mass_matrix": str(_statistics(first).attrs.get("mass_matrix", "")),
             "thinning": thinning,
             "second": entry.second,
             **provenance(),
         },
     )
+
+
+def _sample(sampler: str, entry: Entry, seed: int, length: Length) -> Posterior:
+    """As many draws as a reference needs of a sampler."""
+    model, bags = entry.problem()
+    num_samples = length.num_draws * length.most_thinning
+    chains = {"num_chains": length.num_chains, "num_warmup": length.num_warmup}
+    match sampler:
+        case "nuts":
+            return nuts(model, bags, seed=seed, num_samples=num_samples, **chains, **entry.settings)
+        case "grid":
+            number = length.num_chains * length.num_draws
+            return grid(model, bags, seed=seed, num_points=_NUM_GRID_POINTS, num_draws=number)
+        case "gibbs":
+            return gibbs(model, bags, seed=seed, num_samples=2 * num_samples)
+        case "tempered_smc":
+            return tempered_smc(model, bags, seed=seed, num_chains=length.num_chains)
+    from ..inference.pymc_nuts import pymc_nuts
+
+    low_rank = {"sampler": "nutpie", "mass_matrix": "low_rank"}
+    return pymc_nuts(model, bags, seed=seed, num_samples=num_samples, **low_rank)
+
+
+def _statistics(posterior: Posterior) -> xr.Dataset:
+    """Of the sampler, such as energies; empty of one that has none."""
+    tree = posterior.tree
+    return tree["sample_stats"].to_dataset() if "sample_stats" in tree else xr.Dataset()
 
 
 def _latent(posterior: Posterior, model: Model) -> xr.Dataset:
@@ -119,9 +163,7 @@ def thinned(every: xr.Dataset, length: Length) -> tuple[xr.Dataset, int]:
     """
 
     def kept(step: int) -> xr.Dataset:
-        chosen = every.isel(draw=slice(0, step * length.num_draws, step))
-        # The gates are those of what is stored.
-        chosen = chosen.astype(np.float32).astype(np.float64)
+        chosen = _rounded(every.isel(draw=slice(0, step * length.num_draws, step)))
         return chosen.assign_coords(draw=np.arange(length.num_draws))
 
     for step in range(1, length.most_thinning):
@@ -131,21 +173,49 @@ def thinned(every: xr.Dataset, length: Length) -> tuple[xr.Dataset, int]:
     return kept(length.most_thinning), length.most_thinning
 
 
-def _second(entry: Entry, model: Model, bags: Bags, seed: int, num_samples: int) -> Posterior:
-    if entry.second == "gibbs":
-        return gibbs(model, bags, seed=seed, num_samples=2 * num_samples)
-    from ..inference.pymc_nuts import pymc_nuts
+def in_chains(every: xr.Dataset, length: Length) -> xr.Dataset:
+    """Independent draws, in 32 bit, laid out as if they were of chains.
 
-    return pymc_nuts(
-        model, bags, seed=seed, sampler="nutpie", mass_matrix="low_rank", num_samples=num_samples
+    Parameters
+    ----------
+    every : Dataset
+        One chain of ``num_chains × num_draws`` independent draws.
+    length : Length
+
+    Returns
+    -------
+    Dataset
+        ``num_draws`` of each of ``num_chains``.
+    """
+    shape = length.num_chains, length.num_draws
+    sites = {
+        name: (site.dims, site.to_numpy().reshape(*shape, *site.shape[2:]))
+        for name, site in _rounded(every).items()
+    }
+    return xr.Dataset(sites)
+
+
+def _rounded(draws: xr.Dataset) -> xr.Dataset:
+    """What 32 bit keep of them: the gates are those of what is stored."""
+    return draws.astype(np.float32).astype(np.float64)
+
+
+def _evidence_of(posterior: Posterior, seed: int) -> LogEvidence:
+    """By a bridge from chains, the mean over runs of SMC, or the sum over a grid."""
+    if posterior.engine != "grid":
+        return log_evidence(posterior, seed=seed)
+    finer = float(posterior.elbo[-1])
+    coarser = grid(
+        posterior.model, posterior.bags, seed=seed, num_points=_NUM_GRID_POINTS // 2, num_draws=1
     )
+    return LogEvidence(finer, abs(finer - float(coarser.elbo[-1])), "grid", math.nan)
 
 
-def _evidences(entry: Entry, first: Posterior, seed: int) -> tuple[LogEvidence, LogEvidence]:
-    """By a bridge from the chains, and by weights of Laplace's approximation or by SMC."""
-    engine: Any = {"laplace": laplace, "tempered_smc": tempered_smc}[entry.evidence]
-    other = engine(first.model, first.bags, seed=seed)
-    return log_evidence(first, seed=seed), log_evidence(other, seed=seed)
+def _second_evidence(entry: Entry, second: Posterior, seed: int) -> LogEvidence:
+    """By weights of an approximation with a density, or by SMC."""
+    if second.engine != entry.evidence:
+        second = _ENGINES_OF_EVIDENCE[entry.evidence](second.model, second.bags, seed=seed)
+    return log_evidence(second, seed=seed)
 
 
 def _points(draws: xr.Dataset) -> dict[str, np.ndarray]:

@@ -25,7 +25,16 @@ from ..models.model import Draws
 from .entries import Entry, entry_named
 from .gates import Gate
 
-__all__ = ["DATABASE", "Reference", "is_kept", "load_reference", "moments_of", "save_reference"]
+__all__ = [
+    "DATABASE",
+    "Reference",
+    "is_kept",
+    "largest_difference",
+    "load_reference",
+    "moments_of",
+    "save_entry",
+    "save_reference",
+]
 
 # Beside this file, and in the wheel.
 DATABASE = Path(__file__).parent / "database"
@@ -123,6 +132,61 @@ def _by_site(values: xr.Dataset) -> Float[np.ndarray, " Q"]:
     return np.concatenate([np.ravel(values[name]) for name in sorted(values, key=str)])
 
 
+def largest_difference(
+    one: dict[str, dict[str, float]], other: dict[str, dict[str, float]]
+) -> float:
+    """The largest difference of two sets of moments, in Monte-Carlo standard errors of it.
+
+    Parameters
+    ----------
+    one, other : dict of dict of float
+        As `moments_of` makes them, of the same sites.
+
+    Returns
+    -------
+    float
+        Over all sites, means, sds and quantiles.
+    """
+    return max(
+        abs(ours[name] - other[site][name])
+        / math.hypot(ours[f"{name}_mcse"], other[site][f"{name}_mcse"])
+        for site, ours in one.items()
+        for name in ours
+        if not name.endswith("_mcse")
+    )
+
+
+def save_entry(
+    entry: Entry,
+    sizes: dict[str, list[int]] | None = None,
+    folder: str | os.PathLike[str] = DATABASE,
+) -> None:
+    """Write what an entry is of, or why no draws of it are kept.
+
+    Parameters
+    ----------
+    entry : Entry
+    sizes : dict of list of int, or None
+        The shape of each site that draws are kept of; None if none are.
+    folder : path
+        ``posteriors/NAME.json`` below it.
+    """
+    described = {
+        "name": entry.name,
+        "about": entry.about,
+        "keywords": list(entry.tags),
+        "data": entry.data,
+        "model": repr(entry.problem()[0]),
+    }
+    if sizes is None:
+        described |= {"reference_posterior_name": None, "reason": entry.reason}
+    else:
+        described |= {"dimensions": sizes, "reference_posterior_name": entry.name}
+    path = _paths(entry.name, folder)[0]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, described)
+
+
 def save_reference(reference: Reference, folder: str | os.PathLike[str] = DATABASE) -> None:
     """Write a reference: what it is of, what it passed, and its draws in 32 bit.
 
@@ -133,25 +197,15 @@ def save_reference(reference: Reference, folder: str | os.PathLike[str] = DATABA
         ``posteriors/NAME.json``, ``reference_posteriors/info/NAME.json`` and
         ``reference_posteriors/draws/NAME.npz`` below it.
     """
-    about, info, draws = _paths(reference.name, folder)
-    for path in (about, info, draws):
+    _, info, draws = _paths(reference.name, folder)
+    for path in (info, draws):
         path.parent.mkdir(parents=True, exist_ok=True)
-    entry = reference.entry
     sizes = {str(name): list(site.shape[2:]) for name, site in reference.draws.items()}
-    described = {
-        "name": entry.name,
-        "about": entry.about,
-        "keywords": list(entry.tags),
-        "data": entry.data,
-        "model": repr(entry.problem()[0]),
-        "dimensions": sizes,
-        "reference_posterior_name": entry.name,
-    }
-    _write(about, described)
+    save_entry(reference.entry, sizes, folder)
     _write(
         info,
         {
-            "name": entry.name,
+            "name": reference.name,
             "inference": reference.made,
             "gates": [
                 asdict(gate) | {"value": _finite(gate.value), "passed": gate.passed}
@@ -192,10 +246,13 @@ def load_reference(name: str, folder: str | os.PathLike[str] = DATABASE) -> Refe
     ValueError
         If there is no such entry.
     FileNotFoundError
-        If its draws are not kept in the folder; ``milzoo reference make NAME`` makes them.
+        If its draws are not kept in the folder; ``milzoo reference make NAME`` makes them. Or if
+        there is a reason to keep none.
     """
-    entry_named(name)
+    entry = entry_named(name)
     _, info, draws = _paths(name, folder)
+    if entry.reason:
+        raise FileNotFoundError(f"no reference draws of {name} are kept: {entry.reason}")
     if not is_kept(name, folder):
         raise FileNotFoundError(
             f"no reference draws of {name} in {folder}; expected {info.name} and {draws.name}: "

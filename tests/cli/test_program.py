@@ -4,8 +4,8 @@ import gzip
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,8 +16,9 @@ from milzoo.datasets import simulate_instances
 from milzoo.inference import ENGINES, coordinate_ascent, nuts
 from milzoo.models import RBF, GammaMixing, Gaussian, NegativeBinomial, Probit, StudentT
 from milzoo.papers import PAPERS
-from milzoo.references import Gate
+from milzoo.references import LEAGUE, Gate, load_reference
 
+SMALL_REFERENCE = "vwsgp-gaussian-simulated-9"
 SMALL = ("--set", "num_inducing=5", "--engines", "coordinate_ascent")
 
 
@@ -428,11 +429,8 @@ def test_an_unknown_reference_is_refused_with_the_nearest(run, tmp_path):
 def test_only_a_reference_that_passes_is_kept(run, tmp_path, monkeypatch, passes):
     gate = Gate("R̂", 1.001 if passes else 1.2, 1.01, "below")
     kept = []
-    monkeypatch.setattr(
-        referencing,
-        "make_reference",
-        lambda *_, **__: SimpleNamespace(gates=(gate,), passed=passes),
-    )
+    made = replace(load_reference(SMALL_REFERENCE), gates=(gate,))
+    monkeypatch.setattr(referencing, "make_reference", lambda *_, **__: made)
     monkeypatch.setattr(referencing, "save_reference", lambda *given: kept.append(given))
     code, out, err = run("reference", "make", "vwsgp-musk1-20", "--folder", tmp_path)
     assert "R̂" in out
@@ -440,17 +438,59 @@ def test_only_a_reference_that_passes_is_kept(run, tmp_path, monkeypatch, passes
     assert passes or "not passed by vwsgp-musk1-20" in err
 
 
-def test_engines_are_benchmarked_by_name_and_tag(run, monkeypatch):
+def test_a_reason_is_kept_where_there_are_no_draws(run, tmp_path):
+    name = "vgpmil-gamma-digits-50"
+    code, out, _ = run("reference", "make", name, "--folder", tmp_path)
+    assert code == 0 and "nats lower" in out
+    assert (tmp_path / "posteriors" / f"{name}.json").is_file()
+
+
+@pytest.mark.parametrize(("errors", "is_same"), [(3.0, True), (5.0, False)])
+def test_a_reference_is_made_again_and_compared(run, monkeypatch, errors, is_same):
+    """Moments may be four standard errors of their difference apart."""
+    kept, seeds = load_reference(SMALL_REFERENCE), []
+
+    def moved(moments):
+        by = errors * np.sqrt(2) * moments["mean_mcse"]
+        return moments | {"mean": moments["mean"] + by}
+
+    def made(entry, *, seed):
+        seeds.append((entry.name, seed))
+        return replace(kept, moments={site: moved(of) for site, of in kept.moments.items()})
+
+    monkeypatch.setattr(referencing, "make_reference", made)
+    code, out, err = run("reference", "check", SMALL_REFERENCE)
+    assert seeds == [(SMALL_REFERENCE, 1)]
+    assert f"at most {errors:.2f} standard errors" in " ".join(out.split())
+    assert code == (0 if is_same else 2)
+    assert is_same or f"not the same again: {SMALL_REFERENCE}" in err
+
+
+def test_engines_are_benchmarked_by_name_and_tag(run, monkeypatch, tmp_path):
     asked = []
 
-    def measured(engine, *, seed, tags):
-        asked.append((engine.__name__, seed, list(tags)))
-        numbers = dict.fromkeys(referencing._FORMATS, 0.25) | {"kl": np.nan}
-        return pd.DataFrame({"status": ["converged"], **numbers}, index=["some-posterior"])
+    def measured(engines, *, seed, tags):
+        ((name, engine),) = engines.items()
+        asked.append((name, engine, seed, list(tags)))
+        more = ("seconds", "ess_per_second", "warmup_seconds")
+        numbers = dict.fromkeys([*referencing._FORMATS, *more], 0.25) | {"kl": np.nan}
+        row = {"engine": name, "reference": SMALL_REFERENCE, "status": "converged", **numbers}
+        return pd.DataFrame([row])
 
-    monkeypatch.setattr(referencing, "benchmark_engine", measured)
-    code, out, _ = run("engines", "benchmark", "laplace", "nuts", "--tag", "easy", "--seed", 3)
-    assert code == 0 and asked == [("laplace", 3, ["easy"]), ("nuts", 3, ["easy"])]
-    assert out.count("some-posterior") == 2 and "0.250" in out and "–" in out
+    monkeypatch.setattr(referencing, "league", measured)
+    options = ("--tag", "easy", "--seed", 3, "--out", tmp_path)
+    code, out, _ = run("engines", "benchmark", "laplace", "svi, flow", *options)
+    assert code == 0
+    easy = {"seed": 3, "tags": ["easy"]}
+    assert asked == [
+        (name, engine, *easy.values())
+        for name, engine in (("laplace", ENGINES["laplace"]), ("svi, flow", LEAGUE["svi, flow"]))
+    ]
+    assert out.count(SMALL_REFERENCE) == 2 and "0.250" in out and "–" in out
+    assert list(pd.read_csv(tmp_path / "league.csv")["engine"]) == ["laplace", "svi, flow"]
+    assert (tmp_path / "league.png").is_file()
+    asked.clear()
+    run("engines", "benchmark")
+    assert [name for name, *_ in asked] == list(LEAGUE)
     code, _, err = run("engines", "benchmark", "laplac")
     assert code == 2 and "did you mean 'laplace'?" in err

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import arviz as az
 import numpy as np
@@ -681,6 +682,23 @@ def test_few_draws_give_no_khat_and_say_so(posteriors):
 def test_no_posteriors_are_refused():
     with pytest.raises(ValueError, match="posteriors is empty; expected at least one"):
         compare({})
+
+
+def test_a_kept_posterior_joins_as_the_reference(posteriors):
+    kept = SimpleNamespace(name="kept", posterior=posteriors["nuts"])
+    others = {name: one for name, one in posteriors.items() if name != "nuts"}
+    found = compare(others, reference=kept)
+    assert found.reference == "kept" and not found.is_chosen
+    own = compare(posteriors, reference="nuts")
+    for name in others:
+        assert found.table.loc[name, "mean_error"] == own.table.loc[name, "mean_error"]
+    with pytest.raises(ValueError, match="'nuts' besides the reference of that name"):
+        compare(posteriors, reference=SimpleNamespace(name="nuts", posterior=posteriors["nuts"]))
+
+
+def test_a_reference_that_is_none_is_refused(posteriors, without_type_checks):
+    with pytest.raises(TypeError, match=r"reference is a int; .*load_reference"):
+        compare(posteriors, reference=7)
 
 
 def test_an_unknown_reference_is_refused_with_the_nearest_name(posteriors):

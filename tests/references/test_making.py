@@ -1,9 +1,12 @@
-"""Thinning: as little as leaves nearly independent draws."""
+"""Making: draws that are nearly independent, of chains or of a grid."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import xarray as xr
-from milzoo.references.making import Length, thinned
+from milzoo.references import entry_named
+from milzoo.references.making import Length, in_chains, make_reference, thinned
 
 
 @pytest.fixture(scope="module")
@@ -26,3 +29,31 @@ def test_thinning_ends_where_neighbours_are_independent(autoregression):
 def test_thinning_takes_the_most_where_none_is_enough(autoregression):
     draws, step = thinned(autoregression, Length(num_draws=1000, most_thinning=2))
     assert step == 2 and draws.sizes["draw"] == 1000
+
+
+def test_independent_draws_are_laid_out_as_chains():
+    every = xr.Dataset({"u": (["chain", "draw", "m"], np.arange(24.0).reshape(1, 12, 2) / 3)})
+    found = in_chains(every, Length(num_chains=3, num_draws=4))["u"]
+    assert found.dims == ("chain", "draw", "m") and found.shape == (3, 4, 2)
+    np.testing.assert_array_equal(
+        found.to_numpy().reshape(12, 2), every["u"].to_numpy()[0].astype("f4")
+    )
+
+
+def test_an_entry_with_a_reason_is_not_made():
+    entry = replace(entry_named("vwsgp-musk1-20"), reason="it runs away")
+    with pytest.raises(ValueError, match="vwsgp-musk1-20 are kept: it runs away"):
+        make_reference(entry, seed=0)
+
+
+@pytest.mark.in_ci
+def test_a_grid_and_particles_make_a_reference_with_two_modes():
+    """Half of the draws at each concept, and the evidence of both; ESS is not that of chains."""
+    entry = entry_named("diverse-density-two-concepts-2")
+    made = make_reference(entry, seed=0, length=Length(num_chains=4, num_draws=250))
+    assert made.passed, [str(gate) for gate in made.gates]
+    assert "divergences" not in [gate.name for gate in made.gates]
+    concept = made.draws["concept"].to_numpy().ravel()
+    assert np.mean(concept > 0) == pytest.approx(0.5, abs=0.08)
+    assert made.log_evidences[0].method == "grid"
+    assert made.log_evidences[0].error < 1e-3

@@ -1,0 +1,228 @@
+"""Every engine on every kept reference: a table, what each is worth, and a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..diagnostics.plots.panels import COLOURS, GREY, MARKERS, STYLE, rows_of_panels
+from ..inference import (
+    Posterior,
+    coordinate_ascent,
+    gibbs,
+    laplace,
+    nuts,
+    pathfinder,
+    pymc_nuts,
+    svi,
+    tempered_smc,
+)
+from .benchmarking import benchmark_engine
+from .entries import entry_named
+
+__all__ = ["LEAGUE", "league", "lines_of_table", "pareto_front", "picture", "seconds_to_error"]
+
+# Engines by the name that tables have: those that a user would take, at their usual lengths.
+LEAGUE: Mapping[str, Callable[..., Posterior]] = {
+    "coordinate_ascent": coordinate_ascent,
+    "laplace": laplace,
+    "svi": svi,
+    "svi, flow": partial(svi, guide="flow"),
+    "pathfinder": pathfinder,
+    "nuts, auto": partial(nuts, mass_matrix="auto"),
+    "gibbs": gibbs,
+    "nutpie": partial(pymc_nuts, sampler="nutpie", mass_matrix="low_rank"),
+    "tempered_smc, 200": partial(tempered_smc, num_particles=200),
+}
+# Errors of 10,000 reference draws: E|z|/√10,000, below which engines cannot be told apart.
+_FLOOR = math.sqrt(2 / math.pi) / 100
+
+
+def league(
+    engines: Mapping[str, Callable[..., Posterior]] = LEAGUE,
+    *,
+    seed: int,
+    tags: Sequence[str] = (),
+) -> pd.DataFrame:
+    """Run engines on all kept references.
+
+    Parameters
+    ----------
+    engines : mapping of str to callable
+        By the name that the table gives them.
+    seed : int
+    tags : sequence of str
+        As in `benchmark_engine`.
+
+    Returns
+    -------
+    DataFrame
+        The rows of `benchmark_engine`, with the columns ``engine`` and ``reference`` before them.
+    """
+    rows = []
+    for name, engine in engines.items():
+        found = benchmark_engine(engine, seed=seed, tags=tags).reset_index()
+        found.insert(0, "engine", name)
+        rows.append(found)
+    return pd.concat(rows, ignore_index=True)
+
+
+def errors(table: pd.DataFrame) -> Float[np.ndarray, " R"]:
+    """How wrong each row is: by its means or by its sds, whichever is more.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `league` makes it.
+
+    Returns
+    -------
+    array (R,)
+        The larger of ``mean_error`` and the distance of ``sd_ratio`` from 1; NaN where an engine
+        did not take the model.
+    """
+    of_sds = np.abs(table["sd_ratio"].to_numpy(float) - 1.0)
+    return np.maximum(table["mean_error"].to_numpy(float), of_sds)
+
+
+def seconds_to_error(table: pd.DataFrame, error: float = 0.1) -> Float[np.ndarray, " R"]:
+    """Seconds until means and sds are wrong by no more than ``error`` reference sds, on average.
+
+    Of chains with E effective draws a second the mean error of means t seconds after warm-up is
+    √(2/π)/√(E t), and that of sds less, so that they need 2/(π E error²) more than warm-up took. Of
+    others it is what they took. It is ∞ where the whole run is wrong by more.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `league` makes it.
+    error : float
+        In reference sds.
+
+    Returns
+    -------
+    array (R,)
+        For each row; NaN where an engine did not take the model.
+    """
+    rate = table["ess_per_second"].to_numpy(float)
+    took, wrong = table["seconds"].to_numpy(float), errors(table)
+    by_rate = table["warmup_seconds"].to_numpy(float) + 2 / (math.pi * rate * error**2)
+    found = np.where(np.isfinite(rate), by_rate, took)
+    found = np.where(wrong <= error, found, math.inf)
+    return np.where(np.isnan(wrong), math.nan, found)
+
+
+def lines_of_table(table: pd.DataFrame, error: float = 0.1) -> list[str]:
+    """Seconds to an error as a table in Markdown: a line for each reference, engines beside it.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `league` makes it.
+    error : float
+        In reference sds.
+
+    Returns
+    -------
+    list of str
+        A cell has the seconds; where an engine never gets there its error, in parentheses; nothing
+        where it did not take the model.
+    """
+    engines = list(table["engine"].unique())
+    cells = [
+        f"({wrong:.2g})"
+        if math.isinf(seconds)
+        else "–"
+        if math.isnan(seconds)
+        else f"{seconds:.2g}"
+        for seconds, wrong in zip(seconds_to_error(table, error), errors(table), strict=True)
+    ]
+    wide = table.assign(cell=cells).pivot(index="reference", columns="engine", values="cell")
+    wide = wide.loc[table["reference"].unique(), engines]
+    return [
+        f"| reference | {' | '.join(engines)} |",
+        f"|---{'|---' * len(engines)}|",
+        *(f"| `{name}` | {' | '.join(row)} |" for name, row in wide.iterrows()),
+    ]
+
+
+def pareto_front(
+    seconds: Float[np.ndarray, " R"], error: Float[np.ndarray, " R"]
+) -> Bool[np.ndarray, " R"]:
+    """Which points no other beats in one of two numbers without being worse in the other.
+
+    Parameters
+    ----------
+    seconds, error : array (R,)
+        Less is better; NaN is on no front.
+
+    Returns
+    -------
+    array (R,)
+    """
+    both = np.column_stack([seconds, error])
+    is_told = np.isfinite(both).all(axis=1)
+    with np.errstate(invalid="ignore"):
+        no_worse = (both[:, None] <= both[None]).all(axis=2)
+        better = (both[:, None] < both[None]).any(axis=2)
+    return is_told & ~((no_worse & better) & is_told[:, None]).any(axis=0)
+
+
+def picture(table: pd.DataFrame) -> Figure:
+    """Errors against seconds: a panel for each kind of model.
+
+    A small mark is an engine on a reference, a large one its median. The line joins the medians
+    that no other engine beats in both.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `league` makes it.
+
+    Returns
+    -------
+    Figure
+    """
+    looks = dict(zip(table["engine"].unique(), _looks(), strict=False))
+    kinds = table["reference"].map(lambda name: entry_named(name).tags[0])
+    with mpl.rc_context(STYLE):
+        figure, panels = rows_of_panels(kinds.nunique() + 1, height=3.4)
+        for panel, kind in zip(panels, kinds.unique(), strict=False):
+            _draw_kind(panel, table[kinds == kind], looks)
+            panel.set(title=kind, xlabel="seconds, compilation apart")
+            panel.set_ylabel("error of means or sds")
+        for name, look in looks.items():
+            panels[-1].plot([], [], linestyle="", label=name, **look)
+        panels[-1].legend(loc="center left")
+        panels[-1].set_axis_off()
+    return figure
+
+
+def _looks() -> list[dict[str, str]]:
+    """A colour and a marker for each engine: filled ones first, hollow when colours begin again."""
+    pairs = list(zip(COLOURS, MARKERS, strict=True))
+    filled = [{"color": colour, "marker": marker} for colour, marker in pairs]
+    return filled + [look | {"markerfacecolor": "none"} for look in filled]
+
+
+def _draw_kind(panel: Axes, rows: pd.DataFrame, looks: Mapping[str, dict[str, str]]) -> None:
+    told = rows.assign(error=errors(rows))
+    told = told[np.isfinite(told["error"])]
+    medians = told.groupby("engine", sort=False)[["seconds", "error"]].median()
+    for engine, median in medians.iterrows():
+        own, look = told[told["engine"] == engine], looks[str(engine)]
+        panel.plot(own["seconds"], own["error"], linestyle="", alpha=0.35, ms=4, **look)
+        panel.plot(median["seconds"], median["error"], linestyle="", ms=9, **look)
+    front = medians[pareto_front(medians["seconds"].to_numpy(), medians["error"].to_numpy())]
+    front = front.sort_values("seconds")
+    panel.plot(front["seconds"], front["error"], color=GREY, linewidth=1, zorder=0)
+    panel.axhline(_FLOOR, color=GREY, linestyle=":", linewidth=1, zorder=0)
+    panel.set(xscale="log", yscale="log")

@@ -1,0 +1,90 @@
+"""The league: fronts, seconds to an error, and what the picture draws."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from milzoo.inference import coordinate_ascent, laplace
+from milzoo.references.league import (
+    errors,
+    league,
+    lines_of_table,
+    pareto_front,
+    picture,
+    seconds_to_error,
+)
+
+GAUSSIAN, MUSK = "vwsgp-gaussian-simulated-9", "vwsgp-musk1-20"
+
+
+def test_a_front_has_all_points_that_none_beats():
+    seconds = np.array([1.0, 2.0, 2.0, 3.0, 4.0, np.nan])
+    error = np.array([0.5, 0.5, 0.2, 0.3, 0.1, 0.0])
+    assert pareto_front(seconds, error).tolist() == [True, False, True, False, True, False]
+
+
+def test_equal_points_are_both_on_the_front():
+    assert pareto_front(np.ones(2), np.ones(2)).all()
+
+
+@pytest.fixture(scope="module")
+def table():
+    """A quick and wrong engine, chains, and one that takes the first model alone."""
+    rows = [
+        ("quick", GAUSSIAN, 0.1, 0.5, np.nan, np.nan),
+        ("quick", MUSK, 0.3, 0.05, np.nan, np.nan),
+        ("chains", GAUSSIAN, 20.0, 0.02, 100.0, 5.0),
+        ("chains", MUSK, 40.0, 0.02, 50.0, 0.0),
+        ("chosen", GAUSSIAN, 30.0, 0.03, np.nan, np.nan),
+        ("chosen", MUSK, np.nan, np.nan, np.nan, np.nan),
+    ]
+    numbers = ["seconds", "mean_error", "ess_per_second", "warmup_seconds"]
+    columns = ["engine", "reference", *numbers]
+    return pd.DataFrame(rows, columns=columns).assign(sd_ratio=1.0)
+
+
+def test_an_error_is_that_of_means_or_of_sds(table):
+    narrow = table.assign(sd_ratio=[1.0, 0.9, 1.3, 1.0, 0.5, np.nan])
+    np.testing.assert_allclose(errors(narrow), [0.5, 0.1, 0.3, 0.02, 0.5, np.nan])
+    assert np.isinf(seconds_to_error(narrow, 0.1)[[0, 2, 4]]).all()
+
+
+def test_chains_reach_an_error_by_their_rate(table):
+    """A mean of n draws is wrong by √(2/π)/√n on average: by 0.1 of an sd with 64 of them."""
+    number = 64
+    means = np.random.default_rng(0).normal(size=(10_000, number)).mean(axis=1)
+    assert np.abs(means).mean() == pytest.approx(0.1, rel=0.02)
+    expected = [np.inf, 0.3, 5.0 + number / 100, number / 50, 30.0, np.nan]
+    np.testing.assert_allclose(seconds_to_error(table, 0.1), expected, rtol=0.01)
+
+
+def test_a_table_has_seconds_or_the_error_that_stays(table):
+    assert lines_of_table(table) == [
+        "| reference | quick | chains | chosen |",
+        "|---|---|---|---|",
+        f"| `{GAUSSIAN}` | (0.5) | 5.6 | 30 |",
+        f"| `{MUSK}` | 0.3 | 1.3 | – |",
+    ]
+
+
+def test_the_picture_has_medians_and_their_front(table):
+    figure = picture(table)
+    targets, bags, legend = (panel for panel in figure.axes if panel.get_title() or panel.lines)
+    assert (targets.get_title(), bags.get_title()) == ("targets", "bags")
+    drawn = [line.get_xydata().tolist() for line in targets.lines]
+    for median in ([0.1, 0.5], [20.0, 0.02], [30.0, 0.03]):
+        assert [median] in drawn
+    front = [points for points in drawn if len(points) == 2 and points[0][0] > 0]
+    assert front == [[[0.1, 0.5], [20.0, 0.02]]]
+    assert [text.get_text() for text in legend.get_legend().get_texts()] == [
+        "quick",
+        "chains",
+        "chosen",
+    ]
+
+
+@pytest.mark.in_ci
+def test_a_league_has_a_row_for_each_engine_and_reference():
+    found = league({"ascent": coordinate_ascent, "laplace": laplace}, seed=0, tags=["exact"])
+    assert list(found["engine"]) == ["ascent", "laplace"]
+    assert list(found["reference"]) == [GAUSSIAN] * 2
+    assert (found["worst_error"] < 0.04).all()
