@@ -54,7 +54,7 @@ class Entry:
         The name of the data set, or the words for how it is made.
     first : {"nuts", "grid"}
         The sampler whose draws are kept.
-    second : {"gibbs", "nutpie", "tempered_smc", "nuts"}
+    second : {"gibbs", "nutpie", "tempered_smc"}
         Another, by which they are checked.
     evidence : {"laplace", "tempered_smc", "flow"}
         The engine of the second estimate of the log evidence.
@@ -70,7 +70,7 @@ class Entry:
     problem: Callable[[], Problem]
     data: str
     first: Literal["nuts", "grid"] = "nuts"
-    second: Literal["gibbs", "nutpie", "tempered_smc", "nuts"] = "gibbs"
+    second: Literal["gibbs", "nutpie", "tempered_smc"] = "gibbs"
     evidence: Literal["laplace", "tempered_smc", "flow"] = "laplace"
     settings: dict[str, Any] = field(default_factory=lambda: {"mass_matrix": "auto"})
     reason: str = ""
@@ -158,15 +158,6 @@ def _three_modes() -> Problem:
     return VGPMIL(kernel, bags.instances[[0, -1]], mean=0.0, mixing=mixing), bags
 
 
-def _runaway() -> Problem:
-    """A Gamma scale mixture on more instances, whose far mode is 210 nats higher."""
-    random = np.random.default_rng(1)
-    random.normal(size=8)  # the tables of benchmarks/several_modes.py are of the instances after
-    bags = Bags.from_list([random.normal(size=(3, 2)) for _ in range(10)], labels=[1] * 3 + [0] * 7)
-    kernel, mixing = RBF(4.0, 4.0), GammaMixing(1.0, 3.0)
-    return VGPMIL(kernel, bags.instances[[0, -1]], mean=0.0, mixing=mixing), bags
-
-
 def _drawn_as(num_bags: int) -> str:
     return f"simulate_instances({num_bags}, 1 to 4, seed=3), simulate(seed=1)"
 
@@ -211,16 +202,6 @@ ENTRIES: dict[str, Entry] = {
             first="grid",
             second="tempered_smc",
             evidence="tempered_smc",
-        ),
-        Entry(
-            "vgpmil-runaway-2",
-            "Two values under a Gamma scale mixture whose far mode is 210 nats higher than that "
-            "near 0.",
-            ("instances", "two numbers", "runaway"),
-            _runaway,
-            "ten bags of three standard normal instances",
-            first="grid",
-            second="nuts",
         ),
         Entry(
             "vgpmil-gamma-digits-50",

@@ -67,14 +67,19 @@ def test_a_table_has_seconds_or_the_error_that_stays(table):
 
 
 def test_the_picture_has_medians_and_their_front(table):
-    figure = picture(table)
+    more = table.iloc[[0, 0]].assign(
+        reference=["vwsgp-student-simulated-9", "vwsgp-counts-simulated-9"],
+        seconds=[0.2, 0.9],
+        mean_error=[0.4, 0.1],
+    )
+    figure = picture(pd.concat([table, more]))
     targets, bags, legend = (panel for panel in figure.axes if panel.get_title() or panel.lines)
     assert (targets.get_title(), bags.get_title()) == ("targets", "bags")
     drawn = [line.get_xydata().tolist() for line in targets.lines]
-    for median in ([0.1, 0.5], [20.0, 0.02], [30.0, 0.03]):
+    for median in ([0.2, 0.4], [20.0, 0.02], [30.0, 0.03]):
         assert [median] in drawn
-    front = [points for points in drawn if len(points) == 2 and points[0][0] > 0]
-    assert front == [[[0.1, 0.5], [20.0, 0.02]]]
+    front = [points for points in drawn if len(points) == 2 and points[1] == [20.0, 0.02]]
+    assert front == [[[0.2, 0.4], [20.0, 0.02]]]
     assert [text.get_text() for text in legend.get_legend().get_texts()] == [
         "quick",
         "chains",
