@@ -10,7 +10,7 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from ..datasets.arguments import check_counts
+from ..datasets.arguments import check_counts, checked_seed
 from ..datasets.bags import Bags
 from ..models.model import Draws, Model, observations
 from .arguments import engine
@@ -27,8 +27,9 @@ __all__ = ["FlatDensity", "flat_density", "flat_engine"]
 class FlatDensity:
     """A posterior as a density of one real vector v, for a sampler that knows no models.
 
-    The density is that of ``model.marginal()`` in whitened, unconstrained coordinates: prior
-    standard Gaussian where sites are, no bounds, Jacobians included. Made by `flat_density`.
+    It is that of ``model.marginal()``. Sites with a Gaussian prior are whitened, so that they are
+    standard Gaussian before there are data; others are mapped to the real line. Jacobians are in
+    it. `flat_density` makes one.
 
     Attributes
     ----------
@@ -144,7 +145,7 @@ def flat_engine(sampler: FlatSampler, *, budget: int = 20_000) -> Callable[..., 
     @engine
     def run(model: Model, bags: Bags, *, seed: int) -> Posterior:
         watch = Stopwatch()
-        target = flat_density(model, bags, seed=int(seed), budget=budget)
+        target = flat_density(model, bags, seed=checked_seed(seed), budget=budget)
         started = Stopwatch.now()
         with jax.enable_x64(True):
             drawn = np.asarray(sampler(target))

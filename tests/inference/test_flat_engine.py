@@ -77,6 +77,12 @@ def test_a_second_run_compiles_nothing(problem, compilations):
     assert compilations.number == before
 
 
+def test_a_key_in_place_of_a_seed_is_refused(problem, without_type_checks):
+    """Samplers from elsewhere take integers."""
+    with pytest.raises(TypeError, match="expected an integer"):
+        flat_engine(newton)(*problem, seed=jax.random.key(0))
+
+
 def test_draws_of_another_shape_are_refused(problem):
     with pytest.raises(ValueError, match=r"flat returned .* shape \(10, 2\).*\(chains, draws, 2\)"):
         flat_engine(flat)(*problem, seed=0)
