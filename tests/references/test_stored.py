@@ -9,6 +9,7 @@ import pytest
 from milzoo.diagnostics import compare
 from milzoo.diagnostics.measures.accuracy import accuracy
 from milzoo.inference import coordinate_ascent, grid, nuts
+from milzoo.inference.runtime.densities import log_joint
 from milzoo.references import (
     ENTRIES,
     Length,
@@ -79,6 +80,19 @@ def test_a_reason_stands_where_draws_would(tmp_path):
     assert (told["reference_posterior_name"], told["reason"]) == (None, entry.reason)
     with pytest.raises(FileNotFoundError, match="nats lower"):
         load_reference(entry.name, tmp_path)
+
+
+@pytest.mark.in_ci
+def test_the_runaway_is_as_far_and_as_high_as_its_reason_says(data_folder):
+    """Far out all f_n are negative and gain −f_n/2 each: u = −½ K_ZX 1."""
+    model, bags = entry_named("vgpmil-gamma-digits-50").problem()
+    near = coordinate_ascent(model, bags, seed=0).approximation.mean
+    covariance = model.kernel.covariance(model.inducing_points, np.asarray(bags.instances))
+    far = -0.5 * np.asarray(covariance).sum(axis=1)
+    both = {"inducing_value": np.stack([near, far])}
+    of_near, of_far = log_joint(model, "marginal", both, bags)
+    assert of_far - of_near > 60_000
+    assert np.abs(far).mean() / np.sqrt(model.kernel.variance) > 200
 
 
 def test_entries_are_kept_and_stand_on_the_page():
