@@ -445,10 +445,13 @@ def test_a_reason_is_kept_where_there_are_no_draws(run, tmp_path):
     assert (tmp_path / "posteriors" / f"{name}.json").is_file()
 
 
-@pytest.mark.parametrize(("errors", "is_same"), [(3.0, True), (5.0, False)])
-def test_a_reference_is_made_again_and_compared(run, monkeypatch, errors, is_same):
-    """Moments may be four standard errors of their difference apart."""
+@pytest.mark.parametrize(
+    ("errors", "rhat", "is_same"), [(3.0, 1.001, True), (5.0, 1.001, False), (3.0, 1.2, False)]
+)
+def test_a_reference_is_made_again_and_compared(run, monkeypatch, errors, rhat, is_same):
+    """Moments may be four standard errors of their difference apart, and all gates are asked."""
     kept, seeds = load_reference(SMALL_REFERENCE), []
+    gates = (Gate("R̂", rhat, 1.01, "below"),)
 
     def moved(moments):
         by = errors * np.sqrt(2) * moments["mean_mcse"]
@@ -456,7 +459,8 @@ def test_a_reference_is_made_again_and_compared(run, monkeypatch, errors, is_sam
 
     def made(entry, *, seed):
         seeds.append((entry.name, seed))
-        return replace(kept, moments={site: moved(of) for site, of in kept.moments.items()})
+        moments = {site: moved(of) for site, of in kept.moments.items()}
+        return replace(kept, moments=moments, gates=gates)
 
     monkeypatch.setattr(referencing, "make_reference", made)
     code, out, err = run("reference", "check", SMALL_REFERENCE)
