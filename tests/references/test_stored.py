@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 from milzoo.diagnostics import compare
 from milzoo.diagnostics.measures.accuracy import accuracy
 from milzoo.inference import coordinate_ascent, grid, nuts
@@ -18,7 +19,7 @@ from milzoo.references import (
     make_reference,
     save_reference,
 )
-from milzoo.references.stored import DATABASE, is_kept, largest_difference, save_entry
+from milzoo.references.stored import DATABASE, is_kept, largest_difference, moments_of, save_entry
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 KEPT = sorted(name for name in ENTRIES if is_kept(name))
@@ -65,6 +66,14 @@ def test_an_entry_without_kept_draws_says_how_to_make_them(tmp_path):
         load_reference(EXACT, tmp_path)
     with pytest.raises(ValueError, match=EXACT):
         load_reference(f"{EXACT}0", tmp_path)
+
+
+def test_standard_errors_are_those_of_independent_draws():
+    """1/√n of a mean, 1/√(2n) of an sd."""
+    values = np.random.default_rng(0).normal(size=(4, 1000))
+    found = moments_of(xr.Dataset({"u": (["chain", "draw"], values)}))["u"]
+    assert found["mean_mcse"] == pytest.approx(1 / np.sqrt(4000), rel=0.1)
+    assert found["sd_mcse"] == pytest.approx(1 / np.sqrt(8000), rel=0.1)
 
 
 def test_moments_differ_by_their_standard_errors():
