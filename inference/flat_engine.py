@@ -139,7 +139,6 @@ def flat_engine(sampler: FlatSampler, *, budget: int = 20_000) -> Callable[..., 
     ('prior', (4, 100, 2))
     """
     check_counts(budget=budget)
-
     name = getattr(sampler, "__name__", type(sampler).__name__)
 
     @engine

@@ -49,12 +49,11 @@ def benchmark_engine(
     -------
     DataFrame
         A row for each reference: ``status``, ``seconds`` (compilation apart), ``wall_seconds``,
-        ``warmup_seconds`` of chains,
         ``mean_error`` and ``worst_error`` of means in reference sds, ``sd_ratio``,
-        ``coverage_90`` of the central 90 % intervals, ``khat``, ``ess_per_second`` of chains,
-        ``kl`` of approximations with a density in nats, and ``classifier_accuracy``, which is ½
-        where nothing can be told. An engine that does not take the model has its message as the
-        status, and no numbers.
+        ``coverage_90`` of the central 90 % intervals, ``khat``, ``ess_per_second`` and
+        ``warmup_seconds`` of chains, ``kl`` of approximations with a density in nats, and
+        ``classifier_accuracy``, which is ½ where nothing can be told. An engine that does not take
+        the model has its message as the status, and no numbers.
 
     Raises
     ------

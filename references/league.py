@@ -28,7 +28,15 @@ from ..inference import (
 from .benchmarking import benchmark_engine
 from .entries import entry_named
 
-__all__ = ["LEAGUE", "league", "lines_of_table", "pareto_front", "picture", "seconds_to_error"]
+__all__ = [
+    "LEAGUE",
+    "errors",
+    "league",
+    "lines_of_table",
+    "pareto_front",
+    "picture",
+    "seconds_to_error",
+]
 
 # Engines by the name that tables have: those that a user would take, at their usual lengths.
 LEAGUE: Mapping[str, Callable[..., Posterior]] = {
@@ -133,18 +141,12 @@ def lines_of_table(table: pd.DataFrame, error: float = 0.1) -> list[str]:
     Returns
     -------
     list of str
-        A cell has the seconds; where an engine never gets there its error, in parentheses; nothing
+        A cell has the seconds; its error in parentheses where an engine does not get there; a dash
         where it did not take the model.
     """
     engines = list(table["engine"].unique())
-    cells = [
-        f"({wrong:.2g})"
-        if math.isinf(seconds)
-        else "–"
-        if math.isnan(seconds)
-        else f"{seconds:.2g}"
-        for seconds, wrong in zip(seconds_to_error(table, error), errors(table), strict=True)
-    ]
+    pairs = zip(seconds_to_error(table, error), errors(table), strict=True)
+    cells = [_cell(seconds, wrong) for seconds, wrong in pairs]
     wide = table.assign(cell=cells).pivot(index="reference", columns="engine", values="cell")
     wide = wide.loc[table["reference"].unique(), engines]
     return [
@@ -152,6 +154,12 @@ def lines_of_table(table: pd.DataFrame, error: float = 0.1) -> list[str]:
         f"|---{'|---' * len(engines)}|",
         *(f"| `{name}` | {' | '.join(row)} |" for name, row in wide.iterrows()),
     ]
+
+
+def _cell(seconds: float, wrong: float) -> str:
+    if math.isnan(seconds):
+        return "–"
+    return f"({wrong:.2g})" if math.isinf(seconds) else f"{seconds:.2g}"
 
 
 def pareto_front(
@@ -170,17 +178,16 @@ def pareto_front(
     """
     both = np.column_stack([seconds, error])
     is_told = np.isfinite(both).all(axis=1)
-    with np.errstate(invalid="ignore"):
-        no_worse = (both[:, None] <= both[None]).all(axis=2)
-        better = (both[:, None] < both[None]).any(axis=2)
-    return is_told & ~((no_worse & better) & is_told[:, None]).any(axis=0)
+    no_worse = (both[:, None] <= both[None]).all(axis=2)  # NaN is worse than all
+    better = (both[:, None] < both[None]).any(axis=2)
+    return is_told & ~(no_worse & better).any(axis=0)
 
 
 def picture(table: pd.DataFrame) -> Figure:
     """Errors against seconds: a panel for each kind of model.
 
     A small mark is an engine on a reference, a large one its median. The line joins the medians
-    that no other engine beats in both.
+    that no other engine beats in both. The dotted line is the error of the reference draws.
 
     Parameters
     ----------

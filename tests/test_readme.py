@@ -185,10 +185,8 @@ def test_a_sampler_from_elsewhere_runs_as_printed(name):
 
 
 def test_the_page_of_samplers_has_the_tested_ones_and_no_other():
-    assert [_imports_and_sampler(name)[1].count(f"def {name}(target)") for name in SAMPLERS] == [
-        1 for _ in SAMPLERS
-    ]
     page = (REPOSITORY / "docs/adding_an_engine.md").read_text("utf-8")
+    assert re.findall(r"^def (\w+)\(target\):", page, re.MULTILINE) == list(SAMPLERS)
     assert page.count("```python") == len(SAMPLERS) + 1
 
 

@@ -16,9 +16,10 @@ from milzoo.datasets import simulate_instances
 from milzoo.inference import ENGINES, coordinate_ascent, nuts
 from milzoo.models import RBF, GammaMixing, Gaussian, NegativeBinomial, Probit, StudentT
 from milzoo.papers import PAPERS
-from milzoo.references import LEAGUE, Gate, load_reference
+from milzoo.references import ENTRIES, LEAGUE, Gate, load_reference
 
 SMALL_REFERENCE = "vwsgp-gaussian-simulated-9"
+LONGEST = max(ENTRIES, key=len)
 SMALL = ("--set", "num_inducing=5", "--engines", "coordinate_ascent")
 
 
@@ -26,9 +27,9 @@ SMALL = ("--set", "num_inducing=5", "--engines", "coordinate_ascent")
 def run(monkeypatch, capsys):
     """Run the command line; its exit code, standard output and standard error."""
 
-    def run(*arguments):
+    def run(*arguments, columns="100"):
         monkeypatch.setattr(sys, "argv", ["milzoo", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "100")
+        monkeypatch.setenv("COLUMNS", columns)
         with pytest.raises(SystemExit) as end:
             main()
         return end.value.code or 0, *capsys.readouterr()
@@ -477,20 +478,20 @@ def test_engines_are_benchmarked_by_name_and_tag(run, monkeypatch, tmp_path):
         ((name, engine),) = engines.items()
         asked.append((name, engine, seed, list(tags)))
         more = ("seconds", "ess_per_second", "warmup_seconds")
-        numbers = dict.fromkeys([*referencing._FORMATS, *more], 0.25) | {"kl": np.nan}
-        row = {"engine": name, "reference": SMALL_REFERENCE, "status": "converged", **numbers}
+        numbers = dict.fromkeys([*referencing._COLUMNS, *more], 0.25) | {"kl": np.nan}
+        row = {"engine": name, "reference": LONGEST, "status": "converged", **numbers}
         return pd.DataFrame([row])
 
     monkeypatch.setattr(referencing, "league", measured)
     options = ("--tag", "easy", "--seed", 3, "--out", tmp_path)
-    code, out, _ = run("engines", "benchmark", "laplace", "svi, flow", *options)
-    assert code == 0
+    code, out, _ = run("engines", "benchmark", "laplace", "svi, flow", *options, columns="80")
+    assert code == 0 and "…" not in out and "converged" in out
     easy = {"seed": 3, "tags": ["easy"]}
     assert asked == [
         (name, engine, *easy.values())
         for name, engine in (("laplace", ENGINES["laplace"]), ("svi, flow", LEAGUE["svi, flow"]))
     ]
-    assert out.count(SMALL_REFERENCE) == 2 and "0.250" in out and "–" in out
+    assert out.count(LONGEST) == 2 and "0.250" in out and "–" in out
     assert list(pd.read_csv(tmp_path / "league.csv")["engine"]) == ["laplace", "svi, flow"]
     assert (tmp_path / "league.png").is_file()
     asked.clear()
