@@ -10,18 +10,18 @@ from functools import partial
 import jax
 import numpy as np
 import pandas as pd
-import xarray as xr
 from jaxtyping import Float
 
 from ..inference.gaussian import whitened_program
 from ..inference.importance import ImportanceResampled
 from ..inference.posterior import Posterior, flat_draws
 from ..inference.runtime.densities import log_joint
+from ..models.model import Draws
 from .checks.stein import SteinTest, stein_test
 from .checks.two_sample import TwoSampleTest, by_chain, evenly, independent_number, two_sample_test
 from .verdict import Assessment, Verdict
 
-__all__ = ["JointTest", "joint_sentences", "joint_table", "joint_tests"]
+__all__ = ["JointTest", "joint_sentences", "joint_table", "joint_tests", "two_sample_of"]
 
 # p-values below it are told as a difference.
 _LEVEL = 0.01
@@ -69,23 +69,47 @@ def joint_tests(
     """
     found = {}
     for name, verdict in verdicts.items():
-        assessment = verdict.assessment
-        if not _is_testable(assessment):
+        if not _is_testable(verdict.assessment):
             continue
         random = np.random.default_rng(seed)
-        peer, two_sample = verdict.reference, None
-        if (
-            peer is not None
-            and not verdict.has_other_target
-            and peer.assessment.can_judge
-            and peer.name not in missed
-        ):
-            two_sample = _two_sample(assessment, peer.assessment, random)
-        stein = _stein(assessment, random)
+        two_sample = two_sample_of(verdict, missed=missed, random=random)
+        stein = _stein(verdict.assessment, random)
         if two_sample is not None or stein is not None:
+            peer = verdict.reference
             judge = peer.name if peer is not None and two_sample is not None else None
             found[name] = JointTest(two_sample, stein, judge)
     return found
+
+
+def two_sample_of(
+    verdict: Verdict, *, missed: Collection[str] = (), random: np.random.Generator
+) -> TwoSampleTest | None:
+    """Test whether a classifier can tell a posterior's draws from its reference's.
+
+    Parameters
+    ----------
+    verdict : Verdict
+    missed : collection of str
+        Posteriors that did not visit a mode.
+    random : Generator
+        Of permutations and of directions.
+
+    Returns
+    -------
+    TwoSampleTest or None
+        None if the posterior cannot be tested, or its reference cannot judge others, has another
+        target or missed a mode.
+    """
+    peer = verdict.reference
+    if (
+        peer is None
+        or verdict.has_other_target
+        or not peer.assessment.can_judge
+        or peer.name in missed
+        or not _is_testable(verdict.assessment)
+    ):
+        return None
+    return _two_sample(verdict.assessment, peer.assessment, random)
 
 
 def _two_sample(
@@ -100,14 +124,14 @@ def _two_sample(
     return two_sample_test(*sides, random=random, log_ratio=log_ratio)
 
 
-def _log_ratio(posterior: Posterior, draws: xr.Dataset) -> Float[np.ndarray, "C T"]:
+def _log_ratio(posterior: Posterior, draws: Draws) -> Float[np.ndarray, " K"]:
     """log p(D, θ) − log q(θ) at draws of any posterior of the model."""
-    flat = flat_draws(draws[list(posterior.model.latent_sites)])
-    log_approximation = posterior.log_density(flat)
+    latent = {name: draws[name] for name in posterior.model.latent_sites}
+    log_approximation = posterior.log_density(latent)
     assert log_approximation is not None
-    log_target = log_joint(posterior.model, "marginal", flat, posterior.bags)
-    ratio = (log_target - log_approximation).reshape(draws.sizes["chain"], draws.sizes["draw"])
-    return np.nan_to_num(ratio, nan=np.inf)  # where neither has a density, it is not q's draw
+    log_target = log_joint(posterior.model, "marginal", latent, posterior.bags)
+    # Where neither has a density, it is not q's draw.
+    return np.nan_to_num(log_target - log_approximation, nan=np.inf)
 
 
 def _is_testable(assessment: Assessment) -> bool:

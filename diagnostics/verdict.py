@@ -335,8 +335,9 @@ def _fresh_draws(
 ) -> tuple[xr.Dataset, _ReplicatedKhat]:
     """Independent draws of an approximation as one chain, and its k̂ by them and more."""
     model, bags = posterior.model, posterior.bags
-    size = sum(value.nbytes for value in posterior.draws(1, seed=seed).values())
-    wanted = 1 if _is_point(posterior) else min(num_draws, _FRESH_BYTES // size)
+    stored = posterior.stored_draws()  # a draw made to be weighed would be another program
+    size = sum(value.nbytes / len(value) for value in stored.values())
+    wanted = 1 if _is_point(posterior) else min(num_draws, int(_FRESH_BYTES / size))
     fresh = posterior.draws(max(1, wanted), seed=seed)
     everything = fresh | model.estimands_of(fresh, bags)
     one_chain = {name: value[None] for name, value in everything.items()}

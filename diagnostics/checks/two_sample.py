@@ -26,6 +26,8 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
+from ...inference.posterior import flat_draws
+from ...models.model import Draws
 from ..measures.accuracy import site_names
 
 __all__ = [
@@ -113,7 +115,7 @@ def two_sample_test(
     reference: xr.Dataset,
     *,
     random: np.random.Generator,
-    log_ratio: Callable[[xr.Dataset], Float[np.ndarray, "C K"]] | None = None,
+    log_ratio: Callable[[Draws], Float[np.ndarray, " K"]] | None = None,
 ) -> TwoSampleTest | None:
     """Test whether a classifier can tell two sets of draws apart.
 
@@ -125,8 +127,8 @@ def two_sample_test(
     random : Generator
         Of permutations and of directions.
     log_ratio : callable or None
-        Some of the draws of either side → log density of the reference there, less that of the
-        other side, up to a constant. None where these are not known.
+        Draws of both sides, by name → log density of the reference there, less that of the other
+        side, up to a constant. None where these are not known.
 
     Returns
     -------
@@ -151,8 +153,9 @@ def two_sample_test(
         right = _right(kept, partial(_by_ridge, features), random)
     else:
         looked_at = zip((draws, reference), chosen, strict=True)
-        ratios = [log_ratio(side.isel(draw=index)).ravel() for side, index in looked_at]
-        right = _right(kept, partial(_by_threshold, np.concatenate(ratios)), random)
+        ours, theirs = (flat_draws(side.isel(draw=index)) for side, index in looked_at)
+        both = {name: np.concatenate([ours[name], theirs[name]]) for name in ours}
+        right = _right(kept, partial(_by_threshold, log_ratio(both)), random)
     accuracy, by_chance = float(right[0]), right[1:]
     return TwoSampleTest(
         accuracy=accuracy,

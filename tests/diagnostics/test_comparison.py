@@ -106,7 +106,7 @@ def test_khat_tells_a_narrow_approximation_from_a_good_one(problem, posteriors):
     assert f"k̂ = {khat['narrow']:.2f}" in comparison.sentences["narrow"]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_khat_is_the_mean_of_independent_replicates(posteriors, monkeypatch):
     seen, told = [], iter([0.1, 0.2, 0.3, 0.8])
 
@@ -785,7 +785,7 @@ def test_distances_of_targets_have_limits_of_their_own(regression_comparison, pl
     assert expected in sentence("nuts", replace(verdict, difference=planted))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_posteriors_of_labels_and_of_targets_are_not_compared(regression_comparison):
     exact = regression_comparison.posteriors["exact"]
     bags = exact.bags

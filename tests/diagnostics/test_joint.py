@@ -31,7 +31,7 @@ def test_the_ascent_is_told_from_nuts_and_another_run_is_not(judged):
     assert again.startswith("A classifier cannot tell again from nuts: it is right of ")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_densities_are_used_where_they_are_known(judged):
     cavi, again = (judged.joint[name].two_sample for name in ("cavi", "again"))
     assert cavi.is_best and not again.is_best

@@ -131,7 +131,7 @@ def test_one_s_own_statistic_is_asked(exact):
     assert check.prior["first"].shape == check.posterior["first"].shape == (50,)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_sizes_that_are_all_equal_have_no_panel():
     bags, _ = simulate(LOGISTIC, simulate_instances(20, 3, num_features=2, seed=3), seed=4)
     check = predictive_check(coordinate_ascent(LOGISTIC, bags, seed=0), seed=0, num_replicates=50)

@@ -40,7 +40,7 @@ def test_each_fold_is_scored_on_its_test_bags(scene, found):
     np.testing.assert_array_equal(tested, np.repeat(np.arange(len(scene)), 2))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_table_has_means_over_folds(found):
     table = found.table()
     assert list(table.index) == list(CLASSIFIERS)
@@ -128,7 +128,7 @@ def test_processes_give_the_same_as_one(scene, found):
     np.testing.assert_array_equal(found.by_fold, two.by_fold)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_probabilities_of_all_folds_have_one_calibration(scene):
     vwsgp = BayesianMIL(VWSGP, "coordinate_ascent", seed=0, model__num_inducing=10)
     classifiers = {"VWSGP": vwsgp} | CLASSIFIERS

@@ -210,7 +210,7 @@ def test_labels_left_out_have_the_calibration_of_their_probabilities(approximate
     assert found.p_value == pytest.approx(expected.p_value)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_labels_that_belie_their_probabilities_are_found(approximate):
     """Said are 0.02 and 0.98, the wrong way round, so that regression pools all bags."""
     wrong = left_out_calibration(approximate, elpd_of(np.full(12, np.log(0.02))))
@@ -253,7 +253,7 @@ def test_pit_of_targets_is_that_of_fits_without_each_bag():
     assert found.p_value == pytest.approx(expected.pvalue, abs=0.15)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_bag_that_is_certain_is_left_out(small):
     """Its weights are equal, and ArviZ fits no tail to such."""
     model, bags = small

@@ -49,14 +49,14 @@ def test_an_exact_engine_is_calibrated_at_these_bags(exact):
     assert found.sentences[0].startswith("coordinate_ascent on vwsgp at these bags: nothing found")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_shift_at_these_bags_is_found(exact):
     found = posterior_calibration(exact, Shifted(), seed=0, simulations=200)
     assert not found.is_calibrated
     assert (found.table["mean_deviation"].iloc[:3] < -0.3).all()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_truths_from_another_posterior_are_found(exact):
     """The ranks judge the posterior that truths are drawn from, too."""
     q = exact.approximation

@@ -63,7 +63,7 @@ def test_approximation_beyond_weighting_fails(problem):
     assert compare({"beyond": beyond}).table.loc["beyond", "status"] == "failed"
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_draws_survive_saving_and_are_reproducible(resampled, tmp_path):
     resampled.save(tmp_path / "resampled.nc")
     back = Posterior.load(tmp_path / "resampled.nc")

@@ -98,7 +98,7 @@ def test_weights_of_nameless_clusters_are_sorted_in_each_draw(named, nameless):
         assert panel.get_xlabel() == "k-th largest of each draw"
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_number_of_occupied_clusters_is_marked(named):
     number = named.draws_with_estimands["occupied_components"].to_numpy()[0]
     for klass, (panel, name) in enumerate(
@@ -113,7 +113,7 @@ def test_the_number_of_occupied_clusters_is_marked(named):
         assert panel.get_title() == title
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_row_for_each_posterior_with_its_name(named, nameless):
     titles_of = {"by q": named, "by draws": nameless}
     figure = plot_components(titles_of)
@@ -279,7 +279,7 @@ def test_clusters_of_diagonal_precisions_lie_along_the_axes(named):
     np.testing.assert_allclose(extent, 2 * sd, rtol=0.02)  # of 20 points on it
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_each_posterior_has_a_panel_without_overlaps(named, nameless):
     figure = plot_scene({"q": named, "draws": nameless})
     titles = [panel.get_title() for panel in figure.axes[:2]]
