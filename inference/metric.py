@@ -11,13 +11,15 @@ from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import cholesky, solve_triangular
 from jaxtyping import Array, Float, Int
 from numpyro.infer.hmc_util import welford_covariance
 
 from ..datasets.arguments import one_of
+from ..models.numerics.lbfgs import Minimum
 from .gaussian import WhitenedProgram
-from .modes import mode_of
+from .modes import mode_from
 
 __all__ = [
     "LARGEST_DENSE",
@@ -48,7 +50,6 @@ _CUTOFF = 2.0
 _PILOT_DRAWS = 100
 
 
-@jax.jit
 def curvature_metric(target: WhitenedProgram) -> Float[Array, "P P"]:
     """H⁻¹, the inverse curvature of −log p at the mode that is found from the prior mean.
 
@@ -63,16 +64,9 @@ def curvature_metric(target: WhitenedProgram) -> Float[Array, "P P"]:
     array (P, P)
         Positive definite.
     """
-    return _inverse(mode_of(target, jnp.asarray(target.origin), _MAX_STEPS).hessian)
+    return _inverse(_mode(target).hessian)
 
 
-def _inverse(hessian: Float[Array, "P P"]) -> Float[Array, "P P"]:
-    curvature, directions = jnp.linalg.eigh(hessian)
-    variance = 1.0 / jnp.maximum(jnp.abs(curvature), _LEAST_CURVATURE)
-    return (directions * variance) @ directions.T
-
-
-@jax.jit
 def curvature_and_misfit(
     target: WhitenedProgram, key: Array
 ) -> tuple[Float[Array, "P P"], Float[Array, ""]]:
@@ -93,15 +87,32 @@ def curvature_and_misfit(
     array ()
         D; not a number or infinite where the search for a mode fails.
     """
-    found = mode_of(target, jnp.asarray(target.origin), _MAX_STEPS)
+    found = _mode(target)
     metric = _inverse(found.hessian)
+    return metric, _misfit(target, key, found.point, metric)
+
+
+def _mode(target: WhitenedProgram) -> Minimum:
+    """By the program that `laplace` has, with as many steps."""
+    return mode_from(target, target.origin, np.asarray(_MAX_STEPS))
+
+
+@jax.jit
+def _inverse(hessian: Float[Array, "P P"]) -> Float[Array, "P P"]:
+    curvature, directions = jnp.linalg.eigh(hessian)
+    variance = 1.0 / jnp.maximum(jnp.abs(curvature), _LEAST_CURVATURE)
+    return (directions * variance) @ directions.T
+
+
+@jax.jit
+def _misfit(
+    target: WhitenedProgram, key: Array, mode: Float[Array, " P"], metric: Float[Array, "P P"]
+) -> Float[Array, ""]:
     factor = cholesky(metric, lower=True)
     noise = jax.random.normal(key, (_PILOT_DRAWS, target.size))
-    gradients = jax.lax.map(
-        lambda one: jax.grad(target.log_density)(found.point + factor @ one), noise
-    )
+    gradients = jax.lax.map(lambda one: jax.grad(target.log_density)(mode + factor @ one), noise)
     # ∇ log q = −L⁻ᵀε
-    return metric, jnp.mean((gradients @ factor + noise) ** 2)
+    return jnp.mean((gradients @ factor + noise) ** 2)
 
 
 type _Moments = tuple[Float[Array, " P"], Float[Array, "P P"], Int[Array, ""]]

@@ -276,7 +276,7 @@ class NUTSChain:
                 "mass_matrix is 'laplace', which is of the marginal program, and program is "
                 f"{self.program!r}; take 'low_rank'"
             )
-        target = whitened_program(self.model, bags)
+        target = jax.device_put(whitened_program(self.model, bags))
         check_smooth(target)
         return {"mass_matrix": "laplace", "curvature_metric": curvature_metric(target)}
 

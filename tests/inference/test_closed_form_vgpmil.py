@@ -309,7 +309,7 @@ def test_learning_ascends_the_bound_less_log_z(learned_gamma):
     np.testing.assert_allclose(posterior.elbo[-1], expected, atol=1e-5)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_learned_values_that_rest_on_few_draws_are_doubted(learned_gamma):
     posterior, bags = learned_gamma
     start_key, _ = jax.random.split(jax.random.key(0))
@@ -320,7 +320,7 @@ def test_learned_values_that_rest_on_few_draws_are_doubted(learned_gamma):
     assert f"rests on {effective:.1f} of 100 draws" in posterior.status.sentence
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_sure_estimate_of_the_constant_is_not_doubted(learned_gamma):
     posterior, bags = learned_gamma
     with jax.enable_x64(True):

@@ -177,7 +177,7 @@ def test_bound_lies_below_the_log_evidence_by_quadrature(accumulating_problem, n
     assert posterior.elbo[-1] < evidence
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_order_of_instances_changes_nothing(either_problem):
     model, bags = either_problem
     order = np.random.default_rng(0).permutation(bags.num_instances)

@@ -93,7 +93,7 @@ def test_the_error_of_a_bridge_holds_over_replicates(labels):
     assert np.sqrt(np.mean(np.square(z))) == pytest.approx(1.0, abs=4.5 / np.sqrt(80))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_weights_that_do_not_work_have_an_infinite_error(labels):
     narrow = laplace(TWO, labels, seed=0)
     shrunk = replace(narrow.approximation, scale_tril=0.3 * narrow.approximation.scale_tril)
@@ -101,7 +101,7 @@ def test_weights_that_do_not_work_have_an_infinite_error(labels):
     assert found.khat > 0.7 and found.error == np.inf
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_posteriors_without_an_evidence_say_why(labels, chains):
     with pytest.raises(ValueError, match="has no density"):
         log_evidence(maximum_a_posteriori(TWO, labels, seed=0), seed=0)

@@ -166,7 +166,7 @@ def test_kept_sites_are_stored_and_obey_negative_bags(posterior, small_problem):
     assert (largest == bags.labels).mean() > 0.9
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_same_seed_gives_the_same_draws_in_64_bit(small_problem, posterior):
     """They do not depend on the number of draws, and no global flag changes."""
     same, other = (

@@ -124,7 +124,7 @@ def test_its_guide_draws_from_it(posterior, bags):
         assert abs(logs[0].mean() - logs[1].mean()) < 4.5 * error
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_grid_posterior_comes_back_from_a_file(posterior, tmp_path):
     posterior.save(tmp_path / "grid.nc")
     again = Posterior.load(tmp_path / "grid.nc")

@@ -169,8 +169,7 @@ def test_buffers_are_reused_after_two_turns_and_no_sooner():
             np.testing.assert_array_equal(array, 10 * number + index)
 
 
-@pytest.mark.in_ci
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_chunks_in_use_are_not_overwritten(fits, tmp_path, num_devices):
     """Of two turns, while the next chunk is read: with chunks of one bag each, some longer."""
@@ -311,7 +310,7 @@ def test_chunks_share_one_cholesky_factor(fits, name):
             np.testing.assert_allclose(found.gram, expected.gram, rtol=1e-12)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize(("at_most", "stride"), [(10_000, 1), (100, 3), (70, 5), (1, 300)])
 def test_subsample_is_spaced_evenly_over_chunks(fits, tmp_path, at_most, stride):
     model, bags, _ = fits["dpmil"]

@@ -38,7 +38,7 @@ def mode_of(posterior, site="weights"):
     return posterior.tree["posterior"][site].to_numpy()[0, 0]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_search_has_one_thread_of_lapack(bags, monkeypatch):
     """Threads that wait for each other in small calls made it nine times as slow."""
     num_threads, loss = [], _Search.loss
@@ -164,7 +164,7 @@ def test_the_guide_of_a_point_is_the_point(bags, mode):
     np.testing.assert_array_equal(sites["intercept"]["value"], mode_of(mode, "intercept"))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_point_comes_back_from_its_file(mode, tmp_path):
     mode.save(tmp_path / "mode.nc")
     loaded = Posterior.load(tmp_path / "mode.nc")

@@ -12,7 +12,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import simulate, simulate_instances
-from milzoo.inference import nuts
+from milzoo.inference import laplace, nuts
 from milzoo.inference.gaussian import WhitenedProgram, whitened_program
 from milzoo.inference.metric import (
     LARGEST_DENSE,
@@ -233,11 +233,22 @@ def gaussian_problem():
     return model, simulate(model, design, seed=2)[0]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_gaussian_posterior_has_no_misfit(gaussian_problem):
     with jax.enable_x64(True):
         target = jax.device_put(whitened_program(*gaussian_problem))
         assert float(curvature_and_misfit(target, jax.random.key(0))[1]) < 1e-12
+
+
+@pytest.mark.in_ci
+def test_the_curvature_is_found_by_the_program_of_laplace(gaussian_problem, compilations):
+    """A search for a mode is the longest of them to compile; but one inverse is left."""
+    laplace(*gaussian_problem, seed=0)
+    with jax.enable_x64(True):
+        target = jax.device_put(whitened_program(*gaussian_problem))
+        before = compilations.number
+        curvature_metric(target)
+    assert compilations.number - before <= 1
 
 
 # ------------------------------------------------------------------ "auto", and what is refused

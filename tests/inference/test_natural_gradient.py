@@ -256,7 +256,7 @@ def test_stopped_run_resumes_to_the_same_end(cases, tmp_path, name):
         natural_gradient(model, given, max_steps=12, checkpoint=folder, delay=3.0, **options)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_seconds_of_steps_exclude_compilation(cases, tmp_path):
     model, bags = cases["vwsgp"]
     found = natural_gradient(model, bags, seed=0, max_steps=3, checkpoint=tmp_path / "steps")

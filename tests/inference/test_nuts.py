@@ -180,7 +180,7 @@ def test_same_seed_gives_the_same_draws_in_64_bit(small_problem, marginal):
     assert not jax.config.jax_enable_x64
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_seconds_of_compilation_warmup_and_sampling_are_separate(marginal):
     assert marginal.compile_seconds > 0
     assert 0 < marginal.sampling_seconds < marginal.seconds

@@ -50,7 +50,7 @@ def test_the_elbo_is_that_of_the_gaussian_returned(targets):
     assert log_ratio.std() < 0.2 * abs(log_ratio.mean())
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_step_of_newton_leads_to_the_mean(targets):
     """After two steps, whose position is an sd and more from the mode of a Gaussian posterior."""
     with jax.enable_x64(True):

@@ -70,7 +70,7 @@ def test_log_likelihood_is_computed_when_asked_for(posteriors, small_problem, en
     np.testing.assert_allclose(np.exp(found).to_numpy().reshape(expected.shape), expected)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_draws_are_made_by_one_thread_of_blas(small_problem, monkeypatch):
     """Its idle threads would spin on the cores that the next prediction needs."""
     model, bags = small_problem
@@ -106,6 +106,7 @@ def test_fits_compute_log_likelihoods_only_on_request(small_problem, monkeypatch
 
 
 @pytest.mark.in_ci
+@pytest.mark.slow_but_first
 @every_engine
 def test_bags_survive_in_the_tree(posteriors, small_problem, engine):
     _, bags = small_problem

@@ -58,7 +58,7 @@ def test_written_predictions_equal_those_of_predict(fits, tmp_path, monkeypatch,
         np.testing.assert_allclose(written[column], by_row, atol=2e-6, err_msg=column)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_bags_in_memory_are_written_too(fits, tmp_path):
     """The file has intervals only on request."""
     fit, bags = fits["vgpmil"]

@@ -62,7 +62,7 @@ def mean_in_standard_errors(posterior: Posterior, site: str, exact: float, funct
 # ------------------------------------------------------------------ the start
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_draws_of_the_prior_are_standard(targets):
     model = replace(GAUSSIAN, kernel=RBF(dist.LogNormal(0.5, 0.7), 1.0))
     with jax.enable_x64(True):
@@ -77,7 +77,7 @@ def test_draws_of_the_prior_are_standard(targets):
     assert np.abs(standard.var(axis=0) - 1).max() < 4.9 * (2 / 4000) ** 0.5
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize("dispersion", [1.0, 3.0])
 def test_particles_begin_at_so_many_sds_of_the_prior(targets, dispersion):
     model = replace(GAUSSIAN, kernel=RBF(dist.LogNormal(0.5, 0.7), 1.0))
@@ -240,7 +240,7 @@ def test_counts_are_checked(targets, option):
         tempered_smc(GAUSSIAN, targets, seed=0, **{option: 0})
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_run_that_ended_on_its_way_is_a_failure(targets):
     with jax.enable_x64(True):
         target = whitened_program(GAUSSIAN, targets)
@@ -254,7 +254,7 @@ def test_a_run_that_ended_on_its_way_is_a_failure(targets):
         assert _judged(fine, [run, bad]).kind == "failed"
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_step_size_suits_a_gaussian(targets):
     """Where the covariance is I; a step size that fell or rose at each move is far off."""
     with jax.enable_x64(True):
