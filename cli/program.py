@@ -267,17 +267,20 @@ def benchmark_engines(
         typer.Option(help="Only references with this tag; repeatable.", show_default="all"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of every engine.")] = 0,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="References at a time.", show_default="one on each core"),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for all rows and a picture.", show_default="none")
     ] = None,
 ) -> None:
-    """Run engines on all kept references: errors, joint distribution, seconds."""
-    _one_device_for_each_core()
+    """Run engines on all kept references: errors, joint distribution, seconds of one core."""
     from ..inference import keep_programs
     from . import referencing
 
     keep_programs()
-    referencing.benchmark(names or [], tag or [], seed, out)
+    referencing.benchmark(names or [], tag or [], seed, jobs, out)
 
 
 @app.command()

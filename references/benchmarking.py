@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+import numpy as np
 import pandas as pd
 
 from ..datasets.arguments import known_or_nearest
-from ..diagnostics import compare
+from ..diagnostics.joint import two_sample_of
+from ..diagnostics.measures.targets import targets
+from ..diagnostics.verdict import Assessment, Verdict, gather, judge
 from ..inference import Posterior
 from .entries import ENTRIES
 from .stored import DATABASE, Reference, is_kept, load_reference
 
-__all__ = ["benchmark_engine"]
+__all__ = ["benchmark_engine", "names_with", "rows_of_reference"]
 
-# Of the comparison with a reference.
+# Of the table of a comparison, and those that it has not.
 _MEASURES = (
     *("status", "seconds", "wall_seconds", "mean_error", "worst_error", "sd_ratio", "coverage_90"),
     *("khat", "ess_per_second"),
 )
+_OTHERS = ("warmup_seconds", "kl", "classifier_accuracy")
 _NAME = "the engine"
+# Fresh draws of an approximation, as `compare` takes them.
+_NUM_DRAWS = 4000
 
 
 def benchmark_engine(
@@ -60,16 +67,55 @@ def benchmark_engine(
     ValueError
         If a tag is unknown, or no reference with all the tags is kept.
     """
-    rows = {
-        name: _measured(load_reference(name, folder), engine, seed, settings)
-        for name in _names(tags, folder)
-    }
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    table.index.name = "reference"
-    return table
+    chosen = {_NAME: partial(engine, **settings)}
+    rows = [
+        rows_of_reference(load_reference(name, folder), chosen, seed=seed)
+        for name in names_with(tags, folder)
+    ]
+    return pd.concat(rows).drop(columns="engine").set_index("reference")
 
 
-def _names(tags: Sequence[str], folder: str | os.PathLike[str]) -> list[str]:
+def rows_of_reference(
+    reference: Reference, engines: Mapping[str, Callable[..., Posterior]], *, seed: int
+) -> pd.DataFrame:
+    """Run engines on the problem of one reference.
+
+    Parameters
+    ----------
+    reference : Reference
+    engines : mapping of str to callable
+        By the name that the rows give them.
+    seed : int
+
+    Returns
+    -------
+    DataFrame
+        A row for each engine: ``engine``, ``reference``, and the columns of `benchmark_engine`.
+    """
+    exact = _assessed(reference.posterior, seed)
+    return pd.DataFrame(
+        {"engine": name, "reference": reference.name, **_measured(reference, exact, engine, seed)}
+        for name, engine in engines.items()
+    )
+
+
+def names_with(tags: Sequence[str], folder: str | os.PathLike[str] = DATABASE) -> list[str]:
+    """Names of the kept references that have all of the tags.
+
+    Parameters
+    ----------
+    tags : sequence of str
+    folder : path
+
+    Returns
+    -------
+    list of str
+
+    Raises
+    ------
+    ValueError
+        If a tag is unknown, or there is none.
+    """
     known = sorted({tag for entry in ENTRIES.values() for tag in entry.tags})
     for tag in tags:
         if tag not in known:
@@ -88,24 +134,35 @@ def _names(tags: Sequence[str], folder: str | os.PathLike[str]) -> list[str]:
 
 
 def _measured(
-    reference: Reference,
-    engine: Callable[..., Posterior],
-    seed: int,
-    settings: dict[str, object],
+    reference: Reference, exact: Assessment, engine: Callable[..., Posterior], seed: int
 ) -> dict[str, object]:
-    model, bags = reference.entry.problem()
-    measures = (*_MEASURES, "warmup_seconds", "kl", "classifier_accuracy")
+    model, bags = reference.posterior.model, reference.posterior.bags
     try:
-        found = engine(model, bags, seed=seed, **settings)
+        found = engine(model, bags, seed=seed)
     except (NotImplementedError, ValueError) as refusal:
-        nothing: dict[str, object] = dict.fromkeys(measures, math.nan)
+        nothing: dict[str, object] = dict.fromkeys((*_MEASURES, *_OTHERS), math.nan)
         return nothing | {"status": str(refusal)}
-    comparison = compare({_NAME: found}, reference=reference)
-    row = comparison.table.loc[_NAME]
-    divergence, joint = comparison.divergence_table, comparison.joint_table
+    verdict = _judged(found, reference.name, exact, seed)
+    row, test = verdict.row(), two_sample_of(verdict, random=np.random.default_rng(seed))
     warmup = math.nan if found.sampling_seconds is None else found.seconds - found.sampling_seconds
-    return {name: row[name] for name in _MEASURES} | {
-        "warmup_seconds": warmup,
-        "kl": divergence["kl"].get(_NAME, math.nan),
-        "classifier_accuracy": joint["classifier_accuracy"].get(_NAME, math.nan),
-    }
+    others = warmup, _kl(verdict.assessment, reference), math.nan if test is None else test.accuracy
+    return {name: row[name] for name in _MEASURES} | dict(zip(_OTHERS, others, strict=True))
+
+
+def _assessed(posterior: Posterior, seed: int) -> Assessment:
+    return gather(posterior, test=None, num_draws=_NUM_DRAWS, seed=seed)
+
+
+def _judged(found: Posterior, reference: str, exact: Assessment, seed: int) -> Verdict:
+    """As `compare` judges it, without what rows have no column of, which compiles for seconds."""
+    assessments = {_NAME: _assessed(found, seed), reference: exact}
+    target = targets({name: one.posterior.model for name, one in assessments.items()})
+    return judge(_NAME, assessments, target, reference=reference, test=None)
+
+
+def _kl(assessment: Assessment, reference: Reference) -> float:
+    """KL(q‖p) = log Z − E_q[log p(D, u) − log q(u)], log Z by the reference."""
+    if assessment.weighted is None:
+        return math.nan
+    log_evidence = reference.log_evidences[0].value
+    return 0.0 if assessment.is_exact else log_evidence - assessment.weighted.bound

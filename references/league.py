@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from multiprocessing import get_context
+from multiprocessing.queues import Queue
 
+import jax
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -13,11 +17,13 @@ from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ..datasets.arguments import check_counts
 from ..diagnostics.plots.panels import COLOURS, GREY, MARKERS, STYLE, rows_of_panels
 from ..inference import (
     Posterior,
     coordinate_ascent,
     gibbs,
+    keep_programs,
     laplace,
     nuts,
     pathfinder,
@@ -25,16 +31,21 @@ from ..inference import (
     svi,
     tempered_smc,
 )
-from .benchmarking import benchmark_engine
-from .entries import entry_named
+from ..models.numerics.threads import one_thread
+from .benchmarking import names_with, rows_of_reference
+from .entries import ENTRIES, entry_named
+from .stored import load_reference
 
 __all__ = [
     "LEAGUE",
     "errors",
+    "in_order",
     "league",
     "lines_of_table",
+    "lines_of_tags",
     "pareto_front",
     "picture",
+    "rows_as_they_come",
     "seconds_to_error",
 ]
 
@@ -59,28 +70,119 @@ def league(
     *,
     seed: int,
     tags: Sequence[str] = (),
+    jobs: int | None = None,
 ) -> pd.DataFrame:
     """Run engines on all kept references.
+
+    Every engine runs in a process that has one core, whatever ``jobs`` is, so that seconds are
+    those of one core. (Where the system cannot hold a process to a core, as macOS, they are not.)
 
     Parameters
     ----------
     engines : mapping of str to callable
-        By the name that the table gives them.
+        By the name that the table gives them; functions of modules, or partial ones of these.
     seed : int
     tags : sequence of str
         As in `benchmark_engine`.
+    jobs : int or None
+        References at a time, no more than there are cores: as many if None.
 
     Returns
     -------
     DataFrame
         The rows of `benchmark_engine`, with the columns ``engine`` and ``reference`` before them.
+
+    Raises
+    ------
+    ValueError
+        If there are more jobs than cores, or `benchmark_engine` has a reason to.
     """
-    rows = []
-    for name, engine in engines.items():
-        found = benchmark_engine(engine, seed=seed, tags=tags).reset_index()
-        found.insert(0, "engine", name)
-        rows.append(found)
-    return pd.concat(rows, ignore_index=True)
+    return in_order(rows_as_they_come(engines, seed=seed, tags=tags, jobs=jobs))
+
+
+def rows_as_they_come(
+    engines: Mapping[str, Callable[..., Posterior]],
+    *,
+    seed: int,
+    tags: Sequence[str] = (),
+    jobs: int | None = None,
+) -> Iterator[pd.DataFrame]:
+    """The rows of `league`, reference by reference, the one that is through first before others.
+
+    Parameters
+    ----------
+    engines, seed, tags, jobs
+        As of `league`.
+
+    Yields
+    ------
+    DataFrame
+        A row for each engine.
+    """
+    cores = _cores()
+    jobs = len(cores) if jobs is None else jobs
+    check_counts(jobs=jobs)
+    if jobs > len(cores):
+        raise ValueError(f"jobs is {jobs}; expected at most {len(cores)}, the number of cores")
+    # The longest first, or the others' cores wait for it at the end.
+    names = sorted(names_with(tags), key=_has_few_instances)
+    context = get_context("spawn")
+    free = context.Queue()
+    for core in cores[:jobs]:
+        free.put(core)
+    is_keeping = jax.config.jax_compilation_cache_dir is not None
+    run = partial(_rows_of, engines=engines, seed=seed)
+    with context.Pool(min(jobs, len(names)), _begin, (free, is_keeping)) as pool:
+        yield from pool.imap_unordered(run, names)
+
+
+def _cores() -> list[int]:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _begin(free: Queue[int], is_keeping: bool) -> None:
+    """Hold this process to a core, before JAX makes as many threads as there are cores."""
+    core = free.get()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+    one_thread().__enter__()
+    if is_keeping:  # programs on disk, as the process that asks does
+        keep_programs()
+
+
+def _has_few_instances(name: str) -> bool:
+    return "many instances" not in entry_named(name).tags
+
+
+def _rows_of(
+    name: str, *, engines: Mapping[str, Callable[..., Posterior]], seed: int
+) -> pd.DataFrame:
+    return rows_of_reference(load_reference(name), engines, seed=seed)
+
+
+def in_order(rows: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of references as one table: engine by engine, references as `ENTRIES` has them.
+
+    Parameters
+    ----------
+    rows : iterable of DataFrame
+        Of each reference, with engines in one order.
+
+    Returns
+    -------
+    DataFrame
+    """
+    table = pd.concat(rows, ignore_index=True)
+    order = {
+        "engine": {name: k for k, name in enumerate(table["engine"].unique())},
+        "reference": {name: k for k, name in enumerate(ENTRIES)},
+    }
+    return table.sort_values(
+        ["engine", "reference"], key=lambda names: names.map(order[names.name]), ignore_index=True
+    )
 
 
 def errors(table: pd.DataFrame) -> Float[np.ndarray, " R"]:
@@ -106,7 +208,8 @@ def seconds_to_error(table: pd.DataFrame, error: float = 0.1) -> Float[np.ndarra
 
     Of chains with E effective draws a second the mean error of means t seconds after warm-up is
     √(2/π)/√(E t), and that of sds less, so that they need 2/(π E error²) more than warm-up took. Of
-    others it is what they took. It is ∞ where the whole run is wrong by more.
+    others it is what they took: of particles too, which have no warm-up and are drawn at the end.
+    It is ∞ where the whole run is wrong by more.
 
     Parameters
     ----------
@@ -122,8 +225,9 @@ def seconds_to_error(table: pd.DataFrame, error: float = 0.1) -> Float[np.ndarra
     """
     rate = table["ess_per_second"].to_numpy(float)
     took, wrong = table["seconds"].to_numpy(float), errors(table)
-    by_rate = table["warmup_seconds"].to_numpy(float) + 2 / (math.pi * rate * error**2)
-    found = np.where(np.isfinite(rate), by_rate, took)
+    warmup = table["warmup_seconds"].to_numpy(float)
+    by_rate = warmup + 2 / (math.pi * rate * error**2)
+    found = np.where(np.isfinite(rate) & (warmup > 0), by_rate, took)
     found = np.where(wrong <= error, found, math.inf)
     return np.where(np.isnan(wrong), math.nan, found)
 
@@ -154,6 +258,46 @@ def lines_of_table(table: pd.DataFrame, error: float = 0.1) -> list[str]:
         f"|---{'|---' * len(engines)}|",
         *(f"| `{name}` | {' | '.join(row)} |" for name, row in wide.iterrows()),
     ]
+
+
+def lines_of_tags(table: pd.DataFrame, error: float = 0.1) -> list[str]:
+    """What engines are worth by tag as a table in Markdown: a line for each tag.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `league` makes it.
+    error : float
+        In reference sds.
+
+    Returns
+    -------
+    list of str
+        A cell has on how many references of how many that an engine takes it gets to the error,
+        and its median seconds there. It is bold where no engine has both a lower median error and
+        a lower median of seconds of whole runs.
+    """
+    engines = list(table["engine"].unique())
+    told = table.assign(error=errors(table), to_error=seconds_to_error(table, error))
+    told = told[np.isfinite(told["error"])]
+    lines = [f"| tag | {' | '.join(engines)} |", f"|---{'|---' * len(engines)}|"]
+    for tag in dict.fromkeys(tag for name in told["reference"] for tag in entry_named(name).tags):
+        has_tag = told["reference"].map(lambda name, tag=tag: tag in entry_named(name).tags)
+        groups = told[has_tag].groupby("engine", sort=False)
+        medians = groups[["seconds", "error"]].median()
+        front = pareto_front(medians["seconds"].to_numpy(), medians["error"].to_numpy())
+        best = set(medians.index[front])
+        cells = {name: _cell_of_tag(rows["to_error"], name in best) for name, rows in groups}
+        lines.append(f"| {tag} | {' | '.join(cells.get(name, '–') for name in engines)} |")
+    return lines
+
+
+def _cell_of_tag(seconds: pd.Series, is_best: bool) -> str:
+    there = seconds[np.isfinite(seconds)]
+    cell = f"{len(there)}/{len(seconds)}"
+    if len(there):
+        cell = f"{cell}, {there.median():.2g} s"
+    return f"**{cell}**" if is_best else cell
 
 
 def _cell(seconds: float, wrong: float) -> str:

@@ -328,7 +328,7 @@ def test_content_of_something_else_is_refused(changed, path, name):
     refuse(changed(change), path, reason)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_groups_within_themselves_are_refused(changed, path):
     """A hard link to the group above, which would be followed without end."""
     refuse(

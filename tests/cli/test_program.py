@@ -474,28 +474,29 @@ def test_a_reference_is_made_again_and_compared(run, monkeypatch, errors, rhat, 
 def test_engines_are_benchmarked_by_name_and_tag(run, monkeypatch, tmp_path):
     asked = []
 
-    def measured(engines, *, seed, tags):
-        ((name, engine),) = engines.items()
-        asked.append((name, engine, seed, list(tags)))
+    def measured(engines, **wanted):
+        asked.append((dict(engines), wanted))
         more = ("seconds", "ess_per_second", "warmup_seconds")
         numbers = dict.fromkeys([*referencing._COLUMNS, *more], 0.25) | {"kl": np.nan}
-        row = {"engine": name, "reference": LONGEST, "status": "converged", **numbers}
-        return pd.DataFrame([row])
+        for reference in ("vwsgp-probit-musk1-20", LONGEST):
+            about = {"reference": reference, "status": "converged", **numbers}
+            yield pd.DataFrame({"engine": name, **about} for name in engines)
 
-    monkeypatch.setattr(referencing, "league", measured)
-    options = ("--tag", "easy", "--seed", 3, "--out", tmp_path)
-    code, out, _ = run("engines", "benchmark", "laplace", "svi, flow", *options, columns="80")
+    monkeypatch.setattr(referencing, "rows_as_they_come", measured)
+    options = ("--tag", "easy", "--seed", 3, "--jobs", 1, "--out", tmp_path)
+    code, out, err = run("engines", "benchmark", "laplace", "svi, flow", *options, columns="80")
     assert code == 0 and "…" not in out and "converged" in out
-    easy = {"seed": 3, "tags": ["easy"]}
-    assert asked == [
-        (name, engine, *easy.values())
-        for name, engine in (("laplace", ENGINES["laplace"]), ("svi, flow", LEAGUE["svi, flow"]))
-    ]
+    chosen = {"laplace": ENGINES["laplace"], "svi, flow": LEAGUE["svi, flow"]}
+    assert asked == [(chosen, {"seed": 3, "tags": ["easy"], "jobs": 1})]
+    assert f"{LONGEST} done at 0 s" in err
     assert out.count(LONGEST) == 2 and "0.250" in out and "–" in out
-    assert list(pd.read_csv(tmp_path / "league.csv")["engine"]) == ["laplace", "svi, flow"]
+    assert list(pd.read_csv(tmp_path / "league.csv")["engine"]) == [
+        *("laplace", "laplace"),
+        *("svi, flow", "svi, flow"),
+    ]
     assert (tmp_path / "league.png").is_file()
-    asked.clear()
     run("engines", "benchmark")
-    assert [name for name, *_ in asked] == list(LEAGUE)
+    engines, wanted = asked[-1]
+    assert engines == dict(LEAGUE) and wanted == {"seed": 0, "tags": [], "jobs": None}
     code, _, err = run("engines", "benchmark", "laplac")
     assert code == 2 and "did you mean 'laplace'?" in err

@@ -38,7 +38,7 @@ def test_predictions_are_those_of_the_posterior(parts, fitted):
     assert fitted.score(test) == np.mean((of_bags > 0.5) == test.labels)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_log_odds_give_the_probability_back(parts, fitted):
     probability = fitted.predict_proba(parts[1])[:, 1]
     found = 1 / (1 + np.exp(-fitted.decision_function(parts[1])))

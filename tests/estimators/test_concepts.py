@@ -127,7 +127,7 @@ def test_gradients_vanish_at_peaks(fitted, bags):
         np.testing.assert_allclose(gradient, 0.0, atol=2e-3)  # at rest is below 1e-3
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_scale_that_is_not_learned_stays(bags):
     learner = DiverseDensityLearner(separation=0.5, scale=2.0, learns_scales=False)
     peaks = learner.find_peaks(bags)
@@ -145,7 +145,7 @@ def test_another_fold_and_scale_compile_nothing(bags, kind, compilations):
     assert compilations.number == before
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_another_round_of_em_dd_raises_no_likelihood(bags):
     """SciPy maximises with the nearest instances alone; the result is judged with all instances."""
     learner = EMDD(separation=0.5)

@@ -69,7 +69,7 @@ def test_highest_prototypes_are_the_concepts(fitted):
     assert np.linalg.norm(fitted.negative_prototypes_.points[0] - [-3, 0]) < 0.5
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_decisions_are_of_the_nearest_distances(bags, fitted):
     peaks = (fitted.positive_prototypes_, fitted.negative_prototypes_)
     points = [
@@ -120,7 +120,7 @@ def test_searches_for_either_label_start_in_the_smallest_bags(bags, monkeypatch)
     np.testing.assert_array_equal(starts, [bags[[1]].instances, bags[[0]].instances])
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_learned_scales_leave_a_useless_feature_out(bags):
     """A third feature is uniform, and tells nothing of the label."""
     random = np.random.default_rng(1)

@@ -435,7 +435,7 @@ def named_otherwise(draws, orders):
     return other
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_names_of_components_change_only_the_stick_prior():
     model, bags = small_model(num_components=3), small_bags()
     draws = random_draws(model)

@@ -794,7 +794,7 @@ def test_prior_mean_of_bags_of_one_is_that_by_quadrature(positives):
     assert prior == pytest.approx(np.clip(wanted, 0.5 / 21, 20.5 / 21), abs=0.03)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_prior_predictive_has_the_fraction_of_positive_bags():
     design = simulate_instances(40, range(1, 12), 2, seed=0)
     bags = replace(design, labels=(np.arange(40) % 4 == 0).astype(int))

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from milzoo.diagnostics.joint import two_sample_of
+from milzoo.diagnostics.verdict import gather, judge
 from milzoo.inference import coordinate_ascent, laplace
-from milzoo.references import benchmark_engine
+from milzoo.references import benchmark_engine, load_reference
 
 GAUSSIAN = "vwsgp-gaussian-simulated-9"
 
@@ -20,6 +22,21 @@ def test_an_exact_engine_has_no_error():
     assert row["sd_ratio"] == pytest.approx(1.0, abs=0.02)
     assert row["kl"] == pytest.approx(0.0, abs=0.02)
     assert row["classifier_accuracy"] == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.in_ci
+def test_a_classifier_compiles_nothing_after_khat(compilations):
+    """Both ask for densities at 4,000 points; a second number of them would be compiled anew."""
+    reference = load_reference(GAUSSIAN)
+    exact, found = (
+        gather(one, test=None, num_draws=4000, seed=0)
+        for one in (reference.posterior, laplace(*reference.entry.problem(), seed=0))
+    )
+    named = {"laplace": found, "exact": exact}
+    verdict = judge("laplace", named, dict.fromkeys(named, ""), reference="exact", test=None)
+    before = compilations.number
+    assert two_sample_of(verdict, random=np.random.default_rng(0)) is not None
+    assert compilations.number == before
 
 
 @pytest.mark.in_ci

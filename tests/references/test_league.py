@@ -1,13 +1,19 @@
 """The league: fronts, seconds to an error, and what the picture draws."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
 from milzoo.inference import coordinate_ascent, laplace
 from milzoo.references.league import (
     errors,
+    in_order,
     league,
     lines_of_table,
+    lines_of_tags,
     pareto_front,
     picture,
     seconds_to_error,
@@ -33,7 +39,7 @@ def table():
         ("quick", GAUSSIAN, 0.1, 0.5, np.nan, np.nan),
         ("quick", MUSK, 0.3, 0.05, np.nan, np.nan),
         ("chains", GAUSSIAN, 20.0, 0.02, 100.0, 5.0),
-        ("chains", MUSK, 40.0, 0.02, 50.0, 0.0),
+        ("chains", MUSK, 40.0, 0.02, 50.0, 0.5),
         ("chosen", GAUSSIAN, 30.0, 0.03, np.nan, np.nan),
         ("chosen", MUSK, np.nan, np.nan, np.nan, np.nan),
     ]
@@ -53,8 +59,14 @@ def test_chains_reach_an_error_by_their_rate(table):
     number = 64
     means = np.random.default_rng(0).normal(size=(10_000, number)).mean(axis=1)
     assert np.abs(means).mean() == pytest.approx(0.1, rel=0.02)
-    expected = [np.inf, 0.3, 5.0 + number / 100, number / 50, 30.0, np.nan]
+    expected = [np.inf, 0.3, 5.0 + number / 100, 0.5 + number / 50, 30.0, np.nan]
     np.testing.assert_allclose(seconds_to_error(table, 0.1), expected, rtol=0.01)
+
+
+def test_particles_are_drawn_at_the_end(table):
+    """They have an effective size, and no warm-up: half a run has no draws."""
+    particles = table.iloc[[3]].assign(warmup_seconds=0.0)
+    assert seconds_to_error(particles, 0.1).tolist() == [40.0]
 
 
 def test_a_table_has_seconds_or_the_error_that_stays(table):
@@ -62,7 +74,19 @@ def test_a_table_has_seconds_or_the_error_that_stays(table):
         "| reference | quick | chains | chosen |",
         "|---|---|---|---|",
         f"| `{GAUSSIAN}` | (0.5) | 5.6 | 30 |",
-        f"| `{MUSK}` | 0.3 | 1.3 | – |",
+        f"| `{MUSK}` | 0.3 | 1.8 | – |",
+    ]
+
+
+def test_a_tag_has_how_often_and_how_soon(table):
+    """Of bags and of targets there is one reference; both are easy, one is exact."""
+    assert lines_of_tags(table) == [
+        "| tag | quick | chains | chosen |",
+        "|---|---|---|---|",
+        "| targets | **0/1** | **1/1, 5.6 s** | 1/1, 30 s |",
+        "| easy | **1/2, 0.3 s** | **2/2, 3.7 s** | 1/1, 30 s |",
+        "| exact | **0/1** | **1/1, 5.6 s** | 1/1, 30 s |",
+        "| bags | **1/1, 0.3 s** | **1/1, 1.8 s** | – |",
     ]
 
 
@@ -87,9 +111,46 @@ def test_the_picture_has_medians_and_their_front(table):
     ]
 
 
+def test_rows_are_by_engine_and_in_the_order_of_entries():
+    one, other = (
+        pd.DataFrame({"engine": ["second", "first"], "reference": name})
+        for name in (MUSK, GAUSSIAN)
+    )
+    table = in_order([other, one])
+    assert list(table["engine"]) == ["second", "second", "first", "first"]
+    assert list(table["reference"]) == [MUSK, GAUSSIAN] * 2
+    assert list(table.index) == [0, 1, 2, 3]
+
+
 @pytest.mark.in_ci
 def test_a_league_has_a_row_for_each_engine_and_reference():
     found = league({"ascent": coordinate_ascent, "laplace": laplace}, seed=0, tags=["exact"])
     assert list(found["engine"]) == ["ascent", "laplace"]
     assert list(found["reference"]) == [GAUSSIAN] * 2
     assert (found["worst_error"] < 0.04).all()
+
+
+SAYS_ITS_CORES = """
+import os
+from milzoo.references import league
+
+def cores(model, bags, *, seed):
+    raise ValueError(f"{len(os.sched_getaffinity(0))} core, seed {seed}")
+
+if __name__ == "__main__":
+    print(*league({"cores": cores}, seed=3, tags=["exact"], jobs=1)["status"])
+"""
+
+
+@pytest.mark.in_ci
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="a system that holds no cores")
+def test_an_engine_of_the_league_has_one_core(tmp_path):
+    program = tmp_path / "says_its_cores.py"
+    program.write_text(SAYS_ITS_CORES)
+    told = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "1 core, seed 3"
+
+
+def test_more_jobs_than_cores_are_refused():
+    with pytest.raises(ValueError, match=r"jobs is 1000; expected at most \d+, the number of"):
+        league(seed=0, jobs=1000)

@@ -628,7 +628,7 @@ def test_the_mean_density_of_draws_is_the_predictive(drawn):
         assert z_of_mean(density, found[k]).max() < largest_z(2 * 2 * 4)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_draws_of_different_components_are_uncorrelated(drawn):
     _, mean, precision, _ = drawn
     upper = np.triu_indices(3) if isinstance(drawn.posterior, NormalWishart) else np.diag_indices(3)
