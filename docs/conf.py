@@ -10,4 +10,4 @@ nb_execution_mode = "off"
 nb_merge_streams = True
 html_theme = "furo"
 html_title = "milzoo"
-exclude_patterns = []
+exclude_patterns = ["league/*.md"]  # tables that the page has

@@ -9,7 +9,6 @@ from functools import partial
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
 
-import jax
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -31,6 +30,7 @@ from ..inference import (
     svi,
     tempered_smc,
 )
+from ..inference.runtime.compilation_cache import keeps_programs
 from ..models.numerics.threads import one_thread
 from .benchmarking import names_with, rows_of_reference
 from .entries import ENTRIES, entry_named
@@ -130,9 +130,8 @@ def rows_as_they_come(
     free = context.Queue()
     for core in cores[:jobs]:
         free.put(core)
-    is_keeping = jax.config.jax_compilation_cache_dir is not None
     run = partial(_rows_of, engines=engines, seed=seed)
-    with context.Pool(min(jobs, len(names)), _begin, (free, is_keeping)) as pool:
+    with context.Pool(min(jobs, len(names)), _begin, (free, keeps_programs())) as pool:
         yield from pool.imap_unordered(run, names)
 
 
@@ -296,14 +295,18 @@ def _cell_of_tag(seconds: pd.Series, is_best: bool) -> str:
     there = seconds[np.isfinite(seconds)]
     cell = f"{len(there)}/{len(seconds)}"
     if len(there):
-        cell = f"{cell}, {there.median():.2g} s"
+        cell = f"{cell}, {_in_seconds(there.median())} s"
     return f"**{cell}**" if is_best else cell
 
 
 def _cell(seconds: float, wrong: float) -> str:
     if math.isnan(seconds):
         return "–"
-    return f"({wrong:.2g})" if math.isinf(seconds) else f"{seconds:.2g}"
+    return f"({wrong:.2g})" if math.isinf(seconds) else _in_seconds(seconds)
+
+
+def _in_seconds(number: float) -> str:
+    return f"{number:.0f}" if number >= 99.5 else f"{number:.2g}"
 
 
 def pareto_front(

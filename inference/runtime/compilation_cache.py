@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import pooch
 
-__all__ = ["keep_programs"]
+__all__ = ["keep_programs", "keeps_programs"]
 
 # The least recently used are removed beyond this.
 _MOST_BYTES = 2**29
@@ -31,7 +31,7 @@ def keep_programs() -> Path | None:
     -----
     It sets flags of JAX, and must be called before the first program is compiled.
     """
-    if jax.config.jax_compilation_cache_dir is not None:
+    if keeps_programs():
         return None
     folder = Path(pooch.os_cache("milzoo")) / "programs"
     try:
@@ -42,3 +42,8 @@ def keep_programs() -> Path | None:
     jax.config.update("jax_compilation_cache_max_size", _MOST_BYTES)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _SECONDS)
     return folder
+
+
+def keeps_programs() -> bool:
+    """Whether JAX keeps compiled programs on disk, in whatever folder."""
+    return jax.config.jax_compilation_cache_dir is not None

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from milzoo.inference import coordinate_ascent, laplace
 from milzoo.references.league import (
+    LEAGUE,
     errors,
     in_order,
     league,
@@ -61,6 +63,11 @@ def test_chains_reach_an_error_by_their_rate(table):
     assert np.abs(means).mean() == pytest.approx(0.1, rel=0.02)
     expected = [np.inf, 0.3, 5.0 + number / 100, 0.5 + number / 50, 30.0, np.nan]
     np.testing.assert_allclose(seconds_to_error(table, 0.1), expected, rtol=0.01)
+
+
+def test_hundreds_of_seconds_have_no_exponent(table):
+    long = table.iloc[[1]].assign(seconds=121.4)
+    assert lines_of_table(long)[-1] == f"| `{MUSK}` | 121 |"
 
 
 def test_particles_are_drawn_at_the_end(table):
@@ -128,6 +135,15 @@ def test_a_league_has_a_row_for_each_engine_and_reference():
     assert list(found["engine"]) == ["ascent", "laplace"]
     assert list(found["reference"]) == [GAUSSIAN] * 2
     assert (found["worst_error"] < 0.04).all()
+
+
+def test_the_page_has_the_tables_of_the_kept_run():
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    kept = pd.read_csv(docs / "league" / "league.csv")
+    assert list(kept["engine"].unique()) == list(LEAGUE)
+    page = (docs / "which_engine_when.md").read_text("utf-8")
+    for lines in (lines_of_tags(kept), lines_of_table(kept)):
+        assert "\n".join(lines) in page
 
 
 SAYS_ITS_CORES = """
