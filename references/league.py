@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
@@ -131,8 +132,13 @@ def rows_as_they_come(
     for core in cores[:jobs]:
         free.put(core)
     run = partial(_rows_of, engines=engines, seed=seed)
-    with context.Pool(min(jobs, len(names)), _begin, (free, keeps_programs())) as pool:
-        yield from pool.imap_unordered(run, names)
+    begin = _begin, (free, keeps_programs())
+    pool = ProcessPoolExecutor(min(jobs, len(names)), context, *begin)
+    try:
+        for finished in as_completed([pool.submit(run, name) for name in names]):
+            yield finished.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _cores() -> list[int]:
