@@ -239,6 +239,17 @@ def make_references(
         raise ValueError(f"a gate was not passed by {', '.join(refused)}, and nothing kept of it")
 
 
+@reference.command("stan")
+def export_to_stan(
+    names: Annotated[list[str], typer.Argument(help="As in `milzoo reference list`.")],
+    out: Annotated[Path, typer.Option(help="Folder for NAME.stan and NAME.json.")],
+) -> None:
+    """Write reference posteriors as Stan programs, each with its data."""
+    from . import referencing
+
+    referencing.write_stan(names, out)
+
+
 @reference.command("check")
 def check_references(
     names: Annotated[list[str], typer.Argument(help="Of kept references.")],

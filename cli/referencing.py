@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from ..references import (
     load_reference,
     make_reference,
     save_reference,
+    stan_program,
 )
 from ..references.league import (
     in_order,
@@ -34,7 +36,7 @@ from ..references.league import (
 )
 from ..references.stored import DATABASE, is_kept, largest_difference, save_entry
 
-__all__ = ["benchmark", "check", "list_entries", "make"]
+__all__ = ["benchmark", "check", "list_entries", "make", "write_stan"]
 
 # Between two makings of one reference.
 _MOST_ERRORS = 4.0
@@ -112,6 +114,27 @@ def check(names: Sequence[str], seed: int) -> list[str]:
         if not (made.passed and found < _MOST_ERRORS):
             different.append(reference.name)
     return different
+
+
+def write_stan(names: Sequence[str], folder: Path) -> None:
+    """Write entries as Stan programs, each with its data as JSON.
+
+    Parameters
+    ----------
+    names : sequence of str
+    folder : Path
+        Of ``NAME.stan`` and ``NAME.json``.
+
+    Raises
+    ------
+    NotImplementedError
+        If no program is written of an entry's model.
+    """
+    written = {name: stan_program(*entry_named(name).problem()) for name in names}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (program, data) in written.items():
+        (folder / f"{name}.stan").write_text(program, "utf-8")
+        (folder / f"{name}.json").write_text(f"{json.dumps(data)}\n", "utf-8")
 
 
 def _made(entry: Entry, seed: int) -> Reference:

@@ -5,6 +5,7 @@ from .entries import ENTRIES, Entry, entry_named
 from .gates import Gate
 from .league import LEAGUE, league
 from .making import Length, make_reference
+from .stan import StanProgram, stan_program
 from .stored import Reference, load_reference, save_reference
 
 __all__ = [
@@ -14,10 +15,12 @@ __all__ = [
     "Gate",
     "Length",
     "Reference",
+    "StanProgram",
     "benchmark_engine",
     "entry_named",
     "league",
     "load_reference",
     "make_reference",
     "save_reference",
+    "stan_program",
 ]

@@ -471,6 +471,15 @@ def test_a_reference_is_made_again_and_compared(run, monkeypatch, errors, rhat, 
     assert is_same or f"not the same again: {SMALL_REFERENCE}" in err
 
 
+def test_a_reference_is_written_for_stan(run, tmp_path):
+    code, *_ = run("reference", "stan", SMALL_REFERENCE, "--out", tmp_path)
+    program = (tmp_path / f"{SMALL_REFERENCE}.stan").read_text("utf-8")
+    assert code == 0 and "model {" in program
+    assert json.loads((tmp_path / f"{SMALL_REFERENCE}.json").read_text("utf-8"))["num_bags"] == 60
+    code, _, err = run("reference", "stan", "bmil-simulated-5", "--out", tmp_path)
+    assert code == 2 and "found BMIL" in err
+
+
 def test_engines_are_benchmarked_by_name_and_tag(run, monkeypatch, tmp_path):
     asked = []
 
