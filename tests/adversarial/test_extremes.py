@@ -102,7 +102,7 @@ def fits():
     }
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [VGPMIL, VWSGP, DPMIL])
 def test_a_prediction_is_a_number_or_refused(fits, model, tmp_path):
     refusals = 0
@@ -124,8 +124,7 @@ def test_a_prediction_is_a_number_or_refused(fits, model, tmp_path):
 # ------------------------------------------------------------------------ large variances
 
 
-@pytest.mark.in_ci
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [VGPMIL, VWSGP])
 @pytest.mark.parametrize("variance", [1e12, 1e6, 1e4])
 def test_a_large_variance_takes_no_more_time(model, variance):

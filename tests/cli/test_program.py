@@ -105,7 +105,7 @@ def test_likelihoods_are_set_by_word_and_numbers(texts, likelihood):
     assert plan.settings == {"likelihood": likelihood}
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_seed_decides_everything(run):
     def measured(seed):
         out = run("compare", "vgpmil", "digits", *SMALL, "--json", "--seed", seed)[1]

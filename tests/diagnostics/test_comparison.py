@@ -122,7 +122,7 @@ def test_khat_is_the_mean_of_independent_replicates(posteriors, monkeypatch):
     assert len(np.unique(np.concatenate(seen))) == 4 * 4000
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("khat", "words"),
     [
@@ -771,7 +771,7 @@ def test_target_differences_have_their_own_column(regression_comparison, compari
     assert np.isnan(comparison.verdicts["cavi"].row()["target_difference"])
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("planted", "expected"),
     [

@@ -40,6 +40,7 @@ def kl_on_the_grid(posterior, exact):
     return area * np.sum(np.where(q > 1e-12, q * (log_q - log_p), 0.0))
 
 
+@pytest.mark.slow
 def test_divergences_equal_sums_over_a_grid(comparisons):
     by_grid, by_chains = comparisons
     exact = by_grid.posteriors["grid"]

@@ -68,6 +68,7 @@ def labels():
     return simulate(TWO, DESIGN, seed=1)[0]
 
 
+@pytest.mark.slow
 def test_a_grid_reference(labels):
     posteriors = {
         "grid": grid(TWO, labels, seed=0),
@@ -95,6 +96,7 @@ def test_an_unmixed_reference(labels):
     check("unmixed_reference", compare(posteriors))
 
 
+@pytest.mark.slow
 def test_a_runaway(runaway):
     check("runaway", runaway)
     assert runaway.check is None  # labels of a ψ that is not normalised cannot be drawn

@@ -110,6 +110,7 @@ def test_searches_start_in_the_smallest_positive_bags():
 
 
 @pytest.mark.in_ci
+@pytest.mark.slow_but_first
 def test_gradients_vanish_at_peaks(fitted, bags):
     """All peaks are near the instances."""
     learner, peaks = fitted

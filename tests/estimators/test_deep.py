@@ -89,6 +89,7 @@ def test_attention_finds_bags_and_witnesses(bags, attention):
     assert attention.losses_[-1] < 0.3 < attention.losses_[0]
 
 
+@pytest.mark.slow
 def test_images_go_through_two_convolutions(bags):
     network = AttentionNetwork(6, image_shape=SHAPE, num_epochs=1, seed=0).fit(bags).network_
     features = network.features
@@ -193,6 +194,7 @@ def test_features_kernel_and_q_are_learned_together(bags, deep_gp):
     assert deep_gp.posterior_.elbo[-1] > deep_gp.posterior_.elbo[0] + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [AttentionNetwork, DeepVGPMIL])
 def test_a_second_fit_compiles_nothing(bags, make, compilations):
     first, second = bags[:40], bags[20:]

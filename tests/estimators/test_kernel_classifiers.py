@@ -109,7 +109,7 @@ def test_learning_lowers_the_objective_until_the_gradient_vanishes(bags, classif
     assert "steps of L-BFGS" in learned.status_.sentence
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_another_fold_compiles_nothing(bags, compilations):
     learner = CardinalityKernelLearner(model_with(), INSTANCE_KERNEL, PENALTY, max_steps=2)
     learner.fit(bags[:-1]).predict(bags[:-1])

@@ -300,7 +300,7 @@ def normalised_bound(model, bags):
     return fixed.elbo[-1] - model.log_normaliser(bags, seed=start_key, num_draws=100)[0]
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_learning_ascends_the_bound_less_log_z(learned_gamma):
     posterior, bags = learned_gamma
     assert np.all(np.diff(posterior.elbo) > -1e-9)

@@ -60,7 +60,7 @@ def test_a_halted_ascent_keeps_its_last_step(bags):
     assert halted.status.sentence.startswith(expected)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_learned_hyperparameters_are_those_of_the_step(bags):
     stopped, seen = fit(bags, [0.1, 0.5, 0.2, 0.3], learn_hyperparameters=True)
     variances = [float(posterior.model.kernel.variance) for posterior in seen]

@@ -135,7 +135,7 @@ def test_a_bound_that_ignores_the_features_says_so():
     assert kept.status.kind == "converged"
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_priors_are_ascended_with_the_bound(labels):
     """At the end neither a larger nor a smaller value has a larger sum of bound and log prior."""
     prior = LogNormal(np.log(3.0), 0.2)

@@ -87,7 +87,7 @@ def test_chains_take_trajectories_of_the_same_length(conjugate):
 # ------------------------------------------------------------------ two modes
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_superchains_in_other_modes_are_seen():
     pairs = [np.array([[3.0], [-3.0]])] * 4
     bags = Bags.from_list([*pairs, np.zeros((1, 1))], labels=[1] * 4 + [0])

@@ -94,7 +94,7 @@ def test_draws_are_images_of_standard_ones(flow):
     assert (np.abs(draws.mean(axis=0) - images.mean(axis=0)) < 5 * error).all()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_trace_is_the_bound_of_the_approximation():
     """Whose sites stand in another order in the program than by name."""
     random = np.random.default_rng(0)
@@ -125,7 +125,7 @@ def norm_log_density(noise):
     return jnp.sum(jax.scipy.stats.norm.logpdf(noise))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_flow_is_nearer_to_a_skewed_posterior(one_concept):
     exact = grid(*one_concept, seed=0).elbo[-1]
     flow, gaussian = (

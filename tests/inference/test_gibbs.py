@@ -197,7 +197,7 @@ def test_unknown_mixing_density_is_refused(small_problem):
         gibbs(replace(model, mixing=custom), bags, seed=0)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_one_name_may_be_kept_without_a_tuple(small_problem):
     kept = gibbs(*small_problem, seed=0, num_warmup=0, num_samples=5, keep="evidence")
     assert set(kept.tree["posterior"].data_vars) == {"inducing_value", "evidence"}

@@ -111,7 +111,7 @@ def test_the_density_of_draws_is_the_posterior(bags, posterior):
     assert np.quantile(error, 0.9) < 0.03
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_its_guide_draws_from_it(posterior, bags):
     from numpyro.infer import Predictive
 

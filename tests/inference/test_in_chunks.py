@@ -261,8 +261,7 @@ def test_mesh_gives_the_posterior_of_one_device(fits, tmp_path, name):
         assert_same_factors(found.approximation, expected.approximation)
 
 
-@pytest.mark.in_ci
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vgpmil", "vwsgp", "probit", "gaussian"])
 @pytest.mark.parametrize("way", ["memory", "stream"])
 def test_kernels_in_32_bit_hardly_move_the_posterior(fits, tmp_path, name, way):

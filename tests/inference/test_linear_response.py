@@ -53,6 +53,7 @@ def test_vgpmil_has_the_response_of_its_mean(small_problem, closed_form_start):
     assert_equals_the_response(*small_problem, closed_form_start)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("fields", [{}, {"likelihood": Probit()}], ids=["logistic", "probit"])
 def test_vwsgp_has_the_response_of_its_mean(accumulating_problem, closed_form_start, fields):
@@ -135,6 +136,7 @@ def test_its_traced_draws_have_the_same_covariance(small_problem):
     )
 
 
+@pytest.mark.slow
 def test_posteriors_without_a_gaussian_closed_form_are_refused(small_problem):
     model, bags = small_problem
     chains = nuts(model, bags, seed=0, num_warmup=10, num_samples=10, num_chains=1)

@@ -156,7 +156,7 @@ def test_a_point_has_no_density_and_no_interval(bags, mode):
         mode.predict(bags).bag_interval()
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_guide_of_a_point_is_the_point(bags, mode):
     with jax.enable_x64(True):
         sites = trace(seed(mode.guide, 0)).get_trace(bags)

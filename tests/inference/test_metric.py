@@ -148,7 +148,7 @@ def started(chain):
     return jax.jit(lambda chain, key: chain.init(key))(chain, jax.random.key(3)).trajectory
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_curvature_has_the_coordinates_of_the_sampler(with_priors):
     model, bags = with_priors
     with jax.enable_x64(True):
@@ -163,7 +163,7 @@ def test_the_curvature_has_the_coordinates_of_the_sampler(with_priors):
     np.testing.assert_allclose(metric, np.linalg.inv(-curvature), rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize(("mass_matrix", "rank"), [("diagonal", 1), ("dense", 2), ("low_rank", 2)])
 def test_a_matrix_has_covariances_or_none(gaussian_problem, mass_matrix, rank):
     with jax.enable_x64(True):
@@ -173,6 +173,7 @@ def test_a_matrix_has_covariances_or_none(gaussian_problem, mass_matrix, rank):
 
 
 @pytest.mark.in_ci
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("mass_matrix", ["dense", "low_rank", "laplace", "auto"])
 def test_draws_agree_with_those_of_a_diagonal(with_priors, diagonal, moments, mass_matrix):
     posterior = nuts(*with_priors, seed=5, mass_matrix=mass_matrix)
@@ -215,7 +216,7 @@ def test_warm_up_learns_the_covariance_of_a_gaussian(gaussian_problem):
     assert np.linalg.cond(exact) > 10
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize("mass_matrix", ["low_rank", "laplace"])
 def test_acceptance_ends_near_its_target(gaussian_problem, mass_matrix):
     # NumPyro's own windows end at 0.91 to 0.93; over three seeds these varied by 0.013.
@@ -277,7 +278,7 @@ def test_auto_learns_where_the_curvature_misleads(small_problem):
     assert chain_for(problem, "auto").mass_matrix == "low_rank"
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_auto_learns_where_there_is_no_curvature(kinked_problem):
     assert chain_for(kinked_problem, "auto").mass_matrix == "low_rank"
 
@@ -329,7 +330,7 @@ def test_a_chain_for_many_bags_chooses_no_matrix():
         TraceableChain.nuts(mass_matrix="auto")
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize("mass_matrix", ["auto", "low_rank"])
 def test_a_second_chain_compiles_nothing(gaussian_problem, compilations, mass_matrix):
     model, bags = gaussian_problem

@@ -266,7 +266,7 @@ def test_chains_begin_at_the_starts(small_problem, ascended):
     assert len(np.unique(np.asarray(site), axis=0)) > 1
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_warm_start_has_the_same_posterior(small_problem, ascended, marginal, moments):
     warm = nuts(*small_problem, seed=3, num_warmup=150, start=ascended)
     assert warm.status.kind == "converged"

@@ -49,8 +49,7 @@ def test_expected_log_likelihood_is_that_of_draws(problem, factor):
     assert (np.abs(found - by_draw.mean(axis=0)) < 5 * error).all()
 
 
-@pytest.mark.in_ci
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.0, 60.0])
 def test_nodes_are_close_enough_for_the_broadest_gaussian(problem, factor):
     # Under the prior q is as broad as the rule is made for; ten times as many nodes are the judge.

@@ -77,7 +77,7 @@ def two_concepts():
     return DiverseDensity(concept_prior=dist.Normal(0.0, 3.0)), bags
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_svi_tells_of_two_concepts(two_concepts):
     settings = {"max_steps": 1000, "learning_rate": 0.05, "seed": 0}
     several = svi(*two_concepts, num_starts=4, **settings)

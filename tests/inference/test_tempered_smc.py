@@ -136,7 +136,7 @@ def test_a_conjugate_posterior_has_its_moments_and_evidence(targets):
             assert z < 12
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_the_evidence_is_the_mean_of_the_runs(targets):
     posterior = tempered_smc(GAUSSIAN, targets, seed=0, num_particles=50, num_chains=3)
     by_run = np.array(posterior.tree["sample_stats"].attrs["log_evidence"])
@@ -199,7 +199,7 @@ def of_two_concepts(two_concepts):
     return tempered_smc(*two_concepts, seed=0, num_chains=8)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_planted_modes_have_equal_masses(two_concepts, of_two_concepts):
     exact = grid(*two_concepts, seed=0)
     mass = (exact.draws(100_000, seed=0)["concept"] > 0).mean()

@@ -148,7 +148,7 @@ def test_latent_values_are_drawn_back_given_labels(bags, marginal_draws):
     assert (np.abs(mean - expected) > 4.5 * error).any()  # power: labels tell something
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_hyperparameters_with_priors_are_sites(bags, marginal_draws):
     model = replace(MODEL, kernel=RBF(dist.LogNormal(0.0, 0.5), 1.3), mean=dist.Normal(-1.0, 1.0))
     assert model.latent_sites == ("inducing_value", "variance", "mean")
@@ -160,7 +160,7 @@ def test_hyperparameters_with_priors_are_sites(bags, marginal_draws):
         np.testing.assert_allclose(model.predict(sites, bags)[name], probability, rtol=1e-6)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [0.2, 0.7])
 def test_the_default_mean_gives_bags_their_base_rate(fraction):
     """Over 400 prior draws of forty bags of one to sixty instances; 0.04 is three errors."""

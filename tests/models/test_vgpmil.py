@@ -528,6 +528,7 @@ def test_sharpness_one_makes_labels_fair_coins():
 
 # ------------------------------------------------------------------------ the prior's constant
 @pytest.mark.in_ci
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_prior_constant_equals_quadrature(size):
     """E over u by Gauss–Hermite of Π E[ψ(f_n)·2cosh(f_n/2) | u] by Gauss–Hermite, M = 2."""
@@ -613,7 +614,7 @@ def test_predictions_equal_dense_monte_carlo_over_new_evidence(variance):
             assert_within_errors(found["bag_probability"][s, b], p.mean(), p.std() / np.sqrt(S))
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize("variance", [1.7, 25.0])
 def test_standard_deviations_have_the_residual_variance_in_them(variance):
     """Equations 33 and 37 of Castro-Macías et al. (2024) by draws of f, k̃ in them."""

@@ -46,7 +46,7 @@ def test_an_entry_with_a_reason_is_not_made():
         make_reference(entry, seed=0)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_a_grid_and_particles_make_a_reference_with_two_modes():
     """Half of the draws at each concept, and the evidence of both; ESS is not that of chains."""
     entry = entry_named("diverse-density-two-concepts-2")

@@ -73,6 +73,7 @@ def test_another_model_is_refused(name, found):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the server that PyStan runs
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_stan_has_the_density_of_the_full_program(name):
     """Where PyStan is installed: up to a constant, which it leaves out."""

@@ -39,7 +39,7 @@ def fraction_found(bias, ratio):
     return np.mean([is_found() for _ in range(RUNS)])
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["narrow", "wide", "bias"])
 def test_a_fault_of_that_size_is_found_with_that_probability(power, fault):
     size = getattr(power, fault)

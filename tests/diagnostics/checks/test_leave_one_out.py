@@ -230,7 +230,7 @@ def test_bags_too_influential_for_weights_are_not_counted(approximate):
     assert left_out_calibration(approximate, found) is None
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 def test_pit_of_targets_is_that_of_fits_without_each_bag():
     """Conjugate: Y_b given the other targets is Gaussian, by a fit without the bag."""
     design = simulate_instances(10, 2, num_features=1, seed=1)

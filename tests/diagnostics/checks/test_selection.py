@@ -195,6 +195,7 @@ def _scores_from(bags):
     )
 
 
+@pytest.mark.slow
 def test_a_kernel_learned_from_all_labels_is_refused():
     model = _kernel_from(NOISE)
     with pytest.raises(ValueError, match="'kernel' was given with a kernel whose weights may be"):

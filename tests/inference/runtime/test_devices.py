@@ -107,8 +107,7 @@ def ended(process):
         raise
 
 
-@pytest.mark.in_ci
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [[], ["--stream"]], ids=["memory", "stream"])
 def test_eight_devices_give_the_approximation_of_one(case, tmp_path, way):
     name, bags, in_one_piece = case

@@ -51,6 +51,7 @@ def by_grid(location, scale, number=4001):
 
 
 @pytest.mark.in_ci
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("scale", [1e-3, 0.3, 0.499, 0.501, 1.0, 2.2, 4.0, 8.0])
 def test_one_instance_is_the_logistic_gaussian_integral(scale):
     location = np.array([-200.0, -50.0, -20.0, -13.0, -8.0, -3.0, 0.0, 3.0, 20.0])
@@ -108,6 +109,7 @@ def derivatives(both, rule):
 
 
 @pytest.mark.in_ci
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("largest", [0.4, 2.5])
 def test_derivatives_are_those_of_differences(largest):
     random = np.random.default_rng(2)
@@ -160,7 +162,7 @@ def drawn(keys, location, scale, label, rule):
     return jax.vmap(one)(keys)
 
 
-@pytest.mark.in_ci
+@pytest.mark.slow
 @pytest.mark.parametrize(("location", "scale", "label"), CASES)
 def test_draws_have_the_conditional_distribution(location, scale, label):
     """Eight looks, each a false alarm in 1e-5 of all seeds."""

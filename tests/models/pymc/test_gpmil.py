@@ -23,8 +23,7 @@ def test_density_and_gradient_are_those_of_the_numpyro_program(
     assert_same_density(gpmil_program, model, program, few)
 
 
-@pytest.mark.in_ci
-@pytest.mark.slow_but_first
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["marginal", "full"])
 def test_density_and_gradient_agree_under_priors(
     assert_same_density, inducing_points, few, program
