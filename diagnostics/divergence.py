@@ -14,7 +14,7 @@ from ..inference.importance import FEWEST_DRAWS
 from ..models.model import random_key
 from .verdict import Assessment, Verdict, names_by_target
 
-__all__ = ["Divergence", "divergence_table", "divergences"]
+__all__ = ["Divergence", "divergence_of", "divergence_table", "divergences"]
 
 # Draws of a bridge, and the most evaluations of an instance that it may take.
 _BRIDGE_DRAWS, _BRIDGE_WORK = 4000, 4 * 10**8
@@ -77,7 +77,7 @@ def divergences(verdicts: Mapping[str, Verdict], *, seed: int | Array) -> dict[s
         weighted = [name for name, one in assessments.items() if one.weighted is not None]
         known = _log_evidence(assessments, key) if weighted else None
         if known is not None:
-            found |= {name: _divergence(assessments[name], *known) for name in weighted}
+            found |= {name: divergence_of(assessments[name], *known) for name in weighted}
     return {name: found[name] for name in verdicts if name in found}
 
 
@@ -118,9 +118,24 @@ def _bridge(assessments: Mapping[str, Assessment], key: Array) -> tuple[float, f
     return found.value, found.error, name
 
 
-def _divergence(
+def divergence_of(
     assessment: Assessment, log_z: float, log_z_error: float, source: str
 ) -> Divergence:
+    """Measure an approximation whose target has a known log evidence.
+
+    Parameters
+    ----------
+    assessment : Assessment
+        With ``weighted``.
+    log_z, log_z_error : float
+        The log evidence, and its standard error.
+    source : str
+        What it is from.
+
+    Returns
+    -------
+    Divergence
+    """
     posterior, weighted = assessment.posterior, assessment.weighted
     assert weighted is not None
     elbo = math.nan

@@ -69,8 +69,6 @@ def joint_tests(
     """
     found = {}
     for name, verdict in verdicts.items():
-        if not _is_testable(verdict.assessment):
-            continue
         random = np.random.default_rng(seed)
         two_sample = two_sample_of(verdict, missed=missed, random=random)
         stein = _stein(verdict.assessment, random)
@@ -109,15 +107,9 @@ def two_sample_of(
         or not _is_testable(verdict.assessment)
     ):
         return None
-    return _two_sample(verdict.assessment, peer.assessment, random)
-
-
-def _two_sample(
-    ours: Assessment, theirs: Assessment, random: np.random.Generator
-) -> TwoSampleTest | None:
-    """By the ratio of densities where this one has a density of the model's own sites."""
+    ours, theirs = verdict.assessment, peer.assessment
     sites = [name for name in ours.draws if name in theirs.draws]
-    log_ratio = None
+    log_ratio = None  # of densities, where this one has a density of the model's own sites
     if ours.weighted is not None and not ours.posterior.model.estimands:
         log_ratio = partial(_log_ratio, ours.posterior)
     sides = ours.draws[sites], theirs.draws[sites]
@@ -148,6 +140,8 @@ def _is_testable(assessment: Assessment) -> bool:
 
 def _stein(assessment: Assessment, random: np.random.Generator) -> SteinTest | None:
     """Against the model's density, if it has a gradient that is quick."""
+    if not _is_testable(assessment):
+        return None
     model, bags = assessment.posterior.model, assessment.posterior.bags
     if model.gradient_note or model.estimands or bags.num_instances * _SCORED > _MOST_WORK:
         return None

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ..datasets.arguments import known_or_nearest
+from ..diagnostics.divergence import divergence_of
 from ..diagnostics.joint import two_sample_of
 from ..diagnostics.measures.targets import targets
 from ..diagnostics.verdict import Assessment, Verdict, gather, judge
@@ -145,7 +146,11 @@ def _measured(
     verdict = _judged(found, reference.name, exact, seed)
     row, test = verdict.row(), two_sample_of(verdict, random=np.random.default_rng(seed))
     warmup = math.nan if found.sampling_seconds is None else found.seconds - found.sampling_seconds
-    others = warmup, _kl(verdict.assessment, reference), math.nan if test is None else test.accuracy
+    kl = math.nan
+    if verdict.assessment.weighted is not None:
+        value, error = reference.log_evidences[0][:2]
+        kl = divergence_of(verdict.assessment, value, error, reference.name).kl
+    others = warmup, kl, math.nan if test is None else test.accuracy
     return {name: row[name] for name in _MEASURES} | dict(zip(_OTHERS, others, strict=True))
 
 
@@ -158,11 +163,3 @@ def _judged(found: Posterior, reference: str, exact: Assessment, seed: int) -> V
     assessments = {_NAME: _assessed(found, seed), reference: exact}
     target = targets({name: one.posterior.model for name, one in assessments.items()})
     return judge(_NAME, assessments, target, reference=reference, test=None)
-
-
-def _kl(assessment: Assessment, reference: Reference) -> float:
-    """KL(q‖p) = log Z − E_q[log p(D, u) − log q(u)], log Z by the reference."""
-    if assessment.weighted is None:
-        return math.nan
-    log_evidence = reference.log_evidences[0].value
-    return 0.0 if assessment.is_exact else log_evidence - assessment.weighted.bound

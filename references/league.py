@@ -108,7 +108,7 @@ def rows_as_they_come(
     tags: Sequence[str] = (),
     jobs: int | None = None,
 ) -> Iterator[pd.DataFrame]:
-    """The rows of `league`, reference by reference, the one that is through first before others.
+    """The rows of `league`, a reference at a time, as they finish.
 
     Parameters
     ----------
@@ -132,8 +132,9 @@ def rows_as_they_come(
     for core in cores[:jobs]:
         free.put(core)
     run = partial(_rows_of, engines=engines, seed=seed)
-    begin = _begin, (free, keeps_programs())
-    pool = ProcessPoolExecutor(min(jobs, len(names)), context, *begin)
+    pool = ProcessPoolExecutor(
+        min(jobs, len(names)), context, initializer=_begin, initargs=(free, keeps_programs())
+    )
     try:
         for finished in as_completed([pool.submit(run, name) for name in names]):
             yield finished.result()
@@ -153,7 +154,7 @@ def _begin(free: Queue[int], is_keeping: bool) -> None:
     core = free.get()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
-    one_thread().__enter__()
+    one_thread().__enter__()  # for as long as the process lives
     if is_keeping:  # programs on disk, as the process that asks does
         keep_programs()
 
@@ -258,11 +259,7 @@ def lines_of_table(table: pd.DataFrame, error: float = 0.1) -> list[str]:
     cells = [_cell(seconds, wrong) for seconds, wrong in pairs]
     wide = table.assign(cell=cells).pivot(index="reference", columns="engine", values="cell")
     wide = wide.loc[table["reference"].unique(), engines]
-    return [
-        f"| reference | {' | '.join(engines)} |",
-        f"|---{'|---' * len(engines)}|",
-        *(f"| `{name}` | {' | '.join(row)} |" for name, row in wide.iterrows()),
-    ]
+    return _markdown("reference", engines, {f"`{name}`": row for name, row in wide.iterrows()})
 
 
 def lines_of_tags(table: pd.DataFrame, error: float = 0.1) -> list[str]:
@@ -285,16 +282,24 @@ def lines_of_tags(table: pd.DataFrame, error: float = 0.1) -> list[str]:
     engines = list(table["engine"].unique())
     told = table.assign(error=errors(table), to_error=seconds_to_error(table, error))
     told = told[np.isfinite(told["error"])]
-    lines = [f"| tag | {' | '.join(engines)} |", f"|---{'|---' * len(engines)}|"]
+    rows = {}
     for tag in dict.fromkeys(tag for name in told["reference"] for tag in entry_named(name).tags):
         has_tag = told["reference"].map(lambda name, tag=tag: tag in entry_named(name).tags)
         groups = told[has_tag].groupby("engine", sort=False)
         medians = groups[["seconds", "error"]].median()
         front = pareto_front(medians["seconds"].to_numpy(), medians["error"].to_numpy())
         best = set(medians.index[front])
-        cells = {name: _cell_of_tag(rows["to_error"], name in best) for name, rows in groups}
-        lines.append(f"| {tag} | {' | '.join(cells.get(name, '–') for name in engines)} |")
-    return lines
+        cells = {name: _cell_of_tag(own["to_error"], name in best) for name, own in groups}
+        rows[tag] = [cells.get(name, "–") for name in engines]
+    return _markdown("tag", engines, rows)
+
+
+def _markdown(heading: str, columns: Sequence[str], rows: Mapping[str, Iterable[str]]) -> list[str]:
+    return [
+        f"| {heading} | {' | '.join(columns)} |",
+        f"|---{'|---' * len(columns)}|",
+        *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()),
+    ]
 
 
 def _cell_of_tag(seconds: pd.Series, is_best: bool) -> str:

@@ -137,7 +137,7 @@ def stan_program(model: Model, bags: Bags) -> StanProgram:
         )
     observed, site = _observed(model.likelihood), model.observed_site
     values = np.asarray(observations(model, bags, "stan_program"))
-    if "int" in observed.declared:
+    if observed.declared != _NUMBERS:
         values = values.astype(int)
     with jax.enable_x64(True):
         sums = jax.tree.map(np.asarray, model.accumulated(bags))

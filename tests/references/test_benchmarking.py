@@ -8,6 +8,7 @@ import pytest
 from milzoo.diagnostics.joint import two_sample_of
 from milzoo.diagnostics.verdict import gather, judge
 from milzoo.inference import coordinate_ascent, laplace
+from milzoo.inference.runtime.densities import log_joint
 from milzoo.references import benchmark_engine, load_reference
 
 GAUSSIAN = "vwsgp-gaussian-simulated-9"
@@ -25,16 +26,17 @@ def test_an_exact_engine_has_no_error():
 
 
 @pytest.mark.in_ci
-def test_a_classifier_compiles_nothing_after_khat(compilations):
-    """Both ask for densities at 4,000 points; a second number of them would be compiled anew."""
+def test_judging_takes_one_program_for_draws_and_densities(compilations):
+    """Of 4,000 draws for k̂, and of as many for a classifier, half of them the reference's."""
     reference = load_reference(GAUSSIAN)
-    exact, found = (
-        gather(one, test=None, num_draws=4000, seed=0)
-        for one in (reference.posterior, laplace(*reference.entry.problem(), seed=0))
-    )
-    named = {"laplace": found, "exact": exact}
-    verdict = judge("laplace", named, dict.fromkeys(named, ""), reference="exact", test=None)
+    exact = gather(reference.posterior, test=None, num_draws=4000, seed=0)
+    found = laplace(*reference.entry.problem(), seed=0)
+    draws = found.draws(4000, seed=1)
+    found.log_density(draws)
+    log_joint(found.model, "marginal", draws, found.bags)
     before = compilations.number
+    named = {"laplace": gather(found, test=None, num_draws=4000, seed=0), "exact": exact}
+    verdict = judge("laplace", named, dict.fromkeys(named, ""), reference="exact", test=None)
     assert two_sample_of(verdict, random=np.random.default_rng(0)) is not None
     assert compilations.number == before
 
