@@ -169,4 +169,4 @@ def test_an_engine_of_the_league_has_one_core(tmp_path):
 
 def test_more_jobs_than_cores_are_refused():
     with pytest.raises(ValueError, match=r"jobs is 1000; expected at most \d+, the number of"):
-        league(seed=0, jobs=1000)
+        league({"laplace": laplace}, seed=0, tags=["exact"], jobs=1000)
