@@ -48,6 +48,7 @@ ENGINES = {
     "nutpie, low_rank": (pymc_nuts, {"sampler": "nutpie", "mass_matrix": "low_rank"}),
     "PyMC, diagonal": (pymc_nuts, {"sampler": "pymc"}),
     "gibbs": (gibbs, {}),
+    "gibbs, interweaved": (gibbs, {"interweave": True}),
     "ensemble": (ensemble, {"num_chains": 64}),
     "tempered_smc": (tempered_smc, {}),
 }
@@ -82,7 +83,22 @@ def main() -> None:
         told = {"problem": f"{type(model).__name__}, {arguments.data}", **provenance()}
         runs = pd.concat([pd.DataFrame(told, index=runs.index), runs], axis=1)
         path = arguments.keep / f"{arguments.model}-{arguments.data}.csv"
-        runs.to_csv(path, index=False, float_format="%.5g")
+        kept = beside(runs, pd.read_csv(path)) if path.exists() else runs
+        kept.to_csv(path, index=False, float_format="%.5g")
+
+
+def beside(runs: pd.DataFrame, earlier: pd.DataFrame) -> pd.DataFrame:
+    """Runs, and earlier ones of engines that are not among them, in the order of the engines."""
+    others = earlier[~earlier["engine"].isin(runs["engine"])]
+    order = {name: place for place, name in enumerate(ENGINES)}
+    return pd.concat([others, runs]).sort_values(
+        "engine", key=lambda engines: engine_of(engines).map(order), kind="stable"
+    )
+
+
+def engine_of(told: pd.Series) -> pd.Series:
+    """The engine's name, without the mass matrix that "auto" chose."""
+    return told.str.partition(":")[0]
 
 
 def _arguments() -> argparse.Namespace:
@@ -94,16 +110,28 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="the first")
     parser.add_argument("--program", choices=["marginal", "full"], default="marginal")
     parser.add_argument("--target", type=float, default=0.8, help="acceptance probability")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write a CSV of every run")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="write runs into a CSV; engines left out keep theirs",
+    )
     parser.add_argument("--draw", type=Path, metavar="FOLDER", help="of the CSVs there, no run")
     parser.add_argument("--toy", action="store_true")
     arguments = parser.parse_args()
     sizes = (2, 100, 50) if arguments.toy else (4, 500, 2000)
+    if arguments.model == "vwsgp":
+        arguments.engines = [name for name in arguments.engines if "interweaved" not in name]
     arguments.num_chains, arguments.num_warmup, arguments.num_samples = sizes
     if arguments.toy:
         arguments.data, arguments.seeds = "simulated", 1
         # A program of PyMC takes half a minute to compile.
-        arguments.engines = ["nuts, diagonal", "nuts, auto", "nutpie, low_rank", "gibbs"]
+        arguments.engines = [
+            "nuts, diagonal",
+            "nuts, auto",
+            "nutpie, low_rank",
+            "gibbs, interweaved",
+        ]
     return arguments
 
 
@@ -211,10 +239,11 @@ def picture(kept: pd.DataFrame) -> Figure:
     # Not by pyplot, which would keep the figure open for whoever runs next in this process.
     figure = Figure(figsize=(4.2 * len(problems), 4.4), layout="constrained")
     panels = figure.subplots(1, len(problems), sharex=True, sharey=True, squeeze=False)[0]
-    engines = [name for name in ENGINES if kept["engine"].str.startswith(name).any()]
+    told = engine_of(kept["engine"])
+    engines = [name for name in ENGINES if name in set(told)]
     for panel, problem in zip(panels, problems, strict=True):
         for height, engine in enumerate(engines):
-            here = (kept["problem"] == problem) & kept["engine"].str.startswith(engine)
+            here = (kept["problem"] == problem) & (told == engine)
             seeds = np.full(here.sum(), height)
             panel.plot(rates[here], seeds, "o", color="#0072B2", alpha=0.35)
             panel.plot(rates[here].median(), height, "|", color="#0072B2", markersize=16, mew=2.5)

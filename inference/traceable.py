@@ -33,6 +33,7 @@ from .gaussian import (
     WhitenedProgram,
     whitened_program,
 )
+from .gibbs.interweaving import Interweaved
 from .gibbs.sampler import GibbsChain, check_conjugate
 from .gibbs.sweep import sweep_of
 from .modes import AT_REST, check_smooth, mode_of
@@ -118,9 +119,11 @@ class TraceableChain:
         return cls(chain_for, num_warmup, thin)
 
     @classmethod
-    def gibbs(cls, *, num_warmup: int = 500, thin: int = 1) -> TraceableChain:
+    def gibbs(
+        cls, *, num_warmup: int = 500, thin: int = 1, interweave: bool = False
+    ) -> TraceableChain:
         """A chain of Gibbs sweeps, as in `milzoo.inference.gibbs`."""
-        return cls(_conjugate_chain, num_warmup, thin)
+        return cls(partial(_conjugate_chain, interweave=interweave), num_warmup, thin)
 
     def check(self, model: Any, bags: Bags) -> None:
         """Refuse a model that has no such chain."""
@@ -216,9 +219,9 @@ class TraceableEnsemble:
         return TraceableDraws(sites, jnp.isfinite(tuned.step_size))
 
 
-def _conjugate_chain(model: Any, bags: Bags) -> Chain:
+def _conjugate_chain(model: Any, bags: Bags, *, interweave: bool) -> Chain:
     check_conjugate(model)
-    return GibbsChain(sweep_of(model, bags), ())
+    return GibbsChain((Interweaved.for_model if interweave else sweep_of)(model, bags), ())
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,8 @@ class VGPMILGibbs:
     bag_index : array (N,)
     bag_label : array (B,)
         T.
-    instance_weight : array (N,)
-        1, or 0 of instances of absent bags.
+    bag_weight : array (B,)
+        1, or 0 of absent bags.
     mixing : Mixing
     """
 
@@ -72,7 +72,7 @@ class VGPMILGibbs:
     sharpness: Float[Array, ""] | float
     bag_index: Int[np.ndarray | Array, " N"]
     bag_label: Int[np.ndarray | Array, " B"]
-    instance_weight: Float[np.ndarray | Array, " N"]
+    bag_weight: Float[np.ndarray | Array, " B"]
     mixing: Mixing
 
     @classmethod
@@ -84,9 +84,14 @@ class VGPMILGibbs:
             sharpness=model.sharpness,
             bag_index=bags.bag_index,
             bag_label=observations(model, bags, "gibbs"),
-            instance_weight=bag_weight(bags)[bags.bag_index],
+            bag_weight=bag_weight(bags),
             mixing=model.mixing,
         )
+
+    @property
+    def instance_weight(self) -> Float[Array, " N"]:
+        """1, or 0 of instances of absent bags."""
+        return jnp.asarray(self.bag_weight)[jnp.asarray(self.bag_index)]
 
     def init(self, key: Array) -> VGPMILGibbsState:
         """Draw u and f from the Gaussian prior."""
@@ -105,6 +110,27 @@ class VGPMILGibbs:
         whitened = self.draw_whitened(whitened_key, label, omega)
         latent = self.draw_latent(latent_key, whitened, label, omega)
         return VGPMILGibbsState(key, whitened, latent, label)
+
+    def log_density_given_noise(
+        self, state: VGPMILGibbsState, whitened: Float[Array, " M"]
+    ) -> Float[Array, ""]:
+        """log p(ε | η, T), with ω and y summed out, up to a constant.
+
+        Given f these leave Σ_y Π ψ(f_n) e^{(y_n − ½)f_n} H^{[T = max y]}: of each bag the sum Z_b
+        that normalises its labels, and of each instance ψ(f_n) e^{−f_n/2}.
+        """
+        latent = self.with_noise_kept(state, whitened).latent
+        by_bag = self.label_distribution(latent).log_normaliser()
+        by_instance = self.mixing.log_density(latent) - 0.5 * latent
+        by_bag = jnp.asarray(self.bag_weight) @ by_bag
+        return by_bag + self.instance_weight @ by_instance - 0.5 * whitened @ whitened
+
+    def with_noise_kept(
+        self, state: VGPMILGibbsState, whitened: Float[Array, " M"]
+    ) -> VGPMILGibbsState:
+        """A state with other ε, and f − Vε as it was."""
+        change = self.conditional.projection @ (whitened - state.whitened)
+        return state._replace(whitened=whitened, latent=state.latent + change)
 
     def sites(self, state: VGPMILGibbsState) -> dict[str, Array]:
         """The state as sites of the model."""
@@ -127,7 +153,7 @@ class VGPMILGibbs:
         projection, variance = self.conditional.projection, self.conditional.residual_variance
         # In f − μ0, the log likelihood (y − ½)f − ωf²/2 has the linear term κ − ωμ0.
         linear = label - 0.5 - omega * self.prior_mean
-        weight = jnp.asarray(self.instance_weight)
+        weight = self.instance_weight
         return draw_whitened(key, projection, variance, weight * omega, weight * linear)
 
     def draw_latent(

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from milzoo.inference.gibbs import bag_evidence, dpmil
 from milzoo.inference.gibbs.inducing import draw_whitened
+from milzoo.inference.gibbs.interweaving import Interweaved
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
 from milzoo.inference.traceable import traceable_engine
 
@@ -96,6 +97,7 @@ def test_the_ensemble_is_calibrated(simulation_based_calibration, problem):
     ("problem", "sampler", "thinning"),
     [
         ("vgpmil", VGPMILGibbs, 8),
+        ("vgpmil", Interweaved, 4),
         ("vwsgp", bag_evidence.BagEvidenceGibbs, 8),
         ("counting vwsgp", bag_evidence.BagEvidenceGibbs, 10),
         ("dpmil", dpmil.DPMILGibbs, 16),
@@ -164,3 +166,18 @@ def test_wrong_softness_is_found_by_the_log_likelihood(calibrate, simulation_bas
         return simulation_based_calibration.nuts_on("marginal")(changed, bags)
 
     assert "log likelihood" in calibrate("measure threshold", sharp, 6).not_uniform
+
+
+class WithoutLabels(VGPMILGibbs):
+    """A planted fault of the move: labels do not count in its density."""
+
+    def log_density_given_noise(self, state, whitened):
+        return -0.5 * whitened @ whitened
+
+
+def test_a_move_that_forgets_labels_is_found(calibrate):
+    def chain_for(model, bags):
+        right = Interweaved.for_model(model, bags)
+        return replace(right, sweep=WithoutLabels.for_model(model, bags))
+
+    assert calibrate("vgpmil", chain_for, thinning=4).not_uniform
