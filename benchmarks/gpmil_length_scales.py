@@ -24,7 +24,9 @@ LENGTH_SCALES = (None, 0.1, 0.3, 1.0)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--toy", action="store_true", help="a scene, two folds, one length scale")
+    parser.add_argument(
+        "--toy", action="store_true", help="a scene, one fold of two, one length scale"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     name = "kandemir2014" if options.toy else "newsgroups/rec_sport_hockey"
@@ -38,6 +40,7 @@ def main() -> None:
     }
     bags = load(name)
     splits = stratified_folds(num_folds)(name, bags, options.seed)
+    splits = splits[:1] if options.toy else splits
     found = cross_validate_bags(classifiers, bags, splits, jobs=1).by_fold
     scores = found["instance_average_precision"].groupby("classifier", sort=False)
     mean, error = scores.mean(), scores.std() / math.sqrt(num_folds)

@@ -54,7 +54,7 @@ def main() -> None:
     with TemporaryDirectory(dir=arguments.folder) as temporary:
         folder = str(Path(temporary) / "bags")
         _write(Path(folder), size, arguments.seed)
-        for model in MODELS:
+        for model in ["vwsgp"] if arguments.toy else MODELS:
             for source in ("in memory", "stream"):
                 given = {"folder": folder, "model": model, "source": source}
                 given |= {"num_inducing": num_inducing, "num_draws": num_draws}

@@ -604,6 +604,21 @@ def test_effective_draws_per_second_are_medians_over_seeds(benchmark, three_runs
     assert " | 0.80 | – | " in second
 
 
+def test_engines_left_out_keep_their_runs_in_the_order_of_all(benchmark, three_runs):
+    nuts_speed = benchmark("nuts_speed")
+    other = three_runs.iloc[[0, 2]].assign(engine=["gibbs", "nuts, diagonal"], seconds=[7.0, 8.0])
+    kept = nuts_speed.beside(other, three_runs)
+    assert kept["engine"].tolist() == ["nuts, diagonal", "nuts, auto: laplace", "gibbs"]
+    assert kept["seconds"].tolist() == [8.0, 2.0, 7.0]
+
+
+def test_the_picture_tells_gibbs_from_interweaved(benchmark, three_runs):
+    runs = three_runs.assign(engine=["gibbs", "gibbs", "gibbs, interweaved"])
+    (panel,) = benchmark("nuts_speed").picture(runs).axes
+    dots, _, others, _ = (line.get_xydata().tolist() for line in panel.lines)
+    assert (len(dots), len(others)) == (2, 1)
+
+
 def test_the_picture_has_a_dot_a_seed(benchmark, three_runs):
     figure = benchmark("nuts_speed").picture(three_runs)
     (panel,) = figure.axes
