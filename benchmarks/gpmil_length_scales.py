@@ -43,11 +43,11 @@ def main() -> None:
     splits = splits[:1] if options.toy else splits
     found = cross_validate_bags(classifiers, bags, splits, jobs=1).by_fold
     scores = found["instance_average_precision"].groupby("classifier", sort=False)
-    mean, error = scores.mean(), scores.std() / math.sqrt(num_folds)
+    mean, error = scores.mean(), scores.std() / math.sqrt(len(splits))
     print("| ℓ | AUC-PR of instances |", "|---|---|", sep="\n")
     for label in classifiers:
         print(f"| {label} | {mean[label]:.3f} ± {error[label]:.3f} |")
-    print(f"\nMean ± standard error over {num_folds} folds; seed {options.seed}; ", end="")
+    print(f"\nMean ± standard error over folds ({len(splits)}); seed {options.seed}; ", end="")
     print(f"{os.cpu_count()} cores.")
 
 
