@@ -625,7 +625,7 @@ def superchains_of(tree: xr.DataTree) -> Int[np.ndarray, " C"] | None:
     array (C,) or None
         None if each chain began at a point of its own.
     """
-    statistics = tree.children.get("sample_stats")  # Gibbs has none
+    statistics = tree.children.get("sample_stats")  # plain Gibbs has none
     number = None if statistics is None else statistics.attrs.get("num_superchains")
     if number is None:
         return None

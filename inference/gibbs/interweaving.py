@@ -36,12 +36,13 @@ from .sweep import Sweep, sweep_of
 
 __all__ = ["Interweaved", "InterweavedState", "NoiseKept"]
 
-# Of 50 coordinates, where four leapfrogs of this size are accepted four times out of five. Errors
-# of the energy are of order P h⁴, so that h falls with the fourth root of P.
-_STEP_SIZE, _OF_COORDINATES = 0.6, 50
-# Coordinates with sd 1 become negative of what they were at π; short of it they do not come back.
+# Four leapfrogs of this size are accepted four times out of five with 50 inducing points. The error
+# of the energy grows as M h⁴, so that h falls with the fourth root of M.
+_STEP_SIZE, _AT_SIZE = 0.6, 50
+# Of a trajectory. At π all coordinates of a standard normal density have turned their signs: draws
+# that are this far apart are negatively correlated.
 _LENGTH = 2.4
-# Steps are longer or shorter by up to this part of themselves: no trajectory ends where it began.
+# Steps vary by this part of themselves, so that no trajectory is a period of some coordinate.
 _JITTER = 0.2
 
 
@@ -153,7 +154,7 @@ def _factor(covariance: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 def _leapfrogs(size: int) -> tuple[float, int]:
     """Size of a leapfrog of this many coordinates, and how many make a trajectory."""
-    step_size = min(_STEP_SIZE * (_OF_COORDINATES / size) ** 0.25, 1.0)
+    step_size = min(_STEP_SIZE * (_AT_SIZE / size) ** 0.25, 1.0)
     return step_size, ceil(_LENGTH / step_size)
 
 
