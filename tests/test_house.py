@@ -302,12 +302,14 @@ def test_the_help_of_the_command_line_is_quick_to_come():
     assert loaded.splitlines()[-1].strip() == "loaded:"
 
 
-@pytest.mark.slow
-def test_importing_the_wings_changes_no_global_flag_of_jax():
+@pytest.mark.in_ci
+def test_importing_the_wings_starts_no_backend_and_changes_no_flag():
+    """`jax.distributed.initialize` is refused once XLA has a backend, which arrays start."""
     run_python(f"""
         import importlib
         import jax
         import numpyro
+        from jax._src.xla_bridge import backends_are_initialized
 
         before = dict(jax.config.values)
         assert before["jax_enable_x64"] is False
@@ -315,6 +317,7 @@ def test_importing_the_wings_changes_no_global_flag_of_jax():
             importlib.import_module(name)
             changed = {{k for k, v in jax.config.values.items() if v != before.get(k, v)}}
             assert not changed, f"importing {{name}} changed {{changed}}"
+            assert not backends_are_initialized(), f"importing {{name}} started XLA's backend"
     """)
 
 

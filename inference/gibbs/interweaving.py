@@ -23,7 +23,6 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from blackjax.mcmc import hmc
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
@@ -166,6 +165,10 @@ def _moved(
     num_leapfrogs: int,
 ) -> tuple[Float[Array, " M"], Float[Array, ""]]:
     """The end of a trajectory, or its start where Metropolis' rule refuses that."""
+    # Not at the top: blackjax starts XLA's backend when it is imported, and processes that come
+    # together (`jax.distributed.initialize`) must do that first.
+    from blackjax.mcmc import hmc
+
     state, information = hmc.build_kernel()(
         key,
         hmc.init(start, log_density),
