@@ -105,7 +105,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", choices=["digits", "musk1", "elephant"], default="digits")
     parser.add_argument("--model", choices=sorted(MODELS), default="vgpmil")
-    parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES))
+    parser.add_argument("--engines", nargs="+", choices=list(ENGINES))
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="the first")
     parser.add_argument("--program", choices=["marginal", "full"], default="marginal")
@@ -120,8 +120,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--toy", action="store_true")
     arguments = parser.parse_args()
     sizes = (2, 100, 50) if arguments.toy else (4, 500, 2000)
-    if arguments.model == "vwsgp":
-        arguments.engines = [name for name in arguments.engines if "interweaved" not in name]
+    if arguments.engines is None:
+        missing = "gibbs, interweaved" if arguments.model == "vwsgp" else None
+        arguments.engines = [name for name in ENGINES if name != missing]
     arguments.num_chains, arguments.num_warmup, arguments.num_samples = sizes
     if arguments.toy:
         arguments.data, arguments.seeds = "simulated", 1

@@ -33,9 +33,8 @@ from .gaussian import (
     WhitenedProgram,
     whitened_program,
 )
-from .gibbs.interweaving import Interweaved
+from .gibbs.interweaving import sweep_for
 from .gibbs.sampler import GibbsChain, check_conjugate
-from .gibbs.sweep import sweep_of
 from .modes import AT_REST, check_smooth, mode_of
 from .nuts import NUTSChain
 from .runtime.chains import Chain
@@ -221,7 +220,7 @@ class TraceableEnsemble:
 
 def _conjugate_chain(model: Any, bags: Bags, *, interweave: bool) -> Chain:
     check_conjugate(model)
-    return GibbsChain((Interweaved.for_model if interweave else sweep_of)(model, bags), ())
+    return GibbsChain(sweep_for(model, bags, interweave=interweave), ())
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from ..gaussian import whitened_program
 from ..metric import curvature_metric
 from .sweep import Sweep, sweep_of
 
-__all__ = ["Interweaved", "InterweavedState", "NoiseKept"]
+__all__ = ["Interweaved", "InterweavedState", "NoiseKept", "sweep_for"]
 
 # Four leapfrogs of this size are accepted four times out of five with 50 inducing points. The error
 # of the energy grows as M h⁴, so that h falls with the fourth root of M.
@@ -142,6 +142,27 @@ class Interweaved:
     def statistics(self, state: InterweavedState) -> dict[str, Array]:
         """The acceptance probability under ArviZ's name."""
         return {"acceptance_rate": state.acceptance}
+
+
+def sweep_for(model: Model, bags: Bags, *, interweave: bool) -> Sweep:
+    """The sweep of a model, interweaved or not.
+
+    Parameters
+    ----------
+    model : Model
+    bags : Bags
+    interweave : bool
+
+    Returns
+    -------
+    Sweep
+
+    Raises
+    ------
+    NotImplementedError
+        If the model has no Gibbs sampler, or its sweep no move to interweave.
+    """
+    return Interweaved.for_model(model, bags) if interweave else sweep_of(model, bags)
 
 
 @jax.jit

@@ -17,8 +17,8 @@ from ..arguments import engine
 from ..posterior import Posterior, sampled_posterior
 from ..runtime.chains import devices_of_chains, run_chains
 from ..runtime.programs import Stopwatch
-from .interweaving import Interweaved
-from .sweep import Sweep, sweep_of
+from .interweaving import Interweaved, sweep_for
+from .sweep import Sweep
 
 __all__ = ["GibbsChain", "check_conjugate", "gibbs"]
 
@@ -104,7 +104,7 @@ def gibbs(
     key = random_key(seed)
     length = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
     with jax.enable_x64(True):
-        sweep = (Interweaved.for_model if interweave else sweep_of)(model, bags)
+        sweep = sweep_for(model, bags, interweave=interweave)
         kept = _kept(keep, sweep.site_names, model.latent_sites)
         _check_size(model, bags, num_samples * num_chains, kept)
         options = {"engine": "gibbs", "seed": key, "thin": thin, "keep": kept}

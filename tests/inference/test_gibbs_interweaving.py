@@ -17,6 +17,7 @@ from milzoo.inference import gibbs, nuts
 from milzoo.inference.gibbs import interweaving
 from milzoo.inference.gibbs.interweaving import Interweaved
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
+from milzoo.inference.traceable import traceable_engine
 from milzoo.models import DPMIL, RBF, VGPMIL, GammaMixing
 
 LARGEST_Z = 5.5
@@ -82,6 +83,23 @@ def test_the_noise_of_the_latent_values_is_kept(small_problem):
     noise = [np.asarray(s.latent) - projection @ np.asarray(s.whitened) for s in (state, moved)]
     np.testing.assert_allclose(noise[0], noise[1], atol=1e-12)
     assert np.abs(np.asarray(moved.latent - state.latent)).max() > 0.1
+
+
+def test_a_step_moves_latent_values_with_the_inducing_values(small_problem):
+    """Else draws of u alone were right, and as slow to mix as those of the sweeps."""
+    with jax.enable_x64(True):
+        chain = Interweaved.for_model(*small_problem)
+        after, swept = jax.jit(_steps)(chain, jax.random.split(jax.random.key(1), 20))
+        projection = chain.sweep.conditional.projection
+        change = np.asarray((after.whitened - swept.whitened) @ projection.T)
+    assert (np.abs(change).max(axis=1) > 0.01).sum() >= 5, "hardly a move was accepted"
+    np.testing.assert_allclose(after.latent - swept.latent, change, atol=1e-9)
+
+
+def _steps(chain, keys):
+    """States after a step, and after the sweep in it, for each key."""
+    starts = jax.vmap(chain.init)(keys)
+    return jax.vmap(chain.step)(starts).of_sweep, jax.vmap(chain.sweep.step)(starts.of_sweep)
 
 
 def test_absent_bags_do_not_count(small_problem):
@@ -180,6 +198,16 @@ def test_a_second_fit_compiles_nothing(small_problem, compilations):
     before = compilations.number
     gibbs(replace(model, mean=-0.5), other, seed=1, **counts)
     assert compilations.number == before
+
+
+def test_calibration_can_have_the_move(small_problem):
+    with jax.enable_x64(True):
+        plain, ours = (
+            traceable_engine("gibbs", interweave=interweave).chain_for(*small_problem)
+            for interweave in (False, True)
+        )
+    assert isinstance(ours.sweep, Interweaved)
+    assert isinstance(plain.sweep, VGPMILGibbs)
 
 
 # ------------------------------------------------------------------ refusals

@@ -36,8 +36,8 @@ IN_CI = {
 }
 
 
-def few_of_them():
-    """Those kept, most of them marked as slow."""
+def kept_by_length():
+    """Those kept, marked by where their short runs belong."""
     return [
         pytest.param(name, marks=pytest.mark.in_ci if name in IN_CI else pytest.mark.slow)
         for name in KEPT
@@ -152,7 +152,7 @@ def test_the_exact_posterior_is_that_of_the_reference():
     assert exact.elbo[-1] == pytest.approx(reference.log_evidences[0].value, abs=0.02)
 
 
-@pytest.mark.parametrize("name", few_of_them())
+@pytest.mark.parametrize("name", kept_by_length())
 def test_a_short_run_of_its_sampler_agrees_with_a_reference(name, data_folder):
     reference = load_reference(name)
     model, bags = reference.entry.problem()
