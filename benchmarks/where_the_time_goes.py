@@ -42,7 +42,7 @@ from milzoo.datasets import Bags, simulate, simulate_instances, stream  # noqa: 
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, nuts  # noqa: E402
 from milzoo.inference.gibbs.dpmil import DPMILGibbs, DPMILGibbsState  # noqa: E402
 from milzoo.inference.gibbs.inducing import draw_latent, draw_whitened  # noqa: E402
-from milzoo.inference.gibbs.sampler import sweep_of  # noqa: E402
+from milzoo.inference.gibbs.sweep import sweep_of  # noqa: E402
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs  # noqa: E402
 from milzoo.inference.nuts import NUTSChain  # noqa: E402
 from milzoo.inference.runtime.chunks import AlternatingBuffers, ChunkBuffers, padded_chunks  # noqa: E402
