@@ -36,7 +36,8 @@ class LogEvidence(NamedTuple):
         In nats. Of a model whose density is known up to a constant, that of the given density.
     error : float
         Monte-Carlo standard error; infinite where k̂ says that weights do not work.
-    method : {"bridge sampling", "importance sampling", "tempered SMC"}
+    method : {"bridge sampling", "importance sampling", "tempered SMC", "grid"}
+        The last is that of references whose density is summed over a grid.
     khat : float
         Pareto k̂ of the weights; −∞ where all are alike, and the value is exact. NaN of a bridge
         and of SMC.
@@ -44,7 +45,7 @@ class LogEvidence(NamedTuple):
 
     value: float
     error: float
-    method: Literal["bridge sampling", "importance sampling", "tempered SMC"]
+    method: Literal["bridge sampling", "importance sampling", "tempered SMC", "grid"]
     khat: float
 
 

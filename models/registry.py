@@ -18,7 +18,7 @@ ENTRY_POINTS = "milzoo.models"
 _MODELS: dict[str, type] = {}
 
 
-def register(model: Any) -> Any:
+def register[T: type](model: T) -> T:
     """Register a model under its ``name``; a class decorator.
 
     Parameters

@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -371,14 +372,14 @@ def picture(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def _looks() -> list[dict[str, str]]:
+def _looks() -> list[dict[str, Any]]:
     """A colour and a marker for each engine: filled ones first, hollow when colours begin again."""
     pairs = list(zip(COLOURS, MARKERS, strict=True))
     filled = [{"color": colour, "marker": marker} for colour, marker in pairs]
     return filled + [look | {"markerfacecolor": "none"} for look in filled]
 
 
-def _draw_kind(panel: Axes, rows: pd.DataFrame, looks: Mapping[str, dict[str, str]]) -> None:
+def _draw_kind(panel: Axes, rows: pd.DataFrame, looks: Mapping[str, dict[str, Any]]) -> None:
     told = rows.assign(error=errors(rows))
     told = told[np.isfinite(told["error"])]
     medians = told.groupby("engine", sort=False)[["seconds", "error"]].median()

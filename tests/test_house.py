@@ -202,6 +202,32 @@ def test_a_circle_of_imports_is_seen(back):
     assert set(circle(import_graph(sources))) == {"models.one", "models.parts.two"}
 
 
+def missing_names(source: str) -> list[str]:
+    """What a source imports from ``milzoo`` and is not there."""
+    imported = [name for _, name in imported_names(source) if name.startswith("milzoo.")]
+    return [name for name in imported if not _stands(*name.rpartition(".")[::2])]
+
+
+def _stands(module: str, name: str) -> bool:
+    if hasattr(importlib.import_module(module), name):
+        return True
+    return f"{module}.{name}" in MODULES
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
+def test_every_name_that_a_script_imports_is_there(folder):
+    """Scripts are run by other commands than the tests, and late."""
+    sources = {path: path.read_text("utf-8") for path in (REPOSITORY / folder).glob("*.py")}
+    assert any("milzoo" in source for source in sources.values())
+    missing = {path.name: missing_names(source) for path, source in sources.items()}
+    assert not {name: names for name, names in missing.items() if names}
+
+
+def test_a_missing_name_of_a_script_is_seen():
+    source = "def f():\n    from milzoo.inference import nuts, nutz\nimport milzoo.models.vwsgp"
+    assert missing_names(source) == ["milzoo.inference.nutz"]
+
+
 # ---------------------------------------------------------------- what a module may not do
 
 
