@@ -14,11 +14,13 @@ from jax.custom_derivatives import SymbolicZero
 from jax.scipy.special import log_ndtr, logsumexp
 from jaxtyping import Array, Float
 from numpy.polynomial.hermite_e import hermegauss
+from scipy.linalg import eigh_tridiagonal
 
 from .tracing import evaluated_now_unless_traced
 
 __all__ = [
     "NO_RULE",
+    "LogisticNodes",
     "QuadratureRule",
     "SigmoidTable",
     "check_number_of_nodes",
@@ -34,19 +36,31 @@ __all__ = [
 _REACH = 6.0
 # −log of the error that their step allows. E σ has an error of the log below 1e-7 by the second.
 _LOG_ACCURACY, _LOGISTIC_LOG_ACCURACY = 22.0, 19.0
-# Nodes of the rule for s = 6.4: up to there e^{s(6 + s)} fits into 32 bit.
-_LONGEST_TABLE = 116
-# Nodes up to s = 1.25¹¹: its third power, of second derivatives, fits into 64 bit. A table that is
-# kept, of all instances, would be large.
-_LONGEST_DOUBLE = 270
 # Nodes of which one has an exponential.
 _STRIDE = 16
-# From this s on, 1.25¹³, E σ is an integral over the logistic variable: its nodes do not depend on
-# s. Its tail e^{−|ℓ|/2} is cut where it is e^{−25}; by the poles at ±iπ the step errs by e^{−24.7}.
-_WIDE = 1.25**13
-_WIDE_STEP, _WIDE_BEGIN, _WIDE_END = 0.8, -50.0, 25.0
+# Largest s, 1.25¹¹, that a trapezoid rule serves alone: it has 202 nodes there, with one division
+# each. The other way, which is taken for larger ones, costs about as much.
+_LARGEST_ALONE = 1.25**11
+# From this s on, where any is larger, E σ is an integral over the logistic variable, whose number
+# of nodes does not depend on s: 12 have an error of the log below 1e-8 from here on.
+_WIDE = 1.25**7
+_LOGISTIC_NODES = 12
 # Of a rule that must resolve a pole within a wide Gaussian: up to s of about 140 for the logistic.
 _MOST_NODES = 20_000
+
+
+class LogisticNodes(NamedTuple):
+    """Nodes ℓ_j and weights λ_j with Σ_j λ_j g(ℓ_j) ≈ E g(ℓ), of a logistic variable ℓ.
+
+    Attributes
+    ----------
+    nodes : array (J,)
+    log_weights : array (J,)
+        log λ_j.
+    """
+
+    nodes: Float[Array, " J"] | Float[np.ndarray, " J"]
+    log_weights: Float[Array, " J"] | Float[np.ndarray, " J"]
 
 
 class QuadratureRule(NamedTuple):
@@ -57,15 +71,15 @@ class QuadratureRule(NamedTuple):
     nodes : array (K,)
     log_weights : array (K,)
         log w_k. Past nodes of 38 weights are 0 in 64 bit, where a g that grows may still have mass.
-    logistic : array (J,) or None
-        Nodes ℓ_j of a logistic variable, for E σ where s is above 18.2; None where no s is.
+    logistic : LogisticNodes or None
+        For E σ where s is above 4.8; None where the nodes z_k serve all s.
     step : float or None
         Distance between nodes, of a trapezoid rule.
     """
 
     nodes: Float[Array, " K"] | Float[np.ndarray, " K"]
     log_weights: Float[Array, " K"] | Float[np.ndarray, " K"]
-    logistic: Float[Array, " J"] | Float[np.ndarray, " J"] | None = None
+    logistic: LogisticNodes | None = None
     step: float | Float[Array, ""] | None = None
 
 
@@ -76,17 +90,18 @@ class SigmoidTable(NamedTuple):
     ----------
     nodes, weights : array (K,)
     decay : array (K, …)
-        e^{−s z_k}, for each standard deviation s.
+        e^{−s z_k}, for each standard deviation s; for 4.8 where s is larger and has other nodes.
+    logistic : LogisticNodes or None
+        Those of the rule.
     """
 
     nodes: Float[Array, " K"]
     weights: Float[Array, " K"]
     decay: Float[Array, "K ..."]
+    logistic: LogisticNodes | None = None
 
 
-def sigmoid_table(
-    standard_deviation: Float[Array, "*batch"], rule: QuadratureRule
-) -> SigmoidTable | QuadratureRule:
+def sigmoid_table(standard_deviation: Float[Array, "*batch"], rule: QuadratureRule) -> SigmoidTable:
     """Evaluate the exponentials of `log_expected_sigmoid` once, for fixed standard deviations.
 
     Parameters
@@ -96,19 +111,20 @@ def sigmoid_table(
 
     Returns
     -------
-    SigmoidTable or QuadratureRule
-        The rule itself where the exponentials would overflow.
+    SigmoidTable
     """
-    if rule.nodes.shape[0] > _LONGEST_TABLE:
-        return rule
-    return _table(standard_deviation, rule)
-
-
-def _table(standard_deviation: Float[Array, "*batch"], rule: QuadratureRule) -> SigmoidTable:
     with evaluated_now_unless_traced(standard_deviation, rule):
         nodes = jnp.asarray(rule.nodes, standard_deviation.dtype)
         weights = jnp.exp(jnp.asarray(rule.log_weights, standard_deviation.dtype))
-        return SigmoidTable(nodes, weights, _decay(standard_deviation, nodes, rule.step))
+        narrow = _narrowed(standard_deviation, rule)
+        return SigmoidTable(nodes, weights, _decay(narrow, nodes, rule.step), rule.logistic)
+
+
+def _narrowed(
+    standard_deviation: Float[Array, "*batch"], rule: QuadratureRule | SigmoidTable
+) -> Float[Array, "*batch"]:
+    """What the nodes z_k are for: those with other nodes have no part in it."""
+    return standard_deviation if rule.logistic is None else jnp.minimum(standard_deviation, _WIDE)
 
 
 def _decay(
@@ -146,29 +162,41 @@ def logistic_rule(largest_standard_deviation: float) -> QuadratureRule:
     Returns
     -------
     QuadratureRule
-        12 or 16 nodes up to s² = ½ and 1, about (12.5 + 0.9 s)·max(s, 1.4) above, for the next
-        power s of 1.25: few numbers of nodes, so that few programs are compiled. Above s = 18.2 as
-        many as there, and nodes of the logistic variable. The error of the log stays below 1e-7,
-        for means between −60 and 60; above s = 18.2 for all means.
+        12 or 16 nodes up to s² = ½ and 1, about (12 + s/2)·max(s, 1.4) above, for the next power s
+        of 1.25: few numbers of nodes, so that few programs are compiled. Above s = 11.6 as many as
+        for 4.8, and nodes of the logistic variable. The error of the log stays below 1e-7, for all
+        means.
 
     Examples
     --------
     >>> [len(logistic_rule(s).nodes) for s in (0.5, 1.0, 5.0, 1e6)]
-    [12, 16, 106, 531]
+    [12, 16, 88, 68]
     """
-    if largest_standard_deviation > 1.0:
-        # σ(f) grows like e^f on its left: the mass moves to the right, by s at most.
-        rule = trapezoid_rule(
-            on_grid(min(largest_standard_deviation, _WIDE)),
-            distance_to_pole=math.pi,
-            tilt=(0.0, 1.0),
-            log_accuracy=_LOGISTIC_LOG_ACCURACY,
-        )
-        if largest_standard_deviation <= _WIDE:
-            return rule
-        return rule._replace(logistic=np.arange(_WIDE_BEGIN, _WIDE_END, _WIDE_STEP))
-    nodes, weights = hermegauss(12 if largest_standard_deviation**2 <= 0.5 else 16)
-    return QuadratureRule(nodes, np.log(weights / weights.sum()))
+    if largest_standard_deviation <= 1.0:
+        nodes, weights = hermegauss(12 if largest_standard_deviation**2 <= 0.5 else 16)
+        return QuadratureRule(nodes, np.log(weights / weights.sum()))
+    is_alone = largest_standard_deviation <= _LARGEST_ALONE
+    # σ(f) grows like e^f on its left: from the least mean, −s²/2, the mass moves by s/2.
+    rule = trapezoid_rule(
+        on_grid(largest_standard_deviation) if is_alone else _WIDE,
+        distance_to_pole=math.pi,
+        tilt=(0.0, 0.5),
+        log_accuracy=_LOGISTIC_LOG_ACCURACY,
+    )
+    return rule if is_alone else rule._replace(logistic=_logistic_nodes())
+
+
+def _logistic_nodes() -> LogisticNodes:
+    """Gauss' rule for the logistic density, by the recurrence of its orthogonal polynomials.
+
+    Monic: p_{n+1} = ℓ p_n − β_n p_{n−1} with β_n = π²n⁴/(4n² − 1), of which β_1 is the variance
+    π²/3. The nodes are eigenvalues of the matrix with √β_n beside its diagonal (Golub and Welsch,
+    1969).
+    """
+    degree = np.arange(1, _LOGISTIC_NODES)
+    beside = math.pi * degree**2 / np.sqrt(4.0 * degree**2 - 1.0)
+    nodes, vectors = eigh_tridiagonal(np.zeros(_LOGISTIC_NODES), beside)
+    return LogisticNodes(nodes, 2 * np.log(np.abs(vectors[0])))
 
 
 def on_grid(standard_deviation: float, ratio: float = 1.25) -> float:
@@ -246,11 +274,18 @@ def log_expected_sigmoid(
 ) -> Float[Array, "*batch"]:
     """log E σ(f) for f ~ N(mean, standard_deviation²), accurate in both tails.
 
+    Where a ≥ −s²/2,
+
     log E σ(f) = M + log Σ_k w_k / (e^M + e^{M−a} e^{−s z_k}),  M = min(a, 0),
 
-    Its only transcendental per node, e^{−s z_k}, does not depend on the mean: with constant s it is
-    evaluated once, before anything is compiled. Where it would overflow, in 32 bit from s = 6 on
-    and in 64 bit from s = 12 on, the sum is taken in logs, which takes five times as long.
+    whose only transcendental per node, e^{−s z_k}, does not depend on the mean: with constant s it
+    is evaluated once, before anything is compiled. Where a < −s²/2 the mass is at f far below 0.
+    There σ(f) = e^f σ(−f), and e^f moves the Gaussian by s²:
+
+    E σ(a + sz) = e^{a + s²/2} E σ(−a − s² + sz),
+
+    whose mean is above −s²/2. Of rules with nodes of a logistic variable ℓ, E σ(f) is
+    Σ_j λ_j Φ((a − ℓ_j)/s) where s is above 4.8.
 
     Parameters
     ----------
@@ -266,40 +301,27 @@ def log_expected_sigmoid(
     array
         Of the shape of ``mean``, never positive.
     """
-    if not isinstance(rule, SigmoidTable):
-        is_double = standard_deviation.dtype == jnp.float64
-        fits = is_double and rule.nodes.shape[0] <= _LONGEST_DOUBLE
-        rule = (_table if fits else sigmoid_table)(standard_deviation, rule)
-    if isinstance(rule, SigmoidTable):
-        return _log_sum_of_sigmoids(mean, standard_deviation, rule.decay, rule.nodes, rule.weights)
-    if rule.logistic is None:
-        in_logs = log_expectation(jax.nn.log_sigmoid, mean, standard_deviation, rule)
-        return jnp.minimum(in_logs, 0.0)
-    # Both sides of the choice are evaluated where they are good, so that gradients are finite.
-    narrow = jnp.minimum(standard_deviation, _WIDE)
-    in_logs = log_expectation(jax.nn.log_sigmoid, mean, narrow, rule)
-    wide = jnp.maximum(standard_deviation, _WIDE)
-    by_logistic = _log_expected_sigmoid_if_wide(mean, wide, jnp.asarray(rule.logistic, mean.dtype))
-    return jnp.minimum(jnp.where(standard_deviation > _WIDE, by_logistic, in_logs), 0.0)
-
-
-def _log_expected_sigmoid_if_wide(
-    mean: Float[Array, "*batch"],
-    standard_deviation: Float[Array, "*batch"],
-    nodes: Float[Array, " J"],
-) -> Float[Array, "*batch"]:
-    """log E σ(f) = log E Φ((a − ℓ)/s), ℓ logistic, by the trapezoid rule in ℓ.
-
-    Where a < −s²/2 the mass is at ℓ far below 0. There σ(f) = e^f σ(−f), and e^f moves the
-    Gaussian by s²: E σ(a + sz) = e^{a + s²/2} E σ(−a − s² + sz), whose mean is above −s²/2.
-    """
+    table = rule if isinstance(rule, SigmoidTable) else sigmoid_table(standard_deviation, rule)
     variance = standard_deviation**2
     is_low = mean < -0.5 * variance
     moved = jnp.where(is_low, -mean - variance, mean)
-    density = jax.nn.log_sigmoid(nodes) + jax.nn.log_sigmoid(-nodes) + math.log(_WIDE_STEP)
-    cumulative = log_ndtr((moved[..., None] - nodes) / standard_deviation[..., None])
-    expected = logsumexp(cumulative + density, axis=-1)
-    return expected + jnp.where(is_low, mean + 0.5 * variance, 0.0)
+    narrow = _narrowed(standard_deviation, table)
+    found = _log_sum_of_sigmoids(moved, narrow, table.decay, table.nodes, table.weights)
+    if table.logistic is not None:
+        # Both sides of the choice are evaluated where they are good: gradients are finite.
+        wide = jnp.maximum(standard_deviation, _WIDE)
+        by_logistic = _log_expected_sigmoid_if_wide(moved, wide, table.logistic)
+        found = jnp.where(standard_deviation > _WIDE, by_logistic, found)
+    return jnp.minimum(found + jnp.where(is_low, mean + 0.5 * variance, 0.0), 0.0)
+
+
+def _log_expected_sigmoid_if_wide(
+    mean: Float[Array, "*batch"], standard_deviation: Float[Array, "*batch"], of: LogisticNodes
+) -> Float[Array, "*batch"]:
+    """log E σ(f) = log E Φ((a − ℓ)/s), by Gauss' rule for ℓ: Φ is smooth on the scale of ℓ."""
+    nodes, log_weights = (jnp.asarray(part, mean.dtype) for part in of)
+    cumulative = log_ndtr((mean[..., None] - nodes) / standard_deviation[..., None])
+    return logsumexp(cumulative + log_weights, axis=-1)
 
 
 @jax.custom_jvp
