@@ -14,6 +14,7 @@ __all__ = [
     "ROWS_OF_ALL_CORES",
     "Panels",
     "block_length",
+    "cholesky_with_inverse",
     "gram_from_panels",
     "gram_panels",
     "in_row_blocks",
@@ -151,6 +152,48 @@ def inverse_transposed(cholesky: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """R⁻ᵀ, upper triangular: a product with it is faster than a triangular solve."""
     identity = jnp.eye(cholesky.shape[0], dtype=cholesky.dtype)
     return solve_triangular(cholesky, identity, trans=1, lower=True)
+
+
+@jax.custom_jvp
+def cholesky_with_inverse(
+    matrix: Float[Array, "M M"],
+) -> tuple[Float[Array, "M M"], Float[Array, "M M"]]:
+    """L with K = LLᵀ, and W = L⁻ᵀ, whose derivatives are products alone.
+
+    With Φ(A) the lower triangle of A, its diagonal halved,
+
+    dL = L Φ(Wᵀ dK W),  dW = −W Φ(Wᵀ dK W)ᵀ,
+
+    where JAX's own derivatives solve four triangular systems more.
+
+    Parameters
+    ----------
+    matrix : array (M, M)
+        K, symmetric and positive definite.
+
+    Returns
+    -------
+    array (M, M)
+        Lower triangular.
+    array (M, M)
+        Upper triangular.
+
+    References
+    ----------
+    Murray (2016), Differentiation of the Cholesky decomposition, equation 8.
+    """
+    cholesky = jnp.linalg.cholesky(matrix)
+    return cholesky, inverse_transposed(cholesky)
+
+
+@cholesky_with_inverse.defjvp
+def _cholesky_with_inverse_jvp(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
+    (matrix,), (change,) = primals, tangents
+    cholesky, whitener = cholesky_with_inverse(matrix)
+    symmetric = (change + change.T) / 2
+    lower = jnp.tril(whitener.T @ symmetric @ whitener)
+    halved = lower - jnp.diag(jnp.diag(lower)) / 2  # Φ
+    return (cholesky, whitener), (cholesky @ halved, -whitener @ halved.T)
 
 
 def squared_norms(rows: Float[Array, "R M"], upper: Float[Array, "M M"]) -> Float[Array, " R"]:

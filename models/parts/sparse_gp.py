@@ -25,7 +25,7 @@ from ...datasets.padding import padded
 from ..model import CLOSED_FORM_ENGINES, Draws, ModelDefaults, observations, random_key
 from ..numerics.fields import check_fields
 from ..numerics.memory import check_memory
-from ..numerics.products import block_length, inverse_transposed, times_triangle
+from ..numerics.products import block_length, cholesky_with_inverse, times_triangle
 from ..numerics.quadrature import on_grid
 from ..numerics.threads import one_thread
 from ..numerics.tracing import evaluated_now_unless_traced
@@ -52,6 +52,9 @@ _LARGEST_VARIANCE = 64.0
 _NO_VARIANCE = 0.01
 # Up to this residual sd of a sum one quadrature rule serves all predictions.
 _SMALL_SCALE = 4.0
+# Numbers of K_XZ, 4 MiB of them, up to which sums over bags are made without a loop. Gradients then
+# compute nothing twice, and distances, which no hyper-parameter changes, once for a trajectory.
+_WITHOUT_LOOP = 2**19
 # Most instances for k-means.
 _MOST_CLUSTERED = 2**14
 
@@ -158,30 +161,22 @@ def _sparse_conditional(
     instances: Float[Array, "N D"],
     jitter: Float[Array, ""],
 ) -> SparseConditional:
-    cholesky, floor = _inducing_cholesky(kernel, inducing_points, jitter)
+    cholesky, whitener, floor = _whitening(kernel, inducing_points, jitter)
     # A product, as of a `Projector`: where hyper-parameters are drawn, it comes at each gradient.
-    projection = kernel.covariance(instances, inducing_points) @ inverse_transposed(cholesky)  # V
+    projection = kernel.covariance(instances, inducing_points) @ whitener  # V
     residual_variance = _residual_variance(kernel, jnp.sum(projection**2, axis=1), floor)
     return SparseConditional(cholesky, projection, residual_variance, jnp.sqrt(residual_variance))
-
-
-def _inducing_cholesky(
-    kernel: RBF, inducing_points: Float[Array, "M D"], jitter: Float[Array, ""]
-) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-    """L with K_ZZ + jitter = LLᵀ, and the jitter."""
-    covariance = kernel.covariance(inducing_points, inducing_points)
-    floor = kernel.variance * jnp.maximum(jitter, 8 * jnp.finfo(covariance.dtype).eps)
-    diagonal = floor * jnp.eye(covariance.shape[0], dtype=covariance.dtype)
-    return jnp.linalg.cholesky(covariance + diagonal), floor
 
 
 @jax.jit
 def _whitening(
     kernel: RBF, inducing_points: Float[Array, "M D"], jitter: Float[Array, ""]
 ) -> tuple[Float[Array, "M M"], Float[Array, "M M"], Float[Array, ""]]:
-    """The whitening transform: L, L⁻ᵀ and the jitter."""
-    cholesky, floor = _inducing_cholesky(kernel, inducing_points, jitter)
-    return cholesky, inverse_transposed(cholesky), floor
+    """The whitening transform: L with K_ZZ + jitter = LLᵀ, L⁻ᵀ, and the jitter."""
+    covariance = kernel.covariance(inducing_points, inducing_points)
+    floor = kernel.variance * jnp.maximum(jitter, 8 * jnp.finfo(covariance.dtype).eps)
+    diagonal = floor * jnp.eye(covariance.shape[0], dtype=covariance.dtype)
+    return *cholesky_with_inverse(covariance + diagonal), floor
 
 
 def _residual_variance(
@@ -295,6 +290,8 @@ class _CrossSums(NamedTuple):
     def over(self, instances: Float[Array, "N D"], bag_index: Int[Array, " N"]) -> _Totals:
         """Totals over all instances: whole blocks in a loop, then the rest."""
         size = instances.shape[0]
+        if size * len(self.projector.whitener) <= _WITHOUT_LOOP:
+            return self._add_block(self._nothing(), instances, bag_index)
         length = block_length(size)
         whole = size // length
 
@@ -309,13 +306,16 @@ class _CrossSums(NamedTuple):
             )
             return add(totals, rows, bag), None
 
-        nothing = (
-            jnp.zeros((self.num_bags, len(self.projector.whitener)), self.total_dtype),
-            jnp.zeros(self.num_bags, self.total_dtype),
-        )
-        totals, _ = jax.lax.scan(add_whole, nothing, jnp.arange(whole))
+        totals, _ = jax.lax.scan(add_whole, self._nothing(), jnp.arange(whole))
         rest = slice(whole * length, size)
         return add(totals, instances[rest], bag_index[rest]) if whole * length < size else totals
+
+    def _nothing(self) -> _Totals:
+        size = len(self.projector.whitener)
+        return (
+            jnp.zeros((self.num_bags, size), self.total_dtype),
+            jnp.zeros(self.num_bags, self.total_dtype),
+        )
 
     def _add_block(
         self, totals: _Totals, rows: Float[Array, "R D"], bag: Int[Array, " R"]
@@ -632,7 +632,7 @@ def _points(
 @jax.jit
 def _cholesky(model: SparseGPModel) -> Float[Array, "M M"]:
     points = jnp.asarray(model.inducing_points)
-    return _inducing_cholesky(model.kernel, points, jnp.asarray(model.jitter))[0]
+    return _whitening(model.kernel, points, jnp.asarray(model.jitter))[0]
 
 
 @jax.jit

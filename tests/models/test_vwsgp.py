@@ -112,13 +112,20 @@ def test_it_keeps_the_protocol_of_models():
     assert isinstance(small_model(), Model)
 
 
+def _in_blocks_of(length, monkeypatch):
+    if length is not None:
+        monkeypatch.setattr("milzoo.models.numerics.products._ROWS", length)
+        monkeypatch.setattr("milzoo.models.numerics.products._AT_ONCE", 1)
+        monkeypatch.setattr("milzoo.models.parts.sparse_gp._WITHOUT_LOOP", 0)
+    jax.clear_caches()
+
+
 @pytest.mark.in_ci
 @pytest.mark.slow_but_first
-@pytest.mark.parametrize("length", [1, 3, 5, 14, 4096])
+@pytest.mark.parametrize("length", [1, 3, 5, 14, 4096, None])
 def test_bag_sums_are_those_of_a_loop(length, monkeypatch):
-    monkeypatch.setattr("milzoo.models.numerics.products._ROWS", length)
-    monkeypatch.setattr("milzoo.models.numerics.products._AT_ONCE", 1)
-    jax.clear_caches()
+    """In blocks of several lengths, and with no blocks."""
+    _in_blocks_of(length, monkeypatch)
     bags, model = small_bags(), small_model()
     K_ZZ, weights, variance = dense_bag_evidence(model, bags)
     accumulated = model.accumulated(bags)
@@ -128,7 +135,9 @@ def test_bag_sums_are_those_of_a_loop(length, monkeypatch):
     np.testing.assert_allclose(accumulated.cholesky @ accumulated.cholesky.T, K_ZZ, rtol=1e-12)
 
 
-def test_bag_sums_have_derivatives_by_the_kernel():
+@pytest.mark.parametrize("length", [5, None])
+def test_bag_sums_have_derivatives_by_the_kernel(length, monkeypatch):
+    _in_blocks_of(length, monkeypatch)
     bags, model = small_bags(), small_model()
 
     def total(log_length_scale):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.models.numerics.products import (
+    cholesky_with_inverse,
     in_row_blocks,
     inverse_transposed,
     squared_norms,
@@ -85,3 +86,56 @@ def test_sum_of_rows_in_32_bit_adds_blocks_in_64():
     with jax.enable_x64(True):
         total = weighted_sum(jnp.asarray(matrix), jnp.ones(len(matrix)))
     np.testing.assert_array_equal(total, matrix.sum(axis=0, dtype=float))
+
+
+def plain_factors(matrix):
+    """L and L⁻ᵀ, for JAX to differentiate itself."""
+    cholesky = jnp.linalg.cholesky(matrix)
+    return cholesky, inverse_transposed(cholesky)
+
+
+@pytest.fixture(scope="module")
+def covariance():
+    random = np.random.default_rng(2)
+    root = random.normal(size=(6, 6))
+    return root @ root.T + 0.1 * np.eye(6)
+
+
+def test_factors_are_those_of_the_matrix(covariance):
+    with jax.enable_x64(True):
+        cholesky, whitener = map(np.asarray, cholesky_with_inverse(jnp.asarray(covariance)))
+    np.testing.assert_allclose(cholesky, np.linalg.cholesky(covariance), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(whitener.T @ cholesky, np.eye(6), atol=1e-13)
+    assert (np.tril(whitener, -1) == 0).all()
+
+
+def test_gradients_of_factors_are_those_of_solves(covariance):
+    """Of any function of both factors, and symmetric, as JAX's are."""
+    weights = np.random.default_rng(3).normal(size=(2, 6, 6))
+
+    def total(factors, matrix):
+        found = factors(matrix)
+        return sum(jnp.sum(w * jnp.sin(of)) for w, of in zip(weights, found, strict=True))
+
+    with jax.enable_x64(True):
+        found, expected = (
+            jax.grad(lambda matrix, of=of: total(of, matrix))(jnp.asarray(covariance))
+            for of in (cholesky_with_inverse, plain_factors)
+        )
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-11)
+
+
+def test_curvature_of_factors_is_that_of_solves(covariance):
+    """Along a line of matrices, where hyper-parameters have a second derivative."""
+    with jax.enable_x64(True):
+        line = jnp.asarray(np.diag(np.arange(1.0, 7.0)))
+
+        def along(step, factors):
+            cholesky, whitener = factors(jnp.asarray(covariance) * jnp.exp(step) + step * line)
+            return jnp.sum(jnp.sin(cholesky)) + jnp.sum(whitener**2)
+
+        found, expected = (
+            jax.grad(jax.grad(along))(0.3, factors)
+            for factors in (cholesky_with_inverse, plain_factors)
+        )
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
