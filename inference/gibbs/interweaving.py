@@ -26,6 +26,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from ...datasets.arguments import FLAG, check
 from ...datasets.bags import Bags
 from ...models.model import Model
 from ...models.numerics.tracing import as_pytree
@@ -159,9 +160,12 @@ def sweep_for(model: Model, bags: Bags, *, interweave: bool) -> Sweep:
 
     Raises
     ------
+    ValueError
+        If ``interweave`` is neither True nor False.
     NotImplementedError
         If the model has no Gibbs sampler, or its sweep no move to interweave.
     """
+    check("interweave", interweave, FLAG)
     return Interweaved.for_model(model, bags) if interweave else sweep_of(model, bags)
 
 

@@ -87,9 +87,9 @@ def gibbs(
     Raises
     ------
     ValueError
-        If a hyper-parameter has a prior, ``thin`` is not positive or ``keep`` has an unknown name,
-        if the draws of DPMIL would take more than 4 GiB, the checkpoint is of another run, or
-        chains cannot be dealt to the mesh.
+        If a hyper-parameter has a prior, ``thin`` is not positive, ``keep`` has an unknown name or
+        ``interweave`` is neither True nor False, if the draws of DPMIL would take more than 4 GiB,
+        the checkpoint is of another run, or chains cannot be dealt to the mesh.
     NotImplementedError
         If the model has no sampler, its mixing density p(ω) is not known, or ``interweave`` is
         asked for and the model's sampler has no such move.
