@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from milzoo.datasets import Bags, load, published_folds
 from milzoo.inference import Posterior, coordinate_ascent, laplace, log_evidence, nuts
-from milzoo.models import VGPMIL
+from milzoo.models import VGPMIL, VWSGP
 from numpyro.distributions import LogNormal, Normal
 from sklearn.metrics import log_loss, roc_auc_score
 
@@ -48,8 +48,8 @@ def as_published(bags: Bags, run: Run) -> VGPMIL:
     return VGPMIL.as_published(bags, num_inducing=run.num_inducing, seed=0)
 
 
-def with_priors(model: VGPMIL) -> VGPMIL:
-    """Weak priors on variance, length scale (around the published one) and prior mean."""
+def with_priors[Model: (VGPMIL, VWSGP)](model: Model) -> Model:
+    """Weak priors on variance, length scale (around the published one) and any prior mean."""
     log_scale = float(np.log(float(model.kernel.length_scale)))
     return model.with_hyperparameters(
         {

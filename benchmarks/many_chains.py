@@ -1,14 +1,15 @@
 """Many short chains beside four long ones: where an accelerator pays.
 
-    MILZOO_DATA=… python benchmarks/many_chains.py                       # digits, musk1, priors
+    MILZOO_DATA=… python benchmarks/many_chains.py                       # all problems
     MILZOO_DATA=… JAX_PLATFORMS=cpu python benchmarks/many_chains.py     # not on an accelerator
+    MILZOO_DATA=… python benchmarks/many_chains.py --problems 2 3 --engines nuts --length 500 500
     python benchmarks/many_chains.py --toy
 
 `ensemble` with 256 and with 1,024 chains, 16 superchains, 300 + 20 steps, and `nuts` with its four
-chains of 500 + 2,000 steps and low-rank mass matrix (one after another on a CPU, in lockstep on an
-accelerator). All on the marginal program, in a second call, which compiles nothing. ESS is ArviZ's
-bulk ESS of the inducing values, and of hyper-parameters that are drawn, over all chains; ESS/s
-divides the smallest by the seconds of warm-up and sampling together.
+chains of 500 + 2,000 steps, or of ``--length``, and low-rank mass matrix (one after another on each
+core of a CPU, in lockstep on an accelerator). All on the marginal program, in a second call, which
+compiles nothing. ESS is ArviZ's bulk ESS of the inducing values, and of hyper-parameters that are
+drawn, over all chains; ESS/s divides the smallest by the seconds of warm-up and sampling together.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engines", nargs="+", choices=["nuts", "ensemble"])
-    parser.add_argument("--problems", nargs="+", type=int, choices=range(3), default=range(3))
+    parser.add_argument("--problems", nargs="+", type=int, choices=range(4), default=range(4))
+    parser.add_argument("--length", nargs=2, type=int, default=[500, 2000], help="of nuts")
     parser.add_argument("--chains", nargs="+", type=int, default=[256, 1024])
     parser.add_argument("--toy", action="store_true")
     return parser.parse_args()
@@ -63,11 +65,10 @@ def _arguments() -> argparse.Namespace:
 
 def _runs(arguments: argparse.Namespace) -> Iterator[tuple[Any, dict[str, Any]]]:
     wanted = arguments.engines or ["nuts", "ensemble"]
-    length, chains = (500, 2000), arguments.chains
+    (warmup, samples), chains = arguments.length, arguments.chains
     if arguments.toy:
-        length, chains = (20, 20), [16]
+        warmup, samples, chains = 20, 20, [16]
     if "nuts" in wanted:
-        warmup, samples = length
         yield nuts, {"num_warmup": warmup, "num_samples": samples, "mass_matrix": "low_rank"}
     if "ensemble" in wanted:
         for number in chains:
@@ -83,12 +84,14 @@ def _problems(arguments: argparse.Namespace) -> Iterator[tuple[str, Any, Bags]]:
     if 0 in arguments.problems:
         train = load("digits").split(0.7, seed=0)[0].standardize()
         yield "VGPMIL, digits", VGPMIL.as_published(train, variance=5.0, mean=-3.0), train
-    if {1, 2} & set(arguments.problems):
+    if {1, 2, 3} & set(arguments.problems):
         bags = load("musk1").standardize()
         if 1 in arguments.problems:
             yield "VWSGP, musk1", VWSGP.as_published(bags), bags
         if 2 in arguments.problems:
             yield "VGPMIL, musk1, priors", with_priors(VGPMIL.as_published(bags)), bags
+        if 3 in arguments.problems:
+            yield "VWSGP, musk1, priors", with_priors(VWSGP.as_published(bags)), bags
 
 
 def _row(posterior: Posterior, compile_seconds: float) -> list[str]:

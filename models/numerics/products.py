@@ -180,7 +180,7 @@ def cholesky_with_inverse(
 
     References
     ----------
-    Murray (2016), Differentiation of the Cholesky decomposition, equation 8.
+    Murray (2016), Differentiation of the Cholesky decomposition, arXiv 1602.07527.
     """
     cholesky = jnp.linalg.cholesky(matrix)
     return cholesky, inverse_transposed(cholesky)

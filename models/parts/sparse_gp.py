@@ -53,7 +53,8 @@ _NO_VARIANCE = 0.01
 # Up to this residual sd of a sum one quadrature rule serves all predictions.
 _SMALL_SCALE = 4.0
 # Numbers of K_XZ, 4 MiB of them, up to which sums over bags are made without a loop. Gradients then
-# compute nothing twice, and distances, which no hyper-parameter changes, once for a trajectory.
+# compute nothing twice, and the compiler takes distances, which no hyper-parameter changes, out of
+# a sampler's loop.
 _WITHOUT_LOOP = 2**19
 # Most instances for k-means.
 _MOST_CLUSTERED = 2**14
