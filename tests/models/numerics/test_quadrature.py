@@ -334,6 +334,15 @@ def test_the_error_is_as_stated_at_any_variance(s):
         assert found == pytest.approx(of_parts(mean, s), rel=1e-14, abs=1e-8)
 
 
+@pytest.mark.parametrize("s", [2.2, 4.7])
+def test_rules_of_large_variances_are_right_at_small_ones(s):
+    """There the nodes of a logistic variable would err by 2e-5 at s = 2.2."""
+    rule = logistic_rule(100.0)
+    for mean in (-60.0, -5.0, 0.0, 5.0, -0.49 * s**2, -0.51 * s**2):
+        found = float(log_expected_sigmoid(jnp.array(mean), jnp.array(s), rule))
+        assert found == pytest.approx(of_parts(mean, s), rel=1e-14, abs=1e-7)
+
+
 def test_both_ways_agree_where_they_meet():
     rule = logistic_rule(100.0)
     for mean in (-200.0, -60.0, -12.0, 0.0, 30.0):
