@@ -21,7 +21,7 @@ from .importance import weighted_evidence
 from .posterior import Posterior
 from .runtime.densities import log_joint
 
-__all__ = ["LogEvidence", "log_evidence", "why_not_one_density"]
+__all__ = ["LogEvidence", "bridged_evidence", "log_evidence", "why_not_one_density"]
 
 # Relative change of the evidence that ends the iteration of the bridge, and the most iterations.
 _CLOSE, _MOST_ITERATIONS = 1e-10, 1000
@@ -101,7 +101,12 @@ def log_evidence(posterior: Posterior, *, seed: int | Array, num_draws: int = 40
     if posterior.engine == "tempered_smc":
         return _mean_of_runs(posterior)
     if posterior.approximation is None:
-        return _bridged(posterior, key, num_draws)
+        model = posterior.model
+        if why_not_one_density(model):
+            raise ValueError(
+                f"log_evidence cannot bridge {model.name}: {why_not_one_density(model)}"
+            )
+        return bridged_evidence(posterior, seed=key, num_draws=num_draws)
     draws = posterior.draws(num_draws, seed=key)
     log_approximation = posterior.log_density(draws)
     if log_approximation is None:
@@ -142,16 +147,34 @@ def _mean_of_runs(posterior: Posterior) -> LogEvidence:
     return LogEvidence(value, error, "tempered SMC", math.nan)
 
 
-def _bridged(posterior: Posterior, key: Array, num_draws: int) -> LogEvidence:
-    """The mean of two bridges, each with the other half of the draws behind its Gaussian."""
-    model = posterior.model
-    if why_not_one_density(model):
-        raise ValueError(f"log_evidence cannot bridge {model.name}: {why_not_one_density(model)}")
-    target = whitened_program(model, posterior.bags)
+def bridged_evidence(
+    posterior: Posterior, *, seed: int | Array, num_draws: int = 4000
+) -> LogEvidence:
+    """The bridge of `log_evidence`, also where a Gaussian is no image of the posterior.
+
+    It is consistent for every posterior whose chains have mixed over all modes, the names of
+    clusters among them. Chains of such models seldom do; so `log_evidence` refuses them.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Of a sampler.
+    seed : int or JAX key
+        Of the draws of the Gaussian.
+    num_draws : int
+        Most draws of the posterior that are used, as many of the Gaussian.
+
+    Returns
+    -------
+    LogEvidence
+        The mean of two bridges, each with the other half of the draws behind its Gaussian.
+    """
+    target = whitened_program(posterior.model, posterior.bags)
     vectors = _vectors(target, posterior, num_draws)
     middle = vectors.shape[1] // 2
     halves = vectors[:, :middle], vectors[:, middle:]
-    pairs = zip(halves, reversed(halves), jax.random.split(key), strict=True)
+    keys = jax.random.split(random_key(seed))
+    pairs = zip(halves, reversed(halves), keys, strict=True)
     bridges = [_bridge(target, fitted, used, key) for fitted, used, key in pairs]
     value = float(np.mean([one for one, _ in bridges]))
     # Errors of the two are of different draws.

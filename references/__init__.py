@@ -3,7 +3,7 @@
 from .benchmarking import benchmark_engine
 from .entries import ENTRIES, Entry, entry_named
 from .gates import Gate
-from .league import LEAGUE, league
+from .league import LEAGUE, league, picture
 from .making import Length, make_reference
 from .stan import StanProgram, stan_program
 from .stored import Reference, load_reference, save_reference
@@ -21,6 +21,7 @@ __all__ = [
     "league",
     "load_reference",
     "make_reference",
+    "picture",
     "save_reference",
     "stan_program",
 ]

@@ -13,6 +13,8 @@ from ..datasets import Bags, load, simulate, simulate_instances
 from ..datasets.arguments import look_up
 from ..models import (
     BMIL,
+    DPMIL,
+    GPMIL,
     RBF,
     VGPMIL,
     VWSGP,
@@ -52,7 +54,7 @@ class Entry:
         Makes the model and its bags, the same each time.
     data : str
         The name of the data set, or the words for how it is made.
-    first : {"nuts", "grid"}
+    first : {"nuts", "gibbs", "grid"}
         The sampler whose draws are kept.
     second : {"gibbs", "nutpie", "tempered_smc"}
         Another, by which they are checked.
@@ -69,7 +71,7 @@ class Entry:
     tags: tuple[str, ...]
     problem: Callable[[], Problem]
     data: str
-    first: Literal["nuts", "grid"] = "nuts"
+    first: Literal["nuts", "gibbs", "grid"] = "nuts"
     second: Literal["gibbs", "nutpie", "tempered_smc"] = "gibbs"
     evidence: Literal["laplace", "tempered_smc", "flow"] = "laplace"
     settings: dict[str, Any] = field(default_factory=lambda: {"mass_matrix": "auto"})
@@ -141,6 +143,16 @@ def _bmil() -> Problem:
     return _drawn(BMIL(shape=1.0, rate=1.0, intercept_mean=-1.0), 40, 4)
 
 
+def _gpmil() -> Problem:
+    return _drawn(GPMIL(RBF(4.0, 1.0), _design(12).instances, mean=-1.5), 12)
+
+
+def _dpmil() -> Problem:
+    """Instances on a line, of two classes with two components each."""
+    model = DPMIL(np.zeros(1), np.full(1, 0.25), 8.0, mean_strength=0.2, max_components=2)
+    return _drawn(model, 12, 1)
+
+
 def _cardinality_gp() -> Problem:
     kernel = CardinalityKernel(CardinalityModel(), np.array([0.5, -0.3]), RBF(1.0, 1.0))
     return _drawn(CardinalityGP.at_bags(kernel, _design(30), variance=2.0), 30)
@@ -196,6 +208,7 @@ ENTRIES: dict[str, Entry] = {
             _vgpmil_musk2,
             "musk2",
             second="nutpie",
+            evidence="flow",
         ),
         Entry(
             "vgpmil-three-modes-2",
@@ -261,6 +274,26 @@ ENTRIES: dict[str, Entry] = {
             second="nutpie",
             evidence="flow",
             settings={"mass_matrix": "low_rank", "target_accept": 0.99},
+        ),
+        Entry(
+            "gpmil-simulated-25",
+            "The values of 25 instances, of which 12 bags tell the soft maximum alone.",
+            ("instances", "skewed"),
+            _gpmil,
+            _drawn_as(12),
+            second="nutpie",
+            evidence="flow",
+        ),
+        Entry(
+            "dpmil-simulated-10",
+            "Two components of each class on a line: clusters have no names, and one component may "
+            "have all instances.",
+            ("mixture", "multimodal"),
+            _dpmil,
+            _drawn_as(12),
+            first="gibbs",
+            second="tempered_smc",
+            evidence="tempered_smc",
         ),
         Entry(
             "cardinality-gp-simulated-30",

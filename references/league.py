@@ -351,12 +351,14 @@ def picture(table: pd.DataFrame) -> Figure:
     Parameters
     ----------
     table : DataFrame
-        As `league` makes it.
+        As `league` makes it, or `benchmark_engine`.
 
     Returns
     -------
     Figure
     """
+    if "engine" not in table:  # of one engine, which has no name
+        table = table.reset_index().assign(engine="the engine")
     looks = dict(zip(table["engine"].unique(), _looks(), strict=False))
     kinds = table["reference"].map(lambda name: entry_named(name).tags[0])
     with mpl.rc_context(STYLE):

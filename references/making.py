@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from ..inference import Posterior, gibbs, grid, laplace, log_evidence, nuts, svi, tempered_smc
-from ..inference.evidence import LogEvidence
+from ..inference.evidence import LogEvidence, bridged_evidence
 from ..inference.posterior import flat_draws
 from ..inference.runtime.densities import log_joint
 from ..inference.runtime.provenance import provenance
@@ -118,7 +119,7 @@ def _sample(sampler: str, entry: Entry, seed: int, length: Length) -> Posterior:
     """As many draws as a reference needs of a sampler."""
     model, bags = entry.problem()
     num_samples = length.num_draws * length.most_thinning
-    chains = {"num_chains": length.num_chains, "num_warmup": length.num_warmup}
+    chains: dict[str, Any] = {"num_chains": length.num_chains, "num_warmup": length.num_warmup}
     match sampler:
         case "nuts":
             return nuts(model, bags, seed=seed, num_samples=num_samples, **chains, **entry.settings)
@@ -126,7 +127,7 @@ def _sample(sampler: str, entry: Entry, seed: int, length: Length) -> Posterior:
             number = length.num_chains * length.num_draws
             return grid(model, bags, seed=seed, num_points=_NUM_GRID_POINTS, num_draws=number)
         case "gibbs":
-            return gibbs(model, bags, seed=seed, num_samples=2 * num_samples)
+            return gibbs(model, bags, seed=seed, num_samples=num_samples, **chains)
         case "tempered_smc":
             return tempered_smc(model, bags, seed=seed, num_chains=length.num_chains)
     from ..inference.pymc_nuts import pymc_nuts
@@ -207,9 +208,9 @@ def _rounded(draws: xr.Dataset) -> xr.Dataset:
 
 
 def _evidence_of(posterior: Posterior, seed: int) -> LogEvidence:
-    """By a bridge from chains, the mean over runs of SMC, or the sum over a grid."""
+    """By a bridge from chains, which other gates ask whether they have mixed; or by a grid."""
     if posterior.engine != "grid":
-        return log_evidence(posterior, seed=seed)
+        return bridged_evidence(posterior, seed=seed)
     coarser = grid(
         posterior.model, posterior.bags, seed=seed, num_points=_NUM_GRID_POINTS // 2, num_draws=1
     )

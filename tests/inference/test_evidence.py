@@ -1,22 +1,26 @@
 """Log evidence against exact values: conjugate models, grids, and repeated bridges."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
-from milzoo.datasets import simulate, simulate_instances
+from milzoo.datasets import Bags, simulate, simulate_instances
 from milzoo.inference import (
     ImportanceResampled,
     coordinate_ascent,
+    gibbs,
     grid,
     laplace,
     log_evidence,
     maximum_a_posteriori,
     nuts,
 )
+from milzoo.inference.evidence import bridged_evidence
 from milzoo.models import DPMIL, RBF, VGPMIL, Gaussian
 from milzoo.models.vwsgp import VWSGP
 from numpyro.distributions import LogNormal
+from scipy.special import betaln, gammaln, logsumexp
 
 INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
 DESIGN = simulate_instances(16, range(1, 5), num_features=2, seed=3)
@@ -99,6 +103,70 @@ def test_weights_that_do_not_work_have_an_infinite_error(labels):
     shrunk = replace(narrow.approximation, scale_tril=0.3 * narrow.approximation.scale_tril)
     found = log_evidence(replace(narrow, approximation=shrunk), seed=0)
     assert found.khat > 0.7 and found.error == np.inf
+
+
+@pytest.fixture(scope="module")
+def few_instances():
+    """Two negative bags and two positive ones, and a mixture on a line for them."""
+    instances = np.array([[-2.0], [-1.7], [0.9], [1.4], [-1.8], [0.3]])
+    bags = Bags.from_arrays(instances, np.array([0, 0, 1, 2, 2, 3]), labels=[0, 0, 1, 1])
+    return DPMIL(np.zeros(1), np.full(1, 0.25), 8.0, mean_strength=0.2, max_components=2), bags
+
+
+@pytest.mark.in_ci
+def test_a_bridge_has_the_evidence_of_all_clusterings(few_instances):
+    """Clusters have no names: `gibbs` visits both orders, which one Gaussian spans."""
+    model, bags = few_instances
+    found = bridged_evidence(gibbs(model, bags, seed=0, num_samples=2000), seed=0)
+    expected = log_sum_over_clusterings(model, bags)
+    assert found.error < 0.03
+    assert found.value == pytest.approx(expected, abs=4.9 * found.error)
+
+
+def log_sum_over_clusterings(model, bags):
+    """log Σ p(T, r, z, X) over instance labels r and clusters z of K = 2, parameters summed out."""
+    labels, bag_index = np.asarray(bags.labels), np.asarray(bags.bag_index)
+    sizes, values = np.bincount(bag_index), np.asarray(bags.instances)[:, 0]
+    of_bags = len(labels) * np.log(0.5)  # τ = ½
+    of_labelling = -np.log(2.0 ** sizes[labels == 1] - 1).sum()
+    terms = []
+    for instance_labels in product((0, 1), repeat=len(values)):
+        some = np.bincount(bag_index, weights=instance_labels) > 0
+        if (some == labels).all():
+            of_classes = [values[np.equal(instance_labels, klass)] for klass in (0, 1)]
+            terms.append(sum(log_evidence_of_class(model, own) for own in of_classes))
+    return of_bags + of_labelling + logsumexp(terms)
+
+
+def log_evidence_of_class(model, values):
+    """log Σ_z p(z) Π_k p(x of cluster k): v ~ Beta(1, α) breaks the stick in two."""
+    terms = []
+    for clusters in product((False, True), repeat=len(values)):
+        is_second = np.array(clusters, bool)
+        second, number = int(is_second.sum()), len(values)
+        of_sticks = betaln(1 + number - second, model.concentration + second)
+        of_sticks -= betaln(1, model.concentration)
+        pair = values[~is_second], values[is_second]
+        terms.append(of_sticks + sum(log_evidence_of_cluster(model, own) for own in pair))
+    return logsumexp(terms)
+
+
+def log_evidence_of_cluster(model, values):
+    """Of x ~ N(μ, 1/Λ), μ ~ N(0, 1/(β0 Λ)) and Λ ~ Gamma(ν0/2, 1/(2 W0))."""
+    number, strength = len(values), model.mean_strength
+    shape, rate = model.degrees_of_freedom / 2, 1 / (2 * model.scale[0])
+    mean = values.mean() if number else 0.0
+    deviations = ((values - mean) ** 2).sum()
+    new_shape = shape + number / 2
+    new_rate = rate + deviations / 2 + strength * number * mean**2 / (2 * (strength + number))
+    return (
+        -number / 2 * np.log(2 * np.pi)
+        + (np.log(strength) - np.log(strength + number)) / 2
+        + gammaln(new_shape)
+        - gammaln(shape)
+        + shape * np.log(rate)
+        - new_shape * np.log(new_rate)
+    )
 
 
 @pytest.mark.slow

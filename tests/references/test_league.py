@@ -118,6 +118,15 @@ def test_the_picture_has_medians_and_their_front(table):
     ]
 
 
+def test_the_picture_of_a_benchmark_has_one_engine(table):
+    """`benchmark_engine` has references as its index, and no name of the engine."""
+    of_one = table[table["engine"] == "quick"].drop(columns="engine").set_index("reference")
+    figure = picture(of_one)
+    drawn = [line.get_xydata().tolist() for panel in figure.axes for line in panel.lines]
+    assert [[0.1, 0.5]] in drawn and [[0.3, 0.05]] in drawn
+    assert figure.axes[2].get_legend().get_texts()[0].get_text() == "the engine"
+
+
 def test_rows_are_by_engine_and_in_the_order_of_entries():
     one, other = (
         pd.DataFrame({"engine": ["second", "first"], "reference": name})
