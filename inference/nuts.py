@@ -56,8 +56,8 @@ _STARTS = 100
 # a last mass matrix: too few, so that acceptance ends 0.1 above its target.
 _OWN_WINDOWS = ("low_rank", "laplace")
 # Ends of the windows whose draws make a low-rank matrix, as parts of warm-up; the rest tunes the
-# step size.
-_WINDOWS = (0.1, 0.2, 0.35, 0.6)
+# step size. Short ones are better than no matrix, and worse than the curvature.
+_WINDOWS, _WINDOWS_AFTER_CURVATURE = (0.1, 0.2, 0.35, 0.6), (0.3, 0.6)
 
 
 @engine
@@ -97,9 +97,10 @@ def nuts(
         mode of the marginal program, fixed, so that warm-up tunes the step size alone; the search
         for the mode is in ``wall_seconds``, and not in ``seconds``.
         ``"auto"``: the curvature, where a hundred draws of Laplace's approximation do not
-        contradict it; else ``"low_rank"``; of more than 1,000 coordinates, where P² numbers a step
-        cost more than they save, ``"diagonal"``. The tree says which, under ``sample_stats``,
-        attribute ``mass_matrix``, and so does the status after ``"auto"``.
+        contradict it; else ``"low_rank"``, which has the curvature until draws say more; of more
+        than 1,000 coordinates, where P² numbers a step cost more than they save, ``"diagonal"``.
+        The tree says which, under ``sample_stats``, attribute ``mass_matrix``, and so does the
+        status after ``"auto"``.
     target_accept : float
         Acceptance probability that the step size is tuned to.
     start : Posterior or None
@@ -215,7 +216,8 @@ class NUTSChain:
     target_accept : float
     mass_matrix : {"diagonal", "dense", "low_rank", "laplace"}
     curvature_metric : array (P, P) or None
-        The inverse mass matrix of ``"laplace"``.
+        The inverse mass matrix of ``"laplace"``, and that of ``"low_rank"`` up to the end of its
+        first window.
     starts : dict of arrays or None
         Of whitened, unconstrained sites, from which a chain chooses its first state.
     """
@@ -282,12 +284,14 @@ class NUTSChain:
 
     def _best_metric(self, bags: Bags) -> dict[str, Any]:
         """The curvature, where it describes the posterior; else what warm-up will learn."""
-        if self.program == "marginal":
-            target = jax.device_put(whitened_program(self.model, bags))
-            metric, misfit = curvature_and_misfit(target, jax.random.key(0))
-            if float(misfit) <= _LARGEST_MISFIT:
-                return {"mass_matrix": "laplace", "curvature_metric": metric}
-        return {"mass_matrix": "low_rank"}
+        if self.program != "marginal":
+            return {"mass_matrix": "low_rank"}
+        target = jax.device_put(whitened_program(self.model, bags))
+        metric, misfit = curvature_and_misfit(target, jax.random.key(0))
+        if float(misfit) <= _LARGEST_MISFIT:
+            return {"mass_matrix": "laplace", "curvature_metric": metric}
+        is_known = np.isfinite(metric).all()
+        return {"mass_matrix": "low_rank", "curvature_metric": metric if is_known else None}
 
     def init(self, key: Array) -> NUTSState:
         """A start drawn near the origin of the whitened space, or from what was given."""
@@ -362,7 +366,8 @@ class NUTSChain:
 
     def _ends_a_window(self, step: Array) -> Bool[Array, ""]:
         """Of those that a low-rank mass matrix is learned in."""
-        return jnp.isin(step + 1, np.rint(np.multiply(_WINDOWS, self.num_warmup)).astype(int))
+        windows = _WINDOWS if self.curvature_metric is None else _WINDOWS_AFTER_CURVATURE
+        return jnp.isin(step + 1, np.rint(np.multiply(windows, self.num_warmup)).astype(int))
 
     def _in_last_window(self, adaptation: HMCAdaptState) -> HMCAdaptState:
         """Of NumPyro's schedule, so that the step size is tuned without a new beginning."""

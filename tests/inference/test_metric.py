@@ -148,6 +148,13 @@ def started(chain):
     return jax.jit(lambda chain, key: chain.init(key))(chain, jax.random.key(3)).trajectory
 
 
+def after_steps(chain, number):
+    def walk(chain, key):
+        return jax.lax.fori_loop(0, number, lambda _, state: chain.step(state), chain.init(key))
+
+    return jax.jit(walk)(chain, jax.random.key(0))
+
+
 @pytest.mark.slow
 def test_the_curvature_has_the_coordinates_of_the_sampler(with_priors):
     model, bags = with_priors
@@ -198,11 +205,7 @@ def test_warm_up_learns_the_covariance_of_a_gaussian(gaussian_problem):
     model, bags = gaussian_problem
     with jax.enable_x64(True):
         chain = NUTSChain.for_model(model, bags, num_warmup=150, mass_matrix="low_rank")
-        state = jax.jit(
-            lambda chain, key: jax.lax.fori_loop(
-                0, 150, lambda _, state: chain.step(state), chain.init(key)
-            )
-        )(chain, jax.random.key(0))
+        state = after_steps(chain, 150)
         exact = curvature_metric(whitened_program(model, bags))
         [learned] = state.trajectory.adapt_state.inverse_mass_matrix.values()
         relative = np.linalg.eigvals(np.linalg.solve(exact, learned)).real
@@ -274,8 +277,17 @@ def test_auto_learns_where_the_curvature_misleads(small_problem):
     problem = model.with_hyperparameters(vague), bags
     with jax.enable_x64(True):
         target = jax.device_put(whitened_program(*problem))
-        assert float(curvature_and_misfit(target, jax.random.key(0))[1]) > 0.5
-    assert chain_for(problem, "auto").mass_matrix == "low_rank"
+        metric, misfit = curvature_and_misfit(target, jax.random.key(0))
+        assert float(misfit) > 0.5
+        chain = chain_for(problem, "auto")
+        assert chain.mass_matrix == "low_rank"
+        [begun_with] = started(chain).adapt_state.inverse_mass_matrix.values()
+        np.testing.assert_array_equal(begun_with, metric)
+        later = after_steps(chain, 2)
+    # Until three tenths of warm-up are over; without a curvature two windows have ended by now.
+    [kept] = later.trajectory.adapt_state.inverse_mass_matrix.values()
+    np.testing.assert_array_equal(kept, metric)
+    assert int(later.moments.draws[2]) == 2
 
 
 @pytest.mark.slow
