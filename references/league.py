@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from multiprocessing.queues import Queue
 from typing import Any
 
+import jax
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -167,7 +168,10 @@ def _has_few_instances(name: str) -> bool:
 def _rows_of(
     name: str, *, engines: Mapping[str, Callable[..., Posterior]], seed: int
 ) -> pd.DataFrame:
-    return rows_of_reference(load_reference(name), engines, seed=seed)
+    rows = rows_of_reference(load_reference(name), engines, seed=seed)
+    # Linux gives a process 65,530 maps of memory, and programs of a dozen references take more.
+    jax.clear_caches()
+    return rows
 
 
 def in_order(rows: Iterable[pd.DataFrame]) -> pd.DataFrame:
