@@ -2,14 +2,15 @@
 
     MILZOO_DATA=… python benchmarks/many_chains.py                       # all problems
     MILZOO_DATA=… JAX_PLATFORMS=cpu python benchmarks/many_chains.py     # not on an accelerator
-    MILZOO_DATA=… python benchmarks/many_chains.py --problems 2 3 --engines nuts --length 500 500
+    MILZOO_DATA=… python benchmarks/many_chains.py --problems 2 3 --engines nuts --length 300 1000
     python benchmarks/many_chains.py --toy
 
 `ensemble` with 256 and with 1,024 chains, 16 superchains, 300 + 20 steps, and `nuts` with its four
-chains of 500 + 2,000 steps, or of ``--length``, and low-rank mass matrix (one after another on each
-core of a CPU, in lockstep on an accelerator). All on the marginal program, in a second call, which
-compiles nothing. ESS is ArviZ's bulk ESS of the inducing values, and of hyper-parameters that are
-drawn, over all chains; ESS/s divides the smallest by the seconds of warm-up and sampling together.
+chains of 500 + 2,000 steps and low-rank mass matrix, or as told by ``--length``, ``--mass-matrix``
+and ``--target-accept`` (one after another on each core of a CPU, in lockstep on an accelerator).
+All on the marginal program, in a second call, which compiles nothing. ESS is ArviZ's bulk ESS of
+the inducing values, and of hyper-parameters that are drawn, over all chains; ESS/s divides the
+smallest by the seconds of warm-up and sampling together.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--engines", nargs="+", choices=["nuts", "ensemble"])
     parser.add_argument("--problems", nargs="+", type=int, choices=range(4), default=range(4))
     parser.add_argument("--length", nargs=2, type=int, default=[500, 2000], help="of nuts")
+    parser.add_argument("--mass-matrix", default="low_rank", help="of nuts")
+    parser.add_argument("--target-accept", type=float, default=0.7, help="of nuts")
     parser.add_argument("--chains", nargs="+", type=int, default=[256, 1024])
     parser.add_argument("--toy", action="store_true")
     return parser.parse_args()
@@ -69,7 +72,9 @@ def _runs(arguments: argparse.Namespace) -> Iterator[tuple[Any, dict[str, Any]]]
     if arguments.toy:
         warmup, samples, chains = 20, 20, [16]
     if "nuts" in wanted:
-        yield nuts, {"num_warmup": warmup, "num_samples": samples, "mass_matrix": "low_rank"}
+        length = {"num_warmup": warmup, "num_samples": samples}
+        settings = {"mass_matrix": arguments.mass_matrix, "target_accept": arguments.target_accept}
+        yield nuts, length | settings
     if "ensemble" in wanted:
         for number in chains:
             yield ensemble, {"num_chains": number}

@@ -176,6 +176,38 @@ def test_an_engine_of_the_league_has_one_core(tmp_path):
     assert told.stdout.strip() == "1 core, seed 3"
 
 
+COMPILES = """
+import re
+from pathlib import Path
+import jax
+from milzoo.references import league
+
+programs = []
+
+def compiles(model, bags, *, seed):
+    for number in range(100):
+        programs.append(jax.jit(lambda value, number=number: value + number))
+        programs[-1](1.0)
+    maps = Path("/proc/self/maps").read_text()
+    raise ValueError(len(re.findall(r"r-xp \\S+ \\S+ 0 *$", maps, re.M)))
+
+if __name__ == "__main__":
+    print(*league({"compiles": compiles}, seed=0, tags=["easy"], jobs=1)["status"])
+"""
+
+
+@pytest.mark.in_ci
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="a system that tells no maps")
+def test_programs_of_a_reference_are_given_back(tmp_path, data_folder):
+    """Each takes maps of memory, some of them executable ones without a file."""
+    program = tmp_path / "compiles.py"
+    program.write_text(COMPILES)
+    told = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    maps = [int(number) for number in told.stdout.split()]
+    assert len(maps) == 3
+    assert max(maps) - min(maps) < 100
+
+
 def test_more_jobs_than_cores_are_refused():
     with pytest.raises(ValueError, match=r"jobs is 1000; expected at most \d+, the number of"):
         league({"laplace": laplace}, seed=0, tags=["exact"], jobs=1000)
