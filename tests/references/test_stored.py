@@ -24,25 +24,6 @@ from milzoo.references.stored import DATABASE, is_kept, largest_difference, mome
 REPOSITORY = Path(__file__).resolve().parents[2]
 KEPT = sorted(name for name in ENTRIES if is_kept(name))
 EXACT = "vwsgp-gaussian-simulated-9"
-# One of each family whose short run takes seconds, by each sampler; the others are for test-slow.
-IN_CI = {
-    "vgpmil-digits-20",
-    "vgpmil-three-modes-2",
-    "vwsgp-musk1-20",
-    "cardinality-gp-simulated-30",
-    "measure-threshold-musk1-2",
-    "diverse-density-two-concepts-2",
-    "bmil-simulated-5",
-    "dpmil-simulated-10",
-}
-
-
-def kept_by_length():
-    """Those kept, marked by where their short runs belong."""
-    return [
-        pytest.param(name, marks=pytest.mark.in_ci if name in IN_CI else pytest.mark.slow)
-        for name in KEPT
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +134,8 @@ def test_the_exact_posterior_is_that_of_the_reference():
     assert exact.elbo[-1] == pytest.approx(reference.log_evidences[0].value, abs=0.02)
 
 
-@pytest.mark.parametrize("name", kept_by_length())
+@pytest.mark.in_ci
+@pytest.mark.parametrize("name", KEPT)
 def test_a_short_run_of_its_sampler_agrees_with_a_reference(name, data_folder):
     reference = load_reference(name)
     model, bags = reference.entry.problem()
