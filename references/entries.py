@@ -61,7 +61,7 @@ class Entry:
     evidence : {"laplace", "tempered_smc", "flow"}
         The engine of the second estimate of the log evidence.
     settings : dict
-        Of `nuts`, besides lengths.
+        Of `nuts` or `gibbs` whose draws are kept, besides lengths.
     reason : str
         Why no draws are kept; empty where they are.
     """
@@ -294,6 +294,7 @@ ENTRIES: dict[str, Entry] = {
             first="gibbs",
             second="tempered_smc",
             evidence="tempered_smc",
+            settings={"thin": 3},
         ),
         Entry(
             "cardinality-gp-simulated-30",

@@ -105,7 +105,7 @@ def make_reference(entry: Entry, *, seed: int, length: Length = Length()) -> Ref
         made={
             "seed": seed,
             "first": entry.first,
-            **({"settings": entry.settings} if entry.first == "nuts" else {}),
+            **({} if entry.first == "grid" else {"settings": entry.settings}),
             "length": asdict(length),
             "mass_matrix": str(_statistics(first).attrs.get("mass_matrix", "")),
             "thinning": thinning,
@@ -127,7 +127,8 @@ def _sample(sampler: str, entry: Entry, seed: int, length: Length) -> Posterior:
             number = length.num_chains * length.num_draws
             return grid(model, bags, seed=seed, num_points=_NUM_GRID_POINTS, num_draws=number)
         case "gibbs":
-            return gibbs(model, bags, seed=seed, num_samples=num_samples, **chains)
+            settings = entry.settings if entry.first == "gibbs" else {}
+            return gibbs(model, bags, seed=seed, num_samples=num_samples, **chains, **settings)
         case "tempered_smc":
             return tempered_smc(model, bags, seed=seed, num_chains=length.num_chains)
     from ..inference.pymc_nuts import pymc_nuts
