@@ -511,7 +511,7 @@ class DeepVGPMIL(_DeepClassifier):
                 attention.network_.features,
                 jnp.asarray(model.inducing_points),
                 jnp.asarray(logit(variance / _LARGEST_SCALE**2)),
-                jnp.asarray(math.log(float(model.kernel.length_scale))),
+                jnp.asarray(math.log(float(model.hyperparameters["length_scale"]))),
                 jnp.asarray(float(model.mean)),
                 jnp.asarray(mean),
                 jnp.asarray(np.tril(root, -1) + np.diag(np.log(np.diagonal(root)))),

@@ -13,7 +13,7 @@ from .dpmil import DPMIL
 from .gpmil import GPMIL
 from .measure_threshold import MeasureThreshold
 from .parts.cardinality_kernel import CardinalityKernel
-from .parts.kernels import RBF
+from .parts.kernels import RBF, Cosine, Kernel, Matern32, Matern52, StationaryKernel
 from .parts.likelihoods import Gaussian, Logistic, NegativeBinomial, Probit, StudentT
 from .parts.neighbours import NeighbourMeasure, ParzenMeasure, scored
 from .parts.scale_mixtures import GammaMixing, PolyaGammaMixing, ScaleMixture
@@ -31,11 +31,15 @@ __all__ = [
     "CardinalityGP",
     "CardinalityKernel",
     "CardinalityModel",
+    "Cosine",
     "DiverseDensity",
     "GammaMixing",
     "Gaussian",
+    "Kernel",
     "Logistic",
     "MajorityCardinality",
+    "Matern32",
+    "Matern52",
     "MeasureThreshold",
     "NegativeBinomial",
     "NeighbourMeasure",
@@ -44,6 +48,7 @@ __all__ = [
     "PolyaGammaMixing",
     "Probit",
     "ScaleMixture",
+    "StationaryKernel",
     "StudentT",
     "scored",
 ]

@@ -74,7 +74,7 @@ class GPMIL(InstanceGPModel):
     ===============  ======  =====================================================
     field            symbol  meaning
     ===============  ======  =====================================================
-    kernel           k       ``RBF(variance, length_scale)``: v and ℓ
+    kernel           k       such as ``RBF(variance, length_scale)``: v and ℓ
     inducing_points  Z       (M, D)
     mean             μ0      constant prior mean of f
     ===============  ======  =====================================================
@@ -85,7 +85,8 @@ class GPMIL(InstanceGPModel):
 
     Parameters
     ----------
-    kernel : RBF
+    kernel : Kernel
+        Such as ``RBF(variance, length_scale)``.
     inducing_points : array (M, D)
     mean : float or Distribution
         μ0; 0 as in the paper makes long bags positive a priori, with probability n/(n + 1) where f

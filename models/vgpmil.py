@@ -74,7 +74,7 @@ class VGPMIL(InstanceGPModel):
     ===============  ======  =====================================================
     field            symbol  meaning
     ===============  ======  =====================================================
-    kernel           k       ``RBF(variance, length_scale)``: v and ℓ
+    kernel           k       such as ``RBF(variance, length_scale)``: v and ℓ
     inducing_points  Z       (M, D)
     mean             μ0      constant prior mean of f
     sharpness        H       odds that the bag label is the maximum of its y
@@ -88,7 +88,8 @@ class VGPMIL(InstanceGPModel):
 
     Parameters
     ----------
-    kernel : RBF
+    kernel : Kernel
+        Such as ``RBF(variance, length_scale)``.
     inducing_points : array (M, D)
     mean : float or Distribution
         μ0; 0 as in the paper makes a new instance positive with probability ½ and long bags
@@ -121,10 +122,11 @@ class VGPMIL(InstanceGPModel):
     }
     observation_fields: ClassVar[tuple[str, ...]] = ("mixing",)
     settings: ClassVar[Mapping[str, Setting]] = {
+        **InstanceGPModel.settings,
         "mixing": Constructor(
             {("polya_gamma", 0): PolyaGammaMixing, ("gamma", 2): GammaMixing},
             "polya_gamma, or gamma:ALPHA,BETA as in gamma:1,2.5",
-        )
+        ),
     }
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
@@ -17,6 +18,7 @@ from .model import Draws
 from .numerics.tracing import as_pytree
 from .parts.bag_evidence import BagEvidenceModel, FloatType
 from .parts.hyperpriors import Parameter
+from .parts.settings import Setting
 from .parts.sparse_gp import Projector, SparseConditional, SparseGPModel, accumulated_conditional
 from .registry import register
 
@@ -52,7 +54,7 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
     ===============  ======  =====================================================
     field            symbol  meaning
     ===============  ======  =====================================================
-    kernel           k       ``RBF(variance, length_scale)``: v and ℓ
+    kernel           k       such as ``RBF(variance, length_scale)``: v and ℓ
     inducing_points  Z       (M, D)
     likelihood               ``Logistic()``, or another object of `milzoo.models`
     ===============  ======  =====================================================
@@ -62,7 +64,8 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
 
     Parameters
     ----------
-    kernel : RBF
+    kernel : Kernel
+        Such as ``RBF(variance, length_scale)``.
     inducing_points : array (M, D)
     likelihood : Likelihood
         Of labels ``Logistic()`` or ``Probit(noise)``; of targets, which is multiple-instance
@@ -87,6 +90,10 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         "an instance's probability is that of a bag that holds it alone; the model has no "
         "instance labels"
     )
+    settings: ClassVar[Mapping[str, Setting]] = {
+        **SparseGPModel.settings,
+        **BagEvidenceModel.settings,
+    }
 
     @property
     def variance(self) -> Parameter:

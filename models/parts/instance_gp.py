@@ -46,7 +46,8 @@ class InstanceGPModel(SparseGPModel):
 
     Parameters
     ----------
-    kernel : RBF
+    kernel : Kernel
+        Such as ``RBF(variance, length_scale)``.
     inducing_points : array (M, D)
     mean : float or Distribution
         μ0.
@@ -125,7 +126,7 @@ class InstanceGPModel(SparseGPModel):
         mean : float, Distribution or None
             μ0; None means `mean_by_base_rate`, and bags then need labels.
         **fields
-            The other fields of the model.
+            The other fields of the model, and the class of the ``kernel``, as ``Cosine``.
 
         Returns
         -------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
@@ -30,7 +31,16 @@ from ..numerics.quadrature import on_grid
 from ..numerics.threads import one_thread
 from ..numerics.tracing import evaluated_now_unless_traced
 from .hyperpriors import Parameter
-from .kernels import RBF, median_distance
+from .kernels import (
+    RBF,
+    Cosine,
+    Kernel,
+    Matern32,
+    Matern52,
+    StationaryKernel,
+    median_distance,
+)
+from .settings import Choice, Setting
 
 __all__ = [
     "InducingModel",
@@ -120,7 +130,7 @@ class PreparedBags(NamedTuple):
 
 
 def sparse_conditional(
-    kernel: RBF,
+    kernel: Kernel,
     inducing_points: Float[Array, "M D"] | Float[np.ndarray, "M D"],
     instances: Float[Array, "N D"] | Float[np.ndarray, "N D"],
     jitter: float | Float[Array, ""],
@@ -129,7 +139,7 @@ def sparse_conditional(
 
     Parameters
     ----------
-    kernel : RBF
+    kernel : Kernel
         With numbers (or traced values) as parameters.
     inducing_points : array (M, D)
         Z.
@@ -157,7 +167,7 @@ def sparse_conditional(
 
 @jax.jit
 def _sparse_conditional(
-    kernel: RBF,
+    kernel: Kernel,
     inducing_points: Float[Array, "M D"],
     instances: Float[Array, "N D"],
     jitter: Float[Array, ""],
@@ -171,7 +181,7 @@ def _sparse_conditional(
 
 @jax.jit
 def _whitening(
-    kernel: RBF, inducing_points: Float[Array, "M D"], jitter: Float[Array, ""]
+    kernel: Kernel, inducing_points: Float[Array, "M D"], jitter: Float[Array, ""]
 ) -> tuple[Float[Array, "M M"], Float[Array, "M M"], Float[Array, ""]]:
     """The whitening transform: L with K_ZZ + jitter = LLᵀ, L⁻ᵀ, and the jitter."""
     covariance = kernel.covariance(inducing_points, inducing_points)
@@ -181,7 +191,7 @@ def _whitening(
 
 
 def _residual_variance(
-    kernel: RBF, explained: Float[Array, " N"], floor: Float[Array, ""]
+    kernel: Kernel, explained: Float[Array, " N"], floor: Float[Array, ""]
 ) -> Float[Array, " N"]:
     """k̃ = v − ‖V_n‖²; rounding can push it below 0 where an instance is an inducing point."""
     return jnp.maximum(kernel.variance - explained, floor)
@@ -242,7 +252,7 @@ class Projector(NamedTuple):
     error is far below the jitter.
     """
 
-    kernel: RBF
+    kernel: Kernel
     inducing_points: Float[Array, "M D"]  # Z
     cholesky: Float[Array, "M M"]  # L
     whitener: Float[Array, "M M"]  # L⁻ᵀ
@@ -251,7 +261,7 @@ class Projector(NamedTuple):
     @classmethod
     def of(
         cls,
-        kernel: RBF,
+        kernel: Kernel,
         inducing_points: Float[Array, "M D"] | Float[np.ndarray, "M D"],
         jitter: float | Float[Array, ""],
     ) -> Self:
@@ -441,7 +451,7 @@ class SparseGPModel(InducingModel):
 
     Parameters
     ----------
-    kernel : RBF
+    kernel : Kernel
     inducing_points : array (M, D)
         Z.
     jitter : float
@@ -453,11 +463,14 @@ class SparseGPModel(InducingModel):
         If a field is out of range.
     """
 
-    kernel: Annotated[RBF, instance_of(RBF, expected="a kernel RBF(variance, length_scale)")]
+    kernel: Annotated[Kernel, instance_of(Kernel, expected="a kernel such as RBF(2.0, 1.0)")]
     inducing_points: Float[np.ndarray | Array, "M D"] = field(repr=False)
     jitter: Annotated[float | Float[Array, ""], AT_LEAST_ZERO] = field(default=1e-6, kw_only=True)
 
     fields_for_bags: ClassVar[tuple[str, ...]] = ("kernel", "inducing_points")
+    settings: ClassVar[Mapping[str, Setting]] = {
+        "kernel": Choice({"rbf": RBF, "matern32": Matern32, "matern52": Matern52, "cosine": Cosine})
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -484,6 +497,8 @@ class SparseGPModel(InducingModel):
         variance: Parameter = 5.0,
         length_scale: Parameter | None = None,
         seed: int = 0,
+        *,
+        kernel: type[Kernel] = RBF,
         **fields: Any,
     ) -> Self:
         """A model with defaults from the data: k-means centres as Z, ℓ the median distance.
@@ -502,6 +517,8 @@ class SparseGPModel(InducingModel):
             Of the kernel; ``length_scale=None`` means the median distance between instances.
         seed : int
             Of k-means.
+        kernel : type of Kernel
+            ``RBF``, ``Matern32``, ``Matern52`` or ``Cosine``.
         **fields
             The other fields of the model.
 
@@ -512,8 +529,8 @@ class SparseGPModel(InducingModel):
         Raises
         ------
         ValueError
-            If there are fewer distinct instances than inducing points, or an argument is out of
-            range.
+            If there are fewer distinct instances than inducing points, an argument is out of
+            range, or the kernel has no length scale and one is given.
         TypeError
             If the seed is no integer.
         """
@@ -521,10 +538,8 @@ class SparseGPModel(InducingModel):
         check_squares(bags.instances)
         instances = np.asarray(bags.instances)
         points = _points(instances, num_inducing, seed)
-        if length_scale is None:
-            length_scale = median_distance(instances)
-        kernel = RBF(variance=variance, length_scale=length_scale)
-        return cls(kernel=kernel, inducing_points=points, **fields)
+        made = _kernel(kernel, variance, length_scale, instances)
+        return cls(kernel=made, inducing_points=points, **fields)
 
     @classmethod
     def as_published(
@@ -607,6 +622,25 @@ class SparseGPModel(InducingModel):
             "take fewer of these, or fit by coordinate_ascent, which does not keep it",
         )
         return sparse_conditional(self.kernel, self.inducing_points, bags.instances, self.jitter)
+
+
+def _kernel(
+    kind: type[Kernel],
+    variance: Parameter,
+    length_scale: Parameter | None,
+    instances: Float[np.ndarray, "N D"],
+) -> Kernel:
+    """A kernel with the variance, and with a length scale if it has one."""
+    if not (isinstance(kind, type) and issubclass(kind, Kernel)):
+        raise ValueError(f"kernel is {kind!r}; expected a class such as RBF or Cosine")
+    if issubclass(kind, StationaryKernel):
+        of_data = median_distance(instances) if length_scale is None else length_scale
+        return kind(variance=variance, length_scale=of_data)
+    if length_scale is not None:
+        raise ValueError(
+            f"length_scale is {length_scale}, but {kind.__name__} has none; leave it out"
+        )
+    return kind(variance=variance)
 
 
 def _points(

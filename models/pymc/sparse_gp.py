@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import singledispatch
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpyro.distributions as dist
 
 from ...datasets.bags import Bags
 from ..parts.hyperpriors import Parameter
-from ..parts.kernels import RBF
+from ..parts.kernels import RBF, Cosine, Kernel, Matern32, Matern52, StationaryKernel
 from ..parts.sparse_gp import SparseGPModel
 
 try:
@@ -170,9 +171,7 @@ def evaluated(*tensors: Tensor) -> list[Tensor]:
 def _conditional(model: SparseGPModel, bags: Bags) -> tuple[Tensor, Tensor, Tensor]:
     """L, V = K_XZ L⁻ᵀ and k̃."""
     variance = parameter("variance", model.kernel.variance)
-    length_scale = parameter("length_scale", model.kernel.length_scale)
-
-    covariance = variance * pm.gp.cov.ExpQuad(bags.num_features, ls=length_scale)
+    covariance = variance * _correlation(model.kernel, bags.num_features)
     inducing_points = pt.constant(model.inducing_points)
     jitter = max(model.jitter, 8 * float(np.finfo(float).eps)) * variance
     within = covariance(inducing_points) + jitter * pt.eye(len(model.inducing_points))
@@ -184,7 +183,33 @@ def _conditional(model: SparseGPModel, bags: Bags) -> tuple[Tensor, Tensor, Tens
     return cholesky, projection, residual_variance
 
 
-def _looked_up_if_fixed(kernel: RBF, *parts: Tensor) -> SparseProcess:
+@singledispatch
+def _correlation(kernel: Kernel, num_features: int) -> Any:
+    raise NotImplementedError(f"no PyMC program is written of the kernel {type(kernel).__name__}")
+
+
+@_correlation.register(RBF)
+@_correlation.register(Matern32)
+@_correlation.register(Matern52)
+def _(kernel: StationaryKernel, num_features: int) -> Any:
+    kind = {RBF: "ExpQuad", Matern32: "Matern32", Matern52: "Matern52"}[type(kernel)]
+    length_scale = parameter("length_scale", kernel.length_scale)
+    return getattr(pm.gp.cov, kind)(num_features, ls=length_scale)
+
+
+@_correlation.register
+def _(kernel: Cosine, num_features: int) -> Any:
+    return pm.gp.cov.WarpedInput(
+        num_features, pm.gp.cov.Linear(num_features, c=0.0), warp_func=_of_length_one
+    )
+
+
+def _of_length_one(rows: Tensor) -> Tensor:
+    squared = (rows**2).sum(axis=1, keepdims=True)
+    return rows / pt.sqrt(pt.switch(squared > 0, squared, 1.0))
+
+
+def _looked_up_if_fixed(kernel: Kernel, *parts: Tensor) -> SparseProcess:
     return SparseProcess(*(parts if kernel.priors else evaluated(*parts)))
 
 

@@ -8,7 +8,7 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, coordinate_ascent, laplace, nuts
 from milzoo.inference.closed_form.sparse_gp import InducingFactor
-from milzoo.models import RBF, VWSGP, Gaussian
+from milzoo.models import RBF, VWSGP, Cosine, Gaussian
 from milzoo.models.numerics.products import inverse_transposed
 from numpyro.infer import Trace_ELBO
 from scipy import stats
@@ -54,6 +54,26 @@ def dense_distribution_of_targets(model, bags):
     prior, sums, residual = dense_parts(model, bags)
     whole = sums @ prior @ sums.T + np.diag(residual + model.likelihood.noise)
     return stats.multivariate_normal(cov=whole)
+
+
+def test_cosine_kernel_is_linear_regression_on_directions(problem):
+    """f(x) = wᵀx/‖x‖ with w ~ N(0, v I), of which D inducing points know everything."""
+    _, bags = problem
+    directions = np.eye(bags.num_features) + 0.3
+    model = VWSGP(Cosine(1.4), directions, **gaussian(0.3), jitter=1e-9)
+    posterior = coordinate_ascent(model, bags, seed=0)
+    unit = bags.instances / np.linalg.norm(bags.instances, axis=1, keepdims=True)
+    sums = np.array([unit[bags.bag_index == b].sum(axis=0) for b in range(bags.num_bags)])
+    whole = stats.multivariate_normal(cov=1.4 * sums @ sums.T + 0.3 * np.eye(len(sums)))
+    assert posterior.elbo[-1] == pytest.approx(whole.logpdf(bags.targets), abs=1e-5)
+    # What w would be by regression, seen through u = Z/‖z‖ w.
+    slopes = np.linalg.solve(
+        sums.T @ sums / 0.3 + np.eye(sums.shape[1]) / 1.4, sums.T @ bags.targets / 0.3
+    )
+    lengths = np.linalg.norm(directions, axis=1)
+    np.testing.assert_allclose(
+        np.asarray(posterior.approximation.mean), directions @ slopes / lengths, atol=1e-5
+    )
 
 
 @pytest.mark.in_ci

@@ -7,9 +7,23 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from milzoo.models import RBF
+from milzoo.datasets import Bags
+from milzoo.models import RBF, VGPMIL, VWSGP, Cosine, Matern32, Matern52
 from milzoo.models.parts.kernels import median_distance
 from scipy.spatial.distance import pdist
+from sklearn.gaussian_process import kernels as of_scikit_learn
+from sklearn.metrics.pairwise import cosine_similarity
+
+# What scikit-learn calls them, for a length scale.
+OF_SCIKIT_LEARN = {
+    RBF: of_scikit_learn.RBF,
+    Matern32: lambda length_scale: of_scikit_learn.Matern(length_scale, nu=1.5),
+    Matern52: lambda length_scale: of_scikit_learn.Matern(length_scale, nu=2.5),
+}
+KERNELS = [RBF(2.5, 1.5), Matern32(2.5, 1.5), Matern52(2.5, 1.5), Cosine(2.5)]
+
+with_every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda one: type(one).__name__)
+with_every_length_scale = pytest.mark.parametrize("kind", OF_SCIKIT_LEARN)
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +49,27 @@ def test_covariance_equals_the_formula_pair_by_pair(shift):
     np.testing.assert_allclose(kernel.covariance(left, right), expected, rtol=1e-13 * (1 + shift))
 
 
-def test_covariance_is_symmetric_and_positive_semi_definite():
+@with_every_length_scale
+def test_covariance_is_that_of_scikit_learn(kind):
+    left, right = points(7, 3), points(5, 3, seed=1)
+    expected = 1.7 * OF_SCIKIT_LEARN[kind](0.8)(left, right)
+    np.testing.assert_allclose(kind(1.7, 0.8).covariance(left, right), expected, rtol=1e-12)
+
+
+def test_cosine_is_that_of_scikit_learn_also_of_zeros():
+    left, right = points(7, 3), points(5, 3, seed=1)
+    left[2] = 0.0
+    expected = 1.7 * cosine_similarity(left, right)
+    np.testing.assert_allclose(Cosine(1.7).covariance(left, right), expected, atol=1e-14)
+    by_length = Cosine(1.7).covariance(1e3 * left, right)
+    np.testing.assert_allclose(by_length, expected, atol=1e-14)
+
+
+@with_every_kernel
+def test_covariance_is_symmetric_and_positive_semi_definite(kernel):
     x = points(30, 2)
     x[7] = x[3]  # a duplicate makes it singular
-    covariance = np.asarray(RBF(variance=2.5, length_scale=1.5).covariance(x, x))
+    covariance = np.asarray(kernel.covariance(x, x))
     np.testing.assert_allclose(covariance, covariance.T, atol=1e-15)
     np.testing.assert_allclose(np.diag(covariance), 2.5, rtol=1e-14)
     assert np.linalg.eigvalsh(covariance).min() > -1e-13 * np.trace(covariance)
@@ -61,11 +92,12 @@ def test_a_constant_feature_changes_nothing():
     )
 
 
-def test_covariance_is_differentiable_in_both_parameters():
-    x = points(4, 2)
+@with_every_length_scale
+def test_covariance_is_differentiable_in_both_parameters(kind):
+    x = points(4, 2)  # the diagonal is of distances 0
 
     def total(variance, length_scale):
-        return jnp.sum(jnp.cos(RBF(variance, length_scale).covariance(x, x)))
+        return jnp.sum(jnp.cos(kind(variance, length_scale).covariance(x, x)))
 
     step = 1e-6
     by_variance, by_length_scale = jax.jit(jax.grad(total, argnums=(0, 1)))(1.3, 0.9)
@@ -74,6 +106,40 @@ def test_covariance_is_differentiable_in_both_parameters():
         (total(1.3, 0.9 + step) - total(1.3, 0.9 - step)) / (2 * step),
     ]
     np.testing.assert_allclose([by_variance, by_length_scale], differences, rtol=1e-7)
+
+
+@with_every_kernel
+def test_gradients_are_finite_where_points_are_the_same(kernel):
+    x = points(4, 2)
+    x[1] = x[0]
+    gradient = jax.jit(jax.grad(lambda z: jnp.sum(kernel.covariance(z, z))))(x)
+    assert np.isfinite(gradient).all()
+
+
+@with_every_kernel
+def test_models_are_made_with_the_chosen_class_of_kernel(kernel):
+    x = points(30, 2)
+    bags = Bags.from_arrays(x, np.arange(30) // 3, np.arange(10) % 2)
+    kind = type(kernel)
+    for model in (VGPMIL, VWSGP):
+        made = model.for_bags(bags, num_inducing=5, kernel=kind)
+        assert type(made.kernel) is kind and made.kernel.variance == 5.0
+        of_others = {"mean"} if model is VGPMIL else set()
+        assert set(made.hyperparameters) == of_others | set(made.kernel.parameters)
+        assert model.settings["kernel"](kind.__name__.lower()) is kind
+
+
+def test_a_length_scale_is_refused_where_the_kernel_has_none():
+    x = points(30, 2)
+    bags = Bags.from_arrays(x, np.arange(30) // 3, np.arange(10) % 2)
+    with pytest.raises(ValueError, match=r"length_scale is 2\.0, but Cosine has none"):
+        VWSGP.for_bags(bags, num_inducing=5, length_scale=2.0, kernel=Cosine)
+
+
+def test_a_kernel_in_place_of_its_class_is_refused(without_type_checks):
+    bags = Bags.from_arrays(points(30, 2), np.arange(30) // 3, np.arange(10) % 2)
+    with pytest.raises(ValueError, match=r"kernel is RBF\(.*; expected a class such as RBF"):
+        VWSGP.for_bags(bags, num_inducing=5, kernel=RBF(1.0, 1.0))
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), np.float64(-2.0), -3])

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.datasets import Bags
-from milzoo.models import RBF
+from milzoo.models import RBF, Cosine, Matern32
 from milzoo.models.numerics.products import panels_of, times_triangle
 from milzoo.models.parts.sparse_gp import Projector, accumulated_conditional, sparse_conditional
 
@@ -46,6 +46,19 @@ def test_projection_and_residual_equal_dense_linear_algebra(jitter):
     u = np.random.default_rng(2).normal(size=6)
     np.testing.assert_allclose(conditional.mean(jnp.asarray(u)), A @ u, atol=1e-9)
     np.testing.assert_allclose(conditional.whiten(jnp.asarray(L @ u)), u, atol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", [Matern32(1.7, 1.2), Cosine(1.7)])
+def test_other_kernels_have_the_same_conditional(kernel):
+    z, x = points(2), points(25, seed=1)
+    conditional = sparse_conditional(kernel, z, x, 1e-6)
+    K_ZZ = np.asarray(kernel.covariance(z, z)) + 1e-6 * 1.7 * np.eye(2)
+    K_XZ = np.asarray(kernel.covariance(x, z))
+    V = np.asarray(conditional.projection)
+    explained = K_XZ @ np.linalg.solve(K_ZZ, K_XZ.T)
+    np.testing.assert_allclose(V @ V.T, explained, atol=1e-10)
+    floored = np.maximum(1.7 - np.diag(explained), 1e-6 * 1.7)
+    np.testing.assert_allclose(conditional.residual_variance, floored, atol=1e-10)
 
 
 def test_latents_have_prior_variance_and_low_rank_covariance():

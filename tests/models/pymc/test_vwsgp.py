@@ -10,7 +10,17 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags
-from milzoo.models import RBF, Gaussian, Logistic, NegativeBinomial, Probit, StudentT
+from milzoo.models import (
+    RBF,
+    Cosine,
+    Gaussian,
+    Logistic,
+    Matern32,
+    Matern52,
+    NegativeBinomial,
+    Probit,
+    StudentT,
+)
 from milzoo.models.pymc.vwsgp import vwsgp_program
 from milzoo.models.vwsgp import VWSGP
 from pymc.pytensorf import rewrite_pregrad
@@ -82,6 +92,22 @@ def test_density_and_gradient_agree_under_priors_on_all_hyperparameters(
     inferred = likelihood.with_values(dict.fromkeys(likelihood.hyperparameters, prior))
     model = model_for(dist.LogNormal(0.3, 0.4), dist.Gamma(6.0, 4.0), likelihood=inferred)
     assert_same_density(vwsgp_program, model, program, bags_for(likelihood))
+
+
+@pytest.mark.in_ci
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        Matern32(dist.LogNormal(0.3, 0.4), dist.Gamma(6.0, 4.0)),
+        Matern52(0.5, 1.5),
+        Cosine(dist.LogNormal(0.3, 0.4)),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_density_and_gradient_agree_for_every_kernel(
+    inducing_points, bags, assert_same_density, kernel
+):
+    assert_same_density(vwsgp_program, VWSGP(kernel, inducing_points), "marginal", bags)
 
 
 @pytest.mark.in_ci
