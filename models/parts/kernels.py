@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from math import ceil
+from math import ceil, sqrt
 from typing import Annotated, Self
 
 import jax.numpy as jnp
@@ -187,7 +187,7 @@ class Matern32(StationaryKernel):
 
     def at_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
         """(1 + √3 r) exp(−√3 r)."""
-        distance = jnp.sqrt(3.0) * _root(squared)
+        distance = sqrt(3.0) * _root(squared)
         return (1.0 + distance) * jnp.exp(-distance)
 
 
@@ -216,7 +216,7 @@ class Matern52(StationaryKernel):
 
     def at_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
         """(1 + √5 r + 5r²/3) exp(−√5 r)."""
-        distance = jnp.sqrt(5.0) * _root(squared)
+        distance = sqrt(5.0) * _root(squared)
         return (1.0 + distance + 5.0 / 3.0 * squared) * jnp.exp(-distance)
 
 

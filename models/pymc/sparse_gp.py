@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 
 from ...datasets.bags import Bags
 from ..parts.hyperpriors import Parameter
-from ..parts.kernels import RBF, Cosine, Kernel, Matern32, Matern52, StationaryKernel
+from ..parts.kernels import RBF, Cosine, Kernel, Matern32, Matern52
 from ..parts.sparse_gp import SparseGPModel
 
 try:
@@ -31,6 +31,7 @@ __all__ = [
     "Tensor",
     "accumulated_process",
     "check_program",
+    "correlation",
     "draw_evidence",
     "draw_inducing_value",
     "evaluated",
@@ -171,7 +172,7 @@ def evaluated(*tensors: Tensor) -> list[Tensor]:
 def _conditional(model: SparseGPModel, bags: Bags) -> tuple[Tensor, Tensor, Tensor]:
     """L, V = K_XZ L⁻ᵀ and k̃."""
     variance = parameter("variance", model.kernel.variance)
-    covariance = variance * _correlation(model.kernel, bags.num_features)
+    covariance = variance * correlation(model.kernel, bags.num_features)
     inducing_points = pt.constant(model.inducing_points)
     jitter = max(model.jitter, 8 * float(np.finfo(float).eps)) * variance
     within = covariance(inducing_points) + jitter * pt.eye(len(model.inducing_points))
@@ -184,20 +185,33 @@ def _conditional(model: SparseGPModel, bags: Bags) -> tuple[Tensor, Tensor, Tens
 
 
 @singledispatch
-def _correlation(kernel: Kernel, num_features: int) -> Any:
+def correlation(kernel: Kernel, num_features: int) -> Any:
+    """The correlation of a kernel as a covariance function of PyMC; more can be registered.
+
+    Raises
+    ------
+    NotImplementedError
+        If the kernel has none.
+    """
     raise NotImplementedError(f"no PyMC program is written of the kernel {type(kernel).__name__}")
 
 
-@_correlation.register(RBF)
-@_correlation.register(Matern32)
-@_correlation.register(Matern52)
-def _(kernel: StationaryKernel, num_features: int) -> Any:
-    kind = {RBF: "ExpQuad", Matern32: "Matern32", Matern52: "Matern52"}[type(kernel)]
-    length_scale = parameter("length_scale", kernel.length_scale)
-    return getattr(pm.gp.cov, kind)(num_features, ls=length_scale)
+@correlation.register
+def _(kernel: RBF, num_features: int) -> Any:
+    return pm.gp.cov.ExpQuad(num_features, ls=parameter("length_scale", kernel.length_scale))
 
 
-@_correlation.register
+@correlation.register
+def _(kernel: Matern32, num_features: int) -> Any:
+    return pm.gp.cov.Matern32(num_features, ls=parameter("length_scale", kernel.length_scale))
+
+
+@correlation.register
+def _(kernel: Matern52, num_features: int) -> Any:
+    return pm.gp.cov.Matern52(num_features, ls=parameter("length_scale", kernel.length_scale))
+
+
+@correlation.register
 def _(kernel: Cosine, num_features: int) -> Any:
     return pm.gp.cov.WarpedInput(
         num_features, pm.gp.cov.Linear(num_features, c=0.0), warp_func=_of_length_one

@@ -1,6 +1,8 @@
 """The kernel against a double loop, and the numbers that it takes and refuses."""
 
 import math
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags
+from milzoo.inference import coordinate_ascent
 from milzoo.models import RBF, VGPMIL, VWSGP, Cosine, Matern32, Matern52
 from milzoo.models.parts.kernels import median_distance
 from scipy.spatial.distance import pdist
@@ -127,6 +130,18 @@ def test_models_are_made_with_the_chosen_class_of_kernel(kernel):
         of_others = {"mean"} if model is VGPMIL else set()
         assert set(made.hyperparameters) == of_others | set(made.kernel.parameters)
         assert model.settings["kernel"](kind.__name__.lower()) is kind
+
+
+def test_a_kernel_of_the_guide_is_taken_as_any_other():
+    guide = (Path(__file__).parents[3] / "docs/adding_a_model.md").read_text("utf-8")
+    (program,) = re.findall(r"```python\n(from dataclasses.*?)```", guide, re.DOTALL)
+    x = points(30, 2)
+    names = {"bags": Bags.from_arrays(x, np.arange(30) // 3, np.arange(10) % 2)}
+    exec(program, names)
+    model = names["model"]
+    expected = of_scikit_learn.RationalQuadratic(model.kernel.length_scale, alpha=1.0)(x)
+    np.testing.assert_allclose(model.kernel.covariance(x, x), 5.0 * expected, rtol=1e-12)
+    assert coordinate_ascent(model, names["bags"], seed=0).status.kind == "converged"
 
 
 def test_a_length_scale_is_refused_where_the_kernel_has_none():
