@@ -116,11 +116,10 @@ def rows_of(
     bags: Bags, held_out: list[Bool[np.ndarray, " B"]], num_inducing: int, names: list[str]
 ) -> pd.DataFrame:
     """AUC and log loss of the named methods, folds pooled."""
-    found = {}
+    found, known = {}, methods(num_inducing)
     for name in names:
-        fit = methods(num_inducing)[name]
         started = time.perf_counter()
-        scores = scores_of_folds(fit, bags, held_out)
+        scores = scores_of_folds(known[name], bags, held_out)
         seconds = time.perf_counter() - started
         judged = np.isfinite(scores)
         truth, scores = np.asarray(bags.labels)[judged], scores[judged]

@@ -61,7 +61,8 @@ class Entry:
     evidence : {"laplace", "tempered_smc", "flow"}
         The engine of the second estimate of the log evidence.
     settings : dict
-        Of `nuts` or `gibbs` whose draws are kept, besides lengths.
+        Of the sampler whose draws are kept, besides lengths; `nuts` has ``mass_matrix="auto"``
+        where they do not say.
     reason : str
         Why no draws are kept; empty where they are.
     """
@@ -74,8 +75,13 @@ class Entry:
     first: Literal["nuts", "gibbs", "grid"] = "nuts"
     second: Literal["gibbs", "nutpie", "tempered_smc"] = "gibbs"
     evidence: Literal["laplace", "tempered_smc", "flow"] = "laplace"
-    settings: dict[str, Any] = field(default_factory=lambda: {"mass_matrix": "auto"})
+    settings: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
+
+    @property
+    def sampler_settings(self) -> dict[str, Any]:
+        """All settings of the sampler whose draws are kept, besides lengths."""
+        return {"mass_matrix": "auto"} | self.settings if self.first == "nuts" else self.settings
 
 
 # ------------------------------------------------------------------ bags that are published

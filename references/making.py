@@ -105,7 +105,7 @@ def make_reference(entry: Entry, *, seed: int, length: Length = Length()) -> Ref
         made={
             "seed": seed,
             "first": entry.first,
-            **({} if entry.first == "grid" else {"settings": entry.settings}),
+            "settings": entry.sampler_settings,
             "length": asdict(length),
             "mass_matrix": str(_statistics(first).attrs.get("mass_matrix", "")),
             "thinning": thinning,
@@ -119,15 +119,15 @@ def _sample(sampler: str, entry: Entry, seed: int, length: Length) -> Posterior:
     """As many draws as a reference needs of a sampler."""
     model, bags = entry.problem()
     num_samples = length.num_draws * length.most_thinning
+    settings = entry.sampler_settings if sampler == entry.first else {}
     chains: dict[str, Any] = {"num_chains": length.num_chains, "num_warmup": length.num_warmup}
     match sampler:
         case "nuts":
-            return nuts(model, bags, seed=seed, num_samples=num_samples, **chains, **entry.settings)
+            return nuts(model, bags, seed=seed, num_samples=num_samples, **chains, **settings)
         case "grid":
             number = length.num_chains * length.num_draws
             return grid(model, bags, seed=seed, num_points=_NUM_GRID_POINTS, num_draws=number)
         case "gibbs":
-            settings = entry.settings if entry.first == "gibbs" else {}
             return gibbs(model, bags, seed=seed, num_samples=num_samples, **chains, **settings)
         case "tempered_smc":
             return tempered_smc(model, bags, seed=seed, num_chains=length.num_chains)

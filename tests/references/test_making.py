@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import xarray as xr
-from milzoo.references import entry_named
+from milzoo.references import entry_named, making
 from milzoo.references.making import Length, in_chains, make_reference, thinned
 
 
@@ -57,3 +57,30 @@ def test_a_grid_and_particles_make_a_reference_with_two_modes():
     assert np.mean(concept > 0) == pytest.approx(0.5, abs=0.08)
     assert made.log_evidences[0].method == "grid"
     assert 0 < made.log_evidences[0].error < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("dpmil-simulated-10", {"thin": 3}),
+        ("vgpmil-digits-20", {"mass_matrix": "auto"}),
+        ("vwsgp-priors-simulated-12", {"mass_matrix": "low_rank", "target_accept": 0.99}),
+    ],
+)
+def test_the_kept_sampler_gets_the_settings_of_its_entry(
+    monkeypatch, without_type_checks, name, expected
+):
+    """And the sampler that checks it gets none of them."""
+    entry, calls = entry_named(name), {}
+
+    def recorded(sampler):
+        return lambda model, bags, **options: calls.setdefault(sampler, options)
+
+    for sampler in ("nuts", "gibbs"):
+        monkeypatch.setattr(making, sampler, recorded(sampler))
+    length = Length(num_chains=1, num_warmup=1, num_draws=1, most_thinning=2)
+    common = {"seed": 0, "num_samples": 2, "num_chains": 1, "num_warmup": 1}
+    for sampler in {entry.first, "gibbs"}:
+        making._sample(sampler, entry, 0, length)
+    assert calls.pop(entry.first) == common | expected
+    assert all(options == common for options in calls.values())

@@ -144,9 +144,9 @@ def test_a_short_run_of_its_sampler_agrees_with_a_reference(name, data_folder):
         case "grid":
             quick = grid(model, bags, seed=5, num_points=151, num_draws=2000)
         case "gibbs":
-            quick = gibbs(model, bags, seed=5, **length)
+            quick = gibbs(model, bags, seed=5, **length, **reference.entry.sampler_settings)
         case _:
-            quick = nuts(model, bags, seed=5, **length, **reference.entry.settings)
+            quick = nuts(model, bags, seed=5, **length, **reference.entry.sampler_settings)
     found = accuracy(
         quick.tree["posterior"].to_dataset()[list(model.latent_sites)], reference.draws
     )

@@ -1,4 +1,4 @@
-"""The kernel against a double loop, and the numbers that it takes and refuses."""
+"""Kernels against a double loop and scikit-learn, and the numbers that they take and refuse."""
 
 import math
 import re
