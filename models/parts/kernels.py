@@ -123,10 +123,10 @@ class StationaryKernel(Kernel):
             + jnp.sum(right**2, axis=1)[None, :]
             - 2.0 * left @ right.T
         )
-        return self.at_distance(jnp.maximum(squared_distance, 0.0) / self.length_scale**2)
+        return self.at_squared_distance(jnp.maximum(squared_distance, 0.0) / self.length_scale**2)
 
     @abstractmethod
-    def at_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
+    def at_squared_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
         """The correlation g at squared distances in units of ℓ²."""
 
 
@@ -157,7 +157,7 @@ class RBF(StationaryKernel):
     2.0
     """
 
-    def at_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
+    def at_squared_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
         """exp(−r²/2)."""
         return jnp.exp(-0.5 * squared)
 
@@ -185,7 +185,7 @@ class Matern32(StationaryKernel):
     0.7358
     """
 
-    def at_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
+    def at_squared_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
         """(1 + √3 r) exp(−√3 r)."""
         distance = sqrt(3.0) * _root(squared)
         return (1.0 + distance) * jnp.exp(-distance)
@@ -214,7 +214,7 @@ class Matern52(StationaryKernel):
     0.8584
     """
 
-    def at_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
+    def at_squared_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
         """(1 + √5 r + 5r²/3) exp(−√5 r)."""
         distance = sqrt(5.0) * _root(squared)
         return (1.0 + distance + 5.0 / 3.0 * squared) * jnp.exp(-distance)
