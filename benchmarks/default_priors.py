@@ -1,7 +1,7 @@
 """Models with default priors on folds, beside three classifiers that are no Bayesian models.
 
 VGPMIL and VWSGP as `for_bags` and as `as_published` make them, by coordinate ascent, and with a
-cosine kernel in place of the RBF; VGPMIL at the defaults by `laplace` too, which has no factorised
+cosine or a linear kernel in place of the RBF; VGPMIL at the defaults by `laplace` too, which has no factorised
 augmentation: where it is better the bound is at fault, and what is left is the model's. Beside
 them: a support vector machine on the set kernel of Gärtner et al. (2002), logistic regression on
 the means of bags, and the largest score of an instance by logistic regression on instances that
@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float
 from milzoo.datasets import Bags, load, published_folds
 from milzoo.estimators.contract import means_by_bag
 from milzoo.inference import coordinate_ascent, laplace
-from milzoo.models import VGPMIL, VWSGP, Cosine
+from milzoo.models import VGPMIL, VWSGP, Cosine, Linear
 from milzoo.models.parts.kernels import median_distance
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
@@ -91,9 +91,11 @@ def methods(num_inducing: int) -> dict[str, Callable[[Bags, Bags], Float[np.ndar
         "VGPMIL": partial(fit, VGPMIL.for_bags, coordinate_ascent),
         "VGPMIL, laplace": partial(fit, VGPMIL.for_bags, laplace),
         "VGPMIL, cosine": partial(fit, partial(VGPMIL.for_bags, kernel=Cosine), coordinate_ascent),
+        "VGPMIL, linear": partial(fit, partial(VGPMIL.for_bags, kernel=Linear), coordinate_ascent),
         "VWSGP, as published": partial(fit, VWSGP.as_published, coordinate_ascent),
         "VWSGP": partial(fit, VWSGP.for_bags, coordinate_ascent),
         "VWSGP, cosine": partial(fit, partial(VWSGP.for_bags, kernel=Cosine), coordinate_ascent),
+        "VWSGP, linear": partial(fit, partial(VWSGP.for_bags, kernel=Linear), coordinate_ascent),
         NO_PROBABILITY: by_set_kernel,
         "logistic regression, bag means": by_bag_means,
         "logistic regression, largest instance": by_largest_instance,

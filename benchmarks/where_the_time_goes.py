@@ -301,7 +301,9 @@ def _parts_in(
         yield "distances, a product", (product, 2.0 * num_inducing * num_features)
         yield "the rest of the kernel", (_seconds(projector.cross, instances) - product, 0.0)
         triangle = float(num_inducing**2)
-        panels = _seconds(lambda k: projector.residual_variance(*projector.panels(k)), cross)
+        panels = _seconds(
+            lambda x, k: projector.residual_variance(x, *projector.panels(k)), instances, cross
+        )
         yield "V and its norms", (panels, triangle)
         spread = _seconds(lambda v: squared_norms(v, projector.whitener), cross)
         yield "spread", (spread, triangle)

@@ -505,7 +505,7 @@ class DeepVGPMIL(_DeepClassifier):
             scipy.linalg.solve_triangular(cholesky, one, lower=True)
             for one in (found.mean, found.scale_tril)
         )
-        variance = min(float(model.kernel.variance), 0.9 * _LARGEST_SCALE**2)
+        variance = min(float(model.hyperparameters["variance"]), 0.9 * _LARGEST_SCALE**2)
         with jax.enable_x64(True):
             return _DeepGP(
                 attention.network_.features,

@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 from ..datasets.bags import Bags
 from ..models.model import Model
 from ..models.numerics.lbfgs import minimise_by_newton
-from ..models.parts.hyperpriors import central_value
+from ..models.parts.hyperpriors import central_value, plain
 from .gaussian import WhitenedProgram, whitened_program
 from .modes import FLAT, check_smooth
 
@@ -101,10 +101,14 @@ def learn_by_evidence(model: Model, bags: Bags, max_steps: int) -> Learned:
     has_prior = tuple(sorted(name for name, value in given.items() if _is_prior(value)))
     target = jax.device_put(whitened_program(opened, bags))
     check_smooth(target)
-    names = sorted(given)
-    first = {name: _start(model, name, given[name]) for name in names}
-    ranges = [_range(model, name, given[name], first[name]) for name in names]
-    objective = partial(_objective_at, target, names, has_prior, max_steps)
+    first = {name: _start(model, name, value) for name, value in given.items()}
+    names = _numbered(first)
+    ranges = [
+        _range(model, name, given[name], start)
+        for name, starts in first.items()
+        for start in np.ravel(starts)
+    ]
+    objective = partial(_objective_at, target, first, has_prior, max_steps)
 
     def loss(point: Float[np.ndarray, " H"]) -> tuple[float, Float[np.ndarray, " H"]]:
         value, gradient, _ = objective(point)
@@ -112,7 +116,7 @@ def learn_by_evidence(model: Model, bags: Bags, max_steps: int) -> Learned:
 
     found = minimize(
         loss,
-        np.array([first[name] for name in names]),
+        np.concatenate([np.ravel(starts) for starts in first.values()]),
         jac=True,
         method="L-BFGS-B",
         bounds=ranges,
@@ -122,23 +126,45 @@ def learn_by_evidence(model: Model, bags: Bags, max_steps: int) -> Learned:
     if not math.isfinite(value):
         return Learned(model, math.nan, int(found.nit), "the log evidence is not finite")
     values = {
-        name: float(biject_to(_support(model, name, given[name]))(end))
-        for name, end in zip(names, found.x, strict=True)
+        name: plain(biject_to(_support(model, name, given[name]))(end))
+        for name, end in _by_name(found.x, first).items()
     }
-    ends = zip(names, found.x, ranges, strict=True)
-    at_limit = [name for name, end, limits in ends if min(abs(end - np.array(limits))) < 1e-6]
+    learned = np.concatenate([np.ravel(of) for of in values.values()])
+    ends = zip(names, learned, found.x, ranges, strict=True)
+    at_limit = {
+        name: value for name, value, end, limits in ends if min(abs(end - np.array(limits))) < 1e-6
+    }
     return Learned(
         model=model.with_hyperparameters(values),
         log_evidence=value - log_prior,
         num_steps=int(found.nit),
-        complaint=_complaint(values, at_limit, is_done=bool(found.success)),
+        complaint=_complaint(at_limit, is_done=bool(found.success)),
     )
 
 
-def _complaint(values: Values, at_limit: list[str], *, is_done: bool) -> str:
+def _numbered(values: Values) -> list[str]:
+    """The name of each number, with its place where there are several of one name."""
+    return [
+        f"{name}[{place}]" if np.ndim(of) else name
+        for name, of in values.items()
+        for place in range(np.size(of))
+    ]
+
+
+def _by_name(flat: Float[np.ndarray, " H"], like: Values) -> Values:
+    """The numbers of a flat vector in the shapes of values."""
+    ends = np.cumsum([np.size(of) for of in like.values()])[:-1]
+    parts = np.split(np.asarray(flat, float), ends)
+    return {
+        name: part.reshape(np.shape(of))
+        for (name, of), part in zip(like.items(), parts, strict=True)
+    }
+
+
+def _complaint(at_limit: dict[str, float], *, is_done: bool) -> str:
     """What is wrong with the end of a search."""
     if at_limit:
-        named = ", ".join(f"{name} = {values[name]:.4g}" for name in at_limit)
+        named = ", ".join(f"{name} = {value:.4g}" for name, value in at_limit.items())
         return (
             f"the log evidence still rises at the limit of the search, {named}: these bags do not "
             "determine it; give it a prior"
@@ -160,12 +186,13 @@ def _prior_around(model: Any, name: str, value: Any) -> Distribution:
         return value
     if model.support_of(name) is constraints.real:
         return dist.Normal(float(value), 1.0)
-    return dist.LogNormal(math.log(float(value)), _WIDTH)
+    prior = dist.LogNormal(np.log(plain(value)), _WIDTH)
+    return prior.to_event(1) if np.ndim(value) else prior
 
 
-def _start(model: Any, name: str, value: Any) -> float:
-    """The number, or the prior's median, unconstrained."""
-    return float(biject_to(_support(model, name, value)).inv(central_value(value)))
+def _start(model: Any, name: str, value: Any) -> Float[np.ndarray, "*D"]:
+    """The number or numbers, or the prior's median, unconstrained."""
+    return np.asarray(biject_to(_support(model, name, value)).inv(central_value(value)), float)
 
 
 def _range(model: Any, name: str, value: Any, start: float) -> tuple[float, float]:
@@ -179,17 +206,17 @@ def _range(model: Any, name: str, value: Any, start: float) -> tuple[float, floa
 
 def _objective_at(
     target: WhitenedProgram,
-    names: list[str],
+    like: Values,
     has_prior: tuple[str, ...],
     max_steps: int,
     point: Float[np.ndarray, " H"],
 ) -> tuple[float, Float[np.ndarray, " H"], float]:
     """The objective at a flat vector of unconstrained values, its gradient, and the log prior."""
-    values = dict(zip(names, np.asarray(point, float), strict=True))
     gradient, (value, log_prior) = _objective(
-        target, values, np.asarray(max_steps), has_prior=has_prior
+        target, _by_name(point, like), np.asarray(max_steps), has_prior=has_prior
     )
-    return float(value), np.array([float(gradient[name]) for name in names]), float(log_prior)
+    flat = np.concatenate([np.ravel(gradient[name]) for name in like])
+    return float(value), flat, float(log_prior)
 
 
 @partial(jax.jit, static_argnames="has_prior")
@@ -208,7 +235,7 @@ def _objective(
     def loss(latent: Float[Array, " P"], values: Values) -> Float[Array, ""]:
         return -target.log_density(_joined(target, latent, values))
 
-    start = jnp.zeros(target.size - len(values))
+    start = jnp.zeros(target.size - sum(map(jnp.size, values.values())))
     found = minimise_by_newton(lambda latent: loss(latent, values), start, max_steps, FLAT)
     factor = jnp.linalg.cholesky(found.hessian)
 

@@ -27,7 +27,10 @@ import xarray as xr
 from .. import models
 from ..datasets.writing import written_whole
 from ..models.numerics.fields import wrong_type
+from ..models.parts.hyperpriors import of_each
+from ..models.parts.kernels import Kernel
 from ..models.parts.scale_mixtures import ScaleMixture
+from ..models.parts.tinygp_kernel import TinyGPKernel
 
 __all__ = ["FORMAT", "decode", "encode", "read_tree", "refused", "register", "write_tree"]
 
@@ -78,6 +81,16 @@ def encode(value: Any) -> Any:
             "mixing is a ScaleMixture made from a function, which no file can hold; save the "
             "draws with posterior.tree.to_netcdf, or use PolyaGammaMixing or GammaMixing"
         )
+    if isinstance(value, TinyGPKernel):
+        raise ValueError(
+            "kernel is a TinyGPKernel, made from tinygp's classes or a function, which no file can "
+            "hold; save the draws with posterior.tree.to_netcdf, or use a kernel such as RBF"
+        )
+    if isinstance(value, Kernel) and type(value).__name__ not in _CLASSES:
+        raise ValueError(
+            f"kernel is a {type(value).__name__}, a class that no file can name; tell it by "
+            "milzoo.inference.serialization.register"
+        )
     if isinstance(value, dist.Distribution):
         return _encode_distribution(value)
     if is_dataclass(value) and not isinstance(value, type) and type(value).__name__ in _CLASSES:
@@ -92,10 +105,15 @@ def encode(value: Any) -> Any:
     if isinstance(value, np.ndarray) or hasattr(value, "__jax_array__") or hasattr(value, "dtype"):
         array = np.asarray(value)
         return {"array": array.tolist(), "dtype": str(array.dtype), "shape": list(array.shape)}
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
     return value
 
 
 def _encode_distribution(prior: dist.Distribution) -> dict[str, Any]:
+    if isinstance(prior, dist.Independent):
+        given = {"base_dist": encode(of_each(prior)), "reinterpreted_batch_ndims": 1}
+        return {"distribution": "Independent", "parameters": given}
     parameters = {name: getattr(prior, name) for name in prior.arg_constraints}
     try:
         rebuilt = type(prior)(**parameters).shape() == prior.shape()

@@ -13,10 +13,22 @@ from .dpmil import DPMIL
 from .gpmil import GPMIL
 from .measure_threshold import MeasureThreshold
 from .parts.cardinality_kernel import CardinalityKernel
-from .parts.kernels import RBF, Cosine, Kernel, Matern32, Matern52, StationaryKernel
+from .parts.kernels import (
+    RBF,
+    CorrelationKernel,
+    Cosine,
+    Kernel,
+    Linear,
+    Matern32,
+    Matern52,
+    Product,
+    StationaryKernel,
+    Sum,
+)
 from .parts.likelihoods import Gaussian, Logistic, NegativeBinomial, Probit, StudentT
 from .parts.neighbours import NeighbourMeasure, ParzenMeasure, scored
 from .parts.scale_mixtures import GammaMixing, PolyaGammaMixing, ScaleMixture
+from .parts.tinygp_kernel import TinyGPKernel
 from .vgpmil import VGPMIL
 from .vwsgp import VWSGP
 
@@ -31,11 +43,13 @@ __all__ = [
     "CardinalityGP",
     "CardinalityKernel",
     "CardinalityModel",
+    "CorrelationKernel",
     "Cosine",
     "DiverseDensity",
     "GammaMixing",
     "Gaussian",
     "Kernel",
+    "Linear",
     "Logistic",
     "MajorityCardinality",
     "Matern32",
@@ -47,8 +61,11 @@ __all__ = [
     "ParzenMeasure",
     "PolyaGammaMixing",
     "Probit",
+    "Product",
     "ScaleMixture",
     "StationaryKernel",
     "StudentT",
+    "Sum",
+    "TinyGPKernel",
     "scored",
 ]

@@ -14,10 +14,11 @@ from scipy.linalg import solve_triangular
 from ..datasets.arguments import AT_LEAST_ZERO, instance_of
 from ..datasets.bags import Bags
 from .cardinality import check_width
+from .model import Draws
 from .numerics.tracing import as_pytree, evaluated_now_unless_traced
 from .parts.bag_evidence import BagEvidenceModel, FloatType
 from .parts.cardinality_kernel import CardinalityKernel
-from .parts.hyperpriors import Parameter, positive_or_prior
+from .parts.hyperpriors import Parameter, largest_value, positive_or_prior
 from .parts.likelihoods import Likelihood, Logistic
 from .parts.sparse_gp import SparseConditional
 
@@ -145,10 +146,9 @@ class CardinalityGP(BagEvidenceModel):
 
     # ------------------------------------------------------------------ hyper-parameters
 
-    @property
-    def variance(self) -> Parameter:
-        """Prior variance v of s_b."""
-        return self.process_variance
+    def largest_variance(self, bags: Bags | None, draws: Draws) -> float:
+        """Largest prior variance v of s_b."""
+        return largest_value(draws.get("variance", self.process_variance))
 
     @property
     def hyperparameters(self) -> dict[str, Parameter]:

@@ -31,7 +31,7 @@ from .parts.soft_maximum import (
     log_odds_of_soft_maximum,
     soft_maximum_rule,
 )
-from .parts.sparse_gp import PreparedBags, SparseConditional, largest_variance
+from .parts.sparse_gp import PreparedBags, SparseConditional
 from .parts.witnesses import log_sum_over_bags
 from .registry import register
 
@@ -155,7 +155,7 @@ class GPMIL(InstanceGPModel):
     def rule_for(self, conditional: SparseConditional | None, bags: Bags) -> SoftMaximumRule:
         """Quadrature rule for the bag labels given u."""
         if conditional is None:
-            return soft_maximum_rule(float(np.sqrt(largest_variance(self.kernel.variance))))
+            return soft_maximum_rule(float(np.sqrt(self.largest_variance(bags, {}))))
         return soft_maximum_rule(float(np.asarray(conditional.residual_scale).max()))
 
     # ------------------------------------------------------------------ given latent values
@@ -166,10 +166,10 @@ class GPMIL(InstanceGPModel):
         """log P(T = 0 | f) = −softplus(log Σ e^{f_n})."""
         return -softplus(log_sum_over_bags(evidence, bags.bag_index, bags.num_bags))
 
-    def predictive_rule(self, draws: Draws) -> PredictiveRule:
+    def predictive_rule(self, draws: Draws, bags: Bags) -> PredictiveRule:
         """Quadrature rules for the labels of new bags and instances given u."""
         # Nodes grow with s²: the coarse grid of `largest_scale` would double them.
-        largest = float(np.sqrt(np.max(draws.get("variance", self.kernel.variance))))
+        largest = float(np.sqrt(self.largest_variance(bags, draws)))
         return PredictiveRule(soft_maximum_rule(largest), logistic_rule(largest))
 
     def tabulated(self, rule: PredictiveRule, scale: Float[Array, " N"]) -> PredictiveRule:

@@ -38,7 +38,6 @@ from .parts.sparse_gp import (
     PreparedBags,
     SparseConditional,
     largest_scale,
-    largest_variance,
 )
 from .parts.tilted_gaussians import draw_tilted_gaussian
 from .parts.witnesses import sum_over_bags
@@ -257,7 +256,7 @@ class VGPMIL(InstanceGPModel):
     ) -> QuadratureRule | SigmoidTable:
         """Quadrature rule for E σ(f), or for the integrals over ψ(f) e^{±f/2}."""
         if conditional is None:
-            return self._rule(np.sqrt(largest_variance(self.kernel.variance)))
+            return self._rule(np.sqrt(self.largest_variance(bags, {})))
         rule = self._rule(float(np.asarray(conditional.residual_scale).max()))
         return sigmoid_table(conditional.residual_scale, rule) if self.is_logistic else rule
 
@@ -315,13 +314,13 @@ class VGPMIL(InstanceGPModel):
         """log p0 = −Σ softplus(f_n)."""
         return _sum_over_bags(-softplus(evidence), bags)
 
-    def predictive_rule(self, draws: Draws) -> QuadratureRule:
+    def predictive_rule(self, draws: Draws, bags: Bags) -> QuadratureRule:
         """Quadrature rule for E σ(f*).
 
         For any ψ new latent values follow the Gaussian conditional, and labels the logistic
         function, as in the paper's equations 33 and 37.
         """
-        return logistic_rule(largest_scale(draws, self.kernel.variance))
+        return logistic_rule(largest_scale(self.largest_variance(bags, draws)))
 
     def tabulated(
         self, rule: QuadratureRule, scale: Float[Array, " N"]
@@ -366,9 +365,10 @@ class VGPMIL(InstanceGPModel):
         """
         sites = {name: np.asarray(draws[name]) for name in self.latent_sites}
         with jax.enable_x64(True):
-            largest = largest_scale(draws, self.kernel.variance)
+            unlabelled = padded(bags.without_labels())
+            largest = largest_scale(self.largest_variance(unlabelled, sites))
             rule = trapezoid_rule(largest, distance_to_pole=np.pi, tilt=(0.0, 2.0))
-            given = PreparedBags(padded(bags.without_labels()), None, rule)
+            given = PreparedBags(unlabelled, None, rule)
             of_bags, of_instances = (np.asarray(one) for one in _deviations(self, given, sites))
         return of_bags[: bags.num_bags], of_instances[: bags.num_instances]
 

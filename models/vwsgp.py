@@ -17,7 +17,6 @@ from ..datasets.padding import padded
 from .model import Draws
 from .numerics.tracing import as_pytree
 from .parts.bag_evidence import BagEvidenceModel, FloatType
-from .parts.hyperpriors import Parameter
 from .parts.settings import Setting
 from .parts.sparse_gp import Projector, SparseConditional, SparseGPModel, accumulated_conditional
 from .registry import register
@@ -94,11 +93,6 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         **SparseGPModel.settings,
         **BagEvidenceModel.settings,
     }
-
-    @property
-    def variance(self) -> Parameter:
-        """Variance of the kernel."""
-        return self.kernel.variance
 
     def most_terms(self, bags: Bags) -> int:
         """Number of instances of the longest bag."""

@@ -596,7 +596,7 @@ class InstanceForm(_InducingForm):
 
         def of_rows(instances: Array) -> tuple[Array, Array]:
             projection = narrowed.projection(narrowed.cross(instances))
-            return projection, narrowed.residual_variance(projection).astype(wide)
+            return projection, narrowed.residual_variance(instances, projection).astype(wide)
 
         return of_rows
 

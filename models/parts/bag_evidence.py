@@ -29,7 +29,6 @@ from .sparse_gp import (
     SparseConditional,
     draw_inducing_value,
     largest_scale,
-    largest_variance,
 )
 
 __all__ = ["BagEvidenceModel", "FloatType"]
@@ -131,15 +130,9 @@ class BagEvidenceModel(InducingModel, ABC):
 
     # ------------------------------------------------------------------ what a model defines
 
-    @property
-    @abstractmethod
-    def variance(self) -> Parameter:
-        """Prior variance v of each term of s_b."""
-        ...
-
     @abstractmethod
     def most_terms(self, bags: Bags) -> int:
-        """Largest number of terms in s_b; its prior variance is at most that many times v."""
+        """Largest number of terms in s_b, each of at most the `largest_variance`."""
         ...
 
     @abstractmethod
@@ -170,7 +163,7 @@ class BagEvidenceModel(InducingModel, ABC):
             return self.likelihood.tabulated(rule, conditional.residual_scale)
         # k̄_b is at most the prior variance of s_b.
         return self.likelihood.quadrature_rule(
-            float(np.sqrt(self.most_terms(bags) * largest_variance(self.variance)))
+            float(np.sqrt(self.most_terms(bags) * self.largest_variance(bags, {})))
         )
 
     # ------------------------------------------------------------------ the three programs
@@ -273,7 +266,7 @@ class BagEvidenceModel(InducingModel, ABC):
                 PreparedBags(
                     given, None, self.likelihood.quadrature_rule(scale), None if of is given else of
                 )
-                for of, scale in zip(rows, self._largest_scales(draws, bags), strict=True)
+                for of, scale in zip(rows, self._largest_scales(sites, given), strict=True)
             )
             found = _predict(self, by_bag, by_instance, sites)
             return {
@@ -285,10 +278,8 @@ class BagEvidenceModel(InducingModel, ABC):
 
     def _largest_scales(self, draws: Draws, bags: Bags) -> tuple[float, float]:
         """The largest residual sd of bags, and of single instances."""
-        return (
-            largest_scale(draws, self.variance, self.most_terms(bags)),
-            largest_scale(draws, self.variance),
-        )
+        largest = self.largest_variance(bags, draws)
+        return largest_scale(largest, self.most_terms(bags)), largest_scale(largest)
 
     def predict_one(
         self, by_bag: PreparedBags, by_instance: PreparedBags, site: dict[str, Float[Array, "..."]]

@@ -4,34 +4,65 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Array
-from numpyro.distributions import Distribution, constraints
+from numpyro.distributions import Distribution, ExpandedDistribution, Independent, constraints
 
 from ...datasets.arguments import FINITE, POSITIVE, Rule
 
 __all__ = [
+    "LARGEST_VARIANCE",
     "Parameter",
+    "Parameters",
     "central_value",
     "finite_or_prior",
+    "largest_value",
+    "nearly_all_between",
+    "of_each",
+    "plain",
+    "positive_for_each_or_prior",
     "positive_or_prior",
     "prior_of",
+    "shape_of",
 ]
+
+# Largest variance that quadrature is made for where it has a prior. Nodes grow with its root or
+# faster. At 400 the rule for 64 is wrong by 2e-4 in log E σ.
+LARGEST_VARIANCE = 64.0
+# Mass of a prior in each tail that programs need not be made for.
+_TAIL = 1e-4
 
 # While JAX traces, the number is a traced array.
 type Parameter = float | Distribution | Array
+# Of one number, or of one for each feature.
+type Parameters = Parameter | np.ndarray
 
 
-def central_value(parameter: Parameter) -> float:
-    """A number to start from: itself, or the median of a prior.
+def shape_of(parameter: Parameters) -> tuple[int, ...]:
+    """Shape of a number, an array, or the values of a prior."""
+    if isinstance(parameter, Distribution):
+        prior: Any = parameter
+        return prior.shape()
+    return np.shape(parameter)
+
+
+def plain(value: Any) -> float | np.ndarray:
+    """A Python number, or an array of numbers, from an array of JAX or NumPy."""
+    array = np.asarray(value, float)
+    return array if array.ndim else float(array)
+
+
+def central_value(parameter: Parameters) -> float | np.ndarray:
+    """A number to start from, or an array of them: itself, or the median of a prior.
 
     Parameters
     ----------
-    parameter : float or Distribution
+    parameter : float, array (D,) or Distribution
 
     Returns
     -------
-    float
+    float or array (D,)
         The mean of a prior whose median has no closed form.
 
     Examples
@@ -41,20 +72,75 @@ def central_value(parameter: Parameter) -> float:
     (3.0, 1.0, 2.0)
     """
     if not isinstance(parameter, Distribution):
-        return float(np.asarray(parameter))
+        return plain(parameter)
     prior: Any = parameter
+    median = _quantile(prior, 0.5)
+    return plain(prior.mean if median is None else median)
+
+
+def largest_value(parameter: Parameters) -> float:
+    """Largest of some variances; a high quantile, at most 64, of one that has a prior."""
+    if not isinstance(parameter, Distribution):
+        return float(np.max(np.asarray(parameter)))
+    high = _quantile(parameter, 1 - _TAIL)
+    return LARGEST_VARIANCE if high is None else min(float(high), LARGEST_VARIANCE)
+
+
+def nearly_all_between(prior: Distribution) -> tuple[float | np.ndarray, float | np.ndarray]:
+    """The ends of an interval that has nearly all mass of a prior of positive numbers.
+
+    Around the mean, by powers of two, where quantiles have no closed form.
+    """
+    low, high = _quantile(prior, _TAIL), _quantile(prior, 1 - _TAIL)
+    if low is None or high is None:
+        with jax.ensure_compile_time_eval():
+            mean = np.asarray(prior.mean)
+        low, high = mean / LARGEST_VARIANCE, mean * LARGEST_VARIANCE
+    return plain(low), plain(high)
+
+
+def of_each(prior: Distribution) -> Distribution:
+    """The distributions of the numbers of a vector as a batch, with a parameter for each."""
+    shape = prior.shape()
+    while isinstance(prior, Independent | ExpandedDistribution):
+        prior = prior.base_dist
+    of: Any = prior
+    given = {name: np.broadcast_to(getattr(of, name), shape) for name in of.arg_constraints}
+    return type(of)(**given) if shape else of
+
+
+def _quantile(prior: Distribution, probability: float) -> Any:
+    """A quantile, of each number of several; None where there is no closed form."""
+    one: Any = of_each(prior)
     try:
-        return float(prior.icdf(0.5))
+        with jax.ensure_compile_time_eval():  # a prior is never traced
+            return one.icdf(probability)
     except (NotImplementedError, ImportError):  # some quantiles need TensorFlow Probability
-        return float(prior.mean)
+        return None
+
+
+def _is_of_positive_numbers(prior: Distribution) -> bool:
+    support = prior.support
+    if isinstance(support, constraints.independent):
+        support = support.base_constraint
+    lower_bound = getattr(support, "lower_bound", None)
+    return lower_bound is not None and bool(np.all(np.asarray(lower_bound) >= 0))
 
 
 def _may_be_positive(value: Any) -> bool:
     """Whether a number, or some value of a prior, is positive."""
     if isinstance(value, Distribution):
-        lower_bound = getattr(value.support, "lower_bound", None)
-        return value.shape() == () and lower_bound is not None and float(lower_bound) >= 0
+        return value.shape() == () and _is_of_positive_numbers(value)
     return POSITIVE.accepts(value)
+
+
+def _may_be_positive_for_each(value: Any) -> bool:
+    """The same, of one number or of one for each feature."""
+    if isinstance(value, Distribution) and len(value.event_shape) == 1:
+        return value.batch_shape == () and _is_of_positive_numbers(value)
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return all(map(POSITIVE.accepts, value))
+    return _may_be_positive(value)
 
 
 def prior_of(wanted: constraints.Constraint) -> Rule:
@@ -75,6 +161,15 @@ def positive_or_prior(example: str) -> Rule:
     return Rule(
         f"a positive finite number or a NumPyro distribution of one, such as {example}",
         _may_be_positive,
+    )
+
+
+def positive_for_each_or_prior(example: str) -> Rule:
+    """A positive number, one for each feature, or a prior of either."""
+    return Rule(
+        f"a positive finite number, an array with one for each feature, or a NumPyro distribution "
+        f"such as {example}, for each feature with .to_event(1)",
+        _may_be_positive_for_each,
     )
 
 

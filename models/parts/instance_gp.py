@@ -15,7 +15,7 @@ from numpyro.infer.reparam import LocScaleReparam, Reparam, TransformReparam
 from ...datasets.bags import Bags
 from ...datasets.padding import bag_weight, padded
 from ..model import Draws, observations, random_key
-from .hyperpriors import Parameter, central_value, finite_or_prior
+from .hyperpriors import Parameter, Parameters, central_value, finite_or_prior
 from .sparse_gp import (
     PreparedBags,
     SparseConditional,
@@ -79,7 +79,7 @@ class InstanceGPModel(SparseGPModel):
         """Fraction of bags with a positive instance, by the labels of the bags."""
         return inside_the_unit_interval(float(labels.mean()), len(labels))
 
-    def predictive_rule(self, draws: Draws) -> Any:
+    def predictive_rule(self, draws: Draws, bags: Bags) -> Any:
         """Quadrature rule for latent values of new instances, under any of the draws."""
         raise NotImplementedError
 
@@ -101,7 +101,7 @@ class InstanceGPModel(SparseGPModel):
         bags: Bags,
         num_inducing: int | None = 50,
         variance: Parameter = 5.0,
-        length_scale: Parameter | None = None,
+        length_scale: Parameters | None = None,
         seed: int = 0,
         *,
         mean: Parameter | None = None,
@@ -214,7 +214,7 @@ class InstanceGPModel(SparseGPModel):
     # ------------------------------------------------------------------ hyper-parameters
 
     @property
-    def hyperparameters(self) -> dict[str, Parameter]:
+    def hyperparameters(self) -> dict[str, Parameters]:
         """Hyper-parameters of the kernel, and the mean."""
         return super().hyperparameters | {"mean": self.mean}
 
@@ -259,8 +259,8 @@ class InstanceGPModel(SparseGPModel):
         """
         sites = {name: np.asarray(draws[name]) for name in self.latent_sites}
         with jax.enable_x64(True):
-            rule = self.predictive_rule(draws)
-            given = PreparedBags(padded(bags.without_labels()), None, rule)
+            unlabelled = padded(bags.without_labels())
+            given = PreparedBags(unlabelled, None, self.predictive_rule(sites, unlabelled))
             bag, instance = (np.asarray(found) for found in _predict(self, given, sites))
         return {
             "bag_probability": bag[:, : bags.num_bags],

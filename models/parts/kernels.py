@@ -1,12 +1,17 @@
-"""Covariance functions whose parameters are numbers or NumPyro distributions."""
+"""Covariance functions whose parameters are numbers or NumPyro distributions, and their algebra."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import reduce
+from itertools import product
 from math import ceil, sqrt
-from typing import Annotated, Self
+from operator import add, mul
+from typing import Annotated, Any, Self
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -19,46 +24,86 @@ from scipy.spatial.distance import pdist
 
 from ..numerics.fields import check_fields
 from ..numerics.tracing import as_pytree
-from .hyperpriors import Parameter, positive_or_prior
+from .hyperpriors import (
+    LARGEST_VARIANCE,
+    Parameter,
+    Parameters,
+    largest_value,
+    nearly_all_between,
+    positive_for_each_or_prior,
+    positive_or_prior,
+    shape_of,
+)
 
 __all__ = [
     "RBF",
+    "CorrelationKernel",
     "Cosine",
     "Kernel",
+    "Linear",
     "Matern32",
     "Matern52",
+    "Product",
     "StationaryKernel",
+    "Sum",
     "median_distance",
 ]
 
 # Most instances whose pairs are measured.
 _MOST_PAIRED = 1024
 
+_Arrays = Array | np.ndarray
+
 
 @dataclass(frozen=True)
 class Kernel(ABC):
-    """A covariance function k(x, x') = v ρ(x, x') of one prior variance: ρ(x, x) = 1.
+    """A covariance function k(x, x'), which `Sum` and `Product` (``+`` and ``*``) combine.
 
-    A subclass is a frozen dataclass and a pytree, and tells the correlation ρ.
-
-    Attributes
-    ----------
-    variance : float or Distribution
-        v > 0, the prior variance of latent function values. A NumPyro distribution makes it a site
-        ``variance`` of the model, to be inferred.
+    A subclass is a frozen dataclass and a pytree. It tells the covariances of all pairs of two sets
+    of points, and the variance k(x, x) at each point. Its fields are its parameters: positive
+    numbers, or NumPyro distributions to infer them by.
 
     Notes
     -----
     JAX arrays are not checked: a gradient by a kernel is a kernel too, and may be negative.
     """
 
-    variance: Annotated[Parameter, positive_or_prior("LogNormal")]
-
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @classmethod
+    def for_instances(
+        cls,
+        instances: Float[np.ndarray, "N D"],
+        variance: Parameter,
+        length_scale: Parameters | None = None,
+    ) -> Self:
+        """A kernel for these instances, of this prior variance.
+
+        Parameters
+        ----------
+        instances : array (N, D)
+        variance : float or Distribution
+        length_scale : float, array (D,), Distribution or None
+            None for one from the instances, where the kernel has any.
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        ValueError
+            If the kernel has no length scale and one is given.
+        """
+        if length_scale is not None:
+            raise ValueError(
+                f"length_scale is {length_scale}, but {cls.__name__} has none; leave it out"
+            )
+        return cls(variance=variance)  # pyright: ignore[reportCallIssue]
+
     @property
-    def parameters(self) -> dict[str, Parameter]:
+    def parameters(self) -> dict[str, Parameters]:
         """All parameters, by site name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
@@ -68,15 +113,30 @@ class Kernel(ABC):
         given = self.parameters
         return {name: value for name, value in given.items() if isinstance(value, Distribution)}
 
-    def with_values(self, values: dict) -> Self:
+    def with_values(self, values: Mapping[str, Any]) -> Self:
         """Replace parameters by ``values``; names that are no kernel parameter are ignored."""
         names = {field.name for field in fields(self)}
         return replace(self, **{name: v for name, v in values.items() if name in names})
 
+    def check_width(self, num_features: int) -> None:
+        """Refuse points of another number of features, where parameters are for each feature.
+
+        Raises
+        ------
+        ValueError
+            If a parameter has another length.
+        """
+        for name, value in self.parameters.items():
+            shape = shape_of(value)
+            if shape not in ((), (num_features,)):
+                raise ValueError(
+                    f"{type(self).__name__} {name} has shape {shape}, but there are "
+                    f"{num_features} features; expected one number, or one for each feature"
+                )
+
+    @abstractmethod
     def covariance(
-        self,
-        left: Float[Array, "N D"] | Float[np.ndarray, "N D"],
-        right: Float[Array, "M D"] | Float[np.ndarray, "M D"],
+        self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
     ) -> Float[Array, "N M"]:
         """Covariance matrix between two sets of points.
 
@@ -90,7 +150,98 @@ class Kernel(ABC):
         array (N, M)
             k(left_n, right_m).
         """
+
+    @abstractmethod
+    def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
+        """Prior variance k(x, x) at each point.
+
+        Parameters
+        ----------
+        points : array (N, D)
+
+        Returns
+        -------
+        array (N,)
+        """
+
+    def largest_variance(
+        self, points: Float[_Arrays, "N D"], draws: Mapping[str, np.ndarray]
+    ) -> float:
+        """Largest prior variance at some points, under any of the draws.
+
+        Parameters
+        ----------
+        points : array (N, D)
+        draws : mapping of str to array (S, …)
+            Of the parameters that have a prior. Of those that are not there, the ends of the
+            central 99.98 % of the prior are tried, in all combinations; the result is at most 64.
+
+        Returns
+        -------
+        float
+        """
+        found = {name: np.asarray(draws[name]) for name in self.priors if name in draws}
+        unknown = [
+            [(name, end) for end in nearly_all_between(prior)]
+            for name, prior in self.priors.items()
+            if name not in draws
+        ]
+        with jax.ensure_compile_time_eval():
+            largest = max(
+                float(_largest_variance(self.with_values(dict(ends)), points, found))
+                for ends in product(*unknown)
+            )
+        return min(largest, LARGEST_VARIANCE) if unknown else largest
+
+    def __add__(self, other: Kernel) -> Sum:
+        """The kernel of the sum of two independent functions."""
+        return Sum((*_terms(self, Sum), *_terms(other, Sum)))
+
+    def __mul__(self, other: Kernel) -> Product:
+        """The product of two kernels."""
+        return Product((*_terms(self, Product), *_terms(other, Product)))
+
+
+@jax.jit
+def _largest_variance(
+    kernel: Kernel, points: Float[Array, "N D"], draws: dict[str, Array]
+) -> Float[Array, ""]:
+    if not draws:
+        return kernel.variance_at(points).max()
+    under = jax.lax.map(lambda site: kernel.with_values(site).variance_at(points).max(), draws)
+    return under.max()
+
+
+@dataclass(frozen=True)
+class CorrelationKernel(Kernel):
+    """A kernel of one prior variance everywhere: k(x, x') = v ρ(x, x') with ρ(x, x) = 1.
+
+    A subclass tells the correlation ρ.
+
+    Attributes
+    ----------
+    variance : float or Distribution
+        v > 0, the prior variance of latent function values. A NumPyro distribution makes it a site
+        ``variance`` of the model, to be inferred.
+    """
+
+    variance: Annotated[Parameter, positive_or_prior("LogNormal")]
+
+    def covariance(
+        self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
+    ) -> Float[Array, "N M"]:
+        """v ρ of all pairs."""
         return self.variance * self.correlation(jnp.asarray(left), jnp.asarray(right))
+
+    def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
+        """v at every point."""
+        return jnp.full(points.shape[0], self.variance)
+
+    def largest_variance(
+        self, points: Float[_Arrays, "N D"], draws: Mapping[str, np.ndarray]
+    ) -> float:
+        """The largest v."""
+        return largest_value(draws.get("variance", self.variance))
 
     @abstractmethod
     def correlation(
@@ -100,21 +251,37 @@ class Kernel(ABC):
 
 
 @dataclass(frozen=True)
-class StationaryKernel(Kernel):
+class StationaryKernel(CorrelationKernel):
     """A kernel of the distance alone, in units of a length scale: ρ = g(‖x − x'‖² / ℓ²).
 
     Attributes
     ----------
-    length_scale : float or Distribution
-        ℓ > 0, in units of the features; a distribution makes it the site ``length_scale``.
+    length_scale : float, array (D,) or Distribution of either
+        ℓ > 0, in units of the features, or ℓ_d of each feature (automatic relevance determination):
+        g(Σ_d (x_d − x'_d)² / ℓ_d²), where a feature with a large ℓ_d hardly matters. A distribution
+        makes it the site ``length_scale``.
     """
 
-    length_scale: Annotated[Parameter, positive_or_prior("LogNormal")]
+    length_scale: Annotated[Parameters, positive_for_each_or_prior("LogNormal")]
+
+    @classmethod
+    def for_instances(
+        cls,
+        instances: Float[np.ndarray, "N D"],
+        variance: Parameter,
+        length_scale: Parameters | None = None,
+    ) -> Self:
+        """A kernel of this variance; None for the median distance between instances as ℓ."""
+        of_data = median_distance(instances) if length_scale is None else length_scale
+        return cls(variance=variance, length_scale=of_data)
 
     def correlation(
         self, left: Float[Array, "N D"], right: Float[Array, "M D"]
     ) -> Float[Array, "N M"]:
         """ρ of all pairs, by their squared distances."""
+        length_scale = self.length_scale
+        if jnp.ndim(length_scale):
+            left, right, length_scale = left / length_scale, right / length_scale, 1.0
         # ‖x − x'‖² = ‖x‖² + ‖x'‖² − 2xᵀx', around a common centre so that little cancels.
         centre = jnp.mean(right, axis=0, keepdims=True)
         left, right = left - centre, right - centre
@@ -123,7 +290,7 @@ class StationaryKernel(Kernel):
             + jnp.sum(right**2, axis=1)[None, :]
             - 2.0 * left @ right.T
         )
-        return self.at_squared_distance(jnp.maximum(squared_distance, 0.0) / self.length_scale**2)
+        return self.at_squared_distance(jnp.maximum(squared_distance, 0.0) / length_scale**2)
 
     @abstractmethod
     def at_squared_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
@@ -222,16 +389,16 @@ class Matern52(StationaryKernel):
 
 @as_pytree()
 @dataclass(frozen=True)
-class Cosine(Kernel):
+class Cosine(CorrelationKernel):
     """Kernel of the angle between two vectors, k(x, x') = v xᵀx' / (‖x‖ ‖x'‖).
 
     Its functions are linear in x/‖x‖: the length of a vector, such as that of a text, means
-    nothing. A vector of zeros has no angle, and no correlation with others.
+    nothing. A vector of zeros has no angle, and its latent value is 0.
 
     Parameters
     ----------
     variance : float or Distribution
-        v, as of every `Kernel`.
+        v, as of every `CorrelationKernel`.
 
     Examples
     --------
@@ -246,6 +413,198 @@ class Cosine(Kernel):
     ) -> Float[Array, "N M"]:
         """The cosines of the angles of all pairs."""
         return _of_length_one(left) @ _of_length_one(right).T
+
+    def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
+        """v, and 0 of zeros."""
+        return self.variance * jnp.any(jnp.asarray(points) != 0, axis=1)
+
+
+@as_pytree()
+@dataclass(frozen=True)
+class Linear(Kernel):
+    """Kernel of functions that are linear in the features, k(x, x') = v xᵀx'.
+
+    f(x) = wᵀx with w ~ N(0, vI). A latent value has the prior variance v‖x‖², another one at each
+    point, and is 0 where all features are: centre them, or add ``RBF`` or a feature that is 1.
+
+    Parameters
+    ----------
+    variance : float or Distribution
+        v > 0, of each weight. A NumPyro distribution makes it the site ``variance``.
+
+    Examples
+    --------
+    >>> kernel = Linear(variance=2.0)
+    >>> np.asarray(kernel.variance_at(np.array([[3.0, 4.0], [0.0, 1.0]]))).tolist()
+    [50.0, 2.0]
+    """
+
+    variance: Annotated[Parameter, positive_or_prior("LogNormal")]
+
+    @classmethod
+    def for_instances(
+        cls,
+        instances: Float[np.ndarray, "N D"],
+        variance: Parameter,
+        length_scale: Parameters | None = None,
+    ) -> Self:
+        """A kernel by which the instances have this prior variance on average.
+
+        A prior is taken as that of v, the variance of a weight.
+        """
+        kernel = super().for_instances(instances, variance, length_scale)
+        if isinstance(variance, Distribution):
+            return kernel
+        squared = float(np.mean(np.sum(np.square(instances), axis=1)))
+        return cls(variance=variance / squared if squared else variance)
+
+    def covariance(
+        self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
+    ) -> Float[Array, "N M"]:
+        """v xᵀx' of all pairs."""
+        return self.variance * (jnp.asarray(left) @ jnp.asarray(right).T)
+
+    def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
+        """v‖x‖²."""
+        return self.variance * jnp.sum(jnp.asarray(points) ** 2, axis=1)
+
+
+class _Combination(Kernel):
+    """Kernels combined to one; each parameter has the number of its kernel in its name."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> Sequence[Kernel]:
+        """The kernels."""
+
+    @property
+    def parameters(self) -> dict[str, Parameters]:
+        """Parameters of all, as ``variance_1``, ``length_scale_1``, ``variance_2``."""
+        return {
+            f"{name}_{number}": value
+            for number, kernel in enumerate(self.parts, 1)
+            for name, value in kernel.parameters.items()
+        }
+
+    def with_values(self, values: Mapping[str, Any]) -> Self:
+        """Replace parameters by ``values``; names that are no kernel parameter are ignored."""
+        changed = [
+            kernel.with_values(_without_number(values, number))
+            for number, kernel in enumerate(self.parts, 1)
+        ]
+        (field,) = fields(self)
+        return replace(self, **{field.name: tuple(changed)})
+
+    def _check_parts(self, name: str) -> None:
+        parts = tuple(self.parts)
+        if len(parts) < 2 or not all(isinstance(one, Kernel) for one in parts):
+            raise ValueError(
+                f"{type(self).__name__} {name} are {parts}; expected two kernels or more, as in "
+                "RBF(2.0, 1.0) + Linear(0.1)"
+            )
+        object.__setattr__(self, name, parts)  # a file has a list
+
+
+@as_pytree()
+@dataclass(frozen=True)
+class Sum(_Combination):
+    """Sum of kernels, k = Σ_i k_i: of a function that is a sum of independent ones.
+
+    Parameters
+    ----------
+    terms : sequence of Kernel
+        Their parameters are sites ``variance_1``, ``length_scale_1``, ``variance_2``, ….
+
+    Examples
+    --------
+    >>> kernel = RBF(variance=2.0, length_scale=1.0) + Linear(variance=0.5)
+    >>> kernel.parameters
+    {'variance_1': 2.0, 'length_scale_1': 1.0, 'variance_2': 0.5}
+    """
+
+    terms: Sequence[Kernel]
+
+    def __post_init__(self) -> None:
+        self._check_parts("terms")
+
+    @property
+    def parts(self) -> Sequence[Kernel]:
+        """The terms."""
+        return self.terms
+
+    def covariance(
+        self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
+    ) -> Float[Array, "N M"]:
+        """Σ_i k_i of all pairs."""
+        return reduce(add, (term.covariance(left, right) for term in self.terms))
+
+    def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
+        """Σ_i k_i(x, x)."""
+        return reduce(add, (term.variance_at(points) for term in self.terms))
+
+
+@as_pytree()
+@dataclass(frozen=True)
+class Product(_Combination):
+    """Product of kernels, k = Π_i k_i, large only where all of them are.
+
+    Parameters
+    ----------
+    factors : sequence of Kernel
+        Their parameters are sites ``variance_1``, ``length_scale_1``, ``length_scale_2``, …. The
+        variances of all but the first, where they are numbers, are no parameters: to learn a
+        product of two numbers is to learn one.
+
+    Examples
+    --------
+    >>> kernel = RBF(variance=2.0, length_scale=1.0) * Cosine(variance=1.0)
+    >>> kernel.parameters
+    {'variance_1': 2.0, 'length_scale_1': 1.0}
+    """
+
+    factors: Sequence[Kernel]
+
+    def __post_init__(self) -> None:
+        self._check_parts("factors")
+
+    @property
+    def parts(self) -> Sequence[Kernel]:
+        """The factors."""
+        return self.factors
+
+    @property
+    def parameters(self) -> dict[str, Parameters]:
+        """Parameters of all, without the numbers that are redundant."""
+        redundant = {
+            f"variance_{number}"
+            for number, factor in enumerate(self.factors, 1)
+            if number > 1 and "variance" not in factor.priors
+        }
+        given = super().parameters
+        return {name: value for name, value in given.items() if name not in redundant}
+
+    def covariance(
+        self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
+    ) -> Float[Array, "N M"]:
+        """Π_i k_i of all pairs."""
+        return reduce(mul, (factor.covariance(left, right) for factor in self.factors))
+
+    def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
+        """Π_i k_i(x, x)."""
+        return reduce(mul, (factor.variance_at(points) for factor in self.factors))
+
+
+def _terms(kernel: Kernel, kind: type[_Combination]) -> Sequence[Kernel]:
+    """The kernels that one is combined of, itself if it is not of that kind."""
+    return kernel.parts if isinstance(kernel, kind) else (kernel,)
+
+
+def _without_number(values: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Values of the kernel with this number, by its own names."""
+    ending = f"_{number}"
+    return {
+        name.removesuffix(ending): value for name, value in values.items() if name.endswith(ending)
+    }
 
 
 def _root(squared: Float[Array, "N M"]) -> Float[Array, "N M"]:

@@ -30,19 +30,12 @@ from ..numerics.products import block_length, cholesky_with_inverse, times_trian
 from ..numerics.quadrature import on_grid
 from ..numerics.threads import one_thread
 from ..numerics.tracing import evaluated_now_unless_traced
-from .hyperpriors import Parameter
-from .kernels import (
-    RBF,
-    Cosine,
-    Kernel,
-    Matern32,
-    Matern52,
-    StationaryKernel,
-    median_distance,
-)
+from .hyperpriors import Parameter, Parameters
+from .kernels import RBF, Cosine, Kernel, Linear, Matern32, Matern52
 from .settings import Choice, Setting
 
 __all__ = [
+    "USUAL_VARIANCE",
     "InducingModel",
     "PreparedBags",
     "Projector",
@@ -51,15 +44,15 @@ __all__ = [
     "accumulated_conditional",
     "draw_inducing_value",
     "largest_scale",
-    "largest_variance",
     "sparse_conditional",
 ]
 
-# Largest variance that quadrature is made for where it has a prior. Nodes grow with its root or
-# faster. At 400 the rule for 64 is wrong by 2e-4 in log E σ.
-_LARGEST_VARIANCE = 64.0
+# Prior variance of a latent value in `for_bags`: an sd of 2.2 logits.
+USUAL_VARIANCE = 5.0
 # Prior variance below which no feature matters: odds of labels differ by a tenth.
 _NO_VARIANCE = 0.01
+# By their names, which are theirs in small letters.
+_KERNELS = (RBF, Matern32, Matern52, Cosine, Linear)
 # Up to this residual sd of a sum one quadrature rule serves all predictions.
 _SMALL_SCALE = 4.0
 # Numbers of K_XZ, 4 MiB of them, up to which sums over bags are made without a loop. Gradients then
@@ -146,7 +139,7 @@ def sparse_conditional(
     instances : array (N, D)
         X.
     jitter : float
-        Added to the diagonal of K_ZZ, as a fraction of the kernel variance.
+        Added to the diagonal of K_ZZ, as a fraction of the average number there.
 
     Returns
     -------
@@ -175,7 +168,8 @@ def _sparse_conditional(
     cholesky, whitener, floor = _whitening(kernel, inducing_points, jitter)
     # A product, as of a `Projector`: where hyper-parameters are drawn, it comes at each gradient.
     projection = kernel.covariance(instances, inducing_points) @ whitener  # V
-    residual_variance = _residual_variance(kernel, jnp.sum(projection**2, axis=1), floor)
+    explained = jnp.sum(projection**2, axis=1)
+    residual_variance = _residual_variance(kernel.variance_at(instances), explained, floor)
     return SparseConditional(cholesky, projection, residual_variance, jnp.sqrt(residual_variance))
 
 
@@ -185,16 +179,17 @@ def _whitening(
 ) -> tuple[Float[Array, "M M"], Float[Array, "M M"], Float[Array, ""]]:
     """The whitening transform: L with K_ZZ + jitter = LLᵀ, L⁻ᵀ, and the jitter."""
     covariance = kernel.covariance(inducing_points, inducing_points)
-    floor = kernel.variance * jnp.maximum(jitter, 8 * jnp.finfo(covariance.dtype).eps)
+    average = kernel.variance_at(inducing_points).mean()
+    floor = average * jnp.maximum(jitter, 8 * jnp.finfo(covariance.dtype).eps)
     diagonal = floor * jnp.eye(covariance.shape[0], dtype=covariance.dtype)
     return *cholesky_with_inverse(covariance + diagonal), floor
 
 
 def _residual_variance(
-    kernel: Kernel, explained: Float[Array, " N"], floor: Float[Array, ""]
+    variance: Float[Array, " N"], explained: Float[Array, " N"], floor: Float[Array, ""]
 ) -> Float[Array, " N"]:
-    """k̃ = v − ‖V_n‖²; rounding can push it below 0 where an instance is an inducing point."""
-    return jnp.maximum(kernel.variance - explained, floor)
+    """k̃ = k(x_n, x_n) − ‖V_n‖²; rounding can push it below 0 where x_n is an inducing point."""
+    return jnp.maximum(variance - explained, floor)
 
 
 def accumulated_conditional(
@@ -241,7 +236,7 @@ def _accumulated_conditional(projector: Projector, bags: Bags, dtype: str) -> Sp
     projection = projector.projection(cross)  # Σ V_n = (Σ K_nZ) L⁻ᵀ
     if bags.present is not None:
         # One absent bag holds all the instances that fill: its variance would set the quadrature.
-        variance = jnp.where(bags.present, variance, projector.kernel.variance)
+        variance = jnp.where(bags.present, variance, projector.floor)
     return SparseConditional(cholesky, projection, variance, jnp.sqrt(variance))
 
 
@@ -282,10 +277,13 @@ class Projector(NamedTuple):
         """The columns of V, in panels."""
         return times_triangle(cross, self.whitener)
 
-    def residual_variance(self, *columns: Float[Array, "R _"]) -> Float[Array, " R"]:
-        """k̃ from V or from its panels."""
+    def residual_variance(
+        self, instances: Float[Array, "R D"], *columns: Float[Array, "R _"]
+    ) -> Float[Array, " R"]:
+        """k̃ of instances, with their V or its panels."""
         explained = jnp.sum(jnp.stack([jnp.sum(part**2, axis=1) for part in columns]), axis=0)
-        return _residual_variance(self.kernel, explained, self.floor)
+        variance = self.kernel.variance_at(instances.astype(self.whitener.dtype))
+        return _residual_variance(variance, explained, self.floor)
 
 
 type _Totals = tuple[Float[Array, "B M"], Float[Array, " B"]]
@@ -332,7 +330,7 @@ class _CrossSums(NamedTuple):
         self, totals: _Totals, rows: Float[Array, "R D"], bag: Int[Array, " R"]
     ) -> _Totals:
         cross = self.projector.cross(rows)
-        variance = self.projector.residual_variance(*self.projector.panels(cross))
+        variance = self.projector.residual_variance(rows, *self.projector.panels(cross))
 
         def by_bag(total: Float[Array, "B ..."], values: Float[Array, "R ..."]) -> Array:
             wide = values.astype(self.total_dtype)
@@ -351,7 +349,7 @@ class InducingModel(ModelDefaults):
         check_fields(self)
 
     @property
-    def hyperparameters(self) -> dict[str, Parameter]:
+    def hyperparameters(self) -> dict[str, Parameters]:
         """All hyper-parameters, numbers or distributions, by site name."""
         return {}
 
@@ -363,12 +361,17 @@ class InducingModel(ModelDefaults):
         """Values that a hyper-parameter may have."""
         return constraints.real if name == "mean" else constraints.positive
 
+    def largest_variance(self, bags: Bags | None, draws: Draws) -> float:
+        """Largest prior variance of a latent value, under any of the draws or under the priors.
+
+        Of the instances of bags; of what the model was made at where ``bags`` is None.
+        """
+        raise NotImplementedError
+
     @property
     def ignores_features(self) -> bool:
         """Whether the prior sd of the latent function is below 0.1, a tenth of a logit."""
-        if "variance" in self.priors:
-            return False
-        return float(self.hyperparameters["variance"]) < _NO_VARIANCE
+        return not self.priors and self.largest_variance(None, {}) < _NO_VARIANCE
 
     @property
     def latent_sites(self) -> tuple[str, ...]:
@@ -455,7 +458,7 @@ class SparseGPModel(InducingModel):
     inducing_points : array (M, D)
         Z.
     jitter : float
-        Added to the diagonal of K_ZZ, as a fraction of the kernel variance.
+        Added to the diagonal of K_ZZ, as a fraction of the average number there.
 
     Raises
     ------
@@ -469,7 +472,7 @@ class SparseGPModel(InducingModel):
 
     fields_for_bags: ClassVar[tuple[str, ...]] = ("kernel", "inducing_points")
     settings: ClassVar[Mapping[str, Setting]] = {
-        "kernel": Choice({"rbf": RBF, "matern32": Matern32, "matern52": Matern52, "cosine": Cosine})
+        "kernel": Choice({kind.__name__.lower(): kind for kind in _KERNELS})
     }
 
     def __post_init__(self) -> None:
@@ -486,6 +489,7 @@ class SparseGPModel(InducingModel):
             raise ValueError(
                 f"{name} inducing_points row {row} has a NaN or an infinity; expected numbers"
             )
+        self.kernel.check_width(points.shape[1])
         points.setflags(write=False)
         object.__setattr__(self, "inducing_points", points)
 
@@ -494,11 +498,11 @@ class SparseGPModel(InducingModel):
         cls,
         bags: Bags,
         num_inducing: int | None = 50,
-        variance: Parameter = 5.0,
-        length_scale: Parameter | None = None,
+        variance: Parameter = USUAL_VARIANCE,
+        length_scale: Parameters | None = None,
         seed: int = 0,
         *,
-        kernel: type[Kernel] = RBF,
+        kernel: type[Kernel] | Kernel = RBF,
         **fields: Any,
     ) -> Self:
         """A model with defaults from the data: k-means centres as Z, ℓ the median distance.
@@ -514,11 +518,14 @@ class SparseGPModel(InducingModel):
             M, the number of inducing points; None for one at each distinct instance, which makes
             the process of the training instances exact.
         variance, length_scale : float or Distribution
-            Of the kernel; ``length_scale=None`` means the median distance between instances.
+            Of the kernel; ``length_scale=None`` means the median distance between instances. An
+            array is a length scale for each feature (automatic relevance determination). Of
+            ``Linear`` the variance is that of an average instance.
         seed : int
             Of k-means.
-        kernel : type of Kernel
-            ``RBF``, ``Matern32``, ``Matern52`` or ``Cosine``.
+        kernel : type of Kernel, or Kernel
+            ``RBF``, ``Matern32``, ``Matern52``, ``Cosine`` or ``Linear``, or a kernel with
+            parameters of its own such as ``RBF(2.0, 5.0) + Linear(0.1)``.
         **fields
             The other fields of the model.
 
@@ -530,7 +537,7 @@ class SparseGPModel(InducingModel):
         ------
         ValueError
             If there are fewer distinct instances than inducing points, an argument is out of
-            range, or the kernel has no length scale and one is given.
+            range, or the variance or the length scale is given of a kernel that has its own.
         TypeError
             If the seed is no integer.
         """
@@ -567,7 +574,7 @@ class SparseGPModel(InducingModel):
         return cls.for_bags(bags, num_inducing, seed=seed, **(published | fields))
 
     @property
-    def hyperparameters(self) -> dict[str, Parameter]:
+    def hyperparameters(self) -> dict[str, Parameters]:
         """All hyper-parameters, numbers or distributions, by site name."""
         return super().hyperparameters | self.kernel.parameters
 
@@ -579,6 +586,11 @@ class SparseGPModel(InducingModel):
     def num_inducing(self) -> int:
         """Number M of inducing points."""
         return self.inducing_points.shape[0]
+
+    def largest_variance(self, bags: Bags | None, draws: Draws) -> float:
+        """Largest k(x, x) of the instances, or of the inducing points."""
+        points = self.inducing_points if bags is None else bags.instances
+        return self.kernel.largest_variance(points, draws)
 
     def projector(self) -> Projector:
         """Projector from instances to V and k̃."""
@@ -625,22 +637,25 @@ class SparseGPModel(InducingModel):
 
 
 def _kernel(
-    kind: type[Kernel],
+    given: type[Kernel] | Kernel,
     variance: Parameter,
-    length_scale: Parameter | None,
+    length_scale: Parameters | None,
     instances: Float[np.ndarray, "N D"],
 ) -> Kernel:
-    """A kernel with the variance, and with a length scale if it has one."""
-    if not (isinstance(kind, type) and issubclass(kind, Kernel)):
-        raise ValueError(f"kernel is {kind!r}; expected a class such as RBF or Cosine")
-    if issubclass(kind, StationaryKernel):
-        of_data = median_distance(instances) if length_scale is None else length_scale
-        return kind(variance=variance, length_scale=of_data)
-    if length_scale is not None:
+    """The kernel given, or one of its class with parameters for the instances."""
+    if isinstance(given, type) and issubclass(given, Kernel):
+        return given.for_instances(instances, variance, length_scale)
+    if not isinstance(given, Kernel):
         raise ValueError(
-            f"length_scale is {length_scale}, but {kind.__name__} has none; leave it out"
+            f"kernel is {given!r}; expected a class such as RBF or Cosine, or a kernel such as "
+            "RBF(2.0, 5.0)"
         )
-    return kind(variance=variance)
+    if length_scale is not None or not (isinstance(variance, float) and variance == USUAL_VARIANCE):
+        raise ValueError(
+            f"variance is {variance} and length_scale is {length_scale}, but kernel is {given}, "
+            "which has its own; leave them out, or give the class of the kernel"
+        )
+    return given
 
 
 def _points(
@@ -684,23 +699,11 @@ def draw_inducing_value(cholesky: Float[Array, "M M"]) -> Float[Array, " M"]:
     return numpyro.sample("inducing_value", dist.TransformedDistribution(whitened, unwhiten))
 
 
-def largest_scale(draws: Draws, variance: Parameter, num_terms: int = 1) -> float:
+def largest_scale(largest_variance: float, num_terms: int = 1) -> float:
     """Largest residual sd of a sum of ``num_terms`` terms in predictions.
 
     A program is compiled for each quadrature rule. So variances, which may be learned or drawn, are
     rounded up to a coarse grid.
     """
-    largest = num_terms * float(np.max(draws.get("variance", variance)))
     smallest = 1.0 if num_terms == 1 else _SMALL_SCALE
-    return on_grid(max(float(np.sqrt(largest)), smallest), ratio=2.0)
-
-
-def largest_variance(variance: Parameter) -> float:
-    """Largest kernel variance for quadrature; a high quantile where it has a prior."""
-    if isinstance(variance, int | float | np.number | Array):
-        return float(variance)
-    try:
-        with jax.ensure_compile_time_eval():  # a prior is never traced
-            return min(float(variance.icdf(0.9999)), _LARGEST_VARIANCE)
-    except (NotImplementedError, ImportError):  # some quantiles need TensorFlow Probability
-        return _LARGEST_VARIANCE
+    return on_grid(max(float(np.sqrt(num_terms * largest_variance)), smallest), ratio=2.0)

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
-from functools import singledispatch
+from functools import reduce, singledispatch
+from operator import add, mul
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpyro.distributions as dist
 
 from ...datasets.bags import Bags
-from ..parts.hyperpriors import Parameter
-from ..parts.kernels import RBF, Cosine, Kernel, Matern32, Matern52
+from ..parts.hyperpriors import Parameters, of_each, plain
+from ..parts.kernels import (
+    RBF,
+    Cosine,
+    Kernel,
+    Linear,
+    Matern32,
+    Matern52,
+    Product,
+    StationaryKernel,
+    Sum,
+)
 from ..parts.sparse_gp import SparseGPModel
 
 try:
@@ -31,7 +42,7 @@ __all__ = [
     "Tensor",
     "accumulated_process",
     "check_program",
-    "correlation",
+    "covariance_function",
     "draw_evidence",
     "draw_inducing_value",
     "evaluated",
@@ -68,7 +79,7 @@ def check_program(program: str) -> None:
         raise ValueError(f"program is {program!r}; expected 'marginal' or 'full'")
 
 
-def parameter(name: str, value: Parameter, *, dims: str | None = None) -> Tensor:
+def parameter(name: str, value: Parameters, *, dims: str | None = None) -> Tensor:
     """A number as a constant, or a NumPyro prior as a PyMC variable of the same distribution.
 
     With ``dims`` it is an array of independent draws.
@@ -79,33 +90,35 @@ def parameter(name: str, value: Parameter, *, dims: str | None = None) -> Tensor
         If there is no counterpart in PyMC here.
     """
     match value:
+        case dist.Independent():
+            return parameter(name, of_each(value), dims=dims)
         case dist.Beta():
             return pm.Beta(
                 name,
-                alpha=float(value.concentration1),
-                beta=float(value.concentration0),
+                alpha=plain(value.concentration1),
+                beta=plain(value.concentration0),
                 dims=dims,
             )
         case dist.LogNormal():
-            return pm.LogNormal(name, mu=float(value.loc), sigma=float(value.scale), dims=dims)
+            return pm.LogNormal(name, mu=plain(value.loc), sigma=plain(value.scale), dims=dims)
         case dist.InverseGamma():
             return pm.InverseGamma(
-                name, alpha=float(value.concentration), beta=float(value.rate), dims=dims
+                name, alpha=plain(value.concentration), beta=plain(value.rate), dims=dims
             )
         case dist.Gamma():
             return pm.Gamma(
-                name, alpha=float(value.concentration), beta=float(value.rate), dims=dims
+                name, alpha=plain(value.concentration), beta=plain(value.rate), dims=dims
             )
         case dist.HalfNormal():
-            return pm.HalfNormal(name, sigma=float(value.scale), dims=dims)
+            return pm.HalfNormal(name, sigma=plain(value.scale), dims=dims)
         case dist.Normal():
-            return pm.Normal(name, mu=float(value.loc), sigma=float(value.scale), dims=dims)
+            return pm.Normal(name, mu=plain(value.loc), sigma=plain(value.scale), dims=dims)
         case dist.Distribution():
             raise ValueError(
                 f"prior of {name} is {type(value).__name__}; expected one that PyMC has too: "
                 "Beta, Gamma, HalfNormal, InverseGamma, LogNormal or Normal"
             )
-    return pt.constant(float(value))
+    return pt.constant(plain(value))
 
 
 # ---------------------------------------------------------------- the Gaussian process
@@ -171,22 +184,34 @@ def evaluated(*tensors: Tensor) -> list[Tensor]:
 
 def _conditional(model: SparseGPModel, bags: Bags) -> tuple[Tensor, Tensor, Tensor]:
     """L, V = K_XZ L⁻ᵀ and k̃."""
-    variance = parameter("variance", model.kernel.variance)
-    covariance = variance * correlation(model.kernel, bags.num_features)
-    inducing_points = pt.constant(model.inducing_points)
-    jitter = max(model.jitter, 8 * float(np.finfo(float).eps)) * variance
+    covariance = covariance_function(model.kernel, bags.num_features)
+    inducing_points, instances = pt.constant(model.inducing_points), pt.constant(bags.instances)
+    average = covariance(inducing_points, diag=True).mean()
+    jitter = max(model.jitter, 8 * float(np.finfo(float).eps)) * average
     within = covariance(inducing_points) + jitter * pt.eye(len(model.inducing_points))
     cholesky = pt.linalg.cholesky(within)
-    across = covariance(inducing_points, pt.constant(bags.instances))
+    across = covariance(inducing_points, instances)
     projection = pt.linalg.solve_triangular(cholesky, across, lower=True).T
     # k̃_n = k(x_n, x_n) − A_n K_Zn; the jitter keeps rounding from making it negative.
+    variance = covariance(instances, diag=True)
     residual_variance = pt.maximum(variance - (projection**2).sum(-1), jitter)
     return cholesky, projection, residual_variance
 
 
 @singledispatch
-def correlation(kernel: Kernel, num_features: int) -> Any:
-    """The correlation of a kernel as a covariance function of PyMC; more can be registered.
+def covariance_function(kernel: Kernel, num_features: int, ending: str = "") -> Any:
+    """A kernel as a covariance function of PyMC; those of more classes can be registered.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    num_features : int
+    ending : str
+        Of the names of its parameters, where it is a part of another kernel.
+
+    Returns
+    -------
+    pm.gp.cov.BaseCovariance
 
     Raises
     ------
@@ -196,26 +221,45 @@ def correlation(kernel: Kernel, num_features: int) -> Any:
     raise NotImplementedError(f"no PyMC program is written of the kernel {type(kernel).__name__}")
 
 
-@correlation.register
-def _(kernel: RBF, num_features: int) -> Any:
-    return pm.gp.cov.ExpQuad(num_features, ls=parameter("length_scale", kernel.length_scale))
+@covariance_function.register(RBF)
+@covariance_function.register(Matern32)
+@covariance_function.register(Matern52)
+def _(kernel: StationaryKernel, num_features: int, ending: str = "") -> Any:
+    by_class = {RBF: "ExpQuad", Matern32: "Matern32", Matern52: "Matern52"}
+    correlation = getattr(pm.gp.cov, by_class[type(kernel)])
+    variance = parameter(f"variance{ending}", kernel.variance)
+    length_scale = parameter(f"length_scale{ending}", kernel.length_scale)
+    return variance * correlation(num_features, ls=length_scale)
 
 
-@correlation.register
-def _(kernel: Matern32, num_features: int) -> Any:
-    return pm.gp.cov.Matern32(num_features, ls=parameter("length_scale", kernel.length_scale))
+@covariance_function.register
+def _(kernel: Cosine, num_features: int, ending: str = "") -> Any:
+    inner = pm.gp.cov.Linear(num_features, c=0.0)
+    correlation = pm.gp.cov.WarpedInput(num_features, inner, warp_func=_of_length_one)
+    return parameter(f"variance{ending}", kernel.variance) * correlation
 
 
-@correlation.register
-def _(kernel: Matern52, num_features: int) -> Any:
-    return pm.gp.cov.Matern52(num_features, ls=parameter("length_scale", kernel.length_scale))
+@covariance_function.register
+def _(kernel: Linear, num_features: int, ending: str = "") -> Any:
+    variance = parameter(f"variance{ending}", kernel.variance)
+    return variance * pm.gp.cov.Linear(num_features, c=0.0)
 
 
-@correlation.register
-def _(kernel: Cosine, num_features: int) -> Any:
-    return pm.gp.cov.WarpedInput(
-        num_features, pm.gp.cov.Linear(num_features, c=0.0), warp_func=_of_length_one
-    )
+@covariance_function.register
+def _(kernel: Sum, num_features: int, ending: str = "") -> Any:
+    return reduce(add, _parts(kernel, num_features, ending))
+
+
+@covariance_function.register
+def _(kernel: Product, num_features: int, ending: str = "") -> Any:
+    return reduce(mul, _parts(kernel, num_features, ending))
+
+
+def _parts(kernel: Sum | Product, num_features: int, ending: str) -> list[Any]:
+    return [
+        covariance_function(part, num_features, f"_{number}{ending}")
+        for number, part in enumerate(kernel.parts, 1)
+    ]
 
 
 def _of_length_one(rows: Tensor) -> Tensor:

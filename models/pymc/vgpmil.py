@@ -123,7 +123,7 @@ def _given_inducing_values(
         largest, _distance_to_nearest_pole(mixing), reach=REACH + largest
     )
     if isinstance(mixing, PolyaGammaMixing):  # g_0 = 1 − σ(f), g_0 + g_1 = 1
-        if not model.kernel.priors and model.kernel.variance <= _LARGEST_TABLED_VARIANCE:
+        if not model.kernel.priors and model.largest_variance(None, {}) <= _LARGEST_TABLED_VARIANCE:
             table, weights = evaluated(pt.exp(nodes * scale), pt.exp(log_weights[:, 0]))
             return log_expected_negative(location, table, weights), None
         return log_sum_exp(-pt.softplus(location + nodes * scale), log_weights), None

@@ -8,11 +8,12 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, coordinate_ascent, laplace, nuts
 from milzoo.inference.closed_form.sparse_gp import InducingFactor
-from milzoo.models import RBF, VWSGP, Cosine, Gaussian
+from milzoo.models import RBF, VWSGP, Cosine, Gaussian, Linear
 from milzoo.models.numerics.products import inverse_transposed
 from numpyro.infer import Trace_ELBO
 from scipy import stats
 from scipy.optimize import approx_fprime
+from sklearn.linear_model import Ridge
 
 
 def gaussian(noise: float) -> dict:
@@ -54,6 +55,21 @@ def dense_distribution_of_targets(model, bags):
     prior, sums, residual = dense_parts(model, bags)
     whole = sums @ prior @ sums.T + np.diag(residual + model.likelihood.noise)
     return stats.multivariate_normal(cov=whole)
+
+
+def test_linear_kernel_is_regression_on_sums_of_instances(problem):
+    """s_b = wᵀΣx_n with w ~ N(0, v I), of which D inducing points know everything."""
+    _, bags = problem
+    points = np.eye(bags.num_features) + 0.3
+    model = VWSGP(Linear(0.4), points, **gaussian(0.3), jitter=1e-9)
+    posterior = coordinate_ascent(model, bags, seed=0)
+    sums = np.array([bags.instances[bags.bag_index == b].sum(0) for b in range(bags.num_bags)])
+    whole = stats.multivariate_normal(cov=0.4 * sums @ sums.T + 0.3 * np.eye(len(sums)))
+    assert posterior.elbo[-1] == pytest.approx(whole.logpdf(bags.targets), abs=1e-5)
+    regression = Ridge(alpha=0.3 / 0.4, fit_intercept=False).fit(sums, bags.targets)
+    np.testing.assert_allclose(
+        np.asarray(posterior.approximation.mean), regression.predict(points), atol=1e-5
+    )
 
 
 def test_cosine_kernel_is_linear_regression_on_directions(problem):

@@ -9,9 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import tinygp
 from milzoo.datasets import Bags
 from milzoo.inference import coordinate_ascent
-from milzoo.models import RBF, VGPMIL, VWSGP, Cosine, Matern32, Matern52
+from milzoo.inference.serialization import decode, encode
+from milzoo.models import (
+    GPMIL,
+    RBF,
+    VGPMIL,
+    VWSGP,
+    Cosine,
+    Gaussian,
+    Linear,
+    Matern32,
+    Matern52,
+    Product,
+    Sum,
+    TinyGPKernel,
+)
 from milzoo.models.parts.kernels import median_distance
 from scipy.spatial.distance import pdist
 from sklearn.gaussian_process import kernels as of_scikit_learn
@@ -23,9 +38,21 @@ OF_SCIKIT_LEARN = {
     Matern32: lambda length_scale: of_scikit_learn.Matern(length_scale, nu=1.5),
     Matern52: lambda length_scale: of_scikit_learn.Matern(length_scale, nu=2.5),
 }
-KERNELS = [RBF(2.5, 1.5), Matern32(2.5, 1.5), Matern52(2.5, 1.5), Cosine(2.5)]
+SIMPLE = [RBF(2.5, 1.5), Matern32(2.5, 1.5), Matern52(2.5, 1.5), Cosine(2.5), Linear(2.5)]
+KERNELS = [
+    *SIMPLE,
+    pytest.param(Matern32(2.5, np.array([1.5, 0.7])), id="Matern32 by feature"),
+    RBF(2.0, 1.5) + Linear(0.5),
+    RBF(2.0, 1.5) * Linear(0.5),
+]
 
-with_every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda one: type(one).__name__)
+
+def name_of(kernel):
+    return type(kernel).__name__
+
+
+with_every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=name_of)
+with_every_simple_kernel = pytest.mark.parametrize("kernel", SIMPLE, ids=name_of)
 with_every_length_scale = pytest.mark.parametrize("kind", OF_SCIKIT_LEARN)
 
 
@@ -66,6 +93,62 @@ def test_cosine_is_that_of_scikit_learn_also_of_zeros():
     np.testing.assert_allclose(Cosine(1.7).covariance(left, right), expected, atol=1e-14)
     by_length = Cosine(1.7).covariance(1e3 * left, right)
     np.testing.assert_allclose(by_length, expected, atol=1e-14)
+    assert np.asarray(Cosine(1.7).variance_at(left)).tolist() == [1.7, 1.7, 0.0, *[1.7] * 4]
+
+
+def test_a_length_scale_for_each_feature_is_that_of_scikit_learn():
+    left, right, each = points(7, 3), points(5, 3, seed=1), np.array([0.5, 2.0, 40.0])
+    for kind, its in OF_SCIKIT_LEARN.items():
+        expected = 1.7 * its(each)(left, right)
+        np.testing.assert_allclose(kind(1.7, each).covariance(left, right), expected, rtol=1e-12)
+
+
+def test_sums_and_products_are_those_of_scikit_learn():
+    left, right = points(7, 3), points(5, 3, seed=1)
+    rbf, matern = of_scikit_learn.RBF(0.8), of_scikit_learn.Matern(2.0, nu=1.5)
+    linear = of_scikit_learn.DotProduct(0.0)
+    kernel = RBF(1.7, 0.8) * Linear(0.5) + Matern32(3.0, 2.0) + Linear(0.2)
+    expected = 0.85 * rbf * linear + 3.0 * matern + 0.2 * linear
+    np.testing.assert_allclose(kernel.covariance(left, right), expected(left, right), rtol=1e-12)
+    np.testing.assert_allclose(kernel.variance_at(left), expected.diag(left), rtol=1e-12)
+    assert len(kernel.terms) == 3
+
+
+def test_parameters_of_a_sum_have_the_numbers_of_its_terms():
+    prior = dist.LogNormal(0.0, 1.0)
+    kernel = RBF(1.7, 0.8) * Cosine(3.0) * Linear(prior) + Linear(0.2)
+    assert kernel.parameters == {
+        "variance_1_1": 1.7,
+        "length_scale_1_1": 0.8,
+        "variance_3_1": prior,
+        "variance_2": 0.2,
+    }
+    changed = kernel.with_values({"length_scale_1_1": 2.0, "variance_2": 4.0, "variance": 9.0})
+    assert changed == RBF(1.7, 2.0) * Cosine(3.0) * Linear(prior) + Linear(4.0)
+    assert kernel.priors == {"variance_3_1": prior}
+
+
+def test_largest_variance_is_over_points_draws_and_prior():
+    x, prior = points(20, 3), dist.LogNormal(0.0, 0.5)
+    norms = (x**2).sum(axis=1)
+    draws = {"variance_1": np.array([0.5, 3.0, 2.0]), "variance_2": np.array([0.9, 0.2, 0.4])}
+    kernel = RBF(prior, 1.0) + Linear(prior)
+    each = draws["variance_1"] + norms[:, None] * draws["variance_2"]
+    assert kernel.largest_variance(x, draws) == pytest.approx(each.max(), rel=1e-12)
+    high = math.exp(0.5 * 3.719016)  # of the standard normal, 1e-4 lie above
+    assert Linear(prior).largest_variance(x, {}) == pytest.approx(high * norms.max(), rel=1e-5)
+    assert kernel.largest_variance(x, {}) == pytest.approx(high * (1 + norms.max()), rel=1e-5)
+    assert RBF(prior, 1.0).largest_variance(x, {}) == pytest.approx(high, rel=1e-5)
+    wide = dist.LogNormal(0.0, 5.0)
+    for unbounded in (RBF(wide, 1.0), Linear(wide), RBF(dist.Weibull(1.0, 0.1), 1.0)):
+        assert unbounded.largest_variance(x, {}) == 64.0
+
+
+def test_a_combination_of_one_kernel_is_refused(without_type_checks):
+    with pytest.raises(ValueError, match=r"Sum terms are \(RBF\(.*\); expected two kernels"):
+        Sum([RBF(1.0, 1.0)])
+    with pytest.raises(ValueError, match=r"Product factors are \(RBF\(.*2\.0\); expected two"):
+        Product([RBF(1.0, 1.0), 2.0])
 
 
 @with_every_kernel
@@ -74,7 +157,7 @@ def test_covariance_is_symmetric_and_positive_semi_definite(kernel):
     x[7] = x[3]  # a duplicate makes it singular
     covariance = np.asarray(kernel.covariance(x, x))
     np.testing.assert_allclose(covariance, covariance.T, atol=1e-15)
-    np.testing.assert_allclose(np.diag(covariance), 2.5, rtol=1e-14)
+    np.testing.assert_allclose(np.diag(covariance), kernel.variance_at(x), rtol=1e-13)
     assert np.linalg.eigvalsh(covariance).min() > -1e-13 * np.trace(covariance)
 
 
@@ -119,14 +202,15 @@ def test_gradients_are_finite_where_points_are_the_same(kernel):
     assert np.isfinite(gradient).all()
 
 
-@with_every_kernel
+@with_every_simple_kernel
 def test_models_are_made_with_the_chosen_class_of_kernel(kernel):
     x = points(30, 2)
     bags = Bags.from_arrays(x, np.arange(30) // 3, np.arange(10) % 2)
     kind = type(kernel)
     for model in (VGPMIL, VWSGP):
         made = model.for_bags(bags, num_inducing=5, kernel=kind)
-        assert type(made.kernel) is kind and made.kernel.variance == 5.0
+        assert type(made.kernel) is kind
+        assert np.mean(made.kernel.variance_at(x)) == pytest.approx(5.0, rel=1e-12)
         of_others = {"mean"} if model is VGPMIL else set()
         assert set(made.hyperparameters) == of_others | set(made.kernel.parameters)
         assert model.settings["kernel"](kind.__name__.lower()) is kind
@@ -151,10 +235,66 @@ def test_a_length_scale_is_refused_where_the_kernel_has_none():
         VWSGP.for_bags(bags, num_inducing=5, length_scale=2.0, kernel=Cosine)
 
 
-def test_a_kernel_in_place_of_its_class_is_refused(without_type_checks):
+def test_a_kernel_is_taken_as_it_is_or_refused(without_type_checks):
     bags = Bags.from_arrays(points(30, 2), np.arange(30) // 3, np.arange(10) % 2)
-    with pytest.raises(ValueError, match=r"kernel is RBF\(.*; expected a class such as RBF"):
-        VWSGP.for_bags(bags, num_inducing=5, kernel=RBF(1.0, 1.0))
+    kernel = RBF(1.0, np.ones(2)) + Linear(2.0)
+    assert VWSGP.for_bags(bags, num_inducing=5, kernel=kernel).kernel is kernel
+    with pytest.raises(ValueError, match=r"variance is 2\.0 .* but kernel is RBF.* its own"):
+        VWSGP.for_bags(bags, num_inducing=5, variance=2.0, kernel=RBF(1.0, 1.0))
+    with pytest.raises(ValueError, match=r"kernel is 'rbf'; expected a class such as RBF"):
+        VWSGP.for_bags(bags, num_inducing=5, kernel="rbf")
+    three = RBF(1.0, 1.0) + RBF(1.0, np.ones(3))
+    with pytest.raises(ValueError, match=r"length_scale_2 has shape \(3,\), .* 2 features"):
+        VWSGP.for_bags(bags, num_inducing=5, kernel=three)
+
+
+@with_every_kernel
+def test_a_model_with_a_kernel_is_read_as_it_was_written(kernel):
+    x = points(30, 2)
+    bags = Bags.from_arrays(x, np.arange(30) // 3, np.arange(10) % 2)
+    written = encode(GPMIL.for_bags(bags, num_inducing=5, kernel=kernel))
+    read = decode(written)
+    assert encode(read) == written and type(read.kernel) is type(kernel)
+    np.testing.assert_array_equal(read.kernel.covariance(x, x), kernel.covariance(x, x))
+
+
+def test_a_prior_of_each_length_scale_is_read_as_it_was_written():
+    prior = dist.LogNormal(0.5, 1.0).expand([3]).to_event(1)
+    read = decode(encode(RBF(2.0, prior))).length_scale
+    assert read.event_shape == (3,)
+    values = np.array([0.5, 1.0, 2.0])
+    assert float(read.log_prob(values)) == pytest.approx(float(prior.log_prob(values)), rel=1e-12)
+
+
+def rough(variance, length_scale):
+    return variance * tinygp.kernels.Matern32(length_scale, distance=tinygp.kernels.L2Distance())
+
+
+def test_a_kernel_of_tinygp_gives_the_same_bound_as_ours():
+    random = np.random.default_rng(0)
+    bags = Bags.from_arrays(points(30, 2), np.arange(30) // 3, np.arange(10) % 2)
+    bags = bags.with_targets(random.normal(size=10))
+    ours = VWSGP.for_bags(bags, 6, kernel=Matern32(1.7, 0.8), likelihood=Gaussian(0.5))
+    expected = coordinate_ascent(ours, bags, seed=0).elbo[-1]
+    fixed = TinyGPKernel(rough(1.7, 0.8))
+    by_name = TinyGPKernel(rough, {"variance": 1.7, "length_scale": 0.8})
+    for kernel in (fixed, by_name, by_name.with_values({"variance": 1.7, "mean": 0.0})):
+        model = VWSGP(kernel, ours.inducing_points, likelihood=Gaussian(0.5))
+        assert coordinate_ascent(model, bags, seed=0).elbo[-1] == pytest.approx(expected, abs=1e-9)
+    assert set(model.hyperparameters) == {"variance", "length_scale", "noise"}
+    learned = [
+        coordinate_ascent(of, bags, seed=0, learn_hyperparameters=True) for of in (ours, model)
+    ]
+    assert learned[1].elbo[-1] == pytest.approx(learned[0].elbo[-1], abs=1e-6)
+
+
+def test_wrong_values_of_a_tinygp_kernel_are_refused():
+    with pytest.raises(ValueError, match=r"TinyGPKernel variance is -1\.0; expected a positive"):
+        TinyGPKernel(rough, {"variance": -1.0})
+    with pytest.raises(ValueError, match=r"values are .* but the kernel has its numbers"):
+        TinyGPKernel(rough(1.0, 1.0), {"variance": 1.0})
+    with pytest.raises(ValueError, match=r"kernel is a TinyGPKernel, .* no file can hold"):
+        encode(TinyGPKernel(rough(1.0, 1.0)))
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), np.float64(-2.0), -3])
@@ -166,8 +306,8 @@ def test_numbers_not_positive_and_finite_are_refused_by_name(name, bad):
 
 @pytest.mark.parametrize(
     "bad",
-    [np.array(-1.0), np.ones(3), dist.Normal(0.0, 1.0), dist.LogNormal(np.zeros(2), 1.0)],
-    ids=["0-d array", "vector", "prior on the real line", "vector of priors"],
+    [np.array(-1.0), -np.ones(3), dist.Normal(0.0, 1.0), dist.LogNormal(np.zeros(2), 1.0)],
+    ids=["0-d array", "negative vector", "prior on the real line", "batch of priors"],
 )
 def test_what_is_no_positive_number_is_refused(bad, without_type_checks):
     with pytest.raises(ValueError, match=r"RBF length_scale is .*; expected a positive finite"):

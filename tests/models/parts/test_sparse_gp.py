@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.datasets import Bags
-from milzoo.models import RBF, Cosine, Matern32
+from milzoo.models import RBF, Cosine, Linear, Matern32
 from milzoo.models.numerics.products import panels_of, times_triangle
 from milzoo.models.parts.sparse_gp import Projector, accumulated_conditional, sparse_conditional
-from sklearn.gaussian_process.kernels import Matern
+from sklearn.gaussian_process.kernels import DotProduct, Matern
 from sklearn.metrics.pairwise import cosine_similarity
 
 KERNEL = RBF(variance=1.7, length_scale=1.2)
@@ -51,18 +51,25 @@ def test_projection_and_residual_equal_dense_linear_algebra(jitter):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "correlation"),
-    [(Matern32(1.7, 1.2), Matern(1.2, nu=1.5)), (Cosine(1.7), cosine_similarity)],
-    ids=["Matern32", "Cosine"],
+    ("kernel", "covariance"),
+    [
+        (Matern32(1.7, 1.2), 1.7 * Matern(1.2, nu=1.5)),
+        (Cosine(1.7), lambda left, right: 1.7 * cosine_similarity(left, right)),
+        (Linear(0.4), 0.4 * DotProduct(0.0)),
+        (Matern32(1.7, 1.2) + Linear(0.4), 1.7 * Matern(1.2, nu=1.5) + 0.4 * DotProduct(0.0)),
+    ],
+    ids=["Matern32", "Cosine", "Linear", "sum"],
 )
-def test_other_kernels_have_the_same_conditional(kernel, correlation):
+def test_other_kernels_have_the_same_conditional(kernel, covariance):
     z, x = points(2), points(25, seed=1)
     conditional = sparse_conditional(kernel, z, x, 1e-6)
-    K_ZZ, K_XZ = 1.7 * correlation(z, z) + 1e-6 * 1.7 * np.eye(2), 1.7 * correlation(x, z)
+    K_ZZ, K_XZ = covariance(z, z), covariance(x, z)
+    floor = 1e-6 * np.diag(K_ZZ).mean()
+    K_ZZ = K_ZZ + floor * np.eye(2)
     V = np.asarray(conditional.projection)
     explained = K_XZ @ np.linalg.solve(K_ZZ, K_XZ.T)
     np.testing.assert_allclose(V @ V.T, explained, atol=1e-10)
-    floored = np.maximum(1.7 - np.diag(explained), 1e-6 * 1.7)
+    floored = np.maximum(np.diag(covariance(x, x)) - np.diag(explained), floor)
     np.testing.assert_allclose(conditional.residual_variance, floored, atol=1e-10)
 
 

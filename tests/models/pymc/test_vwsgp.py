@@ -14,6 +14,7 @@ from milzoo.models import (
     RBF,
     Cosine,
     Gaussian,
+    Linear,
     Logistic,
     Matern32,
     Matern52,
@@ -101,6 +102,9 @@ def test_density_and_gradient_agree_under_priors_on_all_hyperparameters(
         Matern32(dist.LogNormal(0.3, 0.4), dist.Gamma(6.0, 4.0)),
         Matern52(0.5, 1.5),
         Cosine(dist.LogNormal(0.3, 0.4)),
+        RBF(0.5, dist.LogNormal(np.array([0.3, 0.6, 0.1]), 0.4).to_event(1)),
+        RBF(dist.LogNormal(0.3, 0.4), np.array([0.7, 1.5, 4.0])) + Linear(dist.Gamma(6.0, 4.0)),
+        Matern52(dist.LogNormal(0.3, 0.4), dist.Gamma(6.0, 4.0)) * Linear(0.4),
     ],
     ids=lambda one: type(one).__name__,
 )
