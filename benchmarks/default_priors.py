@@ -1,12 +1,13 @@
 """Models with default priors on folds, beside three classifiers that are no Bayesian models.
 
 VGPMIL and VWSGP as `for_bags` and as `as_published` make them, by coordinate ascent, and with a
-cosine or a linear kernel in place of the RBF; VGPMIL at the defaults by `laplace` too, which has no factorised
-augmentation: where it is better the bound is at fault, and what is left is the model's. Beside
-them: a support vector machine on the set kernel of Gärtner et al. (2002), logistic regression on
-the means of bags, and the largest score of an instance by logistic regression on instances that
-have the labels of their bags. C of the first two is chosen by five folds inside the training bags;
-C = 1 of the third.
+cosine or a linear kernel in place of the RBF; VGPMIL at the defaults by `laplace` too, which has no
+factorised augmentation: where it is better the bound is at fault, and what is left is the model's.
+ProbitGPMIL, which has no bound on its likelihood, the same three ways. Beside them: a support
+vector machine on the set kernel of Gärtner et al. (2002), logistic regression on the means of bags,
+and the largest score of an instance by logistic regression on instances that have the labels of
+their bags. C of the first two is chosen by five folds inside the training bags; C = 1 of the
+third.
 
 Published folds of the first repetition where there are some; else ten folds drawn with seed 0.
 Features are scaled by the training bags. M = 50. No method chooses anything by held-out bags, but
@@ -31,7 +32,7 @@ from jaxtyping import Bool, Float
 from milzoo.datasets import Bags, load, published_folds
 from milzoo.estimators.contract import means_by_bag
 from milzoo.inference import coordinate_ascent, laplace
-from milzoo.models import VGPMIL, VWSGP, Cosine, Linear
+from milzoo.models import VGPMIL, VWSGP, Cosine, Linear, ProbitGPMIL
 from milzoo.models.parts.kernels import median_distance
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
@@ -92,6 +93,9 @@ def methods(num_inducing: int) -> dict[str, Callable[[Bags, Bags], Float[np.ndar
         "VGPMIL, laplace": partial(fit, VGPMIL.for_bags, laplace),
         "VGPMIL, cosine": partial(fit, partial(VGPMIL.for_bags, kernel=Cosine), coordinate_ascent),
         "VGPMIL, linear": partial(fit, partial(VGPMIL.for_bags, kernel=Linear), coordinate_ascent),
+        "ProbitGPMIL, as published": partial(fit, ProbitGPMIL.as_published, coordinate_ascent),
+        "ProbitGPMIL": partial(fit, ProbitGPMIL.for_bags, coordinate_ascent),
+        "ProbitGPMIL, laplace": partial(fit, ProbitGPMIL.for_bags, laplace),
         "VWSGP, as published": partial(fit, VWSGP.as_published, coordinate_ascent),
         "VWSGP": partial(fit, VWSGP.for_bags, coordinate_ascent),
         "VWSGP, cosine": partial(fit, partial(VWSGP.for_bags, kernel=Cosine), coordinate_ascent),

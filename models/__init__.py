@@ -29,6 +29,7 @@ from .parts.likelihoods import Gaussian, Logistic, NegativeBinomial, Probit, Stu
 from .parts.neighbours import NeighbourMeasure, ParzenMeasure, scored
 from .parts.scale_mixtures import GammaMixing, PolyaGammaMixing, ScaleMixture
 from .parts.tinygp_kernel import TinyGPKernel
+from .probit_gpmil import ProbitGPMIL
 from .vgpmil import VGPMIL
 from .vwsgp import VWSGP
 
@@ -61,6 +62,7 @@ __all__ = [
     "ParzenMeasure",
     "PolyaGammaMixing",
     "Probit",
+    "ProbitGPMIL",
     "Product",
     "ScaleMixture",
     "StationaryKernel",

@@ -30,6 +30,7 @@ from ..models import (
     NeighbourMeasure,
     NormalCardinality,
     Probit,
+    ProbitGPMIL,
     StudentT,
     scored,
 )
@@ -151,6 +152,10 @@ def _bmil() -> Problem:
 
 def _gpmil() -> Problem:
     return _drawn(GPMIL(RBF(4.0, 1.0), _design(12).instances, mean=-1.5), 12)
+
+
+def _probit_gpmil() -> Problem:
+    return _drawn(ProbitGPMIL(RBF(4.0, 1.0), _nine_points(), mean=-1.5), 60)
 
 
 def _dpmil() -> Problem:
@@ -280,6 +285,14 @@ ENTRIES: dict[str, Entry] = {
             second="nutpie",
             evidence="flow",
             settings={"mass_matrix": "low_rank", "target_accept": 0.99},
+        ),
+        Entry(
+            "probit-gpmil-simulated-9",
+            "Nine values under probit labels of instances, of which bags tell the largest: skewed, "
+            "and wider by far than an approximation that takes utilities for seen.",
+            ("instances", "skewed"),
+            _probit_gpmil,
+            _drawn_as(60),
         ),
         Entry(
             "gpmil-simulated-25",

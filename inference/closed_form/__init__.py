@@ -1,6 +1,6 @@
 """Closed-form variational inference: one protocol, its drivers, and a file for each kind of q."""
 
-from . import dpmil, sparse_gp  # noqa: F401  they register their closed forms
+from . import dpmil, probit_gpmil, sparse_gp  # noqa: F401  they register their closed forms
 from .algorithm import ClosedForm, GaussianForm, Options, closed_form
 from .coordinate_ascent import coordinate_ascent
 from .linear_response import linear_response

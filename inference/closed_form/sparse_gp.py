@@ -67,11 +67,13 @@ __all__ = [
     "BagRows",
     "InducingApproximation",
     "InducingFactor",
+    "InducingForm",
     "InducingStatistics",
     "InstanceRows",
     "LabelledApproximation",
     "divergence_from_prior",
     "largest_of_others",
+    "moments_under",
 ]
 
 type LabelUpdate = Literal["exact", "mean_field", "plug_in_max"]
@@ -236,8 +238,15 @@ class LabelledApproximation(InducingApproximation):
 
 
 @dataclass(frozen=True)
-class _InducingForm(GaussianForm):
-    """q(u) is the one global factor; a subclass computes the statistics of its rows."""
+class InducingForm(GaussianForm):
+    """q(u) is the one global factor; a subclass computes the statistics of its rows.
+
+    Attributes
+    ----------
+    dtype : {"float64", "float32"}
+    projector : Projector or None
+        Known for the hyper-parameters of the model, or to be computed.
+    """
 
     dtype: FloatType
     projector: Projector | None = field(default=None, kw_only=True)
@@ -345,6 +354,18 @@ class _InducingForm(GaussianForm):
         """Vᵀ(g − Θμ0) and VᵀΘV."""
         return jnp.asarray(statistics.linear_term), jnp.asarray(statistics.gram)
 
+    def instance_projection(self) -> Callable[[Array], tuple[Array, Array]]:
+        """Features of a block of instances → V and k̃, worked out in the form's type."""
+        projector = self.projector or self.model.projector()
+        wide, narrow = projector.cholesky.dtype, jax.dtypes.canonicalize_dtype(self.dtype)
+        narrowed = jax.tree.map(lambda leaf: jnp.asarray(leaf, narrow), projector)
+
+        def of_rows(instances: Array) -> tuple[Array, Array]:
+            projection = narrowed.projection(narrowed.cross(instances))
+            return projection, narrowed.residual_variance(instances, projection).astype(wide)
+
+        return of_rows
+
     def draw(self, q: InducingFactor, key: Array, num_draws: int) -> dict[str, Array]:
         """Draws of u = L(m + R⁻ᵀz), z ~ N(0, I)."""
         noise = jax.random.normal(key, (len(q.mean), num_draws), q.mean.dtype)
@@ -357,7 +378,7 @@ class _InducingForm(GaussianForm):
 
 @as_pytree("dtype")
 @dataclass(frozen=True)
-class BagForm(_InducingForm):
+class BagForm(InducingForm):
     """VWSGP and CardinalityGP: one row for each bag, made in one pass over its instances.
 
     References
@@ -394,7 +415,7 @@ class BagForm(_InducingForm):
         def guide(bags: Bags) -> None:
             rows = model.accumulated(bags)
             inducing_value = numpyro.sample("inducing_value", approximation.inducing_distribution())
-            moments = LatentMoments(*_moments_under(approximation, rows), rows.residual_variance)
+            moments = LatentMoments(*moments_under(approximation, rows), rows.residual_variance)
             observed = jnp.asarray(getattr(bags, part_of_bags(model)))
             with numpyro.plate("bag", bags.num_bags):
                 model.likelihood.sample_guide(
@@ -449,7 +470,7 @@ def _(model: CardinalityGP, options: Options) -> ClosedForm:
 
 @as_pytree("dtype", "label_update", "keeps_projection", "longest_bag")
 @dataclass(frozen=True)
-class InstanceForm(_InducingForm):
+class InstanceForm(InducingForm):
     """VGPMIL: one row for each instance, and q(y) over the labels of each bag.
 
     Attributes
@@ -520,7 +541,7 @@ class InstanceForm(_InducingForm):
         """V and k̃ where they are kept, and the labels of the bags."""
         instances, residual_variance = jnp.asarray(chunk.instances), None
         if self.keeps_projection:
-            project = self._projection()
+            project = self.instance_projection()
             _, (instances, residual_variance) = products.in_row_blocks(
                 lambda rows: ((), project(rows)), instances
             )
@@ -588,18 +609,6 @@ class InstanceForm(_InducingForm):
         linear_term = products.weighted_sum(projection, weight * linear)
         return InducingStatistics(gram, linear_term, log_likelihood), local
 
-    def _projection(self) -> Callable[[Array], tuple[Array, Array]]:
-        """Features of a block of instances → V and k̃, worked out in the form's type."""
-        projector = self.projector or self.model.projector()
-        wide, narrow = projector.cholesky.dtype, jax.dtypes.canonicalize_dtype(self.dtype)
-        narrowed = jax.tree.map(lambda leaf: jnp.asarray(leaf, narrow), projector)
-
-        def of_rows(instances: Array) -> tuple[Array, Array]:
-            projection = narrowed.projection(narrowed.cross(instances))
-            return projection, narrowed.residual_variance(instances, projection).astype(wide)
-
-        return of_rows
-
     def _moments(
         self, prepared: InstanceRows, q: InducingFactor, weight: Float[Array, " N"]
     ) -> tuple[products.Panels, Array, Array, Array]:
@@ -608,7 +617,7 @@ class InstanceForm(_InducingForm):
         wide, narrow_mean = jnp.asarray(q.mean).dtype, jnp.asarray(q.mean, narrow)
         narrow_root = jnp.asarray(q.covariance_root, narrow)
         rows, residual_variance = jnp.asarray(prepared.rows), prepared.residual_variance
-        is_kept, project = residual_variance is not None, self._projection()
+        is_kept, project = residual_variance is not None, self.instance_projection()
 
         def of_block(weight: Array, *given: Array) -> tuple[products.Panels, tuple[Array, ...]]:
             projection, own_variance = given if is_kept else project(*given)
@@ -677,7 +686,7 @@ class InstanceForm(_InducingForm):
         def guide(bags: Bags) -> None:
             rows = model.conditional(bags)
             inducing_value = numpyro.sample("inducing_value", approximation.inducing_distribution())
-            mean, explained = _moments_under(approximation, rows)
+            mean, explained = moments_under(approximation, rows)
             mean = model.mean + mean
             tilt = jnp.sqrt(mean**2 + explained + rows.residual_variance)
             with numpyro.plate("instance", bags.num_instances):
@@ -727,7 +736,7 @@ def _(model: VGPMIL, options: Options) -> InstanceForm:
     return InstanceForm(model, options.dtype, update)
 
 
-def _moments_under(
+def moments_under(
     approximation: InducingApproximation, rows: SparseConditional
 ) -> tuple[Float[Array, " K"], Float[Array, " K"]]:
     """V m and diag(V S Vᵀ) of rows, under q(u)."""

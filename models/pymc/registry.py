@@ -12,6 +12,7 @@ from ..diverse_density import DiverseDensity
 from ..dpmil import DPMIL
 from ..gpmil import GPMIL
 from ..measure_threshold import MeasureThreshold
+from ..probit_gpmil import ProbitGPMIL
 from ..vgpmil import VGPMIL
 from ..vwsgp import VWSGP
 
@@ -46,7 +47,8 @@ def pymc_program(model: Any, bags: Bags, *, program: str = "marginal") -> pymc.M
     """
     raise NotImplementedError(
         f"{type(model).__name__} has no program in PyMC, BMIL, CardinalityModel, DiverseDensity, "
-        "DPMIL, GPMIL, MeasureThreshold, VGPMIL and VWSGP have; sample with nuts instead"
+        "DPMIL, GPMIL, MeasureThreshold, ProbitGPMIL, VGPMIL and VWSGP have; sample with nuts "
+        "instead"
     )
 
 
@@ -90,6 +92,13 @@ def _(model: MeasureThreshold, bags: Bags, *, program: str = "marginal") -> Any:
     from .measure_threshold import measure_threshold_program
 
     return measure_threshold_program(model, bags, program=program)
+
+
+@pymc_program.register
+def _(model: ProbitGPMIL, bags: Bags, *, program: str = "marginal") -> Any:
+    from .probit_gpmil import probit_gpmil_program
+
+    return probit_gpmil_program(model, bags, program=program)
 
 
 @pymc_program.register

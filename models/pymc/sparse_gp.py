@@ -47,6 +47,7 @@ __all__ = [
     "draw_inducing_value",
     "evaluated",
     "log_expected_negative",
+    "log_normal_probability",
     "log_sum_exp",
     "parameter",
     "pm",
@@ -332,3 +333,16 @@ def log_expected_negative(location: Tensor, table: Tensor, weights: Tensor) -> T
 def log_sum_exp(log_values: Tensor, log_weights: Tensor) -> Tensor:
     """log Σ_k w_k g_k."""
     return pt.logsumexp(log_values + log_weights, axis=0)
+
+
+def log_normal_probability(argument: Tensor) -> Tensor:
+    """log Φ(x), by erfcx below 0 and by erfc above, neither of which overflows there.
+
+    PyMC's own is wrong by 1e-8, and its gradient by a part in 1e7.
+    """
+    below, above = pt.minimum(argument, 0.0), pt.maximum(argument, 0.0)
+    return pt.switch(
+        argument < 0.0,
+        pt.log(0.5 * pt.erfcx(-below / math.sqrt(2))) - 0.5 * below**2,
+        pt.log1p(-0.5 * pt.erfc(above / math.sqrt(2))),
+    )

@@ -15,6 +15,7 @@ from .sparse_gp import (
     accumulated_process,
     check_program,
     draw_inducing_value,
+    log_normal_probability,
     log_sum_exp,
     parameter,
     pm,
@@ -95,7 +96,7 @@ def _observe(model: VWSGP, bags: Bags, location: Tensor, scale: Tensor | None) -
         case Probit(noise=noise):
             variance = 1.0 + noise + (0.0 if scale is None else scale**2)
             argument = location / pt.sqrt(variance)
-            log_odds = _log_normal_probability(argument) - _log_normal_probability(-argument)
+            log_odds = log_normal_probability(argument) - log_normal_probability(-argument)
         case Gaussian() | StudentT() | NegativeBinomial():
             _observe_targets(model.likelihood, bags, location, scale)
             return
@@ -233,13 +234,3 @@ def _log_expected_sigmoid(location: Tensor, scale: Tensor) -> Tensor:
     centre = pt.clip(-location / scale, 0.0, scale)
     nodes, log_weights = trapezoid(pt.max(scale), math.pi, reach=REACH + 1.0, centre=centre)
     return log_sum_exp(-pt.softplus(-(location + scale * nodes)), log_weights)
-
-
-def _log_normal_probability(argument: Tensor) -> Tensor:
-    """log Φ(x), by erfcx below 0 and by erfc above, neither of which overflows there."""
-    below, above = pt.minimum(argument, 0.0), pt.maximum(argument, 0.0)
-    return pt.switch(
-        argument < 0.0,
-        pt.log(0.5 * pt.erfcx(-below / math.sqrt(2))) - 0.5 * below**2,
-        pt.log1p(-0.5 * pt.erfc(above / math.sqrt(2))),
-    )

@@ -46,6 +46,7 @@ from milzoo.models import (
     MeasureThreshold,
     NegativeBinomial,
     Probit,
+    ProbitGPMIL,
     StudentT,
 )
 from milzoo.models.registry import models_by_name
@@ -72,6 +73,10 @@ def gpmil(bags: Bags) -> GPMIL:
     return GPMIL.as_published(bags, NUM_INDUCING, variance=variance_for(bags), mean=-0.5)
 
 
+def probit_gpmil(bags: Bags) -> ProbitGPMIL:
+    return ProbitGPMIL.as_published(bags, NUM_INDUCING, variance=variance_for(bags), mean=-0.5)
+
+
 def cardinality_gp(bags: Bags) -> CardinalityGP:
     kernel = CardinalityKernel(CardinalityModel(), np.array([0.5, -0.3]), RBF(1.0, 1.0))
     return CardinalityGP.at_bags(kernel, bags.select(range(NUM_INDUCING)), variance_for(bags))
@@ -92,6 +97,7 @@ MODELS: dict[str, Callable[[Bags], Any]] = {
     "DiverseDensity": DiverseDensity.for_bags,
     "BMIL": BMIL.for_bags,
     "GPMIL": gpmil,
+    "ProbitGPMIL": probit_gpmil,
     "MeasureThreshold": lambda bags: MeasureThreshold(),
 }
 
@@ -108,7 +114,9 @@ class Engine:
 
 
 UPDATES = {"mean_field": "VGPMIL", "plug_in_max": "VGPMIL", "hard": "DPMIL"}
-LEARNABLE = tuple(name for name in MODELS if name == "VGPMIL" or name.startswith("VWSGP"))
+LEARNABLE = tuple(
+    name for name in MODELS if name in ("VGPMIL", "ProbitGPMIL") or name.startswith("VWSGP")
+)
 SETTINGS: dict[str, Engine] = {
     "coordinate_ascent": Engine(coordinate_ascent, {"max_steps": 5}),
     **{
@@ -168,6 +176,7 @@ PAIRS = [
 QUICK = {
     *(("coordinate_ascent", model) for model in ("VGPMIL", "VWSGP logistic", "VWSGP student")),
     ("coordinate_ascent", "VWSGP negative binomial"),
+    ("coordinate_ascent", "ProbitGPMIL"),
     ("coordinate_ascent mean_field", "VGPMIL"),
     ("coordinate_ascent plug_in_max", "VGPMIL"),
     ("natural_gradient", "VWSGP logistic"),
@@ -182,6 +191,7 @@ IN_CI = {
     ("laplace", "BMIL"),
     ("laplace", "GPMIL"),
     ("gibbs", "VWSGP logistic"),
+    ("gibbs", "ProbitGPMIL"),
     ("nuts", "VGPMIL gamma"),
     ("maximum_a_posteriori", "CardinalityModel"),
     ("svi", "DiverseDensity"),

@@ -25,6 +25,7 @@ from milzoo.models import (
     NegativeBinomial,
     NormalCardinality,
     Probit,
+    ProbitGPMIL,
     StudentT,
 )
 from milzoo.models.dpmil import expected_occupied
@@ -41,7 +42,7 @@ class Problem:
 
     Attributes
     ----------
-    model : VGPMIL, VWSGP, CardinalityModel, MeasureThreshold, DiverseDensity, BMIL or GPMIL
+    model : VGPMIL, VWSGP, GPMIL, ProbitGPMIL, CardinalityModel, MeasureThreshold, …
     design : Bags
         The bags that labels are simulated for.
     test_bag : Bags
@@ -50,7 +51,16 @@ class Problem:
         The site whose first value is ranked where the sampler has it.
     """
 
-    model: VGPMIL | VWSGP | CardinalityModel | MeasureThreshold | DiverseDensity | BMIL | GPMIL
+    model: (
+        VGPMIL
+        | VWSGP
+        | GPMIL
+        | ProbitGPMIL
+        | CardinalityModel
+        | MeasureThreshold
+        | DiverseDensity
+        | BMIL
+    )
     design: Bags
     test_bag: Bags
     evidence: str = ""
@@ -131,6 +141,12 @@ def gpmil_problem() -> Problem:
     return Problem(model, *design_and_test_bag([1, 2, 3, 4, 2, 3] * 2), evidence="evidence")
 
 
+def probit_gpmil_problem() -> Problem:
+    """Twelve bags of one to four instances."""
+    model = ProbitGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8)
+    return Problem(model, *design_and_test_bag([1, 2, 3, 4, 2, 3] * 2), evidence="evidence")
+
+
 def vwsgp_problem(likelihood: Likelihood) -> Problem:
     """Thirty bags of one to six instances; k̄ is a sixth of the variance of the bag evidence.
 
@@ -186,6 +202,7 @@ PROBLEMS = {
     "diverse density": diverse_density_problem(),
     "bmil": bmil_problem(),
     "gpmil": gpmil_problem(),
+    "probit gpmil": probit_gpmil_problem(),
     "dpmil": dpmil_problem("full"),
     "diagonal dpmil": dpmil_problem("diagonal"),
 }

@@ -31,6 +31,7 @@ from milzoo.models import (
     NormalCardinality,
     PolyaGammaMixing,
     Probit,
+    ProbitGPMIL,
 )
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.polynomial.legendre import leggauss
@@ -110,7 +111,7 @@ class Rows(NamedTuple):
         return np.linalg.cholesky(self.covariance)
 
 
-def instance_rows(model: VGPMIL | VWSGP) -> Rows:
+def instance_rows(model: VGPMIL | VWSGP | ProbitGPMIL) -> Rows:
     """FITC, with the jitter that the models state."""
     variance, length_scale = KERNEL["variance"], KERNEL["length_scale"]
 
@@ -359,6 +360,74 @@ def test_vgpmil_converges_where_the_brute_force_bound_is_stationary(label_update
 
     fields = Q_U if label_update == "exact" else (*Q_U, "label_logits")
     assert largest_gradient(bound, approximation, fields) < GRADIENT_TOLERANCE
+
+
+# ------------------------------------------------------------------ ProbitGPMIL
+
+
+@cache
+def probit_gpmil(mean: float) -> ProbitGPMIL:
+    return ProbitGPMIL(RBF(**KERNEL), INDUCING_POINTS, mean=mean)
+
+
+def probit_gpmil_bound(approximation, rows: Rows, mean: float) -> float:
+    """log ∫ exp(E log Π N(g; μ0 + a_nᵀu, s_n²)) dg of each bag, of all g or of g < 0."""
+    q = Approximation.of(approximation, rows)
+    location, scale = mean + q.values @ rows.weights.T, np.sqrt(1 + rows.residual)
+    nodes, weights = leggauss(200)
+    length = np.abs(location).max() + 12 * scale
+    utility = 0.5 * length * (1 + nodes[:, None])  # (G, N)
+    sides = []
+    for signed in (-utility, utility):
+        log_joint = np.einsum("s,sgn->gn", q.weights, norm.logpdf(signed, location[:, None], scale))
+        sides.append(logsumexp(log_joint, b=0.5 * length * weights[:, None], axis=0))
+    negative, any_sign = sides[0], logsumexp(sides, axis=0)
+    bound = -q.divergence
+    for bag, instances in enumerate(instances_by_bag()):
+        none = negative[instances].sum()
+        everything = any_sign[instances].sum()
+        some = everything + np.log1p(-np.exp(none - everything))
+        bound += some if LABELS[bag] else none
+    return bound
+
+
+def probit_gpmil_log_evidence(rows: Rows, mean: float) -> float:
+    def log_likelihood(values):
+        negative = expected_over_rows(rows, values, lambda f: norm.cdf(-f), mean)
+        none = np.multiply.reduceat(negative, problem_bags().starts, axis=1)
+        some = np.maximum(1 - none, 1e-300)  # rounding, nine sds away
+        return np.log(np.where(LABELS, some, none)).sum(axis=1)
+
+    return log_evidence(rows, log_likelihood)
+
+
+@every_length
+@every_mean
+def test_probit_gpmil_bound_equals_brute_force(mean, steps):
+    model = probit_gpmil(mean)
+    posterior = fitted(model, steps)
+    expected = probit_gpmil_bound(posterior.approximation, instance_rows(model), mean)
+    assert posterior.elbo[-1] == pytest.approx(expected, abs=TOLERANCE, rel=0)
+
+
+@pytest.mark.in_ci
+@every_mean
+def test_probit_gpmil_bound_is_below_the_log_evidence(mean):
+    model = probit_gpmil(mean)
+    log_evidence = probit_gpmil_log_evidence(instance_rows(model), mean)
+    assert fitted(model, max(STEPS)).elbo[-1] < log_evidence
+
+
+@pytest.mark.in_ci
+def test_probit_gpmil_converges_where_the_brute_force_bound_is_stationary():
+    mean = -0.8
+    model = probit_gpmil(mean)
+    rows, approximation = instance_rows(model), fitted(model, max(STEPS)).approximation
+
+    def bound(moved):
+        return probit_gpmil_bound(moved, rows, mean)
+
+    assert largest_gradient(bound, approximation, Q_U) < GRADIENT_TOLERANCE
 
 
 # ------------------------------------------------------------------ models of bag sums

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from milzoo.inference.gibbs import bag_evidence
 from milzoo.inference.gibbs.inducing import draw_whitened
+from milzoo.inference.gibbs.probit_gpmil import ProbitGibbs
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
 
 SIMULATIONS = 100
@@ -39,6 +40,7 @@ def calibrate(simulation_based_calibration):
         ("diverse density", "marginal", 4),
         ("bmil", "marginal", 4),
         ("gpmil", "full", 4),
+        ("probit gpmil", "marginal", 4),
     ],
 )
 def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, program, thinning):
@@ -55,6 +57,7 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
         ("vwsgp", bag_evidence.BagEvidenceGibbs, 5),
         ("probit vwsgp", bag_evidence.BagEvidenceGibbs, 12),
         ("student vwsgp", bag_evidence.BagEvidenceGibbs, 10),
+        ("probit gpmil", ProbitGibbs, 20),
     ],
 )
 def test_gibbs_is_calibrated(calibrate, problem, sampler, thinning):

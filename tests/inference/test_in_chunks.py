@@ -20,7 +20,7 @@ from milzoo.inference.runtime.chunks import (
     padded_chunks,
 )
 from milzoo.inference.runtime.devices import Devices
-from milzoo.models import DPMIL, VGPMIL, VWSGP, GammaMixing, Gaussian, Probit
+from milzoo.models import DPMIL, VGPMIL, VWSGP, GammaMixing, Gaussian, Probit, ProbitGPMIL
 
 # The smallest chunk is smaller than the largest bag.
 CHUNKS = (7, 40, 10_000)
@@ -46,6 +46,7 @@ def fits(design, when_asked_for):
         "vwsgp": sums,
         "probit": replace(sums, **likelihood("probit", 1.0)),
         "gaussian": replace(sums, **likelihood("gaussian", 0.3)),
+        "probit instances": ProbitGPMIL(few.kernel, few.inducing_points, few.mean),
     }
     source = models | {"gamma": few}
     drawn = when_asked_for(lambda name: simulate(source[name], design, seed=2)[0])
@@ -86,7 +87,9 @@ def assert_same_factors(found, expected):
     ("name", "chunk_instances"),
     [
         *product(("vgpmil", "vwsgp", "dpmil"), CHUNKS),
-        *product(("gamma", "probit", "gaussian", "diagonal", "known"), CHUNKS[1:2]),
+        *product(
+            ("gamma", "probit", "gaussian", "probit instances", "diagonal", "known"), CHUNKS[1:2]
+        ),
     ],
 )
 def test_stream_gives_the_posterior_of_bags_in_memory(fits, tmp_path, name, chunk_instances):
