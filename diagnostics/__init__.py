@@ -14,6 +14,7 @@ from .checks.selection import Prepared, Selection, select
 from .checks.simulation_calibration import SimulationCalibration, simulation_calibration
 from .comparison import Comparison, compare
 from .measures.correction import importance_resample
+from .measures.relevance import Relevance, expected_information, relevance
 from .plots.clusters import plot_components, plot_scene
 from .plots.inside_a_bag import plot_bag
 from .plots.surfaces import Surface, plot_surfaces
@@ -25,12 +26,14 @@ __all__ = [
     "PredictiveCheck",
     "Prepared",
     "PriorPredictive",
+    "Relevance",
     "Selection",
     "SimulationCalibration",
     "Surface",
     "calibration_power",
     "compare",
     "cross_validate_bags",
+    "expected_information",
     "importance_resample",
     "interval_coverage",
     "plot_bag",
@@ -41,6 +44,7 @@ __all__ = [
     "predictive_check",
     "prior_predictive",
     "prior_sensitivity",
+    "relevance",
     "select",
     "simulation_calibration",
 ]

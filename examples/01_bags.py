@@ -17,7 +17,7 @@ import sys
 
 import numpy as np
 from milzoo.datasets import load
-from milzoo.diagnostics import plot_bag
+from milzoo.diagnostics import plot_bag, relevance
 from milzoo.inference import coordinate_ascent, keep_programs, nuts
 from milzoo.models import VGPMIL
 from sklearn.linear_model import LogisticRegression
@@ -136,6 +136,17 @@ surest = int(np.argmax(predictions["NUTS"].bag_probability * test.labels))
 pixels = bags.split(0.7, seed=0)[1].instances  # before they were standardised
 picture = plot_bag(predictions, test, surest, image_shape=(8, 8), images=pixels)
 picture
+
+# %% [markdown]
+# Which images were enough for that? `relevance` looks for the largest part of the bag that may go
+# while the bag stays positive, and says of each image how many nats its label would tell about the
+# posterior: what to ask a person next.
+
+# %%
+decisive = relevance(posteriors["NUTS"], test, surest)
+assert decisive.may_go.any() and decisive.probability_without >= 0.5
+one = {"NUTS": predictions["NUTS"]}
+plot_bag(one, test, surest, image_shape=(8, 8), images=pixels, relevance=decisive)
 
 # %% [markdown]
 # And the positive bag that they believe least. What went wrong is there to be seen.

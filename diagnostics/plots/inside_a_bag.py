@@ -14,11 +14,14 @@ from matplotlib.patches import Patch
 
 from ...datasets.bags import Bags
 from ...inference.prediction import Prediction
+from ..measures.relevance import Relevance
 from .panels import COLOURS, MARKERS, STYLE, draw_intervals
 
 __all__ = ["plot_bag"]
 
 _POSITIVE = COLOURS[1]
+# Of bars of instances.
+_STAYS, _MAY_GO = "#444444", "#C8C8C8"
 _MOST_IMAGES = 30
 
 
@@ -30,6 +33,7 @@ def plot_bag(
     image_shape: tuple[int, int] | None = None,
     images: Float[np.ndarray, "N P"] | None = None,
     mass: float = 0.9,
+    relevance: Relevance | None = None,
 ) -> Figure:
     """Probabilities of the instances of one bag with intervals; and the instances, if images.
 
@@ -47,6 +51,8 @@ def plot_bag(
         standardised they look better).
     mass : float
         Of the intervals.
+    relevance : Relevance or None
+        Of this bag, for a panel below: what each label would tell, and which instances may go.
 
     Returns
     -------
@@ -56,27 +62,38 @@ def plot_bag(
     Raises
     ------
     ValueError
-        If there is no prediction or no such bag, or images have another number of pixels, or there
-        are too many.
+        If there is no prediction or no such bag, images have another number of pixels or are too
+        many, or the relevance is of another bag.
     """
     rows = np.flatnonzero(np.asarray(bags.bag_index) == bag)
     pixels = np.asarray(bags.instances if images is None else images)
     _check(predictions, bags, bag, rows, pixels, image_shape)
+    if relevance is not None and not np.array_equal(relevance.rows, rows):
+        raise ValueError(
+            f"relevance is of the instances {relevance.rows.tolist()}, but bag {bag} has "
+            f"{rows.tolist()}; pass that of this bag"
+        )
     is_positive = np.zeros(len(rows), bool)
     if bags.instance_labels is not None:
         is_positive = np.asarray(bags.instance_labels)[rows] == 1
     with mpl.rc_context(STYLE):
         width = min(12.0, max(5.5, 1.0 + 0.75 * len(rows)))
-        figure = Figure(figsize=(width, 3.4 + (1.0 if image_shape else 0.0)), layout="constrained")
-        panel = figure.subplots()
+        height = 3.4 + (1.0 if image_shape else 0.0) + (1.4 if relevance else 0.0)
+        figure = Figure(figsize=(width, height), layout="constrained")
+        ratios = {"height_ratios": [3.4, 1.4]} if relevance else {}
+        panel, *below = np.ravel(figure.subplots(1 + bool(relevance), **ratios))
         _draw_probabilities(panel, predictions, rows, is_positive, mass)
+        handles = _handles(list(predictions), bool(is_positive.any()))
+        if relevance is not None:
+            panel.set(xlabel=None)
+            handles += _draw_relevance(below[0], relevance)
         if image_shape:
             _draw_images(panel, pixels[rows].reshape(-1, *image_shape), is_positive)
         figure.suptitle(_title(bags, bag), fontsize=12)
         figure.legend(
-            handles=_handles(list(predictions), bool(is_positive.any())),
+            handles=handles,
             loc="outside lower center",
-            ncols=4,
+            ncols=2 if relevance else 4,
         )
     return figure
 
@@ -155,6 +172,19 @@ def _draw_probabilities(
     for label, marked in zip(panel.get_xticklabels(), is_positive, strict=True):
         if marked:
             label.set(color=_POSITIVE, fontweight="bold")
+
+
+def _draw_relevance(panel: Axes, relevance: Relevance) -> list[Line2D | Patch]:
+    """Bars of what each label would tell; handles of what may go and what must stay."""
+    position = np.arange(len(relevance.rows))
+    colours = np.where(relevance.may_go, _MAY_GO, _STAYS)
+    panel.bar(position, relevance.expected_information, width=0.5, color=colours)
+    panel.set(xlim=(-0.6, len(position) - 0.4), xlabel="instance", ylabel="nats")
+    panel.set_xticks(position, [str(n + 1) for n in position])
+    side = "all that is needed" if relevance.is_exact else "enough"
+    panel.set_title("expected information of the label", fontsize="small", loc="left")
+    stays = f"{side} for P(positive) = {relevance.probability_without:.2f}"
+    return [Patch(color=_STAYS, label=stays), Patch(color=_MAY_GO, label="may go")]
 
 
 def _looks(number: int) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from milzoo.datasets import load
-from milzoo.diagnostics import plot_bag
+from milzoo.diagnostics import Relevance, plot_bag
 from milzoo.inference.prediction import Prediction
 
 DIGITS = load("digits")
@@ -56,6 +56,30 @@ def test_without_instance_labels_nothing_is_red(predictions):
     figure = plot_bag(predictions, bags, POSITIVE)
     assert not any(label.get_color() == "#D55E00" for label in figure.axes[0].get_xticklabels())
     assert figure.get_suptitle() == f"bag {DIGITS.names[POSITIVE]}"
+
+
+def relevance_of(rows):
+    """Of ten instances: four that may go."""
+    information = np.linspace(0.02, 0.2, len(rows))
+    return Relevance(rows, information, np.arange(len(rows)) < 4, 0.9, 0.7, is_exact=True)
+
+
+def test_bars_below_are_what_labels_tell(predictions):
+    relevance = relevance_of(np.flatnonzero(DIGITS.bag_index == POSITIVE))
+    figure = plot_bag(predictions, DIGITS, POSITIVE, relevance=relevance)
+    above, below = figure.axes
+    bars = below.patches
+    np.testing.assert_allclose([bar.get_height() for bar in bars], relevance.expected_information)
+    assert [to_hex(bar.get_facecolor()) == "#c8c8c8" for bar in bars] == relevance.may_go.tolist()
+    np.testing.assert_allclose(above.get_xlim(), below.get_xlim())
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert words[-2:] == ["all that is needed for P(positive) = 0.70", "may go"]
+
+
+def test_relevance_of_another_bag_is_refused(predictions):
+    other = relevance_of(np.flatnonzero(DIGITS.bag_index == POSITIVE + 1))
+    with pytest.raises(ValueError, match=r"relevance is of the instances \[.*; pass that of this"):
+        plot_bag(predictions, DIGITS, POSITIVE, relevance=other)
 
 
 def test_bad_input_is_refused(predictions):

@@ -1,0 +1,176 @@
+"""What single instances of a bag are worth: their labels, and their presence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.special import entr
+
+from ...datasets.arguments import PROBABILITY, check
+from ...datasets.bags import Bags
+from ...inference.posterior import Posterior
+from ...inference.prediction import Prediction
+
+__all__ = ["Relevance", "expected_information", "relevance"]
+
+# Bags up to this size have all subsets tried.
+_MOST_FOR_ALL_SUBSETS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Relevance:
+    """Relevance of the instances of one bag.
+
+    Attributes
+    ----------
+    rows : array (n,)
+        Where the instances are among all of the bags.
+    expected_information : array (n,)
+        Nats about the posterior that the label of each would tell on average.
+    may_go : array (n,)
+        The largest subset without which the prediction of the bag stays on its side; of those of
+        one size the one without which it moves least.
+    bag_probability, probability_without : float
+        P(T* = 1) of the bag, and of what is left of it.
+    is_exact : bool
+        Whether all subsets were tried; else instances were taken out one by one, so that a larger
+        subset may exist.
+    """
+
+    rows: Int[np.ndarray, " n"]
+    expected_information: Float[np.ndarray, " n"]
+    may_go: Bool[np.ndarray, " n"]
+    bag_probability: float
+    probability_without: float
+    is_exact: bool
+
+
+def expected_information(prediction: Prediction) -> Float[np.ndarray, " N"]:
+    r"""Nats about the posterior that the label of each instance would tell, on average.
+
+    The mutual information of the label y and the unknowns θ given the data,
+
+    .. math:: I(y_n; θ) = H(\mathrm{E}\, p_n) - \mathrm{E}\, H(p_n),
+
+    with H the entropy of a label and p_n = P(y_n = 1 | θ), over the draws of θ. It is 0 where all
+    draws agree, be the label as uncertain as it may; at most log 2.
+
+    Parameters
+    ----------
+    prediction : Prediction
+        With several draws.
+
+    Returns
+    -------
+    array (N,)
+
+    Raises
+    ------
+    ValueError
+        If there is one draw.
+
+    References
+    ----------
+    Houlsby, Huszár, Ghahramani and Lengyel (2011), Bayesian active learning for classification.
+    """
+    draws = np.asarray(prediction.instance_draws, float)
+    if len(draws) < 2:
+        raise ValueError(
+            "prediction has one draw, which knows of no uncertainty; expected that of a posterior"
+        )
+    return _entropy(draws.mean(axis=0)) - _entropy(draws).mean(axis=0)
+
+
+def _entropy(probability: np.ndarray) -> np.ndarray:
+    return entr(probability) + entr(1 - probability)
+
+
+def relevance(posterior: Posterior, bags: Bags, bag: int, *, threshold: float = 0.5) -> Relevance:
+    """What each instance of a bag is worth: by its label, and by its presence.
+
+    A counterfactual explanation of a prediction: without the instances of ``may_go`` the bag is
+    still on its side of the threshold, so that the others are enough for it.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Of a model of bag labels.
+    bags : Bags
+    bag : int
+        Which.
+    threshold : float
+        P(T* = 1) from which on a bag counts as positive.
+
+    Returns
+    -------
+    Relevance
+        ``may_go`` by all subsets of a bag of at most ten instances.
+
+    Raises
+    ------
+    ValueError
+        If there is no such bag, or the threshold is no probability.
+    """
+    check("threshold", threshold, PROBABILITY)
+    rows = np.flatnonzero(np.asarray(bags.bag_index) == bag)
+    if not len(rows):
+        raise ValueError(
+            f"bag is {bag}; expected the number, 0 to {bags.num_bags - 1}, of a bag with instances"
+        )
+    instances = np.asarray(bags.instances)[rows]
+
+    def probabilities(kept: Bool[np.ndarray, "K n"]) -> Float[np.ndarray, " K"]:
+        parts = Bags.from_list([instances[of] for of in kept])
+        return posterior.predict(parts).bag_probability
+
+    own = bags.select([bag]).without_labels()
+    prediction = posterior.predict(own)
+    whole = float(prediction.bag_probability[0])
+    is_exact = len(rows) <= _MOST_FOR_ALL_SUBSETS
+    search = _best_subset if is_exact else _one_by_one
+    kept, left = search(probabilities, len(rows), whole, threshold)
+    return Relevance(rows, expected_information(prediction), ~kept, whole, left, is_exact)
+
+
+type _Probabilities = Callable[[Bool[np.ndarray, "K n"]], Float[np.ndarray, " K"]]
+
+
+def _best_subset(
+    probabilities: _Probabilities, size: int, whole: float, threshold: float
+) -> tuple[Bool[np.ndarray, " n"], float]:
+    """The smallest subset on the side of the whole, all of them tried; and its probability."""
+    kept = np.array(
+        [
+            np.isin(np.arange(size), chosen)
+            for number in range(1, size + 1)
+            for chosen in combinations(range(size), number)
+        ]
+    )
+    found = probabilities(kept)
+    is_same = (found >= threshold) == (whole >= threshold)
+    number = np.where(is_same, kept.sum(axis=1), size + 1)
+    smallest = np.flatnonzero(number == number.min())
+    best = smallest[np.argmin(np.abs(found[smallest] - whole))]
+    return kept[best], float(found[best])
+
+
+def _one_by_one(
+    probabilities: _Probabilities, size: int, whole: float, threshold: float
+) -> tuple[Bool[np.ndarray, " n"], float]:
+    """Leave out the instance that moves the prediction least, as long as the side stays."""
+    kept, left = np.ones(size, bool), whole
+    while kept.sum() > 1:
+        places = np.flatnonzero(kept)
+        without = np.repeat(kept[None], len(places), axis=0)
+        without[np.arange(len(places)), places] = False
+        found = probabilities(without)
+        is_same = (found >= threshold) == (whole >= threshold)
+        if not is_same.any():
+            break
+        best = np.argmin(np.where(is_same, np.abs(found - whole), np.inf))
+        kept, left = without[best], float(found[best])
+    return kept, left
