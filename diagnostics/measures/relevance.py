@@ -113,7 +113,7 @@ def relevance(posterior: Posterior, bags: Bags, bag: int, *, threshold: float = 
     Raises
     ------
     ValueError
-        If there is no such bag, or the threshold is no probability.
+        If there is no such bag, the threshold is no probability, or the model is one of targets.
     """
     check("threshold", threshold, PROBABILITY)
     rows = np.flatnonzero(np.asarray(bags.bag_index) == bag)
@@ -125,15 +125,24 @@ def relevance(posterior: Posterior, bags: Bags, bag: int, *, threshold: float = 
 
     def probabilities(kept: Bool[np.ndarray, "K n"]) -> Float[np.ndarray, " K"]:
         parts = Bags.from_list([instances[of] for of in kept])
-        return posterior.predict(parts).bag_probability
+        return _predicted(posterior, parts).bag_probability
 
-    own = bags.select([bag]).without_labels()
-    prediction = posterior.predict(own)
+    prediction = _predicted(posterior, bags.select([bag]).without_labels())
     whole = float(prediction.bag_probability[0])
     is_exact = len(rows) <= _MOST_FOR_ALL_SUBSETS
     search = _best_subset if is_exact else _one_by_one
     kept, left = search(probabilities, len(rows), whole, threshold)
     return Relevance(rows, expected_information(prediction), ~kept, whole, left, is_exact)
+
+
+def _predicted(posterior: Posterior, bags: Bags) -> Prediction:
+    prediction = posterior.predict(bags)
+    if not isinstance(prediction, Prediction):
+        raise ValueError(
+            f"posterior is of {posterior.model.name} for targets, which has no sides to stay on; "
+            "expected one of a model of bag labels"
+        )
+    return prediction
 
 
 type _Probabilities = Callable[[Bool[np.ndarray, "K n"]], Float[np.ndarray, " K"]]

@@ -80,8 +80,8 @@ def plot_bag(
         width = min(12.0, max(5.5, 1.0 + 0.75 * len(rows)))
         height = 3.4 + (1.0 if image_shape else 0.0) + (1.4 if relevance else 0.0)
         figure = Figure(figsize=(width, height), layout="constrained")
-        ratios = {"height_ratios": [3.4, 1.4]} if relevance else {}
-        panel, *below = np.ravel(figure.subplots(1 + bool(relevance), **ratios))
+        heights = [3.4, 1.4][: 1 + bool(relevance)]
+        panel, *below = figure.subplots(len(heights), squeeze=False, height_ratios=heights).flat
         _draw_probabilities(panel, predictions, rows, is_positive, mass)
         handles = _handles(list(predictions), bool(is_positive.any()))
         if relevance is not None:

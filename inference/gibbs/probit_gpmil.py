@@ -133,7 +133,8 @@ class ProbitGibbs:
 def _precision_cholesky(
     conditional: SparseConditional, weight: Float[np.ndarray | Array, " N"]
 ) -> Float[Array, "M M"]:
-    gram = weighted_gram(conditional.projection, weight / (1.0 + conditional.residual_variance))
+    variance = 1.0 + conditional.residual_variance
+    gram = weighted_gram(conditional.projection, jnp.asarray(weight) / variance)
     return jnp.linalg.cholesky(jnp.eye(gram.shape[0], dtype=gram.dtype) + gram)
 
 

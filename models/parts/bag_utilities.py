@@ -107,7 +107,8 @@ class BagUtilities(Distribution):
         ratio, positive = self._ratio, self.labels().mean
         above, below = _hazard(ratio), _hazard(-ratio)
         scale = jnp.asarray(self.scale)
-        return self.location + scale * (positive * above - (1.0 - positive) * below)
+        excess = positive * above - (1.0 - positive) * below
+        return jnp.asarray(self.location) + scale * excess
 
     def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
         """Draw signs, and utilities given these; array of shape ``sample_shape + (N,)``."""
@@ -119,7 +120,7 @@ class BagUtilities(Distribution):
         label_key, size_key = jax.random.split(key)
         sign = 2.0 * self.labels().sample(label_key) - 1.0
         excess = draw_above(size_key, -sign * self._ratio)
-        return self.location + sign * jnp.asarray(self.scale) * excess
+        return jnp.asarray(self.location) + sign * jnp.asarray(self.scale) * excess
 
     @validate_sample
     def log_prob(self, value: Float[AnyArray, " N"], intermediates: Any = None) -> Float[Array, ""]:

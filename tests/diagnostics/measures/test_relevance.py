@@ -8,7 +8,7 @@ from milzoo.datasets import Bags
 from milzoo.diagnostics import expected_information, relevance
 from milzoo.inference import coordinate_ascent
 from milzoo.inference.prediction import Prediction
-from milzoo.models import VGPMIL
+from milzoo.models import VGPMIL, VWSGP, Gaussian
 
 SIZES = [3, 6, 4, 14, 1, 5]
 
@@ -96,6 +96,13 @@ def test_another_threshold_is_kept_to(posterior, bags):
     strict = relevance(posterior, bags, bag, threshold=0.99 * whole)
     assert strict.probability_without >= 0.99 * whole
     assert strict.may_go.sum() <= relevance(posterior, bags, bag).may_go.sum()
+
+
+def test_a_model_of_targets_is_refused(bags):
+    with_targets = bags.with_targets(np.arange(18.0))
+    model = VWSGP.for_bags(with_targets, 4, likelihood=Gaussian(1.0))
+    with pytest.raises(ValueError, match="posterior is of vwsgp for targets"):
+        relevance(coordinate_ascent(model, with_targets, seed=0), bags, 0)
 
 
 def test_what_is_no_bag_or_threshold_is_refused(posterior, bags):
