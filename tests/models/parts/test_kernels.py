@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 import tinygp
 from milzoo.datasets import Bags
-from milzoo.inference import coordinate_ascent
+from milzoo.inference import coordinate_ascent, laplace
 from milzoo.inference.serialization import decode, encode
 from milzoo.models import (
     GPMIL,
@@ -29,6 +29,7 @@ from milzoo.models import (
 )
 from milzoo.models.parts.kernels import median_distance
 from scipy.spatial.distance import pdist
+from scipy.special import expit
 from sklearn.gaussian_process import kernels as of_scikit_learn
 from sklearn.metrics.pairwise import cosine_similarity
 
@@ -39,6 +40,7 @@ OF_SCIKIT_LEARN = {
     Matern52: lambda length_scale: of_scikit_learn.Matern(length_scale, nu=2.5),
 }
 SIMPLE = [RBF(2.5, 1.5), Matern32(2.5, 1.5), Matern52(2.5, 1.5), Cosine(2.5), Linear(2.5)]
+LEARNERS = (coordinate_ascent, laplace)
 KERNELS = [
     *SIMPLE,
     pytest.param(Matern32(2.5, np.array([1.5, 0.7])), id="Matern32 by feature"),
@@ -350,3 +352,38 @@ def test_median_distance_is_between_distinct_instances():
     assert median_distance(np.ones((5, 4))) == 2.0
     many = np.random.default_rng(0).normal(size=(5000, 3))
     assert median_distance(many) == pytest.approx(np.median(pdist(many)), rel=0.03)
+
+
+@pytest.mark.parametrize("model", [VGPMIL, VWSGP, GPMIL])
+def test_quadrature_is_made_for_the_variance_of_the_farthest_instance(model):
+    """Under a linear kernel: P(T* = 1) of one instance, its latent value N(0, 15²) given u = 0."""
+    made = model(Linear(1.0), np.array([[1.0, 0.0]]))
+    far = Bags.from_list([np.array([[0.0, 15.0]]), np.array([[0.0, 0.5]])])
+    found = made.predict({"inducing_value": np.zeros((1, 1))}, far)["instance_probability"][0]
+    np.testing.assert_allclose(found, 0.5, atol=1e-9)
+    shifted = model(Linear(1.0), np.array([[1.0, 0.0]])).predict(
+        {"inducing_value": np.full((1, 1), 2.0)}, Bags.from_list([np.array([[1.0, 15.0]])])
+    )["instance_probability"][0, 0]
+    z = np.linspace(-9.0, 9.0, 200_001)
+    weight = np.exp(-0.5 * z**2)
+    expected = weight @ expit(2.0 + 15.0 * z) / weight.sum()
+    assert shifted == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.in_ci
+def test_both_ways_of_learning_find_the_length_scale_of_each_feature():
+    """Of targets, where the bound and Laplace's approximation are the evidence."""
+    random = np.random.default_rng(3)
+    x = random.uniform(-2.0, 2.0, size=(40, 2))
+    targets = np.sin(2.0 * x[:, 0]) + 0.1 * random.normal(size=40)
+    bags = Bags.from_arrays(x, np.arange(40)).with_targets(targets)
+    kernel = RBF(1.0, np.array([1.0, 1.0]))
+    model = VWSGP(kernel, x[::4], likelihood=Gaussian(0.1))
+    found = [engine(model, bags, seed=0, learn_hyperparameters=True).model for engine in LEARNERS]
+    for learned in found:
+        assert learned.kernel.length_scale[1] > 10 * learned.kernel.length_scale[0]
+    evidences = [coordinate_ascent(learned, bags, seed=0).elbo[-1] for learned in found]
+    assert evidences[0] == pytest.approx(evidences[1], abs=0.5)
+    assert min(evidences) > coordinate_ascent(model, bags, seed=0).elbo[-1] + 10
+    one = [learned.kernel.length_scale[0] for learned in found]
+    assert one[0] == pytest.approx(one[1], rel=0.05)
