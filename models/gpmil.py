@@ -93,7 +93,7 @@ class GPMIL(InstanceGPModel):
         has little variance; `for_bags` finds another. A NumPyro distribution makes it the site
         ``mean``.
     jitter : float
-        Added to the diagonal of K_ZZ, as a fraction of the kernel variance.
+        Added to the diagonal of K_ZZ, as a fraction of the average number there.
 
     Raises
     ------

@@ -40,7 +40,7 @@ class ProbitGPMIL(InstanceGPModel):
 
         u               ~ N(0, K_ZZ)                      inducing_value (inducing_point)
         f_n | u         ~ N(μ0 + A_n u, k̃_n)              evidence       (instance)
-        g_n | f_n       ~ N(f_n, 1)                       utility        (instance)
+        g_n | f_n       ~ N(f_n, 1)                       latent_utility (instance)
         T_b             = [max_{n∈b} g_n > 0]             bag_label      (bag)
 
     with A = K_XZ K_ZZ⁻¹ and k̃_n = k(x_n, x_n) − (A K_ZX)_nn (FITC). An instance is positive with
@@ -82,7 +82,9 @@ class ProbitGPMIL(InstanceGPModel):
     """
 
     name: ClassVar[str] = "probit_gpmil"
-    dims: ClassVar[dict[str, tuple[str, ...]]] = InstanceGPModel.dims | {"utility": ("instance",)}
+    dims: ClassVar[dict[str, tuple[str, ...]]] = InstanceGPModel.dims | {
+        "latent_utility": ("instance",)
+    }
 
     # ------------------------------------------------------------------ the programs
 
@@ -124,7 +126,7 @@ class ProbitGPMIL(InstanceGPModel):
         location, scale = self.evidence_given_inducing_values(given)
         # One event: under q(g) the utilities of a bag are dependent.
         joint = dist.Normal(location, utility_scale(scale)).to_event(1)
-        utility = numpyro.sample("utility", joint)
+        utility = numpyro.sample("latent_utility", joint)
         positives = _sum_over_bags((utility > 0).astype(int), given.bags)
         with plate_of_bags(given.bags):
             label = dist.Delta((positives > 0).astype(int))
@@ -167,7 +169,7 @@ class ProbitGPMIL(InstanceGPModel):
         Returns
         -------
         dict of arrays
-            The draws, with ``evidence`` (S, N) and ``utility`` (S, N) added.
+            The draws, with ``evidence`` (S, N) and ``latent_utility`` (S, N) added.
 
         Raises
         ------
@@ -176,7 +178,7 @@ class ProbitGPMIL(InstanceGPModel):
         """
         evidence, utility = self.completed(draws, bags, seed)
         rows = slice(bags.num_instances)
-        return dict(draws) | {"evidence": evidence[:, rows], "utility": utility[:, rows]}
+        return dict(draws) | {"evidence": evidence[:, rows], "latent_utility": utility[:, rows]}
 
     def complete_one(
         self, given: PreparedBags, key: Array, site: dict[str, Float[Array, "..."]]

@@ -99,7 +99,7 @@ class VGPMIL(InstanceGPModel):
     mixing : Mixing
         Anything but ``PolyaGammaMixing()`` is another model: p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2).
     jitter : float
-        Added to the diagonal of K_ZZ, as a fraction of the kernel variance.
+        Added to the diagonal of K_ZZ, as a fraction of the average number there.
 
     Raises
     ------

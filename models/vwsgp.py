@@ -71,7 +71,7 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
         regression, ``Gaussian(noise)``, ``StudentT(degrees_of_freedom, scale)`` or
         ``NegativeBinomial(total_count)``.
     jitter : float
-        Added to the diagonal of K_ZZ, as a fraction of the kernel variance.
+        Added to the diagonal of K_ZZ, as a fraction of the average number there.
 
     Raises
     ------

@@ -117,7 +117,7 @@ class ProbitForm(InducingForm):
             mean, _ = moments_under(approximation, rows)
             index, labels = jnp.asarray(bags.bag_index), jnp.asarray(bags.labels)
             scale = utility_scale(rows.residual_scale)
-            numpyro.sample("utility", BagUtilities(model.mean + mean, scale, index, labels))
+            numpyro.sample("latent_utility", BagUtilities(model.mean + mean, scale, index, labels))
 
         return guide
 

@@ -70,7 +70,7 @@ class ProbitGibbs:
     """
 
     # Of the class, not a field: a ClassVar would not do for the property of the protocol.
-    site_names = ("inducing_value", "evidence", "utility")
+    site_names = ("inducing_value", "evidence", "latent_utility")
 
     conditional: SparseConditional
     precision_cholesky: Float[Array, "M M"]
@@ -104,7 +104,7 @@ class ProbitGibbs:
         return {
             "inducing_value": self.conditional.cholesky @ state.whitened,
             "evidence": state.latent,
-            "utility": state.utility,
+            "latent_utility": state.utility,
         }
 
     def _draw_whitened(self, key: Array, utility: Float[Array, " N"]) -> Float[Array, " M"]:

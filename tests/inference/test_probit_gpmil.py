@@ -58,13 +58,13 @@ def test_one_inducing_value_has_the_moments_of_quadrature(one_point, moments, en
 def test_gibbs_agrees_with_nuts_on_the_full_program(problem, moments):
     """In u and f; and utilities have the signs of the labels."""
     model, bags = problem
-    keep = ("inducing_value", "evidence", "utility")
+    keep = ("inducing_value", "evidence", "latent_utility")
     sampled = gibbs(model, bags, seed=0, num_samples=6000, keep=keep)
     full = nuts(model, bags, seed=1, program="full", num_samples=3000)
     for name in ("inducing_value", "evidence"):
         ours, theirs = (moments(p.tree["posterior"][name]) for p in (sampled, full))
         assert ours.largest_z(theirs) < 5
-    utility = sampled.tree["posterior"]["utility"].to_numpy()
+    utility = sampled.tree["posterior"]["latent_utility"].to_numpy()
     largest = np.maximum.reduceat(utility, bags.starts, axis=-1)
     assert ((largest > 0) == (bags.labels == 1)).all()
 

@@ -89,9 +89,9 @@ def test_the_augmented_program_has_utilities_and_no_latent_values(bags, marginal
     for u in marginal_draws["inducing_value"]:
         mean, scale = given_inducing_values(u, bags.instances)
         expected.append(log_prior(u) + norm(mean, np.sqrt(1 + scale**2)).logpdf(utility[0]).sum())
-    sites = marginal_draws | {"utility": utility}
+    sites = marginal_draws | {"latent_utility": utility}
     np.testing.assert_allclose(log_joint(MODEL, "augmented", sites, bags), expected, rtol=1e-9)
-    wrong = marginal_draws | {"utility": -utility}
+    wrong = marginal_draws | {"latent_utility": -utility}
     assert np.isneginf(log_joint(MODEL, "augmented", wrong, bags)).all()
 
 
@@ -124,7 +124,7 @@ def test_latent_values_are_drawn_back_given_labels(bags, marginal_draws):
     g = f + random.normal(size=f.shape)
     has = np.logical_or.reduceat(g > 0, bags.starts, axis=1) == (np.asarray(bags.labels) == 1)
     kept = has.all(axis=1)
-    for name, drawn in (("evidence", f[kept]), ("utility", g[kept])):
+    for name, drawn in (("evidence", f[kept]), ("latent_utility", g[kept])):
         found = completed[name]
         error = np.sqrt(found.var(axis=0) / len(found) + drawn.var(axis=0) / len(drawn))
         assert (np.abs(found.mean(axis=0) - drawn.mean(axis=0)) < 4.5 * error).all()
