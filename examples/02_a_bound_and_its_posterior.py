@@ -18,8 +18,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.inference import coordinate_ascent, grid, keep_programs
-from milzoo.models import RBF, VGPMIL
+from milzoo.models import RBF, VGPMIL, ProbitGPMIL
 from milzoo.models.parts.polya_gamma import PolyaGamma
+from scipy.special import expit, ndtri
 
 keep_programs()
 
@@ -187,6 +188,36 @@ assert ratios[-1] < 0.8
 assert all(gap > 0 for _, _, gap in rows)
 
 # %% [markdown]
+# ## A layer less
+#
+# The first of the two bounds can be had without. Put a probit in the place of the logistic
+# function: an instance has a latent utility $g_n \sim N(f_n, 1)$, and a bag is positive if its
+# largest utility is above 0 (Wang and Pinar, 2021). Then $q(g)$ of a bag is a product of normals,
+# cut to the side of its label. No likelihood is bounded, and all that is left is mean field,
+# $q(u)\,q(g)$. Is the posterior the better one for it?
+
+# %%
+direct = []
+for bag_size in SIZES:
+    logistic, bags = problem(bag_size)
+    same_chance = float(ndtri(expit(logistic.mean)))
+    model = ProbitGPMIL(logistic.kernel, logistic.inducing_points, mean=same_chance)
+    exact = grid(model, bags, seed=0, num_points=NUM_POINTS, num_draws=2000)
+    closed = coordinate_ascent(model, bags, seed=0, num_draws=2000)
+    sd = [one.stored_draws()["inducing_value"].std(axis=0) for one in (exact, closed)]
+    direct.append((bag_size, (sd[1] / sd[0]).mean(), exact.elbo[-1] - closed.elbo[-1]))
+    print(
+        f"{bag_size:2d} instances a bag: sd {direct[-1][1]:.2f} of the exact one, "
+        f"bound {direct[-1][2]:.2f} nats below the evidence"
+    )
+for (_, ratio, gap), (_, ratio_before, gap_before) in zip(direct, rows, strict=True):
+    assert ratio < ratio_before and 0 < gap < gap_before / 2
+
+# %% [markdown]
+# Its bound is far nearer to the evidence, and its sds are smaller still, for bags of every size.
+# The precision of this $q$ is $I + \sum_n V_n V_n^\top / s_n^2$ whatever the labels say: every
+# utility counts as seen. A tighter bound is no promise about the posterior.
+#
 # What is lost is not the bound's fault alone, then, and not a matter of taste: it can be measured,
 # as here, and corrected (`importance_resample`), or avoided (`nuts`, `gibbs`). What happens where a
 # bound is not even about the model that one has in mind is the next notebook's.

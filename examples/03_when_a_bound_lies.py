@@ -21,7 +21,7 @@ from milzoo.datasets import Bags
 from milzoo.diagnostics import compare
 from milzoo.inference import coordinate_ascent, grid, keep_programs, nuts
 from milzoo.inference.closed_form import Options, closed_form
-from milzoo.models import VGPMIL, GammaMixing, PolyaGammaMixing, ProbitGPMIL
+from milzoo.models import VGPMIL, GammaMixing, PolyaGammaMixing
 
 keep_programs()
 
@@ -416,33 +416,6 @@ if not IS_TOY:
     assert "has run away from it" in comparison.sentences["ascent, β = 3"]
 
 # %% [markdown]
-# ## A bound on nothing but the evidence
-#
-# The logistic bound is a bound on a bound: $\omega$ bounds the likelihood, and $q$ the evidence.
-# With a probit in the place of the logistic function it takes one layer less (Wang and Pinar,
-# 2021). An instance has a latent utility $g_n \sim N(f_n, 1)$, and a bag is positive if its largest
-# utility is. $q(g)$ of a bag is a product of normals, cut to the side of its label, and no
-# likelihood is bounded. Is that approximation the better one?
-
-# %%
-probit = ProbitGPMIL(logistic.kernel, logistic.inducing_points)
-direct = coordinate_ascent(probit, bags, seed=0)
-summed = sum_up(probit)
-for name, one, sums in (
-    ("logistic", closed["logistic"], exact["logistic"]),
-    ("probit", direct, summed),
-):
-    narrow, right = (two_numbers(posterior).std(axis=0) for posterior in (one, sums))
-    gap, ratio = sums.elbo[-1] - one.elbo[-1], (narrow / right).round(2)
-    print(f"{name}: {gap:.2f} nats below the evidence, sds {ratio} of the exact ones")
-    assert (narrow < right).all() and gap > 0
-
-# %% [markdown]
-# Both means are within a fifth of an sd. The sds of the probit's $q$ are the smaller ones: a step
-# treats all thirty utilities as seen, and the precision of $q$ is
-# $I + \sum_n V_n V_n^\top / s_n^2$ whatever the labels say. Labels of ten bags say far less. A
-# layer less in the bound is no promise about the posterior.
-#
 # ## What to take home
 #
 # - A bound belongs to a model. Write the model down, as a program, before trusting its bound.
