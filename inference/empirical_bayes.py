@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 from ..datasets.bags import Bags
 from ..models.model import Model
 from ..models.numerics.lbfgs import minimise_by_newton
-from ..models.parts.hyperpriors import central_value, plain
+from ..models.parts.hyperpriors import central_value, number_or_array
 from .gaussian import WhitenedProgram, whitened_program
 from .modes import FLAT, check_smooth
 
@@ -126,7 +126,7 @@ def learn_by_evidence(model: Model, bags: Bags, max_steps: int) -> Learned:
     if not math.isfinite(value):
         return Learned(model, math.nan, int(found.nit), "the log evidence is not finite")
     values = {
-        name: plain(biject_to(_support(model, name, given[name]))(end))
+        name: number_or_array(biject_to(_support(model, name, given[name]))(end))
         for name, end in _by_name(found.x, first).items()
     }
     learned = np.concatenate([np.ravel(of) for of in values.values()])
@@ -186,7 +186,7 @@ def _prior_around(model: Any, name: str, value: Any) -> Distribution:
         return value
     if model.support_of(name) is constraints.real:
         return dist.Normal(float(value), 1.0)
-    prior = dist.LogNormal(np.log(plain(value)), _WIDTH)
+    prior = dist.LogNormal(np.log(number_or_array(value)), _WIDTH)
     return prior.to_event(1) if np.ndim(value) else prior
 
 

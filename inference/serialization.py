@@ -27,7 +27,7 @@ import xarray as xr
 from .. import models
 from ..datasets.writing import written_whole
 from ..models.numerics.fields import wrong_type
-from ..models.parts.hyperpriors import of_each
+from ..models.parts.hyperpriors import component_distributions
 from ..models.parts.kernels import Kernel
 from ..models.parts.scale_mixtures import ScaleMixture
 from ..models.parts.tinygp_kernel import TinyGPKernel
@@ -112,7 +112,8 @@ def encode(value: Any) -> Any:
 
 def _encode_distribution(prior: dist.Distribution) -> dict[str, Any]:
     if isinstance(prior, dist.Independent):
-        given = {"base_dist": encode(of_each(prior)), "reinterpreted_batch_ndims": 1}
+        components = encode(component_distributions(prior))
+        given = {"base_dist": components, "reinterpreted_batch_ndims": 1}
         return {"distribution": "Independent", "parameters": given}
     parameters = {name: getattr(prior, name) for name in prior.arg_constraints}
     try:

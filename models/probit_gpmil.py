@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,19 +15,16 @@ from jaxtyping import Array, Float, Num
 
 from ..datasets.bags import Bags
 from .model import Draws, Program, given_labels, plate_of_bags
+from .numerics.quadrature import NO_RULE, QuadratureRule
 from .numerics.tracing import as_pytree
-from .parts.bag_labels import observe_log_odds
-from .parts.bag_utilities import BagUtilities, log_odds_of_instances
+from .parts.bag_labels import observe_log_odds, probit_log_odds
+from .parts.bag_utilities import BagUtilities
 from .parts.instance_gp import InstanceGPModel
 from .parts.sparse_gp import PreparedBags, SparseConditional
 from .parts.witnesses import log_odds_of_some, sum_over_bags
 from .registry import register
 
 __all__ = ["ProbitGPMIL"]
-
-
-class NoRule(NamedTuple):
-    """In the place of a quadrature rule: all integrals have a closed form."""
 
 
 @register
@@ -132,9 +129,9 @@ class ProbitGPMIL(InstanceGPModel):
             label = dist.Delta((positives > 0).astype(int))
             numpyro.sample("bag_label", label, obs=given_labels(given.bags))
 
-    def rule_for(self, conditional: SparseConditional | None, bags: Bags) -> NoRule:
+    def rule_for(self, conditional: SparseConditional | None, bags: Bags) -> QuadratureRule:
         """No quadrature is needed."""
-        return NoRule()
+        return NO_RULE
 
     # ------------------------------------------------------------------ given latent values
 
@@ -144,9 +141,9 @@ class ProbitGPMIL(InstanceGPModel):
         """log P(T = 0 | f) = Σ log Φ(−f_n)."""
         return _sum_over_bags(log_ndtr(-evidence), bags)
 
-    def predictive_rule(self, draws: Draws, bags: Bags) -> NoRule:
+    def predictive_rule(self, draws: Draws, bags: Bags) -> QuadratureRule:
         """No quadrature is needed."""
-        return NoRule()
+        return NO_RULE
 
     def probabilities(
         self, location: Float[Array, " N"], scale: Float[Array, " N"], given: PreparedBags
@@ -209,4 +206,4 @@ def _sum_over_bags(values: Num[Array, "N ..."], bags: Bags) -> Num[Array, "B ...
 
 def _log_odds(ratio: Float[Array, " N"], bags: Bags) -> Float[Array, " B"]:
     """log P(T = 1) − log P(T = 0) by z = a/s of the instances."""
-    return log_odds_of_some(log_odds_of_instances(ratio), bags.bag_index, bags.num_bags)
+    return log_odds_of_some(probit_log_odds(ratio), bags.bag_index, bags.num_bags)

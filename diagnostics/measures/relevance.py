@@ -15,7 +15,7 @@ from ...datasets.bags import Bags
 from ...inference.posterior import Posterior
 from ...inference.prediction import Prediction
 
-__all__ = ["Relevance", "expected_information", "relevance"]
+__all__ = ["Relevance", "expected_information", "relevance", "rows_of_bag"]
 
 # Bags up to this size have all subsets tried.
 _MOST_FOR_ALL_SUBSETS = 10
@@ -116,11 +116,7 @@ def relevance(posterior: Posterior, bags: Bags, bag: int, *, threshold: float = 
         If there is no such bag, the threshold is no probability, or the model is one of targets.
     """
     check("threshold", threshold, PROBABILITY)
-    rows = np.flatnonzero(np.asarray(bags.bag_index) == bag)
-    if not len(rows):
-        raise ValueError(
-            f"bag is {bag}; expected the number, 0 to {bags.num_bags - 1}, of a bag with instances"
-        )
+    rows = rows_of_bag(bags, bag)
     instances = np.asarray(bags.instances)[rows]
 
     def probabilities(kept: Bool[np.ndarray, "K n"]) -> Float[np.ndarray, " K"]:
@@ -133,6 +129,22 @@ def relevance(posterior: Posterior, bags: Bags, bag: int, *, threshold: float = 
     search = _best_subset if is_exact else _one_by_one
     kept, left = search(probabilities, len(rows), whole, threshold)
     return Relevance(rows, expected_information(prediction), ~kept, whole, left, is_exact)
+
+
+def rows_of_bag(bags: Bags, bag: int) -> Int[np.ndarray, " n"]:
+    """Where the instances of a bag are among all.
+
+    Raises
+    ------
+    ValueError
+        If there is no such bag, or none in it.
+    """
+    rows = np.flatnonzero(np.asarray(bags.bag_index) == bag)
+    if not len(rows):
+        raise ValueError(
+            f"bag is {bag}; expected the number, 0 to {bags.num_bags - 1}, of a bag with instances"
+        )
+    return rows
 
 
 def _predicted(posterior: Posterior, bags: Bags) -> Prediction:

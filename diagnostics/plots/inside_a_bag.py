@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from ...datasets.bags import Bags
 from ...inference.prediction import Prediction
-from ..measures.relevance import Relevance
+from ..measures.relevance import Relevance, rows_of_bag
 from .panels import COLOURS, MARKERS, STYLE, draw_intervals
 
 __all__ = ["plot_bag"]
@@ -65,7 +65,7 @@ def plot_bag(
         If there is no prediction or no such bag, images have another number of pixels or are too
         many, or the relevance is of another bag.
     """
-    rows = np.flatnonzero(np.asarray(bags.bag_index) == bag)
+    rows = rows_of_bag(bags, bag)
     pixels = np.asarray(bags.instances if images is None else images)
     _check(predictions, bags, bag, rows, pixels, image_shape)
     if relevance is not None and not np.array_equal(relevance.rows, rows):
@@ -108,10 +108,6 @@ def _check(
 ) -> None:
     if not predictions:
         raise ValueError("predictions is empty; expected at least one, by name")
-    if not len(rows):
-        raise ValueError(
-            f"bag is {bag}; expected the number, 0 to {bags.num_bags - 1}, of a bag with instances"
-        )
     if image_shape is None:
         return
     if pixels.shape != (bags.num_instances, np.prod(image_shape)):

@@ -31,7 +31,7 @@ from ...datasets.streaming import BagStream
 from ...models.numerics.lbfgs import descend
 from ...models.numerics.products import whole_blocks
 from ...models.numerics.threads import one_lapack_thread
-from ...models.parts.hyperpriors import plain
+from ...models.parts.hyperpriors import number_or_array
 from ..posterior import Status
 from ..runtime.checkpoint import BlockFolder, block_folder, described
 from ..runtime.chunks import (
@@ -226,7 +226,7 @@ def _end(
         q, unconstrained = q
         learned = _constrained(form.model, unconstrained)
         elbo = elbo - float(_log_prior(priors, learned))
-        form = form.with_hyperparameters({name: plain(v) for name, v in learned.items()})
+        form = form.with_hyperparameters({name: number_or_array(v) for name, v in learned.items()})
         if form.model.ignores_features and status.kind != "failed":
             status = Status("collapsed", f"{_COLLAPSED}; {status.sentence}")
     return Ascent(form, q, position.local, elbo, status, seconds)
@@ -330,7 +330,7 @@ def ascend_traced(
 def _unconstrained(model: Any) -> Values:
     """Hyper-parameters on the whole real line, from the model's own values on."""
     return {
-        name: np.asarray(biject_to(model.support_of(name)).inv(plain(value)), float)
+        name: np.asarray(biject_to(model.support_of(name)).inv(number_or_array(value)), float)
         for name, value in model.hyperparameters.items()
     }
 

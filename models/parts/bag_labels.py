@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jax import Array, lax
+from jax.scipy.special import log_ndtr
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
 from numpyro.distributions import BernoulliLogits, Distribution, constraints
@@ -78,6 +79,21 @@ class LogOddsLabel(BernoulliLogits):
     ) -> Float[Array, "..."]:
         """Log probability of labels in {0, 1}."""
         return jax.nn.log_sigmoid(jnp.where(jnp.asarray(value) == 1, 1, -1) * self.logits)
+
+
+def probit_log_odds(ratio: Float[Array, "*K"]) -> Float[Array, "*K"]:
+    """log Φ(z) − log Φ(−z), the log odds that a normal of mean z and sd 1 is positive.
+
+    Parameters
+    ----------
+    ratio : array
+        z.
+
+    Returns
+    -------
+    array
+    """
+    return log_ndtr(ratio) - log_ndtr(-ratio)
 
 
 def observe_log_odds(log_odds: Float[Array, " B"], bags: Bags) -> None:

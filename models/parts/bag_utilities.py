@@ -14,26 +14,11 @@ from numpyro.distributions import Distribution, constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.util import is_prng_key
 
-from .bag_labels import AnyArray
-from .tilted_gaussians import draw_above
+from .bag_labels import AnyArray, probit_log_odds
+from .tilted_gaussians import draw_above, inverse_mills_ratio
 from .witnesses import WitnessLabels, log_some_positive, sum_over_bags
 
-__all__ = ["BagUtilities", "log_odds_of_instances"]
-
-
-def log_odds_of_instances(ratio: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-    """log Φ(z) − log Φ(−z), the log odds of a positive utility of mean z and sd 1.
-
-    Parameters
-    ----------
-    ratio : array
-        z.
-
-    Returns
-    -------
-    array
-    """
-    return log_ndtr(ratio) - log_ndtr(-ratio)
+__all__ = ["BagUtilities"]
 
 
 class BagUtilities(Distribution):
@@ -91,21 +76,21 @@ class BagUtilities(Distribution):
         """The signs of the utilities as labels, 1 where one is positive."""
         is_positive = jnp.asarray(self.bag_label) == 1
         in_positive = jnp.take(is_positive, jnp.asarray(self.bag_index))
-        known = jnp.where(in_positive, log_odds_of_instances(self._ratio), -jnp.inf)
+        known = jnp.where(in_positive, probit_log_odds(self._ratio), -jnp.inf)
         return WitnessLabels(known, self.bag_index, is_positive, is_positive.shape[0])
 
     def log_normaliser(self) -> Float[Array, " B"]:
         """log Z_b for each bag."""
         ratio, num_bags = self._ratio, jnp.shape(self.bag_label)[0]
         none = sum_over_bags(log_ndtr(-ratio), self.bag_index, num_bags)
-        some = log_some_positive(log_odds_of_instances(ratio), self.bag_index, num_bags)
+        some = log_some_positive(probit_log_odds(ratio), self.bag_index, num_bags)
         return jnp.where(jnp.asarray(self.bag_label) == 1, some, none)
 
     @property
     def mean(self) -> Float[Array, " N"]:
         """E g_n = a + s [π h(z) − (1 − π) h(−z)], h = φ/Φ, π = P(g_n > 0 | T)."""
         ratio, positive = self._ratio, self.labels().mean
-        above, below = _hazard(ratio), _hazard(-ratio)
+        above, below = inverse_mills_ratio(ratio), inverse_mills_ratio(-ratio)
         scale = jnp.asarray(self.scale)
         excess = positive * above - (1.0 - positive) * below
         return jnp.asarray(self.location) + scale * excess
@@ -132,8 +117,3 @@ class BagUtilities(Distribution):
         is_allowed = some == (jnp.asarray(self.bag_label) == 1)
         by_bag = jnp.where(is_allowed, -self.log_normaliser(), -jnp.inf)
         return jnp.sum(by_instance) + jnp.sum(by_bag)
-
-
-def _hazard(ratio: Float[Array, " N"]) -> Float[Array, " N"]:
-    """φ(x)/Φ(x), right far in the tail."""
-    return jnp.exp(norm.logpdf(ratio) - log_ndtr(ratio))

@@ -16,14 +16,14 @@ __all__ = [
     "Parameter",
     "Parameters",
     "central_value",
+    "component_distributions",
     "finite_or_prior",
     "largest_value",
-    "nearly_all_between",
-    "of_each",
-    "plain",
+    "number_or_array",
     "positive_for_each_or_prior",
     "positive_or_prior",
     "prior_of",
+    "prior_range",
     "shape_of",
 ]
 
@@ -47,7 +47,7 @@ def shape_of(parameter: Parameters) -> tuple[int, ...]:
     return np.shape(parameter)
 
 
-def plain(value: Any) -> float | np.ndarray:
+def number_or_array(value: Any) -> float | np.ndarray:
     """A Python number, or an array of numbers, from an array of JAX or NumPy."""
     array = np.asarray(value, float)
     return array if array.ndim else float(array)
@@ -72,10 +72,10 @@ def central_value(parameter: Parameters) -> float | np.ndarray:
     (3.0, 1.0, 2.0)
     """
     if not isinstance(parameter, Distribution):
-        return plain(parameter)
+        return number_or_array(parameter)
     prior: Any = parameter
     median = _quantile(prior, 0.5)
-    return plain(prior.mean if median is None else median)
+    return number_or_array(prior.mean if median is None else median)
 
 
 def largest_value(parameter: Parameters) -> float:
@@ -86,7 +86,7 @@ def largest_value(parameter: Parameters) -> float:
     return LARGEST_VARIANCE if high is None else min(float(high), LARGEST_VARIANCE)
 
 
-def nearly_all_between(prior: Distribution) -> tuple[float | np.ndarray, float | np.ndarray]:
+def prior_range(prior: Distribution) -> tuple[float | np.ndarray, float | np.ndarray]:
     """The ends of an interval that has nearly all mass of a prior of positive numbers.
 
     Around the mean, by powers of two, where quantiles have no closed form.
@@ -96,10 +96,10 @@ def nearly_all_between(prior: Distribution) -> tuple[float | np.ndarray, float |
         with jax.ensure_compile_time_eval():
             mean = np.asarray(prior.mean)
         low, high = mean / LARGEST_VARIANCE, mean * LARGEST_VARIANCE
-    return plain(low), plain(high)
+    return number_or_array(low), number_or_array(high)
 
 
-def of_each(prior: Distribution) -> Distribution:
+def component_distributions(prior: Distribution) -> Distribution:
     """The distributions of the numbers of a vector as a batch, with a parameter for each."""
     shape = prior.shape()
     while isinstance(prior, Independent | ExpandedDistribution):
@@ -111,7 +111,7 @@ def of_each(prior: Distribution) -> Distribution:
 
 def _quantile(prior: Distribution, probability: float) -> Any:
     """A quantile, of each number of several; None where there is no closed form."""
-    one: Any = of_each(prior)
+    one: Any = component_distributions(prior)
     try:
         with jax.ensure_compile_time_eval():  # a prior is never traced
             return one.icdf(probability)

@@ -29,9 +29,9 @@ from .hyperpriors import (
     Parameter,
     Parameters,
     largest_value,
-    nearly_all_between,
     positive_for_each_or_prior,
     positive_or_prior,
+    prior_range,
     shape_of,
 )
 
@@ -182,7 +182,7 @@ class Kernel(ABC):
         """
         found = {name: np.asarray(draws[name]) for name in self.priors if name in draws}
         unknown = [
-            [(name, end) for end in nearly_all_between(prior)]
+            [(name, end) for end in prior_range(prior)]
             for name, prior in self.priors.items()
             if name not in draws
         ]
@@ -469,13 +469,20 @@ class Linear(Kernel):
         return self.variance * jnp.sum(jnp.asarray(points) ** 2, axis=1)
 
 
+@dataclass(frozen=True)
 class _Combination(Kernel):
     """Kernels combined to one; each parameter has the number of its kernel in its name."""
 
-    @property
-    @abstractmethod
-    def parts(self) -> Sequence[Kernel]:
-        """The kernels."""
+    parts: Sequence[Kernel]
+
+    def __post_init__(self) -> None:
+        parts = tuple(self.parts)
+        if len(parts) < 2 or not all(isinstance(one, Kernel) for one in parts):
+            raise ValueError(
+                f"{type(self).__name__} parts are {parts}; expected two kernels or more, as in "
+                "RBF(2.0, 1.0) + Linear(0.1)"
+            )
+        object.__setattr__(self, "parts", parts)  # a file has a list
 
     @property
     def parameters(self) -> dict[str, Parameters]:
@@ -492,17 +499,7 @@ class _Combination(Kernel):
             kernel.with_values(_without_number(values, number))
             for number, kernel in enumerate(self.parts, 1)
         ]
-        (field,) = fields(self)
-        return replace(self, **{field.name: tuple(changed)})
-
-    def _check_parts(self, name: str) -> None:
-        parts = tuple(self.parts)
-        if len(parts) < 2 or not all(isinstance(one, Kernel) for one in parts):
-            raise ValueError(
-                f"{type(self).__name__} {name} are {parts}; expected two kernels or more, as in "
-                "RBF(2.0, 1.0) + Linear(0.1)"
-            )
-        object.__setattr__(self, name, parts)  # a file has a list
+        return replace(self, parts=tuple(changed))
 
 
 @as_pytree()
@@ -512,7 +509,7 @@ class Sum(_Combination):
 
     Parameters
     ----------
-    terms : sequence of Kernel
+    parts : sequence of Kernel
         Their parameters are sites ``variance_1``, ``length_scale_1``, ``variance_2``, ….
 
     Examples
@@ -522,25 +519,15 @@ class Sum(_Combination):
     {'variance_1': 2.0, 'length_scale_1': 1.0, 'variance_2': 0.5}
     """
 
-    terms: Sequence[Kernel]
-
-    def __post_init__(self) -> None:
-        self._check_parts("terms")
-
-    @property
-    def parts(self) -> Sequence[Kernel]:
-        """The terms."""
-        return self.terms
-
     def covariance(
         self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
     ) -> Float[Array, "N M"]:
         """Σ_i k_i of all pairs."""
-        return reduce(add, (term.covariance(left, right) for term in self.terms))
+        return reduce(add, (term.covariance(left, right) for term in self.parts))
 
     def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
         """Σ_i k_i(x, x)."""
-        return reduce(add, (term.variance_at(points) for term in self.terms))
+        return reduce(add, (term.variance_at(points) for term in self.parts))
 
 
 @as_pytree()
@@ -550,7 +537,7 @@ class Product(_Combination):
 
     Parameters
     ----------
-    factors : sequence of Kernel
+    parts : sequence of Kernel
         Their parameters are sites ``variance_1``, ``length_scale_1``, ``length_scale_2``, …. The
         variances of all but the first, where they are numbers, are no parameters: to learn a
         product of two numbers is to learn one.
@@ -562,22 +549,12 @@ class Product(_Combination):
     {'variance_1': 2.0, 'length_scale_1': 1.0}
     """
 
-    factors: Sequence[Kernel]
-
-    def __post_init__(self) -> None:
-        self._check_parts("factors")
-
-    @property
-    def parts(self) -> Sequence[Kernel]:
-        """The factors."""
-        return self.factors
-
     @property
     def parameters(self) -> dict[str, Parameters]:
         """Parameters of all, without the numbers that are redundant."""
         redundant = {
             f"variance_{number}"
-            for number, factor in enumerate(self.factors, 1)
+            for number, factor in enumerate(self.parts, 1)
             if number > 1 and "variance" not in factor.priors
         }
         given = super().parameters
@@ -587,11 +564,11 @@ class Product(_Combination):
         self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
     ) -> Float[Array, "N M"]:
         """Π_i k_i of all pairs."""
-        return reduce(mul, (factor.covariance(left, right) for factor in self.factors))
+        return reduce(mul, (factor.covariance(left, right) for factor in self.parts))
 
     def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
         """Π_i k_i(x, x)."""
-        return reduce(mul, (factor.variance_at(points) for factor in self.factors))
+        return reduce(mul, (factor.variance_at(points) for factor in self.parts))
 
 
 def _terms(kernel: Kernel, kind: type[_Combination]) -> Sequence[Kernel]:

@@ -31,7 +31,6 @@ import numpyro
 import numpyro.distributions as dist
 from jax.core import Tracer
 from jax.scipy.special import gammaln, log_ndtr
-from jax.scipy.stats import norm
 from jaxtyping import Array, Bool, Float, Int
 from numpyro.distributions.transforms import AffineTransform
 
@@ -46,7 +45,7 @@ from ..numerics.quadrature import (
     sigmoid_table,
 )
 from ..numerics.tracing import as_pytree
-from .bag_labels import LogOddsLabel, TiltedPolyaGamma
+from .bag_labels import LogOddsLabel, TiltedPolyaGamma, probit_log_odds
 from .hyperpriors import Parameter, positive_or_prior
 from .polya_gamma import PolyaGamma
 from .target_distributions import (
@@ -56,7 +55,7 @@ from .target_distributions import (
     log_choices,
     student_rule,
 )
-from .tilted_gaussians import draw_above, draw_tilted_gaussian
+from .tilted_gaussians import draw_above, draw_tilted_gaussian, inverse_mills_ratio
 
 __all__ = [
     "LIKELIHOODS",
@@ -511,14 +510,14 @@ class Probit(_WithoutTable):
         sign = 2.0 * jnp.asarray(observed, mean.dtype) - 1.0
         x = sign * mean / scale
         # φ/Φ in logs, right far in the tail: E z = ±√v (x + φ(x)/Φ(x)).
-        utility = sign * scale * (x + jnp.exp(norm.logpdf(x) - log_ndtr(x)))
+        utility = sign * scale * (x + inverse_mills_ratio(x))
         return ExpectedStatistics(
             1.0 / variance, utility / variance, log_ndtr(x) - 0.5 * explained_variance / variance
         )
 
     def distribution(self, latent: Float[Array, "*K"]) -> dist.Distribution:
         """Bernoulli(Φ(s/√(1 + noise)))."""
-        return LogOddsLabel(logits=_probit_logits(latent / jnp.sqrt(1.0 + self.noise)))
+        return LogOddsLabel(logits=probit_log_odds(latent / jnp.sqrt(1.0 + self.noise)))
 
     def marginal_distribution(
         self,
@@ -528,7 +527,7 @@ class Probit(_WithoutTable):
     ) -> dist.Distribution:
         """Bernoulli(Φ(a/√v)); the rule is not used."""
         scale = jnp.sqrt(self.utility_variance(residual_scale**2))
-        return LogOddsLabel(logits=_probit_logits(location / scale))
+        return LogOddsLabel(logits=probit_log_odds(location / scale))
 
     def quadrature_rule(self, largest_scale: float) -> QuadratureRule:
         """A rule without nodes: the integral has a closed form."""
@@ -1164,11 +1163,6 @@ def _log_two_cosh_half(second_moment: Float[Array, "*K"]) -> Float[Array, "*K"]:
     )
     tilt = jnp.sqrt(jnp.where(is_small, 1.0, second_moment))
     return jnp.where(is_small, series, 0.5 * tilt + jnp.log1p(jnp.exp(-tilt)))
-
-
-def _probit_logits(latent: Float[Array, "*K"]) -> Float[Array, "*K"]:
-    """log Φ(x) − log Φ(−x)."""
-    return log_ndtr(latent) - log_ndtr(-latent)
 
 
 def _log_gamma_ratio(degrees: Float[Array, "*K"]) -> Float[Array, "*K"]:

@@ -7,7 +7,12 @@ from jax.scipy.special import log_ndtr, ndtr, ndtri
 from jax.scipy.stats import norm
 from jaxtyping import Float
 
-__all__ = ["draw_above", "draw_before_an_event", "draw_tilted_gaussian"]
+__all__ = [
+    "draw_above",
+    "draw_before_an_event",
+    "draw_tilted_gaussian",
+    "inverse_mills_ratio",
+]
 
 # Of `draw_above`: from the worst start, lower = 0 and U → 1, the error falls to rounding in these.
 _NEWTON_STEPS = 12
@@ -100,6 +105,21 @@ def draw_before_an_event(
 
     first_state = (key, tangent_point, jnp.zeros(mean.shape, bool))
     return jax.lax.while_loop(lambda state: ~jnp.all(state[2]), attempt, first_state)[1]
+
+
+def inverse_mills_ratio(ratio: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """φ(x)/Φ(x), the mean of −z for a standard normal z below x; right far in the tail.
+
+    Parameters
+    ----------
+    ratio : array
+        x.
+
+    Returns
+    -------
+    array
+    """
+    return jnp.exp(norm.logpdf(ratio) - log_ndtr(ratio))
 
 
 def draw_above(key: Array, lower: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from ...datasets.bags import Bags
-from ..parts.hyperpriors import Parameters, of_each, plain
+from ..parts.hyperpriors import Parameters, component_distributions, number_or_array
 from ..parts.kernels import (
     RBF,
     Cosine,
@@ -62,6 +62,15 @@ __all__ = [
 pt: Any = pytensor.tensor
 Tensor = Any
 
+# Priors, with what PyMC calls their parameters.
+_IN_PYMC: dict[type, tuple[Any, dict[str, str]]] = {
+    dist.Beta: (pm.Beta, {"alpha": "concentration1", "beta": "concentration0"}),
+    dist.Gamma: (pm.Gamma, {"alpha": "concentration", "beta": "rate"}),
+    dist.HalfNormal: (pm.HalfNormal, {"sigma": "scale"}),
+    dist.InverseGamma: (pm.InverseGamma, {"alpha": "concentration", "beta": "rate"}),
+    dist.LogNormal: (pm.LogNormal, {"mu": "loc", "sigma": "scale"}),
+    dist.Normal: (pm.Normal, {"mu": "loc", "sigma": "scale"}),
+}
 # −log of the relative error of an integral.
 _LOG_ACCURACY = 28.0
 # Nodes go this many sds beyond the mass of the integrand: 2e-9 is neglected.
@@ -90,36 +99,17 @@ def parameter(name: str, value: Parameters, *, dims: str | None = None) -> Tenso
     ValueError
         If there is no counterpart in PyMC here.
     """
-    match value:
-        case dist.Independent():
-            return parameter(name, of_each(value), dims=dims)
-        case dist.Beta():
-            return pm.Beta(
-                name,
-                alpha=plain(value.concentration1),
-                beta=plain(value.concentration0),
-                dims=dims,
-            )
-        case dist.LogNormal():
-            return pm.LogNormal(name, mu=plain(value.loc), sigma=plain(value.scale), dims=dims)
-        case dist.InverseGamma():
-            return pm.InverseGamma(
-                name, alpha=plain(value.concentration), beta=plain(value.rate), dims=dims
-            )
-        case dist.Gamma():
-            return pm.Gamma(
-                name, alpha=plain(value.concentration), beta=plain(value.rate), dims=dims
-            )
-        case dist.HalfNormal():
-            return pm.HalfNormal(name, sigma=plain(value.scale), dims=dims)
-        case dist.Normal():
-            return pm.Normal(name, mu=plain(value.loc), sigma=plain(value.scale), dims=dims)
-        case dist.Distribution():
-            raise ValueError(
-                f"prior of {name} is {type(value).__name__}; expected one that PyMC has too: "
-                "Beta, Gamma, HalfNormal, InverseGamma, LogNormal or Normal"
-            )
-    return pt.constant(plain(value))
+    if not isinstance(value, dist.Distribution):
+        return pt.constant(number_or_array(value))
+    prior: Any = component_distributions(value)
+    if type(prior) not in _IN_PYMC:
+        raise ValueError(
+            f"prior of {name} is {type(prior).__name__}; expected one that PyMC has too: "
+            "Beta, Gamma, HalfNormal, InverseGamma, LogNormal or Normal"
+        )
+    make, names = _IN_PYMC[type(prior)]
+    given = {theirs: number_or_array(getattr(prior, ours)) for theirs, ours in names.items()}
+    return make(name, dims=dims, **given)
 
 
 # ---------------------------------------------------------------- the Gaussian process

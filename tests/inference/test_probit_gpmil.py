@@ -89,7 +89,7 @@ def test_the_bound_never_falls_and_ends_where_its_gradient_is_zero(
             assert np.abs(gradient).max() < 1e-8
 
 
-def test_the_approximation_is_too_narrow_and_laplace_is_not(problem):
+def test_the_approximation_is_much_narrower_than_laplace(problem):
     """As if all utilities had been seen: VᵀV/s² of all instances is in its precision."""
     model, bags = problem
     narrow = coordinate_ascent(model, bags, seed=0).approximation.scale_tril

@@ -12,48 +12,25 @@ from milzoo.models import GPMIL, RBF
 from scipy.special import expit, log_expit, logsumexp
 from scipy.stats import multivariate_normal, norm
 
-POINTS = np.array([[-1.0, 0.5], [0.4, -0.3], [1.2, 1.0]])
-MODEL = GPMIL(RBF(2.0, 1.3), POINTS, mean=-0.7)
+
+@pytest.fixture(scope="module")
+def model(process):
+    return GPMIL(process.kernel, process.points, mean=process.mean)
 
 
 @pytest.fixture(scope="module")
-def bags():
-    """Four bags of two, one, three and one instances, in two dimensions."""
-    random = np.random.default_rng(0)
-    parts = [random.normal(size=(size, 2)) for size in (2, 1, 3, 1)]
-    return Bags.from_list(parts, labels=[1, 0, 1, 1])
+def bags(four_bags):
+    return four_bags
 
 
 @pytest.fixture(scope="module")
-def draws():
-    random = np.random.default_rng(1)
-    return {
-        "inducing_value": random.normal(0.0, 1.5, size=(5, 3)),
-        "evidence": random.normal(-0.7, 1.5, size=(5, 7)),
-    }
+def draws(draws_of_four_bags):
+    return draws_of_four_bags
 
 
 @pytest.fixture(scope="module")
 def marginal_draws(draws):
     return {"inducing_value": draws["inducing_value"]}
-
-
-def covariance(one, other):
-    squares = ((one[:, None] - other) ** 2).sum(axis=2)
-    return 2.0 * np.exp(-squares / (2 * 1.3**2))
-
-
-def log_prior(inducing_value):
-    within = covariance(POINTS, POINTS) + 2e-6 * np.eye(3)
-    return multivariate_normal(np.zeros(3), within).logpdf(inducing_value)
-
-
-def given_inducing_values(inducing_value, instances):
-    """Mean and sd of f_n | u."""
-    within = covariance(POINTS, POINTS) + 2e-6 * np.eye(3)
-    weights = np.linalg.solve(within, covariance(POINTS, instances))
-    explained = (covariance(POINTS, instances) * weights).sum(axis=0)
-    return -0.7 + weights.T @ inducing_value, np.sqrt(2.0 - explained)
 
 
 def log_likelihood(evidence, bags):
@@ -63,40 +40,42 @@ def log_likelihood(evidence, bags):
     return log_expit(signs * np.stack(total, axis=-1)).sum(axis=-1)
 
 
-def test_the_program_has_the_density_of_the_paper(bags, draws):
+def test_the_program_has_the_density_of_the_paper(model, bags, draws, process):
     expected = []
     for u, f in zip(*draws.values(), strict=True):
-        mean, scale = given_inducing_values(u, bags.instances)
-        expected.append(log_prior(u) + norm(mean, scale).logpdf(f).sum() + log_likelihood(f, bags))
-    np.testing.assert_allclose(log_joint(MODEL, "full", draws, bags), expected, rtol=1e-9)
-    np.testing.assert_allclose(log_joint(MODEL, "augmented", draws, bags), expected, rtol=1e-9)
+        mean, scale = process.given(u, bags.instances)
+        expected.append(
+            process.log_prior(u) + norm(mean, scale).logpdf(f).sum() + log_likelihood(f, bags)
+        )
+    np.testing.assert_allclose(log_joint(model, "full", draws, bags), expected, rtol=1e-9)
+    np.testing.assert_allclose(log_joint(model, "augmented", draws, bags), expected, rtol=1e-9)
 
 
 @pytest.mark.in_ci
-def test_the_marginal_program_integrates_latent_values_out(bags, marginal_draws):
+def test_the_marginal_program_integrates_latent_values_out(model, bags, marginal_draws, process):
     """A bag of one and one of two, on grids of f."""
     small = bags.select([0, 1])
     z = np.linspace(-8.0, 8.0, 121)
     log_weights = norm.logpdf(z) - logsumexp(norm.logpdf(z))
     expected = []
     for u in marginal_draws["inducing_value"]:
-        mean, scale = given_inducing_values(u, small.instances)
+        mean, scale = process.given(u, small.instances)
         f = mean + scale * np.stack(np.meshgrid(z, z, z, indexing="ij"), axis=-1)
         weight = sum(np.meshgrid(log_weights, log_weights, log_weights, indexing="ij"))
-        expected.append(log_prior(u) + logsumexp(weight + log_likelihood(f, small)))
-    found = log_joint(MODEL, "marginal", marginal_draws, small)
+        expected.append(process.log_prior(u) + logsumexp(weight + log_likelihood(f, small)))
+    found = log_joint(model, "marginal", marginal_draws, small)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.in_ci
-def test_points_at_all_instances_give_the_exact_process(bags):
+def test_points_at_all_instances_give_the_exact_process(bags, process):
     """With u = f at the distinct instances, the density is N(f; μ0, K) Π P(T_b | f)."""
     model = GPMIL.for_bags(bags, None, variance=2.0, length_scale=1.3, mean=-0.7)
     order = np.lexsort(bags.instances.T[::-1])
     np.testing.assert_array_equal(model.inducing_points, bags.instances[order])
     random = np.random.default_rng(3)
     f = random.normal(-0.7, 1.5, size=(4, 7))
-    kernel = covariance(bags.instances, bags.instances) + 2e-6 * np.eye(7)
+    kernel = process.covariance(bags.instances, bags.instances) + 2e-6 * np.eye(7)
     prior = multivariate_normal(np.full(7, -0.7), kernel)
     expected = prior.logpdf(f) + log_likelihood(f, bags)
     found = log_joint(model, "marginal", {"inducing_value": f[:, order] + 0.7}, bags)
@@ -105,12 +84,12 @@ def test_points_at_all_instances_give_the_exact_process(bags):
 
 
 @pytest.mark.in_ci
-def test_predictions_are_means_over_latent_values(bags, marginal_draws):
+def test_predictions_are_means_over_latent_values(model, bags, marginal_draws, process):
     """Eleven probabilities of five draws at 4.5 standard errors: a false alarm in 4e-4; seeded."""
-    predicted = MODEL.predict(marginal_draws, replace(bags, labels=None))
+    predicted = model.predict(marginal_draws, replace(bags, labels=None))
     random = np.random.default_rng(4)
     for s, u in enumerate(marginal_draws["inducing_value"]):
-        mean, scale = given_inducing_values(u, bags.instances)
+        mean, scale = process.given(u, bags.instances)
         f = mean + scale * random.normal(size=(40_000, 7))
         instance = expit(f)
         bag = np.stack([expit(logsumexp(f[:, bags.bag_index == b], axis=1)) for b in range(4)], 1)
@@ -122,8 +101,8 @@ def test_predictions_are_means_over_latent_values(bags, marginal_draws):
             assert (np.abs(found - drawn.mean(axis=0)) < 4.5 * error + 1e-9).all()
 
 
-def test_a_bag_of_one_is_its_instance(bags, marginal_draws):
-    predicted = MODEL.predict(marginal_draws, bags)
+def test_a_bag_of_one_is_its_instance(model, bags, marginal_draws):
+    predicted = model.predict(marginal_draws, bags)
     for b, n in ((1, 2), (3, 6)):
         np.testing.assert_allclose(
             predicted["bag_probability"][:, b],
@@ -133,12 +112,12 @@ def test_a_bag_of_one_is_its_instance(bags, marginal_draws):
 
 
 @pytest.mark.slow
-def test_latent_values_are_drawn_back_given_labels(bags, marginal_draws):
+def test_latent_values_are_drawn_back_given_labels(model, bags, marginal_draws, process):
     """Against weighted draws of the prior: seven means at 4.5 errors, a false alarm in 5e-5."""
     u = marginal_draws["inducing_value"][:1]
     repeated = {"inducing_value": np.repeat(u, 8000, axis=0)}
-    completed = MODEL.complete(repeated, bags, seed=0)
-    mean, scale = given_inducing_values(u[0], bags.instances)
+    completed = model.complete(repeated, bags, seed=0)
+    mean, scale = process.given(u[0], bags.instances)
     f = mean + scale * np.random.default_rng(5).normal(size=(200_000, 7))
     weight = np.exp(log_likelihood(f, bags))
     weight /= weight.sum()
@@ -149,15 +128,15 @@ def test_latent_values_are_drawn_back_given_labels(bags, marginal_draws):
 
 
 @pytest.mark.slow
-def test_hyperparameters_with_priors_are_sites(bags, marginal_draws):
-    model = replace(MODEL, kernel=RBF(dist.LogNormal(0.0, 0.5), 1.3), mean=dist.Normal(-1.0, 1.0))
-    assert model.latent_sites == ("inducing_value", "variance", "mean")
+def test_hyperparameters_with_priors_are_sites(model, bags, marginal_draws):
+    other = replace(model, kernel=RBF(dist.LogNormal(0.0, 0.5), 1.3), mean=dist.Normal(-1.0, 1.0))
+    assert other.latent_sites == ("inducing_value", "variance", "mean")
     sites = marginal_draws | {"variance": np.full(5, 2.0), "mean": np.full(5, -0.7)}
     priors = dist.LogNormal(0.0, 0.5).log_prob(2.0) + dist.Normal(-1.0, 1.0).log_prob(-0.7)
-    expected = log_joint(MODEL, "marginal", marginal_draws, bags) + float(priors)
-    np.testing.assert_allclose(log_joint(model, "marginal", sites, bags), expected, rtol=1e-6)
-    for name, probability in MODEL.predict(marginal_draws, bags).items():
-        np.testing.assert_allclose(model.predict(sites, bags)[name], probability, rtol=1e-6)
+    expected = log_joint(model, "marginal", marginal_draws, bags) + float(priors)
+    np.testing.assert_allclose(log_joint(other, "marginal", sites, bags), expected, rtol=1e-6)
+    for name, probability in model.predict(marginal_draws, bags).items():
+        np.testing.assert_allclose(other.predict(sites, bags)[name], probability, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -183,27 +162,27 @@ def test_the_published_mean_is_zero(bags):
 
 
 @pytest.mark.in_ci
-def test_long_bags_are_positive_under_a_mean_of_zero():
+def test_long_bags_are_positive_under_a_mean_of_zero(process):
     """n/(n + 1) without variance, as documented."""
-    model = GPMIL(RBF(1e-8, 1.0), POINTS)
+    model = GPMIL(RBF(1e-8, 1.0), process.points)
     long = Bags.from_list([np.zeros((size, 2)) for size in (1, 3, 99)])
     found = model.predict({"inducing_value": np.zeros((1, 3))}, long)["bag_probability"]
     np.testing.assert_allclose(found[0], [0.5, 0.75, 0.99], rtol=1e-6)
 
 
-def test_labels_can_be_simulated(bags):
-    drawn, sites = simulate(MODEL, bags, seed=0)
+def test_labels_can_be_simulated(model, bags):
+    drawn, sites = simulate(model, bags, seed=0)
     assert drawn.labels.shape == (4,)
     assert sites["inducing_value"].shape == (3,) and sites["evidence"].shape == (7,)
 
 
-def test_bad_input_is_refused(bags, marginal_draws):
+def test_bad_input_is_refused(model, bags, marginal_draws):
     with pytest.raises(ValueError, match="GPMIL mean is nan; expected a finite number"):
-        replace(MODEL, mean=np.nan)
+        replace(model, mean=np.nan)
     with pytest.raises(ValueError, match="bags have no labels; mean_by_base_rate"):
         GPMIL.for_bags(replace(bags, labels=None), 3)
     with pytest.raises(ValueError, match="bags have no labels; complete"):
-        MODEL.complete(marginal_draws, replace(bags, labels=None), seed=0)
+        model.complete(marginal_draws, replace(bags, labels=None), seed=0)
     wide = Bags.from_list([np.zeros((2, 3))])
     with pytest.raises(ValueError, match="bags have 3 features, but the inducing points of this"):
-        MODEL.predict(marginal_draws, wide)
+        model.predict(marginal_draws, wide)

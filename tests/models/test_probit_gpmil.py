@@ -5,53 +5,30 @@ from dataclasses import replace
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from milzoo.datasets import Bags, simulate
+from milzoo.datasets import simulate
 from milzoo.inference.runtime.densities import log_joint
 from milzoo.models import RBF, ProbitGPMIL
-from scipy.stats import multivariate_normal, norm
-
-POINTS = np.array([[-1.0, 0.5], [0.4, -0.3], [1.2, 1.0]])
-MODEL = ProbitGPMIL(RBF(2.0, 1.3), POINTS, mean=-0.7)
+from scipy.stats import norm
 
 
 @pytest.fixture(scope="module")
-def bags():
-    """Four bags of two, one, three and one instances, in two dimensions."""
-    random = np.random.default_rng(0)
-    parts = [random.normal(size=(size, 2)) for size in (2, 1, 3, 1)]
-    return Bags.from_list(parts, labels=[1, 0, 1, 1])
+def model(process):
+    return ProbitGPMIL(process.kernel, process.points, mean=process.mean)
 
 
 @pytest.fixture(scope="module")
-def draws():
-    random = np.random.default_rng(1)
-    return {
-        "inducing_value": random.normal(0.0, 1.5, size=(5, 3)),
-        "evidence": random.normal(-0.7, 1.5, size=(5, 7)),
-    }
+def bags(four_bags):
+    return four_bags
+
+
+@pytest.fixture(scope="module")
+def draws(draws_of_four_bags):
+    return draws_of_four_bags
 
 
 @pytest.fixture(scope="module")
 def marginal_draws(draws):
     return {"inducing_value": draws["inducing_value"]}
-
-
-def covariance(one, other):
-    squares = ((one[:, None] - other) ** 2).sum(axis=2)
-    return 2.0 * np.exp(-squares / (2 * 1.3**2))
-
-
-def log_prior(inducing_value):
-    within = covariance(POINTS, POINTS) + 2e-6 * np.eye(3)
-    return multivariate_normal(np.zeros(3), within).logpdf(inducing_value)
-
-
-def given_inducing_values(inducing_value, instances):
-    """Mean and sd of f_n | u."""
-    within = covariance(POINTS, POINTS) + 2e-6 * np.eye(3)
-    weights = np.linalg.solve(within, covariance(POINTS, instances))
-    explained = (covariance(POINTS, instances) * weights).sum(axis=0)
-    return -0.7 + weights.T @ inducing_value, np.sqrt(2.0 - explained)
 
 
 def log_likelihood(negative, bags):
@@ -60,47 +37,51 @@ def log_likelihood(negative, bags):
     return np.log(np.where(np.asarray(bags.labels) == 1, 1 - none, none)).sum(axis=-1)
 
 
-def test_the_program_has_the_density_of_its_formula(bags, draws):
+def test_the_program_has_the_density_of_its_formula(model, bags, draws, process):
     expected = []
     for u, f in zip(*draws.values(), strict=True):
-        mean, scale = given_inducing_values(u, bags.instances)
+        mean, scale = process.given(u, bags.instances)
         likelihood = log_likelihood(norm.cdf(-f), bags)
-        expected.append(log_prior(u) + norm(mean, scale).logpdf(f).sum() + likelihood)
-    np.testing.assert_allclose(log_joint(MODEL, "full", draws, bags), expected, rtol=1e-9)
+        expected.append(process.log_prior(u) + norm(mean, scale).logpdf(f).sum() + likelihood)
+    np.testing.assert_allclose(log_joint(model, "full", draws, bags), expected, rtol=1e-9)
 
 
-def test_the_marginal_program_integrates_latent_values_out(bags, marginal_draws):
+def test_the_marginal_program_integrates_latent_values_out(model, bags, marginal_draws, process):
     """Each Φ(−f_n) on a grid of f_n."""
     z = np.linspace(-9.0, 9.0, 361)
     weight = norm.pdf(z) / norm.pdf(z).sum()
     expected = []
     for u in marginal_draws["inducing_value"]:
-        mean, scale = given_inducing_values(u, bags.instances)
+        mean, scale = process.given(u, bags.instances)
         negative = weight @ norm.cdf(-(mean + scale * z[:, None]))
-        expected.append(log_prior(u) + log_likelihood(negative, bags))
-    found = log_joint(MODEL, "marginal", marginal_draws, bags)
+        expected.append(process.log_prior(u) + log_likelihood(negative, bags))
+    found = log_joint(model, "marginal", marginal_draws, bags)
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
-def test_the_augmented_program_has_utilities_and_no_latent_values(bags, marginal_draws):
+def test_the_augmented_program_has_utilities_and_no_latent_values(
+    model, bags, marginal_draws, process
+):
     """Of g with the signs that the labels ask for, and with others."""
     utility = np.tile([0.4, -0.2, -1.0, -0.3, 2.0, 0.1, 0.7], (5, 1))
     expected = []
     for u in marginal_draws["inducing_value"]:
-        mean, scale = given_inducing_values(u, bags.instances)
-        expected.append(log_prior(u) + norm(mean, np.sqrt(1 + scale**2)).logpdf(utility[0]).sum())
+        mean, scale = process.given(u, bags.instances)
+        expected.append(
+            process.log_prior(u) + norm(mean, np.sqrt(1 + scale**2)).logpdf(utility[0]).sum()
+        )
     sites = marginal_draws | {"latent_utility": utility}
-    np.testing.assert_allclose(log_joint(MODEL, "augmented", sites, bags), expected, rtol=1e-9)
+    np.testing.assert_allclose(log_joint(model, "augmented", sites, bags), expected, rtol=1e-9)
     wrong = marginal_draws | {"latent_utility": -utility}
-    assert np.isneginf(log_joint(MODEL, "augmented", wrong, bags)).all()
+    assert np.isneginf(log_joint(model, "augmented", wrong, bags)).all()
 
 
-def test_predictions_are_means_over_utilities(bags, marginal_draws):
+def test_predictions_are_means_over_utilities(model, bags, marginal_draws, process):
     """Eleven probabilities of five draws at 4.5 standard errors: a false alarm in 4e-4; seeded."""
-    predicted = MODEL.predict(marginal_draws, replace(bags, labels=None))
+    predicted = model.predict(marginal_draws, replace(bags, labels=None))
     random = np.random.default_rng(4)
     for s, u in enumerate(marginal_draws["inducing_value"]):
-        mean, scale = given_inducing_values(u, bags.instances)
+        mean, scale = process.given(u, bags.instances)
         f = mean + scale * random.normal(size=(40_000, 7))
         positive = f + random.normal(size=f.shape) > 0
         bag = np.logical_or.reduceat(positive, bags.starts, axis=1)
@@ -113,12 +94,12 @@ def test_predictions_are_means_over_utilities(bags, marginal_draws):
 
 
 @pytest.mark.in_ci
-def test_latent_values_are_drawn_back_given_labels(bags, marginal_draws):
+def test_latent_values_are_drawn_back_given_labels(model, bags, marginal_draws, process):
     """Against draws of the prior that have the labels: fourteen means at 4.5 errors; seeded."""
     u = marginal_draws["inducing_value"][:1]
     repeated = {"inducing_value": np.repeat(u, 8000, axis=0)}
-    completed = MODEL.complete(repeated, bags, seed=0)
-    mean, scale = given_inducing_values(u[0], bags.instances)
+    completed = model.complete(repeated, bags, seed=0)
+    mean, scale = process.given(u[0], bags.instances)
     random = np.random.default_rng(5)
     f = mean + scale * random.normal(size=(400_000, 7))
     g = f + random.normal(size=f.shape)
@@ -132,23 +113,23 @@ def test_latent_values_are_drawn_back_given_labels(bags, marginal_draws):
 
 
 @pytest.mark.in_ci
-def test_hyperparameters_with_priors_are_sites(bags, marginal_draws):
-    model = replace(MODEL, kernel=RBF(dist.LogNormal(0.0, 0.5), 1.3), mean=dist.Normal(-1.0, 1.0))
-    assert model.latent_sites == ("inducing_value", "variance", "mean")
+def test_hyperparameters_with_priors_are_sites(model, bags, marginal_draws):
+    other = replace(model, kernel=RBF(dist.LogNormal(0.0, 0.5), 1.3), mean=dist.Normal(-1.0, 1.0))
+    assert other.latent_sites == ("inducing_value", "variance", "mean")
     sites = marginal_draws | {"variance": np.full(5, 2.0), "mean": np.full(5, -0.7)}
     priors = dist.LogNormal(0.0, 0.5).log_prob(2.0) + dist.Normal(-1.0, 1.0).log_prob(-0.7)
-    expected = log_joint(MODEL, "marginal", marginal_draws, bags) + float(priors)
-    np.testing.assert_allclose(log_joint(model, "marginal", sites, bags), expected, rtol=1e-6)
+    expected = log_joint(model, "marginal", marginal_draws, bags) + float(priors)
+    np.testing.assert_allclose(log_joint(other, "marginal", sites, bags), expected, rtol=1e-6)
 
 
-def test_labels_can_be_simulated(bags):
-    drawn, sites = simulate(MODEL, bags, seed=0)
+def test_labels_can_be_simulated(model, bags):
+    drawn, sites = simulate(model, bags, seed=0)
     assert drawn.labels.shape == (4,)
     assert sites["inducing_value"].shape == (3,) and sites["evidence"].shape == (7,)
 
 
-def test_bad_input_is_refused(bags, marginal_draws):
+def test_bad_input_is_refused(model, bags, marginal_draws):
     with pytest.raises(ValueError, match="ProbitGPMIL mean is nan; expected a finite number"):
-        replace(MODEL, mean=np.nan)
+        replace(model, mean=np.nan)
     with pytest.raises(ValueError, match="bags have no labels; complete"):
-        MODEL.complete(marginal_draws, replace(bags, labels=None), seed=0)
+        model.complete(marginal_draws, replace(bags, labels=None), seed=0)

@@ -113,7 +113,7 @@ def test_sums_and_products_are_those_of_scikit_learn():
     expected = 0.85 * rbf * linear + 3.0 * matern + 0.2 * linear
     np.testing.assert_allclose(kernel.covariance(left, right), expected(left, right), rtol=1e-12)
     np.testing.assert_allclose(kernel.variance_at(left), expected.diag(left), rtol=1e-12)
-    assert len(kernel.terms) == 3
+    assert len(kernel.parts) == 3
 
 
 def test_parameters_of_a_sum_have_the_numbers_of_its_terms():
@@ -147,9 +147,9 @@ def test_largest_variance_is_over_points_draws_and_prior():
 
 
 def test_a_combination_of_one_kernel_is_refused(without_type_checks):
-    with pytest.raises(ValueError, match=r"Sum terms are \(RBF\(.*\); expected two kernels"):
+    with pytest.raises(ValueError, match=r"Sum parts are \(RBF\(.*\); expected two kernels"):
         Sum([RBF(1.0, 1.0)])
-    with pytest.raises(ValueError, match=r"Product factors are \(RBF\(.*2\.0\); expected two"):
+    with pytest.raises(ValueError, match=r"Product parts are \(RBF\(.*2\.0\); expected two"):
         Product([RBF(1.0, 1.0), 2.0])
 
 
