@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags
 from milzoo.diagnostics import expected_information, relevance
+from milzoo.diagnostics.measures.relevance import left_out_one_by_one
 from milzoo.inference import coordinate_ascent
 from milzoo.inference.prediction import Prediction
 from milzoo.models import VGPMIL, VWSGP, Gaussian
@@ -82,6 +83,18 @@ def test_a_long_bag_loses_instances_one_by_one(posterior, bags):
     if len(kept) > 1:
         without = Bags.from_list([np.delete(kept, n, axis=0) for n in range(len(kept))])
         assert (posterior.predict(without).bag_probability < 0.5).all()
+
+
+def test_what_moves_least_stays_where_its_loss_changes_the_side():
+    """Of three: without the first 0.49, without the second 0.60, and then the side is lost."""
+
+    def probabilities(kept):
+        without_second = np.where(kept.sum(axis=1) == 2, 0.60, 0.3)
+        found = np.where(kept[:, 1], 0.1, without_second)
+        return np.where(kept[:, 1] & kept[:, 2] & ~kept[:, 0], 0.49, found)
+
+    kept, left = left_out_one_by_one(probabilities, 3, 0.52, 0.5)
+    assert kept.tolist() == [True, False, True] and left == 0.60
 
 
 def test_an_only_instance_must_stay(posterior, bags):
