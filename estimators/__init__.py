@@ -3,6 +3,7 @@
 from .alp_svm import ALPSVM
 from .andrews_svm import MISVM, miSVM
 from .bayesian import BayesianMIL, BayesianMILRegressor
+from .cardinality_gp import CardinalityGPClassifier
 from .citation_knn import CitationKNN
 from .concept_fraction import ConceptFractionClassifier
 from .concepts import EMDD, DiverseDensityLearner
@@ -18,6 +19,7 @@ from .mil_boost import MILBoost
 from .miles import MILES
 from .prototypes import PrototypeLearner
 from .set_kernel_svm import MIKernelSVM
+from .stick_breaking import StickBreakingClassifier
 from .transformers import (
     KernelPCA,
     PCAOfInstances,
@@ -37,6 +39,7 @@ __all__ = [
     "BagEnsemble",
     "BayesianMIL",
     "BayesianMILRegressor",
+    "CardinalityGPClassifier",
     "CardinalityKernelLearner",
     "CardinalityKernelSVM",
     "CitationKNN",
@@ -54,6 +57,7 @@ __all__ = [
     "PrototypeLearner",
     "ScoreInstances",
     "StandardizeInstances",
+    "StickBreakingClassifier",
     "TransformInstances",
     "VocabularySVM",
     "choose_by_elbow",

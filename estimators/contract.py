@@ -32,6 +32,7 @@ __all__ = [
     "ProbabilisticBagClassifier",
     "ScoresInstances",
     "as_bags",
+    "as_classes",
     "log_odds",
     "means_by_bag",
     "two_columns",
@@ -338,15 +339,11 @@ def with_labels(
     ValueError
         If there are no labels, not one for each bag, or not two classes.
     """
-    if y is None:
-        y = _known(bags, "labels", name)
-    y = _as_vector(bags, y)
-    check_classification_targets(y)
-    classes, codes = np.unique(y, return_inverse=True)
+    classes, codes = np.unique(as_classes(bags, y, name), return_inverse=True)
     if len(classes) > 2:
         raise ValueError(
             "Only binary classification is supported. The type of the target is "
-            f"{type_of_target(y)}: {name} found {len(classes)} classes"
+            f"{type_of_target(classes)}: {name} found {len(classes)} classes"
         )
     if len(classes) < 2:
         raise ValueError(
@@ -355,6 +352,19 @@ def with_labels(
     if bags.labels is None or not np.array_equal(codes, bags.labels):
         bags = replace(bags, labels=codes, instance_labels=None)
     return bags, classes
+
+
+def as_classes(bags: Bags, y: ArrayLike | None, name: str) -> Shaped[np.ndarray, " B"]:
+    """The class of each bag: ``y``, or the labels of the bags where that is None.
+
+    Raises
+    ------
+    ValueError
+        If there are none, not one for each bag, or numbers that are no classes.
+    """
+    given = _as_vector(bags, _known(bags, "labels", name) if y is None else y)
+    check_classification_targets(given)
+    return given
 
 
 def means_by_bag(rows: Float[np.ndarray, "N K"], bags: Bags) -> Float[np.ndarray, "B K"]:

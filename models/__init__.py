@@ -12,7 +12,7 @@ from .diverse_density import DiverseDensity
 from .dpmil import DPMIL
 from .gpmil import GPMIL
 from .measure_threshold import MeasureThreshold
-from .parts.cardinality_kernel import CardinalityKernel
+from .parts.cardinality_kernel import CardinalityKernel, MeanCardinalityKernel
 from .parts.kernels import (
     RBF,
     CorrelationKernel,
@@ -55,6 +55,7 @@ __all__ = [
     "MajorityCardinality",
     "Matern32",
     "Matern52",
+    "MeanCardinalityKernel",
     "MeasureThreshold",
     "NegativeBinomial",
     "NeighbourMeasure",

@@ -13,11 +13,10 @@ from scipy.linalg import solve_triangular
 
 from ..datasets.arguments import AT_LEAST_ZERO, instance_of
 from ..datasets.bags import Bags
-from .cardinality import check_width
 from .model import Draws
 from .numerics.tracing import as_pytree, evaluated_now_unless_traced
 from .parts.bag_evidence import BagEvidenceModel, FloatType
-from .parts.cardinality_kernel import CardinalityKernel
+from .parts.cardinality_kernel import BagKernel
 from .parts.hyperpriors import Parameter, largest_value, positive_or_prior
 from .parts.likelihoods import Likelihood, Logistic
 from .parts.sparse_gp import SparseConditional
@@ -62,7 +61,7 @@ class CardinalityGP(BagEvidenceModel):
     ================  ======  =====================================================
     field             symbol  meaning
     ================  ======  =====================================================
-    kernel            k       `CardinalityKernel`, 1 for a bag with itself
+    kernel            k       `CardinalityKernel` or `MeanCardinalityKernel`
     instances                 of the bags Z
     bag_index                 the bag of each
     process_variance  v       number or prior; the site ``variance``
@@ -70,7 +69,8 @@ class CardinalityGP(BagEvidenceModel):
 
     Parameters
     ----------
-    kernel : CardinalityKernel
+    kernel : CardinalityKernel or MeanCardinalityKernel
+        Or another `BagKernel`: 1 between a bag and itself.
     instances : array (N, D)
     bag_index : array (N,)
         Non-decreasing; every bag has an instance.
@@ -92,7 +92,7 @@ class CardinalityGP(BagEvidenceModel):
     """
 
     kernel: Annotated[
-        CardinalityKernel, instance_of(CardinalityKernel, expected="a CardinalityKernel")
+        BagKernel, instance_of(BagKernel, expected="a kernel such as CardinalityKernel")
     ]
     instances: Float[np.ndarray | Array, "N D"] = field(repr=False)
     bag_index: Int[np.ndarray | Array, " N"] = field(repr=False)
@@ -107,12 +107,12 @@ class CardinalityGP(BagEvidenceModel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_width(len(self.kernel.weights), self.made_at)
+        self.kernel.check_width(self.made_at)
 
     @classmethod
     def at_bags(
         cls,
-        kernel: CardinalityKernel,
+        kernel: BagKernel,
         bags: Bags,
         variance: Parameter = 1.0,
         *,
@@ -123,7 +123,7 @@ class CardinalityGP(BagEvidenceModel):
 
         Parameters
         ----------
-        kernel : CardinalityKernel
+        kernel : CardinalityKernel or MeanCardinalityKernel
         bags : Bags
             Their labels are not used.
         variance : float or Distribution
@@ -162,9 +162,8 @@ class CardinalityGP(BagEvidenceModel):
 
     @property
     def learned_from_labels(self) -> str:
-        """The kernel, unless its weights are all 0."""
-        has_weights = np.any(self.kernel.weights) or self.kernel.intercept != 0
-        return "a kernel whose weights may be learned from labels" if has_weights else ""
+        """The kernel, if it may be learned from the labels of the bags Z."""
+        return self.kernel.learned_from_labels_of(self.made_at)
 
     # ------------------------------------------------------------------ the process
 

@@ -19,6 +19,7 @@ from milzoo.estimators import (
     BagEnsemble,
     BayesianMIL,
     BayesianMILRegressor,
+    CardinalityGPClassifier,
     CardinalityKernelLearner,
     CardinalityKernelSVM,
     CitationKNN,
@@ -35,6 +36,7 @@ from milzoo.estimators import (
     PrototypeLearner,
     ScoreInstances,
     StandardizeInstances,
+    StickBreakingClassifier,
     TransformInstances,
     VocabularySVM,
     miSVM,
@@ -74,6 +76,7 @@ SLOW = [
         model__variance=10.0,
         model__likelihood=Gaussian(0.1),
     ),
+    CardinalityGPClassifier(BayesianMIL(COUNTED, "laplace", seed=0), 1.5, num_draws=3, seed=0),
     CardinalityKernelSVM(COUNTED, RBF(1.0, 1.5)),
     CardinalityKernelLearner(COUNTED, RBF(1.0, 1.5), max_steps=2),
     DiverseDensityLearner(1.0, learns_scales=False, label_noise=0.01),
@@ -87,6 +90,9 @@ SLOW = [
     MIForest(seed=0, num_trees=10),
     MiFV(seed=0),
     MILBoost(seed=0, max_steps=20),
+    StickBreakingClassifier(
+        BayesianMIL(VWSGP, "coordinate_ascent", seed=0, model__num_inducing=10)
+    ),
     VocabularySVM(num_words=5, seed=0),
     AttentionNetwork(4, num_epochs=30, learning_rate=1e-2, seed=0),
     DeepVGPMIL(3, 10, num_epochs=30, learning_rate=1e-2, seed=0),

@@ -11,6 +11,7 @@ from milzoo.models import (
     CardinalityKernel,
     CardinalityModel,
     MajorityCardinality,
+    MeanCardinalityKernel,
     NormalCardinality,
 )
 from milzoo.models.parts import cardinality_kernel
@@ -102,6 +103,67 @@ def test_variance_of_the_instance_kernel_cancels(bags):
     one = kernel_with(NormalCardinality())
     other = CardinalityKernel(one.model, WEIGHTS, RBF(50.0, 1.2), INTERCEPT)
     np.testing.assert_allclose(one(bags, bags), other(bags, bags), rtol=1e-13)
+
+
+# ------------------------------------------------------------------ the mean over draws
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    """A model with a prior on each hyper-parameter, and draws of all sites."""
+    potential = NormalCardinality(dist.Beta(2.0, 2.0), dist.LogNormal(-2.0, 0.5))
+    model = CardinalityModel(potential, dist.HalfNormal(1.0), intercept_scale=1.0)
+    random = np.random.default_rng(1)
+    sites = ("mu", "sigma", "weight_scale", "intercept")
+    draws = {name: random.uniform(0.1, 0.9, size=7) for name in sites}
+    return model, draws | {"weights": random.normal(size=(7, 3))}
+
+
+def test_mean_kernel_is_that_of_kernels(bags, sampled):
+    model, draws = sampled
+    few = bags.select([1, 3])
+    mean = MeanCardinalityKernel.of(model, draws, few, RBF(1.7, 1.2))
+    expected = []
+    for number in range(7):
+        one = {name: float(values[number]) for name, values in draws.items() if name != "weights"}
+        kernel = CardinalityKernel(
+            model.with_hyperparameters(one),
+            draws["weights"][number],
+            RBF(1.7, 1.2),
+            one["intercept"],
+        )
+        expected.append((kernel(few, bags), kernel(bags, bags)))
+    for found, of_draws in zip(
+        (mean(few, bags), mean(bags, bags)), zip(*expected, strict=True), strict=True
+    ):
+        np.testing.assert_allclose(found, np.mean(of_draws, axis=0), rtol=1e-12)
+
+
+def test_mean_kernel_knows_whose_labels_taught_it(bags, sampled):
+    model, draws = sampled
+    kernel = MeanCardinalityKernel.of(model, draws, bags.select([0, 1, 2]), RBF(1.0, 1.0))
+    assert kernel.learned_from_labels_of(bags.select([3, 4])) == ""
+    turned = Bags.from_list([bags.to_list()[2][::-1], bags.to_list()[4]])
+    assert kernel.learned_from_labels_of(turned) == (
+        "a kernel learned from the labels of 1 of its bags"
+    )
+
+
+def test_draws_that_are_missing_are_refused(bags, sampled):
+    model, draws = sampled
+    without = {name: values for name, values in draws.items() if name != "sigma"}
+    message = r"'sigma': 0.*expected the same number of draws of each"
+    with pytest.raises(ValueError, match=message):
+        MeanCardinalityKernel.of(model, without, bags, RBF(1.0, 1.0))
+    with pytest.raises(ValueError, match="length_scale of the instance_kernel have priors"):
+        MeanCardinalityKernel.of(model, draws, bags, RBF(1.0, dist.HalfNormal(1.0)))
+
+
+def test_mean_kernel_refuses_bags_of_another_width(bags, sampled):
+    kernel = MeanCardinalityKernel.of(*sampled, bags, RBF(1.0, 1.0))
+    narrow = Bags.from_list([np.ones((2, 2))])
+    with pytest.raises(ValueError, match="bags have 2 features, but there are weights for 3"):
+        kernel(bags, narrow)
 
 
 # ------------------------------------------------------------------ what it refuses
