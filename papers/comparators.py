@@ -6,6 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
+import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -34,7 +35,16 @@ from ..estimators import (
     VocabularySVM,
     miSVM,
 )
-from ..models import NeighbourMeasure
+from ..models import (
+    RBF,
+    CardinalityGP,
+    CardinalityKernel,
+    CardinalityModel,
+    Cosine,
+    Linear,
+    NeighbourMeasure,
+)
+from ..models.parts.sparse_gp import USUAL_VARIANCE
 from .exhibits import Choice, Method
 
 __all__ = ["comparator", "comparators", "on_features"]
@@ -84,11 +94,19 @@ def comparators(num_features: int, memory: str | None = None) -> dict[str, Choic
     wide = {"length_scale": [typical * root for root in (0.125**0.5, 0.5**0.5, 2**0.5)]} | penalty
     concepts = {"learns_scales": False, "label_noise": 0.01, "start_bags": START_BAGS}
     scale = {"scale": [1 / typical, 2 / typical, 4 / typical]}
+    ascent = "coordinate_ascent"
     measures = {"measure": [NeighbourMeasure(k) for k in (1, 3, 5, 9)]}
     return {
-        "VWSGP": (BayesianMIL("vwsgp", "coordinate_ascent", seed=0), {}),
+        "VWSGP": (BayesianMIL("vwsgp", ascent, seed=0), {}),
         "VWSGP, laplace": (BayesianMIL("vwsgp", "laplace", seed=0), {}),
-        "VGPMIL": (BayesianMIL("vgpmil", "coordinate_ascent", seed=0), {}),
+        "VWSGP, linear kernel": (BayesianMIL("vwsgp", ascent, seed=0, model__kernel=Linear), {}),
+        "VGPMIL": (BayesianMIL("vgpmil", ascent, seed=0), {}),
+        "VGPMIL, cosine kernel": (BayesianMIL("vgpmil", ascent, seed=0, model__kernel=Cosine), {}),
+        "ProbitGPMIL": (BayesianMIL("probit_gpmil", ascent, seed=0), {}),
+        "CardinalityGP, set kernel": (
+            BayesianMIL(process_on_set_kernel, ascent, seed=0),
+            {f"model__{name}": values for name, values in wide.items() if name == "length_scale"},
+        ),
         "CardinalityModel": (BayesianMIL("cardinality", "maximum_a_posteriori", seed=0), {}),
         "GPMIL-S": (BayesianMIL("gpmil", "laplace", seed=0), {}),
         "BMIL": (BayesianMIL("bmil", "laplace", seed=0), {}),
@@ -114,6 +132,17 @@ def comparators(num_features: int, memory: str | None = None) -> dict[str, Choic
         "miFV": (MiFV(seed=0), {"num_components": [1, 2, 3]} | penalty),
         "bagging of Citation-kNN": (BagEnsemble(CitationKNN(), seed=0), {}),
     }
+
+
+def process_on_set_kernel(bags: Bags, seed: int, length_scale: float = 1.0) -> CardinalityGP:
+    """A process on the normalised set kernel: the cardinality kernel with weights of 0.
+
+    Every instance is then positive with the same probability whatever its features, and the kernel
+    is, up to terms that bag sizes make, the mean of k_x over pairs of instances.
+    """
+    weights = np.zeros(bags.num_features)
+    kernel = CardinalityKernel(CardinalityModel(), weights, RBF(1.0, length_scale))
+    return CardinalityGP.at_bags(kernel, bags, USUAL_VARIANCE)
 
 
 def instance_classifiers() -> list[Pipeline]:

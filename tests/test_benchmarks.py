@@ -638,3 +638,33 @@ def test_the_page_of_samplers_has_the_tables_of_the_kept_runs(benchmark):
     assert len(kept) == 3
     for path in kept:
         assert nuts_speed.markdown(nuts_speed.medians(pd.read_csv(path))) in page
+
+
+# ------------------------------------------------------------------ counts and outliers
+
+
+def test_dealt_bags_count_their_twos_and_nines(benchmark):
+    counts = benchmark("counts_and_outliers")
+    digits = load("digits")
+    is_positive = {
+        row.tobytes(): label
+        for row, label in zip(digits.instances, digits.instance_labels, strict=True)
+    }
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as patch:  # raw features tell which digit each instance is
+        patch.setattr(Bags, "standardize", lambda bags, *_: bags)
+        ((training, test),) = counts.deals(1, None, seed=0)
+    for bags in (training, test):
+        found = [sum(is_positive[row.tobytes()] for row in bag) for bag in bags.to_list()]
+        np.testing.assert_array_equal(bags.targets, found)
+        assert bags.bag_sizes.min() >= 1 and bags.bag_sizes.max() <= 20
+    assert training.num_instances + test.num_instances == 1640
+
+
+def test_a_tenth_of_targets_is_ten_times_too_large(benchmark):
+    counts = benchmark("counts_and_outliers")
+    bags = Bags.from_list([np.zeros((1, 1))] * 4000).with_targets(np.ones(4000))
+    wrong = counts.with_wrong_targets(bags, np.random.default_rng(0)).targets
+    assert set(wrong) == {1.0, 10.0}
+    # A binomial fraction of sd 0.0047: 5 of them.
+    assert abs((wrong == 10).mean() - 0.1) < 0.024
