@@ -13,6 +13,7 @@ from scipy.linalg import solve_triangular
 
 from ..datasets.arguments import AT_LEAST_ZERO, instance_of
 from ..datasets.bags import Bags
+from ..datasets.padding import padded
 from .model import Draws
 from .numerics.tracing import as_pytree, evaluated_now_unless_traced
 from .parts.bag_evidence import BagEvidenceModel, FloatType
@@ -24,6 +25,8 @@ from .parts.sparse_gp import SparseConditional
 __all__ = ["CardinalityGP"]
 
 _LOGISTIC = Logistic()
+# The bag of rows that fill the arrays, to a size that folds share.
+_NO_BAG = -1
 
 
 class UnitRows(NamedTuple):
@@ -73,7 +76,8 @@ class CardinalityGP(BagEvidenceModel):
         Or another `BagKernel`: 1 between a bag and itself.
     instances : array (N, D)
     bag_index : array (N,)
-        Non-decreasing; every bag has an instance.
+        Non-decreasing; every bag has an instance. −1 of rows that fill the arrays, to a size that
+        folds share.
     process_variance : float or Distribution
     jitter : float
         Added to the diagonal of k(Z, Z).
@@ -135,10 +139,12 @@ class CardinalityGP(BagEvidenceModel):
         -------
         CardinalityGP
         """
+        filled = padded(bags.without_labels())
+        there = np.arange(filled.num_instances) < bags.num_instances
         return cls(
             kernel,
-            np.asarray(bags.instances),
-            np.asarray(bags.bag_index),
+            np.asarray(filled.instances),
+            np.where(there, filled.bag_index, _NO_BAG),
             variance,
             jitter=jitter,
             likelihood=likelihood,
@@ -278,4 +284,5 @@ class CardinalityGP(BagEvidenceModel):
     @property
     def made_at(self) -> Bags:
         """The bags Z, without labels."""
-        return Bags.from_arrays(self.instances, self.bag_index)
+        there = np.asarray(self.bag_index) != _NO_BAG
+        return Bags.from_arrays(self.instances[there], self.bag_index[there])

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 from ...datasets.arguments import FINITE, instance_of
 from ...datasets.bags import Bags
 from ...datasets.checks import as_numbers
+from ...datasets.padding import bucket
 from ..cardinality import CardinalityBags, CardinalityModel, check_width, probabilities
 from ..model import Draws
 from ..numerics.fields import check_fields
@@ -34,6 +35,8 @@ __all__ = [
 
 # Rows of the kernel between instances that are in memory at once.
 _ROWS = 2048
+# Numbers of bags that a mean kernel keeps, at least: small folds have as many.
+_FEWEST_BAGS = 32
 # Entries of it in memory at once where only kernels within bags are needed.
 _OWN_ENTRIES = 2**18
 
@@ -241,7 +244,8 @@ class MeanCardinalityKernel(_KernelOverDraws):
     instance_kernel : RBF
         k_x, with numbers as parameters.
     learned_from : array (B,)
-        A number for each bag whose label the draws have seen; `of` computes them.
+        A number for each bag whose label the draws have seen, some of them more than once; `of`
+        computes them.
 
     Raises
     ------
@@ -295,7 +299,10 @@ class MeanCardinalityKernel(_KernelOverDraws):
         MeanCardinalityKernel
         """
         sites = {name: np.asarray(draws[name]) for name in model.latent_sites if name in draws}
-        return cls(model, sites, instance_kernel, _numbers_of_bags(bags))
+        numbers = _numbers_of_bags(bags)
+        # Repeated up to a size of the grid, so that folds share programs.
+        repeated = np.resize(numbers, bucket(max(len(numbers), _FEWEST_BAGS)))
+        return cls(model, sites, instance_kernel, repeated)
 
     @property
     def num_draws(self) -> int:

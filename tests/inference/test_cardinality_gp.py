@@ -17,6 +17,7 @@ from milzoo.models import (
     CardinalityKernel,
     CardinalityModel,
     Gaussian,
+    MeanCardinalityKernel,
     NormalCardinality,
 )
 from scipy.stats import multivariate_normal
@@ -155,3 +156,22 @@ def test_bad_input_is_refused(kernel, design, without_type_checks):
         CardinalityGP.at_bags(kernel, narrow)
     with pytest.raises(ValueError, match="bags have 1 features, but this process was made at"):
         CardinalityGP.at_bags(kernel, design).accumulated(narrow)
+
+
+@pytest.mark.in_ci
+def test_another_fold_of_other_sizes_compiles_nothing(compilations):
+    """Bags Z are padded within the model, and so are the numbers of a mean kernel's bags."""
+    learned = CardinalityModel(NormalCardinality(0.5, 0.3))
+    draws = {"weights": np.array([[2.0, -1.5], [1.0, 0.5]])}
+    counts = []
+    for seed in (0, 1):
+        fold = simulate_instances(22, range(1, 5), num_features=2, seed=seed)
+        others = simulate_instances(10 + seed, 2, num_features=2, seed=2 + seed)
+        kernel = MeanCardinalityKernel.of(learned, draws, others, RBF(1.0, 0.8))
+        model = CardinalityGP.at_bags(kernel, fold, VARIANCE)
+        assert model.made_at.num_instances == fold.num_instances
+        before = compilations.number
+        posterior = coordinate_ascent(model, simulate(model, fold, seed=4)[0], seed=0)
+        posterior.predict(others)
+        counts.append(compilations.number - before)
+    assert counts[0] > 0 and counts[1] == 0
