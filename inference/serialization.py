@@ -27,6 +27,7 @@ import xarray as xr
 from .. import models
 from ..datasets.writing import written_whole
 from ..models.numerics.fields import wrong_type
+from ..models.parts.cardinality_kernel import BagKernel
 from ..models.parts.hyperpriors import component_distributions
 from ..models.parts.kernels import Kernel
 from ..models.parts.scale_mixtures import ScaleMixture
@@ -86,7 +87,7 @@ def encode(value: Any) -> Any:
             "kernel is a TinyGPKernel, made from tinygp's classes or a function, which no file can "
             "hold; save the draws with posterior.tree.to_netcdf, or use a kernel such as RBF"
         )
-    if isinstance(value, Kernel) and type(value).__name__ not in _CLASSES:
+    if isinstance(value, Kernel | BagKernel) and type(value).__name__ not in _CLASSES:
         raise ValueError(
             f"kernel is a {type(value).__name__}, a class that no file can name; tell it by "
             "milzoo.inference.serialization.register"
@@ -107,6 +108,8 @@ def encode(value: Any) -> Any:
         return {"array": array.tolist(), "dtype": str(array.dtype), "shape": list(array.shape)}
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
+    if isinstance(value, dict):
+        return {"by_name": {str(name): encode(item) for name, item in value.items()}}
     return value
 
 
@@ -156,6 +159,8 @@ def decode(value: Any) -> Any:
     match value:
         case {"array": content, "dtype": dtype, "shape": shape, **others} if not others:
             return _decode_array(content, dtype, shape)
+        case {"by_name": dict(given), **others} if not others:
+            return {name: decode(item) for name, item in given.items()}
         case {"distribution": str(name), "parameters": dict(given), **others} if not others:
             return _made(_distribution(name), name, given)
         case {"class": str(name), "fields": dict(given), **others} if not others:
@@ -166,7 +171,8 @@ def decode(value: Any) -> Any:
                 )
             return _made(_CLASSES[name], name, given)
     raise ValueError(
-        f"file holds an object of {sorted(value)}; expected an array, a distribution or a class"
+        f"file holds an object of {sorted(value)}; expected an array, a distribution, a class or "
+        "values by name"
     )
 
 

@@ -35,10 +35,10 @@ __all__ = [
 
 # Rows of the kernel between instances that are in memory at once.
 _ROWS = 2048
-# Numbers of bags that a mean kernel keeps, at least: small folds have as many.
-_FEWEST_BAGS = 32
 # Entries of it in memory at once where only kernels within bags are needed.
 _OWN_ENTRIES = 2**18
+# Numbers of bags that a mean kernel keeps, at least: small folds have as many.
+_FEWEST_BAGS = 32
 
 
 @runtime_checkable
@@ -250,7 +250,7 @@ class MeanCardinalityKernel(_KernelOverDraws):
     Raises
     ------
     ValueError
-        If a site has no draws, or not the same number as the others.
+        If a site has no draws, not the same number as the others, or some that are not finite.
 
     Notes
     -----
@@ -279,6 +279,11 @@ class MeanCardinalityKernel(_KernelOverDraws):
             raise ValueError(
                 f"MeanCardinalityKernel draws have sizes {sizes}; expected the same number of "
                 "draws of each, at least one, such as of posterior.draws(32, seed=0)"
+            )
+        if not all(np.isfinite(self.draws[name]).all() for name in sites):
+            raise ValueError(
+                "MeanCardinalityKernel draws have some that are not finite; expected those of a "
+                "posterior that did not fail"
             )
 
     @classmethod

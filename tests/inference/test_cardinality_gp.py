@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, nuts
+from milzoo.inference.serialization import decode, encode
 from milzoo.models import (
     RBF,
     CardinalityGP,
@@ -175,3 +176,23 @@ def test_another_fold_of_other_sizes_compiles_nothing(compilations):
         posterior.predict(others)
         counts.append(compilations.number - before)
     assert counts[0] > 0 and counts[1] == 0
+
+
+def test_a_process_on_a_mean_kernel_is_saved(tmp_path):
+    """Its draws are values by name; a file whose draws are none is refused."""
+    fold = simulate_instances(12, 2, num_features=2, seed=0)
+    draws = {"weights": np.array([[2.0, -1.5], [1.0, 0.5]])}
+    learned = CardinalityModel(NormalCardinality(0.5, 0.3))
+    kernel = MeanCardinalityKernel.of(learned, draws, fold, RBF(1.0, 0.8))
+    model = CardinalityGP.at_bags(kernel, fold, VARIANCE)
+    posterior = coordinate_ascent(model, simulate(model, fold, seed=4)[0], seed=0)
+    posterior.save(tmp_path / "posterior.nc")
+    loaded = Posterior.load(tmp_path / "posterior.nc")
+    np.testing.assert_array_equal(
+        loaded.predict(fold).bag_probability, posterior.predict(fold).bag_probability
+    )
+    assert loaded.model.learned_from_labels == "a kernel learned from the labels of 12 of its bags"
+    written = encode(kernel)
+    written["fields"]["draws"] = 5.0
+    with pytest.raises(ValueError, match="MeanCardinalityKernel that cannot be made"):
+        decode(written)

@@ -159,6 +159,13 @@ def test_draws_that_are_missing_are_refused(bags, sampled):
         MeanCardinalityKernel.of(model, draws, bags, RBF(1.0, dist.HalfNormal(1.0)))
 
 
+def test_draws_that_are_not_finite_are_refused(bags, sampled):
+    model, draws = sampled
+    broken = draws | {"mu": np.where(np.arange(7) == 2, np.nan, draws["mu"])}
+    with pytest.raises(ValueError, match="draws have some that are not finite"):
+        MeanCardinalityKernel.of(model, broken, bags, RBF(1.0, 1.0))
+
+
 def test_mean_kernel_refuses_bags_of_another_width(bags, sampled):
     kernel = MeanCardinalityKernel.of(*sampled, bags, RBF(1.0, 1.0))
     narrow = Bags.from_list([np.ones((2, 2))])
