@@ -11,7 +11,7 @@ from ..datasets.arguments import POSITIVE, WHOLE
 from ..datasets.bags import Bags
 from ..inference.posterior import Status
 from .contract import ScoresInstances
-from .instance_kernels import KERNEL, LENGTH_SCALE, InstanceKernel, SortedBags
+from .instance_kernels import KERNEL, LENGTH_SCALE, InstanceKernel, RowLearner, SortedBags
 
 __all__ = ["MISVM", "miSVM"]
 
@@ -49,21 +49,22 @@ class AlternatingSVM(ScoresInstances):
         in_order = SortedBags.of(bags)
         positive, negative = in_order.positive, np.asarray(in_order.negative.instances)
         kernel = InstanceKernel.of(self.kernel, self.length_scale, bags.num_features)
-        self.svc_ = kernel.classifier(self.penalty)
-        rows, labels = self._first_examples(positive)
-        chosen = proposed = self._first_choice(positive)
+        of_positive = np.asarray(positive.instances)
+        points = np.concatenate([of_positive, negative, self._other_points(positive)])
+        learner = RowLearner.of(kernel, points, self.penalty)
+        negative_rows = len(of_positive) + np.arange(len(negative))
+        others = len(of_positive) + len(negative)
+        proposed = self._first_choice(positive)
         step_of: dict[bytes, int] = {}
         while len(step_of) < self.max_steps and proposed.tobytes() not in step_of:
-            if step_of:
-                chosen = proposed
-                rows, labels = self._examples(chosen, positive)
-            self.svc_.fit(
-                np.concatenate([rows, negative]),
-                np.concatenate([labels, np.zeros(len(negative), int)]),
-            )
+            chosen = proposed
+            rows, labels = self._examples(chosen, others)
+            rows = np.concatenate([rows, negative_rows])
+            labels = np.concatenate([labels, np.zeros(len(negative), int)])
+            svc = learner.train(rows, labels)
             step_of[chosen.tobytes()] = len(step_of) + 1
-            scores = self.svc_.decision_function(np.asarray(positive.instances))
-            proposed = self._choose(scores, positive)
+            proposed = self._choose(learner.scores(svc, rows, len(of_positive)), positive)
+        self.svc_ = kernel.classifier(self.penalty).fit(points[rows], labels)
         self.num_steps_ = len(step_of)
         self.status_ = ended(self.num_steps_, step_of.get(proposed.tobytes()))
         self._remember(chosen, in_order)
@@ -75,14 +76,12 @@ class AlternatingSVM(ScoresInstances):
         return self.svc_.decision_function(np.asarray(bags.instances))
 
     @abstractmethod
-    def _first_choice(self, positive: Bags) -> Choice:
-        """What the first step is trained on, as a choice."""
+    def _other_points(self, positive: Bags) -> Float[np.ndarray, "K D"]:
+        """Points to train on that are no instances."""
 
     @abstractmethod
-    def _first_examples(
-        self, positive: Bags
-    ) -> tuple[Float[np.ndarray, "n D"], Int[np.ndarray, " n"]]:
-        """Rows and labels that the first step is trained on."""
+    def _first_choice(self, positive: Bags) -> Choice:
+        """What the first step is trained on, as a choice."""
 
     @abstractmethod
     def _choose(self, scores: Float[np.ndarray, " P"], positive: Bags) -> Choice:
@@ -90,9 +89,12 @@ class AlternatingSVM(ScoresInstances):
 
     @abstractmethod
     def _examples(
-        self, chosen: Choice, positive: Bags
-    ) -> tuple[Float[np.ndarray, "n D"], Int[np.ndarray, " n"]]:
-        """Rows and labels of a choice, to train on."""
+        self, chosen: Choice, others: int
+    ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+        """Rows and labels of a choice, to train on; ``others`` is the row of the first such point.
+
+        Instances of positive bags are the first rows.
+        """
 
     @abstractmethod
     def _remember(self, chosen: Choice, in_order: SortedBags) -> None:
@@ -136,7 +138,8 @@ class miSVM(AlternatingSVM):  # noqa: N801 (the paper has mi-SVM and MI-SVM)
 
     Notes
     -----
-    Each step trains on all N instances: O(N²D) to O(N³). No step raises the objective, so labels
+    Each step trains on all N instances: O(N²) to O(N³). The kernel between them is computed once,
+    O(N²D), where it fits into 1 GiB. No step raises the objective, so labels
     return to those of an earlier step only by ties or rounding; the paper leaves that open, and we
     stop there, with the classifier that was trained last. f(x) = 0 counts as negative.
 
@@ -149,13 +152,11 @@ class miSVM(AlternatingSVM):  # noqa: N801 (the paper has mi-SVM and MI-SVM)
     learning, NIPS: mi-SVM.
     """
 
+    def _other_points(self, positive: Bags) -> Float[np.ndarray, "0 D"]:
+        return np.empty((0, positive.num_features))
+
     def _first_choice(self, positive: Bags) -> Choice:
         return np.ones(positive.num_instances, int)
-
-    def _first_examples(
-        self, positive: Bags
-    ) -> tuple[Float[np.ndarray, "n D"], Int[np.ndarray, " n"]]:
-        return self._examples(self._first_choice(positive), positive)
 
     def _choose(self, scores: Float[np.ndarray, " P"], positive: Bags) -> Choice:
         labels = (scores > 0).astype(int)
@@ -164,9 +165,9 @@ class miSVM(AlternatingSVM):  # noqa: N801 (the paper has mi-SVM and MI-SVM)
         return labels
 
     def _examples(
-        self, chosen: Choice, positive: Bags
-    ) -> tuple[Float[np.ndarray, "n D"], Int[np.ndarray, " n"]]:
-        return np.asarray(positive.instances), chosen
+        self, chosen: Choice, others: int
+    ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+        return np.arange(len(chosen)), chosen
 
     def _remember(self, chosen: Choice, in_order: SortedBags) -> None:
         self.instance_labels_ = np.zeros(in_order.bags.num_instances, int)
@@ -225,22 +226,21 @@ class MISVM(AlternatingSVM):
     learning, NIPS: MI-SVM.
     """
 
+    def _other_points(self, positive: Bags) -> Float[np.ndarray, "K D"]:
+        totals = np.add.reduceat(np.asarray(positive.instances), positive.starts, axis=0)
+        return totals / positive.bag_sizes[:, None]  # means, which the first step has
+
     def _first_choice(self, positive: Bags) -> Choice:
         return np.full(len(positive), -1)
-
-    def _first_examples(
-        self, positive: Bags
-    ) -> tuple[Float[np.ndarray, "n D"], Int[np.ndarray, " n"]]:
-        totals = np.add.reduceat(np.asarray(positive.instances), positive.starts, axis=0)
-        return totals / positive.bag_sizes[:, None], np.ones(len(positive), int)
 
     def _choose(self, scores: Float[np.ndarray, " P"], positive: Bags) -> Choice:
         return highest_rows(scores, positive)
 
     def _examples(
-        self, chosen: Choice, positive: Bags
-    ) -> tuple[Float[np.ndarray, "n D"], Int[np.ndarray, " n"]]:
-        return np.asarray(positive.instances)[chosen], np.ones(len(chosen), int)
+        self, chosen: Choice, others: int
+    ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+        means = others + np.arange(len(chosen))
+        return np.where(chosen < 0, means, chosen), np.ones(len(chosen), int)
 
     def _remember(self, chosen: Choice, in_order: SortedBags) -> None:
         self.witnesses_ = np.where(chosen < 0, -1, in_order.positive_rows[chosen])

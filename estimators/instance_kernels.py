@@ -13,13 +13,15 @@ from sklearn.svm import SVC
 from ..datasets.arguments import POSITIVE, Rule, one_of, optional
 from ..datasets.bags import Bags
 
-__all__ = ["KERNEL", "LENGTH_SCALE", "InstanceKernel", "SortedBags"]
+__all__ = ["KERNEL", "LENGTH_SCALE", "InstanceKernel", "RowLearner", "SortedBags"]
 
 KERNEL = one_of("linear", "rbf")
 LENGTH_SCALE: Rule = optional(POSITIVE, "for the square root of the number of features")
 
 # Of the dual. Labels are signs of f, which a looser solution may get wrong near 0.
 _TOLERANCE = 1e-5
+# Numbers of a kernel between points that are kept, 1 GiB of them.
+_MOST_NUMBERS = 2**27
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,48 @@ class InstanceKernel:
     @property
     def _gamma(self) -> float:
         return 0.5 / self.length_scale**2
+
+
+@dataclass(frozen=True)
+class RowLearner:
+    """Trains support vector classifiers on some of the same points again and again.
+
+    The kernel between the points is computed once, where it is small enough to keep; else the
+    solver computes it at each training.
+
+    Attributes
+    ----------
+    kernel : InstanceKernel
+    points : array (n, D)
+    penalty : float
+        C.
+    gram : array (n, n) or None
+        The kernel between the points.
+    """
+
+    kernel: InstanceKernel
+    points: Float[np.ndarray, "n D"]
+    penalty: float
+    gram: Float[np.ndarray, "n n"] | None
+
+    @classmethod
+    def of(cls, kernel: InstanceKernel, points: Float[np.ndarray, "n D"], penalty: float) -> Self:
+        """A learner, with the kernel between the points where it is small enough."""
+        is_small = len(points) ** 2 <= _MOST_NUMBERS
+        return cls(kernel, points, penalty, kernel(points, points) if is_small else None)
+
+    def train(self, rows: Int[np.ndarray, " k"], labels: Int[np.ndarray, " k"]) -> SVC:
+        """A classifier trained on some of the points, for `scores`."""
+        if self.gram is None:
+            return self.kernel.classifier(self.penalty).fit(self.points[rows], labels)
+        svc = SVC(C=self.penalty, kernel="precomputed", tol=_TOLERANCE)
+        return svc.fit(self.gram[np.ix_(rows, rows)], labels)
+
+    def scores(self, svc: SVC, rows: Int[np.ndarray, " k"], number: int) -> Float[np.ndarray, " m"]:
+        """Decision values of the first points, by a classifier that was trained on ``rows``."""
+        if self.gram is None:
+            return svc.decision_function(self.points[:number])
+        return svc.decision_function(self.gram[:number, rows])
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 from milzoo.datasets import Bags
+from milzoo.estimators import instance_kernels
 from milzoo.estimators.andrews_svm import MISVM, ended, highest_rows, miSVM
 from scipy.optimize import minimize
 from sklearn.svm import SVC
@@ -180,12 +181,22 @@ def test_status_says_how_steps_ended(returned_to, kind, words):
     assert status.kind == kind and words in status.sentence
 
 
+@pytest.mark.parametrize("kind", [miSVM, MISVM])
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_a_kernel_too_large_to_keep_changes_nothing(bags, kind, kernel, monkeypatch):
+    kept = kind(kernel).fit(bags)
+    monkeypatch.setattr(instance_kernels, "_MOST_NUMBERS", 0)
+    other = kind(kernel).fit(bags)
+    assert kept.num_steps_ == other.num_steps_
+    np.testing.assert_array_equal(kept.decision_function(bags), other.decision_function(bags))
+
+
 class Alternating(miSVM):
     """Labels that go to and fro, whatever f is."""
 
     def _choose(self, scores, positive):
         self.calls_ = getattr(self, "calls_", 0) + 1
-        return np.arange(len(scores)) % 3 // (1 + self.calls_ % 2)
+        return (np.arange(len(scores)) % 3 > self.calls_ % 2).astype(int)
 
 
 def test_a_cycle_ends_the_steps(bags):
