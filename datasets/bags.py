@@ -35,10 +35,12 @@ from .checks import (
     read_only,
     warn_if_one_class,
 )
+from .edges import Edges, checked_edges, refuse_edges
 from .writing import check_writable, written_whole
 
 if TYPE_CHECKING:
     import pandas as pd
+    import scipy.sparse
 
 __all__ = ["Bags", "Standardization"]
 
@@ -54,7 +56,7 @@ class Bags:
     once and name the bag, row or argument that is wrong. The plain constructor does not
     check its arguments. Arrays are 64-bit NumPy copies, read only.
 
-    A ``Bags`` is a JAX pytree whose leaves are the six arrays, so it passes through ``jax.jit``;
+    A ``Bags`` is a JAX pytree whose leaves are the arrays, so it passes through ``jax.jit``;
     ``num_bags`` stays static, and ``names`` are dropped (empty after unflattening).
 
     To scikit-learn a ``Bags`` is a container of B samples: ``len(bags)`` is B, ``bags.shape`` is
@@ -80,6 +82,8 @@ class Bags:
     present : (B,) bool array or None
         Which bags are present; None where all are. Absent bags pad arrays to sizes that programs
         are compiled for (`padded`), and are masked.
+    edges : Edges or None
+        Weighted edges between instances of one bag; see `with_edges`. None where there is no graph.
     """
 
     instances: Float[np.ndarray | Array, "N D"]
@@ -90,6 +94,7 @@ class Bags:
     num_bags: int
     targets: Float[np.ndarray | Array, " B"] | None = None
     present: Bool[np.ndarray | Array, " B"] | None = None
+    edges: Edges | None = None
 
     # ---------------------------------------------------------------- constructors
 
@@ -413,7 +418,7 @@ class Bags:
         )
 
     def without_labels(self) -> Self:
-        """These bags without labels of bags and instances, and without targets.
+        """These bags without labels of bags and instances, and without targets; edges stay.
 
         Returns
         -------
@@ -446,6 +451,49 @@ class Bags:
             name = self.names[bag] if self.names else bag
             raise ValueError(f"targets: bag {name!r} has {given[bag]}; expected a finite number")
         return replace(self, targets=read_only(given))
+
+    def with_edges(
+        self,
+        adjacency: scipy.sparse.sparray
+        | scipy.sparse.spmatrix
+        | Sequence[scipy.sparse.sparray | scipy.sparse.spmatrix]
+        | None,
+    ) -> Self:
+        """These bags with a graph of their instances, such as neighbours in an image.
+
+        Edges stay with their bags through `select`, `split`, `folds`, `standardize` and saved
+        posteriors. Files, frames and padded arrays have none: `to_frame`, `to_parquet`,
+        `to_padded` and `to_sawmil` refuse bags with edges, and `stream` reads bags without.
+
+        Parameters
+        ----------
+        adjacency : scipy.sparse array (N, N), or sequence of (N_b, N_b), or None
+            Weights w_nj ≥ 0 between all instances, in the order of ``bags.instances``, or a matrix
+            for each bag. Symmetric, with a zero diagonal, and without edges between bags. None for
+            bags without a graph.
+
+        Returns
+        -------
+        Bags
+
+        Raises
+        ------
+        TypeError
+            If it is no scipy.sparse array of numbers, and no sequence of them.
+        ValueError
+            If a shape is wrong, a weight is negative or not finite, the matrix is not symmetric, an
+            instance has an edge to itself, or an edge leads from one bag to another.
+
+        Examples
+        --------
+        >>> import scipy.sparse
+        >>> chain = scipy.sparse.csr_array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+        >>> bags = Bags.from_list([[[0.1], [0.4], [0.2]]]).with_edges([chain])
+        >>> bags.edges.row.tolist(), bags.edges.column.tolist()
+        ([0, 1, 1, 2], [1, 0, 2, 1])
+        """
+        edges = None if adjacency is None else checked_edges(adjacency, self.bag_sizes, self.names)
+        return replace(self, edges=edges)
 
     @classmethod
     def checked(
@@ -500,7 +548,7 @@ class Bags:
     # ------------------------------------------------------------- export
 
     def to_list(self) -> list[Float[np.ndarray, "_ D"]]:
-        """The (N_b, D) instances of each bag, as read-only views."""
+        """The (N_b, D) instances of each bag, as read-only views; nothing else of the bags."""
         return np.split(np.asarray(self.instances), self.starts[1:])
 
     def to_frame(self) -> pd.DataFrame:
@@ -512,10 +560,12 @@ class Bags:
         Raises
         ------
         ValueError
-            If two bags have the same name, as after `select` with repetition.
+            If two bags have the same name, as after `select` with repetition, or the bags have
+            edges.
         """
         import pandas as pd
 
+        refuse_edges(self.edges, "a frame or a file of it")
         names = np.array(self.names or [str(b) for b in range(self.num_bags)], dtype=object)
         if len(set(names)) < len(names):
             raise ValueError("names: two bags have the same name; a frame would make one of them")
@@ -546,7 +596,7 @@ class Bags:
         Raises
         ------
         ValueError
-            If two bags have the same name.
+            If two bags have the same name, or the bags have edges.
         """
         check_writable(path)
         frame = self.to_frame()
@@ -558,7 +608,13 @@ class Bags:
 
         Padding is 0 in ``X`` and −1 (unknown) in ``y_inst``; unknown labels are None, and
         targets are dropped.
+
+        Raises
+        ------
+        ValueError
+            If the bags have edges.
         """
+        refuse_edges(self.edges, "padded arrays")
         sizes = self.bag_sizes
         mask = np.arange(sizes.max()) < sizes[:, None]
         X = np.zeros((*mask.shape, self.num_features))
@@ -579,8 +635,9 @@ class Bags:
         Raises
         ------
         ValueError
-            If the bags have no labels.
+            If the bags have no labels, or have edges.
         """
+        refuse_edges(self.edges, "sawmil's bags")
         if self.labels is None:
             raise ValueError("bags have no labels; sawmil's bags need one each")
         mask = np.ones(self.num_instances)
@@ -677,6 +734,7 @@ class Bags:
             num_bags=len(numbers),
             targets=part(self.targets, numbers),
             present=part(self.present, numbers),
+            edges=None if self.edges is None else self.edges.select(self.starts[numbers], sizes),
         )
 
     def split(self, fraction: float, *, seed: int) -> tuple[Bags, Bags]:
@@ -808,9 +866,10 @@ class Bags:
         else:
             counts += " (with targets)" if self.targets is not None else " (unlabelled)"
         sizes = self.bag_sizes
+        graph = "" if self.edges is None else f", {self.edges.num_edges // 2} pairs of neighbours"
         return (
             f"Bags({counts} of {sizes.min()} to {sizes.max()} instances, {self.num_instances} "
-            f"instances of {self.num_features} features)"
+            f"instances of {self.num_features} features{graph})"
         )
 
     def _bag_numbers(self, chosen: np.ndarray) -> Int[np.ndarray, " chosen"]:
@@ -936,7 +995,7 @@ def _random(seed: int) -> np.random.Generator:
 
 # ------------------------------------------------------------------------ pytree
 
-_LEAVES = ("instances", "bag_index", "labels", "instance_labels", "targets", "present")
+_LEAVES = ("instances", "bag_index", "labels", "instance_labels", "targets", "present", "edges")
 
 
 def _flatten_with_keys(bags: Bags) -> tuple[tuple[tuple[Any, Any], ...], int]:

@@ -14,9 +14,10 @@ from jax.core import Tracer
 from jaxtyping import Float
 
 from .bags import Bags
+from .edges import Edges
 from .on_disk import NewBuffer
 
-__all__ = ["bag_weight", "bucket", "padded", "padded_to"]
+__all__ = ["bag_weight", "bucket", "padded", "padded_size_of_edges", "padded_to"]
 
 # Up to the first number sizes are eighths of the next power of two: at most a quarter is added. Up
 # to the second they are 16ths: an eighth.
@@ -25,6 +26,7 @@ _SMALL, _MEDIUM = 1024, 4096
 _ROWS_OF_A_BLOCK = 512
 # Few are padded to one of these: it costs little, and small folds get one size.
 _FEW_INSTANCES, _FEWEST_BAGS = (256, 512), 32
+_FEW_EDGES = 1024
 
 
 def bucket(number: int) -> int:
@@ -63,8 +65,9 @@ def padded(bags: Bags) -> Bags:
     -------
     Bags
         Without names; 256, 512 or more instances and at least 32 bags, so that small folds share
-        programs. At least one bag is absent; it has the padding instances, all zero. Bags that JAX
-        traces are returned unchanged.
+        programs. At least one bag is absent; it has the padding instances, all zero. Edges are
+        padded to 1,024 or the next size of the grid by edges of weight 0 from the last instance to
+        itself. Bags that JAX traces are returned unchanged.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(bags)):
         return bags
@@ -79,12 +82,29 @@ def bag_weight(bags: Bags) -> Float[np.ndarray | jax.Array, " B"]:
     return np.ones(bags.num_bags) if present is None else present.astype(float)
 
 
+def padded_size_of_edges(*several: Bags) -> int:
+    """The size that edges of bags are padded to: one of the grid, the same for all of them.
+
+    Parameters
+    ----------
+    *several : Bags
+
+    Returns
+    -------
+    int
+        1,024 or more.
+    """
+    most = max((bags.edges.num_edges for bags in several if bags.edges is not None), default=0)
+    return bucket(max(most, _FEW_EDGES))
+
+
 def padded_to(
     bags: Bags,
     num_instances: int,
     num_bags: int,
     new_buffer: NewBuffer = np.empty,
     instances: np.ndarray | None = None,
+    num_edges: int | None = None,
 ) -> Bags:
     """Pad bags to given sizes.
 
@@ -97,6 +117,8 @@ def padded_to(
         Shape and type → the array to fill.
     instances : array (num_instances, D) or None
         Whose first rows are those of the bags, to be padded in place.
+    num_edges : int or None
+        None for the next size of the grid.
 
     Returns
     -------
@@ -117,6 +139,12 @@ def padded_to(
     else:
         instances[bags.num_instances :] = 0.0
     present = np.ones(bags.num_bags, bool) if bags.present is None else bags.present
+    edges = bags.edges
+    if edges is not None:
+        size = padded_size_of_edges(bags) if num_edges is None else num_edges
+        last = num_instances - 1  # edges stay sorted by row
+        ends = filled(edges.row, size, last), filled(edges.column, size, last)
+        edges = Edges(*ends, filled(edges.weight, size, 0.0))
     return replace(
         bags,
         instances=instances,
@@ -127,4 +155,5 @@ def padded_to(
         num_bags=num_bags,
         targets=filled(bags.targets, num_bags, 0.0),
         present=filled(present, num_bags, False),
+        edges=edges,
     )

@@ -303,7 +303,7 @@ def _check_same_kind(first: str, one: Posterior, name: str, other: Posterior) ->
 
 
 def _check_same_bags(first: str, one: Bags, name: str, other: Bags) -> None:
-    for part in ("bag_index", "labels", "targets", "instances"):
+    for part in ("bag_index", "labels", "targets", "instances", "edges"):
         ours, theirs = (np.asarray(getattr(bags, part)) for bags in (one, other))
         if not np.array_equal(ours, theirs):
             raise ValueError(

@@ -125,7 +125,8 @@ class SortedBags:
         """Sort the instances of each bag by the first feature, then the second, and so on."""
         instances = np.asarray(bags.instances)
         rows = np.lexsort((*instances.T[::-1], np.asarray(bags.bag_index)))
-        return cls(replace(bags, instances=instances[rows], instance_labels=None), rows)
+        in_order = replace(bags, instances=instances[rows], instance_labels=None, edges=None)
+        return cls(in_order, rows)
 
     @property
     def positive(self) -> Bags:

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..datasets.checks import as_table
+from ..datasets.edges import Edges
 from ..datasets.on_disk import parquet_writer
 from ..datasets.streaming import BagStream
 from ..datasets.writing import check_writable
@@ -51,6 +52,9 @@ LARGEST_RHAT = 1.01
 _NUMBERS_AT_ONCE = 2**24
 _FEWEST_AT_ONCE, _MOST_AT_ONCE = 1024, 2**14
 
+
+# Variables of saved posteriors with the edges of the bags.
+_EDGES = ("edge_row", "edge_column", "edge_weight")
 
 _Kind = Literal["converged", "max_steps", "failed", "collapsed", "disagreed"]
 
@@ -510,6 +514,8 @@ def _check_bags(posterior: Posterior) -> None:
         raise ValueError("its bag_index is not in order")
     if bags.targets is not None:
         bags.with_targets(bags.targets)
+    if bags.edges is not None:
+        _check_edges(bags, bags.edges)
     Bags.checked(
         instances=as_table(bags.instances, "instances"),
         bag_index=index,
@@ -522,6 +528,16 @@ def _check_bags(posterior: Posterior) -> None:
     part = part_of_bags(posterior.model)
     if getattr(bags, part) is None:
         raise ValueError(f"its bags have no {part}, from which the model learns")
+
+
+def _check_edges(bags: Bags, edges: Edges) -> None:
+    """Raise an error unless the edges are as `Bags.with_edges` makes them."""
+    numbers = np.concatenate([edges.row, edges.column])
+    if numbers.dtype.kind != "i" or not np.isin(numbers, np.arange(bags.num_instances)).all():
+        raise ValueError("its edges are between other instances than there are")
+    again = bags.with_edges(edges.as_matrix(bags.num_instances)).edges
+    if not all(map(np.array_equal, edges, again or ())):
+        raise ValueError("its edges are not in order")
 
 
 def _rows(
@@ -734,6 +750,8 @@ def _tree(model: Model, bags: Bags | None, draws: Draws, statistics: Draws) -> x
     constant = {"instances": bags.instances, "bag_index": bags.bag_index}
     if bags.instance_labels is not None:
         constant["true_instance_label"] = bags.instance_labels
+    if bags.edges is not None:
+        constant |= dict(zip(_EDGES, bags.edges, strict=True))
     known = {"bag_label": bags.labels, "bag_target": bags.targets}
     observed = {name: value for name, value in known.items() if value is not None}
     groups = {
@@ -750,7 +768,8 @@ def _tree(model: Model, bags: Bags | None, draws: Draws, statistics: Draws) -> x
             "instances": ["instance", "feature"],
             "bag_index": ["instance"],
             "true_instance_label": ["instance"],
-        },
+        }
+        | {name: ["edge"] for name in _EDGES},
         coords={"bag": list(bags.names)},
         check_conventions=False,  # there may be more chains than draws
     )
@@ -807,7 +826,7 @@ def flat_draws(draws: xr.Dataset) -> Draws:
 
 def _bags_of(tree: xr.DataTree) -> Bags:
     constant = tree["constant_data"].to_dataset()
-    known = "true_instance_label" in constant
+    known, has_edges = "true_instance_label" in constant, _EDGES[0] in constant
     observed = tree["observed_data"].to_dataset()
 
     def part(name: str) -> np.ndarray | None:
@@ -822,4 +841,5 @@ def _bags_of(tree: xr.DataTree) -> Bags:
         names=tuple(str(name) for name in observed["bag"].to_numpy()),
         num_bags=observed.sizes["bag"],
         targets=part("bag_target"),
+        edges=Edges(*(constant[name].to_numpy() for name in _EDGES)) if has_edges else None,
     )

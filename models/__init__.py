@@ -8,6 +8,7 @@ from .cardinality import (
     NormalCardinality,
 )
 from .cardinality_gp import CardinalityGP
+from .coupled_vgpmil import CoupledVGPMIL
 from .diverse_density import DiverseDensity
 from .dpmil import DPMIL
 from .gpmil import GPMIL
@@ -46,6 +47,7 @@ __all__ = [
     "CardinalityModel",
     "CorrelationKernel",
     "Cosine",
+    "CoupledVGPMIL",
     "DiverseDensity",
     "GammaMixing",
     "Gaussian",

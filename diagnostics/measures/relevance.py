@@ -117,13 +117,17 @@ def relevance(posterior: Posterior, bags: Bags, bag: int, *, threshold: float = 
     """
     check("threshold", threshold, PROBABILITY)
     rows = rows_of_bag(bags, bag)
-    instances = np.asarray(bags.instances)[rows]
+    alone = bags.select([bag]).without_labels()
+    instances, edges = np.asarray(alone.instances), alone.edges
 
     def probabilities(kept: Bool[np.ndarray, "K n"]) -> Float[np.ndarray, " K"]:
         parts = Bags.from_list([instances[of] for of in kept])
+        if edges is not None:
+            each = [edges.among(np.flatnonzero(of)).as_matrix(int(of.sum())) for of in kept]
+            parts = parts.with_edges(each)
         return _predicted(posterior, parts).bag_probability
 
-    prediction = _predicted(posterior, bags.select([bag]).without_labels())
+    prediction = _predicted(posterior, alone)
     whole = float(prediction.bag_probability[0])
     is_exact = len(rows) <= _MOST_FOR_ALL_SUBSETS
     search = _best_subset if is_exact else left_out_one_by_one

@@ -1,6 +1,11 @@
 """Closed-form variational inference: one protocol, its drivers, and a file for each kind of q."""
 
-from . import dpmil, probit_gpmil, sparse_gp  # noqa: F401  they register their closed forms
+from . import (  # noqa: F401  they register their closed forms
+    coupled_vgpmil,
+    dpmil,
+    probit_gpmil,
+    sparse_gp,
+)
 from .algorithm import ClosedForm, GaussianForm, Options, closed_form
 from .coordinate_ascent import coordinate_ascent
 from .linear_response import linear_response

@@ -201,6 +201,7 @@ class DPMILForm(ClosedForm):
             instances=np.asarray(bags.instances)[may],
             bag_index=np.asarray(bags.bag_index)[may],
             instance_labels=None if known is None else np.asarray(known)[may],
+            edges=None,
         )
         certain = np.asarray(bags.instances)[~may]
         negatives = np.zeros((bucket(max(1, len(certain))), bags.num_features))

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...datasets.bags import Bags
 from ...datasets.on_disk import NewBuffer
-from ...datasets.padding import bucket, padded_to
+from ...datasets.padding import bucket, padded_size_of_edges, padded_to
 from ...datasets.streaming import BagStream
 
 __all__ = [
@@ -134,10 +134,11 @@ def padded_chunks(
     """
     length = _filled_up(max(bags.num_instances for bags in chunks), num_instances)
     num_bags = bucket(1 + max(bags.num_bags for bags in chunks))
+    num_edges = padded_size_of_edges(*chunks)
     whole = []
     for bags in chunks:
         read = read_to.lengthened(np.asarray(bags.instances), length) if read_to else None
-        whole.append(padded_to(bags, length, num_bags, buffer, read))
+        whole.append(padded_to(bags, length, num_bags, buffer, read, num_edges))
     nothing = replace(whole[0], present=np.zeros(num_bags, bool))
     return [*whole, *[nothing] * (num_parts - len(whole))]
 

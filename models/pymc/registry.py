@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...datasets.bags import Bags
 from ..bmil import BMIL
 from ..cardinality import CardinalityModel
+from ..coupled_vgpmil import CoupledVGPMIL
 from ..diverse_density import DiverseDensity
 from ..dpmil import DPMIL
 from ..gpmil import GPMIL
@@ -46,9 +47,9 @@ def pymc_program(model: Any, bags: Bags, *, program: str = "marginal") -> pymc.M
         If PyMC is not installed.
     """
     raise NotImplementedError(
-        f"{type(model).__name__} has no program in PyMC, BMIL, CardinalityModel, DiverseDensity, "
-        "DPMIL, GPMIL, MeasureThreshold, ProbitGPMIL, VGPMIL and VWSGP have; sample with nuts "
-        "instead"
+        f"{type(model).__name__} has no program in PyMC, BMIL, CardinalityModel, CoupledVGPMIL, "
+        "DiverseDensity, DPMIL, GPMIL, MeasureThreshold, ProbitGPMIL, VGPMIL and VWSGP have; "
+        "sample with nuts instead"
     )
 
 
@@ -64,6 +65,13 @@ def _(model: CardinalityModel, bags: Bags, *, program: str = "marginal") -> Any:
     from .cardinality import cardinality_program
 
     return cardinality_program(model, bags, program=program)
+
+
+@pymc_program.register
+def _(model: CoupledVGPMIL, bags: Bags, *, program: str = "marginal") -> Any:
+    from .coupled_vgpmil import coupled_vgpmil_program
+
+    return coupled_vgpmil_program(model, bags, program=program)
 
 
 @pymc_program.register

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from ...datasets.bags import Bags
 from ..parts.scale_mixtures import GammaMixing, Mixing, PolyaGammaMixing
 from ..vgpmil import VGPMIL
 from .sparse_gp import (
     REACH,
+    SparseProcess,
     Tensor,
     check_program,
     draw_evidence,
@@ -30,7 +32,13 @@ __all__ = ["vgpmil_program"]
 _LARGEST_TABLED_VARIANCE = 200.0
 
 
-def vgpmil_program(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> pm.Model:
+def vgpmil_program(
+    model: VGPMIL,
+    bags: Bags,
+    *,
+    program: str = "marginal",
+    process_of: Callable[[VGPMIL, Bags], SparseProcess] = sparse_process,
+) -> pm.Model:
     """The model as a PyMC program, to check the NumPyro programs and to compare speeds.
 
     .. code-block:: text
@@ -50,6 +58,8 @@ def vgpmil_program(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> p
         With labels to condition on them; without, the labels are a site.
     program : {"marginal", "full"}
         With the latent values integrated out by quadrature, or as a site.
+    process_of : callable
+        The latent values of the instances, from model and bags.
 
     Returns
     -------
@@ -75,7 +85,7 @@ def vgpmil_program(model: VGPMIL, bags: Bags, *, program: str = "marginal") -> p
     model.check_width(bags)
     with pm.Model(coords=_coordinates(model, bags)) as pymc_model:
         mean = parameter("mean", model.mean)
-        process = sparse_process(model, bags)
+        process = process_of(model, bags)
         location = mean + draw_inducing_value(process)  # μ0 + A u
         if program == "full":
             evidence = draw_evidence(location, process.scale)
