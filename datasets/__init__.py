@@ -12,6 +12,7 @@ from .mil_unit_tests import (
     threshold_based,
     threshold_based_log_odds,
 )
+from .patch_on_grid import patch_on_grid, patch_on_grid_log_odds
 from .simulation import simulate, simulate_instances
 from .streaming import BagStream, stream
 
@@ -23,6 +24,8 @@ __all__ = [
     "image_shape",
     "kernel_pca",
     "load",
+    "patch_on_grid",
+    "patch_on_grid_log_odds",
     "presence_based",
     "presence_based_log_odds",
     "published_folds",

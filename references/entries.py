@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+import scipy.sparse
 from numpyro.distributions import LogNormal, Normal
 
 from ..datasets import Bags, load, simulate, simulate_instances
@@ -21,6 +22,7 @@ from ..models import (
     CardinalityGP,
     CardinalityKernel,
     CardinalityModel,
+    CoupledVGPMIL,
     DiverseDensity,
     GammaMixing,
     Gaussian,
@@ -158,6 +160,19 @@ def _probit_gpmil() -> Problem:
     return _drawn(ProbitGPMIL(RBF(4.0, 1.0), _nine_points(), mean=-1.5), 60)
 
 
+def _coupled_vgpmil() -> Problem:
+    """Instances in a row, each with those beside it as neighbours."""
+
+    def in_a_row(size: int) -> scipy.sparse.csr_array:
+        beside = np.eye(size, k=1) + np.eye(size, k=-1)
+        return scipy.sparse.csr_array(beside)
+
+    design = _design(60)
+    design = design.with_edges([in_a_row(int(size)) for size in design.bag_sizes])
+    model = CoupledVGPMIL(RBF(4.0, 1.0), _nine_points(), mean=-1.5, coupling=0.5)
+    return model, simulate(model, design, seed=1)[0]
+
+
 def _dpmil() -> Problem:
     """Instances on a line, of two classes with two components each."""
     model = DPMIL(np.zeros(1), np.full(1, 0.25), 8.0, mean_strength=0.2, max_components=2)
@@ -293,6 +308,14 @@ ENTRIES: dict[str, Entry] = {
             ("instances", "skewed"),
             _probit_gpmil,
             _drawn_as(60),
+        ),
+        Entry(
+            "coupled-vgpmil-simulated-9",
+            "Nine values under a noisy maximum of labels whose log odds are averaged over "
+            "neighbours: skewed.",
+            ("instances", "skewed"),
+            _coupled_vgpmil,
+            f"{_drawn_as(60)}, neighbours in a row",
         ),
         Entry(
             "gpmil-simulated-25",
