@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import scipy.sparse
 from jax.nn import logsumexp
 from milzoo.datasets import Bags
 from milzoo.diagnostics import SimulationCalibration, simulation_calibration
@@ -19,6 +20,7 @@ from milzoo.models import (
     RBF,
     VGPMIL,
     CardinalityModel,
+    CoupledVGPMIL,
     DiverseDensity,
     Logistic,
     MeasureThreshold,
@@ -42,7 +44,7 @@ class Problem:
 
     Attributes
     ----------
-    model : VGPMIL, VWSGP, GPMIL, ProbitGPMIL, CardinalityModel, MeasureThreshold, …
+    model : VGPMIL, CoupledVGPMIL, VWSGP, GPMIL, ProbitGPMIL, CardinalityModel, MeasureThreshold, …
     design : Bags
         The bags that labels are simulated for.
     test_bag : Bags
@@ -135,6 +137,20 @@ def vgpmil_problem() -> Problem:
     return Problem(model, *design_and_test_bag([1, 2, 3, 4, 2, 3]), evidence="evidence")
 
 
+def coupled_vgpmil_problem() -> Problem:
+    """Twelve bags of one to four instances in a row, each with those beside it as neighbours."""
+    design, test_bag = (
+        bags.with_edges([in_a_row(size) for size in bags.bag_sizes.tolist()])
+        for bags in design_and_test_bag([1, 2, 3, 4, 2, 3] * 2)
+    )
+    model = CoupledVGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8, coupling=0.6)
+    return Problem(model, design, test_bag, evidence="evidence")
+
+
+def in_a_row(size: int) -> scipy.sparse.csr_array:
+    return scipy.sparse.csr_array(np.eye(size, k=1) + np.eye(size, k=-1))
+
+
 def gpmil_problem() -> Problem:
     """Twelve bags of one to four instances."""
     model = GPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8)
@@ -193,6 +209,7 @@ def dpmil_problem(covariance: str) -> MixtureProblem:
 
 PROBLEMS = {
     "vgpmil": vgpmil_problem(),
+    "coupled vgpmil": coupled_vgpmil_problem(),
     "vwsgp": vwsgp_problem(Logistic()),
     "probit vwsgp": vwsgp_problem(Probit()),
     "student vwsgp": vwsgp_problem(StudentT()),

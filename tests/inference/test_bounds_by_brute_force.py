@@ -25,6 +25,7 @@ from milzoo.models import (
     CardinalityGP,
     CardinalityKernel,
     CardinalityModel,
+    CoupledVGPMIL,
     GammaMixing,
     Gaussian,
     Logistic,
@@ -35,6 +36,7 @@ from milzoo.models import (
 )
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.polynomial.legendre import leggauss
+from scipy.sparse import csr_array
 from scipy.special import betaln, expit, logsumexp, multigammaln
 from scipy.stats import gamma as gamma_distribution
 from scipy.stats import multivariate_normal, norm
@@ -293,9 +295,8 @@ def vgpmil_bound(approximation, rows: Rows, mixing: str, mean: float, label_upda
     return bound
 
 
-def vgpmil_log_evidence(model, mixing: str, mean: float) -> float:
+def vgpmil_log_evidence(rows: Rows, mixing: str, mean: float) -> float:
     """Of the density that the bound is about: that of Gamma mixing is not normalised over f."""
-    rows = instance_rows(model)
 
     def psi(f):
         if mixing == "sech":
@@ -343,7 +344,7 @@ def test_vgpmil_bound_equals_brute_force(label_update, mixing, mean, steps):
 def test_vgpmil_bound_is_below_the_log_evidence(label_update, mixing, mean):
     model = vgpmil(mixing, mean)
     posterior = fitted(model, max(STEPS), label_update)
-    assert posterior.elbo[-1] < vgpmil_log_evidence(model, mixing, mean)
+    assert posterior.elbo[-1] < vgpmil_log_evidence(instance_rows(model), mixing, mean)
 
 
 @pytest.mark.in_ci
@@ -360,6 +361,70 @@ def test_vgpmil_converges_where_the_brute_force_bound_is_stationary(label_update
 
     fields = Q_U if label_update == "exact" else (*Q_U, "label_logits")
     assert largest_gradient(bound, approximation, fields) < GRADIENT_TOLERANCE
+
+
+# ------------------------------------------------------------------ CoupledVGPMIL
+
+COUPLING = 0.6
+# Weights of two edges of a bag of three, and of one of a bag of two.
+NEIGHBOURS = np.zeros((6, 6))
+for one, other, weight in ((0, 1, 1.0), (3, 4, 2.0), (4, 5, 0.5)):
+    NEIGHBOURS[one, other] = NEIGHBOURS[other, one] = weight
+
+
+@cache
+def coupled_vgpmil(mixing: str) -> CoupledVGPMIL:
+    fields = {"sharpness": SHARPNESS, "mixing": MIXINGS[mixing], "coupling": COUPLING}
+    return CoupledVGPMIL(RBF(**KERNEL), INDUCING_POINTS, mean=-0.8, **fields)
+
+
+def averaged_rows(model: CoupledVGPMIL) -> Rows:
+    """S A, and the diagonal of S K̃ Sᵀ."""
+    covariance, weights, residual = instance_rows(model)
+    total = NEIGHBOURS.sum(axis=1, keepdims=True)
+    of_neighbours = np.divide(NEIGHBOURS, total, out=np.eye(6), where=total > 0)
+    averages = (1 - COUPLING) * np.eye(6) + COUPLING * of_neighbours
+    return Rows(covariance, averages @ weights, np.diag(averages @ np.diag(residual) @ averages.T))
+
+
+@cache
+def coupled_fit(mixing: str, steps: int, label_update: str):
+    bags = problem_bags().with_edges(csr_array(NEIGHBOURS))
+    options = {"max_steps": steps, "tolerance": 0.0, "label_update": label_update}
+    return coordinate_ascent(coupled_vgpmil(mixing), bags, seed=0, num_draws=2, **options)
+
+
+@pytest.mark.slow_but_first
+@every_length
+@every_mixing
+@every_label_update
+def test_coupled_vgpmil_bound_equals_brute_force(label_update, mixing, steps):
+    posterior = coupled_fit(mixing, steps, label_update)
+    rows = averaged_rows(coupled_vgpmil(mixing))
+    expected = vgpmil_bound(posterior.approximation, rows, mixing, -0.8, label_update)
+    assert posterior.elbo[-1] == pytest.approx(expected, abs=TOLERANCE, rel=0)
+
+
+@pytest.mark.in_ci
+@every_mixing
+@pytest.mark.parametrize("label_update", ["exact", "mean_field"])
+def test_coupled_vgpmil_converges_where_the_brute_force_bound_is_stationary(label_update, mixing):
+    approximation = coupled_fit(mixing, max(STEPS), label_update).approximation
+    rows = averaged_rows(coupled_vgpmil(mixing))
+
+    def bound(moved):
+        return vgpmil_bound(moved, rows, mixing, -0.8, label_update)
+
+    fields = Q_U if label_update == "exact" else (*Q_U, "label_logits")
+    assert largest_gradient(bound, approximation, fields) < GRADIENT_TOLERANCE
+
+
+@pytest.mark.slow
+@every_mixing
+def test_coupled_vgpmil_bound_is_below_the_log_evidence(mixing):
+    model = coupled_vgpmil(mixing)
+    log_evidence = vgpmil_log_evidence(averaged_rows(model), mixing, -0.8)
+    assert coupled_fit(mixing, max(STEPS), "exact").elbo[-1] < log_evidence
 
 
 # ------------------------------------------------------------------ ProbitGPMIL

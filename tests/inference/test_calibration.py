@@ -10,6 +10,7 @@ from milzoo.inference.gibbs import bag_evidence
 from milzoo.inference.gibbs.inducing import draw_whitened
 from milzoo.inference.gibbs.probit_gpmil import ProbitGibbs
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
+from milzoo.models import VGPMIL
 
 SIMULATIONS = 100
 
@@ -33,6 +34,7 @@ def calibrate(simulation_based_calibration):
     ("problem", "program", "thinning"),
     [
         ("vgpmil", "marginal", 2),
+        ("coupled vgpmil", "marginal", 2),
         ("vwsgp", "marginal", 3),
         ("vwsgp", "full", 2),
         ("cardinality", "marginal", 4),
@@ -54,6 +56,7 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
     ("problem", "sampler", "thinning"),
     [
         ("vgpmil", VGPMILGibbs, 5),
+        ("coupled vgpmil", VGPMILGibbs, 8),
         ("vwsgp", bag_evidence.BagEvidenceGibbs, 5),
         ("probit vwsgp", bag_evidence.BagEvidenceGibbs, 12),
         ("student vwsgp", bag_evidence.BagEvidenceGibbs, 10),
@@ -79,6 +82,22 @@ def test_a_wrong_constant_in_one_conditional_is_found(calibrate, without_type_ch
     found = calibrate("vgpmil", BiasedGibbs.for_model, thinning=5).not_uniform
     assert "evidence 0" in found
     assert "inducing_value 0" in found
+
+
+class UncoupledGibbs(VGPMILGibbs):
+    """A planted fault: residuals that are not averaged, though latent means are."""
+
+    @classmethod
+    def for_model(cls, model, bags):
+        given = super().for_model(model, bags)
+        scale = VGPMIL.conditional(model, bags).residual_scale
+        rows = given.conditional._replace(residual_variance=scale**2, residual_scale=scale)
+        return replace(given, conditional=rows)
+
+
+@pytest.mark.slow
+def test_residuals_that_are_not_averaged_are_found(calibrate, without_type_checks):
+    assert "evidence 0" in calibrate("coupled vgpmil", UncoupledGibbs.for_model, 8).not_uniform
 
 
 @pytest.mark.slow
