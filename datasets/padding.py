@@ -126,16 +126,17 @@ def padded_to(
         As of `padded`.
     """
 
-    def filled(values: np.ndarray | jax.Array | None, size: int, value: float) -> np.ndarray | None:
-        if values is None:
-            return None
+    def longer(values: np.ndarray | jax.Array, size: int, value: float) -> np.ndarray:
         values = np.asarray(values)
         whole = new_buffer((size, *values.shape[1:]), values.dtype)
         whole[: len(values)], whole[len(values) :] = values, value
         return whole
 
+    def filled(values: np.ndarray | jax.Array | None, size: int, value: float) -> np.ndarray | None:
+        return None if values is None else longer(values, size, value)
+
     if instances is None:
-        instances = filled(bags.instances, num_instances, 0.0)
+        instances = longer(bags.instances, num_instances, 0.0)
     else:
         instances[bags.num_instances :] = 0.0
     present = np.ones(bags.num_bags, bool) if bags.present is None else bags.present
@@ -143,17 +144,17 @@ def padded_to(
     if edges is not None:
         size = padded_size_of_edges(bags) if num_edges is None else num_edges
         last = num_instances - 1  # edges stay sorted by row
-        ends = filled(edges.row, size, last), filled(edges.column, size, last)
-        edges = Edges(*ends, filled(edges.weight, size, 0.0))
+        ends = longer(edges.row, size, last), longer(edges.column, size, last)
+        edges = Edges(*ends, longer(edges.weight, size, 0.0))
     return replace(
         bags,
         instances=instances,
-        bag_index=filled(bags.bag_index, num_instances, num_bags - 1),
+        bag_index=longer(bags.bag_index, num_instances, num_bags - 1),
         labels=filled(bags.labels, num_bags, 0),
         instance_labels=filled(bags.instance_labels, num_instances, -1),
         names=(),
         num_bags=num_bags,
         targets=filled(bags.targets, num_bags, 0.0),
-        present=filled(present, num_bags, False),
+        present=longer(present, num_bags, False),
         edges=edges,
     )

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from milzoo.datasets import Bags, load
+from milzoo.datasets import Bags, load, patch_on_grid
 from milzoo.estimators import CardinalityKernelSVM, MeasureLearner, choose_by_elbow
 from milzoo.estimators.kernel_classifiers import KernelObjective
 from milzoo.inference import coordinate_ascent, maximum_a_posteriori
@@ -668,3 +668,48 @@ def test_a_tenth_of_targets_is_ten_times_too_large(benchmark):
     assert set(wrong) == {1.0, 10.0}
     # A binomial fraction of sd 0.0047: 5 of them.
     assert abs((wrong == 10).mean() - 0.1) < 0.024
+
+
+# ------------------------------------------------------------------ coupled labels
+
+
+def test_a_shuffled_graph_is_a_graph_of_the_same_bags(benchmark):
+    """With the same numbers of neighbours in each bag, between other instances."""
+    bags = patch_on_grid(3, side=4, patch=2, seed=0)
+    found = benchmark("coupled_labels").shuffled(bags, seed=1)
+    for ours, theirs in zip(bags, found, strict=True):
+        one, other = (given.edges.as_matrix(16).toarray() for given in (ours, theirs))
+        np.testing.assert_array_equal(np.sort(one.sum(axis=0)), np.sort(other.sum(axis=0)))
+        assert (one != other).any() and (other == other.T).all()
+        np.testing.assert_array_equal(ours.instances, theirs.instances)
+
+
+def test_couplings_are_compared_on_the_same_bags(benchmark):
+    """Differences of each seed, and the standard error of their mean."""
+    coupled_labels = benchmark("coupled_labels")
+    losses = {"γ = 0.0": [1.0, 2.0, 4.0], "γ = 0.5": [0.9, 1.8, 3.3]}
+    rows = pd.DataFrame(
+        {"seed": seed, "graph": "grid", "model": model, "bags": loss, "instances": 2 * loss}
+        for model, of_seeds in losses.items()
+        for seed, loss in enumerate(of_seeds)
+    )
+    found = coupled_labels.summary(rows).loc[("grid", "γ = 0.5")]
+    error = np.std([0.1, 0.2, 0.7], ddof=1) / np.sqrt(3)
+    assert found["difference of bags"] == f"-0.333 ± {error:.3f}"
+    assert found["difference of instances"] == f"-0.667 ± {2 * error:.3f}"
+    assert found["log loss of bags"] == "2.000"
+
+
+@pytest.mark.slow
+def test_the_coupling_benchmark_has_a_row_of_each_model(benchmark):
+    coupled_labels = benchmark("coupled_labels")
+    sizes = {"train": 10, "test": 5, "num_inducing": 5, "num_draws": 20}
+    rows = pd.DataFrame(coupled_labels.of_seed(coordinate_ascent, 0, sizes))
+    assert len(rows) == 2 * (len(coupled_labels.COUPLINGS) + 1) + 1
+    by_folds = rows[rows["model"] == "γ by folds"]
+    for _, row in by_folds.iterrows():
+        alike = (rows["graph"] == row["graph"]) & (rows["model"] == f"γ = {row['chosen']}")
+        assert rows[alike]["bags"].item() == row["bags"]
+    # Without coupling the graph has no effect.
+    uncoupled = rows[rows["model"] == "γ = 0.0"]
+    np.testing.assert_allclose(np.ptp(uncoupled[["bags", "instances"]], axis=0), 0.0, atol=1e-12)

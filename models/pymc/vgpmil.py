@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from ...datasets.bags import Bags
 from ..parts.scale_mixtures import GammaMixing, Mixing, PolyaGammaMixing
@@ -37,7 +38,7 @@ def vgpmil_program(
     bags: Bags,
     *,
     program: str = "marginal",
-    process_of: Callable[[VGPMIL, Bags], SparseProcess] = sparse_process,
+    process_of: Callable[[Any, Bags], SparseProcess] = sparse_process,
 ) -> pm.Model:
     """The model as a PyMC program, to check the NumPyro programs and to compare speeds.
 
