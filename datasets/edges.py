@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 from .checks import check_list, read_only
+
+if TYPE_CHECKING:
+    import scipy.sparse
 
 __all__ = ["Edges", "checked_edges", "refuse_edges"]
 
@@ -95,6 +97,8 @@ class Edges(NamedTuple):
         -------
         scipy.sparse.csr_array (N, N)
         """
+        import scipy.sparse
+
         coordinates = (np.asarray(self.row), np.asarray(self.column))
         shape = (num_instances, num_instances)
         return scipy.sparse.csr_array((np.asarray(self.weight), coordinates), shape)
@@ -134,6 +138,8 @@ def checked_edges(adjacency: Any, sizes: Int[np.ndarray, " B"], names: tuple[str
         If a shape is wrong, a weight is negative or not finite, the matrix is not symmetric, an
         instance has an edge to itself, or an edge leads from one bag to another.
     """
+    import scipy.sparse
+
     ends = np.cumsum(sizes)
     shown = [f"bag {name!r}" for name in names or range(len(sizes))]
 
@@ -179,6 +185,8 @@ def _of_each_bag(
     adjacency: Any, sizes: Int[np.ndarray, " B"], shown: list[str]
 ) -> scipy.sparse.csr_array:
     """One matrix from those of all bags."""
+    import scipy.sparse
+
     if isinstance(adjacency, np.ndarray):
         raise TypeError(
             "adjacency is a dense array; expected a scipy.sparse array: "
@@ -198,6 +206,8 @@ def _of_each_bag(
 
 def _as_csr(given: Any, size: int, argument: str, of: str) -> scipy.sparse.csr_array:
     """A new matrix of numbers, entries of one place added up and zeros left out."""
+    import scipy.sparse
+
     if not scipy.sparse.issparse(given):
         raise TypeError(
             f"{argument} is a {type(given).__name__}; expected a scipy.sparse array, such as "

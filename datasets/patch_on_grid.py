@@ -8,13 +8,16 @@ true posterior of a bag's label, given its instances: no classifier can have a l
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse
 from jaxtyping import Float
 
 from .arguments import POSITIVE, check, check_counts, checked_seed
 from .bags import Bags
+
+if TYPE_CHECKING:
+    import scipy.sparse
 
 __all__ = ["patch_on_grid", "patch_on_grid_log_odds"]
 
@@ -127,6 +130,8 @@ def patch_on_grid_log_odds(
 
 def _grid(side: int) -> scipy.sparse.csr_array:
     """Weight 1 between cells of a square grid that share a side."""
+    import scipy.sparse
+
     line = scipy.sparse.diags_array([np.ones(side - 1)] * 2, offsets=[-1, 1], shape=(side, side))
     cells = scipy.sparse.eye_array(side)
     return scipy.sparse.csr_array(scipy.sparse.kron(line, cells) + scipy.sparse.kron(cells, line))
