@@ -9,11 +9,15 @@ The same once more with edges that are shuffled: each grid is laid over the inst
 a random order, in training and test. Features and labels stay as they are, so that the graph tells
 nothing.
 
+With ``--kernels``, instead, γ = 0 and 0.5 under several variances and length scales, the prior mean
+found for each: whether a coupling only mends a kernel that is badly chosen.
+
 Each seed draws training bags and test bags. Log losses are of test bags and of their instances, and
 differences from γ = 0 are means over seeds with standard errors. The last row is the true posterior
 of the bag labels, which knows the distribution that bags are drawn from.
 
-    python benchmarks/coupled_labels.py [--toy] [--engine laplace] [--seeds 10]
+    python benchmarks/coupled_labels.py [--toy] [--seeds 10] [--bags 100] [--engine laplace]
+        [--kernels]
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ import argparse
 import os
 import platform
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -29,12 +35,14 @@ import pandas as pd
 from jaxtyping import Float, Int
 from milzoo.datasets import Bags, patch_on_grid, patch_on_grid_log_odds
 from milzoo.inference import Posterior, coordinate_ascent, laplace
-from milzoo.models import VGPMIL, CoupledVGPMIL
+from milzoo.models import RBF, VGPMIL, CoupledVGPMIL
 from scipy.special import expit
 
 SIDE, PATCH, NUM_FEATURES, SHIFT = 6, 3, 4, 0.7
 COUPLINGS = (0.0, 0.25, 0.5, 0.75, 0.9)
 NUM_FOLDS = 3
+# Of ``for_bags``, first: variances, and multiples of its length scale.
+VARIANCES, FACTORS = (20.0, 5.0, 1.0), (0.5, 1.0, 2.0)
 ENGINES = {"coordinate_ascent": coordinate_ascent, "laplace": laplace}
 GRAPHS = ("grid", "shuffled")
 
@@ -81,11 +89,33 @@ def chosen_coupling(engine: Engine, model: VGPMIL, train: Bags, num_draws: int) 
     return COUPLINGS[int(np.argmin(found))]
 
 
+def drawn(seed: int, sizes: dict[str, int]) -> tuple[Bags, Bags]:
+    """Training bags and test bags."""
+    grids = {"side": SIDE, "patch": PATCH, "num_features": NUM_FEATURES, "shift": SHIFT}
+    train = patch_on_grid(sizes["train"], **grids, seed=seed)
+    return train, patch_on_grid(sizes["test"], **grids, seed=10_000 + seed)
+
+
+def of_kernels(engine: Engine, seed: int, sizes: dict[str, int]) -> list[dict[str, Any]]:
+    """A row for each kernel, without and with a coupling, on bags of one seed."""
+    train, test = drawn(seed, sizes)
+    first = VGPMIL.for_bags(train, sizes["num_inducing"])
+    rows = []
+    for variance, factor in product(VARIANCES, FACTORS):
+        kernel = RBF(variance, factor * float(first.kernel.length_scale))
+        model = replace(first, kernel=kernel).mean_by_base_rate(train, seed=0)
+        for coupling in (0.0, 0.5):
+            found = losses(engine, coupled(model, coupling), train, test, sizes["num_draws"])
+            rows.append(
+                {"seed": seed, "graph": f"v = {variance}, {factor} ℓ", "model": f"γ = {coupling}"}
+                | {"bags": found[0], "instances": found[1]}
+            )
+    return rows
+
+
 def of_seed(engine: Engine, seed: int, sizes: dict[str, int]) -> list[dict[str, Any]]:
     """A row for each graph and coupling, on training and test bags of one seed."""
-    drawn = {"side": SIDE, "patch": PATCH, "num_features": NUM_FEATURES, "shift": SHIFT}
-    train = patch_on_grid(sizes["train"], **drawn, seed=seed)
-    test = patch_on_grid(sizes["test"], **drawn, seed=10_000 + seed)
+    train, test = drawn(seed, sizes)
     model = VGPMIL.for_bags(train, sizes["num_inducing"])
     rows = []
     for graph in GRAPHS:
@@ -130,17 +160,20 @@ def main() -> None:
     parser.add_argument("--toy", action="store_true", help="few bags, two seeds")
     parser.add_argument("--engine", choices=list(ENGINES), default="coordinate_ascent")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--bags", type=int, default=100, help="training bags of each label")
+    parser.add_argument("--kernels", action="store_true", help="several kernels, two couplings")
     given = parser.parse_args()
-    sizes = {"train": 100, "test": 200, "num_inducing": 50, "num_draws": 200}
+    sizes = {"train": given.bags, "test": 200, "num_inducing": 50, "num_draws": 200}
     if given.toy:
         sizes = {"train": 10, "test": 10, "num_inducing": 10, "num_draws": 50}
     found = []
     for seed in range(2 if given.toy else given.seeds):
-        found += of_seed(ENGINES[given.engine], seed, sizes)
+        of_one = of_kernels if given.kernels else of_seed
+        found += of_one(ENGINES[given.engine], seed, sizes)
         print(f"seed {seed} done", flush=True)
     rows = pd.DataFrame(found)
     print(summary(rows).to_string())
-    for graph in GRAPHS:
+    for graph in () if given.kernels else GRAPHS:
         is_chosen = (rows["graph"] == graph) & (rows["model"] == "γ by folds")
         print(f"γ by folds, {graph}: {rows[is_chosen]['chosen'].tolist()}")
     print(f"{given.engine}; {os.cpu_count()} cores, {platform.machine()}.")
