@@ -72,17 +72,18 @@ class CoupledVGPMIL(VGPMIL):
 
     Notes
     -----
-    The paper couples labels, by an Ising factor exp(Σ λ w_nj y_n y_j) in their prior. That prior
-    has no normalising constant in closed form and depends on the number of neighbours, so that
-    labels cannot be simulated from it, summed out of a bag, or sampled by engines of densities; the
-    paper has a mean-field update alone. A coupling of the latent values keeps a normalised
-    generative program for any graph, which all engines run.
+    The paper is about a probit model, whose utilities it couples by a Gaussian factor that it
+    likens to the Ising model. In the authors' programs utilities are m | f ~ N(Σ f, Σ) with
+    Σ = (I + λC)⁻¹ and a positive semi-definite matrix C of the neighbours: averages along the whole
+    graph, with correlated residuals, which their update of q(m) takes as independent. Here averages
+    are over direct neighbours, and independence is a part of the model: labels are summed out of a
+    bag exactly, for any graph, and all engines of `VGPMIL` run.
 
     References
     ----------
-    Castro-Macías, Morales-Álvarez, Wu, Molina and Katsaggelos (2023), Introducing instance label
+    Morales-Álvarez, Schmidt, Hernández-Lobato and Molina (2024), Introducing instance label
     correlation in multiple instance learning. Application to cancer detection on histopathological
-    images, arXiv 2310.19359.
+    images, Pattern Recognition 146; arXiv 2310.19359.
     """
 
     coupling: Annotated[float | Float[Array, ""], _COUPLING] = 0.5
