@@ -19,8 +19,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from milzoo.datasets import load, patch_on_grid
 from milzoo.diagnostics import plot_bag, relevance
+from milzoo.estimators import BayesianMIL, StickBreakingClassifier
 from milzoo.inference import coordinate_ascent, keep_programs, nuts
 from milzoo.models import VGPMIL, CoupledVGPMIL
+from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
@@ -191,6 +193,37 @@ for panel, (name, cells) in zip(figure.subplots(1, 3), of_cells.items(), strict=
     panel.imshow(cells[shown].reshape(6, 6), vmin=0, vmax=1, cmap="Greys")
     panel.set(title=name, xticks=[], yticks=[])
 figure
+
+# %% [markdown]
+# ## More than two classes
+#
+# Tell nines from twos: the class of a bag is *nine* if it has one, else *two* if it has one, else
+# *neither*. `StickBreakingClassifier` asks one model for nines, and another for twos in the bags
+# that are left. Images get probabilities of the three classes, though no label of one is seen.
+
+# %%
+pictures, digits = load_digits(return_X_y=True)
+digit_of = {picture.tobytes(): digit for picture, digit in zip(pictures, digits, strict=True)}
+
+
+def kinds_of(some):
+    """2 for a nine, 1 for a two, 0 for another digit: of images, and of bags."""
+    of_images = np.array([digit_of[row.tobytes()] for row in some.instances])
+    kinds = np.select([of_images == 9, of_images == 2], [2, 1], 0)
+    return kinds, np.maximum.reduceat(kinds, some.starts)
+
+
+raw_train, raw_test = bags.split(0.7, seed=0)  # as above: `train` and `test` are standardised
+two_classes = BayesianMIL("probit_gpmil", "coordinate_ascent", seed=0)
+three_classes = StickBreakingClassifier(two_classes).fit(train, kinds_of(raw_train)[1])
+probability = three_classes.predict_instances_proba(test)
+kinds, classes = kinds_of(raw_test)
+for number, name in enumerate(("neither", "two", "nine")):
+    said = probability[kinds == number].mean(axis=0).round(2)
+    print(f"of {name}: neither {said[0]:.2f}, two {said[1]:.2f}, nine {said[2]:.2f} on average")
+accuracy = (probability.argmax(axis=1) == kinds).mean()
+print(f"right of images {accuracy:.0%}, of bags {three_classes.score(test, classes):.0%}")
+assert accuracy > (kinds == 0).mean()
 
 # %% [markdown]
 # ## The bars are not the same
