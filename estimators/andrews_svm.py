@@ -54,16 +54,18 @@ class AlternatingSVM(ScoresInstances):
         learner = RowLearner.of(kernel, points, self.penalty)
         negative_rows = len(of_positive) + np.arange(len(negative))
         others = len(of_positive) + len(negative)
-        proposed = self._first_choice(positive)
+        chosen = self._first_choice(positive)
         step_of: dict[bytes, int] = {}
-        while len(step_of) < self.max_steps and proposed.tobytes() not in step_of:
-            chosen = proposed
+        while True:
             rows, labels = self._examples(chosen, others)
             rows = np.concatenate([rows, negative_rows])
             labels = np.concatenate([labels, np.zeros(len(negative), int)])
             svc = learner.train(rows, labels)
             step_of[chosen.tobytes()] = len(step_of) + 1
             proposed = self._choose(learner.scores(svc, rows, len(of_positive)), positive)
+            if len(step_of) == self.max_steps or proposed.tobytes() in step_of:
+                break
+            chosen = proposed
         self.svc_ = kernel.classifier(self.penalty).fit(points[rows], labels)
         self.num_steps_ = len(step_of)
         self.status_ = ended(self.num_steps_, step_of.get(proposed.tobytes()))
