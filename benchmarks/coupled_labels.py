@@ -10,7 +10,7 @@ a random order, in training and test. Features and labels stay as they are, so t
 nothing.
 
 With ``--kernels``, instead, γ = 0 and 0.5 under several variances and length scales, the prior mean
-found for each: whether a coupling only mends a kernel that is badly chosen.
+found for each: whether a coupling only corrects a kernel that is badly chosen.
 
 Each seed draws training bags and test bags. Log losses are of test bags and of their instances, and
 differences from γ = 0 are means over seeds with standard errors. The last row is the true posterior

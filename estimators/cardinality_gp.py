@@ -20,7 +20,7 @@ from ..models.parts.kernels import RBF
 from ..models.parts.sparse_gp import USUAL_VARIANCE
 from .bayesian import BayesianMIL
 from .contract import ProbabilisticBagClassifier
-from .instance_kernels import LENGTH_SCALE
+from .instance_kernels import LENGTH_SCALE, InstanceKernel
 
 __all__ = ["CardinalityGPClassifier"]
 
@@ -125,8 +125,9 @@ class CardinalityGPClassifier(ProbabilisticBagClassifier):
         learned = clone(self.cardinality).fit(others).posterior_
         model = as_cardinality_model(learned.model)
         draws = learned.draws(self.num_draws, seed=self.seed)
-        length_scale = self.length_scale or float(np.sqrt(part.num_features))
-        kernel = MeanCardinalityKernel.of(model, draws, others, RBF(1.0, length_scale))
+        between = InstanceKernel.of("rbf", self.length_scale, part.num_features)
+        instance_kernel = RBF(1.0, between.length_scale)
+        kernel = MeanCardinalityKernel.of(model, draws, others, instance_kernel)
         process = CardinalityGP.at_bags(kernel, part, self.variance)
         return learned, coordinate_ascent(process, part, seed=self.seed)
 

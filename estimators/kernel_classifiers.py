@@ -89,7 +89,7 @@ class CardinalityKernelSVM(BagClassifier):
         self.penalty = penalty
 
     def _fit(self, bags: Bags) -> None:
-        check_numbers(type(self).__name__, self.model, self.instance_kernel)
+        check_numbers(type(self).__name__, model=self.model, instance_kernel=self.instance_kernel)
         self.kernel_, self.status_, self.objective_ = self._find_kernel(bags)
         self.svc_ = train(self.kernel_(bags, bags), np.asarray(bags.labels), self.penalty)
         self.bags_ = bags

@@ -35,6 +35,7 @@ from ..estimators import (
     VocabularySVM,
     miSVM,
 )
+from ..estimators.instance_kernels import InstanceKernel
 from ..models import (
     RBF,
     CardinalityGP,
@@ -105,7 +106,7 @@ def comparators(num_features: int, memory: str | None = None) -> dict[str, Choic
         "ProbitGPMIL": (BayesianMIL("probit_gpmil", ascent, seed=0), {}),
         "CardinalityGP, set kernel": (
             BayesianMIL(process_on_set_kernel, ascent, seed=0),
-            {f"model__{name}": values for name, values in wide.items() if name == "length_scale"},
+            {"model__length_scale": wide["length_scale"]},
         ),
         "CardinalityModel": (BayesianMIL("cardinality", "maximum_a_posteriori", seed=0), {}),
         "GPMIL-S": (BayesianMIL("gpmil", "laplace", seed=0), {}),
@@ -134,14 +135,18 @@ def comparators(num_features: int, memory: str | None = None) -> dict[str, Choic
     }
 
 
-def process_on_set_kernel(bags: Bags, seed: int, length_scale: float = 1.0) -> CardinalityGP:
+def process_on_set_kernel(
+    bags: Bags, seed: int, length_scale: float | None = None
+) -> CardinalityGP:
     """A process on the normalised set kernel: the cardinality kernel with weights of 0.
 
     Every instance is then positive with the same probability whatever its features, and the kernel
     is, up to terms that bag sizes make, the mean of k_x over pairs of instances.
     """
+    instance_kernel = InstanceKernel.of("rbf", length_scale, bags.num_features)
     weights = np.zeros(bags.num_features)
-    kernel = CardinalityKernel(CardinalityModel(), weights, RBF(1.0, length_scale))
+    between = RBF(1.0, instance_kernel.length_scale)
+    kernel = CardinalityKernel(CardinalityModel(), weights, between)
     return CardinalityGP.at_bags(kernel, bags, USUAL_VARIANCE)
 
 

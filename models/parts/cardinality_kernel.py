@@ -190,7 +190,7 @@ class CardinalityKernel(_KernelOverDraws):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_numbers(type(self).__name__, self.model, self.instance_kernel)
+        check_numbers(type(self).__name__, model=self.model, instance_kernel=self.instance_kernel)
         weights = as_numbers(self.weights, "CardinalityKernel weights")
         if weights.ndim != 1 or not np.isfinite(weights).all():
             raise ValueError(
@@ -272,7 +272,7 @@ class MeanCardinalityKernel(_KernelOverDraws):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_numbers(type(self).__name__, None, self.instance_kernel)
+        check_numbers(type(self).__name__, instance_kernel=self.instance_kernel)
         sites = self.model.latent_sites
         sizes = {name: len(np.atleast_1d(self.draws.get(name, ()))) for name in sites}
         if 0 in sizes.values() or len(set(sizes.values())) > 1:
@@ -379,23 +379,19 @@ class _Side(NamedTuple):
     num_bags: int
 
 
-def check_numbers(name: str, model: CardinalityModel | None, instance_kernel: RBF) -> None:
-    """Refuse priors where numbers are wanted; of a model that may have them, None.
+def check_numbers(name: str, **parts: CardinalityModel | RBF) -> None:
+    """Refuse priors in the parts of a kernel that have one value for each parameter.
 
     Raises
     ------
     ValueError
-        If the model or the kernel has one.
+        If one has a prior.
     """
-    of_parts = {
-        "model": {} if model is None else model.priors,
-        "instance_kernel": instance_kernel.priors,
-    }
-    for kind, priors in of_parts.items():
-        if priors:
+    for kind, part in parts.items():
+        if part.priors:
             raise ValueError(
-                f"{', '.join(priors)} of the {kind} have priors, but a {name} has one value for "
-                "each; give numbers"
+                f"{', '.join(part.priors)} of the {kind} have priors, but a {name} has one value "
+                "for each; give numbers"
             )
 
 
