@@ -1,7 +1,6 @@
 """The house rules: who may import whom, what a module may not do, and that the wheel works."""
 
 import ast
-import doctest
 import importlib
 import inspect
 import os
@@ -347,7 +346,7 @@ def test_importing_the_wings_starts_no_backend_and_changes_no_flag():
     """)
 
 
-# ---------------------------------------------------------------- shapes and doctests
+# ---------------------------------------------------------------- shapes
 
 
 def test_array_shapes_in_annotations_are_enforced():
@@ -371,44 +370,6 @@ def test_the_shape_checks_reach_every_module(name):
         if inspect.isfunction(value) and value.__module__ == name
     ]
     assert set(defined) <= {"__getattr__", "__dir__", "main"}
-
-
-def found_doctests(name: str) -> list[doctest.DocTest]:
-    """The doctests of a module; doctest alone overlooks functions with checked shapes."""
-    module = importlib.import_module(name)
-    finder = doctest.DocTestFinder(exclude_empty=True)
-    tests = doctest.DocTestFinder(recurse=False).find(module)
-    for key, value in vars(module).items():
-        if getattr(value, "__module__", None) == name and hasattr(value, "__name__"):
-            tests += finder.find(value, f"{name}.{key}", module=False, globs=dict(vars(module)))
-    return [test for test in tests if test.examples]
-
-
-@pytest.mark.in_ci
-@pytest.mark.parametrize("name", MODULES)
-def test_the_examples_in_docstrings_are_true(name):
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
-    report: list[str] = []
-    tests = found_doctests(name)
-    for test in tests:
-        runner.run(test, out=report.append)
-    assert not runner.failures, "".join(report)
-
-    source = Path(importlib.import_module(name).__file__).read_text("utf-8")
-    assert sum(len(test.examples) for test in tests) == count_of_examples(source)
-
-
-def count_of_examples(source: str) -> int:
-    """How many doctest examples the docstrings of a source have."""
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
-    docstrings = [
-        ast.get_docstring(node) for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)
-    ]
-    return sum(len(doctest.DocTestParser().get_examples(text)) for text in docstrings if text)
-
-
-def test_some_docstring_has_an_example():
-    assert any(found_doctests(name) for name in MODULES)
 
 
 # ---------------------------------------------------------------- what is shipped
