@@ -69,7 +69,9 @@ def _fail(message: str, code: int = 2) -> NoReturn:
 @app.command()
 def compare(
     model: Annotated[str, typer.Argument(help="A model, as in `milzoo models`.")],
-    data: Annotated[str, typer.Argument(help="A data set, as in `milzoo datasets`.")],
+    data: Annotated[
+        str, typer.Argument(help="A data set, as in `milzoo datasets`, or a table, FILE.csv.")
+    ],
     engines: Annotated[
         str | None,
         typer.Option(

@@ -104,7 +104,7 @@ _SCENES = {
 
 _TABLE_FORMAT = (
     "one row for each instance with columns bag, bag_label (0/1), instance_label (where known) and "
-    "the features x0, x1, …"
+    "a column for each feature"
 )
 
 
@@ -127,8 +127,9 @@ def load(
     others are read from a folder: ``mnist.npz`` (arrays ``x_train, y_train, x_test, y_test``), and
     for any other name a file ``NAME.csv.gz`` (a slash in the name becomes an underscore) with one
     row for each instance and columns ``bag``, ``bag_label`` (0/1), ``instance_label`` (where known)
-    and features ``x0, x1, …``; a file of your own in this format loads by its name too, and may
-    have ``bag_target`` (a number) beside or in place of ``bag_label``. Where ``musk1`` and
+    and features, all other columns. A file of your own in this format loads by its name too, or
+    from anywhere by its path (``load("bags.csv")``), and may have ``bag_target`` (a number) beside
+    or in place of ``bag_label``. Where ``musk1`` and
     ``musk2`` are not in the folder, they are fetched from UCI once, into the user's cache.
 
     ``digits`` has as many balanced bags as its images allow: 82 negative bags of 10, and 82
@@ -143,7 +144,7 @@ def load(
     Parameters
     ----------
     name : str
-        One of `available`.
+        One of `available`, or the path of a file ``….csv`` or ``….csv.gz``.
     data_folder : path or None
         The folder; if left out, the environment variable ``MILZOO_DATA``.
     seed : int or None
@@ -177,7 +178,7 @@ def load(
     (newsgroups).
     """
     folder = _data_folder(data_folder)
-    path = None if folder is None else folder / f"{_file_stem(name)}.csv.gz"
+    path = _file_of(name, folder)
     if name not in _DESCRIPTIONS and not (path is not None and path.is_file()):
         raise ValueError(f"unknown data set {name!r}; {known_or_nearest(name, _DESCRIPTIONS)}")
     drawn: dict[str, Callable[..., Bags]] = {"digits": _digits, "mnist": partial(_mnist, folder)}
@@ -282,6 +283,15 @@ def _damage_named(file: Path) -> Iterator[None]:
 
 def _file_stem(name: str) -> str:
     return name.replace("/", "_")
+
+
+def _file_of(name: str, folder: Path | None) -> Path | None:
+    """The file that a name stands for: itself, if it is the path of a table."""
+    if name.endswith((".csv", ".csv.gz")):
+        if not Path(name).is_file():
+            raise FileNotFoundError(f"there is no file {name}; expected a table, {_TABLE_FORMAT}")
+        return Path(name)
+    return None if folder is None else folder / f"{_file_stem(name)}.csv.gz"
 
 
 def _where(folder: Path | None) -> str:

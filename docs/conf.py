@@ -1,13 +1,43 @@
 """How `make site` builds these pages."""
 
+from importlib import metadata
+
 project = "milzoo"
 author = "The milzoo authors"
-extensions = ["myst_nb", "sphinx.ext.mathjax"]
-myst_enable_extensions = ["dollarmath"]
+release = metadata.version("milzoo")
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 # `make notebooks` has run them: what they show here is what they showed there.
 nb_execution_mode = "off"
 nb_merge_streams = True
 html_theme = "furo"
 html_title = "milzoo"
+html_static_path = ["_static"]
+html_css_files = ["milzoo.css"]
+templates_path = ["_templates"]
 exclude_patterns = ["league/*.md"]  # tables that the page has
+
+# A page for each public name, from its docstring: `__all__` says which there are.
+autosummary_generate = True
+autosummary_imported_members = True
+autosummary_ignore_module_all = False
+# Two names differ by their capitals alone, which is one file where a file system ignores these.
+autosummary_filename_map = {"milzoo.estimators.miSVM": "milzoo.estimators.miSVM_of_instances"}
+autodoc_typehints = "none"  # docstrings have types and shapes
+autodoc_member_order = "bysource"
+autodoc_class_signature = "mixed"
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+# Prompts and outputs of examples are not copied.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True

@@ -301,6 +301,14 @@ def test_a_file_of_ones_own_loads_by_its_name(tmp_path, monkeypatch):
     assert bags.names == ("NA", "b")
 
 
+def test_a_table_loads_by_its_path(tmp_path):
+    frame = Bags.from_list([[[1.5], [2.5]], [[0.5]]], [1, 0]).to_frame()
+    frame.rename(columns={"x0": "width"}).to_csv(tmp_path / "molecules.csv", index=False)
+    assert load(str(tmp_path / "molecules.csv")).instances.tolist() == [[1.5], [2.5], [0.5]]
+    with pytest.raises(FileNotFoundError, match=r"no file atoms\.csv; expected a table, one row"):
+        load("atoms.csv")
+
+
 # ------------------------------------------------------------------- published folds
 
 
