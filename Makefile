@@ -49,11 +49,12 @@ notebooks: .venv/installed  ## examples that are numbered, run, into docs/notebo
 	    $(bin)/jupyter execute --inplace $$name; \
 	done
 
-site: notebooks  ## guides and notebooks as pages, into site/
+site: notebooks  ## guides, API and notebooks as pages, into site/
+	$(bin)/python docs/gallery.py
 	$(bin)/sphinx-build -W --keep-going -q docs site
 
 clean:  ## remove all that make has made
-	rm -rf .venv build dist report site docs/notebooks *.egg-info .pytest_cache .ruff_cache .hypothesis .jax_cache
+	rm -rf .venv build dist report site docs/notebooks docs/api/milzoo* *.egg-info .pytest_cache .ruff_cache .hypothesis .jax_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/installed: pyproject.toml constraints.txt

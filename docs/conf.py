@@ -24,7 +24,8 @@ html_title = "milzoo"
 html_static_path = ["_static"]
 html_css_files = ["milzoo.css"]
 templates_path = ["_templates"]
-exclude_patterns = ["league/*.md"]  # tables that the page has
+# Tables that a page has, and pieces that pages include.
+exclude_patterns = ["league/*.md"]
 
 # A page for each public name, from its docstring: `__all__` says which there are.
 autosummary_generate = True

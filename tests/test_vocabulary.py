@@ -19,12 +19,12 @@ FOLDERS = (
     "benchmarks",
     "docs",
 )
-WRITTEN = sorted(
+FILES = (path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*"))
+WRITTEN = [Path("README.md")] + sorted(
     path.relative_to(REPOSITORY)
-    for folder in FOLDERS
-    for path in (REPOSITORY / folder).rglob("*")
+    for path in FILES
     if path.suffix in {".py", ".md"} and "notebooks" not in path.parts
-) + [Path("README.md")]
+)
 
 # What is not written here, and the standard word for it.
 STANDARD_WORDS = {
@@ -47,7 +47,7 @@ STANDARD_WORDS = {
     r"bags? (?:that (?:is|are|was|were) )?left out|left-out bags?": "held-out, leave-one-out",
     r"what is known of": "the predictive distribution of",
     r"that which|of which": "a sentence with a subject of its own",
-    r"as well": "also, too, and",
+    r"as well(?! as)": "also, too, and",
     r"things?": "the noun that it stands for",
 }
 # Phrases that have such a word and keep it, each with its reason.
