@@ -200,15 +200,15 @@ def test_every_step_of_get_started_works_as_printed(tmp_path, monkeypatch):
     assert (tmp_path / "report" / "report.html").stat().st_size > 100_000
 
 
-def test_the_program_of_choosing_an_engine_runs(tmp_path):
-    ((_, program),) = commands_and_programs(REPOSITORY / "docs" / "choosing_an_engine.md")
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert [line.split()[0] for line in run.stdout.splitlines()] == [
-        "coordinate_ascent",
-        "laplace",
-        "nuts",
-    ]
+@pytest.mark.in_ci
+@pytest.mark.parametrize("page", ["choosing_an_engine", "scale"])
+def test_programs_of_a_guide_run(page, tmp_path):
+    programs = [text for _, text in commands_and_programs(REPOSITORY / "docs" / f"{page}.md")]
+    for program in programs:
+        command = [sys.executable, "-c", program]
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+    assert programs
 
 
 @pytest.mark.slow
