@@ -112,14 +112,18 @@ def test_links_and_scripts_of_a_page_exist(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_results_name_a_page_that_has_them(name):
-    """And the command that made them, as that page or another writes it."""
+    """Each figure with decimals, and the commands that made them, stand there in these words."""
     results = section(name, "Results")
-    linked = re.findall(r"\]\((\.\./[^)#]+\.md)", results)
+    linked = set(re.findall(r"\]\((\.\./[^)#]+\.md)", results))
+    pages = "\n".join((FOLDER / page).read_text("utf-8") for page in linked)
     commands = re.findall(r"`((?:python|milzoo) [^`]+)`", results)
-    pages = "\n".join((FOLDER / page).read_text("utf-8") for page in set(linked))
-    assert linked
+    text = re.sub(r"`[^`]*`|\$[^$]*\$|\]\([^)]*\)", "", results)
+    figures = re.findall(r"\d+\.\d+(?: ± \d+\.\d+)?", text)
     assert commands
+    assert figures
     assert all(command in pages for command in commands)
+    missing = [one for one in figures if not re.search(rf"(?<![\d.]){re.escape(one)}(?!\d)", pages)]
+    assert not missing
 
 
 @pytest.mark.in_ci
