@@ -2,6 +2,8 @@
 
 from importlib import metadata
 
+from sphinx.application import Sphinx
+
 project = "milzoo"
 author = "The milzoo authors"
 release = metadata.version("milzoo")
@@ -42,3 +44,15 @@ napoleon_use_rtype = False
 # Prompts and outputs of examples are not copied.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+
+
+def skip_inherited_of_scikit_learn(
+    app: object, what: str, name: str, member: object, skip: bool, options: object
+) -> bool:
+    """Leave out what scikit-learn gives every estimator: its own pages have it."""
+    return skip or (getattr(member, "__module__", None) or "").startswith("sklearn.")
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-skip-member", skip_inherited_of_scikit_learn)
