@@ -13,7 +13,7 @@ help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
 
 demo: .venv/installed  ## VGPMIL on digits by every engine, into report/report.html
-	$(bin)/milzoo compare vgpmil digits --set variance=5 --set length_scale=8 --set mean=-3 --out report
+	$(bin)/milzoo demo --out report
 
 test: .venv/installed  ## the quick suite, in minutes
 	$(bin)/pytest --numprocesses=auto --dist=loadfile

@@ -1,4 +1,4 @@
-"""The commands of ``milzoo``: compare, reproduce, reference, engines, models and datasets.
+"""The commands of ``milzoo``: demo, compare, reproduce, reference, engines, models, datasets.
 
 Nothing heavy is imported here: JAX starts inside the commands, when its devices are set up.
 """
@@ -64,6 +64,23 @@ def _fail(message: str, code: int = 2) -> NoReturn:
     if message:
         print(f"error: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("report"),
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Write the report beside files of others, and over them."),
+    ] = False,
+) -> None:
+    """Compare the usual engines of VGPMIL on bags of digits, and write a report.
+
+    It needs no data and takes a minute or two: scikit-learn has the digits. The same by hand is
+    milzoo compare vgpmil digits --set variance=5 --set length_scale=8 --set mean=-3 --out report
+    """
+    settings = ["variance=5", "length_scale=8", "mean=-3"]
+    compare("vgpmil", "digits", settings=settings, out=out, force=force)
 
 
 @app.command()

@@ -30,7 +30,7 @@ _HALVINGS = 200
 
 
 class ALPSVM(ScoresInstances):
-    r"""ALP-SVM: labels in positive bags by deterministic annealing, so many of them positive.
+    r"""ALP-SVM: labels in positive bags by deterministic annealing, a given fraction positive.
 
     .. math:: \min_{p} \min_{f} \; ½‖w‖² + C Σ_{n ∈ N₋} ℓ(-f_n)
         + C Σ_{n ∈ N₊} \big(p_n ℓ(f_n) + (1 - p_n) ℓ(-f_n)\big) - C T Σ_{n ∈ N₊} H(p_n)
@@ -110,6 +110,18 @@ class ALPSVM(ScoresInstances):
     References
     ----------
     Gehler and Chapelle (2007), Deterministic annealing for multiple-instance learning, AISTATS.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.estimators import ALPSVM
+    >>> instances = [[0.0], [3.0]], [[2.9], [0.4]], [[0.1], [0.3]], [[-0.2], [0.5]]
+    >>> bags = Bags.from_list(instances, labels=[1, 1, 0, 0])
+    >>> classifier = ALPSVM(positive_fraction=0.5, length_scale=1.0).fit(bags)
+    >>> classifier.probabilities_.round(2).tolist()  # of the instances
+    [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    >>> classifier.predict(Bags.from_list([[[3.1]], [[0.2]]])).tolist()
+    [1, 0]
     """
 
     _rules = {

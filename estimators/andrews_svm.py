@@ -152,6 +152,18 @@ class miSVM(AlternatingSVM):  # noqa: N801 (the paper has mi-SVM and MI-SVM)
     ----------
     Andrews, Tsochantaridis and Hofmann (2002), Support vector machines for multiple-instance
     learning, NIPS: mi-SVM.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.estimators import miSVM
+    >>> instances = [[0.0], [3.0]], [[2.9], [0.4]], [[0.1], [0.3]], [[-0.2], [0.5]]
+    >>> bags = Bags.from_list(instances, labels=[1, 1, 0, 0])
+    >>> classifier = miSVM(length_scale=1.0, penalty=10.0).fit(bags)
+    >>> classifier.instance_labels_.tolist()  # imputed
+    [0, 1, 1, 0, 0, 0, 0, 0]
+    >>> classifier.predict(Bags.from_list([[[3.1]], [[0.2]]])).tolist()
+    [1, 0]
     """
 
     def _other_points(self, positive: Bags) -> Float[np.ndarray, "0 D"]:
@@ -226,6 +238,19 @@ class MISVM(AlternatingSVM):
     ----------
     Andrews, Tsochantaridis and Hofmann (2002), Support vector machines for multiple-instance
     learning, NIPS: MI-SVM.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.estimators import MISVM
+    >>> training, test = load("digits").split(0.7, seed=0)
+    >>> training, test = training.standardize(), test.standardize(training)
+    >>> classifier = MISVM().fit(training)
+    >>> round(classifier.score(test), 2)
+    0.84
+    >>> witnesses = training.instance_labels[classifier.witnesses_]
+    >>> witnesses.mean().round(2).item()  # so many of them are positive
+    0.84
     """
 
     def _other_points(self, positive: Bags) -> Float[np.ndarray, "K D"]:

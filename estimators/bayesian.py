@@ -164,11 +164,16 @@ class BayesianMIL(_FitsPosterior, ScoresInstances, ProbabilisticBagClassifier):
     Examples
     --------
     >>> from milzoo.datasets import load
-    >>> from milzoo.models import VWSGP
+    >>> from milzoo.estimators import BayesianMIL
     >>> training, test = load("digits").split(0.7, seed=0)
-    >>> classifier = BayesianMIL(VWSGP, "coordinate_ascent", seed=0, model__variance=0.5)
-    >>> classifier.fit(training).predict_proba(test).shape
-    (49, 2)
+    >>> training, test = training.standardize(), test.standardize(training)
+    >>> classifier = BayesianMIL("vgpmil", "coordinate_ascent", seed=0, model__num_inducing=50)
+    >>> classifier.fit(training).predict_proba(test[4:8])[:, 1].round(2).tolist()
+    [0.67, 0.84, 0.22, 0.18]
+    >>> test.labels[4:8].tolist()
+    [1, 1, 0, 1]
+    >>> round(classifier.score(test), 2)
+    0.9
     """
 
     def predict_instances_proba(self, bags: Bags) -> Float[np.ndarray, "N 2"]:
@@ -213,6 +218,20 @@ class BayesianMILRegressor(_FitsPosterior, BagRegressor):
     ----------
     posterior_ : Posterior
     n_features_in_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import load
+    >>> from milzoo.estimators import BayesianMILRegressor
+    >>> from milzoo.models import Gaussian
+    >>> bags = load("digits").standardize()
+    >>> bags = bags.with_targets(np.add.reduceat(bags.instance_labels, bags.starts))
+    >>> training, test = bags.split(0.7, seed=0)
+    >>> settings = {"model__likelihood": Gaussian(0.5), "model__num_inducing": 50}
+    >>> regressor = BayesianMILRegressor("vwsgp", "coordinate_ascent", seed=0, **settings)
+    >>> round(regressor.fit(training).score(test), 2)  # R² of how many 2s and 9s there are
+    0.51
     """
 
     def predict_interval(self, bags: Bags, mass: float = 0.9) -> Float[np.ndarray, "2 B"]:

@@ -71,6 +71,18 @@ class CardinalityGPClassifier(ProbabilisticBagClassifier):
     References
     ----------
     Hajimirsadeghi and Mori (2017): the kernel, at one θ and with the labels used twice.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.estimators import BayesianMIL, CardinalityGPClassifier
+    >>> instances = [[0.0], [3.0]], [[2.9], [0.4]], [[0.1], [0.3]], [[-0.2], [0.5]]
+    >>> bags = Bags.from_list(instances, labels=[1, 1, 0, 0])
+    >>> cardinality = BayesianMIL("cardinality", "laplace", seed=0)
+    >>> classifier = CardinalityGPClassifier(cardinality, num_draws=4, seed=0).fit(bags)
+    >>> new = Bags.from_list([[[3.1], [0.0]], [[0.2], [0.0]]])
+    >>> classifier.predict_proba(new)[:, 1].round(2).tolist()
+    [0.6, 0.39]
     """
 
     _rules = {

@@ -24,7 +24,7 @@ class CitationKNN(BagClassifier):
         \text{reference } X_b &: |\{c : H_k(X, X_c) < H_k(X, X_b)\}| < R \\
         \text{citer } X_b &: |\{c ≠ b : H_k(X_b, X_c) < H_k(X_b, X)\}| < C
 
-    The decision value is the number of votes of positive bags less that of negative bags. A bag
+    The decision value is the number of votes of positive bags minus that of negative bags. A bag
     that is both a reference and a citer has two votes. A tie is negative, as in the paper.
 
     Parameters
@@ -58,13 +58,26 @@ class CitationKNN(BagClassifier):
     bags does not matter. Whether a training bag cites a bag depends on the training bags and that
     bag, and on no other bag that is predicted with it.
 
-    Published: 92.4 % accuracy on musk1, 86.3 on musk2, with each bag left out in turn. Venkatesan,
+    Published: 92.4 % accuracy on musk1, 86.3 on musk2, by leave-one-out. Venkatesan,
     Chandakkar and Li (2015), table 2, report 79.2 on elephant and 62.5 on fox, by splits of 2/3 and
     1/3.
 
     References
     ----------
     Wang and Zucker (2000), "Solving the multiple-instance problem: a lazy learning approach", ICML.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.estimators import CitationKNN
+    >>> instances = [[0.0], [3.0]], [[2.9], [0.4]], [[0.1], [0.3]], [[-0.2], [0.5]]
+    >>> bags = Bags.from_list(instances, labels=[1, 1, 0, 0])
+    >>> classifier = CitationKNN(references=1, citers=1).fit(bags)
+    >>> new = Bags.from_list([[[3.1], [1.5]], [[0.2], [1.5]]])
+    >>> classifier.decision_function(new).tolist()  # votes for minus votes against
+    [1.0, -2.0]
+    >>> classifier.predict(new).tolist()
+    [1, 0]
     """
 
     _rules = {

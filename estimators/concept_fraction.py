@@ -108,6 +108,20 @@ class ConceptFractionClassifier(ScoresInstances, ProbabilisticBagClassifier):
     Li, Tax, Duin and Loog (2013), "Multiple-instance learning as a classifier combining problem",
     Pattern Recognition 46, abstract. The infimum over thresholds: after Blanchard, Lee and Scott
     (2010), "Semi-supervised novelty detection", Journal of Machine Learning Research 11.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.estimators import ConceptFractionClassifier
+    >>> training, test = load("digits").split(0.3, seed=0)
+    >>> classifier = ConceptFractionClassifier().fit(training)
+    >>> round(classifier.concept_fraction_, 2)
+    0.25
+    >>> in_positive = training.labels[training.bag_index] == 1
+    >>> training.instance_labels[in_positive].mean().round(2).item()  # the true fraction
+    0.24
+    >>> round(classifier.score(test), 2)
+    0.66
     """
 
     _rules = {

@@ -181,6 +181,17 @@ class DiverseDensityLearner(PrototypeClassifier):
     References
     ----------
     Maron and Lozano-Pérez (1998); Venkatesan, Chandakkar and Li (2015), equation 1.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import standard_assumption
+    >>> from milzoo.estimators import DiverseDensityLearner
+    >>> training, test = standard_assumption(20, range(4, 8), num_features=2, seed=0)
+    >>> classifier = DiverseDensityLearner(separation=1.0, start_bags=3).fit(training)
+    >>> classifier.prototypes_.peaks.points[0].round(1).tolist()  # the concept is at (3, 3)
+    [3.0, 3.0]
+    >>> classifier.score(test)
+    1.0
     """
 
     _rules = {
@@ -300,9 +311,9 @@ class EMDD(DiverseDensityLearner):
     .. math:: P(Y_b = 1 | t, s) = \max_{n ∈ b} e^{-Σ_d s_d² (x_{nd} - t_d)²}
 
     Each round takes the nearest instance of every bag and maximises with these alone, until a round
-    does not raise the likelihood, which is that of no model here. A round may lower it: after the
-    concept has moved, another instance of a negative bag may be the nearest. Rounds may therefore
-    end short of a maximum. Parameters are those of `DiverseDensityLearner`.
+    does not raise the likelihood. This is the likelihood of no model here. A round may lower it:
+    after the concept has moved, another instance of a negative bag may be the nearest. Rounds may
+    therefore end short of a maximum. Parameters are those of `DiverseDensityLearner`.
 
     Notes
     -----
@@ -312,6 +323,17 @@ class EMDD(DiverseDensityLearner):
     References
     ----------
     Zhang and Goldman (2001); compared with by Venkatesan, Chandakkar and Li (2015).
+
+    Examples
+    --------
+    >>> from milzoo.datasets import standard_assumption
+    >>> from milzoo.estimators import EMDD
+    >>> training, test = standard_assumption(20, range(4, 8), num_features=2, seed=0)
+    >>> classifier = EMDD(separation=1.0, start_bags=3).fit(training)
+    >>> classifier.prototypes_.peaks.points[0].round(1).tolist()  # the concept is at (3, 3)
+    [3.0, 3.0]
+    >>> classifier.score(test)
+    1.0
     """
 
     _search_class = NearestConceptSearch

@@ -114,8 +114,8 @@ class BagClassifier(ClassifierMixin, BagEstimator):
         bags : Bags
             Training bags.
         y : array (B,) or None
-            Their labels, any two values, of which the larger is positive; None for those of the
-            bags. Where they are not those of the bags, instance labels are not used.
+            Their labels, any two values; the larger is positive. None for those of the bags. Where
+            they are not those of the bags, instance labels are not used.
 
         Returns
         -------

@@ -91,6 +91,18 @@ class DDSVM(BagClassifier):
     ----------
     Chen and Wang (2004), "Image categorization by learning and reasoning with regions", Journal of
     Machine Learning Research 5, section 3.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.estimators import DDSVM
+    >>> instances = [[0.0], [3.0]], [[2.9], [0.4]], [[0.1], [0.3]], [[-0.2], [0.5]]
+    >>> bags = Bags.from_list(instances, labels=[1, 1, 0, 0])
+    >>> classifier = DDSVM(separation=1.0, learns_scales=False).fit(bags)
+    >>> classifier.positive_prototypes_.points.round(1).tolist()
+    [[3.0]]
+    >>> classifier.predict(Bags.from_list([[[3.1]], [[0.2]]])).tolist()
+    [1, 0]
     """
 
     _rules = {

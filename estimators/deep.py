@@ -351,6 +351,18 @@ class AttentionNetwork(_DeepClassifier):
     References
     ----------
     Ilse, Tomczak and Welling (2018); Castro-Macías et al. (2024), section 6.3.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.estimators.deep import AttentionNetwork
+    >>> training, test = load("digits").split(0.7, seed=0)
+    >>> training, test = training.standardize(), test.standardize(training)
+    >>> network = AttentionNetwork(num_features=8, num_epochs=30, learning_rate=3e-3, seed=0)
+    >>> network.fit(training).transform(test).num_features
+    8
+    >>> network.score(test) > 0.8
+    True
     """
 
     def __init__(
@@ -398,8 +410,8 @@ class AttentionNetwork(_DeepClassifier):
 class DeepVGPMIL(_DeepClassifier):
     """VGPMIL on features that are learned with it: network, kernel, points and q(u) at once.
 
-    The ELBO E_q Σ_b log P(T_b | u) − KL(q(u) ‖ p(u)), latent values integrated out, is ascended by
-    Adam on batches of bags; features of attention and the closed form on them are the start.
+    Adam maximises the ELBO E_q Σ_b log P(T_b | u) − KL(q(u) ‖ p(u)), latent values integrated out,
+    on batches of bags. It starts from features of attention and the closed form on them.
     ``posterior_`` is that of the last layer: a `Posterior` of `VGPMIL` on the learned features,
     which `compare` judges as any other, given these features.
 
@@ -427,6 +439,17 @@ class DeepVGPMIL(_DeepClassifier):
     ----------
     Castro-Macías et al. (2024), section 7, asks for features that are not learned apart; the deep
     Gaussian process of López-Pérez et al. (2022), which they compare with, is another model.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import standard_assumption
+    >>> from milzoo.estimators.deep import DeepVGPMIL
+    >>> training, test = standard_assumption(20, range(4, 8), num_features=2, seed=0)
+    >>> network = DeepVGPMIL(4, 10, num_epochs=30, learning_rate=1e-2, seed=0).fit(training)
+    >>> network.posterior_.model.inducing_points.shape
+    (10, 4)
+    >>> network.score(test) > 0.9
+    True
     """
 
     _rules = {

@@ -68,6 +68,18 @@ class BagEnsemble(BagClassifier):
     ----------
     Zhou and Zhang (2003), "Ensembles of multi-instance learners", European Conference on Machine
     Learning; Breiman (1996), "Bagging predictors", Machine Learning 24.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.estimators import MISVM, BagEnsemble
+    >>> training, test = load("digits").split(0.7, seed=0)
+    >>> training, test = training.standardize(), test.standardize(training)
+    >>> classifier = BagEnsemble(MISVM(), num_members=5, seed=0).fit(training)
+    >>> classifier.decision_function(test[4:9]).round(1).tolist()  # means of five votes
+    [1.0, 0.6, -1.0, -1.0, 1.0]
+    >>> round(classifier.score(test), 2)
+    0.84
     """
 
     _rules = {

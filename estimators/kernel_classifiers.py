@@ -79,6 +79,18 @@ class CardinalityKernelSVM(BagClassifier):
     References
     ----------
     Hajimirsadeghi and Mori (2017), section 4.1.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.estimators import CardinalityKernelSVM
+    >>> from milzoo.models import RBF, CardinalityModel
+    >>> instances = [[0.0], [3.0]], [[2.9], [0.4]], [[0.1], [0.3]], [[-0.2], [0.5]]
+    >>> bags = Bags.from_list(instances, labels=[1, 1, 0, 0])
+    >>> model = CardinalityModel.for_bags(bags)
+    >>> classifier = CardinalityKernelSVM(model, RBF(1.0, 1.0)).fit(bags)
+    >>> classifier.predict(Bags.from_list([[[3.1], [0.0]], [[0.2], [0.0]]])).tolist()
+    [1, 0]
     """
 
     _rules = {"penalty": POSITIVE}
@@ -139,6 +151,20 @@ class CardinalityKernelLearner(CardinalityKernelSVM):
     References
     ----------
     Hajimirsadeghi and Mori (2017), Algorithm 1; it starts at random, and takes steps of one size.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.estimators import CardinalityKernelLearner
+    >>> from milzoo.models import RBF, CardinalityModel
+    >>> instances = [[0.0], [3.0]], [[2.9], [0.4]], [[0.1], [0.3]], [[-0.2], [0.5]]
+    >>> bags = Bags.from_list(instances, labels=[1, 1, 0, 0])
+    >>> model = CardinalityModel.for_bags(bags)
+    >>> classifier = CardinalityKernelLearner(model, RBF(1.0, 1.0)).fit(bags)
+    >>> bool(classifier.objective_[-1] < classifier.objective_[0])  # T(θ) falls
+    True
+    >>> classifier.predict(Bags.from_list([[[3.1], [0.0]], [[0.2], [0.0]]])).tolist()
+    [1, 0]
     """
 
     _rules = {"penalty": POSITIVE, "max_steps": WHOLE}

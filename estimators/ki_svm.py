@@ -114,6 +114,18 @@ class KISVM(ScoresInstances):
     ----------
     Li, Kwok, Tsang and Zhou (2009), A convex method for locating regions of interest with
     multi-instance learning, ECML.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.estimators import KISVM
+    >>> instances = [[0.0], [3.0]], [[2.9], [0.4]], [[0.1], [0.3]], [[-0.2], [0.5]]
+    >>> bags = Bags.from_list(instances, labels=[1, 1, 0, 0])
+    >>> classifier = KISVM(length_scale=1.0).fit(bags)
+    >>> bags.instances[classifier.keys_[0], 0].tolist()  # the key instances of both positive bags
+    [3.0, 2.9]
+    >>> classifier.predict_instances(bags).tolist()
+    [0, 1, 1, 0, 0, 0, 0, 0]
     """
 
     _rules = {

@@ -90,6 +90,18 @@ class MeasureLearner(ScoresInstances):
     References
     ----------
     Venkatesan, Chandakkar and Li (2015), equations 5 to 9.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import standard_assumption
+    >>> from milzoo.estimators import MeasureLearner
+    >>> from milzoo.models import NeighbourMeasure
+    >>> training, test = standard_assumption(20, range(4, 8), num_features=2, seed=0)
+    >>> classifier = MeasureLearner(NeighbourMeasure(k=3)).fit(training)
+    >>> round(classifier.threshold_.value, 1), classifier.threshold_.error
+    (4.1, 0.0)
+    >>> classifier.score(test)
+    1.0
     """
 
     _zero_is_positive = True
@@ -123,7 +135,7 @@ def nth_highest(scores: Float[np.ndarray, " N"], bags: Bags, rank: int) -> Float
 
 
 class Elbow(NamedTuple):
-    """Errors of several measures, and the measure from which they stop to fall.
+    """Errors of several measures, and the measure after which they stop falling.
 
     Attributes
     ----------
@@ -131,6 +143,18 @@ class Elbow(NamedTuple):
         The one at the elbow.
     errors : array (K,)
         Fraction of the bags on the wrong side of each one's best threshold.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.estimators import Elbow, choose_by_elbow
+    >>> from milzoo.models import NeighbourMeasure
+    >>> training, _ = load("digits").split(0.3, seed=0)
+    >>> elbow = choose_by_elbow([NeighbourMeasure(k) for k in range(1, 7)], training)
+    >>> isinstance(elbow, Elbow)
+    True
+    >>> elbow.measure.k, elbow.errors[elbow.measure.k - 1].round(2).item()
+    (2, 0.14)
     """
 
     measure: Measure
@@ -138,7 +162,7 @@ class Elbow(NamedTuple):
 
 
 def choose_by_elbow(measures: Sequence[Measure], bags: Bags, *, min_positive: int = 1) -> Elbow:
-    """Choose the measure where the training error stops to fall, farthest below its chord.
+    """Choose the measure where the training error stops falling, farthest below its chord.
 
     Parameters
     ----------
@@ -162,6 +186,18 @@ def choose_by_elbow(measures: Sequence[Measure], bags: Bags, *, min_positive: in
     References
     ----------
     Venkatesan, Chandakkar and Li (2015), section 3, where k is picked "by a typical elbow method".
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.estimators import choose_by_elbow
+    >>> from milzoo.models import NeighbourMeasure
+    >>> training, _ = load("digits").split(0.3, seed=0)
+    >>> elbow = choose_by_elbow([NeighbourMeasure(k) for k in range(1, 7)], training)
+    >>> elbow.errors.round(2).tolist()
+    [0.22, 0.14, 0.12, 0.1, 0.1, 0.1]
+    >>> elbow.measure.k
+    2
     """
     if not measures:
         raise ValueError("there are no measures to choose from; expected one at least")

@@ -63,6 +63,16 @@ class MiGraph(BagKernelSVM):
     ----------
     Zhou, Sun and Li (2009), "Multi-instance learning by treating instances as non-i.i.d. samples",
     ICML.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.estimators import MiGraph
+    >>> instances = [[0.0], [3.0]], [[2.9], [0.4]], [[0.1], [0.3]], [[-0.2], [0.5]]
+    >>> bags = Bags.from_list(instances, labels=[1, 1, 0, 0])
+    >>> classifier = MiGraph(length_scale=1.0).fit(bags)
+    >>> classifier.predict(Bags.from_list([[[3.1], [0.2]], [[0.2], [0.1]]])).tolist()
+    [1, 0]
     """
 
     _rules = {

@@ -78,6 +78,18 @@ class MILBoost(ScoresInstances, ProbabilisticBagClassifier):
     ----------
     Viola, Platt and Zhang (2005), "Multiple instance boosting for object detection", NIPS, the
     noisy-or cost function; compared with by Kandemir and Hamprecht (2014), who give no numbers.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.estimators import MILBoost
+    >>> training, test = load("digits").split(0.7, seed=0)
+    >>> training, test = training.standardize(), test.standardize(training)
+    >>> classifier = MILBoost(max_steps=30, seed=0).fit(training)
+    >>> (classifier.log_likelihood_[[0, -1]] / len(training)).round(2).tolist()
+    [-3.44, -0.14]
+    >>> round(classifier.score(test), 2)
+    0.76
     """
 
     _rules = {"max_steps": WHOLE, "max_depth": WHOLE, "largest_step": POSITIVE}

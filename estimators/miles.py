@@ -85,6 +85,18 @@ class MILES(ScoresInstances):
     ----------
     Chen, Bi and Wang (2006), "MILES: Multiple-instance learning via embedded instance selection",
     IEEE Transactions on Pattern Analysis and Machine Intelligence 28, sections 2 and 3.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import standard_assumption
+    >>> from milzoo.estimators import MILES
+    >>> training, test = standard_assumption(20, range(4, 8), num_features=2, seed=0)
+    >>> classifier = MILES(width=1.0).fit(training)
+    >>> largest = classifier.weights_.argmax()
+    >>> classifier.concepts_[largest].round().tolist()  # the concept is at (3, 3)
+    [3.0, 3.0]
+    >>> classifier.score(test)
+    1.0
     """
 
     _rules = {"width": POSITIVE, "penalty": POSITIVE, "positive_weight": PROBABILITY}

@@ -231,6 +231,19 @@ class PrototypeLearner(PrototypeClassifier):
     References
     ----------
     Venkatesan, Chandakkar and Li (2015), section 3, from equation 10 on.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from milzoo.datasets import standard_assumption
+    >>> from milzoo.estimators import PrototypeLearner
+    >>> from milzoo.models import NeighbourMeasure
+    >>> training, test = standard_assumption(10, range(4, 8), num_features=2, seed=0)
+    >>> classifier = PrototypeLearner(NeighbourMeasure(5, jnp.log1p), separation=1.0).fit(training)
+    >>> classifier.prototypes_.peaks.points[0].round().tolist()  # the concept is at (3, 3)
+    [3.0, 3.0]
+    >>> classifier.score(test)
+    1.0
     """
 
     _rules = {
@@ -284,7 +297,7 @@ def instances_of_positive_bags(
 
 
 def check_some_positive(bags: Bags) -> None:
-    """Refuse bags of which none is positive.
+    """Refuse bags without a positive one.
 
     Raises
     ------

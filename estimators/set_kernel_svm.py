@@ -133,6 +133,16 @@ class MIKernelSVM(BagKernelSVM):
     References
     ----------
     Gärtner, Flach, Kowalczyk and Smola (2002), "Multi-instance kernels", ICML.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.estimators import MIKernelSVM
+    >>> instances = [[0.0], [3.0]], [[2.9], [0.4]], [[0.1], [0.3]], [[-0.2], [0.5]]
+    >>> bags = Bags.from_list(instances, labels=[1, 1, 0, 0])
+    >>> classifier = MIKernelSVM(length_scale=1.0).fit(bags)
+    >>> classifier.predict(Bags.from_list([[[3.1], [0.2]], [[0.2], [0.1]]])).tolist()
+    [1, 0]
     """
 
     _rules = {

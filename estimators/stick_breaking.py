@@ -34,12 +34,12 @@ class StickBreakingClassifier(ClassifierMixin, BagEstimator):
 
     with π_c the probability that a model of two classes gives to a positive label. With `VGPMIL` or
     another model of instance labels this is multiple-instance learning of C classes: every instance
-    has a label for each class but the last, and the class of a bag is the first of which an
-    instance is positive. The last class is what remains, such as a background.
+    has a label for each class but the last. The class of a bag is the first one with a positive
+    instance. The last class is what remains, such as a background.
 
     The models have independent priors, and the likelihood is a product over them. So the posterior
-    is exactly the product of the posteriors of the C − 1 models, each of the bags that no earlier
-    class has taken: whatever is exact for two classes, the sum over instance labels among it, is
+    is exactly the product of the posteriors of the C − 1 models. Each is of the bags that no
+    earlier class has taken. What is exact for two classes, also the sum over instance labels, is
     exact for C.
 
     Parameters
@@ -48,8 +48,8 @@ class StickBreakingClassifier(ClassifierMixin, BagEstimator):
         Of two classes with ``predict_proba``, such as ``BayesianMIL(VGPMIL, "coordinate_ascent",
         seed=0)``.
     order : sequence or None
-        All classes, that which is looked for first at the front. None for the largest first: what
-        remains is the smallest, such as the 0 of negative bags.
+        All classes, in the order in which they are looked for. None for the largest first: the
+        smallest remains, such as the 0 of negative bags.
 
     Attributes
     ----------
@@ -73,14 +73,20 @@ class StickBreakingClassifier(ClassifierMixin, BagEstimator):
 
     Examples
     --------
+    >>> import numpy as np
     >>> from milzoo.datasets import load
-    >>> from milzoo.estimators import BayesianMIL
-    >>> bags = load("digits")
-    >>> witnesses = np.add.reduceat(bags.instance_labels, bags.starts)
-    >>> classes = np.minimum(witnesses, 2)  # none, one, or more
-    >>> two = BayesianMIL("vwsgp", "coordinate_ascent", seed=0, model__num_inducing=10)
-    >>> StickBreakingClassifier(two).fit(bags, classes).predict_proba(bags[:5]).shape
-    (5, 3)
+    >>> from milzoo.estimators import BayesianMIL, StickBreakingClassifier
+    >>> bags = load("digits").standardize()
+    >>> positive = np.add.reduceat(bags.instance_labels, bags.starts)
+    >>> classes = np.minimum(positive, 2)  # none, one, or more
+    >>> two = BayesianMIL("vwsgp", "coordinate_ascent", seed=0, model__num_inducing=50)
+    >>> classifier = StickBreakingClassifier(two).fit(bags[:110], classes[:110])
+    >>> classifier.order_.tolist()
+    [2, 1, 0]
+    >>> classifier.predict_proba(bags[110:112]).round(2).tolist()
+    [[0.36, 0.01, 0.63], [0.35, 0.03, 0.62]]
+    >>> round(classifier.score(bags[110:], classes[110:]), 2)
+    0.74
     """
 
     _rules = {
@@ -194,7 +200,7 @@ class StickBreakingClassifier(ClassifierMixin, BagEstimator):
         return float(accuracy_score(given, self.predict(bags)))
 
     def _sequence(self) -> Int[np.ndarray, " C"]:
-        """Numbers of the classes, that which is looked for first at the front."""
+        """Numbers of the classes, in the order in which they are looked for."""
         if self.order is None:
             return np.arange(len(self.classes_))[::-1]
         order = np.asarray(self.order)

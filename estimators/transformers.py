@@ -1,4 +1,4 @@
-"""Transformers of bags for scikit-learn's pipelines: what they learn, training folds tell alone."""
+"""Transformers of bags for scikit-learn's pipelines: they learn from training bags alone."""
 
 from __future__ import annotations
 
@@ -95,10 +95,14 @@ class StandardizeInstances(BagTransformer):
 
     Examples
     --------
-    >>> from milzoo.datasets import load
-    >>> training, test = load("digits").split(0.7, seed=0)
-    >>> StandardizeInstances().fit(training).transform(test).num_features
-    64
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.estimators import StandardizeInstances
+    >>> training = Bags.from_list([[[1.0], [3.0]], [[5.0]]], labels=[1, 0])
+    >>> step = StandardizeInstances().fit(training)
+    >>> step.transform(training).instances[:, 0].round(2).tolist()
+    [-1.22, 0.0, 1.22]
+    >>> step.transform(Bags.from_list([[[3.0]], [[7.0]]])).instances[:, 0].round(2).tolist()
+    [0.0, 2.45]
     """
 
     def _fit(self, bags: Bags, y: ArrayLike | None) -> None:
@@ -125,9 +129,12 @@ class TransformInstances(BagTransformer):
     Examples
     --------
     >>> from milzoo.datasets import load
+    >>> from milzoo.estimators import TransformInstances
     >>> from sklearn.preprocessing import MinMaxScaler
-    >>> TransformInstances(MinMaxScaler()).fit_transform(load("digits")).instances.max().item()
-    1.0
+    >>> bags = load("digits")
+    >>> scaled = TransformInstances(MinMaxScaler()).fit_transform(bags)
+    >>> bags.instances.max().item(), scaled.instances.max().item()
+    (16.0, 1.0)
     """
 
     def __init__(self, transformer: Any) -> None:
@@ -158,6 +165,17 @@ class PCAOfInstances(TransformInstances):
     transformer_ : PCA
         Of scikit-learn, fitted.
     n_features_in_ : int
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.estimators import PCAOfInstances
+    >>> training, test = load("digits").split(0.7, seed=0)
+    >>> step = PCAOfInstances(10).fit(training)
+    >>> step.transform(test).num_features
+    10
+    >>> step.transformer_.explained_variance_ratio_.sum().round(2).item()
+    0.74
     """
 
     _rules = {"num_components": WHOLE, "whiten": FLAG}
@@ -183,6 +201,16 @@ class KernelPCA(BagTransformer):
     ----------
     components_ : KernelComponents
     n_features_in_ : int
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.estimators import MISVM, KernelPCA
+    >>> from sklearn.pipeline import make_pipeline
+    >>> training, test = load("digits").split(0.7, seed=0)
+    >>> classifier = make_pipeline(KernelPCA(10, length_scale=20.0), MISVM(length_scale=0.5))
+    >>> round(classifier.fit(training).score(test), 2)
+    0.9
     """
 
     _rules = {
@@ -222,6 +250,18 @@ class ScoreInstances(BagTransformer):
     classifier_ : object
         Fitted to all training bags; it scores new ones.
     n_features_in_ : int
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.estimators import MISVM, ScoreInstances
+    >>> training, test = load("digits").split(0.7, seed=0)
+    >>> training, test = training.standardize(), test.standardize(training)
+    >>> step = ScoreInstances(MISVM())
+    >>> score = step.fit_transform(training).instances[:, 0]  # by cross-fitting
+    >>> is_positive = training.instance_labels == 1
+    >>> [score[group].mean().round(1).item() for group in (is_positive, ~is_positive)]
+    [-0.4, -1.3]
     """
 
     _rules = {"keep_features": FLAG}
@@ -243,7 +283,7 @@ class ScoreInstances(BagTransformer):
         Returns
         -------
         Bags
-            The training bags; what they were labelled stays.
+            The training bags, with the labels that they had.
         """
         self.fit(bags, y)
         labelled, _ = with_labels(bags, y, type(self).__name__)

@@ -40,7 +40,7 @@ class VocabularySVM(BagClassifier):
     penalty : float
         C of the support vector classifier.
     num_starts : int
-        Runs of k-means, of which the best is kept.
+        Runs of k-means; the best one is kept.
     max_steps : int
         Of each run of k-means.
     seed : int
@@ -76,6 +76,20 @@ class VocabularySVM(BagClassifier):
     ----------
     Amores (2013), "Multiple instance classification: Review, taxonomy and comparative study",
     Artificial Intelligence 201: vocabulary-based methods with histograms.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.estimators import VocabularySVM
+    >>> instances = [[0.0], [3.0]], [[2.9], [0.4]], [[0.1], [0.3]], [[-0.2], [0.5]]
+    >>> bags = Bags.from_list(instances, labels=[1, 1, 0, 0])
+    >>> classifier = VocabularySVM(num_words=2, seed=0).fit(bags)
+    >>> sorted(classifier.words_[:, 0].round(2).tolist())
+    [0.18, 2.95]
+    >>> classifier.histograms_.max(axis=1).tolist()
+    [0.5, 0.5, 1.0, 1.0]
+    >>> classifier.predict(Bags.from_list([[[3.1], [0.2]], [[0.2], [0.1]]])).tolist()
+    [1, 0]
     """
 
     _rules = {

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+import shlex
 import shutil
 import sys
 from dataclasses import replace
@@ -14,7 +16,7 @@ from milzoo.cli import main, referencing
 from milzoo.cli.experiment import Plan
 from milzoo.datasets import simulate_instances
 from milzoo.inference import ENGINES, coordinate_ascent, nuts
-from milzoo.models import RBF, GammaMixing, Gaussian, NegativeBinomial, Probit, StudentT
+from milzoo.models import RBF, VGPMIL, GammaMixing, Gaussian, NegativeBinomial, Probit, StudentT
 from milzoo.papers import PAPERS
 from milzoo.references import ENTRIES, LEAGUE, Gate, load_reference
 
@@ -45,6 +47,31 @@ def test_compare_prints_a_table_that_fits_and_a_sentence(run, tmp_path):
     for words in ("PSIS k̂", "log loss", "k̂ =", "115 bags to train on, 49 to test on"):
         assert words in out
     assert (tmp_path / "report" / "report.html").exists()
+
+
+def test_demo_plans_what_the_readme_says(run, monkeypatch, tmp_path):
+    """Nothing is fitted: the comparison ends as it begins."""
+    plans = []
+
+    def planned(plan, display):
+        plans.append(plan)
+        raise ValueError("planned, not run")
+
+    monkeypatch.setattr("milzoo.cli.experiment.run", planned)
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text("utf-8")
+    (by_hand,) = re.findall(r"`milzoo demo` is `milzoo (compare .*?) --out report`", readme)
+    assert run("demo", "--out", tmp_path / "report")[2] == "error: planned, not run\n"
+    run(*shlex.split(by_hand))
+    assert plans[0] == plans[1]
+    assert list(plans[0].engines) == list(VGPMIL.usual_engines)
+
+
+@pytest.mark.slow
+def test_demo_writes_its_report(run, tmp_path):
+    code, out, err = run("demo", "--out", tmp_path / "report")
+    assert code == 0, err
+    assert "coordinate_ascent's mean has an error of" in " ".join(out.split())
+    assert "milzoo demo --out" in (tmp_path / "report" / "report.html").read_text("utf-8")
 
 
 @pytest.mark.in_ci
