@@ -6,11 +6,11 @@ python := $(firstword $(PYTHON))
 bin := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ci test-slow lint benchmarks notebooks site clean toy-reproduce
+.PHONY: help demo test test-ci test-slow test-wheel test-versions lint benchmarks notebooks site clean toy-reproduce
 .DELETE_ON_ERROR:
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
 
 demo: .venv/installed  ## VGPMIL on digits by every engine, into report/report.html
 	$(bin)/milzoo demo --out report
@@ -23,6 +23,13 @@ test-ci: .venv/installed  ## the quick suite, and what takes seconds a test: as 
 
 test-slow: .venv/installed  ## all the rest: every case, and samplers at full length
 	$(bin)/pytest -m "slow or in_ci" --numprocesses=auto --dist=loadfile
+
+test-wheel:  ## the wheel in an empty environment: pip check, milzoo demo
+	PYTHON=$(python) bash .ci/wheel
+
+test-versions:  ## oldest and newest supported jax, numpyro, arviz, pymc
+	$(python) .ci/versions.py oldest
+	$(python) .ci/versions.py newest
 
 lint: .venv/installed  ## style, layout and types
 	$(bin)/ruff check

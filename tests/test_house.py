@@ -20,6 +20,7 @@ import pytest
 from jaxtyping import TypeCheckError
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Each wing may import itself and those before it.
@@ -399,6 +400,24 @@ def test_every_requirement_is_pinned_to_a_version_it_allows():
         assert version in requirement.specifier, f"{requirement} is pinned to {version}"
 
 
+def test_all_files_name_one_version():
+    """The changelog by its latest section; `1.0.0rc1` is how wheels write it."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    cited = re.findall(r"^version: (.+)$", (REPOSITORY / "CITATION.cff").read_text("utf-8"), re.M)
+    told = re.findall(r"^## \[(\d.*?)\]", (REPOSITORY / "CHANGELOG.md").read_text("utf-8"), re.M)
+    assert cited == [project["version"]] == told[:1]
+    assert str(Version(project["version"])) == project["version"]
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_of_a_page_at_the_top_lead_somewhere(name):
+    page = (REPOSITORY / name).read_text("utf-8")
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", page)
+    named = re.findall(r"`((?:models|tests|docs)/[\w/]+\.(?:py|md))`", page)
+    missing = [path for path in links + named if not (REPOSITORY / path).exists()]
+    assert not missing
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     """A wheel by way of a source distribution, from a copy: building writes into its tree."""
@@ -416,6 +435,13 @@ def wheel(tmp_path_factory) -> Path:
     return built
 
 
+def install_alone(wheel: Path, folder: Path) -> None:
+    """Unpack a wheel; what it depends on is that of this environment."""
+    offline = ["--quiet", "--no-index", "--no-deps"]
+    command = [sys.executable, "-m", "pip", "install", *offline, "--target", folder, wheel]
+    subprocess.run(command, check=True, capture_output=True)
+
+
 @pytest.mark.in_ci
 def test_the_wheel_has_every_file_of_the_wings(wheel):
     tree = {
@@ -431,9 +457,7 @@ def test_the_wheel_has_every_file_of_the_wings(wheel):
 
 @pytest.mark.in_ci
 def test_the_installed_wheel_works_without_the_repository(wheel, tmp_path):
-    offline = ["--quiet", "--no-index", "--no-deps"]
-    command = [sys.executable, "-m", "pip", "install", *offline, "--target", tmp_path, wheel]
-    subprocess.run(command, check=True, capture_output=True)
+    install_alone(wheel, tmp_path)
     run_python(
         f"""
         import importlib, pathlib
@@ -447,3 +471,14 @@ def test_the_installed_wheel_works_without_the_repository(wheel, tmp_path):
         """,
         PYTHONPATH=str(tmp_path),
     )
+
+
+@pytest.mark.slow
+def test_the_demo_runs_from_the_wheel(wheel, tmp_path):
+    """By the command that it installs; `make test-wheel` does so in an empty environment."""
+    installed, report = tmp_path / "installed", tmp_path / "report"
+    install_alone(wheel, installed)
+    command = [installed / "bin" / "milzoo", "demo", "--out", report]
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    subprocess.run(command, check=True, capture_output=True, cwd=tmp_path, env=environment)
+    assert "coordinate_ascent" in (report / "report.html").read_text("utf-8")
