@@ -84,6 +84,15 @@ class Bags:
         are compiled for (`padded`), and are masked.
     edges : Edges or None
         Weighted edges between instances of one bag; see `with_edges`. None where there is no graph.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> bags = Bags.from_list([[[0.1, 2.0], [0.3, 1.5]], [[2.2, 0.4]]], labels=[0, 1])
+    >>> bags
+    Bags(2 bags (1 positive, 1 negative) of 1 to 2 instances, 3 instances of 2 features)
+    >>> bags[1].instances
+    array([[2.2, 0.4]])
     """
 
     instances: Float[np.ndarray | Array, "N D"]
@@ -487,6 +496,7 @@ class Bags:
         Examples
         --------
         >>> import scipy.sparse
+        >>> from milzoo.datasets import Bags
         >>> chain = scipy.sparse.csr_array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
         >>> bags = Bags.from_list([[[0.1], [0.4], [0.2]]]).with_edges([chain])
         >>> bags.edges.row.tolist(), bags.edges.column.tolist()

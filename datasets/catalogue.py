@@ -109,12 +109,28 @@ _TABLE_FORMAT = (
 
 
 def available() -> dict[str, str]:
-    """The names that `load` knows, each with a description of one line."""
+    """The names that `load` knows, each with a description of one line.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import available
+    >>> available()["digits"]
+    '8×8 digits (scikit-learn) in 164 bags of 10; positive: 2, 9; instance labels known'
+    """
     return dict(_DESCRIPTIONS)
 
 
 def image_shape(name: str) -> tuple[int, int] | None:
-    """Height and width where the features of that data set are pixels, row by row; else None."""
+    """Height and width where the features of that data set are pixels, row by row; else None.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import image_shape, load
+    >>> load("digits").instances[0].reshape(image_shape("digits"))[:3]
+    array([[ 0.,  1., 13., 13., 10.,  0.,  0.,  0.],
+           [ 0.,  1., 13., 16., 15.,  0.,  0.,  0.],
+           [ 0.,  0., 12., 16., 16.,  0.,  0.,  0.]])
+    """
     return _IMAGES.get(name)
 
 
@@ -175,6 +191,12 @@ def load(
     T. G. Dietterich, R. H. Lathrop and T. Lozano-Pérez (1997), Artificial Intelligence 89 (musk).
     S. Andrews et al. (2002), NIPS (elephant, fox). Z.-H. Zhou, Y.-Y. Sun and Y.-F. Li (2009), ICML
     (newsgroups).
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> load("digits")
+    Bags(164 bags (82 positive, 82 negative) of 10 to 10 instances, 1640 instances of 64 features)
     """
     folder = _data_folder(data_folder)
     path = None if folder is None else folder / f"{_file_stem(name)}.csv.gz"
@@ -220,6 +242,20 @@ def published_folds(
         If there is no file of folds.
     ValueError
         If the file does not have exactly the bags of the data set.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import pandas as pd
+    >>> from milzoo.datasets import Bags, load, published_folds
+    >>> bags = Bags.from_list([[[0.1]], [[0.9]], [[0.3]], [[1.2]]], labels=[0, 1, 0, 1])
+    >>> bags.to_frame().to_csv("mine.csv.gz", index=False)
+    >>> Path("folds").mkdir()
+    >>> folds = pd.DataFrame({"bag": bags.names, "rep1": [1, 1, 2, 2]})
+    >>> folds.to_csv("folds/mine.folds.csv", index=False)
+    >>> test_fold = published_folds("mine", data_folder=".")[:, 0]
+    >>> load("mine", data_folder=".").select(test_fold != 1).names
+    ('2', '3')
     """
     import pandas as pd
 

@@ -333,6 +333,8 @@ def num_distinct_rows(rows: Float[np.ndarray, "N D"]) -> int:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.datasets.checks import num_distinct_rows
     >>> num_distinct_rows(np.array([[0.0, 1.0], [-0.0, 1.0], [1.0, 0.0]]))
     2
     """

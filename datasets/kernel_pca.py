@@ -70,7 +70,7 @@ def kernel_pca(
 
     Examples
     --------
-    >>> from milzoo.datasets import load
+    >>> from milzoo.datasets import kernel_pca, load
     >>> training, test = load("digits").split(0.2, seed=0)
     >>> training, test = kernel_pca(training, test, num_components=5, length_scale=20.0)
     >>> test.num_features

@@ -56,6 +56,16 @@ class BagsOfUnitTest(NamedTuple):
     ----------
     training, test : Bags
         As many positive as negative bags, in random order.
+
+    Examples
+    --------
+    >>> from sklearn.metrics import roc_auc_score
+    >>> from milzoo.datasets import BagsOfUnitTest, standard_assumption
+    >>> def aucs_of_lowest(bags: BagsOfUnitTest) -> list[float]:
+    ...     lowest = [[bag.instances.min() for bag in part] for part in bags]
+    ...     return [roc_auc_score(part.labels, each) for part, each in zip(bags, lowest)]
+    >>> aucs_of_lowest(standard_assumption(10, seed=0))  # training and test
+    [1.0, 0.0]
     """
 
     training: Bags
@@ -108,6 +118,16 @@ def standard_assumption(
     References
     ----------
     After Raff and Holt (2023), the test of the standard assumption.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import standard_assumption
+    >>> training, test = standard_assumption(20, seed=0)
+    >>> training
+    Bags(40 bags (20 positive, 20 negative) of 10 to 20 instances, 609 instances of 16 features)
+    >>> has_poison = [bag.instances.min() < -9 for bag in training]
+    >>> training.labels[has_poison].tolist().count(1)  # positive bags that have the poison
+    0
     """
     check_counts(bags_of_each_label=bags_of_each_label, num_features=num_features)
     _check_sizes(bag_size, 2)
@@ -164,6 +184,17 @@ def standard_assumption_log_odds(
     Θ(N D). With many features the posterior is as good as certain: at D = 16, the lower of the two
     probabilities is below 10⁻³⁰ in every bag that was drawn. With ``negative`` it is as certain in
     the test, and wrong: to fit the training bags best is to trust the poison.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import standard_assumption, standard_assumption_log_odds
+    >>> training, test = standard_assumption(2, num_features=1, seed=0)
+    >>> test.labels
+    array([1, 0, 0, 1])
+    >>> (standard_assumption_log_odds(test, poisoned="either") > 0).astype(int)
+    array([1, 0, 0, 1])
+    >>> (standard_assumption_log_odds(test, poisoned="negative") > 0).astype(int)  # misled
+    array([0, 1, 1, 0])
     """
 
     def contents(label: int) -> Iterator[_Content]:
@@ -223,6 +254,15 @@ def threshold_based(
     References
     ----------
     After Raff and Holt (2023), the test of the threshold-based assumption.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import threshold_based
+    >>> training, test = threshold_based(3, num_features=2, min_positive=4, seed=0)
+    >>> training.labels
+    array([1, 0, 1, 1, 0, 0])
+    >>> [int((abs(bag.instances - 3) < 0.5).all(axis=1).sum()) for bag in training]
+    [4, 3, 4, 4, 2, 3]
     """
     check_counts(bags_of_each_label=bags_of_each_label, num_features=num_features)
     check("min_positive", min_positive, _at_least(3))
@@ -270,6 +310,15 @@ def threshold_based_log_odds(
     Notes
     -----
     Θ(N (D + a)).
+
+    Examples
+    --------
+    >>> from milzoo.datasets import threshold_based, threshold_based_log_odds
+    >>> training, test = threshold_based(2, num_features=1, seed=0)
+    >>> test.labels
+    array([0, 0, 1, 1])
+    >>> (threshold_based_log_odds(test, poisoned="either") > 0).astype(int)
+    array([0, 0, 1, 1])
     """
     check("min_positive", min_positive, _at_least(3))
 
@@ -334,6 +383,16 @@ def presence_based(
     References
     ----------
     After Raff and Holt (2023), the test of the generalised presence-based assumption.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import presence_based
+    >>> training, test = presence_based(3, num_features=2, num_concepts=2, seed=0)
+    >>> training.labels
+    array([1, 0, 1, 1, 0, 0])
+    >>> distance = [abs(bag.instances[:, None] - [[3, 0], [0, 3]]).max(axis=2) for bag in training]
+    >>> [(one < 0.5).sum(axis=0).tolist() for one in distance]  # instances of each concept
+    [[1, 1], [2, 0], [1, 1], [1, 1], [2, 0], [0, 2]]
     """
     check_counts(bags_of_each_label=bags_of_each_label, num_features=num_features)
     check("num_concepts", num_concepts, _at_least(2))
@@ -384,6 +443,15 @@ def presence_based_log_odds(
     Notes
     -----
     Θ(N (K D + K 2^K)).
+
+    Examples
+    --------
+    >>> from milzoo.datasets import presence_based, presence_based_log_odds
+    >>> training, test = presence_based(2, num_features=2, seed=0)
+    >>> test.labels
+    array([1, 0, 0, 1])
+    >>> (presence_based_log_odds(test, poisoned="either") > 0).astype(int)
+    array([1, 0, 0, 1])
     """
     check("num_concepts", num_concepts, _at_least(2))
     _check_concepts(bags.num_features, num_concepts)

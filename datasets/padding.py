@@ -43,6 +43,7 @@ def bucket(number: int) -> int:
 
     Examples
     --------
+    >>> from milzoo.datasets.padding import bucket
     >>> [bucket(number) for number in (7, 100, 1025, 70_000)]
     [7, 112, 1152, 70656]
     """

@@ -51,6 +51,17 @@ def simulate(
         If the program has neither site, or ``bag_label`` is not one label 0 or 1 for each bag.
     NotImplementedError
         If the program has a factor: forward simulation leaves it out.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import simulate, simulate_instances
+    >>> from milzoo.models import VWSGP
+    >>> design = simulate_instances(num_bags=20, bag_size=5, num_features=2, seed=0)
+    >>> bags, sites = simulate(VWSGP.for_bags(design, num_inducing=4), design, seed=0)
+    >>> bags
+    Bags(20 bags (7 positive, 13 negative) of 5 to 5 instances, 100 instances of 2 features)
+    >>> sites["inducing_value"].shape
+    (4,)
     """
     unlabelled = bags.without_labels()
     with jax.enable_x64(True):
@@ -137,6 +148,12 @@ def simulate_instances(
     ------
     ValueError
         If one of the numbers is below 1.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import simulate_instances
+    >>> simulate_instances(num_bags=3, bag_size=range(1, 5), num_features=2, seed=0).bag_sizes
+    array([4, 3, 3])
     """
     check_counts(num_bags=num_bags, num_features=num_features)
     if isinstance(bag_size, range):

@@ -44,6 +44,15 @@ class BagStream:
         D.
     chunk_instances : int
         Instances of a chunk, at most; a bag that is larger is a chunk by itself.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import BagStream, load, stream
+    >>> def num_positive(bags: BagStream) -> int:
+    ...     return sum(int(chunk.labels.sum()) for chunk in bags)
+    >>> load("digits").to_parquet("on_disk.parquet")
+    >>> num_positive(stream("on_disk.parquet"))
+    82
     """
 
     path: Path
@@ -158,6 +167,13 @@ def stream(
         If a file is truncated, or of other columns or lengths than the others; with its name.
     TypeError
         If a column of features is not of numbers.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load, stream
+    >>> load("digits").to_parquet("digits.parquet")
+    >>> [chunk.num_bags for chunk in stream("digits.parquet", chunk_instances=500)]
+    [50, 50, 50, 14]
     """
     folder = Path(path)
     if chunk_instances is not None:

@@ -102,6 +102,16 @@ class BMIL(ModelDefaults):
     Raykar, Krishnapuram, Bi, Dundar and Rao (2008), Bayesian multiple instance learning: automatic
     feature selection and inductive transfer, ICML; Tipping (2001), Sparse Bayesian learning and the
     relevance vector machine, for the prior of α. The prior of the intercept is ours.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import BMIL
+    >>> train, test = load("kandemir2014").standardize().split(0.7, seed=0)
+    >>> prediction = laplace(BMIL.for_bags(train), train, seed=0).predict(test)
+    >>> test.labels[:4], prediction.bag_probability[:4].round(1)
+    (array([1, 0, 1, 1]), array([0.5, 0.4, 0.6, 0.6]))
     """
 
     shape: Annotated[float | Array, POSITIVE] = 1.0

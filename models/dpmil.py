@@ -123,6 +123,16 @@ class DPMIL(ModelDefaults):
     ----------
     Kandemir and Hamprecht (2014), section 3. There r_n is chosen, not drawn; a uniform
     prior over the labellings that the bag label allows turns the choice into a posterior.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import DPMIL
+    >>> train, test = load("kandemir2014").split(0.7, seed=0)
+    >>> posterior = coordinate_ascent(DPMIL.for_bags(train, max_components=5), train, seed=0)
+    >>> posterior.predict(test).instance_probability[:4].round(1), test.instance_labels[:4]
+    (array([1. , 0.6, 0. , 0.4]), array([1, 1, 0, 0]))
     """
 
     center: Float[np.ndarray, " D"] | Float[Array, " D"]

@@ -145,6 +145,17 @@ class MeasureThreshold(ModelDefaults):
     ----------
     The scores are those of Venkatesan, Chandakkar and Li (2015), who have no probabilities; this
     model of them is ours.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import MeasureThreshold, NeighbourMeasure, scored
+    >>> bags = load("kandemir2014").standardize()
+    >>> scores = scored([NeighbourMeasure(k) for k in (1, 3)], bags).standardize()
+    >>> posterior = laplace(MeasureThreshold(), scores, seed=0)
+    >>> bags.labels[:4], posterior.predict(scores).bag_probability[:4].round(1)
+    (array([1, 0, 0, 1]), array([0.9, 0.5, 0.1, 0.9]))
     """
 
     threshold_prior: Annotated[Distribution, prior_of(constraints.real)] = dist.Normal(0.0, 2.0)

@@ -109,6 +109,16 @@ class VGPMIL(InstanceGPModel):
     References
     ----------
     Castro-Macías et al. (2024), equations 1–4 and 18–22; Haußmann et al. (2017).
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import VGPMIL
+    >>> train, test = load("digits").standardize().split(0.7, seed=0)
+    >>> prediction = coordinate_ascent(VGPMIL.for_bags(train), train, seed=0).predict(test)
+    >>> test.labels[:4], prediction.bag_probability[:4].round(1)
+    (array([1, 0, 1, 1]), array([0.6, 0.4, 0.7, 0.4]))
     """
 
     sharpness: Annotated[float | Float[Array, ""], _SHARPNESS] = 100.0

@@ -67,6 +67,16 @@ def benchmark_engine(
     ------
     ValueError
         If a tag is unknown, or no reference with all the tags is kept.
+
+    Examples
+    --------
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.references import benchmark_engine
+    >>> table = benchmark_engine(coordinate_ascent, seed=0, tags=["exact"])
+    >>> table[["mean_error", "sd_ratio"]].round(1)
+                                mean_error  sd_ratio
+    reference                                       
+    vwsgp-gaussian-simulated-9         0.0       1.0
     """
     chosen = {_NAME: partial(engine, **settings)}
     rows = [

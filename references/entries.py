@@ -68,6 +68,20 @@ class Entry:
         where they do not say.
     reason : str
         Why no draws are kept; empty where they are.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import simulate, simulate_instances
+    >>> from milzoo.models import VWSGP
+    >>> from milzoo.references import Entry
+    >>> def problem():
+    ...     design = simulate_instances(20, 3, num_features=2, seed=0)
+    ...     model = VWSGP.for_bags(design, num_inducing=4)
+    ...     return model, simulate(model, design, seed=0)[0]
+    >>> entry = Entry("mine", "Four values: nearly Gaussian.", ("bags",), problem, "drawn")
+    >>> model, bags = entry.problem()
+    >>> bags
+    Bags(20 bags (4 positive, 16 negative) of 3 to 3 instances, 60 instances of 2 features)
     """
 
     name: str
@@ -394,5 +408,11 @@ def entry_named(name: str) -> Entry:
     ------
     ValueError
         If there is none; the message has the nearest name.
+
+    Examples
+    --------
+    >>> from milzoo.references import entry_named
+    >>> print(entry_named("vwsgp-counts-simulated-9").about)
+    Nine values, counts with a negative binomial distribution.
     """
     return look_up("reference", name, ENTRIES)

@@ -48,6 +48,12 @@ class Gate:
     limit : float
     must_be : {"above", "below"}
         The side of the limit that passes.
+
+    Examples
+    --------
+    >>> from milzoo.references import Gate
+    >>> print(Gate("R̂", value=1.03, limit=1.01, must_be="below"))
+    R̂: 1.03, should be below 1.01: failed
     """
 
     name: str

@@ -99,6 +99,17 @@ def league(
     ------
     ValueError
         If there are more jobs than cores, or `benchmark_engine` has a reason to.
+
+    Examples
+    --------
+    >>> from milzoo.inference import coordinate_ascent, laplace
+    >>> from milzoo.references import league
+    >>> engines = {"coordinate_ascent": coordinate_ascent, "laplace": laplace}
+    >>> table = league(engines, seed=0, tags=["exact"], jobs=1)  # doctest: +SKIP
+    >>> table[["engine", "reference"]]  # doctest: +SKIP
+                  engine                   reference
+    0  coordinate_ascent  vwsgp-gaussian-simulated-9
+    1            laplace  vwsgp-gaussian-simulated-9
     """
     return in_order(rows_as_they_come(engines, seed=seed, tags=tags, jobs=jobs))
 
@@ -360,6 +371,17 @@ def picture(table: pd.DataFrame) -> Figure:
     Returns
     -------
     Figure
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from milzoo.references import picture
+    >>> row = {"reference": "vwsgp-gaussian-simulated-9", "seconds": 0.1, "sd_ratio": 0.9}
+    >>> errors = {"laplace": 0.02, "svi": 0.3}
+    >>> rows = [row | {"engine": name, "mean_error": error} for name, error in errors.items()]
+    >>> figure = picture(pd.DataFrame(rows))
+    >>> figure.axes[0].get_title(), figure.axes[0].get_ylabel()
+    ('targets', 'error of means or sds')
     """
     if "engine" not in table:  # of one engine, which has no name
         table = table.reset_index().assign(engine="the engine")

@@ -51,6 +51,12 @@ class Length:
         Of each chain, after thinning.
     most_thinning : int
         Draws that are made for each one that is kept, at most.
+
+    Examples
+    --------
+    >>> from milzoo.references import Length
+    >>> Length(num_chains=4, num_draws=500)
+    Length(num_chains=4, num_warmup=1000, num_draws=500, most_thinning=10)
     """
 
     num_chains: int = 10
@@ -78,6 +84,15 @@ def make_reference(entry: Entry, *, seed: int, length: Length = Length()) -> Ref
     ------
     ValueError
         If the entry has a reason why no draws are kept.
+
+    Examples
+    --------
+    >>> from milzoo.references import Length, entry_named, make_reference
+    >>> entry = entry_named("diverse-density-two-concepts-2")
+    >>> short = Length(num_chains=2, num_draws=500)
+    >>> reference = make_reference(entry, seed=0, length=short)  # doctest: +SKIP
+    >>> print(reference.gates[0])  # doctest: +SKIP
+    R̂: 1.001, should be below 1.01: passed
     """
     if entry.reason:
         raise ValueError(f"no draws of {entry.name} are kept: {entry.reason}")

@@ -52,6 +52,18 @@ class StanProgram(NamedTuple):
     program : str
     data : dict
         Numbers and nested lists, as JSON has them.
+
+    Examples
+    --------
+    >>> import json
+    >>> from pathlib import Path
+    >>> from milzoo.references import StanProgram, entry_named, stan_program
+    >>> def write(stan: StanProgram, name: str) -> None:
+    ...     _ = Path(f"{name}.stan").write_text(stan.program)
+    ...     _ = Path(f"{name}.json").write_text(json.dumps(stan.data))
+    >>> write(stan_program(*entry_named("vwsgp-gaussian-simulated-9").problem()), "mine")
+    >>> json.loads(Path("mine.json").read_text())["num_bags"]
+    60
     """
 
     program: str
@@ -128,6 +140,18 @@ def stan_program(model: Model, bags: Bags) -> StanProgram:
     NotImplementedError
         If the model is another, has priors on hyper-parameters, or a likelihood of which no
         program is written.
+
+    Examples
+    --------
+    >>> from milzoo.references import entry_named, stan_program
+    >>> model, bags = entry_named("vwsgp-gaussian-simulated-9").problem()
+    >>> program, data = stan_program(model, bags)
+    >>> print(program[program.index("model {"):])
+    model {
+      inducing_noise ~ std_normal();
+      bag_noise ~ std_normal();
+      bag_target ~ normal(bag_evidence, sqrt(noise));
+    }
     """
     if not isinstance(model, VWSGP) or model.priors:
         raise NotImplementedError(

@@ -61,6 +61,15 @@ class Reference:
         log p(point, observations) under the marginal program.
     made : dict
         Seed, settings, versions, date, commit.
+
+    Examples
+    --------
+    >>> from milzoo.references import Reference, load_reference
+    >>> def summary(reference: Reference) -> str:
+    ...     passed = sum(gate.passed for gate in reference.gates)
+    ...     return f"{reference.name}: {passed} of {len(reference.gates)} gates passed"
+    >>> summary(load_reference("vwsgp-gaussian-simulated-9"))
+    'vwsgp-gaussian-simulated-9: 8 of 8 gates passed'
     """
 
     name: str
@@ -196,6 +205,14 @@ def save_reference(reference: Reference, folder: str | os.PathLike[str] = DATABA
     folder : path
         ``posteriors/NAME.json``, ``reference_posteriors/info/NAME.json`` and
         ``reference_posteriors/draws/NAME.npz`` below it.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from milzoo.references import load_reference, save_reference
+    >>> save_reference(load_reference("diverse-density-two-concepts-2"), "my_database")
+    >>> sorted(path.parent.name for path in Path("my_database").rglob("*.*"))
+    ['draws', 'info', 'posteriors']
     """
     _, info, draws = _paths(reference.name, folder)
     for path in (info, draws):
@@ -248,6 +265,16 @@ def load_reference(name: str, folder: str | os.PathLike[str] = DATABASE) -> Refe
     FileNotFoundError
         If its draws are not kept in the folder; ``milzoo reference make NAME`` makes them. Or if
         there is a reason to keep none.
+
+    Examples
+    --------
+    >>> from milzoo.references import load_reference
+    >>> reference = load_reference("vwsgp-gaussian-simulated-9")
+    >>> dict(reference.draws.sizes)
+    {'chain': 10, 'draw': 1000, 'inducing_value_dim_0': 9}
+    >>> moments = reference.moments["inducing_value[0]"]
+    >>> print(f"{moments['mean']:.2f}, Monte-Carlo error {moments['mean_mcse']:.3f}")
+    1.01, Monte-Carlo error 0.003
     """
     entry = entry_named(name)
     _, info, draws = _paths(name, folder)

@@ -169,6 +169,7 @@ def logistic_rule(largest_standard_deviation: float) -> QuadratureRule:
 
     Examples
     --------
+    >>> from milzoo.models.numerics.quadrature import logistic_rule
     >>> [len(logistic_rule(s).nodes) for s in (0.5, 1.0, 5.0, 1e6)]
     [12, 16, 88, 68]
     """

@@ -173,7 +173,10 @@ class CardinalityKernel(_KernelOverDraws):
     --------
     As a precomputed kernel of scikit-learn:
 
+    >>> import numpy as np
     >>> from sklearn.svm import SVC
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.models import RBF, CardinalityKernel, CardinalityModel
     >>> bags = Bags.from_list([np.eye(2), np.ones((1, 2)), -np.eye(2)], labels=[1, 1, 0])
     >>> kernel = CardinalityKernel(CardinalityModel(), np.ones(2), RBF(1.0, 1.0))
     >>> classifier = SVC(kernel="precomputed").fit(kernel(bags, bags), bags.labels)
@@ -261,6 +264,19 @@ class MeanCardinalityKernel(_KernelOverDraws):
     References
     ----------
     Hajimirsadeghi and Mori (2017), equations 15 and 16, at one θ; the mean is ours.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.models import RBF, CardinalityModel, MeanCardinalityKernel
+    >>> bags = Bags.from_list([np.eye(2), np.ones((1, 2)), -np.eye(2)], labels=[1, 1, 0])
+    >>> draws = {"weights": np.array([[1.0, 0.5], [2.0, 1.5]])}  # posterior.draws(2, seed=0)
+    >>> kernel = MeanCardinalityKernel.of(CardinalityModel(), draws, bags, RBF(1.0, 1.0))
+    >>> kernel(bags, bags).round(1)
+    array([[1. , 0.6, 0.3],
+           [0.6, 1. , 0.1],
+           [0.3, 0.1, 1. ]])
     """
 
     model: Annotated[CardinalityModel, instance_of(CardinalityModel, expected="a CardinalityModel")]

@@ -68,6 +68,7 @@ def central_value(parameter: Parameters) -> float | np.ndarray:
     Examples
     --------
     >>> from numpyro.distributions import Gamma, LogNormal
+    >>> from milzoo.models.parts.hyperpriors import central_value
     >>> central_value(3.0), round(central_value(LogNormal(0.0, 5.0)), 3), central_value(Gamma(2.0))
     (3.0, 1.0, 2.0)
     """

@@ -66,6 +66,15 @@ class Kernel(ABC):
     Notes
     -----
     JAX arrays are not checked: a gradient by a kernel is a kernel too, and may be negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.models import RBF, Kernel, Linear
+    >>> def prior_sd(kernel: Kernel, points: np.ndarray) -> np.ndarray:
+    ...     return np.sqrt(kernel.variance_at(points))
+    >>> prior_sd(RBF(4.0, 1.0) + Linear(5.0), np.array([[0.0], [1.0]])).tolist()
+    [2.0, 3.0]
     """
 
     def __post_init__(self) -> None:
@@ -223,6 +232,19 @@ class CorrelationKernel(Kernel):
     variance : float or Distribution
         v > 0, the prior variance of latent function values. A NumPyro distribution makes it a site
         ``variance`` of the model, to be inferred.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import jax.numpy as jnp
+    >>> import numpy as np
+    >>> from milzoo.models import CorrelationKernel
+    >>> @dataclass(frozen=True)
+    ... class Agreement(CorrelationKernel):
+    ...     def correlation(self, left, right):
+    ...         return jnp.mean(left[:, None] == right[None], axis=2)
+    >>> Agreement(variance=2.0).covariance(np.array([[0, 1]]), np.array([[0, 0], [0, 1]])).tolist()
+    [[1.0, 2.0]]
     """
 
     variance: Annotated[Parameter, positive_or_prior("LogNormal")]
@@ -260,6 +282,19 @@ class StationaryKernel(CorrelationKernel):
         ℓ > 0, in units of the features, or ℓ_d of each feature (automatic relevance determination):
         g(Σ_d (x_d − x'_d)² / ℓ_d²), where a feature with a large ℓ_d hardly matters. A distribution
         makes it the site ``length_scale``.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import numpy as np
+    >>> from milzoo.models import StationaryKernel
+    >>> @dataclass(frozen=True)
+    ... class RationalQuadratic(StationaryKernel):
+    ...     def at_squared_distance(self, squared):
+    ...         return 1.0 / (1.0 + 0.5 * squared)
+    >>> kernel = RationalQuadratic(variance=1.0, length_scale=np.array([1.0, 100.0]))
+    >>> np.array(kernel.covariance(np.zeros((1, 2)), np.eye(2)), float).round(2)
+    array([[0.67, 1.  ]])
     """
 
     length_scale: Annotated[Parameters, positive_for_each_or_prior("LogNormal")]
@@ -319,6 +354,8 @@ class RBF(StationaryKernel):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.models import RBF
     >>> kernel = RBF(variance=2.0, length_scale=1.0)
     >>> float(kernel.covariance(np.zeros((1, 3)), np.zeros((1, 3)))[0, 0])
     2.0
@@ -347,6 +384,8 @@ class Matern32(StationaryKernel):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.models import Matern32
     >>> kernel = Matern32(variance=1.0, length_scale=3.0**0.5)
     >>> round(float(kernel.covariance(np.zeros((1, 1)), np.ones((1, 1)))[0, 0]), 4)  # 2/e
     0.7358
@@ -376,6 +415,8 @@ class Matern52(StationaryKernel):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.models import Matern52
     >>> kernel = Matern52(variance=1.0, length_scale=5.0**0.5)
     >>> round(float(kernel.covariance(np.zeros((1, 1)), np.ones((1, 1)))[0, 0]), 4)  # 7/3e
     0.8584
@@ -402,6 +443,8 @@ class Cosine(CorrelationKernel):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.models import Cosine
     >>> kernel = Cosine(variance=2.0)
     >>> x, z = np.array([[3.0, 4.0]]), np.array([[30.0, 40.0], [-4.0, 3.0]])
     >>> np.round(kernel.covariance(x, z), 6).tolist()
@@ -434,6 +477,8 @@ class Linear(Kernel):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.models import Linear
     >>> kernel = Linear(variance=2.0)
     >>> np.asarray(kernel.variance_at(np.array([[3.0, 4.0], [0.0, 1.0]]))).tolist()
     [50.0, 2.0]
@@ -514,9 +559,10 @@ class Sum(_Combination):
 
     Examples
     --------
+    >>> from milzoo.models import RBF, Linear, Sum
     >>> kernel = RBF(variance=2.0, length_scale=1.0) + Linear(variance=0.5)
-    >>> kernel.parameters
-    {'variance_1': 2.0, 'length_scale_1': 1.0, 'variance_2': 0.5}
+    >>> isinstance(kernel, Sum), kernel.parameters
+    (True, {'variance_1': 2.0, 'length_scale_1': 1.0, 'variance_2': 0.5})
     """
 
     def covariance(
@@ -544,9 +590,10 @@ class Product(_Combination):
 
     Examples
     --------
+    >>> from milzoo.models import RBF, Cosine, Product
     >>> kernel = RBF(variance=2.0, length_scale=1.0) * Cosine(variance=1.0)
-    >>> kernel.parameters
-    {'variance_1': 2.0, 'length_scale_1': 1.0}
+    >>> isinstance(kernel, Product), kernel.parameters
+    (True, {'variance_1': 2.0, 'length_scale_1': 1.0})
     """
 
     @property
@@ -616,6 +663,8 @@ def median_distance(instances: Float[np.ndarray, "N D"]) -> float:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.models.parts.kernels import median_distance
     >>> median_distance(np.array([[0.0, 7.0], [0.0, 7.0], [3.0, 7.0], [9.0, 7.0]]))
     6.0
     """

@@ -68,6 +68,8 @@ class PolyaGammaMixing:
 
     Examples
     --------
+    >>> import jax.numpy as jnp
+    >>> from milzoo.models import PolyaGammaMixing
     >>> float(PolyaGammaMixing().expected_precision(jnp.array(0.0)))
     0.25
     """
@@ -121,6 +123,16 @@ class GammaMixing:
     References
     ----------
     Castro-Macías et al. (2024), §5.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.models import GammaMixing, PolyaGammaMixing
+    >>> tilt = np.array([0.0, 1.0, 4.0])  # c, the root of E f²
+    >>> GammaMixing(alpha=1.0, beta=2.0).expected_precision(tilt).round(2)
+    array([0.5, 0.4, 0.1])
+    >>> np.array(PolyaGammaMixing().expected_precision(tilt), float).round(2)
+    array([0.25, 0.23, 0.12])
     """
 
     alpha: Annotated[float, POSITIVE]
@@ -154,6 +166,14 @@ class ScaleMixture:
 
     Its mixing distribution p(ω) has no closed form, so ``VGPMIL.augmented`` and ``gibbs`` refuse
     it; ``coordinate_ascent`` and the samplers of the exact program do not need p(ω).
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from milzoo.models import ScaleMixture
+    >>> cauchy = ScaleMixture.from_log_density(lambda f: -jnp.log1p(f**2))
+    >>> cauchy.expected_precision(jnp.array([0.0, 1.0, 3.0])).tolist()  # 2/(1 + c²)
+    [2.0, 1.0, 0.20000000298023224]
     """
 
     log_psi: Callable[[Float[Array, ""]], Float[Array, ""]]
@@ -187,6 +207,8 @@ class ScaleMixture:
 
         Examples
         --------
+        >>> import jax.numpy as jnp
+        >>> from milzoo.models import ScaleMixture
         >>> laplace_like = ScaleMixture.from_log_density(lambda f: -jnp.sqrt(1 + f**2))
         >>> round(float(laplace_like.expected_precision(jnp.array(0.0))), 6)
         1.0

@@ -46,15 +46,16 @@ class TinyGPKernel(Kernel):
 
     Examples
     --------
-    .. code-block:: python
-
-        from tinygp import kernels
-
-        def rough(variance, length_scale):
-            return variance * kernels.Exp(length_scale, distance=kernels.L2Distance())
-
-        kernel = TinyGPKernel(rough, {"variance": 5.0, "length_scale": LogNormal(2.0, 0.5)})
-        model = VWSGP.for_bags(bags, kernel=kernel)
+    >>> import numpy as np
+    >>> from tinygp import kernels
+    >>> from milzoo.models import VWSGP, TinyGPKernel
+    >>> def rough(variance, length_scale):
+    ...     return variance * kernels.Exp(length_scale, distance=kernels.L2Distance())
+    >>> kernel = TinyGPKernel(rough, {"variance": 5.0, "length_scale": 2.0})
+    >>> np.array(kernel.covariance(np.zeros((1, 1)), np.array([[0.0], [2.0]])), float).round(2)
+    array([[5.  , 1.84]])
+    >>> VWSGP(kernel, inducing_points=np.array([[0.0], [1.0]])).hyperparameters
+    {'variance': 5.0, 'length_scale': 2.0}
     """
 
     kernel: Callable[..., Any]
