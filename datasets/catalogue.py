@@ -109,7 +109,7 @@ _TABLE_FORMAT = (
 
 
 def available() -> dict[str, str]:
-    """The names that `load` knows, each with a description of one line.
+    """Names of the data sets that `load` knows, each with a description of one line.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def available() -> dict[str, str]:
 
 
 def image_shape(name: str) -> tuple[int, int] | None:
-    """Height and width where the features of that data set are pixels, row by row; else None.
+    """Height and width of the images of a data set, whose features are pixels; else None.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def load(
 ) -> Bags:
     """Load a data set by name; features are as published, not standardized.
 
-    ``digits`` comes with scikit-learn; ``kandemir2014`` and ``venkatesan2015`` are drawn. All
+    ``digits`` comes with scikit-learn; ``kandemir2014`` and ``venkatesan2015`` are simulated. All
     others are read from a folder: ``mnist.npz`` (arrays ``x_train, y_train, x_test, y_test``), and
     for any other name a file ``NAME.csv.gz`` (a slash in the name becomes an underscore) with one
     row for each instance and columns ``bag``, ``bag_label`` (0/1), ``instance_label`` (where known)
@@ -148,9 +148,9 @@ def load(
     ``musk2`` are not in the folder, they are fetched from UCI once, into the user's cache.
 
     ``digits`` has as many balanced bags as its images allow: 82 negative bags of 10, and 82
-    positive ones with 1, 2, 3 or 4 images of a 2 or a 9 (as equally often as can be), each image at
-    most once. ``mnist`` has the paper's 3,500 and 3,500 (pixels divided by 255); they need 61,250
-    images of other digits and there are 56,052, so that some are used twice.
+    positive ones with 1, 2, 3 or 4 images of a 2 or a 9 (as equally often as possible), each image
+    at most once. ``mnist`` has the paper's 3,500 and 3,500 (pixels divided by 255); they need
+    61,250 images of other digits and there are 56,052, so that some are used twice.
 
     ``kandemir2014`` is a scene as that paper's Figure 1 sketches it: 20 bags of each label, 6 to 12
     instances with two features in each, from three Gaussian clusters; in a positive bag three in
@@ -218,7 +218,7 @@ def load(
 def published_folds(
     name: str, *, data_folder: str | os.PathLike[str] | None = None
 ) -> Int[np.ndarray, "B repetitions"]:
-    """The folds of cross-validation published with a data set.
+    """Published folds of cross-validation: in which fold each bag of a data set is tested.
 
     Read from ``folds/NAME.folds.csv`` in the data folder, whose columns are ``bag`` and one for
     each repetition, holding the number (from 1) of the fold in which the bag is tested.
@@ -298,13 +298,13 @@ def _data_folder(data_folder: str | os.PathLike[str] | None) -> Path | None:
 
 
 def _features(table: pd.DataFrame) -> list[str]:
-    """All other columns: one of text is refused by its name, not left out."""
+    """All columns of features, also of text: `Bags.from_frame` then names these in an error."""
     return [column for column in table if column not in ("bag", *NO_FEATURES)]
 
 
 @contextmanager
 def _damage_named(file: Path) -> Iterator[None]:
-    """Give whatever a damaged file makes its reader raise its name and a remedy."""
+    """Turn any error of reading a damaged file into one with the file's name and a remedy."""
     try:
         yield
     except FileNotFoundError:
@@ -484,7 +484,7 @@ def _archived_file(archive: Path, file: str) -> bytes:
             raise ValueError(f"{archive} holds {content.namelist()}; expected {file} or {file}.Z")
     except zipfile.BadZipFile as error:
         raise ValueError(
-            f"{archive} is no zip archive ({error}); delete it to have it fetched again"
+            f"{archive} is not a zip archive ({error}); delete it to have it fetched again"
         ) from error
 
 

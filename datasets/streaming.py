@@ -31,9 +31,10 @@ _SLACK_IN_BAGS, _SLACK = 2, 0.02
 
 @dataclass(frozen=True, eq=False)
 class BagStream:
-    """An iterable of bags on disk, which yields chunks of whole bags.
+    """An iterable over bags on disk, which yields chunks of whole bags.
 
-    Each pass checks its input by the rules of `Bags`, and reads a chunk while the last one is used.
+    Each pass checks its input by the rules of `Bags`, and reads a chunk while the previous one is
+    used.
 
     Attributes
     ----------
@@ -142,15 +143,15 @@ def stream(
     Parameters
     ----------
     path : path
-        Of a Parquet file, of a folder of them (read in the order of their names), or of a folder
-        with ``instances.npy`` (N, D), ``bag_index.npy`` (N,) and, as far as they are known,
+        A Parquet file, a folder of them (read in the order of their names), or a folder with
+        ``instances.npy`` (N, D), ``bag_index.npy`` (N,) and, as far as they are known,
         ``labels.npy`` (B,), ``targets.npy`` (B,) and ``instance_labels.npy`` (N,). The rows of a
         bag are together; a bag may continue in the next file.
     chunk_instances : int or None
         Instances of a chunk, at most; None for 16,384 or fewer, so that chunks are about
         equal and devices have equally many.
     bag, bag_label, instance_label, bag_target, features
-        Columns of Parquet files, as of `Bags.from_frame`; the defaults are those of
+        Columns of Parquet files, as in `Bags.from_frame`; the defaults are those of
         `Bags.to_parquet`.
 
     Returns
@@ -240,7 +241,7 @@ class _Codings:
 
 
 class _Repetitions:
-    """Check that no bag appears again behind others; it stores 16 bytes for each bag."""
+    """Check that no bag appears again after others; it stores 16 bytes for each bag."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -261,7 +262,7 @@ class _Repetitions:
             earliest = again[rows[order[again + 1]].argmin()]
             first, second = (int(rows[order[at]]) for at in (earliest, earliest + 1))
             raise ValueError(
-                f"the bag of row {self._source.locate(first)} comes up again in row "
-                f"{self._source.locate(second)}, behind others; expected the rows of a bag to be "
+                f"the bag of row {self._source.locate(first)} appears again in row "
+                f"{self._source.locate(second)}, after others; expected the rows of a bag to be "
                 "together: sort them by bag"
             )

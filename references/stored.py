@@ -43,7 +43,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Reference draws of an entry, with what they passed.
+    """Reference draws of an entry, with their gates, log evidences and moments.
 
     Attributes
     ----------
@@ -52,11 +52,11 @@ class Reference:
         Thinned draws of the latent sites, (chain, draw, …).
     gates : tuple of Gate
     log_evidences : tuple of LogEvidence
-        By two methods.
+        Estimates by two methods.
     moments : dict of dict of float
         Mean, sd and quantiles of every number, each with its Monte-Carlo standard error.
     points : dict of arrays (10, …)
-        Some of the draws.
+        Ten of the draws.
     log_density : array (10,)
         log p(point, observations) under the marginal program.
     made : dict
@@ -83,7 +83,7 @@ class Reference:
 
     @property
     def entry(self) -> Entry:
-        """What the draws are of."""
+        """The entry: the model and bags whose posterior the draws are from."""
         return entry_named(self.name)
 
     @property
@@ -137,7 +137,7 @@ def moments_of(draws: xr.Dataset) -> dict[str, dict[str, float]]:
 
 
 def _by_site(values: xr.Dataset) -> Float[np.ndarray, " Q"]:
-    """In the order of `site_names`."""
+    """Values of all scalar sites, in the order of `site_names`."""
     return np.concatenate([np.ravel(values[name]) for name in sorted(values, key=str)])
 
 
@@ -170,7 +170,7 @@ def save_entry(
     sizes: dict[str, list[int]] | None = None,
     folder: str | os.PathLike[str] = DATABASE,
 ) -> None:
-    """Write what an entry is of, or why no draws of it are kept.
+    """Write the description of an entry to a file, and why it has no draws if it has none.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def save_entry(
 
 
 def save_reference(reference: Reference, folder: str | os.PathLike[str] = DATABASE) -> None:
-    """Write a reference: what it is of, what it passed, and its draws in 32 bit.
+    """Write a reference to files: its description, its gates and moments, its draws in 32 bit.
 
     Parameters
     ----------
@@ -246,12 +246,12 @@ def is_kept(name: str, folder: str | os.PathLike[str] = DATABASE) -> bool:
 
 
 def load_reference(name: str, folder: str | os.PathLike[str] = DATABASE) -> Reference:
-    """The kept reference of an entry.
+    """Load the kept reference of an entry, from the files of this package or of a folder.
 
     Parameters
     ----------
     name : str
-        Of `ENTRIES`.
+        A key of `ENTRIES`.
     folder : path
 
     Returns
@@ -324,7 +324,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _finite(value: float) -> float | None:
-    """The value, or null: JSON has no word for what is not finite."""
+    """The value, or None (null) where it is not finite: JSON cannot store it."""
     return value if math.isfinite(value) else None
 
 

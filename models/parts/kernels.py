@@ -243,7 +243,8 @@ class CorrelationKernel(Kernel):
     ... class Agreement(CorrelationKernel):
     ...     def correlation(self, left, right):
     ...         return jnp.mean(left[:, None] == right[None], axis=2)
-    >>> Agreement(variance=2.0).covariance(np.array([[0, 1]]), np.array([[0, 0], [0, 1]])).tolist()
+    >>> points = np.array([[0.0, 0.0], [0.0, 1.0]])
+    >>> Agreement(variance=2.0).covariance(points[1:], points).tolist()
     [[1.0, 2.0]]
     """
 

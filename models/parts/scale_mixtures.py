@@ -126,10 +126,11 @@ class GammaMixing:
 
     Examples
     --------
+    >>> import jax.numpy as jnp
     >>> import numpy as np
     >>> from milzoo.models import GammaMixing, PolyaGammaMixing
-    >>> tilt = np.array([0.0, 1.0, 4.0])  # c, the root of E f²
-    >>> GammaMixing(alpha=1.0, beta=2.0).expected_precision(tilt).round(2)
+    >>> tilt = jnp.array([0.0, 1.0, 4.0])  # c, the root of E f²
+    >>> np.array(GammaMixing(alpha=1.0, beta=2.0).expected_precision(tilt), float).round(2)
     array([0.5, 0.4, 0.1])
     >>> np.array(PolyaGammaMixing().expected_precision(tilt), float).round(2)
     array([0.25, 0.23, 0.12])
