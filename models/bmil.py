@@ -41,7 +41,7 @@ __all__ = ["BMIL"]
 
 # Prior sd of the log odds of a typical instance: 5 % to 95 % within one sd.
 _TYPICAL_LOGIT = 3.0
-# Draws of the prior that a median is taken of; it errs by 1 or 2 %.
+# Draws of the prior for its median, whose error is 1 or 2 %.
 _PRIOR_DRAWS = 1000
 
 
@@ -158,10 +158,10 @@ class BMIL(ModelDefaults):
             Training bags, features on comparable scales (``bags.standardize()``).
         shape : float
         rate, intercept_mean : float or None
-            None for those above.
+            None for the defaults described above.
         intercept_scale : float
         seed : int
-            Of 1,000 draws of the prior, which the median is taken of.
+            Seed of 1,000 draws of the prior, whose median is used.
 
         Returns
         -------

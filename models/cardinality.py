@@ -65,7 +65,7 @@ _TYPICAL_LOGIT = 3.0
 _DRAWS, _INSTANCES = 16, 2**17
 
 
-# Of the parameters of a normal potential, for messages.
+# Rule for the field ``potential``.
 _POTENTIAL = Rule(
     "NormalCardinality(), MajorityCardinality(), AtLeastOne() or another function of counts and "
     "bag sizes",
@@ -690,7 +690,7 @@ class CardinalityModel(ModelDefaults):
         ----------
         Hajimirsadeghi and Mori (2017), equations 7 and 13.
         """
-        # Room for a bag of 64 also among a few: folds to be tested differ in their longest bag.
+        # A tree for a bag of 64 even among few bags: test folds differ in their longest bag.
         prepared = self._prepared(padded(bags), bags, fewest_leaves=SMALL_BAG)
         sites = self._sites(draws, prepared)
         with jax.enable_x64(True):

@@ -82,7 +82,7 @@ class CardinalityGP(BagEvidenceModel):
     jitter : float
         Added to the diagonal of k(Z, Z).
     likelihood : Likelihood
-        As of `VWSGP`.
+        As in `VWSGP`.
 
     Raises
     ------

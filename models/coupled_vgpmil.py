@@ -61,9 +61,9 @@ class CoupledVGPMIL(VGPMIL):
     Parameters
     ----------
     kernel, inducing_points, mean, sharpness, mixing, jitter
-        As of `VGPMIL`.
+        As in `VGPMIL`.
     coupling : float
-        γ, 0 ≤ γ < 1. It is no hyper-parameter that engines learn: choose it by held-out bags.
+        γ, 0 ≤ γ < 1. It is not a hyper-parameter that engines learn: choose it on held-out bags.
 
     Raises
     ------

@@ -461,7 +461,7 @@ class DPMIL(ModelDefaults):
         Raises
         ------
         ValueError
-            As of `check`.
+            As in `check`.
         """
         self.check(bags)
         labels, index = jnp.asarray(bags.labels), jnp.asarray(bags.bag_index)
@@ -643,7 +643,7 @@ class DPMIL(ModelDefaults):
         ρ_n = ½.
 
         By all draws together Bayes compares the posterior predictive densities of the whole bag,
-        E_θ p(X | T*, θ). They are no product over instances: those of one bag tell of the same θ.
+        E_θ p(X | T*, θ). They are not products over instances: all instances of a bag share θ.
 
         Parameters
         ----------
@@ -683,7 +683,7 @@ class DPMIL(ModelDefaults):
         bag_predictive, instance_predictive = self.probabilities(
             mean_density, bags, pooling=pooling
         )
-        if pooling == "bayes":  # not from the instances, which tell of the same θ
+        if pooling == "bayes":  # not from the instances, which share θ
             log_negative, log_positive = logsumexp(of_bag, axis=0)
             prior = math.log(self.positive_fraction) - math.log1p(-self.positive_fraction)
             bag_predictive = expit(prior + log_positive - log_negative)

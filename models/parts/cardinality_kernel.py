@@ -235,8 +235,8 @@ class MeanCardinalityKernel(_KernelOverDraws):
 
     .. math:: \bar k(X, X') = \frac{1}{S} \sum_s k_{θ_s}(X, X'), \qquad θ_s \sim p(θ \mid D)
 
-    each k normalised: the covariance of a process whose kernel is drawn first. It is 1 between a
-    bag and itself. Make it by `of`, from a posterior.
+    Each k is normalised. The mean is the covariance of a process whose kernel is drawn first. It
+    is 1 between a bag and itself. Make it by `of`, from a posterior.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ class MeanCardinalityKernel(_KernelOverDraws):
     instance_kernel : RBF
         k_x, with numbers as parameters.
     learned_from : array (B,)
-        A number for each bag whose label the draws have seen, some of them more than once; `of`
+        A hash of each bag whose label the draws were learned from, some more than once; `of`
         computes them.
 
     Raises
@@ -258,7 +258,7 @@ class MeanCardinalityKernel(_KernelOverDraws):
     Notes
     -----
     The kernel between instances is computed once for all draws. A process that is trained on the
-    labels of the same bags has seen each label twice, and cannot leave a bag out. Learn the kernel
+    labels of the same bags uses each label twice, so that no bag can be held out. Learn the kernel
     from some bags and train the process on others, as `CardinalityGPClassifier` does in turn.
 
     References
@@ -327,7 +327,7 @@ class MeanCardinalityKernel(_KernelOverDraws):
 
     @property
     def num_draws(self) -> int:
-        """S."""
+        """Number S of draws."""
         return len(self.draws["weights"])
 
     def check_width(self, bags: Bags) -> None:
@@ -335,7 +335,7 @@ class MeanCardinalityKernel(_KernelOverDraws):
         check_width(self.draws["weights"].shape[1], bags)
 
     def learned_from_labels_of(self, bags: Bags) -> str:
-        """The kernel, if the draws have seen the label of one of these bags.
+        """The kernel, if its draws were learned from the label of one of these bags; else empty.
 
         Bags are the same if their instances are, number for number: the same bags after another
         standardisation are not recognised.
@@ -350,7 +350,7 @@ class MeanCardinalityKernel(_KernelOverDraws):
 
 
 def _numbers_of_bags(bags: Bags) -> Int[np.ndarray, " B"]:
-    """A number of each bag that its instances make, in any order."""
+    """A hash of each bag, by its instances in any order."""
 
     def number(instances: Float[np.ndarray, "N D"]) -> int:
         in_order = np.ascontiguousarray(instances[np.lexsort(instances.T[::-1])], float)

@@ -59,8 +59,8 @@ _Arrays = Array | np.ndarray
 class Kernel(ABC):
     """A covariance function k(x, x'), which `Sum` and `Product` (``+`` and ``*``) combine.
 
-    A subclass is a frozen dataclass and a pytree. It tells the covariances of all pairs of two sets
-    of points, and the variance k(x, x) at each point. Its fields are its parameters: positive
+    A subclass is a frozen dataclass and a pytree. It defines the covariances of all pairs of two
+    sets of points, and the variance k(x, x) at each point. Its fields are its parameters: positive
     numbers, or NumPyro distributions to infer them by.
 
     Notes
@@ -123,7 +123,7 @@ class Kernel(ABC):
         return {name: value for name, value in given.items() if isinstance(value, Distribution)}
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
-        """Replace parameters by ``values``; names that are no kernel parameter are ignored."""
+        """Replace parameters by ``values``; names that are not kernel parameters are ignored."""
         names = {field.name for field in fields(self)}
         return replace(self, **{name: v for name, v in values.items() if name in names})
 
@@ -225,7 +225,7 @@ def _largest_variance(
 class CorrelationKernel(Kernel):
     """A kernel of one prior variance everywhere: k(x, x') = v ρ(x, x') with ρ(x, x) = 1.
 
-    A subclass tells the correlation ρ.
+    A subclass defines the correlation ρ.
 
     Attributes
     ----------
@@ -253,7 +253,7 @@ class CorrelationKernel(Kernel):
     def covariance(
         self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
     ) -> Float[Array, "N M"]:
-        """v ρ of all pairs."""
+        """Covariances v ρ of all pairs."""
         return self.variance * self.correlation(jnp.asarray(left), jnp.asarray(right))
 
     def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
@@ -263,7 +263,7 @@ class CorrelationKernel(Kernel):
     def largest_variance(
         self, points: Float[_Arrays, "N D"], draws: Mapping[str, np.ndarray]
     ) -> float:
-        """The largest v."""
+        """Largest prior variance v, under any of the draws."""
         return largest_value(draws.get("variance", self.variance))
 
     @abstractmethod
@@ -363,7 +363,7 @@ class RBF(StationaryKernel):
     """
 
     def at_squared_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
-        """exp(−r²/2)."""
+        """Correlation exp(−r²/2), with r² in units of ℓ²."""
         return jnp.exp(-0.5 * squared)
 
 
@@ -393,7 +393,7 @@ class Matern32(StationaryKernel):
     """
 
     def at_squared_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
-        """(1 + √3 r) exp(−√3 r)."""
+        """Correlation (1 + √3 r) exp(−√3 r), with r in units of ℓ."""
         distance = sqrt(3.0) * _root(squared)
         return (1.0 + distance) * jnp.exp(-distance)
 
@@ -424,7 +424,7 @@ class Matern52(StationaryKernel):
     """
 
     def at_squared_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
-        """(1 + √5 r + 5r²/3) exp(−√5 r)."""
+        """Correlation (1 + √5 r + 5r²/3) exp(−√5 r), with r in units of ℓ."""
         distance = sqrt(5.0) * _root(squared)
         return (1.0 + distance + 5.0 / 3.0 * squared) * jnp.exp(-distance)
 
@@ -434,8 +434,8 @@ class Matern52(StationaryKernel):
 class Cosine(CorrelationKernel):
     """Kernel of the angle between two vectors, k(x, x') = v xᵀx' / (‖x‖ ‖x'‖).
 
-    Its functions are linear in x/‖x‖: the length of a vector, such as that of a text, means
-    nothing. A vector of zeros has no angle, and its latent value is 0.
+    Its functions are linear in x/‖x‖: the length of a vector, such as that of a text, has
+    no effect. A vector of zeros has no angle, and its latent value is 0.
 
     Parameters
     ----------
@@ -459,7 +459,7 @@ class Cosine(CorrelationKernel):
         return _of_length_one(left) @ _of_length_one(right).T
 
     def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
-        """v, and 0 of zeros."""
+        """v, or 0 for a vector of zeros."""
         return self.variance * jnp.any(jnp.asarray(points) != 0, axis=1)
 
 
@@ -507,11 +507,11 @@ class Linear(Kernel):
     def covariance(
         self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
     ) -> Float[Array, "N M"]:
-        """v xᵀx' of all pairs."""
+        """Covariances v xᵀx' of all pairs."""
         return self.variance * (jnp.asarray(left) @ jnp.asarray(right).T)
 
     def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
-        """v‖x‖²."""
+        """v‖x‖² at each point."""
         return self.variance * jnp.sum(jnp.asarray(points) ** 2, axis=1)
 
 
@@ -540,7 +540,7 @@ class _Combination(Kernel):
         }
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
-        """Replace parameters by ``values``; names that are no kernel parameter are ignored."""
+        """Replace parameters by ``values``; names that are not kernel parameters are ignored."""
         changed = [
             kernel.with_values(_without_number(values, number))
             for number, kernel in enumerate(self.parts, 1)
@@ -569,11 +569,11 @@ class Sum(_Combination):
     def covariance(
         self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
     ) -> Float[Array, "N M"]:
-        """Σ_i k_i of all pairs."""
+        """Covariances Σ_i k_i of all pairs."""
         return reduce(add, (term.covariance(left, right) for term in self.parts))
 
     def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
-        """Σ_i k_i(x, x)."""
+        """Σ_i k_i(x, x) at each point."""
         return reduce(add, (term.variance_at(points) for term in self.parts))
 
 
@@ -586,8 +586,8 @@ class Product(_Combination):
     ----------
     parts : sequence of Kernel
         Their parameters are sites ``variance_1``, ``length_scale_1``, ``length_scale_2``, …. The
-        variances of all but the first, where they are numbers, are no parameters: to learn a
-        product of two numbers is to learn one.
+        variances of all but the first, where they are numbers, are not parameters: the
+        data determine their product alone.
 
     Examples
     --------
@@ -611,11 +611,11 @@ class Product(_Combination):
     def covariance(
         self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
     ) -> Float[Array, "N M"]:
-        """Π_i k_i of all pairs."""
+        """Covariances Π_i k_i of all pairs."""
         return reduce(mul, (factor.covariance(left, right) for factor in self.parts))
 
     def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
-        """Π_i k_i(x, x)."""
+        """Π_i k_i(x, x) at each point."""
         return reduce(mul, (factor.variance_at(points) for factor in self.parts))
 
 
@@ -646,7 +646,7 @@ def _of_length_one(rows: Float[Array, "N D"]) -> Float[Array, "N D"]:
 def median_distance(instances: Float[np.ndarray, "N D"]) -> float:
     """Median Euclidean distance between distinct instances, a usual length scale.
 
-    Features that do not vary have no part in it, and neither have repeated instances. Of more than
+    Features that do not vary and repeated instances have no effect. Of more than
     1,024 instances it takes every second, third, ….
 
     Parameters

@@ -999,7 +999,7 @@ class NegativeBinomial(_WithoutTable):
     Raises
     ------
     ValueError
-        If r is no positive whole number.
+        If r is not a positive whole number.
 
     References
     ----------
@@ -1037,7 +1037,7 @@ class NegativeBinomial(_WithoutTable):
         return self
 
     def check_observed(self, values: Observations) -> None:
-        """Raise an error for targets that are no counts.
+        """Raise an error for targets that are not counts.
 
         Raises
         ------
@@ -1050,7 +1050,7 @@ class NegativeBinomial(_WithoutTable):
         wrong = np.flatnonzero((counts < 0) | (counts != np.floor(counts)))
         if wrong.size:
             raise ValueError(
-                f"target {counts.flat[wrong[0]]} at position {wrong[0]} is no count; "
+                f"target {counts.flat[wrong[0]]} at position {wrong[0]} is not a count; "
                 "NegativeBinomial expects whole numbers of at least 0: round the targets, or use "
                 "Gaussian or StudentT"
             )

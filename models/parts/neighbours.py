@@ -382,7 +382,9 @@ class ParzenMeasure:
 
 def _check_reference(points: np.ndarray, reference: Bags) -> None:
     if reference.labels is None:
-        raise ValueError("bags have no labels; neighbourhood scores need bags of both")
+        raise ValueError(
+            "bags have no labels; neighbourhood scores need bags with label 0 and with label 1"
+        )
     if points.ndim != 2 or points.shape[1] != reference.num_features:
         raise ValueError(
             f"points have shape {points.shape}; expected (P, {reference.num_features}), the "

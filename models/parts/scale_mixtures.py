@@ -116,8 +116,8 @@ class GammaMixing:
 
     Notes
     -----
-    With ψ in place of the hyperbolic secant the prior of the latent values is no
-    Gaussian process any more: p(f) ∝ N(f) ψ(f)·2cosh(f/2). Its posterior may drift to infinity; see
+    With ψ in place of the hyperbolic secant the prior of the latent values is not
+    a Gaussian process: p(f) ∝ N(f) ψ(f)·2cosh(f/2). Its posterior may drift to infinity; see
     “Where a Gamma scale mixture leads” in the documentation.
 
     References
@@ -224,14 +224,14 @@ class ScaleMixture:
         slack = 1e-4 * np.abs(precision).max()  # rounding in 32 bit
         if not np.isfinite(precision).all() or (precision <= 0).any():
             raise ValueError(
-                "log_psi is no Gaussian scale mixture: −(log ψ)'(c)/c was "
+                "log_psi is not a Gaussian scale mixture: −(log ψ)'(c)/c was "
                 f"{precision.min():.3g} somewhere on [0, 100]; expected a positive number "
                 "everywhere, as for the hyperbolic secant or a Student-t density"
             )
         if (np.diff(precision) > slack).any():
             raise ValueError(
-                "log_psi is no Gaussian scale mixture: −(log ψ)'(c)/c increases with c; expected "
-                "it to fall (log ψ(√x) must be convex in x)"
+                "log_psi is not a Gaussian scale mixture: −(log ψ)'(c)/c increases with c; "
+                "expected it to fall (log ψ(√x) must be convex in x)"
             )
         return mixture
 
