@@ -1,4 +1,4 @@
-"""Rules for arguments and fields: what a value is, in words and as a test, each written once."""
+"""Rules for arguments and fields: a test, and the words for an error message."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _LARGEST_SEED = 2**32 - 1
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value is an integer of Python or NumPy, and no truth value."""
+    """Whether a value is a Python or NumPy integer, but not a bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What the values of a field are, in words and as a test.
+    """A rule for the values of a field: a test, and the words for an error message.
 
     Parameters
     ----------
     expected : str
-        What is expected, and a remedy where there is one: the end of the message.
+        The end of the message: what is expected, and a remedy where there is one.
     accepts : callable
-        From a value of any type to whether it is right.
+        Whether a value, of any type, follows the rule.
     error : type
-        Of the exception.
+        Type of the exception.
     """
 
     expected: str
@@ -60,7 +60,7 @@ class Rule:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is one real number, as Python, NumPy or JAX have it, and no truth value."""
+    """Whether a value is one real number of Python, NumPy or JAX, but not a bool."""
     if isinstance(value, bool | np.bool_):
         return False
     if isinstance(value, np.ndarray | jax.Array):
@@ -76,14 +76,14 @@ def _is_finite(value: Any) -> bool:
 
 
 def optional(rule: Rule, otherwise: str) -> Rule:
-    """The values of a rule, or None."""
+    """A rule that accepts None and all that another rule accepts."""
     return Rule(
         f"{rule.expected}, or None {otherwise}", lambda value: value is None or rule.accepts(value)
     )
 
 
 def instance_of(*classes: type, expected: str) -> Rule:
-    """An object of one of these classes, and no class itself."""
+    """A rule that accepts instances of some classes, but not the classes themselves."""
     return Rule(expected, lambda value: isinstance(value, classes) and not isinstance(value, type))
 
 
@@ -100,7 +100,7 @@ FLAG = Rule("True or False", lambda value: isinstance(value, bool | np.bool_))
 
 
 def one_of(*words: str) -> Rule:
-    """One of several words."""
+    """A rule that accepts one of several words."""
     return Rule(
         f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words
     )
@@ -114,12 +114,12 @@ def known_or_nearest(name: object, known: Iterable[str]) -> str:
 
 
 def look_up[T](kind: str, name: str, known: Mapping[str, T]) -> T:
-    """The value of a name.
+    """Look up the value of a name in a mapping.
 
     Raises
     ------
     ValueError
-        If it is unknown, with the nearest known one.
+        If the name is unknown; the message has the nearest known one.
     """
     if name not in known:
         raise ValueError(f"unknown {kind} {name!r}; {known_or_nearest(name, known)}")
@@ -132,7 +132,7 @@ def _shown(value: Any) -> str:
 
 
 def check(name: str, value: Any, rule: Rule) -> None:
-    """Raise the error of a rule that a value breaks, with name, what was found and expected."""
+    """Raise an error if a value breaks a rule: its name, what was found, what is expected."""
     if not rule.accepts(value):
         raise rule.error(f"{name} is {_shown(value)}; expected {rule.expected}")
 
@@ -143,7 +143,7 @@ def check_counts(**counts: int) -> None:
     Raises
     ------
     ValueError
-        If a count is no positive integer, by its name.
+        If a count is not a positive integer; the message has its name.
     """
     for name, count in counts.items():
         check(name, count, WHOLE)
@@ -155,19 +155,19 @@ def check_probability(**probabilities: float) -> None:
     Raises
     ------
     ValueError
-        If one is not strictly between 0 and 1, by its name.
+        If one is not strictly between 0 and 1; the message has its name.
     """
     for name, probability in probabilities.items():
         check(name, probability, PROBABILITY)
 
 
 def checked_seed(seed: Any) -> int:
-    """A seed as an int of Python.
+    """A checked seed as a Python int.
 
     Raises
     ------
     TypeError
-        If it is no integer: None, which would make results that nobody can make again, or a key.
+        If it is not an integer: None would make results irreproducible, and keys are not taken.
     ValueError
         If it is out of range.
     """

@@ -84,6 +84,15 @@ class Bags:
         are compiled for (`padded`), and are masked.
     edges : Edges or None
         Weighted edges between instances of one bag; see `with_edges`. None where there is no graph.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> bags = Bags.from_list([[[0.1, 2.0], [0.3, 1.5]], [[2.2, 0.4]]], labels=[0, 1])
+    >>> bags
+    Bags(2 bags (1 positive, 1 negative) of 1 to 2 instances, 3 instances of 2 features)
+    >>> bags[1].instances
+    array([[2.2, 0.4]])
     """
 
     instances: Float[np.ndarray | Array, "N D"]
@@ -132,7 +141,7 @@ class Bags:
             If a bag is empty, not two-dimensional or of another width, if a number is NaN or
             infinite, or if labels are of a wrong length or coding or contradict each other.
         TypeError
-            If something is not a number.
+            If a value is not a number.
 
         Warns
         -----
@@ -251,8 +260,8 @@ class Bags:
             The column of instance labels, empty (NaN) where unknown. The column
             ``"instance_label"`` need not be there.
         features : sequence of str or None
-            The columns of features; if left out, all others but for text, and for those that are
-            called ``bag_label``, ``instance_label`` or ``bag_target``. True and False are 1 and 0.
+            The columns of features. If left out: all other columns, except text and those named
+            ``bag_label``, ``instance_label`` or ``bag_target``. True and False are 1 and 0.
         bag_target : str or None
             The column of targets, the same throughout a bag. The column ``"bag_target"`` need not
             be there.
@@ -418,7 +427,7 @@ class Bags:
         )
 
     def without_labels(self) -> Self:
-        """These bags without labels of bags and instances, and without targets; edges stay.
+        """Bags without their labels, instance labels and targets; edges stay.
 
         Returns
         -------
@@ -427,7 +436,7 @@ class Bags:
         return replace(self, labels=None, instance_labels=None, targets=None)
 
     def with_targets(self, targets: ArrayLike) -> Self:
-        """These bags with a target, a real number, for each: multiple-instance regression.
+        """Bags with a target, a real number, for each: multiple-instance regression.
 
         Parameters
         ----------
@@ -443,7 +452,7 @@ class Bags:
         ValueError
             If there is not one finite number for each bag.
         TypeError
-            If something is not a number.
+            If a value is not a number.
         """
         given = as_vector(targets, self.num_bags, "targets", "bag")
         if not np.isfinite(given).all():
@@ -459,7 +468,7 @@ class Bags:
         | Sequence[scipy.sparse.sparray | scipy.sparse.spmatrix]
         | None,
     ) -> Self:
-        """These bags with a graph of their instances, such as neighbours in an image.
+        """Bags with a graph of their instances, such as neighbours in an image.
 
         Edges stay with their bags through `select`, `split`, `folds`, `standardize` and saved
         posteriors. Files, frames and padded arrays have none: `to_frame`, `to_parquet`,
@@ -479,7 +488,7 @@ class Bags:
         Raises
         ------
         TypeError
-            If it is no scipy.sparse array of numbers, and no sequence of them.
+            If it is neither a scipy.sparse array of numbers nor a sequence of them.
         ValueError
             If a shape is wrong, a weight is negative or not finite, the matrix is not symmetric, an
             instance has an edge to itself, or an edge leads from one bag to another.
@@ -487,6 +496,7 @@ class Bags:
         Examples
         --------
         >>> import scipy.sparse
+        >>> from milzoo.datasets import Bags
         >>> chain = scipy.sparse.csr_array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
         >>> bags = Bags.from_list([[[0.1], [0.4], [0.2]]]).with_edges([chain])
         >>> bags.edges.row.tolist(), bags.edges.column.tolist()
@@ -568,7 +578,10 @@ class Bags:
         refuse_edges(self.edges, "a frame or a file of it")
         names = np.array(self.names or [str(b) for b in range(self.num_bags)], dtype=object)
         if len(set(names)) < len(names):
-            raise ValueError("names: two bags have the same name; a frame would make one of them")
+            raise ValueError(
+                "names: two bags have the same name, and a frame would merge them; expected "
+                "different names"
+            )
         bag_index = np.asarray(self.bag_index)
         columns: dict[str, Any] = {"bag": names[bag_index]}
         if self.labels is not None:
@@ -639,7 +652,7 @@ class Bags:
         """
         refuse_edges(self.edges, "sawmil's bags")
         if self.labels is None:
-            raise ValueError("bags have no labels; sawmil's bags need one each")
+            raise ValueError("bags have no labels; expected one for each bag, as sawmil needs")
         mask = np.ones(self.num_instances)
         if self.instance_labels is not None:
             in_positive = np.asarray(self.labels)[self.bag_index] == 1
@@ -671,7 +684,7 @@ class Bags:
         Returns
         -------
         Bags
-            Also of a single number: bags of one.
+            Also for a single number: bags of one.
 
         Raises
         ------
@@ -694,12 +707,12 @@ class Bags:
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         # NumPy would otherwise take bags of one for sequences of themselves, without end.
         raise TypeError(
-            "Bags are no array; use bags.instances, an array of instances by features, or "
+            "Bags are not an array; use bags.instances, an array of instances by features, or "
             "bags.to_padded()"
         )
 
     def select(self, chosen: ArrayLike) -> Bags:
-        """The chosen bags, in the order chosen.
+        """Select bags by number or by mask, in the order chosen.
 
         Parameters
         ----------
@@ -738,7 +751,7 @@ class Bags:
         )
 
     def split(self, fraction: float, *, seed: int) -> tuple[Bags, Bags]:
-        """Two random parts of the bags, stratified by label.
+        """Split the bags into two random parts, stratified by label.
 
         Parameters
         ----------
@@ -746,7 +759,7 @@ class Bags:
             Fraction of the bags in the first part, 0 < fraction < 1. Of each label, the first part
             gets that fraction to within one bag.
         seed : int
-            Of the shuffle.
+            Seed of the shuffle.
 
         Returns
         -------
@@ -758,7 +771,7 @@ class Bags:
         ValueError
             If a part would be empty, or the seed is out of range.
         TypeError
-            If the seed is no integer.
+            If the seed is not an integer.
         """
         check_probability(fraction=fraction)
         cumulative = np.floor(np.arange(self.num_bags + 1) * fraction + 0.5)
@@ -785,7 +798,7 @@ class Bags:
         repeats : int
             Number of repetitions, each with a new shuffle.
         seed : int
-            Of the shuffles.
+            Seed of the shuffles.
 
         Returns
         -------
@@ -797,7 +810,7 @@ class Bags:
         ValueError
             If k is not in 2 … B, repeats is below 1, or the seed is out of range.
         TypeError
-            If the seed is no integer.
+            If the seed is not an integer.
         """
         check_counts(k=k, repeats=repeats)
         if not 2 <= k <= self.num_bags:
@@ -923,7 +936,7 @@ class Standardization:
         rows = np.asarray(bags.instances)
         constant = rows.min(axis=0) == rows.max(axis=0)
         exponent = np.where(constant, 0, np.frexp(np.abs(rows).max(axis=0))[1])
-        # The mean and sd of a constant column are right only to rounding, and sd 0 is no scale.
+        # The mean of a constant column has a rounding error, and nothing can be divided by its sd.
         varying = np.ldexp(np.where(constant, 0.0, rows), -exponent)
         return cls(
             exponent=exponent,
@@ -974,7 +987,8 @@ def _labels_of_mask(bag: Any, name: str) -> Float[np.ndarray, " N_b"] | None:
         return None
     given = as_vector(mask, len(bag.X), f"bag {name!r}: intra_bag_mask", "instance")
     if not np.isin(given, (0, 1)).all():
-        raise ValueError(f"bag {name!r}: intra_bag_mask has other values than 0 and 1")
+        wrong = given[~np.isin(given, (0, 1))][0]
+        raise ValueError(f"bag {name!r}: intra_bag_mask has value {wrong:g}; expected 0 or 1")
     return None if given.all() else np.where(given == 0, 0.0, -1.0)
 
 

@@ -109,12 +109,28 @@ _TABLE_FORMAT = (
 
 
 def available() -> dict[str, str]:
-    """The names that `load` knows, each with a description of one line."""
+    """Names of the data sets that `load` knows, each with a description of one line.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import available
+    >>> available()["digits"]
+    '8×8 digits (scikit-learn) in 164 bags of 10; positive: 2, 9; instance labels known'
+    """
     return dict(_DESCRIPTIONS)
 
 
 def image_shape(name: str) -> tuple[int, int] | None:
-    """Height and width where the features of that data set are pixels, row by row; else None."""
+    """Height and width of the images of a data set, whose features are pixels; else None.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import image_shape, load
+    >>> load("digits").instances[0].reshape(image_shape("digits"))[:3]
+    array([[ 0.,  1., 13., 13., 10.,  0.,  0.,  0.],
+           [ 0.,  1., 13., 16., 15.,  0.,  0.,  0.],
+           [ 0.,  0., 12., 16., 16.,  0.,  0.,  0.]])
+    """
     return _IMAGES.get(name)
 
 
@@ -123,7 +139,7 @@ def load(
 ) -> Bags:
     """Load a data set by name; features are as published, not standardized.
 
-    ``digits`` comes with scikit-learn; ``kandemir2014`` and ``venkatesan2015`` are drawn. All
+    ``digits`` comes with scikit-learn; ``kandemir2014`` and ``venkatesan2015`` are simulated. All
     others are read from a folder: ``mnist.npz`` (arrays ``x_train, y_train, x_test, y_test``), and
     for any other name a file ``NAME.csv.gz`` (a slash in the name becomes an underscore) with one
     row for each instance and columns ``bag``, ``bag_label`` (0/1), ``instance_label`` (where known)
@@ -133,9 +149,9 @@ def load(
     ``musk2`` are not in the folder, they are fetched from UCI once, into the user's cache.
 
     ``digits`` has as many balanced bags as its images allow: 82 negative bags of 10, and 82
-    positive ones with 1, 2, 3 or 4 images of a 2 or a 9 (as equally often as can be), each image at
-    most once. ``mnist`` has the paper's 3,500 and 3,500 (pixels divided by 255); they need 61,250
-    images of other digits and there are 56,052, so that some are used twice.
+    positive ones with 1, 2, 3 or 4 images of a 2 or a 9 (as equally often as possible), each image
+    at most once. ``mnist`` has the paper's 3,500 and 3,500 (pixels divided by 255); they need
+    61,250 images of other digits and there are 56,052, so that some are used twice.
 
     ``kandemir2014`` is a scene as that paper's Figure 1 sketches it: 20 bags of each label, 6 to 12
     instances with two features in each, from three Gaussian clusters; in a positive bag three in
@@ -176,6 +192,12 @@ def load(
     T. G. Dietterich, R. H. Lathrop and T. Lozano-Pérez (1997), Artificial Intelligence 89 (musk).
     S. Andrews et al. (2002), NIPS (elephant, fox). Z.-H. Zhou, Y.-Y. Sun and Y.-F. Li (2009), ICML
     (newsgroups).
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> load("digits")
+    Bags(164 bags (82 positive, 82 negative) of 10 to 10 instances, 1640 instances of 64 features)
     """
     folder = _data_folder(data_folder)
     path = _file_of(name, folder)
@@ -197,7 +219,7 @@ def load(
 def published_folds(
     name: str, *, data_folder: str | os.PathLike[str] | None = None
 ) -> Int[np.ndarray, "B repetitions"]:
-    """The folds of cross-validation published with a data set.
+    """Published folds of cross-validation: in which fold each bag of a data set is tested.
 
     Read from ``folds/NAME.folds.csv`` in the data folder, whose columns are ``bag`` and one for
     each repetition, holding the number (from 1) of the fold in which the bag is tested.
@@ -221,6 +243,20 @@ def published_folds(
         If there is no file of folds.
     ValueError
         If the file does not have exactly the bags of the data set.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import pandas as pd
+    >>> from milzoo.datasets import Bags, load, published_folds
+    >>> bags = Bags.from_list([[[0.1]], [[0.9]], [[0.3]], [[1.2]]], labels=[0, 1, 0, 1])
+    >>> bags.to_frame().to_csv("mine.csv.gz", index=False)
+    >>> Path("folds").mkdir()
+    >>> folds = pd.DataFrame({"bag": bags.names, "rep1": [1, 1, 2, 2]})
+    >>> folds.to_csv("folds/mine.folds.csv", index=False)
+    >>> test_fold = published_folds("mine", data_folder=".")[:, 0]
+    >>> load("mine", data_folder=".").select(test_fold != 1).names
+    ('2', '3')
     """
     import pandas as pd
 
@@ -263,13 +299,13 @@ def _data_folder(data_folder: str | os.PathLike[str] | None) -> Path | None:
 
 
 def _features(table: pd.DataFrame) -> list[str]:
-    """All other columns: one of text is refused by its name, not left out."""
+    """All columns of features, also of text: `Bags.from_frame` then names these in an error."""
     return [column for column in table if column not in ("bag", *NO_FEATURES)]
 
 
 @contextmanager
 def _damage_named(file: Path) -> Iterator[None]:
-    """Give whatever a damaged file makes its reader raise its name and a remedy."""
+    """Turn any error of reading a damaged file into one with the file's name and a remedy."""
     try:
         yield
     except FileNotFoundError:
@@ -458,7 +494,7 @@ def _archived_file(archive: Path, file: str) -> bytes:
             raise ValueError(f"{archive} holds {content.namelist()}; expected {file} or {file}.Z")
     except zipfile.BadZipFile as error:
         raise ValueError(
-            f"{archive} is no zip archive ({error}); delete it to have it fetched again"
+            f"{archive} is not a zip archive ({error}); delete it to have it fetched again"
         ) from error
 
 

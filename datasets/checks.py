@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _ROWS_AT_ONCE = 1024
-# Sums of squares of so many instances and features as fit into memory are numbers.
+# Up to it, a sum of squares over all instances that fit into memory is finite.
 _LARGEST_FEATURE = 1e140
 # Columns of labels and targets, which are never taken for features.
 NO_FEATURES = ("bag_label", "instance_label", "bag_target")
-# What pandas finds in a column of objects, where these are numbers.
+# Types that pandas infers for an object column whose values are numbers.
 _OF_NUMBERS = ("boolean", "integer", "floating", "mixed-integer-float", "decimal", "empty")
 _REMEDIES = {
     "m": ": divide it by a unit, such as pandas.Timedelta('1D')",
@@ -50,7 +50,7 @@ def as_numbers(values: ArrayLike, argument: str) -> np.ndarray:
 
 
 def as_table(values: ArrayLike, argument: str) -> Float[np.ndarray, "N D"]:
-    """A new array of instances by features, neither of them 0."""
+    """A new (instances, features) float64 array, checked to have at least one of each."""
     table = as_numbers(values, argument)
     if table.shape[:1] == (0,):
         raise ValueError(f"{argument} is empty; expected at least one instance")
@@ -64,7 +64,7 @@ def as_table(values: ArrayLike, argument: str) -> Float[np.ndarray, "N D"]:
 
 
 def as_vector(values: ArrayLike, length: int, argument: str, each: str) -> Float[np.ndarray, " n"]:
-    """A new array of that length."""
+    """A new float64 array, checked to have the given length."""
     vector = as_numbers(values, argument)
     if vector.shape != (length,):
         raise ValueError(
@@ -319,9 +319,9 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 
 def num_distinct_rows(rows: Float[np.ndarray, "N D"]) -> int:
-    """How many rows differ from all others before them.
+    """Number of distinct rows.
 
-    By their bytes, in a set: to sort rows takes ten times as long where they have many numbers.
+    Rows are compared by their bytes, in a set: sorting long rows takes ten times as long.
 
     Parameters
     ----------
@@ -333,6 +333,8 @@ def num_distinct_rows(rows: Float[np.ndarray, "N D"]) -> int:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.datasets.checks import num_distinct_rows
     >>> num_distinct_rows(np.array([[0.0, 1.0], [-0.0, 1.0], [1.0, 0.0]]))
     2
     """

@@ -133,7 +133,7 @@ def checked_edges(adjacency: Any, sizes: Int[np.ndarray, " B"], names: tuple[str
     Raises
     ------
     TypeError
-        If it is neither, or has something other than numbers.
+        If it is neither of these, or has values that are not numbers.
     ValueError
         If a shape is wrong, a weight is negative or not finite, the matrix is not symmetric, an
         instance has an edge to itself, or an edge leads from one bag to another.
@@ -167,7 +167,7 @@ def checked_edges(adjacency: Any, sizes: Int[np.ndarray, " B"], names: tuple[str
 
 
 def refuse_edges(edges: Edges | None, kind: str) -> None:
-    """Refuse edges of bags where they would be lost.
+    """Raise an error for edges of bags where they would be lost.
 
     Raises
     ------
@@ -184,7 +184,7 @@ def refuse_edges(edges: Edges | None, kind: str) -> None:
 def _of_each_bag(
     adjacency: Any, sizes: Int[np.ndarray, " B"], shown: list[str]
 ) -> scipy.sparse.csr_array:
-    """One matrix from those of all bags."""
+    """One block-diagonal matrix from the matrices of all bags."""
     import scipy.sparse
 
     if isinstance(adjacency, np.ndarray):
@@ -227,7 +227,7 @@ def _as_csr(given: Any, size: int, argument: str, of: str) -> scipy.sparse.csr_a
 
 
 def _check_weights(matrix: scipy.sparse.csr_array, locate: Locate) -> None:
-    """Raise an error for weights that are negative or no numbers, and for edges to oneself."""
+    """Raise an error for negative or infinite weights, NaN, and edges to the instance itself."""
     found = matrix.tocoo()
     wrong = ~(np.isfinite(found.data) & (found.data >= 0))
     if wrong.any():

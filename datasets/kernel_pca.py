@@ -44,7 +44,7 @@ def kernel_pca(
     Returns
     -------
     tuple of Bags
-        The training bags, then the others, with all else that they had.
+        The training bags, then the others; only the instances have changed.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def kernel_pca(
     The paper reduces 200 features to 100 "with a length scale of √100", and 738 to 30 with √30:
     the number under the root is that of components. It does not say whether the kernel has the 2
     in exp(−‖x − x'‖²/(2ℓ²)); the heuristic that it names, γ = 1/number of features in
-    exp(−γ‖x − x'‖²), has none: for that give ℓ = √(num_components/2). It does not say either that
+    exp(−γ‖x − x'‖²), has none: for that give ℓ = √(num_components/2). Nor does it say whether
     features were standardised first.
 
     The kernel matrix of all training instances is in memory, and its eigenvectors take O(N³) time.
@@ -70,7 +70,7 @@ def kernel_pca(
 
     Examples
     --------
-    >>> from milzoo.datasets import load
+    >>> from milzoo.datasets import kernel_pca, load
     >>> training, test = load("digits").split(0.2, seed=0)
     >>> training, test = kernel_pca(training, test, num_components=5, length_scale=20.0)
     >>> test.num_features
@@ -127,8 +127,8 @@ def _check_reach(training: Bags, length_scale: float) -> None:
     if typical > _REACH * length_scale:
         raise ValueError(
             f"length_scale is {length_scale:g}, and half of the training instances are more than "
-            f"{typical:g} from the nearest other: under the kernel all would be unlike; expected "
-            "features of smaller variance (bags.standardize()) or a longer length_scale"
+            f"{typical:g} from the nearest other: the kernel would be nearly 0 between all; "
+            "expected features of smaller variance (bags.standardize()) or a longer length_scale"
         )
 
 

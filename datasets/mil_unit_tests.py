@@ -2,13 +2,13 @@
 
 Each function draws training bags and test bags in which positive bags are positive for the same
 reason, the instances of a concept. A poison item beside them marks negative bags in training, and
-positive bags in the test. A classifier that respects the assumption ranks the test bags as well as
-the training bags. One that takes the poison for a sign of negative bags ranks test bags worse than
-chance.
+positive bags in the test. A classifier that respects the assumption ranks the test bags and the
+training bags equally well. One that takes the poison for a sign of negative bags ranks test bags
+worse than chance.
 
 Beside each simulator stands the true posterior of a bag's label, given its instances: for the
 distribution of the training bags, for that of the test bags, and for the answer that respects the
-assumption, to which the poison tells nothing.
+assumption, for which the poison is uninformative.
 
 After Raff and Holt (2023), "Reproducibility in multiple instance learning: a case for algorithmic
 unit tests", NeurIPS: the three assumptions, and a test for each with a poison. The distributions
@@ -56,6 +56,16 @@ class BagsOfUnitTest(NamedTuple):
     ----------
     training, test : Bags
         As many positive as negative bags, in random order.
+
+    Examples
+    --------
+    >>> from sklearn.metrics import roc_auc_score
+    >>> from milzoo.datasets import BagsOfUnitTest, standard_assumption
+    >>> def aucs_of_lowest(bags: BagsOfUnitTest) -> list[float]:
+    ...     lowest = [[bag.instances.min() for bag in part] for part in bags]
+    ...     return [roc_auc_score(part.labels, each) for part, each in zip(bags, lowest)]
+    >>> aucs_of_lowest(standard_assumption(10, seed=0))  # training and test
+    [1.0, 0.0]
     """
 
     training: Bags
@@ -78,22 +88,22 @@ def standard_assumption(
       positive test bag, and in no other,
     - background, N(0, 1) in each feature, for the rest.
 
-    Features are independent. The test is of whether an instance can only ever make a bag positive.
-    The answer that respects this: a bag is positive if it has the concept instance, whatever else
-    it has. In training, the poison separates negative from positive bags just as well. A classifier
-    that uses it as evidence against a positive label, as a mean over the bag does, has an area
-    under the ROC curve of less than a half in the test.
+    Features are independent. The test asks whether a classifier respects that an instance can make
+    a bag positive, never negative. The right answer: a bag is positive if it has the concept
+    instance, whatever else it has. In training, the poison separates negative from positive bags
+    equally well. A classifier that uses it as evidence against a positive label, as a mean over the
+    bag does, has an area under the ROC curve of less than a half in the test.
 
     Parameters
     ----------
     bags_of_each_label : int
         Positive bags, and negative ones, in training and in the test.
     bag_size : range
-        Of 2 instances at least.
+        Sizes to draw from, at least 2.
     num_features : int
         D.
     seed : int
-        Of the draw.
+        Seed of the draw.
 
     Returns
     -------
@@ -108,6 +118,16 @@ def standard_assumption(
     References
     ----------
     After Raff and Holt (2023), the test of the standard assumption.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import standard_assumption
+    >>> training, test = standard_assumption(20, seed=0)
+    >>> training
+    Bags(40 bags (20 positive, 20 negative) of 10 to 20 instances, 609 instances of 16 features)
+    >>> has_poison = [bag.instances.min() < -9 for bag in training]
+    >>> training.labels[has_poison].tolist().count(1)  # positive bags that have the poison
+    0
     """
     check_counts(bags_of_each_label=bags_of_each_label, num_features=num_features)
     _check_sizes(bag_size, 2)
@@ -124,7 +144,7 @@ def standard_assumption(
 def standard_assumption_log_odds(
     bags: Bags, *, poisoned: str = "negative"
 ) -> Float[np.ndarray, " B"]:
-    r"""True log odds of a positive label given the instances, of `standard_assumption`.
+    r"""True log odds of a positive label given the instances, for bags of `standard_assumption`.
 
     .. math:: \log \frac{P(T = 1 ∣ x_1, …, x_n)}{P(T = 0 ∣ x_1, …, x_n)}
 
@@ -137,14 +157,14 @@ def standard_assumption_log_odds(
     Parameters
     ----------
     bags : Bags
-        Of any number of features. Their labels are not used.
+        With any number of features. Their labels are not used.
     poisoned : str
         Which bags have the poison:
 
         - ``negative``, in training. This posterior takes the poison for evidence, as any classifier
           may that knows the training bags alone.
         - ``positive``, in the test.
-        - ``either``, half of the bags of each label. The poison tells nothing, and this is the
+        - ``either``, half of the bags of each label. The poison is uninformative, and this is the
           answer that respects the assumption, in training and in the test. It is the posterior of
           training and test bags mixed half and half.
 
@@ -161,9 +181,20 @@ def standard_assumption_log_odds(
 
     Notes
     -----
-    Θ(N D). With many features the posterior is as good as certain: at D = 16, the lower of the two
+    Θ(N D). With many features the posterior is nearly certain: at D = 16, the lower of the two
     probabilities is below 10⁻³⁰ in every bag that was drawn. With ``negative`` it is as certain in
-    the test, and wrong: to fit the training bags best is to trust the poison.
+    the test, and wrong: the best fit to the training bags relies on the poison.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import standard_assumption, standard_assumption_log_odds
+    >>> training, test = standard_assumption(2, num_features=1, seed=0)
+    >>> test.labels
+    array([1, 0, 0, 1])
+    >>> (standard_assumption_log_odds(test, poisoned="either") > 0).astype(int)
+    array([1, 0, 0, 1])
+    >>> (standard_assumption_log_odds(test, poisoned="negative") > 0).astype(int)  # misled
+    array([0, 1, 1, 0])
     """
 
     def contents(label: int) -> Iterator[_Content]:
@@ -191,24 +222,24 @@ def threshold_based(
       positive test bag, and in no other,
     - background, N(0, 1) in each feature, for the rest.
 
-    Features are independent. The test is of whether concept instances are counted, and can only
-    ever make a bag positive. The answer that respects this: a bag is positive if it has a concept
-    instances, whatever else it has. Every bag has one, so that the highest instance score tells
-    nothing. A classifier that uses the poison as evidence against a positive label has an area
-    under the ROC curve of less than a half in the test.
+    Features are independent. The test asks whether a classifier counts concept instances, and
+    respects that they can make a bag positive, never negative. The right answer: a bag is positive
+    if it has a concept instances, whatever else it has. Every bag has at least one, so the highest
+    instance score is uninformative. A classifier that uses the poison as evidence against a
+    positive label has an area under the ROC curve of less than a half in the test.
 
     Parameters
     ----------
     bags_of_each_label : int
         Positive bags, and negative ones, in training and in the test.
     bag_size : range
-        Of a + 2 instances at least.
+        Sizes to draw from, at least a + 2.
     num_features : int
         D.
     min_positive : int
         a, at least 3.
     seed : int
-        Of the draw.
+        Seed of the draw.
 
     Returns
     -------
@@ -223,6 +254,15 @@ def threshold_based(
     References
     ----------
     After Raff and Holt (2023), the test of the threshold-based assumption.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import threshold_based
+    >>> training, test = threshold_based(3, num_features=2, min_positive=4, seed=0)
+    >>> training.labels
+    array([1, 0, 1, 1, 0, 0])
+    >>> [int((abs(bag.instances - 3) < 0.5).all(axis=1).sum()) for bag in training]
+    [4, 3, 4, 4, 2, 3]
     """
     check_counts(bags_of_each_label=bags_of_each_label, num_features=num_features)
     check("min_positive", min_positive, _at_least(3))
@@ -240,7 +280,7 @@ def threshold_based(
 def threshold_based_log_odds(
     bags: Bags, min_positive: int = 4, *, poisoned: str = "negative"
 ) -> Float[np.ndarray, " B"]:
-    """True log odds of a positive label given the instances, of `threshold_based`.
+    """True log odds of a positive label given the instances, for bags of `threshold_based`.
 
     It sums over the number of concept instances, over which instances they are, and over which is
     the poison.
@@ -248,11 +288,11 @@ def threshold_based_log_odds(
     Parameters
     ----------
     bags : Bags
-        Of any number of features. Their labels are not used.
+        With any number of features. Their labels are not used.
     min_positive : int
         a of the simulator.
     poisoned : str
-        Which bags have the poison: ``negative``, ``positive`` or ``either``, as of
+        Which bags have the poison: ``negative``, ``positive`` or ``either``, as in
         `standard_assumption_log_odds`.
 
     Returns
@@ -270,6 +310,15 @@ def threshold_based_log_odds(
     Notes
     -----
     Θ(N (D + a)).
+
+    Examples
+    --------
+    >>> from milzoo.datasets import threshold_based, threshold_based_log_odds
+    >>> training, test = threshold_based(2, num_features=1, seed=0)
+    >>> test.labels
+    array([0, 0, 1, 1])
+    >>> (threshold_based_log_odds(test, poisoned="either") > 0).astype(int)
+    array([0, 0, 1, 1])
     """
     check("min_positive", min_positive, _at_least(3))
 
@@ -300,26 +349,26 @@ def presence_based(
       positive test bag, and in no other,
     - background, N(0, 1) in each feature, for the rest.
 
-    An instance of concept k = 0 … K − 1 is N(3, 0.1²) in feature d where d mod K is k, and
-    N(0, 0.1²) in the others. Features are independent. The test is of whether several concepts are
-    required together, and instances can only ever make a bag positive. The answer that respects
-    this: a bag is positive if it has all concepts, whatever else it has. All bags have as many
-    concept instances, so that to count them tells nothing, nor does any one concept's presence
-    alone tell all. A classifier that uses the poison as evidence against a positive label has an
-    area under the ROC curve of less than a half in the test.
+    An instance of concept k = 0 … K − 1 is N(3, 0.1²) in feature d where d mod K is k, and N(0,
+    0.1²) in the others. Features are independent. The test asks whether a classifier requires
+    several concepts together, and respects that instances can make a bag positive, never negative.
+    The right answer: a bag is positive if it has all concepts, whatever else it has. All bags have
+    equally many concept instances, so their number is uninformative. The presence of one concept
+    does not determine the label. A classifier that uses the poison as evidence against a positive
+    label has an area under the ROC curve of less than a half in the test.
 
     Parameters
     ----------
     bags_of_each_label : int
         Positive bags, and negative ones, in training and in the test.
     bag_size : range
-        Of K + 1 instances at least.
+        Sizes to draw from, at least K + 1.
     num_features : int
         D, at least K.
     num_concepts : int
         K, at least 2.
     seed : int
-        Of the draw.
+        Seed of the draw.
 
     Returns
     -------
@@ -334,6 +383,16 @@ def presence_based(
     References
     ----------
     After Raff and Holt (2023), the test of the generalised presence-based assumption.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import presence_based
+    >>> training, test = presence_based(3, num_features=2, num_concepts=2, seed=0)
+    >>> training.labels
+    array([1, 0, 1, 1, 0, 0])
+    >>> distance = [abs(bag.instances[:, None] - [[3, 0], [0, 3]]).max(axis=2) for bag in training]
+    >>> [(one < 0.5).sum(axis=0).tolist() for one in distance]  # instances of each concept
+    [[1, 1], [2, 0], [1, 1], [1, 1], [2, 0], [0, 2]]
     """
     check_counts(bags_of_each_label=bags_of_each_label, num_features=num_features)
     check("num_concepts", num_concepts, _at_least(2))
@@ -354,19 +413,19 @@ def presence_based(
 def presence_based_log_odds(
     bags: Bags, num_concepts: int = 2, *, poisoned: str = "negative"
 ) -> Float[np.ndarray, " B"]:
-    """True log odds of a positive label given the instances, of `presence_based`.
+    """True log odds of a positive label given the instances, for bags of `presence_based`.
 
-    It sums over which instance is of which concept, over the absent concept of a negative bag, and
-    over which instance is the poison.
+    It sums over the assignments of instances to concepts, over the absent concept of a negative
+    bag, and over which instance is the poison.
 
     Parameters
     ----------
     bags : Bags
-        Of K features at least. Their labels are not used.
+        With at least K features. Their labels are not used.
     num_concepts : int
         K of the simulator.
     poisoned : str
-        Which bags have the poison: ``negative``, ``positive`` or ``either``, as of
+        Which bags have the poison: ``negative``, ``positive`` or ``either``, as in
         `standard_assumption_log_odds`.
 
     Returns
@@ -384,6 +443,15 @@ def presence_based_log_odds(
     Notes
     -----
     Θ(N (K D + K 2^K)).
+
+    Examples
+    --------
+    >>> from milzoo.datasets import presence_based, presence_based_log_odds
+    >>> training, test = presence_based(2, num_features=2, seed=0)
+    >>> test.labels
+    array([1, 0, 0, 1])
+    >>> (presence_based_log_odds(test, poisoned="either") > 0).astype(int)
+    array([1, 0, 0, 1])
     """
     check("num_concepts", num_concepts, _at_least(2))
     _check_concepts(bags.num_features, num_concepts)

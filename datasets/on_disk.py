@@ -53,7 +53,7 @@ class Piece(NamedTuple):
     instance_label: Float[np.ndarray, " R"] | None
 
     def joined(self, other: Piece) -> Piece:
-        """Join this piece and the other behind it; a bag that continues there is one bag."""
+        """Join this piece and the one after it; a bag that continues there is one bag."""
         goes_on = self.names[-1] == other.names[0]
         lengths = np.concatenate([self.lengths, other.lengths])
         if goes_on:
@@ -199,7 +199,7 @@ class ParquetFiles:
                     batch = next(batches)
                 except (pa.ArrowException, OSError, StopIteration) as error:
                     raise ValueError(
-                        f"{file} cannot be read behind row {row - self.starts[number]}: {error}; "
+                        f"{file} cannot be read after row {row - self.starts[number]}: {error}; "
                         "write it again"
                     ) from error
                 yield self._piece(batch, row)
@@ -283,7 +283,7 @@ def _opened(file: Path) -> pq.ParquetFile:
         return pq.ParquetFile(file)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(
-            f"{file} is no whole Parquet file: {error}; write it again, or leave it out"
+            f"{file} is not a whole Parquet file: {error}; write it again, or leave it out"
         ) from error
 
 
@@ -456,7 +456,7 @@ class ArrayFolder:
         if wrong.size:
             n = int(wrong[0])
             raise ValueError(
-                f"{self.arrays['bag_index'].file}: row {row + n} is of bag {index[n]} behind bag "
+                f"{self.arrays['bag_index'].file}: row {row + n} is of bag {index[n]} after bag "
                 f"{index[n] - step[n]}; expected bags 0, 1, 2, … one after another"
             )
 
@@ -484,7 +484,7 @@ class _ArrayOnDisk:
         try:
             whole = np.load(file, mmap_mode="r")
         except ValueError as error:
-            raise ValueError(f"{file} is no whole array: {error}; write it again") from error
+            raise ValueError(f"{file} is not a whole array: {error}; write it again") from error
         if not isinstance(whole, np.memmap) or whole.dtype.kind not in "biuf":
             raise TypeError(f"{file} has type {whole.dtype}; expected numbers")
         if not whole.flags.c_contiguous:

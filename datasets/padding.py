@@ -24,7 +24,7 @@ __all__ = ["bag_weight", "bucket", "padded", "padded_size_of_edges", "padded_to"
 _SMALL, _MEDIUM = 1024, 4096
 # Above, 128ths of it in blocks of as many rows: at most 2 per cent from 25,000 rows on.
 _ROWS_OF_A_BLOCK = 512
-# Few are padded to one of these: it costs little, and small folds get one size.
+# Few instances are padded to one of these: it costs little, and small folds share programs.
 _FEW_INSTANCES, _FEWEST_BAGS = (256, 512), 32
 _FEW_EDGES = 1024
 
@@ -43,6 +43,7 @@ def bucket(number: int) -> int:
 
     Examples
     --------
+    >>> from milzoo.datasets.padding import bucket
     >>> [bucket(number) for number in (7, 100, 1025, 70_000)]
     [7, 112, 1152, 70656]
     """
@@ -77,7 +78,7 @@ def padded(bags: Bags) -> Bags:
 
 
 def bag_weight(bags: Bags) -> Float[np.ndarray | jax.Array, " B"]:
-    """1, or 0 of an absent bag."""
+    """Weight of each bag: 1, or 0 where it is absent."""
     present = bags.present
     return np.ones(bags.num_bags) if present is None else present.astype(float)
 
@@ -116,14 +117,14 @@ def padded_to(
     new_buffer : callable
         Shape and type → the array to fill.
     instances : array (num_instances, D) or None
-        Whose first rows are those of the bags, to be padded in place.
+        An array whose first rows are the instances of the bags; it is padded in place.
     num_edges : int or None
         None for the next size of the grid.
 
     Returns
     -------
     Bags
-        As of `padded`.
+        As from `padded`.
     """
 
     def longer(values: np.ndarray | jax.Array, size: int, value: float) -> np.ndarray:

@@ -38,8 +38,8 @@ def patch_on_grid(
 
     .. math:: x_{nd} = ε_{nd} + \delta \, y_n
 
-    In a positive bag :math:`y_n = 1` in one patch, all places of which are equally probable, and 0
-    elsewhere. In a negative bag :math:`y_n = 0` throughout.
+    In a positive bag :math:`y_n = 1` in one patch, at a place drawn uniformly, and 0 elsewhere. In
+    a negative bag :math:`y_n = 0` throughout.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def patch_on_grid(
         δ, in sds of the noise. Densities of a positive and of a negative instance are √D δ sds
         apart.
     seed : int
-        Of the draw.
+        Seed of the draw.
 
     Returns
     -------
@@ -66,6 +66,18 @@ def patch_on_grid(
     ------
     ValueError
         If a number is out of range, or the patch is larger than the grid.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import patch_on_grid
+    >>> bags = patch_on_grid(5, side=4, patch=2, seed=0)
+    >>> bags.edges.num_edges // 2  # pairs of neighbours
+    240
+    >>> bags[bags.labels == 1][0].instance_labels.reshape(4, 4)
+    array([[0, 0, 0, 0],
+           [0, 1, 1, 0],
+           [0, 1, 1, 0],
+           [0, 0, 0, 0]])
     """
     check_counts(
         bags_of_each_label=bags_of_each_label, side=side, patch=patch, num_features=num_features
@@ -89,7 +101,7 @@ def patch_on_grid(
 def patch_on_grid_log_odds(
     bags: Bags, patch: int = 3, shift: float = 1.0
 ) -> Float[np.ndarray, " B"]:
-    r"""True log odds of a positive label given the instances, of `patch_on_grid`.
+    r"""True log odds of a positive label given the instances, for bags of `patch_on_grid`.
 
     .. math:: \log \frac{1}{L} \sum_{l=1}^{L} \prod_{n ∈ P_l} \frac{N(x_n; \delta, I)}{N(x_n; 0, I)}
 
@@ -100,7 +112,7 @@ def patch_on_grid_log_odds(
     bags : Bags
         Of grids, row by row. Their labels and edges are not used.
     patch, shift
-        As of the simulator.
+        As in `patch_on_grid`.
 
     Returns
     -------
@@ -110,7 +122,15 @@ def patch_on_grid_log_odds(
     Raises
     ------
     ValueError
-        If bags are no square grids of one size, or the patch is larger.
+        If bags are not square grids of one size, or the patch is larger.
+
+    Examples
+    --------
+    >>> from sklearn.metrics import roc_auc_score
+    >>> from milzoo.datasets import patch_on_grid, patch_on_grid_log_odds
+    >>> bags = patch_on_grid(500, num_features=1, seed=0)
+    >>> print(f"{roc_auc_score(bags.labels, patch_on_grid_log_odds(bags)):.2f}")
+    0.96
     """
     sizes = np.unique(bags.bag_sizes)
     side = math.isqrt(int(sizes[0]))

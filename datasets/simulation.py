@@ -22,9 +22,9 @@ def simulate(
 ) -> tuple[Bags, dict[str, np.ndarray]]:
     """Simulate bag labels or targets from the prior of a NumPyro program; return all its sites.
 
-    θ ~ p(θ), T ~ p(T | θ, X) at the instances X of ``bags``, whose own labels are ignored; or
-    targets Y, from a program of these; or T ~ p(T) and X ~ p(X | θ, T), from a program of the
-    instances, which takes the sizes of the bags alone.
+    θ ~ p(θ), T ~ p(T | θ, X) at the instances X of ``bags``, whose own labels are ignored. A
+    program of targets draws Y instead. A program of instances, such as DPMIL's, draws T ~ p(T) and
+    X ~ p(X | θ, T), and uses only the sizes of the bags.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def simulate(
         (B,), observed only when ``bags.labels`` (``bags.targets``) is not None; so is a site
         ``instances`` of shape (N, D), if it has one.
     bags : Bags
-        The design: its instances, if the program draws none, and their grouping are kept.
+        The design: their grouping is kept, and so are their instances if the program draws none.
     seed : int or JAX key
         Seed of the draw.
 
@@ -50,7 +50,18 @@ def simulate(
     ValueError
         If the program has neither site, or ``bag_label`` is not one label 0 or 1 for each bag.
     NotImplementedError
-        If the program has a factor: forward simulation leaves it out.
+        If the program has a factor: forward simulation ignores it.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import simulate, simulate_instances
+    >>> from milzoo.models import VWSGP
+    >>> design = simulate_instances(num_bags=20, bag_size=5, num_features=2, seed=0)
+    >>> bags, sites = simulate(VWSGP.for_bags(design, num_inducing=4), design, seed=0)
+    >>> bags
+    Bags(20 bags (7 positive, 13 negative) of 5 to 5 instances, 100 instances of 2 features)
+    >>> sites["inducing_value"].shape
+    (4,)
     """
     unlabelled = bags.without_labels()
     with jax.enable_x64(True):
@@ -60,7 +71,7 @@ def simulate(
         return unlabelled.with_targets(sites["bag_target"]), sites
     if "bag_label" not in sites:
         raise ValueError(
-            f"model has no site 'bag_label' to take labels from; its sites are {sorted(sites)}"
+            f"model has sites {sorted(sites)}; expected 'bag_label' or 'bag_target' among them"
         )
     labels = sites["bag_label"]
     if labels.shape != (bags.num_bags,) or not np.isin(labels, (0, 1)).all():
@@ -76,7 +87,7 @@ def simulate(
 
 
 def draw_sites(model: Callable[[Any], Any], unlabelled: Any, seed: int | Array) -> dict[str, Array]:
-    """All sites that a NumPyro program draws for bags without labels; JAX may trace it.
+    """Draw all sites of a NumPyro program for bags without labels; JAX may trace it.
 
     Parameters
     ----------
@@ -93,7 +104,7 @@ def draw_sites(model: Callable[[Any], Any], unlabelled: Any, seed: int | Array) 
     Raises
     ------
     NotImplementedError
-        If the program has a factor: forward simulation leaves it out.
+        If the program has a factor: forward simulation ignores it.
     """
     from numpyro import handlers
     from numpyro.distributions import Unit
@@ -102,9 +113,9 @@ def draw_sites(model: Callable[[Any], Any], unlabelled: Any, seed: int | Array) 
     factors = [name for name, site in trace.items() if isinstance(site.get("fn"), Unit)]
     if factors:
         raise NotImplementedError(
-            f"the program has a factor ({', '.join(factors)}), which forward simulation leaves "
-            "out: what it drew would be of another distribution; expected a program of "
-            "distributions alone, such as the one with the logistic observation"
+            f"the program has a factor ({', '.join(factors)}), which forward simulation ignores: "
+            "the draws would have another distribution; expected a program without factors, such "
+            "as the one with the logistic observation"
         )
     return {
         name: jax.numpy.asarray(site["value"])
@@ -127,7 +138,7 @@ def simulate_instances(
     num_features : int
         D.
     seed : int
-        Of the draw.
+        Seed of the draw.
 
     Returns
     -------
@@ -137,6 +148,12 @@ def simulate_instances(
     ------
     ValueError
         If one of the numbers is below 1.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import simulate_instances
+    >>> simulate_instances(num_bags=3, bag_size=range(1, 5), num_features=2, seed=0).bag_sizes
+    array([4, 3, 3])
     """
     check_counts(num_bags=num_bags, num_features=num_features)
     if isinstance(bag_size, range):

@@ -31,9 +31,10 @@ _SLACK_IN_BAGS, _SLACK = 2, 0.02
 
 @dataclass(frozen=True, eq=False)
 class BagStream:
-    """An iterable of bags on disk, which yields chunks of whole bags.
+    """An iterable over bags on disk, which yields chunks of whole bags.
 
-    Each pass checks its input by the rules of `Bags`, and reads a chunk while the last one is used.
+    Each pass checks its input by the rules of `Bags`, and reads a chunk while the previous one is
+    used.
 
     Attributes
     ----------
@@ -44,6 +45,15 @@ class BagStream:
         D.
     chunk_instances : int
         Instances of a chunk, at most; a bag that is larger is a chunk by itself.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import BagStream, load, stream
+    >>> def num_positive(bags: BagStream) -> int:
+    ...     return sum(int(chunk.labels.sum()) for chunk in bags)
+    >>> load("digits").to_parquet("on_disk.parquet")
+    >>> num_positive(stream("on_disk.parquet"))
+    82
     """
 
     path: Path
@@ -133,15 +143,15 @@ def stream(
     Parameters
     ----------
     path : path
-        Of a Parquet file, of a folder of them (read in the order of their names), or of a folder
-        with ``instances.npy`` (N, D), ``bag_index.npy`` (N,) and, as far as they are known,
+        A Parquet file, a folder of them (read in the order of their names), or a folder with
+        ``instances.npy`` (N, D), ``bag_index.npy`` (N,) and, as far as they are known,
         ``labels.npy`` (B,), ``targets.npy`` (B,) and ``instance_labels.npy`` (N,). The rows of a
         bag are together; a bag may continue in the next file.
     chunk_instances : int or None
         Instances of a chunk, at most; None for 16,384 or fewer, so that chunks are about
         equal and devices have equally many.
     bag, bag_label, instance_label, bag_target, features
-        Columns of Parquet files, as of `Bags.from_frame`; the defaults are those of
+        Columns of Parquet files, as in `Bags.from_frame`; the defaults are those of
         `Bags.to_parquet`.
 
     Returns
@@ -158,6 +168,13 @@ def stream(
         If a file is truncated, or of other columns or lengths than the others; with its name.
     TypeError
         If a column of features is not of numbers.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load, stream
+    >>> load("digits").to_parquet("digits.parquet")
+    >>> [chunk.num_bags for chunk in stream("digits.parquet", chunk_instances=500)]
+    [50, 50, 50, 14]
     """
     folder = Path(path)
     if chunk_instances is not None:
@@ -224,7 +241,7 @@ class _Codings:
 
 
 class _Repetitions:
-    """Check that no bag appears again behind others; it stores 16 bytes for each bag."""
+    """Check that no bag appears again after others; it stores 16 bytes for each bag."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -245,7 +262,7 @@ class _Repetitions:
             earliest = again[rows[order[again + 1]].argmin()]
             first, second = (int(rows[order[at]]) for at in (earliest, earliest + 1))
             raise ValueError(
-                f"the bag of row {self._source.locate(first)} comes up again in row "
-                f"{self._source.locate(second)}, behind others; expected the rows of a bag to be "
+                f"the bag of row {self._source.locate(first)} appears again in row "
+                f"{self._source.locate(second)}, after others; expected the rows of a bag to be "
                 "together: sort them by bag"
             )

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and refusals before work is spent on them."""
+"""Files that are written whole or not at all, and checks of paths before work starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KEPT = 40
 # In a folder of `written_together`: the names of the files that it wrote.
 _MARKER = ".milzoo"
 _SHOWN = 5
-# Of Linux's renameat2: paths as they are, and to exchange two.
+# Arguments of Linux's renameat2: paths as they are given, and that two are exchanged.
 _HERE, _EXCHANGE = -100, 2
 _OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
@@ -54,8 +54,8 @@ def check_writable(path: str | os.PathLike) -> Path:
     ValueError
         If the path has characters that no file name can have.
     OSError
-        If it is the name of a folder or a device, is too long, or stands in something closed, full
-        or no folder; the type by the reason (`PermissionError`, …).
+        If it is a folder or a device, if the name is too long, or if its folder is a file, is full
+        or may not be written to. The type tells which (`PermissionError`, …).
     """
     file = Path(path)
     _check_characters(file)
@@ -64,7 +64,7 @@ def check_writable(path: str | os.PathLike) -> Path:
         if file.is_dir():
             raise IsADirectoryError(_refusal(file, "it is a folder; give the name of a file"))
         if file.exists() and not file.is_file():
-            raise OSError(_refusal(file, "it is no ordinary file; give another name"))
+            raise OSError(_refusal(file, "it is not a regular file; give another name"))
         check_folder(file.parent)
         # Names may be too long for the unfinished file, and for the last one.
         for name in (file, _unfinished(file)):
@@ -133,8 +133,8 @@ def written_together(folder: str | os.PathLike, *, force: bool = False) -> Itera
     """Yield an empty folder to write files to; in the end they are in ``folder``, all at once.
 
     Files that an earlier call wrote there, and this one did not, are deleted: their names stand in
-    a file of the folder, ``.milzoo``. Other files stay. After an error all is as it was, and of two
-    processes one comes after the other. On Linux the new folder takes the place of the old one in
+    a file of the folder, ``.milzoo``. Other files stay. After an error the folder is unchanged. Two
+    processes write one after the other. On Linux the new folder takes the place of the old one in
     one step. Where that cannot be (other systems, a folder that is mounted, or that the process is
     in), files move one by one, and a process that dies between two of them leaves some of both.
 
@@ -210,7 +210,7 @@ def _exchanged(
 ) -> bool:
     """Give the new folder the name of the old one, in one step, if the system can do that.
 
-    The others' files are in both by then; what was in the old one goes with it.
+    Files of others are linked into the new folder first. The caller deletes the old folder.
     """
     is_plain = all((folder / name).is_file() for name in others)
     if not is_plain or any((folder / name).is_dir() for name in own):
@@ -375,7 +375,8 @@ def _refusal(path: Path, reason: str) -> str:
 def refusals_named(path: Path, numbers: Container[int | None] | None = None) -> Iterator[None]:
     """Give errors of the operating system the name of the file, and say that nothing was lost.
 
-    Such an error has a number; one that is raised here has a sentence alone, and stays.
+    Errors of the operating system have an ``errno``. Those raised here have none, and pass as they
+    are.
     """
     try:
         yield
@@ -393,6 +394,6 @@ def _check_characters(path: Path) -> None:
         known = False
     if not known:
         raise ValueError(
-            f"{os.fspath(path)!r} cannot be written: no file name has such characters; give a name "
-            "of plain ones"
+            f"{os.fspath(path)!r} cannot be written: file names cannot have these characters; "
+            "give another name"
         )

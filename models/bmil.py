@@ -41,7 +41,7 @@ __all__ = ["BMIL"]
 
 # Prior sd of the log odds of a typical instance: 5 % to 95 % within one sd.
 _TYPICAL_LOGIT = 3.0
-# Draws of the prior that a median is taken of; it errs by 1 or 2 %.
+# Draws of the prior for its median, whose error is 1 or 2 %.
 _PRIOR_DRAWS = 1000
 
 
@@ -102,6 +102,16 @@ class BMIL(ModelDefaults):
     Raykar, Krishnapuram, Bi, Dundar and Rao (2008), Bayesian multiple instance learning: automatic
     feature selection and inductive transfer, ICML; Tipping (2001), Sparse Bayesian learning and the
     relevance vector machine, for the prior of α. The prior of the intercept is ours.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import BMIL
+    >>> train, test = load("kandemir2014").standardize().split(0.7, seed=0)
+    >>> prediction = laplace(BMIL.for_bags(train), train, seed=0).predict(test)
+    >>> test.labels[:4], prediction.bag_probability[:4].round(1)
+    (array([1, 0, 1, 1]), array([0.5, 0.4, 0.6, 0.6]))
     """
 
     shape: Annotated[float | Array, POSITIVE] = 1.0
@@ -148,10 +158,10 @@ class BMIL(ModelDefaults):
             Training bags, features on comparable scales (``bags.standardize()``).
         shape : float
         rate, intercept_mean : float or None
-            None for those above.
+            None for the defaults described above.
         intercept_scale : float
         seed : int
-            Of 1,000 draws of the prior, which the median is taken of.
+            Seed of 1,000 draws of the prior, whose median is used.
 
         Returns
         -------

@@ -65,7 +65,7 @@ _TYPICAL_LOGIT = 3.0
 _DRAWS, _INSTANCES = 16, 2**17
 
 
-# Of the parameters of a normal potential, for messages.
+# Rule for the field ``potential``.
 _POTENTIAL = Rule(
     "NormalCardinality(), MajorityCardinality(), AtLeastOne() or another function of counts and "
     "bag sizes",
@@ -115,6 +115,8 @@ class NormalCardinality:
 
     Examples
     --------
+    >>> import jax.numpy as jnp
+    >>> from milzoo.models import NormalCardinality
     >>> potential = NormalCardinality(mu=0.5, sigma=0.5)
     >>> potential(jnp.array([0, 4]), jnp.array([4, 4])).tolist()
     [[-0.0, -2.0], [-0.5, -0.5]]
@@ -158,6 +160,14 @@ class MajorityCardinality:
     References
     ----------
     Hajimirsadeghi and Mori (2017), equation 4.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from milzoo.models import MajorityCardinality
+    >>> count = jnp.arange(5)  # of positive instances, in a bag of 4
+    >>> jnp.exp(MajorityCardinality()(count, jnp.full(5, 4))).tolist()
+    [[1.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0, 1.0]]
     """
 
     def __call__(self, count: Int[Array, " K"], size: Int[Array, " K"]) -> Float[Array, "2 K"]:
@@ -168,7 +178,16 @@ class MajorityCardinality:
 @as_pytree()
 @dataclass(frozen=True)
 class AtLeastOne:
-    """A bag is positive if one of its instances is: the standard multiple-instance assumption."""
+    """A bag is positive if one of its instances is: the standard multiple-instance assumption.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from milzoo.models import AtLeastOne
+    >>> count = jnp.arange(5)  # of positive instances, in a bag of 4
+    >>> jnp.exp(AtLeastOne()(count, jnp.full(5, 4))).tolist()
+    [[1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 1.0, 1.0]]
+    """
 
     def __call__(self, count: Int[Array, " K"], size: Int[Array, " K"]) -> Float[Array, "2 K"]:
         """log of 1(c = 0) and of 1(c ≥ 1)."""
@@ -383,6 +402,16 @@ class CardinalityModel(ModelDefaults):
     References
     ----------
     Hajimirsadeghi and Mori (2017), section 3.2.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import maximum_a_posteriori
+    >>> from milzoo.models import CardinalityModel, NormalCardinality
+    >>> train, test = load("venkatesan2015").standardize().split(0.7, seed=0)
+    >>> model = CardinalityModel(NormalCardinality(mu=0.3, sigma=0.1), intercept_scale=3.0)
+    >>> maximum_a_posteriori(model, train, seed=0).predict(test).bag_probability[:3].round(1)
+    array([0.5, 0.9, 0.3])
     """
 
     potential: Annotated[Callable, _POTENTIAL] = field(default_factory=NormalCardinality)
@@ -661,7 +690,7 @@ class CardinalityModel(ModelDefaults):
         ----------
         Hajimirsadeghi and Mori (2017), equations 7 and 13.
         """
-        # Room for a bag of 64 also among a few: folds to be tested differ in their longest bag.
+        # A tree for a bag of 64 even among few bags: test folds differ in their longest bag.
         prepared = self._prepared(padded(bags), bags, fewest_leaves=SMALL_BAG)
         sites = self._sites(draws, prepared)
         with jax.enable_x64(True):

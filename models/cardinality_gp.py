@@ -82,7 +82,7 @@ class CardinalityGP(BagEvidenceModel):
     jitter : float
         Added to the diagonal of k(Z, Z).
     likelihood : Likelihood
-        As of `VWSGP`.
+        As in `VWSGP`.
 
     Raises
     ------
@@ -93,6 +93,18 @@ class CardinalityGP(BagEvidenceModel):
     ----------
     The kernel is that of Hajimirsadeghi and Mori (2017), who train a support vector machine on it;
     this process is ours.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import RBF, CardinalityGP, CardinalityKernel, CardinalityModel
+    >>> train, test = load("kandemir2014").standardize().split(0.7, seed=0)
+    >>> kernel = CardinalityKernel(CardinalityModel(), np.zeros(2), RBF(1.0, 0.5))
+    >>> model = CardinalityGP.at_bags(kernel, train, variance=4.0)
+    >>> coordinate_ascent(model, train, seed=0).predict(test).bag_probability[:3].round(1)
+    array([0.8, 0.7, 0.5])
     """
 
     kernel: Annotated[

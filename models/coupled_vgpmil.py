@@ -61,9 +61,9 @@ class CoupledVGPMIL(VGPMIL):
     Parameters
     ----------
     kernel, inducing_points, mean, sharpness, mixing, jitter
-        As of `VGPMIL`.
+        As in `VGPMIL`.
     coupling : float
-        γ, 0 ≤ γ < 1. It is no hyper-parameter that engines learn: choose it by held-out bags.
+        γ, 0 ≤ γ < 1. It is not a hyper-parameter that engines learn: choose it on held-out bags.
 
     Raises
     ------
@@ -84,6 +84,17 @@ class CoupledVGPMIL(VGPMIL):
     Morales-Álvarez, Schmidt, Hernández-Lobato and Molina (2024), Introducing instance label
     correlation in multiple instance learning. Application to cancer detection on histopathological
     images, Pattern Recognition 146; arXiv 2310.19359.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import patch_on_grid
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import CoupledVGPMIL
+    >>> train, test = patch_on_grid(20, seed=0), patch_on_grid(5, seed=1)
+    >>> model = CoupledVGPMIL.for_bags(train, num_inducing=10, coupling=0.8)
+    >>> prediction = coordinate_ascent(model, train, seed=0).predict(test)
+    >>> test.labels[:4], prediction.bag_probability[:4].round(1)
+    (array([1, 0, 1, 0]), array([0.7, 0.1, 0.8, 0.4]))
     """
 
     coupling: Annotated[float | Float[Array, ""], _COUPLING] = 0.5

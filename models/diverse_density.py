@@ -82,6 +82,16 @@ class DiverseDensity(ModelDefaults):
     ----------
     Maron and Lozano-Pérez (1998); Venkatesan, Chandakkar and Li (2015), equation 1. The priors are
     ours.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import maximum_a_posteriori
+    >>> from milzoo.models import DiverseDensity
+    >>> bags = load("kandemir2014")
+    >>> posterior = maximum_a_posteriori(DiverseDensity(), bags, seed=0)
+    >>> bags.labels[:4], posterior.predict(bags).bag_probability[:4].round(1)
+    (array([1, 0, 0, 1]), array([0.9, 0.7, 0.3, 0.9]))
     """
 
     concept_prior: Annotated[Distribution, prior_of(constraints.real)] = dist.Normal(0.0, 1.0)

@@ -123,6 +123,16 @@ class DPMIL(ModelDefaults):
     ----------
     Kandemir and Hamprecht (2014), section 3. There r_n is chosen, not drawn; a uniform
     prior over the labellings that the bag label allows turns the choice into a posterior.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import DPMIL
+    >>> train, test = load("kandemir2014").split(0.7, seed=0)
+    >>> posterior = coordinate_ascent(DPMIL.for_bags(train, max_components=5), train, seed=0)
+    >>> posterior.predict(test).instance_probability[:4].round(1), test.instance_labels[:4]
+    (array([1. , 0.6, 0. , 0.4]), array([1, 1, 0, 0]))
     """
 
     center: Float[np.ndarray, " D"] | Float[Array, " D"]
@@ -451,7 +461,7 @@ class DPMIL(ModelDefaults):
         Raises
         ------
         ValueError
-            As of `check`.
+            As in `check`.
         """
         self.check(bags)
         labels, index = jnp.asarray(bags.labels), jnp.asarray(bags.bag_index)
@@ -633,7 +643,7 @@ class DPMIL(ModelDefaults):
         ρ_n = ½.
 
         By all draws together Bayes compares the posterior predictive densities of the whole bag,
-        E_θ p(X | T*, θ). They are no product over instances: those of one bag tell of the same θ.
+        E_θ p(X | T*, θ). They are not products over instances: all instances of a bag share θ.
 
         Parameters
         ----------
@@ -673,7 +683,7 @@ class DPMIL(ModelDefaults):
         bag_predictive, instance_predictive = self.probabilities(
             mean_density, bags, pooling=pooling
         )
-        if pooling == "bayes":  # not from the instances, which tell of the same θ
+        if pooling == "bayes":  # not from the instances, which share θ
             log_negative, log_positive = logsumexp(of_bag, axis=0)
             prior = math.log(self.positive_fraction) - math.log1p(-self.positive_fraction)
             bag_predictive = expit(prior + log_positive - log_negative)

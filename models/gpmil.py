@@ -104,6 +104,16 @@ class GPMIL(InstanceGPModel):
     ----------
     Kim and De la Torre (2010), Gaussian processes multiple instance learning, ICML. GPMIL-S:
     Kandemir et al. (2016), Variational weakly supervised Gaussian processes, BMVC, section 4.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import GPMIL
+    >>> train, test = load("kandemir2014").standardize().split(0.7, seed=0)
+    >>> prediction = laplace(GPMIL.for_bags(train, num_inducing=20), train, seed=0).predict(test)
+    >>> test.labels[:4], prediction.bag_probability[:4].round(1)
+    (array([1, 0, 1, 1]), array([0.5, 0.5, 0.6, 0.6]))
     """
 
     name: ClassVar[str] = "gpmil"

@@ -116,7 +116,7 @@ class MeasureThreshold(ModelDefaults):
     is the paper's hard threshold (with a = 1).
 
     **Limits.** f is computed from the labels of the other bags, and then taken as fixed. The
-    product over bags is no probability of all labels, but a pseudo-likelihood. A posterior gives
+    product over bags is not a probability of all labels, but a pseudo-likelihood. A posterior gives
     the uncertainty of threshold, softness and k *given f*. It ignores how f would change with other
     bags, and uses each label twice. Calibration with fixed f checks samplers, not this use of
     labels.
@@ -145,6 +145,17 @@ class MeasureThreshold(ModelDefaults):
     ----------
     The scores are those of Venkatesan, Chandakkar and Li (2015), who have no probabilities; this
     model of them is ours.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import MeasureThreshold, NeighbourMeasure, scored
+    >>> bags = load("kandemir2014").standardize()
+    >>> scores = scored([NeighbourMeasure(k) for k in (1, 3)], bags).standardize()
+    >>> posterior = laplace(MeasureThreshold(), scores, seed=0)
+    >>> bags.labels[:4], posterior.predict(scores).bag_probability[:4].round(1)
+    (array([1, 0, 0, 1]), array([0.9, 0.5, 0.1, 0.9]))
     """
 
     threshold_prior: Annotated[Distribution, prior_of(constraints.real)] = dist.Normal(0.0, 2.0)
@@ -315,8 +326,8 @@ class MeasureThreshold(ModelDefaults):
         expected, found = draws["measure_probability"].shape[1], bags.num_features
         if expected != found:
             raise ValueError(
-                f"bags have {found} features, but {expected} measures were learned from; pass bags "
-                "that `scored` has made with the same measures"
+                f"bags have {found} features, but {expected} scores were learned from; pass bags "
+                "made by `scored` with the same scores"
             )
 
 

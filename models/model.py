@@ -133,7 +133,7 @@ class Model(Observing, Protocol):
 
     @property
     def learned_from_labels(self) -> str:
-        """What of the model, or of its bags' features, was learned from labels; empty if none."""
+        """The part of the model or of the features that was learned from labels; empty if none."""
         ...
 
     @property

@@ -76,6 +76,17 @@ class ProbitGPMIL(InstanceGPModel):
     ----------
     Wang and Pinar (2021), The multiple instance learning Gaussian process probit model, AISTATS.
     Augmentation: Albert and Chib (1993).
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import ProbitGPMIL
+    >>> train, test = load("kandemir2014").standardize().split(0.7, seed=0)
+    >>> model = ProbitGPMIL.for_bags(train, num_inducing=20)
+    >>> prediction = coordinate_ascent(model, train, seed=0).predict(test)
+    >>> test.labels[:4], prediction.bag_probability[:4].round(1)
+    (array([1, 0, 1, 1]), array([0.5, 0.4, 0.8, 0.7]))
     """
 
     name: ClassVar[str] = "probit_gpmil"

@@ -53,7 +53,7 @@ def models_by_name() -> dict[str, Any]:
     Returns
     -------
     dict of type
-        Registered ones, then those that installed packages name.
+        Registered models, then those of installed packages.
     """
     for entry in entry_points(group=ENTRY_POINTS):
         register(entry.load())

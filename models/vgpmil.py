@@ -97,7 +97,8 @@ class VGPMIL(InstanceGPModel):
     sharpness : float
         H ≥ 1.
     mixing : Mixing
-        Anything but ``PolyaGammaMixing()`` is another model: p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2).
+        ``PolyaGammaMixing()`` is the logistic model. Any other mixture gives another model:
+        p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2).
     jitter : float
         Added to the diagonal of K_ZZ, as a fraction of the average number there.
 
@@ -109,6 +110,16 @@ class VGPMIL(InstanceGPModel):
     References
     ----------
     Castro-Macías et al. (2024), equations 1–4 and 18–22; Haußmann et al. (2017).
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import VGPMIL
+    >>> train, test = load("digits").standardize().split(0.7, seed=0)
+    >>> prediction = coordinate_ascent(VGPMIL.for_bags(train), train, seed=0).predict(test)
+    >>> test.labels[:4], prediction.bag_probability[:4].round(1)
+    (array([1, 0, 1, 1]), array([0.6, 0.4, 0.7, 0.4]))
     """
 
     sharpness: Annotated[float | Float[Array, ""], _SHARPNESS] = 100.0
@@ -140,7 +151,7 @@ class VGPMIL(InstanceGPModel):
     # ------------------------------------------------------------------ hyper-parameters
 
     def frequency_of_positives(self, labels: np.ndarray) -> float:
-        """Fraction of bags with a positive instance, were 1 in H + 1 of the labels the other."""
+        """Fraction of bags with a positive instance, if 1 in H + 1 bag labels is wrong."""
         fraction, sharpness = float(labels.mean()), float(self.sharpness)
         if sharpness > 1:
             fraction = ((sharpness + 1) * fraction - 1) / (sharpness - 1)
@@ -243,7 +254,7 @@ class VGPMIL(InstanceGPModel):
             numpyro.factor("mixing", is_there * self.log_reweighting(evidence))
 
     def log_reweighting(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-        """log ψ(f)·2cosh(f/2), of which p(f) has the product beside N(f); 0 of the logistic."""
+        """log ψ(f)·2cosh(f/2), the factor of p(f) beside N(f); 0 for the logistic model."""
         return self.mixing.log_density(evidence) + log_two_cosh_half(evidence)
 
     def _observe_bag_labels(self, log_none_positive: Float[Array, " B"], bags: Bags) -> None:
@@ -272,7 +283,7 @@ class VGPMIL(InstanceGPModel):
     def log_normaliser(
         self, bags: Bags, *, seed: int | Array, num_draws: int = 10_000
     ) -> tuple[float, float]:
-        """log Z of p(f) = N(f) Π ψ(f_n)·2cosh(f_n/2)/Z, from draws of N(f); 0 of the logistic ψ.
+        """log Z of p(f) = N(f) Π ψ(f_n)·2cosh(f_n/2)/Z, from draws of N(f); 0 for the logistic ψ.
 
         With f ~ N(f), Z = E Π ψ(f_n)·2cosh(f_n/2). The paper draws f by random Fourier features, as
         a draw of N instances costs N³ without them; under FITC it costs N M, and is exact.
@@ -292,7 +303,7 @@ class VGPMIL(InstanceGPModel):
         float
             log Z.
         float
-            Its Monte-Carlo error, of the draws that there are.
+            Its Monte-Carlo error, estimated from the draws.
 
         References
         ----------
@@ -343,7 +354,7 @@ class VGPMIL(InstanceGPModel):
         """Posterior sds of P(T* = 1 | f*) of bags and of σ(f*) of instances, with k̃ in them.
 
         `Prediction` has the probabilities given u, where new latent values are integrated out;
-        these have the uncertainty of the latent values, too:
+        these include the uncertainty of the latent values:
         Var σ(f) = E E[σ(f)² | u] − (E σ(f))², and likewise p0 = Π(1 − σ(f_n)) of a bag, whose
         latent values are independent given u. The paper takes them as independent altogether.
 
@@ -401,7 +412,7 @@ class VGPMIL(InstanceGPModel):
         """
         if not self.is_logistic:
             raise NotImplementedError(
-                f"complete() knows the logistic model only, not mixing={self.mixing}; sample the "
+                f"mixing is {self.mixing}; expected PolyaGammaMixing() in complete(): sample the "
                 "evidence with nuts(..., program='full') or gibbs instead"
             )
         evidence, label = self.completed(draws, bags, seed)

@@ -82,6 +82,16 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
     ----------
     Kandemir et al. (2016), Variational weakly supervised Gaussian processes, BMVC: section 3;
     footnote 1 for targets, section 4.3 for the probit.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import VWSGP
+    >>> train, test = load("digits").standardize().split(0.7, seed=0)
+    >>> prediction = coordinate_ascent(VWSGP.for_bags(train), train, seed=0).predict(test)
+    >>> test.labels[:4], prediction.bag_probability[:4].round(1)
+    (array([1, 0, 1, 1]), array([0.7, 0.4, 0.8, 0.4]))
     """
 
     name: ClassVar[str] = "vwsgp"

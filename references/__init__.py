@@ -1,4 +1,13 @@
-"""Reference posteriors: draws that passed hard gates, a yardstick for engines."""
+"""Reference posteriors: draws that passed hard gates, a yardstick for engines.
+
+Examples
+--------
+>>> from milzoo.references import ENTRIES, LEAGUE
+>>> ENTRIES["vwsgp-musk1-20"].about
+'Twenty values under the logistic likelihood of 92 bags: nearly Gaussian.'
+>>> list(LEAGUE)[:4]
+['coordinate_ascent', 'laplace', 'svi', 'svi, flow']
+"""
 
 from .benchmarking import benchmark_engine
 from .entries import ENTRIES, Entry, entry_named

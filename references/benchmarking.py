@@ -1,4 +1,4 @@
-"""An engine on every kept reference: how wrong it is, and how long it takes."""
+"""An engine on every kept reference: its errors, and its seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .stored import DATABASE, Reference, is_kept, load_reference
 
 __all__ = ["benchmark_engine", "names_with", "rows_of_reference"]
 
-# Of the table of a comparison, and those that it has not.
+# Columns from the table of a comparison, and columns that are added.
 _MEASURES = (
     *("status", "seconds", "wall_seconds", "mean_error", "worst_error", "sd_ratio", "coverage_90"),
     *("khat", "ess_per_second"),
@@ -40,7 +40,7 @@ def benchmark_engine(
     folder: str | os.PathLike[str] = DATABASE,
     **settings: object,
 ) -> pd.DataFrame:
-    """Run an engine on the problems of kept references, and measure it against their draws.
+    """Run an engine on the problems of kept references, and measure its errors and seconds.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def benchmark_engine(
         Only references with all of these; every one if empty.
     folder : path
     **settings
-        Of the engine.
+        Settings of the engine.
 
     Returns
     -------
@@ -60,13 +60,23 @@ def benchmark_engine(
         ``mean_error`` and ``worst_error`` of means in reference sds, ``sd_ratio``,
         ``coverage_90`` of the central 90 % intervals, ``khat``, ``ess_per_second`` and
         ``warmup_seconds`` of chains, ``kl`` of approximations with a density in nats, and
-        ``classifier_accuracy``, which is ½ where nothing can be told. An engine that does not take
-        the model has its message as the status, and no numbers.
+        ``classifier_accuracy``, which is ½ where the draws cannot be told apart. If an engine
+        refuses the model, ``status`` is its message and the numbers are NaN.
 
     Raises
     ------
     ValueError
         If a tag is unknown, or no reference with all the tags is kept.
+
+    Examples
+    --------
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.references import benchmark_engine
+    >>> table = benchmark_engine(coordinate_ascent, seed=0, tags=["exact"])
+    >>> table[["mean_error", "sd_ratio"]].round(1)
+                                mean_error  sd_ratio
+    reference
+    vwsgp-gaussian-simulated-9         0.0       1.0
     """
     chosen = {_NAME: partial(engine, **settings)}
     rows = [
@@ -115,7 +125,7 @@ def names_with(tags: Sequence[str], folder: str | os.PathLike[str] = DATABASE) -
     Raises
     ------
     ValueError
-        If a tag is unknown, or there is none.
+        If a tag is unknown, or no reference with all the tags is kept.
     """
     known = sorted({tag for entry in ENTRIES.values() for tag in entry.tags})
     for tag in tags:
@@ -159,7 +169,7 @@ def _assessed(posterior: Posterior, seed: int) -> Assessment:
 
 
 def _judged(found: Posterior, reference: str, exact: Assessment, seed: int) -> Verdict:
-    """As `compare` judges it, without what rows have no column of, which compiles for seconds."""
+    """The verdict of `compare`, without parts that have no column here and compile for seconds."""
     assessments = {_NAME: _assessed(found, seed), reference: exact}
     target = targets({name: one.posterior.model for name, one in assessments.items()})
     return judge(_NAME, assessments, target, reference=reference, test=None)

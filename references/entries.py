@@ -1,4 +1,4 @@
-"""Problems that have reference posteriors, and what is hard about each."""
+"""Problems with reference posteriors, and what makes each hard or easy."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ type Problem = tuple[Model, Bags]
 
 @dataclass(frozen=True)
 class Entry:
-    """A posterior that is worth keeping draws of.
+    """A problem, model and bags, with a reference posterior; or the reason why it has none.
 
     Attributes
     ----------
     name : str
     about : str
-        What is hard about it, or easy, in a sentence.
+        What makes it hard or easy, in a sentence.
     tags : tuple of str
     problem : callable
         Makes the model and its bags, the same each time.
     data : str
-        The name of the data set, or the words for how it is made.
+        The name of the data set, or how it is made, in words.
     first : {"nuts", "gibbs", "grid"}
         The sampler whose draws are kept.
     second : {"gibbs", "nutpie", "tempered_smc"}
@@ -68,6 +68,20 @@ class Entry:
         where they do not say.
     reason : str
         Why no draws are kept; empty where they are.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import simulate, simulate_instances
+    >>> from milzoo.models import VWSGP
+    >>> from milzoo.references import Entry
+    >>> def problem():
+    ...     design = simulate_instances(20, 3, num_features=2, seed=0)
+    ...     model = VWSGP.for_bags(design, num_inducing=4)
+    ...     return model, simulate(model, design, seed=0)[0]
+    >>> entry = Entry("mine", "Four values: nearly Gaussian.", ("bags",), problem, "drawn")
+    >>> model, bags = entry.problem()
+    >>> bags
+    Bags(20 bags (4 positive, 16 negative) of 3 to 3 instances, 60 instances of 2 features)
     """
 
     name: str
@@ -303,8 +317,8 @@ ENTRIES: dict[str, Entry] = {
         ),
         Entry(
             "probit-gpmil-simulated-9",
-            "Nine values under probit labels of instances, of which bags tell the largest: skewed, "
-            "and wider by far than an approximation that takes utilities for seen.",
+            "Nine values under probit labels of instances, observed by their maximum in each bag: "
+            "skewed, and much wider than an approximation that treats utilities as observed.",
             ("instances", "skewed"),
             _probit_gpmil,
             _drawn_as(60),
@@ -319,7 +333,7 @@ ENTRIES: dict[str, Entry] = {
         ),
         Entry(
             "gpmil-simulated-25",
-            "The values of 25 instances, of which 12 bags tell the soft maximum alone.",
+            "The values of 25 instances, observed only by the soft maximum of each of 12 bags.",
             ("instances", "skewed"),
             _gpmil,
             _drawn_as(12),
@@ -388,11 +402,17 @@ ENTRIES: dict[str, Entry] = {
 
 
 def entry_named(name: str) -> Entry:
-    """The entry of a name.
+    """Look up an entry by its name.
 
     Raises
     ------
     ValueError
-        If there is none; the message has the nearest name.
+        If there is no such entry; the message has the nearest name.
+
+    Examples
+    --------
+    >>> from milzoo.references import entry_named
+    >>> print(entry_named("vwsgp-counts-simulated-9").about)
+    Nine values, counts with a negative binomial distribution.
     """
     return look_up("reference", name, ENTRIES)

@@ -1,4 +1,4 @@
-"""What reference draws must pass: the gates of posteriordb, and a second sampler and evidence."""
+"""Gates that reference draws must pass: posteriordb's, a second sampler, a second evidence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LARGEST_LAG_1 = 0.05
 _LEAST_BFMI = 0.2
 # One of seven comparisons of each of 60 numbers has a larger |z| in 3 of 100 entries, by chance.
 _LARGEST_Z = 4.0
-_RARE = 0.002  # the least that 499 permutations can tell
+_RARE = 0.002  # the smallest p-value that 499 permutations can give
 # Standard errors between two estimates of the evidence.
 _MOST_ERRORS = 4.0
 
@@ -44,10 +44,16 @@ class Gate:
     ----------
     name : str
     value : float
-        NaN where it cannot be told.
+        NaN where it cannot be computed.
     limit : float
     must_be : {"above", "below"}
         The side of the limit that passes.
+
+    Examples
+    --------
+    >>> from milzoo.references import Gate
+    >>> print(Gate("R̂", value=1.03, limit=1.01, must_be="below"))
+    R̂: 1.03, should be below 1.01: failed
     """
 
     name: str
@@ -57,7 +63,7 @@ class Gate:
 
     @property
     def passed(self) -> bool:
-        """Whether the value is on the right side; NaN is not."""
+        """Whether the value is on the side of the limit that passes; NaN never passes."""
         return self.value > self.limit if self.must_be == "above" else self.value < self.limit
 
     def __str__(self) -> str:
@@ -110,8 +116,8 @@ def gates_of_chains(draws: xr.Dataset, statistics: xr.Dataset) -> tuple[Gate, ..
     draws : Dataset
         Thinned.
     statistics : Dataset
-        ``energy`` and ``diverging`` of all draws, before thinning; empty of draws that no
-        Hamiltonian has moved.
+        ``energy`` and ``diverging`` of all draws, before thinning; empty for samplers
+        without a Hamiltonian.
 
     Returns
     -------
@@ -139,7 +145,7 @@ def gates_of_two_samplers(draws: xr.Dataset, others: xr.Dataset, seed: int) -> t
     draws, others : Dataset
         The same sites.
     seed : int
-        Of the classifier's permutations.
+        Seed of the classifier's permutations.
 
     Returns
     -------
@@ -164,7 +170,7 @@ def gates_of_evidence(one: LogEvidence, other: LogEvidence) -> tuple[Gate, ...]:
     Returns
     -------
     tuple of Gate
-        Not passed where an error is infinite: such an estimate knows nothing.
+        Not passed where an error is infinite: the estimate is then uninformative.
     """
     error = math.hypot(one.error, other.error)
     distance = (

@@ -1,4 +1,4 @@
-"""Every engine on every kept reference: a table, what each is worth, and a picture."""
+"""Every engine on every kept reference: a table, a summary by tag, and a picture."""
 
 from __future__ import annotations
 
@@ -75,10 +75,11 @@ def league(
     tags: Sequence[str] = (),
     jobs: int | None = None,
 ) -> pd.DataFrame:
-    """Run engines on all kept references.
+    """Run engines on all kept references, and collect their errors and seconds in a table.
 
     Every engine runs in a process that has one core, whatever ``jobs`` is, so that seconds are
-    those of one core. (Where the system cannot hold a process to a core, as macOS, they are not.)
+    those of one core. On systems that cannot bind a process to a core, such as macOS, they are
+    not.
 
     Parameters
     ----------
@@ -98,7 +99,18 @@ def league(
     Raises
     ------
     ValueError
-        If there are more jobs than cores, or `benchmark_engine` has a reason to.
+        If there are more jobs than cores, or as in `benchmark_engine`.
+
+    Examples
+    --------
+    >>> from milzoo.inference import coordinate_ascent, laplace
+    >>> from milzoo.references import league
+    >>> engines = {"coordinate_ascent": coordinate_ascent, "laplace": laplace}
+    >>> table = league(engines, seed=0, tags=["exact"], jobs=1)  # doctest: +SKIP
+    >>> table[["engine", "reference"]]  # doctest: +SKIP
+                  engine                   reference
+    0  coordinate_ascent  vwsgp-gaussian-simulated-9
+    1            laplace  vwsgp-gaussian-simulated-9
     """
     return in_order(rows_as_they_come(engines, seed=seed, tags=tags, jobs=jobs))
 
@@ -115,7 +127,7 @@ def rows_as_they_come(
     Parameters
     ----------
     engines, seed, tags, jobs
-        As of `league`.
+        As in `league`.
 
     Yields
     ------
@@ -145,14 +157,14 @@ def rows_as_they_come(
 
 
 def _cores() -> list[int]:
-    """Those that this process may use."""
+    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def _begin(free: Queue[int], is_keeping: bool) -> None:
-    """Hold this process to a core, before JAX makes as many threads as there are cores."""
+    """Bind this process to a core, before JAX makes as many threads as there are cores."""
     core = free.get()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
@@ -197,7 +209,7 @@ def in_order(rows: Iterable[pd.DataFrame]) -> pd.DataFrame:
 
 
 def errors(table: pd.DataFrame) -> Float[np.ndarray, " R"]:
-    """How wrong each row is: by its means or by its sds, whichever is more.
+    """Error of each row: that of its means or that of its sds, whichever is larger.
 
     Parameters
     ----------
@@ -208,19 +220,19 @@ def errors(table: pd.DataFrame) -> Float[np.ndarray, " R"]:
     -------
     array (R,)
         The larger of ``mean_error`` and the distance of ``sd_ratio`` from 1; NaN where an engine
-        did not take the model.
+        refused the model.
     """
     of_sds = np.abs(table["sd_ratio"].to_numpy(float) - 1.0)
     return np.maximum(table["mean_error"].to_numpy(float), of_sds)
 
 
 def seconds_to_error(table: pd.DataFrame, error: float = 0.1) -> Float[np.ndarray, " R"]:
-    """Seconds until means and sds are wrong by no more than ``error`` reference sds, on average.
+    """Seconds until the mean error of means and sds is at most ``error`` reference sds.
 
-    Of chains with E effective draws a second the mean error of means t seconds after warm-up is
-    √(2/π)/√(E t), and that of sds less, so that they need 2/(π E error²) more than warm-up took. Of
-    others it is what they took: of particles too, which have no warm-up and are drawn at the end.
-    It is ∞ where the whole run is wrong by more.
+    Chains with E effective draws a second have, t seconds after warm-up, a mean error of means of
+    √(2/π)/√(E t), and a smaller one of sds. So they need 2/(π E error²) seconds after warm-up.
+    Other engines need all their seconds; so does SMC, whose particles are drawn at the end. The
+    result is ∞ where the error of the whole run is larger.
 
     Parameters
     ----------
@@ -232,7 +244,7 @@ def seconds_to_error(table: pd.DataFrame, error: float = 0.1) -> Float[np.ndarra
     Returns
     -------
     array (R,)
-        For each row; NaN where an engine did not take the model.
+        For each row; NaN where an engine refused the model.
     """
     rate = table["ess_per_second"].to_numpy(float)
     took, wrong = table["seconds"].to_numpy(float), errors(table)
@@ -256,8 +268,8 @@ def lines_of_table(table: pd.DataFrame, error: float = 0.1) -> list[str]:
     Returns
     -------
     list of str
-        A cell has the seconds; its error in parentheses where an engine does not get there; a dash
-        where it did not take the model.
+        A cell has the seconds; its error in parentheses where an engine does not reach it; a dash
+        where it refused the model.
     """
     engines = list(table["engine"].unique())
     pairs = zip(seconds_to_error(table, error), errors(table), strict=True)
@@ -268,7 +280,7 @@ def lines_of_table(table: pd.DataFrame, error: float = 0.1) -> list[str]:
 
 
 def lines_of_tags(table: pd.DataFrame, error: float = 0.1) -> list[str]:
-    """What engines are worth by tag as a table in Markdown: a line for each tag.
+    """Successes and seconds of engines by tag, as a table in Markdown: a line for each tag.
 
     Parameters
     ----------
@@ -280,9 +292,9 @@ def lines_of_tags(table: pd.DataFrame, error: float = 0.1) -> list[str]:
     Returns
     -------
     list of str
-        A cell has on how many references of how many that an engine takes it gets to the error,
-        and its median seconds there. It is bold where no engine has both a lower median error and
-        a lower median of seconds of whole runs.
+        A cell has the number of references on which an engine reaches the error, of those that it
+        accepts, and its median seconds there. It is bold where no engine has both a lower median
+        error and a lower median of seconds of whole runs.
     """
     engines = list(table["engine"].unique())
     told = table.assign(error=errors(table), to_error=seconds_to_error(table, error))
@@ -328,12 +340,12 @@ def _in_seconds(number: float) -> str:
 def pareto_front(
     seconds: Float[np.ndarray, " R"], error: Float[np.ndarray, " R"]
 ) -> Bool[np.ndarray, " R"]:
-    """Which points no other beats in one of two numbers without being worse in the other.
+    """Whether no other point is better in one of two numbers and not worse in the other.
 
     Parameters
     ----------
     seconds, error : array (R,)
-        Less is better; NaN is on no front.
+        Less is better; a point with NaN is never on the front.
 
     Returns
     -------
@@ -360,6 +372,17 @@ def picture(table: pd.DataFrame) -> Figure:
     Returns
     -------
     Figure
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from milzoo.references import picture
+    >>> row = {"reference": "vwsgp-gaussian-simulated-9", "seconds": 0.1, "sd_ratio": 0.9}
+    >>> errors = {"laplace": 0.02, "svi": 0.3}
+    >>> rows = [row | {"engine": name, "mean_error": error} for name, error in errors.items()]
+    >>> figure = picture(pd.DataFrame(rows))
+    >>> figure.axes[0].get_title(), figure.axes[0].get_ylabel()
+    ('targets', 'error of means or sds')
     """
     if "engine" not in table:  # of one engine, which has no name
         table = table.reset_index().assign(engine="the engine")

@@ -1,4 +1,4 @@
-"""Reference draws of an entry, made from nothing: two samplers, two evidences, all gates."""
+"""Make the reference draws of an entry: two samplers, two estimates of the evidence, all gates."""
 
 from __future__ import annotations
 
@@ -50,7 +50,13 @@ class Length:
     num_draws : int
         Of each chain, after thinning.
     most_thinning : int
-        Draws that are made for each one that is kept, at most.
+        Draws made for each draw that is kept, at most.
+
+    Examples
+    --------
+    >>> from milzoo.references import Length
+    >>> Length(num_chains=4, num_draws=500)
+    Length(num_chains=4, num_warmup=1000, num_draws=500, most_thinning=10)
     """
 
     num_chains: int = 10
@@ -60,24 +66,33 @@ class Length:
 
 
 def make_reference(entry: Entry, *, seed: int, length: Length = Length()) -> Reference:
-    """Make the reference of an entry, and judge it by all gates.
+    """Draw the reference of an entry by two samplers, and check it by all gates.
 
     Parameters
     ----------
     entry : Entry
     seed : int
-        Of all samplers.
+        Seed of all samplers.
     length : Length
 
     Returns
     -------
     Reference
-        Also where a gate is not passed: ``gates`` tell.
+        Also if a gate is not passed; see ``gates``.
 
     Raises
     ------
     ValueError
         If the entry has a reason why no draws are kept.
+
+    Examples
+    --------
+    >>> from milzoo.references import Length, entry_named, make_reference
+    >>> entry = entry_named("diverse-density-two-concepts-2")
+    >>> short = Length(num_chains=2, num_draws=500)
+    >>> reference = make_reference(entry, seed=0, length=short)  # doctest: +SKIP
+    >>> print(reference.gates[0])  # doctest: +SKIP
+    R̂: 1.001, should be below 1.01: passed
     """
     if entry.reason:
         raise ValueError(f"no draws of {entry.name} are kept: {entry.reason}")
@@ -116,7 +131,7 @@ def make_reference(entry: Entry, *, seed: int, length: Length = Length()) -> Ref
 
 
 def _sample(sampler: str, entry: Entry, seed: int, length: Length) -> Posterior:
-    """As many draws as a reference needs of a sampler."""
+    """Posterior by one of the entry's samplers, with as many draws as a reference needs."""
     model, bags = entry.problem()
     num_samples = length.num_draws * length.most_thinning
     settings = entry.sampler_settings if sampler == entry.first else {}
@@ -144,7 +159,7 @@ def _sample(sampler: str, entry: Entry, seed: int, length: Length) -> Posterior:
 
 
 def _statistics(posterior: Posterior) -> xr.Dataset:
-    """Of the sampler, such as energies; empty of one that has none."""
+    """Statistics of the sampler, such as energies; empty if it has none."""
     tree = posterior.tree
     return tree["sample_stats"].to_dataset() if "sample_stats" in tree else xr.Dataset()
 
@@ -204,12 +219,12 @@ def in_chains(every: xr.Dataset, length: Length) -> xr.Dataset:
 
 
 def _rounded(draws: xr.Dataset) -> xr.Dataset:
-    """What 32 bit keep of them: the gates are those of what is stored."""
+    """Draws rounded to 32 bit, as they are stored: the gates check the rounded ones."""
     return draws.astype(np.float32).astype(np.float64)
 
 
 def _evidence_of(posterior: Posterior, seed: int) -> LogEvidence:
-    """By a bridge from chains, which other gates ask whether they have mixed; or by a grid."""
+    """Log evidence by bridge sampling from chains, or by a grid."""
     if posterior.engine != "grid":
         return bridged_evidence(posterior, seed=seed)
     coarser = grid(
@@ -220,19 +235,19 @@ def _evidence_of(posterior: Posterior, seed: int) -> LogEvidence:
 
 
 def _sum_over(a_grid: Posterior) -> float:
-    """The log evidence of a grid, which stands where an approximation has its bound."""
+    """The log evidence of a grid, which is stored in the place of an ELBO."""
     return float(np.asarray(a_grid.elbo)[-1])
 
 
 def _second_evidence(entry: Entry, second: Posterior, seed: int) -> LogEvidence:
-    """By weights of an approximation with a density, or by SMC."""
+    """Log evidence by importance weights of an approximation with a density, or by SMC."""
     if second.engine != entry.evidence:
         second = _ENGINES_OF_EVIDENCE[entry.evidence](second.model, second.bags, seed=seed)
     return log_evidence(second, seed=seed)
 
 
 def _points(draws: xr.Dataset) -> dict[str, np.ndarray]:
-    """Draws evenly apart, whose density is stored."""
+    """Evenly spaced draws, whose log densities are stored."""
     flat = flat_draws(draws)
     number = len(next(iter(flat.values())))
     chosen = np.linspace(0, number - 1, _NUM_POINTS).astype(int)

@@ -52,6 +52,18 @@ class StanProgram(NamedTuple):
     program : str
     data : dict
         Numbers and nested lists, as JSON has them.
+
+    Examples
+    --------
+    >>> import json
+    >>> from pathlib import Path
+    >>> from milzoo.references import StanProgram, entry_named, stan_program
+    >>> def write(stan: StanProgram, name: str) -> None:
+    ...     _ = Path(f"{name}.stan").write_text(stan.program)
+    ...     _ = Path(f"{name}.json").write_text(json.dumps(stan.data))
+    >>> write(stan_program(*entry_named("vwsgp-gaussian-simulated-9").problem()), "mine")
+    >>> json.loads(Path("mine.json").read_text())["num_bags"]
+    60
     """
 
     program: str
@@ -69,7 +81,8 @@ class _Observed(NamedTuple):
 @singledispatch
 def _observed(likelihood: object) -> _Observed:
     raise NotImplementedError(
-        f"no Stan program is written of the likelihood {type(likelihood).__name__}"
+        f"likelihood is {type(likelihood).__name__}, which has no Stan program; expected Logistic, "
+        "Probit, Gaussian, StudentT or NegativeBinomial"
     )
 
 
@@ -108,7 +121,7 @@ def _(likelihood: NegativeBinomial) -> _Observed:
 
 
 def stan_program(model: Model, bags: Bags) -> StanProgram:
-    """A model and its bags as a Stan program: `VWSGP` with numbers for its hyper-parameters.
+    """Write a `VWSGP`, with numbers for its hyper-parameters, and its bags as a Stan program.
 
     The program is the full one, in whitened coordinates: its ``inducing_value`` has the posterior
     of the model's, and its ``bag_evidence`` that of the sums of latent values.
@@ -126,13 +139,25 @@ def stan_program(model: Model, bags: Bags) -> StanProgram:
     Raises
     ------
     NotImplementedError
-        If the model is another, has priors on hyper-parameters, or a likelihood of which no
-        program is written.
+        If the model is not a `VWSGP`, has priors on hyper-parameters, or has a likelihood without
+        a Stan program.
+
+    Examples
+    --------
+    >>> from milzoo.references import entry_named, stan_program
+    >>> model, bags = entry_named("vwsgp-gaussian-simulated-9").problem()
+    >>> program, data = stan_program(model, bags)
+    >>> print(program[program.index("model {"):])
+    model {
+      inducing_noise ~ std_normal();
+      bag_noise ~ std_normal();
+      bag_target ~ normal(bag_evidence, sqrt(noise));
+    }
     """
     if not isinstance(model, VWSGP) or model.priors:
         raise NotImplementedError(
-            "a Stan program is written of VWSGP with numbers for its hyper-parameters; found "
-            f"{type(model).__name__}{' with priors' if model.priors else ''}: take "
+            f"model is {type(model).__name__}{' with priors' if model.priors else ''}; expected "
+            "VWSGP with numbers for its hyper-parameters: for others take "
             "milzoo.inference.flat_density, or milzoo.models.pymc.registry.pymc_program"
         )
     observed, site = _observed(model.likelihood), model.observed_site

@@ -43,7 +43,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Reference draws of an entry, with what they passed.
+    """Reference draws of an entry, with their gates, log evidences and moments.
 
     Attributes
     ----------
@@ -52,15 +52,24 @@ class Reference:
         Thinned draws of the latent sites, (chain, draw, …).
     gates : tuple of Gate
     log_evidences : tuple of LogEvidence
-        By two methods.
+        Estimates by two methods.
     moments : dict of dict of float
         Mean, sd and quantiles of every number, each with its Monte-Carlo standard error.
     points : dict of arrays (10, …)
-        Some of the draws.
+        Ten of the draws.
     log_density : array (10,)
         log p(point, observations) under the marginal program.
     made : dict
         Seed, settings, versions, date, commit.
+
+    Examples
+    --------
+    >>> from milzoo.references import Reference, load_reference
+    >>> def summary(reference: Reference) -> str:
+    ...     passed = sum(gate.passed for gate in reference.gates)
+    ...     return f"{reference.name}: {passed} of {len(reference.gates)} gates passed"
+    >>> summary(load_reference("vwsgp-gaussian-simulated-9"))
+    'vwsgp-gaussian-simulated-9: 8 of 8 gates passed'
     """
 
     name: str
@@ -74,7 +83,7 @@ class Reference:
 
     @property
     def entry(self) -> Entry:
-        """What the draws are of."""
+        """The entry: the model and bags whose posterior the draws are from."""
         return entry_named(self.name)
 
     @property
@@ -128,7 +137,7 @@ def moments_of(draws: xr.Dataset) -> dict[str, dict[str, float]]:
 
 
 def _by_site(values: xr.Dataset) -> Float[np.ndarray, " Q"]:
-    """In the order of `site_names`."""
+    """Values of all scalar sites, in the order of `site_names`."""
     return np.concatenate([np.ravel(values[name]) for name in sorted(values, key=str)])
 
 
@@ -161,7 +170,7 @@ def save_entry(
     sizes: dict[str, list[int]] | None = None,
     folder: str | os.PathLike[str] = DATABASE,
 ) -> None:
-    """Write what an entry is of, or why no draws of it are kept.
+    """Write the description of an entry to a file, and why it has no draws if it has none.
 
     Parameters
     ----------
@@ -188,7 +197,7 @@ def save_entry(
 
 
 def save_reference(reference: Reference, folder: str | os.PathLike[str] = DATABASE) -> None:
-    """Write a reference: what it is of, what it passed, and its draws in 32 bit.
+    """Write a reference to files: its description, its gates and moments, its draws in 32 bit.
 
     Parameters
     ----------
@@ -196,6 +205,14 @@ def save_reference(reference: Reference, folder: str | os.PathLike[str] = DATABA
     folder : path
         ``posteriors/NAME.json``, ``reference_posteriors/info/NAME.json`` and
         ``reference_posteriors/draws/NAME.npz`` below it.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from milzoo.references import load_reference, save_reference
+    >>> save_reference(load_reference("diverse-density-two-concepts-2"), "my_database")
+    >>> sorted(path.parent.name for path in Path("my_database").rglob("*.*"))
+    ['draws', 'info', 'posteriors']
     """
     _, info, draws = _paths(reference.name, folder)
     for path in (info, draws):
@@ -229,12 +246,12 @@ def is_kept(name: str, folder: str | os.PathLike[str] = DATABASE) -> bool:
 
 
 def load_reference(name: str, folder: str | os.PathLike[str] = DATABASE) -> Reference:
-    """The kept reference of an entry.
+    """Load the kept reference of an entry, from the files of this package or of a folder.
 
     Parameters
     ----------
     name : str
-        Of `ENTRIES`.
+        A key of `ENTRIES`.
     folder : path
 
     Returns
@@ -248,6 +265,16 @@ def load_reference(name: str, folder: str | os.PathLike[str] = DATABASE) -> Refe
     FileNotFoundError
         If its draws are not kept in the folder; ``milzoo reference make NAME`` makes them. Or if
         there is a reason to keep none.
+
+    Examples
+    --------
+    >>> from milzoo.references import load_reference
+    >>> reference = load_reference("vwsgp-gaussian-simulated-9")
+    >>> dict(reference.draws.sizes)
+    {'chain': 10, 'draw': 1000, 'inducing_value_dim_0': 9}
+    >>> moments = reference.moments["inducing_value[0]"]
+    >>> print(f"{moments['mean']:.2f}, Monte-Carlo error {moments['mean_mcse']:.3f}")
+    1.01, Monte-Carlo error 0.003
     """
     entry = entry_named(name)
     _, info, draws = _paths(name, folder)
@@ -297,7 +324,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _finite(value: float) -> float | None:
-    """The value, or null: JSON has no word for what is not finite."""
+    """The value, or None (null) where it is not finite: JSON cannot store it."""
     return value if math.isfinite(value) else None
 
 

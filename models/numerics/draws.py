@@ -90,7 +90,7 @@ def map_draws(function: Callable[[Any], Any], sites: Any, together: int) -> Any:
 
 
 def in_blocks(function: Callable[..., Any], together: int) -> Callable[..., Any]:
-    """A function of what is given and one draw, which `jax.vmap` over draws maps in blocks.
+    """Wrap a function of one draw so that `jax.vmap` over draws evaluates it in blocks.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def in_blocks(function: Callable[..., Any], together: int) -> Callable[..., Any]
     Returns
     -------
     callable
-        ``function`` itself, but for how it is mapped over ``site``; of ``given`` there is one.
+        The same function of ``given``, which is never mapped, and ``site``.
     """
 
     def at(given: Any, site: Any) -> Any:

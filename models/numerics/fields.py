@@ -1,4 +1,4 @@
-"""Fields of frozen dataclasses, with rules in their annotations that are checked at the door.
+"""Checks of the fields of frozen dataclasses, by rules in their annotations.
 
 A class ``Disc`` with a field ``radius: Annotated[float, POSITIVE]``, whose ``__post_init__`` calls
 ``check_fields(self)``, says of ``Disc("2")``: Disc radius is '2'; expected a positive finite
@@ -59,9 +59,9 @@ def _rules(cls: type) -> dict[str, Rule]:
 def wrong_type(of: Any) -> str | None:
     """The first field of a dataclass whose value is not of the annotated type, or None.
 
-    Arrays are compared in type, number of axes, and in the sizes of axes of one name. What an
-    annotation says of the inside of other containers is not. A class whose annotations cannot be
-    evaluated has no wrong field.
+    Arrays are compared in type, number of axes, and in the sizes of axes of one name. The contents
+    of other containers are not checked. A class whose annotations cannot be evaluated has no wrong
+    field.
     """
     try:
         hints = hints_of(type(of))
@@ -77,7 +77,7 @@ def wrong_type(of: Any) -> str | None:
 
 
 def is_of_type(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type, of containers but for what is inside."""
+    """Whether a value has an annotated type; the contents of containers are not checked."""
     origin = origin_of(hint)
     if isinstance(hint, TypeAliasType):
         return is_of_type(value, hint.__value__)

@@ -1,4 +1,4 @@
-"""Refusals of what memory cannot hold, before work is spent on it."""
+"""Checks that arrays fit into memory, before work starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIZE_OF_NUMBER = 8
 
 
 def available_memory() -> int:
-    """Bytes that the system can give without swapping; all that there are, where it does not say.
+    """Bytes of memory available without swapping; all memory where the system does not say.
 
     Returns
     -------
@@ -31,7 +31,7 @@ def check_memory(numbers: int, what: str, remedy: str) -> None:
     ----------
     numbers : int
     what : str
-        Takes them.
+        Name of the arrays, for the message.
     remedy : str
         What to do instead.
 

@@ -36,7 +36,7 @@ __all__ = [
 _REACH = 6.0
 # −log of the error that their step allows. E σ has an error of the log below 1e-7 by the second.
 _LOG_ACCURACY, _LOGISTIC_LOG_ACCURACY = 22.0, 19.0
-# Nodes of which one has an exponential.
+# Exponentials are evaluated at every node of this stride; products give those between.
 _STRIDE = 16
 # Largest s, 1.25¹¹, that a trapezoid rule serves alone: it has 202 nodes there, with one division
 # each. The other way, which is taken for larger ones, costs about as much.
@@ -123,7 +123,7 @@ def sigmoid_table(standard_deviation: Float[Array, "*batch"], rule: QuadratureRu
 def _narrowed(
     standard_deviation: Float[Array, "*batch"], rule: QuadratureRule | SigmoidTable
 ) -> Float[Array, "*batch"]:
-    """What the nodes z_k are for: those with other nodes have no part in it."""
+    """Standard deviations, capped where nodes of a logistic variable replace the nodes z_k."""
     return standard_deviation if rule.logistic is None else jnp.minimum(standard_deviation, _WIDE)
 
 
@@ -169,6 +169,7 @@ def logistic_rule(largest_standard_deviation: float) -> QuadratureRule:
 
     Examples
     --------
+    >>> from milzoo.models.numerics.quadrature import logistic_rule
     >>> [len(logistic_rule(s).nodes) for s in (0.5, 1.0, 5.0, 1e6)]
     [12, 16, 88, 68]
     """
@@ -189,7 +190,7 @@ def logistic_rule(largest_standard_deviation: float) -> QuadratureRule:
 def _logistic_nodes() -> LogisticNodes:
     """Gauss' rule for the logistic density, by the recurrence of its orthogonal polynomials.
 
-    Monic: p_{n+1} = ℓ p_n − β_n p_{n−1} with β_n = π²n⁴/(4n² − 1), of which β_1 is the variance
+    Monic: p_{n+1} = ℓ p_n − β_n p_{n−1} with β_n = π²n⁴/(4n² − 1), where β_1 is the variance
     π²/3. The nodes are eigenvalues of the matrix with √β_n beside its diagonal (Golub and Welsch,
     1969).
     """
@@ -200,7 +201,7 @@ def _logistic_nodes() -> LogisticNodes:
 
 
 def on_grid(standard_deviation: float, ratio: float = 1.25) -> float:
-    """The next power of a ratio, so that few numbers of nodes are compiled for."""
+    """The next power of ``ratio``, so that few quadrature rules are compiled."""
     return ratio ** math.ceil(math.log(standard_deviation) / math.log(ratio) - 1e-9)
 
 
@@ -252,7 +253,7 @@ def trapezoid_rule(
 
 
 def check_number_of_nodes(number: int, largest_standard_deviation: float) -> None:
-    """Refuse a rule that would take all time and memory.
+    """Raise an error for a rule with too many nodes.
 
     Raises
     ------

@@ -56,13 +56,13 @@ def as_pytree[T: type](*static: str) -> Callable[[T], T]:
     """Make a frozen dataclass a JAX pytree, so that compiled programs take it as an argument.
 
     Numbers, arrays and priors become leaves: programs are compiled once for all their values.
-    Strings are static, and so are functions that are no pytrees themselves, by identity. The checks
+    Strings are static, and so are functions that are not pytrees, by identity. The checks
     of ``__post_init__`` are left out while JAX traces, when leaves have no values.
 
     Parameters
     ----------
     *static : str
-        Other fields that are no leaves: hashable, and compiled for anew where they differ.
+        Other fields that are not leaves: hashable; programs are compiled anew where they differ.
 
     Returns
     -------

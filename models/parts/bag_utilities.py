@@ -1,4 +1,4 @@
-"""Latent utilities of instances, of which the largest has the sign of the bag's label."""
+"""Latent utilities of instances: the largest in a bag has the sign of the bag's label."""
 
 from __future__ import annotations
 

@@ -173,7 +173,10 @@ class CardinalityKernel(_KernelOverDraws):
     --------
     As a precomputed kernel of scikit-learn:
 
+    >>> import numpy as np
     >>> from sklearn.svm import SVC
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.models import RBF, CardinalityKernel, CardinalityModel
     >>> bags = Bags.from_list([np.eye(2), np.ones((1, 2)), -np.eye(2)], labels=[1, 1, 0])
     >>> kernel = CardinalityKernel(CardinalityModel(), np.ones(2), RBF(1.0, 1.0))
     >>> classifier = SVC(kernel="precomputed").fit(kernel(bags, bags), bags.labels)
@@ -232,8 +235,8 @@ class MeanCardinalityKernel(_KernelOverDraws):
 
     .. math:: \bar k(X, X') = \frac{1}{S} \sum_s k_{θ_s}(X, X'), \qquad θ_s \sim p(θ \mid D)
 
-    each k normalised: the covariance of a process whose kernel is drawn first. It is 1 between a
-    bag and itself. Make it by `of`, from a posterior.
+    Each k is normalised. The mean is the covariance of a process whose kernel is drawn first. It
+    is 1 between a bag and itself. Make it by `of`, from a posterior.
 
     Parameters
     ----------
@@ -244,7 +247,7 @@ class MeanCardinalityKernel(_KernelOverDraws):
     instance_kernel : RBF
         k_x, with numbers as parameters.
     learned_from : array (B,)
-        A number for each bag whose label the draws have seen, some of them more than once; `of`
+        A hash of each bag whose label the draws were learned from, some more than once; `of`
         computes them.
 
     Raises
@@ -255,12 +258,25 @@ class MeanCardinalityKernel(_KernelOverDraws):
     Notes
     -----
     The kernel between instances is computed once for all draws. A process that is trained on the
-    labels of the same bags has seen each label twice, and cannot leave a bag out. Learn the kernel
+    labels of the same bags uses each label twice, so that no bag can be held out. Learn the kernel
     from some bags and train the process on others, as `CardinalityGPClassifier` does in turn.
 
     References
     ----------
     Hajimirsadeghi and Mori (2017), equations 15 and 16, at one θ; the mean is ours.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.models import RBF, CardinalityModel, MeanCardinalityKernel
+    >>> bags = Bags.from_list([np.eye(2), np.ones((1, 2)), -np.eye(2)], labels=[1, 1, 0])
+    >>> draws = {"weights": np.array([[1.0, 0.5], [2.0, 1.5]])}  # posterior.draws(2, seed=0)
+    >>> kernel = MeanCardinalityKernel.of(CardinalityModel(), draws, bags, RBF(1.0, 1.0))
+    >>> kernel(bags, bags).round(1)
+    array([[1. , 0.6, 0.3],
+           [0.6, 1. , 0.1],
+           [0.3, 0.1, 1. ]])
     """
 
     model: Annotated[CardinalityModel, instance_of(CardinalityModel, expected="a CardinalityModel")]
@@ -311,7 +327,7 @@ class MeanCardinalityKernel(_KernelOverDraws):
 
     @property
     def num_draws(self) -> int:
-        """S."""
+        """Number S of draws."""
         return len(self.draws["weights"])
 
     def check_width(self, bags: Bags) -> None:
@@ -319,7 +335,7 @@ class MeanCardinalityKernel(_KernelOverDraws):
         check_width(self.draws["weights"].shape[1], bags)
 
     def learned_from_labels_of(self, bags: Bags) -> str:
-        """The kernel, if the draws have seen the label of one of these bags.
+        """The kernel, if its draws were learned from the label of one of these bags; else empty.
 
         Bags are the same if their instances are, number for number: the same bags after another
         standardisation are not recognised.
@@ -334,7 +350,7 @@ class MeanCardinalityKernel(_KernelOverDraws):
 
 
 def _numbers_of_bags(bags: Bags) -> Int[np.ndarray, " B"]:
-    """A number of each bag that its instances make, in any order."""
+    """A hash of each bag, by its instances in any order."""
 
     def number(instances: Float[np.ndarray, "N D"]) -> int:
         in_order = np.ascontiguousarray(instances[np.lexsort(instances.T[::-1])], float)

@@ -1,4 +1,4 @@
-"""Hyper-parameters: numbers, or the priors they have."""
+"""Hyper-parameters that are numbers or have priors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def number_or_array(value: Any) -> float | np.ndarray:
 
 
 def central_value(parameter: Parameters) -> float | np.ndarray:
-    """A number to start from, or an array of them: itself, or the median of a prior.
+    """Starting value of a hyper-parameter: the number or array itself, or the median of its prior.
 
     Parameters
     ----------
@@ -68,6 +68,7 @@ def central_value(parameter: Parameters) -> float | np.ndarray:
     Examples
     --------
     >>> from numpyro.distributions import Gamma, LogNormal
+    >>> from milzoo.models.parts.hyperpriors import central_value
     >>> central_value(3.0), round(central_value(LogNormal(0.0, 5.0)), 3), central_value(Gamma(2.0))
     (3.0, 1.0, 2.0)
     """
@@ -79,7 +80,7 @@ def central_value(parameter: Parameters) -> float | np.ndarray:
 
 
 def largest_value(parameter: Parameters) -> float:
-    """Largest of some variances; a high quantile, at most 64, of one that has a prior."""
+    """Largest of some variances; for a prior, a high quantile of at most 64."""
     if not isinstance(parameter, Distribution):
         return float(np.max(np.asarray(parameter)))
     high = _quantile(parameter, 1 - _TAIL)
@@ -87,9 +88,9 @@ def largest_value(parameter: Parameters) -> float:
 
 
 def prior_range(prior: Distribution) -> tuple[float | np.ndarray, float | np.ndarray]:
-    """The ends of an interval that has nearly all mass of a prior of positive numbers.
+    """Interval that has nearly all mass of a prior of positive numbers.
 
-    Around the mean, by powers of two, where quantiles have no closed form.
+    Where quantiles have no closed form: from 1/64 of the mean to 64 times the mean.
     """
     low, high = _quantile(prior, _TAIL), _quantile(prior, 1 - _TAIL)
     if low is None or high is None:
@@ -135,7 +136,7 @@ def _may_be_positive(value: Any) -> bool:
 
 
 def _may_be_positive_for_each(value: Any) -> bool:
-    """The same, of one number or of one for each feature."""
+    """Whether one number, or one for each feature, is positive or has a prior that may be."""
     if isinstance(value, Distribution) and len(value.event_shape) == 1:
         return value.batch_shape == () and _is_of_positive_numbers(value)
     if isinstance(value, np.ndarray) and value.ndim == 1:
@@ -144,7 +145,7 @@ def _may_be_positive_for_each(value: Any) -> bool:
 
 
 def prior_of(wanted: constraints.Constraint) -> Rule:
-    """A prior of one real, or one positive, number."""
+    """A rule that accepts priors of one real, or one positive, number."""
 
     def accepts(value: Any) -> bool:
         if not (isinstance(value, Distribution) and value.shape() == ()):
@@ -157,7 +158,7 @@ def prior_of(wanted: constraints.Constraint) -> Rule:
 
 
 def positive_or_prior(example: str) -> Rule:
-    """A positive number, or a prior of one."""
+    """A rule that accepts a positive number, or a prior of one."""
     return Rule(
         f"a positive finite number or a NumPyro distribution of one, such as {example}",
         _may_be_positive,
@@ -165,7 +166,7 @@ def positive_or_prior(example: str) -> Rule:
 
 
 def positive_for_each_or_prior(example: str) -> Rule:
-    """A positive number, one for each feature, or a prior of either."""
+    """A rule that accepts a positive number, one for each feature, or a prior of either."""
     return Rule(
         f"a positive finite number, an array with one for each feature, or a NumPyro distribution "
         f"such as {example}, for each feature with .to_event(1)",
@@ -174,7 +175,7 @@ def positive_for_each_or_prior(example: str) -> Rule:
 
 
 def finite_or_prior(example: str) -> Rule:
-    """A number, or a prior of one."""
+    """A rule that accepts a finite number, or a prior of one."""
     return Rule(
         f"a finite number or a NumPyro distribution of one, such as {example}",
         lambda value: (

@@ -122,7 +122,7 @@ class InstanceGPModel(SparseGPModel):
         variance, length_scale : float or Distribution
             Of the kernel; ``length_scale=None`` means the median distance between instances.
         seed : int
-            Of k-means, and of the prior draws that μ0 is found by.
+            Seed of k-means, and of the prior draws that μ0 is found by.
         mean : float, Distribution or None
             μ0; None means `mean_by_base_rate`, and bags then need labels.
         **fields
@@ -160,7 +160,7 @@ class InstanceGPModel(SparseGPModel):
         Parameters
         ----------
         bags, num_inducing, seed
-            As of `for_bags`.
+            As in `for_bags`.
         **fields
             Arguments of `for_bags` that differ from the papers.
 
@@ -188,7 +188,7 @@ class InstanceGPModel(SparseGPModel):
         bags : Bags
             With labels.
         seed : int or JAX key
-            Of the prior draws.
+            Seed of the prior draws.
 
         Returns
         -------
@@ -269,7 +269,7 @@ class InstanceGPModel(SparseGPModel):
 
 
 def inside_the_unit_interval(fraction: float, num_bags: int) -> float:
-    """The fraction, at least half a bag away from 0 and 1."""
+    """The fraction, clipped to stay half a bag away from 0 and 1."""
     least = 0.5 / (num_bags + 1)
     return min(max(fraction, least), 1 - least)
 

@@ -59,13 +59,22 @@ _Arrays = Array | np.ndarray
 class Kernel(ABC):
     """A covariance function k(x, x'), which `Sum` and `Product` (``+`` and ``*``) combine.
 
-    A subclass is a frozen dataclass and a pytree. It tells the covariances of all pairs of two sets
-    of points, and the variance k(x, x) at each point. Its fields are its parameters: positive
+    A subclass is a frozen dataclass and a pytree. It defines the covariances of all pairs of two
+    sets of points, and the variance k(x, x) at each point. Its fields are its parameters: positive
     numbers, or NumPyro distributions to infer them by.
 
     Notes
     -----
     JAX arrays are not checked: a gradient by a kernel is a kernel too, and may be negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.models import RBF, Kernel, Linear
+    >>> def prior_sd(kernel: Kernel, points: np.ndarray) -> np.ndarray:
+    ...     return np.sqrt(kernel.variance_at(points))
+    >>> prior_sd(RBF(4.0, 1.0) + Linear(5.0), np.array([[0.0], [1.0]])).tolist()
+    [2.0, 3.0]
     """
 
     def __post_init__(self) -> None:
@@ -114,7 +123,7 @@ class Kernel(ABC):
         return {name: value for name, value in given.items() if isinstance(value, Distribution)}
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
-        """Replace parameters by ``values``; names that are no kernel parameter are ignored."""
+        """Replace parameters by ``values``; names that are not kernel parameters are ignored."""
         names = {field.name for field in fields(self)}
         return replace(self, **{name: v for name, v in values.items() if name in names})
 
@@ -216,13 +225,27 @@ def _largest_variance(
 class CorrelationKernel(Kernel):
     """A kernel of one prior variance everywhere: k(x, x') = v ρ(x, x') with ρ(x, x) = 1.
 
-    A subclass tells the correlation ρ.
+    A subclass defines the correlation ρ.
 
     Attributes
     ----------
     variance : float or Distribution
         v > 0, the prior variance of latent function values. A NumPyro distribution makes it a site
         ``variance`` of the model, to be inferred.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import jax.numpy as jnp
+    >>> import numpy as np
+    >>> from milzoo.models import CorrelationKernel
+    >>> @dataclass(frozen=True)
+    ... class Agreement(CorrelationKernel):
+    ...     def correlation(self, left, right):
+    ...         return jnp.mean(left[:, None] == right[None], axis=2)
+    >>> points = np.array([[0.0, 0.0], [0.0, 1.0]])
+    >>> Agreement(variance=2.0).covariance(points[1:], points).tolist()
+    [[1.0, 2.0]]
     """
 
     variance: Annotated[Parameter, positive_or_prior("LogNormal")]
@@ -230,7 +253,7 @@ class CorrelationKernel(Kernel):
     def covariance(
         self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
     ) -> Float[Array, "N M"]:
-        """v ρ of all pairs."""
+        """Covariances v ρ of all pairs."""
         return self.variance * self.correlation(jnp.asarray(left), jnp.asarray(right))
 
     def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
@@ -240,7 +263,7 @@ class CorrelationKernel(Kernel):
     def largest_variance(
         self, points: Float[_Arrays, "N D"], draws: Mapping[str, np.ndarray]
     ) -> float:
-        """The largest v."""
+        """Largest prior variance v, under any of the draws."""
         return largest_value(draws.get("variance", self.variance))
 
     @abstractmethod
@@ -260,6 +283,19 @@ class StationaryKernel(CorrelationKernel):
         ℓ > 0, in units of the features, or ℓ_d of each feature (automatic relevance determination):
         g(Σ_d (x_d − x'_d)² / ℓ_d²), where a feature with a large ℓ_d hardly matters. A distribution
         makes it the site ``length_scale``.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import numpy as np
+    >>> from milzoo.models import StationaryKernel
+    >>> @dataclass(frozen=True)
+    ... class RationalQuadratic(StationaryKernel):
+    ...     def at_squared_distance(self, squared):
+    ...         return 1.0 / (1.0 + 0.5 * squared)
+    >>> kernel = RationalQuadratic(variance=1.0, length_scale=np.array([1.0, 100.0]))
+    >>> np.array(kernel.covariance(np.zeros((1, 2)), np.eye(2)), float).round(2)
+    array([[0.67, 1.  ]])
     """
 
     length_scale: Annotated[Parameters, positive_for_each_or_prior("LogNormal")]
@@ -319,13 +355,15 @@ class RBF(StationaryKernel):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.models import RBF
     >>> kernel = RBF(variance=2.0, length_scale=1.0)
     >>> float(kernel.covariance(np.zeros((1, 3)), np.zeros((1, 3)))[0, 0])
     2.0
     """
 
     def at_squared_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
-        """exp(−r²/2)."""
+        """Correlation exp(−r²/2), with r² in units of ℓ²."""
         return jnp.exp(-0.5 * squared)
 
 
@@ -347,13 +385,15 @@ class Matern32(StationaryKernel):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.models import Matern32
     >>> kernel = Matern32(variance=1.0, length_scale=3.0**0.5)
     >>> round(float(kernel.covariance(np.zeros((1, 1)), np.ones((1, 1)))[0, 0]), 4)  # 2/e
     0.7358
     """
 
     def at_squared_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
-        """(1 + √3 r) exp(−√3 r)."""
+        """Correlation (1 + √3 r) exp(−√3 r), with r in units of ℓ."""
         distance = sqrt(3.0) * _root(squared)
         return (1.0 + distance) * jnp.exp(-distance)
 
@@ -376,13 +416,15 @@ class Matern52(StationaryKernel):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.models import Matern52
     >>> kernel = Matern52(variance=1.0, length_scale=5.0**0.5)
     >>> round(float(kernel.covariance(np.zeros((1, 1)), np.ones((1, 1)))[0, 0]), 4)  # 7/3e
     0.8584
     """
 
     def at_squared_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
-        """(1 + √5 r + 5r²/3) exp(−√5 r)."""
+        """Correlation (1 + √5 r + 5r²/3) exp(−√5 r), with r in units of ℓ."""
         distance = sqrt(5.0) * _root(squared)
         return (1.0 + distance + 5.0 / 3.0 * squared) * jnp.exp(-distance)
 
@@ -392,8 +434,8 @@ class Matern52(StationaryKernel):
 class Cosine(CorrelationKernel):
     """Kernel of the angle between two vectors, k(x, x') = v xᵀx' / (‖x‖ ‖x'‖).
 
-    Its functions are linear in x/‖x‖: the length of a vector, such as that of a text, means
-    nothing. A vector of zeros has no angle, and its latent value is 0.
+    Its functions are linear in x/‖x‖: the length of a vector, such as that of a text, has
+    no effect. A vector of zeros has no angle, and its latent value is 0.
 
     Parameters
     ----------
@@ -402,6 +444,8 @@ class Cosine(CorrelationKernel):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.models import Cosine
     >>> kernel = Cosine(variance=2.0)
     >>> x, z = np.array([[3.0, 4.0]]), np.array([[30.0, 40.0], [-4.0, 3.0]])
     >>> np.round(kernel.covariance(x, z), 6).tolist()
@@ -415,7 +459,7 @@ class Cosine(CorrelationKernel):
         return _of_length_one(left) @ _of_length_one(right).T
 
     def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
-        """v, and 0 of zeros."""
+        """v, or 0 for a vector of zeros."""
         return self.variance * jnp.any(jnp.asarray(points) != 0, axis=1)
 
 
@@ -434,6 +478,8 @@ class Linear(Kernel):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.models import Linear
     >>> kernel = Linear(variance=2.0)
     >>> np.asarray(kernel.variance_at(np.array([[3.0, 4.0], [0.0, 1.0]]))).tolist()
     [50.0, 2.0]
@@ -461,11 +507,11 @@ class Linear(Kernel):
     def covariance(
         self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
     ) -> Float[Array, "N M"]:
-        """v xᵀx' of all pairs."""
+        """Covariances v xᵀx' of all pairs."""
         return self.variance * (jnp.asarray(left) @ jnp.asarray(right).T)
 
     def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
-        """v‖x‖²."""
+        """v‖x‖² at each point."""
         return self.variance * jnp.sum(jnp.asarray(points) ** 2, axis=1)
 
 
@@ -494,7 +540,7 @@ class _Combination(Kernel):
         }
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
-        """Replace parameters by ``values``; names that are no kernel parameter are ignored."""
+        """Replace parameters by ``values``; names that are not kernel parameters are ignored."""
         changed = [
             kernel.with_values(_without_number(values, number))
             for number, kernel in enumerate(self.parts, 1)
@@ -514,19 +560,20 @@ class Sum(_Combination):
 
     Examples
     --------
+    >>> from milzoo.models import RBF, Linear, Sum
     >>> kernel = RBF(variance=2.0, length_scale=1.0) + Linear(variance=0.5)
-    >>> kernel.parameters
-    {'variance_1': 2.0, 'length_scale_1': 1.0, 'variance_2': 0.5}
+    >>> isinstance(kernel, Sum), kernel.parameters
+    (True, {'variance_1': 2.0, 'length_scale_1': 1.0, 'variance_2': 0.5})
     """
 
     def covariance(
         self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
     ) -> Float[Array, "N M"]:
-        """Σ_i k_i of all pairs."""
+        """Covariances Σ_i k_i of all pairs."""
         return reduce(add, (term.covariance(left, right) for term in self.parts))
 
     def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
-        """Σ_i k_i(x, x)."""
+        """Σ_i k_i(x, x) at each point."""
         return reduce(add, (term.variance_at(points) for term in self.parts))
 
 
@@ -539,14 +586,15 @@ class Product(_Combination):
     ----------
     parts : sequence of Kernel
         Their parameters are sites ``variance_1``, ``length_scale_1``, ``length_scale_2``, …. The
-        variances of all but the first, where they are numbers, are no parameters: to learn a
-        product of two numbers is to learn one.
+        variances of all but the first, where they are numbers, are not parameters: the
+        data determine their product alone.
 
     Examples
     --------
+    >>> from milzoo.models import RBF, Cosine, Product
     >>> kernel = RBF(variance=2.0, length_scale=1.0) * Cosine(variance=1.0)
-    >>> kernel.parameters
-    {'variance_1': 2.0, 'length_scale_1': 1.0}
+    >>> isinstance(kernel, Product), kernel.parameters
+    (True, {'variance_1': 2.0, 'length_scale_1': 1.0})
     """
 
     @property
@@ -563,11 +611,11 @@ class Product(_Combination):
     def covariance(
         self, left: Float[_Arrays, "N D"], right: Float[_Arrays, "M D"]
     ) -> Float[Array, "N M"]:
-        """Π_i k_i of all pairs."""
+        """Covariances Π_i k_i of all pairs."""
         return reduce(mul, (factor.covariance(left, right) for factor in self.parts))
 
     def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
-        """Π_i k_i(x, x)."""
+        """Π_i k_i(x, x) at each point."""
         return reduce(mul, (factor.variance_at(points) for factor in self.parts))
 
 
@@ -598,7 +646,7 @@ def _of_length_one(rows: Float[Array, "N D"]) -> Float[Array, "N D"]:
 def median_distance(instances: Float[np.ndarray, "N D"]) -> float:
     """Median Euclidean distance between distinct instances, a usual length scale.
 
-    Features that do not vary have no part in it, and neither have repeated instances. Of more than
+    Features that do not vary and repeated instances have no effect. Of more than
     1,024 instances it takes every second, third, ….
 
     Parameters
@@ -616,6 +664,8 @@ def median_distance(instances: Float[np.ndarray, "N D"]) -> float:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.models.parts.kernels import median_distance
     >>> median_distance(np.array([[0.0, 7.0], [0.0, 7.0], [3.0, 7.0], [9.0, 7.0]]))
     6.0
     """

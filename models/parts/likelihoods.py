@@ -286,6 +286,8 @@ class Logistic:
 
     Examples
     --------
+    >>> import jax.numpy as jnp
+    >>> from milzoo.models import Logistic
     >>> half = jnp.zeros(1)
     >>> float(Logistic().expected_statistics(half + 1, half, half, half).precision[0])
     0.25
@@ -452,6 +454,16 @@ class Probit(_WithoutTable):
     References
     ----------
     Albert and Chib (1993); Kandemir et al. (2016), section 4.3, where noise = 1/α.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import VWSGP, Probit
+    >>> train, test = load("kandemir2014").standardize().split(0.7, seed=0)
+    >>> model = VWSGP.for_bags(train, num_inducing=10, likelihood=Probit(noise=1.0))
+    >>> coordinate_ascent(model, train, seed=0).predict(test).bag_probability[:3].round(1)
+    array([0.8, 0.4, 0.7])
     """
 
     noise: Annotated[_Leaf, _NOISE] = 1.0
@@ -627,6 +639,16 @@ class Gaussian(_WithoutTable):
     References
     ----------
     Kandemir et al. (2016), footnote 1.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import RBF, VWSGP, Gaussian
+    >>> bags = Bags.from_list([[[0.0]], [[1.0]], [[0.0], [1.0]]]).with_targets([1.0, -2.0, -1.0])
+    >>> model = VWSGP(RBF(4.0, 0.5), bags.instances[:2], likelihood=Gaussian(noise=0.01))
+    >>> coordinate_ascent(model, bags, seed=0).predict(bags).bag_mean.mean(axis=0).round(1)
+    array([ 1., -2., -1.])
     """
 
     noise: Annotated[_Leaf, positive_or_prior("LogNormal")] = 1.0
@@ -787,6 +809,17 @@ class StudentT(_WithoutTable):
     Lange, Little and Taylor (1989), Robust statistical modeling using the t distribution, JASA 84;
     Jylänki, Vanhatalo and Vehtari (2011), Robust Gaussian process regression with a Student-t
     likelihood, JMLR 12.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import RBF, VWSGP, StudentT
+    >>> bags = Bags.from_list([[[0.0]]] * 4).with_targets([1.0, 1.1, 0.9, 50.0])
+    >>> likelihood = StudentT(degrees_of_freedom=3.0, scale=0.1)
+    >>> model = VWSGP(RBF(4.0, 1.0), bags.instances[:1], likelihood=likelihood)
+    >>> coordinate_ascent(model, bags, seed=0).predict(bags[0]).bag_mean.mean(axis=0).round(1)
+    array([1.])
     """
 
     degrees_of_freedom: Annotated[_Leaf, POSITIVE] = 4.0
@@ -966,12 +999,23 @@ class NegativeBinomial(_WithoutTable):
     Raises
     ------
     ValueError
-        If r is no positive whole number.
+        If r is not a positive whole number.
 
     References
     ----------
     Polson, Scott and Windle (2013); Zhou et al. (2012), Lognormal and gamma mixed negative
     binomial regression, ICML.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import RBF, VWSGP, NegativeBinomial
+    >>> bags = Bags.from_list([[[0.0]], [[0.0]], [[2.0]], [[2.0]]]).with_targets([1, 2, 30, 34])
+    >>> likelihood = NegativeBinomial(total_count=9)
+    >>> model = VWSGP(RBF(9.0, 1.0), bags.instances[1:3], likelihood=likelihood)
+    >>> coordinate_ascent(model, bags, seed=0).predict(bags).bag_mean.mean(axis=0).round()
+    array([ 2.,  2., 33., 33.])
     """
 
     total_count: Annotated[int, WHOLE] = 1
@@ -993,7 +1037,7 @@ class NegativeBinomial(_WithoutTable):
         return self
 
     def check_observed(self, values: Observations) -> None:
-        """Raise an error for targets that are no counts.
+        """Raise an error for targets that are not counts.
 
         Raises
         ------
@@ -1006,7 +1050,7 @@ class NegativeBinomial(_WithoutTable):
         wrong = np.flatnonzero((counts < 0) | (counts != np.floor(counts)))
         if wrong.size:
             raise ValueError(
-                f"target {counts.flat[wrong[0]]} at position {wrong[0]} is no count; "
+                f"target {counts.flat[wrong[0]]} at position {wrong[0]} is not a count; "
                 "NegativeBinomial expects whole numbers of at least 0: round the targets, or use "
                 "Gaussian or StudentT"
             )

@@ -64,6 +64,14 @@ def scored(measures: Sequence[Measure], reference: Bags, bags: Bags | None = Non
     -------
     Bags
         With instances (N, K), and all else as before.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.models import NeighbourMeasure, scored
+    >>> bags = Bags.from_list([[[0.0]], [[4.0]], [[1.0]], [[5.0]]], labels=[1, 0, 1, 0])
+    >>> scored([NeighbourMeasure(k=1)], bags).instances.tolist()
+    [[3.0], [-2.0], [2.0], [-3.0]]
     """
     if bags is None:
         columns = [measure.own_scores(reference) for measure in measures]
@@ -101,6 +109,9 @@ class NeighbourMeasure:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.models import NeighbourMeasure
     >>> bags = Bags.from_list([np.array([[0.0], [5.0]]), np.array([[4.0]])], labels=[1, 0])
     >>> NeighbourMeasure(k=1).scores(np.array([[1.0], [4.5]]), bags).tolist()
     [2.0, 0.0]
@@ -295,6 +306,9 @@ class ParzenMeasure:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.models import ParzenMeasure
     >>> bags = Bags.from_list([np.array([[0.0], [5.0]]), np.array([[4.0]])], labels=[1, 0])
     >>> ParzenMeasure(width=0.5).scores(np.array([[0.5], [4.5], [2.0]]), bags).tolist()
     [0.3333333333333333, 0.0, 0.0]
@@ -368,7 +382,9 @@ class ParzenMeasure:
 
 def _check_reference(points: np.ndarray, reference: Bags) -> None:
     if reference.labels is None:
-        raise ValueError("bags have no labels; neighbourhood scores need bags of both")
+        raise ValueError(
+            "bags have no labels; neighbourhood scores need bags with label 0 and with label 1"
+        )
     if points.ndim != 2 or points.shape[1] != reference.num_features:
         raise ValueError(
             f"points have shape {points.shape}; expected (P, {reference.num_features}), the "

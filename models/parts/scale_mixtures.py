@@ -68,6 +68,8 @@ class PolyaGammaMixing:
 
     Examples
     --------
+    >>> import jax.numpy as jnp
+    >>> from milzoo.models import PolyaGammaMixing
     >>> float(PolyaGammaMixing().expected_precision(jnp.array(0.0)))
     0.25
     """
@@ -114,13 +116,24 @@ class GammaMixing:
 
     Notes
     -----
-    With ψ in place of the hyperbolic secant the prior of the latent values is no
-    Gaussian process any more: p(f) ∝ N(f) ψ(f)·2cosh(f/2). Its posterior may drift to infinity; see
+    With ψ in place of the hyperbolic secant the prior of the latent values is not
+    a Gaussian process: p(f) ∝ N(f) ψ(f)·2cosh(f/2). Its posterior may drift to infinity; see
     “Where a Gamma scale mixture leads” in the documentation.
 
     References
     ----------
     Castro-Macías et al. (2024), §5.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import numpy as np
+    >>> from milzoo.models import GammaMixing, PolyaGammaMixing
+    >>> tilt = jnp.array([0.0, 1.0, 4.0])  # c, the root of E f²
+    >>> np.array(GammaMixing(alpha=1.0, beta=2.0).expected_precision(tilt), float).round(2)
+    array([0.5, 0.4, 0.1])
+    >>> np.array(PolyaGammaMixing().expected_precision(tilt), float).round(2)
+    array([0.25, 0.23, 0.12])
     """
 
     alpha: Annotated[float, POSITIVE]
@@ -154,6 +167,14 @@ class ScaleMixture:
 
     Its mixing distribution p(ω) has no closed form, so ``VGPMIL.augmented`` and ``gibbs`` refuse
     it; ``coordinate_ascent`` and the samplers of the exact program do not need p(ω).
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from milzoo.models import ScaleMixture
+    >>> cauchy = ScaleMixture.from_log_density(lambda f: -jnp.log1p(f**2))
+    >>> cauchy.expected_precision(jnp.array([0.0, 1.0, 3.0])).tolist()  # 2/(1 + c²)
+    [2.0, 1.0, 0.20000000298023224]
     """
 
     log_psi: Callable[[Float[Array, ""]], Float[Array, ""]]
@@ -187,6 +208,8 @@ class ScaleMixture:
 
         Examples
         --------
+        >>> import jax.numpy as jnp
+        >>> from milzoo.models import ScaleMixture
         >>> laplace_like = ScaleMixture.from_log_density(lambda f: -jnp.sqrt(1 + f**2))
         >>> round(float(laplace_like.expected_precision(jnp.array(0.0))), 6)
         1.0
@@ -201,14 +224,14 @@ class ScaleMixture:
         slack = 1e-4 * np.abs(precision).max()  # rounding in 32 bit
         if not np.isfinite(precision).all() or (precision <= 0).any():
             raise ValueError(
-                "log_psi is no Gaussian scale mixture: −(log ψ)'(c)/c was "
+                "log_psi is not a Gaussian scale mixture: −(log ψ)'(c)/c was "
                 f"{precision.min():.3g} somewhere on [0, 100]; expected a positive number "
                 "everywhere, as for the hyperbolic secant or a Student-t density"
             )
         if (np.diff(precision) > slack).any():
             raise ValueError(
-                "log_psi is no Gaussian scale mixture: −(log ψ)'(c)/c increases with c; expected "
-                "it to fall (log ψ(√x) must be convex in x)"
+                "log_psi is not a Gaussian scale mixture: −(log ψ)'(c)/c increases with c; "
+                "expected it to fall (log ψ(√x) must be convex in x)"
             )
         return mixture
 

@@ -26,6 +26,7 @@ class Choice:
 
     Examples
     --------
+    >>> from milzoo.models.parts.settings import Choice
     >>> Choice({"true": True, "false": False})("true")
     True
     """
@@ -63,6 +64,7 @@ class Constructor:
 
     Examples
     --------
+    >>> from milzoo.models.parts.settings import Constructor
     >>> Constructor({("range", 2): range}, "range:FIRST,LAST")("range:1")
     Traceback (most recent call last):
     ...

@@ -256,7 +256,7 @@ def _nodes_and_rates(
 
 
 def _log_weights(first: Float[Array, " B"], rule: SoftMaximumRule) -> Float[Array, "B J"]:
-    """log h e^{τ − e^τ}; the first node has the weights of all before it as well."""
+    """log h e^{τ − e^τ}; the first node also has the weights of all before it."""
     log_time = first[:, None] + jnp.asarray(rule.offsets, first.dtype)  # τ
     log_weight = log_time - jnp.exp(log_time) + math.log(_STEP)
     # Σ_{j<0} h e^{τ_j} is a geometric series.

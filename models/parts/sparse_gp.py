@@ -522,7 +522,7 @@ class SparseGPModel(InducingModel):
             array is a length scale for each feature (automatic relevance determination). Of
             ``Linear`` the variance is that of an average instance.
         seed : int
-            Of k-means.
+            Seed of k-means.
         kernel : type of Kernel, or Kernel
             ``RBF``, ``Matern32``, ``Matern52``, ``Cosine`` or ``Linear``, or a kernel with
             parameters of its own such as ``RBF(2.0, 5.0) + Linear(0.1)``.
@@ -539,7 +539,7 @@ class SparseGPModel(InducingModel):
             If there are fewer distinct instances than inducing points, an argument is out of
             range, or the variance or the length scale is given of a kernel that has its own.
         TypeError
-            If the seed is no integer.
+            If the seed is not an integer.
         """
         seed = checked_seed(seed)
         check_squares(bags.instances)
@@ -557,7 +557,7 @@ class SparseGPModel(InducingModel):
         Parameters
         ----------
         bags, num_inducing, seed
-            As of `for_bags`.
+            As in `for_bags`.
         **fields
             Arguments of `for_bags` that differ from the papers.
 
@@ -602,7 +602,7 @@ class SparseGPModel(InducingModel):
             return _cholesky(self)
 
     def check_width(self, bags: Bags) -> None:
-        """Refuse bags that this model was not made for.
+        """Raise an error for bags that this model was not made for.
 
         Raises
         ------

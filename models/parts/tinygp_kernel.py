@@ -23,7 +23,7 @@ _RULE = positive_for_each_or_prior("LogNormal")
 @as_pytree()
 @dataclass(frozen=True)
 class TinyGPKernel(Kernel):
-    """A kernel of tinygp in the place of one of these.
+    """A covariance function of tinygp as the kernel of a model.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ class TinyGPKernel(Kernel):
     Raises
     ------
     ValueError
-        If a value is no positive number and no prior of one, or a kernel with fixed numbers is
-        given values.
+        If a value is neither a positive number nor a prior of one, or a kernel with fixed numbers
+        is given values.
 
     Notes
     -----
@@ -46,15 +46,16 @@ class TinyGPKernel(Kernel):
 
     Examples
     --------
-    .. code-block:: python
-
-        from tinygp import kernels
-
-        def rough(variance, length_scale):
-            return variance * kernels.Exp(length_scale, distance=kernels.L2Distance())
-
-        kernel = TinyGPKernel(rough, {"variance": 5.0, "length_scale": LogNormal(2.0, 0.5)})
-        model = VWSGP.for_bags(bags, kernel=kernel)
+    >>> import numpy as np
+    >>> from tinygp import kernels
+    >>> from milzoo.models import VWSGP, TinyGPKernel
+    >>> def rough(variance, length_scale):
+    ...     return variance * kernels.Exp(length_scale, distance=kernels.L2Distance())
+    >>> kernel = TinyGPKernel(rough, {"variance": 5.0, "length_scale": 2.0})
+    >>> np.array(kernel.covariance(np.zeros((1, 1)), np.array([[0.0], [2.0]])), float).round(2)
+    array([[5.  , 1.84]])
+    >>> VWSGP(kernel, inducing_points=np.array([[0.0], [1.0]])).hyperparameters
+    {'variance': 5.0, 'length_scale': 2.0}
     """
 
     kernel: Callable[..., Any]
@@ -75,7 +76,7 @@ class TinyGPKernel(Kernel):
         return dict(self.values)
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
-        """Replace parameters by ``values``; names that are no kernel parameter are ignored."""
+        """Replace parameters by ``values``; names that are not kernel parameters are ignored."""
         changed = {name: values.get(name, value) for name, value in self.values.items()}
         return replace(self, values=changed)
 
@@ -84,7 +85,7 @@ class TinyGPKernel(Kernel):
         left: Float[Array | np.ndarray, "N D"],
         right: Float[Array | np.ndarray, "M D"],
     ) -> Float[Array, "N M"]:
-        """That of tinygp."""
+        """Covariance matrix between two sets of points, as tinygp computes it."""
         return self._made()(jnp.asarray(left), jnp.asarray(right))
 
     def variance_at(self, points: Float[Array | np.ndarray, "N D"]) -> Float[Array, " N"]:

@@ -45,11 +45,11 @@ def coupled_vgpmil_program(
     ImportError
         If PyMC is not installed.
     ValueError
-        As of the program of `VGPMIL`.
+        As in the program of `VGPMIL`.
 
     References
     ----------
-    As of `CoupledVGPMIL`.
+    As in `CoupledVGPMIL`.
     """
     return vgpmil_program(model, bags, program=program, process_of=_averaged_process)
 

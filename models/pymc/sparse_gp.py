@@ -62,7 +62,7 @@ __all__ = [
 pt: Any = pytensor.tensor
 Tensor = Any
 
-# Priors, with what PyMC calls their parameters.
+# Priors, with PyMC's names of their parameters.
 _IN_PYMC: dict[type, tuple[Any, dict[str, str]]] = {
     dist.Beta: (pm.Beta, {"alpha": "concentration1", "beta": "concentration0"}),
     dist.Gamma: (pm.Gamma, {"alpha": "concentration", "beta": "rate"}),
@@ -78,7 +78,7 @@ REACH = 6.0
 
 
 def check_program(program: str) -> None:
-    """Refuse a program other than ``marginal`` and ``full``.
+    """Raise an error for a program other than ``marginal`` and ``full``.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def parameter(name: str, value: Parameters, *, dims: str | None = None) -> Tenso
     Raises
     ------
     ValueError
-        If there is no counterpart in PyMC here.
+        If PyMC has no counterpart of the prior.
     """
     if not isinstance(value, dist.Distribution):
         return pt.constant(number_or_array(value))
@@ -209,7 +209,9 @@ def covariance_function(kernel: Kernel, num_features: int, ending: str = "") -> 
     NotImplementedError
         If the kernel has none.
     """
-    raise NotImplementedError(f"no PyMC program is written of the kernel {type(kernel).__name__}")
+    raise NotImplementedError(
+        f"kernel is {type(kernel).__name__}, which has no PyMC program; sample with nuts instead"
+    )
 
 
 @covariance_function.register(RBF)
@@ -326,7 +328,7 @@ def log_sum_exp(log_values: Tensor, log_weights: Tensor) -> Tensor:
 
 
 def log_normal_probability(argument: Tensor) -> Tensor:
-    """log Φ(x), by erfcx below 0 and by erfc above, neither of which overflows there.
+    """log Φ(x), by erfcx below 0 and by erfc above, so that neither overflows.
 
     PyMC's own is wrong by 1e-8, and its gradient by a part in 1e7.
     """

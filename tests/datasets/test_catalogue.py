@@ -483,7 +483,7 @@ def test_a_cached_file_that_is_no_archive_is_named(nowhere):
     cache.mkdir(parents=True)
     (cache / "musk1.zip").write_text("<html>try again later</html>")
     with pytest.raises(
-        ValueError, match=r"musk1.zip is no zip archive .*; delete it to have it fetched again"
+        ValueError, match=r"musk1.zip is not a zip archive .*; delete it to have it fetched again"
     ):
         load("musk1")
 

@@ -59,7 +59,7 @@ def test_bad_indices_are_refused(scene):
 
 
 def test_bags_are_no_array(scene):
-    with pytest.raises(TypeError, match=r"Bags are no array; use bags\.instances"):
+    with pytest.raises(TypeError, match=r"Bags are not an array; use bags\.instances"):
         np.asarray(scene)
 
 
@@ -106,7 +106,7 @@ def test_labels_of_minus_one_are_negative():
 
 def test_bad_bags_of_sawmil_are_refused(scene):
     (first, *others) = as_objects(scene)
-    with pytest.raises(ValueError, match="bag '0': intra_bag_mask has other values than 0 and 1"):
+    with pytest.raises(ValueError, match="bag '0': intra_bag_mask has value 0.5; expected 0 or 1"):
         Bags.from_sawmil(
             [SimpleNamespace(X=first.X, y=1.0, intra_bag_mask=np.full(len(first.X), 0.5)), *others]
         )

@@ -199,7 +199,7 @@ def changed(bags, row, column, value):
         ("bag_label", -1.0, r"row .* of part-.* has label 0 and .*row 33 of part-1.* has label -1"),
         ("bag_target", 99.0, r"has two targets, .* 99 in row 33 of part-1.parquet"),
         ("bag", None, r"row 33 of part-1.parquet has no bag"),
-        ("bag", "0", r"comes up again in row 33 of part-1.parquet"),
+        ("bag", "0", r"appears again in row 33 of part-1.parquet"),
         ("instance_label", 7.0, r"row 33 of part-1.parquet has label 7"),
     ],
 )
@@ -228,7 +228,7 @@ def test_a_truncated_file_is_named_before_anything_is_read(bags, tmp_path, write
     write(bags, tmp_path)
     victim = sorted(tmp_path.iterdir())[-1]
     victim.write_bytes(victim.read_bytes()[:-9])
-    with pytest.raises(ValueError, match=rf"{victim.name} is no whole"):
+    with pytest.raises(ValueError, match=rf"{victim.name} is not a whole"):
         stream(tmp_path)
 
 
@@ -247,7 +247,7 @@ def test_an_unreadable_page_is_named_with_the_row(bags, tmp_path):
     start = column.data_page_offset
     content[start : start + 8] = b"\xff" * 8
     file.write_bytes(content)
-    with pytest.raises(ValueError, match=r"bags.parquet cannot be read behind row 0"):
+    with pytest.raises(ValueError, match=r"bags.parquet cannot be read after row 0"):
         list(stream(file))
 
 
@@ -289,7 +289,7 @@ def test_bags_out_of_order_are_refused_with_the_row(bags, tmp_path):
     index = np.array(bags.bag_index)
     index[50] = 2
     np.save(tmp_path / "bag_index.npy", index)
-    with pytest.raises(ValueError, match=r"bag_index.npy: row 50 is of bag 2 behind bag \d+"):
+    with pytest.raises(ValueError, match=r"bag_index.npy: row 50 is of bag 2 after bag \d+"):
         list(stream(tmp_path, chunk_instances=16))
 
 

@@ -74,7 +74,7 @@ def test_bad_arguments_of_gibbs_are_refused(problem):
     with pytest.raises(ValueError, match="noise of the model have priors, which have no conjugate"):
         gibbs(targets, bags.with_targets(np.zeros(bags.num_bags)), seed=0)
     counts = VWSGP(RBF(1.0, 1.0), model.inducing_points, likelihood=NegativeBinomial())
-    with pytest.raises(ValueError, match=r"target 0\.5 at position 0 is no count; NegativeBin"):
+    with pytest.raises(ValueError, match=r"target 0\.5 at position 0 is not a count; NegativeBin"):
         gibbs(counts, bags.with_targets(np.full(bags.num_bags, 0.5)), seed=0)
 
 

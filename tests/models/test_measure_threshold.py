@@ -171,7 +171,7 @@ def test_bad_input_is_refused(bags, draws):
         model.predict(draws, bags)
     known = dict(draws) | model.estimands_of(draws, bags)
     narrow = replace(bags, instances=bags.instances[:, :2])
-    with pytest.raises(ValueError, match="bags have 2 features, but 3 measures were learned from"):
+    with pytest.raises(ValueError, match="bags have 2 features, but 3 scores were learned from"):
         model.predict(known, narrow)
     with pytest.raises(ValueError, match="bags have no labels; complete"):
         model.complete(draws, replace(bags, labels=None), seed=0)

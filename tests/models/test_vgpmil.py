@@ -746,7 +746,7 @@ def test_what_cannot_be_completed_is_refused():
     draws = {"inducing_value": np.zeros((1, 3))}
     with pytest.raises(ValueError, match=r"bags have no labels; complete\(\) needs one"):
         model.complete(draws, Bags.from_list(bags.to_list()), seed=0)
-    with pytest.raises(NotImplementedError, match=r"knows the logistic model only.*GammaMixing"):
+    with pytest.raises(NotImplementedError, match=r"GammaMixing.*expected PolyaGammaMixing"):
         small_model(mixing=MIXINGS[1]).complete(draws, bags, seed=0)
 
 

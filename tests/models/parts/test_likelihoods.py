@@ -457,8 +457,8 @@ def test_fields_out_of_range_are_refused(likelihood, fields, message):
         (Probit(), [0, -1], "label -1 at position 1; expected 0 or 1"),
         (Gaussian(), [0.0, np.nan], "target nan at position 1; expected a finite number"),
         (StudentT(), [np.inf], "target inf at position 0; expected a finite number"),
-        (NegativeBinomial(), [3.0, 1.5], "target 1.5 at position 1 is no count; NegativeBinom"),
-        (NegativeBinomial(), [-1.0], "target -1.0 at position 0 is no count; NegativeBinomial"),
+        (NegativeBinomial(), [3.0, 1.5], "target 1.5 at position 1 is not a count; NegativeBinom"),
+        (NegativeBinomial(), [-1.0], "target -1.0 at position 0 is not a count; NegativeBinomial"),
     ],
 )
 def test_what_cannot_be_observed_is_refused(likelihood, values, message):

@@ -130,11 +130,11 @@ def test_parameters_out_of_range_are_refused():
 def test_missing_labels_and_other_widths_are_refused(measure, bags, points):
     unlabelled = replace(bags, labels=None)
     with pytest.raises(
-        ValueError, match="bags have no labels; neighbourhood scores need bags of both"
+        ValueError, match="bags have no labels; neighbourhood scores need bags with label 0"
     ):
         measure.scores(points, unlabelled)
     with pytest.raises(
-        ValueError, match="bags have no labels; neighbourhood scores need bags of both"
+        ValueError, match="bags have no labels; neighbourhood scores need bags with label 0"
     ):
         measure.own_scores(unlabelled)
     with pytest.raises(ValueError, match=r"points have shape \(15, 1\); expected \(P, "):

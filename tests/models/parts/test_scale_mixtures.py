@@ -185,7 +185,7 @@ NEGATIVE, INCREASING = (
     ],
 )
 def test_what_is_no_gaussian_scale_mixture_is_refused(log_psi, complaint):
-    with pytest.raises(ValueError, match=f"log_psi is no Gaussian scale mixture.*{complaint}"):
+    with pytest.raises(ValueError, match=f"log_psi is not a Gaussian scale mixture.*{complaint}"):
         ScaleMixture.from_log_density(log_psi)
 
 
