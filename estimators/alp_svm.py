@@ -49,7 +49,7 @@ class ALPSVM(ScoresInstances):
     ----------
     positive_fraction : float
         r, the expected fraction of positive instances in positive bags. The sum of p is the nearest
-        integer to r |N₊|, and at least the number of positive bags.
+        integer to ``r |N₊|``, and at least the number of positive bags.
     kernel : str
         "linear" or "rbf", exp(−‖x − x′‖² / (2ℓ²)).
     length_scale : float or None

@@ -134,7 +134,7 @@ class CardinalityKernelLearner(CardinalityKernelSVM):
     ----------
     model : CardinalityModel
         With numbers as hyper-parameters. A Laplace prior is smoothed at 0, as the paper advises:
-        √(θ² + ε²) for |θ|, ε a hundredth of its scale.
+        √(θ² + ε²) for ``|θ|``, ε a hundredth of its scale.
     instance_kernel : RBF
     penalty : float
         C.

@@ -405,7 +405,7 @@ class DPMIL(ModelDefaults):
         )
 
     def log_jacobian(self) -> Float[Array, ""]:
-        """log |∂x̃/∂x|, of one instance."""
+        """``log |∂x̃/∂x|``, of one instance."""
         root = jnp.asarray(self.scale_root)
         return jnp.sum(jnp.log(jnp.diagonal(root) if self.covariance == "full" else root))
 

@@ -292,7 +292,7 @@ class ParzenMeasure:
     Parameters
     ----------
     width : float
-        Half an edge: z counts where |x_d − z_d| ≤ width in every feature d.
+        Half an edge: z counts where ``|x_d − z_d| ≤ width`` in every feature d.
 
     Raises
     ------
@@ -301,8 +301,8 @@ class ParzenMeasure:
 
     References
     ----------
-    Venkatesan, Chandakkar and Li (2015), equations 2 and 3; the first sum there runs to |k⁻| where
-    |k⁺| is meant.
+    Venkatesan, Chandakkar and Li (2015), equations 2 and 3; the first sum there runs to ``|k⁻|`` where
+    ``|k⁺|`` is meant.
 
     Examples
     --------
