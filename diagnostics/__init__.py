@@ -17,6 +17,7 @@ from .measures.correction import importance_resample
 from .measures.relevance import Relevance, expected_information, relevance
 from .plots.clusters import plot_components, plot_scene
 from .plots.inside_a_bag import plot_bag
+from .plots.slider import SliderFigure, plot_with_slider
 from .plots.surfaces import Surface, plot_surfaces
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Relevance",
     "Selection",
     "SimulationCalibration",
+    "SliderFigure",
     "Surface",
     "calibration_power",
     "compare",
@@ -40,6 +42,7 @@ __all__ = [
     "plot_components",
     "plot_scene",
     "plot_surfaces",
+    "plot_with_slider",
     "posterior_calibration",
     "predictive_check",
     "prior_predictive",

@@ -33,7 +33,7 @@ WINGS = (
     "papers",
     "cli",
 )
-PLOTTING = ("matplotlib", "arviz_plots", "arviz")
+PLOTTING = ("matplotlib", "arviz_plots", "arviz", "altair")
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "misc", "common", "base"}
 
 SOURCES = sorted(
@@ -332,6 +332,7 @@ def test_importing_the_wings_starts_no_backend_and_changes_no_flag():
     """`jax.distributed.initialize` is refused once XLA has a backend, which arrays start."""
     run_python(f"""
         import importlib
+        import sys
         import jax
         import numpyro
         from jax._src.xla_bridge import backends_are_initialized
@@ -343,6 +344,7 @@ def test_importing_the_wings_starts_no_backend_and_changes_no_flag():
             changed = {{k for k, v in jax.config.values.items() if v != before.get(k, v)}}
             assert not changed, f"importing {{name}} changed {{changed}}"
             assert not backends_are_initialized(), f"importing {{name}} started XLA's backend"
+            assert "altair" not in sys.modules, f"importing {{name}} loaded what sliders need"
     """)
 
 

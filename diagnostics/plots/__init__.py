@@ -1,1 +1,1 @@
-"""Pictures: Matplotlib figures of comparisons, bags, clusters and surfaces."""
+"""Pictures: figures of comparisons, bags, clusters and surfaces, and figures with a slider."""
