@@ -159,7 +159,7 @@ plot_with_slider(
     y="P(bag positive)",
     slider="variance",
     colour="engine",
-    points=in_order(test.labels, "label"),
+    points=in_order(test.labels, "label", variance=None),  # in every frame
 )
 
 # %% [markdown]
