@@ -191,7 +191,7 @@ for name, posterior in closed.items():
 # With the Gamma law the bound is far higher than for the logistic model, nearly twenty nats. By its
 # bound it is the better model. But its exact posterior is not where the closed form is:
 
-# %%
+# %% slideshow={"slide_type": "slide"}
 assert closed["Gamma"].elbo[-1] > closed["logistic"].elbo[-1] + 15
 figure = Figure(figsize=(9, 4.4), layout="constrained")
 near, far = figure.subplots(1, 2)

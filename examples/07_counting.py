@@ -77,7 +77,7 @@ log_odds = {
     name: np.subtract(*log_potential(potential, counts)[::-1])
     for name, potential in POTENTIALS.items()
 }
-# %% slideshow={"slide_type": "slide"}
+# %%
 figure = Figure(figsize=(7, 3.4), layout="constrained")
 panel = figure.subplots()
 for (name, odds), marker in zip(log_odds.items(), "os^", strict=True):
@@ -402,7 +402,7 @@ for name, prediction in predictions.items():
         f"area under the curve for images {roc_auc_score(is_odd_in_test, of_image):.2f}"
     )
 
-# %% slideshow={"slide_type": "slide"}
+# %%
 edges = np.linspace(0, 1, 21)
 figure = Figure(figsize=(9, 3.2), layout="constrained")
 panels = figure.subplots(1, 2, sharey=True)
@@ -416,7 +416,7 @@ handles, names = panels[0].get_legend_handles_labels()
 figure.legend(handles, names, frameon=False, loc="outside right upper")
 figure
 
-# %% [markdown] slideshow={"slide_type": "-"}
+# %% [markdown]
 # With the right rule, 128 labels of bags tell odd images from even ones. With the wrong rule,
 # nearly all images are called even. Nobody can check the instances: they are the least reliable.
 

@@ -173,7 +173,7 @@ if not IS_TOY:
         print(f"{name}: means {gap:+.4f} apart, Monte-Carlo error {error:.4f}")
         assert abs(gap) < 5 * error
 
-# %% slideshow={"slide_type": "slide"}
+# %%
 of_bag = train.labels[train.bag_index]
 f = on_train.instances[:, -1]
 figure = Figure(figsize=(7.5, 3.8), layout="constrained")
@@ -377,7 +377,7 @@ if not IS_TOY:
     assert by_nuts.status.kind != "converged"
     assert abs(concept.mean() - t) > 10 * t_sd
 
-# %% slideshow={"slide_type": "slide"}
+# %%
 places = np.linspace(-6, 8, 1401)
 figure = Figure(figsize=(7.5, 3.4), layout="constrained")
 panel = figure.subplots()

@@ -145,7 +145,7 @@ table = pd.concat(
 print(table.round(3).to_string())
 
 # %% [markdown]
-# ## The picture
+# ## Error against time
 #
 # Left, the error of means; right, how wide the posteriors are. A sampler that served as reference
 # has no error: its marker is hollow, at the Monte-Carlo error of its own worst unknown. The grid is

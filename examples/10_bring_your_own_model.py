@@ -414,7 +414,7 @@ table.round(3)
 for sentence in comparison.sentences.values():
     print("-", sentence)
 
-# %% slideshow={"slide_type": "slide"}
+# %%
 assert comparison.reference == "nuts"
 assert table.loc["closed form", "sd_ratio"] < 0.9
 if not IS_TOY:

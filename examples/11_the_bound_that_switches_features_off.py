@@ -233,7 +233,7 @@ pd.DataFrame(learned).astype(float).round(3)
 # %% [markdown]
 # The posterior of the variance by NUTS, and the values that the two searches chose:
 
-# %% slideshow={"slide_type": "slide"}
+# %%
 figure = Figure(figsize=(6, 3.2), layout="constrained")
 panel = figure.subplots()
 panel.hist(np.log10(drawn["variance"]), bins=30, density=True, color="0.8", label="NUTS")
