@@ -16,7 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 FOLDER = "elsewhere"  # of the site
 WHEEL = f"milzoo-{version('milzoo')}-py3-none-any.whl"
-INSTALL = """# Install milzoo where it is missing. In Colab, first upload the wheel if its name has no https.
+INSTALL = """# Install milzoo where it is missing. Upload the wheel first if it has no address.
 import importlib.util
 
 if importlib.util.find_spec("milzoo") is None:

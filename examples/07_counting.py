@@ -250,10 +250,9 @@ if not IS_TOY:
 # %% [markdown]
 # ## How the label of a bag changes its instances
 #
-# $\log Z^{(Y)}$ also has the probabilities of the instances. Its derivative in $\phi_n$ is the
-# probability that instance $n$ is positive: $P(y_n = 1 \mid Y) = \partial \log Z^{(Y)} / \partial
-# \phi_n$. A program that can differentiate needs no second algorithm. We check both against the
-# 1,024 labellings.
+# $\log Z^{(Y)}$ also gives the probabilities of the instances, by its derivative:
+# $P(y_n = 1 \mid Y) = \partial \log Z^{(Y)} / \partial \phi_n$. A program that can differentiate
+# needs no second algorithm. We check both against the 1,024 labellings.
 
 
 # %%

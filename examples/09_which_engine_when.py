@@ -321,7 +321,7 @@ if not IS_TOY:
 # %% [markdown]
 # ## Many modes: what an engine does not see
 #
-# Diverse density has many local maxima, near instances of positive bags. Its log density on a grid:
+# Diverse density has many local maxima. Its log density on a grid:
 
 
 # %%
@@ -395,8 +395,8 @@ assert needed["nuts"] < needed["gibbs"] < 5 * 10_000
 
 # %% [markdown]
 # **Exercise 2.** A Gaussian approximation has the right mean and an sd that is $r$ times the exact
-# one. Which probability does its 90 % interval have? Compare it with the table of `VWSGP`. Why is
-# the measured one smaller?
+# one. How probable is its 90 % interval under the exact posterior? Compare with the table of
+# `VWSGP`. Why is the measured probability smaller?
 
 # %% tags=["hide-cell"]
 row = comparisons["VWSGP"].table.loc["coordinate_ascent"]
