@@ -287,10 +287,10 @@ figure.legend(handles, names, frameon=False, loc="outside right upper")
 figure
 
 # %% [markdown] slideshow={"slide_type": "-"}
-# The ten instances and their $\phi$ are the same, and the rules disagree. Under *at least one*, a
-# negative label decides every instance. This positive label changes next to nothing: one of the ten
-# is very probably positive anyway. Under *majority*, both labels change a little. *Normal* expects
-# few positive instances in a negative bag, and about half in a positive one.
+# - *At least one*: a negative label decides every instance. This positive label changes next to
+#   nothing, as one of the ten is very probably positive anyway.
+# - *Majority*: both labels change the probabilities a little.
+# - *Normal*: few positive instances in a negative bag, and about half in a positive one.
 
 # %%
 at_least_one, majority, normal = gradients[:2], gradients[2:4], gradients[4:]

@@ -40,8 +40,8 @@ BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
 # %% [markdown]
 # ## The model
 #
-# The latent function value of an instance is a smooth function of its features, $f \sim GP(\mu_0,
-# v\,k_\ell)$. An instance is positive with probability $\sigma(f)$, and a bag if one of its
+# Each instance has a latent function value, smooth in its features: $f \sim GP(\mu_0, v\,k_\ell)$.
+# An instance is positive with probability $\sigma(f)$, and a bag if one of its
 # instances is. The user chooses three numbers: the variance $v$, the length scale $\ell$ and the
 # prior mean $\mu_0$. As $v \to 0$ all instances are alike, and only the size of a bag counts.
 #
