@@ -77,7 +77,6 @@ log_odds = {
     name: np.subtract(*log_potential(potential, counts)[::-1])
     for name, potential in POTENTIALS.items()
 }
-# %%
 figure = Figure(figsize=(7, 3.4), layout="constrained")
 panel = figure.subplots()
 for (name, odds), marker in zip(log_odds.items(), "os^", strict=True):
@@ -177,6 +176,11 @@ def distribution_of_count(witnesses):
 
 
 frames = pd.concat([distribution_of_count(witnesses) for witnesses in counts])
+without_witnesses = frames[frames["witnesses"] == 0].groupby("given a positive label, by")
+mean_count = without_witnesses[["positive instances among ten", "probability"]].apply(
+    lambda rows: rows["positive instances among ten"] @ rows["probability"]
+)
+assert mean_count["no label"] < mean_count["at least one"] < 2 < 5 < mean_count["majority"]
 plot_with_slider(
     frames,
     x="positive instances among ten",
@@ -190,15 +194,7 @@ plot_with_slider(
 # *At least one* hardly changes the distribution once there is a witness. *Majority* cuts off all
 # counts below five, even if no instance looks like a witness. *Normal* moves the count towards five
 # from either side.
-
-# %%
-without_witnesses = frames[frames["witnesses"] == 0].groupby("given a positive label, by")
-mean_count = without_witnesses[["positive instances among ten", "probability"]].apply(
-    lambda rows: rows["positive instances among ten"] @ rows["probability"]
-)
-assert mean_count["no label"] < mean_count["at least one"] < 2 < 5 < mean_count["majority"]
-
-# %% [markdown]
+#
 # ## Bags of any size
 #
 # These lines suffice for ten instances. For thousands their numbers overflow. The models here use
@@ -255,9 +251,7 @@ if not IS_TOY:
 # needs no second algorithm. We check both against the 1,024 labellings.
 
 
-# %%
-
-
+# %% slideshow={"slide_type": "slide"}
 def all_rules(logits):
     """log Z of both labels under each rule; twice, to differentiate one and to return the other."""
     log_z = by_counting(list(POTENTIALS.values()), logits)
@@ -270,8 +264,6 @@ for n, (of_bag, of_instances) in enumerate(enumerated.values()):
     both = slice(2 * n, 2 * n + 2)
     np.testing.assert_allclose(log_z[both], of_bag, rtol=1e-10)
     np.testing.assert_allclose(gradients[both], of_instances, atol=1e-10)
-
-# %% slideshow={"slide_type": "slide"}
 order = np.argsort(phi)
 figure = Figure(figsize=(9, 3.4), layout="constrained")
 panels = figure.subplots(1, 2, sharey=True)
@@ -418,8 +410,7 @@ figure
 # %% [markdown]
 # With the right rule, 128 labels of bags tell odd images from even ones. With the wrong rule,
 # nearly all images are called even. Nobody can check the instances: they are the least reliable.
-
-# %% [markdown]
+#
 # The bags can be checked. New bags with labels show which rule fits. They need no labels of images.
 
 # %%
@@ -439,10 +430,10 @@ assert worse.mean() > 2 * margin
 # %% [markdown]
 # A posterior, exact or not, answers within its model. The rule for a bag's label is a part of the
 # model that no engine questions. Held-out bags do.
-#
-# ## Exercises
 
 # %% [markdown]
+# ## Exercises
+#
 # **Exercise 1.** Double $\sigma$ in the normal rule. At which count is the label undecided now, and
 # how much flatter is the curve of the first figure?
 

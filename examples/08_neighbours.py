@@ -434,10 +434,10 @@ assert gain > 20 > 3 > gain_of_two + 4 * error_of_two
 # %% [markdown]
 # The neighbourhood score finds both clusters, and asks for no common concept. But it has no
 # likelihood: nothing in it tells whether it explains the labels. Held-out bags tell.
-#
-# ## Exercises
 
 # %% [markdown]
+# ## Exercises
+#
 # **Exercise 1.** Take $k = 1$, shuffled labels, and let each bag ask itself. Which sign has $f$ at
 # an instance of a positive bag, and at one of a negative bag? How many training errors follow?
 

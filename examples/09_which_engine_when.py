@@ -380,10 +380,10 @@ assert is_compiling.mean() > 0.5
 # - **Two unknowns**: `grid`.
 # - **In doubt**: chains from several starts, two engines, and `compare`, as here. An engine that
 #   converged may have missed the posterior.
-#
-# ## Exercises
 
 # %% [markdown]
+# ## Exercises
+#
 # **Exercise 1.** You want the mean of `VWSGP`'s worst unknown with a Monte-Carlo error of 1 % of
 # its posterior sd. How many draws does each sampler need?
 

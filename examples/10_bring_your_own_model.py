@@ -413,8 +413,6 @@ table.round(3)
 # %%
 for sentence in comparison.sentences.values():
     print("-", sentence)
-
-# %%
 assert comparison.reference == "nuts"
 assert table.loc["closed form", "sd_ratio"] < 0.9
 if not IS_TOY:
@@ -451,14 +449,8 @@ def densities(scale):
 
 
 frames = pd.concat([frame for scale in (0.5, 1.0, 2.0, 4.0, 8.0) for frame in densities(scale)])
-plot_with_slider(frames, x="first weight", y="density", slider="s", colour="posterior", start=4.0)
-
-# %% [markdown]
-# Under a narrow prior both densities are nearly the prior. Under a wide prior the labels decide:
-# the exact density has a long right tail, and the closed form has none.
 
 
-# %%
 def sd(rows):
     mean = np.average(rows["first weight"], weights=rows["density"])
     return np.sqrt(np.average((rows["first weight"] - mean) ** 2, weights=rows["density"]))
@@ -468,8 +460,12 @@ sds = frames.groupby(["s", "posterior"])[["first weight", "density"]].apply(sd).
 ratio = sds["closed form"] / sds["exact"]
 print(ratio.round(2).to_string())
 assert (np.diff(ratio) < 0).all() and ratio[0.5] > 0.9 > 0.7 > ratio[8.0]
+plot_with_slider(frames, x="first weight", y="density", slider="s", colour="posterior", start=4.0)
 
 # %% [markdown]
+# Under a narrow prior both densities are nearly the prior. Under a wide prior the labels decide:
+# the exact density has a long right tail, and the closed form has none.
+#
 # ## On other data?
 #
 # One data set may be an exception. `simulation_calibration` draws hundreds of data sets from the
@@ -524,10 +520,10 @@ np.testing.assert_array_equal(
 # %% [markdown]
 # A program and its names, a few pure functions, a guide, and one line that registers them: this is
 # all. If the model is useful to others, the README says where each part stands in the package.
-#
-# ## Exercises
 
 # %% [markdown]
+# ## Exercises
+#
 # **Exercise 1.** Let the prior scale $s$ go to 0. What are the probabilities of bags, and the ELBO?
 
 # %% tags=["hide-cell"]

@@ -286,10 +286,10 @@ scores.round(3)
 #   compute the gap at two values.
 # - `status` is `collapsed` where the bound has switched the features off.
 # - Learn by the evidence (`laplace`), or give the hyper-parameters priors and draw them (`nuts`).
-#
-# ## Exercises
 
 # %% [markdown]
+# ## Exercises
+#
 # **Exercise 1.** Let $v \to 0$. Write the log evidence as a function of $\mu_0$ and the sizes of
 # the bags, with sharpness $H = 100$. Compare it with `log_evidence` at $v = 10^{-6}$.
 
