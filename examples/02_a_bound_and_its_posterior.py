@@ -1,12 +1,19 @@
 # %% [markdown]
 # # 2. A bound and its posterior
 #
-# A Gaussian prior and a logistic likelihood do not fit together: their product is no Gaussian, and
-# has no integral that anyone can write down. Two ways round that were found, twenty years apart,
-# one by convexity and one by adding a random variable. This notebook shows that they are the same,
-# what they give, and what they cost, on a problem so small that the exact answer can be summed up.
+# A Gaussian prior and a logistic likelihood are not conjugate: their product is no Gaussian, and
+# its integral has no closed form. There are two ways round that, one by convexity and one by an
+# auxiliary random variable. This notebook shows that they are the same, what they give, and what
+# they cost. The problem is so small that the exact posterior can be summed on a grid.
 #
 #     python examples/02_a_bound_and_its_posterior.py [--toy]
+
+# %% [markdown]
+# **You will learn**
+#
+# - how a parabola below log σ makes a Gaussian posterior,
+# - why Jaakkola's bound and Pólya-Gamma variables give the same algorithm,
+# - how much narrower than the exact posterior its answer is, and when.
 
 # %%
 # %matplotlib inline
@@ -15,8 +22,10 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from milzoo.datasets import simulate, simulate_instances
+from milzoo.diagnostics import plot_with_slider
 from milzoo.inference import coordinate_ascent, grid, keep_programs
 from milzoo.models import RBF, VGPMIL, ProbitGPMIL
 from milzoo.models.parts.polya_gamma import PolyaGamma
@@ -38,7 +47,8 @@ NUM_POINTS = 61 if IS_TOY else 151
 # $$\log \sigma(x) \ge \log \sigma(c) + \frac{x - c}{2} - \frac{\lambda(c)}{2} (x^2 - c^2),
 # \qquad \lambda(c) = \frac{\tanh(c/2)}{2c}$$
 #
-# with equality at $x = \pm c$ (Jaakkola and Jordan, 2000).
+# with equality at $x = \pm c$ (Jaakkola and Jordan, 2000). Other papers write $\xi$ for $c$. Drag the
+# slider below: the parabola touches the curve at the two dots, and lies below it elsewhere.
 
 
 # %%
@@ -61,26 +71,33 @@ for c in (0.5, 1.5, 4.0):
     np.testing.assert_allclose(jaakkola(np.array([-c, c]), c), log_sigmoid(np.array([-c, c])))
 
 # %%
-figure = Figure(figsize=(7, 3.6), layout="constrained")
-panel = figure.subplots()
-panel.plot(x, log_sigmoid(x), color="black", lw=2, label="log σ(x)")
-for c, colour in ((1.5, "#0072B2"), (4.0, "#D55E00")):
-    panel.plot(x, jaakkola(x, c), color=colour, label=f"bound, c = {c}")
-    panel.plot([-c, c], log_sigmoid(np.array([-c, c])), "o", color=colour)
-panel.set(xlabel="x", ylim=(-9, 0.5))
-panel.legend(frameon=False, loc="lower right")
-figure
+frames = [pd.DataFrame({"x": x, "nats": log_sigmoid(x), "curve": "log σ(x)"})]
+dots = []
+for c in np.linspace(0.25, 5, 20).tolist():
+    frames.append(pd.DataFrame({"x": x, "nats": jaakkola(x, c), "c": c, "curve": "bound"}))
+    ends = np.array([-c, c])
+    dots.append(pd.DataFrame({"x": ends, "nats": log_sigmoid(ends), "c": c, "curve": "bound"}))
+curves = pd.concat(frames)
+plot_with_slider(
+    curves[curves["nats"] > -9],
+    x="x",
+    y="nats",
+    slider="c",
+    colour="curve",
+    points=pd.concat(dots),
+    start=1.5,
+)
 
 # %% [markdown]
 # ## Second way: one more random variable
 #
-# There is a law $\mathrm{PG}(1, 0)$ of positive numbers $\omega$ under which the logistic function
-# is a mixture of Gaussians in $x$ (Polson, Scott and Windle, 2013):
+# There is a distribution $\mathrm{PG}(1, 0)$ of positive numbers $\omega$ under which the logistic
+# function is a mixture of Gaussians in $x$ (Polson, Scott and Windle, 2013):
 #
 # $$\sigma(x) = \tfrac12 e^{x/2}\, \mathrm{E}_\omega\, e^{-\omega x^2 / 2}$$
 #
-# Draw $\omega$, and the likelihood is Gaussian in $x$; draw $x$, and $\omega$ has the law
-# $\mathrm{PG}(1, |x|)$. Gibbs sampling is nothing but that. The identity, by a million draws:
+# Given $\omega$, the likelihood is Gaussian in $x$. Given $x$, $\omega$ is $\mathrm{PG}(1, |x|)$.
+# Gibbs sampling alternates between the two. Here is the identity, by a million draws:
 
 # %%
 with jax.enable_x64(True):
@@ -94,7 +111,7 @@ for value in (-3.0, 0.5, 2.0):
 # %% [markdown]
 # ## They are one
 #
-# Do variational inference with the second: take $q(\omega) = \mathrm{PG}(1, c)$. The lower bound on
+# For variational inference take $q(\omega) = \mathrm{PG}(1, c)$. The lower bound on
 # $\log \sigma(x)$ is
 #
 # $$\frac{x}{2} - \log 2 - \frac{x^2}{2} \mathrm{E}_q\, \omega
@@ -118,17 +135,17 @@ for c in (0.5, 1.5, 4.0):
     assert abs(mean / precision(c) - 1) < 0.02
 
 # %% [markdown]
-# So the parabola's place of contact $c$ and the tilt of $\omega$'s law are the same number, and
-# "Jaakkola" and "Pólya-Gamma variational inference" are two names of one algorithm. What differs is
-# what can be said of it: the second is mean field in a true model, $q(u)\,q(\omega)$, so that its
-# bound is an ELBO, and its Gibbs sampler is exact.
+# So the parabola's point of contact $c$ and the parameter of $q(\omega)$ are the same number.
+# "Jaakkola" and "Pólya-Gamma variational inference" are two names of one algorithm. The second name
+# tells more: it is mean field, $q(u)\,q(\omega)$, in a proper model. So its bound is an ELBO, and
+# its Gibbs sampler is exact.
 
 # %% [markdown]
 # ## What it costs
 #
-# The bound is tight where $x$ is near $\pm c$. A posterior that is spread over $x$ pays. To see how
-# much, take a problem in two unknown numbers: forty bags, `VGPMIL` with two inducing points. Two
-# numbers can be put on a grid, and the exact posterior and its evidence summed up.
+# The bound is tight where $x$ is near $\pm c$. A wide posterior pays for that. To see how much, take
+# a problem in two unknown numbers: forty bags, `VGPMIL` with two inducing points. On a grid of two
+# numbers the exact posterior and its evidence are sums.
 
 
 # %%
@@ -159,8 +176,8 @@ panel.legend(frameon=False, markerscale=4)
 figure
 
 # %% [markdown]
-# The closed form stands in the middle of the exact posterior, and is too small. How much too small
-# depends on how many instances each bag has:
+# The closed form has the right mean and is too narrow. How much too narrow depends on the number of
+# instances in a bag:
 
 # %%
 rows = []
@@ -176,10 +193,10 @@ for bag_size in SIZES:
     )
 
 # %% [markdown]
-# With one instance in each bag this is plain classification, where the bound has served people
-# well: the sds are right to a few per cent. In larger bags it is not the logistic function alone
-# that is bounded. The labels of the instances are unknown too, and $q$ treats them as independent
-# of $f$: each of many instances, witness or not, counts as if its label had been seen.
+# With one instance in each bag this is plain classification, where the sds are right to a few per
+# cent. In larger bags the logistic function is not all that is bounded. The labels of the instances
+# are unknown too, and $q$ treats them as independent of $f$: each of many instances, witness or
+# not, counts as if its label had been seen.
 
 # %%
 ratios = [ratio for _, ratio, _ in rows]
@@ -190,11 +207,10 @@ assert all(gap > 0 for _, _, gap in rows)
 # %% [markdown]
 # ## A layer less
 #
-# The first of the two bounds can be had without. Put a probit in the place of the logistic
-# function: an instance has a latent utility $g_n \sim N(f_n, 1)$, and a bag is positive if its
+# The bound on the logistic function can be avoided. Put a probit in its place: an instance has a latent utility $g_n \sim N(f_n, 1)$, and a bag is positive if its
 # largest utility is above 0 (Wang and Pinar, 2021). Then $q(g)$ of a bag is a product of normals,
-# cut to the side of its label. No likelihood is bounded, and all that is left is mean field,
-# $q(u)\,q(g)$. Is the posterior the better one for it?
+# truncated to the side of its label. No likelihood is bounded, and only the mean field
+# $q(u)\,q(g)$ remains. Is the approximation better for it?
 
 # %%
 direct = []
@@ -214,10 +230,74 @@ for (_, ratio, gap), (_, ratio_before, gap_before) in zip(direct, rows, strict=T
     assert ratio < ratio_before and 0 < gap < gap_before / 2
 
 # %% [markdown]
-# Its bound is far nearer to the evidence, and its sds are smaller still, for bags of every size.
+# Its bound is far nearer to the evidence, but its sds are even smaller, for bags of every size.
 # The precision of this $q$ is $I + \sum_n V_n V_n^\top / s_n^2$ whatever the labels say: every
-# utility counts as seen. A tighter bound is no promise about the posterior.
+# utility counts as seen. A tighter bound does not promise a better posterior.
 #
-# What is lost is not the bound's fault alone, then, and not a matter of taste: it can be measured,
-# as here, and corrected (`importance_resample`), or avoided (`nuts`, `gibbs`). What happens where a
-# bound is not even about the model that one has in mind is the next notebook's.
+# The loss can be measured, as here, and corrected (`importance_resample`), or avoided (`nuts`,
+# `gibbs`). The next notebook shows a bound that belongs to another model than the one in mind.
+
+# %% [markdown]
+# ## Exercises
+#
+# **Exercise 1.** Let $x \sim N(m, v)$ under $q$. Which $c$ makes the expected bound
+# $\mathrm{E}_q\,$`jaakkola(x, c)` largest? Guess from the two points of contact, then check with
+# $m = 1$, $v = 2$.
+
+# %% tags=["hide-cell"]
+m, v = 1.0, 2.0
+candidates = np.linspace(0.1, 5, 4901)
+second_moment = m**2 + v  # the bound needs two moments of x
+expected = (
+    log_sigmoid(candidates)
+    + (m - candidates) / 2
+    - precision(candidates) / 2 * (second_moment - candidates**2)
+)
+best = candidates[expected.argmax()]
+print(f"best c {best:.3f}, and √(m² + v) = {np.sqrt(second_moment):.3f}")
+np.testing.assert_allclose(best, np.sqrt(second_moment), atol=2e-3)
+
+# %% [markdown]
+# **Exercise 2.** $\lambda(c)$ falls in $c$. What does that say about an observation whose latent
+# value is surely large? What is the most that one label can add to the precision of $x$?
+
+# %% tags=["hide-cell"]
+# λ(c) is the precision that the label adds. It is largest at c = 0, where it is ¼. A label whose
+# latent value is surely large was to be expected, and adds little.
+values = precision(np.array([1e-4, 1.0, 5.0, 20.0]))
+print(values.round(3))
+assert (np.diff(values) < 0).all()
+np.testing.assert_allclose(values[0], 0.25, atol=1e-6)
+
+# %% [markdown]
+# **Exercise 3.** Write the Gibbs sampler for one positive label and the prior $x \sim N(0, 1)$:
+# draw $\omega \mid x$, then $x \mid \omega$, which is $N(1/2 / (1 + \omega), 1 / (1 + \omega))$.
+# Compare its mean of $x$ with the exact one, by a sum over a grid of $x$.
+
+# %% tags=["hide-cell"]
+fine = np.linspace(-8, 8, 4001)
+density = np.exp(log_sigmoid(fine) - fine**2 / 2)
+exact_mean = (fine * density).sum() / density.sum()
+random = np.random.default_rng(0)
+chains = np.zeros(20_000)  # side by side, thirty steps each
+with jax.enable_x64(True):
+    for key in jax.random.split(jax.random.key(2), 30):
+        omega = np.asarray(PolyaGamma(1, jnp.abs(chains)).sample(key))
+        chains = 0.5 / (1 + omega) + random.standard_normal(len(chains)) / np.sqrt(1 + omega)
+error = chains.std() / np.sqrt(len(chains))
+print(f"exact mean {exact_mean:.4f}, Gibbs {chains.mean():.4f} ± {error:.4f}")
+assert abs(chains.mean() - exact_mean) < 4 * error
+
+# %% [markdown]
+# **Exercise 4.** A colleague chooses between the logistic and the probit model by their ELBO. With
+# bags of one instance, which one would win by the ELBO's distance to its evidence, and which one has
+# the better sds? What do you answer?
+
+# %% tags=["hide-cell"]
+(_, logistic_ratio, logistic_gap), (_, probit_ratio, probit_gap) = rows[0], direct[0]
+print(f"logistic: gap {logistic_gap:.2f} nats, sds {logistic_ratio:.2f} of the exact ones")
+print(f"probit: gap {probit_gap:.2f} nats, sds {probit_ratio:.2f} of the exact ones")
+# The smaller gap comes with the worse sds: the gap is one number about all of q, and says nothing
+# about the width of one margin.
+assert probit_gap < logistic_gap
+assert abs(1 - probit_ratio) > abs(1 - logistic_ratio)
