@@ -47,8 +47,8 @@ NUM_POINTS = 61 if IS_TOY else 151
 # $$\log \sigma(x) \ge \log \sigma(c) + \frac{x - c}{2} - \frac{\lambda(c)}{2} (x^2 - c^2),
 # \qquad \lambda(c) = \frac{\tanh(c/2)}{2c}$$
 #
-# with equality at $x = \pm c$ (Jaakkola and Jordan, 2000). Other papers write $\xi$ for $c$. Drag the
-# slider below: the parabola touches the curve at the two dots, and lies below it elsewhere.
+# with equality at $x = \pm c$ (Jaakkola and Jordan, 2000). Other papers write $\xi$ for $c$. Drag
+# the slider below: the parabola touches the curve at the two dots, and lies below it elsewhere.
 
 
 # %%
@@ -143,9 +143,9 @@ for c in (0.5, 1.5, 4.0):
 # %% [markdown]
 # ## What it costs
 #
-# The bound is tight where $x$ is near $\pm c$. A wide posterior pays for that. To see how much, take
-# a problem in two unknown numbers: forty bags, `VGPMIL` with two inducing points. On a grid of two
-# numbers the exact posterior and its evidence are sums.
+# The bound is tight where $x$ is near $\pm c$. A wide posterior pays for that. To see how much,
+# take a problem in two unknown numbers: forty bags, `VGPMIL` with two inducing points. On a grid of
+# two numbers the exact posterior and its evidence are sums.
 
 
 # %%
@@ -176,8 +176,8 @@ panel.legend(frameon=False, markerscale=4)
 figure
 
 # %% [markdown]
-# The closed form has the right mean and is too narrow. How much too narrow depends on the number of
-# instances in a bag:
+# The closed form lies in the middle of the exact posterior. How much too narrow it is depends on
+# the number of instances in a bag:
 
 # %%
 rows = []
@@ -207,9 +207,10 @@ assert all(gap > 0 for _, _, gap in rows)
 # %% [markdown]
 # ## A layer less
 #
-# The bound on the logistic function can be avoided. Put a probit in its place: an instance has a latent utility $g_n \sim N(f_n, 1)$, and a bag is positive if its
-# largest utility is above 0 (Wang and Pinar, 2021). Then $q(g)$ of a bag is a product of normals,
-# truncated to the side of its label. No likelihood is bounded, and only the mean field
+# The bound on the logistic function can be avoided. Put a probit in its place: an instance has a
+# latent utility $g_n \sim N(f_n, 1)$, and a bag is positive if its largest utility is above 0 (Wang
+# and Pinar, 2021). Then $q(g)$ of a bag is a product of normals, truncated to the side of its
+# label. No likelihood is bounded, and only the mean field
 # $q(u)\,q(g)$ remains. Is the approximation better for it?
 
 # %%
@@ -290,8 +291,8 @@ assert abs(chains.mean() - exact_mean) < 4 * error
 
 # %% [markdown]
 # **Exercise 4.** A colleague chooses between the logistic and the probit model by their ELBO. With
-# bags of one instance, which one would win by the ELBO's distance to its evidence, and which one has
-# the better sds? What do you answer?
+# bags of one instance, which one would win by the ELBO's distance to its evidence, and which one
+# has the better sds? What do you answer?
 
 # %% tags=["hide-cell"]
 (_, logistic_ratio, logistic_gap), (_, probit_ratio, probit_gap) = rows[0], direct[0]
