@@ -1,16 +1,23 @@
 # %% [markdown]
-# # 5. Evidence that adds up
+# # 5. Contributions that add up
 #
-# A receipt without the prices has only a total. From one such receipt nobody can tell what the
-# bread cost. From many one can, because the same goods come back in other company. This
-# notebook is about a model that learns from bags in that way: each instance has a share, the
-# *evidence* $f_n$, and a bag shows the sum of the shares, or only, with chance, its sign.
+# A receipt without the prices has only a total. From one receipt nobody can tell the price of the
+# bread. From many one can, because the same goods come back in other company. This notebook is
+# about a model that learns from bags in that way. Each instance has a latent value $f_n$, its
+# *contribution*. A bag shows the sum of the contributions, or only, with noise, its sign.
 #
 # That is the *variational weakly supervised Gaussian process* of Kandemir et al. (2016), here
-# `VWSGP`. In place of "some instance is positive" it says "the evidence adds up". The sum is why
-# everything has a closed form; and it is why an evidence is no label.
+# `VWSGP`. In place of "some instance is positive" it says "the contributions add up". The sum gives
+# everything a closed form. It is also the reason that a contribution is no label.
 #
 #     python examples/05_accumulated_evidence.py [--toy]
+
+# %% [markdown]
+# **You will learn**
+#
+# - what sums over bags can teach about instances, and what they cannot,
+# - why a contribution to a sum is no probability of a label,
+# - when the closed form is near to the exact posterior, and when its ELBO misleads.
 
 # %%
 # %matplotlib inline
@@ -18,10 +25,11 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from milzoo.datasets import Bags, load, simulate, simulate_instances
-from milzoo.diagnostics import plot_bag
-from milzoo.inference import coordinate_ascent, gibbs, keep_programs
+from milzoo.diagnostics import plot_bag, plot_with_slider
+from milzoo.inference import coordinate_ascent, gibbs, grid, keep_programs
 from milzoo.models import RBF, VWSGP, Gaussian
 from scipy.stats import chi2, norm
 from sklearn.metrics import roc_auc_score
@@ -36,8 +44,9 @@ BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 # ## Totals teach prices
 #
 # First with totals, where all is exact. An instance is one number $x$, and its price is $f(x)$: an
-# unknown smooth function, a Gaussian process, pinned down at 21 *inducing points*. Sixty bags of
-# four; each shows the total of its four prices, and a little noise. No single price is ever seen.
+# unknown smooth function, a Gaussian process, computed at 21 *inducing points*. There are sixty
+# bags of four. Each shows the total of its four prices, and a little noise. No single price is ever
+# seen.
 #
 # Sums of Gaussians are Gaussian, so that one step of the closed form is the exact posterior: a mean
 # $m$ and a covariance $S$ of the values $u$ at the inducing points. If the truth is where they say,
@@ -48,8 +57,13 @@ PLACES = np.linspace(-2.5, 2.5, 21)
 prices = VWSGP(RBF(1.0, 0.6), PLACES[:, None], likelihood=Gaussian(0.01))
 receipts, drawn = simulate(prices, simulate_instances(60, 4, 1, seed=0), seed=0)
 exact = coordinate_ascent(prices, receipts, seed=0)
-law = exact.approximation
-distance = np.sum(np.linalg.solve(law.scale_tril, drawn["inducing_value"] - law.mean) ** 2)
+posterior_of_prices = exact.approximation
+distance = np.sum(
+    np.linalg.solve(
+        posterior_of_prices.scale_tril, drawn["inducing_value"] - posterior_of_prices.mean
+    )
+    ** 2
+)
 low, high = chi2(len(PLACES)).ppf([0.0005, 0.9995])
 print(f"{receipts.num_bags} totals of {receipts.num_instances} prices")
 print(f"{distance:.1f}, and 999 times in 1000 between {low:.1f} and {high:.1f}")
@@ -58,8 +72,8 @@ assert low < distance < high
 # %% [markdown]
 # ## What totals cannot teach
 #
-# Gloves are sold in pairs. Let every bag hold two pairs, $x$ with $-x$. Then only $f(x) + f(-x)$
-# has ever been paid. How the price of a pair divides between the two, no number of bags can tell.
+# Gloves are sold in pairs. Let every bag hold two pairs, $x$ with $-x$. Then the bags depend on
+# $f(x) + f(-x)$ alone. No number of bags tells how the price of a pair divides between the two.
 
 
 # %%
@@ -80,21 +94,21 @@ def sd_of(weights, root):
 
 right, left = (np.isclose(PLACES, place).astype(float) for place in (1.0, -1.0))
 prior_root = np.linalg.cholesky(np.asarray(prices.kernel.covariance(*[PLACES[:, None]] * 2)))
-spread = {
+ratios = {
     name: sd_of(weights, of_pairs.scale_tril) / sd_of(weights, prior_root)
     for name, weights in (("sum", right + left), ("difference", right - left))
 }
-for name, share in spread.items():
-    print(f"sd of the {name} of f(1) and f(−1), as a share of what it was before: {share:.4f}")
-assert spread["sum"] < 0.1
-# Before, sum and difference are independent; and no bag has anything to do with the difference.
-assert abs(spread["difference"] - 1) < 1e-3
+for name, ratio in ratios.items():
+    print(f"sd of the {name} of f(1) and f(−1), as a fraction of the prior sd: {ratio:.4f}")
+assert ratios["sum"] < 0.1
+# A priori sum and difference are independent, and no bag depends on the difference.
+assert abs(ratios["difference"] - 1) < 1e-3
 
 # %%
 figure = Figure(figsize=(8.5, 3.4), layout="constrained")
 panels = figure.subplots(1, 2, sharey=True)
 for panel, one, truth, title in (
-    (panels[0], law, drawn, "any four together"),
+    (panels[0], posterior_of_prices, drawn, "any four together"),
     (panels[1], of_pairs, drawn_pairs, "always x with −x"),
 ):
     half = norm.ppf(0.95) * np.linalg.norm(one.scale_tril, axis=1)
@@ -110,12 +124,13 @@ figure.legend(*labels, loc="outside lower center", ncols=3, frameon=False)
 figure
 
 # %% [markdown]
-# Remember the right-hand picture where bags are not put together by chance: what always occurs
-# together shares its evidence in a way that the prior decides.
+# Remember the right-hand picture where bags are not put together by chance. If instances always
+# occur together, the prior decides how their sum divides among them.
 #
 # ## From totals to labels
 #
-# Now only the sign of a total, and that with chance: $T_b \sim \mathrm{Bernoulli}(\sigma(s_b))$,
+# Now a bag shows only the sign of its total, with noise: $T_b \sim
+# \mathrm{Bernoulli}(\sigma(s_b))$,
 # $s_b = \sum_{n \in b} f_n$. A Gaussian and a logistic function have no closed form, so the authors
 # take Jaakkola's bound, the parabola of notebook 2. As printed in the paper it has
 # $-\lambda(\xi)(s\,T - \xi^2)$ in the exponent. It ought to be $-\lambda(\xi)(s^2 - \xi^2)$. Who is
@@ -125,8 +140,8 @@ figure
 # %%
 def jaakkola(s, xi, last):
     """The bound on σ(s), of a positive label, with the term that is in question."""
-    slope = (1 / (1 + np.exp(-xi)) - 0.5) / (2 * xi)
-    return np.exp(s) / (1 + np.exp(-xi)) * np.exp(-(s + xi) / 2 - slope * (last - xi**2))
+    curvature = (1 / (1 + np.exp(-xi)) - 0.5) / (2 * xi)
+    return np.exp(s) / (1 + np.exp(-xi)) * np.exp(-(s + xi) / 2 - curvature * (last - xi**2))
 
 
 s = np.linspace(-8, 8, 321)
@@ -157,11 +172,11 @@ print(f"{train.instances.size:,} numbers in the images")
 print(f"{sums.projection.size + sums.residual_variance.size:,} in what the model needs of them")
 
 # %% [markdown]
-# Given the inducing values $u$, the evidence of a bag is one Gaussian, $s_b \mid u \sim
+# Given the inducing values $u$, the total of a bag is one Gaussian, $s_b \mid u \sim
 # \mathcal{N}(a_b^\top u, \bar{k}_b)$, and $a_b$ and $\bar{k}_b$ are sums over its instances, made
 # in one pass. After that the images are not needed any more, were there ten million of them.
 #
-# Two engines on these sums: the closed form, and Gibbs sampling, whose draws are of the exact
+# Two engines work on these sums: the closed form, and Gibbs sampling, which draws from the exact
 # posterior.
 
 
@@ -184,23 +199,22 @@ for name, posterior in posteriors.items():
 elbo = posteriors["closed form"].elbo
 print(f"after three rounds the bound is {elbo[-1] - elbo[2]:.2f} nats below its end")
 assert elbo[-1] - elbo[2] < 1
-off, ratio = compare_inducing_values(*posteriors.values())
-print(f"means {off:.2f} sd apart on average, sds {ratio:.2f} of the exact ones")
-assert off < 0.15
+distance, ratio = compare_inducing_values(*posteriors.values())
+print(f"means {distance:.2f} sd apart on average, sds {ratio:.2f} of the exact ones")
+assert distance < 0.15
 assert 0.85 < ratio < 1
 
 # %% [markdown]
-# The paper's closed form was at its end after six passes; here three are enough for the last nat.
-# What it gives is close to the exact posterior, closer than in the larger bags of notebook 2:
-# between evidence and bag there are no hidden labels that it would have to treat as if they were
-# independent of $f$.
+# The paper's closed form converged after six passes; here three are enough for the last nat. It is
+# close to the exact posterior, closer than in the larger bags of notebook 2. Between the sum and
+# the label of a bag there are no hidden labels, which $q$ would treat as independent of $f$.
 
 # %% [markdown]
 # ## Inside one bag
 #
 # A test bag as both engines see it: Figure 2 of Castro-Macías et al. (2024), who draw another
-# model. True positives have a red frame. Ours has no instance labels, so that here
-# "P(positive)" is the probability of a bag which holds this image alone.
+# model. True positives have a red frame. `VWSGP` has no instance labels, so that here "P(positive)"
+# is the probability of a bag which holds this image alone.
 
 # %%
 predictions = {name: posterior.predict(test) for name, posterior in posteriors.items()}
@@ -208,27 +222,27 @@ surest = int(np.argmax(predictions["Gibbs"].bag_probability * test.labels))
 plot_bag(predictions, test, surest, image_shape=(8, 8), images=pixels)
 
 # %% [markdown]
-# The same bag as a sum. Asked for totals in place of labels, the model tells the share of each
-# image; they add up to the logit of the bag, in every draw.
+# The same bag is a sum. Asked for totals in place of labels, the model gives the contribution of
+# each image. They add up to the logit of the bag, in every draw.
 
 
 # %%
-def evidence(posterior, bags):
+def contributions(posterior, bags):
     """Of the instances and of the bags, in each draw: A_n u and a_bᵀu."""
     of_totals = replace(posterior.model, likelihood=Gaussian(1.0))
     told = of_totals.predict(posterior.stored_draws(), bags)
     return told["instance_mean"], told["bag_mean"]
 
 
-share, total = evidence(posteriors["Gibbs"], test)
-np.testing.assert_allclose(np.add.reduceat(share, test.starts, axis=1), total, atol=1e-8)
+contribution, total = contributions(posteriors["Gibbs"], test)
+np.testing.assert_allclose(np.add.reduceat(contribution, test.starts, axis=1), total, atol=1e-8)
 inside = test.bag_index == surest
 is_positive = test.instance_labels[inside] == 1
 
 figure = Figure(figsize=(8.5, 3.6), layout="constrained")
 panel = figure.subplots()
 place = np.arange(1, inside.sum() + 1)
-heights = share[:, inside].mean(axis=0)
+heights = contribution[:, inside].mean(axis=0)
 ends = np.cumsum(heights)
 colours = np.where(is_positive, ORANGE, BLUE)
 panel.bar(place, heights, bottom=ends - heights, color=colours, width=0.7)
@@ -237,16 +251,16 @@ low, high = np.quantile(total[:, surest], [0.05, 0.95])
 panel.vlines(len(place) + 1, low, high, color=GREEN, lw=3)
 panel.axhline(0, color="#666666", lw=0.8)
 panel.set_xticks([*place, len(place) + 1], [*map(str, place), "sum"])
-panel.set(xlabel="image (orange: a 2 or a 9)", ylabel="evidence, in logits")
+panel.set(xlabel="image (orange: a 2 or a 9)", ylabel="contribution, in logits")
 panel.set_title("each bar begins where the last one ended; green: 90 % interval of the sum")
 figure
 
 # %% [markdown]
-# ## An evidence is no label
+# ## A contribution is no label
 #
-# The authors say themselves that shares "do not correspond to instance labels". They do rank the
-# images. But look at the ordinary ones, as a bag of one each. Evidence 0 means "adds nothing", not
-# "ordinary": a probability of ½.
+# The authors say themselves that contributions "do not correspond to instance labels". They do rank
+# the images. But look at the ordinary ones, each as a bag of one. A contribution of 0 means "adds
+# nothing", not "ordinary": it gives a probability of ½.
 
 # %%
 truth = test.instance_labels == 1
@@ -262,9 +276,9 @@ for name, prediction in predictions.items():
     assert of_ordinary > 0.4  # in notebook 1 it is below 0.2
 
 # %% [markdown]
-# And evidence counts. To the rule "some image is positive" one is as good as four; to a sum it is
-# not. The more 2s and 9s a positive bag has, the higher is its logit, and of those with one, most
-# are missed:
+# And numbers count. To the rule "some image is positive" one is as good as four; to a sum it is
+# not. The more 2s and 9s a positive bag has, the higher is its logit. Most of those with a single
+# one are missed:
 
 # %%
 number = np.add.reduceat(test.instance_labels, test.starts)
@@ -275,89 +289,176 @@ for count in np.unique(number):
     print(
         f"{count} of them: mean logit {those.mean():+.2f}, above 0 in {called} of {len(those)} bags"
     )
-slope, cov = np.polyfit(number[number > 0], logit[number > 0], 1, cov=True)
-print(f"slope among positive bags {slope[0]:.2f} ± {np.sqrt(cov[0, 0]):.2f} for each")
-assert slope[0] > 3 * np.sqrt(cov[0, 0])
+line, cov = np.polyfit(number[number > 0], logit[number > 0], 1, cov=True)
+print(f"logit among positive bags: {line[0]:+.2f} ± {np.sqrt(cov[0, 0]):.2f} for each")
+assert line[0] > 3 * np.sqrt(cov[0, 0])
 assert (logit[number == 1] > 0).mean() < 0.5 < (logit[number == 4] > 0).mean()
 
 # %% [markdown]
-# Where one instance is truly enough, a model that says so tells the better story (`VGPMIL`, in
-# notebook 1). Where many small signs make the diagnosis, this one does.
+# Where one instance is truly enough, a model that says so is better (`VGPMIL`, in notebook 1).
+# Where many small signs make the diagnosis, this one is.
 #
-# ## What the shares have in common
+# ## Contributions are correlated
 #
-# To predict a new bag, the paper draws the evidence of its instances one by one, each from its own
-# Gaussian. But all of them hang on the same $u$, and err together. The variance of a sum is not the
-# sum of the variances:
+# To predict a new bag, the paper draws the contributions of its instances one by one, each from its
+# own Gaussian. But all of them depend on the same $u$, and their errors are correlated. The
+# variance of a sum is not the sum of the variances:
 
 # %%
 together = total.std(axis=0)
-one_by_one = np.sqrt(np.add.reduceat(share.var(axis=0), test.starts))
-print(
-    f"sd of a bag's evidence through u: {together.mean():.2f}; one by one {one_by_one.mean():.2f}"
-)
+one_by_one = np.sqrt(np.add.reduceat(contribution.var(axis=0), test.starts))
+print(f"sd of a bag's total through u: {together.mean():.2f}; one by one {one_by_one.mean():.2f}")
 print(f"too small in {(one_by_one < together).sum()} of {test.num_bags} test bags")
 assert abs(np.log(one_by_one / together)).mean() > 0.1
 
 # %% [markdown]
-# `predict` keeps what they share; the paper's way is `predict(bags,
+# `predict` keeps the correlation; the paper's way is `predict(bags,
 # accumulation="independent_instances")`. The mean is the same either way.
 #
-# ## When the closed form is too sure
+# ## When the closed form is overconfident
 #
-# Even given $u$, the evidence of a bag is uncertain: inducing points do not determine every image,
-# and what they leave open adds up to $\bar{k}_b$, the open variance. How much does one label then
-# tell about $a_b^\top u$? Exactly: minus the second derivative, in $a$, of
+# Even given $u$, the total of a bag is uncertain: inducing points do not determine every image, and
+# the variances that remain add up to $\bar{k}_b$, the residual variance. How much does one label
+# then tell about $a_b^\top u$? Exactly: minus the second derivative, in $a$, of
 # $\log \mathrm{E}_z\, \sigma(a + \sqrt{\bar{k}}\, z)$, $z \sim \mathcal{N}(0, 1)$. In the closed
 # form: $\theta(\xi) = \tanh(\xi/2)/(2\xi)$, at $\xi^2 = \bar{k}$ if $u$ is known. For a label that
-# could go either way ($a = 0$) both are ¼ where nothing is open, and then they part:
+# could go either way ($a = 0$) both are ¼ without residual variance, and then they part:
 
 
 # %%
-def information(open_variance):
-    """Of a label about the mean of the evidence, at 0: exact, and in the closed form."""
+def information(residual_variance):
+    """Of a label about the mean of the total, at 0: exact, and in the closed form."""
     z = np.linspace(-8, 8, 2001)
-    odds = np.exp(-np.sqrt(open_variance)[:, None] * z)
-    slope = np.sum(odds / (1 + odds) ** 2 * norm.pdf(z), axis=1) * (z[1] - z[0])
-    tilt = np.sqrt(open_variance)
-    return 4 * slope**2, np.tanh(tilt / 2) / (2 * tilt)
+    odds = np.exp(-np.sqrt(residual_variance)[:, None] * z)
+    gradient = np.sum(odds / (1 + odds) ** 2 * norm.pdf(z), axis=1) * (z[1] - z[0])
+    xi = np.sqrt(residual_variance)
+    return 4 * gradient**2, np.tanh(xi / 2) / (2 * xi)
 
 
-open_variance = np.geomspace(1e-3, 30, 60)
-exactly, claimed = information(open_variance)
+residual_variance = np.geomspace(1e-3, 30, 60)
+exactly, claimed = information(residual_variance)
 assert abs(exactly[0] - 0.25) < 1e-3 and abs(claimed[0] - 0.25) < 1e-3
 assert (claimed > exactly).all() and (np.diff(claimed / exactly) > 0).all()
 
 # %% [markdown]
-# A larger kernel variance $v$ leaves more open, in proportion. So the closed form should lose as it
-# grows, and it does (at full size):
+# The residual variance is proportional to the kernel variance $v$. So the closed form should get
+# worse as $v$ grows, and it does (at full size):
 
 # %%
-mean_open = float(np.mean(sums.residual_variance))
-rows = [(0.5, mean_open, ratio)]
+mean_residual = float(np.mean(sums.residual_variance))
+rows = [(0.5, mean_residual, ratio)]
 for variance in () if IS_TOY else (2.0, 5.0):
     wider = replace(model, kernel=RBF(variance, model.kernel.length_scale))
     sampled = gibbs(wider, train, seed=0, num_warmup=NUM_DRAWS // 2, num_samples=NUM_DRAWS)
     closed = coordinate_ascent(wider, train, seed=0)
-    in_proportion = variance / 0.5 * mean_open
+    in_proportion = variance / 0.5 * mean_residual
     rows.append((variance, in_proportion, compare_inducing_values(closed, sampled)[1]))
-for variance, left_open, share_of_sd in rows:
-    print(f"v = {variance}: open variance {left_open:.1f}, sds {share_of_sd:.2f} of the exact ones")
+for variance, residual, sd_ratio in rows:
+    print(f"v = {variance}: residual variance {residual:.1f}, sds {sd_ratio:.2f} of the exact ones")
 if not IS_TOY:
-    assert all(np.diff([share_of_sd for *_, share_of_sd in rows]) < -0.03)
+    assert all(np.diff([sd_ratio for *_, sd_ratio in rows]) < -0.03)
 
 figure = Figure(figsize=(6.5, 3.6), layout="constrained")
 panel = figure.subplots()
-panel.semilogx(open_variance, exactly, color="black", label="exact")
-panel.semilogx(open_variance, claimed, color=ORANGE, label="closed form")
-for variance, left_open, _ in rows:
-    panel.axvline(left_open, color=BLUE, lw=0.8, ls=":")
-    panel.annotate(f"v = {variance}", (left_open, 0.01), color=BLUE, rotation=90, ha="right")
-panel.set(xlabel="open variance of a bag", ylabel="information of one label", ylim=(0, 0.27))
+panel.semilogx(residual_variance, exactly, color="black", label="exact")
+panel.semilogx(residual_variance, claimed, color=ORANGE, label="closed form")
+for variance, residual, _ in rows:
+    panel.axvline(residual, color=BLUE, lw=0.8, ls=":")
+    panel.annotate(f"v = {variance}", (residual, 0.01), color=BLUE, rotation=90, ha="right")
+panel.set(xlabel="residual variance of a bag", ylabel="information of one label", ylim=(0, 0.27))
 panel.legend(frameon=False, loc="lower left")
 figure
 
 # %% [markdown]
-# A label of a bag whose evidence is mostly open says little, and the closed form takes it for more.
-# Gibbs sampling does not, and it works on the same sums: the images, however many, are not looked
-# at again.
+# With a large residual variance a label says little, and the closed form takes it for more. Gibbs
+# sampling does not, and it works on the same sums: the images are not needed again.
+#
+# ## Two curves over the signal variance
+#
+# May one choose $v$ by the ELBO? Forty bags of four and two inducing points, so that `grid` sums
+# the evidence exactly. Drag the slider and compare the dots. The gap grows with $v$: the ELBO
+# prefers a smaller signal variance than the evidence does, and by far more nats.
+
+# %%
+design = simulate_instances(40, 4, 1, seed=1)
+small = VWSGP(RBF(4.0, 1.0), np.array([[-0.7], [0.7]]))
+forty, _ = simulate(small, design, seed=3)
+
+
+def evidence_and_elbo(variance):
+    """Log evidence by a grid, and the ELBO of the closed form, at a signal variance."""
+    one = replace(small, kernel=RBF(variance, 1.0))
+    exact = grid(one, forty, seed=0, num_points=41, num_draws=100)
+    return exact.elbo[-1], coordinate_ascent(one, forty, seed=0).elbo[-1]
+
+
+exponents = np.array([-3.0, 1.0] if IS_TOY else [-6, -5, -4, -3, -2, -1, 0, 1, 2.0])
+nats = np.array([evidence_and_elbo(float(2**exponent)) for exponent in exponents])
+evidence, elbo = nats.T
+gap = evidence - elbo
+print(f"gap from {gap[0]:.2f} nats to {gap[-1]:.2f}")
+assert (elbo < evidence).all() and (np.diff(gap) > 0).all()
+curves = pd.concat(
+    pd.DataFrame({"log₂ v": exponents, "nats": values, "curve": name})
+    for name, values in (("log evidence", evidence), ("ELBO", elbo))
+)
+plot_with_slider(
+    curves.assign(v=np.nan),
+    x="log₂ v",
+    y="nats",
+    slider="v",
+    colour="curve",
+    points=curves.assign(v=2 ** curves["log₂ v"]),
+)
+
+# %% [markdown]
+# ## Exercises
+#
+# **Exercise 1.** Bags hold $x$ with $-x$. Which functions $f$ can the totals not tell from $f = 0$?
+# Add bags of one instance each at $x = 1$: does the sd of $f(-1)$ fall too?
+
+# %% tags=["hide-cell"]
+# Odd functions: f(x) + f(−x) = 0. Prices of x = 1 alone fix f(1), and the sum then fixes f(−1).
+ones = Bags.from_list([np.ones((1, 1))] * 20)
+singles, _ = simulate(prices, ones, seed=1)
+both = Bags.from_list(
+    [*pairs.to_list(), *singles.to_list()], targets=[*pairs.targets, *singles.targets]
+)
+of_both = coordinate_ascent(prices, both, seed=0).approximation
+before, after = (sd_of(left, one.scale_tril) for one in (of_pairs, of_both))
+print(f"sd of f(−1): {before:.3f} from pairs, {after:.3f} with twenty single prices at 1")
+assert after < 0.3 * before
+
+# %% [markdown]
+# **Exercise 2.** Put the ten images of `surest` into the bag twice. What happens to the logit of
+# the bag under this model? What would happen under "some instance is positive"?
+
+# %% tags=["hide-cell"]
+once = test[surest : surest + 1]
+twice = Bags.from_list([np.concatenate([once.instances, once.instances])])
+logits = [contributions(posteriors["Gibbs"], some)[1].mean() for some in (once, twice)]
+print(f"logit {logits[0]:.2f}, and doubled {logits[1]:.2f}")
+# A sum doubles. The maximum of the labels would stay what it is if copies had the same label.
+np.testing.assert_allclose(logits[1], 2 * logits[0])
+
+# %% [markdown]
+# **Exercise 3.** The variance of a bag's total through $u$ is $a_b^\top S a_b$. One by one it is
+# the sum of the variances. When is the second too small, and when too large?
+
+# %% tags=["hide-cell"]
+# The difference is twice the sum of the covariances. Images alike have positively correlated
+# contributions, and one by one is too small; where contributions trade off, it is too large.
+too_small = one_by_one < together
+covariances = together**2 - one_by_one**2
+print(f"sum of covariances positive in {(covariances > 0).sum()} bags of {test.num_bags}")
+assert ((covariances > 0) == too_small).all()
+
+# %% [markdown]
+# **Exercise 4.** Read the figure with the slider: at which of its $v$ is the ELBO largest, at which
+# the evidence? What do you do if you want to learn $v$?
+
+# %% tags=["hide-cell"]
+by_elbo, by_evidence = (2 ** exponents[values.argmax()] for values in (elbo, evidence))
+print(f"ELBO: v = {by_elbo:g}; evidence: v = {by_evidence:g}")
+assert by_elbo <= by_evidence
+# Use an estimate of the evidence, or give v a prior and sample it with `nuts`.
