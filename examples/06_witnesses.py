@@ -4,14 +4,21 @@
 # A *witness* is an instance that makes its bag positive. The models before this one ask where a
 # function is high. This one asks what witnesses look like. It describes all instances: the ordinary
 # ones come from one mixture of clusters, witnesses from another. A negative bag holds ordinary
-# instances only. A positive bag holds at least one witness, we are not told which. And nobody says
-# how many clusters there are.
+# instances only. A positive bag holds at least one witness, but we are not told which. The number
+# of clusters is unknown.
 #
 # That is `DPMIL`, *Dirichlet process multiple-instance learning* (Kandemir and Hamprecht, 2014).
-# The notebook takes it apart: the clusters, the rule about witnesses, two ways to compute, and what
-# the answer may be asked for, since clusters have no names.
+# The notebook shows its parts: the clusters, the rule about witnesses, two engines, and which
+# questions have an answer although clusters have no names.
 #
 #     python examples/06_witnesses.py [--toy]
+
+# %% [markdown]
+# **You will learn**
+#
+# - how a prior can leave the number of clusters open,
+# - how one clear witness explains a label, so that other instances need not,
+# - which averages over draws make sense although clusters have no names.
 
 # %%
 # %matplotlib inline
@@ -20,9 +27,11 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
+import pandas as pd
 from arviz import rhat
 from matplotlib.figure import Figure
 from milzoo.datasets import Bags, load
+from milzoo.diagnostics import plot_with_slider
 from milzoo.inference import coordinate_ascent, gibbs, keep_programs
 from milzoo.models import DPMIL
 from milzoo.models.parts.witnesses import WitnessLabels
@@ -41,14 +50,15 @@ BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
 # ## A stick that is broken for ever
 #
 # How to put a prior on clusters without their number? Take a stick of length 1. Break off a random
-# share $v_1 \sim \mathrm{Beta}(1, \alpha)$: the weight of the first cluster. Of what is left break
-# off a share $v_2$, and so on. The mean weights fall by the same factor at each break:
+# fraction $v_1 \sim \mathrm{Beta}(1, \alpha)$: the weight of the first cluster. Break off a
+# fraction
+# $v_2$ of the rest, and so on. The mean weights fall by the same factor at each break:
 #
 # $$\mathrm{E}\,\pi_k = \frac{1}{1 + \alpha} \Big(\frac{\alpha}{1 + \alpha}\Big)^{k - 1}$$
 #
 # There is no end to it, but $N$ instances can only lie in so many clusters. On average these are
 # $\sum_{i < N} \alpha/(\alpha + i)$, which grows like a logarithm: some large clusters, a few
-# small ones, and always room for another. The paper takes $\alpha = 2$.
+# small ones, and always a chance of another. The paper takes $\alpha = 2$.
 
 # %%
 ALPHA, NUM_STICKS = 2.0, 20000
@@ -78,7 +88,7 @@ for num_instances in (20, 200, 2000):
 #
 # $$P(r_n = 1 \mid \text{one at least}) = \frac{\rho_n}{1 - \prod_j (1 - \rho_j)}$$
 #
-# By the formula, which is what the library does, and by going through all labellings:
+# Here it is by the formula, as in the library, and by a sum over all labellings:
 
 # %%
 alone = np.array([0.02, 0.1, 0.1, 0.3])
@@ -93,22 +103,65 @@ np.testing.assert_allclose(by_library, by_hand, rtol=1e-5)
 
 # %% [markdown]
 # Nothing is decided: no instance is picked as the witness. The authors do decide. In each round
-# they set every $r_n$ to its better value, and where a bag is left without a witness they flip one
-# back. Later we shall see what that costs.
+# they set every $r_n$ to its better value. If a bag has no witness then, they flip one back. A
+# later section shows the cost.
 #
+# ## Explaining away
+#
+# Instances have one feature $x$. Ordinary ones lie around −1.5 and 1.5, witnesses around −4 and 4.
+# At 2.75, on the border, $\rho = ½$. A positive bag holds an instance there and another one. Drag
+# the other one. While it is ordinary, the instance at 2.75 has to be the witness. Once the other is
+# clearly a witness, it explains the label, and the instance at 2.75 falls back to ½.
+
+# %%
+BORDER, CLEAR = 2.75, 4.2
+
+
+def alone_is_witness(x):
+    """ρ(x): probability of a witness, without the label of a bag."""
+    ordinary, witness = (
+        norm.pdf(x, -centre, 0.6) + norm.pdf(x, centre, 0.6) for centre in (1.5, 4.0)
+    )
+    return witness / (ordinary + witness)
+
+
+x = np.linspace(0.5, 4.5, 81)
+curve = pd.DataFrame({"x": x, "P(witness)": alone_is_witness(x), "what": "without a bag label"})
+dots = []
+for other in x[::4].tolist():
+    rho = alone_is_witness(np.array([BORDER, other]))
+    in_bag = rho / (1 - np.prod(1 - rho))
+    for place, probability, what in zip(
+        (BORDER, other), in_bag, ("instance at 2.75", "the other instance"), strict=True
+    ):
+        row = {"x": place, "P(witness)": probability, "what": what, "other at": other}
+        dots.append(row)
+dots = pd.DataFrame(dots)
+of_border = dots.loc[dots["what"] == "instance at 2.75", "P(witness)"].to_numpy()
+assert (np.diff(of_border) < 0).all()
+assert of_border[0] > 0.99 and of_border[-1] < 0.51
+plot_with_slider(
+    curve.assign(**{"other at": np.nan}),
+    x="x",
+    y="P(witness)",
+    slider="other at",
+    colour="what",
+    points=dots,
+)
+
+# %% [markdown]
 # ## A scene on a line
 #
-# Instances with one feature. Ordinary ones lie around −1.5 and 1.5, witnesses around −4 and 4, and
-# in positive bags half of the instances are witnesses. Two bags are added by hand. Both hold the
-# same instance at 2.75, on the border between ordinary and witness. One of them has a clear witness
-# besides.
+# Now the clusters are unknown. Forty bags of six are simulated from that scene, and in positive
+# bags half of the instances are witnesses. Two bags are added by hand. Both hold the same instance
+# at 2.75, on the border between ordinary and witness. One of them has a clear witness besides.
 
 
 # %%
-def scene(num_bags, witness_share, seed):
+def scene(num_bags, witness_fraction, seed):
     """Bags of six, labels in turn; a positive bag has a witness in any case."""
     random = np.random.default_rng(seed)
-    is_witness = random.uniform(size=(num_bags, 6)) < witness_share
+    is_witness = random.uniform(size=(num_bags, 6)) < witness_fraction
     is_witness[:, 0] |= ~is_witness.any(axis=1)
     is_witness[::2] = False
     side = random.choice([-1.0, 1.0], size=is_witness.shape)
@@ -117,7 +170,6 @@ def scene(num_bags, witness_share, seed):
     return Bags.from_padded(places[:, :, None], labels, y_inst=is_witness.astype(int))
 
 
-BORDER, CLEAR = 2.75, 4.2
 ordinary = [-1.6, -1.4, 1.3, 1.5]
 by_hand = [np.array([[BORDER], [other], *[[x] for x in ordinary]]) for other in (1.7, CLEAR)]
 drawn = scene(40, 0.5, seed=1)
@@ -160,7 +212,7 @@ figure
 # ## The same instance in two bags
 #
 # At 2.75 there are two dots for each engine. Where that instance is the only candidate, it has to
-# be the witness. Where a clear witness explains the label, it may be what it likes.
+# be the witness. Where a clear witness explains the label, it may be either.
 
 # %%
 for name, posterior in posteriors.items():
@@ -169,7 +221,7 @@ for name, posterior in posteriors.items():
     only_candidate, beside_a_clear_one = probability[-12], probability[-6]
     print(f"{name}: {only_candidate:.2f} alone, {beside_a_clear_one:.2f} beside a clear witness")
     assert only_candidate > beside_a_clear_one + 0.05
-    # That order holds in every draw: it is the rule's doing.
+    # That order holds in every draw: it follows from the rule.
     assert (draws[..., -12] > draws[..., -6]).all()
 
 # %% [markdown]
@@ -184,7 +236,7 @@ variational = posteriors["coordinate ascent"].approximation
 sampled = first.to_numpy()
 print(f"coordinate ascent: {variational.mean[1, 0, 0]:+.2f}; Gibbs: {sampled.mean():+.2f}")
 near = np.mean(np.abs(sampled - sampled.mean()) < 1)
-print(f"share of draws within 1 of their own mean: {near:.2f}; R̂ {float(rhat(first)):.3f}")
+print(f"fraction of draws within 1 of their own mean: {near:.2f}; R̂ {float(rhat(first)):.3f}")
 assert abs(variational.mean[1, 0, 0]) > 2.5
 assert abs(sampled.mean()) < 1.5
 assert near < 0.15
@@ -197,8 +249,9 @@ assert float(rhat(first)) < 1.05
 # meaningless: a place between the clusters, where there is no witness. Coordinate ascent keeps one
 # naming out of many.
 #
-# What does not depend on names may be averaged: whether an instance is a witness, the density of a
-# bag, the number of clusters that hold an instance. The library judges this model by these alone.
+# Quantities that do not depend on names may be averaged: whether an instance is a witness, the
+# density of a bag, the number of clusters that hold an instance. The library compares posteriors of
+# this model by these alone.
 
 # %%
 figure = Figure(figsize=(8.5, 3.2), layout="constrained")
@@ -222,30 +275,30 @@ figure
 # so they need no names. The prior would have them fall by a third each.
 
 # %%
-spread, occupied = {}, {}
+sds, occupied = {}, {}
 for name, posterior in posteriors.items():
     draws = posterior.draws_with_estimands
     largest = -np.sort(-model.weights(posterior.stored_draws()), axis=2).mean(axis=0)
     occupied[name] = draws["occupied_components"].mean(("chain", "draw")).to_numpy()
-    spread[name] = draws["instance_probability"].std(("chain", "draw")).to_numpy()
+    sds[name] = draws["instance_probability"].std(("chain", "draw")).to_numpy()
     print(f"{name}: weights of witnesses' clusters {largest[1].round(2)}")
     print(f"   {occupied[name].round(1)} clusters hold an instance (ordinary, witnesses)")
     assert (largest[:, :2].sum(axis=1) > 0.8).all()
     assert (largest[:, 1] > 2 * largest[:, 2]).all()
-narrower = np.mean(spread["coordinate ascent"]) / np.mean(spread["Gibbs"])
+narrower = np.mean(sds["coordinate ascent"]) / np.mean(sds["Gibbs"])
 print(f"sds of instance probabilities: {narrower:.2f} of the sampled ones")
 assert (occupied["coordinate ascent"] < occupied["Gibbs"]).all()
 assert narrower < 0.9
 
 # %% [markdown]
 # Both engines see two large clusters. Gibbs sampling also visits descriptions in which one of them
-# is made of two, or a single instance has a cluster of its own. Coordinate ascent has climbed one
-# description and stays there: fewer clusters, and probabilities that it is too sure of.
+# is made of two, or a single instance has a cluster of its own. Coordinate ascent has found one
+# mode and stays there: fewer clusters, and probabilities that are overconfident.
 #
 # ## To decide, or not to decide
 #
-# Now the paper's way: labels set to their better value, with the repair. Laws that decide are some
-# of all the laws of the labels, so that the highest bound without decisions cannot be lower.
+# Now the paper's way: labels set to their better value, with the repair. Decisions are a special
+# case of distributions of the labels, so that the highest bound without decisions cannot be lower.
 
 # %%
 if not IS_TOY:
@@ -284,8 +337,8 @@ np.testing.assert_allclose(gained, variational.strength - model.mean_strength, a
 #
 # All labellings that a bag allows are equally likely beforehand. That sounds like no opinion and is
 # a strong one: half of the instances of a positive bag are expected to be witnesses. In the scene
-# above they are. If their share is $s$, less than ½, the class of witnesses has to explain the rest
-# as well. With enough data its density is $p_+ = 2s\,p_{\text{witness}} + (1 - 2s)\,p_-$, and an
+# above they are. If the fraction is $s$, less than ½, the class of witnesses also has to explain
+# the rest. With enough data its density is $p_+ = 2s\,p_{\text{witness}} + (1 - 2s)\,p_-$, and an
 # ordinary instance in a positive bag gets the probability $(1 - 2s)/(2 - 2s)$, not 0.
 
 # %%
@@ -301,11 +354,11 @@ if not IS_TOY:
     truth = rare.instance_labels[rare.labels[rare.bag_index] == 1]
     draws = found.draws_with_estimands["instance_probability"]
     probability = draws.mean(("chain", "draw")).to_numpy()
-    share, ordinary_gets = truth.mean(), probability[truth == 0].mean()
-    formula = (1 - 2 * share) / (2 - 2 * share)
-    error = 2 / (2 - 2 * share) ** 2 * np.sqrt(share * (1 - share) / len(truth))
+    fraction, ordinary_gets = truth.mean(), probability[truth == 0].mean()
+    formula = (1 - 2 * fraction) / (2 - 2 * fraction)
+    error = 2 / (2 - 2 * fraction) ** 2 * np.sqrt(fraction * (1 - fraction) / len(truth))
     auc = roc_auc_score(truth, probability)
-    print(f"share {share:.2f}: an ordinary instance gets {ordinary_gets:.3f} on average,")
+    print(f"fraction {fraction:.2f}: an ordinary instance gets {ordinary_gets:.3f} on average,")
     print(f"and {formula:.3f} ± {error:.3f} by the formula; area under the curve {auc:.3f}")
     assert abs(ordinary_gets - formula) < 3 * error
     assert auc > 0.98
@@ -333,7 +386,7 @@ for pooling in ("bayes", "noisy_or"):
         np.testing.assert_allclose(of_bag, 1 - 0.5**10)
 
 # %% [markdown]
-# Bayes' rule, with the model's law of labellings in it, is the library's default.
+# The library's default is Bayes' rule, with the model's distribution of labellings.
 #
 # ## Kinds of handwriting
 #
@@ -405,3 +458,49 @@ figure
 # model, is what one Gaussian can describe. After these come zeros, fives and threes: only a
 # quarter of the images in positive bags are 2s and 9s, and a class that is expected to have half of
 # them takes in some of the rest. A look at the clusters shows that at once. A score does not.
+
+# %% [markdown]
+# ## Exercises
+#
+# **Exercise 1.** With $\alpha = 2$, how many clusters do two instances occupy on average? Derive it
+# from the stick-breaking weights, then compare with the formula.
+
+# %% tags=["hide-cell"]
+# Two instances share a cluster with probability E Σ π_k², which is 1/(1 + α).
+together = np.sum(weights**2, axis=1).mean()
+print(f"in one cluster with probability {together:.4f}, expected {1 / (1 + ALPHA):.4f}")
+np.testing.assert_allclose(together, 1 / (1 + ALPHA), atol=0.01)
+np.testing.assert_allclose(2 - 1 / (1 + ALPHA), ALPHA / ALPHA + ALPHA / (ALPHA + 1))
+
+# %% [markdown]
+# **Exercise 2.** Three instances have $\rho = 0.1$ each. What is the probability that a positive
+# bag of them holds exactly one witness? How does it change with thirty of them?
+
+# %% tags=["hide-cell"]
+exactly_one = [n * 0.1 * 0.9 ** (n - 1) / (1 - 0.9**n) for n in (3, 30)]
+print(f"exactly one of 3: {exactly_one[0]:.2f}, of 30: {exactly_one[1]:.2f}")
+# With three the label makes one the probable number; with thirty several were expected anyway.
+assert exactly_one[0] > 0.8 > 0.2 > exactly_one[1]
+
+# %% [markdown]
+# **Exercise 3.** Can the label of a positive bag ever lower the probability of an instance?
+# Can a further instance in the bag ever raise it?
+
+# %% tags=["hide-cell"]
+# Neither: ρ is divided by 1 − Π(1 − ρ) < 1, and each further instance brings that nearer to 1.
+rho = np.random.default_rng(2).uniform(size=(1000, 5))
+by_size = [rho[:, 0] / (1 - np.prod(1 - rho[:, :n], axis=1)) for n in range(1, 6)]
+assert (np.diff(by_size, axis=0) <= 1e-12).all()
+assert (by_size[-1] >= rho[:, 0]).all()
+
+# %% [markdown]
+# **Exercise 4.** The mean of "the first cluster" is meaningless over the draws of Gibbs sampling.
+# Give a summary of the witnesses' places in `posteriors["Gibbs"]` that needs no names.
+
+# %% tags=["hide-cell"]
+# For one, the distance from 0 of the heaviest cluster of each draw, whatever its number is.
+stored = posteriors["Gibbs"].stored_draws()
+heaviest = model.weights(stored)[:, 1].argmax(axis=1)
+distance = abs(stored["mean"][np.arange(len(heaviest)), 1, heaviest, 0])
+print(f"the heaviest cluster lies {distance.mean():.2f} ± {distance.std():.2f} from 0")
+assert distance.mean() - distance.std() > BORDER > abs(sampled.mean())
