@@ -11,8 +11,8 @@
 # %% [markdown]
 # **You will learn**
 #
-# - why a sum over $2^N$ labellings needs only $N + 1$ terms;
-# - how the label of a bag changes the probabilities of its instances under three rules;
+# - why a sum over $2^N$ labellings needs only $N + 1$ terms,
+# - how the label of a bag changes the probabilities of its instances under three rules,
 # - how a wrong rule misleads without a warning, and how new bags reveal it.
 
 # %%

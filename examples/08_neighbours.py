@@ -13,8 +13,8 @@
 # %% [markdown]
 # **You will learn**
 #
-# - how to score a point of feature space by its neighbours, and where the peaks of the score are;
-# - why a bag must not be among its own neighbours;
+# - how to score a point of feature space by its neighbours, and where the peaks of the score are,
+# - why a bag must not be among its own neighbours,
 # - how a likelihood and its evidence differ from a score.
 
 # %%

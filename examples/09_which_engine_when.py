@@ -14,8 +14,8 @@
 # %% [markdown]
 # **You will learn**
 #
-# - how six engines trade time against error;
-# - which errors more draws remove, and which they do not;
+# - how six engines trade time against error,
+# - which errors more draws remove, and which they do not,
 # - how to notice that an engine has missed the posterior.
 
 # %%

@@ -12,8 +12,8 @@
 # %% [markdown]
 # **You will learn**
 #
-# - how to write a model as a program that all engines can run;
-# - how to derive and register closed-form updates;
+# - how to write a model as a program that all engines can run,
+# - how to derive and register closed-form updates,
 # - how to test a formula for a bound with code that has never seen it.
 
 # %%

@@ -12,8 +12,8 @@
 # %% [markdown]
 # **You will learn**
 #
-# - how the gap between ELBO and evidence changes with a hyper-parameter;
-# - why a bound can choose the model that ignores all features;
+# - how the gap between ELBO and evidence changes with a hyper-parameter,
+# - why a bound can choose the model that ignores all features,
 # - how to choose hyper-parameters by the evidence, or draw them.
 
 # %%

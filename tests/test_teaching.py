@@ -79,6 +79,13 @@ def test_badges_stand_below_the_title_of_a_notebook(notebooks):
     assert "gh/someone/zoo/HEAD?labpath=examples/01.ipynb" in badged.cells[1].source
 
 
+def test_the_page_for_instructors_lists_every_notebook_by_its_title(notebooks):
+    page = (REPOSITORY / "docs/teaching.md").read_text("utf-8")
+    for path, notebook in zip(NOTEBOOKS, notebooks, strict=True):
+        title = re.search(r"^# (.+)$", notebook.cells[0].source, re.MULTILINE)[1]
+        assert f"| [{title}](notebooks/{path.stem}) |" in page
+
+
 def test_the_page_for_instructors_names_cells_that_are_there(notebooks):
     """Headings in quotes behind the number of a notebook stand in that notebook."""
     page = (REPOSITORY / "docs/teaching.md").read_text("utf-8")
