@@ -113,7 +113,7 @@ figure
 # ## Which variance each of them chooses
 #
 # At $v = 0.001$ the function is known, and bound and evidence agree. The gap grows with $v$. So the
-# bound prefers a model that ignores the features, and the evidence prefers one that uses them.
+# bound prefers a far smaller variance than the evidence does.
 
 # %%
 for mean, rows in table.groupby("mean", sort=False):
