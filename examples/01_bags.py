@@ -3,7 +3,7 @@
 #
 # A pathologist says of a slide that there is a tumour, not which of ten thousand cells are. A
 # chemist knows that a molecule smells of musk, not which of its shapes does it. Somebody tags a
-# photograph with "fox". The label belongs to a *bag*; we want to know what is inside.
+# photograph with "fox". The label belongs to a *bag*; we want to know its instances.
 #
 # This is *multiple-instance learning*. The notebook shows the problem on images that everyone can
 # judge, why the obvious way is wrong, and what a model adds: a probability of every instance, with

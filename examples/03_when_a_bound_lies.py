@@ -295,7 +295,7 @@ assert two_numbers(exact["Gamma"]).max() < 5 * two_numbers(closed["Gamma"]).min(
 # What is wrong is to read them as bounds on the log probability of the labels. A log probability is
 # never above 0, and 213 is. The density of $f$ in the Gamma model was given up to a constant only.
 # Its normalising constant $Z$ is in the paper's objective (equation 29), but neither in the updates
-# nor in what is printed above.
+# nor in the numbers printed above.
 #
 # `grid` can also sum up $Z$. With sharpness $H = 1$ bag labels are tosses of a fair coin,
 # whatever the instances are. Then the evidence is $Z \cdot 2^{-10}$, and the posterior

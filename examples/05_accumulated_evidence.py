@@ -2,7 +2,7 @@
 # # 5. Contributions that add up
 #
 # A receipt without the prices has only a total. From one receipt nobody can tell the price of the
-# bread. From many one can, because the same goods come back in other company. This notebook is
+# bread. From many one can, because the same goods come back in other combinations. This notebook is
 # about a model that learns from bags in that way. Each instance has a latent value $f_n$, its
 # *contribution*. A bag shows the sum of the contributions, or only, with noise, its sign.
 #
@@ -409,6 +409,7 @@ plot_with_slider(
     slider="v",
     colour="curve",
     points=curves.assign(v=2 ** curves["log₂ v"]),
+    start=0.125,
 )
 
 # %% [markdown]

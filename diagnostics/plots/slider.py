@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["SliderFigure", "plot_with_slider"]
 
 _HEIGHT = 300
+# Title, axis and slider; and a row of the legend. In a narrower row than its letters it is cut.
+_AROUND, _LEGEND_ROW = 135, 18
 _LETTERS_IN_A_ROW = 40
 _LOOKS: dict[str, dict[str, Any]] = {
     "area": {"opacity": 0.2},
@@ -42,6 +44,8 @@ class SliderFigure:
     ----------
     chart : altair.LayerChart
         The chart, to be changed or saved.
+    height : int
+        Of the figure with its slider, in pixels.
 
     See Also
     --------
@@ -60,6 +64,7 @@ class SliderFigure:
     """
 
     chart: altair.LayerChart
+    height: int
 
     def __repr__(self) -> str:
         return "SliderFigure()"
@@ -71,7 +76,7 @@ class SliderFigure:
         page = page.replace("&", "&amp;").replace('"', "&quot;")
         return (
             f'<iframe srcdoc="{page}" title="figure with a slider" '
-            f'style="width: 100%; height: {_HEIGHT + 150}px; border: 0"></iframe>'
+            f'style="width: 100%; height: {self.height}px; border: 0"></iframe>'
         )
 
 
@@ -161,6 +166,7 @@ def plot_with_slider(
         value=0 if start is None else values.index(start),
         bind=altair.binding_range(min=0, max=len(values) - 1, step=1, name=slider),
     )
+    num_rows = 0 if colour is None else _num_legend_rows(list(rows["line"].unique()))
     titles = json.dumps([f"{slider} = {_as_text(value)}" for value in values])
     return SliderFigure(
         altair.layer(*layers)
@@ -168,8 +174,14 @@ def plot_with_slider(
         .properties(title=altair.TitleParams(altair.expr(f"{titles}[position]")))
         .configure_axis(labelFontSize=12, titleFontSize=13, grid=False)
         .configure_legend(labelFontSize=12, labelLimit=0, orient="top", symbolOpacity=1)
-        .add_params(position)
+        .add_params(position),
+        height=_HEIGHT + _AROUND + _LEGEND_ROW * num_rows,
     )
+
+
+def _num_legend_rows(lines: list[str]) -> int:
+    """One, unless a narrow page would cut it."""
+    return 1 if sum(map(len, lines)) <= _LETTERS_IN_A_ROW else len(lines)
 
 
 def _import_altair() -> Any:
@@ -214,9 +226,7 @@ def _channels(rows: pd.DataFrame, x: str, y: str) -> dict[str, Any]:
     if "line" in rows:
         lines = list(rows["line"].unique())
         scale = altair.Scale(domain=lines, range=list(COLOURS[: len(lines)]))
-        # On a narrow page, a legend in one row would be cut.
-        columns = 1 if sum(map(len, lines)) > _LETTERS_IN_A_ROW else len(lines)
-        legend = altair.Legend(title=None, columns=columns)
+        legend = altair.Legend(title=None, columns=len(lines) // _num_legend_rows(lines))
         channels["color"] = altair.Color("line", type="nominal", scale=scale, legend=legend)
     return channels
 

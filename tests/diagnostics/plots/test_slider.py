@@ -67,6 +67,15 @@ def test_the_page_needs_no_network_and_is_small():
     assert len(page.encode()) < 1_200_000
 
 
+def test_a_legend_with_long_names_has_a_row_for_each():
+    short = tangents()
+    long_name = "the tangent, with its point of contact, in words"
+    named = {"frames": TANGENTS.replace("tangent", long_name), "points": None}
+    long = plot_with_slider(x="x", y="y", slider="c", colour="line", **named)
+    assert long.height > short.height
+    assert long.chart.to_json().count('"columns": 1') > short.chart.to_json().count('"columns": 1')
+
+
 def test_names_may_be_text_in_their_own_order():
     frames = pd.DataFrame(
         {"x": [0, 1] * 2, "y": [0, 1, 0, 2], "rule": ["mean", "mean", "all", "all"]}
