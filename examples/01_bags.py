@@ -118,9 +118,9 @@ for name, posterior in posteriors.items():
 #
 # How can labels of bags tell which instance is positive? Here instances are points on a line. Every
 # positive bag has one instance near 1.5; no negative bag has. Drag the slider and add bags: dots on
-# top are the instances of positive bags, dots at the bottom those of negative ones. After two bags
-# any instance of the positive one might be the reason. Each further bag rules places out, until one
-# place remains.
+# top are the instances of positive bags, dots at the bottom those of negative ones. With one
+# positive bag the closed form favours the two instances that lie side by side. Each further bag
+# rules places out, until one place remains.
 
 # %%
 random = np.random.default_rng(3)
