@@ -6,7 +6,7 @@ python := $(firstword $(PYTHON))
 bin := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ci test-slow test-wheel test-versions lint benchmarks notebooks site clean toy-reproduce
+.PHONY: help demo test test-ci test-slow test-wheel test-versions lint benchmarks notebooks slides site clean toy-reproduce
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -56,8 +56,14 @@ notebooks: .venv/installed  ## examples that are numbered, run, into docs/notebo
 	    $(bin)/jupyter execute --inplace $$name; \
 	done
 
-site: notebooks  ## guides, API and notebooks as pages, into site/
+slides: notebooks  ## 20 slides of the notebooks, into site/slides/
+	$(bin)/python docs/slides/build.py docs/notebooks site/slides
+
+# With REPOSITORY=owner/name on GitHub, the pages of the notebooks open in Colab and Binder.
+site: slides  ## guides, API, notebooks and slides as pages, into site/
 	$(bin)/python docs/gallery.py
+	$(bin)/python -m build --quiet --no-isolation --outdir site/elsewhere
+	$(bin)/python docs/open_elsewhere.py docs/notebooks site/elsewhere $(REPOSITORY)
 	$(bin)/sphinx-build -W --keep-going -q docs site
 
 clean:  ## remove all that make has made

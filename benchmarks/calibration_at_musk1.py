@@ -55,7 +55,7 @@ def main() -> None:
         wall, of_u = time.perf_counter() - started, found.table.iloc[:-1]
         print(
             f"{engine}: {'passes' if found.is_calibrated else 'fails'}; {given.refits} refits in "
-            f"{wall:.0f} s, of which {watch.compile_seconds:.0f} s compilation; truth in posterior "
+            f"{wall:.0f} s, {watch.compile_seconds:.0f} s of them compilation; truth in posterior "
             f"sds: rms {of_u['rms_deviation'].min():.2f} to {of_u['rms_deviation'].max():.2f}, "
             f"mean {of_u['rms_deviation'].mean():.2f}; not uniform: {len(found.not_uniform)} of "
             f"{len(found.pit)}; ESS per draw {found.relative_efficiency:.2f}"

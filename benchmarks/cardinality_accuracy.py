@@ -70,7 +70,7 @@ class Protocol:
     length_scale: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8)  # in units of √D
     variance: tuple[float, ...] = (1.0, 10.0, 100.0, 1000.0)  # v of the process
     max_steps: int = 50  # of the learner
-    flat: float = 1e-5  # slope in units of the prior that ends a search for the mode
+    flat: float = 1e-5  # gradient, in prior sds, that ends a search for the mode
     tolerance: float = 1e-10  # gain of the bound that ends an ascent of the process
 
     @classmethod
@@ -133,7 +133,7 @@ class Fold:
         return *self.inner, self.outer
 
     def validated(self, log_odds: list[Float[np.ndarray, " B"]]) -> tuple[float, float]:
-        """Accuracy on the training bags, each judged by the inner fit without it; and −log loss."""
+        """Accuracy on the training bags, each predicted by the fit without it; and −log loss."""
         of_all = np.zeros(self.bags.num_bags)
         for part, found in zip(self.inner, log_odds, strict=True):
             of_all[part.judged] = found[part.judged]
@@ -568,7 +568,7 @@ def print_protocol(protocol: Protocol, seconds: float) -> None:
         "by the greatest; ℓ/√D with v "
         f"({listed(protocol.variance)}) of the process by its bound, which sees the training "
         "labels twice, or by its accuracy, ties by its log loss. MICPKL takes at most "
-        f"{protocol.max_steps} steps of L-BFGS; ended: fits whose slope vanished by then. The "
+        f"{protocol.max_steps} steps of L-BFGS; ended: fits whose gradient vanished by then. The "
         "paper tunes λ and C on 10-fold accuracy and reports 10-fold accuracy, and names no other "
         f"folds for it.\nSeed {protocol.seed}; {os.cpu_count()} cores; {seconds:.0f} s."
     )

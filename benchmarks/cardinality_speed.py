@@ -4,8 +4,8 @@
     python benchmarks/cardinality_speed.py --toy             # the scene; one bag of 10 to 1,000
 
 Log likelihood and its gradient in the weights, in 64 bit, sums over all labellings of all bags.
-Medians of repeated calls, compilation told apart. The slope is that of log time in log size, by
-least squares over the sizes from 1,000 on (100 on at toy size).
+Medians of repeated calls, compilation told apart. The order is the derivative of log time in log
+size, by least squares over the sizes from 1,000 on (100 on at toy size).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
     for timing in curve(arguments.sizes, arguments.seed, arguments.repeats):
         found.append(timing)
         print(_row(f"1 × {timing.size:,}", timing))
-    print(f"\nslope from {arguments.slope_from:,} on: {slope(found, arguments.slope_from):.2f}")
+    print(f"\norder from {arguments.order_from:,} on: {order(found, arguments.order_from):.2f}")
 
 
 def _arguments() -> argparse.Namespace:
@@ -52,7 +52,7 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     last = 3 if arguments.toy else 5
     arguments.sizes = [k * 10**power for power in range(1, last) for k in (1, 3)] + [10**last]
-    arguments.slope_from = 100 if arguments.toy else 1000
+    arguments.order_from = 100 if arguments.toy else 1000
     arguments.repeats = 3 if arguments.toy else 30
     return arguments
 
@@ -83,7 +83,7 @@ def timed(bags: Bags, seed: int, repeats: int) -> Timing:
     with jax.enable_x64(True):
         weights = jnp.asarray(model.weight_scale * drawn)
         started = time.perf_counter()
-        compiled = jax.jit(value_and_slope(model, bags)).lower(weights).compile()
+        compiled = jax.jit(value_and_gradient(model, bags)).lower(weights).compile()
         compile_seconds = time.perf_counter() - started
         value, gradient = compiled(weights)
         assert np.isfinite(value) and np.isfinite(gradient).all()
@@ -95,14 +95,14 @@ def timed(bags: Bags, seed: int, repeats: int) -> Timing:
     return Timing(bags.num_instances, compile_seconds, float(np.median(seconds)))
 
 
-def value_and_slope(model: CardinalityModel, bags: Bags) -> Callable:
+def value_and_gradient(model: CardinalityModel, bags: Bags) -> Callable:
     """Function of the weights that gives the log joint density and its gradient."""
     return jax.value_and_grad(
         lambda weights: log_density(model, (bags,), {}, {"weights": weights})[0]
     )
 
 
-def slope(timings: list[Timing], first: int) -> float:
+def order(timings: list[Timing], first: int) -> float:
     """Of log time in log size."""
     chosen = np.log([(one.size, one.seconds) for one in timings if one.size >= first])
     return float(np.polyfit(*chosen.T, 1)[0])

@@ -1,6 +1,6 @@
 """The prior mean that predicts musk1 best, and the one that the bound chooses.
 
-VGPMIL with prior means from 0 down, each judged by leave-one-bag-out, by ten folds and by its ELBO
+VGPMIL with prior means from 0 down, each with its leave-one-bag-out, its ten folds and its ELBO
 (`select`), on all 92 bags. Leaving bags out is no test on bags unseen: the best of several is a
 little too good.
 

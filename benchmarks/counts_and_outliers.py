@@ -1,4 +1,4 @@
-"""Likelihoods of targets on real images: counts of digits, and targets of which some are wrong.
+"""Likelihoods of targets on real images: counts of digits, and targets with errors among them.
 
 The 1,640 digits of ``load("digits")`` are dealt into bags of 1 to 20; the target of a bag is the
 number of its twos and nines. In the second table a tenth of the training targets are ten times too

@@ -3,7 +3,7 @@
 Bags are those of `milzoo.datasets.patch_on_grid`: positive instances are a patch of a grid, and
 single instances are ambiguous. CoupledVGPMIL is fitted with several couplings γ, VGPMIL is γ = 0.
 Kernel, inducing points and prior mean are the same for all, those of ``VGPMIL.for_bags``. The last
-rows of a table choose γ by three folds of the training bags, by the log loss of bags left out.
+rows of a table choose γ by three folds of the training bags, by the log loss of held-out bags.
 
 The same once more with edges that are shuffled: each grid is laid over the instances of its bag in
 a random order, in training and test. Features and labels stay as they are, so that the graph tells

@@ -60,7 +60,7 @@ class Fold:
     bag_truth: np.ndarray
     bag_probability: np.ndarray
     num_witnesses: int  # training instances labelled positive
-    witness_precision: float  # share of them that are
+    witness_precision: float  # fraction of them that are
     steps: int
     seconds: float
 

@@ -61,8 +61,8 @@ class Design:
         is_chosen = is_first | (random.random(self.num_instances) < share_of_others)
         label = bag_label[bag_index] * is_chosen
         # Clusters about four standard deviations apart, whatever the number of features.
-        spread = 3 / np.sqrt(self.num_features)
-        centres = random.normal(0, spread, (2, NUM_CLUSTERS, self.num_features))
+        width = 3 / np.sqrt(self.num_features)
+        centres = random.normal(0, width, (2, NUM_CLUSTERS, self.num_features))
         cluster = random.integers(NUM_CLUSTERS, size=self.num_instances)
         instances = random.standard_normal((self.num_instances, self.num_features))
         instances += centres[label, cluster]

@@ -60,7 +60,7 @@ class Sizes:
     num_samples: int
     num_draws: int
     num_particles: int
-    sampled: tuple[tuple[float, float], ...]  # (α, β) of which the samplers are run
+    sampled: tuple[tuple[float, float], ...]  # (α, β) that the samplers run on
     ascended: tuple[tuple[float, float], ...]
 
 
@@ -254,7 +254,7 @@ def _row(
 
 
 def print_table(rows: list[Row]) -> None:
-    header = f"{'':<22}{'mean |E f|':>24}{'mean |f|':>24}{'share of f > 0':>24}"
+    header = f"{'':<22}{'mean |E f|':>24}{'mean |f|':>24}{'fraction of f > 0':>24}"
     header += f"{'inst. AUC':>11}{'ELBO':>10}{'seconds':>9}"
     target = None
     for row in rows:

@@ -1,4 +1,4 @@
-"""Hyper-parameters of G-VGPMIL learned as the paper says, and what the estimate of log Z is worth.
+"""Hyper-parameters of G-VGPMIL learned as the paper says, and the error of its estimate of log Z.
 
 Castro-Macías et al. (2024), equation 29: with another ψ than the hyperbolic secant the prior p(f)
 has a normalising constant Z that depends on v, ℓ and μ0; log Z is estimated from draws of the

@@ -1,9 +1,9 @@
-"""What the label update is worth on musk1: three closed-form updates beside NUTS.
+"""The accuracy of label updates on musk1: three closed-form updates beside NUTS.
 
-Rows: the exact joint law of a bag's labels, the paper's mean field, the plugged-in maximum that the
-published codes run, and NUTS on the marginal model. Columns: bags ranked and decided by the model's
-own P(T* = 1) (a noisy-or) and by the largest of their instance probabilities, and the ELBO. Two
-kernels, each with μ0 = 0 and with a μ0 chosen inside the training folds.
+Rows: the exact joint distribution of a bag's labels, the paper's mean field, the plugged-in maximum
+that the published codes run, and NUTS on the marginal model. Columns: bags ranked and decided by
+the model's own P(T* = 1) (a noisy-or) and by the largest of their instance probabilities, and the
+ELBO. Two kernels, each with μ0 = 0 and with a μ0 chosen inside the training folds.
 
     MILZOO_DATA=… python benchmarks/musk1_label_updates.py [--toy] [--json PATH]
 """

@@ -3,7 +3,7 @@
 The paper reports 92.4 % on musk1 by ten-fold cross-validation, and 86 and 73.94 % on elephant and
 fox where "results are maximized over 15 runs" of a random split, two thirds to train on; k is at an
 elbow, and a is 1. Here k and a are chosen inside the training bags of the published folds; beside
-that are 15 runs like the paper's and the highest of them (of musk1 too, of which the paper does not
+that are 15 runs like the paper's and the highest of them (of musk1 too, where the paper does not
 say so), and what k and a would give that are chosen by the bags that are tested.
 
     MILZOO_DATA=… python benchmarks/neighbour_accuracy.py [--toy] [--json PATH]
@@ -215,7 +215,7 @@ def runs_of(name: str, protocol: Protocol) -> Runs:
 def runs_on(
     bags: Bags, parts: list[Bool[np.ndarray, " B"]], protocol: Protocol
 ) -> tuple[float, float]:
-    """Accuracy over parts that are judged by all others: k by elbow, and by the judged bags."""
+    """Accuracy over parts that all others predict: k by elbow, and by the predicted bags."""
     labels, elbow, best = np.asarray(bags.labels), [], Counter()
     for judged in parts:
         scene = Scene.of(bags, ~judged)
@@ -254,7 +254,7 @@ def accuracy_when_flipped(name: str, share: float, protocol: Protocol) -> list[f
         judged = _third(truth, protocol.seed + run)
         random = np.random.default_rng([protocol.seed, run])
         inside = np.flatnonzero(~judged)
-        # The bags flipped at a small share are among those flipped at a larger one.
+        # The bags flipped at a small fraction are among those flipped at a larger one.
         flipped = random.permutation(inside)[: round(share * len(inside))]
         labels = np.where(np.isin(np.arange(len(truth)), flipped), 1 - truth, truth)
         scene = Scene.of(Bags.from_arrays(bags.instances, bags.bag_index, labels), ~judged)
@@ -288,8 +288,8 @@ def rows_of(protocol: Protocol) -> Iterator[Row]:
 
 
 def with_sd(values: list[float]) -> str:
-    spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.1f}{spread}"
+    sd = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.1f}{sd}"
 
 
 def print_tables(rows: list[Row], protocol: Protocol) -> None:

@@ -1,7 +1,7 @@
 """Targets of bags: VWSGP beside a Gaussian process on the bags' mean instances.
 
 Kandemir et al. (2016) say in a footnote that targets y_b ~ N(Σ_n f(x_n), noise) take their model to
-regression, and show none. Here are two worlds of made-up bags, in each of which one of the two is
+regression, and show none. Here are two worlds of made-up bags, and in each world one of the two is
 right: targets that are sums of a bump at the instances, and targets that are a wave at the mean
 instance. Bags have 1 to 20 instances in two dimensions; noise has an sd of 0.3. Hyper-parameters,
 the noise too, are learned by the evidence, which is VWSGP's bound here. The third method has the

@@ -11,8 +11,8 @@ first: what that takes longer than the same again, while JAX starts and memory i
 below the table. Then it fits N, as often as there is time for. Seconds are those of a fit, without
 compilation. A machine may have other users, so the best is told of fits and of steps, and of the
 products that they are compared with: of two 3000 × 3000 matrices of the kernel's type on all cores,
-before the fits and after them. In the share of a product the distances are counted as 2 N M D, and
-a triangular or symmetric product as N M²; and so are VWSGP's products over bags. At the end one
+before the fits and after them. In the fraction of a product the distances are counted as 2 N M D,
+and a triangular or symmetric product as N M²; and so are VWSGP's products over bags. At the end one
 core is compared with two processes that share the bags, a core for each.
 """
 
@@ -47,12 +47,12 @@ SUMMED = 2_000_000
 # The same of all fits of a row. Of VGPMIL one will do: its steps are several, and they are judged.
 FITTED = {"vgpmil": SUMMED, "vwsgp": 10 * SUMMED}
 FEWEST_FITS, MOST_FITS = {"vgpmil": 1, "vwsgp": 3}, 10
-# Counted as M² an instance beside the distances: V, spread and Gram matrix. VWSGP has norms of V
+# Counted as M² an instance beside the distances: V, variances and Gram matrix. VWSGP has norms of V
 # for instances, and those three for bags.
 PRODUCTS = {"vgpmil": 3, "vwsgp": 1 + 3 / BAG_SIZE}
 COLUMNS = (
     *("model", "kernel", "N", "processes × cores", "first pass, s", "a step, s", "µs/instance"),
-    *("share of a product", "peak, GB"),
+    *("fraction of a product", "peak, GB"),
 )
 
 

@@ -4,7 +4,7 @@
     python benchmarks/vgpmil_steps.py --toy      # small, to see that it runs
 
 First what a user waits for: `VGPMIL.for_bags`, and `coordinate_ascent` from the call to its return,
-after a first call, beside NumPy's kernel and steps: five times in turn, of which the median is
+after a first call, beside NumPy's kernel and steps: five times in turn, and the median is
 printed. Then steps alone.
 
 All start at q(u) = p(u), do the exact label update, and compute the bound at every step, milzoo on
@@ -65,8 +65,8 @@ def main() -> None:
         ("NumPy, per step", 1e3 * waits["NumPy's steps"] / arguments.steps, "ms"),
         ("peak memory of milzoo", waits["peak"], "GB"),
         ("speed of a 2000 × 2000 product", speed, "GFLOP/s"),
-        ("share of it (N M² a product)", 100 * needed / step / speed, "%"),
-        ("share of it on a mesh", 100 * needed / on_mesh / speed, "%"),
+        ("fraction of it (N M² a product)", 100 * needed / step / speed, "%"),
+        ("fraction of it on a mesh", 100 * needed / on_mesh / speed, "%"),
         ("largest difference of the means", waits["difference of means"], ""),
         ("relative difference of the bounds", waits["difference of bounds"], ""),
     ]
@@ -163,8 +163,8 @@ def _plain_numpy(model: VGPMIL, bags: Bags, steps: int) -> tuple[np.ndarray, flo
         factor = cholesky(precision, lower=True)
         mean = cho_solve((factor, True), projection.T @ (probability - 0.5))
         evidence = projection @ mean
-        spread = np.sum(solve_triangular(factor, projection.T, lower=True) ** 2, axis=0)
-        tilt = np.sqrt(evidence**2 + spread + residual)
+        variance = np.sum(solve_triangular(factor, projection.T, lower=True) ** 2, axis=0)
+        tilt = np.sqrt(evidence**2 + variance + residual)
         probability, log_normaliser = _labels(model, bags, evidence)
         trace = np.sum(solve_triangular(factor, identity, lower=True) ** 2)
         divergence = 0.5 * (trace + mean @ mean - len(mean)) + np.log(np.diag(factor)).sum()

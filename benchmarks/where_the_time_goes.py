@@ -14,8 +14,8 @@ What is inside a sweep or a leapfrog is timed on one core, each part by itself, 
 chain that has left its start; "the rest" is what the whole takes longer than its parts.
 
 The parts of a pass are those over bags of 20 on disk, 100 features in 32 bit and M = 200, each by
-itself on one core, in blocks of 512 as in a fit. A pass of VWSGP is made of all but the spread and
-the Gram matrix, one of VGPMIL of all but the sums by bag.
+itself on one core, in blocks of 512 as in a fit. A pass of VWSGP is made of all but the variances
+and the Gram matrix, one of VGPMIL of all but the sums by bag.
 """
 
 from __future__ import annotations
@@ -162,13 +162,13 @@ def _operations(what: str, model: Family, bags: Bags) -> float:
         # Those that may be positive are looked at by both mixtures.
         looks = (bags.num_instances + num_positive) * model.max_components
         each = model.num_features**2
-        # log ρ and the sums under it; of leapfrogs with the slopes.
+        # log ρ and the sums under it; of leapfrogs with the gradients.
         return looks * each * {"round": 2, "sweep": 1, "leapfrog": 3}[what]
     rows = bags.num_bags if isinstance(model, VWSGP) else bags.num_instances
     num_inducing = len(model.inducing_points)
     if what == "leapfrog":  # V ε, and back
         return 4.0 * rows * num_inducing
-    # The spread of V ε and the Gram matrix; a sweep has no spread.
+    # The variances of V ε and the Gram matrix; a sweep has no variances.
     return {"round": 2.0, "sweep": 1.0}[what] * rows * num_inducing**2
 
 
@@ -187,8 +187,8 @@ def _inside(arguments: argparse.Namespace) -> Table:
             states = _states(chain.init, chain.step, arguments)
             leapfrogs = float(np.mean(states.trajectory.num_steps))
             program = reparam(model.marginal(), config=model.reparametrisation)
-            slope = jax.value_and_grad(partial(potential_energy, program, (chain.given,), {}))
-            parts = {"log density and its slope": _ms(slope, states.trajectory.z)}
+            gradient = jax.value_and_grad(partial(potential_energy, program, (chain.given,), {}))
+            parts = {"log density and its gradient": _ms(gradient, states.trajectory.z)}
             _add_rows(table, model, "leapfrog", _ms(chain.step, states) / leapfrogs, parts)
     return table
 
@@ -305,8 +305,8 @@ def _parts_in(
             lambda x, k: projector.residual_variance(x, *projector.panels(k)), instances, cross
         )
         yield "V and its norms", (panels, triangle)
-        spread = _seconds(lambda v: squared_norms(v, projector.whitener), cross)
-        yield "spread", (spread, triangle)
+        variances = _seconds(lambda v: squared_norms(v, projector.whitener), cross)
+        yield "variances", (variances, triangle)
         gram = _seconds(lambda v: gram_panels(v, v[:, 0]), cross)
         yield "Gram matrix", (gram, triangle)
         sums = jnp.zeros((1 + int(bag.max()), num_inducing))

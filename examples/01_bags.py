@@ -183,7 +183,7 @@ for name, prediction in predictions.items():
 #
 # A positive bag, as both see it. Its 2s and 9s have a red frame, which the models do not see.
 
-# %%
+# %% slideshow={"slide_type": "slide"}
 surest = int(np.argmax(predictions["NUTS"].bag_probability * test.labels))
 pixels = bags.split(0.7, seed=0)[1].instances  # before they were standardised
 picture = plot_bag(predictions, test, surest, image_shape=(8, 8), images=pixels)

@@ -165,7 +165,7 @@ closed = coordinate_ascent(model, bags, seed=0, num_draws=2000)
 print(f"log evidence {exact.elbo[-1]:.3f}, closed form's bound {closed.elbo[-1]:.3f}")
 assert closed.elbo[-1] < exact.elbo[-1]
 
-# %%
+# %% slideshow={"slide_type": "slide"}
 figure = Figure(figsize=(5.2, 4.6), layout="constrained")
 panel = figure.subplots()
 for posterior, colour, name in ((exact, "#56B4E9", "exact"), (closed, "#D55E00", "closed form")):

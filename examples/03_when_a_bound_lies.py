@@ -242,7 +242,7 @@ for name, posterior in closed.items():
 # nats. By its bound it is the better model. But its exact posterior is not where the closed form
 # is:
 
-# %%
+# %% slideshow={"slide_type": "slide"}
 assert closed["Gamma"].elbo[-1] > closed["logistic"].elbo[-1] + 15
 figure = Figure(figsize=(9, 4.4), layout="constrained")
 near, far = figure.subplots(1, 2)

@@ -182,7 +182,7 @@ posteriors = {
 for name, posterior in posteriors.items():
     print(f"{name}: {posterior.status.sentence}")
 
-# %%
+# %% slideshow={"slide_type": "slide"}
 figure = Figure(figsize=(8.5, 4.6), layout="constrained")
 above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2))
 of_bag, place = drawn.labels[drawn.bag_index], drawn.instances[:, 0]

@@ -3,13 +3,17 @@
 #
 # Not every bag is positive for the sake of one instance. A meeting says yes if most of its members
 # do; a field is ill if a good part of its plants are. Here the label of a bag depends on *how many*
-# of its instances are positive. Nobody told us which are, so every labelling of the instances has
-# to be summed over, and a bag of a hundred instances has $2^{100}$ of them.
-#
-# This notebook shows that the sum is exact and cheap, because only the count matters; what three
-# rules for the count believe; and what happens to somebody who takes the wrong rule.
+# of its instances are positive. Nobody told us which are. So the model sums over every labelling of
+# the instances, and a bag of a hundred instances has $2^{100}$ labellings.
 #
 #     python examples/07_counting.py [--toy]
+
+# %% [markdown]
+# **You will learn**
+#
+# - why a sum over $2^N$ labellings needs only $N + 1$ terms,
+# - how the label of a bag changes the probabilities of its instances under three rules,
+# - how a wrong rule misleads without a warning, and how new bags reveal it.
 
 # %%
 # %matplotlib inline
@@ -20,12 +24,14 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from milzoo.datasets import Bags
+from milzoo.diagnostics import plot_with_slider
 from milzoo.inference import coordinate_ascent, keep_programs, laplace, nuts
 from milzoo.models import AtLeastOne, CardinalityModel, MajorityCardinality, NormalCardinality
 from milzoo.models.parts.counting import CountTree, log_partition
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 from scipy.stats import binom
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
@@ -40,13 +46,13 @@ COLOURS = {"at least one": "#009E73", "majority": "#0072B2", "normal": "#D55E00"
 # ## Three rules
 #
 # A *cardinality potential* is a pair of functions of the count $c$ of positive instances: $C^-(c)$
-# for negative bags and $C^+(c)$ for positive ones, large where label and count go well together
+# for negative bags and $C^+(c)$ for positive ones, large where label and count agree
 # (Hajimirsadeghi and Mori, 2017). With $m$ the size of the bag:
 #
 # - **at least one**: a positive bag has some positive instance, a negative bag has none. This is
 #   the assumption that multiple-instance learning began with;
 # - **majority**: half or more in a positive bag, fewer in a negative one;
-# - **normal**: about a share $\mu$ in a positive bag and about none in a negative one,
+# - **normal**: about a fraction $\mu$ in a positive bag and about none in a negative one,
 #   $C^+ = e^{-(c/m - \mu)^2 / 2\sigma^2}$ and $C^- = e^{-(c/m)^2 / 2\sigma^2}$. We take
 #   $\mu = \tfrac12$ and $\sigma = 0.1$, which the paper also uses.
 
@@ -66,7 +72,7 @@ def log_potential(potential, count):
         return np.asarray(potential(count, np.full_like(count, SIZE)), float)
 
 
-# The label once the count is known: log C⁺ − log C⁻ are its log odds.
+# Given the count, log C⁺ − log C⁻ are the log odds of the label.
 log_odds = {
     name: np.subtract(*log_potential(potential, counts)[::-1])
     for name, potential in POTENTIALS.items()
@@ -74,15 +80,16 @@ log_odds = {
 figure = Figure(figsize=(7, 3.4), layout="constrained")
 panel = figure.subplots()
 for (name, odds), marker in zip(log_odds.items(), "os^", strict=True):
-    chance = 1 / (1 + np.exp(-odds))
-    panel.plot(counts, chance, marker + "-", color=COLOURS[name], label=name, lw=1.2, alpha=0.85)
+    panel.plot(
+        counts, expit(odds), marker + "-", color=COLOURS[name], label=name, lw=1.2, alpha=0.85
+    )
 panel.set(xlabel="positive instances among ten", ylabel="P(bag positive | count)", xticks=counts)
 figure.legend(frameon=False, loc="outside right upper")
 figure
 
 # %% [markdown]
 # The normal rule may surprise. Its log odds are a straight line, $\mu(c/m - \mu/2)/\sigma^2$: they
-# are even at the share $\mu/2$, not at $\mu$, since a count is as near to none as to $\mu$ there.
+# are even at the fraction $\mu/2$, not at $\mu$: a count there is as near to none as to $\mu$.
 
 # %%
 line = 0.5 * (counts / SIZE - 0.25) / 0.1**2
@@ -92,10 +99,10 @@ assert (log_odds["majority"] == np.where(counts >= SIZE / 2, np.inf, -np.inf)).a
 # %% [markdown]
 # ## The sum over all labellings
 #
-# Each instance pulls towards a positive label by a number $\phi_n = \theta_0 + \theta^\top x_n$.
-# The model weighs a bag's label $Y$ and the labels $y_1 \dots y_N$ of its instances together, by
-# $C^{(Y)}(\sum_n y_n) \prod_n e^{\phi_n y_n}$. What it says of the bag alone is the sum over all
-# labellings,
+# Each instance has a logit $\phi_n = \theta_0 + \theta^\top x_n$, linear in its features. The model
+# gives a bag's label $Y$ and the labels $y_1 \dots y_N$ of its instances together the weight
+# $C^{(Y)}(\sum_n y_n) \prod_n e^{\phi_n y_n}$. The probability of the bag's label alone is the sum
+# over all labellings,
 #
 # $$P(Y) = \frac{Z^{(Y)}}{Z^+ + Z^-}, \qquad
 # Z^{(Y)} = \sum_{y \in \{0, 1\}^N} C^{(Y)}\Big(\sum_n y_n\Big) \prod_n e^{\phi_n y_n}$$
@@ -131,24 +138,72 @@ for name, ((negative, positive), _) in enumerated.items():
 # because to multiply it out is to decide, for each instance, for the 1 or for the $e^{\phi_n} x$.
 # One factor after another, that takes of the order of $N^2$ operations instead of $2^N$.
 
+
 # %%
-coefficients = np.ones(1)
-for value in phi:
-    coefficients = np.convolve(coefficients, [1.0, np.exp(value)])
+def coefficients(logits):
+    """e_c, for each count c."""
+    product = np.ones(1)
+    for logit in logits:
+        product = np.convolve(product, [1.0, np.exp(logit)])
+    return product
+
+
 for name, potential in POTENTIALS.items():
-    counted = np.log(np.exp(log_potential(potential, counts)) @ coefficients)
+    counted = np.log(np.exp(log_potential(potential, counts)) @ coefficients(phi))
     np.testing.assert_allclose(counted, enumerated[name][0], rtol=1e-10)
 
 # %% [markdown]
+# The same coefficients are the distribution of the count, $P(c) \propto e_c$. A positive label
+# multiplies it by $C^+(c)$. Here $w$ of ten instances look like witnesses ($\phi = 2$) and the
+# others do not ($\phi = -2$). Move $w$, and watch what each rule makes of a positive label.
+
+
+# %%
+def distribution_of_count(witnesses):
+    """P(count), without a label and given a positive one under each rule."""
+    weight = coefficients(np.where(counts[1:] <= witnesses, 2.0, -2.0))
+    weights = {"no label": weight}
+    for name, potential in POTENTIALS.items():
+        weights[name] = weight * np.exp(log_potential(potential, counts)[1])
+    return pd.DataFrame(
+        {
+            "positive instances among ten": np.tile(counts, len(weights)),
+            "probability": np.concatenate([one / one.sum() for one in weights.values()]),
+            "given a positive label, by": np.repeat(list(weights), len(counts)),
+            "witnesses": witnesses,
+        }
+    )
+
+
+frames = pd.concat([distribution_of_count(witnesses) for witnesses in counts])
+without_witnesses = frames[frames["witnesses"] == 0].groupby("given a positive label, by")
+mean_count = without_witnesses[["positive instances among ten", "probability"]].apply(
+    lambda rows: rows["positive instances among ten"] @ rows["probability"]
+)
+assert mean_count["no label"] < mean_count["at least one"] < 2 < 5 < mean_count["majority"]
+plot_with_slider(
+    frames,
+    x="positive instances among ten",
+    y="probability",
+    slider="witnesses",
+    colour="given a positive label, by",
+    start=3,
+)
+
+# %% [markdown]
+# *At least one* hardly changes the distribution once there is a witness. *Majority* cuts off all
+# counts below five, even if no instance looks like a witness. *Normal* moves the count towards five
+# from either side.
+#
 # ## Bags of any size
 #
-# Three lines will do for ten instances. For thousands their numbers overflow. `log_partition`, on
-# which the models here stand, multiplies the factors in pairs, then pairs of pairs (a `CountTree`),
-# and keeps the scale of the numbers apart; products of very long polynomials are made by Fourier
-# transform, so that large bags take of the order of $N \log^2 N$.
+# These lines suffice for ten instances. For thousands their numbers overflow. The models here use
+# `log_partition`. It multiplies the factors in pairs, then pairs of pairs (a `CountTree`), and
+# keeps the scale of the numbers apart. Fourier transforms multiply very long polynomials, so that
+# large bags take of the order of $N \log^2 N$ operations.
 #
 # Is it right? Let all $\phi_n = -1$. Then $e_c / \prod_n(1 + e^{\phi_n})$ is a binomial
-# probability, and both sums are tails of the binomial law, known to all digits.
+# probability. Both sums are tails of the binomial distribution, known to all digits.
 
 
 # %%
@@ -174,14 +229,14 @@ seconds = {}
 for size in (1_000,) if IS_TOY else (1_000, 16_000, 64_000):
     found, seconds[size] = timed(size)
     count = np.arange(size + 1)
-    log_law = binom.logpmf(count, size, 1 / (1 + np.e)) + size * np.log1p(np.exp(-1))
-    exactly = [logsumexp(log_law[2 * count < size]), logsumexp(log_law[2 * count >= size])]
+    log_mass = binom.logpmf(count, size, 1 / (1 + np.e)) + size * np.log1p(np.exp(-1))
+    exactly = [logsumexp(log_mass[2 * count < size]), logsumexp(log_mass[2 * count >= size])]
     np.testing.assert_allclose(found, exactly, rtol=1e-12)
     print(f"{size:6,} instances: {seconds[size]:.3f} s, log odds {found[1] - found[0]:,.4f}")
 
 # %% [markdown]
-# Twelve digits are right, even of a tail as small as $e^{-123}$, that of a majority among a
-# thousand. Four times as many instances take about four times as long, not sixteen.
+# Twelve digits are right, even where a majority among a thousand has probability $e^{-123}$. Four
+# times as many instances take about four times as long, not sixteen.
 
 # %%
 assert -124 < np.subtract(*by_counting([MajorityCardinality()], np.full(1_000, -1.0))[::-1]) < -123
@@ -189,34 +244,33 @@ if not IS_TOY:
     assert seconds[64_000] < 16 * seconds[16_000]
 
 # %% [markdown]
-# ## What the label of a bag says of its instances
+# ## How the label of a bag changes its instances
 #
-# $\log Z^{(Y)}$ knows more than the label of the bag. Its slope in $\phi_n$ is the probability that
-# instance $n$ is positive: $P(y_n = 1 \mid Y) = \partial \log Z^{(Y)} / \partial \phi_n$. A program
-# that can differentiate needs no second algorithm. Both, against the 1,024 labellings:
-
-# %%
+# $\log Z^{(Y)}$ also gives the probabilities of the instances, by its derivative:
+# $P(y_n = 1 \mid Y) = \partial \log Z^{(Y)} / \partial \phi_n$. A program that can differentiate
+# needs no second algorithm. We check both against the 1,024 labellings.
 
 
+# %% slideshow={"slide_type": "slide"}
 def all_rules(logits):
-    """log Z of both labels under each rule; twice, as what is to be differentiated and as is."""
+    """log Z of both labels under each rule; twice, to differentiate one and to return the other."""
     log_z = by_counting(list(POTENTIALS.values()), logits)
     return log_z, log_z
 
 
 with jax.enable_x64(True):
-    slopes, log_z = map(np.asarray, jax.jacrev(all_rules, has_aux=True)(jnp.asarray(phi)))
+    gradients, log_z = map(np.asarray, jax.jacrev(all_rules, has_aux=True)(jnp.asarray(phi)))
 for n, (of_bag, of_instances) in enumerate(enumerated.values()):
     both = slice(2 * n, 2 * n + 2)
     np.testing.assert_allclose(log_z[both], of_bag, rtol=1e-10)
-    np.testing.assert_allclose(slopes[both], of_instances, atol=1e-10)
+    np.testing.assert_allclose(gradients[both], of_instances, atol=1e-10)
 order = np.argsort(phi)
 figure = Figure(figsize=(9, 3.4), layout="constrained")
 panels = figure.subplots(1, 2, sharey=True)
 for label, panel in enumerate(panels):
-    panel.plot(1 / (1 + np.exp(-phi[order])), "--", color="black", lw=1.2, label="no bag: σ(φ)")
+    panel.plot(expit(phi[order]), "--", color="black", lw=1.2, label="no label: σ(φ)")
     for (name, colour), marker, row in zip(COLOURS.items(), "os^", (0, 2, 4), strict=True):
-        panel.plot(slopes[row + label][order], marker + "-", color=colour, lw=1, label=name)
+        panel.plot(gradients[row + label][order], marker + "-", color=colour, lw=1, label=name)
     panel.set(title=("negative bag", "positive bag")[label], xticks=[])
     panel.set_xlabel("the ten instances, by φ")
 panels[0].set_ylabel("P(instance positive | label of the bag)")
@@ -224,15 +278,15 @@ handles, names = panels[0].get_legend_handles_labels()
 figure.legend(handles, names, frameon=False, loc="outside right upper")
 figure
 
-# %% [markdown]
-# The same ten instances, the same $\phi$, and three opinions. To *at least one*, a negative bag
-# says everything of each instance, and this positive bag next to nothing: one of its instances is
-# positive anyway. To the *majority* both labels say a little. The *normal* rule has a number in
-# mind for either label: few in a negative bag, and about half in a positive one.
+# %% [markdown] slideshow={"slide_type": "-"}
+# - *At least one*: a negative label decides every instance. This positive label changes next to
+#   nothing, as one of the ten is very probably positive anyway.
+# - *Majority*: both labels change the probabilities a little.
+# - *Normal*: few positive instances in a negative bag, and about half in a positive one.
 
 # %%
-at_least_one, majority, normal = slopes[:2], slopes[2:4], slopes[4:]
-unconditional = 1 / (1 + np.exp(-phi))
+at_least_one, majority, normal = gradients[:2], gradients[2:4], gradients[4:]
+unconditional = expit(phi)
 assert (at_least_one[0] == 0).all()
 assert np.abs(at_least_one[1] - unconditional).max() < 0.05
 assert (majority[0] < unconditional).all() and (majority[1] > unconditional).all()
@@ -243,9 +297,9 @@ assert few < 2 and 4 < about_half < 6
 # %% [markdown]
 # ## A vote of digits
 #
-# Now labels to learn from. Seven handwritten digits make a bag, which is positive if most of them
-# are odd. So we know the right rule, and the labels of the images too, but only to see in the end
-# who was right. The features are eight principal components of the images.
+# Now we learn from labels. Seven handwritten digits make a bag, which is positive if most of them
+# are odd. So we know the right rule. We also know the labels of the images, and use them only to
+# judge the predictions. The features are eight principal components of the images.
 
 # %%
 BAG_SIZE, NUM_BAGS = 7, 256
@@ -267,7 +321,7 @@ print(f"{train.labels.mean():.0%} of the bags to learn from are positive; {is_od
 
 # %% [markdown]
 # The unknowns are the weights $\theta$, one for each feature, and $\theta_0$. The model has no
-# closed-form updates, and says so. `nuts` draws from the exact posterior.
+# closed-form updates, and `coordinate_ascent` says so. `nuts` draws from the exact posterior.
 
 # %%
 models = {
@@ -291,7 +345,7 @@ posteriors = {"majority": sampled(models["majority"])}
 
 # %% [markdown]
 # `laplace` is quicker: a Gaussian at the mode. Under this rule it is a fair approximation. Its
-# means are off by about a quarter of a posterior sd, and its sds are a little too small.
+# means have an error of about a quarter of a posterior sd, and its sds are a little too small.
 
 
 # %%
@@ -313,14 +367,14 @@ if not IS_TOY:
 # %% [markdown]
 # ## The wrong rule
 #
-# Somebody else has the same bags, and believes that one odd image makes a bag positive. The chains
-# mix as well, and nothing reports trouble. But by this rule every image in a negative bag is even,
-# and nearly half of the bags are negative. So there must be few odd images.
+# Somebody else has the same bags, and believes that one odd image makes a bag positive. These
+# chains mix too, and nothing reports trouble. But by this rule every image in a negative bag is
+# even, and nearly half of the bags are negative. So the model infers that few images are odd.
 
 
 # %%
 def log_loss(probability, truth):
-    """−log of what was said of what came true, of each."""
+    """−log of the predicted probability of the truth, for each bag or image."""
     return -np.log(np.where(truth, probability, 1 - probability))
 
 
@@ -354,11 +408,10 @@ figure.legend(handles, names, frameon=False, loc="outside right upper")
 figure
 
 # %% [markdown]
-# With the right rule, 128 labels of bags tell odd images from even ones, and the probabilities mean
-# what they say. With the wrong one nearly all images are called even. What can be trusted least is
-# what nobody can check: the instances.
+# With the right rule, 128 labels of bags tell odd images from even ones. With the wrong rule,
+# nearly all images are called even. Nobody can check the instances: they are the least reliable.
 #
-# The bags can be checked. New bags, with labels and no word on the images, show which rule fits:
+# The bags can be checked. New bags with labels show which rule fits. They need no labels of images.
 
 # %%
 believed = {name: one.instance_probability for name, one in predictions.items()}
@@ -375,5 +428,50 @@ print(f"log loss of a new bag: worse by {worse.mean():.3f} ± {margin:.3f} under
 assert worse.mean() > 2 * margin
 
 # %% [markdown]
-# A posterior, exact or not, answers within its model. How a bag's label comes about is a part of
-# the model that no engine questions; bags that were left out do.
+# A posterior, exact or not, answers within its model. The rule for a bag's label is a part of the
+# model that no engine questions. Held-out bags do.
+
+# %% [markdown]
+# ## Exercises
+#
+# **Exercise 1.** Double $\sigma$ in the normal rule. At which count is the label undecided now, and
+# how much flatter is the curve of the first figure?
+
+# %% tags=["hide-cell"]
+negative, positive = log_potential(NormalCardinality(mu=0.5, sigma=0.2), counts)
+# σ enters the log odds as 1/σ² only: they are 0 at the same count, and a quarter elsewhere.
+np.testing.assert_allclose(positive - negative, log_odds["normal"] / 4, atol=1e-12)
+
+# %% [markdown]
+# **Exercise 2.** Under *at least one*, a negative bag has no positive instance. Derive
+# $P(y_n = 1 \mid Y = 1)$ from that, and compare it with the enumeration. Why is it nearly
+# $\sigma(\phi_n)$ here?
+
+# %% tags=["hide-cell"]
+some_positive = 1 - np.prod(1 - expit(phi))
+by_bayes = expit(phi) / some_positive  # a positive instance makes its bag positive
+np.testing.assert_allclose(by_bayes, enumerated["at least one"][1][1], rtol=1e-10)
+print(f"one of the ten is positive with probability {some_positive:.3f}, before any label")
+assert some_positive > 0.99
+
+# %% [markdown]
+# **Exercise 3.** Find the expected count of a positive bag under *majority* in two ways: from the
+# coefficients $e_c$, and from the gradients. Why do they agree?
+
+# %% tags=["hide-cell"]
+weight = coefficients(phi) * np.exp(log_potential(MajorityCardinality(), counts)[1])
+expected_count = counts @ weight / weight.sum()
+# The count is the sum of the labels, and its mean is the sum of their probabilities.
+np.testing.assert_allclose(expected_count, majority[1].sum(), rtol=1e-10)
+assert expected_count > 5 > unconditional.sum()
+
+# %% [markdown]
+# **Exercise 4.** Suppose that each image is odd with the same probability $q$, and that *at least
+# one* is right. Which $q$ explains the fraction of negative bags in `train`? Compare it with the
+# fraction of odd images that the wrong rule believes in.
+
+# %% tags=["hide-cell"]
+negative_fraction = 1 - train.labels.mean()
+q = 1 - negative_fraction ** (1 / BAG_SIZE)  # all seven even: (1 − q)⁷
+print(f"q = {q:.3f}; the wrong rule believes {believed['at least one'].mean():.3f}")
+assert abs(q - believed["at least one"].mean()) < 0.05

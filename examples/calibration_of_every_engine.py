@@ -1,10 +1,10 @@
 # %% [markdown]
-# # Which engine may be trusted, before there are data
+# # Which engine is reliable, before there are data
 #
 # Draw a truth from the prior, labels from the truth, fit, and see where the truth lies among the
-# draws. Do that a thousand times. If an engine's posterior is the model's, the truth is as likely
+# draws. Repeat it a thousand times. If an engine's posterior is the model's, the truth is as likely
 # in each place (simulation-based calibration); an engine whose sds are too small has it at the
-# ends, one whose mean is shifted on one side (VSBC).
+# ends, one whose mean is biased, on one side (VSBC).
 #
 #     python examples/calibration_of_every_engine.py [--toy] [--out FOLDER]
 

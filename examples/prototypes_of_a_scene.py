@@ -1,13 +1,12 @@
 # %% [markdown]
-# # Where are the witnesses: a measure of neighbours, and diverse density
+# # Where are the witnesses: a neighbourhood score, and diverse density
 #
 # Venkatesan, Chandakkar and Li (2015), Figures 2 to 4, on a scene like theirs: four clusters that
-# bags of both labels have instances from, four of witnesses, of which each positive bag has one or
-# more, and the last of these close to where negative bags are. Both methods climb from every
-# instance of every positive bag; the question is how many of the highest peaks it takes until all
-# four clusters are among them. The paper: 5 for its measure, 24 for diverse density. The Parzen
-# measure counts in windows and has no gradient: its peaks are the instances of positive bags with
-# the highest counts.
+# bags of both labels have instances from, four of witnesses. Each positive bag has one witness or
+# more, and the last of these clusters is close to negative bags. Both methods search for a maximum
+# from every instance of every positive bag. How many of the highest peaks contain all four
+# clusters? The paper: 5 for its score, 24 for diverse density. The Parzen score counts in windows
+# and has no gradient: its peaks are the instances of positive bags with the highest counts.
 #
 #     python examples/prototypes_of_a_scene.py [--out FOLDER]
 
@@ -48,13 +47,13 @@ def highest_instances(measure: ParzenMeasure, bags: Bags) -> Peaks:
 # %%
 bags = load("venkatesan2015")
 measure, windows = NeighbourMeasure(k=6, transform=jnp.log1p), ParzenMeasure(width=0.5)
-climbing = partial(DiverseDensityLearner, SEPARATION, learns_scales=False)
+density_learner = partial(DiverseDensityLearner, SEPARATION, learns_scales=False)
 learners = {
     "neighbour measure, k = 6, Ψ = log(1 + d)": PrototypeLearner(measure, SEPARATION),
-    "diverse density, s = 1": climbing(1.0),
-    "diverse density, s = 4": climbing(4.0),
-    "diverse density, s = 1, ε = 0.01": climbing(1.0, label_noise=0.01),
-    "diverse density, s = 4, ε = 1e−16": climbing(4.0, label_noise=1e-16),
+    "diverse density, s = 1": density_learner(1.0),
+    "diverse density, s = 4": density_learner(4.0),
+    "diverse density, s = 1, ε = 0.01": density_learner(1.0, label_noise=0.01),
+    "diverse density, s = 4, ε = 1e−16": density_learner(4.0, label_noise=1e-16),
     "diverse density, s learned": DiverseDensityLearner(SEPARATION),
     "EM-DD, s = 4, ε = 1e−16": EMDD(SEPARATION, 4.0, learns_scales=False, label_noise=1e-16),
     "EM-DD, s learned": EMDD(SEPARATION),
@@ -72,15 +71,15 @@ for name, place in found.items():
     print(f"{name}: {verdict} {place}")
 
 # %% [markdown]
-# What is printed, checked:
+# The assertions check:
 #
-# - Four of the first six peaks of the measure of neighbours are the four clusters.
+# - Four of the first six peaks of the neighbourhood score are the four clusters.
 # - Exact diverse density with one scale for all has none of the three at the rim as a peak. About
 #   half of the positive bags have a witness from each cluster; log P(Y_b = 1) of the others falls
-#   with the square of the distance to the nearest of their instances, so that these pull, and
-#   those far away the hardest.
-# - What sets an end to the pull brings the clusters back: a share ε of wrong labels, were it 1e−16,
-#   as a small constant under P(Y_b) is. Which of these the paper's diverse density was is not said.
+#   with the square of the distance to the nearest of their instances, so that these bags
+#   attract the peak, and those far away the most.
+# - A limit to this attraction brings the clusters back: a fraction ε of wrong labels, even 1e−16,
+#   or a small constant under P(Y_b). The paper does not say which it used.
 # - Scales that are learned let the concept leave a feature out: a stripe through two clusters is
 #   more likely than any one of them. Where t is in that feature nothing tells.
 
