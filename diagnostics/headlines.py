@@ -21,7 +21,7 @@ type Word = Literal[
 
 # The reference's probability of central 90 % intervals, on average over sites and of the worst.
 _COVERED, _LEAST_COVERED = (0.85, 0.95), 0.75
-# Nats of KL(q‖p) up to which no probability is off by more than a tenth (Pinsker).
+# Nats of KL(q‖p) up to which no probability has an error above a tenth (Pinsker).
 _SMALL_DIVERGENCE = 0.02
 
 

@@ -92,7 +92,7 @@ class Sticks(NamedTuple):
         """Σ KL of each from Beta(1, α)."""
         one, zero = self.concentration1, self.concentration0
         both = one + zero
-        # By gammaln: jax.scipy.special.betaln, which NumPyro's divergence uses, is off by 1e-6.
+        # By gammaln: jax.scipy.special.betaln, which NumPyro's divergence uses, has errors of 1e-6.
         log_beta = gammaln(one) + gammaln(zero) - gammaln(both)
         expected = (one - 1) * digamma(one) + (zero - concentration) * digamma(zero)
         expected += (1 + concentration - both) * digamma(both)

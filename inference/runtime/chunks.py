@@ -171,7 +171,7 @@ def in_pieces(bags: Bags | BagStream, num_instances: int) -> Iterator[Bags]:
 
 @dataclass(frozen=True)
 class PiecesInMemory:
-    """Bags in memory that are read like a stream: in chunks, of which nothing is kept.
+    """Bags in memory that are read like a stream: in chunks that are not kept.
 
     Attributes
     ----------
