@@ -134,7 +134,7 @@ def _cause_at(shift: float, ratio: float) -> Word:
 
 
 def _without_a_judge(verdict: Verdict, divergence: Divergence | None) -> Headline:
-    """By KL(q‖p) where that is known."""
+    """The headline without a reliable posterior to compare with: by KL(q‖p), where known."""
     if divergence is not None:
         kl, error = divergence.kl, divergence.kl_error
         said = f"KL(q‖p) is {max(kl, 0.0):.2f} ± {error:.2f} nats"

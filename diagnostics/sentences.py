@@ -212,7 +212,7 @@ def _nats(divergence: Divergence | None) -> str:
 
 
 def _divergences(chains: Convergence) -> str:
-    """Of chains without fault: none, or few."""
+    """Say how many divergences chains without fault have: none, or few."""
     if math.isnan(chains.divergences):
         return ""
     if chains.divergences == 0:

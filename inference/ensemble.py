@@ -3,7 +3,7 @@
 A GPU moves a thousand chains in nearly the time of one. Warm-up, which a chain alone has to wait
 for, is then all that a run takes, and one draw of each chain is already a sample. What tells
 whether warm-up was long enough is nested R̂: chains that began at one point are a superchain, and
-those of another superchain must say the same.
+all superchains must agree.
 """
 
 from __future__ import annotations

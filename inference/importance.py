@@ -176,7 +176,7 @@ def weighted_evidence(
     >>> round(weighted_evidence(-0.5 * (draw / 3) ** 2, -0.5 * draw**2).khat, 1)
     0.9
     >>> round(weighted_evidence(-0.5 * (3 * draw) ** 2, -0.5 * draw**2).khat, 1)
-    -0.9
+    -1.7
     """
     if len(log_target) < FEWEST_DRAWS:
         raise ValueError(
@@ -214,7 +214,7 @@ def mean_evidence(replicates: Sequence[WeightedEvidence]) -> WeightedEvidence:
 
 
 class WeightedDraws(NamedTuple):
-    """Draws of q and how much each counts for p.
+    """Draws of an approximation q, with their importance weights for the posterior p.
 
     Attributes
     ----------
@@ -292,10 +292,10 @@ class ImportanceResampled:
         return {name: value[np.asarray(chosen)] for name, value in found.draws.items()}
 
     def log_density(self, model: Any, bags: Bags, draws: Draws) -> None:
-        """None: it is known by draws alone."""
+        """None: the approximation is known by its draws alone, without a density."""
 
     def guide(self, model: Any) -> Program:
-        """None to be had.
+        """Raise an error: resampled draws have no guide.
 
         Raises
         ------

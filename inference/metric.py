@@ -93,7 +93,7 @@ def curvature_and_misfit(
 
 
 def _mode(target: WhitenedProgram) -> Minimum:
-    """By the program that `laplace` has, with as many steps."""
+    """Find the mode by the compiled program of `laplace`, with as many steps."""
     return mode_from(target, target.origin, np.asarray(_MAX_STEPS))
 
 

@@ -380,12 +380,12 @@ class NUTSChain:
         return sum(prod(site.shape) for site in start.z.values())
 
     def _ends_a_window(self, step: Array) -> Bool[Array, ""]:
-        """Of those that a low-rank mass matrix is learned in."""
+        """Whether a step ends one of the windows that a low-rank mass matrix is learned in."""
         windows = _WINDOWS if self.curvature_metric is None else _WINDOWS_AFTER_CURVATURE
         return jnp.isin(step + 1, np.rint(np.multiply(windows, self.num_warmup)).astype(int))
 
     def _in_last_window(self, adaptation: HMCAdaptState) -> HMCAdaptState:
-        """Of NumPyro's schedule, so that the step size is tuned without a new beginning."""
+        """Skip to the last window of NumPyro's schedule, so that no reset disturbs the step size."""
         last = len(build_adaptation_schedule(self.num_warmup)) - 1
         return adaptation._replace(window_idx=jnp.full_like(adaptation.window_idx, last))
 

@@ -133,11 +133,11 @@ class Posterior:
     compile_seconds : float
         Of tracing and compiling programs, in the whole call.
     wall_seconds : float
-        From the call of the engine to its return: the two above, and what lies beside them.
+        From the call of the engine to its return: fitting, compilation and all else.
     sampling_seconds : float or None
         The part of ``seconds`` after warm-up; None for an approximation.
     elbo : array (T,) or None
-        The bound after each step (``svi``: after each block of steps), where the engine has one.
+        The evidence lower bound after each step (``svi``: each block of steps), if there is one.
     approximation : Approximation or None
         None for a sampler.
 

@@ -88,7 +88,7 @@ class Attempt:
     method: Method
 
     def smaller(self) -> Self:
-        """The same with two splits and one setting, to see that it runs."""
+        """The attempt with two splits and one setting, to see that it runs."""
 
         def with_one_setting(bags: Bags, memory: str | None) -> Choice:
             estimator, grid = self.method(bags, memory)

@@ -91,7 +91,7 @@ class Protocol:
             )
 
     def smaller(self) -> Self:
-        """The same on two splits, to see that it runs."""
+        """The protocol on two splits, to see that it runs."""
 
         def two_splits(name: str, bags: Bags, seed: int) -> list[Split]:
             return list(StratifiedKFold(2).split(np.zeros(len(bags)), bags.labels))

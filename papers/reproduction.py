@@ -242,7 +242,7 @@ def _in_order(exhibit: Exhibit, results: list[Result]) -> list[Result]:
 
 
 def _fingerprint(cell: Cell, attempt: Attempt, bags: Bags, seed: int) -> str:
-    """Of all that decides what an attempt gives, but for the code."""
+    """A digest of all that decides the result of an attempt, except the code."""
     estimator, grid = attempt.method(bags, None)
     settings = sorted((name, repr(value)) for name, value in estimator.get_params().items())
     protocol = (attempt.protocol.name, attempt.protocol.sentence)

@@ -415,7 +415,7 @@ class Trial:
             raise ValueError(f"num_draws is {self.num_draws}; expected at least {_FEWEST_DRAWS}")
 
     def origin(self) -> dict[str, Any]:
-        """Where truths come from, if not from the prior: named in a checkpoint's header."""
+        """The source of the truths, if not the prior, as a checkpoint's header names it."""
         return {}
 
     def simulate(self, key: Array) -> tuple[Sites, Sites]:

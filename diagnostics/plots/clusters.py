@@ -333,7 +333,7 @@ class _Mixture:
 
     @property
     def named_components(self) -> Components | None:
-        """Those of an approximation in which a component is the same in all draws."""
+        """Components of an approximation, where each is the same one in all draws; else None."""
         approximation = self.posterior.approximation
         if isinstance(approximation, NamedComponents):
             return approximation.components(self.model)

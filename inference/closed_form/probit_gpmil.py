@@ -69,7 +69,7 @@ class ProbitForm(InducingForm):
     dtype: FloatType = "float64"
 
     def numbers_kept(self, bags: Bags) -> int:
-        """Those of V."""
+        """The entries of V."""
         return bags.num_instances * self.model.num_inducing
 
     def prepare(self, chunk: Bags) -> ProbitRows:

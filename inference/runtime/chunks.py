@@ -189,7 +189,7 @@ class PiecesInMemory:
         return self.bags.num_instances
 
     def __iter__(self) -> Iterator[Bags]:
-        """Iterate once."""
+        """Iterate over the chunks."""
         return in_pieces(self.bags, self.chunk_instances)
 
     def read_to(self, new_buffer: NewBuffer) -> Iterator[Bags]:
