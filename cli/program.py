@@ -38,7 +38,24 @@ _INTERRUPTED = (
 
 
 def main() -> None:
-    """Run the command line; what goes wrong is one line and exit code 2."""
+    """Run the ``milzoo`` command line; an error is one line on standard error and exit code 2.
+
+    Examples
+    --------
+    The shell command ``milzoo reproduce kandemir-2016/figure-1 --list`` from Python:
+
+    >>> import sys
+    >>> from contextlib import suppress
+    >>> from unittest.mock import patch
+    >>> from milzoo.cli import main
+    >>> command = "milzoo reproduce kandemir-2016/figure-1 --list"
+    >>> with patch.object(sys, "argv", command.split()), suppress(SystemExit):
+    ...     main()
+    Kandemir, Haußmann, Diego, Rajamani, van der Laak and Hamprecht (2016),
+    Variational weakly supervised Gaussian processes, BMVC.
+    kandemir-2016/figure-1: Tissue slides and fundus images. Not possible here: the
+    diabetic-retinopathy and metastasis images
+    """
     try:
         code = app(standalone_mode=False)
     except typer.Abort as error:  # Typer's word for an EOFError, and a RuntimeError
@@ -126,8 +143,8 @@ def compare(
     the fields of the model and what it is made from, such as num_inducing=50, variance=0.5,
     length_scale=8, mean=-1, sharpness=100 or mixing=gamma:1,2.5 of vgpmil, likelihood=probit or
     likelihood=student_t:4,0.5 of vwsgp, max_components=5 or covariance=diagonal of dpmil,
-    potential=normal:0.5,0.1 or weight_prior=laplace of cardinality; with gamma mixing the
-    logistic model is sampled as well, if a sampler is among the engines.
+    potential=normal:0.5,0.1 or weight_prior=laplace of cardinality; with a Gamma scale
+    mixture the logistic model is sampled too, if a sampler is among the engines.
     """
     _one_device_for_each_core()
     from ..datasets.writing import check_own_folder

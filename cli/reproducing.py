@@ -48,7 +48,7 @@ class Wanted:
     again: bool = False
 
     def exhibits(self) -> Iterator[tuple[Paper, Exhibit]]:
-        """Those of the name; all where there is none."""
+        """Tables and figures of the given name; all of them where no name is given."""
         for name in [self.name] if self.name else [paper.name for paper in PAPERS]:
             yield from exhibits_named(name)
 

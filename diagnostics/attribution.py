@@ -22,9 +22,9 @@ def attributed(
 ) -> list[str]:
     """Say what of the log loss on test bags is the model's, and what each engine adds.
 
-    The reference, if it can judge, has the model's own posterior: what is wrong with its
-    predictions, of test bags or of training bags left out, is wrong with the model. What others
-    lose beside it is the engine's.
+    The reference, if it can judge, has the model's own posterior. So errors of its predictions,
+    for test bags or for held-out training bags, are errors of the model. What another posterior
+    loses beside it is an error of that engine.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def _of_left_out_bags(name: str, judge: Verdict, found: LeftOutCalibration) -> s
     )
     unit = " from uniform" if judge.predicts_numbers else ""
     text = (
-        f"Of training bags that are left out in turn, by {name}'s weights, {measure} "
+        f"For training bags held out in turn, by {name}'s weights, {measure} "
         f"{found.error:.2f}{unit}, {found.by_chance:.2f} by chance (p = {found.p_value:.2g})"
     )
     if found.num_influential:

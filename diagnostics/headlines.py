@@ -21,7 +21,7 @@ type Word = Literal[
 
 # The reference's probability of central 90 % intervals, on average over sites and of the worst.
 _COVERED, _LEAST_COVERED = (0.85, 0.95), 0.75
-# Nats of KL(q‖p) up to which no probability is off by more than a tenth (Pinsker).
+# Nats of KL(q‖p) up to which no probability has an error above a tenth (Pinsker).
 _SMALL_DIVERGENCE = 0.02
 
 
@@ -134,7 +134,7 @@ def _cause_at(shift: float, ratio: float) -> Word:
 
 
 def _without_a_judge(verdict: Verdict, divergence: Divergence | None) -> Headline:
-    """By KL(q‖p) where that is known."""
+    """The headline without a reliable posterior to compare with: by KL(q‖p), where known."""
     if divergence is not None:
         kl, error = divergence.kl, divergence.kl_error
         said = f"KL(q‖p) is {max(kl, 0.0):.2f} ± {error:.2f} nats"

@@ -359,8 +359,8 @@ _HOW_FAR = (
 )
 _NATS = (
     "Log evidence, and how far each approximation is from the posterior: KL(q‖p) on the exact "
-    "marginal, and the gap between log evidence and ELBO, of which the rest is lost by the "
-    "augmentation and its factorisation."
+    "marginal, and the gap between log evidence and ELBO. The augmentation and its factorisation "
+    "lose the rest of the gap."
 )
 _JOINT = (
     "Tests of all sites at once. A classifier learns to tell draws of a posterior from the "

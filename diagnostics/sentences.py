@@ -37,7 +37,7 @@ _SMALL_LOSS = 0.5
 
 _FAULTS = {
     "too short": "is too short",
-    "one chain": "cannot be judged by R̂",
+    "one chain": "has one chain, too few for R̂",
     "divergent": "has regions that it does not enter",
     "not mixed": "has not mixed",
 }
@@ -175,7 +175,7 @@ def _own_quality(name: str, verdict: Verdict) -> str:
         if chains.verdict == "too short":
             return f"{name}'s {run} are too few (worst R̂ {chains.rhat:.3f}; {faults})."
         if chains.verdict == "one chain":
-            return f"{name}'s {run} cannot be judged by R̂: {faults}."
+            return f"R̂ cannot judge {name}'s {run}: {faults}."
         if chains.verdict == "divergent":
             return (
                 f"{name}'s {run} miss part of the posterior: {faults}; raise target_accept. Do not "
@@ -212,7 +212,7 @@ def _nats(divergence: Divergence | None) -> str:
 
 
 def _divergences(chains: Convergence) -> str:
-    """Of chains without fault: none, or few."""
+    """Say how many divergences chains without fault have: none, or few."""
     if math.isnan(chains.divergences):
         return ""
     if chains.divergences == 0:
@@ -428,7 +428,7 @@ def _predicted(verdict: Verdict) -> str:
 
 def _consequence(verdict: Verdict, difference: PredictionDifference, *, is_judged: bool) -> str:
     if math.isnan(difference.log_loss_error):
-        return "one bag says nothing of which is better"
+        return "one bag cannot tell which is better"
     small, small_worst = _SMALL_PROBABILITY, _SMALL_WORST_PROBABILITY
     if verdict.predicts_numbers:
         small, small_worst = _SMALL_ERROR, _SMALL_WORST_ERROR

@@ -62,7 +62,7 @@ class Assessment:
         Of an approximation, against the exact marginal of its own model, and its standard error;
         NaN for a sampler.
     num_weighted : int
-        Draws behind each k̂, of which it may be the mean of several; 0 for a sampler.
+        Draws behind each k̂; ``khat`` may be a mean of several. 0 for a sampler.
     weighted : WeightedEvidence or None
         Log evidence by the same weights, and E_q[log p(D, u) − log q(u)]; None where there is no
         k̂.

@@ -1,4 +1,12 @@
-"""Engines: every one takes (model, bags) and returns a Posterior."""
+"""Engines: every one takes (model, bags) and returns a Posterior.
+
+Examples
+--------
+>>> from milzoo.inference import ENGINES
+>>> print(*ENGINES, sep=", ")
+coordinate_ascent, natural_gradient, laplace, svi, pathfinder, maximum_a_posteriori,
+grid, nuts, gibbs, ensemble, tempered_smc, pymc_nuts
+"""
 
 from .closed_form import coordinate_ascent, linear_response, natural_gradient
 from .ensemble import ensemble

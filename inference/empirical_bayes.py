@@ -33,7 +33,7 @@ _WIDTH = 2.0
 _SMALL_GAIN, _MOST_SEARCH_STEPS = 1e-4, 100
 # Values are looked for within this factor of the start; of a real number, so many of its sizes.
 _FACTOR, _SIZES = 80.0, 10.0
-# Stands for −log evidence where that is no number: larger than any.
+# Stands for −log evidence where that is not a number: larger than any that is.
 _NO_VALUE = 1e10
 
 

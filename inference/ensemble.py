@@ -3,7 +3,7 @@
 A GPU moves a thousand chains in nearly the time of one. Warm-up, which a chain alone has to wait
 for, is then all that a run takes, and one draw of each chain is already a sample. What tells
 whether warm-up was long enough is nested R̂: chains that began at one point are a superchain, and
-those of another superchain must say the same.
+all superchains must agree.
 """
 
 from __future__ import annotations
@@ -109,6 +109,22 @@ def ensemble(
     References
     ----------
     Hoffman, Radul and Sountsov (2021), ChEES; Margossian et al. (2024), nested R̂.
+
+    Examples
+    --------
+    Positive bags have an instance near 3:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import ensemble
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> options = {"num_chains": 64, "num_superchains": 4, "num_warmup": 100, "num_samples": 5}
+    >>> posterior = ensemble(model, bags, seed=0, **options)
+    >>> new = Bags.from_list([[[2.9]], [[0.1]]])
+    >>> posterior.predict(new).bag_probability.round(1)
+    array([0.9, 0.2])
     """
     watch = Stopwatch()
     observations(model, bags, "ensemble")

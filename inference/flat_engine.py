@@ -37,6 +37,26 @@ class FlatDensity:
         Evaluations of the gradient that a sampler may use, all chains together.
     seed : int
         Of the sampler.
+
+    Examples
+    --------
+    At the prior mean, v = 0, every label has probability ½, and the prior is N(0, I):
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import FlatDensity, flat_density
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> target: FlatDensity = flat_density(model, bags, seed=0, budget=1000)
+    >>> target.dimension
+    2
+    >>> round(float(target.log_density(np.zeros(2))), 2)  # 4 log ½ − log 2π
+    -4.61
+    >>> np.asarray(target.gradient(np.zeros(2))).round(1)
+    array([-2.6,  2.9])
+    >>> target.sites(np.ones((1, 2)))["inducing_value"].round(1)
+    array([[3., 3.]])
     """
 
     budget: int
@@ -95,6 +115,22 @@ def flat_density(model: Model, bags: Bags, *, seed: int, budget: int = 20_000) -
     ------
     ValueError
         If the bags lack what the model learns from.
+
+    Examples
+    --------
+    A step along the gradient raises the density:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import flat_density
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> target = flat_density(model, bags, seed=0, budget=1000)
+    >>> start = np.zeros(target.dimension)
+    >>> end = start + 0.1 * np.asarray(target.gradient(start))
+    >>> [round(float(target.log_density(v)), 1) for v in (start, end)]
+    [-4.6, -3.5]
     """
     observations(model, bags, "flat_density")
     check_number_of_unknowns(model, "flat_density")
@@ -128,7 +164,9 @@ def flat_engine(sampler: FlatSampler, *, budget: int = 20_000) -> Callable[..., 
     --------
     Independent draws of the prior, which is no posterior:
 
+    >>> import numpy as np
     >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import flat_engine
     >>> from milzoo.models import RBF, VWSGP
     >>> def prior(target):
     ...     random = np.random.default_rng(target.seed)

@@ -225,7 +225,7 @@ def _origin(model: Model, given: Any) -> Sites:
 
 @jax.jit
 def kinks(target: WhitenedProgram) -> Float[Array, " P"]:
-    """`WhitenedProgram.kinks`, compiled."""
+    """Compute `WhitenedProgram.kinks` in a compiled program."""
     return target.kinks()
 
 

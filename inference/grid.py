@@ -81,6 +81,23 @@ def grid(
     ------
     ValueError
         If the model has another number of unknowns.
+
+    Examples
+    --------
+    The evidence of a model with two unknown numbers is exact:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import grid
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = grid(model, bags, seed=0, num_points=101)
+    >>> round(float(posterior.elbo[-1]), 2)  # log p(labels)
+    -2.46
+    >>> new = Bags.from_list([[[2.9]], [[0.1]]])
+    >>> posterior.predict(new).bag_probability.round(1)
+    array([0.9, 0.2])
     """
     watch = Stopwatch()
     observations(model, bags, "grid")
@@ -137,7 +154,7 @@ def _product(axes: list[np.ndarray]) -> Float[np.ndarray, "P 2"]:
 
 
 def _box(density: Callable) -> tuple[np.ndarray, np.ndarray]:
-    """Find the box outside of which the density is below e^−20 of its maximum."""
+    """Find a box; the density outside is below e^−20 of its maximum."""
     low, high = _first_box(density)
     for _ in range(_MOST_MOVES):
         axes = [np.linspace(low[n], high[n], _COARSE) for n in (0, 1)]

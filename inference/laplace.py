@@ -69,6 +69,21 @@ def laplace(
     ------
     ValueError
         If a site has a Laplace prior, whose density has no curvature at 0.
+
+    Examples
+    --------
+    Positive bags have an instance near 3:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = laplace(model, bags, seed=0)
+    >>> new = Bags.from_list([[[2.9]], [[0.1]]])
+    >>> posterior.predict(new).bag_probability.round(1)
+    array([0.8, 0.3])
     """
     watch = Stopwatch()
     observations(model, bags, "laplace")

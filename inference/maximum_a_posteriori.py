@@ -72,6 +72,20 @@ def maximum_a_posteriori(
     References
     ----------
     Hajimirsadeghi and Mori (2017), equation 9, where r(θ) is −log of the prior density.
+
+    Examples
+    --------
+    The mode of the values at the inducing points 0 and 3:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import maximum_a_posteriori
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = maximum_a_posteriori(model, bags, seed=0)
+    >>> posterior.stored_draws()["inducing_value"].round(1)
+    array([[-1.3,  2.6]])
     """
     watch = Stopwatch()
     observations(model, bags, "maximum_a_posteriori")

@@ -42,7 +42,7 @@ LARGEST_DENSE = 1000
 _MAX_STEPS = 200
 # Curvature below which a direction counts as this flat: ten prior sds of a whitened coordinate.
 _LEAST_CURVATURE = 1e-2
-# Variances of directions of which a window's draws say nothing, in units of the diagonal metric's.
+# Variances of directions that a window's draws do not reach, in units of the diagonal metric's.
 _REGULARISATION = 1e-5
 # Variances nearer to the diagonal metric's than this factor are not told from noise.
 _CUTOFF = 2.0
@@ -93,7 +93,7 @@ def curvature_and_misfit(
 
 
 def _mode(target: WhitenedProgram) -> Minimum:
-    """By the program that `laplace` has, with as many steps."""
+    """Find the mode by the compiled program of `laplace`, with as many steps."""
     return mode_from(target, target.origin, np.asarray(_MAX_STEPS))
 
 

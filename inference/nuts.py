@@ -88,8 +88,8 @@ def nuts(
     num_warmup, num_samples, num_chains : int
         Draws per chain; chains run at once, on all devices of the process.
     program : {"marginal", "full"}
-        The program with everything summed out that can be, or the paper's own with the evidence
-        as sites: same posterior, many more dimensions.
+        The program with everything summed out that can be, or the paper's own with the latent
+        function values as sites: the same posterior in many more dimensions.
     mass_matrix : {"diagonal", "dense", "low_rank", "laplace", "auto"}
         Whose inverse stands for the posterior's covariance. ``"diagonal"`` and ``"dense"``: the
         variances, or covariances, of the warm-up's draws. ``"low_rank"``: of draws and gradients,
@@ -134,6 +134,21 @@ def nuts(
     ----------
     Hoffman and Gelman (2014); Phan, Pradhan and Jankowiak (2019), iterative NUTS; Seyboldt, Carlson
     and Carpenter (2026), low-rank mass matrices.
+
+    Examples
+    --------
+    Positive bags have an instance near 3:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import nuts
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = nuts(model, bags, seed=0, num_warmup=200, num_samples=200)
+    >>> new = Bags.from_list([[[2.9]], [[0.1]]])
+    >>> posterior.predict(new).bag_probability.round(1)
+    array([0.9, 0.2])
     """
     watch = Stopwatch()
     observations(model, bags, "nuts")
@@ -365,12 +380,12 @@ class NUTSChain:
         return sum(prod(site.shape) for site in start.z.values())
 
     def _ends_a_window(self, step: Array) -> Bool[Array, ""]:
-        """Of those that a low-rank mass matrix is learned in."""
+        """Whether a step ends one of the windows that a low-rank mass matrix is learned in."""
         windows = _WINDOWS if self.curvature_metric is None else _WINDOWS_AFTER_CURVATURE
         return jnp.isin(step + 1, np.rint(np.multiply(windows, self.num_warmup)).astype(int))
 
     def _in_last_window(self, adaptation: HMCAdaptState) -> HMCAdaptState:
-        """Of NumPyro's schedule, so that the step size is tuned without a new beginning."""
+        """Skip to the last window of NumPyro's schedule, so that no reset disturbs the step size."""
         last = len(build_adaptation_schedule(self.num_warmup)) - 1
         return adaptation._replace(window_idx=jnp.full_like(adaptation.window_idx, last))
 

@@ -100,6 +100,21 @@ def pathfinder(
     References
     ----------
     Zhang, Carpenter, Gelman and Vehtari (2022).
+
+    Examples
+    --------
+    Positive bags have an instance near 3:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import pathfinder
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = pathfinder(model, bags, seed=0, num_paths=2)
+    >>> new = Bags.from_list([[[2.9]], [[0.1]]])
+    >>> (posterior.predict(new).bag_probability > 0.5).astype(int)  # predicted labels
+    array([1, 0])
     """
     watch = Stopwatch()
     observations(model, bags, "pathfinder")

@@ -1,4 +1,4 @@
-"""What every engine returns: draws in an ArviZ tree, and all that is needed to judge them."""
+"""The posterior that every engine returns: draws in an ArviZ tree, with model, bags and status."""
 
 from __future__ import annotations
 
@@ -65,6 +65,22 @@ class Status:
 
     ``collapsed`` is a run that converged, to hyper-parameters under which no feature matters;
     ``disagreed`` one that converged, but to other approximations from other starts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import Status, coordinate_ascent
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> coordinate_ascent(model, bags, seed=0).status.kind
+    'converged'
+    >>> stopped: Status = coordinate_ascent(model, bags, seed=0, max_steps=2).status
+    >>> stopped.kind
+    'max_steps'
+    >>> stopped.sentence
+    'the bound moved by +0.046 at the last step, 2'
     """
 
     kind: _Kind
@@ -117,13 +133,30 @@ class Posterior:
     compile_seconds : float
         Of tracing and compiling programs, in the whole call.
     wall_seconds : float
-        From the call of the engine to its return: the two above, and what lies beside them.
+        From the call of the engine to its return: fitting, compilation and all else.
     sampling_seconds : float or None
         The part of ``seconds`` after warm-up; None for an approximation.
     elbo : array (T,) or None
-        The bound after each step (``svi``: after each block of steps), where the engine has one.
+        The evidence lower bound after each step (``svi``: each block of steps), if there is one.
     approximation : Approximation or None
         None for a sampler.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import Posterior, laplace
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = laplace(model, bags, seed=0)
+    >>> posterior.engine, posterior.status.kind
+    ('laplace', 'converged')
+    >>> posterior.stored_draws()["inducing_value"].mean(axis=0).round(1)
+    array([-1.3,  2.5])
+    >>> posterior.save("posterior.nc")
+    >>> Posterior.load("posterior.nc").predict(bags).bag_probability.round(1)
+    array([0.7, 0.8, 0.2, 0.3])
     """
 
     model: Model

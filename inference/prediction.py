@@ -50,6 +50,24 @@ class Prediction:
     bag_predictive, instance_predictive : array (B,) and (N,), or None
         The probabilities where they are not means over draws: of a model of the instances, Bayes'
         rule wants the mean of the densities.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import Prediction, laplace
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = laplace(model, bags, seed=0)
+    >>> prediction: Prediction = posterior.predict(Bags.from_list([[[2.9]], [[0.1]]]))
+    >>> prediction.bag_probability.round(1)
+    array([0.8, 0.3])
+    >>> prediction.instance_probability.round(1)
+    array([0.8, 0.3])
+    >>> lower, upper = prediction.bag_interval(0.9)
+    >>> lower.round(1), upper.round(1)
+    (array([0.4, 0. ]), array([1. , 0.7]))
     """
 
     bag_draws: Float[np.ndarray, "S B"] = field(repr=False)
@@ -100,9 +118,25 @@ class TargetPrediction:
     bag_mean, bag_scale : array (S, B)
         Mean and standard deviation of Y* given each draw.
     instance_mean, instance_scale : array (R, N)
-        Of the Gaussian f*_n given each draw, which sum up to the bag's evidence.
+        Of the Gaussian f*_n given each draw; the f*_n of a bag sum to its latent value.
     latent : LatentPrediction or None
         Of s*, and the likelihood of Y* given it; None where Y* is Gaussian given a draw.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import TargetPrediction, coordinate_ascent
+    >>> from milzoo.models import RBF, VWSGP, Gaussian
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.1]]]).with_targets([2.0, 2.1, 0.0])
+    >>> points = np.array([[0.0], [3.0]])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), points, likelihood=Gaussian(0.2))
+    >>> posterior = coordinate_ascent(model, bags, seed=0)
+    >>> prediction: TargetPrediction = posterior.predict(Bags.from_list([[[2.9], [0.1]]]))
+    >>> prediction.bag_target.round(1)
+    array([2.])
+    >>> prediction.instance_contribution.round(1)
+    array([ 2., -0.])
     """
 
     bag_mean: Float[np.ndarray, "S B"] = field(repr=False)

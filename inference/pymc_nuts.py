@@ -107,6 +107,20 @@ def pymc_nuts(
     ----------
     Hoffman and Gelman (2014); Abril-Pla et al. (2023), PyMC; Seyboldt, Carlson and Carpenter
     (2026), nutpie.
+
+    Examples
+    --------
+    Most of the seconds compile the program:
+
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import pymc_nuts
+    >>> from milzoo.models import BMIL
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = BMIL.for_bags(bags)
+    >>> posterior = pymc_nuts(model, bags, seed=0, num_warmup=200, num_samples=200, num_chains=2)
+    >>> new = Bags.from_list([[[2.9]], [[0.1]]])
+    >>> (posterior.predict(new).bag_probability > 0.5).astype(int)  # predicted labels
+    array([1, 0])
     """
     if not isinstance(sampler, str) or sampler not in _SAMPLERS:
         nearest = difflib.get_close_matches(str(sampler), _SAMPLERS, n=1, cutoff=0.0)

@@ -74,6 +74,8 @@ def encode(value: Any) -> Any:
 
     Examples
     --------
+    >>> from milzoo import models
+    >>> from milzoo.inference.serialization import decode, encode
     >>> decode(encode(models.GammaMixing(0.5, 2.5)))
     GammaMixing(alpha=0.5, beta=2.5)
     """
@@ -125,7 +127,7 @@ def _encode_distribution(prior: dist.Distribution) -> dict[str, Any]:
         rebuilt = False
     if not rebuilt:
         raise ValueError(
-            f"a prior is a {type(prior).__name__}, of which {sorted(parameters)} do not tell all, "
+            f"a prior is a {type(prior).__name__}; {sorted(parameters)} do not describe it fully, "
             "so no file can hold it; save the draws with posterior.tree.to_netcdf, or use a plain "
             "NumPyro distribution such as LogNormal or Gamma"
         )
@@ -309,7 +311,7 @@ def _check_digest(file: Path) -> None:
         if version != str(FORMAT):
             raise ValueError(f"it is of format {version}, and this version reads format {FORMAT}")
         if digest != _digest(opened, size - len(found.group())):
-            raise ValueError("its content is not that which was saved: its digest differs")
+            raise ValueError("its content is not what was saved: its digest differs")
 
 
 def _digest(opened: Any, length: int) -> str:

@@ -116,7 +116,7 @@ def svi(
     batch_size : int or None
         Bags per step, for ``"quadrature"``; all if left out.
     num_starts : int
-        Ascents, each from a random point and one after another. That which ends highest is
+        Ascents, one after another, each from a random point. The one that ends highest is
         returned, and ``status`` tells R̂ across draws of those that end within 5 nats of it.
     num_draws : int
         Draws of the approximation kept in the tree.
@@ -143,6 +143,21 @@ def svi(
     References
     ----------
     Kandemir et al. (2016), section 4.3, for ``"quadrature"`` and the probit.
+
+    Examples
+    --------
+    Positive bags have an instance near 3:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import svi
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = svi(model, bags, seed=0, max_steps=500)
+    >>> new = Bags.from_list([[[2.9]], [[0.1]]])
+    >>> posterior.predict(new).bag_probability.round(1)
+    array([0.9, 0.2])
     """
     watch = Stopwatch()
     observations(model, bags, "svi")

@@ -153,6 +153,21 @@ def tempered_smc(
     References
     ----------
     Del Moral, Doucet and Jasra (2006); Buchholz, Chopin and Jacob (2021), on Hamiltonian moves.
+
+    Examples
+    --------
+    Positive bags have an instance near 3:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import tempered_smc
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = tempered_smc(model, bags, seed=0, num_particles=200, num_chains=2)
+    >>> new = Bags.from_list([[[2.9]], [[0.1]]])
+    >>> posterior.predict(new).bag_probability.round(1)
+    array([0.9, 0.2])
     """
     watch = Stopwatch()
     observations(model, bags, "tempered_smc")

@@ -277,7 +277,7 @@ class TraceableAscent:
 
 @dataclass(frozen=True)
 class TraceableResponse(TraceableAscent):
-    """The same with its covariance corrected, as `milzoo.inference.linear_response`."""
+    """Coordinate ascent with the covariance of `milzoo.inference.linear_response`."""
 
     def check(self, model: Any, bags: Bags) -> None:
         """Refuse also a q(θ) that is no Gaussian, and labels with a state of their own.

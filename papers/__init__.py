@@ -1,4 +1,16 @@
-"""The papers' tables and figures as data, and what reproduces them here."""
+"""The papers' tables and figures as data, and what reproduces them here.
+
+Examples
+--------
+>>> from milzoo.papers import PAPERS
+>>> for paper in PAPERS:
+...     print(f"{paper.name}: {len(paper.exhibits)} tables and figures")
+kandemir-2014: 9 tables and figures
+venkatesan-2015: 10 tables and figures
+kandemir-2016: 5 tables and figures
+hajimirsadeghi-2017: 2 tables and figures
+castro-macias-2024: 21 tables and figures
+"""
 
 from __future__ import annotations
 

@@ -185,14 +185,14 @@ class _Table:
     def published_method(
         self, gamma: bool, num_inducing: int, bags: Bags, memory: str | None
     ) -> Choice:
-        """With the paper's kernel."""
+        """The classifier with the paper's kernel, and the grid of its α and β."""
         classifier = StoppedVGPMIL(num_inducing, self.length_scale, seed=0)
         return on_features(self.features, classifier, dict(_ALPHA_BETA) if gamma else {})
 
     def honest_method(
         self, gamma: bool, num_inducing: int, bags: Bags, memory: str | None
     ) -> Choice:
-        """With the length scale to be chosen, where there are several."""
+        """The classifier, and its grid with length scales added."""
         classifier, grid = self.published_method(gamma, num_inducing, bags, memory)
         scales = [factor * self.length_scale for factor in self.factors]
         return classifier, grid | {"classify__length_scale": scales}

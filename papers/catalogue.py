@@ -40,6 +40,13 @@ def exhibits_named(name: str) -> Iterator[tuple[Paper, Exhibit]]:
     ------
     ValueError
         If the paper or the exhibit is unknown, with the nearest name.
+
+    Examples
+    --------
+    >>> from milzoo.papers import exhibits_named
+    >>> for paper, exhibit in exhibits_named("castro-macias-2024/table-6"):
+    ...     print(f"{paper.name}, {exhibit.name}: {exhibit.title}, {len(exhibit.cells)} cells")
+    castro-macias-2024, table-6: Scores on musk1, 6 cells
     """
     paper_name, _, exhibit_name = name.partition("/")
     paper = look_up("paper", paper_name, {paper.name: paper for paper in PAPERS})

@@ -40,6 +40,13 @@ class Published:
         A fraction, where the paper has per cent.
     error : float or None
         As printed after ±; None where the paper has none.
+
+    Examples
+    --------
+    >>> from milzoo.papers import Published
+    >>> printed = Published(0.872, error=0.03)  # 87.2 ± 3.0 %
+    >>> f"{printed.value:.1%} ± {printed.error:.1%}"
+    '87.2% ± 3.0%'
     """
 
     value: float
@@ -52,20 +59,36 @@ class Published:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A method under a protocol.
+    """A method of a table, to be run under one protocol.
 
     Parameters
     ----------
     protocol : Protocol
     method : callable
         Of bags and a folder: an estimator, and a grid of its settings.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.estimators import MeasureLearner
+    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.papers import Attempt, Protocol
+    >>> def halves(name, bags, seed):
+    ...     order = np.random.default_rng(seed).permutation(bags.num_bags)
+    ...     return [(order[::2], order[1::2])]
+    >>> protocol = Protocol("honest", "One half of the bags predicts the other.", halves)
+    >>> def nearest(bags, memory):
+    ...     return MeasureLearner(NeighbourMeasure(1)), {}
+    >>> attempt = Attempt(protocol, nearest)
+    >>> attempt.protocol.sentence
+    'One half of the bags predicts the other.'
     """
 
     protocol: Protocol
     method: Method
 
     def smaller(self) -> Self:
-        """The same with two splits and one setting, to see that it runs."""
+        """The attempt with two splits and one setting, to see that it runs."""
 
         def with_one_setting(bags: Bags, memory: str | None) -> Choice:
             estimator, grid = self.method(bags, memory)
@@ -90,12 +113,24 @@ class Cell:
     missing : str
         What is missing here, where there is no attempt.
     why : str
-        One sentence: why ours differs.
+        One sentence: why our number differs from the published one.
 
     Raises
     ------
     ValueError
         If there are attempts and something is missing, or neither; or a score is unknown.
+
+    Examples
+    --------
+    >>> from milzoo.papers import Cell, exhibits_named
+    >>> ((paper, exhibit),) = exhibits_named("castro-macias-2024/table-6")
+    >>> cell: Cell = exhibit.cells[0]
+    >>> cell.method, cell.data
+    ('G-VGPMIL, M = 50', 'musk1')
+    >>> {score: published.value for score, published in cell.published.items()}
+    {'accuracy': 0.8832, 'f1': 0.8917, 'auc': 0.9607}
+    >>> [attempt.protocol.name for attempt in cell.attempts]
+    ['as published', 'honest']
     """
 
     method: str
@@ -151,6 +186,13 @@ class Exhibit:
     ValueError
         If it has not exactly one of cells, a verdict, tables whose numbers it shows, something that
         is missing and something to do; or a verdict without a finding.
+
+    Examples
+    --------
+    >>> from milzoo.papers import Exhibit
+    >>> figure = Exhibit("figure-1", "The model as a graph", missing="a drawing, without numbers")
+    >>> f"{figure.name}, {figure.title}: {figure.missing}"
+    'figure-1, The model as a graph: a drawing, without numbers'
     """
 
     name: str
@@ -189,6 +231,14 @@ class Paper:
         In the order of the paper.
     remarks : str
         What the paper tells of its protocol, and leaves out.
+
+    Examples
+    --------
+    >>> from milzoo.papers import Exhibit, Paper
+    >>> figure = Exhibit("figure-1", "The model as a graph", missing="a drawing, without numbers")
+    >>> paper = Paper("our-2026", "We (2026), Our model.", (figure,), remarks="It has no tables.")
+    >>> [exhibit.name for exhibit in paper.exhibits]
+    ['figure-1']
     """
 
     name: str

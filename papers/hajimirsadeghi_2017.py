@@ -139,7 +139,7 @@ def _on_chosen_kernel(learns: bool, bags: Bags, memory: str | None) -> Choice:
 
 
 def _attempts(method: str, data: str) -> tuple[Attempt, ...]:
-    """As published and honest."""
+    """One attempt by the protocol as published, and one by the honest protocol."""
     if method == "MICPM":
         return Attempt(PUBLISHED, _micpm), Attempt(HONEST, _micpm)
     learns = method == "MICPKL"

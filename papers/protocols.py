@@ -38,7 +38,7 @@ type Splits = Callable[[str, Bags, int], list[Split]]
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a number in a table comes about.
+    """How a number in a table is made: the splits, the choice of settings, the reported score.
 
     Parameters
     ----------
@@ -59,6 +59,19 @@ class Protocol:
     ------
     ValueError
         If it is honest and looks at test bags, or looks at them and does not say so.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import load
+    >>> from milzoo.papers import Protocol
+    >>> def halves(name, bags, seed):
+    ...     order = np.random.default_rng(seed).permutation(bags.num_bags)
+    ...     return [(order[::2], order[1::2])]
+    >>> protocol = Protocol("honest", "One half of the bags predicts the other.", halves)
+    >>> ((training, test),) = protocol.splits("kandemir2014", load("kandemir2014"), seed=0)
+    >>> len(training), len(test)
+    (20, 20)
     """
 
     name: Literal["as published", "honest"]
@@ -78,7 +91,7 @@ class Protocol:
             )
 
     def smaller(self) -> Self:
-        """The same on two splits, to see that it runs."""
+        """The protocol on two splits, to see that it runs."""
 
         def two_splits(name: str, bags: Bags, seed: int) -> list[Split]:
             return list(StratifiedKFold(2).split(np.zeros(len(bags)), bags.labels))

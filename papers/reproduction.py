@@ -80,6 +80,26 @@ def reproduce(
         If a data set is not here.
     ValueError
         If a method or a data set is not in the table.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.estimators import MeasureLearner
+    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.papers import Attempt, Cell, Exhibit, Paper, Protocol, Published, reproduce
+    >>> def halves(name, bags, seed):
+    ...     order = np.random.default_rng(seed).permutation(bags.num_bags)
+    ...     return [(order[::2], order[1::2])]
+    >>> protocol = Protocol("honest", "One half of the bags predicts the other.", halves)
+    >>> def nearest(bags, memory):
+    ...     return MeasureLearner(NeighbourMeasure(1)), {}
+    >>> attempt = Attempt(protocol, nearest)
+    >>> cell = Cell("nearest", "kandemir2014", {"accuracy": Published(0.9)}, (attempt,))
+    >>> table = Exhibit("table-1", "Accuracy", (cell,))
+    >>> paper = Paper("our-2026", "We (2026), Our model.", (table,), remarks="")
+    >>> results = reproduce(paper, table, None, jobs=1, report=lambda sentence: None)
+    >>> {one.score: round(one.value, 2) for one in results if one.score in ("accuracy", "auc")}
+    {'accuracy': 1.0, 'auc': 1.0}
     """
     path = None if folder is None else path_of(folder, paper, exhibit)
     known = [] if path is None else read(path)
@@ -139,6 +159,29 @@ def scores_by_setting(
     ------
     FileNotFoundError, ValueError
         As of `reproduce`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.estimators import MeasureLearner
+    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.papers import Attempt, Cell, Exhibit, Protocol, Published, scores_by_setting
+    >>> def halves(name, bags, seed):
+    ...     order = np.random.default_rng(seed).permutation(bags.num_bags)
+    ...     return [(order[::2], order[1::2])]
+    >>> protocol = Protocol("honest", "One half of the bags predicts the other.", halves)
+    >>> def nearest(bags, memory):
+    ...     grid = {"measure": [NeighbourMeasure(k) for k in (1, 30)]}
+    ...     return MeasureLearner(NeighbourMeasure(1)), grid
+    >>> attempt = Attempt(protocol, nearest)
+    >>> cell = Cell("nearest", "kandemir2014", {"accuracy": Published(0.9)}, (attempt,))
+    >>> table = Exhibit("table-1", "Accuracy", (cell,))
+    >>> ((cell, attempt, scores),) = scores_by_setting(table, jobs=1)
+    >>> scores["accuracy"].round(1)
+    classifier
+    measure=NeighbourMeasure(k=1, transform=None)     1.0
+    measure=NeighbourMeasure(k=30, transform=None)    1.0
+    Name: accuracy, dtype: float64
     """
     for cell, attempt in _chosen(exhibit, protocols, methods, data):
         bags = load(cell.data)
@@ -199,7 +242,7 @@ def _in_order(exhibit: Exhibit, results: list[Result]) -> list[Result]:
 
 
 def _fingerprint(cell: Cell, attempt: Attempt, bags: Bags, seed: int) -> str:
-    """Of all that decides what an attempt gives, but for the code."""
+    """A digest of all that decides the result of an attempt, except the code."""
     estimator, grid = attempt.method(bags, None)
     settings = sorted((name, repr(value)) for name, value in estimator.get_params().items())
     protocol = (attempt.protocol.name, attempt.protocol.sentence)

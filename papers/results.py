@@ -56,6 +56,29 @@ class Result:
     seconds, fit_seconds : float
         Wall seconds of the whole attempt, and of one fit with the search inside it (the median).
     date, commit, machine, versions : str
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.estimators import MeasureLearner
+    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.papers import Attempt, Cell, Exhibit, Paper, Protocol, Published
+    >>> from milzoo.papers import Result, reproduce
+    >>> def halves(name, bags, seed):
+    ...     order = np.random.default_rng(seed).permutation(bags.num_bags)
+    ...     return [(order[::2], order[1::2])]
+    >>> protocol = Protocol("honest", "One half of the bags predicts the other.", halves)
+    >>> def nearest(bags, memory):
+    ...     return MeasureLearner(NeighbourMeasure(1)), {}
+    >>> attempt = Attempt(protocol, nearest)
+    >>> cell = Cell("nearest", "kandemir2014", {"accuracy": Published(0.9)}, (attempt,))
+    >>> table = Exhibit("table-1", "Accuracy", (cell,))
+    >>> paper = Paper("our-2026", "We (2026), Our model.", (table,), remarks="")
+    >>> result: Result = reproduce(paper, table, None, jobs=1)[0]
+    >>> result.method, result.data, result.score
+    ('nearest', 'kandemir2014', 'accuracy')
+    >>> round(result.value, 1), result.num_splits, result.num_tested
+    (1.0, 1, 20)
     """
 
     exhibit: str
@@ -143,6 +166,30 @@ class Comparison:
     published : Published
     ours : dict of str to Result
         By protocol; those that have been run.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.estimators import MeasureLearner
+    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.papers import Attempt, Cell, Exhibit, Paper, Protocol, Published
+    >>> from milzoo.papers import Comparison, compared, reproduce
+    >>> def halves(name, bags, seed):
+    ...     order = np.random.default_rng(seed).permutation(bags.num_bags)
+    ...     return [(order[::2], order[1::2])]
+    >>> protocol = Protocol("honest", "One half of the bags predicts the other.", halves)
+    >>> def nearest(bags, memory):
+    ...     return MeasureLearner(NeighbourMeasure(1)), {}
+    >>> attempt = Attempt(protocol, nearest)
+    >>> cell = Cell("nearest", "kandemir2014", {"accuracy": Published(0.9, 0.05)}, (attempt,))
+    >>> table = Exhibit("table-1", "Accuracy", (cell,))
+    >>> paper = Paper("our-2026", "We (2026), Our model.", (table,), remarks="")
+    >>> one: Comparison
+    >>> (one,) = compared(table, reproduce(paper, table, None, jobs=1))
+    >>> one.ours["honest"].value, one.published.value
+    (1.0, 0.9)
+    >>> round(one.difference, 1), one.is_reproduced  # in standard errors
+    (2.0, True)
     """
 
     cell: Cell
@@ -190,6 +237,14 @@ def compared(exhibit: Exhibit, results: Iterable[Result]) -> list[Comparison]:
     Returns
     -------
     list of Comparison
+
+    Examples
+    --------
+    >>> from milzoo.papers import compared, exhibits_named
+    >>> ((paper, table),) = exhibits_named("castro-macias-2024/table-6")
+    >>> first, *others = compared(table, [])
+    >>> first.cell.method, first.score, first.published.value, first.ours
+    ('G-VGPMIL, M = 50', 'accuracy', 0.8832, {})
     """
     found = {(one.method, one.data, one.score, one.protocol): one for one in results}
     protocols = ("as published", "honest")
@@ -237,6 +292,15 @@ class Outcome:
     state : {"reproduced", "differs", "not possible here", "not done yet"}
     sentence : str
         Counts and reasons.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from milzoo.papers import PAPERS, Outcome, outcomes_of
+    >>> outcome: Outcome = outcomes_of(PAPERS[0], Path("results"))["figure-1"]
+    >>> print(f"{outcome.state}: {outcome.sentence}")
+    reproduced: in a scene drawn after the figure DPMIL finds three clusters of negative instances
+    and two of positive ones
     """
 
     state: State
@@ -257,6 +321,19 @@ def outcomes_of(paper: Paper, folder: Path) -> dict[str, Outcome]:
     dict of Outcome
         By the name of the exhibit. A figure that shows the numbers of tables has their state, the
         worst of several.
+
+    Examples
+    --------
+    Without results in the folder:
+
+    >>> from pathlib import Path
+    >>> from milzoo.papers import PAPERS, outcomes_of
+    >>> outcomes = outcomes_of(PAPERS[0], Path("results"))
+    >>> {name: outcome.state for name, outcome in outcomes.items()}
+    {'figure-1': 'reproduced', 'figure-2': 'not possible here', 'table-1': 'not done yet',
+     'table-2': 'not possible here', 'figure-3': 'not possible here',
+     'figure-4': 'not possible here', 'figure-5': 'not possible here',
+     'figure-6': 'not possible here', 'table-3': 'differs'}
     """
     outcomes: dict[str, Outcome] = {}
     for exhibit in sorted(paper.exhibits, key=lambda one: bool(one.of)):

@@ -51,7 +51,9 @@ STANDARD_WORDS = {
     r"things?": "the noun that it stands for",
 }
 # Phrases that have such a word and keep it, each with its reason.
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS: dict[str, str] = {
+    "slope=1": "Matplotlib's keyword for the diagonal of a plot",
+}
 
 
 def faults_of(text: str) -> list[str]:

@@ -37,6 +37,14 @@ class CalibrationPower:
         (too wide); 0 (infinity) where the strongest fault that is looked for, 8 times, is not.
     bias : float
         Deviation of the mean, in posterior sds, from which on it is found.
+
+    Examples
+    --------
+    >>> from milzoo.diagnostics import CalibrationPower, calibration_power
+    >>> power: CalibrationPower = calibration_power(200, num_quantities=3, seed=0)
+    >>> print(power.sentence)
+    200 simulations of 3 quantities find, with probability 0.8, an sd below 0.69 or above 1.44 of
+    the posterior's, or a bias of 0.44 posterior sds
     """
 
     simulations: int
@@ -54,7 +62,7 @@ class CalibrationPower:
         sds = " or ".join(narrow + wide)
         faults = [f"an sd {sds} of the posterior's"] if sds else []
         if np.isfinite(self.bias):
-            faults.append(f"a mean that is {self.bias:.2f} posterior sds off")
+            faults.append(f"a bias of {self.bias:.2f} posterior sds")
         return (
             f"{self.simulations} simulations of {self.num_quantities} quantities find, with "
             f"probability {self.power:.2g}, {', or '.join(faults) or 'no fault, however large'}"
@@ -75,7 +83,7 @@ def calibration_power(
     The posterior of one quantity is Gaussian, θ ~ N(0, 1) in its own units, and the engine's is
     N(b, r²) instead: a draw is below the truth with probability Φ((θ − b)/r). Ranks of S truths
     are simulated, and r and b found at which one of the two tests of that quantity rejects with
-    the given probability. The other quantities are right, and cost their share of the level.
+    the given probability. The other quantities are right; each takes an equal part of the level.
 
     Parameters
     ----------
@@ -103,6 +111,13 @@ def calibration_power(
     References
     ----------
     Talts et al. (2018); Modrák et al. (2023), on what ranks can and cannot find.
+
+    Examples
+    --------
+    >>> from milzoo.diagnostics import calibration_power
+    >>> few, many = (calibration_power(number, num_quantities=3, seed=0) for number in (100, 1000))
+    >>> round(few.bias, 1), round(many.bias, 1)  # in posterior sds
+    (0.6, 0.2)
     """
     check_counts(simulations=simulations, num_quantities=num_quantities, num_draws=num_draws)
     check_probability(false_alarm_rate=false_alarm_rate, power=power)

@@ -93,6 +93,22 @@ class PredictiveCheck:
         By statistic.
     prior, posterior : dict of arrays (S,)
         The same of replicates of all bags, drawn from the model and from the posterior.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import PredictiveCheck, predictive_check
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> check: PredictiveCheck = predictive_check(laplace(model, bags, seed=0), seed=0)
+    >>> {name: round(value, 2) for name, value in check.observed.items()}
+    {'fraction of positive bags': 0.5, 'correlation with size': 0.0,
+     'correlation with farthest instance': 0.99}
+    >>> round(float(check.prior["fraction of positive bags"].mean()), 1)
+    0.5
     """
 
     observed: dict[str, float]
@@ -183,6 +199,24 @@ def predictive_check(
     References
     ----------
     Gelman, Meng and Stern (1996); Gabry et al. (2019).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import predictive_check
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> check = predictive_check(laplace(model, bags, seed=0), seed=0)
+    >>> check.table[["observed", "posterior_mean"]].round(1)
+                                        observed  posterior_mean
+    fraction of positive bags                0.5             0.5
+    correlation with size                    0.0            -0.1
+    correlation with farthest instance       1.0             0.5
+    >>> check.sentences  # all that the model does not reproduce
+    []
     """
     check_counts(num_replicates=num_replicates)
     model, bags = posterior.model, posterior.bags
@@ -245,6 +279,21 @@ def interval_coverage(
     ------
     ValueError
         If a level is no probability, no site is in both, or a site has the values 0 and 1 alone.
+
+    Examples
+    --------
+    Draws that are half as wide as the truths hold too few of these in their intervals:
+
+    >>> import numpy as np
+    >>> from milzoo.diagnostics import interval_coverage
+    >>> random = np.random.default_rng(0)
+    >>> draws = {"weight": random.normal(0, 0.5, size=(1000, 2000))}
+    >>> truth = {"weight": random.normal(size=2000)}
+    >>> interval_coverage(draws, truth, levels=(0.5, 0.9)).round(1)
+           covered  num_values
+    level
+    0.5        0.3        2000
+    0.9        0.6        2000
     """
     shared = sorted(set(draws) & set(truth))
     if not shared:
@@ -290,6 +339,21 @@ def prior_sensitivity(posterior: Posterior) -> pd.DataFrame:
     References
     ----------
     Kallioinen et al. (2024), detecting and diagnosing prior and likelihood sensitivity.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import prior_sensitivity
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = laplace(model, bags, seed=0)
+    >>> prior_sensitivity(posterior).round(2)
+                       prior  likelihood                      diagnosis
+    inducing_value[0]   0.07        0.17  potential prior-data conflict
+    inducing_value[1]   0.11        0.18  potential prior-data conflict
     """
     model, tree = posterior.model, posterior.tree_with_log_likelihood()
     sites = {name: posterior.stored_draws()[name] for name in model.latent_sites}

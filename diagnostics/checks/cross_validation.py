@@ -47,6 +47,20 @@ class CrossValidation:
         By the classifier's name, one for each fold.
     fit_seconds, predict_seconds : dict of (J,) float arrays
         Wall seconds for each fold, with compilation.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.diagnostics import CrossValidation, cross_validate_bags
+    >>> from milzoo.estimators import MeasureLearner
+    >>> from milzoo.models import NeighbourMeasure
+    >>> classifiers = {f"k = {k}": MeasureLearner(NeighbourMeasure(k)) for k in (1, 30)}
+    >>> found: CrossValidation = cross_validate_bags(
+    ...     classifiers, load("kandemir2014"), 4, seed=0, jobs=1
+    ... )
+    >>> found.differences("accuracy")[["difference", "low", "high", "p"]].round(2)
+            difference   low  high     p
+    k = 30         0.1 -0.34  0.54  0.53
     """
 
     names: tuple[str, ...]
@@ -208,12 +222,16 @@ def cross_validate_bags(
     Examples
     --------
     >>> from milzoo.datasets import load
+    >>> from milzoo.diagnostics import cross_validate_bags
     >>> from milzoo.estimators import MeasureLearner
     >>> from milzoo.models import NeighbourMeasure
     >>> classifiers = {f"k = {k}": MeasureLearner(NeighbourMeasure(k)) for k in (1, 3)}
     >>> found = cross_validate_bags(classifiers, load("kandemir2014"), 4, seed=0, jobs=1)
-    >>> list(found.table().index)
-    ['k = 1', 'k = 3']
+    >>> found.table()[["accuracy", "auc"]].round(2)
+                accuracy   auc
+    classifier
+    k = 1           0.88  0.97
+    k = 3           0.90  1.00
     """
     if not classifiers:
         raise ValueError("there are no classifiers; expected at least one, by its name")

@@ -36,8 +36,8 @@ def leave_one_out(posterior: Posterior) -> Any:
     """Compute log p(label of a bag | the other bags) under the exact model, by weights.
 
     Draws are weighted by 1/p(label | draw), Pareto smoothed; those of an approximation q by
-    p(draw, labels)/q(draw) as well, so that what is estimated is the model, not q. k̂ of these
-    weights says for which bags that worked. `select` fits again where it did not.
+    p(draw, labels)/q(draw) too, so that the estimate is of the model, not of q. k̂ of the weights
+    says for which bags they work. `select` fits again where they do not.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def _soundest_by_target(found: Mapping[str, Any], targets: Mapping[str, str]) ->
 
 @dataclass(frozen=True)
 class LeftOutCalibration:
-    """Whether bags that are left out in turn are as often positive, or as large, as was said.
+    """Whether held-out bags are positive as often, or their targets as large, as predicted.
 
     Attributes
     ----------
@@ -197,7 +197,7 @@ class LeftOutCalibration:
         Its mean where the probabilities are right.
     p_value : float
     num_bags, num_influential : int
-        Bags that were left out, and those that weights could not leave out.
+        Held-out bags, and those that are too influential for weights.
     """
 
     error: float

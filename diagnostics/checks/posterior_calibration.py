@@ -2,8 +2,8 @@
 
 Draw θ′ from the posterior of the bags, new labels T′ of the same bags from p(T′ | θ′), and fit both
 sets of labels at once: θ′ is a draw from that posterior, so that its rank among the engine's draws
-is uniform if the engine is right there. Prior calibration judges an engine where the prior sends
-it, most of which no data set comes near to.
+is uniform if the engine is right there. Calibration over the prior judges an engine on data sets
+that the prior draws, and most of these are like no real one.
 
 References
 ----------
@@ -112,6 +112,23 @@ def posterior_calibration(
     References
     ----------
     Säilynoja et al. (2025), algorithm 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import posterior_calibration
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = laplace(model, bags, seed=0)
+    >>> found = posterior_calibration(posterior, "coordinate_ascent", seed=0, simulations=200)
+    >>> found.table[["rms_deviation"]].round(1)
+                      rms_deviation
+    inducing_value 0            1.3
+    inducing_value 1            1.2
+    log likelihood              1.8
     """
     model, bags = posterior.model, posterior.bags
     observations(model, bags, "posterior_calibration")

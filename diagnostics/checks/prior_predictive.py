@@ -44,6 +44,23 @@ class PriorPredictive:
         By replicate, the fraction of positive bags (the mean target) of each class.
     observed : array (G,) or None
         The same of the bags' own labels (targets), if they have any.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import PriorPredictive, prior_predictive
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> expected: PriorPredictive = prior_predictive(model, bags, seed=0)
+    >>> expected.table[["num_bags", "prior_mean", "observed"]].round(1)
+              num_bags  prior_mean  observed
+    bag_size
+    1                2         0.5       0.5
+    2                2         0.5       0.5
+    >>> expected.surprises
+    []
     """
 
     part: str
@@ -189,6 +206,19 @@ def prior_predictive(
     References
     ----------
     Gabry et al. (2019), Visualization in Bayesian workflow, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import prior_predictive
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> for sentence in prior_predictive(model, bags, seed=0).sentences:
+    ...     print(sentence)
+    Before any label is seen, a bag is positive with probability 0.50 (0.49 among bags of 1 and
+    0.51 among those of 2 instances); in the data the fraction of positive bags is 0.50.
     """
     check_counts(num_replicates=num_replicates)
     if model.replication_note:

@@ -46,6 +46,24 @@ class Prepared:
         The training bags, scaled or scored as the model wants them.
     prepare : callable
         The same for other bags: by the training bags, whatever labels these others have.
+
+    Examples
+    --------
+    A recipe, for `select`, of a model on features that the training bags scale:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import Prepared
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> def scaled(training):
+    ...     model = VWSGP(RBF(9.0, 1.0), np.array([[-1.0], [1.0]]))
+    ...     return Prepared(model, training.standardize(), lambda bags: bags.standardize(training))
+    >>> prepared = scaled(bags)
+    >>> prepared.bags.instances.mean(axis=0).round(1)
+    array([-0.])
+    >>> prepared.prepare(Bags.from_list([[[3.0]]])).instances.round(1)
+    array([[1.4]])
     """
 
     model: Model
@@ -69,6 +87,26 @@ class Selection:
         that is not the logistic one), so that its bound is no bound on log p(labels).
     num_refitted : dict of int
         By model: bags that it was fitted without, where weights could not leave them out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import Selection, select
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> points = np.array([[0.0], [3.0]])
+    >>> models = {
+    ...     f"length scale {scale}": VWSGP(RBF(9.0, scale), points) for scale in (0.1, 1.0)
+    ... }
+    >>> selection: Selection = select(models, bags, seed=0, criteria=("loo",), engine=laplace)
+    >>> for sentence in selection.sentences:
+    ...     print(sentence)
+    length scale 1.0 is chosen by loo
+    >>> {name: of_bags.round(1) for name, of_bags in selection.elpd["loo"].items()}
+    {'length scale 0.1': array([-0.9, -0.5, -0.7, -0.7]),
+     'length scale 1.0': array([-0.8, -0.2, -0.4, -0.4])}
     """
 
     by: str
@@ -206,6 +244,29 @@ def select(
     References
     ----------
     Vehtari, Gelman and Gabry (2017), practical Bayesian model evaluation by leave-one-out.
+
+    Examples
+    --------
+    A kernel that decays within 0.1 learns nothing for other bags:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import select
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> points = np.array([[0.0], [3.0]])
+    >>> models = {
+    ...     f"length scale {scale}": VWSGP(RBF(9.0, scale), points) for scale in (0.1, 1.0)
+    ... }
+    >>> selection = select(models, bags, seed=0, criteria=("loo",), engine=laplace)
+    >>> selection.chosen
+    'length scale 1.0'
+    >>> selection.table[["loo", "chosen_by"]].round(1)
+                      loo chosen_by
+    model
+    length scale 1.0 -1.8       loo
+    length scale 0.1 -2.7
     """
     _check(models, by, criteria)
     key = random_key(seed)

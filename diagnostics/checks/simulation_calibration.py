@@ -78,6 +78,24 @@ class SimulationCalibration:
         draws are independent.
     false_alarm_rate : float
         Of one look at all quantities of an engine that is right.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import simulate_instances
+    >>> from milzoo.diagnostics import SimulationCalibration, simulation_calibration
+    >>> from milzoo.models import RBF, VWSGP
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> bags = simulate_instances(10, 2, 1, seed=0)
+    >>> found: SimulationCalibration = simulation_calibration(
+    ...     model, "laplace", bags, seed=0, simulations=100
+    ... )
+    >>> found.num_simulations, found.num_draws, found.is_calibrated
+    (100, 99, True)
+    >>> for sentence in found.sentences:
+    ...     print(sentence)
+    laplace on vwsgp: nothing found in 100 simulations of 3 quantities; a distribution function of
+    ranks that is nowhere 0.24 from uniform would pass
     """
 
     subject: str
@@ -282,6 +300,21 @@ def simulation_calibration(
     References
     ----------
     Talts et al. (2018); Modrák et al. (2023); Yao, Vehtari, Simpson and Gelman (2018).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import simulate_instances
+    >>> from milzoo.diagnostics import simulation_calibration
+    >>> from milzoo.models import RBF, VWSGP
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> bags = simulate_instances(10, 2, 1, seed=0)
+    >>> found = simulation_calibration(model, "coordinate_ascent", bags, seed=0, simulations=200)
+    >>> found.table[["rms_deviation", "is_uniform"]].round(1)
+                      rms_deviation  is_uniform
+    inducing_value 0            1.9       False
+    inducing_value 1            1.1        True
+    log likelihood              2.6       False
     """
     trial = Trial(model, bags, quantities, num_draws)
     return calibrated(
@@ -382,7 +415,7 @@ class Trial:
             raise ValueError(f"num_draws is {self.num_draws}; expected at least {_FEWEST_DRAWS}")
 
     def origin(self) -> dict[str, Any]:
-        """Where truths come from, if not from the prior: named in a checkpoint's header."""
+        """The source of the truths, if not the prior, as a checkpoint's header names it."""
         return {}
 
     def simulate(self, key: Array) -> tuple[Sites, Sites]:

@@ -119,7 +119,7 @@ def stein_kernel(
     kernel = np.sqrt(base)
     along = scores @ points.T  # s(x)ᵀy
     own = np.diagonal(along)[:, None]
-    # s(x)ᵀ(x − y), of which ∇_y k is a multiple; and of the other by the transpose.
+    # s(x)ᵀ(x − y): ∇_y k is a multiple of x − y. The transpose has the term of ∇_x k.
     drift = own - along
     return scores @ scores.T * kernel + kernel * base * (
         drift + drift.T + size - 3 * distance * base

@@ -259,7 +259,7 @@ def _by_ridge(
     labels: Float[np.ndarray, "S R"],
     block: Int[np.ndarray, " S"],
 ) -> Bool[np.ndarray, "S R"]:
-    """The sign of a ridge regression on the labels, all of which are right-hand sides of one."""
+    """The sign of a ridge regression on the labels; all are right-hand sides of one equation."""
     ridge = Ridge(alpha=_PENALTY * len(features) * (1 - 1 / _FOLDS), solver="cholesky")
     return cross_val_predict(ridge, features, labels, cv=PredefinedSplit(block)) > 0
 

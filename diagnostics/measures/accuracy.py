@@ -207,7 +207,7 @@ def accuracy(
 
 
 def _differences(ours: _Sites, theirs: _Sites) -> list[Float[np.ndarray, " Q"]]:
-    """Of means, sds and quantiles, in standard errors."""
+    """Differences of means, sds and quantiles, in standard errors."""
     differences = [
         (ours.mean - theirs.mean) / np.hypot(ours.mean_mcse, theirs.mean_mcse),
         (ours.sd - theirs.sd) / np.hypot(ours.sd_mcse, theirs.sd_mcse),

@@ -96,6 +96,7 @@ def formatted(measure: Measure, value: object) -> str:
 
     Examples
     --------
+    >>> from milzoo.diagnostics.measures.columns import MEASURES, formatted
     >>> formatted(MEASURES[7], 3701.02), formatted(MEASURES[7], float("nan"))
     ('3,701', '–')
     """

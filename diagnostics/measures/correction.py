@@ -57,6 +57,22 @@ def importance_resample(
     ----------
     Vehtari et al. (2024), Pareto smoothed importance sampling; Yao et al. (2018), Yes, but did it
     work?
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import importance_resample
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = laplace(model, bags, seed=0)
+    >>> corrected = importance_resample(posterior, seed=0)
+    >>> corrected.engine, corrected.status.kind
+    ('importance_resample(laplace)', 'converged')
+    >>> [one.predict(bags).bag_probability.round(2) for one in (posterior, corrected)]
+    [array([0.69, 0.85, 0.2 , 0.27]), array([0.71, 0.9 , 0.15, 0.22])]
     """
     check_counts(num_draws=num_draws)
     if num_proposals < _FEWEST_PROPOSALS:

@@ -1,4 +1,4 @@
-"""What single instances of a bag are worth: their labels, and their presence."""
+"""How much single instances of a bag matter: by their labels, and by their presence."""
 
 from __future__ import annotations
 
@@ -28,17 +28,32 @@ class Relevance:
     Attributes
     ----------
     rows : array (n,)
-        Where the instances are among all of the bags.
+        Positions of the instances among those of all bags.
     expected_information : array (n,)
         Nats about the posterior that the label of each would tell on average.
     may_go : array (n,)
-        The largest subset without which the prediction of the bag stays on its side; of those of
-        one size the one without which it moves least.
+        Whether each is in the largest subset that can go with the prediction of the bag on the same
+        side of the threshold; of subsets of one size, the one that changes it least.
     bag_probability, probability_without : float
         P(T* = 1) of the bag, and of what is left of it.
     is_exact : bool
         Whether all subsets were tried; else instances were taken out one by one, so that a larger
         subset may exist.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import Relevance, relevance
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> found: Relevance = relevance(laplace(model, bags, seed=0), bags, 0)
+    >>> found.rows, found.may_go
+    (array([0, 1]), array([ True, False]))
+    >>> found.expected_information.round(1)
+    array([0.1, 0.1])
     """
 
     rows: Int[np.ndarray, " n"]
@@ -76,6 +91,22 @@ def expected_information(prediction: Prediction) -> Float[np.ndarray, " N"]:
     References
     ----------
     Houlsby, Huszár, Ghahramani and Lengyel (2011), Bayesian active learning for classification.
+
+    Examples
+    --------
+    A label between the inducing points tells little of the values there:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import expected_information
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = laplace(model, bags, seed=0)
+    >>> prediction = posterior.predict(Bags.from_list([[[0.0], [1.5], [3.0]]]))
+    >>> expected_information(prediction).round(1)
+    array([0.1, 0. , 0.1])
     """
     draws = np.asarray(prediction.instance_draws, float)
     if len(draws) < 2:
@@ -90,7 +121,7 @@ def _entropy(probability: np.ndarray) -> np.ndarray:
 
 
 def relevance(posterior: Posterior, bags: Bags, bag: int, *, threshold: float = 0.5) -> Relevance:
-    """What each instance of a bag is worth: by its label, and by its presence.
+    """Measure how much each instance of a bag matters: by its label, and by its presence.
 
     A counterfactual explanation of a prediction: without the instances of ``may_go`` the bag is
     still on its side of the threshold, so that the others are enough for it.
@@ -114,6 +145,23 @@ def relevance(posterior: Posterior, bags: Bags, bag: int, *, threshold: float = 
     ------
     ValueError
         If there is no such bag, the threshold is no probability, or the model is one of targets.
+
+    Examples
+    --------
+    The bag has a witness at 3, and is positive without its other instance:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import relevance
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> found = relevance(laplace(model, bags, seed=0), bags, 0)
+    >>> bags.instances[found.rows[~found.may_go]]  # all that it needs
+    array([[3.]])
+    >>> round(found.bag_probability, 1), round(found.probability_without, 1)
+    (0.7, 0.8)
     """
     check("threshold", threshold, PROBABILITY)
     rows = rows_of_bag(bags, bag)

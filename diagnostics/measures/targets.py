@@ -113,6 +113,7 @@ def in_words(value: object) -> str:
     Examples
     --------
     >>> from numpyro.distributions import LogNormal
+    >>> from milzoo.diagnostics.measures.targets import in_words
     >>> in_words(LogNormal(0, 1 / 3)), in_words(100)
     ('LogNormal(loc=0.0, scale=0.333333)', '100.0')
     """

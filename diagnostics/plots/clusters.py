@@ -63,6 +63,20 @@ def plot_components(posteriors: Posterior | Mapping[str, Posterior]) -> Figure:
     References
     ----------
     Kandemir and Hamprecht (2014), Figure 4.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.diagnostics import plot_components
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import DPMIL
+    >>> bags = load("kandemir2014")
+    >>> model = DPMIL.for_bags(bags, max_components=5)
+    >>> posterior = coordinate_ascent(model, bags, seed=0, num_starts=1)
+    >>> figure = plot_components(posterior)
+    >>> figure.savefig("weights.png")
+    >>> [axes.get_title().splitlines()[1] for axes in figure.axes]
+    ['negative class: 3.6 occupied', 'positive class: 3.5 occupied']
     """
     weights = {name: _Weights.of(one) for name, one in _mixtures(posteriors).items()}
     with mpl.rc_context(STYLE):
@@ -118,6 +132,23 @@ def plot_scene(posteriors: Posterior | Mapping[str, Posterior], bags: Bags | Non
     References
     ----------
     Kandemir and Hamprecht (2014), Figure 1.
+
+    Examples
+    --------
+    >>> from milzoo.datasets import load
+    >>> from milzoo.diagnostics import plot_scene
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import DPMIL
+    >>> bags = load("kandemir2014")
+    >>> model = DPMIL.for_bags(bags, max_components=5)
+    >>> posterior = coordinate_ascent(model, bags, seed=0, num_starts=1)
+    >>> figure = plot_scene({"coordinate ascent": posterior})
+    >>> figure.savefig("scene.png")
+    >>> figure.axes[0].get_title().splitlines()
+    ['coordinate ascent', 'expected clusters']
+    >>> [text.get_text() for text in figure.legends[0].get_texts()]
+    ['in a positive bag', 'in a negative bag', 'known witness', 'either class is as likely',
+     'positive cluster, 2 sd', 'negative cluster, 2 sd']
     """
     mixtures = _mixtures(posteriors)
     bags = next(iter(mixtures.values())).posterior.bags if bags is None else bags
@@ -302,7 +333,7 @@ class _Mixture:
 
     @property
     def named_components(self) -> Components | None:
-        """Those of an approximation in which a component is the same in all draws."""
+        """Components of an approximation, where each is the same one in all draws; else None."""
         approximation = self.posterior.approximation
         if isinstance(approximation, NamedComponents):
             return approximation.components(self.model)

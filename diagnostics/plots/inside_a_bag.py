@@ -64,6 +64,21 @@ def plot_bag(
     ValueError
         If there is no prediction or no such bag, images have another number of pixels or are too
         many, or the relevance is of another bag.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import plot_bag
+    >>> from milzoo.inference import laplace
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = laplace(model, bags, seed=0)
+    >>> figure = plot_bag({"laplace": posterior.predict(bags)}, bags, 0)
+    >>> figure.savefig("bag.png")
+    >>> [(axes.get_title(), axes.get_ylabel()) for axes in figure.axes]
+    [('', 'P(positive), 90% interval')]
     """
     rows = rows_of_bag(bags, bag)
     pixels = np.asarray(bags.instances if images is None else images)

@@ -37,6 +37,20 @@ class Surface(NamedTuple):
         The highest first.
     meaning : str
         Of the colours.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import Surface
+    >>> from milzoo.estimators.prototypes import Peaks
+    >>> bags = Bags.from_list([[[0.0, 0.0], [3.0, 3.0]], [[0.2, 0.1]]], labels=[1, 0])
+    >>> peaks = Peaks(points=np.array([[3.0, 3.0]]), objective=np.ones(1), scales=np.ones((1, 2)))
+    >>> def nearness(points):
+    ...     return np.exp(-np.sum((points - 3.0) ** 2, axis=1))
+    >>> surface = Surface(nearness, peaks, "nearness to the witness")
+    >>> surface.objective(np.array([[3.0, 3.0], [0.0, 0.0]])).round(2)
+    array([1., 0.])
     """
 
     objective: Callable[[Float[np.ndarray, "P 2"]], Float[np.ndarray, " P"]]
@@ -67,6 +81,24 @@ def plot_surfaces(surfaces: Mapping[str, Surface], bags: Bags, *, num_peaks: int
     ValueError
         If there are no surfaces, or one is the same everywhere or not finite, or the bags have no
         labels or another number of features.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.diagnostics import Surface, plot_surfaces
+    >>> from milzoo.estimators.prototypes import Peaks
+    >>> bags = Bags.from_list([[[0.0, 0.0], [3.0, 3.0]], [[0.2, 0.1]]], labels=[1, 0])
+    >>> peaks = Peaks(points=np.array([[3.0, 3.0]]), objective=np.ones(1), scales=np.ones((1, 2)))
+    >>> def nearness(points):
+    ...     return np.exp(-np.sum((points - 3.0) ** 2, axis=1))
+    >>> surfaces = {"one concept": Surface(nearness, peaks, "nearness to the witness")}
+    >>> figure = plot_surfaces(surfaces, bags, num_peaks=1)
+    >>> figure.savefig("surface.png")
+    >>> [axes.get_title() for axes in figure.axes]
+    ['one concept', '']
+    >>> [axes.get_ylabel() for axes in figure.axes]
+    ['second feature', '']
     """
     if not surfaces:
         raise ValueError("surfaces is empty; expected at least one, by title")

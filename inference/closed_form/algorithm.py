@@ -184,7 +184,7 @@ class ClosedForm(ABC):
 
     @abstractmethod
     def no_statistics(self) -> Any:
-        """Those of no bags."""
+        """The statistics of no bags, to which others are added."""
 
     def in_order(self, statistics: Any) -> Any:
         """The same statistics, exchangeable components in the order that `m_step` gives them."""
@@ -225,11 +225,11 @@ class ClosedForm(ABC):
         return 0
 
     def in_memory(self, bags: Bags) -> Self:
-        """The same form for chunks that stay in memory, where more may be kept of each."""
+        """The form for chunks that stay in memory, where more may be kept of each."""
         return self
 
     def evaluated(self) -> Self:
-        """The same form with all quantities precomputed that its chunks have in common."""
+        """The form with all quantities precomputed that its chunks have in common."""
         return self
 
     def chunk(self, bags: Bags) -> Any:

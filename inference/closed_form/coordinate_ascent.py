@@ -84,8 +84,8 @@ def coordinate_ascent(
     tolerance : float
         Converged when the bound moves by less than this fraction of its size in a step.
     learn_hyperparameters : bool
-        Whether to ascend the bound in log variance, log length scale and, where the model has
-        them, mean and log noise as well. For the Gaussian likelihood the bound is the evidence.
+        Whether to ascend the bound in log variance, in log length scale and, where the model has
+        them, in mean and log noise. For the Gaussian likelihood the bound is the evidence.
         Of those that have a prior, the log prior is ascended with the bound, from its median on.
         Of another ψ than the logistic one the bound has −log Z of the prior in it, from 100 draws
         (`VGPMIL.log_normaliser`).
@@ -137,6 +137,21 @@ def coordinate_ascent(
     ----------
     Castro-Macías et al. (2024), Algorithm 1; Kandemir et al. (2016), section 3; Kandemir and
     Hamprecht (2014), Algorithm 1.
+
+    Examples
+    --------
+    Positive bags have an instance near 3:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import coordinate_ascent
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = coordinate_ascent(model, bags, seed=0)
+    >>> new = Bags.from_list([[[2.9]], [[0.1]]])
+    >>> posterior.predict(new).bag_probability.round(1)
+    array([0.9, 0.2])
     """
     watch = Stopwatch()
     in_chunks = mesh is not None or not isinstance(bags, Bags)
@@ -192,7 +207,7 @@ def _ascend(
     after_step: AfterStep | None = None,
     **priors: Any,
 ) -> Ascent:
-    """Ascend in memory: at once, or in pieces of which nothing is kept, where that is too much."""
+    """Ascend in memory: at once, or in pieces that are made again, where that is too much."""
     numbers = form.numbers_kept(bags)
     may_forget = not (form.keeps_local or learns_hyperparameters or after_step)
     if numbers > _NUMBERS_KEPT_OF_BAGS and may_forget:

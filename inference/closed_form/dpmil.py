@@ -92,7 +92,7 @@ class Sticks(NamedTuple):
         """Σ KL of each from Beta(1, α)."""
         one, zero = self.concentration1, self.concentration0
         both = one + zero
-        # By gammaln: jax.scipy.special.betaln, which NumPyro's divergence uses, is off by 1e-6.
+        # By gammaln: jax.scipy.special.betaln, which NumPyro's divergence uses, has errors of 1e-6.
         log_beta = gammaln(one) + gammaln(zero) - gammaln(both)
         expected = (one - 1) * digamma(one) + (zero - concentration) * digamma(zero)
         expected += (1 + concentration - both) * digamma(both)
@@ -126,7 +126,7 @@ class MixtureChunk(NamedTuple):
 
     @property
     def candidate_weight(self) -> Float[Array, " C"]:
-        """That of the bag."""
+        """The weight of the bag of each candidate."""
         return self.bag_weight[self.rule.bag_index]
 
 
@@ -189,7 +189,7 @@ class DPMILForm(ClosedForm):
         self.model.check(bags)
 
     def in_memory(self, bags: Bags) -> Self:
-        """With φ(x̃) kept, unless it takes more than a GiB."""
+        """The form that keeps φ(x̃) between steps, unless it takes more than a GiB."""
         return replace(self, keeps_moments=bags.num_instances * self._num_moments <= _MOMENTS_KEPT)
 
     def chunk(self, bags: Bags) -> SplitBags:
@@ -307,7 +307,7 @@ class DPMILForm(ClosedForm):
         return jnp.asarray(statistics.log_constant) + statistics.log_evidence - divergence
 
     def no_statistics(self) -> MixtureStatistics:
-        """Zeros."""
+        """Statistics of no instances: zeros."""
         shape = self.num_starts, 2, self.model.max_components
         lengths = (), (self.model.num_features,), (self._num_moments,)
         # By NumPy: JAX would compile a program for each of these.
@@ -482,12 +482,12 @@ class DPMILApproximation:
 
     @property
     def num_components(self) -> int:
-        """K."""
+        """The number K of components of each class."""
         return self.mean.shape[1]
 
     @property
     def expected_weight(self) -> Float[np.ndarray, "2 K"]:
-        """E π."""
+        """The expected weight E π of each component."""
         on = self.concentration1 / (self.concentration1 + self.concentration0)
         ones = np.ones((2, 1))
         left = np.cumprod(np.concatenate([ones, 1 - on], axis=1), axis=1)

@@ -769,6 +769,6 @@ class _InFiles:
 
 
 def _parts_of(leaf: jax.Array) -> list[np.ndarray]:
-    """Of the devices in their order, each as it is: to join them would be to copy them."""
+    """The parts of an array, in the order of their devices; to join them would copy them."""
     shards = sorted(leaf.addressable_shards, key=lambda shard: shard.index[0].start or 0)
     return [np.asarray(shard.data) for shard in shards]

@@ -69,7 +69,7 @@ class ProbitForm(InducingForm):
     dtype: FloatType = "float64"
 
     def numbers_kept(self, bags: Bags) -> int:
-        """Those of V."""
+        """The entries of V."""
         return bags.num_instances * self.model.num_inducing
 
     def prepare(self, chunk: Bags) -> ProbitRows:
@@ -102,8 +102,8 @@ class ProbitForm(InducingForm):
         )
         linear = weight[prepared.bag_index] * (utilities.mean - prior_mean)
         root = jnp.asarray(q.covariance_root)
-        spread = jnp.sum(root * (gram @ root))  # tr(S gram)
-        log_likelihood = weight @ utilities.log_normaliser() - 0.5 * spread
+        trace = jnp.sum(root * (gram @ root))  # tr(S gram)
+        log_likelihood = weight @ utilities.log_normaliser() - 0.5 * trace
         linear_term = products.weighted_sum(prepared.projection, linear)
         return InducingStatistics(gram, linear_term, log_likelihood), None
 

@@ -112,7 +112,7 @@ class InstanceRows(NamedTuple):
     bag_weight: Float[Array, " B"]  # 1, or 0 of an absent bag
 
     def sum_over_bags(self, values: Float[Array, " N"]) -> Float[Array, " B"]:
-        """Σ_{n∈b}."""
+        """Sum the values of the instances of each bag, Σ_{n∈b}."""
         return jax.ops.segment_sum(
             values, self.bag_index, num_segments=len(self.bag_label), indices_are_sorted=True
         )
@@ -253,11 +253,11 @@ class InducingForm(GaussianForm):
 
     @property
     def allowed_fall(self) -> float:
-        """Of sums over kernels in this type."""
+        """The rounding of sums over kernels in the form's float type."""
         return _ROUNDING[self.dtype]
 
     def evaluated(self) -> Self:
-        """With the projector, which holds for these hyper-parameters alone."""
+        """The form with its projector, which holds for these hyper-parameters alone."""
         return replace(self, projector=_projector(self.model))
 
     def with_hyperparameters(self, values: dict) -> Self:
@@ -276,7 +276,7 @@ class InducingForm(GaussianForm):
         self.model.check_width(bags)
 
     def start(self, subsample: Subsample, key: Array) -> tuple[InducingFactor, Array]:
-        """The prior."""
+        """Start from the prior, q(ε) = N(0, I)."""
         size = self.model.num_inducing
         # By NumPy: JAX would compile a program for each of these.
         identity = np.eye(size)
@@ -299,7 +299,7 @@ class InducingForm(GaussianForm):
         return jnp.asarray(statistics.log_likelihood) - divergence_from_prior(q)
 
     def no_statistics(self) -> InducingStatistics:
-        """Zeros."""
+        """Statistics of no rows: zeros."""
         size = self.model.num_inducing
         return InducingStatistics(np.zeros((size, size)), np.zeros(size), np.zeros(()))
 
@@ -332,11 +332,11 @@ class InducingForm(GaussianForm):
         return InducingFactor(mean, precision_cholesky, upper)
 
     def location(self, q: InducingFactor) -> Float[Array, " M"]:
-        """m."""
+        """The mean m of q(ε)."""
         return jnp.asarray(q.mean)
 
     def covariance_root(self, q: InducingFactor) -> Float[Array, "M M"]:
-        """U = R⁻ᵀ."""
+        """U = R⁻ᵀ, a root of the covariance: UUᵀ = S."""
         return jnp.asarray(q.covariance_root)
 
     def with_moments(
@@ -500,33 +500,33 @@ class InstanceForm(InducingForm):
 
     @property
     def allowed_fall(self) -> float:
-        """Infinite of the published codes' own updates."""
+        """Infinite for the published codes' own updates, which ascend no bound."""
         return math.inf if self.label_update == "plug_in_max" else super().allowed_fall
 
     @property
     def keeps_local(self) -> bool:
-        """Where labels have factors of their own."""
+        """Whether the instance labels have factors of their own."""
         return self.label_update != "exact"
 
     def numbers_kept(self, bags: Bags) -> int:
-        """Those of V."""
+        """The entries of V."""
         return bags.num_instances * self.model.num_inducing
 
     def in_memory(self, bags: Bags) -> Self:
-        """With V kept."""
+        """The form that keeps V between steps."""
         sweeps = self.label_update == "mean_field"
         longest = bucket(int(bags.bag_sizes.max())) if sweeps else 0
         return replace(self, keeps_projection=True, longest_bag=longest)
 
     def with_normaliser(self, key: Array) -> Self:
-        """With log Z in the ELBO, from draws that are the same for all hyper-parameters."""
+        """The form with log Z in its ELBO, by draws that are the same for all hyper-parameters."""
         if self.model.is_logistic:
             return self
         keys = jax.random.split(key, _DRAWS_OF_PRIOR)
         return replace(self, draws_of_prior=jax.random.key_data(keys))
 
     def doubt(self, chunk: Bags) -> str:
-        """That log Z rests on few of the draws, to which the hyper-parameters were fitted then."""
+        """A warning where log Z rests on few of its draws, and so do the hyper-parameters."""
         if self.draws_of_prior is None:
             return ""
         effective = float(_effective_draws(self, chunk))
@@ -651,7 +651,7 @@ class InstanceForm(InducingForm):
     def log_weights_of_prior(
         self, prepared: InstanceRows, weight: Float[Array, " N"]
     ) -> Float[Array, " S"]:
-        """Of the draws whose mean estimates Z."""
+        """Log weights of the prior draws; the mean of the weights estimates Z."""
         assert prepared.residual_variance is not None  # bags are in memory
         keys = jax.random.wrap_key_data(jnp.asarray(self.draws_of_prior))
         projection = jnp.asarray(prepared.rows).astype(weight.dtype)

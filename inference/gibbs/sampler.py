@@ -42,7 +42,7 @@ def gibbs(
     checkpoint: str | PathLike | None = None,
     progress: bool = False,
 ) -> Posterior:
-    """Sample the exact posterior by data augmentation.
+    """Sample the exact posterior by Gibbs sampling with data augmentation.
 
     Parameters
     ----------
@@ -97,6 +97,21 @@ def gibbs(
     References
     ----------
     Polson, Scott and Windle (2013), data augmentation; Yu and Meng (2011), interweaving.
+
+    Examples
+    --------
+    Positive bags have an instance near 3:
+
+    >>> import numpy as np
+    >>> from milzoo.datasets import Bags
+    >>> from milzoo.inference import gibbs
+    >>> from milzoo.models import RBF, VWSGP
+    >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
+    >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
+    >>> posterior = gibbs(model, bags, seed=0, num_warmup=200, num_samples=500)
+    >>> new = Bags.from_list([[[2.9]], [[0.1]]])
+    >>> posterior.predict(new).bag_probability.round(1)
+    array([0.9, 0.2])
     """
     watch = Stopwatch()
     check_conjugate(model)

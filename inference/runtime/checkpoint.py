@@ -234,7 +234,7 @@ def _up_to_a_gap(lines: list[str]) -> list[Entry]:
 
 
 def _signed(entry: Entry) -> Entry:
-    """With a digest of all the rest, so that a damaged line is dropped like an unfinished one."""
+    """Add a digest to an entry, so that a damaged line is dropped like an unfinished one."""
     return entry | {"digest": _digest(json.dumps(entry, sort_keys=True).encode())}
 
 

@@ -171,7 +171,7 @@ def in_pieces(bags: Bags | BagStream, num_instances: int) -> Iterator[Bags]:
 
 @dataclass(frozen=True)
 class PiecesInMemory:
-    """Bags in memory that are read like a stream: in chunks, of which nothing is kept.
+    """Bags in memory that are read like a stream: in chunks that are not kept.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ class PiecesInMemory:
         return self.bags.num_instances
 
     def __iter__(self) -> Iterator[Bags]:
-        """Iterate once."""
+        """Iterate over the chunks."""
         return in_pieces(self.bags, self.chunk_instances)
 
     def read_to(self, new_buffer: NewBuffer) -> Iterator[Bags]:

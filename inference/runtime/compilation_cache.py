@@ -30,6 +30,16 @@ def keep_programs() -> Path | None:
     Notes
     -----
     It sets flags of JAX, and must be called before the first program is compiled.
+
+    Examples
+    --------
+    Call it before anything is compiled:
+
+    >>> import jax
+    >>> from milzoo.inference import keep_programs
+    >>> folder = keep_programs()
+    >>> print("programs are kept in", folder or jax.config.jax_compilation_cache_dir)
+    programs are kept in /work/h2/.jax_cache
     """
     if keeps_programs():
         return None

@@ -19,7 +19,7 @@ def test_the_engines_are_told_what_they_add(comparison):
     assert f"the calibration error is {scores['calibration_error']:.2f}" in model
     cavi = comparison.table.loc["cavi"]
     added = f"cavi {cavi['added_log_loss']:+.3f} ± {cavi['added_log_loss_error']:.3f}"
-    assert left_out.startswith(f"Of training bags that are left out in turn, by {name}'s weights,")
+    assert left_out.startswith(f"For training bags held out in turn, by {name}'s weights,")
     assert engines.startswith(f"The engines add to {name}'s log loss: ") and added in engines
     expected = cavi["log_loss"] - scores["log_loss"]
     assert cavi["added_log_loss"] == pytest.approx(expected)

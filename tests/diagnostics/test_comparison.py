@@ -222,8 +222,8 @@ def test_one_chain_cannot_be_judged_by_rhat(posteriors, chains):
     comparison = compare({"one": one, "cavi": posteriors["cavi"]})
     assert comparison.table.loc["one", "status"] == "one chain"
     text = comparison.sentences["one"]
-    assert "one's 1 × 500 draws cannot be judged by R̂: one chain, run four" in text
-    assert "it cannot be judged by R̂" in comparison.reference_sentence
+    assert "R̂ cannot judge one's 1 × 500 draws: one chain, run four" in text
+    assert "it has one chain, too few for R̂" in comparison.reference_sentence
     for words in (comparison.reference_sentence, text):
         assert "not mixed" not in words and "Do not use" not in words
 
@@ -618,7 +618,7 @@ LARGER_ERROR = "predictions here are better for it, though its posterior has the
         (difference(mean=0.1, worst=0.3, error=0.1), "these bags cannot tell which are better"),
         (difference(log_loss=0.2, error=0.01), "predictions here are worse for it"),
         (difference(log_loss=-0.2, error=0.01), LARGER_ERROR),
-        (difference(error=np.nan), "(+0.001): one bag says nothing of which is better"),
+        (difference(error=np.nan), "(+0.001): one bag cannot tell which is better"),
     ],
 )
 def test_consequences_of_other_predictions_are_stated(judged, planted, expected):

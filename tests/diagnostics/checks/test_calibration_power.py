@@ -64,7 +64,7 @@ def test_more_quantities_hide_a_fault(power):
 def test_faults_that_no_simulation_can_find_are_infinite():
     few = calibration_power(4, num_quantities=4, seed=0)
     assert (few.narrow, few.wide) == (0.0, np.inf) and few.bias < 8
-    said = f"find, with probability 0.8, a mean that is {few.bias:.2f} posterior sds off"
+    said = f"find, with probability 0.8, a bias of {few.bias:.2f} posterior sds"
     assert few.sentence == f"4 simulations of 4 quantities {said}"
     assert calibration_power(2, num_quantities=4, seed=0).sentence.endswith("however large")
 
