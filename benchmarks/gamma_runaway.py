@@ -95,8 +95,8 @@ class Row:
     target: str
     engine: str
     mean_absolute_location: list[float]  # mean |E f_n|, by chain
-    mean_absolute_evidence: list[float]  # mean |f_n|, by chain
-    share_positive: list[float]  # of f_n > 0, by chain
+    mean_absolute_latent: list[float]  # mean |f_n|, by chain
+    fraction_positive: list[float]  # of f_n > 0, by chain
     instance_auc: float  # of E σ(f_n), all chains together; training bags
     elbo: float | None  # log evidence of tempered SMC
     seconds: float
@@ -124,13 +124,13 @@ def smc_rows(model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Iterator[Row
     for (alpha, beta), dispersion in product(sizes.sampled, (3.0, 30.0)):
         gamma = replace(model, mixing=GammaMixing(alpha, beta))
         posterior = tempered_smc(gamma, bags, dispersion=dispersion, **options)
-        evidence = evidence_of(posterior, bags, seed)
+        latent = latent_of(posterior, bags, seed)
         value = log_evidence(posterior, seed=seed).value
         target, name = (
             f"the ψ-model, α = {alpha:g}, β = {beta:g}",
             f"SMC, dispersion {dispersion:g}",
         )
-        yield _row(target, name, evidence, bags, posterior.seconds, value)
+        yield _row(target, name, latent, bags, posterior.seconds, value)
 
 
 def nuts_full(model: VGPMIL, bags: Bags, **arguments) -> Posterior:
@@ -140,21 +140,21 @@ def nuts_full(model: VGPMIL, bags: Bags, **arguments) -> Posterior:
 def ascent_row(target: str, model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Row:
     """Coordinate ascent from q(u) = p(u), as the engine starts."""
     posterior = coordinate_ascent(model, bags, seed=seed, num_draws=sizes.num_draws)
-    evidence = evidence_of(posterior, bags, seed)
-    return _row(target, "ascent", evidence, bags, posterior.seconds, float(posterior.elbo[-1]))
+    latent = latent_of(posterior, bags, seed)
+    return _row(target, "ascent", latent, bags, posterior.seconds, float(posterior.elbo[-1]))
 
 
 def far_ascent_row(target: str, model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Row:
-    """The same ascent from tilts of ½ Σ_m k(x_n, x_m), all evidence negative."""
+    """The same ascent from tilts of ½ Σ_m k(x_n, x_m), all latent values negative."""
     started = time.perf_counter()
     with jax.enable_x64(True):
         form = closed_form(model, Options("exact")).in_memory(bags)
         q, bound = _ascend_from_far_out(form, bags)
         fitted = form.approximation(q, None, bags, np.asarray(bound))
     draws = fitted.draws(model, bags, jax.random.key(seed), sizes.num_draws)
-    evidence = given_inducing_values(model, bags, draws["inducing_value"][None], seed)
+    latent = given_inducing_values(model, bags, draws["inducing_value"][None], seed)
     seconds = time.perf_counter() - started
-    return _row(target, "ascent from far out", evidence, bags, seconds, float(bound))
+    return _row(target, "ascent from far out", latent, bags, seconds, float(bound))
 
 
 @jax.jit
@@ -185,7 +185,7 @@ def sampled_row(
     sizes: Sizes,
     seed: int,
 ) -> Row:
-    keep = {"keep": ("inducing_value", "evidence")} if engine is gibbs else {}
+    keep = {"keep": ("inducing_value", "latent")} if engine is gibbs else {}
     posterior = engine(
         model,
         bags,
@@ -195,26 +195,26 @@ def sampled_row(
         num_chains=sizes.num_chains,
         **keep,
     )
-    return _row(target, name, evidence_of(posterior, bags, seed), bags, posterior.seconds, None)
+    return _row(target, name, latent_of(posterior, bags, seed), bags, posterior.seconds, None)
 
 
-# --------------------------------------------------------------------- the evidence of draws
+# --------------------------------------------------------------------- the latent values of draws
 
 
-def evidence_of(posterior: Posterior, bags: Bags, seed: int) -> np.ndarray:
-    """Draws (chain, draw, N) of the evidence of the training bags.
+def latent_of(posterior: Posterior, bags: Bags, seed: int) -> np.ndarray:
+    """Draws (chain, draw, N) of the latent values of the training bags.
 
     Where it was summed out it is drawn back: exactly for NUTS on the logistic model; from p(f | u)
     for coordinate ascent, whose q that is, and for NUTS on the ψ-model, where |f| comes out too
     small by at most k̃_n/2.
     """
     draws, model = posterior.tree["posterior"], posterior.model
-    if "evidence" in draws:
-        return draws["evidence"].to_numpy()
+    if "latent" in draws:
+        return draws["latent"].to_numpy()
     inducing_values = draws["inducing_value"].to_numpy()
     if posterior.is_mcmc and model.is_logistic:
         flat = {"inducing_value": inducing_values.reshape(-1, inducing_values.shape[-1])}
-        completed = model.complete(flat, bags, seed=seed)["evidence"]
+        completed = model.complete(flat, bags, seed=seed)["latent"]
         return completed.reshape(*inducing_values.shape[:2], -1)
     return given_inducing_values(model, bags, inducing_values, seed)
 
@@ -236,7 +236,7 @@ def given_inducing_values(
 def _row(
     target: str,
     engine: str,
-    evidence: np.ndarray,
+    latent: np.ndarray,
     bags: Bags,
     seconds: float,
     bound: float | None,
@@ -244,10 +244,10 @@ def _row(
     return Row(
         target,
         engine,
-        np.abs(evidence.mean(axis=1)).mean(axis=1).tolist(),
-        np.abs(evidence).mean(axis=(1, 2)).tolist(),
-        (evidence > 0).mean(axis=(1, 2)).tolist(),
-        float(roc_auc_score(bags.instance_labels, expit(evidence).mean(axis=(0, 1)))),
+        np.abs(latent.mean(axis=1)).mean(axis=1).tolist(),
+        np.abs(latent).mean(axis=(1, 2)).tolist(),
+        (latent > 0).mean(axis=(1, 2)).tolist(),
+        float(roc_auc_score(bags.instance_labels, expit(latent).mean(axis=(0, 1)))),
         bound,
         seconds,
     )
@@ -261,7 +261,7 @@ def print_table(rows: list[Row]) -> None:
         if row.target != target:
             target = row.target
             print(f"\n{target}\n{header}")
-        by_chain = (row.mean_absolute_location, row.mean_absolute_evidence, row.share_positive)
+        by_chain = (row.mean_absolute_location, row.mean_absolute_latent, row.fraction_positive)
         bound = "" if row.elbo is None else f"{row.elbo:.0f}"
         print(
             f"{row.engine:<22}"

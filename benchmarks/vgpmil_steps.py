@@ -153,35 +153,35 @@ def _plain_numpy(model: VGPMIL, bags: Bags, steps: int) -> tuple[np.ndarray, flo
     )
     projection = solve_triangular(root, _rbf(kernel, points, bags.instances), lower=True).T
     residual = kernel.variance - np.sum(projection**2, axis=1)
-    evidence, tilt = np.zeros(len(residual)), np.full(len(residual), kernel.variance**0.5)
+    latent, tilt = np.zeros(len(residual)), np.full(len(residual), kernel.variance**0.5)
     mean, bound = np.zeros(len(points)), -np.inf
     started = time.perf_counter()
-    probability, _ = _labels(model, bags, evidence)
+    probability, _ = _labels(model, bags, latent)
     for _ in range(steps):
         theta = np.tanh(tilt / 2) / (2 * tilt)
         precision = identity + projection.T @ (theta[:, None] * projection)
         factor = cholesky(precision, lower=True)
         mean = cho_solve((factor, True), projection.T @ (probability - 0.5))
-        evidence = projection @ mean
+        latent = projection @ mean
         variance = np.sum(solve_triangular(factor, projection.T, lower=True) ** 2, axis=0)
-        tilt = np.sqrt(evidence**2 + variance + residual)
-        probability, log_normaliser = _labels(model, bags, evidence)
+        tilt = np.sqrt(latent**2 + variance + residual)
+        probability, log_normaliser = _labels(model, bags, latent)
         trace = np.sum(solve_triangular(factor, identity, lower=True) ** 2)
         divergence = 0.5 * (trace + mean @ mean - len(mean)) + np.log(np.diag(factor)).sum()
-        of_instances = -np.logaddexp(tilt / 2, -tilt / 2) - 0.5 * evidence
+        of_instances = -np.logaddexp(tilt / 2, -tilt / 2) - 0.5 * latent
         bound = log_normaliser + of_instances.sum() - divergence
     return mean, bound, time.perf_counter() - started
 
 
-def _labels(model: VGPMIL, bags: Bags, evidence: np.ndarray) -> tuple[np.ndarray, float]:
+def _labels(model: VGPMIL, bags: Bags, latent: np.ndarray) -> tuple[np.ndarray, float]:
     """q(y_n = 1), and what labels add to the bound."""
-    log_all = np.add.reduceat(np.logaddexp(0.0, evidence), bags.starts)
+    log_all = np.add.reduceat(np.logaddexp(0.0, latent), bags.starts)
     none, sharpness = np.exp(-log_all), model.sharpness
     is_positive = bags.labels == 1
     match = np.where(is_positive, sharpness - (sharpness - 1) * none, 1 + (sharpness - 1) * none)
     boost = np.where(is_positive, sharpness, 1.0) / match
     log_normaliser = np.sum(log_all + np.log(match)) - bags.num_bags * np.log1p(sharpness)
-    return expit(evidence) * boost[bags.bag_index], log_normaliser
+    return expit(latent) * boost[bags.bag_index], log_normaliser
 
 
 def _rbf(kernel: RBF, left: np.ndarray, right: np.ndarray) -> np.ndarray:

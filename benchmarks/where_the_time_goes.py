@@ -244,12 +244,12 @@ def _parts_of_a_sweep(sweep: Any, states: Any) -> Iterator[tuple[str, float]]:
         state, omega = given
         return draw_whitened(state.key, V, variance, omega, half_sign(state))
 
-    def evidence(given: Any) -> Array:
+    def latent(given: Any) -> Array:
         state, omega = given
         return draw_latent(state.key, V @ state.whitened, variance, omega, half_sign(state))
 
     yield "inducing values", _ms(inducing, (states, omega))
-    yield "evidence", _ms(evidence, (states, omega))
+    yield "latent values", _ms(latent, (states, omega))
 
 
 def _mixtures(state: DPMILGibbsState) -> Mixtures:

@@ -17,7 +17,7 @@ from ..datasets.arguments import check_probability
 from ..datasets.bags import Bags
 from ..models.model import Draws, Model, random_key
 from ..models.numerics.quadrature import QuadratureRule
-from ..models.parts.bag_evidence import BagEvidenceModel
+from ..models.parts.bag_latent import BagLatentModel
 from ..models.parts.likelihoods import Likelihood
 
 __all__ = ["LatentPrediction", "Prediction", "TargetPrediction"]
@@ -171,7 +171,7 @@ class TargetPrediction:
         predicted = model.predict(draws, bags, **options)
         mean, scale = (predicted.pop(f"bag_latent_{name}", None) for name in ("mean", "scale"))
         latent = None
-        if mean is not None and scale is not None and isinstance(model, BagEvidenceModel):
+        if mean is not None and scale is not None and isinstance(model, BagLatentModel):
             latent = LatentPrediction.of(model.likelihood, draws, mean, scale)
         return cls(**predicted, latent=latent)
 

@@ -1,4 +1,4 @@
-"""The ELBO of a Gaussian q(u) for models of accumulated evidence, without sampling from q.
+"""The ELBO of a Gaussian q(u) for models of sums of latent values, without sampling from q.
 
 A label depends on u through one number, a_bᵀu, and that is Gaussian under q: its expected log
 likelihood is a 1-D integral for each bag (of another one where k̄_b smooths σ). The only noise of
@@ -19,7 +19,7 @@ from ..datasets.bags import Bags
 from ..models.model import observations
 from ..models.numerics.quadrature import QuadratureRule, trapezoid_rule
 from ..models.numerics.tracing import as_pytree
-from ..models.parts.bag_evidence import BagEvidenceModel
+from ..models.parts.bag_latent import BagLatentModel
 
 __all__ = ["QuadratureBound", "WhitenedGaussian"]
 
@@ -59,7 +59,7 @@ class QuadratureBound:
 
     Attributes
     ----------
-    model : BagEvidenceModel
+    model : BagLatentModel
     projection : array (B, M)
         V, a_bᵀu = Vε.
     residual_scale : array (B,)
@@ -67,12 +67,12 @@ class QuadratureBound:
     observed : array (B,)
         Labels or targets.
     inner : QuadratureRule
-        Of the evidence given u.
+        Of the latent values given u.
     outer : QuadratureRule
         Of a_bᵀu under q.
     """
 
-    model: BagEvidenceModel
+    model: BagLatentModel
     projection: Float[Array, "B M"]
     residual_scale: Float[Array, " B"]
     observed: Float[Array, " B"]
@@ -80,7 +80,7 @@ class QuadratureBound:
     outer: QuadratureRule
 
     @classmethod
-    def of(cls, model: BagEvidenceModel, bags: Bags) -> Self:
+    def of(cls, model: BagLatentModel, bags: Bags) -> Self:
         """Prepare the bound of a model, by one pass over the instances."""
         accumulated = model.accumulated(bags)
         projection, scale = accumulated.projection, accumulated.residual_scale

@@ -28,7 +28,7 @@ from ..datasets.arguments import check_counts
 from ..datasets.bags import Bags
 from ..models.model import Model, observations, random_key, split_key
 from ..models.numerics.tracing import as_pytree
-from ..models.parts.bag_evidence import BagEvidenceModel
+from ..models.parts.bag_latent import BagLatentModel
 from .arguments import engine
 from .flow import flow_of_guide
 from .gaussian import (
@@ -177,7 +177,7 @@ def svi(
             )
         schedule = Schedule(learning_rate, max_steps)
         started = Stopwatch.now()
-        if isinstance(model, BagEvidenceModel) and expectation == "quadrature":
+        if isinstance(model, BagLatentModel) and expectation == "quadrature":
             bound = QuadratureBound.of(model, bags)
             fit = QuadratureFit(bound, schedule, batch_size or bags.num_bags)
         else:
@@ -410,7 +410,7 @@ def _check(
                 "at every step; leave it out, or use expectation='quadrature'"
             )
         return
-    if not isinstance(model, BagEvidenceModel) or model.priors or guide != "multivariate_normal":
+    if not isinstance(model, BagLatentModel) or model.priors or guide != "multivariate_normal":
         raise ValueError(
             f"expectation='quadrature' with a {type(model).__name__} "
             f"{'with priors ' if model.priors else ''}and guide={guide!r}; expected a VWSGP or "

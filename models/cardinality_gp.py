@@ -16,7 +16,7 @@ from ..datasets.bags import Bags
 from ..datasets.padding import padded
 from .model import Draws
 from .numerics.tracing import as_pytree, evaluated_now_unless_traced
-from .parts.bag_evidence import BagEvidenceModel, FloatType
+from .parts.bag_latent import BagLatentModel, FloatType
 from .parts.cardinality_kernel import BagKernel
 from .parts.hyperpriors import Parameter, largest_value, positive_or_prior
 from .parts.likelihoods import Likelihood, Logistic
@@ -48,13 +48,13 @@ class UnitRows(NamedTuple):
 
 @as_pytree()
 @dataclass(frozen=True, eq=False)
-class CardinalityGP(BagEvidenceModel):
+class CardinalityGP(BagLatentModel):
     """A Gaussian process classifier of bags on the cardinality kernel.
 
     .. code-block:: text
 
         u               ~ N(0, v (k(Z, Z) + jitter))               inducing_value (inducing_point)
-        s_b | u         ~ N(a_bᵀu, k̄_b)                            bag_evidence   (bag)
+        s_b | u         ~ N(a_bᵀu, k̄_b)                            bag_latent   (bag)
         T_b | s_b       ~ Bernoulli(σ(s_b))                        bag_label      (bag)
 
     with the bags that it was made at as Z, a_b = k(Z, Z)⁻¹ k(Z, X_b) and

@@ -33,7 +33,7 @@ class CoupledVGPMIL(VGPMIL):
 
         u               ~ N(0, K_ZZ)                               inducing_value (inducing_point)
         g_n             = A_n u + r_n, r_n independent N(0, k̃_n)
-        f_n | u         ~ N(μ0 + (S A)_n u, Σ_j S_nj² k̃_j)         evidence       (instance)
+        f_n | u         ~ N(μ0 + (S A)_n u, Σ_j S_nj² k̃_j)         latent       (instance)
         y_n | f_n       ~ Bernoulli(σ(f_n))                        instance_label (instance)
         T_b | y_b       = max y_b with probability H/(H + 1)       bag_label      (bag)
 

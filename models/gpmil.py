@@ -60,7 +60,7 @@ class GPMIL(InstanceGPModel):
     .. code-block:: text
 
         u               ~ N(0, K_ZZ)                               inducing_value (inducing_point)
-        f_n | u         ~ N(μ0 + A_n u, k̃_n)                       evidence       (instance)
+        f_n | u         ~ N(μ0 + A_n u, k̃_n)                       latent       (instance)
         T_b | f         ~ Bernoulli(σ(log Σ_{n∈b} e^{f_n}))        bag_label      (bag)
 
     with A = K_XZ K_ZZ⁻¹ and k̃_n = k(x_n, x_n) − (A K_ZX)_nn (FITC). The log of the sum is the
@@ -130,8 +130,8 @@ class GPMIL(InstanceGPModel):
         given = self.unpadded(bags)
         location, scale = self.evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
-            evidence = numpyro.sample("evidence", dist.Normal(location, scale))
-        total = log_sum_over_bags(evidence, given.bags.bag_index, given.bags.num_bags)
+            latent = numpyro.sample("latent", dist.Normal(location, scale))
+        total = log_sum_over_bags(latent, given.bags.bag_index, given.bags.num_bags)
         observe_log_odds(total, given.bags)
 
     def marginal(self) -> Program:
@@ -170,11 +170,9 @@ class GPMIL(InstanceGPModel):
 
     # ------------------------------------------------------------------ given latent values
 
-    def log_none_positive(
-        self, evidence: Float[Array, "N ..."], bags: Bags
-    ) -> Float[Array, "B ..."]:
+    def log_none_positive(self, latent: Float[Array, "N ..."], bags: Bags) -> Float[Array, "B ..."]:
         """log P(T = 0 | f) = −softplus(log Σ e^{f_n})."""
-        return -softplus(log_sum_over_bags(evidence, bags.bag_index, bags.num_bags))
+        return -softplus(log_sum_over_bags(latent, bags.bag_index, bags.num_bags))
 
     def predictive_rule(self, draws: Draws, bags: Bags) -> PredictiveRule:
         """Quadrature rules for the labels of new bags and instances given u."""
@@ -211,15 +209,15 @@ class GPMIL(InstanceGPModel):
         Returns
         -------
         dict of arrays
-            The draws, with ``evidence`` (S, N) added.
+            The draws, with ``latent`` (S, N) added.
 
         Raises
         ------
         ValueError
             If the bags have no labels.
         """
-        (evidence,) = self.completed(draws, bags, seed)
-        return dict(draws) | {"evidence": evidence[:, : bags.num_instances]}
+        (latent,) = self.completed(draws, bags, seed)
+        return dict(draws) | {"latent": latent[:, : bags.num_instances]}
 
     def complete_one(
         self, given: PreparedBags, key: Array, site: dict[str, Float[Array, "..."]]

@@ -36,7 +36,7 @@ class ProbitGPMIL(InstanceGPModel):
     .. code-block:: text
 
         u               ~ N(0, K_ZZ)                      inducing_value (inducing_point)
-        f_n | u         ~ N(μ0 + A_n u, k̃_n)              evidence       (instance)
+        f_n | u         ~ N(μ0 + A_n u, k̃_n)              latent       (instance)
         g_n | f_n       ~ N(f_n, 1)                       latent_utility (instance)
         T_b             = [max_{n∈b} g_n > 0]             bag_label      (bag)
 
@@ -101,8 +101,8 @@ class ProbitGPMIL(InstanceGPModel):
         given = self.unpadded(bags)
         location, scale = self.evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
-            evidence = numpyro.sample("evidence", dist.Normal(location, scale))
-        observe_log_odds(_log_odds(evidence, given.bags), given.bags)
+            latent = numpyro.sample("latent", dist.Normal(location, scale))
+        observe_log_odds(_log_odds(latent, given.bags), given.bags)
 
     def marginal(self) -> Program:
         """The program with f integrated out: P(T = 0 | u) = Π Φ(−a_n/s_n), s_n² = 1 + k̃_n.
@@ -146,11 +146,9 @@ class ProbitGPMIL(InstanceGPModel):
 
     # ------------------------------------------------------------------ given latent values
 
-    def log_none_positive(
-        self, evidence: Float[Array, "N ..."], bags: Bags
-    ) -> Float[Array, "B ..."]:
+    def log_none_positive(self, latent: Float[Array, "N ..."], bags: Bags) -> Float[Array, "B ..."]:
         """log P(T = 0 | f) = Σ log Φ(−f_n)."""
-        return _sum_over_bags(log_ndtr(-evidence), bags)
+        return _sum_over_bags(log_ndtr(-latent), bags)
 
     def predictive_rule(self, draws: Draws, bags: Bags) -> QuadratureRule:
         """No quadrature is needed."""
@@ -177,16 +175,16 @@ class ProbitGPMIL(InstanceGPModel):
         Returns
         -------
         dict of arrays
-            The draws, with ``evidence`` (S, N) and ``latent_utility`` (S, N) added.
+            The draws, with ``latent`` (S, N) and ``latent_utility`` (S, N) added.
 
         Raises
         ------
         ValueError
             If the bags have no labels.
         """
-        evidence, utility = self.completed(draws, bags, seed)
+        latent, utility = self.completed(draws, bags, seed)
         rows = slice(bags.num_instances)
-        return dict(draws) | {"evidence": evidence[:, rows], "latent_utility": utility[:, rows]}
+        return dict(draws) | {"latent": latent[:, rows], "latent_utility": utility[:, rows]}
 
     def complete_one(
         self, given: PreparedBags, key: Array, site: dict[str, Float[Array, "..."]]

@@ -64,7 +64,7 @@ class VGPMIL(InstanceGPModel):
     .. code-block:: text
 
         u               ~ N(0, K_ZZ)                               inducing_value (inducing_point)
-        f_n | u         ~ N(μ0 + A_n u, k̃_n)                       evidence       (instance)
+        f_n | u         ~ N(μ0 + A_n u, k̃_n)                       latent       (instance)
         y_n | f_n       ~ Bernoulli(σ(f_n))                        instance_label (instance)
         T_b | y_b       = max y_b with probability H/(H + 1)       bag_label      (bag)
 
@@ -184,9 +184,9 @@ class VGPMIL(InstanceGPModel):
         given = self.unpadded(bags)
         location, scale = self.evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
-            evidence = numpyro.sample("evidence", dist.Normal(location, scale))
-        self._reweight_evidence(evidence, given.bags)
-        log_none_positive = self.log_none_positive(evidence, given.bags)
+            latent = numpyro.sample("latent", dist.Normal(location, scale))
+        self._reweight_latent(latent, given.bags)
+        log_none_positive = self.log_none_positive(latent, given.bags)
         self._observe_bag_labels(log_none_positive, given.bags)
 
     def marginal(self) -> Program:
@@ -239,23 +239,23 @@ class VGPMIL(InstanceGPModel):
         given = self.unpadded(bags)
         location, scale = self.evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
-            evidence = numpyro.sample("evidence", dist.Normal(location, scale))
-            numpyro.sample("augmentation", self.mixing.conditional(evidence))
+            latent = numpyro.sample("latent", dist.Normal(location, scale))
+            numpyro.sample("augmentation", self.mixing.conditional(latent))
         # y_n ~ Bernoulli(σ(f_n)) and ω_n | f_n make up p(y, ω | f) of the paper's eq. 6. The labels
         # are one event: under the exact q(y) those of a bag are dependent.
-        label = numpyro.sample("instance_label", dist.Bernoulli(logits=evidence).to_event(1))
-        self._reweight_evidence(evidence, given.bags)
+        label = numpyro.sample("instance_label", dist.Bernoulli(logits=latent).to_event(1))
+        self._reweight_latent(latent, given.bags)
         positives = _sum_over_bags(label, given.bags)
         self._observe_bag_labels(jnp.where(positives > 0, -jnp.inf, 0.0), given.bags)
 
-    def _reweight_evidence(self, evidence: Float[Array, " N"], bags: Bags) -> None:
+    def _reweight_latent(self, latent: Float[Array, " N"], bags: Bags) -> None:
         if not self.is_logistic:  # p(f) ∝ N(f) ψ(f)/φ(f)
             is_there = jnp.asarray(bag_weight(bags))[jnp.asarray(bags.bag_index)]
-            numpyro.factor("mixing", is_there * self.log_reweighting(evidence))
+            numpyro.factor("mixing", is_there * self.log_reweighting(latent))
 
-    def log_reweighting(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    def log_reweighting(self, latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f)·2cosh(f/2), the factor of p(f) beside N(f); 0 for the logistic model."""
-        return self.mixing.log_density(evidence) + log_two_cosh_half(evidence)
+        return self.mixing.log_density(latent) + log_two_cosh_half(latent)
 
     def _observe_bag_labels(self, log_none_positive: Float[Array, " B"], bags: Bags) -> None:
         with plate_of_bags(bags):
@@ -319,11 +319,9 @@ class VGPMIL(InstanceGPModel):
 
     # ------------------------------------------------------------------ given latent values
 
-    def log_none_positive(
-        self, evidence: Float[Array, "N ..."], bags: Bags
-    ) -> Float[Array, "B ..."]:
+    def log_none_positive(self, latent: Float[Array, "N ..."], bags: Bags) -> Float[Array, "B ..."]:
         """log p0 = −Σ softplus(f_n)."""
-        return _sum_over_bags(-softplus(evidence), bags)
+        return _sum_over_bags(-softplus(latent), bags)
 
     def predictive_rule(self, draws: Draws, bags: Bags) -> QuadratureRule:
         """Quadrature rule for E σ(f*).
@@ -401,7 +399,7 @@ class VGPMIL(InstanceGPModel):
         Returns
         -------
         dict of arrays
-            The draws, with ``evidence`` (S, N) and ``instance_label`` (S, N) added.
+            The draws, with ``latent`` (S, N) and ``instance_label`` (S, N) added.
 
         Raises
         ------
@@ -413,11 +411,11 @@ class VGPMIL(InstanceGPModel):
         if not self.is_logistic:
             raise NotImplementedError(
                 f"mixing is {self.mixing}; expected PolyaGammaMixing() in complete(): sample the "
-                "evidence with nuts(..., program='full') or gibbs instead"
+                "latent with nuts(..., program='full') or gibbs instead"
             )
-        evidence, label = self.completed(draws, bags, seed)
+        latent, label = self.completed(draws, bags, seed)
         rows = slice(bags.num_instances)
-        return dict(draws) | {"evidence": evidence[:, rows], "instance_label": label[:, rows]}
+        return dict(draws) | {"latent": latent[:, rows], "instance_label": label[:, rows]}
 
     def complete_one(
         self, given: PreparedBags, key: Array, site: dict[str, Float[Array, "..."]]
@@ -475,8 +473,8 @@ def log_weights_of_prior(
         for_inducing, for_instances = jax.random.split(key)
         whitened = jax.random.normal(for_inducing, projection.shape[1:])
         noise = jax.random.normal(for_instances, weight.shape)
-        evidence = model.mean + projection @ whitened + jnp.sqrt(residual_variance) * noise
-        return weight @ model.log_reweighting(evidence)
+        latent = model.mean + projection @ whitened + jnp.sqrt(residual_variance) * noise
+        return weight @ model.log_reweighting(latent)
 
     return jax.lax.map(one, keys)
 

@@ -16,7 +16,7 @@ from ..datasets.bags import Bags
 from ..datasets.padding import padded
 from .model import Draws
 from .numerics.tracing import as_pytree
-from .parts.bag_evidence import BagEvidenceModel, FloatType
+from .parts.bag_latent import BagLatentModel, FloatType
 from .parts.settings import Setting
 from .parts.sparse_gp import Projector, SparseConditional, SparseGPModel, accumulated_conditional
 from .registry import register
@@ -30,14 +30,14 @@ ACCUMULATIONS: tuple[Accumulation, ...] = ("joint", "independent_instances")
 @register
 @as_pytree()
 @dataclass(frozen=True, eq=False)
-class VWSGP(BagEvidenceModel, SparseGPModel):
+class VWSGP(BagLatentModel, SparseGPModel):
     """Sparse-GP weakly supervised learning: latent function values are summed over a bag.
 
     .. code-block:: text
 
         u               ~ N(0, K_ZZ)                               inducing_value (inducing_point)
         f_n | u         ~ N(A_n u, k̃_n)
-        s_b             = Σ_{n∈b} f_n ~ N(a_bᵀu, k̄_b)              bag_evidence   (bag)
+        s_b             = Σ_{n∈b} f_n ~ N(a_bᵀu, k̄_b)              bag_latent   (bag)
         T_b | s_b       ~ Bernoulli(σ(s_b))                        bag_label      (bag)
 
     with A = K_XZ K_ZZ⁻¹, k̃_n = k(x_n, x_n) − (A K_ZX)_nn, a_b = Σ_{n∈b} A_n and k̄_b = Σ_{n∈b} k̃_n.
@@ -101,7 +101,7 @@ class VWSGP(BagEvidenceModel, SparseGPModel):
     )
     settings: ClassVar[Mapping[str, Setting]] = {
         **SparseGPModel.settings,
-        **BagEvidenceModel.settings,
+        **BagLatentModel.settings,
     }
 
     def most_terms(self, bags: Bags) -> int:

@@ -31,7 +31,7 @@ parameters {{
 }}
 transformed parameters {{
   vector[num_inducing] inducing_value = cholesky * inducing_noise;
-  vector[num_bags] bag_evidence = projection * inducing_noise + residual_scale .* bag_noise;
+  vector[num_bags] bag_latent = projection * inducing_noise + residual_scale .* bag_noise;
 }}
 model {{
   inducing_noise ~ std_normal();
@@ -88,18 +88,18 @@ def _observed(likelihood: object) -> _Observed:
 
 @_observed.register
 def _(likelihood: Logistic) -> _Observed:
-    return _Observed(_LABELS, "bag_label ~ bernoulli_logit(bag_evidence);", {})
+    return _Observed(_LABELS, "bag_label ~ bernoulli_logit(bag_latent);", {})
 
 
 @_observed.register
 def _(likelihood: Probit) -> _Observed:
-    statement = "bag_label ~ bernoulli(Phi(bag_evidence / sqrt(1 + noise)));"
+    statement = "bag_label ~ bernoulli(Phi(bag_latent / sqrt(1 + noise)));"
     return _Observed(_LABELS, statement, {"noise": float(likelihood.noise)})
 
 
 @_observed.register
 def _(likelihood: Gaussian) -> _Observed:
-    statement = "bag_target ~ normal(bag_evidence, sqrt(noise));"
+    statement = "bag_target ~ normal(bag_latent, sqrt(noise));"
     return _Observed(_NUMBERS, statement, {"noise": float(likelihood.noise)})
 
 
@@ -109,14 +109,14 @@ def _(likelihood: StudentT) -> _Observed:
         "degrees_of_freedom": float(likelihood.degrees_of_freedom),
         "scale": float(likelihood.scale),
     }
-    statement = "bag_target ~ student_t(degrees_of_freedom, bag_evidence, scale);"
+    statement = "bag_target ~ student_t(degrees_of_freedom, bag_latent, scale);"
     return _Observed(_NUMBERS, statement, constants)
 
 
 @_observed.register
 def _(likelihood: NegativeBinomial) -> _Observed:
     # Stan's second form has the mean, here r exp(s), and the precision r.
-    statement = "bag_target ~ neg_binomial_2_log(log(total_count) + bag_evidence, total_count);"
+    statement = "bag_target ~ neg_binomial_2_log(log(total_count) + bag_latent, total_count);"
     return _Observed(_COUNTS, statement, {"total_count": float(likelihood.total_count)})
 
 
@@ -124,7 +124,7 @@ def stan_program(model: Model, bags: Bags) -> StanProgram:
     """Write a `VWSGP`, with numbers for its hyper-parameters, and its bags as a Stan program.
 
     The program is the full one, in whitened coordinates: its ``inducing_value`` has the posterior
-    of the model's, and its ``bag_evidence`` that of the sums of latent values.
+    of the model's, and its ``bag_latent`` that of the sums of latent values.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def stan_program(model: Model, bags: Bags) -> StanProgram:
     model {
       inducing_noise ~ std_normal();
       bag_noise ~ std_normal();
-      bag_target ~ normal(bag_evidence, sqrt(noise));
+      bag_target ~ normal(bag_latent, sqrt(noise));
     }
     """
     if not isinstance(model, VWSGP) or model.priors:

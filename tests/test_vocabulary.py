@@ -20,11 +20,14 @@ FOLDERS = (
     "docs",
 )
 FILES = (path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*"))
-WRITTEN = [Path("README.md")] + sorted(
-    path.relative_to(REPOSITORY)
-    for path in FILES
-    if path.suffix in {".py", ".md"} and "notebooks" not in path.parts
-)
+WRITTEN = [
+    Path("README.md"),
+    *sorted(
+        path.relative_to(REPOSITORY)
+        for path in FILES
+        if path.suffix in {".py", ".md"} and "notebooks" not in path.parts
+    ),
+]
 
 # What is not written here, and the standard word for it.
 STANDARD_WORDS = {

@@ -119,8 +119,8 @@ class SimulationCalibration:
         -------
         DataFrame
             ``p_uniform``: Kolmogorov and Smirnov's, exact, of the PIT values p being uniform (SBC).
-            ``p_coverage``: the same of ``|2p − 1|``, which is more sensitive to too narrow or too wide
-            a posterior: whether central intervals hold the truth as often as they say.
+            ``p_coverage``: the same of ``|2p − 1|``, which is more sensitive to too narrow or too
+            wide a posterior: whether central intervals hold the truth as often as they say.
             ``p_symmetric``: Wilcoxon's signed ranks, of p being symmetric around ½ (VSBC, Yao et
             al. 2018): it finds a biased mean, not a wrong width. ``mean_deviation`` and
             ``mean_deviation_error``: of the truth, in posterior sds, and its standard error.

@@ -34,7 +34,7 @@ from jaxtyping import Array, Float
 from ...datasets.bags import Bags
 from ...datasets.padding import padded
 from ...models.model import Program, observations
-from ...models.parts.bag_evidence import FloatType
+from ...models.parts.bag_latent import FloatType
 from ..posterior import Approximation
 
 __all__ = [

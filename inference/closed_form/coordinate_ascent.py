@@ -17,7 +17,7 @@ from ...datasets.streaming import BagStream
 from ...models.model import Model, random_key, split_key
 from ...models.numerics.memory import check_memory
 from ...models.numerics.threads import one_lapack_thread
-from ...models.parts.bag_evidence import FloatType
+from ...models.parts.bag_latent import FloatType
 from ...models.parts.hyperpriors import central_value
 from ..arguments import engine
 from ..posterior import Posterior, Status, approximate_posterior

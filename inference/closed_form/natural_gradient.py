@@ -36,7 +36,7 @@ from ...datasets.padding import bucket
 from ...datasets.streaming import BagStream
 from ...models.model import Model, random_key, split_key
 from ...models.numerics.threads import one_lapack_thread
-from ...models.parts.bag_evidence import FloatType
+from ...models.parts.bag_latent import FloatType
 from ..arguments import engine
 from ..posterior import Posterior, Status
 from ..runtime.checkpoint import BlockFolder

@@ -34,7 +34,7 @@ from ...datasets.padding import bag_weight
 from ...models.model import Program
 from ...models.numerics import products
 from ...models.numerics.tracing import as_pytree
-from ...models.parts.bag_evidence import FloatType
+from ...models.parts.bag_latent import FloatType
 from ...models.parts.bag_utilities import BagUtilities
 from ...models.probit_gpmil import ProbitGPMIL, utility_scale
 from .algorithm import Options, closed_form

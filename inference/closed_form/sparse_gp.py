@@ -54,8 +54,8 @@ from ...models.cardinality_gp import CardinalityGP
 from ...models.model import Draws, Model, Program, part_of_bags
 from ...models.numerics import products
 from ...models.numerics.tracing import as_pytree
-from ...models.parts.bag_evidence import BagEvidenceModel, FloatType
 from ...models.parts.bag_labels import InstanceLabels
+from ...models.parts.bag_latent import BagLatentModel, FloatType
 from ...models.parts.likelihoods import LatentMoments
 from ...models.parts.sparse_gp import InducingModel, Projector, SparseConditional
 from ...models.vgpmil import VGPMIL, log_weights_of_prior
@@ -386,7 +386,7 @@ class BagForm(InducingForm):
     Kandemir et al. (2016), section 3.
     """
 
-    model: BagEvidenceModel
+    model: BagLatentModel
     dtype: FloatType = "float64"
 
     @property
@@ -423,7 +423,7 @@ class BagForm(InducingForm):
                     rows.residual_scale,
                     moments,
                     observed,
-                    latent_site="bag_evidence",
+                    latent_site="bag_latent",
                 )
 
         return guide
@@ -444,7 +444,7 @@ class BagForm(InducingForm):
 
 
 @closed_form.register
-def _of_bags(model: BagEvidenceModel, options: Options) -> BagForm:
+def _of_bags(model: BagLatentModel, options: Options) -> BagForm:
     options.label_update_of(model, ())
     options.refuse_starts(model)
     return BagForm(model, options.dtype)
@@ -691,7 +691,7 @@ class InstanceForm(InducingForm):
             tilt = jnp.sqrt(mean**2 + explained + rows.residual_variance)
             with numpyro.plate("instance", bags.num_instances):
                 location = model.mean + rows.mean(inducing_value)
-                numpyro.sample("evidence", dist.Normal(location, rows.residual_scale))
+                numpyro.sample("latent", dist.Normal(location, rows.residual_scale))
                 numpyro.sample("augmentation", model.mixing.conditional(tilt))
             numpyro.sample("instance_label", self._label_factor(approximation, bags, mean))
 

@@ -70,7 +70,7 @@ class ProbitGibbs:
     """
 
     # Of the class, not a field: a ClassVar would not do for the property of the protocol.
-    site_names = ("inducing_value", "evidence", "latent_utility")
+    site_names = ("inducing_value", "latent", "latent_utility")
 
     conditional: SparseConditional
     precision_cholesky: Float[Array, "M M"]
@@ -103,7 +103,7 @@ class ProbitGibbs:
         """The state as sites of the model."""
         return {
             "inducing_value": self.conditional.cholesky @ state.whitened,
-            "evidence": state.latent,
+            "latent": state.latent,
             "latent_utility": state.utility,
         }
 

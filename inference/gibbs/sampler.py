@@ -65,7 +65,7 @@ def gibbs(
         ``sample_stats`` has the acceptance probability of the moves.
     keep : str or tuple of str
         Sites kept in the tree beside those of ``model.marginal()``, which always are: of VGPMIL
-        ``evidence`` and ``instance_label``, of VWSGP and CardinalityGP ``bag_evidence`` and the
+        ``latent`` and ``instance_label``, of VWSGP and CardinalityGP ``bag_latent`` and the
         auxiliary variables of the likelihood (``augmentation``, or ``latent_utility`` of the
         probit), of DPMIL ``instance_label`` and ``cluster``.
     mesh : Mesh or None

@@ -65,7 +65,7 @@ class VGPMILGibbs:
     """
 
     # Of the class, not a field: a ClassVar would not do for the property of the protocol.
-    site_names = ("inducing_value", "evidence", "instance_label")
+    site_names = ("inducing_value", "latent", "instance_label")
 
     conditional: SparseConditional
     prior_mean: Float[Array, ""] | float
@@ -136,7 +136,7 @@ class VGPMILGibbs:
         """The state as sites of the model."""
         return {
             "inducing_value": self.conditional.cholesky @ state.whitened,
-            "evidence": state.latent,
+            "latent": state.latent,
             "instance_label": state.label,
         }
 

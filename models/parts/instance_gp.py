@@ -39,7 +39,7 @@ class InstanceGPModel(SparseGPModel):
     .. code-block:: text
 
         u         ~ N(0, K_ZZ)             inducing_value (inducing_point)
-        f_n | u   ~ N(μ0 + A_n u, k̃_n)     evidence       (instance)
+        f_n | u   ~ N(μ0 + A_n u, k̃_n)     latent       (instance)
 
     A model says what a bag label is given the latent values: `log_none_positive`, and with these
     integrated out `probabilities`.
@@ -63,15 +63,13 @@ class InstanceGPModel(SparseGPModel):
 
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
         "inducing_value": ("inducing_point",),
-        "evidence": ("instance",),
+        "latent": ("instance",),
         "bag_label": ("bag",),
     }
 
     # ------------------------------------------------------------------ what a model says
 
-    def log_none_positive(
-        self, evidence: Float[Array, "N ..."], bags: Bags
-    ) -> Float[Array, "B ..."]:
+    def log_none_positive(self, latent: Float[Array, "N ..."], bags: Bags) -> Float[Array, "B ..."]:
         """Log probability, given the latent values, that no instance of a bag is positive."""
         raise NotImplementedError
 
@@ -226,7 +224,7 @@ class InstanceGPModel(SparseGPModel):
     @property
     def reparametrisation(self) -> dict[str, Reparam]:
         """How samplers should whiten the sites: u = Lε, f = μ0 + Au + √k̃ η."""
-        return {"inducing_value": TransformReparam(), "evidence": LocScaleReparam(0.0)}
+        return {"inducing_value": TransformReparam(), "latent": LocScaleReparam(0.0)}
 
     def conditional_of_rows(self, bags: Any) -> SparseConditional:
         """Conditional distribution of the instances given the inducing values."""

@@ -301,8 +301,8 @@ class ParzenMeasure:
 
     References
     ----------
-    Venkatesan, Chandakkar and Li (2015), equations 2 and 3; the first sum there runs to ``|k⁻|`` where
-    ``|k⁺|`` is meant.
+    Venkatesan, Chandakkar and Li (2015), equations 2 and 3; the first sum there runs to ``|k⁻|``
+    where ``|k⁺|`` is meant.
 
     Examples
     --------

@@ -26,9 +26,9 @@ from .polya_gamma import PolyaGamma
 __all__ = ["GammaMixing", "Mixing", "PolyaGammaMixing", "ScaleMixture", "log_two_cosh_half"]
 
 
-def log_two_cosh_half(evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+def log_two_cosh_half(latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """log 2cosh(f/2), without overflow."""
-    size = jnp.abs(evidence)
+    size = jnp.abs(latent)
     return 0.5 * size + softplus(-size)
 
 
@@ -41,7 +41,7 @@ class Mixing(Protocol):
         """Distance from the real line within which ψ is analytic; it sets quadrature steps."""
         ...
 
-    def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    def log_density(self, latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f), up to a constant."""
         ...
 
@@ -79,9 +79,9 @@ class PolyaGammaMixing:
         """π: cosh(f/2) is zero at ±iπ."""
         return math.pi
 
-    def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    def log_density(self, latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f) = −log 2cosh(f/2)."""
-        return -log_two_cosh_half(evidence)
+        return -log_two_cosh_half(latent)
 
     def expected_precision(self, tilt: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """θ(c) = tanh(c/2)/(2c), ¼ at c = 0."""
@@ -147,9 +147,9 @@ class GammaMixing:
         """√(2β): the branch points of ψ are at ±i√(2β)."""
         return math.sqrt(2 * self.beta)
 
-    def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    def log_density(self, latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f) = α log β − α log(β + f²/2)."""
-        return -self.alpha * jnp.log1p(0.5 * evidence**2 / self.beta)
+        return -self.alpha * jnp.log1p(0.5 * latent**2 / self.beta)
 
     def expected_precision(self, tilt: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """θ(c) = α/(β + c²/2)."""
@@ -235,9 +235,9 @@ class ScaleMixture:
             )
         return mixture
 
-    def log_density(self, evidence: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+    def log_density(self, latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f)."""
-        return jnp.vectorize(self.log_psi)(evidence)
+        return jnp.vectorize(self.log_psi)(latent)
 
     def expected_precision(self, tilt: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """θ(c) = −(log ψ)'(c)/c, its limit −(log ψ)''(0) at c = 0."""

@@ -22,8 +22,8 @@ def coupled_vgpmil_program(
 
         ε        ~ N(0, I)                                    whitened_inducing_value
         u        = L ε,  K_ZZ = L Lᵀ                          inducing_value
-        η        ~ N(0, I)                                    white_evidence   (full only)
-        f        = μ0 + S K_XZ L⁻ᵀ ε + √((S∘S) k̃) η           evidence         (full only)
+        η        ~ N(0, I)                                    white_latent   (full only)
+        f        = μ0 + S K_XZ L⁻ᵀ ε + √((S∘S) k̃) η           latent         (full only)
         T_b      ~ noisy maximum of its instance labels       bag_label
 
     Parameters

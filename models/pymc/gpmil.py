@@ -13,8 +13,8 @@ from .sparse_gp import (
     REACH,
     Tensor,
     check_program,
-    draw_evidence,
     draw_inducing_value,
+    draw_latent,
     log_sum_exp,
     parameter,
     pm,
@@ -39,8 +39,8 @@ def gpmil_program(model: GPMIL, bags: Bags, *, program: str = "marginal") -> pm.
 
         ε        ~ N(0, I)                                    whitened_inducing_value
         u        = L ε,  K_ZZ = L Lᵀ                          inducing_value
-        η        ~ N(0, I)                                    white_evidence   (full only)
-        f        = μ0 + K_XZ L⁻ᵀ ε + √k̃ η                     evidence         (full only)
+        η        ~ N(0, I)                                    white_latent   (full only)
+        f        = μ0 + K_XZ L⁻ᵀ ε + √k̃ η                     latent         (full only)
         T_b      ~ Bernoulli(σ(log Σ_{n∈b} e^{f_n}))          bag_label
 
     Parameters
@@ -81,7 +81,7 @@ def gpmil_program(model: GPMIL, bags: Bags, *, program: str = "marginal") -> pm.
         process = sparse_process(model, bags)
         location = mean + draw_inducing_value(process)
         if program == "full":
-            log_odds = _log_sum_over_bags(draw_evidence(location, process.scale), bags)
+            log_odds = _log_sum_over_bags(draw_latent(location, process.scale), bags)
         else:
             log_odds = _integrated(location, process.scale, bags)
         pm.Bernoulli("bag_label", logit_p=log_odds, observed=bags.labels, dims="bag")
@@ -102,8 +102,8 @@ def _integrated(location: Tensor, scale: Tensor, bags: Bags) -> Tensor:
     nodes, log_weights = trapezoid(largest, math.pi / 2, reach=REACH + largest)  # (K, 1)
     log_time = np.arange(_FIRST, _LAST, _STEP)
     log_step = log_time - np.exp(log_time) + math.log(_STEP)
-    evidence = location + nodes * scale  # (K, N)
-    rate = pt.exp(pt.constant(log_time)[:, None, None] + evidence)  # t e^f, (J, K, N)
+    latent = location + nodes * scale  # (K, N)
+    rate = pt.exp(pt.constant(log_time)[:, None, None] + latent)  # t e^f, (J, K, N)
     some = (pt.exp(log_weights) * -pt.expm1(-rate)).sum(1)  # 1 − E exp(−t e^f), (J, N)
     log_none = pt.log1p(-pt.minimum(some, 1 - _ROUNDING))
     none_of_bag = sum_over_bags(log_none.T, bags).T  # (J, B)

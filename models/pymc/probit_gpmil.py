@@ -6,8 +6,8 @@ from ...datasets.bags import Bags
 from ..probit_gpmil import ProbitGPMIL
 from .sparse_gp import (
     check_program,
-    draw_evidence,
     draw_inducing_value,
+    draw_latent,
     log_normal_probability,
     parameter,
     pm,
@@ -29,8 +29,8 @@ def probit_gpmil_program(model: ProbitGPMIL, bags: Bags, *, program: str = "marg
 
         ε        ~ N(0, I)                                    whitened_inducing_value
         u        = L ε,  K_ZZ = L Lᵀ                          inducing_value
-        η        ~ N(0, I)                                    white_evidence   (full only)
-        f        = μ0 + K_XZ L⁻ᵀ ε + √k̃ η                     evidence         (full only)
+        η        ~ N(0, I)                                    white_latent   (full only)
+        f        = μ0 + K_XZ L⁻ᵀ ε + √k̃ η                     latent         (full only)
         T_b      ~ Bernoulli(1 − Π Φ(−f_n))                   bag_label
 
     Parameters
@@ -70,7 +70,7 @@ def probit_gpmil_program(model: ProbitGPMIL, bags: Bags, *, program: str = "marg
         process = sparse_process(model, bags)
         location = mean + draw_inducing_value(process)
         if program == "full":
-            ratio = draw_evidence(location, process.scale)
+            ratio = draw_latent(location, process.scale)
         else:
             ratio = location / pt.sqrt(1.0 + process.scale**2)
         log_negative = log_normal_probability(-ratio)

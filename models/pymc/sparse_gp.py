@@ -43,8 +43,8 @@ __all__ = [
     "accumulated_process",
     "check_program",
     "covariance_function",
-    "draw_evidence",
     "draw_inducing_value",
+    "draw_latent",
     "evaluated",
     "log_expected_negative",
     "log_normal_probability",
@@ -157,10 +157,10 @@ def draw_inducing_value(process: SparseProcess) -> Tensor:
     return process.projection @ whitened
 
 
-def draw_evidence(location: Tensor, scale: Tensor) -> Tensor:
-    """The sites ``white_evidence`` (η) and ``evidence`` (f = location + scale η)."""
-    noise = pm.Normal("white_evidence", dims="instance")  # η
-    return pm.Deterministic("evidence", location + scale * noise, dims="instance")
+def draw_latent(location: Tensor, scale: Tensor) -> Tensor:
+    """The sites ``white_latent`` (η) and ``latent`` (f = location + scale η)."""
+    noise = pm.Normal("white_latent", dims="instance")  # η
+    return pm.Deterministic("latent", location + scale * noise, dims="instance")
 
 
 def sum_over_bags(values: Tensor, bags: Bags) -> Tensor:

@@ -14,8 +14,8 @@ from .sparse_gp import (
     SparseProcess,
     Tensor,
     check_program,
-    draw_evidence,
     draw_inducing_value,
+    draw_latent,
     evaluated,
     log_expected_negative,
     log_sum_exp,
@@ -46,8 +46,8 @@ def vgpmil_program(
 
         ε        ~ N(0, I)                                    whitened_inducing_value
         u        = L ε,  K_ZZ = L Lᵀ                          inducing_value
-        η        ~ N(0, I)                                    white_evidence   (full only)
-        f        = μ0 + K_XZ L⁻ᵀ ε + √k̃ η                     evidence         (full only)
+        η        ~ N(0, I)                                    white_latent   (full only)
+        f        = μ0 + K_XZ L⁻ᵀ ε + √k̃ η                     latent         (full only)
         T_b      ~ noisy maximum of its instance labels       bag_label
 
     Parameters
@@ -89,8 +89,8 @@ def vgpmil_program(
         process = process_of(model, bags)
         location = mean + draw_inducing_value(process)  # μ0 + A u
         if program == "full":
-            evidence = draw_evidence(location, process.scale)
-            log_negative, log_either = _given_evidence(model.mixing, evidence)
+            latent = draw_latent(location, process.scale)
+            log_negative, log_either = _given_latent(model.mixing, latent)
         else:
             log_negative, log_either = _given_inducing_values(model, location, process.scale)
         if log_either is not None:
@@ -116,12 +116,12 @@ def _coordinates(model: VGPMIL, bags: Bags) -> dict[str, range]:
 # ---------------------------------------------------------------- instances
 
 
-def _given_evidence(mixing: Mixing, evidence: Tensor) -> tuple[Tensor, Tensor | None]:
+def _given_latent(mixing: Mixing, latent: Tensor) -> tuple[Tensor, Tensor | None]:
     """log P(y_n = 0 | f_n), and log [ψ(f_n) · 2cosh(f_n/2)] if ψ is not the hyperbolic secant."""
-    log_negative = -pt.softplus(evidence)
+    log_negative = -pt.softplus(latent)
     if isinstance(mixing, PolyaGammaMixing):
         return log_negative, None
-    return log_negative, _log_psi(mixing, evidence) + _log_two_cosh_half(evidence)
+    return log_negative, _log_psi(mixing, latent) + _log_two_cosh_half(latent)
 
 
 def _given_inducing_values(
@@ -138,27 +138,27 @@ def _given_inducing_values(
             table, weights = evaluated(pt.exp(nodes * scale), pt.exp(log_weights[:, 0]))
             return log_expected_negative(location, table, weights), None
         return log_sum_exp(-pt.softplus(location + nodes * scale), log_weights), None
-    evidence = location + nodes * scale
-    log_psi = _log_psi(mixing, evidence)
-    log_none = log_sum_exp(log_psi - 0.5 * evidence, log_weights)
-    log_either = log_sum_exp(log_psi + _log_two_cosh_half(evidence), log_weights)
+    latent = location + nodes * scale
+    log_psi = _log_psi(mixing, latent)
+    log_none = log_sum_exp(log_psi - 0.5 * latent, log_weights)
+    log_either = log_sum_exp(log_psi + _log_two_cosh_half(latent), log_weights)
     return log_none - log_either, log_either
 
 
-def _log_psi(mixing: Mixing, evidence: Tensor) -> Tensor:
+def _log_psi(mixing: Mixing, latent: Tensor) -> Tensor:
     match mixing:
         case PolyaGammaMixing():
-            return -_log_two_cosh_half(evidence)
+            return -_log_two_cosh_half(latent)
         case GammaMixing():
-            return -mixing.alpha * pt.log1p(0.5 * evidence**2 / mixing.beta)
+            return -mixing.alpha * pt.log1p(0.5 * latent**2 / mixing.beta)
     raise ValueError(
         f"mixing is {type(mixing).__name__}; the PyMC program knows PolyaGammaMixing and "
         "GammaMixing: sample with nuts instead"
     )
 
 
-def _log_two_cosh_half(evidence: Tensor) -> Tensor:
-    return pt.logaddexp(0.5 * evidence, -0.5 * evidence)
+def _log_two_cosh_half(latent: Tensor) -> Tensor:
+    return pt.logaddexp(0.5 * latent, -0.5 * latent)
 
 
 def _distance_to_nearest_pole(mixing: Mixing) -> float:

@@ -65,7 +65,7 @@ class Problem:
     )
     design: Bags
     test_bag: Bags
-    evidence: str = ""
+    latent: str = ""
 
     def quantities(self, bags, sites):
         """Ranked quantities: the sampler's sites, a prediction, the log likelihood."""
@@ -75,8 +75,8 @@ class Problem:
             for name, site in given.items()
             for m, value in enumerate(jnp.atleast_1d(site))
         }
-        if self.evidence in sites:
-            values[f"{self.evidence} 0"] = sites[self.evidence][0]
+        if self.latent in sites:
+            values[f"{self.latent} 0"] = sites[self.latent][0]
 
         def label_distribution(some_bags):
             program = seed(substitute(self.model.marginal(), given), jax.random.key(0))
@@ -134,7 +134,7 @@ def design_and_test_bag(sizes: list[int]) -> tuple[Bags, Bags]:
 def vgpmil_problem() -> Problem:
     """Six bags of one to four instances."""
     model = VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8)
-    return Problem(model, *design_and_test_bag([1, 2, 3, 4, 2, 3]), evidence="evidence")
+    return Problem(model, *design_and_test_bag([1, 2, 3, 4, 2, 3]), latent="latent")
 
 
 def coupled_vgpmil_problem() -> Problem:
@@ -148,7 +148,7 @@ def coupled_vgpmil_problem() -> Problem:
         for bags in design_and_test_bag([4, 1, 2, 3, 2, 3] * 2)
     )
     model = CoupledVGPMIL(RBF(4.0, 0.8), INDUCING_POINTS, mean=-0.8, coupling=0.75)
-    return Problem(model, design, test_bag, evidence="evidence")
+    return Problem(model, design, test_bag, latent="latent")
 
 
 def all_neighbours(size: int) -> scipy.sparse.csr_array:
@@ -158,13 +158,13 @@ def all_neighbours(size: int) -> scipy.sparse.csr_array:
 def gpmil_problem() -> Problem:
     """Twelve bags of one to four instances."""
     model = GPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8)
-    return Problem(model, *design_and_test_bag([1, 2, 3, 4, 2, 3] * 2), evidence="evidence")
+    return Problem(model, *design_and_test_bag([1, 2, 3, 4, 2, 3] * 2), latent="latent")
 
 
 def probit_gpmil_problem() -> Problem:
     """Twelve bags of one to four instances."""
     model = ProbitGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=-0.8)
-    return Problem(model, *design_and_test_bag([1, 2, 3, 4, 2, 3] * 2), evidence="evidence")
+    return Problem(model, *design_and_test_bag([1, 2, 3, 4, 2, 3] * 2), latent="latent")
 
 
 def vwsgp_problem(likelihood: Likelihood) -> Problem:
@@ -174,7 +174,7 @@ def vwsgp_problem(likelihood: Likelihood) -> Problem:
     """
     model = VWSGP(RBF(4.0, 1.0), INDUCING_POINTS, likelihood=likelihood)
     sizes = [6, 1, 2, 4, 3, 5] * 5
-    return Problem(model, *design_and_test_bag(sizes), evidence="bag_evidence")
+    return Problem(model, *design_and_test_bag(sizes), latent="bag_latent")
 
 
 def cardinality_problem() -> Problem:

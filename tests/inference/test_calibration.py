@@ -6,7 +6,7 @@ Each calibration is one look at all its quantities together, false alarm below 1
 from dataclasses import replace
 
 import pytest
-from milzoo.inference.gibbs import bag_evidence
+from milzoo.inference.gibbs import bag_latent
 from milzoo.inference.gibbs.inducing import draw_whitened
 from milzoo.inference.gibbs.probit_gpmil import ProbitGibbs
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
@@ -56,9 +56,9 @@ def test_nuts_is_calibrated(calibrate, simulation_based_calibration, problem, pr
     [
         ("vgpmil", VGPMILGibbs, 5),
         ("coupled vgpmil", VGPMILGibbs, 8),
-        ("vwsgp", bag_evidence.BagEvidenceGibbs, 5),
-        ("probit vwsgp", bag_evidence.BagEvidenceGibbs, 12),
-        ("student vwsgp", bag_evidence.BagEvidenceGibbs, 10),
+        ("vwsgp", bag_latent.BagLatentGibbs, 5),
+        ("probit vwsgp", bag_latent.BagLatentGibbs, 12),
+        ("student vwsgp", bag_latent.BagLatentGibbs, 10),
         ("probit gpmil", ProbitGibbs, 20),
     ],
 )
@@ -99,10 +99,10 @@ def test_wrong_constant_in_draws_of_inducing_values_is_found(calibrate, monkeypa
     def biased(key, projection, residual_variance, omega, linear_term):  # κ = T − 0.4
         return draw_whitened(key, projection, residual_variance, omega, linear_term + 0.1)
 
-    monkeypatch.setattr(bag_evidence, "draw_whitened", biased)
+    monkeypatch.setattr(bag_latent, "draw_whitened", biased)
     # At p below 1e-8.
-    found = calibrate("vwsgp", bag_evidence.BagEvidenceGibbs.for_model, thinning=5).not_uniform
-    assert "bag_evidence 0" in found
+    found = calibrate("vwsgp", bag_latent.BagLatentGibbs.for_model, thinning=5).not_uniform
+    assert "bag_latent 0" in found
     assert "inducing_value 0" in found
 
 

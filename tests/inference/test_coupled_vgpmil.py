@@ -108,7 +108,7 @@ def test_the_order_of_bags_and_instances_is_no_matter(problem, fit):
 def test_gibbs_agrees_with_nuts_on_the_full_program(problem, moments):
     """In u and f."""
     model, bags = problem
-    keep = ("inducing_value", "evidence")
+    keep = ("inducing_value", "latent")
     sampled = gibbs(model, bags, seed=0, num_samples=6000, keep=keep)
     full = nuts(model, bags, seed=1, program="full", num_samples=3000)
     for name in keep:

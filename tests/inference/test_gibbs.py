@@ -16,7 +16,7 @@ from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
 from milzoo.models import RBF, GammaMixing, ScaleMixture
 
 LARGEST_Z = 5.5
-EVERYTHING = ("inducing_value", "evidence", "instance_label")
+EVERYTHING = ("inducing_value", "latent", "instance_label")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_a_chain_starts_from_the_prior(small_problem):
         sweep = VGPMILGibbs.for_model(model, bags)
         keys = jax.random.split(jax.random.key(2), 20_000)
         sites = jax.jit(jax.vmap(lambda key: sweep.sites(sweep.init(key))))(keys)
-    for values, mean in ((sites["inducing_value"], 0.0), (sites["evidence"], model.mean)):
+    for values, mean in ((sites["inducing_value"], 0.0), (sites["latent"], model.mean)):
         deviation = np.sqrt(model.kernel.variance)
         z = (np.asarray(values).mean(axis=0) - mean) / (deviation / np.sqrt(20_000))
         assert np.abs(z).max() <= LARGEST_Z
@@ -109,12 +109,12 @@ def test_one_inducing_value_has_the_moments_of_quadrature(
 def test_labels_that_say_nothing_leave_the_prior(small_problem, moments):
     model, bags = small_problem
     deaf = replace(model, sharpness=1.0)
-    posterior = gibbs(deaf, bags, seed=4, num_samples=4000, keep=("inducing_value", "evidence"))
+    posterior = gibbs(deaf, bags, seed=4, num_samples=4000, keep=("inducing_value", "latent"))
     deviation = np.sqrt(model.kernel.variance * (1 + model.jitter))
     prior = np.array([[0.0] * 4, [deviation] * 4])
     assert moments(sites(posterior)).largest_z(prior) <= LARGEST_Z
     evidence = np.tile([[model.mean], [np.sqrt(model.kernel.variance)]], bags.num_instances)
-    assert moments(sites(posterior, "evidence")).largest_z(evidence) <= LARGEST_Z
+    assert moments(sites(posterior, "latent")).largest_z(evidence) <= LARGEST_Z
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_evidence_and_labels_are_those_drawn_back_from_nuts(small_problem, poste
     other = nuts(model, bags, seed=1)
     assert moments(sites(posterior)).largest_z(moments(sites(other))) <= LARGEST_Z
     completed = model.complete(other.stored_draws(), bags, seed=6)
-    for name in ("evidence", "instance_label"):
+    for name in ("latent", "instance_label"):
         drawn_back = completed[name].reshape(4, 1000, -1)
         assert moments(sites(posterior, name)).largest_z(moments(drawn_back)) <= LARGEST_Z
 
@@ -136,9 +136,9 @@ def test_gamma_mixing_agrees_with_nuts_on_both_programs(small_problem, moments):
     tame = replace(model, kernel=RBF(0.4, 1.5), mixing=GammaMixing(1.0, 2.5))
     few = bags.select(np.arange(4))
     assert set(few.labels) == {0, 1}
-    ours = gibbs(tame, few, seed=7, num_samples=6000, keep=("inducing_value", "evidence"))
+    ours = gibbs(tame, few, seed=7, num_samples=6000, keep=("inducing_value", "latent"))
     full = nuts(tame, few, seed=8, program="full")
-    for name in ("inducing_value", "evidence"):
+    for name in ("inducing_value", "latent"):
         assert moments(sites(ours, name)).largest_z(moments(sites(full, name))) <= LARGEST_Z
     marginal = nuts(tame, few, seed=9)
     assert moments(sites(ours)).largest_z(moments(sites(marginal))) <= LARGEST_Z
@@ -152,7 +152,7 @@ def test_kept_sites_are_stored_and_obey_negative_bags(posterior, small_problem):
     _, bags = small_problem
     tree = posterior.tree["posterior"]
     assert set(tree.data_vars) == set(EVERYTHING)
-    assert tree["evidence"].dims == tree["instance_label"].dims == ("chain", "draw", "instance")
+    assert tree["latent"].dims == tree["instance_label"].dims == ("chain", "draw", "instance")
     assert dict(tree.sizes) == {
         "chain": 4,
         "draw": 3000,
@@ -199,8 +199,8 @@ def test_unknown_mixing_density_is_refused(small_problem):
 
 @pytest.mark.slow
 def test_one_name_may_be_kept_without_a_tuple(small_problem):
-    kept = gibbs(*small_problem, seed=0, num_warmup=0, num_samples=5, keep="evidence")
-    assert set(kept.tree["posterior"].data_vars) == {"inducing_value", "evidence"}
+    kept = gibbs(*small_problem, seed=0, num_warmup=0, num_samples=5, keep="latent")
+    assert set(kept.tree["posterior"].data_vars) == {"inducing_value", "latent"}
 
 
 def test_bags_without_labels_are_refused(small_problem):

@@ -135,7 +135,7 @@ def test_one_inducing_value_has_the_moments_of_quadrature(
 @pytest.mark.slow
 def test_evidence_and_labels_are_those_drawn_back_from_nuts(small_problem, moments):
     model, bags = small_problem
-    keep = ("evidence", "instance_label")
+    keep = ("latent", "instance_label")
     ours = gibbs(model, bags, seed=1, num_samples=3000, keep=keep, interweave=True)
     other = nuts(model, bags, seed=1)
     assert moments(sites(ours)).largest_z(moments(sites(other))) <= LARGEST_Z

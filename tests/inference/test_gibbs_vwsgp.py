@@ -22,7 +22,7 @@ def problem(accumulating_problem):
 @pytest.fixture(scope="module")
 def posterior(problem):
     return gibbs(
-        *problem, seed=0, num_samples=4000, keep=("inducing_value", "bag_evidence"), num_warmup=200
+        *problem, seed=0, num_samples=4000, keep=("inducing_value", "bag_latent"), num_warmup=200
     )
 
 
@@ -31,7 +31,7 @@ def test_moments_agree_with_nuts_on_both_programs(problem, posterior, moments):
     """Of inducing values and latent function values."""
     model, bags = problem
     full = nuts(model, bags, seed=1, program="full", num_samples=3000)
-    for name in ("inducing_value", "bag_evidence"):
+    for name in ("inducing_value", "bag_latent"):
         ours, theirs = (moments(p.tree["posterior"][name]) for p in (posterior, full))
         assert ours.largest_z(theirs) < 5.5
     marginal = nuts(model, bags, seed=2, num_samples=3000)
@@ -45,9 +45,9 @@ def test_evidence_drawn_back_is_that_of_the_sampler(problem, posterior, moments)
     marginal = nuts(model, bags, seed=2, num_samples=3000)
     draws = marginal.tree["posterior"]["inducing_value"].to_numpy()
     flat = {"inducing_value": draws.reshape(-1, draws.shape[-1])}
-    evidence = model.complete(flat, bags, seed=0)["bag_evidence"]
+    evidence = model.complete(flat, bags, seed=0)["bag_latent"]
     completed = moments(evidence.reshape(*draws.shape[:2], -1))
-    assert moments(posterior.tree["posterior"]["bag_evidence"]).largest_z(completed) < 5.5
+    assert moments(posterior.tree["posterior"]["bag_latent"]).largest_z(completed) < 5.5
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_one_inducing_value_has_the_moments_of_quadrature(accumulating_problem, 
 def test_bad_arguments_of_gibbs_are_refused(problem):
     model, bags = problem
     with pytest.raises(ValueError, match="keep has evidence; expected some of inducing_value, bag"):
-        gibbs(model, bags, seed=0, keep="evidence")
+        gibbs(model, bags, seed=0, keep="latent")
     targets = VWSGP(RBF(1.0, 1.0), model.inducing_points, likelihood=Gaussian(LogNormal()))
     with pytest.raises(ValueError, match="noise of the model have priors, which have no conjugate"):
         gibbs(targets, bags.with_targets(np.zeros(bags.num_bags)), seed=0)
@@ -93,9 +93,9 @@ def test_probit_inducing_values_and_evidence_agree_with_nuts(accumulating_proble
     full = nuts(model, bags, seed=2, program="full", num_samples=3000)
     draws = sampled.tree["posterior"]["inducing_value"].to_numpy()
     flat = {"inducing_value": draws.reshape(-1, draws.shape[-1])}
-    evidence = model.complete(flat, bags, seed=0)["bag_evidence"]
+    evidence = model.complete(flat, bags, seed=0)["bag_latent"]
     ours = moments(evidence.reshape(*draws.shape[:2], -1))
-    assert ours.largest_z(moments(full.tree["posterior"]["bag_evidence"])) < 5.5
+    assert ours.largest_z(moments(full.tree["posterior"]["bag_latent"])) < 5.5
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_probit_inducing_values_and_evidence_agree_with_nuts(accumulating_proble
 def test_posteriors_of_targets_agree_with_nuts(accumulating_problem, moments, likelihood):
     """u and s by Gibbs against NUTS with s as sites; s drawn back against both."""
     model, bags = accumulating_problem(num_inducing=3, seed=4, likelihood=likelihood)
-    keep = ("inducing_value", "bag_evidence")
+    keep = ("inducing_value", "bag_latent")
     sampled = gibbs(model, bags, seed=0, num_samples=4000, keep=keep)
     full = nuts(model, bags, seed=1, program="full", num_samples=3000)
     for name in keep:
@@ -118,8 +118,8 @@ def test_posteriors_of_targets_agree_with_nuts(accumulating_problem, moments, li
     ours = moments(sampled.tree["posterior"]["inducing_value"])
     assert ours.largest_z(moments(draws)) < 5.5
     flat = {"inducing_value": draws.reshape(-1, draws.shape[-1])}
-    completed = model.complete(flat, bags, seed=0)["bag_evidence"]
-    ours = moments(sampled.tree["posterior"]["bag_evidence"])
+    completed = model.complete(flat, bags, seed=0)["bag_latent"]
+    ours = moments(sampled.tree["posterior"]["bag_latent"])
     assert ours.largest_z(moments(completed.reshape(*draws.shape[:2], -1))) < 5.5
 
 
@@ -132,4 +132,4 @@ def test_probit_chains_survive_a_bad_start():
     completed = model.complete(
         {"inducing_value": 20 * posterior.stored_draws()["inducing_value"]}, bags, seed=0
     )
-    assert np.isfinite(completed["bag_evidence"]).all()
+    assert np.isfinite(completed["bag_latent"]).all()

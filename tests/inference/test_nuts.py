@@ -44,9 +44,9 @@ def test_marginal_and_full_program_have_the_same_posterior(marginal, full, momen
 @pytest.mark.slow
 def test_latent_values_drawn_back_match_the_full_program(marginal, full, small_problem, moments):
     model, bags = small_problem
-    completed = model.complete(marginal.stored_draws(), bags, seed=3)["evidence"]
+    completed = model.complete(marginal.stored_draws(), bags, seed=3)["latent"]
     completed = completed.reshape(*sites(marginal).shape[:2], -1)
-    assert moments(completed).largest_z(moments(sites(full, "evidence"))) <= LARGEST_Z
+    assert moments(completed).largest_z(moments(sites(full, "latent"))) <= LARGEST_Z
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_labels_that_say_nothing_leave_the_prior(small_problem, moments):
     prior = np.array([[0.0] * 4, [deviation] * 4])
     assert moments(sites(posterior)).largest_z(prior) <= LARGEST_Z
     evidence = np.tile([[model.mean], [np.sqrt(model.kernel.variance)]], bags.num_instances)
-    assert moments(sites(posterior, "evidence")).largest_z(evidence) <= LARGEST_Z
+    assert moments(sites(posterior, "latent")).largest_z(evidence) <= LARGEST_Z
 
 
 @pytest.mark.slow
@@ -124,9 +124,9 @@ def test_tree_has_what_arviz_looks_for(full, small_problem):
     model, bags = small_problem
     tree = full.tree
     assert set(tree.children) == {*("posterior", "sample_stats", "observed_data", "constant_data")}
-    assert set(tree["posterior"].data_vars) == {"inducing_value", "evidence"}
+    assert set(tree["posterior"].data_vars) == {"inducing_value", "latent"}
     assert tree["posterior"]["inducing_value"].dims == ("chain", "draw", "inducing_point")
-    assert tree["posterior"]["evidence"].dims == ("chain", "draw", "instance")
+    assert tree["posterior"]["latent"].dims == ("chain", "draw", "instance")
     np.testing.assert_array_equal(tree["observed_data"]["bag_label"], bags.labels)
     np.testing.assert_array_equal(tree["constant_data"]["instances"], bags.instances)
     assert tree["constant_data"]["bag_index"].dims == ("instance",)

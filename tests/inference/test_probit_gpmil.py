@@ -58,10 +58,10 @@ def test_one_inducing_value_has_the_moments_of_quadrature(one_point, moments, en
 def test_gibbs_agrees_with_nuts_on_the_full_program(problem, moments):
     """In u and f; and utilities have the signs of the labels."""
     model, bags = problem
-    keep = ("inducing_value", "evidence", "latent_utility")
+    keep = ("inducing_value", "latent", "latent_utility")
     sampled = gibbs(model, bags, seed=0, num_samples=6000, keep=keep)
     full = nuts(model, bags, seed=1, program="full", num_samples=3000)
-    for name in ("inducing_value", "evidence"):
+    for name in ("inducing_value", "latent"):
         ours, theirs = (moments(p.tree["posterior"][name]) for p in (sampled, full))
         assert ours.largest_z(theirs) < 5
     utility = sampled.tree["posterior"]["latent_utility"].to_numpy()

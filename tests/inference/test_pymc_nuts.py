@@ -101,8 +101,8 @@ def test_pymcs_own_sampler_samples_the_full_program(problem):
     )
     tree = posterior.tree
     assert posterior.status.kind != "failed"
-    assert set(tree["posterior"].data_vars) == {"inducing_value", "evidence"}
-    assert tree["posterior"]["evidence"].shape == (1, 150, bags.num_instances)
+    assert set(tree["posterior"].data_vars) == {"inducing_value", "latent"}
+    assert tree["posterior"]["latent"].shape == (1, 150, bags.num_instances)
     assert tree["sample_stats"]["n_steps"].mean() > 1
     assert tree["sample_stats"].attrs["inference_library"] == "pymc"
     assert posterior.compile_seconds > 0

@@ -50,5 +50,5 @@ def draws_of_four_bags():
     random = np.random.default_rng(1)
     return {
         "inducing_value": random.normal(0.0, 1.5, size=(5, 3)),
-        "evidence": random.normal(-0.7, 1.5, size=(5, 7)),
+        "latent": random.normal(-0.7, 1.5, size=(5, 7)),
     }

@@ -120,7 +120,7 @@ def test_latent_values_are_drawn_back_given_labels(model, bags, marginal_draws, 
     """Against draws of the prior with weights: seven means at 4.5 errors; seeded."""
     u = marginal_draws["inducing_value"][:1]
     repeated = {"inducing_value": np.repeat(u, 8000, axis=0)}
-    found = model.complete(repeated, bags, seed=0)["evidence"]
+    found = model.complete(repeated, bags, seed=0)["latent"]
     mean, scale = given(process, u[0], bags)
     f = mean + scale * np.random.default_rng(5).normal(size=(200_000, 7))
     weight = np.exp(log_likelihood(expit(-f), bags))
@@ -186,12 +186,12 @@ def test_hyperparameters_with_priors_are_sites(model, bags, marginal_draws):
 def test_labels_can_be_simulated(model, bags):
     drawn, sites = simulate(model, bags, seed=0)
     assert drawn.labels.shape == (4,)
-    assert sites["inducing_value"].shape == (3,) and sites["evidence"].shape == (7,)
+    assert sites["inducing_value"].shape == (3,) and sites["latent"].shape == (7,)
 
 
 def test_another_mixing_reweights_averaged_values(model, bags, draws):
     gamma = replace(model, mixing=GammaMixing(1.0, 2.5))
-    f = draws["evidence"]
+    f = draws["latent"]
     log_ratio = -np.log1p(0.2 * f**2) + np.log(2 * np.cosh(f / 2))
     ours, logistic = (log_joint(one, "full", draws, bags) for one in (gamma, model))
     difference = ours - logistic - log_ratio.sum(axis=1)

@@ -33,10 +33,10 @@ def marginal_draws(draws):
     return {"inducing_value": draws["inducing_value"]}
 
 
-def log_likelihood(evidence, bags):
+def log_likelihood(latent, bags):
     """Equation of the paper: P(T_b | f) = 1/(1 + (Σ e^{f_n})^{−Y}), Y = ±1; (..., N) to (...,)."""
     signs = 2 * np.asarray(bags.labels) - 1
-    total = [logsumexp(evidence[..., bags.bag_index == b], axis=-1) for b in range(len(signs))]
+    total = [logsumexp(latent[..., bags.bag_index == b], axis=-1) for b in range(len(signs))]
     return log_expit(signs * np.stack(total, axis=-1)).sum(axis=-1)
 
 
@@ -122,8 +122,8 @@ def test_latent_values_are_drawn_back_given_labels(model, bags, marginal_draws, 
     weight = np.exp(log_likelihood(f, bags))
     weight /= weight.sum()
     expected = weight @ f
-    error = np.sqrt(completed["evidence"].var(axis=0) / 8000 + weight**2 @ (f - expected) ** 2)
-    assert (np.abs(completed["evidence"].mean(axis=0) - expected) < 4.5 * error).all()
+    error = np.sqrt(completed["latent"].var(axis=0) / 8000 + weight**2 @ (f - expected) ** 2)
+    assert (np.abs(completed["latent"].mean(axis=0) - expected) < 4.5 * error).all()
     assert (np.abs(mean - expected) > 4.5 * error).any()  # power: labels tell something
 
 
@@ -173,7 +173,7 @@ def test_long_bags_are_positive_under_a_mean_of_zero(process):
 def test_labels_can_be_simulated(model, bags):
     drawn, sites = simulate(model, bags, seed=0)
     assert drawn.labels.shape == (4,)
-    assert sites["inducing_value"].shape == (3,) and sites["evidence"].shape == (7,)
+    assert sites["inducing_value"].shape == (3,) and sites["latent"].shape == (7,)
 
 
 def test_bad_input_is_refused(model, bags, marginal_draws):

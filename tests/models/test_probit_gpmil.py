@@ -105,7 +105,7 @@ def test_latent_values_are_drawn_back_given_labels(model, bags, marginal_draws, 
     g = f + random.normal(size=f.shape)
     has = np.logical_or.reduceat(g > 0, bags.starts, axis=1) == (np.asarray(bags.labels) == 1)
     kept = has.all(axis=1)
-    for name, drawn in (("evidence", f[kept]), ("latent_utility", g[kept])):
+    for name, drawn in (("latent", f[kept]), ("latent_utility", g[kept])):
         found = completed[name]
         error = np.sqrt(found.var(axis=0) / len(found) + drawn.var(axis=0) / len(drawn))
         assert (np.abs(found.mean(axis=0) - drawn.mean(axis=0)) < 4.5 * error).all()
@@ -125,7 +125,7 @@ def test_hyperparameters_with_priors_are_sites(model, bags, marginal_draws):
 def test_labels_can_be_simulated(model, bags):
     drawn, sites = simulate(model, bags, seed=0)
     assert drawn.labels.shape == (4,)
-    assert sites["inducing_value"].shape == (3,) and sites["evidence"].shape == (7,)
+    assert sites["inducing_value"].shape == (3,) and sites["latent"].shape == (7,)
 
 
 def test_bad_input_is_refused(model, bags, marginal_draws):

@@ -68,7 +68,7 @@ def label_log_probability(program, bags, **sites):
     return np.asarray(site["fn"].log_prob(site["value"]))
 
 
-def dense_evidence_given_inducing_values(model, bags, inducing_value):
+def dense_latent_given_inducing_values(model, bags, inducing_value):
     """K_ZZ, the means μ0 + A u and the variances k̃, by the book."""
     X, Z, v = bags.instances, model.inducing_points, model.kernel.variance
 
@@ -88,23 +88,23 @@ def log_label_given_labels(bag_label, instance_labels, sharpness):
     return np.where(agrees, np.log(sharpness), 0.0) - np.log(sharpness + 1)
 
 
-def log_label_given_evidence(bag_label, evidence, sharpness):
+def log_label_given_latent(bag_label, latent, sharpness):
     """log P(T_b | f_b) by summing over all labels of the bag; instances on the last axis."""
-    patterns = np.array(list(itertools.product([0, 1], repeat=evidence.shape[-1])))
-    signed = evidence[..., None, :] * (2 * patterns - 1)
+    patterns = np.array(list(itertools.product([0, 1], repeat=latent.shape[-1])))
+    signed = latent[..., None, :] * (2 * patterns - 1)
     return logsumexp(
         log_expit(signed).sum(axis=-1) + log_label_given_labels(bag_label, patterns, sharpness),
         axis=-1,
     )
 
 
-def log_reweighting(mixing, evidence):
+def log_reweighting(mixing, latent):
     """log ψ(f)/φ(f), φ the hyperbolic secant: 0 for the logistic model."""
     if isinstance(mixing, PolyaGammaMixing):
-        return np.zeros(evidence.shape)
+        return np.zeros(latent.shape)
     beta = mixing.beta
-    log_psi = mixing.alpha * (np.log(beta) - np.log(beta + evidence**2 / 2))
-    return log_psi + np.logaddexp(evidence / 2, -evidence / 2)
+    log_psi = mixing.alpha * (np.log(beta) - np.log(beta + latent**2 / 2))
+    return log_psi + np.logaddexp(latent / 2, -latent / 2)
 
 
 def rows(bags, b):
@@ -122,15 +122,15 @@ def assert_within_errors(found, expected, standard_error):
 def test_full_program_has_the_density_written_by_hand(mixing):
     bags, model = small_bags(), small_model(mixing=mixing)
     u = some_inducing_values(model)
-    K_ZZ, mean, variance = dense_evidence_given_inducing_values(model, bags, u)
+    K_ZZ, mean, variance = dense_latent_given_inducing_values(model, bags, u)
     for seed in range(3):
         f = mean + 2 * np.random.default_rng(seed).normal(size=len(mean))
         expected = stats.multivariate_normal(cov=K_ZZ).logpdf(u)
         expected += stats.norm(mean, np.sqrt(variance)).logpdf(f).sum()
         expected += log_reweighting(mixing, f).sum()
         for b, label in enumerate(bags.labels):
-            expected += log_label_given_evidence(label, f[rows(bags, b)], 20.0)
-        found = joint(model, bags, inducing_value=u, evidence=f)
+            expected += log_label_given_latent(label, f[rows(bags, b)], 20.0)
+        found = joint(model, bags, inducing_value=u, latent=f)
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
@@ -138,11 +138,9 @@ def test_full_program_has_the_density_written_by_hand(mixing):
 def test_instance_labels_are_summed_out_exactly(sharpness):
     bags, model = small_bags(), small_model(sharpness=sharpness)
     f = 3 * np.random.default_rng(1).normal(size=len(bags.instances))
-    found = label_log_probability(
-        model, bags, inducing_value=some_inducing_values(model), evidence=f
-    )
+    found = label_log_probability(model, bags, inducing_value=some_inducing_values(model), latent=f)
     expected = [
-        log_label_given_evidence(label, f[rows(bags, b)], sharpness)
+        log_label_given_latent(label, f[rows(bags, b)], sharpness)
         for b, label in enumerate(bags.labels)
     ]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
@@ -152,11 +150,11 @@ def test_sites_have_the_names_and_shapes_of_dims():
     bags, sizes = small_bags(), {"inducing_point": 3, "instance": 12, "bag": 5}
     model = small_model()
     for program, names in (
-        (model, {"inducing_value", "evidence", "bag_label"}),
+        (model, {"inducing_value", "latent", "bag_label"}),
         (model.marginal(), {"inducing_value", "bag_label"}),
         (
             model.augmented(),
-            {"inducing_value", "evidence", "augmentation", "instance_label", "bag_label"},
+            {"inducing_value", "latent", "augmentation", "instance_label", "bag_label"},
         ),
     ):
         sites = handlers.trace(handlers.seed(program, 0)).get_trace(bags)
@@ -182,7 +180,7 @@ def test_hyperparameters_with_priors_are_sites_by_name():
     for program, same in ((model.marginal(), fixed.marginal()), (model, fixed)):
         sites = {"inducing_value": u}
         if program is model:
-            sites["evidence"] = jnp.linspace(-2, 2, len(bags.instances))
+            sites["latent"] = jnp.linspace(-2, 2, len(bags.instances))
         found = joint(program, bags, **sites, **values)
         np.testing.assert_allclose(found, prior + joint(same, bags, **sites), atol=1e-6)
 
@@ -228,13 +226,13 @@ def test_the_full_program_integrates_to_the_marginal_one(mixing, label, size):
     model = small_model(mixing=mixing, mean=-0.8)
     model = model.with_hyperparameters({"variance": 6.0})
     u = 2.0 * some_inducing_values(model)
-    _, mean, variance = dense_evidence_given_inducing_values(model, bags, u)
+    _, mean, variance = dense_latent_given_inducing_values(model, bags, u)
     steps = np.linspace(-9, 9, 181)
     grid = np.stack(np.meshgrid(*[steps] * size, indexing="ij"), axis=-1).reshape(-1, size)
     f = mean + np.sqrt(variance) * grid
 
-    def full(evidence):
-        sites = {"inducing_value": u, "evidence": evidence}
+    def full(latent):
+        sites = {"inducing_value": u, "latent": latent}
         return log_density(model, (bags,), {}, sites)[0]
 
     log_cell = np.log((steps[1] - steps[0]) * np.sqrt(variance)).sum()
@@ -245,11 +243,11 @@ def test_the_full_program_integrates_to_the_marginal_one(mixing, label, size):
 
 @pytest.mark.slow_but_first
 @both_mixings
-def test_marginal_program_equals_dense_monte_carlo_over_the_evidence(mixing):
+def test_marginal_program_equals_dense_monte_carlo_over_latent_values(mixing):
     """Per bag, E over f|u of the reweighted likelihood equals factor times label probability."""
     bags, model = small_bags(), small_model(mixing=mixing)
     u = some_inducing_values(model)
-    _, mean, variance = dense_evidence_given_inducing_values(model, bags, u)
+    _, mean, variance = dense_latent_given_inducing_values(model, bags, u)
     random = np.random.default_rng(5)
     f = mean + np.sqrt(variance) * random.normal(size=(100_000, len(mean)))
     found = label_log_probability(model.marginal(), bags, inducing_value=u)
@@ -261,7 +259,7 @@ def test_marginal_program_equals_dense_monte_carlo_over_the_evidence(mixing):
     for b, label in enumerate(bags.labels):
         f_b = f[:, rows(bags, b)]
         values = np.exp(
-            log_label_given_evidence(label, f_b, 20.0) + log_reweighting(mixing, f_b).sum(axis=1)
+            log_label_given_latent(label, f_b, 20.0) + log_reweighting(mixing, f_b).sum(axis=1)
         )
         standard_error = values.std() / np.sqrt(len(values))
         assert_within_errors(np.exp(found[b]), values.mean(), standard_error)
@@ -277,25 +275,25 @@ def test_padding_instances_do_not_reweight_latent_values(program):
         given = model.prepare(bags)
         num_instances = len(given.bags.instances)
         assert num_instances > bags.num_instances
-        evidence = np.random.default_rng(0).normal(size=num_instances)
+        latent = np.random.default_rng(0).normal(size=num_instances)
 
         def factor(values, rows):
             start = jnp.zeros(model.num_inducing)
-            sites = {"evidence": jnp.asarray(values), "inducing_value": start}
+            sites = {"latent": jnp.asarray(values), "inducing_value": start}
             seeded = handlers.seed(handlers.substitute(run, sites), 0)
             site = handlers.trace(seeded).get_trace(rows)["mixing"]
             return float(jnp.sum(site["fn"].log_prob(site["value"])))
 
-        evidence[bags.num_instances :] = 40.0
-        expected = factor(evidence[: bags.num_instances], bags)
-        assert factor(evidence, given) == pytest.approx(expected, rel=1e-12)
+        latent[bags.num_instances :] = 40.0
+        expected = factor(latent[: bags.num_instances], bags)
+        assert factor(latent, given) == pytest.approx(expected, rel=1e-12)
 
 
 def test_reweighting_of_unpadded_bags_can_be_traced():
     model, bags = small_model(mixing=GammaMixing(1.0, 2.5)), small_bags()
     with jax.enable_x64(True):
         sites = {
-            "evidence": jnp.zeros(bags.num_instances),
+            "latent": jnp.zeros(bags.num_instances),
             "inducing_value": jnp.zeros(model.num_inducing),
         }
         traced, eager = (
@@ -311,12 +309,12 @@ def test_marginal_program_is_right_for_a_peaked_psi():
     mixing = GammaMixing(alpha=1.0, beta=0.1)
     model = small_model(mixing=mixing).with_hyperparameters({"variance": 6.0})
     u = some_inducing_values(model)
-    K_ZZ, mean, variance = dense_evidence_given_inducing_values(model, bags, u)
+    K_ZZ, mean, variance = dense_latent_given_inducing_values(model, bags, u)
     f = (mean + np.sqrt(variance) * np.linspace(-12, 12, 40_001))[:, None]
     log_integrand = (
         stats.norm(mean, np.sqrt(variance)).logpdf(f)[:, 0]
         + log_reweighting(mixing, f)[:, 0]
-        + log_label_given_evidence(1, f, 20.0)
+        + log_label_given_latent(1, f, 20.0)
     )
     expected = logsumexp(log_integrand) + np.log(f[1, 0] - f[0, 0])
     expected += stats.multivariate_normal(cov=K_ZZ).logpdf(u)
@@ -391,7 +389,7 @@ def test_the_augmented_program_sums_to_the_full_one(mixing):
     model = small_model(mixing=mixing)
     random = np.random.default_rng(2)
     f, omega = random.normal(size=4), random.uniform(0.1, 0.6, size=4)
-    sites = {"inducing_value": some_inducing_values(model), "evidence": jnp.asarray(f)}
+    sites = {"inducing_value": some_inducing_values(model), "latent": jnp.asarray(f)}
     patterns = np.array(list(itertools.product([0, 1], repeat=4)))
 
     @jax.vmap
@@ -410,7 +408,7 @@ def test_the_augmented_program_sums_to_the_full_one(mixing):
 def test_integrating_both_augmentations_leaves_the_full_program(mixing):
     """One instance: the trapezoid rule in log ω, both labels."""
     bags, model = small_bags(sizes=(1,), labels=(1,)), small_model(mixing=mixing)
-    sites = {"inducing_value": some_inducing_values(model), "evidence": jnp.array([1.4])}
+    sites = {"inducing_value": some_inducing_values(model), "latent": jnp.array([1.4])}
     log_omega = np.linspace(np.log(1e-9), np.log(60.0), 4_001)
 
     @jax.jit
@@ -428,12 +426,12 @@ def test_integrating_both_augmentations_leaves_the_full_program(mixing):
 
 @pytest.mark.slow_but_first
 @both_mixings
-def test_given_augmentation_and_labels_the_evidence_is_gaussian(mixing):
+def test_given_augmentation_and_labels_latent_values_are_gaussian(mixing):
     """log p(ω, y, T | f) = −½ωᵀf² + (y − ½)ᵀf + a constant: conjugacy of the updates."""
     bags, model = small_bags(), small_model(mixing=mixing)
     random = np.random.default_rng(2)
     u, N = some_inducing_values(model), len(bags.instances)
-    _, mean, variance = dense_evidence_given_inducing_values(model, bags, u)
+    _, mean, variance = dense_latent_given_inducing_values(model, bags, u)
     omega, y = random.uniform(0.1, 0.6, size=N), random.integers(0, 2, size=N)
 
     def rest(f):
@@ -441,7 +439,7 @@ def test_given_augmentation_and_labels_the_evidence_is_gaussian(mixing):
             model.augmented(),
             bags,
             inducing_value=u,
-            evidence=f,
+            latent=f,
             augmentation=omega,
             instance_label=y,
         )
@@ -457,10 +455,10 @@ def test_given_augmentation_and_labels_the_evidence_is_gaussian(mixing):
 def test_without_labels_the_prior_is_recovered():
     labelled, model = small_bags(), small_model()
     bags = Bags.from_list(labelled.to_list())
-    K_ZZ, _, _ = dense_evidence_given_inducing_values(model, bags, np.zeros(3))
+    K_ZZ, _, _ = dense_latent_given_inducing_values(model, bags, np.zeros(3))
     S = 20_000
     draws = Predictive(model, num_samples=S)(jax.random.key(1), bags)
-    u, f, labels = (np.asarray(draws[s]) for s in ("inducing_value", "evidence", "bag_label"))
+    u, f, labels = (np.asarray(draws[s]) for s in ("inducing_value", "latent", "bag_label"))
     assert_within_errors(u.mean(axis=0), 0.0, np.sqrt(np.diag(K_ZZ) / S))
     errors = np.sqrt((K_ZZ**2 + np.outer(np.diag(K_ZZ), np.diag(K_ZZ))) / S)
     assert_within_errors(np.cov(u.T), K_ZZ, errors)
@@ -468,7 +466,7 @@ def test_without_labels_the_prior_is_recovered():
     assert_within_errors(f.mean(axis=0), 0.3, np.sqrt(1.7 / S))
     assert_within_errors(f.var(axis=0), 1.7, 1.7 * np.sqrt(2 / S))
     for b in range(bags.num_bags):
-        probability = np.exp(log_label_given_evidence(1, f[:, rows(bags, b)], 20.0))
+        probability = np.exp(log_label_given_latent(1, f[:, rows(bags, b)], 20.0))
         error = np.sqrt(np.mean(probability * (1 - probability)) / S)
         assert_within_errors(labels[:, b].mean(), probability.mean(), error)
 
@@ -476,7 +474,7 @@ def test_without_labels_the_prior_is_recovered():
 def test_the_marginal_program_without_labels_has_the_same_prior():
     bags, model = Bags.from_list(small_bags().to_list()), small_model()
     u = some_inducing_values(model)
-    K_ZZ, _, _ = dense_evidence_given_inducing_values(model, bags, u)
+    K_ZZ, _, _ = dense_latent_given_inducing_values(model, bags, u)
     sites = handlers.trace(
         handlers.substitute(handlers.seed(model.marginal(), 0), {"inducing_value": u})
     ).get_trace(bags)
@@ -512,9 +510,7 @@ def test_a_bag_of_one_is_plain_classification():
     bags = small_bags(sizes=(1, 1, 1, 1), labels=(1, 0, 0, 1))
     model = small_model(sharpness=1e15)
     f = np.array([-3.0, 2.0, -0.4, 5.0])
-    found = label_log_probability(
-        model, bags, inducing_value=some_inducing_values(model), evidence=f
-    )
+    found = label_log_probability(model, bags, inducing_value=some_inducing_values(model), latent=f)
     np.testing.assert_allclose(found, log_expit(f * [1, -1, -1, 1]), rtol=1e-12)
 
 
@@ -539,10 +535,10 @@ def test_the_prior_constant_equals_quadrature(size):
     bags = Bags.from_list(small_bags(sizes=(size, 1), labels=(1, 0)).to_list()[:1])
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     weights = weights / weights.sum()
-    K_ZZ, _, k = dense_evidence_given_inducing_values(model, bags, np.zeros(2))
+    K_ZZ, _, k = dense_latent_given_inducing_values(model, bags, np.zeros(2))
     log_u = []
     for z in itertools.product(nodes, repeat=2):
-        _, mean, _ = dense_evidence_given_inducing_values(model, bags, np.linalg.cholesky(K_ZZ) @ z)
+        _, mean, _ = dense_latent_given_inducing_values(model, bags, np.linalg.cholesky(K_ZZ) @ z)
         f = mean[:, None] + np.sqrt(k)[:, None] * nodes
         log_u.append(logsumexp(log_reweighting(gamma, f), b=weights, axis=1).sum())
     expected = logsumexp(log_u, b=np.outer(weights, weights).ravel())
@@ -594,7 +590,7 @@ def test_padding_adds_nothing_to_the_prior_constant():
 # ------------------------------------------------------------------------ predict
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("variance", [1.7, 25.0])
-def test_predictions_equal_dense_monte_carlo_over_new_evidence(variance):
+def test_predictions_equal_dense_monte_carlo_over_new_latent_values(variance):
     bags = Bags.from_list(small_bags(seed=8).to_list())  # no labels: they are not used
     model = small_model().with_hyperparameters({"variance": variance})
     draws = np.stack([some_inducing_values(model, seed) for seed in (1, 2)])
@@ -603,14 +599,14 @@ def test_predictions_equal_dense_monte_carlo_over_new_evidence(variance):
     assert found["instance_probability"].shape == (2, 12)
     S, random = 50_000, np.random.default_rng(6)
     for s, u in enumerate(draws):
-        _, mean, k = dense_evidence_given_inducing_values(model, bags, u)
+        _, mean, k = dense_latent_given_inducing_values(model, bags, u)
         f = mean + np.sqrt(k) * random.normal(size=(S, len(mean)))
         y = expit(f)
         assert_within_errors(
             found["instance_probability"][s], y.mean(axis=0), y.std(axis=0) / np.sqrt(S)
         )
         for b in range(bags.num_bags):
-            p = np.exp(log_label_given_evidence(1, f[:, rows(bags, b)], 20.0))
+            p = np.exp(log_label_given_latent(1, f[:, rows(bags, b)], 20.0))
             assert_within_errors(found["bag_probability"][s, b], p.mean(), p.std() / np.sqrt(S))
 
 
@@ -626,11 +622,11 @@ def test_standard_deviations_have_the_residual_variance_in_them(variance):
     f = np.concatenate(
         [
             mean + np.sqrt(k) * random.normal(size=(S, len(mean)))
-            for _, mean, k in (dense_evidence_given_inducing_values(model, bags, u) for u in draws)
+            for _, mean, k in (dense_latent_given_inducing_values(model, bags, u) for u in draws)
         ]
     )
     by_bag = [
-        np.exp(log_label_given_evidence(1, f[:, rows(bags, b)], 20.0)) for b in range(bags.num_bags)
+        np.exp(log_label_given_latent(1, f[:, rows(bags, b)], 20.0)) for b in range(bags.num_bags)
     ]
     for found, probability in ((of_instances, expit(f)), (of_bags, np.stack(by_bag, axis=1))):
         square = (probability - probability.mean(axis=0)) ** 2
@@ -693,7 +689,7 @@ def test_completed_draws_have_the_full_program_moments(variance):
     u = some_inducing_values(model)
     S, random = 40_000, np.random.default_rng(7)
     completed = model.complete({"inducing_value": np.tile(u, (S, 1))}, bags, seed=3)
-    assert set(completed) == {"inducing_value", "evidence", "instance_label"}
+    assert set(completed) == {"inducing_value", "latent", "instance_label"}
 
     def statistics(f, y):
         """Means, mean squares, labels, both together, and pairs within the bag."""
@@ -701,7 +697,7 @@ def test_completed_draws_have_the_full_program_moments(variance):
         cross = [f[:, 0] * f[:, -1]]
         return np.column_stack([f, f**2, y, f * y, *pairs, *cross])
 
-    _, mean, k = dense_evidence_given_inducing_values(model, bags, u)
+    _, mean, k = dense_latent_given_inducing_values(model, bags, u)
     for b, label in enumerate(bags.labels):
         in_bag = rows(bags, b)
         f = mean[in_bag] + np.sqrt(k[in_bag]) * random.normal(size=(4 * S, in_bag.sum()))
@@ -710,7 +706,7 @@ def test_completed_draws_have_the_full_program_moments(variance):
         values = statistics(f, y)
         expected = weight @ values / weight.sum()
         expected_error = np.sqrt(weight**2 @ (values - expected) ** 2) / weight.sum()
-        found = statistics(completed["evidence"][:, in_bag], completed["instance_label"][:, in_bag])
+        found = statistics(completed["latent"][:, in_bag], completed["instance_label"][:, in_bag])
         error = np.hypot(found.std(axis=0) / np.sqrt(S), expected_error)
         assert_within_errors(found.mean(axis=0), expected, error)
 
@@ -726,9 +722,9 @@ def test_completed_labels_obey_a_sharp_maximum():
         assert (labels[:, rows(bags, b)].max(axis=1) == label).all()
     np.testing.assert_array_equal(completed["inducing_value"], u)
     again = model.complete({"inducing_value": u}, bags, seed=0)
-    np.testing.assert_array_equal(again["evidence"], completed["evidence"])
+    np.testing.assert_array_equal(again["latent"], completed["latent"])
     other = model.complete({"inducing_value": u}, bags, seed=1)
-    assert (other["evidence"] != completed["evidence"]).all()
+    assert (other["latent"] != completed["latent"]).all()
 
 
 def test_completion_uses_the_hyper_parameters_of_each_draw():
@@ -738,7 +734,7 @@ def test_completion_uses_the_hyper_parameters_of_each_draw():
     draws = {"inducing_value": np.zeros((2, 3)), "mean": np.array([-30.0, 30.0])}
     completed = model.complete(draws, bags, seed=0)
     np.testing.assert_array_equal(completed["instance_label"], [[0] * 12, [1] * 12])
-    np.testing.assert_allclose(completed["evidence"], [[-30.0] * 12, [30.0] * 12], atol=8.0)
+    np.testing.assert_allclose(completed["latent"], [[-30.0] * 12, [30.0] * 12], atol=8.0)
 
 
 def test_what_cannot_be_completed_is_refused():
@@ -874,12 +870,12 @@ def test_duplicate_rows_and_constant_columns_just_work():
     for program in (model, model.marginal()):
         sites = {"inducing_value": u}
         if program is model:
-            sites["evidence"] = jnp.zeros(12)
+            sites["latent"] = jnp.zeros(12)
         assert np.isfinite(joint(program, bags, **sites))
     draws = {"inducing_value": np.asarray(u)[None]}
     predicted = model.predict(draws, bags)["instance_probability"][0]
     np.testing.assert_allclose(predicted[6:], predicted[:6], rtol=1e-12)
-    assert np.isfinite(model.complete(draws, bags, seed=0)["evidence"]).all()
+    assert np.isfinite(model.complete(draws, bags, seed=0)["latent"]).all()
 
 
 @pytest.mark.parametrize(
@@ -947,7 +943,7 @@ def test_programs_in_32_bit_agree_with_64_bit(mixing):
     random = np.random.default_rng(3)
     values = {
         "inducing_value": np.asarray(some_inducing_values(model)),
-        "evidence": random.normal(size=N),
+        "latent": random.normal(size=N),
         "augmentation": random.uniform(0.1, 0.5, size=N),
         "instance_label": random.integers(0, 2, size=N),
     }
@@ -962,7 +958,7 @@ def test_programs_in_32_bit_agree_with_64_bit(mixing):
         )
 
     for function, *arguments in (
-        (density, model, ["inducing_value", "evidence"]),
+        (density, model, ["inducing_value", "latent"]),
         (density, model.marginal(), ["inducing_value"]),
         (density, model.augmented(), list(values)),
         (gradient, model.marginal()),
@@ -986,7 +982,7 @@ def test_a_program_runs_in_32_after_64_bit():
     with jax.enable_x64(False):
         np.testing.assert_allclose(target(jnp.zeros(3)), exact, rtol=1e-4)
         draws = Predictive(model, num_samples=3)(jax.random.key(0), bags)
-        assert draws["evidence"].dtype == np.float32
+        assert draws["latent"].dtype == np.float32
 
 
 @pytest.mark.slow
@@ -994,7 +990,7 @@ def test_augmented_program_can_be_drawn_from_in_32_bit():
     bags = Bags.from_list(small_bags().to_list())
     with jax.enable_x64(False):
         draws = Predictive(small_model().augmented(), num_samples=50)(jax.random.key(0), bags)
-    for name in ("inducing_value", "evidence", "augmentation"):
+    for name in ("inducing_value", "latent", "augmentation"):
         assert draws[name].dtype == np.float32
         assert np.isfinite(draws[name]).all()
     assert (np.asarray(draws["augmentation"]) > 0).all()

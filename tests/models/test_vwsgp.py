@@ -55,7 +55,7 @@ def small_model(**fields):
     return VWSGP(RBF(1.4, 0.9), points, **fields)
 
 
-def dense_bag_evidence(model, bags):
+def dense_bag_latent(model, bags):
     """K_ZZ, and a_b, k̄_b by inverse matrices and a loop over the bags."""
     kernel, points, x = model.kernel, model.inducing_points, bags.instances
 
@@ -78,26 +78,26 @@ def joint(program, bags, **sites):
     return float(log_density(program, (bags,), {}, sites)[0])
 
 
-def label_probability(model, evidence):
+def label_probability(model, latent):
     if isinstance(model.likelihood, Logistic):
-        return expit(evidence)
-    return stats.norm.cdf(evidence / np.sqrt(1 + model.likelihood.noise))
+        return expit(latent)
+    return stats.norm.cdf(latent / np.sqrt(1 + model.likelihood.noise))
 
 
-def observed_probability(likelihood, observed, evidence):
+def observed_probability(likelihood, observed, latent):
     """p(T | s) or p(Y | s) in SciPy."""
     match likelihood:
         case Logistic():
-            return expit(np.where(observed == 1, evidence, -evidence))
+            return expit(np.where(observed == 1, latent, -latent))
         case Probit(noise=noise):
             sign = np.where(observed == 1, 1, -1)
-            return stats.norm.cdf(sign * evidence / np.sqrt(1 + noise))
+            return stats.norm.cdf(sign * latent / np.sqrt(1 + noise))
         case Gaussian(noise=noise):
-            return stats.norm.pdf(observed, evidence, np.sqrt(noise))
+            return stats.norm.pdf(observed, latent, np.sqrt(noise))
         case StudentT(degrees_of_freedom=degrees, scale=scale):
-            return stats.t.pdf(observed, degrees, evidence, scale)
+            return stats.t.pdf(observed, degrees, latent, scale)
         case NegativeBinomial(total_count=total):
-            return stats.nbinom.pmf(observed, total, expit(-evidence))
+            return stats.nbinom.pmf(observed, total, expit(-latent))
 
 
 def observed_of(likelihood, bags):
@@ -127,7 +127,7 @@ def test_bag_sums_are_those_of_a_loop(length, monkeypatch):
     """In blocks of several lengths, and with no blocks."""
     _in_blocks_of(length, monkeypatch)
     bags, model = small_bags(), small_model()
-    K_ZZ, weights, variance = dense_bag_evidence(model, bags)
+    K_ZZ, weights, variance = dense_bag_latent(model, bags)
     accumulated = model.accumulated(bags)
     u = np.array([0.3, -1.0, 2.0])
     np.testing.assert_allclose(accumulated.mean(jnp.asarray(u)), weights @ u, rtol=1e-9)
@@ -154,9 +154,9 @@ def test_bag_sums_have_derivatives_by_the_kernel(length, monkeypatch):
 @with_every_likelihood
 def test_full_program_has_the_density_written_by_hand(likelihood):
     bags, model = observed_bags(), small_model(likelihood=likelihood)
-    K_ZZ, weights, variance = dense_bag_evidence(model, bags)
+    K_ZZ, weights, variance = dense_bag_latent(model, bags)
     u, s = np.array([0.3, -1.0, 0.5]), np.array([0.4, -0.2, 1.0, 2.0])
-    found = joint(model, bags, inducing_value=jnp.asarray(u), bag_evidence=jnp.asarray(s))
+    found = joint(model, bags, inducing_value=jnp.asarray(u), bag_latent=jnp.asarray(s))
     expected = stats.multivariate_normal(cov=K_ZZ).logpdf(u)
     expected += stats.norm(weights @ u, np.sqrt(variance)).logpdf(s).sum()
     expected += np.log(observed_probability(likelihood, observed_of(likelihood, bags), s)).sum()
@@ -169,7 +169,7 @@ def test_full_program_has_the_density_written_by_hand(likelihood):
 def test_integral_over_the_evidence_is_the_marginal_program(likelihood, variance):
     bags = observed_bags()
     model = small_model(likelihood=likelihood).with_hyperparameters({"variance": variance})
-    K_ZZ, weights, residual = dense_bag_evidence(model, bags)
+    K_ZZ, weights, residual = dense_bag_latent(model, bags)
     u = np.linalg.cholesky(K_ZZ) @ np.array([0.3, -1.0, 0.5])
     expected = stats.multivariate_normal(cov=K_ZZ).logpdf(u)
     observed = observed_of(likelihood, bags)
@@ -187,7 +187,7 @@ def test_integral_over_the_evidence_is_the_marginal_program(likelihood, variance
 @pytest.mark.slow
 def test_integrating_an_augmentation_leaves_the_full_program():
     bags, model = small_bags(sizes=(2, 1), labels=(1, 0)), small_model()
-    sites = {"inducing_value": jnp.array([0.3, -1.0, 0.5]), "bag_evidence": jnp.array([0.8, -2.0])}
+    sites = {"inducing_value": jnp.array([0.3, -1.0, 0.5]), "bag_latent": jnp.array([0.8, -2.0])}
     omega, other = np.geomspace(1e-4, 20, 401), 0.1
     values = [
         joint(model.augmented(), bags, augmentation=jnp.array([one, other]), **sites)
@@ -200,14 +200,14 @@ def test_integrating_an_augmentation_leaves_the_full_program():
 
 @pytest.mark.slow_but_first
 @with_labels
-def test_predictions_equal_dense_monte_carlo_over_new_evidence(likelihood):
+def test_predictions_equal_dense_monte_carlo_over_new_latent_values(likelihood):
     bags, model = small_bags(), small_model(likelihood=likelihood)
-    _, weights, residual = dense_bag_evidence(model, bags)
+    _, weights, residual = dense_bag_latent(model, bags)
     u = np.array([[0.3, -1.0, 0.5], [2.0, 0.1, -0.4]])
     found = model.predict({"inducing_value": u}, bags)
     noise = np.random.default_rng(0).normal(size=(200_000, 1, bags.num_bags))
-    evidence = u @ weights.T + np.sqrt(residual) * noise
-    draws = label_probability(model, evidence)
+    latent = u @ weights.T + np.sqrt(residual) * noise
+    draws = label_probability(model, latent)
     error = draws.std(axis=0) / np.sqrt(len(noise))
     assert (np.abs(found["bag_probability"] - draws.mean(axis=0)) < 5 * error).all()
     # The first bag holds one instance: alone, that is the same bag.
@@ -234,20 +234,20 @@ def test_predictions_with_priors_equal_those_draw_by_draw():
 
 @pytest.mark.slow_but_first
 @with_every_likelihood
-def test_completed_evidence_has_the_moments_of_quadrature(likelihood):
+def test_completed_latent_values_have_the_moments_of_quadrature(likelihood):
     bags, model = observed_bags(), small_model(likelihood=likelihood)
-    _, weights, residual = dense_bag_evidence(model, bags)
+    _, weights, residual = dense_bag_latent(model, bags)
     u = np.array([0.3, -1.0, 0.5])
     draws = {"inducing_value": np.tile(u, (20_000, 1))}
-    evidence = model.complete(draws, bags, seed=0)["bag_evidence"]
+    latent = model.complete(draws, bags, seed=0)["bag_latent"]
     z = np.linspace(-10, 10, 4001)
     for b, one in enumerate(observed_of(likelihood, bags)):
         s = weights[b] @ u + np.sqrt(residual[b]) * z
         weight = stats.norm.pdf(z) * observed_probability(likelihood, one, s)
         mean = weight @ s / weight.sum()
         deviation = np.sqrt(weight @ (s - mean) ** 2 / weight.sum())
-        assert abs(evidence[:, b].mean() - mean) < 5 * deviation / np.sqrt(20_000)
-        assert abs(evidence[:, b].std() - deviation) < 5 * deviation / np.sqrt(20_000)
+        assert abs(latent[:, b].mean() - mean) < 5 * deviation / np.sqrt(20_000)
+        assert abs(latent[:, b].std() - deviation) < 5 * deviation / np.sqrt(20_000)
 
 
 @with_labels
@@ -317,7 +317,7 @@ def regression():
     """A model of targets with its bags, and the moments by dense algebra."""
     bags = small_bags().with_targets([0.4, -1.0, 0.3, 2.0])
     model = small_model(likelihood=Gaussian(0.6))
-    return model, bags, dense_bag_evidence(model, bags)
+    return model, bags, dense_bag_latent(model, bags)
 
 
 def test_programs_of_targets_have_the_densities_written_by_hand(regression):
@@ -327,7 +327,7 @@ def test_programs_of_targets_have_the_densities_written_by_hand(regression):
     found = joint(model.marginal(), bags, inducing_value=jnp.asarray(u))
     given_u = stats.norm(weights @ u, np.sqrt(variance + 0.6)).logpdf(bags.targets).sum()
     np.testing.assert_allclose(found, prior + given_u, rtol=1e-10)
-    found = joint(model, bags, inducing_value=jnp.asarray(u), bag_evidence=jnp.asarray(s))
+    found = joint(model, bags, inducing_value=jnp.asarray(u), bag_latent=jnp.asarray(s))
     given_s = stats.norm(weights @ u, np.sqrt(variance)).logpdf(s).sum()
     given_s += stats.norm(s, np.sqrt(0.6)).logpdf(bags.targets).sum()
     np.testing.assert_allclose(found, prior + given_s, rtol=1e-10)
@@ -349,31 +349,31 @@ def test_completed_latents_have_dense_gaussian_moments(regression):
     model, bags, (_, weights, variance) = regression
     u = np.array([0.3, -1.0, 0.5])
     draws = {"inducing_value": np.tile(u, (20_000, 1))}
-    evidence = model.complete(draws, bags, seed=0)["bag_evidence"]
+    latent = model.complete(draws, bags, seed=0)["bag_latent"]
     precision = 1 / variance + 1 / 0.6
     mean = (weights @ u / variance + bags.targets / 0.6) / precision
     deviation = 1 / np.sqrt(precision)
-    assert (np.abs(evidence.mean(axis=0) - mean) < 5 * deviation / np.sqrt(20_000)).all()
-    error = np.abs(evidence.std(axis=0) - deviation)
+    assert (np.abs(latent.mean(axis=0) - mean) < 5 * deviation / np.sqrt(20_000)).all()
+    error = np.abs(latent.std(axis=0) - deviation)
     assert (error < 5 * deviation / np.sqrt(2 * 20_000)).all()
 
 
-def conditional_distribution(likelihood, evidence):
+def conditional_distribution(likelihood, latent):
     """The distribution of Y given s, in SciPy."""
     match likelihood:
         case Gaussian(noise=noise):
-            return stats.norm(evidence, np.sqrt(noise))
+            return stats.norm(latent, np.sqrt(noise))
         case StudentT(degrees_of_freedom=degrees, scale=scale):
-            return stats.t(degrees, evidence, scale)
+            return stats.t(degrees, latent, scale)
         case NegativeBinomial(total_count=total):
-            return stats.nbinom(total, expit(-evidence))
+            return stats.nbinom(total, expit(-latent))
 
 
 @pytest.mark.slow_but_first
 @with_targets
 def test_predicted_targets_have_the_moments_of_quadrature(likelihood):
     bags, model = observed_bags(), small_model(likelihood=likelihood)
-    _, weights, residual = dense_bag_evidence(model, bags)
+    _, weights, residual = dense_bag_latent(model, bags)
     u = np.array([0.3, -1.0, 0.5])
     prediction = TargetPrediction.of(model, {"inducing_value": np.tile(u, (20_000, 1))}, bags)
     is_below = prediction.replicated(0) <= 1.0
@@ -438,17 +438,17 @@ def test_independent_instances_are_the_papers_sampler(likelihood):
     found = model.predict({"inducing_value": draws}, bags, accumulation="independent_instances")
     # f*_n ~ N(A_n m, A_n S A_nᵀ + k̃_n), one instance at a time, summed over the bag.
     alone = Bags.from_arrays(bags.instances, np.arange(bags.num_instances))
-    _, weights, residual = dense_bag_evidence(model, alone)
+    _, weights, residual = dense_bag_latent(model, alone)
     mean, covariance = draws.mean(axis=0), np.cov(draws.T, ddof=0)
     variance = np.sum((weights @ covariance) * weights, axis=1) + residual
     noise = random.normal(size=(100_000, bags.num_instances))
-    evidence = np.add.reduceat(weights @ mean + np.sqrt(variance) * noise, bags.starts, axis=1)
+    latent = np.add.reduceat(weights @ mean + np.sqrt(variance) * noise, bags.starts, axis=1)
     if isinstance(likelihood, Gaussian):
-        sampled, predicted = evidence, found["bag_mean"][0]
-        sd = np.sqrt(evidence.var(axis=0) + likelihood.noise)
+        sampled, predicted = latent, found["bag_mean"][0]
+        sd = np.sqrt(latent.var(axis=0) + likelihood.noise)
         np.testing.assert_allclose(found["bag_scale"][0], sd, rtol=5 / np.sqrt(2e5))
     else:
-        sampled = label_probability(model, evidence)
+        sampled = label_probability(model, latent)
         predicted = found["bag_probability"][0]
     error = sampled.std(axis=0) / np.sqrt(len(noise))
     assert (np.abs(predicted - sampled.mean(axis=0)) < 5 * error).all()
@@ -484,7 +484,7 @@ def test_all_programs_work_in_32_bit(likelihood):
         rough = value_and_gradient()
         draws = Predictive(model, num_samples=3)(jax.random.key(0), bags)
         added = Predictive(model.augmented(), num_samples=3)(jax.random.key(0), bags)
-    assert rough[0].dtype == draws["bag_evidence"].dtype == np.float32
+    assert rough[0].dtype == draws["bag_latent"].dtype == np.float32
     assert all(np.isfinite(site).all() for site in added.values())
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3), rough, exact)
 

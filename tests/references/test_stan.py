@@ -40,7 +40,7 @@ def sites_of(points, data):
     scale = np.array(data["residual_scale"])
     return {
         "inducing_value": noise @ np.array(data["cholesky"]).T,
-        "bag_evidence": noise @ np.array(data["projection"]).T + scale * rest,
+        "bag_latent": noise @ np.array(data["projection"]).T + scale * rest,
     }
 
 
@@ -50,7 +50,7 @@ def test_the_data_have_the_density_of_the_full_program(name):
     model, bags, _, data, points = a_problem(name)
     sites = sites_of(points, data)
     (observed,) = (np.array(data[site]) for site in ("bag_label", "bag_target") if site in data)
-    likelihood = LIKELIHOODS[name](sites["bag_evidence"], observed, data).sum(axis=1)
+    likelihood = LIKELIHOODS[name](sites["bag_latent"], observed, data).sum(axis=1)
     jacobian = np.linalg.slogdet(data["cholesky"])[1] + np.log(data["residual_scale"]).sum()
     expected = norm.logpdf(points).sum(axis=1) + likelihood - jacobian
     np.testing.assert_allclose(log_joint(model, "full", sites, bags), expected, rtol=1e-9)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpyro.distributions as dist
 import pytest
-from milzoo.inference.gibbs import bag_evidence, dpmil
+from milzoo.inference.gibbs import bag_latent, dpmil
 from milzoo.inference.gibbs.inducing import draw_whitened
 from milzoo.inference.gibbs.interweaving import Interweaved
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
@@ -98,8 +98,8 @@ def test_the_ensemble_is_calibrated(simulation_based_calibration, problem):
     [
         ("vgpmil", VGPMILGibbs, 8),
         ("vgpmil", Interweaved, 4),
-        ("vwsgp", bag_evidence.BagEvidenceGibbs, 8),
-        ("counting vwsgp", bag_evidence.BagEvidenceGibbs, 10),
+        ("vwsgp", bag_latent.BagLatentGibbs, 8),
+        ("counting vwsgp", bag_latent.BagLatentGibbs, 10),
         ("dpmil", dpmil.DPMILGibbs, 16),
         ("diagonal dpmil", dpmil.DPMILGibbs, 24),
     ],
@@ -131,8 +131,8 @@ def with_forgotten_residual_variance(key, projection, residual_variance, omega, 
 
 @pytest.mark.parametrize("faulty", [with_fixed_augmentation, with_forgotten_residual_variance])
 def test_wrong_weight_in_draws_of_inducing_values_is_found(calibrate, monkeypatch, faulty):
-    monkeypatch.setattr(bag_evidence, "draw_whitened", faulty)
-    ranks = calibrate("vwsgp", bag_evidence.BagEvidenceGibbs.for_model, thinning=8)
+    monkeypatch.setattr(bag_latent, "draw_whitened", faulty)
+    ranks = calibrate("vwsgp", bag_latent.BagLatentGibbs.for_model, thinning=8)
     assert "log likelihood" in ranks.not_uniform
 
 

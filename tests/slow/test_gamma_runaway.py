@@ -59,8 +59,8 @@ def _size_under_q(model: VGPMIL, bags: Bags) -> float:
 
 def _size_by_chain(posterior: Posterior) -> np.ndarray:
     """Mean |f| of each chain."""
-    evidence = posterior.tree["posterior"]["evidence"].to_numpy()
-    return np.abs(evidence).mean(axis=(1, 2))
+    latent = posterior.tree["posterior"]["latent"].to_numpy()
+    return np.abs(latent).mean(axis=(1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def sampled_sizes(problem) -> dict[str, np.ndarray]:
     gamma = replace(model, mixing=GammaMixing(ALPHA, BETA))
     lengths = {"num_warmup": 300, "num_samples": 200, "num_chains": 4}
     by_nuts = nuts(gamma, bags, seed=0, program="full", **lengths)
-    by_gibbs = gibbs(gamma, bags, seed=0, keep=("inducing_value", "evidence"), **lengths)
+    by_gibbs = gibbs(gamma, bags, seed=0, keep=("inducing_value", "latent"), **lengths)
     return {"nuts": _size_by_chain(by_nuts), "gibbs": _size_by_chain(by_gibbs)}
 
 
@@ -89,10 +89,10 @@ def test_the_runaway_ends_where_the_derivation_says(problem, sampled_sizes, samp
         projection = np.asarray(conditional.projection)
         residual = np.asarray(conditional.residual_variance)
     covariance = projection @ projection.T + np.diag(residual)  # Q
-    evidence = covariance.sum(axis=1) / 2
+    latent = covariance.sum(axis=1) / 2
     for _ in range(100):
-        evidence = covariance @ (0.5 - 2 * ALPHA / evidence)
-    np.testing.assert_allclose(sampled_sizes[sampler], evidence.mean(), rtol=0.03)
+        latent = covariance @ (0.5 - 2 * ALPHA / latent)
+    np.testing.assert_allclose(sampled_sizes[sampler], latent.mean(), rtol=0.03)
 
 
 def test_on_the_logistic_model_coordinate_ascent_and_nuts_agree(problem):

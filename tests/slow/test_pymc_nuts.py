@@ -16,6 +16,6 @@ def test_nutpie_samples_targets_on_the_full_program():
     )
     tree = posterior.tree
     assert posterior.status.kind != "failed"
-    assert set(tree["posterior"].data_vars) == {"inducing_value", "bag_evidence", "noise"}
-    assert tree["posterior"]["bag_evidence"].shape == (2, 50, bags.num_bags)
+    assert set(tree["posterior"].data_vars) == {"inducing_value", "bag_latent", "noise"}
+    assert tree["posterior"]["bag_latent"].shape == (2, 50, bags.num_bags)
     assert posterior.log_likelihood.shape == (2, 50, bags.num_bags)

@@ -134,8 +134,8 @@ def moments_by_quadrature(model, bags):
     axis = np.linspace(-9.0, 9.0, 241)
     u = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     nodes, mass = np.polynomial.hermite_e.hermegauss(40)
-    evidence = (u @ weights.T - 0.9)[:, :, None] + np.sqrt(residual)[:, None] * nodes
-    negative = (1 / (1 + np.exp(evidence))) @ (mass / mass.sum())
+    latent = (u @ weights.T - 0.9)[:, :, None] + np.sqrt(residual)[:, None] * nodes
+    negative = (1 / (1 + np.exp(latent))) @ (mass / mass.sum())
     none = negative.reshape(len(u), -1, 2).prod(axis=2)  # p0
     positive = (model.sharpness - (model.sharpness - 1) * none) / (model.sharpness + 1)
     labels = np.asarray(bags.labels) == 1

@@ -39,7 +39,7 @@ COUNTS = {"num_warmup": 150, "num_samples": 250, "num_chains": 2}
     params=[
         pytest.param(nuts, id="nuts"),
         pytest.param(partial(nuts, mass_matrix="low_rank"), id="low rank", marks=pytest.mark.slow),
-        pytest.param(partial(gibbs, keep="evidence"), id="gibbs"),
+        pytest.param(partial(gibbs, keep="latent"), id="gibbs"),
     ],
 )
 def engine(request):

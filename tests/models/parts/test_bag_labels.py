@@ -360,7 +360,7 @@ def test_a_wrong_bag_index_is_refused_with_reasons():
 # --------------------------------------------------------------------------------------
 def augmented_program(bag_label):
     with numpyro.plate("instance", 11):
-        evidence = numpyro.sample("evidence", numpyro.distributions.Normal(-1.0, 1.0))
+        evidence = numpyro.sample("latent", numpyro.distributions.Normal(-1.0, 1.0))
         numpyro.sample("augmentation", PolyaGamma(1, evidence))
     with numpyro.plate("bag", 5):
         none_positive = jax.ops.segment_sum(-jax.nn.softplus(evidence), BAG_INDEX, 5)

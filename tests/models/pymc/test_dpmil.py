@@ -163,7 +163,7 @@ def assert_same(ours, theirs):
     for one, other in zip(ours, theirs, strict=True):
         assert_close(one.prior, other.prior, PRIOR_TOLERANCE, "prior")
         assert_close(one.labels, other.labels, PRIOR_TOLERANCE, "labels")
-        assert_close(one.evidence, other.evidence, DENSITY_TOLERANCE, "evidence")
+        assert_close(one.evidence, other.evidence, DENSITY_TOLERANCE, "latent")
         assert one.gradients.keys() == other.gradients.keys()
         for name, gradient in one.gradients.items():
             assert_close(gradient, other.gradients[name], GRADIENT_TOLERANCE, name)

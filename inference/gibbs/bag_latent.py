@@ -26,16 +26,16 @@ from ...datasets.bags import Bags
 from ...datasets.padding import bag_weight, padded
 from ...models.model import observations, part_of_bags
 from ...models.numerics.tracing import as_pytree
-from ...models.parts.bag_evidence import BagEvidenceModel
+from ...models.parts.bag_latent import BagLatentModel
 from ...models.parts.likelihoods import Likelihood
 from ...models.parts.sparse_gp import SparseConditional
 from .inducing import draw_latent, draw_whitened
 from .sweep import sweep_of
 
-__all__ = ["BagEvidenceGibbs", "BagEvidenceGibbsState"]
+__all__ = ["BagLatentGibbs", "BagLatentGibbsState"]
 
 
-class BagEvidenceGibbsState(NamedTuple):
+class BagLatentGibbsState(NamedTuple):
     """The state of one chain."""
 
     key: Array
@@ -46,7 +46,7 @@ class BagEvidenceGibbsState(NamedTuple):
 
 @as_pytree()
 @dataclass(frozen=True)
-class BagEvidenceGibbs:
+class BagLatentGibbs:
     """The sweep as pure functions of the state.
 
     Attributes
@@ -66,7 +66,7 @@ class BagEvidenceGibbs:
     weight: Float[np.ndarray | Array, " B"]
 
     @classmethod
-    def for_model(cls, model: BagEvidenceModel, bags: Bags) -> Self:
+    def for_model(cls, model: BagLatentModel, bags: Bags) -> Self:
         """Prepare the sweep of a model, by one pass over the instances."""
         observations(model, bags, "gibbs")
         observed = getattr(bags, part_of_bags(model))
@@ -76,9 +76,9 @@ class BagEvidenceGibbs:
     def site_names(self) -> tuple[str, ...]:
         """Names of the sites of a state."""
         auxiliary = self.likelihood.auxiliary_site
-        return ("inducing_value", "bag_evidence", *(() if auxiliary is None else (auxiliary,)))
+        return ("inducing_value", "bag_latent", *(() if auxiliary is None else (auxiliary,)))
 
-    def init(self, key: Array) -> BagEvidenceGibbsState:
+    def init(self, key: Array) -> BagLatentGibbsState:
         """Draw u and s from the Gaussian prior, and the auxiliary variables given them."""
         key, whitened_key, latent_key, auxiliary_key = jax.random.split(key, 4)
         projection, scale = self.accumulated.projection, self.accumulated.residual_scale
@@ -86,9 +86,9 @@ class BagEvidenceGibbs:
         noise = jax.random.normal(latent_key, scale.shape, scale.dtype)
         latent = projection @ whitened + scale * noise
         auxiliary = self._draw_auxiliary(auxiliary_key, whitened, latent)
-        return BagEvidenceGibbsState(key, whitened, latent, auxiliary)
+        return BagLatentGibbsState(key, whitened, latent, auxiliary)
 
-    def step(self, state: BagEvidenceGibbsState) -> BagEvidenceGibbsState:
+    def step(self, state: BagLatentGibbsState) -> BagLatentGibbsState:
         """One sweep over the auxiliary variables, u and s."""
         key, auxiliary_key, whitened_key, latent_key = jax.random.split(state.key, 4)
         projection, variance = self.accumulated.projection, self.accumulated.residual_variance
@@ -98,7 +98,7 @@ class BagEvidenceGibbs:
         weighted = (weight * of for of in terms)
         whitened = draw_whitened(whitened_key, projection, variance, *weighted)
         latent = draw_latent(latent_key, projection @ whitened, variance, *terms)
-        return BagEvidenceGibbsState(key, whitened, latent, auxiliary)
+        return BagLatentGibbsState(key, whitened, latent, auxiliary)
 
     def _draw_auxiliary(
         self, key: Array, whitened: Float[Array, " M"], latent: Float[Array, " B"]
@@ -111,16 +111,16 @@ class BagEvidenceGibbs:
             self.accumulated.residual_variance,
         )
 
-    def sites(self, state: BagEvidenceGibbsState) -> dict[str, Array]:
+    def sites(self, state: BagLatentGibbsState) -> dict[str, Array]:
         """The state as sites of the model."""
         sites = {
             "inducing_value": self.accumulated.cholesky @ state.whitened,
-            "bag_evidence": state.latent,
+            "bag_latent": state.latent,
         }
         auxiliary = self.likelihood.auxiliary_site
         return sites if auxiliary is None else sites | {auxiliary: state.auxiliary}
 
 
 @sweep_of.register
-def _(model: BagEvidenceModel, bags: Bags) -> BagEvidenceGibbs:
-    return BagEvidenceGibbs.for_model(model, padded(bags))
+def _(model: BagLatentModel, bags: Bags) -> BagLatentGibbs:
+    return BagLatentGibbs.for_model(model, padded(bags))

@@ -31,7 +31,7 @@ from .sparse_gp import (
     largest_scale,
 )
 
-__all__ = ["BagEvidenceModel", "FloatType"]
+__all__ = ["BagLatentModel", "FloatType"]
 
 type FloatType = Literal["float64", "float32"]
 
@@ -45,13 +45,13 @@ _LIKELIHOOD = instance_of(
 
 
 @dataclass(frozen=True, eq=False)
-class BagEvidenceModel(InducingModel, ABC):
+class BagLatentModel(InducingModel, ABC):
     """Base of models with a Gaussian latent function value s_b of each bag, for any kernel.
 
     .. code-block:: text
 
         u               ~ N(0, K)                                  inducing_value (inducing_point)
-        s_b | u         ~ N(a_bᵀu, k̄_b)                            bag_evidence   (bag)
+        s_b | u         ~ N(a_bᵀu, k̄_b)                            bag_latent   (bag)
         T_b | s_b       ~ likelihood                               bag_label      (bag)
         or Y_b | s_b    ~ likelihood                               bag_target     (bag)
 
@@ -83,7 +83,7 @@ class BagEvidenceModel(InducingModel, ABC):
 
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
         "inducing_value": ("inducing_point",),
-        "bag_evidence": ("bag",),
+        "bag_latent": ("bag",),
         "augmentation": ("bag",),
         "latent_utility": ("bag",),
         "bag_label": ("bag",),
@@ -126,7 +126,7 @@ class BagEvidenceModel(InducingModel, ABC):
     @property
     def reparametrisation(self) -> dict[str, Reparam]:
         """How samplers should whiten the sites: u = Lε, s = a_bᵀu + √k̄ η."""
-        return {"inducing_value": TransformReparam(), "bag_evidence": LocScaleReparam(0.0)}
+        return {"inducing_value": TransformReparam(), "bag_latent": LocScaleReparam(0.0)}
 
     # ------------------------------------------------------------------ what a model defines
 
@@ -172,11 +172,11 @@ class BagEvidenceModel(InducingModel, ABC):
         """The paper's program u → s → T, or Y."""
         given = self.unpadded(bags)
         model = self.draw_hyperparameters()
-        location, scale = model._bag_evidence_given_inducing_values(given)
+        location, scale = model._bag_latent_given_inducing_values(given)
         with numpyro.plate("bag", given.bags.num_bags):
-            evidence = numpyro.sample("bag_evidence", dist.Normal(location, scale))
+            latent = numpyro.sample("bag_latent", dist.Normal(location, scale))
         with plate_of_bags(given.bags):
-            observation = model.likelihood.distribution(evidence)
+            observation = model.likelihood.distribution(latent)
             numpyro.sample(model.observed_site, observation, obs=model._observed(given.bags))
 
     def marginal(self) -> Program:
@@ -205,7 +205,7 @@ class BagEvidenceModel(InducingModel, ABC):
     def _marginal_program(self, bags: Bags | PreparedBags) -> None:
         given = self.unpadded(bags)
         model = self.draw_hyperparameters()
-        location, scale = model._bag_evidence_given_inducing_values(given)
+        location, scale = model._bag_latent_given_inducing_values(given)
         observation = model.likelihood.marginal_distribution(location, scale, given.rule)
         with plate_of_bags(given.bags):
             numpyro.sample(model.observed_site, observation, obs=model._observed(given.bags))
@@ -213,13 +213,13 @@ class BagEvidenceModel(InducingModel, ABC):
     def _augmented_program(self, bags: Bags | PreparedBags) -> None:
         given = self.unpadded(bags)
         model = self.draw_hyperparameters()
-        location, scale = model._bag_evidence_given_inducing_values(given)
+        location, scale = model._bag_latent_given_inducing_values(given)
         with numpyro.plate("bag", given.bags.num_bags):
             model.likelihood.sample_augmented(
                 location,
                 scale,
                 model._observed(given.bags),
-                latent_site="bag_evidence",
+                latent_site="bag_latent",
                 observed_site=model.observed_site,
             )
 
@@ -229,7 +229,7 @@ class BagEvidenceModel(InducingModel, ABC):
             return None if bags.labels is None else jnp.asarray(bags.labels, dtype=int)
         return None if bags.targets is None else jnp.asarray(bags.targets)
 
-    def _bag_evidence_given_inducing_values(
+    def _bag_latent_given_inducing_values(
         self, given: PreparedBags
     ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
         conditional = self.given_inducing_values(given)
@@ -333,15 +333,15 @@ class BagEvidenceModel(InducingModel, ABC):
         Returns
         -------
         dict of arrays
-            The draws, with ``bag_evidence`` (S, B) added.
+            The draws, with ``bag_latent`` (S, B) added.
 
         Raises
         ------
         ValueError
             If the bags have no labels (or targets).
         """
-        (evidence,) = self.completed(draws, bags, seed)
-        return dict(draws) | {"bag_evidence": evidence[:, : bags.num_bags]}
+        (latent,) = self.completed(draws, bags, seed)
+        return dict(draws) | {"bag_latent": latent[:, : bags.num_bags]}
 
     def complete_one(
         self, given: PreparedBags, key: Array, site: dict[str, Float[Array, "..."]]
@@ -357,7 +357,7 @@ class BagEvidenceModel(InducingModel, ABC):
 
 @jax.jit
 def _predict(
-    model: BagEvidenceModel,
+    model: BagLatentModel,
     by_bag: PreparedBags,
     by_instance: PreparedBags,
     sites: dict[str, Float[Array, "S ..."]],
@@ -369,7 +369,7 @@ def _predict(
 
 
 def _fixed(
-    model: BagEvidenceModel, given: PreparedBags, conditional: SparseConditional
+    model: BagLatentModel, given: PreparedBags, conditional: SparseConditional
 ) -> PreparedBags:
     assert isinstance(given.rule, QuadratureRule)
     rule = model.likelihood.tabulated(given.rule, conditional.residual_scale)
