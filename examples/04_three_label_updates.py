@@ -475,13 +475,13 @@ print(f"by hand {by_hand.round(4)}, exact rule {exact(mu, 1e9).round(4)}")
 np.testing.assert_allclose(by_hand, exact(mu, 1e9), rtol=1e-6)
 
 # %% [markdown]
-# **Exercise 2.** Why is the sum of the $\pi_n$ of a positive bag at least $H/(H + 1)$ under the
-# exact rule, whatever $\mu$ is? Which rule can break this?
+# **Exercise 2.** Someone claims that under the exact rule the $\pi_n$ of a positive bag sum to at
+# least $H/(H + 1)$, whatever $\mu$ is. Is that right?
 
 # %% tags=["hide-cell"]
 # The expected number of positives is at least P(one or more). Without the label that is some P₀,
 # and with it H P₀ / (H P₀ + 1 − P₀), which falls below H/(H + 1) if P₀ < ½. So the claim is wrong:
-# it holds only if a positive bag is as likely as not beforehand.
+# it follows only if a positive bag was at least as likely as a negative one beforehand.
 likely, unlikely = np.full(10, -2.0), np.full(10, -12.0)
 sums = [exact(one).sum() for one in (likely, unlikely)]
 print(f"sum of π: {sums[0]:.3f} and {sums[1]:.4f}; H/(H + 1) = {100 / 101:.3f}")
