@@ -385,7 +385,7 @@ class NUTSChain:
         return jnp.isin(step + 1, np.rint(np.multiply(windows, self.num_warmup)).astype(int))
 
     def _in_last_window(self, adaptation: HMCAdaptState) -> HMCAdaptState:
-        """Skip to the last window of NumPyro's schedule, so that no reset disturbs the step size."""
+        """Skip to the last window of NumPyro's schedule: no reset then disturbs the step size."""
         last = len(build_adaptation_schedule(self.num_warmup)) - 1
         return adaptation._replace(window_idx=jnp.full_like(adaptation.window_idx, last))
 
