@@ -115,9 +115,9 @@ def calibration_power(
     Examples
     --------
     >>> from milzoo.diagnostics import calibration_power
-    >>> few, many = (calibration_power(number, num_quantities=3, seed=0) for number in (100, 1000))
-    >>> round(few.bias, 1), round(many.bias, 1)  # in posterior sds
-    (0.6, 0.2)
+    >>> few, more = (calibration_power(number, num_quantities=3, seed=0) for number in (100, 200))
+    >>> round(few.bias, 1), round(more.bias, 1)  # in posterior sds
+    (0.6, 0.4)
     """
     check_counts(simulations=simulations, num_quantities=num_quantities, num_draws=num_draws)
     check_probability(false_alarm_rate=false_alarm_rate, power=power)
