@@ -68,7 +68,7 @@ def test_one_inducing_value_has_the_moments_of_quadrature(accumulating_problem, 
 
 def test_bad_arguments_of_gibbs_are_refused(problem):
     model, bags = problem
-    with pytest.raises(ValueError, match="keep has evidence; expected some of inducing_value, bag"):
+    with pytest.raises(ValueError, match="keep has latent; expected some of inducing_value, bag"):
         gibbs(model, bags, seed=0, keep="latent")
     targets = VWSGP(RBF(1.0, 1.0), model.inducing_points, likelihood=Gaussian(LogNormal()))
     with pytest.raises(ValueError, match="noise of the model have priors, which have no conjugate"):
