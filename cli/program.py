@@ -93,7 +93,7 @@ def demo(
 ) -> None:
     """Compare the usual engines of VGPMIL on bags of digits, and write a report.
 
-    It needs no data and takes a minute or two: scikit-learn has the digits. The same by hand is
+    It needs no data folder: scikit-learn has the digits. The same by hand is
     milzoo compare vgpmil digits --set variance=5 --set length_scale=8 --set mean=-3 --out report
     """
     settings = ["variance=5", "length_scale=8", "mean=-3"]
