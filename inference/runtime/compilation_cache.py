@@ -39,7 +39,7 @@ def keep_programs() -> Path | None:
     >>> from milzoo.inference import keep_programs
     >>> folder = keep_programs()
     >>> print("programs are kept in", folder or jax.config.jax_compilation_cache_dir)
-    programs are kept in /work/h2/.jax_cache
+    programs are kept in /...
     """
     if keeps_programs():
         return None
