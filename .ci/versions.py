@@ -60,5 +60,5 @@ def main(which: str) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:] not in (["oldest"], ["newest"]):
-        sys.exit("usage: .ci/versions.py oldest.| newest")
+        sys.exit("usage: .ci/versions.py oldest | newest")
     sys.exit(main(sys.argv[1]))

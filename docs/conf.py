@@ -2,7 +2,10 @@
 
 from importlib import metadata
 
+from docutils import nodes
+from latex2mathml.converter import convert
 from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
 
 project = "milzoo"
 author = "The milzoo authors"
@@ -11,7 +14,6 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
@@ -21,6 +23,8 @@ myst_heading_anchors = 3
 # `make notebooks` has run them: what they show here is what they showed there.
 nb_execution_mode = "off"
 nb_merge_streams = True
+# Formulas need neither a script nor a network: browsers render MathML.
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = "milzoo"
 html_static_path = ["_static"]
@@ -53,6 +57,23 @@ def skip_inherited_of_scikit_learn(
     return skip or (getattr(member, "__module__", None) or "").startswith("sklearn.")
 
 
+def write_formula(writer: HTML5Translator, node: nodes.math) -> None:
+    """Write a formula in a line."""
+    writer.body.append(convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def write_displayed_formula(writer: HTML5Translator, node: nodes.math_block) -> None:
+    """Write a formula that has a paragraph for itself."""
+    text = node.astext().replace("{aligned}", "{align*}")  # which latex2mathml knows
+    if r"\\" in text and r"\begin" not in text:
+        text = rf"\begin{{align*}}{text}\end{{align*}}"
+    formula = convert(text, display="block")
+    writer.body.append(f'<div class="math">{formula}</div>')
+    raise nodes.SkipNode
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.add_html_math_renderer("mathml", (write_formula, None), (write_displayed_formula, None))
     app.connect("autodoc-skip-member", skip_inherited_of_scikit_learn)

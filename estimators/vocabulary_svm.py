@@ -24,7 +24,7 @@ class VocabularySVM(BagClassifier):
     Words :math:`v_k` are the centres that k-means finds among all training instances. The features
     of a bag are the fractions of its instances that are nearest to each word:
 
-    .. math:: h_k(B_i) = \frac{1}{N_i} Σ_j 1\big(k = \arg\min_l ‖x_{ij} - v_l‖\big)
+    .. math:: h_k(B_i) = \frac{1}{N_i} Σ_j 1\big(k = \operatorname{argmin}_l ‖x_{ij} - v_l‖\big)
 
     The kernel between two bags is an exponential of their χ² distance:
 

@@ -55,6 +55,15 @@ def test_the_site_builds_without_a_warning(tmp_path):
     made = {page.removeprefix("api/").removesuffix(".html") for page in pages}
     assert names - {"milzoo.estimators.miSVM"} <= made
     assert local_links_that_lead_nowhere(site) == set()
+    assert not any(
+        formulas_with_unread_commands(page.read_text("utf-8")) for page in site.rglob("*.html")
+    )
+
+
+def formulas_with_unread_commands(page: str) -> list[str]:
+    """Formulas of a page in which a command of TeX, or an end of a column, is still text."""
+    formulas = re.findall(r"<math.*?</math>", page, re.DOTALL)
+    return [one for one in formulas if re.search(r"\\|<mi>&</mi>", one)]
 
 
 def local_links_that_lead_nowhere(site: Path) -> set[tuple[str, str]]:
