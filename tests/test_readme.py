@@ -156,7 +156,7 @@ PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 PAGES += sorted((REPOSITORY / "docs" / "models").glob("*.md"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_every_make_target_link_and_script_of_a_page_exists(page):
     text = page.read_text("utf-8")
     makefile = (REPOSITORY / "Makefile").read_text()

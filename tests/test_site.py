@@ -39,6 +39,8 @@ def test_the_site_builds_without_a_warning(tmp_path):
     docs, site = tmp_path / "docs", tmp_path / "site"
     shutil.copytree(REPOSITORY / "docs", docs, ignore=shutil.ignore_patterns("notebooks"))
     (docs / "notebooks").mkdir()
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md"):  # pages include them
+        shutil.copy(REPOSITORY / name, tmp_path)
     made = [sys.executable, "-m", "jupytext", "--quiet", "--to", "ipynb"]
     made += ["--update-metadata", json.dumps({"language_info": {"name": "python"}})]  # as once run
     for example in (REPOSITORY / "examples").glob("[0-9]*.py"):
@@ -51,10 +53,17 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert run.returncode == 0, run.stderr[-2000:]
     pages = {page.relative_to(site).as_posix() for page in site.rglob("*.html")}
     assert {"index.html", "symbols.html", "notebooks/01_bags.html"} <= pages
-    names = {f"{wing.__name__}.{name}" for wing in WINGS for name in wing.__all__}
+    # Constants stand on the page of their wing, with its example.
+    names = {
+        f"{wing.__name__}.{name}"
+        for wing in WINGS
+        for name in wing.__all__
+        if callable(getattr(wing, name))
+    }
     made = {page.removeprefix("api/").removesuffix(".html") for page in pages}
     assert names - {"milzoo.estimators.miSVM"} <= made
-    assert local_links_that_lead_nowhere(site) == set()
+    # make slides has not run.
+    assert local_links_that_lead_nowhere(site) == {("teaching.html", "slides/index.html")}
     assert not any(
         formulas_with_unread_commands(page.read_text("utf-8")) for page in site.rglob("*.html")
     )

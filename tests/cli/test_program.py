@@ -504,7 +504,7 @@ def test_a_reference_is_written_for_stan(run, tmp_path):
     assert code == 0 and "model {" in program
     assert json.loads((tmp_path / f"{SMALL_REFERENCE}.json").read_text("utf-8"))["num_bags"] == 60
     code, _, err = run("reference", "stan", "bmil-simulated-5", "--out", tmp_path)
-    assert code == 2 and "found BMIL" in err
+    assert code == 2 and "model is BMIL" in err
 
 
 def test_engines_are_benchmarked_by_name_and_tag(run, monkeypatch, tmp_path):
