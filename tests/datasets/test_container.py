@@ -114,5 +114,7 @@ def test_bad_bags_of_sawmil_are_refused(scene):
         )
     with pytest.raises(ValueError, match="bag '0': intra_bag_mask"):
         Bags.from_sawmil([SimpleNamespace(X=first.X, y=1.0, intra_bag_mask=np.ones(1)), *others])
-    with pytest.raises(ValueError, match="bags have no labels; sawmil's bags need one each"):
+    with pytest.raises(
+        ValueError, match="bags have no labels; expected one for each bag, as sawmil needs"
+    ):
         scene.without_labels().to_sawmil()
