@@ -17,7 +17,7 @@ IDEAS = {
     "02_a_bound_and_its_posterior": (
         "Jaakkola, Pólya-Gamma, why they are one, and what they cost beside the exact answer."
     ),
-    "03_when_a_bound_lies": "Gamma mixing: a bound that rises, and the model that it is about.",
+    "03_when_a_bound_lies": "A Gamma scale mixture: a bound that rises, and its model.",
     "04_three_label_updates": (
         "A tighter bound, and why the published accuracy came from the loosest."
     ),
