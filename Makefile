@@ -67,7 +67,7 @@ site: slides  ## guides, API, notebooks and slides as pages, into site/
 	$(bin)/sphinx-build -W --keep-going -q docs site
 
 clean:  ## remove all that make has made
-	rm -rf .venv build dist report site docs/notebooks docs/api/milzoo* *.egg-info .pytest_cache .ruff_cache .hypothesis .jax_cache
+	rm -rf .venv build dist report site jupyter_execute docs/notebooks docs/api/milzoo* *.egg-info .pytest_cache .ruff_cache .hypothesis .jax_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/installed: pyproject.toml constraints.txt

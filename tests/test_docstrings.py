@@ -4,21 +4,14 @@ import ast
 import doctest
 import importlib
 import inspect
+import tomllib
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-WINGS = (
-    "datasets",
-    "models",
-    "inference",
-    "estimators",
-    "diagnostics",
-    "references",
-    "papers",
-    "cli",
-)
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
+WINGS = list(PROJECT["tool"]["setuptools"]["package-dir"].values())
 MODULES = sorted(
     ".".join(("milzoo", *path.relative_to(REPOSITORY).with_suffix("").parts)).removesuffix(
         ".__init__"

@@ -402,6 +402,13 @@ def test_every_requirement_is_pinned_to_a_version_it_allows():
         assert version in requirement.specifier, f"{requirement} is pinned to {version}"
 
 
+def test_nothing_that_is_made_is_tracked():
+    """Pages, notebooks and pictures that targets of make write are in .gitignore."""
+    command = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []
+
+
 def test_all_files_name_one_version():
     """The changelog by its latest section; `1.0.0rc1` is how wheels write it."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]

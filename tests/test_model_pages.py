@@ -102,15 +102,6 @@ def _has(model, name) -> bool:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_links_and_scripts_of_a_page_exist(name):
-    text = (FOLDER / f"{name}.md").read_text("utf-8")
-    for path in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
-        assert (FOLDER / path).exists(), path
-    for script in set(re.findall(r"python ((?:benchmarks|examples|docs)/\S+\.py)", text)):
-        assert (REPOSITORY / script).exists(), script
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_results_name_a_page_that_has_them(name):
     """Each figure with decimals, and the commands that made them, stand there in these words."""
     results = section(name, "Results")

@@ -34,7 +34,7 @@ WINGS = (
 GUIDES = sorted((REPOSITORY / "docs").glob("*.md"))
 
 
-@pytest.mark.slow
+@pytest.mark.in_ci
 def test_the_site_builds_without_a_warning(tmp_path):
     docs, site = tmp_path / "docs", tmp_path / "site"
     shutil.copytree(REPOSITORY / "docs", docs, ignore=shutil.ignore_patterns("notebooks"))

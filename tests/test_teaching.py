@@ -1,12 +1,15 @@
 """Slides, copies of the notebooks for other hosts, and the instructor's page."""
 
+import base64
 import importlib.util
 import re
 from pathlib import Path
 
 import jupytext
+import nbformat
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((REPOSITORY / "examples").glob("[0-9]*.py"))
@@ -77,6 +80,23 @@ def test_badges_stand_below_the_title_of_a_notebook(notebooks):
     assert badged.cells[0] == notebooks[0].cells[0]
     assert "github/someone/zoo/blob/gh-pages/elsewhere/01.ipynb" in badged.cells[1].source
     assert "gh/someone/zoo/HEAD?labpath=examples/01.ipynb" in badged.cells[1].source
+
+
+def test_a_card_of_the_gallery_has_the_first_picture(tmp_path):
+    pictures = [base64.b64encode(content).decode() for content in (b"first", b"second")]
+    outputs = [new_output("display_data", {"image/png": picture}) for picture in pictures]
+    cells = [new_markdown_cell("# 1. Labels on bags\n\nText"), new_code_cell(outputs=outputs)]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "01_bags.ipynb")
+    nbformat.write(new_notebook(cells=cells[:1]), tmp_path / "07_counting.ipynb")
+    page = script("docs/gallery.py").gallery(tmp_path)
+    assert (tmp_path / "pictures" / "01_bags.png").read_bytes() == b"first"
+    assert re.findall(r":img-top: (.*)", page) == ["pictures/01_bags.png"]
+    assert re.findall(r":link: (.*)", page) == ["01_bags", "07_counting"]
+    assert "grid-item-card} Labels on bags\n" in page
+
+
+def test_the_gallery_has_an_idea_of_each_notebook():
+    assert sorted(script("docs/gallery.py").IDEAS) == [path.stem for path in NOTEBOOKS]
 
 
 def test_the_page_for_instructors_lists_every_notebook_by_its_title(notebooks):

@@ -1,24 +1,14 @@
 """One word for each concept: what is written here has the standard one."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-FOLDERS = (
-    "datasets",
-    "models",
-    "inference",
-    "estimators",
-    "diagnostics",
-    "references",
-    "papers",
-    "cli",
-    "examples",
-    "benchmarks",
-    "docs",
-)
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
+FOLDERS = [*PROJECT["tool"]["setuptools"]["package-dir"].values(), "examples", "benchmarks", "docs"]
 FILES = (path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*"))
 WRITTEN = [
     Path("README.md"),
