@@ -53,10 +53,16 @@ def test_axes_are_the_same_in_every_frame():
 
 
 def test_a_band_is_drawn_from_its_lower_to_its_upper_end():
+    """One below and one above each line: as high everywhere, whatever the line does."""
     frames = TANGENTS.assign(low=TANGENTS.y - 1, high=TANGENTS.y + 1)
     lines = {"x": "x", "y": "y", "slider": "c", "colour": "line"}
     svg = drawn(plot_with_slider(frames, **lines, band=("low", "high")))
-    assert svg.count('aria-roledescription="area mark"') == 2
+    outlines = re.findall(r'aria-roledescription="area mark" d="M([^"]*)Z"', svg)
+    assert len(outlines) == 2
+    for outline in outlines:
+        corners = [corner.split(",") for corner in outline.split("L")]
+        heights = np.array([float(height) for _, height in corners])
+        np.testing.assert_allclose(np.ptp(heights[:5] - heights[:4:-1]), 0, atol=0.01)
 
 
 def test_the_page_needs_no_network_and_is_small():
