@@ -143,7 +143,9 @@ class miSVM(AlternatingSVM):  # noqa: N801 (the paper has mi-SVM and MI-SVM)
     Each step trains on all N instances: O(N²) to O(N³). The kernel between them is computed once,
     O(N²D), where it fits into 1 GiB. No step raises the objective, so labels
     return to those of an earlier step only by ties or rounding; the paper leaves that open, and we
-    stop there, with the classifier that was trained last. f(x) = 0 counts as negative.
+    stop there, with the classifier that was trained last. f(x) = 0 counts as negative. A training
+    ends after 10⁶ updates at most, with scikit-learn's ``ConvergenceWarning``: linear kernels
+    between standardised word counts need it.
 
     Published: 87.4 % accuracy on musk1 and 83.6 on musk2 (as Venkatesan et al., 2015, report it,
     ten folds), 82 on elephant and 58 on fox (as Hajimirsadeghi and Mori, 2017, report it).

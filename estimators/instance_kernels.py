@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -20,6 +20,9 @@ LENGTH_SCALE: Rule = optional(POSITIVE, "for the square root of the number of fe
 
 # Of the dual. Labels are signs of f, which a looser solution may get wrong near 0.
 _TOLERANCE = 1e-5
+# Of the solver in one training. On linear kernels between word counts some trainings do not reach
+# the tolerance: libsvm keeps the kernel in 32 bit.
+_MOST_UPDATES = 10**6
 # Numbers of a kernel between points that are kept, 1 GiB of them.
 _MOST_NUMBERS = 2**27
 
@@ -54,7 +57,7 @@ class InstanceKernel:
 
     def classifier(self, penalty: float) -> SVC:
         """An untrained support vector classifier with this kernel and penalty C."""
-        return SVC(C=penalty, kernel=self.name, gamma=self._gamma, tol=_TOLERANCE)
+        return _untrained(penalty, kernel=self.name, gamma=self._gamma)
 
     @property
     def _gamma(self) -> float:
@@ -93,7 +96,7 @@ class RowLearner:
         """A classifier trained on some of the points, for `scores`."""
         if self.gram is None:
             return self.kernel.classifier(self.penalty).fit(self.points[rows], labels)
-        svc = SVC(C=self.penalty, kernel="precomputed", tol=_TOLERANCE)
+        svc = _untrained(self.penalty, kernel="precomputed")
         return svc.fit(self.gram[np.ix_(rows, rows)], labels)
 
     def scores(self, svc: SVC, rows: Int[np.ndarray, " k"], number: int) -> Float[np.ndarray, " m"]:
@@ -101,6 +104,10 @@ class RowLearner:
         if self.gram is None:
             return svc.decision_function(self.points[:number])
         return svc.decision_function(self.gram[:number, rows])
+
+
+def _untrained(penalty: float, **settings: Any) -> SVC:
+    return SVC(C=penalty, tol=_TOLERANCE, max_iter=_MOST_UPDATES, **settings)
 
 
 @dataclass(frozen=True)

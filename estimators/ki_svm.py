@@ -266,9 +266,15 @@ class KeyInstanceProblem:
 
     def solve(self, keys: Int[np.ndarray, "T P"], weights: Float[np.ndarray, " T"]) -> Relaxation:
         """Find α for given weights μ: the point of a simplex with the least αᵀ(Σ μ K + E)α."""
-        own = np.tensordot(weights, self.among[keys[:, :, None], keys[:, None, :]], 1)
+        num = len(self.positive)
         cross = -np.tensordot(weights, self.against[keys], 1)
-        matrix = np.block([[own, cross], [cross.T, self.beyond]]) + np.diag(self.ridge)
+        matrix = np.empty((len(self.ridge), len(self.ridge)))
+        matrix[:num, :num] = np.tensordot(
+            weights, self.among[keys[:, :, None], keys[:, None, :]], 1
+        )
+        matrix[:num, num:], matrix[num:, :num] = cross, cross.T
+        matrix[num:, num:] = self.beyond
+        np.einsum("ii->i", matrix)[:] += self.ridge
         support = least_on_simplex(matrix)
         return Relaxation(keys, weights, support, float(-0.5 * support @ matrix @ support))
 

@@ -8,6 +8,7 @@ from milzoo.datasets import Bags
 from milzoo.estimators import instance_kernels
 from milzoo.estimators.andrews_svm import MISVM, ended, highest_rows, miSVM
 from scipy.optimize import minimize
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC
 
 PENALTY = 2.0
@@ -197,6 +198,15 @@ class Alternating(miSVM):
     def _choose(self, scores, positive):
         self.calls_ = getattr(self, "calls_", 0) + 1
         return (np.arange(len(scores)) % 3 > self.calls_ % 2).astype(int)
+
+
+@pytest.mark.parametrize("most_numbers", [0, 2**27])
+def test_a_training_without_end_warns_and_stops(bags, most_numbers, monkeypatch):
+    monkeypatch.setattr(instance_kernels, "_MOST_NUMBERS", most_numbers)
+    monkeypatch.setattr(instance_kernels, "_MOST_UPDATES", 5)
+    with pytest.warns(ConvergenceWarning, match="max_iter=5"):
+        classifier = miSVM("linear", penalty=PENALTY, max_steps=1).fit(bags)
+    assert classifier.svc_.n_iter_ == 5
 
 
 def test_a_cycle_ends_the_steps(bags):
