@@ -1,8 +1,8 @@
-"""Where Gamma mixing leads on the digits: coordinate ascent beside exact samplers.
+"""Where a Gamma scale mixture leads on the digits: coordinate ascent beside exact samplers.
 
-Any ψ but the hyperbolic secant makes another model, p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2). With Gamma
-mixing ψ falls like a power and 2cosh grows like e^{|f|/2}: it has a mode at f ≈ 0, where coordinate
-ascent stops, and there are far higher ones at f = Q(½ sgn f − 2α/f), Q the prior
+Any ψ but the hyperbolic secant makes another model, p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2). With a
+Gamma scale mixture ψ falls like a power and 2cosh grows like e^{|f|/2}: it has a mode at f ≈ 0,
+where coordinate ascent stops, and there are far higher ones at f = Q(½ sgn f − 2α/f), Q the prior
 covariance of f. Two targets, then: the ψ-model, and the logistic model that G approximates.
 
     python benchmarks/gamma_runaway.py [--toy] [--seed 0] [--json PATH]
@@ -42,7 +42,7 @@ from milzoo.inference.closed_form.sparse_gp import (
     InstanceForm,
     InstanceRows,
 )
-from milzoo.models import VGPMIL, GammaMixing
+from milzoo.models import VGPMIL, GammaScaleMixture
 from milzoo.models.numerics.products import weighted_gram
 from milzoo.models.parts.bag_labels import InstanceLabels
 from scipy.special import expit
@@ -108,7 +108,7 @@ def rows_of(model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Iterator[Row]
     yield sampled_row(logistic, "gibbs", gibbs, model, bags, sizes, seed)
     yield sampled_row(logistic, "nuts", nuts, model, bags, sizes, seed)
     for alpha, beta in sizes.ascended:
-        gamma = replace(model, mixing=GammaMixing(alpha, beta))
+        gamma = replace(model, scale_mixture=GammaScaleMixture(alpha, beta))
         target = f"the ψ-model, α = {alpha:g}, β = {beta:g}"
         yield ascent_row(target, gamma, bags, sizes, seed)
         yield far_ascent_row(target, gamma, bags, sizes, seed)
@@ -122,7 +122,7 @@ def smc_rows(model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Iterator[Row
     """Two runs from a start three, and thirty, times as wide as the prior."""
     options = {"seed": seed, "num_particles": sizes.num_particles, "num_chains": 2}
     for (alpha, beta), dispersion in product(sizes.sampled, (3.0, 30.0)):
-        gamma = replace(model, mixing=GammaMixing(alpha, beta))
+        gamma = replace(model, scale_mixture=GammaScaleMixture(alpha, beta))
         posterior = tempered_smc(gamma, bags, dispersion=dispersion, **options)
         latent = latent_of(posterior, bags, seed)
         value = log_evidence(posterior, seed=seed).value
@@ -171,7 +171,7 @@ def _statistics_at(model: VGPMIL, rows: InstanceRows, tilt: jax.Array) -> Induci
     labels = InstanceLabels(
         -tilt, rows.bag_index, rows.bag_label, model.sharpness, len(rows.bag_label)
     ).mean
-    theta = model.mixing.expected_precision(tilt)
+    theta = model.scale_mixture.expected_precision(tilt)
     linear_term = (labels - 0.5 - theta * model.mean) @ rows.rows
     return InducingStatistics(weighted_gram(rows.rows, theta), linear_term, jnp.zeros(()))
 

@@ -19,16 +19,16 @@ from dataclasses import replace
 import numpy as np
 from milzoo.datasets import Bags, load
 from milzoo.inference import coordinate_ascent
-from milzoo.models import VGPMIL, GammaMixing, PolyaGammaMixing
+from milzoo.models import VGPMIL, GammaScaleMixture, PolyaGammaScaleMixture
 from sklearn.metrics import roc_auc_score
 
 LENGTH_SCALES = {"digits": 8.0, "musk1": 166**0.5}
-MIXINGS = {
-    "logistic": PolyaGammaMixing(),
-    "Gamma, α = 1, β = 1": GammaMixing(1.0, 1.0),
-    "Gamma, α = 1, β = 2.5": GammaMixing(1.0, 2.5),
-    "Gamma, α = 1, β = 4": GammaMixing(1.0, 4.0),
-    "Gamma, α = ½, β = 1": GammaMixing(0.5, 1.0),
+SCALE_MIXTURES = {
+    "logistic": PolyaGammaScaleMixture(),
+    "Gamma, α = 1, β = 1": GammaScaleMixture(1.0, 1.0),
+    "Gamma, α = 1, β = 2.5": GammaScaleMixture(1.0, 2.5),
+    "Gamma, α = 1, β = 4": GammaScaleMixture(1.0, 4.0),
+    "Gamma, α = ½, β = 1": GammaScaleMixture(0.5, 1.0),
 }
 COLUMNS = (
     "bags",
@@ -47,9 +47,13 @@ COLUMNS = (
 def rows(name: str, bags: Bags, num_inducing: int, seed: int) -> Iterator[list[str]]:
     options = {"variance": 0.5, "length_scale": LENGTH_SCALES[name], "mean": 0.0, "seed": seed}
     model = VGPMIL.for_bags(bags, num_inducing, **options)
-    for label, mixing in MIXINGS.items():
+    for label, scale_mixture in SCALE_MIXTURES.items():
         for learns in (False, True):
-            yield [name, label, *row(replace(model, mixing=mixing), bags, learns, seed)]
+            yield [
+                name,
+                label,
+                *row(replace(model, scale_mixture=scale_mixture), bags, learns, seed),
+            ]
 
 
 def row(model: VGPMIL, bags: Bags, learns: bool, seed: int) -> list[str]:
@@ -83,8 +87,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.toy:
-        for label in list(MIXINGS)[2:]:
-            del MIXINGS[label]
+        for label in list(SCALE_MIXTURES)[2:]:
+            del SCALE_MIXTURES[label]
     print("| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|", sep="\n")
     for name in ("digits",) if options.toy else ("digits", "musk1"):
         bags = load(name).standardize()

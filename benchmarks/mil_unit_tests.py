@@ -34,7 +34,11 @@ from milzoo.datasets import (
     threshold_based,
     threshold_based_log_odds,
 )
-from milzoo.diagnostics.measures.classification import BayesRegret, bayes_regret, classify
+from milzoo.diagnostics.neighbourhood_scores.classification import (
+    BayesRegret,
+    bayes_regret,
+    classify,
+)
 from milzoo.estimators import StandardizeInstances
 from milzoo.papers.comparators import comparators
 from sklearn.metrics import roc_auc_score

@@ -1,4 +1,4 @@
-"""How well a measure of neighbours classifies bags: two protocols, and training labels flipped.
+"""How well a neighbourhood score classifies bags: two protocols, and training labels flipped.
 
 The paper reports 92.4 % on musk1 by ten-fold cross-validation, and 86 and 73.94 % on elephant and
 fox where "results are maximized over 15 runs" of a random split, two thirds to train on; k is at an
@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from milzoo.datasets import Bags, load, published_folds
-from milzoo.estimators.measure_classifiers import Threshold, elbow_of, nth_highest
+from milzoo.estimators.score_classifiers import Threshold, elbow_of, nth_highest
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.model_selection import StratifiedKFold, train_test_split
 
@@ -62,7 +62,7 @@ class Setting(NamedTuple):
     min_positive: int  # a
 
 
-# --------------------------------------------------------------------- measures for all k at once
+# ------------------------------------------------------------- scores for all k at once
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Scene:
         index = np.asarray(bags.bag_index)
         return cls(moved, np.where(index[:, None] == index, np.inf, distances))
 
-    def measures(
+    def neighbourhood_scores(
         self, training: Bool[np.ndarray, " B"], labels: Int[np.ndarray, " B"], most: int
     ) -> Float[np.ndarray, "K N"]:
         """f of every instance for k = 1 … K, by training bags and their labels, not by its own."""
@@ -100,10 +100,10 @@ class Scene:
         return (votes(0) - votes(1)).T
 
     def scores(
-        self, measures: Float[np.ndarray, "K N"], setting: Setting
+        self, neighbourhood_scores: Float[np.ndarray, "K N"], setting: Setting
     ) -> Float[np.ndarray, " B"]:
         """That of the a-th highest instance of each bag; −∞ of smaller bags."""
-        return nth_highest(measures[setting.k - 1], self.bags, setting.min_positive)
+        return nth_highest(neighbourhood_scores[setting.k - 1], self.bags, setting.min_positive)
 
 
 def settings_of(protocol: Protocol) -> list[Setting]:
@@ -132,9 +132,9 @@ def choose(scene: Scene, training: Bool[np.ndarray, " B"], protocol: Protocol) -
     inside, right = np.flatnonzero(training), Counter()
     for learned_from, judged in splitter.split(inside, labels[inside]):
         masks = [np.isin(np.arange(len(labels)), inside[some]) for some in (learned_from, judged)]
-        measures = scene.measures(masks[0], labels, max(protocol.k))
+        neighbourhood_scores = scene.neighbourhood_scores(masks[0], labels, max(protocol.k))
         for setting in settings_of(protocol):
-            score = scene.scores(measures, setting)
+            score = scene.scores(neighbourhood_scores, setting)
             right[setting] += int(is_right(score, *masks, labels).sum())
     return max(settings_of(protocol), key=right.__getitem__)
 
@@ -158,7 +158,7 @@ def honest(name: str, protocol: Protocol) -> Honest:
             scene = Scene.of(bags, ~judged)
             setting = choose(scene, ~judged, protocol)
             chosen[setting] += 1
-            score = scene.scores(scene.measures(~judged, labels, setting.k), setting)
+            score = scene.scores(scene.neighbourhood_scores(~judged, labels, setting.k), setting)
             right.append(is_right(score, ~judged, judged, labels))
         accuracy.append(100 * float(np.concatenate(right).mean()))
     return Honest(accuracy, chosen)
@@ -219,8 +219,8 @@ def runs_on(
     labels, elbow, best = np.asarray(bags.labels), [], Counter()
     for judged in parts:
         scene = Scene.of(bags, ~judged)
-        measures = scene.measures(~judged, labels, max(protocol.k))
-        scores = {one: scene.scores(measures, one) for one in settings_of(protocol)}
+        neighbourhood_scores = scene.neighbourhood_scores(~judged, labels, max(protocol.k))
+        scores = {one: scene.scores(neighbourhood_scores, one) for one in settings_of(protocol)}
         right = {one: is_right(score, ~judged, judged, labels) for one, score in scores.items()}
         errors = [
             Threshold.learn(scores[Setting(k, 1)][~judged], labels[~judged]).error
@@ -259,7 +259,7 @@ def accuracy_when_flipped(name: str, share: float, protocol: Protocol) -> list[f
         labels = np.where(np.isin(np.arange(len(truth)), flipped), 1 - truth, truth)
         scene = Scene.of(Bags.from_arrays(bags.instances, bags.bag_index, labels), ~judged)
         setting = choose(scene, ~judged, protocol)
-        score = scene.scores(scene.measures(~judged, labels, setting.k), setting)
+        score = scene.scores(scene.neighbourhood_scores(~judged, labels, setting.k), setting)
         found.append(100 * float(is_right(score, ~judged, judged, labels).mean()))
     return found
 
@@ -320,7 +320,7 @@ def print_tables(rows: list[Row], protocol: Protocol) -> None:
 
 def print_protocol(protocol: Protocol, seconds: float) -> None:
     print(
-        "\nMeasure Σ d over the k nearest instances of negative bags less that of positive ones; "
+        "\nScore Σ d over the k nearest instances of negative bags less that of positive ones; "
         "features with mean 0 and sd 1 over the training bags; the threshold of the fewest errors "
         f"on them. Honest: folds 1–{protocol.folds} of {protocol.repetitions} repetition(s) "
         f"published with MIDatasets.jl, mean ± sd over repetitions; k (1–{max(protocol.k)}) and a "

@@ -1,4 +1,4 @@
-"""How long it takes to score instances by a measure of neighbours, and how much memory.
+"""How long it takes to score instances by a neighbourhood score, and how much memory.
 
 As many instances as the reference bags have, in 100 dimensions, beside scikit-learn's search for
 the k nearest of all reference instances, whatever their label. Each in a process of its own, whose
@@ -19,13 +19,13 @@ from pathlib import Path
 
 import numpy as np
 from milzoo.datasets import Bags
-from milzoo.models import NeighbourMeasure
+from milzoo.models import NeighbourScore
 from sklearn.neighbors import NearestNeighbors
 
 NUM_FEATURES = 100
 BAG_SIZE = 10
 K = 5
-METHODS = ("NeighbourMeasure", "scikit-learn")
+METHODS = ("NeighbourScore", "scikit-learn")
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ def measured(method: str, num_instances: int, seed: int) -> Row:
 
 
 def run(method: str, points: np.ndarray, bags: Bags) -> np.ndarray:
-    if method == "NeighbourMeasure":
-        return NeighbourMeasure(K).scores(points, bags)
+    if method == "NeighbourScore":
+        return NeighbourScore(K).scores(points, bags)
     return NearestNeighbors(n_neighbors=K).fit(bags.instances).kneighbors(points)[0]
 
 
@@ -99,7 +99,7 @@ def main() -> None:
         )
     print(
         f"\n{NUM_FEATURES} features, standard normal; bags of {BAG_SIZE}, half of them positive; "
-        f"k = {K}: of each label for the measure, of all for scikit-learn. "
+        f"k = {K}: of each label for the score, of all for scikit-learn. "
         f"Seed {options.seed}; {os.cpu_count()} cores."
     )
     if options.json:

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, grid, log_evidence, nuts, svi, tempered_smc
-from milzoo.models import RBF, VGPMIL, GammaMixing
+from milzoo.models import RBF, VGPMIL, GammaScaleMixture
 from milzoo.models.model import Model
 from milzoo.references import entry_named
 from rich.console import Console
@@ -103,8 +103,8 @@ def _runaway() -> tuple[Model, Bags]:
     random = np.random.default_rng(1)
     random.normal(size=8)  # kept from when the pairs of the two concepts were drawn first
     bags = Bags.from_list([random.normal(size=(3, 2)) for _ in range(10)], labels=[1] * 3 + [0] * 7)
-    kernel, mixing = RBF(4.0, 4.0), GammaMixing(1.0, 3.0)
-    return VGPMIL(kernel, bags.instances[[0, -1]], mean=0.0, mixing=mixing), bags
+    kernel, scale_mixture = RBF(4.0, 4.0), GammaScaleMixture(1.0, 3.0)
+    return VGPMIL(kernel, bags.instances[[0, -1]], mean=0.0, scale_mixture=scale_mixture), bags
 
 
 def _fit(name: str, problem: Problem, arguments: argparse.Namespace) -> Posterior:

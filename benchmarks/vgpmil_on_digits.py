@@ -20,15 +20,15 @@ import numpy as np
 from milzoo.datasets import Bags, load
 from milzoo.estimators import PCAOfInstances
 from milzoo.inference import coordinate_ascent
-from milzoo.models import RBF, VGPMIL, GammaMixing, PolyaGammaMixing
+from milzoo.models import RBF, VGPMIL, GammaScaleMixture, PolyaGammaScaleMixture
 from milzoo.papers.protocols import stratified_folds
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
-MIXINGS = {
-    "logistic": PolyaGammaMixing(),
-    "α = 1, β = 2.5": GammaMixing(1.0, 2.5),
-    "α = ½, β = 1": GammaMixing(0.5, 1.0),
-    "α = ½, β = 4": GammaMixing(0.5, 4.0),
+SCALE_MIXTURES = {
+    "logistic": PolyaGammaScaleMixture(),
+    "α = 1, β = 2.5": GammaScaleMixture(1.0, 2.5),
+    "α = ½, β = 1": GammaScaleMixture(0.5, 1.0),
+    "α = ½, β = 4": GammaScaleMixture(0.5, 4.0),
 }
 STEPS = (2, 5, 12, 25, 200)
 SCORES = {
@@ -42,7 +42,7 @@ class Setting(NamedTuple):
     """What is varied; k-means and H = 100 unless it is said."""
 
     num_inducing: int
-    mixing: str
+    scale_mixture: str
     points: str = "k-means"
     sharpness: float = 100.0
 
@@ -54,14 +54,14 @@ def settings(options: argparse.Namespace) -> Iterator[Setting]:
     if options.pixels:
         for num_inducing in (50, 100, 200):
             for points in ("k-means", "random"):
-                for mixing in ("logistic", "α = 1, β = 2.5"):
-                    yield Setting(num_inducing, mixing, points)
+                for scale_mixture in ("logistic", "α = 1, β = 2.5"):
+                    yield Setting(num_inducing, scale_mixture, points)
         return
     for num_inducing in (50, 100, 200):
-        for mixing in MIXINGS:
-            yield Setting(num_inducing, mixing)
-        for mixing in ("logistic", "α = 1, β = 2.5"):
-            yield Setting(num_inducing, mixing, points="random")
+        for scale_mixture in SCALE_MIXTURES:
+            yield Setting(num_inducing, scale_mixture)
+        for scale_mixture in ("logistic", "α = 1, β = 2.5"):
+            yield Setting(num_inducing, scale_mixture, points="random")
         yield Setting(num_inducing, "logistic", sharpness=1e12)
 
 
@@ -72,8 +72,8 @@ def model_of(setting: Setting, bags: Bags, seed: int) -> VGPMIL:
         chosen = random.choice(bags.num_instances, setting.num_inducing, replace=False)
         model = replace(model, inducing_points=bags.instances[chosen])
     kernel = RBF(0.5, bags.num_features**0.5)
-    mixing = MIXINGS[setting.mixing]
-    return replace(model, kernel=kernel, sharpness=setting.sharpness, mixing=mixing)
+    scale_mixture = SCALE_MIXTURES[setting.scale_mixture]
+    return replace(model, kernel=kernel, sharpness=setting.sharpness, scale_mixture=scale_mixture)
 
 
 def scores(model: VGPMIL, train: Bags, test: Bags, num_steps: int, seed: int) -> list[float]:
@@ -115,7 +115,7 @@ def main() -> None:
             found = scores(model, train, test, num_steps, options.seed)
             cells = [
                 str(setting.num_inducing),
-                setting.mixing,
+                setting.scale_mixture,
                 setting.points,
                 f"{setting.sharpness:g}",
                 str(num_steps),

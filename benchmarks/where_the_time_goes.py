@@ -229,7 +229,7 @@ def _parts_of_a_sweep(sweep: Any, states: Any) -> Iterator[tuple[str, float]]:
         return
     has_labels = isinstance(sweep, VGPMILGibbs)
     rows = sweep.conditional if has_labels else sweep.accumulated
-    conditional = sweep.mixing.conditional if has_labels else partial(PolyaGamma, 1)
+    conditional = sweep.scale_mixture.conditional if has_labels else partial(PolyaGamma, 1)
     if has_labels:
         labels = _ms(lambda s: sweep.label_distribution(s.latent).sample(s.key), states)
         yield "instance labels", labels

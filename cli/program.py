@@ -141,8 +141,9 @@ def compare(
 
     Trains on 70 % of the bags, standardised, and scores predictions on the others. Settings are
     the fields of the model and what it is made from, such as num_inducing=50, variance=0.5,
-    length_scale=8, mean=-1, sharpness=100 or mixing=gamma:1,2.5 of vgpmil, likelihood=probit or
-    likelihood=student_t:4,0.5 of vwsgp, max_components=5 or covariance=diagonal of dpmil,
+    length_scale=8, mean=-1, sharpness=100 or scale_mixture=gamma:1,2.5 of vgpmil,
+    likelihood=probit or likelihood=student_t:4,0.5 of vwsgp, max_components=5 or
+    covariance=diagonal of dpmil,
     potential=normal:0.5,0.1 or weight_prior=laplace of cardinality; with a Gamma scale
     mixture the logistic model is sampled too, if a sampler is among the engines.
     """

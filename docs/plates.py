@@ -29,8 +29,8 @@ from milzoo.models import (
     CardinalityModel,
     CoupledVGPMIL,
     DiverseDensity,
-    MeasureThreshold,
     ProbitGPMIL,
+    ScoreThreshold,
 )
 from numpyro.infer.inspect import generate_graph_specification, get_model_relations, render_graph
 
@@ -62,7 +62,7 @@ def programs() -> dict[str, tuple[Any, Callable]]:
         cardinality,
         ProbitGPMIL.for_bags(bags, **points),
         BMIL.for_bags(bags),
-        MeasureThreshold(),
+        ScoreThreshold(),
         DiverseDensity.for_bags(bags),
     ]
     of_bags = [

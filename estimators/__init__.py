@@ -12,12 +12,12 @@ from .ensemble import BagEnsemble
 from .fisher_vectors import MiFV
 from .kernel_classifiers import CardinalityKernelLearner, CardinalityKernelSVM
 from .ki_svm import KISVM
-from .measure_classifiers import Elbow, MeasureLearner, choose_by_elbow
 from .mi_forest import MIForest
 from .mi_graph import MiGraph
 from .mil_boost import MILBoost
 from .miles import MILES
 from .prototypes import PrototypeLearner
+from .score_classifiers import Elbow, ScoreLearner, choose_by_elbow
 from .set_kernel_svm import MIKernelSVM
 from .stick_breaking import StickBreakingClassifier
 from .transformers import (
@@ -50,12 +50,12 @@ __all__ = [
     "MIForest",
     "MIKernelSVM",
     "MILBoost",
-    "MeasureLearner",
     "MiFV",
     "MiGraph",
     "PCAOfInstances",
     "PrototypeLearner",
     "ScoreInstances",
+    "ScoreLearner",
     "StandardizeInstances",
     "StickBreakingClassifier",
     "TransformInstances",

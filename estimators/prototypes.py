@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 
 from ..datasets.arguments import POSITIVE, WHOLE
 from ..datasets.bags import Bags
-from ..models.parts.neighbours import NeighbourMeasure
+from ..models.parts.neighbours import NeighbourScore
 from .contract import LOWEST, ScoresInstances
-from .measure_classifiers import Threshold, nth_highest
+from .score_classifiers import Threshold, nth_highest
 
 __all__ = ["Peaks", "PrototypeClassifier", "PrototypeLearner", "Prototypes", "gradient_ascent"]
 
@@ -74,21 +74,21 @@ class Peaks(NamedTuple):
 
 
 def gradient_ascent(
-    measure: NeighbourMeasure,
+    neighbourhood_score: NeighbourScore,
     reference: Bags,
     starts: Float[np.ndarray, "P D"],
     *,
     first_step: float,
     max_steps: int = 200,
 ) -> Peaks:
-    """Maximise a measure by gradient ascent, from many points at once.
+    """Maximise a neighbourhood score by gradient ascent, from many points at once.
 
     Each point moves along ∂f/∂x. The step grows by half where f has risen. Where it has not, the
     step is halved and the point stays.
 
     Parameters
     ----------
-    measure : NeighbourMeasure
+    neighbourhood_score : NeighbourScore
     reference : Bags
         Those that make it, with labels.
     starts : array (P, D)
@@ -106,8 +106,8 @@ def gradient_ascent(
     Venkatesan, Chandakkar and Li (2015), equation 10.
     """
     points, length = np.array(starts, dtype=float), np.full(len(starts), float(first_step))
-    nearest = measure.neighbours(points, reference)
-    objective, gradients = map(np.array, measure.value_and_gradient(points, nearest))
+    nearest = neighbourhood_score.neighbours(points, reference)
+    objective, gradients = map(np.array, neighbourhood_score.value_and_gradient(points, nearest))
     for _ in range(max_steps):
         norms = np.linalg.norm(gradients, axis=1)
         moving = (length > _SHORTEST * first_step) & (norms > 0)
@@ -116,7 +116,9 @@ def gradient_ascent(
         # All of them, also those that stay: another number of points would be compiled anew.
         step = np.where(moving, length / np.where(moving, norms, 1.0), 0.0)
         ahead = points + step[:, None] * gradients
-        found, gradient = measure.value_and_gradient(ahead, measure.neighbours(ahead, reference))
+        found, gradient = neighbourhood_score.value_and_gradient(
+            ahead, neighbourhood_score.neighbours(ahead, reference)
+        )
         risen = moving & (found > objective)
         points[risen], objective[risen] = ahead[risen], found[risen]
         gradients[risen] = gradient[risen]
@@ -203,14 +205,14 @@ class PrototypeClassifier(ScoresInstances):
 
 
 class PrototypeLearner(PrototypeClassifier):
-    """Peaks of a measure as prototypes, each with a radius in which instances are positive.
+    """Peaks of a neighbourhood score as prototypes, each with a radius of positive instances.
 
     Searches start from every instance of every positive bag.
 
     Parameters
     ----------
-    measure : NeighbourMeasure
-        With a concave Ψ, such as ``jnp.log1p``. Under Ψ(d) = d the measure goes on rising beyond
+    neighbourhood_score : NeighbourScore
+        With a concave Ψ, such as ``jnp.log1p``. Under Ψ(d) = d the score goes on rising beyond
         the last instances, towards the end of a ray from negative bags through positive ones, and
         peaks lie where no instance is.
     separation : float
@@ -237,9 +239,9 @@ class PrototypeLearner(PrototypeClassifier):
     >>> import jax.numpy as jnp
     >>> from milzoo.datasets import standard_assumption
     >>> from milzoo.estimators import PrototypeLearner
-    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.models import NeighbourScore
     >>> training, test = standard_assumption(10, range(4, 8), num_features=2, seed=0)
-    >>> classifier = PrototypeLearner(NeighbourMeasure(5, jnp.log1p), separation=1.0).fit(training)
+    >>> classifier = PrototypeLearner(NeighbourScore(5, jnp.log1p), separation=1.0).fit(training)
     >>> classifier.prototypes_.peaks.points[0].round().tolist()  # the concept is at (3, 3)
     [3.0, 3.0]
     >>> classifier.score(test)
@@ -255,13 +257,13 @@ class PrototypeLearner(PrototypeClassifier):
 
     def __init__(
         self,
-        measure: NeighbourMeasure,
+        neighbourhood_score: NeighbourScore,
         separation: float,
         max_prototypes: int = 10,
         min_positive: int = 1,
         max_steps: int = 200,
     ) -> None:
-        self.measure = measure
+        self.neighbourhood_score = neighbourhood_score
         self.separation = separation
         self.max_prototypes = max_prototypes
         self.min_positive = min_positive
@@ -271,7 +273,7 @@ class PrototypeLearner(PrototypeClassifier):
         """Find the local maxima, the highest first."""
         self._check_parameters()
         peaks = gradient_ascent(
-            self.measure,
+            self.neighbourhood_score,
             bags,
             instances_of_positive_bags(bags),
             first_step=0.5 * self.separation,

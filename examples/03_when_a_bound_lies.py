@@ -29,7 +29,7 @@ from milzoo.datasets import Bags
 from milzoo.diagnostics import compare, plot_with_slider
 from milzoo.inference import coordinate_ascent, grid, keep_programs, nuts
 from milzoo.inference.closed_form import Options, closed_form
-from milzoo.models import VGPMIL, GammaMixing, PolyaGammaMixing
+from milzoo.models import VGPMIL, GammaScaleMixture, PolyaGammaScaleMixture
 
 keep_programs()
 
@@ -55,27 +55,29 @@ BLUE, ORANGE, RED = "#0072B2", "#E69F00", "#D55E00"
 # The paper comes to $\alpha = 1, \beta = 4$ first, where $\theta(0)$ is that of Pólya-Gamma.
 
 # %%
-MIXINGS = {
-    "Pólya-Gamma": (PolyaGammaMixing(), "black"),
-    "Gamma, α = 1, β = 3": (GammaMixing(1.0, 3.0), ORANGE),
-    "Gamma, α = 1, β = 4": (GammaMixing(1.0, 4.0), RED),
+SCALE_MIXTURES = {
+    "Pólya-Gamma": (PolyaGammaScaleMixture(), "black"),
+    "Gamma, α = 1, β = 3": (GammaScaleMixture(1.0, 3.0), ORANGE),
+    "Gamma, α = 1, β = 4": (GammaScaleMixture(1.0, 4.0), RED),
 }
 
 
-def precision(mixing, c):
+def precision(scale_mixture, c):
     """θ(c)."""
     with jax.enable_x64(True):
-        return np.asarray(mixing.expected_precision(np.asarray(c, dtype=float)))
+        return np.asarray(scale_mixture.expected_precision(np.asarray(c, dtype=float)))
 
 
 c = np.linspace(0, 10, 201)
 figure = Figure(figsize=(6, 3.2), layout="constrained")
 panel = figure.subplots()
-for name, (mixing, colour) in MIXINGS.items():
-    panel.plot(c, precision(mixing, c), color=colour, label=name)
+for name, (scale_mixture, colour) in SCALE_MIXTURES.items():
+    panel.plot(c, precision(scale_mixture, c), color=colour, label=name)
 panel.set(xlabel="c, size of the latent value", ylabel="θ(c)", ylim=(0, 0.36))
 panel.legend(frameon=False)
-assert np.isclose(precision(GammaMixing(1.0, 4.0), 0.0), precision(PolyaGammaMixing(), 0.0))
+assert np.isclose(
+    precision(GammaScaleMixture(1.0, 4.0), 0.0), precision(PolyaGammaScaleMixture(), 0.0)
+)
 figure
 
 # %% [markdown]
@@ -93,21 +95,21 @@ figure
 
 
 # %%
-def log_weight(mixing, f):
+def log_weight(scale_mixture, f):
     """log ψ(f) + log 2cosh(f/2), less its value at 0."""
     with jax.enable_x64(True):
-        log_shape = np.asarray(mixing.log_density(np.append(0.0, f)))
+        log_shape = np.asarray(scale_mixture.log_density(np.append(0.0, f)))
     return log_shape[1:] - log_shape[0] + np.logaddexp(f / 2, -f / 2) - np.log(2)
 
 
 f = np.linspace(-20, 20, 401)
 figure = Figure(figsize=(6, 3.2), layout="constrained")
 panel = figure.subplots()
-for name, (mixing, colour) in MIXINGS.items():
-    panel.plot(f, log_weight(mixing, f), color=colour, label=name)
+for name, (scale_mixture, colour) in SCALE_MIXTURES.items():
+    panel.plot(f, log_weight(scale_mixture, f), color=colour, label=name)
 panel.set(xlabel="f, latent value of one instance", ylabel="log weight", ylim=(-0.6, 7.5))
 panel.legend(frameon=False, loc="upper center")
-np.testing.assert_allclose(log_weight(PolyaGammaMixing(), f), 0, atol=1e-12)
+np.testing.assert_allclose(log_weight(PolyaGammaScaleMixture(), f), 0, atol=1e-12)
 figure
 
 # %% [markdown]
@@ -119,7 +121,7 @@ figure
 # %%
 for alpha in (0.5, 1.0):
     for beta in (1.0, 2.5, 4.0):
-        is_maximum = bool(log_weight(GammaMixing(alpha, beta), np.array([0.5])) < 0)
+        is_maximum = bool(log_weight(GammaScaleMixture(alpha, beta), np.array([0.5])) < 0)
         print(f"α = {alpha}, β = {beta}: {'a maximum' if is_maximum else 'no maximum'} at 0")
         assert is_maximum == (alpha > beta / 4)
 
@@ -134,8 +136,8 @@ for alpha in (0.5, 1.0):
 VARIANCE = 4.0
 
 
-def log_prior_of_alike(c, num_instances, mixing):
-    return -(c**2) / (2 * VARIANCE) + num_instances * log_weight(mixing, c)
+def log_prior_of_alike(c, num_instances, scale_mixture):
+    return -(c**2) / (2 * VARIANCE) + num_instances * log_weight(scale_mixture, c)
 
 
 figure = Figure(figsize=(9, 3.2), layout="constrained")
@@ -144,7 +146,7 @@ for panel, (number, reach) in zip(
     figure.subplots(1, 3), ((1, 10), (10, 30), (30, 90)), strict=True
 ):
     c = np.linspace(-reach, reach, 3601)
-    log_prior = log_prior_of_alike(c, number, GammaMixing(1.0, 3.0))
+    log_prior = log_prior_of_alike(c, number, GammaScaleMixture(1.0, 3.0))
     modes[number] = abs(c[log_prior.argmax()])
     panel.plot(c, log_prior, color=ORANGE)
     panel.axhline(0, color="black", lw=0.6)
@@ -170,20 +172,23 @@ figure
 
 
 # %%
-def log_posterior_of_alike(c, sharpness, mixing):
+def log_posterior_of_alike(c, sharpness, scale_mixture):
     """Log density of the one latent value, less that at 0: three positive bags of ten."""
     # A bag of three is negative with probability σ(−c)³, and its label may be wrong.
     negative = np.exp(-3 * np.logaddexp(0, c))
     log_positive = np.log((sharpness * (1 - negative) + negative) / (1 + sharpness))
     log_negative = np.log((1 - negative + sharpness * negative) / (1 + sharpness))
-    return log_prior_of_alike(c, 30, mixing) + 3 * log_positive + 7 * log_negative
+    return log_prior_of_alike(c, 30, scale_mixture) + 3 * log_positive + 7 * log_negative
 
 
 c = np.linspace(-76, 76, 305)
 frames, dots, heights = [], [], {}
 for sharpness in (1.0, 100.0) if IS_TOY else (1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 300.0, 1000.0):
-    for name, mixing in (("logistic", PolyaGammaMixing()), ("Gamma", GammaMixing(1.0, 3.0))):
-        value = log_posterior_of_alike(c, sharpness, mixing)
+    for name, scale_mixture in (
+        ("logistic", PolyaGammaScaleMixture()),
+        ("Gamma", GammaScaleMixture(1.0, 3.0)),
+    ):
+        value = log_posterior_of_alike(c, sharpness, scale_mixture)
         value -= value[c == 0]
         line = pd.DataFrame({"latent value": c, "log density, less that at 0": value})
         frames.append(line.assign(H=sharpness, model=name))
@@ -215,7 +220,7 @@ bags = Bags.from_list(
     [random.normal(size=(3, 2)) for _ in range(10)], labels=(np.arange(10) < 3).astype(int)
 )
 logistic = VGPMIL.for_bags(bags, num_inducing=2, variance=VARIANCE, length_scale=4.0, mean=0.0)
-gamma = replace(logistic, mixing=GammaMixing(1.0, 3.0))
+gamma = replace(logistic, scale_mixture=GammaScaleMixture(1.0, 3.0))
 
 
 def sum_up(model):
@@ -278,7 +283,7 @@ def far_mode(model):
         to_points = np.asarray(model.kernel.covariance(model.inducing_points, bags.instances))
     latent = -covariance.sum(axis=1) / 2
     for _ in range(100):
-        gradient = -0.5 - 2 * model.mixing.alpha / latent
+        gradient = -0.5 - 2 * model.scale_mixture.alpha / latent
         latent = covariance @ gradient
     return to_points @ gradient
 
@@ -351,7 +356,7 @@ whitened = random.standard_normal((num_draws, 2))
 log_product = np.full(num_draws, bags.num_instances * np.log(2))
 for row, scale in zip(projection, residual_scale, strict=True):
     latent = whitened @ row + scale * random.standard_normal(num_draws)
-    log_product += log_weight(gamma.mixing, latent)
+    log_product += log_weight(gamma.scale_mixture, latent)
 product = np.exp(log_product - log_product.max())
 by_draws = log_product.max() + np.log(product.mean())
 effective = product.sum() ** 2 / (product**2).sum()
@@ -395,7 +400,7 @@ def ascend(model, num_steps=22):
     return np.array(path).T
 
 
-first_choice = replace(logistic, mixing=GammaMixing(1.0, 4.0))
+first_choice = replace(logistic, scale_mixture=GammaScaleMixture(1.0, 4.0))
 paths = {"β = 3": (*ascend(gamma), ORANGE), "β = 4": (*ascend(first_choice), RED)}
 for name, (bound, size, _) in paths.items():
     for step in (2, 8, 14, 20):
@@ -512,7 +517,7 @@ assert favour > 0
 # Far out a log weight is about |c|/2 − log 2 less a logarithm, so that the sum is −c²/2v + N|c|/2,
 # with its maximum N²v/8 at c = Nv/2. The logarithms take away what grows like N log N.
 leading = 30**2 * VARIANCE / 8
-by_grid = log_prior_of_alike(np.linspace(0, 90, 9001), 30, GammaMixing(1.0, 3.0)).max()
+by_grid = log_prior_of_alike(np.linspace(0, 90, 9001), 30, GammaScaleMixture(1.0, 3.0)).max()
 lower_order = 30 * (np.log(1 + 60**2 / 6) + np.log(2))
 print(
     f"leading order {leading:.0f}, less N log terms {leading - lower_order:.0f}, is {by_grid:.0f}"

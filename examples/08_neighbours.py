@@ -5,8 +5,7 @@
 # Stand at a point of feature space, and look around: how far are the nearest instances of positive
 # bags, how far those of negative ones? Witnesses are where the first are close and the second are
 # not. A *neighbourhood score* is the difference of these distances. Nothing is fitted. (The paper
-# calls it a measure, and so do the classes here.) The older *diverse density* stands beside it: it
-# has a likelihood.
+# calls it a measure.) The older *diverse density* stands beside it: it has a likelihood.
 #
 #     python examples/08_neighbours.py [--toy]
 
@@ -32,17 +31,17 @@ from milzoo.datasets import Bags, load
 from milzoo.diagnostics import Surface, plot_surfaces, plot_with_slider
 from milzoo.estimators import (
     DiverseDensityLearner,
-    MeasureLearner,
     PrototypeLearner,
+    ScoreLearner,
     choose_by_elbow,
 )
 from milzoo.estimators.prototypes import Peaks
 from milzoo.inference import grid, keep_programs, nuts
 from milzoo.models import (
     DiverseDensity,
-    MeasureThreshold,
-    NeighbourMeasure,
-    ParzenMeasure,
+    NeighbourScore,
+    ParzenScore,
+    ScoreThreshold,
     scored,
 )
 from scipy.spatial.distance import cdist
@@ -70,18 +69,17 @@ of_bag = scene.labels[scene.bag_index]
 here = np.array([[4.0, 4.0]])
 distance = [np.sort(cdist(here, scene.instances[of_bag == label])[0]) for label in (0, 1)]
 by_hand = np.sum(distance[0][:6]) - np.sum(distance[1][:6])
-measure = NeighbourMeasure(k=6)
-print(f"at {here[0]}: {by_hand:.3f} by hand, {measure.scores(here, scene)[0]:.3f} by the library")
-np.testing.assert_allclose(measure.scores(here, scene), by_hand)
+neighbourhood_score = NeighbourScore(k=6)
+by_library = neighbourhood_score.scores(here, scene)
+print(f"at {here[0]}: {by_hand:.3f} by hand, {by_library[0]:.3f} by the library")
+np.testing.assert_allclose(by_library, by_hand)
 
 inside = np.all(np.abs(scene.instances - here) <= 0.8, axis=1)
 count = np.sum(inside & (of_bag == 1)) - np.sum(inside & (of_bag == 0))
-np.testing.assert_allclose(
-    ParzenMeasure(width=0.8).scores(here, scene), count / scene.num_instances
-)
+np.testing.assert_allclose(ParzenScore(width=0.8).scores(here, scene), count / scene.num_instances)
 
 # %% [markdown]
-# (The first sum of the paper's Parzen measure runs to $|k^-|$, and $|k^+|$ must be meant: else
+# (The first sum of the paper's Parzen score runs to $|k^-|$, and $|k^+|$ must be meant: else
 # positive instances beyond the number of negative ones would not count.)
 #
 # ## Never ask yourself
@@ -105,7 +103,7 @@ train, test = train.standardize(), test.standardize(train)
 shuffled = replace(
     train, labels=np.random.default_rng(0).permutation(train.labels), instance_labels=None
 )
-near, errors = NeighbourMeasure(k=3), {}
+near, errors = NeighbourScore(k=3), {}
 for name, bags in (("true labels", train), ("shuffled", shuffled)):
     asked_itself = fewest_errors(near.scores(bags.instances, bags), bags)
     errors[name] = asked_itself, fewest_errors(near.own_scores(bags), bags)
@@ -118,7 +116,7 @@ assert errors["shuffled"][1] > 0.5 - 3 * 0.5 / np.sqrt(shuffled.num_bags)
 
 # %% [markdown]
 # With a bag among its own neighbours, the score separates labels that mean nothing. So training
-# must exclude each bag's own instances. `own_scores` and `MeasureLearner` do that.
+# must exclude each bag's own instances. `own_scores` and `ScoreLearner` do that.
 #
 # ## A hard threshold
 #
@@ -127,13 +125,13 @@ assert errors["shuffled"][1] > 0.5 - 3 * 0.5 / np.sqrt(shuffled.num_bags)
 # training bags choose both, and the test bags judge:
 
 # %%
-measures = [NeighbourMeasure(k) for k in range(1, 13, 3 if IS_TOY else 1)]
-elbow = choose_by_elbow(measures, train)
-classifier = MeasureLearner(elbow.measure).fit(train)
+neighbourhood_scores = [NeighbourScore(k) for k in range(1, 13, 3 if IS_TOY else 1)]
+elbow = choose_by_elbow(neighbourhood_scores, train)
+classifier = ScoreLearner(elbow.neighbourhood_score).fit(train)
 wrong = np.mean(classifier.predict(test) != test.labels)
 print("training errors by k:", ", ".join(f"{error:.0%}" for error in elbow.errors))
-print(f"k = {elbow.measure.k}; errors on {test.num_bags} test bags: {wrong:.0%}")
-of_images = elbow.measure.scores(test.instances, train)
+print(f"k = {elbow.neighbourhood_score.k}; errors on {test.num_bags} test bags: {wrong:.0%}")
+of_images = elbow.neighbourhood_score.scores(test.instances, train)
 image_auc = roc_auc_score(test.instance_labels, of_images)
 print(f"area under the curve for images: {image_auc:.2f}")
 assert image_auc > 0.9
@@ -150,17 +148,17 @@ assert wrong < 0.5 - 4 * 0.5 / np.sqrt(test.num_bags)
 # exact posterior. The No-U-Turn sampler checks it: the two share no code except the model's.
 
 # %%
-several = [NeighbourMeasure(k) for k in ((10,) if IS_TOY else (1, 3, 10))]
+several = [NeighbourScore(k) for k in ((10,) if IS_TOY else (1, 3, 10))]
 raw = scored(several, train)
 on_train, on_test = raw.standardize(), scored(several, train, test).standardize(raw)
-model = MeasureThreshold()
+model = ScoreThreshold()
 exact = grid(model, on_train, seed=0, num_points=41 if IS_TOY else 101, num_draws=2000)
 drawn = exact.stored_draws()
 threshold_sd = drawn["threshold"].std()
 print(f"T = {drawn['threshold'].mean():.2f} ± {threshold_sd:.2f} sds of the score")
 print(f"s = {drawn['softness'].mean():.2f} ± {drawn['softness'].std():.2f}")
-of_measures = exact.draws_with_estimands["measure_probability"].mean(("chain", "draw"))
-print("P(k):", of_measures.to_numpy().round(3))
+of_scores = exact.draws_with_estimands["score_probability"].mean(("chain", "draw"))
+print("P(k):", of_scores.to_numpy().round(3))
 prediction = exact.predict(on_test)
 print(f"area under the curve, bags: {roc_auc_score(test.labels, prediction.bag_probability):.2f}")
 if not IS_TOY:
@@ -207,9 +205,9 @@ def disagreement(seed):
     return np.sqrt(np.mean((one - other) ** 2)) / 2 / raw.instances[:, -1].std()
 
 
-of_measure = np.array([disagreement(seed) for seed in range(5)])
-print(f"error of f: {of_measure.mean():.2f} sds; posterior sd of T: {threshold_sd:.2f} sds")
-assert of_measure.min() > 2 * threshold_sd
+of_score = np.array([disagreement(seed) for seed in range(5)])
+print(f"error of f: {of_score.mean():.2f} sds; posterior sd of T: {threshold_sd:.2f} sds")
+assert of_score.min() > 2 * threshold_sd
 
 # %% [markdown]
 # The interval of $T$ is exact *given the score*, and the error of the score is far larger. Use the
@@ -225,7 +223,7 @@ assert of_measure.min() > 2 * threshold_sd
 # %%
 away = np.array([0.0, 4.0, 20.0, 100.0, 1000.0])
 ray = 4.0 + away[:, None] * np.sqrt([0.5, 0.5])
-plain, concave = NeighbourMeasure(6), NeighbourMeasure(6, transform=jnp.log1p)
+plain, concave = NeighbourScore(6), NeighbourScore(6, transform=jnp.log1p)
 along = {"d": plain.scores(ray, scene), "log(1 + d)": concave.scores(ray, scene)}
 print("distance:", away)
 for name, scores in along.items():
@@ -249,8 +247,8 @@ points = np.column_stack([diagonal, diagonal])
 def along_the_diagonal(k):
     """Both scores for each neighbour, at the points of the diagonal."""
     scores = {
-        "Ψ(d) = d": NeighbourMeasure(k).scores(points, scene),
-        "Ψ(d) = log(1 + d)": NeighbourMeasure(k, transform=jnp.log1p).scores(points, scene),
+        "Ψ(d) = d": NeighbourScore(k).scores(points, scene),
+        "Ψ(d) = log(1 + d)": NeighbourScore(k, transform=jnp.log1p).scores(points, scene),
     }
     return [
         pd.DataFrame({"both features": diagonal, "f / k": f / k, "score": name, "k": k})
@@ -295,9 +293,11 @@ assert (to_centres < 2.5 * 0.45).all()
 
 # %% slideshow={"slide_type": "slide"}
 nowhere = Peaks(np.empty((0, 2)), np.empty(0), np.empty((0, 2)))
-parzen = ParzenMeasure(width=0.8)
+parzen = ParzenScore(width=0.8)
 surfaces = {
-    name: Surface(lambda points, m=learner.measure: m.scores(points, scene), peaks[name], "f(x)")
+    name: Surface(
+        lambda points, m=learner.neighbourhood_score: m.scores(points, scene), peaks[name], "f(x)"
+    )
     for name, learner in learners.items()
 }
 surfaces["Parzen"] = Surface(lambda points: parzen.scores(points, scene), nowhere, "f(x)")
@@ -442,7 +442,7 @@ assert gain > 20 > 3 > gain_of_two + 4 * error_of_two
 # an instance of a positive bag, and at one of a negative bag? How many training errors follow?
 
 # %% tags=["hide-cell"]
-nearest = NeighbourMeasure(k=1).scores(shuffled.instances, shuffled)
+nearest = NeighbourScore(k=1).scores(shuffled.instances, shuffled)
 is_of_positive_bag = shuffled.labels[shuffled.bag_index] == 1
 # One of the two distances is 0, that of the instance to itself.
 assert (nearest[is_of_positive_bag] >= 0).all() and (nearest[~is_of_positive_bag] <= 0).all()
@@ -468,7 +468,7 @@ np.testing.assert_allclose(far_out, limit, atol=0.01)
 # independent and add up. How many times too narrow is the interval of $T$? Would more bags help?
 
 # %% tags=["hide-cell"]
-too_narrow = np.hypot(of_measure.mean(), threshold_sd) / threshold_sd
+too_narrow = np.hypot(of_score.mean(), threshold_sd) / threshold_sd
 print(f"the interval of T is {too_narrow:.1f} times too narrow")
 # Both errors fall with more bags, and their ratio stays.
 assert 2 < too_narrow < 10

@@ -21,7 +21,7 @@ from milzoo.datasets import Bags, load
 from milzoo.diagnostics import Surface, plot_surfaces
 from milzoo.estimators import EMDD, DiverseDensityLearner, PrototypeLearner
 from milzoo.estimators.prototypes import Peaks
-from milzoo.models import NeighbourMeasure, ParzenMeasure
+from milzoo.models import NeighbourScore, ParzenScore
 from scipy.spatial.distance import cdist
 
 # What the scene is drawn from.
@@ -37,19 +37,19 @@ def places(peaks: Peaks) -> list[int | None]:
     return [int(np.argmax(row)) + 1 if row.any() else None for row in is_there]
 
 
-def highest_instances(measure: ParzenMeasure, bags: Bags) -> Peaks:
+def highest_instances(neighbourhood_score: ParzenScore, bags: Bags) -> Peaks:
     """Instances of positive bags that no higher one is close to."""
     points = bags.instances[bags.labels[bags.bag_index] == 1]
-    every = Peaks(points, measure.scores(points, bags), np.ones_like(points))
+    every = Peaks(points, neighbourhood_score.scores(points, bags), np.ones_like(points))
     return every.sorted().suppressed(SEPARATION)
 
 
 # %%
 bags = load("venkatesan2015")
-measure, windows = NeighbourMeasure(k=6, transform=jnp.log1p), ParzenMeasure(width=0.5)
+neighbourhood_score, windows = NeighbourScore(k=6, transform=jnp.log1p), ParzenScore(width=0.5)
 density_learner = partial(DiverseDensityLearner, SEPARATION, learns_scales=False)
 learners = {
-    "neighbour measure, k = 6, Ψ = log(1 + d)": PrototypeLearner(measure, SEPARATION),
+    "k-NN score, k = 6, Ψ = log(1 + d)": PrototypeLearner(neighbourhood_score, SEPARATION),
     "diverse density, s = 1": density_learner(1.0),
     "diverse density, s = 4": density_learner(4.0),
     "diverse density, s = 1, ε = 0.01": density_learner(1.0, label_noise=0.01),
@@ -58,7 +58,7 @@ learners = {
     "EM-DD, s = 4, ε = 1e−16": EMDD(SEPARATION, 4.0, learns_scales=False, label_noise=1e-16),
     "EM-DD, s learned": EMDD(SEPARATION),
 }
-peaks = {"Parzen measure, windows of width 1": highest_instances(windows, bags)}
+peaks = {"Parzen score, windows of width 1": highest_instances(windows, bags)}
 peaks |= {name: learner.find_peaks(bags) for name, learner in learners.items()}
 found = {name: places(some) for name, some in peaks.items()}
 for name, place in found.items():
@@ -97,14 +97,14 @@ assert np.min(learned.scales[0]) < 0.01 * np.max(learned.scales[0])
 
 # %%
 drawn = {
-    "Parzen measure": "Parzen measure, windows of width 1",
-    "neighbour measure": "neighbour measure, k = 6, Ψ = log(1 + d)",
+    "Parzen score": "Parzen score, windows of width 1",
+    "k-NN score": "k-NN score, k = 6, Ψ = log(1 + d)",
     "diverse density": "diverse density, s = 1",
     "with wrong labels, ε = 0.01": "diverse density, s = 1, ε = 0.01",
 }
 heights = [
     lambda points: windows.scores(points, bags),
-    lambda points: measure.scores(points, bags),
+    lambda points: neighbourhood_score.scores(points, bags),
     *(partial(learners[name].log_likelihood, bags=bags) for name in list(drawn.values())[2:]),
 ]
 figure = plot_surfaces(

@@ -62,7 +62,7 @@ def grid(
     Parameters
     ----------
     model : Model
-        With two unknown numbers in ``marginal()``, such as `MeasureThreshold`.
+        With two unknown numbers in ``marginal()``, such as `ScoreThreshold`.
     bags : Bags
         With labels, or what the model learns from.
     seed : int or JAX key

@@ -35,8 +35,8 @@ from ..models.parts.tinygp_kernel import TinyGPKernel
 
 __all__ = ["FORMAT", "decode", "encode", "read_tree", "refused", "register", "write_tree"]
 
-# Of the files: 1 had no digest.
-FORMAT = 2
+# Of the files: 1 had no digest, and 2 the names of classes and sites before 1.0.
+FORMAT = 3
 
 _CLASSES: dict[str, Any] = {
     name: cls for name in models.__all__ if is_dataclass(cls := getattr(models, name))
@@ -76,13 +76,14 @@ def encode(value: Any) -> Any:
     --------
     >>> from milzoo import models
     >>> from milzoo.inference.serialization import decode, encode
-    >>> decode(encode(models.GammaMixing(0.5, 2.5)))
-    GammaMixing(alpha=0.5, beta=2.5)
+    >>> decode(encode(models.GammaScaleMixture(0.5, 2.5)))
+    GammaScaleMixture(alpha=0.5, beta=2.5)
     """
     if isinstance(value, ScaleMixture):
         raise ValueError(
-            "mixing is a ScaleMixture made from a function, which no file can hold; save the "
-            "draws with posterior.tree.to_netcdf, or use PolyaGammaMixing or GammaMixing"
+            "scale_mixture is a ScaleMixture made from a function, which no file can hold; save "
+            "the draws with posterior.tree.to_netcdf, or use PolyaGammaScaleMixture or "
+            "GammaScaleMixture"
         )
     if isinstance(value, TinyGPKernel):
         raise ValueError(

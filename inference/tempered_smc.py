@@ -133,7 +133,7 @@ def tempered_smc(
         Trajectories at each temperature.
     dispersion : float
         Sds of r over those of the prior. With 1, modes in the tails of the prior are not found; of
-        Gamma mixing on many instances the mode with the mass is found with 30.
+        a Gamma scale mixture on many instances the mode with the mass is found with 30.
     progress : bool
         Whether to draw a bar.
 

@@ -12,7 +12,6 @@ from .coupled_vgpmil import CoupledVGPMIL
 from .diverse_density import DiverseDensity
 from .dpmil import DPMIL
 from .gpmil import GPMIL
-from .measure_threshold import MeasureThreshold
 from .parts.cardinality_kernel import CardinalityKernel, MeanCardinalityKernel
 from .parts.kernels import (
     RBF,
@@ -27,10 +26,11 @@ from .parts.kernels import (
     Sum,
 )
 from .parts.likelihoods import Gaussian, Logistic, NegativeBinomial, Probit, StudentT
-from .parts.neighbours import NeighbourMeasure, ParzenMeasure, scored
-from .parts.scale_mixtures import GammaMixing, PolyaGammaMixing, ScaleMixture
+from .parts.neighbours import NeighbourScore, ParzenScore, scored
+from .parts.scale_mixtures import GammaScaleMixture, PolyaGammaScaleMixture, ScaleMixture
 from .parts.tinygp_kernel import TinyGPKernel
 from .probit_gpmil import ProbitGPMIL
+from .score_threshold import ScoreThreshold
 from .vgpmil import VGPMIL
 from .vwsgp import VWSGP
 
@@ -49,7 +49,7 @@ __all__ = [
     "Cosine",
     "CoupledVGPMIL",
     "DiverseDensity",
-    "GammaMixing",
+    "GammaScaleMixture",
     "Gaussian",
     "Kernel",
     "Linear",
@@ -58,16 +58,16 @@ __all__ = [
     "Matern32",
     "Matern52",
     "MeanCardinalityKernel",
-    "MeasureThreshold",
     "NegativeBinomial",
-    "NeighbourMeasure",
+    "NeighbourScore",
     "NormalCardinality",
-    "ParzenMeasure",
-    "PolyaGammaMixing",
+    "ParzenScore",
+    "PolyaGammaScaleMixture",
     "Probit",
     "ProbitGPMIL",
     "Product",
     "ScaleMixture",
+    "ScoreThreshold",
     "StationaryKernel",
     "StudentT",
     "Sum",

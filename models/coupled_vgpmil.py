@@ -50,7 +50,7 @@ class CoupledVGPMIL(VGPMIL):
     inducing_points  Z       (M, D)
     mean             μ0      constant prior mean of f
     sharpness        H       odds that the bag label is the maximum of its y
-    mixing           ψ       ``PolyaGammaMixing()`` is the logistic model above
+    scale_mixture    ψ       ``PolyaGammaScaleMixture()`` is the logistic model above
     coupling         γ       weight of the neighbours; 0 is VGPMIL
     ===============  ======  =====================================================
 
@@ -60,7 +60,7 @@ class CoupledVGPMIL(VGPMIL):
 
     Parameters
     ----------
-    kernel, inducing_points, mean, sharpness, mixing, jitter
+    kernel, inducing_points, mean, sharpness, scale_mixture, jitter
         As in `VGPMIL`.
     coupling : float
         γ, 0 ≤ γ < 1. It is not a hyper-parameter that engines learn: choose it on held-out bags.

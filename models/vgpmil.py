@@ -32,7 +32,12 @@ from .numerics.quadrature import (
 from .numerics.tracing import as_pytree
 from .parts.bag_labels import InstanceLabels, NoisyMaximum
 from .parts.instance_gp import InstanceGPModel, inside_the_unit_interval
-from .parts.scale_mixtures import GammaMixing, Mixing, PolyaGammaMixing, log_two_cosh_half
+from .parts.scale_mixtures import (
+    GammaScaleMixture,
+    GaussianScaleMixture,
+    PolyaGammaScaleMixture,
+    log_two_cosh_half,
+)
 from .parts.settings import Constructor, Setting
 from .parts.sparse_gp import (
     PreparedBags,
@@ -50,8 +55,9 @@ _SHARPNESS = Rule(
     lambda value: FINITE.accepts(value) and bool(value >= 1),
 )
 _AT_LEAST_TWO = Rule("an integer of at least 2", lambda value: is_whole(value) and bool(value >= 2))
-_MIXING = instance_of(
-    Mixing, expected="PolyaGammaMixing(), GammaMixing(alpha, beta) or a ScaleMixture"
+_SCALE_MIXTURE = instance_of(
+    GaussianScaleMixture,
+    expected="PolyaGammaScaleMixture(), GammaScaleMixture(alpha, beta) or a ScaleMixture",
 )
 
 
@@ -77,7 +83,7 @@ class VGPMIL(InstanceGPModel):
     inducing_points  Z       (M, D)
     mean             μ0      constant prior mean of f
     sharpness        H       odds that the bag label is the maximum of its y
-    mixing           ψ       ``PolyaGammaMixing()`` is the logistic model above
+    scale_mixture    ψ       ``PolyaGammaScaleMixture()`` is the logistic model above
     ===============  ======  =====================================================
 
     Three programs have the same posterior. Calling the model runs the paper's, with the instance
@@ -96,8 +102,8 @@ class VGPMIL(InstanceGPModel):
         ``mean``.
     sharpness : float
         H ≥ 1.
-    mixing : Mixing
-        ``PolyaGammaMixing()`` is the logistic model. Any other mixture gives another model:
+    scale_mixture : GaussianScaleMixture
+        ``PolyaGammaScaleMixture()`` is the logistic model. Any other mixture gives another model:
         p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2).
     jitter : float
         Added to the diagonal of K_ZZ, as a fraction of the average number there.
@@ -123,18 +129,20 @@ class VGPMIL(InstanceGPModel):
     """
 
     sharpness: Annotated[float | Float[Array, ""], _SHARPNESS] = 100.0
-    mixing: Annotated[Mixing, _MIXING] = field(default_factory=PolyaGammaMixing)
+    scale_mixture: Annotated[GaussianScaleMixture, _SCALE_MIXTURE] = field(
+        default_factory=PolyaGammaScaleMixture
+    )
 
     name: ClassVar[str] = "vgpmil"
     dims: ClassVar[dict[str, tuple[str, ...]]] = InstanceGPModel.dims | {
         "augmentation": ("instance",),
         "instance_label": ("instance",),
     }
-    observation_fields: ClassVar[tuple[str, ...]] = ("mixing",)
+    observation_fields: ClassVar[tuple[str, ...]] = ("scale_mixture",)
     settings: ClassVar[Mapping[str, Setting]] = {
         **InstanceGPModel.settings,
-        "mixing": Constructor(
-            {("polya_gamma", 0): PolyaGammaMixing, ("gamma", 2): GammaMixing},
+        "scale_mixture": Constructor(
+            {("polya_gamma", 0): PolyaGammaScaleMixture, ("gamma", 2): GammaScaleMixture},
             "polya_gamma, or gamma:ALPHA,BETA as in gamma:1,2.5",
         ),
     }
@@ -143,9 +151,9 @@ class VGPMIL(InstanceGPModel):
         super().__post_init__()
         if self.priors and not self.is_logistic:
             raise ValueError(
-                f"{', '.join(self.priors)} of VGPMIL have priors, and mixing is {self.mixing}: the "
-                "normalising constant of p(f) depends on them and is not known exactly; give "
-                "numbers, or use PolyaGammaMixing()"
+                f"{', '.join(self.priors)} of VGPMIL have priors, and scale_mixture is "
+                f"{self.scale_mixture}: the normalising constant of p(f) depends on them and is "
+                "not known exactly; give numbers, or use PolyaGammaScaleMixture()"
             )
 
     # ------------------------------------------------------------------ hyper-parameters
@@ -160,12 +168,12 @@ class VGPMIL(InstanceGPModel):
     @property
     def is_logistic(self) -> bool:
         """Whether ψ is the hyperbolic secant, so that f is a Gaussian process."""
-        return isinstance(self.mixing, PolyaGammaMixing)
+        return isinstance(self.scale_mixture, PolyaGammaScaleMixture)
 
     @property
     def observation(self) -> object:
         """``"logistic"``, or ψ where that is another one."""
-        return "logistic" if self.is_logistic else self.mixing
+        return "logistic" if self.is_logistic else self.scale_mixture
 
     @property
     def is_normalised(self) -> bool:
@@ -175,7 +183,11 @@ class VGPMIL(InstanceGPModel):
     @property
     def companions(self) -> Mapping[str, Self]:
         """The logistic model for other ψ, whose posteriors may drift to infinity."""
-        return {} if self.is_logistic else {"logistic": replace(self, mixing=PolyaGammaMixing())}
+        return (
+            {}
+            if self.is_logistic
+            else {"logistic": replace(self, scale_mixture=PolyaGammaScaleMixture())}
+        )
 
     # ------------------------------------------------------------------ the three programs
 
@@ -216,7 +228,7 @@ class VGPMIL(InstanceGPModel):
         NotImplementedError
             If the mixing distribution p(ω) is not known.
         """
-        self.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
+        self.scale_mixture.conditional(jnp.zeros(1))  # raises where p(ω) is not known
         return self._augmented_program
 
     def _marginal_program(self, bags: Bags | PreparedBags) -> None:
@@ -227,11 +239,13 @@ class VGPMIL(InstanceGPModel):
             log_none_positive = _sum_over_bags(log_negative, given.bags)
         else:
             assert isinstance(given.rule, QuadratureRule)  # only the logistic model has a table
-            log_none, log_any = _mixing_integrals(self.mixing, location, scale, given.rule)
+            log_none, log_any = _scale_mixture_integrals(
+                self.scale_mixture, location, scale, given.rule
+            )
             by_bag = _sum_over_bags(log_any, given.bags)
             if given.bags.present is not None:
                 by_bag = jnp.where(given.bags.present, by_bag, 0.0)
-            numpyro.factor("mixing", by_bag)
+            numpyro.factor("scale_mixture", by_bag)
             log_none_positive = _sum_over_bags(log_none - log_any, given.bags)
         self._observe_bag_labels(log_none_positive, given.bags)
 
@@ -240,7 +254,7 @@ class VGPMIL(InstanceGPModel):
         location, scale = self.evidence_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             latent = numpyro.sample("latent", dist.Normal(location, scale))
-            numpyro.sample("augmentation", self.mixing.conditional(latent))
+            numpyro.sample("augmentation", self.scale_mixture.conditional(latent))
         # y_n ~ Bernoulli(σ(f_n)) and ω_n | f_n make up p(y, ω | f) of the paper's eq. 6. The labels
         # are one event: under the exact q(y) those of a bag are dependent.
         label = numpyro.sample("instance_label", dist.Bernoulli(logits=latent).to_event(1))
@@ -251,11 +265,11 @@ class VGPMIL(InstanceGPModel):
     def _reweight_latent(self, latent: Float[Array, " N"], bags: Bags) -> None:
         if not self.is_logistic:  # p(f) ∝ N(f) ψ(f)/φ(f)
             is_there = jnp.asarray(bag_weight(bags))[jnp.asarray(bags.bag_index)]
-            numpyro.factor("mixing", is_there * self.log_reweighting(latent))
+            numpyro.factor("scale_mixture", is_there * self.log_reweighting(latent))
 
     def log_reweighting(self, latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f)·2cosh(f/2), the factor of p(f) beside N(f); 0 for the logistic model."""
-        return self.mixing.log_density(latent) + log_two_cosh_half(latent)
+        return self.scale_mixture.log_density(latent) + log_two_cosh_half(latent)
 
     def _observe_bag_labels(self, log_none_positive: Float[Array, " B"], bags: Bags) -> None:
         with plate_of_bags(bags):
@@ -275,7 +289,7 @@ class VGPMIL(InstanceGPModel):
         if self.is_logistic:
             return logistic_rule(largest)
         return trapezoid_rule(
-            on_grid(largest), distance_to_pole=self.mixing.distance_to_pole, tilt=(0.5, 0.5)
+            on_grid(largest), distance_to_pole=self.scale_mixture.distance_to_pole, tilt=(0.5, 0.5)
         )
 
     # ------------------------------------------------------------------ the prior's constant
@@ -410,8 +424,8 @@ class VGPMIL(InstanceGPModel):
         """
         if not self.is_logistic:
             raise NotImplementedError(
-                f"mixing is {self.mixing}; expected PolyaGammaMixing() in complete(): sample the "
-                "latent with nuts(..., program='full') or gibbs instead"
+                f"scale_mixture is {self.scale_mixture}; expected PolyaGammaScaleMixture() in "
+                "complete(): sample the latent with nuts(..., program='full') or gibbs instead"
             )
         latent, label = self.completed(draws, bags, seed)
         rows = slice(bags.num_instances)
@@ -527,16 +541,19 @@ def _sum_over_bags(values: Num[Array, "N ..."], bags: Bags) -> Num[Array, "B ...
     return sum_over_bags(values, bags.bag_index, bags.num_bags)
 
 
-def _mixing_integrals(
-    mixing: Mixing, location: Float[Array, " N"], scale: Float[Array, " N"], rule: QuadratureRule
+def _scale_mixture_integrals(
+    scale_mixture: GaussianScaleMixture,
+    location: Float[Array, " N"],
+    scale: Float[Array, " N"],
+    rule: QuadratureRule,
 ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
     """log E g_0 and log E (g_0 + g_1), with g_y(f) = ψ(f) e^{(y−½)f}."""
 
     def log_negative(f: Float[Array, "..."]) -> Float[Array, "..."]:
-        return mixing.log_density(f) - 0.5 * f
+        return scale_mixture.log_density(f) - 0.5 * f
 
     def log_either(f: Float[Array, "..."]) -> Float[Array, "..."]:
-        return mixing.log_density(f) + log_two_cosh_half(f)
+        return scale_mixture.log_density(f) + log_two_cosh_half(f)
 
     log_none = log_expectation(log_negative, location, scale, rule)
     return log_none, log_expectation(log_either, location, scale, rule)

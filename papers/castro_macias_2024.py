@@ -19,7 +19,7 @@ from ..estimators import PCAOfInstances, StandardizeInstances
 from ..estimators.contract import ProbabilisticBagClassifier, ScoresInstances, log_odds
 from ..inference import coordinate_ascent
 from ..inference.posterior import Posterior
-from ..models import RBF, VGPMIL, GammaMixing
+from ..models import RBF, VGPMIL, GammaScaleMixture
 from .comparators import on_features
 from .exhibits import Attempt, Cell, Choice, Exhibit, Paper, Published
 from .protocols import Protocol, stratified_folds
@@ -72,7 +72,7 @@ class StoppedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
     length_scale : float
         ℓ, in units of the features.
     alpha, beta : float or None
-        Of Gamma mixing; None for the logistic likelihood.
+        Of the Gamma scale mixture; None for the logistic likelihood.
     seed : int
         Of the validation bags, k-means and the ascent.
 
@@ -107,13 +107,13 @@ class StoppedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
 
     def _fit(self, bags: Bags) -> None:
         fitted, watched = _split_off(bags, self.seed)
-        mixing: dict[str, Any] = {}
+        scale_mixture: dict[str, Any] = {}
         if self.alpha is not None and self.beta is not None:
-            mixing = {"mixing": GammaMixing(self.alpha, self.beta)}
+            scale_mixture = {"scale_mixture": GammaScaleMixture(self.alpha, self.beta)}
         num_distinct = num_distinct_rows(np.asarray(bags.instances))
         num_inducing = min(self.num_inducing, num_distinct)
         points = VGPMIL.as_published(bags, num_inducing, seed=self.seed).inducing_points
-        model = VGPMIL(RBF(0.5, self.length_scale), points, sharpness=100.0, **mixing)
+        model = VGPMIL(RBF(0.5, self.length_scale), points, sharpness=100.0, **scale_mixture)
 
         def auc(posterior: Posterior) -> float:
             return float(roc_auc_score(watched.labels, _largest(posterior, watched)))
@@ -431,9 +431,10 @@ PAPER = Paper(
     exhibits=(
         Exhibit(
             "figure-1",
-            "θ(x) of Pólya-Gamma and of Gamma mixing",
+            "θ(x) of Pólya-Gamma and of a Gamma scale mixture",
             verdict="reproduced",
-            finding="θ(0) is ¼ for Pólya-Gamma and α/β for Gamma mixing, which falls faster",
+            finding="θ(0) is ¼ for Pólya-Gamma and α/β for a Gamma scale mixture, which falls "
+            "faster",
             command="make notebooks",
         ),
         Exhibit(

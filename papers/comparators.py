@@ -25,12 +25,12 @@ from ..estimators import (
     CitationKNN,
     ConceptFractionClassifier,
     DiverseDensityLearner,
-    MeasureLearner,
     MIForest,
     MiFV,
     MiGraph,
     MIKernelSVM,
     MILBoost,
+    ScoreLearner,
     StandardizeInstances,
     VocabularySVM,
     miSVM,
@@ -43,7 +43,7 @@ from ..models import (
     CardinalityModel,
     Cosine,
     Linear,
-    NeighbourMeasure,
+    NeighbourScore,
 )
 from ..models.parts.sparse_gp import USUAL_VARIANCE
 from .exhibits import Choice, Method
@@ -96,7 +96,7 @@ def comparators(num_features: int, memory: str | None = None) -> dict[str, Choic
     concepts = {"learns_scales": False, "label_noise": 0.01, "start_bags": START_BAGS}
     scale = {"scale": [1 / typical, 2 / typical, 4 / typical]}
     ascent = "coordinate_ascent"
-    measures = {"measure": [NeighbourMeasure(k) for k in (1, 3, 5, 9)]}
+    neighbourhood_scores = {"neighbourhood_score": [NeighbourScore(k) for k in (1, 3, 5, 9)]}
     return {
         "VWSGP": (BayesianMIL("vwsgp", ascent, seed=0), {}),
         "VWSGP, laplace": (BayesianMIL("vwsgp", "laplace", seed=0), {}),
@@ -123,7 +123,7 @@ def comparators(num_features: int, memory: str | None = None) -> dict[str, Choic
         "EM-DD": (EMDD(typical / 2, **concepts), scale),
         "DD-SVM": (DDSVM(typical / 2, **concepts, memory=memory), scale | penalty),
         "concept fraction": (ConceptFractionClassifier(), {"classifier": instance_classifiers()}),
-        "neighbourhood score": (MeasureLearner(NeighbourMeasure(3)), measures),
+        "neighbourhood score": (ScoreLearner(NeighbourScore(3)), neighbourhood_scores),
         "Bag-KI-SVM": (KISVM("bag"), kernel),
         "Inst-KI-SVM": (KISVM("instance"), penalty | {"balance": [1.0, 5.0, 25.0]}),
         "ALP-SVM": (ALPSVM(), {"positive_fraction": [0.3, 0.6, 0.9], "penalty": [1.0, 10.0]}),

@@ -70,15 +70,15 @@ class Attempt:
     Examples
     --------
     >>> import numpy as np
-    >>> from milzoo.estimators import MeasureLearner
-    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.estimators import ScoreLearner
+    >>> from milzoo.models import NeighbourScore
     >>> from milzoo.papers import Attempt, Protocol
     >>> def halves(name, bags, seed):
     ...     order = np.random.default_rng(seed).permutation(bags.num_bags)
     ...     return [(order[::2], order[1::2])]
     >>> protocol = Protocol("honest", "One half of the bags predicts the other.", halves)
     >>> def nearest(bags, memory):
-    ...     return MeasureLearner(NeighbourMeasure(1)), {}
+    ...     return ScoreLearner(NeighbourScore(1)), {}
     >>> attempt = Attempt(protocol, nearest)
     >>> attempt.protocol.sentence
     'One half of the bags predicts the other.'

@@ -84,15 +84,15 @@ def reproduce(
     Examples
     --------
     >>> import numpy as np
-    >>> from milzoo.estimators import MeasureLearner
-    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.estimators import ScoreLearner
+    >>> from milzoo.models import NeighbourScore
     >>> from milzoo.papers import Attempt, Cell, Exhibit, Paper, Protocol, Published, reproduce
     >>> def halves(name, bags, seed):
     ...     order = np.random.default_rng(seed).permutation(bags.num_bags)
     ...     return [(order[::2], order[1::2])]
     >>> protocol = Protocol("honest", "One half of the bags predicts the other.", halves)
     >>> def nearest(bags, memory):
-    ...     return MeasureLearner(NeighbourMeasure(1)), {}
+    ...     return ScoreLearner(NeighbourScore(1)), {}
     >>> attempt = Attempt(protocol, nearest)
     >>> cell = Cell("nearest", "kandemir2014", {"accuracy": Published(0.9)}, (attempt,))
     >>> table = Exhibit("table-1", "Accuracy", (cell,))
@@ -163,24 +163,24 @@ def scores_by_setting(
     Examples
     --------
     >>> import numpy as np
-    >>> from milzoo.estimators import MeasureLearner
-    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.estimators import ScoreLearner
+    >>> from milzoo.models import NeighbourScore
     >>> from milzoo.papers import Attempt, Cell, Exhibit, Protocol, Published, scores_by_setting
     >>> def halves(name, bags, seed):
     ...     order = np.random.default_rng(seed).permutation(bags.num_bags)
     ...     return [(order[::2], order[1::2])]
     >>> protocol = Protocol("honest", "One half of the bags predicts the other.", halves)
     >>> def nearest(bags, memory):
-    ...     grid = {"measure": [NeighbourMeasure(k) for k in (1, 30)]}
-    ...     return MeasureLearner(NeighbourMeasure(1)), grid
+    ...     grid = {"neighbourhood_score": [NeighbourScore(k) for k in (1, 30)]}
+    ...     return ScoreLearner(NeighbourScore(1)), grid
     >>> attempt = Attempt(protocol, nearest)
     >>> cell = Cell("nearest", "kandemir2014", {"accuracy": Published(0.9)}, (attempt,))
     >>> table = Exhibit("table-1", "Accuracy", (cell,))
     >>> ((cell, attempt, scores),) = scores_by_setting(table, jobs=1)
     >>> scores["accuracy"].round(1)
     classifier
-    measure=NeighbourMeasure(k=1, transform=None)     1.0
-    measure=NeighbourMeasure(k=30, transform=None)    1.0
+    neighbourhood_score=NeighbourScore(k=1, transform=None)     1.0
+    neighbourhood_score=NeighbourScore(k=30, transform=None)    1.0
     Name: accuracy, dtype: float64
     """
     for cell, attempt in _chosen(exhibit, protocols, methods, data):

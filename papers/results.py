@@ -60,8 +60,8 @@ class Result:
     Examples
     --------
     >>> import numpy as np
-    >>> from milzoo.estimators import MeasureLearner
-    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.estimators import ScoreLearner
+    >>> from milzoo.models import NeighbourScore
     >>> from milzoo.papers import Attempt, Cell, Exhibit, Paper, Protocol, Published
     >>> from milzoo.papers import Result, reproduce
     >>> def halves(name, bags, seed):
@@ -69,7 +69,7 @@ class Result:
     ...     return [(order[::2], order[1::2])]
     >>> protocol = Protocol("honest", "One half of the bags predicts the other.", halves)
     >>> def nearest(bags, memory):
-    ...     return MeasureLearner(NeighbourMeasure(1)), {}
+    ...     return ScoreLearner(NeighbourScore(1)), {}
     >>> attempt = Attempt(protocol, nearest)
     >>> cell = Cell("nearest", "kandemir2014", {"accuracy": Published(0.9)}, (attempt,))
     >>> table = Exhibit("table-1", "Accuracy", (cell,))
@@ -170,8 +170,8 @@ class Comparison:
     Examples
     --------
     >>> import numpy as np
-    >>> from milzoo.estimators import MeasureLearner
-    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.estimators import ScoreLearner
+    >>> from milzoo.models import NeighbourScore
     >>> from milzoo.papers import Attempt, Cell, Exhibit, Paper, Protocol, Published
     >>> from milzoo.papers import Comparison, compared, reproduce
     >>> def halves(name, bags, seed):
@@ -179,7 +179,7 @@ class Comparison:
     ...     return [(order[::2], order[1::2])]
     >>> protocol = Protocol("honest", "One half of the bags predicts the other.", halves)
     >>> def nearest(bags, memory):
-    ...     return MeasureLearner(NeighbourMeasure(1)), {}
+    ...     return ScoreLearner(NeighbourScore(1)), {}
     >>> attempt = Attempt(protocol, nearest)
     >>> cell = Cell("nearest", "kandemir2014", {"accuracy": Published(0.9, 0.05)}, (attempt,))
     >>> table = Exhibit("table-1", "Accuracy", (cell,))

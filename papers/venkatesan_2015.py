@@ -10,9 +10,9 @@ from jaxtyping import Float
 
 from ..datasets.arguments import WHOLE
 from ..datasets.bags import Bags
-from ..estimators import MeasureLearner, StandardizeInstances, choose_by_elbow
+from ..estimators import ScoreLearner, StandardizeInstances, choose_by_elbow
 from ..estimators.contract import BagClassifier
-from ..models import NeighbourMeasure
+from ..models import NeighbourScore
 from .comparators import comparator, on_features
 from .exhibits import Attempt, Cell, Choice, Exhibit, Paper, Published
 from .protocols import Protocol, thirds, with_published_folds
@@ -56,7 +56,7 @@ _NOT_BUILT = {
 
 
 class ElbowLearner(BagClassifier):
-    """A threshold on the measure of neighbours, with k at the elbow of the training error.
+    """A threshold on a neighbourhood score, with k at the elbow of the training error.
 
     Parameters
     ----------
@@ -65,8 +65,8 @@ class ElbowLearner(BagClassifier):
 
     Attributes
     ----------
-    learner_ : MeasureLearner
-        With the chosen measure, and a = 1.
+    learner_ : ScoreLearner
+        With the chosen score, and a = 1.
     classes_ : array (2,)
     n_features_in_ : int
     """
@@ -78,23 +78,25 @@ class ElbowLearner(BagClassifier):
         self.most = most
 
     def _fit(self, bags: Bags) -> None:
-        measures = [NeighbourMeasure(k) for k in range(1, self.most + 1)]
-        self.learner_ = MeasureLearner(choose_by_elbow(measures, bags).measure).fit(bags)
+        neighbourhood_scores = [NeighbourScore(k) for k in range(1, self.most + 1)]
+        self.learner_ = ScoreLearner(
+            choose_by_elbow(neighbourhood_scores, bags).neighbourhood_score
+        ).fit(bags)
 
     def _decision(self, bags: Bags) -> Float[np.ndarray, " B"]:
         return self.learner_.decision_function(bags)
 
 
 def _by_elbow(bags: Bags, memory: str | None) -> Choice:
-    """The proposed measure, as the paper finds k."""
+    """The proposed score, as the paper finds k."""
     return on_features(StandardizeInstances(), ElbowLearner(), {})
 
 
 def _neighbours(bags: Bags, memory: str | None) -> Choice:
-    """The proposed measure; k and a to be chosen."""
-    learner = MeasureLearner(NeighbourMeasure(1))
+    """The proposed score; k and a to be chosen."""
+    learner = ScoreLearner(NeighbourScore(1))
     grid: dict[str, list[Any]] = {
-        "measure": [NeighbourMeasure(k) for k in (1, 2, 3, 5, 8)],
+        "neighbourhood_score": [NeighbourScore(k) for k in (1, 2, 3, 5, 8)],
         "min_positive": [1, 2, 3],
     }
     return on_features(StandardizeInstances(), learner, grid)
@@ -220,7 +222,7 @@ PAPER = Paper(
         ),
         Exhibit(
             "figure-3",
-            "The Parzen measure over the scene",
+            "The Parzen score over the scene",
             verdict="reproduced",
             finding="the four highest instances of positive bags stand in the four clusters",
             command="python examples/prototypes_of_a_scene.py --out docs",
@@ -228,9 +230,9 @@ PAPER = Paper(
         ),
         Exhibit(
             "figure-4",
-            "The k-NN measure over the scene",
+            "The k-NN score over the scene",
             verdict="reproduced",
-            finding="the measure has peaks at all four clusters of positive instances",
+            finding="the score has peaks at all four clusters of positive instances",
             command="python examples/prototypes_of_a_scene.py --out docs",
             picture="venkatesan2015_peaks.png",
         ),
@@ -286,7 +288,7 @@ PAPER = Paper(
         ),
         Exhibit(
             "figure-6",
-            "Loss of accuracy of MILES and of the measure on diabetic retinopathy",
+            "Loss of accuracy of MILES and of the score on diabetic retinopathy",
             missing="the diabetic-retinopathy data, which the authors put together",
         ),
     ),

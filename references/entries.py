@@ -24,15 +24,15 @@ from ..models import (
     CardinalityModel,
     CoupledVGPMIL,
     DiverseDensity,
-    GammaMixing,
+    GammaScaleMixture,
     Gaussian,
     Logistic,
-    MeasureThreshold,
     NegativeBinomial,
-    NeighbourMeasure,
+    NeighbourScore,
     NormalCardinality,
     Probit,
     ProbitGPMIL,
+    ScoreThreshold,
     StudentT,
     scored,
 )
@@ -112,7 +112,7 @@ def _vgpmil_digits(num_inducing: int) -> Problem:
 def _gamma_digits() -> Problem:
     bags = load("digits").standardize()
     model = VGPMIL.for_bags(bags, 50, variance=0.5, length_scale=8.0, mean=0.0)
-    return replace(model, mixing=GammaMixing(1.0, 1.0)), bags
+    return replace(model, scale_mixture=GammaScaleMixture(1.0, 1.0)), bags
 
 
 def _vgpmil_musk2() -> Problem:
@@ -126,8 +126,8 @@ def _vwsgp_musk1(likelihood: Any) -> Problem:
 
 
 def _neighbours_of_musk1() -> Problem:
-    bags = scored([NeighbourMeasure(k) for k in (1, 3, 9)], load("musk1").standardize())
-    return MeasureThreshold(), bags.standardize()
+    bags = scored([NeighbourScore(k) for k in (1, 3, 9)], load("musk1").standardize())
+    return ScoreThreshold(), bags.standardize()
 
 
 # ------------------------------------------------------------------ bags that are drawn
@@ -211,8 +211,8 @@ def _three_modes() -> Problem:
     """A Gamma scale mixture with as much mass at f ≈ 0 as far out on both sides."""
     near = [np.full((3, 1), 0.1 * b) for b in range(4)]
     bags = Bags.from_list(near, labels=[0, 1, 0, 1])
-    kernel, mixing = RBF(4.4, 3.0), GammaMixing(1.0, 1.0)
-    return VGPMIL(kernel, bags.instances[[0, -1]], mean=0.0, mixing=mixing), bags
+    kernel, scale_mixture = RBF(4.4, 3.0), GammaScaleMixture(1.0, 1.0)
+    return VGPMIL(kernel, bags.instances[[0, -1]], mean=0.0, scale_mixture=scale_mixture), bags
 
 
 def _drawn_as(num_bags: int) -> str:
@@ -379,8 +379,8 @@ ENTRIES: dict[str, Entry] = {
             evidence="tempered_smc",
         ),
         Entry(
-            "measure-threshold-musk1-2",
-            "A threshold and its softness, the measure summed out.",
+            "score-threshold-musk1-2",
+            "A threshold and its softness, the index of the score summed out.",
             ("two numbers", "skewed"),
             _neighbours_of_musk1,
             "musk1",

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from milzoo.datasets import Bags, load, patch_on_grid
-from milzoo.estimators import CardinalityKernelSVM, MeasureLearner, choose_by_elbow
+from milzoo.estimators import CardinalityKernelSVM, ScoreLearner, choose_by_elbow
 from milzoo.estimators.kernel_classifiers import KernelObjective
 from milzoo.inference import coordinate_ascent, maximum_a_posteriori
 from milzoo.inference.closed_form.drivers import Limits, ascend_in_memory
@@ -25,7 +25,7 @@ from milzoo.models import (
     CardinalityGP,
     CardinalityKernel,
     CardinalityModel,
-    NeighbourMeasure,
+    NeighbourScore,
     NormalCardinality,
 )
 from scipy.spatial.distance import cdist
@@ -410,15 +410,15 @@ def neighbours(benchmark):
 def test_the_benchmarks_measures_and_thresholds_are_those_of_the_package(neighbours):
     module, protocol, bags, training = neighbours
     scene, labels = module.Scene.of(bags, training), bags.labels
-    measures = scene.measures(training, labels, 3)
+    neighbourhood_scores = scene.neighbourhood_scores(training, labels, 3)
     learned_from, judged = (
         some.standardize(bags.select(training))
         for some in (bags.select(training), bags.select(~training))
     )
     for setting in module.settings_of(protocol):
-        learner = MeasureLearner(NeighbourMeasure(setting.k), setting.min_positive)
+        learner = ScoreLearner(NeighbourScore(setting.k), setting.min_positive)
         expected = learner.fit(learned_from).predict(judged) == judged.labels
-        score = scene.scores(measures, setting)
+        score = scene.scores(neighbourhood_scores, setting)
         found = module.is_right(score, training, ~training, labels)
         np.testing.assert_array_equal(found, expected)
 
@@ -432,7 +432,7 @@ def test_k_and_a_are_those_of_the_best_accuracy_on_inner_folds(neighbours):
     for learned_from, judged in splitter.split(inside, bags.labels[inside]):
         some, others = (moved.select(inside[part]) for part in (learned_from, judged))
         for k, a in right:
-            machine = MeasureLearner(NeighbourMeasure(k), a).fit(some)
+            machine = ScoreLearner(NeighbourScore(k), a).fit(some)
             right[k, a] += np.sum(machine.predict(others) == others.labels)
     best = max(right, key=right.get)
     assert len(set(right.values())) > 1
@@ -450,8 +450,8 @@ def test_no_label_or_instance_of_a_judged_bag_moves_what_is_chosen(neighbours):
     found = []
     for some in (bags, other):
         scene = module.Scene.of(some, training)
-        measures = scene.measures(training, some.labels, 3)[:, ~is_moved]
-        found.append((module.choose(scene, training, protocol), measures))
+        neighbourhood_scores = scene.neighbourhood_scores(training, some.labels, 3)[:, ~is_moved]
+        found.append((module.choose(scene, training, protocol), neighbourhood_scores))
     assert found[0][0] == found[1][0]
     np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-9)
 
@@ -476,7 +476,7 @@ def test_flipped_labels_are_those_of_training_bags_and_all_else_is_true(neighbou
 def accuracy_by_the_package(moved, training, k, min_positive):
     """Bags judged by those that are learned from, all with features standardised by these."""
     learned_from, judged = moved.select(training), moved.select(~training)
-    machine = MeasureLearner(NeighbourMeasure(k), min_positive).fit(learned_from)
+    machine = ScoreLearner(NeighbourScore(k), min_positive).fit(learned_from)
     return np.mean(machine.predict(judged) == judged.labels)
 
 
@@ -484,8 +484,8 @@ def test_a_run_has_k_at_the_elbow_of_the_training_error(neighbours):
     module, protocol, bags, training = neighbours
     by_elbow, by_test_bags = module.runs_on(bags, [~training], protocol)
     moved = bags.standardize(bags.select(training))
-    measures = [NeighbourMeasure(k) for k in protocol.k]
-    k = choose_by_elbow(measures, moved.select(training)).measure.k
+    neighbourhood_scores = [NeighbourScore(k) for k in protocol.k]
+    k = choose_by_elbow(neighbourhood_scores, moved.select(training)).neighbourhood_score.k
     assert by_elbow == pytest.approx(100 * accuracy_by_the_package(moved, training, k, 1))
     all_of_them = [
         accuracy_by_the_package(moved, training, *setting)
@@ -509,7 +509,7 @@ def test_the_honest_figure_is_that_of_settings_chosen_in_each_fold(neighbours, m
     assert found == pytest.approx(100 * np.mean(by_fold))
 
 
-def test_the_speed_benchmark_of_measures_times_what_it_says(benchmark):
+def test_the_speed_benchmark_of_scores_times_what_it_says(benchmark):
     speed = benchmark("neighbour_speed")
     points, bags = speed.data(200, seed=0)
     assert points.shape == bags.instances.shape == (200, 100)
@@ -519,7 +519,7 @@ def test_the_speed_benchmark_of_measures_times_what_it_says(benchmark):
     votes = [
         np.sort(distances[:, label == one], axis=1)[:, : speed.K].sum(axis=1) for one in (0, 1)
     ]
-    found = speed.run("NeighbourMeasure", points[:7], bags)
+    found = speed.run("NeighbourScore", points[:7], bags)
     np.testing.assert_allclose(found, votes[0] - votes[1], rtol=1e-6)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import milzoo.models
 import pytest
-from milzoo.models import MeasureThreshold
+from milzoo.models import ScoreThreshold
 from milzoo.models.registry import models_by_name
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -30,7 +30,7 @@ NAMES = sorted(
         for name, model in models_by_name().items()
         if getattr(milzoo.models, model.__name__, None) is model
     }
-    | {MeasureThreshold.name}
+    | {ScoreThreshold.name}
 )
 # A page of two models.
 ALSO_ON = {"cardinality": ("cardinality_gp",)}

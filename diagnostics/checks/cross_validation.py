@@ -52,9 +52,9 @@ class CrossValidation:
     --------
     >>> from milzoo.datasets import load
     >>> from milzoo.diagnostics import CrossValidation, cross_validate_bags
-    >>> from milzoo.estimators import MeasureLearner
-    >>> from milzoo.models import NeighbourMeasure
-    >>> classifiers = {f"k = {k}": MeasureLearner(NeighbourMeasure(k)) for k in (1, 30)}
+    >>> from milzoo.estimators import ScoreLearner
+    >>> from milzoo.models import NeighbourScore
+    >>> classifiers = {f"k = {k}": ScoreLearner(NeighbourScore(k)) for k in (1, 30)}
     >>> found: CrossValidation = cross_validate_bags(
     ...     classifiers, load("kandemir2014"), 4, seed=0, jobs=1
     ... )
@@ -223,9 +223,9 @@ def cross_validate_bags(
     --------
     >>> from milzoo.datasets import load
     >>> from milzoo.diagnostics import cross_validate_bags
-    >>> from milzoo.estimators import MeasureLearner
-    >>> from milzoo.models import NeighbourMeasure
-    >>> classifiers = {f"k = {k}": MeasureLearner(NeighbourMeasure(k)) for k in (1, 3)}
+    >>> from milzoo.estimators import ScoreLearner
+    >>> from milzoo.models import NeighbourScore
+    >>> classifiers = {f"k = {k}": ScoreLearner(NeighbourScore(k)) for k in (1, 3)}
     >>> found = cross_validate_bags(classifiers, load("kandemir2014"), 4, seed=0, jobs=1)
     >>> found.table()[["accuracy", "auc"]].round(2)
                 accuracy   auc

@@ -28,8 +28,8 @@ def targets(models: dict[str, Model]) -> dict[str, str]:
     Returns
     -------
     dict of str
-        Such as ``logistic``, ``probit`` or ``GammaMixing(alpha=1.0, beta=2.5), variance=4.0``;
-        empty strings where all models are alike, and normalised.
+        Such as ``logistic``, ``probit`` or ``GammaScaleMixture(alpha=1.0, beta=2.5),
+        variance=4.0``; empty strings where all models are alike, and normalised.
     """
     described = {name: _parts(model) for name, model in models.items()}
     # One without a normalised density may have no posterior at all, which readers must be told.

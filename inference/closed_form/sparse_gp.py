@@ -601,9 +601,9 @@ class InstanceForm(InducingForm):
             update = sweep if self.label_update == "mean_field" else _plug_in_max
             local = update(prepared, mean, local, jnp.asarray(self.model.sharpness, mean.dtype))
         probability, log_likelihood = self._labels(prepared, mean, local)
-        mixing = self.model.mixing
-        linear = probability - 0.5 - mixing.expected_precision(tilt) * self.model.mean
-        log_likelihood += weight @ (mixing.log_density(tilt) - 0.5 * mean)
+        scale_mixture = self.model.scale_mixture
+        linear = probability - 0.5 - scale_mixture.expected_precision(tilt) * self.model.mean
+        log_likelihood += weight @ (scale_mixture.log_density(tilt) - 0.5 * mean)
         log_likelihood -= self._log_normaliser(prepared, weight)
         gram = products.gram_from_panels(panels)
         linear_term = products.weighted_sum(projection, weight * linear)
@@ -624,7 +624,7 @@ class InstanceForm(InducingForm):
             location = model.mean + (projection @ narrow_mean).astype(wide)
             variance = products.squared_norms(projection, narrow_root) + own_variance
             tilt = jnp.sqrt(location**2 + variance)
-            theta = weight * model.mixing.expected_precision(tilt)
+            theta = weight * model.scale_mixture.expected_precision(tilt)
             # Else XLA works θ_n out anew for each entry of its row of ΘV. With c_n behind the
             # barrier, too, it orders a block's work otherwise: measured, steps took an eighth less.
             theta, tilt = jax.lax.optimization_barrier((theta, tilt))
@@ -692,7 +692,7 @@ class InstanceForm(InducingForm):
             with numpyro.plate("instance", bags.num_instances):
                 location = model.mean + rows.mean(inducing_value)
                 numpyro.sample("latent", dist.Normal(location, rows.residual_scale))
-                numpyro.sample("augmentation", model.mixing.conditional(tilt))
+                numpyro.sample("augmentation", model.scale_mixture.conditional(tilt))
             numpyro.sample("instance_label", self._label_factor(approximation, bags, mean))
 
         return guide

@@ -27,7 +27,7 @@ from ...datasets.padding import bag_weight, padded
 from ...models.model import observations
 from ...models.numerics.tracing import as_pytree
 from ...models.parts.bag_labels import InstanceLabels
-from ...models.parts.scale_mixtures import Mixing
+from ...models.parts.scale_mixtures import GaussianScaleMixture
 from ...models.parts.sparse_gp import SparseConditional
 from ...models.vgpmil import VGPMIL
 from .inducing import draw_latent, draw_whitened
@@ -61,7 +61,7 @@ class VGPMILGibbs:
         T.
     bag_weight : array (B,)
         1, or 0 of absent bags.
-    mixing : Mixing
+    scale_mixture : GaussianScaleMixture
     """
 
     # Of the class, not a field: a ClassVar would not do for the property of the protocol.
@@ -73,7 +73,7 @@ class VGPMILGibbs:
     bag_index: Int[np.ndarray | Array, " N"]
     bag_label: Int[np.ndarray | Array, " B"]
     bag_weight: Float[np.ndarray | Array, " B"]
-    mixing: Mixing
+    scale_mixture: GaussianScaleMixture
 
     @classmethod
     def for_model(cls, model: VGPMIL, bags: Bags) -> Self:
@@ -85,7 +85,7 @@ class VGPMILGibbs:
             bag_index=bags.bag_index,
             bag_label=observations(model, bags, "gibbs"),
             bag_weight=bag_weight(bags),
-            mixing=model.mixing,
+            scale_mixture=model.scale_mixture,
         )
 
     @property
@@ -104,9 +104,9 @@ class VGPMILGibbs:
 
     def step(self, state: VGPMILGibbsState) -> VGPMILGibbsState:
         """One sweep over y, ω, u, f."""
-        key, label_key, mixing_key, whitened_key, latent_key = jax.random.split(state.key, 5)
+        key, label_key, omega_key, whitened_key, latent_key = jax.random.split(state.key, 5)
         label = self.label_distribution(state.latent).sample(label_key)
-        omega = self.mixing.conditional(state.latent).sample(mixing_key)
+        omega = self.scale_mixture.conditional(state.latent).sample(omega_key)
         whitened = self.draw_whitened(whitened_key, label, omega)
         latent = self.draw_latent(latent_key, whitened, label, omega)
         return VGPMILGibbsState(key, whitened, latent, label)
@@ -121,7 +121,7 @@ class VGPMILGibbs:
         """
         latent = self.with_noise_kept(state, whitened).latent
         by_bag = self.label_distribution(latent).log_normaliser()
-        by_instance = self.mixing.log_density(latent) - 0.5 * latent
+        by_instance = self.scale_mixture.log_density(latent) - 0.5 * latent
         by_bag = jnp.asarray(self.bag_weight) @ by_bag
         return by_bag + self.instance_weight @ by_instance - 0.5 * whitened @ whitened
 
@@ -170,5 +170,5 @@ class VGPMILGibbs:
 
 @sweep_of.register
 def _(model: VGPMIL, bags: Bags) -> VGPMILGibbs:
-    model.mixing.conditional(jnp.zeros(1))  # raises where p(ω) is not known
+    model.scale_mixture.conditional(jnp.zeros(1))  # raises where p(ω) is not known
     return VGPMILGibbs.for_model(model, padded(bags))

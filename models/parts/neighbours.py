@@ -28,14 +28,14 @@ from ...datasets.arguments import POSITIVE, WHOLE
 from ...datasets.bags import Bags
 from ..numerics.fields import check_fields
 
-__all__ = ["Measure", "NeighbourMeasure", "Neighbours", "ParzenMeasure", "scored"]
+__all__ = ["NeighbourScore", "NeighbourhoodScore", "Neighbours", "ParzenScore", "scored"]
 
 # Instances whose neighbours are looked up together.
 _ROWS = 4096
 
 
 @runtime_checkable
-class Measure(Protocol):
+class NeighbourhoodScore(Protocol):
     """A neighbourhood score: a function of points and of labelled reference bags."""
 
     def scores(self, points: Float[np.ndarray, "P D"], reference: Bags) -> Float[np.ndarray, " P"]:
@@ -47,13 +47,15 @@ class Measure(Protocol):
         ...
 
 
-def scored(measures: Sequence[Measure], reference: Bags, bags: Bags | None = None) -> Bags:
+def scored(
+    neighbourhood_scores: Sequence[NeighbourhoodScore], reference: Bags, bags: Bags | None = None
+) -> Bags:
     """Bags whose features are neighbourhood scores of their instances.
 
     Parameters
     ----------
-    measures : sequence of Measure
-        K of them, such as `NeighbourMeasure` with several k.
+    neighbourhood_scores : sequence of NeighbourhoodScore
+        K of them, such as `NeighbourScore` with several k.
     reference : Bags
         Bags with labels, from which the scores are computed.
     bags : Bags or None
@@ -68,15 +70,21 @@ def scored(measures: Sequence[Measure], reference: Bags, bags: Bags | None = Non
     Examples
     --------
     >>> from milzoo.datasets import Bags
-    >>> from milzoo.models import NeighbourMeasure, scored
+    >>> from milzoo.models import NeighbourScore, scored
     >>> bags = Bags.from_list([[[0.0]], [[4.0]], [[1.0]], [[5.0]]], labels=[1, 0, 1, 0])
-    >>> scored([NeighbourMeasure(k=1)], bags).instances.tolist()
+    >>> scored([NeighbourScore(k=1)], bags).instances.tolist()
     [[3.0], [-2.0], [2.0], [-3.0]]
     """
     if bags is None:
-        columns = [measure.own_scores(reference) for measure in measures]
+        columns = [
+            neighbourhood_score.own_scores(reference)
+            for neighbourhood_score in neighbourhood_scores
+        ]
         return replace(reference, instances=np.column_stack(columns))
-    columns = [measure.scores(np.asarray(bags.instances), reference) for measure in measures]
+    columns = [
+        neighbourhood_score.scores(np.asarray(bags.instances), reference)
+        for neighbourhood_score in neighbourhood_scores
+    ]
     return replace(bags, instances=np.column_stack(columns))
 
 
@@ -88,7 +96,7 @@ class Neighbours(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NeighbourMeasure:
+class NeighbourScore:
     r"""f(x) = Σ Ψ(distances to the k nearest negative) − Σ Ψ(those to the k nearest positive).
 
     Parameters
@@ -111,9 +119,9 @@ class NeighbourMeasure:
     --------
     >>> import numpy as np
     >>> from milzoo.datasets import Bags
-    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.models import NeighbourScore
     >>> bags = Bags.from_list([np.array([[0.0], [5.0]]), np.array([[4.0]])], labels=[1, 0])
-    >>> NeighbourMeasure(k=1).scores(np.array([[1.0], [4.5]]), bags).tolist()
+    >>> NeighbourScore(k=1).scores(np.array([[1.0], [4.5]]), bags).tolist()
     [2.0, 0.0]
     """
 
@@ -284,7 +292,7 @@ def _contrast(
 
 
 @dataclass(frozen=True)
-class ParzenMeasure:
+class ParzenScore:
     """Instances of positive bags in a cube around x, less those of negative bags, over n.
 
     The paper also divides by the volume of the cube, a constant.
@@ -308,9 +316,9 @@ class ParzenMeasure:
     --------
     >>> import numpy as np
     >>> from milzoo.datasets import Bags
-    >>> from milzoo.models import ParzenMeasure
+    >>> from milzoo.models import ParzenScore
     >>> bags = Bags.from_list([np.array([[0.0], [5.0]]), np.array([[4.0]])], labels=[1, 0])
-    >>> ParzenMeasure(width=0.5).scores(np.array([[0.5], [4.5], [2.0]]), bags).tolist()
+    >>> ParzenScore(width=0.5).scores(np.array([[0.5], [4.5], [2.0]]), bags).tolist()
     [0.3333333333333333, 0.0, 0.0]
     """
 

@@ -23,7 +23,13 @@ from ..numerics.fields import check_fields
 from ..numerics.tracing import as_pytree
 from .polya_gamma import PolyaGamma
 
-__all__ = ["GammaMixing", "Mixing", "PolyaGammaMixing", "ScaleMixture", "log_two_cosh_half"]
+__all__ = [
+    "GammaScaleMixture",
+    "GaussianScaleMixture",
+    "PolyaGammaScaleMixture",
+    "ScaleMixture",
+    "log_two_cosh_half",
+]
 
 
 def log_two_cosh_half(latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
@@ -33,7 +39,7 @@ def log_two_cosh_half(latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
 
 
 @runtime_checkable
-class Mixing(Protocol):
+class GaussianScaleMixture(Protocol):
     """Protocol of a Gaussian scale mixture ψ."""
 
     @property
@@ -56,7 +62,7 @@ class Mixing(Protocol):
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class PolyaGammaMixing:
+class PolyaGammaScaleMixture:
     """Pólya-Gamma scale mixture: ψ is the hyperbolic secant, and the model exactly logistic.
 
     p(ω) = PG(1, 0), q(ω) = PG(1, c), θ(c) = tanh(c/2)/(2c), log ψ(f) = −log 2cosh(f/2).
@@ -69,8 +75,8 @@ class PolyaGammaMixing:
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from milzoo.models import PolyaGammaMixing
-    >>> float(PolyaGammaMixing().expected_precision(jnp.array(0.0)))
+    >>> from milzoo.models import PolyaGammaScaleMixture
+    >>> float(PolyaGammaScaleMixture().expected_precision(jnp.array(0.0)))
     0.25
     """
 
@@ -97,7 +103,7 @@ class PolyaGammaMixing:
 
 @as_pytree()
 @dataclass(frozen=True)
-class GammaMixing:
+class GammaScaleMixture:
     """Gamma scale mixture ψ(f) = (β / (β + f²/2))^α, of Student-t shape: a different model.
 
     p(ω) = Gamma(α, β), q(ω) = Gamma(α, β + c²/2), θ(c) = α/(β + c²/2).
@@ -128,11 +134,11 @@ class GammaMixing:
     --------
     >>> import jax.numpy as jnp
     >>> import numpy as np
-    >>> from milzoo.models import GammaMixing, PolyaGammaMixing
+    >>> from milzoo.models import GammaScaleMixture, PolyaGammaScaleMixture
     >>> tilt = jnp.array([0.0, 1.0, 4.0])  # c, the root of E f²
-    >>> np.array(GammaMixing(alpha=1.0, beta=2.0).expected_precision(tilt), float).round(2)
+    >>> np.array(GammaScaleMixture(alpha=1.0, beta=2.0).expected_precision(tilt), float).round(2)
     array([0.5, 0.4, 0.1])
-    >>> np.array(PolyaGammaMixing().expected_precision(tilt), float).round(2)
+    >>> np.array(PolyaGammaScaleMixture().expected_precision(tilt), float).round(2)
     array([0.25, 0.23, 0.12])
     """
 
@@ -254,6 +260,7 @@ class ScaleMixture:
         """Raise an error: the mixing distribution is not known."""
         raise NotImplementedError(
             "ScaleMixture.from_log_density knows log ψ but not its mixing distribution p(ω), which "
-            "the augmented program and Gibbs sampling need; use PolyaGammaMixing or GammaMixing, "
-            "or an engine that does not augment (coordinate_ascent, nuts, laplace, svi)"
+            "the augmented program and Gibbs sampling need; use PolyaGammaScaleMixture or "
+            "GammaScaleMixture, or an engine that does not augment (coordinate_ascent, nuts, "
+            "laplace, svi)"
         )

@@ -12,8 +12,8 @@ from ..coupled_vgpmil import CoupledVGPMIL
 from ..diverse_density import DiverseDensity
 from ..dpmil import DPMIL
 from ..gpmil import GPMIL
-from ..measure_threshold import MeasureThreshold
 from ..probit_gpmil import ProbitGPMIL
+from ..score_threshold import ScoreThreshold
 from ..vgpmil import VGPMIL
 from ..vwsgp import VWSGP
 
@@ -48,7 +48,7 @@ def pymc_program(model: Any, bags: Bags, *, program: str = "marginal") -> pymc.M
     """
     raise NotImplementedError(
         f"{type(model).__name__} has no program in PyMC, BMIL, CardinalityModel, CoupledVGPMIL, "
-        "DiverseDensity, DPMIL, GPMIL, MeasureThreshold, ProbitGPMIL, VGPMIL and VWSGP have; "
+        "DiverseDensity, DPMIL, GPMIL, ScoreThreshold, ProbitGPMIL, VGPMIL and VWSGP have; "
         "sample with nuts instead"
     )
 
@@ -96,10 +96,10 @@ def _(model: GPMIL, bags: Bags, *, program: str = "marginal") -> Any:
 
 
 @pymc_program.register
-def _(model: MeasureThreshold, bags: Bags, *, program: str = "marginal") -> Any:
-    from .measure_threshold import measure_threshold_program
+def _(model: ScoreThreshold, bags: Bags, *, program: str = "marginal") -> Any:
+    from .score_threshold import score_threshold_program
 
-    return measure_threshold_program(model, bags, program=program)
+    return score_threshold_program(model, bags, program=program)
 
 
 @pymc_program.register

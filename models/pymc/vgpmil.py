@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...datasets.bags import Bags
-from ..parts.scale_mixtures import GammaMixing, Mixing, PolyaGammaMixing
+from ..parts.scale_mixtures import GammaScaleMixture, GaussianScaleMixture, PolyaGammaScaleMixture
 from ..vgpmil import VGPMIL
 from .sparse_gp import (
     REACH,
@@ -90,11 +90,11 @@ def vgpmil_program(
         location = mean + draw_inducing_value(process)  # μ0 + A u
         if program == "full":
             latent = draw_latent(location, process.scale)
-            log_negative, log_either = _given_latent(model.mixing, latent)
+            log_negative, log_either = _given_latent(model.scale_mixture, latent)
         else:
             log_negative, log_either = _given_inducing_values(model, location, process.scale)
         if log_either is not None:
-            pm.Potential("mixing", log_either.sum())
+            pm.Potential("scale_mixture", log_either.sum())
         log_none_positive = sum_over_bags(log_negative, bags)  # log p0
         pm.Bernoulli(
             "bag_label",
@@ -116,44 +116,46 @@ def _coordinates(model: VGPMIL, bags: Bags) -> dict[str, range]:
 # ---------------------------------------------------------------- instances
 
 
-def _given_latent(mixing: Mixing, latent: Tensor) -> tuple[Tensor, Tensor | None]:
+def _given_latent(
+    scale_mixture: GaussianScaleMixture, latent: Tensor
+) -> tuple[Tensor, Tensor | None]:
     """log P(y_n = 0 | f_n), and log [ψ(f_n) · 2cosh(f_n/2)] if ψ is not the hyperbolic secant."""
     log_negative = -pt.softplus(latent)
-    if isinstance(mixing, PolyaGammaMixing):
+    if isinstance(scale_mixture, PolyaGammaScaleMixture):
         return log_negative, None
-    return log_negative, _log_psi(mixing, latent) + _log_two_cosh_half(latent)
+    return log_negative, _log_psi(scale_mixture, latent) + _log_two_cosh_half(latent)
 
 
 def _given_inducing_values(
     model: VGPMIL, location: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """log of E g_0 / E[g_0 + g_1] and log E[g_0 + g_1] over f_n | u, g_y(f) = ψ(f) e^{(y−½)f}."""
-    mixing, largest = model.mixing, pt.max(scale)
+    scale_mixture, largest = model.scale_mixture, pt.max(scale)
     # Factors between e^{−f} and e^f move the mass of the integrand by up to s.
     nodes, log_weights = trapezoid(
-        largest, _distance_to_nearest_pole(mixing), reach=REACH + largest
+        largest, _distance_to_nearest_pole(scale_mixture), reach=REACH + largest
     )
-    if isinstance(mixing, PolyaGammaMixing):  # g_0 = 1 − σ(f), g_0 + g_1 = 1
+    if isinstance(scale_mixture, PolyaGammaScaleMixture):  # g_0 = 1 − σ(f), g_0 + g_1 = 1
         if not model.kernel.priors and model.largest_variance(None, {}) <= _LARGEST_TABLED_VARIANCE:
             table, weights = evaluated(pt.exp(nodes * scale), pt.exp(log_weights[:, 0]))
             return log_expected_negative(location, table, weights), None
         return log_sum_exp(-pt.softplus(location + nodes * scale), log_weights), None
     latent = location + nodes * scale
-    log_psi = _log_psi(mixing, latent)
+    log_psi = _log_psi(scale_mixture, latent)
     log_none = log_sum_exp(log_psi - 0.5 * latent, log_weights)
     log_either = log_sum_exp(log_psi + _log_two_cosh_half(latent), log_weights)
     return log_none - log_either, log_either
 
 
-def _log_psi(mixing: Mixing, latent: Tensor) -> Tensor:
-    match mixing:
-        case PolyaGammaMixing():
+def _log_psi(scale_mixture: GaussianScaleMixture, latent: Tensor) -> Tensor:
+    match scale_mixture:
+        case PolyaGammaScaleMixture():
             return -_log_two_cosh_half(latent)
-        case GammaMixing():
-            return -mixing.alpha * pt.log1p(0.5 * latent**2 / mixing.beta)
+        case GammaScaleMixture():
+            return -scale_mixture.alpha * pt.log1p(0.5 * latent**2 / scale_mixture.beta)
     raise ValueError(
-        f"mixing is {type(mixing).__name__}; the PyMC program knows PolyaGammaMixing and "
-        "GammaMixing: sample with nuts instead"
+        f"scale_mixture is {type(scale_mixture).__name__}; the PyMC program knows "
+        "PolyaGammaScaleMixture and GammaScaleMixture: sample with nuts instead"
     )
 
 
@@ -161,9 +163,13 @@ def _log_two_cosh_half(latent: Tensor) -> Tensor:
     return pt.logaddexp(0.5 * latent, -0.5 * latent)
 
 
-def _distance_to_nearest_pole(mixing: Mixing) -> float:
+def _distance_to_nearest_pole(scale_mixture: GaussianScaleMixture) -> float:
     """Of 1/(1 + e^f): iπ. Of (1 + f²/(2β))^{−α}: i√(2β)."""
-    return math.sqrt(2 * mixing.beta) if isinstance(mixing, GammaMixing) else math.pi
+    return (
+        math.sqrt(2 * scale_mixture.beta)
+        if isinstance(scale_mixture, GammaScaleMixture)
+        else math.pi
+    )
 
 
 # ---------------------------------------------------------------- bags

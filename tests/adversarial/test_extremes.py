@@ -16,7 +16,7 @@ from milzoo.models import (
     VWSGP,
     CardinalityModel,
     DiverseDensity,
-    GammaMixing,
+    GammaScaleMixture,
     NegativeBinomial,
 )
 
@@ -142,12 +142,15 @@ def test_a_large_variance_takes_no_more_time(model, variance):
 
 @pytest.mark.parametrize(
     "others",
-    [{"mixing": GammaMixing(1.0, 1.0), "mean": 0.0}, {"likelihood": NegativeBinomial(1)}],
+    [
+        {"scale_mixture": GammaScaleMixture(1.0, 1.0), "mean": 0.0},
+        {"likelihood": NegativeBinomial(1)},
+    ],
     ids=["gamma", "negative_binomial"],
 )
 def test_a_variance_without_a_quadrature_is_refused(others):
     bags = bags_of(DRAWN).with_targets(np.arange(8.0))
-    model = VGPMIL if "mixing" in others else VWSGP
+    model = VGPMIL if "scale_mixture" in others else VWSGP
     with pytest.raises(
         ValueError, match=r"the variance of latent function values is up to .* give"
     ):

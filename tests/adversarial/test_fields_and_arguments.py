@@ -20,14 +20,14 @@ from milzoo.models import (
     CardinalityModel,
     CoupledVGPMIL,
     DiverseDensity,
-    GammaMixing,
+    GammaScaleMixture,
     Gaussian,
-    MeasureThreshold,
     NegativeBinomial,
-    NeighbourMeasure,
+    NeighbourScore,
     NormalCardinality,
-    ParzenMeasure,
+    ParzenScore,
     Probit,
+    ScoreThreshold,
     StudentT,
 )
 from milzoo.models.model import random_key
@@ -48,8 +48,8 @@ NUMBERS = {
     "VGPMIL sharpness": lambda value: VGPMIL(RBF(1.0, 1.0), POINTS, sharpness=value),
     "VGPMIL jitter": lambda value: VGPMIL(RBF(1.0, 1.0), POINTS, jitter=value),
     "CoupledVGPMIL coupling": lambda value: CoupledVGPMIL(RBF(1.0, 1.0), POINTS, coupling=value),
-    "GammaMixing alpha": lambda value: GammaMixing(value, 1.0),
-    "GammaMixing beta": lambda value: GammaMixing(1.0, value),
+    "GammaScaleMixture alpha": lambda value: GammaScaleMixture(value, 1.0),
+    "GammaScaleMixture beta": lambda value: GammaScaleMixture(1.0, value),
     "Probit noise": lambda value: Probit(value),
     "Gaussian noise": lambda value: Gaussian(value),
     "StudentT degrees_of_freedom": lambda value: StudentT(value),
@@ -57,7 +57,7 @@ NUMBERS = {
     "NormalCardinality mu": lambda value: NormalCardinality(mu=value),
     "NormalCardinality sigma": lambda value: NormalCardinality(sigma=value),
     "CardinalityModel weight_scale": lambda value: CardinalityModel(weight_scale=value),
-    "ParzenMeasure width": lambda value: ParzenMeasure(value),
+    "ParzenScore width": lambda value: ParzenScore(value),
     "DPMIL degrees_of_freedom": lambda value: DPMIL(np.zeros(1), np.ones(1), value),
     "DPMIL mean_strength": lambda value: DPMIL(np.zeros(1), np.ones(1), 2.0, mean_strength=value),
     "DPMIL concentration": lambda value: DPMIL(np.zeros(1), np.ones(1), 2.0, concentration=value),
@@ -69,10 +69,10 @@ NUMBERS = {
     "BMIL intercept_scale": lambda value: BMIL(intercept_scale=value),
     "BMIL intercept_mean": lambda value: BMIL(intercept_mean=value),
     "DiverseDensity scale_prior": lambda value: DiverseDensity(scale_prior=value),
-    "MeasureThreshold softness_prior": lambda value: MeasureThreshold(softness_prior=value),
+    "ScoreThreshold softness_prior": lambda value: ScoreThreshold(softness_prior=value),
 }
 COUNTS = {
-    "NeighbourMeasure k": lambda value: NeighbourMeasure(k=value),
+    "NeighbourScore k": lambda value: NeighbourScore(k=value),
     "NegativeBinomial total_count": lambda value: NegativeBinomial(value),
     "DPMIL max_components": lambda value: DPMIL(np.zeros(1), np.ones(1), 2.0, max_components=value),
     "num_inducing": lambda value: VGPMIL.for_bags(BAGS, num_inducing=value, seed=0),
@@ -139,7 +139,7 @@ def test_data_sets_that_are_drawn_have_these_seeds():
 
 OBJECTS = {
     "VGPMIL kernel": lambda value: VGPMIL(value, POINTS),
-    "VGPMIL mixing": lambda value: VGPMIL(RBF(1.0, 1.0), POINTS, mixing=value),
+    "VGPMIL scale_mixture": lambda value: VGPMIL(RBF(1.0, 1.0), POINTS, scale_mixture=value),
     "VWSGP likelihood": lambda value: VWSGP(RBF(1.0, 1.0), POINTS, likelihood=value),
     "CardinalityModel potential": lambda value: CardinalityModel(potential=value),
     "CardinalityModel weight_prior": lambda value: CardinalityModel(weight_prior=value),
@@ -151,7 +151,7 @@ OBJECTS = {
 
 @pytest.mark.parametrize("name", OBJECTS)
 def test_an_object_of_another_class_is_refused(name):
-    for value in ("gamma", -3, [1], {}, POINTS, GammaMixing, Probit, NormalCardinality, RBF):
+    for value in ("gamma", -3, [1], {}, POINTS, GammaScaleMixture, Probit, NormalCardinality, RBF):
         refuses(OBJECTS[name], value, name)
 
 

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as some_arrays
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, laplace, nuts
 from milzoo.inference.serialization import FORMAT
-from milzoo.models import RBF, VGPMIL, VWSGP, GammaMixing, PolyaGammaMixing, Probit
+from milzoo.models import RBF, VGPMIL, VWSGP, GammaScaleMixture, PolyaGammaScaleMixture, Probit
 
 pytestmark = pytest.mark.in_ci
 
@@ -210,9 +210,11 @@ fields_of = {
     "sharpness": lambda value: VGPMIL(RBF(1.0, 1.0), np.eye(2), sharpness=value),
     "jitter": lambda value: VWSGP(RBF(1.0, 1.0), np.eye(2), jitter=value),
     "noise": lambda value: VWSGP(RBF(1.0, 1.0), np.eye(2), likelihood=Probit(value)),
-    "alpha": lambda value: VGPMIL(RBF(1.0, 1.0), np.eye(2), mixing=GammaMixing(value, 1.0)),
+    "alpha": lambda value: VGPMIL(
+        RBF(1.0, 1.0), np.eye(2), scale_mixture=GammaScaleMixture(value, 1.0)
+    ),
     "inducing_points": lambda value: VGPMIL(RBF(1.0, 1.0), [[value, 0.0], [0.0, 1.0]], mean=-1.0),
-    "mixing": lambda value: VGPMIL(RBF(1.0, 1.0), np.eye(2), mixing=value),
+    "scale_mixture": lambda value: VGPMIL(RBF(1.0, 1.0), np.eye(2), scale_mixture=value),
     "kernel": lambda value: VWSGP(value, np.eye(2)),
 }
 
@@ -230,7 +232,7 @@ def check_field(given):
         assert ((predicted.bag_probability >= 0) & (predicted.bag_probability <= 1)).all()
 
 
-MODEL = VGPMIL(RBF(1.0, 1.0), np.eye(2), mean=-1.0, mixing=PolyaGammaMixing())
+MODEL = VGPMIL(RBF(1.0, 1.0), np.eye(2), mean=-1.0, scale_mixture=PolyaGammaScaleMixture())
 ENGINE_OPTIONS = {
     coordinate_ascent: ("max_steps", "tolerance", "num_draws", "dtype", "label_update", "progress"),
     laplace: ("max_steps", "num_draws", "progress"),

@@ -85,6 +85,8 @@ def test_each_format_has_a_file():
 
 def test_files_of_other_formats_are_refused_by_number(path):
     refuse((FORMATS / "format_1.nc").read_bytes(), path, "it has no digest in its last line")
+    earlier = (FORMATS / "format_2.nc").read_bytes()
+    refuse(earlier, path, f"it is of format 2, and this version reads format {FORMAT}")
     later = with_digest(without_last_line(WHOLE), FORMAT + 1)
     refuse(later, path, f"it is of format {FORMAT + 1}, and this version reads format {FORMAT}")
 

@@ -16,7 +16,15 @@ from milzoo.cli import main, referencing
 from milzoo.cli.experiment import Plan
 from milzoo.datasets import simulate_instances
 from milzoo.inference import ENGINES, coordinate_ascent, nuts
-from milzoo.models import RBF, VGPMIL, GammaMixing, Gaussian, NegativeBinomial, Probit, StudentT
+from milzoo.models import (
+    RBF,
+    VGPMIL,
+    GammaScaleMixture,
+    Gaussian,
+    NegativeBinomial,
+    Probit,
+    StudentT,
+)
 from milzoo.papers import PAPERS
 from milzoo.references import ENTRIES, LEAGUE, Gate, load_reference
 
@@ -110,12 +118,12 @@ def test_ones_own_data_may_have_targets(run, monkeypatch, tmp_path):
 
 
 def test_settings_are_arguments_of_the_model():
-    texts = ["num_inducing=7", "length_scale=3", "mean=-1.5", "mixing=gamma:1,2.5"]
+    texts = ["num_inducing=7", "length_scale=3", "mean=-1.5", "scale_mixture=gamma:1,2.5"]
     plan = Plan.read("vgpmil", "digits", ["nuts"], texts, seed=0)
     model = plan.model.for_bags(simulate_instances(10, 3, 2, seed=0), **plan.settings)
     assert model.inducing_points.shape == (7, 2)
     assert model.kernel == RBF(variance=5.0, length_scale=3.0)
-    assert model.mean == -1.5 and model.mixing == GammaMixing(1.0, 2.5)
+    assert model.mean == -1.5 and model.scale_mixture == GammaScaleMixture(1.0, 2.5)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +171,8 @@ def test_the_seed_decides_everything(run):
         (("compare", "vgpmil", "digits", "--set", "mean=low"), "mean is 'low'; expected a number"),
         (("compare", "vgpmil", "digits", "--set", "mean"), "has no '='; expected NAME=VALUE"),
         (
-            ("compare", "vgpmil", "digits", "--set", "mixing=gamma:1"),
-            "setting mixing is 'gamma:1'; expected polya_gamma, or gamma:ALPHA,BETA",
+            ("compare", "vgpmil", "digits", "--set", "scale_mixture=gamma:1"),
+            "setting scale_mixture is 'gamma:1'; expected polya_gamma, or gamma:ALPHA,BETA",
         ),
         (
             ("compare", "vwsgp", "digits", "--set", "likelihood=probitt"),
@@ -265,11 +273,19 @@ def test_gamma_mixing_is_compared_with_a_logistic_sampler(run, monkeypatch):
         return nuts(model, bags, seed=seed, num_warmup=10, num_samples=10)
 
     put_in_place_of("nuts", brief, monkeypatch)
-    gamma = ("compare", "vgpmil", "digits", "--set", "num_inducing=5", "--set", "mixing=gamma:1,2")
+    gamma = (
+        "compare",
+        "vgpmil",
+        "digits",
+        "--set",
+        "num_inducing=5",
+        "--set",
+        "scale_mixture=gamma:1,2",
+    )
     _, out, _ = run(*gamma, "--engines", "coordinate_ascent,nuts", "--json")
     content = json.loads(out)
     targets = {name: row["target"] for name, row in content["engines"].items()}
-    named = "GammaMixing(alpha=1.0, beta=2.0)"
+    named = "GammaScaleMixture(alpha=1.0, beta=2.0)"
     assert targets == {
         "coordinate_ascent": named,
         "nuts": named,

@@ -26,7 +26,6 @@ from milzoo.estimators import (
     ConceptFractionClassifier,
     DiverseDensityLearner,
     KernelPCA,
-    MeasureLearner,
     MIForest,
     MiFV,
     MiGraph,
@@ -35,6 +34,7 @@ from milzoo.estimators import (
     PCAOfInstances,
     PrototypeLearner,
     ScoreInstances,
+    ScoreLearner,
     StandardizeInstances,
     StickBreakingClassifier,
     TransformInstances,
@@ -42,7 +42,7 @@ from milzoo.estimators import (
     miSVM,
 )
 from milzoo.estimators.deep import AttentionNetwork, DeepVGPMIL
-from milzoo.models import RBF, VWSGP, CardinalityModel, NeighbourMeasure, NormalCardinality
+from milzoo.models import RBF, VWSGP, CardinalityModel, NeighbourScore, NormalCardinality
 from milzoo.models.parts.likelihoods import Gaussian
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -52,10 +52,10 @@ COUNTED = CardinalityModel(NormalCardinality(0.6, 0.2))
 
 QUICK = [
     BayesianMIL(VWSGP, "coordinate_ascent", seed=0, model__num_inducing=10),
-    MeasureLearner(NeighbourMeasure(k=2)),
+    ScoreLearner(NeighbourScore(k=2)),
     KernelPCA(2, length_scale=2.0),
     PCAOfInstances(2),
-    ScoreInstances(MeasureLearner(NeighbourMeasure(k=2)), cv=2),
+    ScoreInstances(ScoreLearner(NeighbourScore(k=2)), cv=2),
     StandardizeInstances(),
     TransformInstances(MinMaxScaler()),
     miSVM(),
@@ -81,7 +81,7 @@ SLOW = [
     CardinalityKernelLearner(COUNTED, RBF(1.0, 1.5), max_steps=2),
     DiverseDensityLearner(1.0, learns_scales=False, label_noise=0.01),
     EMDD(1.0, learns_scales=False, label_noise=0.01),
-    PrototypeLearner(NeighbourMeasure(k=2), separation=1.0, max_steps=10),
+    PrototypeLearner(NeighbourScore(k=2), separation=1.0, max_steps=10),
     ALPSVM(),
     BagEnsemble(CitationKNN(), num_members=3, seed=0),
     DDSVM(1.0, learns_scales=False, label_noise=0.01),

@@ -43,12 +43,12 @@ from milzoo.models import (
     CardinalityModel,
     CoupledVGPMIL,
     DiverseDensity,
-    GammaMixing,
+    GammaScaleMixture,
     Gaussian,
-    MeasureThreshold,
     NegativeBinomial,
     Probit,
     ProbitGPMIL,
+    ScoreThreshold,
     StudentT,
 )
 from milzoo.models.registry import models_by_name
@@ -92,7 +92,7 @@ def cardinality_gp(bags: Bags) -> CardinalityGP:
 
 MODELS: dict[str, Callable[[Bags], Any]] = {
     "VGPMIL": vgpmil,
-    "VGPMIL gamma": partial(vgpmil, mixing=GammaMixing(1.0, 2.5)),
+    "VGPMIL gamma": partial(vgpmil, scale_mixture=GammaScaleMixture(1.0, 2.5)),
     "CoupledVGPMIL": coupled_vgpmil,
     "VWSGP logistic": vwsgp,
     "VWSGP probit": partial(vwsgp, likelihood=Probit()),
@@ -107,7 +107,7 @@ MODELS: dict[str, Callable[[Bags], Any]] = {
     "BMIL": BMIL.for_bags,
     "GPMIL": gpmil,
     "ProbitGPMIL": probit_gpmil,
-    "MeasureThreshold": lambda bags: MeasureThreshold(),
+    "ScoreThreshold": lambda bags: ScoreThreshold(),
 }
 
 CHAINS = {"num_warmup": 20, "num_samples": 20, "num_chains": 2}
@@ -164,17 +164,17 @@ REFUSALS = {
     **{
         (engine, model): "has no closed form"
         for engine in ("coordinate_ascent", "natural_gradient")
-        for model in ("BMIL", "CardinalityModel", "DiverseDensity", "GPMIL", "MeasureThreshold")
+        for model in ("BMIL", "CardinalityModel", "DiverseDensity", "GPMIL", "ScoreThreshold")
     },
     ("natural_gradient", "CardinalityGP"): "kernel is between all bags",
     **{
         ("gibbs", name): "has no Gibbs sampler"
-        for name in ("BMIL", "CardinalityModel", "DiverseDensity", "GPMIL", "MeasureThreshold")
+        for name in ("BMIL", "CardinalityModel", "DiverseDensity", "GPMIL", "ScoreThreshold")
     },
     **{
         ("grid", name): "grid is for 2"
         for name in MODELS
-        if name not in ("CardinalityModel", "MeasureThreshold")
+        if name not in ("CardinalityModel", "ScoreThreshold")
     },
 }
 PAIRS = [
@@ -209,7 +209,7 @@ IN_CI = {
     ("nuts", "VGPMIL gamma"),
     ("maximum_a_posteriori", "CardinalityModel"),
     ("svi", "DiverseDensity"),
-    ("grid", "MeasureThreshold"),
+    ("grid", "ScoreThreshold"),
     *(
         (engine, "DiverseDensity")
         for engine in ("svi flow", "pathfinder", "ensemble", "tempered_smc")

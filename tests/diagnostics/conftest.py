@@ -7,7 +7,7 @@ import pytest
 from milzoo.datasets import Bags, simulate, simulate_instances
 from milzoo.diagnostics import compare
 from milzoo.inference import coordinate_ascent, gibbs, nuts
-from milzoo.models import VGPMIL, GammaMixing
+from milzoo.models import VGPMIL, GammaScaleMixture
 
 NUM_INDUCING = 8
 
@@ -44,13 +44,18 @@ def comparison(posteriors, problem):
 
 @pytest.fixture(scope="session")
 def runaway():
-    """Engines that all sit in the near mode of Gamma mixing; the far one has all the mass."""
+    """Engines all in the near mode of a Gamma scale mixture; the far one has all the mass."""
     random = np.random.default_rng(0)
     bags = Bags.from_list(
         [random.normal(size=(6, 2)) for _ in range(10)], labels=(np.arange(10) < 3).astype(int)
     )
     model = VGPMIL.for_bags(
-        bags, num_inducing=2, variance=2.0, length_scale=4.0, mean=0.0, mixing=GammaMixing(1.0, 0.3)
+        bags,
+        num_inducing=2,
+        variance=2.0,
+        length_scale=4.0,
+        mean=0.0,
+        scale_mixture=GammaScaleMixture(1.0, 0.3),
     )
     chains = {"seed": 0, "num_warmup": 300, "num_samples": 1000}
     return compare(

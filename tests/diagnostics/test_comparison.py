@@ -18,7 +18,7 @@ from milzoo.diagnostics.measures.targets import is_logistic
 from milzoo.diagnostics.sentences import sentence
 from milzoo.inference import coordinate_ascent, grid, laplace, nuts
 from milzoo.inference.importance import weighted_evidence
-from milzoo.models import VWSGP, GammaMixing, Gaussian, Probit, ScaleMixture
+from milzoo.models import VWSGP, GammaScaleMixture, Gaussian, Probit, ScaleMixture
 from scipy.signal import lfilter
 
 
@@ -210,7 +210,7 @@ def test_two_reliable_samplers_that_disagree_suspend_judgement(chains, posterior
 
 @pytest.mark.in_ci
 def test_logistic_sampler_is_the_preferred_reference(chains, problem):
-    gamma = replace(problem[2], mixing=GammaMixing(1.0, 1.0))
+    gamma = replace(problem[2], scale_mixture=GammaScaleMixture(1.0, 1.0))
     comparison = compare({"gamma": replace(chains(0), model=gamma), "logistic": slow(chains(1))})
     assert comparison.reference == "logistic"
     assert "of the logistic model" in comparison.reference_sentence
@@ -410,7 +410,7 @@ def test_of_two_good_samplers_that_disagree_one_is_wrong(chains, posteriors):
 def test_posteriors_of_other_models_are_told_apart(posteriors, problem):
     """The sentences name a runaway."""
     training, test, model = problem
-    gamma = replace(model, mixing=GammaMixing(1.0, 1.0))
+    gamma = replace(model, scale_mixture=GammaScaleMixture(1.0, 1.0))
     far = 30.0 + posteriors["nuts"].tree["posterior"]["inducing_value"].to_numpy()
     comparison = compare(
         {
@@ -422,7 +422,7 @@ def test_posteriors_of_other_models_are_told_apart(posteriors, problem):
         test=test,
     )
     table = comparison.table
-    assert list(table["target"]) == ["logistic", *2 * ["GammaMixing(alpha=1.0, beta=1.0)"]]
+    assert list(table["target"]) == ["logistic", *2 * ["GammaScaleMixture(alpha=1.0, beta=1.0)"]]
     assert table.loc["gamma cavi", "own_reference"] == "gamma nuts"
     assert table.loc["gamma cavi", "own_mean_error"] > 10
     text = comparison.sentences["gamma cavi"]
@@ -434,7 +434,7 @@ def test_posteriors_of_other_models_are_told_apart(posteriors, problem):
 @pytest.mark.slow
 def test_runaway_is_shown_where_targets_are_equal(posteriors, problem):
     training, _, model = problem
-    gamma = replace(model, mixing=GammaMixing(1.0, 1.0))
+    gamma = replace(model, scale_mixture=GammaScaleMixture(1.0, 1.0))
     far = 30.0 + posteriors["nuts"].tree["posterior"]["inducing_value"].to_numpy()
     comparison = compare(
         {
@@ -442,7 +442,7 @@ def test_runaway_is_shown_where_targets_are_equal(posteriors, problem):
             "nuts": replace(sampled(posteriors["nuts"], far), model=gamma),
         }
     )
-    name = "GammaMixing(alpha=1.0, beta=1.0)"
+    name = "GammaScaleMixture(alpha=1.0, beta=1.0)"
     assert set(comparison.table["target"]) == {name}
     assert f"All are about {name}, not the logistic model" in comparison.reference_sentence
     text = comparison.sentences["cavi"]
@@ -454,7 +454,7 @@ def test_runaway_is_shown_where_targets_are_equal(posteriors, problem):
 @pytest.mark.slow
 def test_sampler_near_the_start_hides_no_runaway(posteriors, chains, problem):
     training, _, model = problem
-    gamma = replace(model, mixing=GammaMixing(1.0, 1.0))
+    gamma = replace(model, scale_mixture=GammaScaleMixture(1.0, 1.0))
     comparison = compare(
         {
             "logistic": chains(0),
@@ -517,7 +517,7 @@ def test_only_different_priors_make_different_targets(chains, problem):
 def test_two_functions_in_the_model_are_two_targets(chains, problem):
     def planted(rate):
         psi = ScaleMixture.from_log_density(lambda f: -rate * f**2)
-        return replace(chains(0), model=replace(problem[2], mixing=psi))
+        return replace(chains(0), model=replace(problem[2], scale_mixture=psi))
 
     assert compare({"a": planted(0.1), "b": planted(0.2)}).table["target"].nunique() == 2
 
@@ -589,7 +589,7 @@ def test_only_logistic_labels_belong_to_the_logistic_model(likelihoods, problem)
     assert is_logistic(problem[2]) and is_logistic(likelihoods["logistic"].model)
     assert not is_logistic(likelihoods["probit"].model)
     assert not is_logistic(replace(likelihoods["probit"].model, likelihood=Gaussian()))
-    assert not is_logistic(replace(problem[2], mixing=GammaMixing(1.0, 1.0)))
+    assert not is_logistic(replace(problem[2], scale_mixture=GammaScaleMixture(1.0, 1.0)))
 
 
 @pytest.mark.in_ci
@@ -631,7 +631,9 @@ def test_consequences_of_other_predictions_are_stated(judged, planted, expected)
 def test_only_an_approximation_has_the_larger_error(judged, posteriors, chains, problem):
     """The sentence appears only where the reference is reliable."""
     training, test, model = problem
-    gamma = coordinate_ascent(replace(model, mixing=GammaMixing(1.0, 1.0)), training, seed=0)
+    gamma = coordinate_ascent(
+        replace(model, scale_mixture=GammaScaleMixture(1.0, 1.0)), training, seed=0
+    )
     better = difference(log_loss=-0.2, error=0.01)
     for name, posterior, reference in (
         ("a sampler", chains(1), chains(0)),

@@ -16,7 +16,7 @@ from milzoo.datasets import Bags
 from milzoo.diagnostics import compare
 from milzoo.inference import Posterior, coordinate_ascent, grid, maximum_a_posteriori, nuts
 from milzoo.inference.posterior import Status
-from milzoo.models import GammaMixing, ScaleMixture
+from milzoo.models import GammaScaleMixture, ScaleMixture
 
 pytestmark = pytest.mark.in_ci
 
@@ -207,10 +207,10 @@ def test_the_page_says_which_model_each_posterior_is_about(posteriors, problem, 
     comparison = compare({"nuts": posteriors["nuts"], "learned": moved})
     page = comparison.save_report(tmp_path / "values").read_text("utf-8")
     assert "different targets: nuts: variance=4.0; learned: variance=5.0" in page
-    gamma = replace(model, mixing=GammaMixing(1.0, 2.0))
+    gamma = replace(model, scale_mixture=GammaScaleMixture(1.0, 2.0))
     alone = compare({"cavi": coordinate_ascent(gamma, training, seed=0)})
     page = alone.save_report(tmp_path / "gamma").read_text("utf-8")
-    assert re.search(r"<th>target</th>\s*<td>GammaMixing\(alpha=1.0, beta=2.0\)</td>", page)
+    assert re.search(r"<th>target</th>\s*<td>GammaScaleMixture\(alpha=1.0, beta=2.0\)</td>", page)
 
 
 NOTE = "an instance's probability is that of a bag that holds it alone"
@@ -249,8 +249,8 @@ def test_a_saved_posterior_can_be_read_back(folder, posteriors):
 @pytest.mark.slow
 def test_a_posterior_that_no_file_can_hold_is_noted(problem, tmp_path):
     training, _, model = problem
-    mixing = ScaleMixture.from_log_density(lambda f: -0.1 * f**2)
-    posterior = coordinate_ascent(replace(model, mixing=mixing), training, seed=0)
+    scale_mixture = ScaleMixture.from_log_density(lambda f: -0.1 * f**2)
+    posterior = coordinate_ascent(replace(model, scale_mixture=scale_mixture), training, seed=0)
     page = compare({"cavi": posterior}).save_report(tmp_path).read_text("utf-8")
     assert "cavi is not among the files" in page
     assert not list(tmp_path.glob("*.nc"))

@@ -8,10 +8,10 @@ import pytest
 from milzoo.datasets import Bags, load
 from milzoo.estimators import PrototypeLearner
 from milzoo.estimators.prototypes import Peaks, Prototypes, find_radii, gradient_ascent
-from milzoo.models import NeighbourMeasure
+from milzoo.models import NeighbourScore
 from scipy.spatial.distance import cdist
 
-MEASURE = NeighbourMeasure(k=6, transform=jnp.log1p)
+SCORE = NeighbourScore(k=6, transform=jnp.log1p)
 CENTRES = np.array([[-4.0, 4.0], [4.0, 4.0], [-4.0, -4.0], [2.2, -0.6]])
 
 
@@ -22,7 +22,7 @@ def scene():
 
 @pytest.fixture(scope="module")
 def peaks(scene):
-    return PrototypeLearner(MEASURE, separation=1.0).find_peaks(scene)
+    return PrototypeLearner(SCORE, separation=1.0).find_peaks(scene)
 
 
 def test_positive_clusters_are_among_the_first_six_peaks(peaks):
@@ -35,28 +35,28 @@ def test_positive_clusters_are_among_the_first_six_peaks(peaks):
 def test_gradient_ascent_ends_at_local_maxima(scene):
     random = np.random.default_rng(0)
     starts = random.normal(size=(40, 2)) * 3
-    ends = gradient_ascent(MEASURE, scene, starts, first_step=0.5)
+    ends = gradient_ascent(SCORE, scene, starts, first_step=0.5)
     assert (np.diff(ends.objective) <= 0).all()
-    np.testing.assert_allclose(MEASURE.scores(ends.points, scene), ends.objective, atol=1e-12)
+    np.testing.assert_allclose(SCORE.scores(ends.points, scene), ends.objective, atol=1e-12)
     around = ends.points[:, None] + 1e-2 * random.normal(size=(40, 50, 2))
-    near = MEASURE.scores(around.reshape(-1, 2), scene).reshape(40, 50)
-    # Along a kink the steps get ever shorter: the end is right to 1e-3 of the measure's range.
-    slack = 1e-3 * np.ptp(MEASURE.scores(scene.instances, scene))
+    near = SCORE.scores(around.reshape(-1, 2), scene).reshape(40, 50)
+    # Along a kink the steps get ever shorter: the end is right to 1e-3 of the score's range.
+    slack = 1e-3 * np.ptp(SCORE.scores(scene.instances, scene))
     assert (near.max(axis=1) - ends.objective < slack).mean() > 0.9
 
 
 def test_gradient_ascent_never_ends_below_its_start(scene):
     starts = scene.instances[scene.instance_labels == 1]
-    ends = gradient_ascent(MEASURE, scene, starts, first_step=0.5, max_steps=7)
-    begun = np.sort(MEASURE.scores(starts, scene))[::-1]
+    ends = gradient_ascent(SCORE, scene, starts, first_step=0.5, max_steps=7)
+    begun = np.sort(SCORE.scores(starts, scene))[::-1]
     assert (ends.objective >= begun).all()  # both sorted
     assert (ends.objective > begun).mean() > 0.5
 
 
 def test_ascent_under_plain_distances_leaves_the_instances(scene):
     """The paper claims for Ψ(d) = d that peaks lie among positive instances: they do not."""
-    plain = gradient_ascent(NeighbourMeasure(k=6), scene, CENTRES[:3], first_step=0.5)
-    concave = gradient_ascent(MEASURE, scene, CENTRES[:3], first_step=0.5)
+    plain = gradient_ascent(NeighbourScore(k=6), scene, CENTRES[:3], first_step=0.5)
+    concave = gradient_ascent(SCORE, scene, CENTRES[:3], first_step=0.5)
     positive = scene.instances[scene.instance_labels == 1]
     # Four sds of a cluster from the nearest, and within one.
     assert cdist(plain.points, positive).min(axis=1).max() > 1.8
@@ -107,7 +107,7 @@ def test_several_radii_leave_fewer_errors_than_one(scene, peaks):
 
 def test_predictions_need_the_prototypes_alone(scene):
     training, test = scene.split(0.7, seed=0)
-    learner = PrototypeLearner(MEASURE, separation=1.0, max_prototypes=6)
+    learner = PrototypeLearner(SCORE, separation=1.0, max_prototypes=6)
     classifier = learner.fit(training)
     peaks, radii = classifier.prototypes_.peaks, classifier.prototypes_.radii
     assert peaks.points.shape == (6, 2)
@@ -122,11 +122,11 @@ def test_predictions_need_the_prototypes_alone(scene):
 
 def test_bad_input_is_refused(scene):
     with pytest.raises(ValueError, match=r"PrototypeLearner separation is 0.0; expected a pos"):
-        PrototypeLearner(MEASURE, separation=0.0).fit(scene)
+        PrototypeLearner(SCORE, separation=0.0).fit(scene)
     with pytest.raises(ValueError, match="max_prototypes is 0; expected"):
-        PrototypeLearner(MEASURE, 1.0, max_prototypes=0).fit(scene)
+        PrototypeLearner(SCORE, 1.0, max_prototypes=0).fit(scene)
     with pytest.raises(ValueError, match="bags have no labels; prototypes are looked for from"):
-        PrototypeLearner(MEASURE, 1.0).find_peaks(replace(scene, labels=None))
+        PrototypeLearner(SCORE, 1.0).find_peaks(replace(scene, labels=None))
 
 
 def test_separation_is_in_the_units_of_features():
@@ -140,7 +140,7 @@ def test_separation_is_in_the_units_of_features():
 
 def test_an_instance_at_the_radius_is_positive():
     """Distances 2 and 3 from the one prototype, whose radius is 2."""
-    learner = PrototypeLearner(MEASURE, separation=1.0)
+    learner = PrototypeLearner(SCORE, separation=1.0)
     learner.classes_, learner.n_features_in_ = np.array([0, 1]), 2
     peaks = Peaks(np.zeros((1, 2)), np.zeros(1), np.ones((1, 2)))
     learner.prototypes_ = Prototypes(peaks, np.array([2.0]))

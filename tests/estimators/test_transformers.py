@@ -11,13 +11,13 @@ from milzoo.datasets.bags import Standardization
 from milzoo.estimators import (
     BayesianMIL,
     KernelPCA,
-    MeasureLearner,
     PCAOfInstances,
     ScoreInstances,
+    ScoreLearner,
     StandardizeInstances,
     TransformInstances,
 )
-from milzoo.models import VWSGP, NeighbourMeasure
+from milzoo.models import VWSGP, NeighbourScore
 from sklearn.base import clone
 from sklearn.model_selection import (
     GridSearchCV,
@@ -30,7 +30,7 @@ from sklearn.model_selection import (
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
-SCORER = MeasureLearner(NeighbourMeasure(k=2))
+SCORER = ScoreLearner(NeighbourScore(k=2))
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,11 @@ from milzoo.models import (
     CoupledVGPMIL,
     DiverseDensity,
     Logistic,
-    MeasureThreshold,
     NegativeBinomial,
     NormalCardinality,
     Probit,
     ProbitGPMIL,
+    ScoreThreshold,
     StudentT,
 )
 from milzoo.models.dpmil import expected_occupied
@@ -44,7 +44,7 @@ class Problem:
 
     Attributes
     ----------
-    model : VGPMIL, CoupledVGPMIL, VWSGP, GPMIL, ProbitGPMIL, CardinalityModel, MeasureThreshold, …
+    model : VGPMIL, CoupledVGPMIL, VWSGP, GPMIL, ProbitGPMIL, CardinalityModel, ScoreThreshold, …
     design : Bags
         The bags that labels are simulated for.
     test_bag : Bags
@@ -59,7 +59,7 @@ class Problem:
         | GPMIL
         | ProbitGPMIL
         | CardinalityModel
-        | MeasureThreshold
+        | ScoreThreshold
         | DiverseDensity
         | BMIL
     )
@@ -185,9 +185,9 @@ def cardinality_problem() -> Problem:
     return Problem(model, *design_and_test_bag([6, 1, 2, 4, 3] * 4))
 
 
-def measure_threshold_problem() -> Problem:
-    """Fifteen bags of one to six instances; the features, two measures, are fixed."""
-    model = MeasureThreshold(dist.Normal(0.5, 1.0), dist.LogNormal(-1.0, 0.5))
+def score_threshold_problem() -> Problem:
+    """Fifteen bags of one to six instances; the features, two scores, are fixed."""
+    model = ScoreThreshold(dist.Normal(0.5, 1.0), dist.LogNormal(-1.0, 0.5))
     return Problem(model, *design_and_test_bag([6, 1, 2, 4, 3] * 3))
 
 
@@ -219,7 +219,7 @@ PROBLEMS = {
     "student vwsgp": vwsgp_problem(StudentT()),
     "counting vwsgp": vwsgp_problem(NegativeBinomial(2)),
     "cardinality": cardinality_problem(),
-    "measure threshold": measure_threshold_problem(),
+    "score threshold": score_threshold_problem(),
     "diverse density": diverse_density_problem(),
     "bmil": bmil_problem(),
     "gpmil": gpmil_problem(),

@@ -26,11 +26,11 @@ from milzoo.models import (
     CardinalityKernel,
     CardinalityModel,
     CoupledVGPMIL,
-    GammaMixing,
+    GammaScaleMixture,
     Gaussian,
     Logistic,
     NormalCardinality,
-    PolyaGammaMixing,
+    PolyaGammaScaleMixture,
     Probit,
     ProbitGPMIL,
 )
@@ -60,7 +60,7 @@ SHARPNESS = 9.0
 NOISE = 0.6
 LABEL_UPDATES = ["exact", "mean_field", "plug_in_max"]
 ALPHA, BETA = 1.3, 2.2
-MIXINGS = {"sech": PolyaGammaMixing(), "gamma": GammaMixing(ALPHA, BETA)}
+SCALE_MIXTURES = {"sech": PolyaGammaScaleMixture(), "gamma": GammaScaleMixture(ALPHA, BETA)}
 LIKELIHOODS = {
     "bernoulli": {"likelihood": Logistic()},
     "probit": {"likelihood": Probit(NOISE)},
@@ -87,9 +87,13 @@ def fitted(model, steps, label_update=None):
 
 
 @cache
-def vgpmil(mixing: str, mean: float) -> VGPMIL:
+def vgpmil(scale_mixture: str, mean: float) -> VGPMIL:
     return VGPMIL(
-        RBF(**KERNEL), INDUCING_POINTS, mean=mean, sharpness=SHARPNESS, mixing=MIXINGS[mixing]
+        RBF(**KERNEL),
+        INDUCING_POINTS,
+        mean=mean,
+        sharpness=SHARPNESS,
+        scale_mixture=SCALE_MIXTURES[scale_mixture],
     )
 
 
@@ -240,18 +244,18 @@ def log_gamma(omega: np.ndarray) -> np.ndarray:
     return gamma_distribution.logpdf(omega, ALPHA, scale=1 / BETA)
 
 
-LOG_MIXING = {"sech": log_polya_gamma, "gamma": log_gamma}
+LOG_SCALE_MIXTURE = {"sech": log_polya_gamma, "gamma": log_gamma}
 # P(y | f) = ½ e^{(y − ½)f} E e^{−ωf²/2} with the Pólya-Gamma; a Gamma makes a factor without the ½.
 LOG_CONSTANT = {"sech": np.log(0.5), "gamma": 0.0}
 
 
-def augmentation_at_optimum(mixing: str, second_moment: np.ndarray) -> np.ndarray:
+def augmentation_at_optimum(scale_mixture: str, second_moment: np.ndarray) -> np.ndarray:
     """log ∫ p(ω) exp(−½ω E f²) dω: what ω adds to the bound with q(ω) at its optimum."""
     log_omega, step = np.linspace(-35.0, 8.0, 1500, retstep=True)
     omega = np.exp(log_omega)
-    log_measure = LOG_MIXING[mixing](omega) + log_omega + np.log(step)
+    log_measure = LOG_SCALE_MIXTURE[scale_mixture](omega) + log_omega + np.log(step)
     log_joint = log_measure - 0.5 * second_moment[:, None] * omega
-    return logsumexp(log_joint, axis=1) + LOG_CONSTANT[mixing]
+    return logsumexp(log_joint, axis=1) + LOG_CONSTANT[scale_mixture]
 
 
 @pytest.mark.parametrize("tilt", [0.0, 0.3, 2.0, 9.0])
@@ -278,11 +282,13 @@ def instances_by_bag() -> list[slice]:
     ]
 
 
-def vgpmil_bound(approximation, rows: Rows, mixing: str, mean: float, label_update: str) -> float:
+def vgpmil_bound(
+    approximation, rows: Rows, scale_mixture: str, mean: float, label_update: str
+) -> float:
     """By the sum over all labellings of each bag."""
     q = Approximation.of(approximation, rows)
     first, second = q.moments(rows, mean)
-    bound = augmentation_at_optimum(mixing, second).sum() - q.divergence
+    bound = augmentation_at_optimum(scale_mixture, second).sum() - q.divergence
     for bag, instances in enumerate(instances_by_bag()):
         labels = labellings(SIZES[bag])
         log_joint = (labels - 0.5) @ first[instances] + log_noisy_maximum(labels, LABELS[bag])
@@ -295,11 +301,11 @@ def vgpmil_bound(approximation, rows: Rows, mixing: str, mean: float, label_upda
     return bound
 
 
-def vgpmil_log_evidence(rows: Rows, mixing: str, mean: float) -> float:
-    """Of the density that the bound is about: that of Gamma mixing is not normalised over f."""
+def vgpmil_log_evidence(rows: Rows, scale_mixture: str, mean: float) -> float:
+    """Of the density that the bound is about: with ψ of a Gamma it is not normalised over f."""
 
     def psi(f):
-        if mixing == "sech":
+        if scale_mixture == "sech":
             return 1 / (2 * np.cosh(f / 2))
         return (1 + 0.5 * f**2 / BETA) ** -ALPHA
 
@@ -318,7 +324,7 @@ def vgpmil_log_evidence(rows: Rows, mixing: str, mean: float) -> float:
     return log_evidence(rows, log_likelihood)
 
 
-every_mixing = pytest.mark.parametrize("mixing", MIXINGS)
+every_scale_mixture = pytest.mark.parametrize("scale_mixture", SCALE_MIXTURES)
 every_mean = pytest.mark.parametrize("mean", [0.0, -0.8])
 every_label_update = pytest.mark.parametrize("label_update", LABEL_UPDATES)
 every_length = pytest.mark.parametrize("steps", STEPS)
@@ -327,37 +333,37 @@ every_length = pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.slow_but_first
 @every_length
 @every_mean
-@every_mixing
+@every_scale_mixture
 @every_label_update
-def test_vgpmil_bound_equals_brute_force(label_update, mixing, mean, steps):
-    model = vgpmil(mixing, mean)
+def test_vgpmil_bound_equals_brute_force(label_update, scale_mixture, mean, steps):
+    model = vgpmil(scale_mixture, mean)
     posterior = fitted(model, steps, label_update)
     rows = instance_rows(model)
-    expected = vgpmil_bound(posterior.approximation, rows, mixing, mean, label_update)
+    expected = vgpmil_bound(posterior.approximation, rows, scale_mixture, mean, label_update)
     assert posterior.elbo[-1] == pytest.approx(expected, abs=TOLERANCE, rel=0)
 
 
 @pytest.mark.slow
 @every_mean
-@every_mixing
+@every_scale_mixture
 @every_label_update
-def test_vgpmil_bound_is_below_the_log_evidence(label_update, mixing, mean):
-    model = vgpmil(mixing, mean)
+def test_vgpmil_bound_is_below_the_log_evidence(label_update, scale_mixture, mean):
+    model = vgpmil(scale_mixture, mean)
     posterior = fitted(model, max(STEPS), label_update)
-    assert posterior.elbo[-1] < vgpmil_log_evidence(instance_rows(model), mixing, mean)
+    assert posterior.elbo[-1] < vgpmil_log_evidence(instance_rows(model), scale_mixture, mean)
 
 
 @pytest.mark.in_ci
-@every_mixing
+@every_scale_mixture
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
-def test_vgpmil_converges_where_the_brute_force_bound_is_stationary(label_update, mixing):
+def test_vgpmil_converges_where_the_brute_force_bound_is_stationary(label_update, scale_mixture):
     mean = -0.8
-    model = vgpmil(mixing, mean)
+    model = vgpmil(scale_mixture, mean)
     approximation = fitted(model, max(STEPS), label_update).approximation
     rows = instance_rows(model)
 
     def bound(moved):
-        return vgpmil_bound(moved, rows, mixing, mean, label_update)
+        return vgpmil_bound(moved, rows, scale_mixture, mean, label_update)
 
     fields = Q_U if label_update == "exact" else (*Q_U, "label_logits")
     assert largest_gradient(bound, approximation, fields) < GRADIENT_TOLERANCE
@@ -373,8 +379,12 @@ for one, other, weight in ((0, 1, 1.0), (3, 4, 2.0), (4, 5, 0.5)):
 
 
 @cache
-def coupled_vgpmil(mixing: str) -> CoupledVGPMIL:
-    fields = {"sharpness": SHARPNESS, "mixing": MIXINGS[mixing], "coupling": COUPLING}
+def coupled_vgpmil(scale_mixture: str) -> CoupledVGPMIL:
+    fields = {
+        "sharpness": SHARPNESS,
+        "scale_mixture": SCALE_MIXTURES[scale_mixture],
+        "coupling": COUPLING,
+    }
     return CoupledVGPMIL(RBF(**KERNEL), INDUCING_POINTS, mean=-0.8, **fields)
 
 
@@ -388,43 +398,45 @@ def averaged_rows(model: CoupledVGPMIL) -> Rows:
 
 
 @cache
-def coupled_fit(mixing: str, steps: int, label_update: str):
+def coupled_fit(scale_mixture: str, steps: int, label_update: str):
     bags = problem_bags().with_edges(csr_array(NEIGHBOURS))
     options = {"max_steps": steps, "tolerance": 0.0, "label_update": label_update}
-    return coordinate_ascent(coupled_vgpmil(mixing), bags, seed=0, num_draws=2, **options)
+    return coordinate_ascent(coupled_vgpmil(scale_mixture), bags, seed=0, num_draws=2, **options)
 
 
 @pytest.mark.slow_but_first
 @every_length
-@every_mixing
+@every_scale_mixture
 @every_label_update
-def test_coupled_vgpmil_bound_equals_brute_force(label_update, mixing, steps):
-    posterior = coupled_fit(mixing, steps, label_update)
-    rows = averaged_rows(coupled_vgpmil(mixing))
-    expected = vgpmil_bound(posterior.approximation, rows, mixing, -0.8, label_update)
+def test_coupled_vgpmil_bound_equals_brute_force(label_update, scale_mixture, steps):
+    posterior = coupled_fit(scale_mixture, steps, label_update)
+    rows = averaged_rows(coupled_vgpmil(scale_mixture))
+    expected = vgpmil_bound(posterior.approximation, rows, scale_mixture, -0.8, label_update)
     assert posterior.elbo[-1] == pytest.approx(expected, abs=TOLERANCE, rel=0)
 
 
 @pytest.mark.in_ci
-@every_mixing
+@every_scale_mixture
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
-def test_coupled_vgpmil_converges_where_the_brute_force_bound_is_stationary(label_update, mixing):
-    approximation = coupled_fit(mixing, max(STEPS), label_update).approximation
-    rows = averaged_rows(coupled_vgpmil(mixing))
+def test_coupled_vgpmil_converges_where_the_brute_force_bound_is_stationary(
+    label_update, scale_mixture
+):
+    approximation = coupled_fit(scale_mixture, max(STEPS), label_update).approximation
+    rows = averaged_rows(coupled_vgpmil(scale_mixture))
 
     def bound(moved):
-        return vgpmil_bound(moved, rows, mixing, -0.8, label_update)
+        return vgpmil_bound(moved, rows, scale_mixture, -0.8, label_update)
 
     fields = Q_U if label_update == "exact" else (*Q_U, "label_logits")
     assert largest_gradient(bound, approximation, fields) < GRADIENT_TOLERANCE
 
 
 @pytest.mark.slow
-@every_mixing
-def test_coupled_vgpmil_bound_is_below_the_log_evidence(mixing):
-    model = coupled_vgpmil(mixing)
-    log_evidence = vgpmil_log_evidence(averaged_rows(model), mixing, -0.8)
-    assert coupled_fit(mixing, max(STEPS), "exact").elbo[-1] < log_evidence
+@every_scale_mixture
+def test_coupled_vgpmil_bound_is_below_the_log_evidence(scale_mixture):
+    model = coupled_vgpmil(scale_mixture)
+    log_evidence = vgpmil_log_evidence(averaged_rows(model), scale_mixture, -0.8)
+    assert coupled_fit(scale_mixture, max(STEPS), "exact").elbo[-1] < log_evidence
 
 
 # ------------------------------------------------------------------ ProbitGPMIL

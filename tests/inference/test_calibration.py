@@ -37,7 +37,7 @@ def calibrate(simulation_based_calibration):
         ("vwsgp", "marginal", 3),
         ("vwsgp", "full", 2),
         ("cardinality", "marginal", 4),
-        ("measure threshold", "marginal", 4),
+        ("score threshold", "marginal", 4),
         ("diverse density", "marginal", 4),
         ("bmil", "marginal", 4),
         ("gpmil", "full", 4),

@@ -18,12 +18,14 @@ from milzoo.inference.closed_form.sparse_gp import (
     largest_of_others,
 )
 from milzoo.inference.runtime.densities import log_likelihood
-from milzoo.models import RBF, VGPMIL, GammaMixing, PolyaGammaMixing, ScaleMixture
+from milzoo.models import RBF, VGPMIL, GammaScaleMixture, PolyaGammaScaleMixture, ScaleMixture
 from milzoo.models.numerics.products import inverse_transposed
 from scipy.special import expit, logsumexp
 
-MIXINGS = [PolyaGammaMixing(), GammaMixing(1.0, 2.5)]
-mixing_names = pytest.mark.parametrize("mixing", MIXINGS, ids=["sech", "gamma"])
+SCALE_MIXTURES = [PolyaGammaScaleMixture(), GammaScaleMixture(1.0, 2.5)]
+scale_mixture_names = pytest.mark.parametrize(
+    "scale_mixture", SCALE_MIXTURES, ids=["sech", "gamma"]
+)
 every_label_update = pytest.mark.parametrize("label_update", LABEL_UPDATES)
 
 
@@ -32,14 +34,14 @@ every_label_update = pytest.mark.parametrize("label_update", LABEL_UPDATES)
 
 @pytest.mark.in_ci
 @pytest.mark.slow_but_first
-@mixing_names
+@scale_mixture_names
 @every_label_update
 def test_bound_equals_trace_elbo_of_the_guide(
-    small_problem, mixing, label_update, trace_elbo_draws
+    small_problem, scale_mixture, label_update, trace_elbo_draws
 ):
     # Six looks at 4.5 standard errors: a false alarm in 4e-5 of all runs.
     model, bags = small_problem
-    model = replace(model, mixing=mixing)
+    model = replace(model, scale_mixture=scale_mixture)
     posterior = coordinate_ascent(model, bags, seed=0, label_update=label_update, max_steps=8)
     draws = trace_elbo_draws(posterior, bags)
     error = draws.mean() - posterior.elbo[-1]
@@ -117,14 +119,14 @@ def test_largest_of_others_equals_a_double_loop():
 
 @pytest.mark.in_ci
 @pytest.mark.slow_but_first
-@mixing_names
+@scale_mixture_names
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
 def test_bound_is_stationary_at_the_fixed_point(
-    small_problem, closed_form_start, gradient_of_the_bound, mixing, label_update
+    small_problem, closed_form_start, gradient_of_the_bound, scale_mixture, label_update
 ):
     """Tilts and exact labels, which follow from q(u), are at their optimum on the way."""
     model, bags = small_problem
-    model = replace(model, mixing=mixing)
+    model = replace(model, scale_mixture=scale_mixture)
     with jax.enable_x64(True):
         end = closed_form_start(model, bags, label_update=label_update).after(3000)
         gradients = gradient_of_the_bound(end)
@@ -151,12 +153,12 @@ SHAPES = [[1] * 6, [40], [1, 2, 5, 3], [7] * 5, [2, 40, 1, 9]]
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
 @pytest.mark.parametrize(
-    "mixing", [PolyaGammaMixing(), GammaMixing(1.0, 2.5)], ids=["sech", "gamma"]
+    "scale_mixture", [PolyaGammaScaleMixture(), GammaScaleMixture(1.0, 2.5)], ids=["sech", "gamma"]
 )
-def test_no_step_lowers_the_bound(sizes, label_update, mixing, bounds_of_steps):
+def test_no_step_lowers_the_bound(sizes, label_update, scale_mixture, bounds_of_steps):
     # 5 shapes × 2 updates × 2 ψ × 50 problems: labels at random, a fifth all 1, a fifth all 0.
     random = np.random.default_rng(len(sizes))
-    forms, rows = random_problems(random, sizes, label_update, mixing, num_problems=50)
+    forms, rows = random_problems(random, sizes, label_update, scale_mixture, num_problems=50)
     traces = bounds_of_steps(forms, rows, num_steps=25)
     assert np.isfinite(traces).all()
     # Rounding: the bound is a difference of sums that are up to 1e4 times as large as itself.
@@ -164,7 +166,7 @@ def test_no_step_lowers_the_bound(sizes, label_update, mixing, bounds_of_steps):
     assert (np.diff(traces, axis=1) > -allowed).all()
 
 
-def random_problems(random, sizes, label_update, mixing, num_problems):
+def random_problems(random, sizes, label_update, scale_mixture, num_problems):
     """Forms and what they would have prepared, by problem on the first axis."""
     bag_index = np.repeat(np.arange(len(sizes)), sizes)
     shape = (num_problems, bag_index.size)
@@ -180,7 +182,13 @@ def random_problems(random, sizes, label_update, mixing, num_problems):
         bag_weight=np.ones(labels.shape),
     )
     models = [
-        VGPMIL(RBF(1.0, 1.0), np.zeros((3, 1)), mean=mean, sharpness=sharpness, mixing=mixing)
+        VGPMIL(
+            RBF(1.0, 1.0),
+            np.zeros((3, 1)),
+            mean=mean,
+            sharpness=sharpness,
+            scale_mixture=scale_mixture,
+        )
         for mean, sharpness in zip(
             random.normal(scale=3.0, size=num_problems),
             random.choice([1.0, 3.0, 100.0, 1e12], size=num_problems),
@@ -195,9 +203,9 @@ def random_problems(random, sizes, label_update, mixing, num_problems):
 
 @pytest.mark.in_ci
 def test_exact_labels_never_loosen_the_bound():
-    sizes, mixing = [1, 2, 5, 3, 8], PolyaGammaMixing()
+    sizes, scale_mixture = [1, 2, 5, 3, 8], PolyaGammaScaleMixture()
     random = np.random.default_rng(4)
-    exact, rows = random_problems(random, sizes, "exact", mixing, num_problems=40)
+    exact, rows = random_problems(random, sizes, "exact", scale_mixture, num_problems=40)
     independent = replace(exact, label_update="mean_field")
     logits = random.logistic(size=rows.bag_index.shape)
     mean = random.normal(size=(40, 3))
@@ -219,9 +227,11 @@ def test_exact_labels_never_loosen_the_bound():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mixing", [PolyaGammaMixing()], ids=["sech"])
+@pytest.mark.parametrize("scale_mixture", [PolyaGammaScaleMixture()], ids=["sech"])
 @every_label_update
-def test_bound_lies_below_the_log_evidence_by_quadrature(one_inducing_point, mixing, label_update):
+def test_bound_lies_below_the_log_evidence_by_quadrature(
+    one_inducing_point, scale_mixture, label_update
+):
     model, bags = one_inducing_point
     posterior = coordinate_ascent(model, bags, seed=0, label_update=label_update)
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
@@ -288,7 +298,7 @@ def learned_gamma():
     for table in tables[1::2]:
         table[0, 0] += 4.0
     bags = Bags.from_list(tables, np.arange(40) % 2)
-    model = VGPMIL.for_bags(bags, 6, 2.0, 1.5, mean=0.0, mixing=GammaMixing(1.0, 2.5))
+    model = VGPMIL.for_bags(bags, 6, 2.0, 1.5, mean=0.0, scale_mixture=GammaScaleMixture(1.0, 2.5))
     settings = {"learn_hyperparameters": True, "tolerance": 1e-10, "max_steps": 300}
     return coordinate_ascent(model, bags, seed=0, **settings), bags
 
@@ -369,7 +379,7 @@ def test_status_tells_how_the_ascent_ended(small_problem):
 def test_custom_mixture_runs_without_its_mixing_density(small_problem):
     model, bags = small_problem
     secant = ScaleMixture.from_log_density(lambda f: -jnp.logaddexp(f / 2, -f / 2))
-    custom = coordinate_ascent(replace(model, mixing=secant), bags, seed=0)
+    custom = coordinate_ascent(replace(model, scale_mixture=secant), bags, seed=0)
     builtin = coordinate_ascent(model, bags, seed=0)
     np.testing.assert_allclose(custom.elbo, builtin.elbo, rtol=1e-8)
     with pytest.raises(NotImplementedError, match="mixing distribution"):

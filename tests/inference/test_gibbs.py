@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 import pytest
 from milzoo.inference import gibbs, nuts
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
-from milzoo.models import RBF, GammaMixing, ScaleMixture
+from milzoo.models import RBF, GammaScaleMixture, ScaleMixture
 
 LARGEST_Z = 5.5
 EVERYTHING = ("inducing_value", "latent", "instance_label")
@@ -133,7 +133,7 @@ def test_gamma_mixing_agrees_with_nuts_on_both_programs(small_problem, moments):
     # With v = 0.4 and four bags the prior holds: this posterior has one mode, near the data. (At
     # v = ½ and M = 50 on digits it runs away to |f| of hundreds, and no sampler mixes.)
     model, bags = small_problem
-    tame = replace(model, kernel=RBF(0.4, 1.5), mixing=GammaMixing(1.0, 2.5))
+    tame = replace(model, kernel=RBF(0.4, 1.5), scale_mixture=GammaScaleMixture(1.0, 2.5))
     few = bags.select(np.arange(4))
     assert set(few.labels) == {0, 1}
     ours = gibbs(tame, few, seed=7, num_samples=6000, keep=("inducing_value", "latent"))
@@ -193,8 +193,10 @@ def test_priors_are_refused_by_name(small_problem):
 def test_unknown_mixing_density_is_refused(small_problem):
     model, bags = small_problem
     custom = ScaleMixture.from_log_density(lambda f: -jnp.sqrt(1 + f**2))
-    with pytest.raises(NotImplementedError, match=r"not its mixing dist.*use PolyaGammaMixing"):
-        gibbs(replace(model, mixing=custom), bags, seed=0)
+    with pytest.raises(
+        NotImplementedError, match=r"not its mixing dist.*use PolyaGammaScaleMixture"
+    ):
+        gibbs(replace(model, scale_mixture=custom), bags, seed=0)
 
 
 @pytest.mark.slow

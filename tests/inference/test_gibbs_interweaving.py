@@ -18,7 +18,7 @@ from milzoo.inference.gibbs import interweaving
 from milzoo.inference.gibbs.interweaving import Interweaved
 from milzoo.inference.gibbs.vgpmil import VGPMILGibbs
 from milzoo.inference.traceable import traceable_engine
-from milzoo.models import DPMIL, RBF, VGPMIL, GammaMixing
+from milzoo.models import DPMIL, RBF, VGPMIL, GammaScaleMixture
 
 LARGEST_Z = 5.5
 
@@ -35,11 +35,11 @@ def smallest_size(posterior):
 # ------------------------------------------------------------------ the density of the move
 
 
-@pytest.fixture(params=["logistic", "gamma mixing"])
+@pytest.fixture(params=["logistic", "gamma scale mixture"])
 def problem(request, small_problem):
     model, bags = small_problem
-    if request.param == "gamma mixing":
-        model = replace(model, kernel=RBF(0.4, 1.5), mixing=GammaMixing(1.0, 2.5))
+    if request.param == "gamma scale mixture":
+        model = replace(model, kernel=RBF(0.4, 1.5), scale_mixture=GammaScaleMixture(1.0, 2.5))
     return model, bags
 
 
@@ -52,7 +52,7 @@ def test_its_density_is_the_sum_over_all_labels(problem):
         others = [random.normal(size=len(state.whitened)) for _ in range(3)]
         found = [float(sweep.log_density_given_noise(state, jnp.asarray(e))) for e in others]
         latents = [sweep.with_noise_kept(state, jnp.asarray(e)).latent for e in others]
-        log_psi = [np.asarray(model.mixing.log_density(f)) for f in latents]
+        log_psi = [np.asarray(model.scale_mixture.log_density(f)) for f in latents]
     expected = [
         log_sum_over_labels(model, bags, np.asarray(latent), psi) - 0.5 * whitened @ whitened
         for whitened, latent, psi in zip(others, latents, log_psi, strict=True)
@@ -149,7 +149,7 @@ def test_evidence_and_labels_are_those_drawn_back_from_nuts(small_problem, momen
 def test_gamma_mixing_agrees_with_nuts(small_problem, moments):
     model, bags = small_problem
     tame, few = (
-        replace(model, kernel=RBF(0.4, 1.5), mixing=GammaMixing(1.0, 2.5)),
+        replace(model, kernel=RBF(0.4, 1.5), scale_mixture=GammaScaleMixture(1.0, 2.5)),
         bags.select(np.arange(4)),
     )
     ours = gibbs(tame, few, seed=7, num_samples=4000, interweave=True)

@@ -11,16 +11,16 @@ from milzoo.datasets import Bags
 from milzoo.inference import Posterior, grid, nuts
 from milzoo.inference.grid import BilinearDistribution
 from milzoo.inference.runtime.densities import log_joint
-from milzoo.models import VGPMIL, CardinalityModel, GammaMixing, MeasureThreshold
+from milzoo.models import VGPMIL, CardinalityModel, GammaScaleMixture, ScoreThreshold
 from scipy.integrate import dblquad
 from scipy.stats import norm
 
-MODEL = MeasureThreshold()
+MODEL = ScoreThreshold()
 
 
 @pytest.fixture(scope="module")
 def bags():
-    """Twelve bags of three with two measures as features: one knows, the other is noise."""
+    """Twelve bags of three with two scores as features: one knows, the other is noise."""
     random = np.random.default_rng(0)
     labels = np.arange(12) % 2
     knows = random.normal(size=36) + np.repeat(labels, 3)
@@ -167,7 +167,7 @@ def test_distant_modes_are_found(alpha, beta):
     labels = (np.arange(10) < 3).astype(int)
     bags = Bags.from_list([random.normal(size=(3, 2)) for _ in labels], labels)
     logistic = VGPMIL.for_bags(bags, num_inducing=2, variance=4.0, length_scale=4.0, mean=0.0)
-    model = replace(logistic, mixing=GammaMixing(alpha, beta))
+    model = replace(logistic, scale_mixture=GammaScaleMixture(alpha, beta))
     after = grid(model, bags, seed=0, num_points=101)
     before = grid(replace(model, sharpness=1.0), bags, seed=0, num_points=101)  # labels are coins
     values = before.stored_draws()["inducing_value"]

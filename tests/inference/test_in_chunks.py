@@ -20,7 +20,7 @@ from milzoo.inference.runtime.chunks import (
     padded_chunks,
 )
 from milzoo.inference.runtime.devices import Devices
-from milzoo.models import DPMIL, VGPMIL, VWSGP, GammaMixing, Gaussian, Probit, ProbitGPMIL
+from milzoo.models import DPMIL, VGPMIL, VWSGP, GammaScaleMixture, Gaussian, Probit, ProbitGPMIL
 
 # The smallest chunk is smaller than the largest bag.
 CHUNKS = (7, 40, 10_000)
@@ -50,7 +50,7 @@ def fits(design, when_asked_for):
     }
     source = models | {"gamma": few}
     drawn = when_asked_for(lambda name: simulate(source[name], design, seed=2)[0])
-    models["gamma"] = replace(few, mixing=GammaMixing(2.0, 1.0))
+    models["gamma"] = replace(few, scale_mixture=GammaScaleMixture(2.0, 1.0))
     labelled = instances_known(drawn["vgpmil"])
     models |= {
         "dpmil": DPMIL.for_bags(labelled, 4),

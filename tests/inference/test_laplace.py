@@ -12,7 +12,7 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import laplace
 from milzoo.inference.runtime.densities import log_joint
-from milzoo.models import RBF, VWSGP, GammaMixing, Logistic, Probit
+from milzoo.models import RBF, VWSGP, GammaScaleMixture, Logistic, Probit
 from numpyro.infer import Predictive, Trace_ELBO
 from scipy import stats
 from scipy.special import expit
@@ -189,7 +189,9 @@ def test_too_few_steps_are_admitted(small_problem):
 def test_an_end_that_is_no_mode_is_a_failure(small_problem):
     # ψ nearly constant: log 2cosh(f/2) pushes the evidence away from 0, where the search starts.
     model, bags = small_problem
-    hollow = replace(model, kernel=RBF(40.0, 1.5), mean=0.0, mixing=GammaMixing(1.0, 1000.0))
+    hollow = replace(
+        model, kernel=RBF(40.0, 1.5), mean=0.0, scale_mixture=GammaScaleMixture(1.0, 1000.0)
+    )
     posterior = laplace(hollow, bags, seed=0, max_steps=1, num_draws=5)
     assert posterior.status.kind == "failed"
     assert "not positive definite: no mode" in posterior.status.sentence

@@ -15,7 +15,7 @@ from milzoo.inference import Posterior, coordinate_ascent, gibbs, laplace, nuts,
 from milzoo.inference import posterior as posterior_module
 from milzoo.inference.closed_form.sparse_gp import InducingApproximation
 from milzoo.inference.posterior import _mixed
-from milzoo.models import VGPMIL, GammaMixing, ScaleMixture
+from milzoo.models import VGPMIL, GammaScaleMixture, ScaleMixture
 from scipy import stats
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -152,16 +152,18 @@ def test_file_keeps_priors_and_mixings(small_problem, tmp_path):
     assert isinstance(again.kernel.variance, dist.LogNormal)
     assert float(again.kernel.variance.scale) == pytest.approx(0.7)
     assert float(again.mean.loc) == -1.0
-    gamma = coordinate_ascent(replace(model, mixing=GammaMixing(0.5, 2.5)), bags, seed=0)
+    gamma = coordinate_ascent(
+        replace(model, scale_mixture=GammaScaleMixture(0.5, 2.5)), bags, seed=0
+    )
     gamma.save(tmp_path / "gamma.nc")
-    assert Posterior.load(tmp_path / "gamma.nc").model.mixing == GammaMixing(0.5, 2.5)
+    assert Posterior.load(tmp_path / "gamma.nc").model.scale_mixture == GammaScaleMixture(0.5, 2.5)
 
 
 @pytest.mark.slow
 def test_a_function_is_refused_by_save(small_problem, tmp_path):
     model, bags = small_problem
     custom = ScaleMixture.from_log_density(lambda f: -jnp.sqrt(1 + f**2))
-    posterior = coordinate_ascent(replace(model, mixing=custom), bags, seed=0, num_draws=5)
+    posterior = coordinate_ascent(replace(model, scale_mixture=custom), bags, seed=0, num_draws=5)
     with pytest.raises(ValueError, match="ScaleMixture made from a function"):
         posterior.save(tmp_path / "custom.nc")
 

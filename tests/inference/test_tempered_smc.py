@@ -19,7 +19,7 @@ from milzoo.inference.tempered_smc import (
     _start,
     run_to_posterior,
 )
-from milzoo.models import RBF, VGPMIL, VWSGP, DiverseDensity, GammaMixing, Gaussian
+from milzoo.models import RBF, VGPMIL, VWSGP, DiverseDensity, GammaScaleMixture, Gaussian
 from scipy.stats import norm
 
 POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
@@ -49,7 +49,9 @@ def three_modes() -> tuple[VGPMIL, Bags]:
     p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2): of so few instances the barrier is low.
     """
     bags = Bags.from_list([np.full((3, 1), 0.1 * b) for b in range(4)], labels=[0, 1, 0, 1])
-    model = VGPMIL(RBF(4.4, 3.0), np.zeros((1, 1)), mean=0.0, mixing=GammaMixing(1.0, 1.0))
+    model = VGPMIL(
+        RBF(4.4, 3.0), np.zeros((1, 1)), mean=0.0, scale_mixture=GammaScaleMixture(1.0, 1.0)
+    )
     return model, bags
 
 

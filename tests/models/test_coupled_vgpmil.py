@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 from milzoo.datasets import Bags, simulate
 from milzoo.inference.runtime.densities import log_joint
-from milzoo.models import RBF, VGPMIL, CoupledVGPMIL, GammaMixing
+from milzoo.models import RBF, VGPMIL, CoupledVGPMIL, GammaScaleMixture
 from scipy.special import expit
 from scipy.stats import norm
 
@@ -190,7 +190,7 @@ def test_labels_can_be_simulated(model, bags):
 
 
 def test_another_mixing_reweights_averaged_values(model, bags, draws):
-    gamma = replace(model, mixing=GammaMixing(1.0, 2.5))
+    gamma = replace(model, scale_mixture=GammaScaleMixture(1.0, 2.5))
     f = draws["latent"]
     log_ratio = -np.log1p(0.2 * f**2) + np.log(2 * np.cosh(f / 2))
     ours, logistic = (log_joint(one, "full", draws, bags) for one in (gamma, model))

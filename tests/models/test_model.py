@@ -76,8 +76,10 @@ def test_every_model_of_the_zoo_keeps_the_contract(name):
 
 
 def test_another_scale_mixture_asks_for_the_logistic_model():
-    gamma = models.VGPMIL.as_published(BAGS, num_inducing=3, mixing=models.GammaMixing(1.0, 2.5))
-    assert not gamma.is_normalised and gamma.observation is gamma.mixing
+    gamma = models.VGPMIL.as_published(
+        BAGS, num_inducing=3, scale_mixture=models.GammaScaleMixture(1.0, 2.5)
+    )
+    assert not gamma.is_normalised and gamma.observation is gamma.scale_mixture
     (companion,) = gamma.companions.values()
     assert companion.is_normalised and companion.observation == "logistic"
     assert not companion.companions

@@ -7,13 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from milzoo.models import BMIL, DPMIL, GPMIL, RBF, VGPMIL, VWSGP, GammaMixing
+from milzoo.models import BMIL, DPMIL, GPMIL, RBF, VGPMIL, VWSGP, GammaScaleMixture
 from milzoo.models.numerics.tracing import as_pytree
 
 POINTS = np.array([[-1.0, -1.0], [0.0, 0.5], [1.0, 1.0]])
 MODELS = {
     "vgpmil": lambda factor: VGPMIL(RBF(2.0 * factor, 1.0), POINTS * factor, mean=-factor),
-    "gamma": lambda factor: VGPMIL(RBF(2.0, factor), POINTS, mixing=GammaMixing(factor, 2.0)),
+    "gamma": lambda factor: VGPMIL(
+        RBF(2.0, factor), POINTS, scale_mixture=GammaScaleMixture(factor, 2.0)
+    ),
     "prior": lambda factor: VGPMIL(RBF(dist.LogNormal(0.0, factor), 1.0), POINTS),
     "vwsgp": lambda factor: VWSGP(RBF(0.5, factor), POINTS),
     "dpmil": lambda factor: DPMIL(np.zeros(2), factor * np.eye(2), 3.0, max_components=3),

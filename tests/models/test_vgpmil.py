@@ -16,7 +16,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags, simulate_instances
-from milzoo.models import RBF, VGPMIL, GammaMixing, PolyaGammaMixing, ScaleMixture
+from milzoo.models import RBF, VGPMIL, GammaScaleMixture, PolyaGammaScaleMixture, ScaleMixture
 from milzoo.models.numerics.quadrature import logistic_rule
 from numpyro import handlers
 from numpyro.infer import Predictive
@@ -25,8 +25,10 @@ from scipy import stats
 from scipy.special import expit, log_expit, logsumexp
 
 STANDARD_ERRORS = 4.5
-MIXINGS = [PolyaGammaMixing(), GammaMixing(alpha=1.0, beta=2.5)]
-both_mixings = pytest.mark.parametrize("mixing", MIXINGS, ids=["sech", "gamma"])
+SCALE_MIXTURES = [PolyaGammaScaleMixture(), GammaScaleMixture(alpha=1.0, beta=2.5)]
+both_scale_mixtures = pytest.mark.parametrize(
+    "scale_mixture", SCALE_MIXTURES, ids=["sech", "gamma"]
+)
 
 
 @pytest.fixture(autouse=True)
@@ -98,12 +100,12 @@ def log_label_given_latent(bag_label, latent, sharpness):
     )
 
 
-def log_reweighting(mixing, latent):
+def log_reweighting(scale_mixture, latent):
     """log ψ(f)/φ(f), φ the hyperbolic secant: 0 for the logistic model."""
-    if isinstance(mixing, PolyaGammaMixing):
+    if isinstance(scale_mixture, PolyaGammaScaleMixture):
         return np.zeros(latent.shape)
-    beta = mixing.beta
-    log_psi = mixing.alpha * (np.log(beta) - np.log(beta + latent**2 / 2))
+    beta = scale_mixture.beta
+    log_psi = scale_mixture.alpha * (np.log(beta) - np.log(beta + latent**2 / 2))
     return log_psi + np.logaddexp(latent / 2, -latent / 2)
 
 
@@ -118,16 +120,16 @@ def assert_within_errors(found, expected, standard_error):
 
 # ------------------------------------------------------------------------ the paper's program
 @pytest.mark.slow
-@both_mixings
-def test_full_program_has_the_density_written_by_hand(mixing):
-    bags, model = small_bags(), small_model(mixing=mixing)
+@both_scale_mixtures
+def test_full_program_has_the_density_written_by_hand(scale_mixture):
+    bags, model = small_bags(), small_model(scale_mixture=scale_mixture)
     u = some_inducing_values(model)
     K_ZZ, mean, variance = dense_latent_given_inducing_values(model, bags, u)
     for seed in range(3):
         f = mean + 2 * np.random.default_rng(seed).normal(size=len(mean))
         expected = stats.multivariate_normal(cov=K_ZZ).logpdf(u)
         expected += stats.norm(mean, np.sqrt(variance)).logpdf(f).sum()
-        expected += log_reweighting(mixing, f).sum()
+        expected += log_reweighting(scale_mixture, f).sum()
         for b, label in enumerate(bags.labels):
             expected += log_label_given_latent(label, f[rows(bags, b)], 20.0)
         found = joint(model, bags, inducing_value=u, latent=f)
@@ -217,13 +219,13 @@ def test_common_variance_priors_work_in_the_marginal_program(prior):
 # ------------------------------------------------------------------ latent values integrated out
 @pytest.mark.in_ci
 @pytest.mark.slow_but_first
-@both_mixings
+@both_scale_mixtures
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("size", [1, 2])
-def test_the_full_program_integrates_to_the_marginal_one(mixing, label, size):
+def test_the_full_program_integrates_to_the_marginal_one(scale_mixture, label, size):
     """Quadrature on a grid, with all normalising constants."""
     bags = small_bags(sizes=(size,), labels=(label,), seed=3)
-    model = small_model(mixing=mixing, mean=-0.8)
+    model = small_model(scale_mixture=scale_mixture, mean=-0.8)
     model = model.with_hyperparameters({"variance": 6.0})
     u = 2.0 * some_inducing_values(model)
     _, mean, variance = dense_latent_given_inducing_values(model, bags, u)
@@ -242,24 +244,25 @@ def test_the_full_program_integrates_to_the_marginal_one(mixing, label, size):
 
 
 @pytest.mark.slow_but_first
-@both_mixings
-def test_marginal_program_equals_dense_monte_carlo_over_latent_values(mixing):
+@both_scale_mixtures
+def test_marginal_program_equals_dense_monte_carlo_over_latent_values(scale_mixture):
     """Per bag, E over f|u of the reweighted likelihood equals factor times label probability."""
-    bags, model = small_bags(), small_model(mixing=mixing)
+    bags, model = small_bags(), small_model(scale_mixture=scale_mixture)
     u = some_inducing_values(model)
     _, mean, variance = dense_latent_given_inducing_values(model, bags, u)
     random = np.random.default_rng(5)
     f = mean + np.sqrt(variance) * random.normal(size=(100_000, len(mean)))
     found = label_log_probability(model.marginal(), bags, inducing_value=u)
-    if not isinstance(mixing, PolyaGammaMixing):
+    if not isinstance(scale_mixture, PolyaGammaScaleMixture):
         sites = handlers.trace(
             handlers.substitute(handlers.seed(model.marginal(), 0), {"inducing_value": u})
         ).get_trace(bags)
-        found = found + np.asarray(sites["mixing"]["fn"].log_factor)
+        found = found + np.asarray(sites["scale_mixture"]["fn"].log_factor)
     for b, label in enumerate(bags.labels):
         f_b = f[:, rows(bags, b)]
         values = np.exp(
-            log_label_given_latent(label, f_b, 20.0) + log_reweighting(mixing, f_b).sum(axis=1)
+            log_label_given_latent(label, f_b, 20.0)
+            + log_reweighting(scale_mixture, f_b).sum(axis=1)
         )
         standard_error = values.std() / np.sqrt(len(values))
         assert_within_errors(np.exp(found[b]), values.mean(), standard_error)
@@ -269,7 +272,7 @@ def test_marginal_program_equals_dense_monte_carlo_over_latent_values(mixing):
 @pytest.mark.parametrize("program", ["full", "augmented"])
 def test_padding_instances_do_not_reweight_latent_values(program):
     """Else ψ(f)/φ(f) of hundreds of absent instances, large far out, would pull u there."""
-    model, bags = small_model(mixing=GammaMixing(1.0, 2.5)), small_bags()
+    model, bags = small_model(scale_mixture=GammaScaleMixture(1.0, 2.5)), small_bags()
     run = model if program == "full" else model.augmented()
     with jax.enable_x64(True):
         given = model.prepare(bags)
@@ -281,7 +284,7 @@ def test_padding_instances_do_not_reweight_latent_values(program):
             start = jnp.zeros(model.num_inducing)
             sites = {"latent": jnp.asarray(values), "inducing_value": start}
             seeded = handlers.seed(handlers.substitute(run, sites), 0)
-            site = handlers.trace(seeded).get_trace(rows)["mixing"]
+            site = handlers.trace(seeded).get_trace(rows)["scale_mixture"]
             return float(jnp.sum(site["fn"].log_prob(site["value"])))
 
         latent[bags.num_instances :] = 40.0
@@ -290,7 +293,7 @@ def test_padding_instances_do_not_reweight_latent_values(program):
 
 
 def test_reweighting_of_unpadded_bags_can_be_traced():
-    model, bags = small_model(mixing=GammaMixing(1.0, 2.5)), small_bags()
+    model, bags = small_model(scale_mixture=GammaScaleMixture(1.0, 2.5)), small_bags()
     with jax.enable_x64(True):
         sites = {
             "latent": jnp.zeros(bags.num_instances),
@@ -306,14 +309,14 @@ def test_reweighting_of_unpadded_bags_can_be_traced():
 def test_marginal_program_is_right_for_a_peaked_psi():
     """ψ = (1 + f²/0.2)^−1 has its poles 0.45 from the real line."""
     bags = small_bags(sizes=(1,), labels=(1,), seed=3)
-    mixing = GammaMixing(alpha=1.0, beta=0.1)
-    model = small_model(mixing=mixing).with_hyperparameters({"variance": 6.0})
+    scale_mixture = GammaScaleMixture(alpha=1.0, beta=0.1)
+    model = small_model(scale_mixture=scale_mixture).with_hyperparameters({"variance": 6.0})
     u = some_inducing_values(model)
     K_ZZ, mean, variance = dense_latent_given_inducing_values(model, bags, u)
     f = (mean + np.sqrt(variance) * np.linspace(-12, 12, 40_001))[:, None]
     log_integrand = (
         stats.norm(mean, np.sqrt(variance)).logpdf(f)[:, 0]
-        + log_reweighting(mixing, f)[:, 0]
+        + log_reweighting(scale_mixture, f)[:, 0]
         + log_label_given_latent(1, f, 20.0)
     )
     expected = logsumexp(log_integrand) + np.log(f[1, 0] - f[0, 0])
@@ -325,16 +328,18 @@ def test_marginal_program_is_right_for_a_peaked_psi():
 @pytest.mark.slow
 def test_the_marginal_program_is_accurate_for_narrow_psi():
     bags = small_bags(sizes=(1,), labels=(1,), seed=3)
-    gamma = GammaMixing(alpha=1.0, beta=0.01)
+    gamma = GammaScaleMixture(alpha=1.0, beta=0.01)
     told = ScaleMixture.from_log_density(lambda f: -jnp.log1p(f**2 / 0.02), gamma.distance_to_pole)
     u = some_inducing_values(small_model())
     by_hand, by_logarithm = (
         joint(
-            small_model(mixing=mixing).with_hyperparameters({"variance": 6.0}).marginal(),
+            small_model(scale_mixture=scale_mixture)
+            .with_hyperparameters({"variance": 6.0})
+            .marginal(),
             bags,
             inducing_value=u,
         )
-        for mixing in (gamma, told)
+        for scale_mixture in (gamma, told)
     )
     np.testing.assert_allclose(by_logarithm, by_hand, rtol=1e-8)
 
@@ -342,12 +347,12 @@ def test_the_marginal_program_is_accurate_for_narrow_psi():
 @pytest.mark.in_ci
 def test_marginal_program_takes_any_psi_given_by_its_logarithm():
     bags = small_bags()
-    gamma = MIXINGS[1]
+    gamma = SCALE_MIXTURES[1]
     automatic = ScaleMixture.from_log_density(lambda f: -jnp.log1p(f**2 / 5.0))
     u = some_inducing_values(small_model())
     by_hand, by_logarithm = (
-        joint(small_model(mixing=mixing).marginal(), bags, inducing_value=u)
-        for mixing in (gamma, automatic)
+        joint(small_model(scale_mixture=scale_mixture).marginal(), bags, inducing_value=u)
+        for scale_mixture in (gamma, automatic)
     )
     # The quadrature steps of the two differ; each is exact to about 1e-9 an instance.
     np.testing.assert_allclose(by_logarithm, by_hand, rtol=1e-8)
@@ -382,11 +387,11 @@ def test_marginal_density_is_finite_at_large_prior_variance():
 
 # ------------------------------------------------------------------------ ω and y in the program
 @pytest.mark.slow
-@both_mixings
-def test_the_augmented_program_sums_to_the_full_one(mixing):
+@both_scale_mixtures
+def test_the_augmented_program_sums_to_the_full_one(scale_mixture):
     """Given ω; its distribution given f is normalised and does not depend on y."""
     bags = small_bags(sizes=(1, 3), labels=(0, 1))
-    model = small_model(mixing=mixing)
+    model = small_model(scale_mixture=scale_mixture)
     random = np.random.default_rng(2)
     f, omega = random.normal(size=4), random.uniform(0.1, 0.6, size=4)
     sites = {"inducing_value": some_inducing_values(model), "latent": jnp.asarray(f)}
@@ -397,17 +402,17 @@ def test_the_augmented_program_sums_to_the_full_one(mixing):
         every = sites | {"augmentation": omega, "instance_label": labels}
         return log_density(model.augmented(), (bags,), {}, every)[0]
 
-    log_omega = float(mixing.conditional(jnp.asarray(f)).log_prob(jnp.asarray(omega)).sum())
+    log_omega = float(scale_mixture.conditional(jnp.asarray(f)).log_prob(jnp.asarray(omega)).sum())
     np.testing.assert_allclose(
         logsumexp(augmented(patterns)) - log_omega, joint(model, bags, **sites), rtol=1e-10
     )
 
 
 @pytest.mark.slow_but_first
-@both_mixings
-def test_integrating_both_augmentations_leaves_the_full_program(mixing):
+@both_scale_mixtures
+def test_integrating_both_augmentations_leaves_the_full_program(scale_mixture):
     """One instance: the trapezoid rule in log ω, both labels."""
-    bags, model = small_bags(sizes=(1,), labels=(1,)), small_model(mixing=mixing)
+    bags, model = small_bags(sizes=(1,), labels=(1,)), small_model(scale_mixture=scale_mixture)
     sites = {"inducing_value": some_inducing_values(model), "latent": jnp.array([1.4])}
     log_omega = np.linspace(np.log(1e-9), np.log(60.0), 4_001)
 
@@ -425,10 +430,10 @@ def test_integrating_both_augmentations_leaves_the_full_program(mixing):
 
 
 @pytest.mark.slow_but_first
-@both_mixings
-def test_given_augmentation_and_labels_latent_values_are_gaussian(mixing):
+@both_scale_mixtures
+def test_given_augmentation_and_labels_latent_values_are_gaussian(scale_mixture):
     """log p(ω, y, T | f) = −½ωᵀf² + (y − ½)ᵀf + a constant: conjugacy of the updates."""
-    bags, model = small_bags(), small_model(mixing=mixing)
+    bags, model = small_bags(), small_model(scale_mixture=scale_mixture)
     random = np.random.default_rng(2)
     u, N = some_inducing_values(model), len(bags.instances)
     _, mean, variance = dense_latent_given_inducing_values(model, bags, u)
@@ -483,9 +488,9 @@ def test_the_marginal_program_without_labels_has_the_same_prior():
     np.testing.assert_allclose(found, stats.multivariate_normal(cov=K_ZZ).logpdf(u), rtol=1e-9)
 
 
-@both_mixings
-def test_order_of_bags_and_of_instances_changes_nothing(mixing):
-    bags, model = small_bags(), small_model(mixing=mixing)
+@both_scale_mixtures
+def test_order_of_bags_and_of_instances_changes_nothing(scale_mixture):
+    bags, model = small_bags(), small_model(scale_mixture=scale_mixture)
     u = some_inducing_values(model)
     order = [3, 0, 4, 2, 1]
     backwards = [bags.to_list()[b][::-1] for b in order]
@@ -528,9 +533,9 @@ def test_sharpness_one_makes_labels_fair_coins():
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_prior_constant_equals_quadrature(size):
     """E over u by Gauss–Hermite of Π E[ψ(f_n)·2cosh(f_n/2) | u] by Gauss–Hermite, M = 2."""
-    gamma = GammaMixing(alpha=1.0, beta=2.5)
+    gamma = GammaScaleMixture(alpha=1.0, beta=2.5)
     points = np.array([[0.5, -0.3], [-1.0, 0.8]])
-    model = small_model(mixing=gamma).with_hyperparameters({"variance": 4.0})
+    model = small_model(scale_mixture=gamma).with_hyperparameters({"variance": 4.0})
     model = replace(model, inducing_points=points)
     bags = Bags.from_list(small_bags(sizes=(size, 1), labels=(1, 0)).to_list()[:1])
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
@@ -550,9 +555,9 @@ def test_the_prior_constant_equals_quadrature(size):
 @pytest.mark.in_ci
 def test_probabilities_of_all_labels_sum_to_the_constant():
     """Σ_T ∫ p̃(T, u) du = Z, over the eight labellings of three bags, u on a Gauss–Hermite grid."""
-    mixing = GammaMixing(alpha=1.0, beta=2.5)
+    scale_mixture = GammaScaleMixture(alpha=1.0, beta=2.5)
     points = np.array([[0.5, -0.3], [-1.0, 0.8]])
-    model = replace(small_model(mixing=mixing), inducing_points=points)
+    model = replace(small_model(scale_mixture=scale_mixture), inducing_points=points)
     nodes, weights = np.polynomial.hermite_e.hermegauss(30)
     grid = np.stack(np.meshgrid(nodes, nodes), axis=-1).reshape(-1, 2)
     log_weight = np.log(np.outer(weights, weights).ravel() / weights.sum() ** 2)
@@ -581,10 +586,10 @@ def test_the_logistic_prior_is_normalised():
 
 def test_padding_adds_nothing_to_the_prior_constant():
     """At variance 0 all instances have f = μ0."""
-    mixing = GammaMixing(alpha=1.0, beta=2.5)
-    model = small_model(mixing=mixing).with_hyperparameters({"variance": 1e-12})
+    scale_mixture = GammaScaleMixture(alpha=1.0, beta=2.5)
+    model = small_model(scale_mixture=scale_mixture).with_hyperparameters({"variance": 1e-12})
     found, _ = model.log_normaliser(small_bags(), seed=0, num_draws=2)
-    np.testing.assert_allclose(found, 12 * log_reweighting(mixing, np.array(0.3)), atol=1e-4)
+    np.testing.assert_allclose(found, 12 * log_reweighting(scale_mixture, np.array(0.3)), atol=1e-4)
 
 
 # ------------------------------------------------------------------------ predict
@@ -742,8 +747,10 @@ def test_what_cannot_be_completed_is_refused():
     draws = {"inducing_value": np.zeros((1, 3))}
     with pytest.raises(ValueError, match=r"bags have no labels; complete\(\) needs one"):
         model.complete(draws, Bags.from_list(bags.to_list()), seed=0)
-    with pytest.raises(NotImplementedError, match=r"GammaMixing.*expected PolyaGammaMixing"):
-        small_model(mixing=MIXINGS[1]).complete(draws, bags, seed=0)
+    with pytest.raises(
+        NotImplementedError, match=r"GammaScaleMixture.*expected PolyaGammaScaleMixture"
+    ):
+        small_model(scale_mixture=SCALE_MIXTURES[1]).complete(draws, bags, seed=0)
 
 
 # ------------------------------------------------------------------------ making a model
@@ -762,14 +769,18 @@ def test_for_bags_takes_k_means_and_median_distance():
     apart = [np.linalg.norm(x - y) for x, y in itertools.combinations(np.concatenate(tables), 2)]
     assert model.kernel.length_scale == pytest.approx(np.median(apart), rel=1e-12)
     assert (model.kernel.variance, model.sharpness) == (5.0, 100.0)
-    assert model.mixing == PolyaGammaMixing()
+    assert model.scale_mixture == PolyaGammaScaleMixture()
 
 
 def test_as_published_has_the_values_of_the_paper():
     _, bags = four_clusters()
     model = VGPMIL.as_published(bags, num_inducing=4)
     assert (model.kernel.variance, model.kernel.length_scale) == (0.5, np.sqrt(3.0))
-    assert (model.mean, model.sharpness, model.mixing) == (0.0, 100.0, PolyaGammaMixing())
+    assert (model.mean, model.sharpness, model.scale_mixture) == (
+        0.0,
+        100.0,
+        PolyaGammaScaleMixture(),
+    )
     assert VGPMIL.as_published(bags, num_inducing=4, mean=-2.0).mean == -2.0
 
 
@@ -901,7 +912,7 @@ def test_fields_out_of_range_are_refused_by_name(fields, message, without_type_c
 def test_priors_with_unknown_normalising_constants_are_refused():
     kernel = RBF(variance=dist.LogNormal(0.0, 1.0), length_scale=1.0)
     with pytest.raises(ValueError, match="variance of VGPMIL have priors, and mixing is GammaMix"):
-        VGPMIL(kernel, np.zeros((2, 3)), mixing=GammaMixing(1.0, 3.0))
+        VGPMIL(kernel, np.zeros((2, 3)), scale_mixture=GammaScaleMixture(1.0, 3.0))
 
 
 def test_inducing_points_not_finite_are_refused_by_row():
@@ -935,10 +946,10 @@ def test_inducing_points_are_a_copy_that_cannot_be_written():
 
 # ------------------------------------------------------------------------ 32 bit
 @pytest.mark.slow
-@both_mixings
-def test_programs_in_32_bit_agree_with_64_bit(mixing):
+@both_scale_mixtures
+def test_programs_in_32_bit_agree_with_64_bit(scale_mixture):
     bags = small_bags()
-    model = small_model(mixing=mixing)
+    model = small_model(scale_mixture=scale_mixture)
     N = len(bags.instances)
     random = np.random.default_rng(3)
     values = {

@@ -1,17 +1,17 @@
 """A paper that is made up: a quick method on a scene that comes with the package."""
 
 import pytest
-from milzoo.estimators import MeasureLearner
-from milzoo.models import NeighbourMeasure
+from milzoo.estimators import ScoreLearner
+from milzoo.models import NeighbourScore
 from milzoo.papers import Attempt, Cell, Exhibit, Paper, Protocol, Published
 from milzoo.papers.protocols import stratified_folds, thirds
 
 DATA = "kandemir2014"
-GRID = {"measure": [NeighbourMeasure(k) for k in (1, 3)]}
+GRID = {"measure": [NeighbourScore(k) for k in (1, 3)]}
 
 
 def neighbours(bags, memory):
-    return MeasureLearner(NeighbourMeasure(1)), dict(GRID)
+    return ScoreLearner(NeighbourScore(1)), dict(GRID)
 
 
 HONEST = Protocol("honest", "Three folds.", stratified_folds(3))

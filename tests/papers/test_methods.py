@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from milzoo.datasets import load
-from milzoo.estimators import CardinalityKernelLearner, CardinalityKernelSVM, MeasureLearner
+from milzoo.estimators import CardinalityKernelLearner, CardinalityKernelSVM, ScoreLearner
 from milzoo.inference import maximum_a_posteriori
 from milzoo.models import (
     RBF,
     CardinalityModel,
-    GammaMixing,
-    NeighbourMeasure,
+    GammaScaleMixture,
+    NeighbourScore,
     NormalCardinality,
 )
 from milzoo.papers import PAPERS, castro_macias_2024, exhibits_named, hajimirsadeghi_2017
@@ -80,7 +80,7 @@ def test_ten_steps_behind_the_highest_validation_auc_are_the_last(bags, stopped)
 def test_settings_are_those_of_the_model(bags):
     fitted = StoppedVGPMIL(10_000, 40.0, alpha=1.0, beta=2.5, seed=0).fit(bags[:20])
     model = fitted.posterior_.model
-    assert model.mixing == GammaMixing(1.0, 2.5)
+    assert model.scale_mixture == GammaScaleMixture(1.0, 2.5)
     assert (model.sharpness, float(model.kernel.variance)) == (100.0, 0.5)
     # All distinct instances, as there are no more.
     assert len(model.inducing_points) == len(np.unique(bags[:20].instances, axis=0))
@@ -104,12 +104,12 @@ def test_the_kernel_is_the_papers(bags, table, D):
 
 
 def test_k_stands_at_the_elbow_of_the_training_error(scene):
-    assert ElbowLearner(1).fit(scene).learner_.measure == NeighbourMeasure(1)
+    assert ElbowLearner(1).fit(scene).learner_.neighbourhood_score == NeighbourScore(1)
     fitted = ElbowLearner(4).fit(scene)
-    errors = [MeasureLearner(NeighbourMeasure(k)).fit(scene).threshold_.error for k in range(1, 5)]
+    errors = [ScoreLearner(NeighbourScore(k)).fit(scene).threshold_.error for k in range(1, 5)]
     below_chord = np.linspace(errors[0], errors[-1], 4) - errors
-    chosen = NeighbourMeasure(1 + int(np.argmax(below_chord)))
-    alone = MeasureLearner(chosen).fit(scene)
+    chosen = NeighbourScore(1 + int(np.argmax(below_chord)))
+    alone = ScoreLearner(chosen).fit(scene)
     np.testing.assert_array_equal(fitted.predict(scene), alone.predict(scene))
     np.testing.assert_array_equal(fitted.decision_function(scene), alone.decision_function(scene))
 

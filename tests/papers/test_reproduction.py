@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from milzoo.datasets import load
 from milzoo.diagnostics import cross_validate_bags
-from milzoo.estimators import MeasureLearner
-from milzoo.models import NeighbourMeasure
+from milzoo.estimators import ScoreLearner
+from milzoo.models import NeighbourScore
 from milzoo.papers import reproduce, reproduction, scores_by_setting
 from milzoo.papers.results import read, read_all
 from sklearn.model_selection import (
@@ -76,8 +76,8 @@ def test_an_honest_attempt_is_a_nested_search(known):
 def test_the_test_bags_choose_where_the_paper_let_them(known):
     bags = load(DATA)
     means = {
-        f"measure={setting['measure']}": cross_val_score(
-            MeasureLearner(**setting), bags, bags.labels, cv=FOLDS
+        f"neighbourhood_score={setting['neighbourhood_score']}": cross_val_score(
+            ScoreLearner(**setting), bags, bags.labels, cv=FOLDS
         ).mean()
         for setting in ParameterGrid(GRID)
     }
@@ -221,7 +221,7 @@ def test_scores_of_every_setting_are_those_on_the_test_bags(known, paper):
 def test_nothing_of_a_test_bag_is_seen_in_fitting(run, paper):
     """A planted method that remembers bags: its test bags are never among them."""
 
-    class Remembers(MeasureLearner):
+    class Remembers(ScoreLearner):
         def fit(self, bags, y=None):
             self.seen_ = set(bags.names)
             return super().fit(bags, y)
@@ -235,7 +235,7 @@ def test_nothing_of_a_test_bag_is_seen_in_fitting(run, paper):
 
     cell = paper.exhibits[0].cells[0]
     honest = replace(
-        cell.attempts[1], method=lambda bags, memory: (Remembers(NeighbourMeasure(1)), {})
+        cell.attempts[1], method=lambda bags, memory: (Remembers(NeighbourScore(1)), {})
     )
     exhibit = replace(paper.exhibits[0], cells=(replace(cell, attempts=(honest,)),))
     results, _ = run(paper=replace(paper, exhibits=(exhibit,)), folder=None)

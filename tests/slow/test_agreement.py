@@ -5,7 +5,7 @@ VGPMIL on digits and on musk1, VWSGP on musk1: every inducing value and every te
 names, the probabilities of the instances in positive bags, the log densities of the bags and the
 numbers of occupied components. The cardinality model, which has no Gibbs sampler, on simulated
 bags: weights, intercept, hyper-parameters, the probabilities of bags and instances. The threshold
-on a measure, with independent draws from the grid in the place of Gibbs: its sites, the
+on a score, with independent draws from the grid in the place of Gibbs: its sites, the
 probabilities of the bags. Diverse density on bags of one concept, no Gibbs: concept, scales, the
 probabilities of six bags. BMIL on bags of three features, no Gibbs: weights, intercept, the
 probabilities of six bags. GPMIL on bags of two features, no Gibbs: three inducing values, the
@@ -34,9 +34,9 @@ from milzoo.models import (
     VWSGP,
     CardinalityModel,
     DiverseDensity,
-    MeasureThreshold,
-    NeighbourMeasure,
+    NeighbourScore,
     NormalCardinality,
+    ScoreThreshold,
     scored,
 )
 from numpyro.handlers import substitute
@@ -87,10 +87,10 @@ def of_counts():
 
 
 def of_thresholds():
-    """Draws (chain, draw, 42): T, s, 40 bags, whose probabilities tell of the measures too."""
-    measures = [NeighbourMeasure(k=k) for k in (1, 3, 8)]
-    design = scored(measures, load("kandemir2014")).standardize()
-    model = MeasureThreshold()
+    """Draws (chain, draw, 42): T, s, 40 bags, whose probabilities tell of the scores too."""
+    neighbourhood_scores = [NeighbourScore(k=k) for k in (1, 3, 8)]
+    design = scored(neighbourhood_scores, load("kandemir2014")).standardize()
+    model = ScoreThreshold()
     truth = {"threshold": jnp.asarray(0.8), "softness": jnp.asarray(0.4)}
     bags = simulate(substitute(model.marginal(), truth), design, seed=0)[0]
     fitted = dict(posteriors(model, bags, num_samples=6000))

@@ -40,7 +40,7 @@ def calibrate(simulation_based_calibration):
         ("vwsgp", "full", 3),
         ("probit vwsgp", "marginal", 4),
         ("cardinality", "marginal", 6),
-        ("measure threshold", "marginal", 6),
+        ("score threshold", "marginal", 6),
         ("diverse density", "marginal", 6),
         ("bmil", "marginal", 6),
         ("gpmil", "full", 6),
@@ -165,7 +165,7 @@ def test_wrong_softness_is_found_by_the_log_likelihood(calibrate, simulation_bas
         changed = replace(model, softness_prior=dist.LogNormal(-3.0, 0.5))
         return simulation_based_calibration.nuts_on("marginal")(changed, bags)
 
-    assert "log likelihood" in calibrate("measure threshold", sharp, 6).not_uniform
+    assert "log likelihood" in calibrate("score threshold", sharp, 6).not_uniform
 
 
 class WithoutLabels(VGPMILGibbs):

@@ -1,4 +1,4 @@
-r"""With Gamma mixing the posterior runs away from where coordinate ascent stops.
+r"""With a Gamma scale mixture the posterior runs away from where coordinate ascent stops.
 
 Any ψ but the hyperbolic secant makes another model. With κ = y − ½ the paper's joint density is
 N(f)·Π ψ(f_n) e^{κ_n f_n}. Its sum over y_n is e^{f/2} + e^{−f/2} = 2cosh(f/2): the prior of the
@@ -6,7 +6,7 @@ latent function has become
 
 .. math:: p(f) ∝ N(f) \prod_n ψ(f_n) · 2\cosh(f_n/2).
 
-For ψ = 1/(2cosh(f/2)) the product is 1 and p(f) is the Gaussian process. For Gamma mixing
+For ψ = 1/(2cosh(f/2)) the product is 1 and p(f) is the Gaussian process. For a Gamma scale mixture
 ψ(f) = (1 + f²/2β)^{−α} falls like a power while 2cosh(f/2) grows like e^{|f|/2}. So log p(f) has
 one mode at f ≈ 0, where ψ·2cosh has curvature ¼ − α/β (a mode only if α > β/4), and one for each
 pattern of signs far out, where its gradient −Q⁻¹f + ½ sgn f − 2α/f (Q the covariance of f) is zero:
@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags
 from milzoo.inference import Posterior, coordinate_ascent, gibbs, nuts
-from milzoo.models import VGPMIL, GammaMixing, PolyaGammaMixing
+from milzoo.models import VGPMIL, GammaScaleMixture, PolyaGammaScaleMixture
 
 ALPHA, BETA = 1.0, 3.0
 
@@ -66,7 +66,7 @@ def _size_by_chain(posterior: Posterior) -> np.ndarray:
 @pytest.fixture(scope="module")
 def sampled_sizes(problem) -> dict[str, np.ndarray]:
     model, bags = problem
-    gamma = replace(model, mixing=GammaMixing(ALPHA, BETA))
+    gamma = replace(model, scale_mixture=GammaScaleMixture(ALPHA, BETA))
     lengths = {"num_warmup": 300, "num_samples": 200, "num_chains": 4}
     by_nuts = nuts(gamma, bags, seed=0, program="full", **lengths)
     by_gibbs = gibbs(gamma, bags, seed=0, keep=("inducing_value", "latent"), **lengths)
@@ -76,7 +76,7 @@ def sampled_sizes(problem) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("sampler", ["nuts", "gibbs"])
 def test_gamma_chains_leave_the_mode_of_coordinate_ascent(problem, sampled_sizes, sampler):
     model, bags = problem
-    local = _size_under_q(replace(model, mixing=GammaMixing(ALPHA, BETA)), bags)
+    local = _size_under_q(replace(model, scale_mixture=GammaScaleMixture(ALPHA, BETA)), bags)
     assert local < 3
     assert (sampled_sizes[sampler] > 10 * local).all()
 
@@ -97,7 +97,7 @@ def test_the_runaway_ends_where_the_derivation_says(problem, sampled_sizes, samp
 
 def test_on_the_logistic_model_coordinate_ascent_and_nuts_agree(problem):
     model, bags = problem
-    assert model.mixing == PolyaGammaMixing()
+    assert model.scale_mixture == PolyaGammaScaleMixture()
     posterior = nuts(
         model, bags, seed=0, program="full", num_warmup=300, num_samples=200, num_chains=4
     )
@@ -107,4 +107,4 @@ def test_on_the_logistic_model_coordinate_ascent_and_nuts_agree(problem):
 def test_coordinate_ascent_runs_away_without_a_near_mode(problem):
     # α = ½ < β/4 = ¾: f = 0 is a valley of ψ·2cosh.
     model, bags = problem
-    assert _size_under_q(replace(model, mixing=GammaMixing(0.5, BETA)), bags) > 30
+    assert _size_under_q(replace(model, scale_mixture=GammaScaleMixture(0.5, BETA)), bags) > 30

@@ -20,7 +20,7 @@ from milzoo.diagnostics.checks.criticism import (
 )
 from milzoo.inference import coordinate_ascent, gibbs
 from milzoo.inference.runtime.densities import log_joint
-from milzoo.models import DPMIL, RBF, VGPMIL, GammaMixing, Gaussian
+from milzoo.models import DPMIL, RBF, VGPMIL, GammaScaleMixture, Gaussian
 from milzoo.models.vwsgp import VWSGP
 
 INDUCING_POINTS = np.array([[-0.8, 0.3], [0.7, 0.8], [0.4, -0.9]])
@@ -154,9 +154,9 @@ def test_plot_has_a_panel_for_each_statistic(sampled):
 
 def test_a_model_that_is_not_normalised_is_refused():
     # NumPyro leaves the factor out: f would be of N, where p(f) ∝ N(f) ψ(f)/sech.
-    model = replace(LOGISTIC, mixing=GammaMixing(1.0, 1.0))
+    model = replace(LOGISTIC, scale_mixture=GammaScaleMixture(1.0, 1.0))
     posterior = coordinate_ascent(model, WITH_LABELS, seed=0, max_steps=2)
-    with pytest.raises(NotImplementedError, match=r"the program has a factor \(mixing\)"):
+    with pytest.raises(NotImplementedError, match=r"the program has a factor \(scale_mixture\)"):
         predictive_check(posterior, seed=0)
 
 

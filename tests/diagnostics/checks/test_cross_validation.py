@@ -8,15 +8,15 @@ from milzoo.datasets import load
 from milzoo.diagnostics import cross_validate_bags
 from milzoo.diagnostics.checks.cross_validation import _holm, corrected_interval
 from milzoo.diagnostics.measures.reliability import reliability
-from milzoo.estimators import BayesianMIL, MeasureLearner
-from milzoo.models import VWSGP, NeighbourMeasure
+from milzoo.estimators import BayesianMIL, ScoreLearner
+from milzoo.models import VWSGP, NeighbourScore
 from scipy.integrate import quad
 from scipy.special import gamma
 from sklearn.model_selection import StratifiedKFold
 
 CLASSIFIERS = {
-    "k = 1": MeasureLearner(NeighbourMeasure(1)),
-    "k = 3": MeasureLearner(NeighbourMeasure(3)),
+    "k = 1": ScoreLearner(NeighbourScore(1)),
+    "k = 3": ScoreLearner(NeighbourScore(3)),
 }
 
 
@@ -34,7 +34,7 @@ def found(scene):
 def test_each_fold_is_scored_on_its_test_bags(scene, found):
     assert len(found.folds) == 8
     for fold, (training, test) in enumerate(found.folds):
-        fitted = MeasureLearner(NeighbourMeasure(3)).fit(scene[training])
+        fitted = ScoreLearner(NeighbourScore(3)).fit(scene[training])
         assert found.by_fold.loc[("k = 3", fold), "accuracy"] == fitted.score(scene[test])
     tested = np.sort(np.concatenate([test for _, test in found.folds]))
     np.testing.assert_array_equal(tested, np.repeat(np.arange(len(scene)), 2))
@@ -150,8 +150,8 @@ def test_bad_input_is_refused(scene, found):
         cross_validate_bags(CLASSIFIERS, scene, np.array([1, 2, 1]), jobs=1)
     with pytest.raises(ValueError, match="bags have no labels; expected bags that are labelled"):
         cross_validate_bags(CLASSIFIERS, scene.without_labels(), 2, seed=0)
-    none = {"none": MeasureLearner(NeighbourMeasure(1), min_positive=0)}
-    with pytest.raises(RuntimeError, match="none failed on fold 0: MeasureLearner min_positive is"):
+    none = {"none": ScoreLearner(NeighbourScore(1), min_positive=0)}
+    with pytest.raises(RuntimeError, match="none failed on fold 0: ScoreLearner min_positive is"):
         cross_validate_bags(none, scene, 2, seed=0, jobs=1)
     with pytest.raises(ValueError, match="unknown score 'aucc'; did you mean 'auc'"):
         found.differences("aucc")

@@ -7,7 +7,7 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.diagnostics import PriorPredictive, prior_predictive
 from milzoo.inference.runtime.programs import num_compilations
-from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP, GammaMixing, Gaussian
+from milzoo.models import DPMIL, RBF, VGPMIL, VWSGP, GammaScaleMixture, Gaussian
 from numpy.polynomial.hermite_e import hermegauss
 from scipy.special import expit
 
@@ -127,4 +127,4 @@ def test_models_whose_prior_says_nothing_are_refused():
     with pytest.raises(NotImplementedError, match="labels have no parameter"):
         prior_predictive(DPMIL.for_bags(bags), bags, seed=0)
     with pytest.raises(NotImplementedError, match="the program has a factor"):
-        prior_predictive(replace(LOGISTIC, mixing=GammaMixing(1.0, 1.0)), bags, seed=0)
+        prior_predictive(replace(LOGISTIC, scale_mixture=GammaScaleMixture(1.0, 1.0)), bags, seed=0)

@@ -8,7 +8,7 @@ import pytest
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics import Prepared, Selection, select
 from milzoo.diagnostics.checks.leave_one_out import leave_one_out
-from milzoo.diagnostics.measures.scores import bag_log_loss
+from milzoo.diagnostics.neighbourhood_scores.scores import bag_log_loss
 from milzoo.inference import coordinate_ascent, gibbs, grid, maximum_a_posteriori, nuts
 from milzoo.models import (
     DPMIL,
@@ -17,10 +17,10 @@ from milzoo.models import (
     CardinalityGP,
     CardinalityKernel,
     CardinalityModel,
-    GammaMixing,
+    GammaScaleMixture,
     Gaussian,
-    MeasureThreshold,
-    NeighbourMeasure,
+    NeighbourScore,
+    ScoreThreshold,
     scored,
 )
 from milzoo.models.vwsgp import VWSGP
@@ -146,7 +146,10 @@ def test_disagreeing_criteria_are_reported_with_their_loss():
 @pytest.mark.slow
 def test_a_bound_up_to_a_constant_chooses_nothing():
     """With another ψ than the logistic one the density, and so its bound, lacks its constant."""
-    models = {"logistic": LOGISTIC, "gamma": replace(LOGISTIC, mixing=GammaMixing(1.0, 3.0))}
+    models = {
+        "logistic": LOGISTIC,
+        "gamma": replace(LOGISTIC, scale_mixture=GammaScaleMixture(1.0, 3.0)),
+    }
     found = select(models, WITH_LABELS, seed=0, criteria=("loo", "elbo"))
     assert np.isnan(found.elbo["gamma"]) and np.isfinite(found.elbo["logistic"])
     assert found.chosen_by["elbo"] == "logistic"
@@ -173,7 +176,7 @@ def test_bad_input_is_refused():
 NOISE = simulate_instances(24, 3, num_features=30, seed=5)
 NOISE = replace(NOISE, labels=np.random.default_rng(6).permutation(np.arange(24) % 2))
 COIN = 24 * np.log(0.5)
-MEASURE = NeighbourMeasure(3)
+SCORE = NeighbourScore(3)
 FOLDS = {"by": "cross_validation", "criteria": ("cross_validation",), "num_folds": 4}
 
 
@@ -187,11 +190,11 @@ def _kernel_from(bags):
 
 def _scores_from(bags):
     """A threshold on scores made from the labels of these bags, scaled by them."""
-    raw = scored([MEASURE], bags)
+    raw = scored([SCORE], bags)
     return Prepared(
-        MeasureThreshold(),
+        ScoreThreshold(),
         raw.standardize(),
-        lambda other: scored([MEASURE], bags, other).standardize(raw),
+        lambda other: scored([SCORE], bags, other).standardize(raw),
     )
 
 

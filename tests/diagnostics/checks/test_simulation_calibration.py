@@ -23,7 +23,7 @@ from milzoo.inference.traceable import (
     TraceableLaplace,
     TraceableSVI,
 )
-from milzoo.models import DPMIL, RBF, VGPMIL, CardinalityModel, GammaMixing, Gaussian
+from milzoo.models import DPMIL, RBF, VGPMIL, CardinalityModel, GammaScaleMixture, Gaussian
 from milzoo.models.vwsgp import VWSGP
 from scipy import stats
 
@@ -387,7 +387,7 @@ def test_the_tree_is_as_arviz_has_it(right):
 
 def test_a_model_that_is_not_normalised_is_refused(tmp_path):
     path = tmp_path / "calibration.jsonl"
-    model = VGPMIL(RBF(4.0, 1.3), np.zeros((3, 2)), mixing=GammaMixing(1.0, 1.0))
+    model = VGPMIL(RBF(4.0, 1.3), np.zeros((3, 2)), scale_mixture=GammaScaleMixture(1.0, 1.0))
     with pytest.raises(NotImplementedError, match=r"a factor .* forward simulation ignores"):
         simulation_calibration(model, "gibbs", DESIGN, seed=1, simulations=10, checkpoint=path)
     assert not path.exists()

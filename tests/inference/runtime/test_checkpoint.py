@@ -23,7 +23,7 @@ from milzoo.models import (
     VGPMIL,
     CardinalityModel,
     DiverseDensity,
-    GammaMixing,
+    GammaScaleMixture,
     NormalCardinality,
     ScaleMixture,
 )
@@ -181,7 +181,7 @@ DIFFERENT = [
     (GPMIL(RBF(4.0, 1.3), INDUCING_POINTS), GPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mean=1.0)),
     (DiverseDensity(), DiverseDensity(concept_prior=dist.Normal(0.0, 2.0))),
     (CardinalityModel(), CardinalityModel(NormalCardinality(mu=dist.Beta(2.0, 2.0)))),
-    (VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, mixing=GammaMixing(0.5, 2.5)), MODEL),
+    (VGPMIL(RBF(4.0, 1.3), INDUCING_POINTS, scale_mixture=GammaScaleMixture(0.5, 2.5)), MODEL),
     (ScaleMixture(lambda x: -x), ScaleMixture(lambda x: -2 * x)),
     (partial(min, 1), partial(min, 2)),
     (partial(nuts, seed=1), partial(nuts, seed=2)),
@@ -212,12 +212,12 @@ def quantities(bags, sites):
     return {"x": max(sites, key=lambda name: sites[name])}
 subjects = [
     VGPMIL(RBF(dist.LogNormal(0.0, 1.0), 1.3), points, mean=-0.8),
-    VGPMIL(RBF(4.0, 1.3), points, mixing=ScaleMixture(lambda x: -abs(x))),
+    VGPMIL(RBF(4.0, 1.3), points, scale_mixture=ScaleMixture(lambda x: -abs(x))),
     DPMIL(np.zeros(2), np.eye(2), 4.0),
     CardinalityModel(NormalCardinality(mu=dist.Beta(4.0, 4.0)), dist.HalfNormal(1.0)),
     DiverseDensity(scale_prior=dist.TransformedDistribution(
         dist.Normal(0.0, 1.0), dist.transforms.ExpTransform())),
-    MeasureThreshold(), BMIL(), traceable_engine("nuts", thin=3), traceable_engine("gibbs"),
+    ScoreThreshold(), BMIL(), traceable_engine("nuts", thin=3), traceable_engine("gibbs"),
     traceable_engine("svi"),
     quantities, jax.jit(quantities), partial(quantities, sites={"a": dist.Normal(0.0, 1.0)}),
     (dist.Normal(0.0, 1.0), {"a": quantities}), np.float64(0.1),

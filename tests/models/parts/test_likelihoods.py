@@ -23,7 +23,7 @@ from milzoo.models.parts.likelihoods import (
     StudentT,
 )
 from milzoo.models.parts.polya_gamma import PolyaGamma
-from milzoo.models.parts.scale_mixtures import PolyaGammaMixing
+from milzoo.models.parts.scale_mixtures import PolyaGammaScaleMixture
 from numpyro.distributions import LogNormal
 from numpyro.infer import Trace_ELBO
 from scipy import integrate, special, stats
@@ -343,7 +343,7 @@ def test_logistic_precision_is_that_of_the_mixture():
     tilt = jnp.array([0.0, 1e-5, 0.02, 0.0316, 0.0317, 1.0, 30.0, 1e4])
     nothing = jnp.zeros_like(tilt)
     found = Logistic().expected_statistics(nothing, nothing, tilt**2, nothing).precision
-    np.testing.assert_allclose(found, PolyaGammaMixing().expected_precision(tilt), rtol=1e-9)
+    np.testing.assert_allclose(found, PolyaGammaScaleMixture().expected_precision(tilt), rtol=1e-9)
 
 
 def test_student_tends_to_gaussian():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags
 from milzoo.models.parts import neighbours
-from milzoo.models.parts.neighbours import NeighbourMeasure, ParzenMeasure, scored
+from milzoo.models.parts.neighbours import NeighbourScore, ParzenScore, scored
 
 
 @pytest.fixture(scope="module", params=[2, 20])
@@ -30,7 +30,7 @@ def log_transform(distance):
     return jnp.log1p(distance)
 
 
-def of_loops(measure, point, reference, left_out=None):
+def of_loops(neighbourhood_score, point, reference, left_out=None):
     """f by the definition."""
     distances = ([], [])
     in_cube = [0, 0]
@@ -40,53 +40,58 @@ def of_loops(measure, point, reference, left_out=None):
         for instance in instances:
             if bag != left_out:
                 distances[label].append(np.sqrt(((point - instance) ** 2).sum()))
-                if isinstance(measure, ParzenMeasure):
-                    in_cube[label] += (np.abs(point - instance) <= measure.width).all()
-    if isinstance(measure, ParzenMeasure):
+                if isinstance(neighbourhood_score, ParzenScore):
+                    in_cube[label] += (np.abs(point - instance) <= neighbourhood_score.width).all()
+    if isinstance(neighbourhood_score, ParzenScore):
         return (in_cube[1] - in_cube[0]) / reference.num_instances
-    transform = np.log1p if measure.transform else (lambda distance: distance)
-    votes = [transform(np.array(sorted(of_label)[: measure.k])).sum() for of_label in distances]
+    transform = np.log1p if neighbourhood_score.transform else (lambda distance: distance)
+    votes = [
+        transform(np.array(sorted(of_label)[: neighbourhood_score.k])).sum()
+        for of_label in distances
+    ]
     return votes[0] - votes[1]
 
 
-MEASURES = [
-    NeighbourMeasure(k=1),
-    NeighbourMeasure(k=4),
-    NeighbourMeasure(k=3, transform=log_transform),
-    ParzenMeasure(width=0.7),
+SCORES = [
+    NeighbourScore(k=1),
+    NeighbourScore(k=4),
+    NeighbourScore(k=3, transform=log_transform),
+    ParzenScore(width=0.7),
 ]
 
 
 @pytest.mark.slow_but_first
-@pytest.mark.parametrize("measure", MEASURES)
-def test_scores_are_those_of_a_double_loop(measure, bags, points, monkeypatch):
+@pytest.mark.parametrize("neighbourhood_score", SCORES)
+def test_scores_are_those_of_a_double_loop(neighbourhood_score, bags, points, monkeypatch):
     monkeypatch.setattr(neighbours, "_ROWS", 7)
-    expected = [of_loops(measure, point, bags) for point in points]
-    np.testing.assert_allclose(measure.scores(points, bags), expected, atol=1e-12)
+    expected = [of_loops(neighbourhood_score, point, bags) for point in points]
+    np.testing.assert_allclose(neighbourhood_score.scores(points, bags), expected, atol=1e-12)
     own = [
-        of_loops(measure, point, bags, left_out)
+        of_loops(neighbourhood_score, point, bags, left_out)
         for point, left_out in zip(bags.instances, bags.bag_index, strict=True)
     ]
-    np.testing.assert_allclose(measure.own_scores(bags), own, atol=1e-12)
+    np.testing.assert_allclose(neighbourhood_score.own_scores(bags), own, atol=1e-12)
 
 
 @pytest.mark.slow_but_first
-@pytest.mark.parametrize("measure", MEASURES[:3])
-def test_the_gradient_is_a_finite_difference(measure, bags, points):
-    value, gradient = measure.value_and_gradient(points, measure.neighbours(points, bags))
-    np.testing.assert_allclose(value, measure.scores(points, bags), atol=1e-12)
+@pytest.mark.parametrize("neighbourhood_score", SCORES[:3])
+def test_the_gradient_is_a_finite_difference(neighbourhood_score, bags, points):
+    value, gradient = neighbourhood_score.value_and_gradient(
+        points, neighbourhood_score.neighbours(points, bags)
+    )
+    np.testing.assert_allclose(value, neighbourhood_score.scores(points, bags), atol=1e-12)
     step = 1e-5
     for feature in range(bags.num_features):
         move = step * np.eye(bags.num_features)[feature]
-        ahead, behind = (measure.scores(points + side * move, bags) for side in (1, -1))
+        ahead, behind = (neighbourhood_score.scores(points + side * move, bags) for side in (1, -1))
         np.testing.assert_allclose(gradient[:, feature], (ahead - behind) / (2 * step), atol=1e-8)
 
 
 def test_coinciding_neighbours_do_not_enter_the_gradient(bags):
-    measure = NeighbourMeasure(k=2)
+    neighbourhood_score = NeighbourScore(k=2)
     points = bags.instances[:5]
-    nearest = measure.neighbours(points, bags)
-    _, gradient = measure.value_and_gradient(points, nearest)
+    nearest = neighbourhood_score.neighbours(points, bags)
+    _, gradient = neighbourhood_score.value_and_gradient(points, nearest)
     for point, found, negative, positive in zip(points, gradient, *nearest, strict=True):
         away = [(1, z) for z in negative] + [(-1, z) for z in positive if (z != point).any()]
         expected = sum(s * (point - z) / np.linalg.norm(point - z) for s, z in away)
@@ -94,22 +99,22 @@ def test_coinciding_neighbours_do_not_enter_the_gradient(bags):
 
 
 def test_scored_bags_have_a_feature_for_each_measure(bags):
-    among = scored(MEASURES, bags)
-    others = scored(MEASURES, bags, replace(bags, labels=None))
-    assert among.instances.shape == others.instances.shape == (bags.num_instances, len(MEASURES))
+    among = scored(SCORES, bags)
+    others = scored(SCORES, bags, replace(bags, labels=None))
+    assert among.instances.shape == others.instances.shape == (bags.num_instances, len(SCORES))
     np.testing.assert_array_equal(among.labels, bags.labels)
     assert others.labels is None
-    np.testing.assert_array_equal(among.instances[:, 3], MEASURES[3].own_scores(bags))
-    np.testing.assert_array_equal(others.instances[:, 1], MEASURES[1].scores(bags.instances, bags))
+    np.testing.assert_array_equal(among.instances[:, 3], SCORES[3].own_scores(bags))
+    np.testing.assert_array_equal(others.instances[:, 1], SCORES[1].scores(bags.instances, bags))
 
 
 def test_translations_and_rotations_change_nothing(bags, points):
     rotation = np.linalg.qr(np.random.default_rng(2).normal(size=(bags.num_features,) * 2))[0]
     transformed = replace(bags, instances=bags.instances @ rotation + 3.0)
-    measure = NeighbourMeasure(k=3)
+    neighbourhood_score = NeighbourScore(k=3)
     np.testing.assert_allclose(
-        measure.scores(points @ rotation + 3.0, transformed),
-        measure.scores(points, bags),
+        neighbourhood_score.scores(points @ rotation + 3.0, transformed),
+        neighbourhood_score.scores(points, bags),
         atol=1e-11,
     )
 
@@ -119,31 +124,31 @@ def test_translations_and_rotations_change_nothing(bags, points):
 
 def test_parameters_out_of_range_are_refused():
     with pytest.raises(
-        ValueError, match=r"NeighbourMeasure k is 0; expected an integer of at least 1"
+        ValueError, match=r"NeighbourScore k is 0; expected an integer of at least 1"
     ):
-        NeighbourMeasure(k=0)
-    with pytest.raises(ValueError, match=r"ParzenMeasure width is -1.0; expected a positive"):
-        ParzenMeasure(width=-1.0)
+        NeighbourScore(k=0)
+    with pytest.raises(ValueError, match=r"ParzenScore width is -1.0; expected a positive"):
+        ParzenScore(width=-1.0)
 
 
-@pytest.mark.parametrize("measure", [NeighbourMeasure(), ParzenMeasure(1.0)])
-def test_missing_labels_and_other_widths_are_refused(measure, bags, points):
+@pytest.mark.parametrize("neighbourhood_score", [NeighbourScore(), ParzenScore(1.0)])
+def test_missing_labels_and_other_widths_are_refused(neighbourhood_score, bags, points):
     unlabelled = replace(bags, labels=None)
     with pytest.raises(
         ValueError, match="bags have no labels; neighbourhood scores need bags with label 0"
     ):
-        measure.scores(points, unlabelled)
+        neighbourhood_score.scores(points, unlabelled)
     with pytest.raises(
         ValueError, match="bags have no labels; neighbourhood scores need bags with label 0"
     ):
-        measure.own_scores(unlabelled)
+        neighbourhood_score.own_scores(unlabelled)
     with pytest.raises(ValueError, match=r"points have shape \(15, 1\); expected \(P, "):
-        measure.scores(points[:, :1], bags)
+        neighbourhood_score.scores(points[:, :1], bags)
 
 
 def test_too_few_instances_are_refused(bags, points):
     few = bags.select([0, 2, 3])
     with pytest.raises(ValueError, match="k is 4, but bags with label 0 have 3 instances"):
-        NeighbourMeasure(k=4).scores(points, few)
+        NeighbourScore(k=4).scores(points, few)
     with pytest.raises(ValueError, match="k is 2, but without bag 'c' 0 instances are left in bag"):
-        NeighbourMeasure(k=2).own_scores(few)
+        NeighbourScore(k=2).own_scores(few)

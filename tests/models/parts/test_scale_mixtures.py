@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from milzoo.models import RBF, VGPMIL, GammaMixing, PolyaGammaMixing, ScaleMixture
-from milzoo.models.parts.scale_mixtures import Mixing, log_two_cosh_half
+from milzoo.models import RBF, VGPMIL, GammaScaleMixture, PolyaGammaScaleMixture, ScaleMixture
+from milzoo.models.parts.scale_mixtures import GaussianScaleMixture, log_two_cosh_half
 
 
 @pytest.fixture(autouse=True)
@@ -26,86 +26,99 @@ def log_logistic_density(f):
     return -f - 2 * jnp.log1p(jnp.exp(-f))
 
 
-AUGMENTED = [PolyaGammaMixing(), GammaMixing(1.0, 1.0), GammaMixing(alpha=0.5, beta=2.5)]
+AUGMENTED = [
+    PolyaGammaScaleMixture(),
+    GammaScaleMixture(1.0, 1.0),
+    GammaScaleMixture(alpha=0.5, beta=2.5),
+]
 AUTOMATIC = [ScaleMixture(log_psi) for log_psi in (log_hyperbolic_secant, log_student)]
 TILTS = np.array([0.0, 1e-6, 9.9e-5, 1.01e-4, 5e-4, 1.1e-3, 0.03, 0.7, 2.0, 5.0, 20.0, -1.3])
 
 
-def by_name(mixing):
-    return mixing.log_psi.__name__ if isinstance(mixing, ScaleMixture) else repr(mixing)
+def by_name(scale_mixture):
+    return (
+        scale_mixture.log_psi.__name__
+        if isinstance(scale_mixture, ScaleMixture)
+        else repr(scale_mixture)
+    )
 
 
-@pytest.mark.parametrize("mixing", AUGMENTED + AUTOMATIC, ids=by_name)
-def test_every_mixing_keeps_the_protocol(mixing):
-    assert isinstance(mixing, Mixing)
+@pytest.mark.parametrize("scale_mixture", AUGMENTED + AUTOMATIC, ids=by_name)
+def test_every_scale_mixture_keeps_the_protocol(scale_mixture):
+    assert isinstance(scale_mixture, GaussianScaleMixture)
 
 
 @pytest.mark.slow_but_first
-@pytest.mark.parametrize("mixing", AUGMENTED + AUTOMATIC, ids=by_name)
-def test_expected_precision_is_the_scaled_derivative_of_log_psi(mixing):
-    gradient = jax.vmap(jax.grad(mixing.log_density))(jnp.asarray(TILTS))
+@pytest.mark.parametrize("scale_mixture", AUGMENTED + AUTOMATIC, ids=by_name)
+def test_expected_precision_is_the_scaled_derivative_of_log_psi(scale_mixture):
+    gradient = jax.vmap(jax.grad(scale_mixture.log_density))(jnp.asarray(TILTS))
     away = np.abs(TILTS) > 1e-7
     expected = -np.asarray(gradient)[away] / TILTS[away]
-    found = np.asarray(mixing.expected_precision(jnp.asarray(TILTS)))
+    found = np.asarray(scale_mixture.expected_precision(jnp.asarray(TILTS)))
     # Automatic differentiation takes its value at 0 up to c = 1e-3.
-    tolerance = 1e-6 if isinstance(mixing, ScaleMixture) else 1e-9
+    tolerance = 1e-6 if isinstance(scale_mixture, ScaleMixture) else 1e-9
     np.testing.assert_allclose(found[away], expected, rtol=tolerance)
-    limit = -jax.grad(jax.grad(mixing.log_density))(0.0)
+    limit = -jax.grad(jax.grad(scale_mixture.log_density))(0.0)
     np.testing.assert_allclose(found[0], limit, rtol=1e-10)
 
 
 @pytest.mark.slow_but_first
-@pytest.mark.parametrize("mixing", AUGMENTED[:2] + AUTOMATIC[1:], ids=by_name)
-def test_expected_precision_has_derivatives_everywhere(mixing):
+@pytest.mark.parametrize("scale_mixture", AUGMENTED[:2] + AUTOMATIC[1:], ids=by_name)
+def test_expected_precision_has_derivatives_everywhere(scale_mixture):
     tilts = jnp.asarray([0.0, 5e-3, 0.4, 3.0])  # the series ends at 1e-4 and 1e-3
-    gradient = jax.vmap(jax.grad(mixing.expected_precision))(tilts)
+    gradient = jax.vmap(jax.grad(scale_mixture.expected_precision))(tilts)
     step = 1e-5
     difference = (
-        mixing.expected_precision(tilts + step) - mixing.expected_precision(tilts - step)
+        scale_mixture.expected_precision(tilts + step)
+        - scale_mixture.expected_precision(tilts - step)
     ) / (2 * step)
     np.testing.assert_allclose(gradient, difference, atol=2e-5)
     assert abs(float(gradient[0])) < 1e-10
 
 
-@pytest.mark.parametrize("mixing", AUGMENTED, ids=by_name)
-def test_expected_precision_is_the_mean_of_the_conditional(mixing):
+@pytest.mark.parametrize("scale_mixture", AUGMENTED, ids=by_name)
+def test_expected_precision_is_the_mean_of_the_conditional(scale_mixture):
     tilt = jnp.asarray(TILTS)
     np.testing.assert_allclose(
-        mixing.conditional(tilt).mean, mixing.expected_precision(tilt), rtol=1e-12
+        scale_mixture.conditional(tilt).mean, scale_mixture.expected_precision(tilt), rtol=1e-12
     )
 
 
-@pytest.mark.parametrize("mixing", AUGMENTED, ids=by_name)
-def test_the_conditional_is_the_tilted_mixing_distribution(mixing):
+@pytest.mark.parametrize("scale_mixture", AUGMENTED, ids=by_name)
+def test_the_conditional_is_the_tilted_mixing_distribution(scale_mixture):
     """log q(ω|c) = log p(ω) − ωc²/2 − [log ψ(c) − log ψ(0)] for every ω, hence also in mean."""
     omega, tilt = np.geomspace(0.01, 4.0, 9)[:, None], np.array([0.0, 0.4, 3.0, -7.0])
-    log_density = np.asarray(mixing.conditional(jnp.asarray(tilt)).log_prob(jnp.asarray(omega)))
-    psi = np.asarray(mixing.log_density(jnp.asarray(tilt)))
+    log_density = np.asarray(
+        scale_mixture.conditional(jnp.asarray(tilt)).log_prob(jnp.asarray(omega))
+    )
+    psi = np.asarray(scale_mixture.log_density(jnp.asarray(tilt)))
     expected = -omega * tilt**2 / 2 - (psi - psi[0])
     np.testing.assert_allclose(log_density - log_density[:, :1], expected, atol=1e-11)
 
 
-@pytest.mark.parametrize("mixing", AUGMENTED, ids=by_name)
-def test_psi_is_a_mixture_of_gaussians(mixing):
+@pytest.mark.parametrize("scale_mixture", AUGMENTED, ids=by_name)
+def test_psi_is_a_mixture_of_gaussians(scale_mixture):
     """ψ(f)/ψ(0) = ∫ exp(−ωf²/2) p(ω) dω, by the trapezoid rule in log ω."""
     log_omega = np.linspace(np.log(1e-30), np.log(200.0), 20_001)
     omega = np.exp(log_omega)
-    log_p = np.asarray(mixing.conditional(jnp.float64(0.0)).log_prob(omega))
-    psi = np.exp(np.asarray(mixing.log_density(jnp.asarray([0.0, 0.5, 2.0, 6.0]))))
+    log_p = np.asarray(scale_mixture.conditional(jnp.float64(0.0)).log_prob(omega))
+    psi = np.exp(np.asarray(scale_mixture.log_density(jnp.asarray([0.0, 0.5, 2.0, 6.0]))))
     for f, expected in zip([0.0, 0.5, 2.0, 6.0], psi / psi[0], strict=True):
         found = np.trapezoid(np.exp(log_p - omega * f**2 / 2) * omega, log_omega)
         np.testing.assert_allclose(found, expected, rtol=1e-7)
 
 
-@pytest.mark.parametrize("mixing", AUGMENTED + AUTOMATIC, ids=by_name)
-def test_log_psi_at_the_rms_is_below_its_mean(mixing):
+@pytest.mark.parametrize("scale_mixture", AUGMENTED + AUTOMATIC, ids=by_name)
+def test_log_psi_at_the_rms_is_below_its_mean(scale_mixture):
     """E_q log ψ(f) ≥ log ψ(c), c² = E_q f², with equality where f is known up to its sign."""
     z = np.linspace(-12, 12, 4_001)
     weight = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
     for mean in (0.0, -4.0, 30.0):
         for s in (0.0, 0.3, 4.0):
-            expected = float(weight @ np.asarray(mixing.log_density(jnp.asarray(mean + s * z))))
-            bound = float(mixing.log_density(jnp.float64(np.hypot(mean, s))))
+            expected = float(
+                weight @ np.asarray(scale_mixture.log_density(jnp.asarray(mean + s * z)))
+            )
+            bound = float(scale_mixture.log_density(jnp.float64(np.hypot(mean, s))))
             assert expected >= bound - 1e-12 * (1 + abs(bound))
             if s == 0:
                 np.testing.assert_allclose(expected, bound, rtol=1e-12)
@@ -115,16 +128,16 @@ def test_log_psi_at_the_rms_is_below_its_mean(mixing):
 
 def test_gamma_psi_keeps_its_constant():
     """log ψ = α log β − α log(β + f²/2), without which the ELBO would not be one."""
-    mixing, f = GammaMixing(alpha=1.5, beta=0.4), np.array([0.0, 0.2, -3.0])
+    scale_mixture, f = GammaScaleMixture(alpha=1.5, beta=0.4), np.array([0.0, 0.2, -3.0])
     expected = 1.5 * np.log(0.4) - 1.5 * np.log(0.4 + f**2 / 2)
-    np.testing.assert_allclose(mixing.log_density(jnp.asarray(f)), expected, atol=1e-14)
+    np.testing.assert_allclose(scale_mixture.log_density(jnp.asarray(f)), expected, atol=1e-14)
 
 
 def test_polya_gamma_psi_is_a_factor_of_the_sigmoid():
     """σ(f) = e^{f/2} ψ(f)."""
     f = jnp.asarray([-40.0, -1.0, 0.0, 2.0, 700.0])
     np.testing.assert_allclose(
-        f / 2 + PolyaGammaMixing().log_density(f), jax.nn.log_sigmoid(f), atol=1e-12
+        f / 2 + PolyaGammaScaleMixture().log_density(f), jax.nn.log_sigmoid(f), atol=1e-12
     )
 
 
@@ -138,7 +151,10 @@ def test_log_two_cosh_half_neither_overflows_nor_loses_digits():
 
 @pytest.mark.slow
 def test_a_numeric_hyperbolic_secant_is_polya_gamma_mixing():
-    by_hand, automatic = PolyaGammaMixing(), ScaleMixture.from_log_density(log_hyperbolic_secant)
+    by_hand, automatic = (
+        PolyaGammaScaleMixture(),
+        ScaleMixture.from_log_density(log_hyperbolic_secant),
+    )
     tilt = jnp.asarray(TILTS)
     np.testing.assert_allclose(
         automatic.expected_precision(tilt), by_hand.expected_precision(tilt), rtol=1e-6
@@ -147,7 +163,7 @@ def test_a_numeric_hyperbolic_secant_is_polya_gamma_mixing():
 
 
 def test_student_density_given_by_its_logarithm_is_gamma_mixing():
-    automatic, by_hand = ScaleMixture.from_log_density(log_student), GammaMixing(1.5, 2.0)
+    automatic, by_hand = ScaleMixture.from_log_density(log_student), GammaScaleMixture(1.5, 2.0)
     tilt = jnp.asarray(TILTS)
     np.testing.assert_allclose(
         automatic.expected_precision(tilt), by_hand.expected_precision(tilt), rtol=1e-6
@@ -192,28 +208,31 @@ def test_what_is_no_gaussian_scale_mixture_is_refused(log_psi, complaint):
 @pytest.mark.parametrize("name", ["alpha", "beta"])
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
 def test_gamma_parameters_not_positive_and_finite_are_refused(name, bad):
-    with pytest.raises(ValueError, match=f"GammaMixing {name} is {bad}; expected a positive"):
-        GammaMixing(**({"alpha": 1.0, "beta": 1.0} | {name: bad}))
+    with pytest.raises(ValueError, match=f"GammaScaleMixture {name} is {bad}; expected a positive"):
+        GammaScaleMixture(**({"alpha": 1.0, "beta": 1.0} | {name: bad}))
 
 
 def test_augmentation_without_a_mixing_distribution_is_refused():
     mixture = ScaleMixture.from_log_density(log_student)
-    message = r"its mixing distribution p\(ω\).*use PolyaGammaMixing or GammaMixing"
+    message = r"its mixing distribution p\(ω\).*use PolyaGammaScaleMixture or GammaScaleMixture"
     with pytest.raises(NotImplementedError, match=message):
         mixture.conditional(jnp.zeros(2))
-    model = VGPMIL(kernel=RBF(1.0, 1.0), inducing_points=np.zeros((1, 1)), mixing=mixture)
+    model = VGPMIL(kernel=RBF(1.0, 1.0), inducing_points=np.zeros((1, 1)), scale_mixture=mixture)
     with pytest.raises(NotImplementedError, match=message):
         model.augmented()
 
 
 @pytest.mark.slow_but_first
-@pytest.mark.parametrize("mixing", AUGMENTED + AUTOMATIC[1:], ids=by_name)
-def test_32_bit_agrees_with_64_bit(mixing):
+@pytest.mark.parametrize("scale_mixture", AUGMENTED + AUTOMATIC[1:], ids=by_name)
+def test_32_bit_agrees_with_64_bit(scale_mixture):
     tilts = np.array([0.0, 1e-4, 2e-3, 0.3, 4.0, 60.0, -80.0])
-    exact = [mixing.log_density(jnp.asarray(tilts)), mixing.expected_precision(jnp.asarray(tilts))]
+    exact = [
+        scale_mixture.log_density(jnp.asarray(tilts)),
+        scale_mixture.expected_precision(jnp.asarray(tilts)),
+    ]
     with jax.enable_x64(False):
         tilt = jnp.asarray(tilts)
-        rough = [mixing.log_density(tilt), mixing.expected_precision(tilt)]
+        rough = [scale_mixture.log_density(tilt), scale_mixture.expected_precision(tilt)]
         assert {value.dtype for value in rough} == {np.dtype("float32")}
     for one, other in zip(rough, exact, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)

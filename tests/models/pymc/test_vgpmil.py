@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from milzoo.models import RBF, VGPMIL, GammaMixing, ScaleMixture
+from milzoo.models import RBF, VGPMIL, GammaScaleMixture, ScaleMixture
 from milzoo.models.pymc.vgpmil import vgpmil_program
 
 
@@ -61,7 +61,7 @@ def test_densities_agree_under_each_prior_of_both_libraries(model_for, assert_sa
 @pytest.mark.slow_but_first
 @in_both_programs
 def test_density_and_gradient_agree_with_gamma_mixing(model_for, assert_same_density, program):
-    model = model_for(mixing=GammaMixing(alpha=1.5, beta=2.5))
+    model = model_for(scale_mixture=GammaScaleMixture(alpha=1.5, beta=2.5))
     assert_same_density(vgpmil_program, model, program)
 
 
@@ -109,9 +109,11 @@ def test_a_prior_without_counterpart_in_pymc_is_refused(bags, model_for):
 
 @in_both_programs
 def test_a_mixture_given_by_a_jax_function_is_refused(bags, model_for, program):
-    mixing = ScaleMixture.from_log_density(lambda f: -jnp.sqrt(1 + f**2))
-    with pytest.raises(ValueError, match=r"mixing is ScaleMixture; .* sample with nuts instead"):
-        vgpmil_program(model_for(mixing=mixing), bags, program=program)
+    scale_mixture = ScaleMixture.from_log_density(lambda f: -jnp.sqrt(1 + f**2))
+    with pytest.raises(
+        ValueError, match=r"scale_mixture is ScaleMixture; .* sample with nuts instead"
+    ):
+        vgpmil_program(model_for(scale_mixture=scale_mixture), bags, program=program)
 
 
 def test_bags_of_another_width_are_refused(bags, model_for):

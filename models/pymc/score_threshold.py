@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from ...datasets.bags import Bags
-from ..measure_threshold import MeasureThreshold
+from ..score_threshold import ScoreThreshold
 from .sparse_gp import parameter, pm, pt
 
-__all__ = ["measure_threshold_program"]
+__all__ = ["score_threshold_program"]
 
 
-def measure_threshold_program(
-    model: MeasureThreshold, bags: Bags, *, program: str = "marginal"
+def score_threshold_program(
+    model: ScoreThreshold, bags: Bags, *, program: str = "marginal"
 ) -> pm.Model:
     """The model as a PyMC program, to check the NumPyro program and to compare speeds.
 
@@ -25,10 +25,10 @@ def measure_threshold_program(
 
     Parameters
     ----------
-    model : MeasureThreshold
+    model : ScoreThreshold
         With priors that PyMC has too.
     bags : Bags
-        With labels, their measures as features.
+        With labels, their scores as features.
     program : {"marginal"}
 
     Returns
@@ -48,7 +48,7 @@ def measure_threshold_program(
     """
     if program != "marginal":
         raise ValueError(
-            f"program is {program!r}; expected 'marginal': the measure that it sums out is "
+            f"program is {program!r}; expected 'marginal': the index that it sums out is "
             "discrete, and NUTS could not sample it"
         )
     if bags.labels is None:
@@ -64,6 +64,6 @@ def measure_threshold_program(
         logits = (pt.constant(bags.instances) - threshold) / softness  # (N, K)
         log_none = pt.dot(pt.constant(in_bag.astype(float)), -pt.softplus(logits))  # (B, K)
         by_bag = pt.where(is_positive[:, None], pt.log(-pt.expm1(log_none)), log_none)
-        of_measure = pt.sum(by_bag, axis=0)
-        pm.Potential("bag_label", pt.logsumexp(of_measure) - np.log(bags.num_features))
+        of_score = pt.sum(by_bag, axis=0)
+        pm.Potential("bag_label", pt.logsumexp(of_score) - np.log(bags.num_features))
     return pymc_model

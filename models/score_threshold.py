@@ -31,13 +31,13 @@ from .parts.hyperpriors import prior_of
 from .parts.noisy_or import labels_given_bags, sample_labels
 from .parts.witnesses import log_odds_of_some
 
-__all__ = ["BagLabelsByMeasure", "MeasureThreshold"]
+__all__ = ["BagLabelsByScore", "ScoreThreshold"]
 
 # Log odds of an absent bag: its label, 0, is certain.
 _ABSENT = -1e4
 
 
-class BagLabelsByMeasure(Distribution):
+class BagLabelsByScore(Distribution):
     r"""Joint distribution of all bag labels: a mixture over K sets of log odds.
 
     .. math:: p(Y) = \frac{1}{K} \sum_k \prod_b P_k(Y_b)
@@ -76,8 +76,8 @@ class BagLabelsByMeasure(Distribution):
         self, value: Int[Array, " B"], intermediates: list[Any] | None = None
     ) -> Float[Array, ""]:
         """log p(Y)."""
-        by_measure = jnp.sum(self.log_likelihood(value), axis=1)
-        return jax.nn.logsumexp(by_measure) - jnp.log(len(by_measure))
+        by_score = jnp.sum(self.log_likelihood(value), axis=1)
+        return jax.nn.logsumexp(by_score) - jnp.log(len(by_score))
 
     def log_prob_by_bag(self, value: Int[Array, " B"]) -> Float[Array, " B"]:
         """log p(Y_b | the labels of the other bags), for leave-one-out.
@@ -92,26 +92,26 @@ class BagLabelsByMeasure(Distribution):
     def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Int[Array, "..."]:
         """Draw the index of a score, then the labels; array of shape ``sample_shape + (B,)``."""
         assert key is not None
-        measure_key, label_key = jax.random.split(key)
-        which = jax.random.randint(measure_key, sample_shape, 0, len(self.logits))
+        index_key, label_key = jax.random.split(key)
+        which = jax.random.randint(index_key, sample_shape, 0, len(self.logits))
         chance = jax.nn.sigmoid(self.logits)[which]
         return jax.random.bernoulli(label_key, chance).astype(int)
 
 
 @as_pytree()
 @dataclass(frozen=True, eq=False)
-class MeasureThreshold(ModelDefaults):
+class ScoreThreshold(ModelDefaults):
     r"""A noisy-or of a soft threshold on one of K neighbourhood scores f: a pseudo-likelihood.
 
     .. code-block:: text
 
-        k               ~ uniform on 1 … K                              measure
+        k               ~ uniform on 1 … K                              score_index
         T               ~ Normal                                        threshold
         s               ~ LogNormal                                     softness
         y_n | T, s, k   ~ Bernoulli(σ((f_k(x_n) − T)/s))                instance_label (instance)
         Y_b             = 1 if some y_n in it is, else 0                bag_label      (bag)
 
-    Its bags have the scores as features. `scored` computes them, of `NeighbourMeasure` with several
+    Its bags have the scores as features. `scored` computes them, of `NeighbourScore` with several
     k for instance; standardise them, so that one threshold means the same for all. As s → 0 it
     is the paper's hard threshold (with a = 1).
 
@@ -150,10 +150,10 @@ class MeasureThreshold(ModelDefaults):
     --------
     >>> from milzoo.datasets import load
     >>> from milzoo.inference import laplace
-    >>> from milzoo.models import MeasureThreshold, NeighbourMeasure, scored
+    >>> from milzoo.models import ScoreThreshold, NeighbourScore, scored
     >>> bags = load("kandemir2014").standardize()
-    >>> scores = scored([NeighbourMeasure(k) for k in (1, 3)], bags).standardize()
-    >>> posterior = laplace(MeasureThreshold(), scores, seed=0)
+    >>> scores = scored([NeighbourScore(k) for k in (1, 3)], bags).standardize()
+    >>> posterior = laplace(ScoreThreshold(), scores, seed=0)
     >>> bags.labels[:4], posterior.predict(scores).bag_probability[:4].round(1)
     (array([1, 0, 0, 1]), array([0.9, 0.5, 0.1, 0.9]))
     """
@@ -163,8 +163,8 @@ class MeasureThreshold(ModelDefaults):
         -1.0, 1.0
     )
 
-    name: ClassVar[str] = "measure_threshold"
-    predicts_by: ClassVar[tuple[str, ...]] = ("measure_probability",)
+    name: ClassVar[str] = "score_threshold"
+    predicts_by: ClassVar[tuple[str, ...]] = ("score_probability",)
     instance_note: ClassVar[str] = (
         "an instance's probability is that of a bag that holds it alone: its score above the "
         "threshold"
@@ -172,7 +172,7 @@ class MeasureThreshold(ModelDefaults):
     dims: ClassVar[dict[str, tuple[str, ...]]] = {
         "threshold": (),
         "softness": (),
-        "measure": (),
+        "score_index": (),
         "instance_label": ("instance",),
         "bag_label": ("bag",),
     }
@@ -195,8 +195,8 @@ class MeasureThreshold(ModelDefaults):
     def __call__(self, bags: Bags) -> None:
         """The program (T, s, k) → Y, instance labels summed out."""
         sites = self._draw()
-        num_measures = bags.instances.shape[1]
-        which = numpyro.sample("measure", dist.DiscreteUniform(0, num_measures - 1))
+        num_scores = bags.instances.shape[1]
+        which = numpyro.sample("score_index", dist.DiscreteUniform(0, num_scores - 1))
         observe_log_odds(bag_logits(sites, bags)[which], bags)
 
     def marginal(self) -> Program:
@@ -220,13 +220,13 @@ class MeasureThreshold(ModelDefaults):
         return self._augmented_program
 
     def _marginal_program(self, bags: Bags) -> None:
-        distribution = BagLabelsByMeasure(bag_logits(self._draw(), bags))
+        distribution = BagLabelsByScore(bag_logits(self._draw(), bags))
         numpyro.sample("bag_label", distribution, obs=given_labels(bags))
 
     def _augmented_program(self, bags: Bags) -> None:
         sites = self._draw()
-        num_measures = bags.instances.shape[1]
-        which = numpyro.sample("measure", dist.DiscreteUniform(0, num_measures - 1))
+        num_scores = bags.instances.shape[1]
+        which = numpyro.sample("score_index", dist.DiscreteUniform(0, num_scores - 1))
         sample_labels(_instance_logits(sites, bags)[which], bags)
 
     def _draw(self) -> dict[str, Array]:
@@ -243,7 +243,7 @@ class MeasureThreshold(ModelDefaults):
         Parameters
         ----------
         draws : dict of arrays
-            ``threshold`` and ``softness`` (S,), and ``measure_probability`` (S, K), which
+            ``threshold`` and ``softness`` (S,), and ``score_probability`` (S, K), which
             `estimands_of` gives for the bags learned from, and posteriors store.
         bags : Bags
             B bags with N instances, their scores as features; their labels are not used.
@@ -258,9 +258,9 @@ class MeasureThreshold(ModelDefaults):
         ValueError
             If the draws have no probabilities of the scores, or those of other scores.
         """
-        self._check_measures(draws, bags)
+        self._check_scores(draws, bags)
 
-        names = (*self.latent_sites, "measure_probability")
+        names = (*self.latent_sites, "score_probability")
         sites = {name: draws[name] for name in names}
         bag, instance = over_draws(_predict_one, sites, padded(bags.without_labels()))
         return {
@@ -281,11 +281,11 @@ class MeasureThreshold(ModelDefaults):
         Returns
         -------
         dict of arrays
-            ``measure_probability`` (S, K): P(k | T, s, Y).
+            ``score_probability`` (S, K): P(k | T, s, Y).
         """
         observations(self, bags, "estimands_of()")
         sites = {name: draws[name] for name in self.latent_sites}
-        return {"measure_probability": over_draws(_measure_probability, sites, padded(bags))}
+        return {"score_probability": over_draws(_score_probability, sites, padded(bags))}
 
     def complete(self, draws: Draws, bags: Bags, *, seed: int | Array) -> Draws:
         """Draw the index of the score and the instance labels given the bag labels.
@@ -301,7 +301,7 @@ class MeasureThreshold(ModelDefaults):
         Returns
         -------
         dict of arrays
-            The draws, with ``measure`` (S,) and ``instance_label`` (S, N) added.
+            The draws, with ``score_index`` (S,) and ``instance_label`` (S, N) added.
 
         Raises
         ------
@@ -314,16 +314,16 @@ class MeasureThreshold(ModelDefaults):
         sites = {name: draws[name] for name in self.latent_sites} | {"key": keys}
         sites |= self.estimands_of(draws, bags)
         which, label = over_draws(_complete_one, sites, padded(bags))
-        added = {"measure": which, "instance_label": label[:, : bags.num_instances]}
+        added = {"score_index": which, "instance_label": label[:, : bags.num_instances]}
         return dict(draws) | added
 
-    def _check_measures(self, draws: Draws, bags: Bags) -> None:
-        if "measure_probability" not in draws:
+    def _check_scores(self, draws: Draws, bags: Bags) -> None:
+        if "score_probability" not in draws:
             raise ValueError(
-                "draws have no measure_probability; model.estimands_of(draws, bags) gives it for "
+                "draws have no score_probability; model.estimands_of(draws, bags) gives it for "
                 "the bags that were learned from"
             )
-        expected, found = draws["measure_probability"].shape[1], bags.num_features
+        expected, found = draws["score_probability"].shape[1], bags.num_features
         if expected != found:
             raise ValueError(
                 f"bags have {found} features, but {expected} scores were learned from; pass bags "
@@ -332,19 +332,19 @@ class MeasureThreshold(ModelDefaults):
 
 
 def _predict_one(site: dict[str, Array], bags: Bags) -> tuple[Array, Array]:
-    weight = site["measure_probability"]
+    weight = site["score_probability"]
     bag = jax.nn.sigmoid(bag_logits(site, bags))
     return weight @ bag, weight @ jax.nn.sigmoid(_instance_logits(site, bags))
 
 
-def _measure_probability(site: dict[str, Array], bags: Bags) -> Float[Array, " K"]:
-    by_bag = BagLabelsByMeasure(bag_logits(site, bags)).log_likelihood(jnp.asarray(bags.labels))
+def _score_probability(site: dict[str, Array], bags: Bags) -> Float[Array, " K"]:
+    by_bag = BagLabelsByScore(bag_logits(site, bags)).log_likelihood(jnp.asarray(bags.labels))
     return jax.nn.softmax(jnp.sum(by_bag, axis=1))
 
 
 def _complete_one(site: dict[str, Array], bags: Bags) -> tuple[Array, Array]:
-    measure_key, label_key = jax.random.split(site["key"])
-    which = jax.random.categorical(measure_key, jnp.log(site["measure_probability"]))
+    index_key, label_key = jax.random.split(site["key"])
+    which = jax.random.categorical(index_key, jnp.log(site["score_probability"]))
     logits = _instance_logits(site, bags)[which]
     is_positive = jnp.asarray(bags.labels) == 1
     return which, labels_given_bags(logits, bags, is_positive).sample(label_key)

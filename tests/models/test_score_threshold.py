@@ -1,4 +1,4 @@
-"""The soft threshold on a measure against sums over all labels, and its hard limit."""
+"""The soft threshold on a score against sums over all labels, and its hard limit."""
 
 from dataclasses import replace
 from itertools import product
@@ -9,10 +9,10 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags, load, simulate
-from milzoo.estimators import MeasureLearner
+from milzoo.estimators import ScoreLearner
 from milzoo.inference.runtime.densities import log_joint, log_likelihood
-from milzoo.models import MeasureThreshold, NeighbourMeasure, scored
-from milzoo.models.measure_threshold import BagLabelsByMeasure
+from milzoo.models import NeighbourScore, ScoreThreshold, scored
+from milzoo.models.score_threshold import BagLabelsByScore
 from scipy.special import expit, logsumexp
 from scipy.stats import lognorm, norm
 
@@ -49,7 +49,7 @@ def by_all_labels(threshold, softness, bags, labels):
 
 
 def test_the_marginal_program_sums_over_labels_and_scores(bags, draws):
-    model = MeasureThreshold()
+    model = ScoreThreshold()
     expected = [
         norm(0, 2).logpdf(t)
         + lognorm(1.0, scale=np.exp(-1)).logpdf(s)
@@ -62,12 +62,12 @@ def test_the_marginal_program_sums_over_labels_and_scores(bags, draws):
 
 @pytest.mark.parametrize("program", ["called", "augmented"])
 def test_programs_with_discrete_sites_sum_to_the_marginal_one(bags, draws, program):
-    model = MeasureThreshold()
+    model = ScoreThreshold()
     one = {name: value[:1] for name, value in draws.items()}
     labellings = [[0] * 7] if program == "called" else list(product([0, 1], repeat=7))
     values = [
         dict(one)
-        | {"measure": np.array([k])}
+        | {"score_index": np.array([k])}
         | ({} if program == "called" else {"instance_label": np.array([labelling])})
         for k in range(NUM_MEASURES)
         for labelling in labellings
@@ -84,13 +84,13 @@ def test_a_bag_is_predicted_from_the_other_labels(bags, draws):
     by_bag = by_all_labels(t, s, bags, bags.labels)
     whole = logsumexp(by_bag.sum(axis=1))
     expected = [whole - logsumexp(np.delete(by_bag, b, axis=1).sum(axis=1)) for b in range(4)]
-    found = log_likelihood(MeasureThreshold(), "marginal", draws, bags)[0]
+    found = log_likelihood(ScoreThreshold(), "marginal", draws, bags)[0]
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
 def test_labels_are_drawn_with_their_probabilities():
     logits = jnp.array([[2.0, -1.0], [-3.0, 0.5]])
-    distribution = BagLabelsByMeasure(logits)
+    distribution = BagLabelsByScore(logits)
     drawn = np.asarray(distribution.sample(jax.random.key(0), (40_000,)))
     for pair in product([0, 1], repeat=2):
         chance = float(jnp.exp(distribution.log_prob(jnp.array(pair))))
@@ -104,14 +104,14 @@ def test_labels_are_drawn_with_their_probabilities():
 
 
 def test_predictions_are_means_over_measures_by_their_posterior(bags, draws):
-    model = MeasureThreshold()
+    model = ScoreThreshold()
     known = dict(draws) | model.estimands_of(draws, bags)
-    assert known["measure_probability"].shape == (6, NUM_MEASURES)
+    assert known["score_probability"].shape == (6, NUM_MEASURES)
     predicted = model.predict(known, replace(bags, labels=None))
     for n, (t, s) in enumerate(zip(draws["threshold"], draws["softness"], strict=True)):
-        of_measure = by_all_labels(t, s, bags, bags.labels).sum(axis=1)
-        weight = np.exp(of_measure - logsumexp(of_measure))
-        np.testing.assert_allclose(known["measure_probability"][n], weight, rtol=1e-10)
+        of_score = by_all_labels(t, s, bags, bags.labels).sum(axis=1)
+        weight = np.exp(of_score - logsumexp(of_score))
+        np.testing.assert_allclose(known["score_probability"][n], weight, rtol=1e-10)
         positive = np.exp(by_all_labels(t, s, bags, [1] * 4))
         np.testing.assert_allclose(predicted["bag_probability"][n], weight @ positive, rtol=1e-10)
         own = expit((bags.instances - t) / s) @ weight
@@ -120,15 +120,15 @@ def test_predictions_are_means_over_measures_by_their_posterior(bags, draws):
 
 @pytest.mark.slow
 def test_what_was_summed_out_is_drawn_back(bags, draws):
-    model = MeasureThreshold()
+    model = ScoreThreshold()
     one = {name: np.repeat(value[:1], 20_000) for name, value in draws.items()}
     drawn = model.complete(one, bags, seed=0)
     highest = [drawn["instance_label"][:, bags.bag_index == b].max(axis=1) for b in range(4)]
     assert (bags.labels == np.array(highest).T).all()
-    expected = model.estimands_of(draws, bags)["measure_probability"][0]
+    expected = model.estimands_of(draws, bags)["score_probability"][0]
     for k, chance in enumerate(expected):
         error = np.sqrt(chance * (1 - chance) / 20_000)
-        assert abs(np.mean(drawn["measure"] == k) - chance) < 4.5 * error
+        assert abs(np.mean(drawn["score_index"] == k) - chance) < 4.5 * error
     # P(y_n = 1 | Y) of the first instance, by Bayes within its bag of two.
     t, s = draws["threshold"][0], draws["softness"][0]
     chance = expit((bags.instances[:2] - t) / s)
@@ -141,19 +141,19 @@ def test_what_was_summed_out_is_drawn_back(bags, draws):
 def test_a_sharp_threshold_is_the_papers():
     bags = load("kandemir2014")
     training, test = bags.split(0.7, seed=0)
-    measure = NeighbourMeasure(k=3)
-    hard = MeasureLearner(measure).fit(training)
+    neighbourhood_score = NeighbourScore(k=3)
+    hard = ScoreLearner(neighbourhood_score).fit(training)
     draws = {
         "threshold": np.array([hard.threshold_.value]),
         "softness": np.array([1e-6]),
-        "measure_probability": np.ones((1, 1)),
+        "score_probability": np.ones((1, 1)),
     }
-    predicted = MeasureThreshold().predict(draws, scored([measure], training, test))
+    predicted = ScoreThreshold().predict(draws, scored([neighbourhood_score], training, test))
     np.testing.assert_array_equal(predicted["bag_probability"][0] > 0.5, hard.predict(test))
 
 
 def test_labels_can_be_simulated(bags):
-    drawn, sites = simulate(MeasureThreshold().marginal(), bags, seed=0)
+    drawn, sites = simulate(ScoreThreshold().marginal(), bags, seed=0)
     assert drawn.labels.shape == (4,)
     assert {"threshold", "softness"} < set(sites)
 
@@ -163,11 +163,11 @@ def test_labels_can_be_simulated(bags):
 
 def test_bad_input_is_refused(bags, draws):
     with pytest.raises(ValueError, match=r"softness_prior is .*; expected a NumPyro distri"):
-        MeasureThreshold(softness_prior=dist.Normal(0.0, 1.0))
+        ScoreThreshold(softness_prior=dist.Normal(0.0, 1.0))
     with pytest.raises(ValueError, match=r"threshold_prior is .* of one real number"):
-        MeasureThreshold(threshold_prior=dist.LogNormal(0.0, 1.0))
-    model = MeasureThreshold()
-    with pytest.raises(ValueError, match=r"draws have no measure_probability; model.estimands_of"):
+        ScoreThreshold(threshold_prior=dist.LogNormal(0.0, 1.0))
+    model = ScoreThreshold()
+    with pytest.raises(ValueError, match=r"draws have no score_probability; model.estimands_of"):
         model.predict(draws, bags)
     known = dict(draws) | model.estimands_of(draws, bags)
     narrow = replace(bags, instances=bags.instances[:, :2])

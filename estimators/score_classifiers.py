@@ -1,4 +1,4 @@
-"""Classify bags by a measure of their instances and a threshold on it."""
+"""Classify bags by a neighbourhood score of their instances and a threshold on it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jaxtyping import Float, Int
 
 from ..datasets.arguments import WHOLE
 from ..datasets.bags import Bags
-from ..models.parts.neighbours import Measure
+from ..models.parts.neighbours import NeighbourhoodScore
 from .contract import LOWEST, ScoresInstances
 
-__all__ = ["Elbow", "MeasureLearner", "Threshold", "choose_by_elbow"]
+__all__ = ["Elbow", "ScoreLearner", "Threshold", "choose_by_elbow"]
 
 
 class Threshold(NamedTuple):
@@ -61,7 +61,7 @@ class Threshold(NamedTuple):
         return cls(float(candidates[best]), float(errors[best]) / len(labels))
 
 
-class MeasureLearner(ScoresInstances):
+class ScoreLearner(ScoresInstances):
     """A threshold on a neighbourhood score: b(X) = 1(at least a instances have f(x) ≥ T).
 
     T makes the fewest errors on the training bags, each scored without itself. The decision value
@@ -70,15 +70,15 @@ class MeasureLearner(ScoresInstances):
 
     Parameters
     ----------
-    measure : Measure
-        Such as `NeighbourMeasure`.
+    neighbourhood_score : NeighbourhoodScore
+        Such as `NeighbourScore`.
     min_positive : int
         a.
 
     Attributes
     ----------
     bags_ : Bags
-        The training bags, which the measure looks up neighbours in.
+        The training bags, which the score looks up neighbours in.
     threshold_ : Threshold
     classes_ : array (2,)
     n_features_in_ : int
@@ -94,10 +94,10 @@ class MeasureLearner(ScoresInstances):
     Examples
     --------
     >>> from milzoo.datasets import standard_assumption
-    >>> from milzoo.estimators import MeasureLearner
-    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.estimators import ScoreLearner
+    >>> from milzoo.models import NeighbourScore
     >>> training, test = standard_assumption(20, range(4, 8), num_features=2, seed=0)
-    >>> classifier = MeasureLearner(NeighbourMeasure(k=3)).fit(training)
+    >>> classifier = ScoreLearner(NeighbourScore(k=3)).fit(training)
     >>> round(classifier.threshold_.value, 1), classifier.threshold_.error
     (4.1, 0.0)
     >>> classifier.score(test)
@@ -107,12 +107,12 @@ class MeasureLearner(ScoresInstances):
     _zero_is_positive = True
     _rules = {"min_positive": WHOLE}
 
-    def __init__(self, measure: Measure, min_positive: int = 1) -> None:
-        self.measure = measure
+    def __init__(self, neighbourhood_score: NeighbourhoodScore, min_positive: int = 1) -> None:
+        self.neighbourhood_score = neighbourhood_score
         self.min_positive = min_positive
 
     def _fit(self, bags: Bags) -> None:
-        scores = nth_highest(self.measure.own_scores(bags), bags, self.min_positive)
+        scores = nth_highest(self.neighbourhood_score.own_scores(bags), bags, self.min_positive)
         self.threshold_ = Threshold.learn(scores, np.asarray(bags.labels))
         self.bags_ = bags
 
@@ -121,7 +121,7 @@ class MeasureLearner(ScoresInstances):
         return np.maximum(highest, LOWEST)
 
     def _instance_decision(self, bags: Bags) -> Float[np.ndarray, " N"]:
-        scores = self.measure.scores(np.asarray(bags.instances), self.bags_)
+        scores = self.neighbourhood_score.scores(np.asarray(bags.instances), self.bags_)
         return np.maximum(scores - self.threshold_.value, LOWEST)
 
 
@@ -135,11 +135,11 @@ def nth_highest(scores: Float[np.ndarray, " N"], bags: Bags, rank: int) -> Float
 
 
 class Elbow(NamedTuple):
-    """Errors of several measures, and the measure after which they stop falling.
+    """Errors of several neighbourhood scores, and the score after which they stop falling.
 
     Attributes
     ----------
-    measure : Measure
+    neighbourhood_score : NeighbourhoodScore
         The one at the elbow.
     errors : array (K,)
         Fraction of the bags on the wrong side of each one's best threshold.
@@ -148,25 +148,27 @@ class Elbow(NamedTuple):
     --------
     >>> from milzoo.datasets import load
     >>> from milzoo.estimators import Elbow, choose_by_elbow
-    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.models import NeighbourScore
     >>> training, _ = load("digits").split(0.3, seed=0)
-    >>> elbow = choose_by_elbow([NeighbourMeasure(k) for k in range(1, 7)], training)
+    >>> elbow = choose_by_elbow([NeighbourScore(k) for k in range(1, 7)], training)
     >>> isinstance(elbow, Elbow)
     True
-    >>> elbow.measure.k, elbow.errors[elbow.measure.k - 1].round(2).item()
+    >>> elbow.neighbourhood_score.k, elbow.errors[elbow.neighbourhood_score.k - 1].round(2).item()
     (2, 0.14)
     """
 
-    measure: Measure
+    neighbourhood_score: NeighbourhoodScore
     errors: Float[np.ndarray, " K"]
 
 
-def choose_by_elbow(measures: Sequence[Measure], bags: Bags, *, min_positive: int = 1) -> Elbow:
-    """Choose the measure where the training error stops falling, farthest below its chord.
+def choose_by_elbow(
+    neighbourhood_scores: Sequence[NeighbourhoodScore], bags: Bags, *, min_positive: int = 1
+) -> Elbow:
+    """Choose the score where the training error stops falling, farthest below its chord.
 
     Parameters
     ----------
-    measures : sequence of Measure
+    neighbourhood_scores : sequence of NeighbourhoodScore
         From the least to the greatest k, or width, in even steps.
     bags : Bags
         With labels; each is scored without itself.
@@ -181,7 +183,7 @@ def choose_by_elbow(measures: Sequence[Measure], bags: Bags, *, min_positive: in
     Raises
     ------
     ValueError
-        If there are no measures.
+        If there are no neighbourhood scores.
 
     References
     ----------
@@ -191,19 +193,22 @@ def choose_by_elbow(measures: Sequence[Measure], bags: Bags, *, min_positive: in
     --------
     >>> from milzoo.datasets import load
     >>> from milzoo.estimators import choose_by_elbow
-    >>> from milzoo.models import NeighbourMeasure
+    >>> from milzoo.models import NeighbourScore
     >>> training, _ = load("digits").split(0.3, seed=0)
-    >>> elbow = choose_by_elbow([NeighbourMeasure(k) for k in range(1, 7)], training)
+    >>> elbow = choose_by_elbow([NeighbourScore(k) for k in range(1, 7)], training)
     >>> elbow.errors.round(2).tolist()
     [0.22, 0.14, 0.12, 0.1, 0.1, 0.1]
-    >>> elbow.measure.k
+    >>> elbow.neighbourhood_score.k
     2
     """
-    if not measures:
-        raise ValueError("there are no measures to choose from; expected one at least")
-    learners = [MeasureLearner(measure, min_positive) for measure in measures]
+    if not neighbourhood_scores:
+        raise ValueError("there are no neighbourhood scores to choose from; expected one at least")
+    learners = [
+        ScoreLearner(neighbourhood_score, min_positive)
+        for neighbourhood_score in neighbourhood_scores
+    ]
     errors = np.array([learner.fit(bags).threshold_.error for learner in learners])
-    return Elbow(measures[elbow_of(errors)], errors)
+    return Elbow(neighbourhood_scores[elbow_of(errors)], errors)
 
 
 def elbow_of(errors: Float[np.ndarray, " K"]) -> int:

@@ -1,13 +1,13 @@
-"""Thresholds on a measure: the fewest errors by trying all, ties, small bags, the elbow."""
+"""Thresholds on a score: the fewest errors by trying all, ties, small bags, the elbow."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from milzoo.datasets import Bags, load
-from milzoo.estimators import Elbow, MeasureLearner, choose_by_elbow
-from milzoo.estimators.measure_classifiers import Threshold, nth_highest
-from milzoo.models import NeighbourMeasure, ParzenMeasure
+from milzoo.estimators import Elbow, ScoreLearner, choose_by_elbow
+from milzoo.estimators.score_classifiers import Threshold, nth_highest
+from milzoo.models import NeighbourScore, ParzenScore
 
 INFINITE = np.inf
 
@@ -55,11 +55,13 @@ def test_scores_are_ranked_within_bags():
 
 
 @pytest.mark.parametrize("min_positive", [1, 2])
-@pytest.mark.parametrize("measure", [NeighbourMeasure(k=3), ParzenMeasure(width=0.5)])
-def test_bag_is_positive_if_enough_instances_reach_the_threshold(bags, measure, min_positive):
+@pytest.mark.parametrize("neighbourhood_score", [NeighbourScore(k=3), ParzenScore(width=0.5)])
+def test_bag_is_positive_if_enough_instances_reach_the_threshold(
+    bags, neighbourhood_score, min_positive
+):
     training, test = bags.split(0.7, seed=0)
-    classifier = MeasureLearner(measure, min_positive).fit(training)
-    scores = measure.scores(test.instances, training)
+    classifier = ScoreLearner(neighbourhood_score, min_positive).fit(training)
+    scores = neighbourhood_score.scores(test.instances, training)
     is_positive = scores >= classifier.threshold_.value
     np.testing.assert_array_equal(classifier.predict_instances(test), is_positive)
     counts = np.bincount(test.bag_index, is_positive)
@@ -67,7 +69,7 @@ def test_bag_is_positive_if_enough_instances_reach_the_threshold(bags, measure, 
 
 
 class FirstFeature:
-    """A measure whose scores are known."""
+    """A neighbourhood score whose values are known."""
 
     def scores(self, points, bags):
         return points[:, 0]
@@ -79,16 +81,16 @@ class FirstFeature:
 def test_a_score_at_the_threshold_is_positive():
     """All scores are 1, and T = 1 has one error, where T = ∞ has two."""
     bags = Bags.from_list([np.ones((1, 1))] * 3, labels=[1, 1, 0])
-    classifier = MeasureLearner(FirstFeature()).fit(bags)
+    classifier = ScoreLearner(FirstFeature()).fit(bags)
     assert classifier.decision_function(bags).tolist() == [0.0, 0.0, 0.0]
     assert classifier.predict(bags).tolist() == [1, 1, 1]
     assert classifier.predict_instances(bags).tolist() == [1, 1, 1]
 
 
 def test_training_error_scores_each_bag_without_itself(bags):
-    learned = MeasureLearner(NeighbourMeasure(k=2)).fit(bags)
+    learned = ScoreLearner(NeighbourScore(k=2)).fit(bags)
     highest = [
-        NeighbourMeasure(k=2).scores(own, bags.select(np.arange(bags.num_bags) != b)).max()
+        NeighbourScore(k=2).scores(own, bags.select(np.arange(bags.num_bags) != b)).max()
         for b, own in enumerate(bags.to_list())
     ]
     wrong = (np.array(highest) >= learned.threshold_.value) != (bags.labels == 1)
@@ -97,25 +99,28 @@ def test_training_error_scores_each_bag_without_itself(bags):
 
 def test_labels_of_the_scene_are_found_again(bags):
     """Where chance would be half: 12 of 40 wrong has a chance of 0.8 %, 8 of 40 of 1e-4."""
-    assert MeasureLearner(NeighbourMeasure(k=3)).fit(bags).threshold_.error <= 0.2
+    assert ScoreLearner(NeighbourScore(k=3)).fit(bags).threshold_.error <= 0.2
 
 
 def test_the_elbow_is_farthest_below_the_chord(bags):
-    measures = [NeighbourMeasure(k=k) for k in range(1, 9)]
-    found = choose_by_elbow(measures, bags)
-    errors = [MeasureLearner(measure).fit(bags).threshold_.error for measure in measures]
+    neighbourhood_scores = [NeighbourScore(k=k) for k in range(1, 9)]
+    found = choose_by_elbow(neighbourhood_scores, bags)
+    errors = [
+        ScoreLearner(neighbourhood_score).fit(bags).threshold_.error
+        for neighbourhood_score in neighbourhood_scores
+    ]
     np.testing.assert_array_equal(found.errors, errors)
     chord = np.interp(range(8), [0, 7], [errors[0], errors[-1]])
-    assert found.measure == measures[int(np.argmax(chord - errors))]
+    assert found.neighbourhood_score == neighbourhood_scores[int(np.argmax(chord - errors))]
     assert isinstance(found, Elbow)
 
 
 def test_bad_input_is_refused(bags):
     with pytest.raises(ValueError, match="min_positive is 0; expected"):
-        MeasureLearner(NeighbourMeasure(), 0).fit(bags)
-    with pytest.raises(ValueError, match="there are no measures to choose from"):
+        ScoreLearner(NeighbourScore(), 0).fit(bags)
+    with pytest.raises(ValueError, match="there are no neighbourhood scores to choose from"):
         choose_by_elbow([], bags)
     with pytest.raises(
-        ValueError, match="bags have no labels; MeasureLearner needs them where y is None"
+        ValueError, match="bags have no labels; ScoreLearner needs them where y is None"
     ):
-        MeasureLearner(NeighbourMeasure()).fit(replace(bags, labels=None))
+        ScoreLearner(NeighbourScore()).fit(replace(bags, labels=None))
