@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 
-from .checks.leave_one_out import LeftOutCalibration
+from .checks.leave_one_out import HeldOutCalibration
 from .verdict import Verdict
 
 __all__ = ["attributed"]
@@ -18,7 +18,7 @@ def attributed(
     verdicts: Mapping[str, Verdict],
     reference: str | None,
     missed: Collection[str],
-    left_out: LeftOutCalibration | None,
+    held_out: HeldOutCalibration | None,
 ) -> list[str]:
     """Say what of the log loss on test bags is the model's, and what each engine adds.
 
@@ -32,8 +32,8 @@ def attributed(
     reference : str or None
     missed : collection of str
         Posteriors that did not visit a mode.
-    left_out : LeftOutCalibration or None
-        Of the reference; None where its bags cannot be left out.
+    held_out : HeldOutCalibration or None
+        Of the reference; None where its bags cannot be held out.
 
     Returns
     -------
@@ -46,8 +46,8 @@ def attributed(
     if not judge.assessment.can_judge or judge.disputed_by:
         return []
     sentences = [] if judge.scores is None else [_of_the_model(reference, judge)]
-    if left_out is not None:
-        sentences.append(_of_left_out_bags(reference, judge, left_out))
+    if held_out is not None:
+        sentences.append(_of_held_out_bags(reference, judge, held_out))
     return [*sentences, *_of_engines(verdicts, reference)]
 
 
@@ -68,7 +68,7 @@ def _of_the_model(name: str, judge: Verdict) -> str:
     return f"{start}, and {known}: these bags show no error of the model."
 
 
-def _of_left_out_bags(name: str, judge: Verdict, found: LeftOutCalibration) -> str:
+def _of_held_out_bags(name: str, judge: Verdict, found: HeldOutCalibration) -> str:
     measure = (
         "the distribution function of leave-one-out PIT values is at most"
         if judge.predicts_numbers
@@ -90,7 +90,7 @@ def _of_engines(verdicts: Mapping[str, Verdict], reference: str) -> Iterator[str
     added = {
         name: f"{name} {verdict.difference.log_loss:+.3f} ± {verdict.difference.log_loss_error:.3f}"
         for name, verdict in verdicts.items()
-        if verdict.difference is not None and not verdict.has_other_target
+        if verdict.difference is not None and not verdict.has_other_target_density
     }
     if added:
         yield f"The engines add to {reference}'s log loss: {', '.join(added.values())} nats."

@@ -15,11 +15,11 @@ from .attribution import attributed
 from .checks.criticism import PredictiveCheck, predictive_check, prior_sensitivity
 from .checks.dispersed_starts import Missed, find_modes
 from .checks.leave_one_out import (
+    held_out_calibration,
     leave_one_out_of_all,
     leave_one_out_sentences,
     leave_one_out_table,
-    left_out_calibration,
-    why_none_is_left_out,
+    why_none_is_held_out,
 )
 from .checks.prior_predictive import PriorPredictive, prior_predictive
 from .divergence import Divergence, divergence_table, divergences
@@ -27,7 +27,7 @@ from .headlines import Headline, headline
 from .joint import JointTest, joint_sentences, joint_table, joint_tests
 from .measures.columns import MEASURES, OF_LABELS, OF_NUMBERS
 from .sentences import reference_sentence, sentence
-from .verdict import Verdict, names_by_target
+from .verdict import Verdict, names_by_target_density
 
 __all__ = ["Compared"]
 
@@ -58,15 +58,21 @@ class Compared:
     def table(self) -> pd.DataFrame:
         """One row for each posterior; NaN where a measure does not apply.
 
-        The columns are those of `MEASURES`. Columns on targets are there only if targets differ or
-        ψ is not the logistic one; test scores are those of labels or of numbers.
+        The columns are those of `MEASURES`. Those on target densities are there only if these
+        differ or ψ is not the logistic one; test scores are those of labels or of numbers.
         """
         rows = {name: verdict.row() for name, verdict in self.verdicts.items()}
         table = pd.DataFrame.from_dict(rows, orient="index")[[m.column for m in MEASURES]]
         table.index.name = "engine"
-        if not any(verdict.target for verdict in self.verdicts.values()):
-            about_targets = ["target", "own_reference", "own_mean_error", "own_sd_ratio", "size"]
-            table = table.drop(columns=about_targets)
+        if not any(verdict.target_density for verdict in self.verdicts.values()):
+            about_target_densities = [
+                "target_density",
+                "own_reference",
+                "own_mean_error",
+                "own_sd_ratio",
+                "size",
+            ]
+            table = table.drop(columns=about_target_densities)
         return table.drop(columns=list(OF_LABELS if self.predicts_numbers else OF_NUMBERS))
 
     @cached_property
@@ -94,12 +100,12 @@ class Compared:
 
     @cached_property
     def missed(self) -> dict[str, Missed]:
-        """The modes of its target that a posterior did not visit, where they hold much mass.
+        """Modes of its target density with much mass that a posterior did not visit.
 
         As `find_modes` finds them from dispersed starts; computed when first asked for.
         """
         found = {}
-        for names in names_by_target(self.verdicts):
+        for names in names_by_target_density(self.verdicts):
             posteriors = {name: self.posteriors[name] for name in names}
             first = next(iter(posteriors.values()))
             draws = {name: one.stored_draws() for name, one in posteriors.items()}
@@ -140,11 +146,11 @@ class Compared:
     @cached_property
     def attribution(self) -> list[str]:
         """What of the log loss on test bags is an error of the model, and what each engine adds."""
-        left_out = None
+        held_out = None
         if self.reference is not None and self.reference in self.leave_one_out:
             found = self.leave_one_out[self.reference]
-            left_out = left_out_calibration(self.posteriors[self.reference], found)
-        return attributed(self.verdicts, self.reference, self.missed, left_out)
+            held_out = held_out_calibration(self.posteriors[self.reference], found)
+        return attributed(self.verdicts, self.reference, self.missed, held_out)
 
     @cached_property
     def leave_one_out(self) -> dict[str, Any]:
@@ -159,17 +165,17 @@ class Compared:
     @cached_property
     def loo_sentences(self) -> list[str]:
         """Which model predicts held-out bags best and how sure that is, or why none can be said."""
-        targets = {name: verdict.target for name, verdict in self.verdicts.items()}
+        target_densities = {name: verdict.target_density for name, verdict in self.verdicts.items()}
         if not self.leave_one_out:
-            return list(why_none_is_left_out(self.posteriors))
+            return list(why_none_is_held_out(self.posteriors))
         chains = {name: verdict.assessment.convergence for name, verdict in self.verdicts.items()}
         unmixed = [name for name, one in chains.items() if one is not None and not one.mixed]
-        return list(leave_one_out_sentences(self.leave_one_out, targets, unmixed))
+        return list(leave_one_out_sentences(self.leave_one_out, target_densities, unmixed))
 
     @property
-    def has_one_target(self) -> bool:
+    def has_one_target_density(self) -> bool:
         """Whether all posteriors are about one model with the same hyper-parameters."""
-        return len({verdict.target for verdict in self.verdicts.values()}) == 1
+        return len({verdict.target_density for verdict in self.verdicts.values()}) == 1
 
     @property
     def predicts_numbers(self) -> bool:

@@ -18,7 +18,7 @@ from ..datasets.bags import Bags
 from ..inference.posterior import Posterior
 from ..models.model import part_of_bags, random_key
 from .compared import Compared
-from .measures.targets import targets
+from .measures.target_densities import target_densities
 from .plots import figures
 from .report import metrics, write_report
 from .verdict import best_reference, gather, judge
@@ -268,10 +268,13 @@ def compare(
         name: gather(posterior, test=test, num_draws=num_draws, seed=seed)
         for name, posterior in posteriors.items()
     }
-    target = targets({name: posterior.model for name, posterior in posteriors.items()})
-    chosen = best_reference(assessments, target) if reference is None else reference
+    target_density = target_densities(
+        {name: posterior.model for name, posterior in posteriors.items()}
+    )
+    chosen = best_reference(assessments, target_density) if reference is None else reference
     verdicts = {
-        name: judge(name, assessments, target, reference=chosen, test=test) for name in assessments
+        name: judge(name, assessments, target_density, reference=chosen, test=test)
+        for name in assessments
     }
     disputed_by = tuple(name for name, verdict in verdicts.items() if verdict.disputes_reference)
     verdicts = {

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from ..inference.evidence import log_evidence, why_not_one_density
 from ..inference.importance import FEWEST_DRAWS
 from ..models.model import random_key
-from .verdict import Assessment, Verdict, names_by_target
+from .verdict import Assessment, Verdict, names_by_target_density
 
 __all__ = ["Divergence", "divergence_of", "divergence_table", "divergences"]
 
@@ -55,10 +55,11 @@ class Divergence:
 
 
 def divergences(verdicts: Mapping[str, Verdict], *, seed: int | Array) -> dict[str, Divergence]:
-    """Measure KL(q‖p) of each approximation whose own target has a known evidence.
+    """Measure KL(q‖p) of each approximation whose own target density has a known evidence.
 
-    The evidence is that of an exact posterior of the target, else by a bridge from its reliable
-    sampler with the largest smallest effective size, else by weights that k̂ says are reliable.
+    The evidence is that of an exact posterior of the target density, else by a bridge from its
+    reliable sampler with the largest smallest effective size, else by weights that k̂ says are
+    reliable.
 
     Parameters
     ----------
@@ -72,7 +73,7 @@ def divergences(verdicts: Mapping[str, Verdict], *, seed: int | Array) -> dict[s
         By the name of the approximation; some, or none.
     """
     key, found = random_key(seed), {}
-    for names in names_by_target(verdicts):
+    for names in names_by_target_density(verdicts):
         assessments = {name: verdicts[name].assessment for name in names}
         weighted = [name for name, one in assessments.items() if one.weighted is not None]
         known = _log_evidence(assessments, key) if weighted else None
@@ -84,7 +85,7 @@ def divergences(verdicts: Mapping[str, Verdict], *, seed: int | Array) -> dict[s
 def _log_evidence(
     assessments: Mapping[str, Assessment], key: Array
 ) -> tuple[float, float, str] | None:
-    """Log evidence of one target, its error and the posterior it is from."""
+    """Log evidence of one target density, its error and the posterior it is from."""
     weighted = {
         name: one.weighted
         for name, one in assessments.items()
@@ -121,7 +122,7 @@ def _bridge(assessments: Mapping[str, Assessment], key: Array) -> tuple[float, f
 def divergence_of(
     assessment: Assessment, log_z: float, log_z_error: float, source: str
 ) -> Divergence:
-    """Measure an approximation whose target has a known log evidence.
+    """Measure an approximation whose target density has a known log evidence.
 
     Parameters
     ----------

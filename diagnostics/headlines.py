@@ -97,8 +97,8 @@ def _of_chains(verdict: Verdict) -> Headline:
 
 
 def _judge(verdict: Verdict, missed: Mapping[str, Missed]) -> Peer | None:
-    """A reliable posterior of the same target."""
-    peer = verdict.own_reference if verdict.has_other_target else verdict.reference
+    """A reliable posterior of the same target density."""
+    peer = verdict.own_reference if verdict.has_other_target_density else verdict.reference
     if peer is None or peer.name in missed or not peer.assessment.can_judge or verdict.disputed_by:
         return None
     return peer

@@ -52,7 +52,8 @@ def joint_tests(
 ) -> dict[str, JointTest]:
     """Test each posterior that did not fail and has more than one draw.
 
-    Against the reference where that can judge others, has the same target and missed no mode.
+    Against the reference where that can judge others, has the same target density and missed no
+    mode.
 
     Parameters
     ----------
@@ -96,12 +97,12 @@ def two_sample_of(
     -------
     TwoSampleTest or None
         None if the posterior cannot be tested, or its reference cannot judge others, has another
-        target or missed a mode.
+        target density or missed a mode.
     """
     peer = verdict.reference
     if (
         peer is None
-        or verdict.has_other_target
+        or verdict.has_other_target_density
         or not peer.assessment.can_judge
         or peer.name in missed
         or not _is_testable(verdict.assessment)
@@ -121,9 +122,9 @@ def _log_ratio(posterior: Posterior, draws: Draws) -> Float[np.ndarray, " K"]:
     latent = {name: draws[name] for name in posterior.model.latent_sites}
     log_approximation = posterior.log_density(latent)
     assert log_approximation is not None
-    log_target = log_joint(posterior.model, "marginal", latent, posterior.bags)
+    log_target_density = log_joint(posterior.model, "marginal", latent, posterior.bags)
     # Where neither has a density, it is not q's draw.
-    return np.nan_to_num(log_target - log_approximation, nan=np.inf)
+    return np.nan_to_num(log_target_density - log_approximation, nan=np.inf)
 
 
 def _is_testable(assessment: Assessment) -> bool:

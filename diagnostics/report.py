@@ -26,7 +26,7 @@ from . import conclusions
 from .checks.criticism import MUCH_SENSITIVITY
 from .compared import Compared
 from .measures.columns import MEASURES, formatted
-from .measures.targets import in_words
+from .measures.target_densities import in_words
 from .plots import figures
 from .plots.clusters import plot_components, plot_scene
 
@@ -519,9 +519,9 @@ def _model_text(comparison: Compared) -> str:
         f"{in_words(posterior.model)} on {bags.num_bags:,} bags with {bags.num_instances:,} "
         f"instances of {bags.num_features:,} features."
     )
-    if comparison.has_one_target:
+    if comparison.has_one_target_density:
         return text
-    named = "; ".join(f"{name}: {v.target}" for name, v in comparison.verdicts.items())
+    named = "; ".join(f"{name}: {v.target_density}" for name, v in comparison.verdicts.items())
     return f"{text} That is the first; the posteriors have different targets: {named}."
 
 

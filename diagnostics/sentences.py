@@ -15,7 +15,7 @@ from .divergence import Divergence
 from .measures.accuracy import Accuracy
 from .measures.convergence import Convergence
 from .measures.scores import PredictionDifference
-from .measures.targets import is_logistic
+from .measures.target_densities import is_logistic
 from .verdict import Peer, Verdict
 
 __all__ = ["reference_sentence", "sentence"]
@@ -59,13 +59,13 @@ def reference_sentence(
     chosen: bool,
     missed: Mapping[str, Missed],
 ) -> str:
-    """Name the reference, say whether it is reliable, and name an unusual target of all."""
+    """Name the reference, say whether it is reliable, and name an unusual target density of all."""
     first = next(iter(verdicts.values())).assessment.posterior.model
     note = first.estimand_note
-    named = {verdict.target for verdict in verdicts.values()}
-    target = named.pop() if len(named) == 1 else ""
-    about = f" All are about {target}, not the logistic model, and say nothing of that one."
-    reason = _reference(reference, verdicts, chosen=chosen) + (about if target else "")
+    named = {verdict.target_density for verdict in verdicts.values()}
+    target_density = named.pop() if len(named) == 1 else ""
+    about = f" All are about {target_density}, not the logistic model, and say nothing of that one."
+    reason = _reference(reference, verdicts, chosen=chosen) + (about if target_density else "")
     if reference is not None and reference in missed:
         reason += f" But {_missed(reference, missed[reference])} It judges no other."
     return f"{reason} {note}".strip()
@@ -134,7 +134,7 @@ def sentence(
     missed : mapping of str to Missed
         Modes that posteriors did not visit, its own or its reference's among them.
     divergence : Divergence or None
-        Of this one from its target.
+        Of this one from its target density.
 
     Returns
     -------
@@ -225,12 +225,12 @@ def _distance(name: str, verdict: Verdict, *, is_judged: bool) -> str:
     peer = verdict.reference
     if peer is None:
         return ""
-    if verdict.assessment.is_sampler and not verdict.has_other_target:
+    if verdict.assessment.is_sampler and not verdict.has_other_target_density:
         return f"It {_agreement(verdict, peer)}"
     if verdict.assessment.is_point:
         return f"{_error_of_mean(name, peer.accuracy, what='mode')}."
     error, ratio = _error_of_mean(name, peer.accuracy), _brief(peer.accuracy.mean_sd_ratio)
-    if verdict.has_other_target:
+    if verdict.has_other_target_density:
         return f"{error}, and its sd on average {ratio} times {peer.name}'s."
     than = "they should be" if is_judged else f"{peer.name}'s"
     return (
@@ -289,7 +289,7 @@ def _frozen(error: Accuracy) -> str:
 
 
 def _why_not(chains: Convergence | None, peer: Peer) -> str:
-    """Two posteriors of one target that differ, the first a sampler's."""
+    """Two posteriors of one target density that differ, the first a sampler's."""
     if peer.assessment.is_exact:
         return f"and {peer.name} is exact"
     if not peer.assessment.is_sampler:
@@ -330,30 +330,30 @@ def _brief(value: float) -> str:
 
 
 def _other_target(verdict: Verdict) -> str:
-    """The verdict on a posterior that has another target than the reference."""
+    """The verdict on a posterior that has another target density than the reference."""
     peer, own = verdict.reference, verdict.own_reference
-    if peer is None or not verdict.has_other_target:
+    if peer is None or not verdict.has_other_target_density:
         return ""
     if verdict.has_other_model:
-        start = f"Its target, {verdict.target}, is another model than {peer.name}'s"
+        start = f"Its target density, {verdict.target_density}, is another model than {peer.name}'s"
     else:
         how = "given" if verdict.assessment.is_sampler else "learned or given"
         start = (
-            f"Its hyper-parameters, {verdict.target}, were {how} otherwise than {peer.name}'s, "
-            f"{peer.target}"
+            f"Its hyper-parameters, {verdict.target_density}, were {how} otherwise than "
+            f"{peer.name}'s, {peer.target_density}"
         )
     if own is None:
         return (
-            f"{start}: that distance mixes the difference of the targets with any error of the "
-            f"engine; the typical |value| of its sites is {_brief(verdict.size)}."
+            f"{start}: that distance mixes the difference of the target densities with any error "
+            f"of the engine; the typical |value| of its sites is {_brief(verdict.size)}."
         )
     if verdict.assessment.is_sampler:
-        return f"{start}. On its own target it {_agreement(verdict, own)}"
+        return f"{start}. On its own target density it {_agreement(verdict, own)}"
     chains = own.assessment.convergence
     fault = "" if chains is None or chains.mixed else f" (but {_FAULTS[chains.verdict]})"
     return (
-        f"{start}; against {own.name}, which samples its own target{fault}, its mean has an error "
-        f"of {_brief(own.accuracy.mean_error)} sd and its sd ratio is "
+        f"{start}; against {own.name}, which samples its own target density{fault}, its mean has "
+        f"an error of {_brief(own.accuracy.mean_error)} sd and its sd ratio is "
         f"{_brief(own.accuracy.mean_sd_ratio)}, on average."
     )
 
@@ -363,9 +363,14 @@ def _runaway(name: str, verdict: Verdict) -> str:
     far = verdict.runaway
     if far is None:
         return ""
-    target = f"Its target, {verdict.target}," if verdict.target else "Its target"
+    target_density = (
+        f"Its target density, {verdict.target_density},"
+        if verdict.target_density
+        else "Its target density"
+    )
+    start = "That target density" if verdict.has_other_target_density else target_density
     return (
-        f"{'That target' if verdict.has_other_target else target} has run away from it: typical "
+        f"{start} has run away from it: typical "
         f"|value| {_brief(far.size)} under {far.name}, {_brief(verdict.size)} here. "
     ) + (
         f"{name}'s chains agree with each other, but never came there."
@@ -441,7 +446,7 @@ def _consequence(verdict: Verdict, difference: PredictionDifference, *, is_judge
     if difference.log_loss > 0:
         return "predictions here are worse for it"
     has_larger_error = (
-        is_judged and not verdict.assessment.is_sampler and not verdict.has_other_target
+        is_judged and not verdict.assessment.is_sampler and not verdict.has_other_target_density
     )
     although = ", though its posterior has the larger error" if has_larger_error else ""
     return f"predictions here are better for it{although}"

@@ -30,11 +30,19 @@ from ..inference.prediction import Prediction, TargetPrediction
 from ..inference.runtime.densities import log_joint
 from ..models.model import Draws, random_key
 from .measures.accuracy import Accuracy, accuracy, independent_fraction
-from .measures.convergence import Convergence, convergence, judged_sites
+from .measures.convergence import Convergence, convergence, estimand_sites
 from .measures.scores import PredictionDifference, Scores, prediction_difference, score
-from .measures.targets import is_logistic, is_same_model
+from .measures.target_densities import is_logistic, is_same_model
 
-__all__ = ["Assessment", "Peer", "Verdict", "best_reference", "gather", "judge", "names_by_target"]
+__all__ = [
+    "Assessment",
+    "Peer",
+    "Verdict",
+    "best_reference",
+    "gather",
+    "judge",
+    "names_by_target_density",
+]
 
 # Sites this many times larger than an approximation has them: another region altogether.
 _RUNAWAY = 10.0
@@ -137,8 +145,8 @@ class Peer:
     Attributes
     ----------
     name : str
-    target : str
-        As from `targets`.
+    target_density : str
+        As from `target_densities`.
     assessment : Assessment
     accuracy : Accuracy
         Of this posterior against it.
@@ -147,7 +155,7 @@ class Peer:
     """
 
     name: str
-    target: str
+    target_density: str
     assessment: Assessment
     accuracy: Accuracy
     size: float
@@ -160,16 +168,17 @@ class Verdict:
     Attributes
     ----------
     assessment : Assessment
-    target : str
+    target_density : str
         Its model, described by the differences from the others, or of its ψ from the logistic
         one; empty if there are none.
     reference : Peer or None
         The reference of the comparison; None if there is none, it is this one, or one of them
         failed.
     own_reference : Peer or None
-        A sampler of this posterior's own target, where the reference has another one.
+        A sampler of this posterior's own target density, where the reference has another one.
     runaway : Peer or None
-        A sampler of this posterior's own target that lies elsewhere, at values many times larger.
+        A sampler of this posterior's own target density that lies elsewhere, at values many
+        times larger.
     size : float
         Mean |value| of the compared sites.
     scores : Scores or None
@@ -181,7 +190,7 @@ class Verdict:
     """
 
     assessment: Assessment
-    target: str
+    target_density: str
     reference: Peer | None
     own_reference: Peer | None
     runaway: Peer | None
@@ -194,10 +203,10 @@ class Verdict:
         """The row of the table, by column."""
         posterior, chains = self.assessment.posterior, self.assessment.convergence
         error = self.reference.accuracy if self.reference else None
-        own, scores, is_same = self.own_reference, self.scores, not self.has_other_target
+        own, scores, is_same = self.own_reference, self.scores, not self.has_other_target_density
         difference = self.difference.mean if self.difference else math.nan
         return {
-            "target": self.target,
+            "target_density": self.target_density,
             "status": self.status,
             "seconds": posterior.seconds,
             "compile_seconds": posterior.compile_seconds,
@@ -241,9 +250,9 @@ class Verdict:
         return self.assessment.posterior.model.observed_site == "bag_target"
 
     @property
-    def has_other_target(self) -> bool:
+    def has_other_target_density(self) -> bool:
         """Whether the reference has another model, or other hyper-parameters of this one."""
-        return self.reference is not None and self.reference.target != self.target
+        return self.reference is not None and self.reference.target_density != self.target_density
 
     @property
     def has_other_model(self) -> bool:
@@ -259,7 +268,7 @@ class Verdict:
         peer = self.reference
         return (
             peer is not None
-            and not self.has_other_target
+            and not self.has_other_target_density
             and not peer.assessment.is_exact
             and peer.assessment.can_judge
             and self.assessment.is_sampler
@@ -307,7 +316,7 @@ def gather(
     """
     # An approximation that failed may have no density to draw from.
     if posterior.is_mcmc or posterior.status.kind == "failed":
-        draws = judged_sites(posterior.draws_with_estimands, posterior.model)
+        draws = estimand_sites(posterior.draws_with_estimands, posterior.model)
         khat = _ReplicatedKhat(math.nan, math.nan, 0, None)
     else:
         draws, khat = _fresh_draws(posterior, num_draws, seed)
@@ -344,7 +353,7 @@ def _fresh_draws(
     dims = {name: list(names) for name, names in model.dims.items() if name in everything}
     tree = az.from_dict({"posterior": one_chain}, dims=dims)
     khat = _replicated_khat(posterior, fresh, seed)
-    return judged_sites(tree["posterior"].to_dataset(), model), khat
+    return estimand_sites(tree["posterior"].to_dataset(), model), khat
 
 
 class _ReplicatedKhat(NamedTuple):
@@ -367,8 +376,8 @@ def _replicated_khat(posterior: Posterior, fresh: Draws, seed: int | Array) -> _
         log_approximation = posterior.log_density(fresh)
         if log_approximation is None:
             return _ReplicatedKhat(math.nan, math.nan, num_draws, None)
-        log_target = log_joint(posterior.model, "marginal", fresh, posterior.bags)
-        found.append(weighted_evidence(log_target, log_approximation))
+        log_target_density = log_joint(posterior.model, "marginal", fresh, posterior.bags)
+        found.append(weighted_evidence(log_target_density, log_approximation))
     # −∞ says that the ratios of one replicate are alike: of all, or q is not p.
     known = [one.khat for one in found if one.khat != -math.inf]
     khat = float(np.mean(known)) if known else min((one.khat for one in found), default=math.nan)
@@ -379,20 +388,20 @@ def _replicated_khat(posterior: Posterior, fresh: Draws, seed: int | Array) -> _
 def judge(
     name: str,
     assessments: dict[str, Assessment],
-    targets: dict[str, str],
+    target_densities: dict[str, str],
     *,
     reference: str | None,
     test: Bags | None,
 ) -> Verdict:
-    """Compare one posterior with the reference and, where that has another target, with its own.
+    """Compare one posterior with the reference, and with its own of another target density.
 
     Parameters
     ----------
     name : str
     assessments : dict of Assessment
         Of all posteriors.
-    targets : dict of str
-        As from `targets`.
+    target_densities : dict of str
+        As from `target_densities`.
     reference : str or None
     test : Bags or None
 
@@ -411,17 +420,19 @@ def judge(
         theirs = assessments[other].draws[sites]
         fractions = mine.independent_fraction, assessments[other].independent_fraction
         error = accuracy(mine.draws[sites], theirs, fractions=fractions)
-        return Peer(other, targets[other], assessments[other], error, _size(theirs))
+        return Peer(other, target_densities[other], assessments[other], error, _size(theirs))
 
     size = _size(mine.draws[sites])
     siblings = {
         other: known
         for other, known in assessments.items()
-        if other != name and targets[other] == targets[name]
+        if other != name and target_densities[other] == target_densities[name]
     }
     samplers = {other: known for other, known in siblings.items() if known.is_sampler}
     far = [o for o, known in samplers.items() if _size(known.draws[sites]) > _RUNAWAY * size]
-    has_other_target = reference is not None and targets[reference] != targets[name]
+    has_other_target_density = (
+        reference is not None and target_densities[reference] != target_densities[name]
+    )
     compared = peer(reference)
     scores = difference = None
     if test is not None and mine.prediction is not None:
@@ -432,9 +443,11 @@ def judge(
             )
     return Verdict(
         assessment=mine,
-        target=targets[name],
+        target_density=target_densities[name],
         reference=compared,
-        own_reference=peer(best_reference(siblings, targets)) if has_other_target else None,
+        own_reference=peer(best_reference(siblings, target_densities))
+        if has_other_target_density
+        else None,
         runaway=peer(next(iter(far), None)),
         size=size,
         scores=scores,
@@ -442,18 +455,20 @@ def judge(
     )
 
 
-def best_reference(assessments: dict[str, Assessment], targets: dict[str, str]) -> str | None:
+def best_reference(
+    assessments: dict[str, Assessment], target_densities: dict[str, str]
+) -> str | None:
     """The exact posterior or the sampler to judge others by; None if there is none.
 
     One of the logistic model if there is one, then an exact posterior, then a sampler whose chains
     have mixed, then the one with the largest smallest effective sample size, then the one whose
-    target most others have.
+    target density most others have.
     """
     rank: dict[str, tuple[bool, bool, bool, float, int]] = {}
-    of_target = Counter(targets[name] for name in assessments)
+    of_target = Counter(target_densities[name] for name in assessments)
     for name, known in assessments.items():
         first, chains = is_logistic(known.posterior.model), known.convergence
-        alike = of_target[targets[name]]
+        alike = of_target[target_densities[name]]
         if known.is_exact:
             rank[name] = (first, True, True, math.inf, alike)
         elif chains is not None and not known.failed:
@@ -461,12 +476,12 @@ def best_reference(assessments: dict[str, Assessment], targets: dict[str, str]) 
     return max(rank, key=lambda name: rank[name]) if rank else None
 
 
-def names_by_target(verdicts: Mapping[str, Verdict]) -> list[list[str]]:
-    """Names of the posteriors that did not fail, those of one target together."""
+def names_by_target_density(verdicts: Mapping[str, Verdict]) -> list[list[str]]:
+    """Names of the posteriors that did not fail, those of one target density together."""
     by_target: dict[str, list[str]] = {}
     for name, verdict in verdicts.items():
         if not verdict.assessment.failed:
-            by_target.setdefault(verdict.target, []).append(name)
+            by_target.setdefault(verdict.target_density, []).append(name)
     return list(by_target.values())
 
 

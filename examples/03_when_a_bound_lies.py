@@ -454,7 +454,7 @@ if not IS_TOY:
 # - *Is it the model that I mean?* Draw from its prior, as above, or put it beside a posterior of
 #   the model that is meant.
 #
-# `compare` does both. It names the target of each posterior, takes a sampler of the logistic model
+# `compare` does both. It names the target density of each posterior, takes a sampler of the logistic model
 # as reference, and says when a posterior is about something else, or when its own model has left it
 # behind:
 

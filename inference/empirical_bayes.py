@@ -99,8 +99,8 @@ def learn_by_evidence(model: Model, bags: Bags, max_steps: int) -> Learned:
         {name: _prior_around(model, name, value) for name, value in given.items()}
     )
     has_prior = tuple(sorted(name for name, value in given.items() if _is_prior(value)))
-    target = jax.device_put(whitened_program(opened, bags))
-    check_smooth(target)
+    target_density = jax.device_put(whitened_program(opened, bags))
+    check_smooth(target_density)
     first = {name: _start(model, name, value) for name, value in given.items()}
     names = _numbered(first)
     ranges = [
@@ -108,7 +108,7 @@ def learn_by_evidence(model: Model, bags: Bags, max_steps: int) -> Learned:
         for name, starts in first.items()
         for start in np.ravel(starts)
     ]
-    objective = partial(_objective_at, target, first, has_prior, max_steps)
+    objective = partial(_objective_at, target_density, first, has_prior, max_steps)
 
     def loss(point: Float[np.ndarray, " H"]) -> tuple[float, Float[np.ndarray, " H"]]:
         value, gradient, _ = objective(point)
@@ -205,7 +205,7 @@ def _range(model: Any, name: str, value: Any, start: float) -> tuple[float, floa
 
 
 def _objective_at(
-    target: WhitenedProgram,
+    target_density: WhitenedProgram,
     like: Values,
     has_prior: tuple[str, ...],
     max_steps: int,
@@ -213,7 +213,7 @@ def _objective_at(
 ) -> tuple[float, Float[np.ndarray, " H"], float]:
     """The objective at a flat vector of unconstrained values, its gradient, and the log prior."""
     gradient, (value, log_prior) = _objective(
-        target, _by_name(point, like), np.asarray(max_steps), has_prior=has_prior
+        target_density, _by_name(point, like), np.asarray(max_steps), has_prior=has_prior
     )
     flat = np.concatenate([np.ravel(gradient[name]) for name in like])
     return float(value), flat, float(log_prior)
@@ -221,7 +221,7 @@ def _objective_at(
 
 @partial(jax.jit, static_argnames="has_prior")
 def _objective(
-    target: WhitenedProgram,
+    target_density: WhitenedProgram,
     values: Values,
     max_steps: Any,
     *,
@@ -233,9 +233,9 @@ def _objective(
     """
 
     def loss(latent: Float[Array, " P"], values: Values) -> Float[Array, ""]:
-        return -target.log_density(_joined(target, latent, values))
+        return -target_density.log_density(_joined(target_density, latent, values))
 
-    start = jnp.zeros(target.size - sum(map(jnp.size, values.values())))
+    start = jnp.zeros(target_density.size - sum(map(jnp.size, values.values())))
     found = minimise_by_newton(lambda latent: loss(latent, values), start, max_steps, FLAT)
     factor = jnp.linalg.cholesky(found.hessian)
 
@@ -244,7 +244,7 @@ def _objective(
         mode = found.point - step  # û, with its derivative
         hessian = jax.hessian(loss)(mode, values)
         half_log_determinant = jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(hessian))))
-        log_prior, not_in_evidence = _prior_terms(target.model, values, has_prior)
+        log_prior, not_in_evidence = _prior_terms(target_density.model, values, has_prior)
         log_evidence = -loss(mode, values) - half_log_determinant - not_in_evidence
         log_evidence += 0.5 * len(mode) * math.log(2 * math.pi)
         value = log_evidence + log_prior
@@ -254,16 +254,16 @@ def _objective(
 
 
 def _joined(
-    target: WhitenedProgram, latent: Float[Array, " P"], values: Values
+    target_density: WhitenedProgram, latent: Float[Array, " P"], values: Values
 ) -> Float[Array, " Q"]:
     """The flat vector of the latent sites and the hyper-parameters."""
     sites, begun = dict(values), 0
-    for name, shape in target.shapes:
+    for name, shape in target_density.shapes:
         if name not in values:
             size = math.prod(shape)
             sites[name] = latent[begun : begun + size]
             begun += size
-    return target.flat(sites)
+    return target_density.flat(sites)
 
 
 def _prior_terms(model: Any, values: Values, has_prior: tuple[str, ...]) -> tuple[Array, Array]:

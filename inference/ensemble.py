@@ -133,16 +133,16 @@ def ensemble(
     check_counts(num_warmup=num_warmup)
     warmup_key, sampling_key = split_key(random_key(seed), 2)
     with jax.enable_x64(True), one_lapack_thread():
-        target = jax.device_put(whitened_program(model, bags))
+        target_density = jax.device_put(whitened_program(model, bags))
         began = Stopwatch.now()
-        tuned = warmed_up(target, warmup_key, num_chains, num_superchains, num_warmup)
+        tuned = warmed_up(target_density, warmup_key, num_chains, num_superchains, num_warmup)
         jax.block_until_ready(tuned)
         warmed = Stopwatch.now()
         vectors, statistics = jax.tree.map(
-            np.asarray, sampled(target, tuned, sampling_key, num_samples)
+            np.asarray, sampled(target_density, tuned, sampling_key, num_samples)
         )
         ended = Stopwatch.now()
-        draws = sites_of(target, vectors.reshape(-1, target.size))
+        draws = sites_of(target_density, vectors.reshape(-1, target_density.size))
     by_chain = (num_chains, num_samples)
     return sampled_posterior(
         model,
@@ -169,13 +169,17 @@ def _check_superchains(num_chains: int, num_superchains: int) -> None:
 
 @partial(jax.jit, static_argnames=("num_chains", "num_superchains", "num_warmup"))
 def warmed_up(
-    target: WhitenedProgram, key: Array, num_chains: int, num_superchains: int, num_warmup: int
+    target_density: WhitenedProgram,
+    key: Array,
+    num_chains: int,
+    num_superchains: int,
+    num_warmup: int,
 ) -> TunedChains:
     """Warm-up: half of it in the coordinates of the target, half in those of the chains.
 
     Parameters
     ----------
-    target : WhitenedProgram
+    target_density : WhitenedProgram
     key : JAX key
     num_chains, num_superchains, num_warmup
         As of `ensemble`.
@@ -185,16 +189,16 @@ def warmed_up(
     TunedChains
     """
     start_key, first_key, second_key = jax.random.split(key, 3)
-    starts = _starts(target, start_key, num_chains, num_superchains)
-    centre, factor = jnp.zeros(target.size), jnp.eye(target.size)
+    starts = _starts(target_density, start_key, num_chains, num_superchains)
+    centre, factor = jnp.zeros(target_density.size), jnp.eye(target_density.size)
     half = max(1, num_warmup // 2)
 
-    log_density = _log_density(target, centre, factor)
+    log_density = _log_density(target_density, centre, factor)
     visited, _ = _adapted(log_density, first_key, starts, half, _FIRST_STEP_SIZE)
-    last, visited = visited[-1], visited[half // 2 :].reshape(-1, target.size)
+    last, visited = visited[-1], visited[half // 2 :].reshape(-1, target_density.size)
     centre, factor = jnp.mean(visited, axis=0), covariance_factor(visited)
 
-    log_density = _log_density(target, centre, factor)
+    log_density = _log_density(target_density, centre, factor)
     standard = solve_triangular(factor, (last - centre).T, lower=True).T
     visited, parameters = _adapted(log_density, second_key, standard, half, _SECOND_STEP_SIZE)
     most_leapfrogs = parameters["integration_steps_params"][0]
@@ -202,10 +206,10 @@ def warmed_up(
 
 
 def _starts(
-    target: WhitenedProgram, key: Array, num_chains: int, num_superchains: int
+    target_density: WhitenedProgram, key: Array, num_chains: int, num_superchains: int
 ) -> Float[Array, "C P"]:
     """A point of each superchain, once for each of its chains."""
-    points = target.random_starts(key, num_superchains)
+    points = target_density.random_starts(key, num_superchains)
     return jnp.repeat(points, num_chains // num_superchains, axis=0)
 
 
@@ -228,13 +232,13 @@ def _adapted(
 
 @partial(jax.jit, static_argnames="num_samples")
 def sampled(
-    target: WhitenedProgram, tuned: TunedChains, key: Array, num_samples: int
+    target_density: WhitenedProgram, tuned: TunedChains, key: Array, num_samples: int
 ) -> tuple[Float[Array, "C S P"], dict[str, Array]]:
     """Draws and statistics of all chains after warm-up, chains first.
 
     Parameters
     ----------
-    target : WhitenedProgram
+    target_density : WhitenedProgram
     tuned : TunedChains
     key : JAX key
     num_samples : int
@@ -248,7 +252,7 @@ def sampled(
     """
     from blackjax.mcmc import dynamic_hmc
 
-    log_density = _log_density(target, tuned.centre, tuned.factor)
+    log_density = _log_density(target_density, tuned.centre, tuned.factor)
     trajectory = dynamic_hmc.build_kernel(
         next_random_arg_fn=lambda index: index + 1, integration_steps_fn=_num_leapfrogs
     )
@@ -292,7 +296,7 @@ def _statistics(info: Any, step_size: Float[Array, ""]) -> dict[str, Array]:
 
 
 def _log_density(
-    target: WhitenedProgram, centre: Float[Array, " P"], factor: Float[Array, "P P"]
+    target_density: WhitenedProgram, centre: Float[Array, " P"], factor: Float[Array, "P P"]
 ) -> Any:
     """log p(centre + factor w, data) of w, with its gradient, as the hardware likes them.
 
@@ -303,11 +307,11 @@ def _log_density(
     def of_standard(
         given: tuple[WhitenedProgram, Array, Array], standard: Float[Array, " P"]
     ) -> Float[Array, ""]:
-        target, centre, factor = given
-        return target.log_density(centre + factor @ standard)
+        target_density, centre, factor = given
+        return target_density.log_density(centre + factor @ standard)
 
     with_gradient = in_blocks(jax.value_and_grad(of_standard, argnums=1), num_together())
-    given = (target, centre, factor)
+    given = (target_density, centre, factor)
 
     @jax.custom_vjp
     def log_density(standard: Float[Array, " P"]) -> Float[Array, ""]:

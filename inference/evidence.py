@@ -127,8 +127,8 @@ def log_evidence(posterior: Posterior, *, seed: int | Array, num_draws: int = 40
             f"posterior of {posterior.engine} has no density, whose ratio to the model's would be "
             "the evidence; pass that of a sampler, or of an approximation with a density"
         )
-    log_target = log_joint(posterior.model, "marginal", draws, posterior.bags)
-    found = weighted_evidence(log_target, log_approximation)
+    log_target_density = log_joint(posterior.model, "marginal", draws, posterior.bags)
+    found = weighted_evidence(log_target_density, log_approximation)
     return LogEvidence(found.log_evidence, found.error, "importance sampling", found.khat)
 
 
@@ -182,13 +182,13 @@ def bridged_evidence(
     LogEvidence
         The mean of two bridges, each with the other half of the draws behind its Gaussian.
     """
-    target = whitened_program(posterior.model, posterior.bags)
-    vectors = _vectors(target, posterior, num_draws)
+    target_density = whitened_program(posterior.model, posterior.bags)
+    vectors = _vectors(target_density, posterior, num_draws)
     middle = vectors.shape[1] // 2
     halves = vectors[:, :middle], vectors[:, middle:]
     keys = jax.random.split(random_key(seed))
     pairs = zip(halves, reversed(halves), keys, strict=True)
-    bridges = [_bridge(target, fitted, used, key) for fitted, used, key in pairs]
+    bridges = [_bridge(target_density, fitted, used, key) for fitted, used, key in pairs]
     value = float(np.mean([one for one, _ in bridges]))
     # Errors of the two are of different draws.
     error = math.hypot(*(error for _, error in bridges)) / 2
@@ -196,7 +196,7 @@ def bridged_evidence(
 
 
 def _vectors(
-    target: WhitenedProgram, posterior: Posterior, num_draws: int
+    target_density: WhitenedProgram, posterior: Posterior, num_draws: int
 ) -> Float[np.ndarray, "C T P"]:
     """Draws in whitened, unconstrained coordinates, by chain, thinned to the number wanted."""
     stored = posterior.tree["posterior"].to_dataset()
@@ -207,26 +207,26 @@ def _vectors(
     for name in posterior.model.latent_sites:
         by_chain = thinned[name].transpose("chain", "draw", ...).to_numpy()
         sites[name] = by_chain.reshape(-1, *by_chain.shape[2:])
-    return whitened_draws(target, sites).reshape(chains, -1, target.size)
+    return whitened_draws(target_density, sites).reshape(chains, -1, target_density.size)
 
 
 def _symmetric_density(
-    site: dict[str, Array], target: WhitenedProgram, centre: Array, scale_tril: Array
+    site: dict[str, Array], target_density: WhitenedProgram, centre: Array, scale_tril: Array
 ) -> Float[Array, ""]:
     """log [p̃(m + Lw) + p̃(m − Lw)]/2: "warp III" has the Gaussian's symmetry."""
     step = scale_tril @ site["standard"]
-    sides = [target.log_density(centre + step), target.log_density(centre - step)]
+    sides = [target_density.log_density(centre + step), target_density.log_density(centre - step)]
     return jax.numpy.logaddexp(*sides) - math.log(2)
 
 
 def _bridge(
-    target: WhitenedProgram,
+    target_density: WhitenedProgram,
     fitted: Float[np.ndarray, "C T P"],
     used: Float[np.ndarray, "C U P"],
     key: Array,
 ) -> tuple[float, float]:
     """Log evidence by the optimal bridge between N(m, LLᵀ) and draws, and its standard error."""
-    size = target.size
+    size = target_density.size
     centre, scale_tril = _moments(fitted.reshape(-1, size))
     chains, length = used.shape[:2]
     flat = used.reshape(-1, size) - centre
@@ -234,10 +234,12 @@ def _bridge(
     with jax.enable_x64(True):
         proposed = np.asarray(jax.random.normal(key, posterior.shape))
     standard = np.concatenate([posterior, proposed])
-    log_target = over_draws(_symmetric_density, {"standard": standard}, target, centre, scale_tril)
-    log_target = log_target + np.log(np.diag(scale_tril)).sum()
+    log_target_density = over_draws(
+        _symmetric_density, {"standard": standard}, target_density, centre, scale_tril
+    )
+    log_target_density = log_target_density + np.log(np.diag(scale_tril)).sum()
     log_gaussian = norm.logpdf(standard).sum(axis=1)
-    of_posterior, of_proposed = np.split(log_target - log_gaussian, 2)  # log p̃/g
+    of_posterior, of_proposed = np.split(log_target_density - log_gaussian, 2)  # log p̃/g
     log_z = _optimal_bridge(of_posterior, of_proposed)
     return log_z, _error(of_posterior.reshape(chains, length), of_proposed, log_z)
 

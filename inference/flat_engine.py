@@ -182,18 +182,18 @@ def flat_engine(sampler: FlatSampler, *, budget: int = 20_000) -> Callable[..., 
     @engine
     def run(model: Model, bags: Bags, *, seed: int) -> Posterior:
         watch = Stopwatch()
-        target = flat_density(model, bags, seed=checked_seed(seed), budget=budget)
+        target_density = flat_density(model, bags, seed=checked_seed(seed), budget=budget)
         started = Stopwatch.now()
         with jax.enable_x64(True):
-            drawn = np.asarray(sampler(target))
+            drawn = np.asarray(sampler(target_density))
         seconds = Stopwatch.now() - started
-        if drawn.ndim != 3 or drawn.shape[2] != target.dimension:
+        if drawn.ndim != 3 or drawn.shape[2] != target_density.dimension:
             raise ValueError(
                 f"{name} returned an array of shape {drawn.shape}; expected (chains, draws, "
-                f"{target.dimension})"
+                f"{target_density.dimension})"
             )
         found = ChainRun(
-            target.sites(drawn), statistics={}, warmup_seconds=0.0, sampling_seconds=seconds
+            target_density.sites(drawn), statistics={}, warmup_seconds=0.0, sampling_seconds=seconds
         )
         return sampled_posterior(model, bags, engine=name, run=found, watch=watch)
 
@@ -202,25 +202,29 @@ def flat_engine(sampler: FlatSampler, *, budget: int = 20_000) -> Callable[..., 
 
 
 def _log_density(
-    target: WhitenedProgram, vector: Float[Array | np.ndarray, " P"]
+    target_density: WhitenedProgram, vector: Float[Array | np.ndarray, " P"]
 ) -> Float[Array, ""]:
     # Samplers may call from threads of their own, where 64 bit are not switched on.
     with jax.enable_x64(True):
-        return _compiled_density(target, vector)
+        return _compiled_density(target_density, vector)
 
 
 def _gradient(
-    target: WhitenedProgram, vector: Float[Array | np.ndarray, " P"]
+    target_density: WhitenedProgram, vector: Float[Array | np.ndarray, " P"]
 ) -> Float[Array, " P"]:
     with jax.enable_x64(True):
-        return _compiled_gradient(target, vector)
+        return _compiled_gradient(target_density, vector)
 
 
 @jax.jit
-def _compiled_density(target: WhitenedProgram, vector: Float[Array, " P"]) -> Float[Array, ""]:
-    return target.log_density(vector)
+def _compiled_density(
+    target_density: WhitenedProgram, vector: Float[Array, " P"]
+) -> Float[Array, ""]:
+    return target_density.log_density(vector)
 
 
 @jax.jit
-def _compiled_gradient(target: WhitenedProgram, vector: Float[Array, " P"]) -> Float[Array, " P"]:
-    return jax.grad(target.log_density)(vector)
+def _compiled_gradient(
+    target_density: WhitenedProgram, vector: Float[Array, " P"]
+) -> Float[Array, " P"]:
+    return jax.grad(target_density.log_density)(vector)

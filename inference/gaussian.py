@@ -154,12 +154,12 @@ def whitened_program(model: Model, bags: Bags) -> WhitenedProgram:
     return WhitenedProgram(model, given, tuple((n, found[n].shape) for n in sorted(found)))
 
 
-def whitened_draws(target: WhitenedProgram, sites: Draws) -> Float[np.ndarray, "S P"]:
+def whitened_draws(target_density: WhitenedProgram, sites: Draws) -> Float[np.ndarray, "S P"]:
     """The flat vectors behind draws of the model's latent sites.
 
     Parameters
     ----------
-    target : WhitenedProgram
+    target_density : WhitenedProgram
     sites : dict of arrays
         Draws first.
 
@@ -167,19 +167,19 @@ def whitened_draws(target: WhitenedProgram, sites: Draws) -> Float[np.ndarray, "
     -------
     array (S, P)
     """
-    return over_draws(_whitened, sites, target)
+    return over_draws(_whitened, sites, target_density)
 
 
-def _whitened(site: Sites, target: WhitenedProgram) -> Float[Array, " P"]:
-    return target.whitened(site)[0]
+def _whitened(site: Sites, target_density: WhitenedProgram) -> Float[Array, " P"]:
+    return target_density.whitened(site)[0]
 
 
-def sites_of(target: WhitenedProgram, vectors: Float[np.ndarray | Array, "S P"]) -> Draws:
+def sites_of(target_density: WhitenedProgram, vectors: Float[np.ndarray | Array, "S P"]) -> Draws:
     """Draws of the model's latent sites from flat vectors; `whitened_draws` leads back.
 
     Parameters
     ----------
-    target : WhitenedProgram
+    target_density : WhitenedProgram
     vectors : array (S, P)
 
     Returns
@@ -187,32 +187,32 @@ def sites_of(target: WhitenedProgram, vectors: Float[np.ndarray | Array, "S P"])
     dict of arrays
         Draws first.
     """
-    return over_draws(_constrained, {"vector": vectors}, target)
+    return over_draws(_constrained, {"vector": vectors}, target_density)
 
 
-def _constrained(site: Sites, target: WhitenedProgram) -> Sites:
-    return target.constrain(site["vector"])
+def _constrained(site: Sites, target_density: WhitenedProgram) -> Sites:
+    return target_density.constrain(site["vector"])
 
 
 def log_densities(
-    target: WhitenedProgram, vectors: Float[np.ndarray, "S P"]
+    target_density: WhitenedProgram, vectors: Float[np.ndarray, "S P"]
 ) -> Float[np.ndarray, " S"]:
     """Log joint densities of flat vectors, in whitened coordinates.
 
     Parameters
     ----------
-    target : WhitenedProgram
+    target_density : WhitenedProgram
     vectors : array (S, P)
 
     Returns
     -------
     array (S,)
     """
-    return over_draws(_log_density_of_vector, {"vector": vectors}, target)
+    return over_draws(_log_density_of_vector, {"vector": vectors}, target_density)
 
 
-def _log_density_of_vector(site: Sites, target: WhitenedProgram) -> Float[Array, ""]:
-    return target.log_density(site["vector"])
+def _log_density_of_vector(site: Sites, target_density: WhitenedProgram) -> Float[Array, ""]:
+    return target_density.log_density(site["vector"])
 
 
 @jax.jit
@@ -224,9 +224,9 @@ def _origin(model: Model, given: Any) -> Sites:
 
 
 @jax.jit
-def kinks(target: WhitenedProgram) -> Float[Array, " P"]:
+def kinks(target_density: WhitenedProgram) -> Float[Array, " P"]:
     """Compute `WhitenedProgram.kinks` in a compiled program."""
-    return target.kinks()
+    return target_density.kinks()
 
 
 def _gradient_at_kink(prior: dist.Distribution) -> Float[Array, ""] | float:
@@ -260,9 +260,9 @@ class FlatApproximation(ABC):
         def guide(bags: Bags) -> None:
             vector = numpyro.sample("whitened", self.distribution(), infer={"is_auxiliary": True})
             with block():  # the sites of the program itself are none of the guide's
-                target = whitened_program(model, bags)
-                sites = target.constrain(vector)
-                log_jacobian = target.whitened(sites)[1]
+                target_density = whitened_program(model, bags)
+                sites = target_density.constrain(vector)
+                log_jacobian = target_density.whitened(sites)[1]
             # q of the sites is q of the vector over the Jacobian; the first site carries it.
             for name, value in sites.items():
                 numpyro.sample(name, dist.Delta(value, -log_jacobian, event_dim=value.ndim))
@@ -273,19 +273,21 @@ class FlatApproximation(ABC):
 
 @partial(jax.jit, static_argnames="num_draws")
 def _draws(
-    approximation: FlatApproximation, target: WhitenedProgram, key: Array, num_draws: int
+    approximation: FlatApproximation, target_density: WhitenedProgram, key: Array, num_draws: int
 ) -> Sites:
-    return jax.lax.map(target.constrain, approximation.distribution().sample(key, (num_draws,)))
+    return jax.lax.map(
+        target_density.constrain, approximation.distribution().sample(key, (num_draws,))
+    )
 
 
 @jax.jit
 def _log_density(
-    approximation: FlatApproximation, target: WhitenedProgram, sites: Sites
+    approximation: FlatApproximation, target_density: WhitenedProgram, sites: Sites
 ) -> Float[Array, " S"]:
     q = approximation.distribution()
 
     def one(site: Sites) -> Float[Array, ""]:
-        vector, log_jacobian = target.whitened(site)
+        vector, log_jacobian = target_density.whitened(site)
         return q.log_prob(vector) - log_jacobian
 
     return jax.lax.map(one, sites)

@@ -105,13 +105,13 @@ def grid(
         raise ValueError(f"num_points is {num_points}; expected at least 3 to interpolate between")
     key = random_key(seed)
     with jax.enable_x64(True):
-        target = jax.device_put(whitened_program(model, bags))
-        if target.size != 2:
+        target_density = jax.device_put(whitened_program(model, bags))
+        if target_density.size != 2:
             raise ValueError(
-                f"{type(model).__name__} has {target.size} unknown numbers in marginal(); "
+                f"{type(model).__name__} has {target_density.size} unknown numbers in marginal(); "
                 "grid is for 2: use nuts, svi or laplace"
             )
-        density = partial(_at_points, target)
+        density = partial(_at_points, target_density)
         started = Stopwatch.now()
         low, high = _box(density)
         axes = [np.linspace(low[n], high[n], num_points) for n in (0, 1)]
@@ -136,17 +136,17 @@ def grid(
 
 
 def _at_points(
-    target: WhitenedProgram, points: Float[np.ndarray, "P 2"]
+    target_density: WhitenedProgram, points: Float[np.ndarray, "P 2"]
 ) -> Float[np.ndarray, " P"]:
     """Log density at any number of points, padded to a few numbers that are compiled for."""
     whole = np.zeros((bucket(len(points)), 2))
     whole[: len(points)] = points
-    return np.asarray(_densities(target, whole))[: len(points)]
+    return np.asarray(_densities(target_density, whole))[: len(points)]
 
 
 @jax.jit
-def _densities(target: WhitenedProgram, points: Float[Array, "P 2"]) -> Float[Array, " P"]:
-    return map_draws(target.log_density, points, num_together())
+def _densities(target_density: WhitenedProgram, points: Float[Array, "P 2"]) -> Float[Array, " P"]:
+    return map_draws(target_density.log_density, points, num_together())
 
 
 def _product(axes: list[np.ndarray]) -> Float[np.ndarray, "P 2"]:

@@ -92,12 +92,12 @@ class _Smoothed(NamedTuple):
 
 
 def _smoothed(
-    log_target: Float[np.ndarray, " S"], log_approximation: Float[np.ndarray, " S"]
+    log_target_density: Float[np.ndarray, " S"], log_approximation: Float[np.ndarray, " S"]
 ) -> _Smoothed:
     """Weights that sum to 1, k̂ and the log of the ratios' sum; equal weights if not finite."""
-    log_ratio = log_target - log_approximation
+    log_ratio = log_target_density - log_approximation
     equal = np.full(len(log_ratio), 1.0 / len(log_ratio))
-    if not (np.isfinite(log_target).all() and np.isfinite(log_approximation).all()):
+    if not (np.isfinite(log_target_density).all() and np.isfinite(log_approximation).all()):
         return _Smoothed(equal, math.nan, math.nan)
     if np.ptp(log_ratio) < _ALIKE:
         return _Smoothed(equal, -math.inf, float(log_ratio.mean()) + math.log(len(log_ratio)))
@@ -134,7 +134,7 @@ class WeightedEvidence(NamedTuple):
 
 
 def weighted_evidence(
-    log_target: Float[np.ndarray, " S"], log_approximation: Float[np.ndarray, " S"]
+    log_target_density: Float[np.ndarray, " S"], log_approximation: Float[np.ndarray, " S"]
 ) -> WeightedEvidence:
     """Estimate log Z of an unnormalised density, and k̂, by draws from an approximation.
 
@@ -144,7 +144,7 @@ def weighted_evidence(
 
     Parameters
     ----------
-    log_target : array (S,)
+    log_target_density : array (S,)
         log p̃.
     log_approximation : array (S,)
         log q.
@@ -178,13 +178,13 @@ def weighted_evidence(
     >>> round(weighted_evidence(-0.5 * (3 * draw) ** 2, -0.5 * draw**2).khat, 1)
     -1.7
     """
-    if len(log_target) < FEWEST_DRAWS:
+    if len(log_target_density) < FEWEST_DRAWS:
         raise ValueError(
-            f"log_target is of {len(log_target)} draws; expected at least {FEWEST_DRAWS}: the tail "
-            "of fewer ratios says nothing"
+            f"log_target_density is of {len(log_target_density)} draws; expected at least "
+            f"{FEWEST_DRAWS}: the tail of fewer ratios says nothing"
         )
-    log_ratio, number = log_target - log_approximation, len(log_target)
-    weights, khat, log_sum = _smoothed(log_target, log_approximation)
+    log_ratio, number = log_target_density - log_approximation, len(log_target_density)
+    weights, khat, log_sum = _smoothed(log_target_density, log_approximation)
     if math.isnan(khat):
         return WeightedEvidence(math.nan, math.inf, math.nan, math.inf, khat)
     bound, bound_error = float(log_ratio.mean()), float(log_ratio.std(ddof=1) / math.sqrt(number))
@@ -272,9 +272,9 @@ class ImportanceResampled:
     def weighted(self, model: Any, bags: Bags, key: Array) -> WeightedDraws:
         """Proposals, with weights that the exact marginal of the model gives them."""
         draws = self.proposal.draws(model, bags, key, self.num_proposals)
-        log_target = log_joint(model, "marginal", draws, bags)
+        log_target_density = log_joint(model, "marginal", draws, bags)
         log_proposal = self.proposal.log_density(model, bags, draws)
-        return WeightedDraws(draws, *_smoothed(log_target, log_proposal)[:2])
+        return WeightedDraws(draws, *_smoothed(log_target_density, log_proposal)[:2])
 
     def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> Draws:
         """Proposals, resampled by their weights; NaN where weights are not finite."""

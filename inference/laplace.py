@@ -95,10 +95,10 @@ def laplace(
         if learn_hyperparameters:
             learned = learn_by_evidence(model, bags, max_steps)
             model = learned.model
-        target = jax.device_put(whitened_program(model, bags))
-        check_smooth(target)
+        target_density = jax.device_put(whitened_program(model, bags))
+        check_smooth(target_density)
         with Progress("laplace", max_steps, shown=progress) as bar:
-            found = mode_from(target, target.origin, np.asarray(max_steps))
+            found = mode_from(target_density, target_density.origin, np.asarray(max_steps))
             bar.advance(int(found.num_steps))
         approximation, status = _gaussian_at(found, max_steps)
         if learned is not None:

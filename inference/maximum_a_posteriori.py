@@ -94,11 +94,11 @@ def maximum_a_posteriori(
     start_key, draw_key = split_key(random_key(seed))
     with jax.enable_x64(True):
         search = _Search.of(whitened_program(model, bags))
-        target = search.target
+        target_density = search.target_density
         # By NumPy: JAX would compile a program for each number of unknowns.
         random = np.random.default_rng(np.asarray(jax.random.key_data(start_key)))
-        starts = random.standard_normal((num_starts, target.size))
-        starts[0] = target.origin
+        starts = random.standard_normal((num_starts, target_density.size))
+        starts[0] = target_density.origin
         started = Stopwatch.now()
         found = []
         with Progress("maximum a posteriori", num_starts, shown=progress) as bar:
@@ -134,17 +134,17 @@ class _End(NamedTuple):
 class _Search(NamedTuple):
     """A loss over v, or over (v⁺, v⁻) at the coordinates that have a kink."""
 
-    target: WhitenedProgram
+    target_density: WhitenedProgram
     kinked: Int[np.ndarray, " K"]  # where in v
     kink: Float[np.ndarray, " K"]  # 1/b there
 
     @classmethod
-    def of(cls, target: WhitenedProgram) -> _Search:
+    def of(cls, target_density: WhitenedProgram) -> _Search:
         """Find where the kinks are."""
-        target = jax.device_put(target)
-        by_coordinate = np.asarray(kinks(target))
+        target_density = jax.device_put(target_density)
+        by_coordinate = np.asarray(kinks(target_density))
         kinked = np.flatnonzero(by_coordinate)
-        return cls(target, kinked, by_coordinate[kinked])
+        return cls(target_density, kinked, by_coordinate[kinked])
 
     def loss(self, parts: Float[np.ndarray, " Q"]) -> tuple[float, Float[np.ndarray, " Q"]]:
         """−log p̃ and its gradient."""
@@ -199,18 +199,18 @@ def _value_and_gradient(
     search: _Search, parts: Float[Array, " Q"]
 ) -> tuple[Float[Array, ""], Float[Array, " Q"]]:
     def loss(parts: Float[Array, " Q"]) -> Float[Array, ""]:
-        upper, lower = parts[: search.target.size], parts[search.target.size :]
+        upper, lower = parts[: search.target_density.size], parts[search.target_density.size :]
         vector = upper.at[search.kinked].add(-lower)
         # |v| is in the density; v⁺ + v⁻ takes its place, and equals it at the mode.
         size = upper[search.kinked] + lower - jnp.abs(vector[search.kinked])
-        return -search.target.log_density(vector) + jnp.sum(search.kink * size)
+        return -search.target_density.log_density(vector) + jnp.sum(search.kink * size)
 
     return jax.value_and_grad(loss)(parts)
 
 
 @jax.jit
-def _constrained(target: WhitenedProgram, point: Float[Array, " P"]) -> dict[str, Array]:
-    return target.constrain(point)
+def _constrained(target_density: WhitenedProgram, point: Float[Array, " P"]) -> dict[str, Array]:
+    return target_density.constrain(point)
 
 
 @serialization.register

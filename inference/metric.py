@@ -50,25 +50,25 @@ _CUTOFF = 2.0
 _PILOT_DRAWS = 100
 
 
-def curvature_metric(target: WhitenedProgram) -> Float[Array, "P P"]:
+def curvature_metric(target_density: WhitenedProgram) -> Float[Array, "P P"]:
     """H⁻¹, the inverse curvature of −log p at the mode that is found from the prior mean.
 
     Where the search ends at no mode, curvatures count by their size, and small ones as 0.01.
 
     Parameters
     ----------
-    target : WhitenedProgram
+    target_density : WhitenedProgram
 
     Returns
     -------
     array (P, P)
         Positive definite.
     """
-    return _inverse(_mode(target).hessian)
+    return _inverse(_mode(target_density).hessian)
 
 
 def curvature_and_misfit(
-    target: WhitenedProgram, key: Array
+    target_density: WhitenedProgram, key: Array
 ) -> tuple[Float[Array, "P P"], Float[Array, ""]]:
     """The curvature's metric, and how far Laplace's approximation q is from the posterior p.
 
@@ -77,7 +77,7 @@ def curvature_and_misfit(
 
     Parameters
     ----------
-    target : WhitenedProgram
+    target_density : WhitenedProgram
     key : JAX key
         Of 100 draws of q.
 
@@ -87,14 +87,14 @@ def curvature_and_misfit(
     array ()
         D; not a number or infinite where the search for a mode fails.
     """
-    found = _mode(target)
+    found = _mode(target_density)
     metric = _inverse(found.hessian)
-    return metric, _misfit(target, key, found.point, metric)
+    return metric, _misfit(target_density, key, found.point, metric)
 
 
-def _mode(target: WhitenedProgram) -> Minimum:
+def _mode(target_density: WhitenedProgram) -> Minimum:
     """Find the mode by the compiled program of `laplace`, with as many steps."""
-    return mode_from(target, target.origin, np.asarray(_MAX_STEPS))
+    return mode_from(target_density, target_density.origin, np.asarray(_MAX_STEPS))
 
 
 @jax.jit
@@ -106,11 +106,16 @@ def _inverse(hessian: Float[Array, "P P"]) -> Float[Array, "P P"]:
 
 @jax.jit
 def _misfit(
-    target: WhitenedProgram, key: Array, mode: Float[Array, " P"], metric: Float[Array, "P P"]
+    target_density: WhitenedProgram,
+    key: Array,
+    mode: Float[Array, " P"],
+    metric: Float[Array, "P P"],
 ) -> Float[Array, ""]:
     factor = cholesky(metric, lower=True)
-    noise = jax.random.normal(key, (_PILOT_DRAWS, target.size))
-    gradients = jax.lax.map(lambda one: jax.grad(target.log_density)(mode + factor @ one), noise)
+    noise = jax.random.normal(key, (_PILOT_DRAWS, target_density.size))
+    gradients = jax.lax.map(
+        lambda one: jax.grad(target_density.log_density)(mode + factor @ one), noise
+    )
     # ∇ log q = −L⁻ᵀε
     return jnp.mean((gradients @ factor + noise) ** 2)
 

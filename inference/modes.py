@@ -19,7 +19,7 @@ FLAT = 1e-6
 AT_REST = 1e-3
 
 
-def check_smooth(target: WhitenedProgram) -> None:
+def check_smooth(target_density: WhitenedProgram) -> None:
     """Refuse a density without curvature at 0; while JAX traces, none is seen and none refused.
 
     Raises
@@ -27,7 +27,7 @@ def check_smooth(target: WhitenedProgram) -> None:
     ValueError
         If a site of the whitened program has a Laplace prior.
     """
-    found = kinks(target)
+    found = kinks(target_density)
     if not isinstance(found, Tracer) and np.asarray(found).any():
         raise ValueError(
             "the prior of some site is a Laplace distribution, whose density has a kink at 0 and "
@@ -37,13 +37,13 @@ def check_smooth(target: WhitenedProgram) -> None:
 
 
 def mode_of(
-    target: WhitenedProgram, start: Float[Array, " P"], max_steps: int | Int[Array, ""]
+    target_density: WhitenedProgram, start: Float[Array, " P"], max_steps: int | Int[Array, ""]
 ) -> Minimum:
     """The mode of a whitened density that Newton's method finds from a start, traced.
 
     Parameters
     ----------
-    target : WhitenedProgram
+    target_density : WhitenedProgram
     start : array (P,)
     max_steps : int
 
@@ -53,7 +53,7 @@ def mode_of(
         Of −log p̃. Its Hessian is the precision of Laplace's approximation.
     """
     return minimise_by_newton(
-        lambda vector: -target.log_density(vector), jnp.asarray(start), max_steps, FLAT
+        lambda vector: -target_density.log_density(vector), jnp.asarray(start), max_steps, FLAT
     )
 
 

@@ -182,8 +182,8 @@ def _dispersed(
         )
     draws = start.draws(_STARTS, seed=0)
     with jax.enable_x64(True):
-        target = whitened_program(model, bags)
-        expected = jax.eval_shape(target.constrain, np.asarray(target.origin))
+        target_density = whitened_program(model, bags)
+        expected = jax.eval_shape(target_density.constrain, np.asarray(target_density.origin))
         for name, site in expected.items():
             found = draws[name].shape[1:] if name in draws else "none"
             if found != site.shape:
@@ -191,14 +191,14 @@ def _dispersed(
                     f"{name} of start has shape {found}; expected {site.shape}: pass a posterior "
                     "of the same model and bags"
                 )
-    vectors = whitened_draws(target, draws)
+    vectors = whitened_draws(target_density, draws)
     centre = vectors.mean(axis=0)
     dispersed = centre + 2.0 * (vectors - centre)
-    return over_draws(_unconstrained, {"vector": dispersed}, target)
+    return over_draws(_unconstrained, {"vector": dispersed}, target_density)
 
 
-def _unconstrained(site: dict[str, Array], target: WhitenedProgram) -> dict[str, Array]:
-    return target.unconstrained(site["vector"])
+def _unconstrained(site: dict[str, Array], target_density: WhitenedProgram) -> dict[str, Array]:
+    return target_density.unconstrained(site["vector"])
 
 
 class NUTSState(NamedTuple):
@@ -293,16 +293,16 @@ class NUTSChain:
                 "mass_matrix is 'laplace', which is of the marginal program, and program is "
                 f"{self.program!r}; take 'low_rank'"
             )
-        target = jax.device_put(whitened_program(self.model, bags))
-        check_smooth(target)
-        return {"mass_matrix": "laplace", "curvature_metric": curvature_metric(target)}
+        target_density = jax.device_put(whitened_program(self.model, bags))
+        check_smooth(target_density)
+        return {"mass_matrix": "laplace", "curvature_metric": curvature_metric(target_density)}
 
     def _best_metric(self, bags: Bags) -> dict[str, Any]:
         """The curvature, where it describes the posterior; else what warm-up will learn."""
         if self.program != "marginal":
             return {"mass_matrix": "low_rank"}
-        target = jax.device_put(whitened_program(self.model, bags))
-        metric, misfit = curvature_and_misfit(target, jax.random.key(0))
+        target_density = jax.device_put(whitened_program(self.model, bags))
+        metric, misfit = curvature_and_misfit(target_density, jax.random.key(0))
         if float(misfit) <= _LARGEST_MISFIT:
             return {"mass_matrix": "laplace", "curvature_metric": metric}
         is_known = np.isfinite(metric).all()
@@ -356,8 +356,8 @@ class NUTSChain:
         return {name: values[name] for name in wanted if name in values and name != observed}
 
     def _whitened(self) -> Program:
-        target = self.model.marginal() if self.program == "marginal" else self.model
-        return reparam(target, config=self.model.reparametrisation)
+        program = self.model.marginal() if self.program == "marginal" else self.model
+        return reparam(program, config=self.model.reparametrisation)
 
     def _kernel(self, metric: Float[Array, "P P"] | None = None) -> NUTS:
         adapts = self.mass_matrix in ("diagonal", "dense")

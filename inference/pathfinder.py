@@ -121,9 +121,9 @@ def pathfinder(
     check_number_of_unknowns(model, "pathfinder")
     path_key, draw_key = split_key(random_key(seed), 2)
     with jax.enable_x64(True):
-        target = jax.device_put(whitened_program(model, bags))
+        target_density = jax.device_put(whitened_program(model, bags))
         started = Stopwatch.now()
-        paths = jax.tree.map(np.asarray, _paths(target, path_key, num_paths, max_steps))
+        paths = jax.tree.map(np.asarray, _paths(target_density, path_key, num_paths, max_steps))
         approximation, status = _mixture(paths)
         seconds = Stopwatch.now() - started
     return approximate_posterior(
@@ -141,20 +141,20 @@ def pathfinder(
 
 
 @partial(jax.jit, static_argnames=("num_paths", "max_steps"))
-def _paths(target: WhitenedProgram, key: Array, num_paths: int, max_steps: int) -> _Path:
+def _paths(target_density: WhitenedProgram, key: Array, num_paths: int, max_steps: int) -> _Path:
     """The best Gaussians of all paths, paths first."""
     return jax.lax.map(
-        lambda one: _best_on_path(target, one, max_steps), jax.random.split(key, num_paths)
+        lambda one: _best_on_path(target_density, one, max_steps), jax.random.split(key, num_paths)
     )
 
 
-def _best_on_path(target: WhitenedProgram, key: Array, max_steps: int) -> _Path:
+def _best_on_path(target_density: WhitenedProgram, key: Array, max_steps: int) -> _Path:
     from blackjax.optimizers.lbfgs import bfgs_sample
     from blackjax.vi.pathfinder import approximate
 
     start_key, path_key, elbo_key = jax.random.split(key, 3)
-    start = target.random_starts(start_key, 1)[0]
-    _, info = approximate(path_key, target.log_density, start, 1, maxiter=max_steps)
+    start = target_density.random_starts(start_key, 1)[0]
+    _, info = approximate(path_key, target_density.log_density, start, 1, maxiter=max_steps)
     path = info.path
 
     # Not by blackjax's own ELBO: it puts the mean at θ + Σ∇f with f = −log p, uphill of θ in f.
@@ -164,7 +164,7 @@ def _best_on_path(target: WhitenedProgram, key: Array, max_steps: int) -> _Path:
         gradient = -state.grad_position
         factors = (state.alpha, state.beta, state.gamma)
         draws, log_q = bfgs_sample(own, _ELBO_DRAWS, state.position, gradient, *factors)
-        return jnp.mean(jax.vmap(target.log_density)(draws) - log_q)
+        return jnp.mean(jax.vmap(target_density.log_density)(draws) - log_q)
 
     elbos = jax.lax.map(elbo, (path, jax.random.split(elbo_key, max_steps + 1)))
     elbos = jnp.where(jnp.isfinite(elbos), elbos, -jnp.inf)

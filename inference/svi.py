@@ -169,8 +169,8 @@ def svi(
     keys = split_key(random_key(seed), 3 + num_starts)
     run_key, draw_key, gradient_key, compare_key, *other_run_keys = keys
     with jax.enable_x64(True):
-        target = jax.device_put(whitened_program(model, bags))
-        if guide == "flow" and target.size < 2:
+        target_density = jax.device_put(whitened_program(model, bags))
+        if guide == "flow" and target_density.size < 2:
             raise ValueError(
                 f"guide is 'flow', and {model.name} has 1 unknown number; expected 2 or more: take "
                 "'multivariate_normal'"
@@ -181,7 +181,7 @@ def svi(
             bound = QuadratureBound.of(model, bags)
             fit = QuadratureFit(bound, schedule, batch_size or bags.num_bags)
         else:
-            fit = DrawsFit(target, schedule, guide, num_particles)
+            fit = DrawsFit(target_density, schedule, guide, num_particles)
         num_blocks = -(-max_steps // fit.steps_in_block)
         num_steps = num_blocks * fit.steps_in_block
         with Progress("svi", num_starts * num_steps, shown=progress) as bar:
@@ -189,7 +189,9 @@ def svi(
         seconds = Stopwatch.now() - started
         bounds = np.nan_to_num([trace[-1] for _, trace in runs], nan=-np.inf)
         approximation, trace = runs[int(bounds.argmax())]
-        gain = _newton_gain(target, approximation, gradient_key, has_full_covariance=guide in _FULL)
+        gain = _newton_gain(
+            target_density, approximation, gradient_key, has_full_covariance=guide in _FULL
+        )
         status = _judge(float(gain), num_steps)
         if num_starts > 1 and status.kind != "failed":
             every = [q for q, _ in runs]
@@ -295,14 +297,14 @@ class DrawsFit:
 
     Attributes
     ----------
-    target : WhitenedProgram
+    target_density : WhitenedProgram
     schedule : Schedule
     guide : str
     num_particles : int
         Draws for each estimate of the gradient.
     """
 
-    target: WhitenedProgram
+    target_density: WhitenedProgram
     schedule: Schedule
     guide: Guide
     num_particles: int
@@ -314,14 +316,14 @@ class DrawsFit:
 
     def start(self, key: Array) -> Any:
         """The initial state of NumPyro's `SVI`."""
-        return self._optimiser()[0].init(key, self.target.given)
+        return self._optimiser()[0].init(key, self.target_density.given)
 
     def run_block(self, state: Any) -> tuple[Any, Array]:
         """Run a block of steps; also returns the mean of the estimates of the bound."""
         optimiser, _ = self._optimiser_begun()
 
         def one_step(state: Any, _: None) -> tuple[Any, Array]:
-            return optimiser.update(state, self.target.given)
+            return optimiser.update(state, self.target_density.given)
 
         state, losses = jax.lax.scan(one_step, state, length=_BLOCK)
         return state, -jnp.mean(losses)
@@ -333,14 +335,14 @@ class DrawsFit:
         return of_guide(guide, optimiser.get_params(state))
 
     def _optimiser(self) -> tuple[SVI, AutoContinuous]:
-        guide = _GUIDES[self.guide](self.target.program)
+        guide = _GUIDES[self.guide](self.target_density.program)
         loss = Trace_ELBO(self.num_particles)
-        return SVI(self.target.program, guide, self.schedule.adam(), loss), guide
+        return SVI(self.target_density.program, guide, self.schedule.adam(), loss), guide
 
     def _optimiser_begun(self) -> tuple[SVI, AutoContinuous]:
         """A guide learns its sites when it starts; what else this computes is not used."""
         optimiser, guide = self._optimiser()
-        optimiser.init(jax.random.key(0), self.target.given)
+        optimiser.init(jax.random.key(0), self.target_density.given)
         return optimiser, guide
 
 
@@ -457,7 +459,7 @@ def _judge(gain: float, steps: int) -> Status:
 
 @partial(jax.jit, static_argnames="has_full_covariance")
 def _newton_gain(
-    target: WhitenedProgram, q: TransportedNormal, key: Array, *, has_full_covariance: bool
+    target_density: WhitenedProgram, q: TransportedNormal, key: Array, *, has_full_covariance: bool
 ) -> Float[Array, ""]:
     """Gain of a Newton step in the mean and covariance of ε, if p is Gaussian where q is standard.
 
@@ -471,7 +473,7 @@ def _newton_gain(
 
     def log_density_of(noise: Float[Array, " P"]) -> Float[Array, ""]:
         vector, log_jacobian = q.from_standard(noise)
-        return target.log_density(vector) + log_jacobian
+        return target_density.log_density(vector) + log_jacobian
 
     gradients = jax.lax.map(jax.grad(log_density_of), draws, batch_size=16)
     # Where q is right g = −ε: the sum varies less than g, and has the same mean.

@@ -174,14 +174,14 @@ def tempered_smc(
     check_number_of_unknowns(model, "tempered_smc")
     settings = (np.asarray(dispersion, float), num_particles, num_moves)
     with jax.enable_x64(True), one_lapack_thread():
-        target = jax.device_put(whitened_program(model, bags))
+        target_density = jax.device_put(whitened_program(model, bags))
         started = Stopwatch.now()
         runs = []
         with Progress("tempered_smc", num_chains, shown=progress) as bar:
             for key in jax.random.split(random_key(seed), num_chains):
-                runs.append(jax.block_until_ready(run_to_posterior(target, key, *settings)))
+                runs.append(jax.block_until_ready(run_to_posterior(target_density, key, *settings)))
                 bar.advance(1)
-        draws = [sites_of(target, run.vectors) for run in runs]
+        draws = [sites_of(target_density, run.vectors) for run in runs]
         draws = {name: np.stack([one[name] for one in draws]) for name in draws[0]}
         seconds = Stopwatch.now() - started
     posterior = sampled_posterior(
@@ -217,7 +217,7 @@ def _judged(of_draws: Status, runs: list[Particles]) -> Status:
 
 @partial(jax.jit, static_argnames=("num_particles", "num_moves"))
 def run_to_posterior(
-    target: WhitenedProgram,
+    target_density: WhitenedProgram,
     key: Array,
     dispersion: Float[Array, ""] | Float[np.ndarray, ""],
     num_particles: int,
@@ -227,7 +227,7 @@ def run_to_posterior(
 
     Parameters
     ----------
-    target : WhitenedProgram
+    target_density : WhitenedProgram
     key : JAX key
     dispersion, num_particles, num_moves
         As of `tempered_smc`.
@@ -237,7 +237,7 @@ def run_to_posterior(
     Particles
     """
     reference_key, key = jax.random.split(key)
-    reference = _reference(target, reference_key, dispersion)
+    reference = _reference(target_density, reference_key, dispersion)
 
     def is_on_its_way(particles: Particles) -> Bool[Array, ""]:
         return (particles.inverse_temperature < 1) & (
@@ -246,40 +246,44 @@ def run_to_posterior(
 
     return jax.lax.while_loop(
         is_on_its_way,
-        lambda particles: _next_temperature(target, reference, particles, num_moves),
-        _start(target, reference, key, num_particles),
+        lambda particles: _next_temperature(target_density, reference, particles, num_moves),
+        _start(target_density, reference, key, num_particles),
     )
 
 
 def _reference(
-    target: WhitenedProgram, key: Array, dispersion: Float[Array, ""] | Float[np.ndarray, ""]
+    target_density: WhitenedProgram,
+    key: Array,
+    dispersion: Float[Array, ""] | Float[np.ndarray, ""],
 ) -> _Reference:
     """Medians of the prior, and sds so many times its own."""
-    draws = map_draws(target.prior_draw, jax.random.split(key, _PRIOR_DRAWS), num_together())
+    draws = map_draws(
+        target_density.prior_draw, jax.random.split(key, _PRIOR_DRAWS), num_together()
+    )
     low, centre, high = jnp.quantile(draws, jnp.asarray(_QUANTILES), axis=0)
     return _Reference(centre, jnp.asarray(dispersion) * (high - low) / 2)
 
 
 def _start(
-    target: WhitenedProgram, reference: _Reference, key: Array, num_particles: int
+    target_density: WhitenedProgram, reference: _Reference, key: Array, num_particles: int
 ) -> Particles:
     key, own = jax.random.split(key)
-    noise = jax.random.normal(own, (num_particles, target.size))
+    noise = jax.random.normal(own, (num_particles, target_density.size))
     vectors = reference.centre + reference.scale * noise
     return Particles(
         key,
         vectors,
-        _log_ratios(target, reference, vectors),
+        _log_ratios(target_density, reference, vectors),
         jnp.arange(num_particles),
         jnp.zeros(()),
         jnp.zeros(()),
-        jnp.asarray(target.size**-0.25),
+        jnp.asarray(target_density.size**-0.25),
         jnp.zeros((), int),
     )
 
 
 def _next_temperature(
-    target: WhitenedProgram, reference: _Reference, particles: Particles, num_moves: int
+    target_density: WhitenedProgram, reference: _Reference, particles: Particles, num_moves: int
 ) -> Particles:
     """Weight the particles for the next λ, resample and move them."""
     from blackjax.smc.resampling import systematic
@@ -294,7 +298,7 @@ def _next_temperature(
     chosen = systematic(resampling_key, jax.nn.softmax(log_weights), number)
 
     def log_density(vector: Float[Array, " P"]) -> Float[Array, ""]:
-        log_ratio = _log_ratio(target, reference, vector)
+        log_ratio = _log_ratio(target_density, reference, vector)
         return reference.log_density(vector) + inverse_temperature * log_ratio
 
     vectors, step_size = _moved(
@@ -303,7 +307,7 @@ def _next_temperature(
     return Particles(
         key,
         vectors,
-        _log_ratios(target, reference, vectors),
+        _log_ratios(target_density, reference, vectors),
         particles.ancestor[chosen],
         inverse_temperature,
         particles.log_evidence + logsumexp(log_weights) - math.log(number),
@@ -361,14 +365,16 @@ def _moved(
 
 
 def _log_ratio(
-    target: WhitenedProgram, reference: _Reference, vector: Float[Array, " P"]
+    target_density: WhitenedProgram, reference: _Reference, vector: Float[Array, " P"]
 ) -> Float[Array, ""]:
     """log p(v, data) − log r(v), −∞ where the former is not a number."""
-    value = target.log_density(vector) - reference.log_density(vector)
+    value = target_density.log_density(vector) - reference.log_density(vector)
     return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
 
 def _log_ratios(
-    target: WhitenedProgram, reference: _Reference, vectors: Float[Array, "N P"]
+    target_density: WhitenedProgram, reference: _Reference, vectors: Float[Array, "N P"]
 ) -> Float[Array, " N"]:
-    return map_draws(lambda one: _log_ratio(target, reference, one), vectors, num_together())
+    return map_draws(
+        lambda one: _log_ratio(target_density, reference, one), vectors, num_together()
+    )

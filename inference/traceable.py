@@ -171,11 +171,11 @@ class TraceableSMC:
 
     def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
         """Every ``thin``-th particle of a run."""
-        target = whitened_program(model, bags)
+        target_density = whitened_program(model, bags)
         run = run_to_posterior(
-            target, key, jnp.asarray(self.dispersion), num_draws * self.thin, self.num_moves
+            target_density, key, jnp.asarray(self.dispersion), num_draws * self.thin, self.num_moves
         )
-        sites = jax.lax.map(target.constrain, run.vectors[:: self.thin])
+        sites = jax.lax.map(target_density.constrain, run.vectors[:: self.thin])
         return TraceableDraws(sites, run.inverse_temperature >= 1)
 
 
@@ -209,12 +209,14 @@ class TraceableEnsemble:
 
     def draws(self, model: Any, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
         """The last draw of each of so many chains."""
-        target = whitened_program(model, bags)
+        target_density = whitened_program(model, bags)
         warmup_key, sampling_key = jax.random.split(key)
         num_chains = self.num_superchains * -(-num_draws // self.num_superchains)
-        tuned = warmed_up(target, warmup_key, num_chains, self.num_superchains, self.num_warmup)
-        vectors, _ = sampled(target, tuned, sampling_key, self.num_samples)
-        sites = jax.lax.map(target.constrain, vectors[:num_draws, -1])
+        tuned = warmed_up(
+            target_density, warmup_key, num_chains, self.num_superchains, self.num_warmup
+        )
+        vectors, _ = sampled(target_density, tuned, sampling_key, self.num_samples)
+        sites = jax.lax.map(target_density.constrain, vectors[:num_draws, -1])
         return TraceableDraws(sites, jnp.isfinite(tuned.step_size))
 
 
@@ -315,18 +317,18 @@ class TraceableApproximation(ABC):
 
     @abstractmethod
     def fitted(
-        self, target: WhitenedProgram, key: Array
+        self, target_density: WhitenedProgram, key: Array
     ) -> tuple[TransportedNormal, Bool[Array, ""]]:
         """The approximation of the target, and whether it has converged."""
 
     def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
         """Draw v = T(ε), ε ~ N(0, I), and transform v to sites of the model."""
         fit_key, draw_key = jax.random.split(key)
-        target = whitened_program(model, bags)
-        approximation, has_converged = self.fitted(target, fit_key)
-        noise = jax.random.normal(draw_key, (num_draws, target.size))
+        target_density = whitened_program(model, bags)
+        approximation, has_converged = self.fitted(target_density, fit_key)
+        noise = jax.random.normal(draw_key, (num_draws, target_density.size))
         vectors = jax.vmap(lambda one: approximation.from_standard(one)[0])(noise)
-        sites = jax.lax.map(target.constrain, vectors)
+        sites = jax.lax.map(target_density.constrain, vectors)
         return TraceableDraws(sites, has_converged)
 
 
@@ -355,12 +357,12 @@ class TraceableLaplace(TraceableApproximation):
         check_smooth(whitened_program(model, bags))
 
     def fitted(
-        self, target: WhitenedProgram, key: Array
+        self, target_density: WhitenedProgram, key: Array
     ) -> tuple[TransportedNormal, Bool[Array, ""]]:
         """N(mode, H⁻¹), H the curvature at the mode."""
-        found = mode_of(target, jnp.asarray(target.origin), self.max_steps)
+        found = mode_of(target_density, jnp.asarray(target_density.origin), self.max_steps)
         factor = jnp.linalg.cholesky(found.hessian)  # H = RRᵀ
-        identity = jnp.eye(target.size, dtype=found.point.dtype)
+        identity = jnp.eye(target_density.size, dtype=found.point.dtype)
         root = solve_triangular(factor.T, identity, lower=False)  # R⁻ᵀ
         is_at_rest = largest_derivative(found.gradient) < AT_REST
         approximation = GaussianApproximation(found.point, root)
@@ -399,11 +401,11 @@ class TraceableSVI(TraceableApproximation):
         check_number_of_unknowns(model, "svi")
 
     def fitted(
-        self, target: WhitenedProgram, key: Array
+        self, target_density: WhitenedProgram, key: Array
     ) -> tuple[TransportedNormal, Bool[Array, ""]]:
         """The approximation at which the steps end."""
         schedule = Schedule(self.learning_rate, self.max_steps)
-        fit = DrawsFit(target, schedule, self.guide, self.num_particles)
+        fit = DrawsFit(target_density, schedule, self.guide, self.num_particles)
         num_blocks = -(-self.max_steps // fit.steps_in_block)
         start = fit.start(key)
         end = jax.lax.fori_loop(0, num_blocks, lambda _, state: fit.run_block(state)[0], start)

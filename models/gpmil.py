@@ -128,7 +128,7 @@ class GPMIL(InstanceGPModel):
     def __call__(self, bags: Bags | PreparedBags) -> None:
         """The program u → f → T."""
         given = self.unpadded(bags)
-        location, scale = self.evidence_given_inducing_values(given)
+        location, scale = self.latent_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             latent = numpyro.sample("latent", dist.Normal(location, scale))
         total = log_sum_over_bags(latent, given.bags.bag_index, given.bags.num_bags)
@@ -159,7 +159,7 @@ class GPMIL(InstanceGPModel):
 
     def _marginal_program(self, bags: Bags | PreparedBags) -> None:
         given = self.unpadded(bags)
-        location, scale = self.evidence_given_inducing_values(given)
+        location, scale = self.latent_given_inducing_values(given)
         observe_log_odds(_log_odds(location, scale, given.bags, given.rule), given.bags)
 
     def rule_for(self, conditional: SparseConditional | None, bags: Bags) -> SoftMaximumRule:

@@ -99,7 +99,7 @@ class ProbitGPMIL(InstanceGPModel):
     def __call__(self, bags: Bags | PreparedBags) -> None:
         """The program u → f → T."""
         given = self.unpadded(bags)
-        location, scale = self.evidence_given_inducing_values(given)
+        location, scale = self.latent_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             latent = numpyro.sample("latent", dist.Normal(location, scale))
         observe_log_odds(_log_odds(latent, given.bags), given.bags)
@@ -126,12 +126,12 @@ class ProbitGPMIL(InstanceGPModel):
 
     def _marginal_program(self, bags: Bags | PreparedBags) -> None:
         given = self.unpadded(bags)
-        location, scale = self.evidence_given_inducing_values(given)
+        location, scale = self.latent_given_inducing_values(given)
         observe_log_odds(_log_odds(location / utility_scale(scale), given.bags), given.bags)
 
     def _augmented_program(self, bags: Bags | PreparedBags) -> None:
         given = self.unpadded(bags)
-        location, scale = self.evidence_given_inducing_values(given)
+        location, scale = self.latent_given_inducing_values(given)
         # One event: under q(g) the utilities of a bag are dependent.
         joint = dist.Normal(location, utility_scale(scale)).to_event(1)
         utility = numpyro.sample("latent_utility", joint)

@@ -194,7 +194,7 @@ class VGPMIL(InstanceGPModel):
     def __call__(self, bags: Bags | PreparedBags) -> None:
         """The paper's program u → f → T, instance labels summed out exactly."""
         given = self.unpadded(bags)
-        location, scale = self.evidence_given_inducing_values(given)
+        location, scale = self.latent_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             latent = numpyro.sample("latent", dist.Normal(location, scale))
         self._reweight_latent(latent, given.bags)
@@ -233,7 +233,7 @@ class VGPMIL(InstanceGPModel):
 
     def _marginal_program(self, bags: Bags | PreparedBags) -> None:
         given = self.unpadded(bags)
-        location, scale = self.evidence_given_inducing_values(given)
+        location, scale = self.latent_given_inducing_values(given)
         if self.is_logistic:
             log_negative = log_expected_sigmoid(-location, scale, given.rule)
             log_none_positive = _sum_over_bags(log_negative, given.bags)
@@ -251,7 +251,7 @@ class VGPMIL(InstanceGPModel):
 
     def _augmented_program(self, bags: Bags | PreparedBags) -> None:
         given = self.unpadded(bags)
-        location, scale = self.evidence_given_inducing_values(given)
+        location, scale = self.latent_given_inducing_values(given)
         with numpyro.plate("instance", scale.shape[0]):
             latent = numpyro.sample("latent", dist.Normal(location, scale))
             numpyro.sample("augmentation", self.scale_mixture.conditional(latent))

@@ -13,7 +13,7 @@ import pandas as pd
 from ..datasets.arguments import known_or_nearest
 from ..diagnostics.divergence import divergence_of
 from ..diagnostics.joint import two_sample_of
-from ..diagnostics.measures.targets import targets
+from ..diagnostics.measures.target_densities import target_densities
 from ..diagnostics.verdict import Assessment, Verdict, gather, judge
 from ..inference import Posterior
 from .entries import ENTRIES
@@ -171,5 +171,7 @@ def _assessed(posterior: Posterior, seed: int) -> Assessment:
 def _judged(found: Posterior, reference: str, exact: Assessment, seed: int) -> Verdict:
     """The verdict of `compare`, without parts that have no column here and compile for seconds."""
     assessments = {_NAME: _assessed(found, seed), reference: exact}
-    target = targets({name: one.posterior.model for name, one in assessments.items()})
-    return judge(_NAME, assessments, target, reference=reference, test=None)
+    target_density = target_densities(
+        {name: one.posterior.model for name, one in assessments.items()}
+    )
+    return judge(_NAME, assessments, target_density, reference=reference, test=None)

@@ -262,7 +262,7 @@ def test_a_sampler_from_elsewhere_runs_as_printed(name):
 
 def test_the_page_of_samplers_has_the_tested_ones_and_no_other():
     page = (REPOSITORY / "docs/adding_an_engine.md").read_text("utf-8")
-    assert re.findall(r"^def (\w+)\(target\):", page, re.MULTILINE) == list(SAMPLERS)
+    assert re.findall(r"^def (\w+)\(target_density\):", page, re.MULTILINE) == list(SAMPLERS)
     assert page.count("```python") == len(SAMPLERS) + 1
 
 

@@ -149,18 +149,18 @@ def find_modes(
     if why_not_one_density(model):
         return None
     with jax.enable_x64(True):
-        target = jax.device_put(whitened_program(model, bags))
-    if target.size * bags.num_instances > _MOST_WORK:
+        target_density = jax.device_put(whitened_program(model, bags))
+    if target_density.size * bags.num_instances > _MOST_WORK:
         return None
-    search = _Search(target, [])
+    search = _Search(target_density, [])
     start_key, weight_key = jax.random.split(random_key(seed))
-    shape = len(_SCALES), target.size
+    shape = len(_SCALES), target_density.size
     directions = np.asarray(jax.random.normal(start_key, shape), dtype=float)
     for scale, direction in zip(_SCALES, directions, strict=True):
         search.follow(scale * direction)
         search.follow(-scale * direction)
     vectors = {
-        name: whitened_draws(target, _evenly(model, sites, _LOOKED_AT))
+        name: whitened_draws(target_density, _evenly(model, sites, _LOOKED_AT))
         for name, sites in draws.items()
     }
     visited = {name: {search.follow(one[0])} for name, one in vectors.items()}
@@ -168,11 +168,11 @@ def find_modes(
         return None
     for name, several in vectors.items():
         visited[name] |= {search.follow(several[mode.nearest(several)]) for mode in [*search.modes]}
-    found = [_mass(target, mode, weight_key) for mode in search.modes]
+    found = [_mass(target_density, mode, weight_key) for mode in search.modes]
     return Modes(
         log_evidence=tuple(value for value, _ in found),
         error=tuple(error for _, error in found),
-        size=tuple(_size(target, mode) for mode in search.modes),
+        size=tuple(_size(target_density, mode) for mode in search.modes),
         visited={
             name: tuple(number in numbers for number in range(len(search.modes)))
             for name, numbers in visited.items()
@@ -191,13 +191,13 @@ def _evenly(model: Model, draws: Draws, number: int) -> Draws:
 class _Search:
     """Modes found so far."""
 
-    target: WhitenedProgram
+    target_density: WhitenedProgram
     modes: list[_Mode]
 
     def follow(self, start: Float[np.ndarray, " P"]) -> int | None:
         """The number of the mode that a start leads to; None where the density is no number."""
         with jax.enable_x64(True):
-            found = mode_from(self.target, np.asarray(start), np.asarray(_MOST_STEPS))
+            found = mode_from(self.target_density, np.asarray(start), np.asarray(_MOST_STEPS))
         vector, hessian = np.asarray(found.point), np.asarray(found.hessian)
         if not np.isfinite(hessian).all():
             return None
@@ -211,27 +211,31 @@ class _Search:
         if np.abs(mode.vector - vector).max() < _SAME_POINT:
             return True
         fraction = np.linspace(0.0, 1.0, _BETWEEN)[:, None]
-        between = log_densities(self.target, mode.vector + fraction * (vector - mode.vector))
+        between = log_densities(
+            self.target_density, mode.vector + fraction * (vector - mode.vector)
+        )
         return bool(between.min() > min(between[0], between[-1]) - _BARRIER)
 
 
-def _mass(target: WhitenedProgram, mode: _Mode, key: Array) -> tuple[float, float]:
+def _mass(target_density: WhitenedProgram, mode: _Mode, key: Array) -> tuple[float, float]:
     """Log evidence around a mode by weights of a Gaussian of its curvature, and its error."""
     axes, deviation = mode.principal()
-    standard = np.asarray(jax.random.normal(key, (_DRAWS, target.size)), dtype=float)
-    log_target = log_densities(target, mode.vector + (standard * deviation) @ axes.T)
+    standard = np.asarray(jax.random.normal(key, (_DRAWS, target_density.size)), dtype=float)
+    log_target_density = log_densities(
+        target_density, mode.vector + (standard * deviation) @ axes.T
+    )
     log_gaussian = norm.logpdf(standard).sum(axis=1) - np.log(deviation).sum()
-    found = weighted_evidence(log_target, log_gaussian)
+    found = weighted_evidence(log_target_density, log_gaussian)
     return found.log_evidence, found.error if math.isfinite(found.error) else _UNKNOWN_ERROR
 
 
-def _size(target: WhitenedProgram, mode: _Mode) -> float:
+def _size(target_density: WhitenedProgram, mode: _Mode) -> float:
     """Mean |value| of the sites at a mode."""
     with jax.enable_x64(True):
-        sites = _constrained(target, mode.vector)
+        sites = _constrained(target_density, mode.vector)
     return float(np.mean(np.abs(np.concatenate([np.ravel(one) for one in sites.values()]))))
 
 
 @jax.jit
-def _constrained(target: WhitenedProgram, vector: Array) -> dict[str, Array]:
-    return target.constrain(vector)
+def _constrained(target_density: WhitenedProgram, vector: Array) -> dict[str, Array]:
+    return target_density.constrain(vector)

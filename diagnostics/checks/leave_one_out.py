@@ -22,13 +22,13 @@ from ...models.model import observations
 from ..measures.reliability import reliability
 
 __all__ = [
-    "LeftOutCalibration",
+    "HeldOutCalibration",
+    "held_out_calibration",
     "leave_one_out",
     "leave_one_out_of_all",
     "leave_one_out_sentences",
     "leave_one_out_table",
-    "left_out_calibration",
-    "why_none_is_left_out",
+    "why_none_is_held_out",
 ]
 
 
@@ -93,7 +93,7 @@ def _without_ties(log_likelihood: xr.DataArray) -> xr.Dataset:
     return (log_likelihood + steps * tied).rename(log_likelihood.name).to_dataset()
 
 
-def why_none_is_left_out(posteriors: Mapping[str, Posterior]) -> Iterator[str]:
+def why_none_is_held_out(posteriors: Mapping[str, Posterior]) -> Iterator[str]:
     """Why the posteriors do not allow leave-one-out: each reason once, as a sentence."""
     reasons = dict.fromkeys(filter(None, map(_why_not, posteriors.values())))
     yield from (f"{reason[0].upper()}{reason[1:]}." for reason in reasons)
@@ -139,15 +139,15 @@ _COLUMNS = ("elpd", "se", "elpd_diff", "dse", "p")
 
 
 def leave_one_out_sentences(
-    found: Mapping[str, Any], targets: Mapping[str, str], unmixed: Collection[str] = ()
+    found: Mapping[str, Any], target_densities: Mapping[str, str], unmixed: Collection[str] = ()
 ) -> Iterator[str]:
     """Sentences on the models' predictions of held-out bags, and which numbers are provisional.
 
     Parameters
     ----------
     found : dict of ELPDData
-    targets : dict of str
-        The target of each posterior, by its name.
+    target_densities : dict of str
+        The target density of each posterior, by its name.
     unmixed : collection of str
         Samplers whose chains have not mixed.
     """
@@ -161,12 +161,14 @@ def leave_one_out_sentences(
                 f"(k̂ up to {float(np.max(one.pareto_k)):.2f}): its sum is provisional; "
                 "milzoo.diagnostics.select fits again without such bags."
             )
-    if len({targets[name] for name in found}) == 1:
-        yield "All have one target: differences between them come from the engines."
+    if len({target_densities[name] for name in found}) == 1:
+        yield "All have one target density: differences between them come from the engines."
         return
-    best, *others = leave_one_out_table(_soundest_by_target(found, targets)).itertuples()
+    best, *others = leave_one_out_table(
+        _soundest_by_target_density(found, target_densities)
+    ).itertuples()
     for other in others:
-        one, two = (f"{targets[name]} (by {name})" for name in (best.Index, other.Index))
+        one, two = (f"{target_densities[name]} (by {name})" for name in (best.Index, other.Index))
         ahead = f"{-other.elpd_diff:.1f} ± {other.dse:.1f} nats"
         if -other.elpd_diff > _CLEAR * other.dse:
             yield f"{one} predicts held-out bags better than {two}, by {ahead}."
@@ -177,15 +179,17 @@ def leave_one_out_sentences(
             )
 
 
-def _soundest_by_target(found: Mapping[str, Any], targets: Mapping[str, str]) -> dict[str, Any]:
+def _soundest_by_target_density(
+    found: Mapping[str, Any], target_densities: Mapping[str, str]
+) -> dict[str, Any]:
     """For each model the posterior whose weights are best."""
     by_soundness = sorted(found, key=lambda name: _num_bad(found[name]), reverse=True)
-    names = {targets[name]: name for name in by_soundness}
+    names = {target_densities[name]: name for name in by_soundness}
     return {name: found[name] for name in names.values()}
 
 
 @dataclass(frozen=True)
-class LeftOutCalibration:
+class HeldOutCalibration:
     """Whether held-out bags are positive as often, or their targets as large, as predicted.
 
     Attributes
@@ -207,7 +211,7 @@ class LeftOutCalibration:
     num_influential: int
 
 
-def left_out_calibration(posterior: Posterior, found: Any) -> LeftOutCalibration | None:
+def held_out_calibration(posterior: Posterior, found: Any) -> HeldOutCalibration | None:
     """Judge the model on its own training bags, each predicted from the others.
 
     P(T_b = 1 | T_−b) is p(t_b | T_−b) where t_b = 1, and one less that where t_b = 0. Of targets
@@ -222,7 +226,7 @@ def left_out_calibration(posterior: Posterior, found: Any) -> LeftOutCalibration
 
     Returns
     -------
-    LeftOutCalibration or None
+    HeldOutCalibration or None
         None where more than a tenth of the bags are too influential for weights: the others would
         be a selection.
 
@@ -235,16 +239,16 @@ def left_out_calibration(posterior: Posterior, found: Any) -> LeftOutCalibration
         return None
     good = _is_good(found)
     counts = int(good.sum()), _num_bad(found)
-    seen = np.asarray(observations(posterior.model, posterior.bags, "left_out_calibration"))
+    seen = np.asarray(observations(posterior.model, posterior.bags, "held_out_calibration"))
     if posterior.model.observed_site == "bag_target":
-        return _of_targets(_left_out_pit(posterior)[good], *counts)
+        return _of_targets(_held_out_pit(posterior)[good], *counts)
     right = np.exp(np.asarray(found.elpd_i))
     probability = np.clip(np.where(seen == 1, right, 1 - right), 0.0, 1.0)[good]
     curve = reliability(probability, seen[good])
-    return LeftOutCalibration(curve.error, curve.error_if_calibrated, curve.p_value, *counts)
+    return HeldOutCalibration(curve.error, curve.error_if_calibrated, curve.p_value, *counts)
 
 
-def _left_out_pit(posterior: Posterior) -> Float[np.ndarray, " B"]:
+def _held_out_pit(posterior: Posterior) -> Float[np.ndarray, " B"]:
     """P(Y_b ≤ y_b | the other targets), from a replicate of each draw."""
     tree, site = posterior.tree_with_log_likelihood(), posterior.model.observed_site
     predicted = TargetPrediction.of(posterior.model, posterior.stored_draws(), posterior.bags)
@@ -256,10 +260,10 @@ def _left_out_pit(posterior: Posterior) -> Float[np.ndarray, " B"]:
 
 def _of_targets(
     pit: Float[np.ndarray, " B"], num_bags: int, num_influential: int
-) -> LeftOutCalibration:
+) -> HeldOutCalibration:
     found = stats.kstest(pit, "uniform")
     by_chance = float(stats.kstwo.mean(num_bags))
-    return LeftOutCalibration(
+    return HeldOutCalibration(
         float(found.statistic), by_chance, float(found.pvalue), num_bags, num_influential
     )
 
@@ -278,7 +282,7 @@ def _is_good(one: Any) -> Bool[np.ndarray, " B"]:
 
 
 def _why_not(posterior: Posterior) -> str:
-    """Why no bag can be left out; empty if it can."""
+    """Why no bag can be held out; empty if it can."""
     if posterior.model.leave_one_out_note:
         return posterior.model.leave_one_out_note
     if posterior.model.learned_from_labels:
@@ -299,7 +303,7 @@ def _why_not(posterior: Posterior) -> str:
     draws = posterior.tree["posterior"].sizes
     if (num_draws := draws["chain"] * draws["draw"]) < _FEWEST_DRAWS:
         return (
-            f"posterior of {posterior.engine} has {num_draws} draws; a bag is left out by the "
+            f"posterior of {posterior.engine} has {num_draws} draws; a bag is held out by the "
             f"tail of its weights, which needs at least {_FEWEST_DRAWS}"
         )
     return ""

@@ -55,13 +55,13 @@ class SteinTest(NamedTuple):
 
 
 def stein_test(
-    target: WhitenedProgram, draws: Draws, *, random: np.random.Generator
+    target_density: WhitenedProgram, draws: Draws, *, random: np.random.Generator
 ) -> SteinTest | None:
     """Test draws against a density by its score.
 
     Parameters
     ----------
-    target : WhitenedProgram
+    target_density : WhitenedProgram
     draws : dict of arrays
         Independent, or nearly so: of the model's latent sites, draws first.
     random : Generator
@@ -72,8 +72,8 @@ def stein_test(
     SteinTest or None
         None if the draws have no covariance or a score is not finite.
     """
-    vectors = whitened_draws(target, draws)
-    scores = over_draws(_score, {"vector": vectors}, target)
+    vectors = whitened_draws(target_density, draws)
+    scores = over_draws(_score, {"vector": vectors}, target_density)
     if not np.isfinite(scores).all():
         return None
     try:
@@ -81,7 +81,7 @@ def stein_test(
     except LinAlgError:
         return None
     whitened = solve_triangular(root, (vectors - vectors.mean(axis=0)).T, lower=True).T
-    kernel = stein_kernel(whitened, scores @ root) / target.size
+    kernel = stein_kernel(whitened, scores @ root) / target_density.size
     number = len(kernel)
     np.fill_diagonal(kernel, 0.0)
     discrepancy = kernel.sum() / (number * (number - 1))
@@ -95,8 +95,8 @@ def stein_test(
     )
 
 
-def _score(site: dict[str, Array], target: WhitenedProgram) -> Float[Array, " P"]:
-    return jax.grad(target.log_density)(site["vector"])
+def _score(site: dict[str, Array], target_density: WhitenedProgram) -> Float[Array, " P"]:
+    return jax.grad(target_density.log_density)(site["vector"])
 
 
 def stein_kernel(

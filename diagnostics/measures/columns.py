@@ -36,7 +36,7 @@ _ERROR = "How large are the errors?"
 _TEST = "Does it matter on test bags?"
 
 MEASURES = (
-    Measure("target", "target", _RUN, ""),
+    Measure("target_density", "target density", _RUN, ""),
     Measure("status", "status", _RUN, ""),
     Measure("seconds", "seconds", _RUN, ",.1f"),
     Measure("compile_seconds", "seconds to compile", _RUN, ",.1f"),
@@ -58,7 +58,7 @@ MEASURES = (
     Measure("coverage_50", "probability of its 50 % intervals", _ERROR, ".3f"),
     Measure("coverage_mcse", "Monte-Carlo error of the 90 % one", _ERROR, ".3f"),
     Measure("largest_z", "largest |z|", _ERROR, ".1f"),
-    Measure("own_reference", "sampler of its own target", _ERROR, ""),
+    Measure("own_reference", "sampler of its own target density", _ERROR, ""),
     Measure("own_mean_error", "mean error against it (sd)", _ERROR, ".3g"),
     Measure("own_sd_ratio", "sd ratio to it", _ERROR, ".3g"),
     Measure("size", "mean |value of a site|", _ERROR, ",.3g"),

@@ -123,7 +123,7 @@ def convergence(posterior: Posterior) -> Convergence:
             f"posterior of {posterior.engine} is an approximation with independent draws; R̂ and "
             "ESS mean something for Markov chains only, see compare() for what judges it"
         )
-    draws = judged_sites(posterior.draws_with_estimands, posterior.model)
+    draws = estimand_sites(posterior.draws_with_estimands, posterior.model)
     ess_bulk = _over_sites(np.nanmin, az.ess(draws, method="bulk"))
     by_name = {str(name): site.to_numpy() for name, site in draws.items()}
     is_alone = draws.sizes["chain"] == 1
@@ -139,7 +139,7 @@ def convergence(posterior: Posterior) -> Convergence:
     )
 
 
-def judged_sites(draws: xr.Dataset, model: Model) -> xr.Dataset:
+def estimand_sites(draws: xr.Dataset, model: Model) -> xr.Dataset:
     """The estimands of a model among draws, or the sites themselves if it names none.
 
     Instance labels are left out: only continuous sites have a meaningful mean and sd.

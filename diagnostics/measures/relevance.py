@@ -178,7 +178,7 @@ def relevance(posterior: Posterior, bags: Bags, bag: int, *, threshold: float = 
     prediction = _predicted(posterior, alone)
     whole = float(prediction.bag_probability[0])
     is_exact = len(rows) <= _MOST_FOR_ALL_SUBSETS
-    search = _best_subset if is_exact else left_out_one_by_one
+    search = _best_subset if is_exact else removed_one_by_one
     kept, left = search(probabilities, len(rows), whole, threshold)
     return Relevance(rows, expected_information(prediction), ~kept, whole, left, is_exact)
 
@@ -231,7 +231,7 @@ def _best_subset(
     return kept[best], float(found[best])
 
 
-def left_out_one_by_one(
+def removed_one_by_one(
     probabilities: _Probabilities, size: int, whole: float, threshold: float
 ) -> tuple[Bool[np.ndarray, " n"], float]:
     """Leave out the instance that moves the prediction least, as long as the side stays."""

@@ -163,7 +163,7 @@ def leave_one_out(comparison: Compared, engine: str | None = None) -> Figure:
 def elbo(comparison: Compared) -> Figure:
     """The bound by recorded step, a panel for each engine that has one.
 
-    Where a grid is among the posteriors of a target, its evidence is what all bounds are below.
+    Where a grid is among the posteriors of a target density, all bounds are below its evidence.
     """
     traces = {
         name: posterior.elbo
@@ -183,7 +183,7 @@ def elbo(comparison: Compared) -> Figure:
             steps = np.arange(1, len(bound) + 1)
             panel.plot(steps, bound, color=colours[name], marker=".", markersize=4)
             panel.set(title=f"{name}: ends at {bound[-1]:,.2f}", xlabel="recorded step")
-            highest = evidence.get(comparison.verdicts[name].target)
+            highest = evidence.get(comparison.verdicts[name].target_density)
             shown = bound[np.isfinite(bound)]
             if highest is not None:
                 panel.axhline(highest, color=GREY, ls="--", lw=1)
@@ -196,9 +196,9 @@ def elbo(comparison: Compared) -> Figure:
 
 
 def _known_evidence(comparison: Compared) -> dict[str, float]:
-    """log p(labels) by target, where a grid has summed it up."""
+    """log p(labels) by target density, where a grid has summed it up."""
     return {
-        verdict.target: float(posterior.elbo[-1])
+        verdict.target_density: float(posterior.elbo[-1])
         for name, verdict in comparison.verdicts.items()
         if _is_grid(comparison, name) and not verdict.assessment.failed
         if (posterior := comparison.posteriors[name]).elbo is not None

@@ -106,8 +106,8 @@ class Interweaved:
                 f"interweave is True, and the Gibbs sampler of {type(model).__name__} has no move "
                 "to interweave; leave interweave out, or sample it with nuts"
             )
-        target = jax.device_put(whitened_program(model, bags))
-        return cls(sweep, _factor(curvature_metric(target)))
+        target_density = jax.device_put(whitened_program(model, bags))
+        return cls(sweep, _factor(curvature_metric(target_density)))
 
     @property
     def site_names(self) -> tuple[str, ...]:

@@ -230,7 +230,7 @@ class InstanceGPModel(SparseGPModel):
         """Conditional distribution of the instances given the inducing values."""
         return self.conditional(bags)
 
-    def evidence_given_inducing_values(
+    def latent_given_inducing_values(
         self, given: PreparedBags
     ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
         """Sample hyper-parameters with priors, and u; return mean and sd of f_n | u."""

@@ -102,7 +102,7 @@ def test_another_likelihood_is_a_setting_and_has_no_companion(run):
     rows = json.loads(out)["engines"]
     assert set(rows) == {"coordinate_ascent", "laplace"}
     for row in rows.values():
-        assert 0 < row["log_loss"] < 2 and "target" not in row
+        assert 0 < row["log_loss"] < 2 and "target_density" not in row
 
 
 @pytest.mark.slow
@@ -284,7 +284,7 @@ def test_gamma_mixing_is_compared_with_a_logistic_sampler(run, monkeypatch):
     )
     _, out, _ = run(*gamma, "--engines", "coordinate_ascent,nuts", "--json")
     content = json.loads(out)
-    targets = {name: row["target"] for name, row in content["engines"].items()}
+    targets = {name: row["target_density"] for name, row in content["engines"].items()}
     named = "GammaScaleMixture(alpha=1.0, beta=2.0)"
     assert targets == {
         "coordinate_ascent": named,

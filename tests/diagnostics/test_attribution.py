@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from milzoo.diagnostics import compare
 from milzoo.diagnostics.attribution import attributed
-from milzoo.diagnostics.checks.leave_one_out import LeftOutCalibration
+from milzoo.diagnostics.checks.leave_one_out import HeldOutCalibration
 from milzoo.diagnostics.measures.reliability import reliability
 from scipy.optimize import isotonic_regression
 
@@ -55,7 +55,7 @@ def test_bags_left_out_blame_the_model_without_test_bags(posteriors, comparison)
     name = comparison.reference
 
     def said(p_value, num_influential):
-        found = LeftOutCalibration(0.3, 0.1, p_value, 42, num_influential)
+        found = HeldOutCalibration(0.3, 0.1, p_value, 42, num_influential)
         return attributed(compare(posteriors).verdicts, name, {}, found)
 
     (wrong,) = said(0.001, 2)

@@ -14,7 +14,7 @@ from milzoo.diagnostics import compare
 from milzoo.diagnostics import verdict as verdict_module
 from milzoo.diagnostics.measures.convergence import convergence
 from milzoo.diagnostics.measures.scores import PredictionDifference
-from milzoo.diagnostics.measures.targets import is_logistic
+from milzoo.diagnostics.measures.target_densities import is_logistic
 from milzoo.diagnostics.sentences import sentence
 from milzoo.inference import coordinate_ascent, grid, laplace, nuts
 from milzoo.inference.importance import weighted_evidence
@@ -153,7 +153,7 @@ def test_table_has_a_row_for_each_engine(comparison):
     assert np.isnan(table.loc["gibbs", "divergences"]) and table.loc["nuts", "divergences"] == 0
     scores = ["log_loss", "brier", "auc", "accuracy", "instance_auc", "instance_auc_pr"]
     assert table[scores].notna().all(axis=None)
-    assert "target" not in table
+    assert "target_density" not in table
 
 
 @pytest.mark.slow
@@ -422,7 +422,10 @@ def test_posteriors_of_other_models_are_told_apart(posteriors, problem):
         test=test,
     )
     table = comparison.table
-    assert list(table["target"]) == ["logistic", *2 * ["GammaScaleMixture(alpha=1.0, beta=1.0)"]]
+    assert list(table["target_density"]) == [
+        "logistic",
+        *2 * ["GammaScaleMixture(alpha=1.0, beta=1.0)"],
+    ]
     assert table.loc["gamma cavi", "own_reference"] == "gamma nuts"
     assert table.loc["gamma cavi", "own_mean_error"] > 10
     text = comparison.sentences["gamma cavi"]
@@ -443,7 +446,7 @@ def test_runaway_is_shown_where_targets_are_equal(posteriors, problem):
         }
     )
     name = "GammaScaleMixture(alpha=1.0, beta=1.0)"
-    assert set(comparison.table["target"]) == {name}
+    assert set(comparison.table["target_density"]) == {name}
     assert f"All are about {name}, not the logistic model" in comparison.reference_sentence
     text = comparison.sentences["cavi"]
     assert f"{name}, has run away from it" in text
@@ -470,7 +473,7 @@ def test_sampler_near_the_start_hides_no_runaway(posteriors, chains, problem):
         assert "has run away from it: typical |value| 100 under far" in texts[name]
     assert "home's chains agree with each other, but never came there." in texts["home"]
     assert "run away" not in texts["far"]
-    assert "On its own target it does not agree with home" in texts["far"]
+    assert "On its own target density it does not agree with home" in texts["far"]
     assert "so one of the two is wrong." in texts["far"]
 
 
@@ -478,7 +481,7 @@ def test_sampler_near_the_start_hides_no_runaway(posteriors, chains, problem):
 def test_other_values_of_hyperparameters_are_another_target(chains, problem):
     model = problem[2].with_hyperparameters({"variance": 5.0})
     comparison = compare({"a": chains(0), "b": replace(chains(1, bias=1.0), model=model)})
-    assert list(comparison.table["target"]) == ["variance=4.0", "variance=5.0"]
+    assert list(comparison.table["target_density"]) == ["variance=4.0", "variance=5.0"]
     (text,) = (comparison.sentences[name] for name in "ab" if name != comparison.reference)
     assert "is wrong" not in text and "agree" not in text
     assert "Its hyper-parameters, variance=" in text
@@ -506,12 +509,14 @@ def test_only_different_priors_make_different_targets(chains, problem):
         model = replace(problem[2], kernel=replace(kernel, variance=prior))
         return replace(chains(0), model=model)
 
-    targets = compare({name: planted(prior) for name, prior in PRIORS.items()}).table["target"]
+    targets = compare({name: planted(prior) for name, prior in PRIORS.items()}).table[
+        "target_density"
+    ]
     assert targets.nunique() == len(PRIORS)
     assert targets["wider log-normal"] == "variance=LogNormal(loc=0.0, scale=2.0)"
     assert not targets.str.contains("0x").any()
     again = [planted(dist.LogNormal(0.0, 1.0)) for _ in range(2)]
-    assert "target" not in compare({"a": again[0], "b": again[1]}).table
+    assert "target_density" not in compare({"a": again[0], "b": again[1]}).table
 
 
 def test_two_functions_in_the_model_are_two_targets(chains, problem):
@@ -519,7 +524,7 @@ def test_two_functions_in_the_model_are_two_targets(chains, problem):
         psi = ScaleMixture.from_log_density(lambda f: -rate * f**2)
         return replace(chains(0), model=replace(problem[2], scale_mixture=psi))
 
-    assert compare({"a": planted(0.1), "b": planted(0.2)}).table["target"].nunique() == 2
+    assert compare({"a": planted(0.1), "b": planted(0.2)}).table["target_density"].nunique() == 2
 
 
 @pytest.mark.in_ci
@@ -558,30 +563,34 @@ def likelihoods():
 def test_another_likelihood_is_another_model_and_not_other_hyperparameters(likelihoods):
     kinds = {name: likelihoods[name] for name in ("logistic", "probit")}
     comparison = compare(kinds, reference="logistic")
-    assert list(comparison.table["target"]) == ["logistic", "probit, noise=1.0"]
+    assert list(comparison.table["target_density"]) == ["logistic", "probit, noise=1.0"]
     text = comparison.sentences["probit"]
-    assert "Its target, probit, noise=1.0, is another model than logistic's" in text
+    assert "Its target density, probit, noise=1.0, is another model than logistic's" in text
     assert "hyper-parameters" not in text and "should be" not in text
     kinds = {name: likelihoods[name] for name in ("probit", "noisy probit")}
     text = compare(kinds, reference="probit").sentences["noisy probit"]
-    assert "Its target, noise=3.0, is another model than probit's" in text  # fixed, not learned
+    assert (
+        "Its target density, noise=3.0, is another model than probit's" in text
+    )  # fixed, not learned
 
 
 @pytest.mark.slow
 def test_posteriors_of_one_likelihood_name_no_target(likelihoods):
     comparison = compare({"a": likelihoods["probit"], "b": likelihoods["probit"]}, reference="a")
-    assert "target" not in comparison.table
+    assert "target_density" not in comparison.table
     assert "logistic" not in comparison.reference_sentence
     kinds = {"a": likelihoods["probit"], "b": likelihoods["wide probit"]}
     comparison = compare(kinds, reference="a")
-    assert list(comparison.table["target"]) == ["variance=2.0", "variance=5.0"]
+    assert list(comparison.table["target_density"]) == ["variance=2.0", "variance=5.0"]
     assert "Its hyper-parameters, variance=5.0, were learned or" in comparison.sentences["b"]
 
 
 def test_other_odds_of_the_maximum_are_another_model(chains, problem):
     blunt = replace(chains(1), model=replace(problem[2], sharpness=5.0))
     comparison = compare({"a": chains(0), "b": blunt}, reference="a")
-    assert "Its target, sharpness=5.0, is another model than a's" in comparison.sentences["b"]
+    assert (
+        "Its target density, sharpness=5.0, is another model than a's" in comparison.sentences["b"]
+    )
 
 
 @pytest.mark.in_ci

@@ -210,7 +210,9 @@ def test_the_page_says_which_model_each_posterior_is_about(posteriors, problem, 
     gamma = replace(model, scale_mixture=GammaScaleMixture(1.0, 2.0))
     alone = compare({"cavi": coordinate_ascent(gamma, training, seed=0)})
     page = alone.save_report(tmp_path / "gamma").read_text("utf-8")
-    assert re.search(r"<th>target</th>\s*<td>GammaScaleMixture\(alpha=1.0, beta=2.0\)</td>", page)
+    assert re.search(
+        r"<th>target density</th>\s*<td>GammaScaleMixture\(alpha=1.0, beta=2.0\)</td>", page
+    )
 
 
 NOTE = "an instance's probability is that of a bag that holds it alone"

@@ -46,7 +46,9 @@ def test_a_density_that_is_not_finite_gives_no_khat():
 
 
 def test_few_draws_are_refused():
-    with pytest.raises(ValueError, match="log_target is of 99 draws; expected at least 100"):
+    with pytest.raises(
+        ValueError, match="log_target_density is of 99 draws; expected at least 100"
+    ):
         pareto_khat(np.arange(99.0), np.zeros(99))
 
 

@@ -11,11 +11,11 @@ import xarray as xr
 from arviz_stats.utils import ELPDData
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics.checks.leave_one_out import (
+    held_out_calibration,
     leave_one_out,
     leave_one_out_of_all,
     leave_one_out_sentences,
     leave_one_out_table,
-    left_out_calibration,
 )
 from milzoo.diagnostics.measures.reliability import reliability
 from milzoo.inference import coordinate_ascent, grid, maximum_a_posteriori, nuts
@@ -185,7 +185,7 @@ def test_models_are_compared_by_their_soundest_posteriors(small):
     table = leave_one_out_table({"higher": higher, "exact": found["exact"]})
     assert list(table.index) == ["exact", "higher"] and table.loc["exact", "elpd_diff"] == 0
     (alike,) = leave_one_out_sentences({"exact": found["exact"]}, targets)
-    assert alike == "All have one target: differences between them come from the engines."
+    assert alike == "All have one target density: differences between them come from the engines."
 
 
 # ------------------------------------------------------------------ calibration of bags left out
@@ -200,7 +200,7 @@ def approximate(small):
 def test_labels_left_out_have_the_calibration_of_their_probabilities(approximate):
     labels = np.asarray(approximate.bags.labels)
     positive = np.linspace(0.05, 0.95, 12)
-    found = left_out_calibration(
+    found = held_out_calibration(
         approximate, elpd_of(np.log(np.where(labels == 1, positive, 1 - positive)))
     )
     expected = reliability(positive, labels)
@@ -213,7 +213,7 @@ def test_labels_left_out_have_the_calibration_of_their_probabilities(approximate
 @pytest.mark.slow
 def test_labels_that_belie_their_probabilities_are_found(approximate):
     """Said are 0.02 and 0.98, the wrong way round, so that regression pools all bags."""
-    wrong = left_out_calibration(approximate, elpd_of(np.full(12, np.log(0.02))))
+    wrong = held_out_calibration(approximate, elpd_of(np.full(12, np.log(0.02))))
     labels = np.asarray(approximate.bags.labels)
     said = np.where(labels == 1, 0.02, 0.98)
     assert wrong.error == pytest.approx(np.abs(labels.mean() - said).mean())
@@ -224,10 +224,10 @@ def test_labels_that_belie_their_probabilities_are_found(approximate):
 def test_bags_too_influential_for_weights_are_not_counted(approximate):
     found = elpd_of(np.full(12, np.log(0.5)))
     found.pareto_k[0] = 0.9
-    counted = left_out_calibration(approximate, found)
+    counted = held_out_calibration(approximate, found)
     assert (counted.num_bags, counted.num_influential) == (11, 1)
     found.pareto_k[1] = 0.9  # more than a tenth
-    assert left_out_calibration(approximate, found) is None
+    assert held_out_calibration(approximate, found) is None
 
 
 @pytest.mark.slow
@@ -244,7 +244,7 @@ def test_pit_of_targets_is_that_of_fits_without_each_bag():
         return stats.norm.cdf(bags.targets[bag], predicted.bag_mean, predicted.bag_scale).mean()
 
     posterior = coordinate_ascent(model, bags, seed=0, num_draws=8000)
-    found = left_out_calibration(posterior, leave_one_out(posterior))
+    found = held_out_calibration(posterior, leave_one_out(posterior))
     pit = np.array([exact(bag) for bag in range(bags.num_bags)])
     expected = stats.kstest(pit, "uniform")
     # A fraction of 8,000 weighted replicates, and a mean over 4,000 draws: errors of 0.01.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags
 from milzoo.diagnostics import expected_information, relevance
-from milzoo.diagnostics.measures.relevance import left_out_one_by_one
+from milzoo.diagnostics.measures.relevance import removed_one_by_one
 from milzoo.inference import coordinate_ascent
 from milzoo.inference.prediction import Prediction
 from milzoo.models import VGPMIL, VWSGP, Gaussian
@@ -93,7 +93,7 @@ def test_what_moves_least_stays_where_its_loss_changes_the_side():
         found = np.where(kept[:, 1], 0.1, without_second)
         return np.where(kept[:, 1] & kept[:, 2] & ~kept[:, 0], 0.49, found)
 
-    kept, left = left_out_one_by_one(probabilities, 3, 0.52, 0.5)
+    kept, left = removed_one_by_one(probabilities, 3, 0.52, 0.5)
     assert kept.tolist() == [True, False, True] and left == 0.60
 
 

@@ -1,4 +1,4 @@
-"""The target of a posterior: its model, described by the differences from other models."""
+"""The target density of a posterior: its model, described by the differences from other models."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from numpyro.distributions.transforms import Transform
 from ...models.model import Model
 from ...models.parts.likelihoods import Likelihood
 
-__all__ = ["in_words", "is_logistic", "is_same_model", "targets"]
+__all__ = ["in_words", "is_logistic", "is_same_model", "target_densities"]
 
 
-def targets(models: dict[str, Model]) -> dict[str, str]:
+def target_densities(models: dict[str, Model]) -> dict[str, str]:
     """Describe each model by its differences from the others, or from the logistic model.
 
     Parameters
@@ -113,7 +113,7 @@ def in_words(value: object) -> str:
     Examples
     --------
     >>> from numpyro.distributions import LogNormal
-    >>> from milzoo.diagnostics.measures.targets import in_words
+    >>> from milzoo.diagnostics.measures.target_densities import in_words
     >>> in_words(LogNormal(0, 1 / 3)), in_words(100)
     ('LogNormal(loc=0.0, scale=0.333333)', '100.0')
     """
