@@ -1,4 +1,4 @@
-"""How well cardinality models and machines on their kernel classify bags: the paper's table 1.
+"""How well cardinality models and classifiers on their kernel classify bags: the paper's table 1.
 
 MICPM, MICPK-SVM and MICPKL on the published folds of elephant, fox and musk1, and what the paper
 does not have, a Gaussian process on the kernel. In each fold μ, λ, C and the length scale are
@@ -173,7 +173,7 @@ def bag_log_odds(
 @jax.jit
 @jax.value_and_grad
 def loss(
-    white: Float[Array, " D"],
+    whitened: Float[Array, " D"],
     tree: CountTree,
     bags: Bags,
     learned_from: Bool[Array, " B"],
@@ -181,8 +181,8 @@ def loss(
     scale: Float[Array, ""],
 ) -> Float[Array, ""]:
     """−log p(Y, θ = s v), of the bags that are learned from, but for a constant."""
-    signed = jnp.where(bags.labels == 1, 1.0, -1.0) * bag_log_odds(tree, bags, scale * white, mu)
-    return 0.5 * white @ white - jnp.sum(jax.nn.log_sigmoid(signed), where=learned_from)
+    signed = jnp.where(bags.labels == 1, 1.0, -1.0) * bag_log_odds(tree, bags, scale * whitened, mu)
+    return 0.5 * whitened @ whitened - jnp.sum(jax.nn.log_sigmoid(signed), where=learned_from)
 
 
 _log_odds = jax.jit(bag_log_odds)
@@ -200,7 +200,7 @@ def modes_along(
     for one in regularisation:
         scale = scale_of(one)
         search = minimize(
-            lambda white, scale: tuple(map(np.asarray, loss(white, *on_device, mu, scale))),
+            lambda whitened, scale: tuple(map(np.asarray, loss(whitened, *on_device, mu, scale))),
             weights / scale,
             args=(scale,),
             jac=True,
@@ -265,7 +265,7 @@ def find_modes(fold: Fold, protocol: Protocol) -> Modes:
     return Modes(model, regularisation, [*inner[mu, regularisation], weights], odds)
 
 
-# --------------------------------------------------------------------- machines on the kernel
+# --------------------------------------------------------------------- classifiers on the kernel
 
 type Kernels = dict[float, list[Float[np.ndarray, "B B"]]]
 
@@ -288,28 +288,28 @@ def instance_kernel_at(fold: Fold, length_scale: float) -> RBF:
     return RBF(1.0, length_scale * float(np.sqrt(fold.bags.num_features)))
 
 
-def machine_on(
+def classifier_on(
     kernel: Float[np.ndarray, "B B"], fold: Fold, part: Part, penalty: float
 ) -> Float[np.ndarray, " B"]:
     """Values of the decision function of all bags."""
-    machine = train(kernel, fold.bags.labels, penalty, part.learned_from)
-    return machine.decision_function(kernel[:, part.learned_from])
+    classifier = train(kernel, fold.bags.labels, penalty, part.learned_from)
+    return classifier.decision_function(kernel[:, part.learned_from])
 
 
-class MachineSetting(NamedTuple):
-    """What a machine is trained with."""
+class ClassifierSetting(NamedTuple):
+    """What a classifier is trained with."""
 
     length_scale: float  # in units of √D
     penalty: float  # C
 
 
-def choose_machine(fold: Fold, kernels: Kernels, protocol: Protocol) -> MachineSetting:
+def choose_classifier(fold: Fold, kernels: Kernels, protocol: Protocol) -> ClassifierSetting:
     """The length scale and C of the best accuracy on inner folds; of equals the smoothest."""
     smoothest_first = product(protocol.penalty, sorted(protocol.length_scale, reverse=True))
     scores = {
-        MachineSetting(length_scale, penalty): fold.validated(
+        ClassifierSetting(length_scale, penalty): fold.validated(
             [
-                machine_on(kernel, fold, part, penalty)
+                classifier_on(kernel, fold, part, penalty)
                 for kernel, part in zip(kernels[length_scale][:-1], fold.inner, strict=True)
             ]
         )[0]
@@ -318,11 +318,11 @@ def choose_machine(fold: Fold, kernels: Kernels, protocol: Protocol) -> MachineS
     return max(scores, key=scores.__getitem__)
 
 
-def learned_machine(
+def learned_classifier(
     fold: Fold,
     number: int,
     modes: Modes,
-    setting: MachineSetting,
+    setting: ClassifierSetting,
     regularisation: float,
     max_steps: int,
 ) -> tuple[Float[np.ndarray, " B"], Status]:
@@ -332,17 +332,17 @@ def learned_machine(
     start = CardinalityKernel(model, modes.weights[number], instance_kernel)
     objective = KernelObjective.of(start, fold.bags, setting.penalty, part.learned_from)
     kernel, status, _ = learn_kernel(objective, max_steps)
-    return machine_on(kernel(fold.bags, fold.bags), fold, part, setting.penalty), status
+    return classifier_on(kernel(fold.bags, fold.bags), fold, part, setting.penalty), status
 
 
 def choose_regularisation(
-    fold: Fold, modes: Modes, setting: MachineSetting, protocol: Protocol
+    fold: Fold, modes: Modes, setting: ClassifierSetting, protocol: Protocol
 ) -> float:
     """λ of the learner, by accuracy on inner folds; of equals the greatest."""
     scores = {
         one: fold.validated(
             [
-                learned_machine(fold, number, modes, setting, one, protocol.max_steps)[0]
+                learned_classifier(fold, number, modes, setting, one, protocol.max_steps)[0]
                 for number in range(len(fold.inner))
             ]
         )[0]
@@ -451,14 +451,16 @@ def outcomes_of(fold: Fold, protocol: Protocol) -> dict[str, Outcome]:
     modes = find_modes(fold, protocol)
     kernels = kernels_of(fold, modes, protocol)
     cardinality = {"mu": float(modes.model.potential.mu), "regularisation": modes.regularisation}
-    machine = choose_machine(fold, kernels, protocol)
-    on_kernel = cardinality | machine._asdict()
-    kernel = kernels[machine.length_scale][-1]
-    best = choose_regularisation(fold, modes, machine, protocol)
-    learned, status = learned_machine(fold, -1, modes, machine, best, protocol.max_steps)
+    classifier = choose_classifier(fold, kernels, protocol)
+    on_kernel = cardinality | classifier._asdict()
+    kernel = kernels[classifier.length_scale][-1]
+    best = choose_regularisation(fold, modes, classifier, protocol)
+    learned, status = learned_classifier(fold, -1, modes, classifier, best, protocol.max_steps)
     found = {
         "MICPM": Outcome(modes.log_odds, cardinality),
-        "MICPK-SVM": Outcome(machine_on(kernel, fold, fold.outer, machine.penalty), on_kernel),
+        "MICPK-SVM": Outcome(
+            classifier_on(kernel, fold, fold.outer, classifier.penalty), on_kernel
+        ),
         "MICPKL": Outcome(
             learned, on_kernel | {"regularisation": best}, status.kind == "converged"
         ),
@@ -478,7 +480,7 @@ class Row:
     name: str
     method: str
     accuracy: list[float]
-    log_loss: list[float]  # empty of machines, which give no probabilities
+    log_loss: list[float]  # empty of classifiers, which give no probabilities
     settings: list[dict[str, float]]
     converged: list[bool]
 
@@ -516,12 +518,12 @@ def rows_of(name: str, protocol: Protocol, report: Callable[[str], None]) -> Ite
         report(f"{name}: repetition {repetition + 1}: {time.perf_counter() - started:.0f} s")
     for method in METHODS:
         accuracy, likelihood = map(list, zip(*scores[method], strict=True))
-        is_machine = method in ("MICPK-SVM", "MICPKL")
+        is_classifier = method in ("MICPK-SVM", "MICPKL")
         yield Row(
             name,
             method,
             accuracy,
-            [] if is_machine else [-one for one in likelihood],
+            [] if is_classifier else [-one for one in likelihood],
             [outcome.setting for outcome in outcomes[method]],
             [outcome.converged for outcome in outcomes[method]],
         )

@@ -70,7 +70,7 @@ class Protocol:
             "VWSGP, coordinate_ascent": self.vwsgp,
             "VGPMIL, coordinate_ascent": self.vgpmil,
             "CardinalityModel, maximum_a_posteriori": self.cardinality,
-            "SVC, set kernel": set_kernel_machine,
+            "SVC, set kernel": set_kernel_classifier,
         }
 
     def vwsgp(self, train: Bags, test: Bags) -> Float[np.ndarray, " B"]:
@@ -92,12 +92,12 @@ class Protocol:
         return mode.predict(test).bag_probability
 
 
-def set_kernel_machine(train: Bags, test: Bags) -> Float[np.ndarray, " B"]:
+def set_kernel_classifier(train: Bags, test: Bags) -> Float[np.ndarray, " B"]:
     """σ of the decision function, which is ½ where that is 0."""
     length_scale = train.num_features**0.5
-    machine = SVC(C=1.0, kernel="precomputed")
-    machine.fit(set_kernel(train, train, length_scale), train.labels)
-    return expit(machine.decision_function(set_kernel(test, train, length_scale)))
+    classifier = SVC(C=1.0, kernel="precomputed")
+    classifier.fit(set_kernel(train, train, length_scale), train.labels)
+    return expit(classifier.decision_function(set_kernel(test, train, length_scale)))
 
 
 def set_kernel(left: Bags, right: Bags, length_scale: float) -> Float[np.ndarray, "B C"]:

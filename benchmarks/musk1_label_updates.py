@@ -144,9 +144,9 @@ def bound_given_labels(
     return form.elbo(q, statistics)
 
 
-def draws_of(model: VGPMIL, q: InducingFactor, white: np.ndarray) -> dict:
+def draws_of(model: VGPMIL, q: InducingFactor, standard: np.ndarray) -> dict:
     """Draws of u = L(m + R⁻ᵀz)."""
-    deviation = np.asarray(q.covariance_root) @ white.T
+    deviation = np.asarray(q.covariance_root) @ standard.T
     whitened = np.asarray(q.mean)[:, None] + deviation
     return {"inducing_value": (np.asarray(model.inducing_cholesky()) @ whitened).T}
 
@@ -177,7 +177,7 @@ class Fold:
         )
         return cls(bags, held_out, model, protocol.seed)
 
-    def white(self, num_draws: int) -> np.ndarray:
+    def standard(self, num_draws: int) -> np.ndarray:
         """Standard normal numbers, the same for every fit of this fold."""
         size = (num_draws, len(self.model.inducing_points))
         return np.random.default_rng(self.seed).standard_normal(size)
@@ -197,7 +197,7 @@ class Fold:
             held_out = self.held_out.copy()
             held_out[train[chosen]] = True
             fitted = fit(model, self.bags, held_out, "exact", seed=self.seed, tolerance=1e-6)
-            draws = draws_of(model, fitted.q, self.white(min(100, protocol.num_draws)))
+            draws = draws_of(model, fitted.q, self.standard(min(100, protocol.num_draws)))
             probability = model.predict(draws, self.bags)["bag_probability"].mean(axis=0)
             truth = labels[train[chosen]] == 1
             found = probability[train[chosen]]
@@ -218,7 +218,7 @@ class Fold:
             draws, bound = posterior.stored_draws(), math.nan
         else:
             q, bound = fit(model, self.bags, self.held_out, engine, seed=self.seed)
-            draws = draws_of(model, q, self.white(protocol.num_draws))
+            draws = draws_of(model, q, self.standard(protocol.num_draws))
         found = model.predict(draws, self.bags)
         instance = found["instance_probability"].mean(axis=0)
         return Outcome(

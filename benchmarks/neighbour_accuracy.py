@@ -246,7 +246,7 @@ def _ten_folds(labels: Int[np.ndarray, " B"], seed: int) -> list[Bool[np.ndarray
 # --------------------------------------------------------------------- flipped labels
 
 
-def accuracy_when_flipped(name: str, share: float, protocol: Protocol) -> list[float]:
+def accuracy_when_flipped(name: str, fraction: float, protocol: Protocol) -> list[float]:
     """Of each run, per cent: training labels flipped at random, k and a chosen by what is left."""
     bags, found = load(name), []
     truth = np.asarray(bags.labels)
@@ -255,7 +255,7 @@ def accuracy_when_flipped(name: str, share: float, protocol: Protocol) -> list[f
         random = np.random.default_rng([protocol.seed, run])
         inside = np.flatnonzero(~judged)
         # The bags flipped at a small fraction are among those flipped at a larger one.
-        flipped = random.permutation(inside)[: round(share * len(inside))]
+        flipped = random.permutation(inside)[: round(fraction * len(inside))]
         labels = np.where(np.isin(np.arange(len(truth)), flipped), 1 - truth, truth)
         scene = Scene.of(Bags.from_arrays(bags.instances, bags.bag_index, labels), ~judged)
         setting = choose(scene, ~judged, protocol)
@@ -281,7 +281,8 @@ def rows_of(protocol: Protocol) -> Iterator[Row]:
     for name in protocol.names:
         started = time.perf_counter()
         flipped = {
-            share: accuracy_when_flipped(name, share, protocol) for share in protocol.flipped
+            fraction: accuracy_when_flipped(name, fraction, protocol)
+            for fraction in protocol.flipped
         }
         yield Row(name, honest(name, protocol), runs_of(name, protocol), flipped)
         print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
@@ -314,8 +315,10 @@ def print_tables(rows: list[Row], protocol: Protocol) -> None:
         return
     print("\n| labels flipped |", " | ".join(f"{row.name}, %" for row in rows), "|")
     print("|---|" + "---|" * len(rows))
-    for share in protocol.flipped:
-        print(f"| {share:.0%} |", " | ".join(with_sd(row.flipped[share]) for row in rows), "|")
+    for fraction in protocol.flipped:
+        print(
+            f"| {fraction:.0%} |", " | ".join(with_sd(row.flipped[fraction]) for row in rows), "|"
+        )
 
 
 def print_protocol(protocol: Protocol, seconds: float) -> None:

@@ -36,7 +36,7 @@ from milzoo.models.numerics.products import squared_norms
 from milzoo.models.numerics.quadrature import logistic_rule
 from sklearn.metrics import roc_auc_score
 
-SHARE_SHIFTED, SHIFT = 0.1, 0.05
+FRACTION_SHIFTED, SHIFT = 0.1, 0.05
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Design:
         size = self.bags_in_chunk * self.bag_size
         instances = random.standard_normal((size, self.num_features), dtype=np.float32)
         labels = np.arange(self.bags_in_chunk) % 2
-        is_shifted = random.random(size) < SHARE_SHIFTED * np.repeat(labels, self.bag_size)
+        is_shifted = random.random(size) < FRACTION_SHIFTED * np.repeat(labels, self.bag_size)
         instances[is_shifted] += SHIFT
         # The plain constructor trusts its arguments, and leaves them in 32 bit.
         return Bags(

@@ -373,12 +373,12 @@ def _maximise_from_all(
         end = of_one(starts[number])
         return jax.tree.map(lambda of_all, one: of_all.at[number].set(one), ends, end)
 
-    def room_for_all(one: jax.ShapeDtypeStruct) -> Array:
+    def buffer_for_all(one: jax.ShapeDtypeStruct) -> Array:
         return jnp.zeros((len(starts), *one.shape), one.dtype)
 
     # One after the other in one program: side by side each would wait for the slowest.
-    room = jax.tree.map(room_for_all, jax.eval_shape(of_one, starts[0]))
-    return jax.lax.fori_loop(0, num_starts, add_one, room)
+    buffers = jax.tree.map(buffer_for_all, jax.eval_shape(of_one, starts[0]))
+    return jax.lax.fori_loop(0, num_starts, add_one, buffers)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -454,9 +454,9 @@ if not IS_TOY:
 # - *Is it the model that I mean?* Draw from its prior, as above, or put it beside a posterior of
 #   the model that is meant.
 #
-# `compare` does both. It names the target density of each posterior, takes a sampler of the logistic model
-# as reference, and says when a posterior is about something else, or when its own model has left it
-# behind:
+# `compare` does both. It names the target density of each posterior and takes a sampler of the
+# logistic model as reference. It says when a posterior is about something else, or when its own
+# model has left it behind:
 
 # %%
 if not IS_TOY:

@@ -167,16 +167,17 @@ train, test = bags.split(0.6, seed=0)
 pixels = test.instances
 train, test = train.standardize(), test.standardize(train)
 model = VWSGP.as_published(train)
-sums = model.accumulated(train)
+accumulated = model.accumulated(train)
 print(f"{train.instances.size:,} numbers in the images")
-print(f"{sums.projection.size + sums.residual_variance.size:,} in what the model needs of them")
+needed = accumulated.projection.size + accumulated.residual_variance.size
+print(f"{needed:,} in what the model needs of them")
 
 # %% [markdown]
 # Given the inducing values $u$, the total of a bag is one Gaussian, $s_b \mid u \sim
 # \mathcal{N}(a_b^\top u, \bar{k}_b)$, and $a_b$ and $\bar{k}_b$ are sums over its instances, made
 # in one pass. After that the images are not needed any more, were there ten million of them.
 #
-# Two engines work on these sums: the closed form, and Gibbs sampling, which draws from the exact
+# Two engines work on these totals: the closed form, and Gibbs sampling, which draws from the exact
 # posterior.
 
 
@@ -345,7 +346,7 @@ assert (claimed > exactly).all() and (np.diff(claimed / exactly) > 0).all()
 # worse as $v$ grows, and it does (at full size):
 
 # %%
-mean_residual = float(np.mean(sums.residual_variance))
+mean_residual = float(np.mean(accumulated.residual_variance))
 rows = [(0.5, mean_residual, ratio)]
 for variance in () if IS_TOY else (2.0, 5.0):
     wider = replace(model, kernel=RBF(variance, model.kernel.length_scale))
@@ -371,7 +372,7 @@ figure
 
 # %% [markdown]
 # With a large residual variance a label says little, and the closed form takes it for more. Gibbs
-# sampling does not, and it works on the same sums: the images are not needed again.
+# sampling does not, and it works on the same totals: the images are not needed again.
 #
 # ## Two curves over the signal variance
 #

@@ -195,7 +195,7 @@ for name, posterior in posteriors.items():
 # $$\sum_b \big[(T_b - \tfrac12)\, m^\top \bar x_b - \log 2\cosh(\xi_b/2)\big]
 # - \mathrm{KL}\big(N(m, S)\,\|\,N(0, s^2 I)\big)$$
 #
-# Both depend on the bags by three sums: $\sum \theta(\xi_b)\, \bar x_b \bar x_b^\top$,
+# Both depend on the bags by three totals: $\sum \theta(\xi_b)\, \bar x_b \bar x_b^\top$,
 # $\sum (T_b - \frac12)\, \bar x_b$ and the sum in brackets. They are the *expected sufficient
 # statistics*. In code, `prepare` computes the constants of some bags, `e_step` the statistics under
 # $q(w)$, `m_step` the $q(w)$ of the statistics, and `elbo` the bound. `ClosedForm` has defaults for

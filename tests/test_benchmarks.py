@@ -308,13 +308,13 @@ def test_the_benchmarks_mode_is_that_of_the_package(counted):
 
 
 @pytest.mark.slow
-def test_the_benchmarks_machine_is_that_of_the_package(counted):
+def test_the_benchmarks_classifier_is_that_of_the_package(counted):
     fold, (found, setting, _) = counted.fold, counted.outcomes["MICPK-SVM"]
     training, test = (fold.bags.select(one) for one in fold.outer)
     instance_kernel = counted.instance_kernel(setting["length_scale"])
-    machine = CardinalityKernelSVM(counted.model(setting), instance_kernel, setting["penalty"])
+    classifier = CardinalityKernelSVM(counted.model(setting), instance_kernel, setting["penalty"])
     # Both duals are solved to 1e-6, on kernels at modes that are known to 1e-5.
-    np.testing.assert_allclose(found, machine.fit(training).decision_function(test), atol=1e-3)
+    np.testing.assert_allclose(found, classifier.fit(training).decision_function(test), atol=1e-3)
 
 
 @pytest.mark.slow
@@ -379,24 +379,24 @@ def test_settings_are_those_of_the_best_agreement_on_inner_folds(counted):
 
         return agreement(judge)
 
-    def of_machine(penalty, length_scale):
+    def of_classifier(penalty, length_scale):
         setting, weights = counted.outcomes["MICPM"].setting, counted.weights
 
         def judge(learned_from, judged, number):
             kernel = CardinalityKernel(
                 counted.model(setting), weights[number], counted.instance_kernel(length_scale)
             )
-            machine = SVC(C=penalty, kernel="precomputed", tol=1e-6)
-            machine.fit(kernel(learned_from, learned_from), learned_from.labels)
-            return machine.decision_function(kernel(judged, learned_from))
+            classifier = SVC(C=penalty, kernel="precomputed", tol=1e-6)
+            classifier.fit(kernel(learned_from, learned_from), learned_from.labels)
+            return classifier.decision_function(kernel(judged, learned_from))
 
         return agreement(judge)[0]
 
-    model, machine = (counted.outcomes[name].setting for name in ("MICPM", "MICPK-SVM"))
+    model, classifier = (counted.outcomes[name].setting for name in ("MICPM", "MICPK-SVM"))
     assert model["regularisation"] == max((10.0, 1.0), key=of_model)
     settings = [(penalty, length) for penalty in (1.0, 100.0) for length in (0.8, 0.2)]
-    best = max(settings, key=lambda setting: of_machine(*setting))
-    assert (machine["penalty"], machine["length_scale"]) == best
+    best = max(settings, key=lambda setting: of_classifier(*setting))
+    assert (classifier["penalty"], classifier["length_scale"]) == best
 
 
 @pytest.fixture(scope="module")
@@ -432,8 +432,8 @@ def test_k_and_a_are_those_of_the_best_accuracy_on_inner_folds(neighbours):
     for learned_from, judged in splitter.split(inside, bags.labels[inside]):
         some, others = (moved.select(inside[part]) for part in (learned_from, judged))
         for k, a in right:
-            machine = ScoreLearner(NeighbourScore(k), a).fit(some)
-            right[k, a] += np.sum(machine.predict(others) == others.labels)
+            classifier = ScoreLearner(NeighbourScore(k), a).fit(some)
+            right[k, a] += np.sum(classifier.predict(others) == others.labels)
     best = max(right, key=right.get)
     assert len(set(right.values())) > 1
     assert module.choose(module.Scene.of(bags, training), training, protocol) == best
@@ -476,8 +476,8 @@ def test_flipped_labels_are_those_of_training_bags_and_all_else_is_true(neighbou
 def accuracy_by_the_package(moved, training, k, min_positive):
     """Bags judged by those that are learned from, all with features standardised by these."""
     learned_from, judged = moved.select(training), moved.select(~training)
-    machine = ScoreLearner(NeighbourScore(k), min_positive).fit(learned_from)
-    return np.mean(machine.predict(judged) == judged.labels)
+    classifier = ScoreLearner(NeighbourScore(k), min_positive).fit(learned_from)
+    return np.mean(classifier.predict(judged) == judged.labels)
 
 
 def test_a_run_has_k_at_the_elbow_of_the_training_error(neighbours):

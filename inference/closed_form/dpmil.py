@@ -263,7 +263,7 @@ class DPMILForm(ClosedForm):
     def e_step(
         self, prepared: MixtureChunk, q: MixtureState, local: Bool[Array, "S C"] | None
     ) -> tuple[MixtureStatistics, Bool[Array, "S C"] | None]:
-        """q(z, r) at its optimum under q(θ), and the sums under it."""
+        """q(z, r) at its optimum under q(θ), and the expected sufficient statistics under it."""
         log_components = self._log_components(prepared.candidates, q, classes=2)
         certain = self._log_components(prepared.negatives, q, classes=1)
         of_classes = logsumexp(log_components, axis=3)  # (C, S, 2): ℓ₋, ℓ₊

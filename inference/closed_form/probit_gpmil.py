@@ -93,7 +93,7 @@ class ProbitForm(InducingForm):
     def e_step(
         self, prepared: ProbitRows, q: InducingFactor, local: None
     ) -> tuple[InducingStatistics, None]:
-        """Utilities at their optimum under q(u), and the sums under them."""
+        """Utilities at their optimum under q(u), and expected sufficient statistics under them."""
         prior_mean, gram, weight = prepared.prior_mean, prepared.gram, prepared.bag_weight
         wide, narrow_mean = prior_mean.dtype, jnp.asarray(q.mean, prepared.projection.dtype)
         location = prior_mean + (prepared.projection @ narrow_mean).astype(wide)

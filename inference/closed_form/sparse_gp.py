@@ -574,7 +574,7 @@ class InstanceForm(InducingForm):
         *,
         updates_labels: bool = True,
     ) -> tuple[InducingStatistics, Float[Array, " N"] | None]:
-        """Tilts and labels at their optimum under q(u), and the sums under them.
+        """Tilts and labels at their optimum under q(u), and expected sufficient statistics.
 
         ELBO of the rows = Σ_b label terms − B log(H + 1) + Σ_n [log ψ(c_n) − ½ μ_n] − log Z, the
         last where it is asked for.
