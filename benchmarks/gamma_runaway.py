@@ -90,7 +90,7 @@ TOY = Sizes(
 
 @dataclass(frozen=True)
 class Row:
-    """One engine on one target."""
+    """One engine on one target density."""
 
     target: str
     engine: str

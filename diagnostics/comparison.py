@@ -210,8 +210,8 @@ def compare(
     ----------
     posteriors : mapping of str to Posterior
         By the name that the table gives them. Other scale mixtures, values of hyper-parameters
-        (also learned ones) or priors are lawful and are told apart as other targets; other
-        inducing points are not.
+        (also learned ones) or priors are allowed, and are told apart as other target densities;
+        other inducing points are refused.
     reference : str, Reference or None
         The one to measure errors against: the name of one of them, or a kept one
         (`milzoo.references.load_reference`), which joins them under its own. If left out: of the

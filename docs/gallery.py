@@ -21,7 +21,7 @@ IDEAS = {
     "04_three_label_updates": (
         "A tighter bound, and why the published accuracy came from the loosest."
     ),
-    "05_accumulated_evidence": "VWSGP: labels of bags teach latent values of instances.",
+    "05_contributions_that_add_up": "VWSGP: labels of bags teach latent values of instances.",
     "06_witnesses": "DPMIL: clusters that have no names.",
     "07_counting": "Cardinality: sums over all labellings, exactly.",
     "08_neighbours": "Scores of neighbourhood, their peaks and their threshold.",

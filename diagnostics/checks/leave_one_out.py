@@ -249,7 +249,7 @@ def held_out_calibration(posterior: Posterior, found: Any) -> HeldOutCalibration
 
 
 def _held_out_pit(posterior: Posterior) -> Float[np.ndarray, " B"]:
-    """P(Y_b ≤ y_b | the other targets), from a replicate of each draw."""
+    """P(Y_b ≤ y_b | the targets of the others), from a replicate of each draw."""
     tree, site = posterior.tree_with_log_likelihood(), posterior.model.observed_site
     predicted = TargetPrediction.of(posterior.model, posterior.stored_draws(), posterior.bags)
     by_chain = posterior.log_likelihood

@@ -68,8 +68,8 @@ def coordinate_ascent(
         With numbers as hyper-parameters (no priors).
     bags : Bags or BagStream
         With labels, or with targets for the Gaussian likelihood. A stream is read once for each
-        step (of VWSGP once in all, what bags add being kept in temporary files), and gives the
-        same q(θ) as bags in memory; the posterior then keeps no bags.
+        step (of VWSGP once in all: the projections of its bags are kept in temporary files). It
+        gives the same q(θ) as bags in memory; the posterior then keeps no bags.
     seed : int or JAX key
         Of random starts (mean field and DPMIL) and of the draws in the tree.
     label_update : str or None

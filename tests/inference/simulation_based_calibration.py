@@ -168,7 +168,7 @@ def probit_gpmil_problem() -> Problem:
 
 
 def vwsgp_problem(likelihood: Likelihood) -> Problem:
-    """Thirty bags of one to six instances; k̄ is a sixth of the variance of the bag evidence.
+    """Thirty bags of one to six instances; k̄ is a sixth of the variance of the bag latent value.
 
     To forget k̄ in Gibbs' draw of u hardly moves ranks: it takes this many bags to show.
     """

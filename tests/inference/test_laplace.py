@@ -205,7 +205,7 @@ def test_bags_without_labels_are_refused(small_problem):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
-def test_mode_of_accumulated_evidence_is_that_of_a_grid(accumulating_problem, likelihood):
+def test_mode_of_accumulated_latent_values_is_that_of_a_grid(accumulating_problem, likelihood):
     model, bags = accumulating_problem(num_inducing=1, seed=4, likelihood=likelihood)
     posterior = laplace(model, bags, seed=0)
     assert posterior.status.kind == "converged"

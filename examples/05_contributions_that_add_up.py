@@ -10,7 +10,7 @@
 # `VWSGP`. In place of "some instance is positive" it says "the contributions add up". The sum gives
 # everything a closed form. It is also the reason that a contribution is no label.
 #
-#     python examples/05_accumulated_evidence.py [--toy]
+#     python examples/05_contributions_that_add_up.py [--toy]
 
 # %% [markdown]
 # **You will learn**
