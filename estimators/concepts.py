@@ -16,7 +16,12 @@ from jaxtyping import Array, Bool, Float, Int
 from ..datasets.arguments import FLAG, POSITIVE, WHOLE, Rule, is_number, optional
 from ..datasets.bags import Bags
 from ..datasets.padding import bag_weight, padded
-from ..models.diverse_density import concept_logits, log_diverse_density
+from ..models.diverse_density import (
+    concept_logits,
+    log_diverse_density,
+    log_odds_at,
+    log_probability_of_labels,
+)
 from ..models.numerics.lbfgs import descend, largest_derivative
 from ..models.parts.bag_labels import LogOddsLabel
 from .prototypes import Peaks, PrototypeClassifier, check_some_positive, instances_of_positive_bags
@@ -67,7 +72,25 @@ class ConceptSearch:
 
     def maximise(self, start: Concept, bags: Bags) -> _End:
         """The local maximum that the search from one concept finds."""
-        return self._ascend(partial(self.log_likelihood, bags=bags), start)
+        if self.learns_scales:
+            return self._ascend(partial(self.log_likelihood, bags=bags), start)
+        return self._ascend(self._by_products(start, bags), start)
+
+    def _by_products(self, start: Concept, bags: Bags) -> Objective:
+        """The log likelihood at the scales of a concept, by products of a matrix and a vector.
+
+        With o_n = s (x_n − t₀) and u = s (t − t₀) the squared distance is ‖o_n‖² − 2 o_nᵀu + ‖u‖².
+        """
+        scale = start["scale"]
+        offset = scale * (jnp.asarray(bags.instances) - start["concept"])
+        squares = jnp.sum(offset**2, axis=1)
+
+        def objective(concept: Concept) -> Float[Array, ""]:
+            step = scale * (concept["concept"] - start["concept"])
+            logits = log_odds_at(squares - 2 * offset @ step + step @ step)
+            return self._with_label_noise(log_probability_of_labels(logits, bags), bags)
+
+        return objective
 
     def _with_label_noise(self, log_likelihood: Float[Array, " B"], bags: Bags) -> Float[Array, ""]:
         """Σ_b log(ε + (1 − 2ε) P(Y_b)) over the bags that are there."""

@@ -34,7 +34,13 @@ from .parts.noisy_or import labels_given_bags, observe_bags, probabilities, samp
 from .parts.witnesses import log_odds_of_some
 from .registry import register
 
-__all__ = ["DiverseDensity", "concept_logits", "log_diverse_density"]
+__all__ = [
+    "DiverseDensity",
+    "concept_logits",
+    "log_diverse_density",
+    "log_odds_at",
+    "log_probability_of_labels",
+]
 
 # Smallest q: at the concept itself P(y_n = 1) is 1, and no negative bag is possible.
 _SMALLEST = 1e-12
@@ -254,13 +260,22 @@ def concept_logits(
 ) -> Float[Array, " N"]:
     """log odds of exp(−q) at points, where q = Σ_d s_d² (x_nd − t_d)²."""
     offset = jnp.asarray(site["scale"]) * (jnp.asarray(points) - jnp.asarray(site["concept"]))
+    return log_odds_at(jnp.sum(offset**2, axis=1))
+
+
+def log_odds_at(squared_distance: Float[Array, " N"]) -> Float[Array, " N"]:
+    """log odds of exp(−q) at squared distances q."""
     # From q = 1e-12 on: at q = 0 log odds are infinite and have no gradient.
-    q = jnp.maximum(jnp.sum(offset**2, axis=1), _SMALLEST)
+    q = jnp.maximum(squared_distance, _SMALLEST)
     return -q - jnp.log(-jnp.expm1(-q))
 
 
 def log_diverse_density(site: Mapping[str, AnyArray], bags: Bags) -> Float[Array, " B"]:
     """log P(Y_b | t, s) of each bag; bags with labels."""
-    logits = concept_logits(site, bags.instances)
+    return log_probability_of_labels(concept_logits(site, bags.instances), bags)
+
+
+def log_probability_of_labels(logits: Float[Array, " N"], bags: Bags) -> Float[Array, " B"]:
+    """log P(Y_b) of each bag by the log odds of its instances: a noisy-or."""
     odds = log_odds_of_some(logits, bags.bag_index, bags.num_bags)
     return LogOddsLabel(odds, validate_args=False).log_prob(jnp.asarray(bags.labels, dtype=int))

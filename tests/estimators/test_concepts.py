@@ -1,6 +1,7 @@
 """Concepts: gradients at peaks, and why the peaks of the scene are hard to find."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags, load, simulate, simulate_instances
 from milzoo.estimators import EMDD, DiverseDensityLearner
-from milzoo.estimators.concepts import nearest_in_bags
+from milzoo.estimators.concepts import ConceptSearch, nearest_in_bags
 from milzoo.estimators.prototypes import Peaks, Prototypes, instances_of_positive_bags
 from milzoo.models import DiverseDensity
 from numpyro.handlers import substitute
@@ -134,6 +135,30 @@ def test_a_scale_that_is_not_learned_stays(bags):
     peaks = learner.find_peaks(bags)
     np.testing.assert_array_equal(peaks.scales, 2.0)
     np.testing.assert_allclose(peaks.objective, learner.log_likelihood(peaks.points, bags))
+
+
+@pytest.mark.parametrize("label_noise", [0.0, 0.05])
+def test_distances_by_products_are_those_by_differences(bags, label_noise):
+    """Far from the start too, and on an instance, where the log odds end."""
+    search = ConceptSearch(learns_scales=False, label_noise=label_noise, max_steps=1)
+    with jax.enable_x64(True):
+        scale = jnp.array([1.5, 0.6])
+        start = {"concept": jnp.asarray(bags.instances[0]), "scale": scale}
+        by_products = jax.value_and_grad(search._by_products(start, bags))
+        by_differences = jax.value_and_grad(partial(search.log_likelihood, bags=bags))
+        for point in (
+            bags.instances[0],
+            bags.instances[0] + 0.3,
+            bags.instances[5] + 1e-3,
+            -TRUTH["concept"],
+        ):
+            concept = {"concept": jnp.asarray(point), "scale": scale}
+            found, gradient = by_products(concept)
+            expected, expected_gradient = by_differences(concept)
+            np.testing.assert_allclose(found, expected, rtol=1e-9)
+            np.testing.assert_allclose(
+                gradient["concept"], expected_gradient["concept"], rtol=1e-6, atol=1e-9
+            )
 
 
 @pytest.mark.in_ci
