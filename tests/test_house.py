@@ -297,6 +297,57 @@ def test_every_module_has_a_name_that_says_what_is_in_it():
     assert not parts & NAMES_THAT_SAY_NOTHING
 
 
+# ---------------------------------------------------------------- where a model stands
+
+# Beside a model's own files: where each wing lists what it has.
+REGISTRIES = {"models/__init__.py", "models/pymc/registry.py", "references/entries.py"}
+# Wings that know models by their contract alone. Estimators and papers are made of some of them.
+BY_CONTRACT = ("datasets", "models", "inference", "diagnostics", "references", "cli")
+# Other files that name a model, each with the reason.
+NAMED_IN = {
+    "CardinalityModel": {"models/parts/cardinality_kernel.py"},  # the kernel of that model
+    "CardinalityGP": {"inference/closed_form/sparse_gp.py"},  # one closed form of three models
+    "VGPMIL": {"inference/closed_form/sparse_gp.py", "models/coupled_vgpmil.py"},  # its subclass
+    "VWSGP": {"references/stan.py"},  # the one Stan program
+}
+
+
+def models_by_module() -> Iterator[tuple[str, str]]:
+    """Each model and the module of its name, which its files in other wings have too."""
+    for node in ast.parse((REPOSITORY / "models/__init__.py").read_text("utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("parts."):
+            for alias in node.names:
+                if hasattr(
+                    getattr(importlib.import_module("milzoo.models"), alias.name), "marginal"
+                ):
+                    yield alias.name, node.module or ""
+
+
+def names_in(source: str) -> set[str]:
+    """Names that the code of a module uses or imports; not those in its strings."""
+    nodes = list(ast.walk(ast.parse(source)))
+    imports = (node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return used | {alias.name for node in imports for alias in node.names}
+
+
+@pytest.mark.parametrize(("model", "module"), list(models_by_module()))
+def test_a_model_stands_in_its_files_and_the_registries(model, module):
+    """To add one, in each wing its own file is written and the registry gets a line."""
+    found = {
+        str(path)
+        for path in SOURCES
+        if path.parts[0] in BY_CONTRACT and path.stem != module
+        if model in names_in((REPOSITORY / path).read_text("utf-8"))
+    }
+    assert found - REGISTRIES == NAMED_IN.get(model, set())
+
+
+def test_a_model_is_seen_by_any_name_that_code_uses():
+    source = "from ..models import BMIL\nkind = VGPMIL\n'GPMIL'  # DPMIL"
+    assert names_in(source) == {"BMIL", "VGPMIL", "kind"}
+
+
 # ---------------------------------------------------------------- what importing does
 
 
