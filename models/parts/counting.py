@@ -1,25 +1,30 @@
-r"""Sums over all labellings of a bag, weighted by the number of positive labels.
+r"""Sums over all labellings of the instances of a bag, weighted by the number of positive labels.
 
 With weights e^φ_n of positive labels and a potential C of the count,
 
 .. math:: Z = \sum_y C(\sum_n y_n) \prod_n e^{φ_n y_n} = \sum_c C(c) \, e_c,
 
 where e_c, the elementary symmetric polynomials of the e^φ, are the coefficients of
-Π(1 + e^{φ_n} x). Polynomials are multiplied in pairs, pairs of pairs and so on: a tree, of all bags
-at once.
+Π(1 + e^{φ_n} x). A binary tree multiplies these factors in pairs, pairs of pairs and so on, for all
+bags at once.
 
-`log_symmetric` computes every log e_c accurately, by sums of exponentials. `log_partition` computes
-log Z alone, by sums of products: φ is tilted to φ + t so that the counts with most weight in Z are
-the likeliest ones. Terms that then underflow are negligible if C has one mode, and so are errors of
-1e-16 of the largest, which Fourier transforms of products make. Bags of at most 64 instances are
-summed in logs there too, which is faster for them, and all bags are on request. There no term is
-ever subtracted, so gradients, which are P(y_n = 1), are accurate however small. `draw_labels` goes
-down the tree of `log_symmetric`: it draws a count for the root, and splits it between the halves of
-each node.
+`log_symmetric` returns every log e_c. It adds terms in logs, which is accurate for all counts.
 
-A program is compiled for the shapes of a tree. Those of `CountTree.for_bags` with ``present`` are
-rounded up, so that bags of like sizes have the same ones: there may be roots without a bag, and
-bags in larger trees than necessary.
+`log_partition` returns log Z alone. For large bags it multiplies coefficients without logs, which
+is faster. It first tilts φ to φ + t, so that the counts with most weight in Z become the likeliest
+ones. Terms that then underflow are negligible if log C is concave. So are the rounding errors of
+Fourier transforms, 1e-16 of the largest coefficient.
+
+`log_partition` keeps bags of at most 64 instances in logs, which is faster for them. With
+``CountTree.in_logs`` it keeps all bags in logs. Sums in logs never subtract terms, so their
+gradients, which are P(y_n = 1), are accurate however small.
+
+`draw_labels` descends the tree of `log_symmetric`. It draws a count for each root, and splits the
+count of a node between its halves.
+
+JAX compiles a program for each set of tree shapes. `CountTree.for_bags` with ``present`` rounds the
+shapes up, so that bags of similar sizes need no new program. Then some roots have no bag, and some
+bags are in larger trees than they need.
 """
 
 from __future__ import annotations
@@ -44,26 +49,27 @@ __all__ = [
     "log_symmetric",
 ]
 
-# Bags of at most 64 instances are summed in logs: that is faster than a search for a tilt.
+# Up to this size, 64 instances, sums in logs are faster than a search for a tilt.
 _LOG_DEPTHS = 7
 SMALL_BAG = 2 ** (_LOG_DEPTHS - 1)
-# Polynomials with more coefficients are multiplied by Fourier transform.
+# Beyond this number of coefficients a Fourier transform is faster than the direct product.
 _SHORT = 9
-# Steps in the search for a tilt.
+# Steps of bisection to a tilt. It need not be exact, because log Z itself does not depend on it.
 _BISECTIONS = 30
-# Coefficients, the largest being 1, that count as 0: of smaller ones 1/e² is infinite, and second
-# derivatives not a number. Rounding errors may be negative.
+# Relative to the largest, coefficients e below this count as 0. Rounding can make them negative,
+# and 1/e² would overflow, so that second derivatives would not be a number.
 _NEGLIGIBLE = 1e-150
-# Work in terms: little up to the first (some 0.1 ms), large from the second on.
+# Numbers of terms: work is little up to the first (some 0.1 ms), and large beyond the second.
 _LITTLE, _MUCH = 2**14, 2**20
-# Rounding up the roots of a depth adds at most this fraction of the work; of little, of much.
+# Rounding up the roots of a depth adds at most about this fraction of the work. Little work may
+# grow by a larger fraction, because compiling another program takes longer.
 _SLACK_OF_LITTLE, _SLACK, _SLACK_OF_LARGE = 1 / 4, 1 / 8, 1 / 32
-# Trees of little work can take this many bags.
+# Trees of little work may have roots for this many bags, so that sets of fewer bags reuse them.
 _BAGS_OF_LITTLE = 16
 
 
 class Part(NamedTuple):
-    """A subset of the bags: their leaves, and the number of roots at each depth."""
+    """Leaves, and number of roots at each depth, of a subset of the bags."""
 
     leaf: Int[np.ndarray | Array, " L"]
     num_roots: tuple[int, ...]
@@ -77,18 +83,19 @@ class CountTree:
     Attributes
     ----------
     leaf : array (L,)
-        The instance at each leaf; N at leaves that pad.
+        The instance at each leaf; N at padding leaves.
     bag : array (R,)
         The bag of each root; B at roots without one.
     num_roots : tuple of int
-        How many roots there are at each depth: 2^depth leaves.
+        Number of roots at each depth; a root of that depth has 2^depth leaves.
     in_logs : bool
-        Whether `log_partition` takes all bags in logs, whatever their size.
+        Whether `log_partition` keeps all bags in logs, whatever their size.
     bag_index : array (N,)
+        The bag of each instance.
     size : array (B,)
-        Instances of each bag.
+        Number of instances of each bag.
     count, count_bag : array (N + B,)
-        Every count 0 … N_b of every bag, and the bag: the arguments of potentials.
+        Every count 0 … N_b of every bag, and its bag. Log potentials have an entry for each.
     """
 
     leaf: Int[np.ndarray | Array, " L"]
@@ -109,18 +116,18 @@ class CountTree:
         *,
         fewest_leaves: int = 32,
     ) -> Self:
-        """Build the trees of bags.
+        """Build the binary trees that count the positive labels of bags.
 
         Parameters
         ----------
         bag_index : array (N,)
-            Non-decreasing. Without ``present``, no bag is left out.
+            The bag of each instance, non-decreasing. Without ``present`` no bag may be empty.
         num_bags : int
         present : array (B,) or None
-            Which bags are there; the others, of any size, come last. They have no root: their
-            log Z is 0, with gradient 0. The numbers of roots are rounded up.
+            Which bags are present. The others come last and may have any size. They have no root,
+            so their log Z is 0, with gradient 0. If given, the numbers of roots are rounded up.
         fewest_leaves : int
-            Trees of little work that are rounded up have a root of so many leaves, a power of two.
+            A power of two. Rounded trees of little work have a root of at least this many leaves.
 
         Returns
         -------
@@ -151,29 +158,29 @@ class CountTree:
 
     @property
     def num_bags(self) -> int:
-        """Number B of bags."""
+        """Number of bags, B."""
         return self.size.shape[0]
 
     @property
     def first_count(self) -> Int[Array, " B"]:
-        """Index of the first count of each bag."""
+        """Index in ``count`` of the first count of each bag."""
         return jnp.cumsum(self.size + 1) - self.size - 1
 
     def count_positions(self) -> list[Int[Array, "G W"]]:
-        """Index of each count of the roots, by depth from 0 on; N + B where there is none."""
+        """Index in ``count`` of each count of each root, by depth from 0; N + B at padding."""
         found, end = [], self.bag.shape[0]
         size, first_count = jnp.asarray(self.size), self.first_count
         for depth, number in enumerate(self.num_roots):
             bags, end = self.bag[end - number : end], end - number
             count = jnp.arange(2**depth + 1)
-            # A root without a bag has no count at all.
+            # With size −1 a root without a bag has only padding.
             there = count <= size.at[bags].get(mode="fill", fill_value=-1)[:, None]
             position = first_count.at[bags].get(mode="fill", fill_value=0)[:, None] + count
             found.append(jnp.where(there, position, self.count.shape[0]))
         return found
 
     def parted(self, depth: int) -> tuple[Part, Part]:
-        """Bags of trees less deep than ``depth``, and the others."""
+        """Split the trees into those less deep than ``depth`` and the others."""
         small, others = self.num_roots[:depth], self.num_roots[depth:]
         num_leaves = sum(number << k for k, number in enumerate(small))
         first = self.leaf.shape[0] - num_leaves
@@ -184,12 +191,12 @@ class CountTree:
         )
 
     def by_root(self, values: Float[Array, "*S M"]) -> list[Float[Array, "..."]]:
-        """Log weights of every count as the roots of each depth have them, from depth 0 on."""
+        """Arrange log weights of all counts by root: an array for each depth, from 0."""
         padded = _with_zero_weight(values)
         return [padded[..., position] for position in self.count_positions()]
 
     def from_roots(self, values: list[Float[Array, "..."]]) -> Float[Array, "*S B"]:
-        """Values of roots, by depth from 0 on, in the order of bags; 0 for bags without a root."""
+        """Arrange values of roots, listed by depth from 0, by bag; 0 for bags without a root."""
         of_roots = jnp.concatenate(values[::-1], axis=-1)
         of_bags = jnp.zeros((*of_roots.shape[:-1], self.num_bags), of_roots.dtype)
         return of_bags.at[..., self.bag].set(of_roots, mode="drop")
@@ -198,7 +205,7 @@ class CountTree:
 def _leaves(
     bag: Int[np.ndarray, " R"], depth: Int[np.ndarray, " R"], size: Int[np.ndarray, " B"]
 ) -> Int[np.ndarray, " L"]:
-    """The instance at each leaf of roots of these bags and depths; N at leaves that pad."""
+    """Find the instance at each leaf of roots of these bags and depths; N at padding leaves."""
     of_bags, starts = np.append(size, 0), np.append(np.cumsum(size) - size, 0)
     width = 2**depth
     within = np.arange(width.sum()) - np.repeat(np.cumsum(width) - width, width)
@@ -207,12 +214,12 @@ def _leaves(
 
 
 def _rounded_up(num_roots: Int[np.ndarray, " K"], least_depth: int) -> Int[np.ndarray, " J"]:
-    """Numbers of roots by depth that bags of like sizes have in common.
+    """Round up numbers of roots by depth, so that bags of similar sizes have the same tree shapes.
 
-    The number of roots of a depth *or more* is rounded up to a multiple of a power of two, which is
-    larger the less work such a root is. Spare roots of one depth serve bags of the
-    next. Small bags are apart: for them a potential need not be concave. Trees of little work
-    have a root of the least depth whether it is needed or not.
+    The number of roots of a depth *or more* is rounded up to a multiple of a power of two. This
+    power is larger where a root takes less work. Spare roots of one depth serve bags of the next
+    smaller depth. Small bags are rounded apart from large ones, because only in large trees must
+    log C be concave. Trees of little work always have a root of the least depth, needed or not.
     """
     work = sum(int(number) * _work(depth) for depth, number in enumerate(num_roots))
     num_bags = int(num_roots.sum()) + 1
@@ -220,7 +227,7 @@ def _rounded_up(num_roots: Int[np.ndarray, " K"], least_depth: int) -> Int[np.nd
         num_bags = max(num_bags, _BAGS_OF_LITTLE)
         num_roots = np.pad(num_roots, (0, max(0, least_depth + 1 - len(num_roots))))
     step = _steps(work, len(num_roots))
-    # Depths of little work are as one: more roots than bags serve nobody.
+    # Shallow roots are rounded up by many, and more roots than bags would be of no use.
     most = bucket(num_bags)
     found = []
     for part in (slice(_LOG_DEPTHS, None), slice(0, _LOG_DEPTHS)):
@@ -234,7 +241,7 @@ def _rounded_up(num_roots: Int[np.ndarray, " K"], least_depth: int) -> Int[np.nd
 
 
 def _steps(work: int, num_depths: int) -> Int[np.ndarray, " K"]:
-    """Powers of two to which the number of roots of each depth is rounded."""
+    """Find the power of two to whose multiples the number of roots of each depth is rounded."""
     slack = _SLACK if work <= _MUCH else _SLACK_OF_LARGE
     if work <= _LITTLE:
         work, slack = _LITTLE, _SLACK_OF_LITTLE
@@ -245,10 +252,10 @@ def _steps(work: int, num_depths: int) -> Int[np.ndarray, " K"]:
 
 
 def _work(depth: int) -> int:
-    """Approximate number of terms of a root of this depth."""
+    """Approximate number of terms that a root of this depth takes."""
     if depth < _LOG_DEPTHS:
         return 4**depth
-    # By Fourier transform nearly linear.
+    # Products by Fourier transform take nearly linear work.
     return 64 * 2**depth
 
 
@@ -257,7 +264,7 @@ def _work(depth: int) -> int:
 
 @jax.jit
 def log_symmetric(tree: CountTree, logits: Float[Array, " N"]) -> Float[Array, " M"]:
-    """log e_c of every count of every bag: log Σ_{y: Σy = c} Π e^{φ_n y_n}.
+    """Log elementary symmetric polynomials of each bag: log e_c = log Σ_{y: Σy = c} Π e^{φ_n y_n}.
 
     Parameters
     ----------
@@ -268,12 +275,12 @@ def log_symmetric(tree: CountTree, logits: Float[Array, " N"]) -> Float[Array, "
     Returns
     -------
     array (N + B,)
-        As ``tree.count`` has them. Less Σ log(1 + e^φ) of the bag it is the log
-        probability of the number of positive labels that are independent (Poisson-binomial).
+        log e_c in the order of ``tree.count``. Minus Σ log(1 + e^φ) of the bag, it is the log
+        probability of c positive labels if labels are independent (Poisson-binomial).
 
     Notes
     -----
-    Of the order of N_b² exponentials for a bag.
+    A bag takes of the order of N_b² exponentials.
     """
     roots = _roots(tree.num_roots, _log_levels(tree, logits))
     found = jnp.full(tree.count.shape[0] + 1, -jnp.inf, roots[0].dtype)
@@ -286,7 +293,9 @@ def log_symmetric(tree: CountTree, logits: Float[Array, " N"]) -> Float[Array, "
 def draw_labels(
     tree: CountTree, key: Array, logits: Float[Array, " N"], log_potential: Float[Array, " M"]
 ) -> Int[Array, " N"]:
-    """Labels of all instances, drawn from p(y) ∝ C(Σy) Π e^{φ_n y_n}, independently by bag.
+    """Draw the labels of the instances of each bag from p(y) ∝ C(Σy) Π e^{φ_n y_n}.
+
+    Labels of different bags are independent.
 
     Parameters
     ----------
@@ -295,15 +304,16 @@ def draw_labels(
     logits : array (N,)
         φ.
     log_potential : array (N + B,)
-        log C of every count of every bag; −∞ where C = 0, but not of all counts of a bag.
+        log C of every count of every bag; −∞ where C = 0. Each bag needs a count with C > 0.
 
     Returns
     -------
     array (N,)
+        Labels, 0 or 1.
     """
     levels, weights = _log_levels(tree, logits), tree.by_root(log_potential)
     keys = jax.random.split(key, (len(levels), 2))
-    count = jnp.zeros(0, int)  # of the nodes above
+    count = jnp.zeros(0, int)  # of the nodes of depth + 1
     for depth in reversed(range(len(levels))):
         root_key, split_key = keys[depth]
         inner = levels[depth].shape[-2] - tree.num_roots[depth]
@@ -318,7 +328,7 @@ def draw_labels(
 def _split(
     key: Array, children: Float[Array, "twice n"], count: Int[Array, " K"]
 ) -> Int[Array, " twice"]:
-    """The counts of two siblings whose sum is given, drawn for each pair."""
+    """Draw the counts of two siblings given their sum, for each pair."""
     one, other = children[0::2], children[1::2]
     rest = count[:, None] - jnp.arange(one.shape[-1])
     of_rest = jnp.take_along_axis(other, jnp.clip(rest, 0, one.shape[-1] - 1), axis=1)
@@ -333,13 +343,13 @@ def _log_levels(part: CountTree | Part, logits: Float[Array, " N"]) -> list[Floa
 
 
 def _with_zero_weight(log_weight: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Append an entry of weight 0, for padding."""
+    """Append a log weight of −∞, to which the indices of padding point."""
     zero_weight = jnp.full((*log_weight.shape[:-1], 1), -jnp.inf, log_weight.dtype)
     return jnp.concatenate([log_weight, zero_weight], axis=-1)
 
 
 def _levels(num_roots: tuple[int, ...], leaves, product) -> list:
-    """Nodes of each depth, roots last, on the last axis but one."""
+    """Multiply leaves up the trees; nodes of each depth, roots last, on the last axis but one."""
     found, nodes = [], leaves
     for number in num_roots:
         found.append(nodes)
@@ -361,13 +371,13 @@ def _nodes(state, which: slice):
 
 
 def _log_product(one: Float[Array, "*S n"], other: Float[Array, "*S n"]) -> Float[Array, "*S m"]:
-    """Product of polynomials, from and to the logs of their coefficients."""
+    """Multiply polynomials given by the logs of their coefficients."""
     terms = one[..., :, None] + other[..., None, :]
     return _log_sum(_skewed(terms, -jnp.inf), axis=-2)
 
 
 def _log_sum(terms: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
-    """logsumexp with finite gradients where all terms are −∞."""
+    """Logsumexp whose gradients are finite where all terms are −∞."""
     largest = jnp.max(terms, axis=axis, keepdims=True)
     largest = jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0.0))
     total = jnp.sum(jnp.exp(terms - largest), axis=axis)
@@ -393,7 +403,7 @@ def _skewed(table: Float[Array, "*S n m"], fill: float) -> Float[Array, "*S n l"
 def log_partition(
     tree: CountTree, logits: Float[Array, " N"], log_potential: Float[Array, "S M"]
 ) -> Float[Array, "S B"]:
-    """log Z = log Σ_c C(c) e_c of each bag, for S potentials at once.
+    """Log normalising constant of each bag, log Z = log Σ_c C(c) e_c, for S potentials at once.
 
     Parameters
     ----------
@@ -401,19 +411,20 @@ def log_partition(
     logits : array (N,)
         φ, finite.
     log_potential : array (S, N + B)
-        log C of every count of every bag, as ``tree.count`` has them; −∞ where C = 0.
+        log C of every count of every bag, in the order of ``tree.count``; −∞ where C = 0.
 
     Returns
     -------
     array (S, B)
-        Its gradient is P(y_n = 1 | C); −∞, with gradient 0, where C = 0 for all counts of a bag.
+        log Z; −∞, with gradient 0, where C = 0 for all counts of a bag. Its gradient with respect
+        to ``logits`` is P(y_n = 1 | C).
 
     Notes
     -----
-    In bags of more than 64 instances log C must be concave, as those of the paper are, so that
-    counts far from the mode of C(c) e_c have no weight; where it is not, set ``tree.in_logs``. In
-    these bags products are taken by Fourier transform, so that a bag of n instances takes of the
-    order of n log² n operations.
+    In bags of more than 64 instances log C must be concave, as are the potentials of Hajimirsadeghi
+    and Mori (2017). Counts far from the mode of C(c) e_c then have negligible weight. Where log C
+    is not concave, set ``tree.in_logs``. Without it, Fourier transforms multiply the polynomials of
+    these bags: n instances take of the order of n log² n operations.
     """
     has_weight = _has_weight(tree, log_potential)
     log_potential = jnp.where(has_weight[:, tree.count_bag], log_potential, 0.0)
@@ -431,11 +442,11 @@ def log_partition(
 def _tilted_terms(
     tree: CountTree, part: Part, logits: Float[Array, " N"], log_potential: Float[Array, "S M"]
 ) -> list[Float[Array, "S K n"]]:
-    """log C(c) + log e_c of the large bags, by depth; negligible terms may be −∞."""
+    """Compute log C(c) + log e_c of the large bags, by depth; negligible terms may be −∞."""
     fixed = jax.lax.stop_gradient
     tilt = fixed(_tilts(tree, fixed(logits), fixed(log_potential)))  # (S, B)
     leaf = _with_zero_weight(logits + tilt[:, tree.bag_index])[:, part.leaf]
-    # (1, e^φ), scaled so that the larger is 1.
+    # The larger of the pair (1, e^φ) is scaled to 1, so that it does not overflow.
     log_scale = jnp.maximum(0.0, fixed(leaf))
     pair = jnp.stack([jnp.exp(-log_scale), jnp.exp(leaf - log_scale)], axis=-1)
     levels = _levels(part.num_roots, (pair, log_scale[..., None]), _scaled_product)
@@ -451,13 +462,13 @@ def _tilted_terms(
 
 
 def _has_weight(tree: CountTree, log_potential: Float[Array, "S M"]) -> Bool[Array, "S B"]:
-    """Whether C > 0 for some count of a bag."""
+    """Find the bags that have a count with C > 0."""
     is_some = (log_potential > -jnp.inf).astype(int)
     return sum_over_bags(is_some.T, tree.count_bag, tree.num_bags).T > 0
 
 
 def _scaled_product(one, other):
-    """Product of polynomials with coefficients of at most 1 and the logs of their scales."""
+    """Multiply polynomials given by coefficients of at most 1 and the logs of their scales."""
     (first, of_first), (second, of_second) = one, other
     coefficients = _product(first, second)
     largest = jax.lax.stop_gradient(jnp.max(coefficients, axis=-1, keepdims=True))
@@ -465,11 +476,12 @@ def _scaled_product(one, other):
 
 
 def _product(one: Float[Array, "*S n"], other: Float[Array, "*S n"]) -> Float[Array, "*S m"]:
-    """Coefficients of the product of two polynomials of one length."""
+    """Multiply two polynomials with the same number of coefficients."""
     length = one.shape[-1]
     if length <= _SHORT:
         return jnp.sum(_skewed(one[..., :, None] * other[..., None, :], 0.0), axis=-2)
-    # At least 2 length − 1, and quick: of factors 2 and 3 where the length is 2^k + 1, as in trees.
+    # The product has 2 length − 1 coefficients, and this size is larger. In trees the length is
+    # 2^k + 1, so that the only factors of this size are 2 and 3, which makes transforms fast.
     size = 9 * (length - 1) // 4
     transforms = jnp.fft.rfft(one, size) * jnp.fft.rfft(other, size)
     return jnp.fft.irfft(transforms, size)[..., : 2 * length - 1]
@@ -478,17 +490,17 @@ def _product(one: Float[Array, "*S n"], other: Float[Array, "*S n"]) -> Float[Ar
 def _tilts(
     tree: CountTree, logits: Float[Array, " N"], log_potential: Float[Array, "S M"]
 ) -> Float[Array, "S B"]:
-    """The tilt t of each bag under which the mode of C(c) e_c is the expected count.
+    """Find the tilt t of each bag for which the expected count is the mode of C(c) e_c.
 
     Near the expected count c = Σ σ(φ_n + t), log e_c falls by t per step. So C(c) e_c has its mode
-    where log C rises by t per step. For a concave log C this rise falls with t, and bisection finds
-    the t that it equals. Then e^{−tc} C(c) has its mode there too, and errors of coefficients
-    elsewhere are not amplified.
+    at c if log C rises there by t per step. If log C is concave, this rise falls as t grows, and
+    bisection finds the t that equals it. Then e^{−tc} C(c) has its mode at c too, and does not
+    amplify the errors of coefficients elsewhere.
     """
     index, num = tree.bag_index, tree.num_bags
     largest = jax.ops.segment_max(logits, index, num, indices_are_sorted=True)
     smallest = jax.ops.segment_min(logits, index, num, indices_are_sorted=True)
-    # Absent bags may be empty.
+    # An absent bag may be empty, and then its largest and smallest logits are infinite.
     low = jnp.where(jnp.isfinite(largest), -largest - 40.0, 0.0)
     high = jnp.where(jnp.isfinite(smallest), -smallest + 40.0, 0.0)
     shape = (log_potential.shape[0], num)
@@ -509,7 +521,7 @@ def _tilts(
 def _support(
     tree: CountTree, log_potential: Float[Array, "S M"]
 ) -> tuple[Int[Array, "S B"], Int[Array, "S B"]]:
-    """The least and the largest count of each bag that C allows."""
+    """Find the least and the largest count of each bag with C > 0."""
 
     def of_one(log_c: Float[Array, " M"]) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
         in_order = {"num_segments": tree.num_bags, "indices_are_sorted": True}
@@ -530,7 +542,7 @@ def _rise(
     support: tuple[Int[Array, "S B"], Int[Array, "S B"]],
     count: Float[Array, "S B"],
 ) -> Float[Array, "S B"]:
-    """Increase of log C from one count to the next; ±∞ towards its support where it is −∞."""
+    """Increase of log C from one count to the next; +∞ below the support of C, −∞ above it."""
     least, largest = support
     below = jnp.clip(jnp.floor(count).astype(int), 0, tree.size - 1)
     here = tree.first_count + below
@@ -540,5 +552,5 @@ def _rise(
 
 
 def _sum_rows_over_bags(tree: CountTree, values: Float[Array, "P N"]) -> Float[Array, "P B"]:
-    """Sums of each row over the instances of each bag."""
+    """Sum each row over the instances of each bag."""
     return sum_over_bags(values.T, tree.bag_index, tree.num_bags).T

@@ -1,4 +1,4 @@
-"""Pólya-Gamma distribution: the scale mixture of the logistic likelihood.
+"""Pólya-Gamma distribution, which makes the logistic likelihood a Gaussian scale mixture.
 
 ============  ===========================================  ==========================
 Symbol        Meaning                                      Code name
@@ -7,7 +7,7 @@ Symbol        Meaning                                      Code name
 b, c          its shape parameter and tilt                 ``concentration``, ``tilt``
 ============  ===========================================  ==========================
 
-It works in 32 and in 64 bit, under ``jit`` and ``vmap``.
+All functions work in 32 and in 64 bit, under ``jit`` and ``vmap``.
 """
 
 import math
@@ -25,10 +25,11 @@ from numpyro.util import is_prng_key, not_jax_tracer
 
 __all__ = ["PolyaGamma", "log_cosh", "polya_gamma_kl"]
 
-# The density has two theta series, one in x and its dual in 1/x. At this point, in the units of
-# J*(1, z) = 4 PG(1, 2z), they converge equally fast, each with q < 0.002 on its own side.
+# The density has two theta series, one in x and its dual in 1/x. At this point both converge
+# equally fast. On its own side of the point each has q < 0.002. Units are those of
+# J*(1, z) = 4 PG(1, 2z).
 _SELF_DUAL_POINT = 2 / math.pi
-# From this z on, the inverse Gaussian falls left of that point often enough to be proposed.
+# From this z on, draws of an inverse Gaussian fall left of that point often enough for a proposal.
 _INVERSE_GAUSSIAN_FROM = 2.3
 
 
@@ -47,14 +48,15 @@ class PolyaGamma(Distribution):
     Parameters
     ----------
     concentration : positive integer or array of them
-        b. (The papers call it shape; NumPyro's distributions already have a method of that name.)
+        b. The papers call it shape, but NumPyro's distributions have a method of that name.
     tilt : real or array
         c. Only its absolute value matters.
 
     Notes
     -----
-    Draws are exact (rejection without truncation) and are not differentiable in the tilt.
-    A draw with concentration b costs b times a draw with concentration 1.
+    Draws are exact, because rejection sampling does not truncate the infinite sum. They are not
+    differentiable with respect to the tilt. A draw with concentration b costs b times a draw with
+    concentration 1.
 
     References
     ----------
@@ -76,7 +78,7 @@ class PolyaGamma(Distribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        # Kept static: inside jit the value is a tracer, and `log_prob` has to know.
+        # `log_prob` needs a Python bool, and under jit the concentration itself is a tracer.
         self._concentration_is_one = not_jax_tracer(concentration) and bool(
             np.all(np.asarray(concentration) == 1)
         )
@@ -85,7 +87,7 @@ class PolyaGamma(Distribution):
         super().__init__(batch_shape=batch_shape, validate_args=validate_args)
 
     def sample(self, key: Array | None, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
-        """Draw exactly from PG(b, c); array of shape ``sample_shape + batch_shape``."""
+        """Draw exactly from PG(b, c); the array has shape ``sample_shape + batch_shape``."""
         assert is_prng_key(key) and key is not None
         shape = tuple(sample_shape) + self.batch_shape
         tilt = lax.stop_gradient(jnp.asarray(self.tilt, _float_type(self.tilt)))
@@ -103,8 +105,8 @@ class PolyaGamma(Distribution):
         Raises
         ------
         NotImplementedError
-            For any other concentration: the alternating series of PG(b, 0) loses all
-            digits away from zero, and the dual series for b = 1 has no counterpart.
+            For any other concentration. The alternating series of PG(b, 0) loses all digits away
+            from zero, and only b = 1 has a dual series.
         """
         if not self._concentration_is_one:
             raise NotImplementedError(
@@ -120,13 +122,13 @@ class PolyaGamma(Distribution):
 
     @property
     def mean(self) -> Float[Array, "..."]:
-        """E ω = b tanh(c/2) / (2c), which is b/4 at c = 0."""
+        """Mean E ω = b tanh(c/2) / (2c), which is b/4 at c = 0."""
         half_tilt = jnp.asarray(self.tilt, _float_type(self.tilt)) / 2
         return jnp.broadcast_to(self.concentration * _tanh_ratio(half_tilt) / 4, self.batch_shape)
 
     @property
     def variance(self) -> Float[Array, "..."]:
-        """Var ω = b (sinh c − c) / (4c³ cosh²(c/2)), which is b/24 at c = 0."""
+        """Variance Var ω = b (sinh c − c) / (4c³ cosh²(c/2)), which is b/24 at c = 0."""
         half_tilt = jnp.asarray(self.tilt, _float_type(self.tilt)) / 2
         return jnp.broadcast_to(
             self.concentration * _tanh_excess_ratio(half_tilt) / 16, self.batch_shape
@@ -143,11 +145,13 @@ def polya_gamma_kl(tilt: ArrayLike) -> Float[Array, "..."]:
 
     Returns
     -------
-    Array of the shape of ``tilt``, in nats; rounding is absolute (1e-16), not relative, at c → 0.
+    array
+        In nats, of the shape of ``tilt``. The rounding error is absolute (1e-16), not relative, as
+        c → 0.
 
-    Reference
-    ---------
-    Follows from E ω = tanh(c/2)/(2c) and log PG(ω|1,c) − log PG(ω|1,0) = log cosh(c/2) − c²ω/2.
+    Notes
+    -----
+    It follows from E ω = tanh(c/2)/(2c) and log PG(ω|1,c) − log PG(ω|1,0) = log cosh(c/2) − c²ω/2.
     """
     half_tilt = jnp.asarray(tilt, _float_type(tilt)) / 2
     return log_cosh(half_tilt) - half_tilt * jnp.tanh(half_tilt) / 2
@@ -158,12 +162,12 @@ def _float_type(*values: ArrayLike) -> jnp.dtype:
 
 
 def log_cosh(x: Array) -> Array:
-    """log cosh x, without overflow."""
+    """Compute log cosh x without overflow."""
     return jnp.logaddexp(x, -x) - math.log(2)
 
 
 def _tanh_ratio(x: Array) -> Array:
-    """tanh(x)/x, by its power series near 0 so that all derivatives are accurate there."""
+    """Compute tanh(x)/x, near 0 by a power series so that all derivatives are accurate there."""
     near_zero = jnp.abs(x) < 0.01
     away = jnp.where(near_zero, 1.0, x)
     coefficients = jnp.array([-17 / 315, 2 / 15, -1 / 3, 1], x.dtype)
@@ -172,7 +176,7 @@ def _tanh_ratio(x: Array) -> Array:
 
 
 def _tanh_excess_ratio(x: Array) -> Array:
-    """(tanh x − x sech² x)/x³, by its power series near 0, where the terms cancel."""
+    """Compute (tanh x − x sech² x)/x³, near 0 by a power series because the terms cancel there."""
     near_zero = jnp.abs(x) < 0.1
     away = jnp.where(near_zero, 1.0, x)
     coefficients = [13820 / 155925, -496 / 2835, 34 / 105, -8 / 15, 2 / 3]
@@ -182,13 +186,16 @@ def _tanh_excess_ratio(x: Array) -> Array:
 
 
 def _theta_correction(decay: Array) -> Array:
-    """1 − 3q + 5q³ − 7q⁶ + …, less one; with q < 0.002 three terms are exact in 64 bit."""
+    """Theta series 1 − 3q + 5q³ − 7q⁶ + … minus 1.
+
+    For q < 0.002 three terms are exact in 64 bit.
+    """
     return decay * (-3 + decay**2 * (5 - 7 * decay**3))
 
 
 @jax.jit
 def _log_density_without_tilt(value: Array) -> Array:
-    """log PG(ω | 1, 0) by the theta series that converges faster, in log space."""
+    """Log density at tilt 0, log PG(ω | 1, 0), by the theta series that converges faster."""
     in_support = value > 0
     value = jnp.where(in_support, value, 1.0)
     left = -1.5 * jnp.log(value) - 1 / (8 * value) - 0.5 * math.log(2 * math.pi)
@@ -199,31 +206,32 @@ def _log_density_without_tilt(value: Array) -> Array:
 
 
 class _Envelope(NamedTuple):
-    """Parameters of the proposal for J*(1, z), computed once per call; all arrays of one shape.
+    """Parameters of the proposal for J*(1, z), all arrays of one shape.
 
-    The leading terms of the two series bound the density of J*(1, z):
+    The leading terms of the two series bound the density of J*(1, z) from above:
 
-    - right of the self-dual point t: an exponential with rate π²/8 + z²/2;
-    - left of it, with x = 1/s²: exp(−s²/2 − z²/(2s²)), s > 1/√t. For small z the second part is
-      bounded by its tangent in s² at a point of contact s*², which leaves a normal tail with a
-      larger scale; for large z it is an inverse Gaussian IG(1/z, 1) on the whole half line.
+    - Right of the self-dual point t, the bound is an exponential with rate π²/8 + z²/2.
+    - Left of it, with x = 1/s², the bound is exp(−s²/2 − z²/(2s²)), s > 1/√t. For small z the
+      tangent in s² at a point of contact s*² replaces the exponent −z²/(2s²), which it bounds from
+      above. The proposal is then a normal tail with a larger scale. For large z the proposal is an
+      inverse Gaussian IG(1/z, 1) on the whole half line.
 
-    Chosen so that at least 84 % of all proposals are accepted, whatever z.
+    With this choice at least 84 % of all proposals are accepted, whatever z.
     """
 
     left_probability: Array
-    tail_probability: Array  # of the half-normal behind the left proposal
+    tail_probability: Array  # mass of the normal tail that gives the left proposal
     scale: Array  # of that normal
-    drift: Array  # z where the inverse Gaussian is proposed, 0 where the normal tail is
-    gap: Array  # z²/2 where the tangent is, 0 elsewhere
-    contact: Array  # x* = 1/s*², where the tangent touches
+    drift: Array  # z for an inverse Gaussian proposal, 0 for a normal tail
+    gap: Array  # z²/2 where the tangent is used, 0 elsewhere
+    contact: Array  # x* = 1/s*²
     rate: Array  # of the exponential
 
 
 def _envelope(z: Array) -> _Envelope:
     use_tangent = z < _INVERSE_GAUSSIAN_FROM
     small_z = jnp.where(use_tangent, z, 0.0)
-    contact = 1 / (3.17 + 0.14 * small_z**2)  # near the smallest left mass for every z
+    contact = 1 / (3.17 + 0.14 * small_z**2)  # nearly minimises the left mass for every z
     scale = lax.rsqrt(1 - (small_z * contact) ** 2)
     normal_tail = lax.erfc((2 * _SELF_DUAL_POINT) ** -0.5 / scale) / 2  # Φ(−1/(√t scale))
     tail_probability = jnp.where(use_tangent, normal_tail, 0.5)
@@ -246,15 +254,18 @@ def _envelope(z: Array) -> _Envelope:
 
 
 def _propose_left(uniform: Array, coin: Array, envelope: _Envelope) -> tuple[Array, Array]:
-    """Normal tail or inverse Gaussian (Michael, Schucany and Haas); returns (x, unused coin)."""
+    """Propose x from a normal tail or an inverse Gaussian; returns x and the unused coin.
+
+    The inverse Gaussian is drawn by the method of Michael, Schucany and Haas.
+    """
     largest = 1 - jnp.finfo(uniform.dtype).epsneg
     upper_quantile = jnp.minimum(1 - 2 * envelope.tail_probability * (1 - uniform), largest)
     normal = envelope.scale * math.sqrt(2) * lax.erf_inv(upper_quantile)
     drift = envelope.drift
-    # With drift z, s − z/s is standard normal: s is the positive root. With none, s is the normal.
+    # With drift z, s − z/s is normal, and s is the positive root. Without drift, s is the normal.
     root = (normal + jnp.sqrt(normal**2 + 4 * drift)) / 2
     smaller = 1 / root**2
-    keep = 1 / (1 + drift * smaller)  # else the other root of the same square, 1/(z²x)
+    keep = 1 / (1 + drift * smaller)  # otherwise draw 1/(z²x), which has the same (s − z/s)²
     flip = coin >= keep
     draw = jnp.where(flip, 1 / jnp.where(flip, drift * (drift * smaller), 1.0), smaller)
     rest = jnp.where(flip, (coin - keep) / jnp.where(flip, 1 - keep, 1.0), coin / keep)
@@ -262,10 +273,10 @@ def _propose_left(uniform: Array, coin: Array, envelope: _Envelope) -> tuple[Arr
 
 
 def _attempt(key: Array, envelope: _Envelope) -> tuple[Array, Array]:
-    """One proposal per element for J*(1, z), and whether it is accepted.
+    """Propose a draw of J*(1, z) for each element; returns draws and whether each is accepted.
 
-    Two uniforms per element serve four decisions: given a decision between two cases, the
-    rescaled uniform is uniform again.
+    Two uniforms per element serve four decisions. After each decision between two cases the
+    uniform is rescaled, and given that decision it is uniform again.
     """
     threshold = envelope.left_probability
     uniform, coin = jax.random.uniform(key, (2, *threshold.shape), threshold.dtype)
@@ -283,17 +294,17 @@ def _attempt(key: Array, envelope: _Envelope) -> tuple[Array, Array]:
     return draw, accepted & ((draw < _SELF_DUAL_POINT) == is_left)
 
 
-@jax.jit  # else a call outside jit compiles the loop anew each time
+@jax.jit  # so that calls outside jit do not compile the loop each time
 def _sum_of_draws(
     key: Array, concentration: Int[Array, "*shape"], tilt: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """Sum of b draws from PG(1, c) = J*(1, c/2)/4, every element at once.
+    """Sum b draws from PG(1, c) = J*(1, c/2)/4 for each element.
 
-    One attempt per element and pass, until each element has collected its b accepted draws.
+    Each pass makes one attempt for every element, until each element has its b accepted draws.
     """
     finite = jnp.isfinite(tilt)
     envelope = _envelope(jnp.abs(jnp.where(finite, tilt, 0.0)) / 2)
-    # A tilt of NaN would never be accepted, and ω → 0 as c → ∞: neither enters the loop.
+    # Only finite tilts enter the loop. With NaN no proposal is ever accepted; ω → 0 as c → ∞.
     remaining = jnp.where(finite, concentration, 0)
     total = jnp.where(jnp.isnan(tilt), jnp.nan, jnp.zeros_like(tilt))
 

@@ -1,4 +1,4 @@
-"""BMIL in PyMC: no formula shared with NumPyro's."""
+"""PyMC program of BMIL, which uses no formula of the NumPyro program that it checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["bmil_program"]
 
 
 def bmil_program(model: BMIL, bags: Bags, *, program: str = "marginal") -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro program and to compare speeds.
+    """Build the PyMC program of `BMIL`, to check the NumPyro program and compare speeds.
 
     .. code-block:: text
 
@@ -24,8 +24,8 @@ def bmil_program(model: BMIL, bags: Bags, *, program: str = "marginal") -> pm.Mo
         w_0          = m + s ε_0                               intercept
         P(T_b = 1)   = 1 − Π_n (1 − σ(w_0 + wᵀx_n))            bag_label          (bag)
 
-    The program ``"full"`` has α ~ Gamma(a, b), the site ``weight_precision``, and w = ε/√α with
-    ε ~ N(0, I) instead.
+    The program ``"full"`` has a site ``weight_precision``, α ~ Gamma(a, b). There w = ε/√α, with
+    ε ~ N(0, I).
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def bmil_program(model: BMIL, bags: Bags, *, program: str = "marginal") -> pm.Mo
     ImportError
         If PyMC is not installed.
     ValueError
-        If ``program`` is another.
+        If ``program`` is neither of the two.
     """
     check_program(program)
     shape, rate = float(model.shape), float(model.rate)
@@ -58,7 +58,7 @@ def bmil_program(model: BMIL, bags: Bags, *, program: str = "marginal") -> pm.Mo
         weights = pm.Deterministic("weights", scale * whitened, dims="feature")
         deviation = float(model.intercept_scale) * pm.Normal("whitened_intercept")
         intercept = pm.Deterministic("intercept", float(model.intercept_mean) + deviation)
-        a = (pt.constant(bags.instances) @ weights + intercept)[row]  # (B, size of the largest)
+        a = (pt.constant(bags.instances) @ weights + intercept)[row]  # (B, size of the largest bag)
         logit = log_odds_of_bags(-pt.softplus(-a), -pt.softplus(a), is_instance)
         pm.Bernoulli("bag_label", logit_p=logit, observed=bags.labels, dims="bag")
     return pymc_model

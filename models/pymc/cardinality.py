@@ -1,4 +1,7 @@
-"""Cardinality models in PyMC: written from the paper, no formula shared with NumPyro's."""
+"""PyMC program of `CardinalityModel`, written from the paper to check the NumPyro program.
+
+The two programs use different formulas, so that they check each other.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +20,22 @@ __all__ = ["cardinality_program"]
 def cardinality_program(
     model: CardinalityModel, bags: Bags, *, program: str = "marginal"
 ) -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro program and to compare speeds.
+    """Build the PyMC program of `CardinalityModel`, to check NumPyro's program and compare speeds.
 
     .. code-block:: text
 
         ε        ~ N(0, I), or Laplace(0, 1)                   whitened_weights
         θ        = s ε                                         weights
         θ₀       ~ N(0, intercept_scale²)                      intercept (if there is one)
-        p_b(c)   = P(c of the instances of b are positive), one instance after another
+        p_b(c)   = P(c instances of b are positive), by recursion over the instances
         Y_b      ~ odds Σ_c C⁺(c) p_b(c) : Σ_c C⁻(c) p_b(c)    bag_label
 
     Parameters
     ----------
     model : CardinalityModel
-        Its hyper-parameters are numbers, or priors that PyMC has too.
+        Its hyper-parameters are numbers, or priors with a counterpart in PyMC.
     bags : Bags
-        With labels to condition on them; without, they are a site.
+        Bag labels are observed if there are any; otherwise they are a site.
     program : {"marginal"}
 
     Returns
@@ -44,12 +47,12 @@ def cardinality_program(
     ImportError
         If PyMC is not installed.
     ValueError
-        If ``program`` is another, or a prior is not one that PyMC has too.
+        If ``program`` is not ``marginal``, or if PyMC has no counterpart of a prior.
 
     Notes
     -----
-    p_b are probabilities under independent labels, P(y_n = 1) = σ(φ_n). They are not kept in
-    logs, and underflow below 1e−308. All bags have a column for each count of the largest one.
+    p_b are probabilities under independent labels, P(y_n = 1) = σ(φ_n). They are not kept in logs,
+    and underflow below 1e−308. Every bag has a column for each count of the largest bag.
 
     References
     ----------
@@ -80,9 +83,9 @@ def cardinality_program(
 
 
 def _count_probabilities(probability: Tensor, bags: Bags) -> Tensor:
-    """p_b(c) of independent labels, (B, 1 + the size of the largest bag)."""
+    """Distribution p_b(c) of the count of independent labels, (B, 1 + size of the largest bag)."""
     row, is_instance = padded_rows(bags)
-    in_bags = pt.where(is_instance, probability[row], 0.0)  # padding is negative
+    in_bags = pt.where(is_instance, probability[row], 0.0)  # padding leaves the count as it is
     nobody = np.zeros((bags.num_bags, is_instance.shape[1] + 1))
     nobody[:, 0] = 1.0
 
@@ -97,14 +100,14 @@ def _count_probabilities(probability: Tensor, bags: Bags) -> Tensor:
 
 
 def padded_rows(bags: Bags) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the instances of each bag, (B, size of the largest), and a mask without padding."""
+    """Rows of the instances of each bag, (B, size of the largest), and a mask, False at padding."""
     row = bags.starts[:, None] + np.arange(bags.bag_sizes.max())
     is_instance = np.arange(bags.bag_sizes.max()) < bags.bag_sizes[:, None]
     return np.where(is_instance, row, 0), is_instance
 
 
 def _log_potential(model: CardinalityModel, bags: Bags) -> tuple[Tensor, Tensor]:
-    """log C⁻ and log C⁺ of every count (B, 1 + size of the largest bag); −∞ where there is none."""
+    """log C⁻ and log C⁺ of counts, (B, 1 + size of the largest bag); −∞ above the size of a bag."""
     size = bags.bag_sizes[:, None]
     count = np.broadcast_to(np.arange(size.max() + 1), (len(size), size.max() + 1))
     fraction = count / size
@@ -130,6 +133,6 @@ def _logs(events: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _log_mean(probability: Tensor, log_c: Tensor) -> Tensor:
-    """log Σ_c C(c) p(c)."""
+    """Log expected potential of each bag, log Σ_c C(c) p(c)."""
     highest = pt.max(log_c, axis=1, keepdims=True)
     return pt.log(pt.sum(probability * pt.exp(log_c - highest), axis=1)) + highest[:, 0]

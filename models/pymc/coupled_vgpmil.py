@@ -1,4 +1,7 @@
-"""CoupledVGPMIL in PyMC: averages over neighbours by a dense matrix, none by sums over edges."""
+"""PyMC programs of `CoupledVGPMIL`, which average over neighbours by a dense matrix.
+
+The NumPyro programs sum over edges, so that the two check each other.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ __all__ = ["coupled_vgpmil_program"]
 def coupled_vgpmil_program(
     model: CoupledVGPMIL, bags: Bags, *, program: str = "marginal"
 ) -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro programs and to compare speeds.
+    """Build the PyMC program of `CoupledVGPMIL`, to check the NumPyro programs and compare speeds.
 
     .. code-block:: text
 
@@ -29,12 +32,12 @@ def coupled_vgpmil_program(
     Parameters
     ----------
     model : CoupledVGPMIL
-        Kernel parameters and mean are numbers, or priors that PyMC has too.
+        Kernel parameters and mean are numbers, or priors with a counterpart in PyMC.
     bags : Bags
-        With labels to condition on them; without, the labels are a site. S is a dense matrix, of N²
-        numbers.
+        Bag labels are observed if there are any; otherwise they are a site. S is a dense matrix of
+        N² numbers.
     program : {"marginal", "full"}
-        With the latent values integrated out by quadrature, or as a site.
+        ``marginal`` integrates the latent values out by quadrature. In ``full`` they are a site.
 
     Returns
     -------
@@ -45,7 +48,7 @@ def coupled_vgpmil_program(
     ImportError
         If PyMC is not installed.
     ValueError
-        As in the program of `VGPMIL`.
+        As in `milzoo.models.pymc.vgpmil.vgpmil_program`.
 
     References
     ----------
@@ -55,7 +58,7 @@ def coupled_vgpmil_program(
 
 
 def _averaged_process(model: CoupledVGPMIL, bags: Bags) -> SparseProcess:
-    """S V and the root of (S∘S) k̃."""
+    """Sparse process of the averaged latent values: S V, and the root of (S∘S) k̃."""
     cholesky, projection, scale = sparse_process(model, bags)
     averages = _averages(model, bags)
     averaged = (
@@ -66,7 +69,7 @@ def _averaged_process(model: CoupledVGPMIL, bags: Bags) -> SparseProcess:
 
 
 def _averages(model: CoupledVGPMIL, bags: Bags) -> Float[np.ndarray, "N N"]:
-    """S: of an instance with neighbours 1 − γ of itself and γ of their mean."""
+    """Matrix S of weights: 1 − γ for the instance, γ for the mean of its neighbours, if any."""
     averages = np.eye(bags.num_instances)
     if bags.edges is None:
         return averages

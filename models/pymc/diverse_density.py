@@ -1,4 +1,4 @@
-"""Diverse density in PyMC: no formula shared with NumPyro's."""
+"""PyMC program of `DiverseDensity`; it uses no formula of the NumPyro program that it checks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .sparse_gp import parameter, pm, pt
 
 __all__ = ["diverse_density_program"]
 
-# Smallest q: at 0 no negative bag is possible.
+# Smallest squared distance q: at 0 the probability of a negative bag is 0, and its log infinite.
 _SMALLEST = 1e-12
 
 
 def diverse_density_program(
     model: DiverseDensity, bags: Bags, *, program: str = "marginal"
 ) -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro program and to compare speeds.
+    """Build the PyMC program of `DiverseDensity`, to check the NumPyro program and compare speeds.
 
     .. code-block:: text
 
@@ -28,7 +28,7 @@ def diverse_density_program(
     Parameters
     ----------
     model : DiverseDensity
-        With priors that PyMC has too.
+        With priors that have a counterpart in PyMC.
     bags : Bags
     program : {"marginal"}
 
@@ -41,11 +41,11 @@ def diverse_density_program(
     ImportError
         If PyMC is not installed.
     ValueError
-        If ``program`` is another, or a prior is not one that PyMC has too.
+        If ``program`` is not ``marginal``, or if PyMC has no counterpart of a prior.
 
     Notes
     -----
-    As in `DiverseDensity`, squared distances count from 1e−12 on.
+    As in `DiverseDensity`, squared distances below 1e−12 count as 1e−12 in P(y_n = 0).
     """
     if program != "marginal":
         raise ValueError(
@@ -58,7 +58,7 @@ def diverse_density_program(
         concept = parameter("concept", model.concept_prior, dims="feature")
         scale = parameter("scale", model.scale_prior, dims="feature")
         offset = pt.constant(bags.instances) - concept
-        q = pt.dot(offset**2, scale**2)[row]  # (B, size of the largest)
+        q = pt.dot(offset**2, scale**2)[row]  # (B, size of the largest bag)
         log_not = pt.log1mexp(-pt.maximum(q, _SMALLEST))  # log P(y_n = 0)
         logit = log_odds_of_bags(-q, log_not, is_instance)
         pm.Bernoulli("bag_label", logit_p=logit, observed=bags.labels, dims="bag")

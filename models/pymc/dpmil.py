@@ -1,4 +1,7 @@
-"""DPMIL in PyMC: written from the paper, no formula shared with NumPyro's."""
+"""PyMC program of `DPMIL`, written from the paper to check the NumPyro program.
+
+The two programs use different formulas, so that they check each other.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _BY_FEATURE = ("class", "component", "feature")
 
 
 def dpmil_program(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro programs and to compare speeds.
+    """Build the PyMC program of `DPMIL`, to check the NumPyro program and compare speeds.
 
     .. code-block:: text
 
@@ -31,9 +34,11 @@ def dpmil_program(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.
         T_b       ~ Bernoulli(τ)                                bag_label
         X_b | T_b ~ clusters and instance labels summed out     instances (a potential)
 
-    A is Bartlett's: L Lᵀ = Λ ~ Wishart(W0, ν0), which NUTS could not sample as it is. Means are not
-    centred: of K components most are empty, and an empty one keeps its prior, in which μ and Λ are
-    a funnel. Where all components have many instances, centred means would mix better.
+    A is the factor of Bartlett's decomposition, so that L Lᵀ = Λ ~ Wishart(W0, ν0). NUTS cannot
+    sample Λ itself, which must stay positive definite. The parametrisation of the means is
+    non-centred, because most of the K components are empty. An empty component keeps its prior, in
+    which μ and Λ form a funnel. If all components had many instances, centred means would mix
+    better.
 
     Parameters
     ----------
@@ -51,7 +56,7 @@ def dpmil_program(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.
     ImportError
         If PyMC is not installed.
     ValueError
-        If ``program`` is another, or the model cannot learn from the bags.
+        If ``program`` is not ``marginal``, or if the model cannot learn from the bags.
 
     Notes
     -----
@@ -68,7 +73,7 @@ def dpmil_program(model: DPMIL, bags: Bags, *, program: str = "marginal") -> pm.
             "it sums out are discrete, and NUTS could not sample them"
         )
     labels = observations(model, bags, "dpmil_program")
-    model.label_rule(bags)  # refuses other bags that the model cannot learn from
+    model.label_rule(bags)  # called only for its checks
     with pm.Model(coords=_coordinates(model, bags)) as pymc_model:
         log_weight = _draw_log_weights(model)
         squared_diagonal, bartlett = _draw_bartlett_factors(model)
@@ -94,7 +99,7 @@ def _coordinates(model: DPMIL, bags: Bags) -> dict[str, range]:
 
 
 def _shape(model: DPMIL) -> tuple[int, int, int]:
-    # Shapes are given explicitly: from dims alone PyMC knows them at run time only.
+    # Shapes are explicit, because PyMC would know those of dims only at run time.
     return 2, model.max_components, model.num_features
 
 
@@ -102,19 +107,19 @@ def _shape(model: DPMIL) -> tuple[int, int, int]:
 
 
 def _draw_log_weights(model: DPMIL) -> Tensor:
-    """log π_lk = log v_lk + Σ_{j<k} log(1 − v_lj), (2, K), of the site ``stick``."""
+    """Log weights of components: log π_lk = log v_lk + Σ_{j<k} log(1 − v_lj), (2, K)."""
     num_components = model.max_components
     if num_components == 1:
         return pt.zeros((2, 1))
     shape, dims = (2, num_components - 1), ("class", "stick_break")
     stick = pm.Beta("stick", 1.0, model.concentration, shape=shape, dims=dims)[:, None, :]
-    own = np.eye(num_components, num_components - 1)  # the last component has none: v_K = 1
+    own = np.eye(num_components, num_components - 1)  # no stick for the last: v_K = 1
     earlier = np.tri(num_components, num_components - 1, -1)
     return (own * pt.log(stick) + earlier * pt.log1p(-stick)).sum(-1)
 
 
 def _draw_bartlett_factors(model: DPMIL) -> tuple[Tensor, Tensor]:
-    """diag(A)², (2, K, D), and A, (2, K, D, D) or (2, K, D); the site of the precisions."""
+    """Bartlett factors of precisions: diag(A)², (2, K, D), and A, (2, K, D, D) or (2, K, D)."""
     is_full = model.covariance == "full"
     reduction = np.arange(model.num_features) if is_full else 0
     freedom = model.degrees_of_freedom - reduction
@@ -129,7 +134,7 @@ def _draw_bartlett_factors(model: DPMIL) -> tuple[Tensor, Tensor]:
 
 
 def _lower_triangular(model: DPMIL, diagonal: Tensor) -> Tensor:
-    """A from its diagonal and the entries below it, the site ``bartlett_below``."""
+    """Lower triangular A from its diagonal and the site ``bartlett_below``, the other entries."""
     num_features = model.num_features
     if num_features == 1:
         return diagonal[..., None]
@@ -142,7 +147,7 @@ def _lower_triangular(model: DPMIL, diagonal: Tensor) -> Tensor:
 
 
 def _draw_means(model: DPMIL, bartlett: Tensor) -> Tensor:
-    """Lᵀ(μ − m0) = ε/√β0, (2, K, D), and the site ``mean``."""
+    """Whitened means Lᵀ(μ − m0) = ε/√β0, (2, K, D); adds the site ``mean``."""
     whitened = pm.Normal("whitened_mean", shape=_shape(model)) / math.sqrt(model.mean_strength)
     root = _root_of_scale(model)
     if model.covariance == "full":
@@ -157,7 +162,10 @@ def _draw_means(model: DPMIL, bartlett: Tensor) -> Tensor:
 
 
 def _squared_distance(model: DPMIL, bags: Bags, bartlett: Tensor, whitened_mean: Tensor) -> Tensor:
-    """(x_n − μ)ᵀΛ(x_n − μ), (2, K, N), from Lᵀ(x − μ) = Aᵀ Bᵀ(x − m0) − Lᵀ(μ − m0)."""
+    """Squared Mahalanobis distances (x_n − μ)ᵀΛ(x_n − μ), (2, K, N).
+
+    They are squared lengths of Lᵀ(x − μ) = Aᵀ Bᵀ(x − m0) − Lᵀ(μ − m0).
+    """
     root, deviation = _root_of_scale(model), bags.instances - model.center
     if model.covariance == "full":
         whitened = pt.constant(deviation @ root) @ bartlett
@@ -167,14 +175,14 @@ def _squared_distance(model: DPMIL, bags: Bags, bartlett: Tensor, whitened_mean:
 
 
 def _log_unit(model: DPMIL) -> float:
-    """log |B| − (D/2) log 2π, the constant of every Gaussian."""
+    """Constant log |B| − (D/2) log 2π in the log densities of all components."""
     root = _root_of_scale(model)
     diagonal = np.diagonal(root) if model.covariance == "full" else root
     return float(np.log(diagonal).sum()) - 0.5 * model.num_features * math.log(2 * math.pi)
 
 
 def _root_of_scale(model: DPMIL) -> np.ndarray:
-    """B, lower triangular with BBᵀ = W0, or √w0."""
+    """Cholesky factor B of the scale W0 = BBᵀ, or √w0 for diagonal precisions."""
     is_full = model.covariance == "full"
     return np.linalg.cholesky(model.scale) if is_full else np.sqrt(model.scale)
 
@@ -183,24 +191,25 @@ def _root_of_scale(model: DPMIL) -> np.ndarray:
 
 
 def _log_evidence(model: DPMIL, bags: Bags, log_density: Tensor) -> Tensor:
-    """log p(X_b | T_b), (B,): Π p(x_n | r_n) as a mean over the labellings that are allowed."""
+    """Log evidence log p(X_b | T_b), (B,): the mean of Π p(x_n | r_n) over allowed labellings."""
     known = _known_labels(model, bags)
     needs = _bags_without_witness(model, bags, known)
     log_ratio = log_density[1] - log_density[0]  # a = log p₊/p₋
-    # Added to log p₋: 0, a, or log(1 + e^a) if the instance is free and its bag needs no witness.
+    # Known positive instances add a to log p₋. Free ones add log(1 + e^a) if their bag needs no
+    # witness.
     is_free = (known < 0) & ~needs[bags.bag_index]
     added = np.where(is_free, 1.0, 0.0) * pt.softplus(log_ratio) + (known == 1) * log_ratio
     total = sum_over_bags(log_density[0] + added, bags)
     if needs.any():
         some = _log_some_positive(log_ratio, *_free_instances(bags, known, needs))
         total = total[np.flatnonzero(needs)].inc(some)
-    # Of F free instances there are 2^F labellings, one fewer if a witness is needed.
+    # F free instances have 2^F labellings, and one fewer if the bag needs a witness.
     count = np.bincount(bags.bag_index, known < 0, bags.num_bags)
     return total - count * math.log(2) - np.log1p(-np.where(needs, 0.5**count, 0.0))
 
 
 def _known_labels(model: DPMIL, bags: Bags) -> np.ndarray:
-    """r_n where it is known, −1 where it is free."""
+    """Instance labels r_n where they are known, −1 where they are free."""
     known = np.where(np.asarray(bags.labels == 1)[bags.bag_index], -1, 0)
     if model.supervision == "instances" and bags.instance_labels is not None:
         given = np.asarray(bags.instance_labels)
@@ -209,7 +218,7 @@ def _known_labels(model: DPMIL, bags: Bags) -> np.ndarray:
 
 
 def _bags_without_witness(model: DPMIL, bags: Bags, known: np.ndarray) -> np.ndarray:
-    """Which bags must have a witness among their free instances."""
+    """Find the bags that must have a witness among their free instances."""
     has_witness = np.bincount(bags.bag_index, known == 1, bags.num_bags) > 0
     return (bags.labels == 1) & ~has_witness & model.needs_witness
 
@@ -217,7 +226,7 @@ def _bags_without_witness(model: DPMIL, bags: Bags, known: np.ndarray) -> np.nda
 def _free_instances(
     bags: Bags, known: np.ndarray, needs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Free instances of the bags that need a witness, padded to one length, and the padding."""
+    """Rows of free instances in bags that need a witness, padded, and a mask, True at padding."""
     rows = [np.flatnonzero((bags.bag_index == b) & (known < 0)) for b in np.flatnonzero(needs)]
     sizes = np.array([len(row) for row in rows])
     is_padding = np.arange(sizes.max()) >= sizes[:, None]
@@ -227,12 +236,12 @@ def _free_instances(
 
 
 def _log_some_positive(log_ratio: Tensor, rows: np.ndarray, is_padding: np.ndarray) -> Tensor:
-    """log[Π(1 + e^a) − 1] over the instances of each row.
+    """Log weight of at least one positive instance in each row, log[Π(1 + e^a) − 1].
 
-    It is the sum over the last of the positive ones, j, of e^{a_j} Π_{i<j}(1 + e^{a_i}), which is
-    σ(a_j) Π_{i≤j}(1 + e^{a_i}). No term is negative, so that nothing cancels, and in logs nothing
-    overflows or underflows.
+    The last positive instance is j with weight e^{a_j} Π_{i<j}(1 + e^{a_i}), which equals
+    σ(a_j) Π_{i≤j}(1 + e^{a_i}). The result is the sum over j. All terms are positive, so that none
+    cancel, and in logs none overflows or underflows.
     """
-    # PyTensor has no maximum over segments, hence the rows. Padding has e^a = 0.
+    # Bags are padded rows, because PyTensor has no maximum over segments. Padding has e^a = 0.
     odds = pt.where(is_padding, -np.inf, log_ratio[rows])
     return pt.logsumexp(pt.cumsum(pt.softplus(odds), axis=1) - pt.softplus(-odds), axis=1)

@@ -1,4 +1,4 @@
-"""GPMIL in PyMC: no formula shared with NumPyro's."""
+"""PyMC programs of `GPMIL`, which use no formula of the NumPyro programs that they check."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from .sparse_gp import (
 
 __all__ = ["gpmil_program"]
 
-# Nodes of log t. e^{−t} is 0 beyond the last; before the first, t Σ e^f must be small.
+# Nodes of log t. Beyond the last, e^{−t} is 0 to rounding. The part before the first is negligible
+# only if t Σ e^f is small there.
 _FIRST, _LAST, _STEP = -48.0, 4.0, 0.4
-# 1 − this is a number below 1.
+# Distance from 1 at which the log of one minus a probability is still finite.
 _ROUNDING = 1e-15
 
 
 def gpmil_program(model: GPMIL, bags: Bags, *, program: str = "marginal") -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro programs and to compare speeds.
+    """Build the PyMC program of `GPMIL`, to check the NumPyro programs and compare speeds.
 
     .. code-block:: text
 
@@ -46,12 +47,13 @@ def gpmil_program(model: GPMIL, bags: Bags, *, program: str = "marginal") -> pm.
     Parameters
     ----------
     model : GPMIL
-        Kernel parameters and mean are numbers, or priors that PyMC has too.
+        Kernel parameters and mean are numbers, or priors with a counterpart in PyMC.
     bags : Bags
-        With labels to condition on them; without, the labels are a site.
+        Bag labels are observed if there are any; otherwise they are a site.
     program : {"marginal", "full"}
-        With the latent values integrated out by quadrature, or as a site. The quadrature evaluates
-        e^{−t e^f} at some ten thousand pairs of nodes for each instance: it is for checks.
+        ``marginal`` integrates the latent values out by quadrature. In ``full`` they are a site.
+        The quadrature is slow and meant for checks: it evaluates e^{−t e^f} at some ten thousand
+        pairs of nodes for each instance.
 
     Returns
     -------
@@ -62,8 +64,8 @@ def gpmil_program(model: GPMIL, bags: Bags, *, program: str = "marginal") -> pm.
     ImportError
         If PyMC is not installed.
     ValueError
-        If ``program`` is neither of the two, if a prior is not one that PyMC has too, or if the
-        bags have another number of features than the inducing points.
+        If ``program`` is neither of the two, or if PyMC has no counterpart of a prior. Also if bags
+        and inducing points have different numbers of features.
 
     References
     ----------
@@ -89,15 +91,23 @@ def gpmil_program(model: GPMIL, bags: Bags, *, program: str = "marginal") -> pm.
 
 
 def _log_sum_over_bags(values: Tensor, bags: Bags) -> Tensor:
-    """log Σ e^{f_n}, each bag about its own maximum."""
+    """Soft maximum log Σ_{n∈b} e^{f_n} of each bag.
+
+    Each bag subtracts a maximum of its own, so that bags of low values do not underflow.
+    """
     starts = np.append(bags.starts, bags.num_instances)
     own = [values[first:last] for first, last in pairwise(starts)]
     return pt.stack([pt.logsumexp(part) for part in own])
 
 
 def _integrated(location: Tensor, scale: Tensor, bags: Bags) -> Tensor:
-    """log P(T = 1)/P(T = 0), each an integral over t of integrals over the f_n, (B,)."""
-    # e^{−e^x} is bounded up to ±iπ/2. It, and one minus it, lie between e^{−f} and e^f.
+    """Log odds of the bag labels, log P(T = 1)/P(T = 0), (B,), with latent values integrated out.
+
+    With S = Σ e^{f_n}, P(T = 0 | f) = 1/(1 + S) is the integral of e^{−t(1 + S)} over t. Given t
+    the integrals over the f_n separate.
+    """
+    # e^{−e^x} is bounded up to ±iπ/2. In each f_n, the log derivatives of 1/(1 + S) and S/(1 + S)
+    # lie within ±1. Therefore the mass of an integrand moves by at most s.
     largest = pt.max(scale)
     nodes, log_weights = trapezoid(largest, math.pi / 2, reach=REACH + largest)  # (K, 1)
     log_time = np.arange(_FIRST, _LAST, _STEP)

@@ -1,4 +1,4 @@
-"""ProbitGPMIL in PyMC: no formula shared with NumPyro's."""
+"""PyMC programs of `ProbitGPMIL`; they use no formula of the NumPyro programs that they check."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .sparse_gp import (
 
 __all__ = ["probit_gpmil_program"]
 
-# log P(T = 0) of a bag that is negative for sure: its derivative must stay finite.
+# Largest log P(T = 0): at 0 the log odds are infinite, and their derivative is not finite.
 _CLOSEST_TO_ONE = -1e-300
 
 
 def probit_gpmil_program(model: ProbitGPMIL, bags: Bags, *, program: str = "marginal") -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro programs and to compare speeds.
+    """Build the PyMC program of `ProbitGPMIL`, to check the NumPyro programs and compare speeds.
 
     .. code-block:: text
 
@@ -36,11 +36,12 @@ def probit_gpmil_program(model: ProbitGPMIL, bags: Bags, *, program: str = "marg
     Parameters
     ----------
     model : ProbitGPMIL
-        Kernel parameters and mean are numbers, or priors that PyMC has too.
+        Kernel parameters and mean are numbers, or priors with a counterpart in PyMC.
     bags : Bags
-        With labels to condition on them; without, the labels are a site.
+        Bag labels are observed if there are any; otherwise they are a site.
     program : {"marginal", "full"}
-        With the latent values integrated out, Φ(−a/√(1 + k̃)) in the place of Φ(−f), or as a site.
+        In ``marginal`` the latent values are integrated out: Φ(−a/√(1 + k̃)) replaces Φ(−f), where
+        a is the mean of f given ε. In ``full`` they are a site.
 
     Returns
     -------
@@ -51,8 +52,8 @@ def probit_gpmil_program(model: ProbitGPMIL, bags: Bags, *, program: str = "marg
     ImportError
         If PyMC is not installed.
     ValueError
-        If ``program`` is neither of the two, if a prior is not one that PyMC has too, or if the
-        bags have another number of features than the inducing points.
+        If ``program`` is neither of the two, or if PyMC has no counterpart of a prior. Also if bags
+        and inducing points have different numbers of features.
 
     References
     ----------

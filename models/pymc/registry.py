@@ -1,4 +1,7 @@
-"""The registry of PyMC programs. PyMC is optional and takes seconds: it is imported when called."""
+"""Registry of the PyMC programs of the models.
+
+PyMC is optional and takes seconds to import, so that each program imports it only when called.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ __all__ = ["pymc_program"]
 
 @singledispatch
 def pymc_program(model: Any, bags: Bags, *, program: str = "marginal") -> pymc.Model:
-    """The model as a PyMC program; ``pymc_program.register`` adds one, by class of models.
+    """Build the PyMC program of a model; ``pymc_program.register`` adds one for a class of models.
 
     Parameters
     ----------
@@ -33,7 +36,7 @@ def pymc_program(model: Any, bags: Bags, *, program: str = "marginal") -> pymc.M
     bags : Bags
         With labels or targets.
     program : str
-        Which of the model's programs.
+        Name of one of the model's programs.
 
     Returns
     -------
@@ -42,7 +45,7 @@ def pymc_program(model: Any, bags: Bags, *, program: str = "marginal") -> pymc.M
     Raises
     ------
     NotImplementedError
-        If the model has none.
+        If the model has no PyMC program.
     ImportError
         If PyMC is not installed.
     """

@@ -1,4 +1,7 @@
-"""The soft threshold on a neighbourhood score in PyMC: no formula shared with NumPyro's."""
+"""PyMC program of `ScoreThreshold`, a soft threshold on a neighbourhood score.
+
+It uses no formula of the NumPyro program that it checks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ __all__ = ["score_threshold_program"]
 def score_threshold_program(
     model: ScoreThreshold, bags: Bags, *, program: str = "marginal"
 ) -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro program and to compare speeds.
+    """Build the PyMC program of `ScoreThreshold`, to check the NumPyro program and compare speeds.
 
     .. code-block:: text
 
@@ -26,9 +29,9 @@ def score_threshold_program(
     Parameters
     ----------
     model : ScoreThreshold
-        With priors that PyMC has too.
+        With priors that have a counterpart in PyMC.
     bags : Bags
-        With labels, their scores as features.
+        With labels. The features are scores.
     program : {"marginal"}
 
     Returns
@@ -40,7 +43,8 @@ def score_threshold_program(
     ImportError
         If PyMC is not installed.
     ValueError
-        If ``program`` is another, the bags have no labels, or a prior is not one that PyMC has too.
+        If ``program`` is not ``marginal``, if the bags have no labels, or if PyMC has no
+        counterpart of a prior.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Priors, process and integrals that the PyMC programs of sparse GP models have in common."""
+"""Priors, Gaussian processes and quadrature for the PyMC programs of sparse-GP models."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ __all__ = [
     "trapezoid",
 ]
 
-# To type checkers the elementwise functions of PyTensor return None, and its variables have no
-# operators.
+# Any, because type checkers find that PyTensor's elementwise functions return None and that its
+# variables have no operators.
 pt: Any = pytensor.tensor
 Tensor = Any
 
-# Priors, with PyMC's names of their parameters.
+# PyMC's class for each prior, and NumPyro's name for each parameter of PyMC.
 _IN_PYMC: dict[type, tuple[Any, dict[str, str]]] = {
     dist.Beta: (pm.Beta, {"alpha": "concentration1", "beta": "concentration0"}),
     dist.Gamma: (pm.Gamma, {"alpha": "concentration", "beta": "rate"}),
@@ -73,12 +73,12 @@ _IN_PYMC: dict[type, tuple[Any, dict[str, str]]] = {
 }
 # −log of the relative error of an integral.
 _LOG_ACCURACY = 28.0
-# Nodes go this many sds beyond the mass of the integrand: 2e-9 is neglected.
+# Nodes reach this many sds beyond the mass of the integrand, and neglect 2e-9 of it.
 REACH = 6.0
 
 
 def check_program(program: str) -> None:
-    """Raise an error for a program other than ``marginal`` and ``full``.
+    """Check that the name of a program is ``marginal`` or ``full``.
 
     Raises
     ------
@@ -90,9 +90,9 @@ def check_program(program: str) -> None:
 
 
 def parameter(name: str, value: Parameters, *, dims: str | None = None) -> Tensor:
-    """A number as a constant, or a NumPyro prior as a PyMC variable of the same distribution.
+    """Convert a number to a constant, or a NumPyro prior to a PyMC variable with its distribution.
 
-    With ``dims`` it is an array of independent draws.
+    With ``dims`` the variable is an array of independent draws.
 
     Raises
     ------
@@ -116,7 +116,9 @@ def parameter(name: str, value: Parameters, *, dims: str | None = None) -> Tenso
 
 
 class SparseProcess(NamedTuple):
-    """Rows f | ε ~ N(Vε, s²), independent of each other, with u = Lε and ε ~ N(0, I).
+    """Gaussian process given whitened inducing values: independent rows f | ε ~ N(Vε, s²).
+
+    The inducing values are u = Lε, with ε ~ N(0, I).
 
     Attributes
     ----------
@@ -134,13 +136,13 @@ class SparseProcess(NamedTuple):
 
 
 def sparse_process(model: SparseGPModel, bags: Bags) -> SparseProcess:
-    """Latent values of the instances: V = K_XZ L⁻ᵀ and s² = k̃."""
+    """Sparse process of the latent values of the instances: V = K_XZ L⁻ᵀ and s² = k̃."""
     cholesky, projection, variance = _conditional(model, bags)
     return _looked_up_if_fixed(model.kernel, cholesky, projection, pt.sqrt(variance))
 
 
 def accumulated_process(model: SparseGPModel, bags: Bags) -> SparseProcess:
-    """Sums of latent values of bags, a row for each: V_b = Σ_{n∈b} V_n and s_b² = Σ k̃_n."""
+    """Sparse process of the latent values summed over each bag: V_b = Σ_{n∈b} V_n, s_b² = Σ k̃_n."""
     cholesky, projection, variance = _conditional(model, bags)
     return _looked_up_if_fixed(
         model.kernel,
@@ -151,30 +153,30 @@ def accumulated_process(model: SparseGPModel, bags: Bags) -> SparseProcess:
 
 
 def draw_inducing_value(process: SparseProcess) -> Tensor:
-    """The sites ``whitened_inducing_value`` (ε) and ``inducing_value`` (u = Lε); returns Vε."""
+    """Add the sites ``whitened_inducing_value`` (ε) and ``inducing_value`` (u = Lε); return Vε."""
     whitened = pm.Normal("whitened_inducing_value", dims="inducing_point")  # ε
     pm.Deterministic("inducing_value", process.cholesky @ whitened, dims="inducing_point")
     return process.projection @ whitened
 
 
 def draw_latent(location: Tensor, scale: Tensor) -> Tensor:
-    """The sites ``white_latent`` (η) and ``latent`` (f = location + scale η)."""
+    """Add the sites ``white_latent`` (η) and ``latent`` (f = location + scale η); return f."""
     noise = pm.Normal("white_latent", dims="instance")  # η
     return pm.Deterministic("latent", location + scale * noise, dims="instance")
 
 
 def sum_over_bags(values: Tensor, bags: Bags) -> Tensor:
-    """Sums Σ_{n∈b} over the instances of each bag; ``values`` have a row for each instance."""
+    """Sum over the instances of each bag; ``values`` has a row for each instance."""
     return pt.zeros((bags.num_bags, *values.shape[1:]))[bags.bag_index].inc(values)
 
 
 def evaluated(*tensors: Tensor) -> list[Tensor]:
-    """Shared variables with the values of tensors that depend on no random variable."""
+    """Evaluate tensors of no random variable once, and store the values as shared variables."""
     return [shared(tensor.eval(mode="FAST_COMPILE")) for tensor in tensors]
 
 
 def _conditional(model: SparseGPModel, bags: Bags) -> tuple[Tensor, Tensor, Tensor]:
-    """L, V = K_XZ L⁻ᵀ and k̃."""
+    """Conditional distribution of the latent values given ε: L, V = K_XZ L⁻ᵀ and k̃."""
     covariance = covariance_function(model.kernel, bags.num_features)
     inducing_points, instances = pt.constant(model.inducing_points), pt.constant(bags.instances)
     average = covariance(inducing_points, diag=True).mean()
@@ -183,7 +185,7 @@ def _conditional(model: SparseGPModel, bags: Bags) -> tuple[Tensor, Tensor, Tens
     cholesky = pt.linalg.cholesky(within)
     across = covariance(inducing_points, instances)
     projection = pt.linalg.solve_triangular(cholesky, across, lower=True).T
-    # k̃_n = k(x_n, x_n) − A_n K_Zn; the jitter keeps rounding from making it negative.
+    # k̃_n = k(x_n, x_n) − A_n K_Zn is at least the jitter, because rounding can make it negative.
     variance = covariance(instances, diag=True)
     residual_variance = pt.maximum(variance - (projection**2).sum(-1), jitter)
     return cholesky, projection, residual_variance
@@ -191,14 +193,14 @@ def _conditional(model: SparseGPModel, bags: Bags) -> tuple[Tensor, Tensor, Tens
 
 @singledispatch
 def covariance_function(kernel: Kernel, num_features: int, ending: str = "") -> Any:
-    """A kernel as a covariance function of PyMC; those of more classes can be registered.
+    """Convert a kernel to a PyMC covariance function; ``register`` adds one for another class.
 
     Parameters
     ----------
     kernel : Kernel
     num_features : int
     ending : str
-        Of the names of its parameters, where it is a part of another kernel.
+        Ending of the names of its parameters, if it is a part of another kernel.
 
     Returns
     -------
@@ -207,7 +209,7 @@ def covariance_function(kernel: Kernel, num_features: int, ending: str = "") -> 
     Raises
     ------
     NotImplementedError
-        If the kernel has none.
+        If PyMC has no counterpart of the kernel.
     """
     raise NotImplementedError(
         f"kernel is {type(kernel).__name__}, which has no PyMC program; sample with nuts instead"
@@ -270,11 +272,12 @@ def _looked_up_if_fixed(kernel: Kernel, *parts: Tensor) -> SparseProcess:
 def trapezoid(
     largest_scale: Tensor, pole: Tensor, *, reach: Tensor, centre: Tensor = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Nodes z_k and log w_k with Σ_k w_k g(a + s z_k) ≈ E g(f), f ~ N(a, s²), any s ≤ largest.
+    """Nodes z_k and log weights log w_k for Gaussian expectations: Σ_k w_k g(a + s z_k) ≈ E g(f).
 
-    The trapezoid rule with step h errs by exp(y²/2 − 2πy/h), where y is the distance by
-    which the path of integration leaves the real line. It ends at the pole of g, at d/s, or at
-    2π/h, beyond which nothing is gained. h is chosen so that this error is e^−28.
+    Here f ~ N(a, s²), for any s up to the largest. Let y be the distance of the path of integration
+    from the real line. With the step h the trapezoid rule has an error of exp(y²/2 − 2πy/h). The
+    pole of g limits y to d/s. Beyond y = 2π/h the error grows again. The step h is chosen so that
+    the error is e^−28.
 
     Parameters
     ----------
@@ -282,16 +285,16 @@ def trapezoid(
     pole : float or tensor
         d, the distance of the nearest pole of g from the real line.
     reach : tensor
-        How far the nodes go to either side.
+        Distance from the centre to the last node on either side.
     centre : tensor () or (K,)
-        Centre of the nodes, rounded to a multiple of h; derivatives by it are 0, as the integral
-        does not depend on it.
+        Centre of the nodes, rounded to a multiple of h. Derivatives with respect to it are 0,
+        because the integral does not depend on it.
 
     Returns
     -------
     tuple of tensors
-        Columns, or one for each centre. Weights are in logs: past 38 they are 0 in 64 bit, where
-        a g that grows may still have its mass.
+        One column, or one for each centre. Weights are in logs, because they underflow in 64 bit
+        beyond |z| = 38. A growing g may still have its mass there.
     """
     distance = pt.minimum(pole / largest_scale, math.sqrt(2 * _LOG_ACCURACY))  # y
     step = 2 * math.pi * distance / (_LOG_ACCURACY + distance**2 / 2)  # h
@@ -301,10 +304,10 @@ def trapezoid(
 
 
 def log_expected_negative(location: Tensor, table: Tensor, weights: Tensor) -> Tensor:
-    """log E[1 − σ(f)] from the table e^{s z_k}: one division for each node, none for the gradient.
+    """Log probability of a negative label, log E[1 − σ(f)], from the table e^{s z_k}.
 
-    With R = 1 − σ(f) = 1/(1 + e^a e^{s z}) and ∂R/∂a = −R(1 − R), the derivative of log E R by a is
-    E R² / E R − 1.
+    Each node takes one division, and the gradient none. Let R = 1 − σ(f) = 1/(1 + e^a e^{s z}), so
+    that ∂R/∂a = −R(1 − R). The derivative of log E R with respect to a is E R² / E R − 1.
     """
 
     def negative(a: Tensor, table: Tensor) -> Tensor:  # R
@@ -323,14 +326,15 @@ def log_expected_negative(location: Tensor, table: Tensor, weights: Tensor) -> T
 
 
 def log_sum_exp(log_values: Tensor, log_weights: Tensor) -> Tensor:
-    """log Σ_k w_k g_k."""
+    """Log of the weighted sum over nodes, log Σ_k w_k g_k."""
     return pt.logsumexp(log_values + log_weights, axis=0)
 
 
 def log_normal_probability(argument: Tensor) -> Tensor:
-    """log Φ(x), by erfcx below 0 and by erfc above, so that neither overflows.
+    """Log of the standard normal distribution function, log Φ(x).
 
-    PyMC's own is wrong by 1e-8, and its gradient by a part in 1e7.
+    It uses erfcx below 0 and erfc above 0, so that neither overflows. PyMC's own function has an
+    error of 1e-8, and its gradient a relative error of 1e-7.
     """
     below, above = pt.minimum(argument, 0.0), pt.maximum(argument, 0.0)
     return pt.switch(

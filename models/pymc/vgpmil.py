@@ -1,4 +1,7 @@
-"""ψ-VGPMIL in PyMC: written from the paper, no formula shared with NumPyro's."""
+"""PyMC programs of ψ-VGPMIL, written from the paper to check the NumPyro programs.
+
+The programs use different formulas, so that they check each other.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from .sparse_gp import (
 
 __all__ = ["vgpmil_program"]
 
-# Largest kernel variance for which e^f is far from overflow wherever a sampler may go.
+# Up to this kernel variance e^f is far from overflow at all values that a sampler may visit.
 _LARGEST_TABLED_VARIANCE = 200.0
 
 
@@ -40,7 +43,7 @@ def vgpmil_program(
     program: str = "marginal",
     process_of: Callable[[Any, Bags], SparseProcess] = sparse_process,
 ) -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro programs and to compare speeds.
+    """Build the PyMC program of `VGPMIL`, to check the NumPyro programs and compare speeds.
 
     .. code-block:: text
 
@@ -53,14 +56,14 @@ def vgpmil_program(
     Parameters
     ----------
     model : VGPMIL
-        Kernel parameters and mean are numbers, or priors that PyMC has too: ``Gamma``,
-        ``HalfNormal``, ``InverseGamma``, ``LogNormal``, ``Normal``.
+        Kernel parameters and mean are numbers, or priors with a counterpart in PyMC: ``Beta``,
+        ``Gamma``, ``HalfNormal``, ``InverseGamma``, ``LogNormal``, ``Normal``.
     bags : Bags
-        With labels to condition on them; without, the labels are a site.
+        Bag labels are observed if there are any; otherwise they are a site.
     program : {"marginal", "full"}
-        With the latent values integrated out by quadrature, or as a site.
+        ``marginal`` integrates the latent values out by quadrature. In ``full`` they are a site.
     process_of : callable
-        The latent values of the instances, from model and bags.
+        Function of the model and the bags that returns the process of the latent values.
 
     Returns
     -------
@@ -71,8 +74,8 @@ def vgpmil_program(
     ImportError
         If PyMC is not installed.
     ValueError
-        If ``program`` is neither of the two, if ψ or a prior is not one that PyMC has too, or if
-        the bags have another number of features than the inducing points.
+        If ``program`` is neither of the two, or if PyMC programs have no counterpart of ψ or of a
+        prior. Also if bags and inducing points have different numbers of features.
 
     Notes
     -----
@@ -119,7 +122,7 @@ def _coordinates(model: VGPMIL, bags: Bags) -> dict[str, range]:
 def _given_latent(
     scale_mixture: GaussianScaleMixture, latent: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """log P(y_n = 0 | f_n), and log [ψ(f_n) · 2cosh(f_n/2)] if ψ is not the hyperbolic secant."""
+    """log P(y_n = 0 | f_n), and log [ψ(f_n) · 2cosh(f_n/2)] if ψ is not a hyperbolic secant."""
     log_negative = -pt.softplus(latent)
     if isinstance(scale_mixture, PolyaGammaScaleMixture):
         return log_negative, None
@@ -129,9 +132,13 @@ def _given_latent(
 def _given_inducing_values(
     model: VGPMIL, location: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """log of E g_0 / E[g_0 + g_1] and log E[g_0 + g_1] over f_n | u, g_y(f) = ψ(f) e^{(y−½)f}."""
+    """Log probability log E g_0 / E[g_0 + g_1] of a negative label, and log E[g_0 + g_1].
+
+    Expectations are over f_n | u, and g_y(f) = ψ(f) e^{(y−½)f}. The second is None where it is 0.
+    """
     scale_mixture, largest = model.scale_mixture, pt.max(scale)
-    # Factors between e^{−f} and e^f move the mass of the integrand by up to s.
+    # A factor whose log derivative in f lies within ±1 moves the mass of an integrand by at most s.
+    # The factors of a Gamma mixture meet this if α ≤ √(β/2).
     nodes, log_weights = trapezoid(
         largest, _distance_to_nearest_pole(scale_mixture), reach=REACH + largest
     )
@@ -164,7 +171,7 @@ def _log_two_cosh_half(latent: Tensor) -> Tensor:
 
 
 def _distance_to_nearest_pole(scale_mixture: GaussianScaleMixture) -> float:
-    """Of 1/(1 + e^f): iπ. Of (1 + f²/(2β))^{−α}: i√(2β)."""
+    """Distance from the real line to a pole: π of 1/(1 + e^f), √(2β) of (1 + f²/(2β))^{−α}."""
     return (
         math.sqrt(2 * scale_mixture.beta)
         if isinstance(scale_mixture, GammaScaleMixture)
@@ -176,6 +183,6 @@ def _distance_to_nearest_pole(scale_mixture: GaussianScaleMixture) -> float:
 
 
 def _log_odds(log_none_positive: Tensor, sharpness: float) -> Tensor:
-    """log P(T=1)/P(T=0) = log [H − (H−1) p0] − log [1 + (H−1) p0]."""
+    """Log odds log P(T=1)/P(T=0) = log [H − (H−1) p0] − log [1 + (H−1) p0]."""
     positive = pt.log1p((sharpness - 1) * -pt.expm1(log_none_positive))
     return positive - pt.log1p((sharpness - 1) * pt.exp(log_none_positive))

@@ -1,4 +1,7 @@
-"""VWSGP in PyMC: written from the paper, no formula shared with NumPyro's."""
+"""PyMC programs of `VWSGP`, written from the paper to check the NumPyro programs.
+
+The programs use different formulas, so that they check each other.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ from .sparse_gp import (
 
 __all__ = ["vwsgp_program"]
 
-# Bisection steps for the mode of an integrand; nodes need not be centred on it exactly.
+# Bisection steps to the mode of an integrand. Nodes need not be centred on it exactly.
 _BISECTIONS = 25
 
 
 def vwsgp_program(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.Model:
-    """The model as a PyMC program, to check the NumPyro programs and to compare speeds.
+    """Build the PyMC program of `VWSGP`, to check the NumPyro programs and compare speeds.
 
     .. code-block:: text
 
@@ -44,12 +47,12 @@ def vwsgp_program(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.
     Parameters
     ----------
     model : VWSGP
-        Kernel parameters, and noise or scale of targets, are numbers, or priors that PyMC has too:
-        ``Gamma``, ``HalfNormal``, ``InverseGamma``, ``LogNormal``, ``Normal``.
+        Kernel parameters, and noise or scale of targets, are numbers, or priors with a counterpart
+        in PyMC: ``Beta``, ``Gamma``, ``HalfNormal``, ``InverseGamma``, ``LogNormal``, ``Normal``.
     bags : Bags
-        With labels (or targets) to condition on them; without, they are a site.
+        Labels (or targets) are observed if there are any; otherwise they are a site.
     program : {"marginal", "full"}
-        With the latent values of the bags integrated out, or as a site.
+        ``marginal`` integrates the latent values of the bags out. In ``full`` they are a site.
 
     Returns
     -------
@@ -60,8 +63,8 @@ def vwsgp_program(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.
     ImportError
         If PyMC is not installed.
     ValueError
-        If ``program`` is neither of the two, if a prior is not one that PyMC has too, or if the
-        bags have another number of features than the inducing points.
+        If ``program`` is neither of the two, or if PyMC has no counterpart of a prior. Also if bags
+        and inducing points have different numbers of features.
 
     Notes
     -----
@@ -89,7 +92,7 @@ def vwsgp_program(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.
 
 
 def _observe(model: VWSGP, bags: Bags, location: Tensor, scale: Tensor | None) -> None:
-    """Labels or targets where s_b ~ N(location, scale²), or where s_b is the location itself."""
+    """Observe labels or targets given s_b ~ N(location, scale²), or s_b = location if no scale."""
     match model.likelihood:
         case Logistic():
             log_odds = location if scale is None else _log_expected_odds(location, scale)
@@ -136,7 +139,7 @@ def _observe_targets(
                 observation["observed"] = np.asarray(bags.targets).astype(int)
             if scale is None:
                 chance = pt.sigmoid(-location)
-                # PyMC counts failures before the r-th success.
+                # PyMC counts failures before the r-th success, with probability p of success.
                 pm.NegativeBinomial("bag_target", n=total, p=chance, **observation)
                 return
             pm.CustomDist(
@@ -152,10 +155,11 @@ def _observe_targets(
 def _log_expected_student(
     target: Tensor, location: Tensor, scale: Tensor, degrees: Tensor, noise: Tensor
 ) -> Tensor:
-    """log E t_ν((y − s)/σ)/σ, s ~ N(location, scale²), with poles at ±iσ√ν.
+    """Log density of a target with Student-t noise: log E t_ν((y − s)/σ)/σ.
 
-    A Student-t that is narrow and heavy against the Gaussian draws mass to y, wherever it is, but
-    beyond 12 sds that mass is below e^−72.
+    Here s ~ N(location, scale²). The integrand has poles at s = y ± iσ√ν. A Student-t that is
+    narrower than this Gaussian moves mass of the integrand to y, however far y is. Beyond 12 sds
+    that mass is below e^−72.
     """
     pole = 0.9 * pt.min(noise * pt.sqrt(degrees))
     nodes, log_weights = trapezoid(pt.max(scale), pole, reach=2.0 * REACH)
@@ -183,11 +187,11 @@ def _draw_student(
 
 
 def _log_expected_counts(count: Tensor, location: Tensor, scale: Tensor, total: Tensor) -> Tensor:
-    """log E C(y + r − 1, y) σ(s)^y σ(−s)^r, s ~ N(location, scale²).
+    """Log probability of a count, log E C(y + r − 1, y) σ(s)^y σ(−s)^r, s ~ N(location, scale²).
 
-    The integrand is log-concave and falls from its mode at least as fast as the Gaussian: nodes
-    are centred on the mode, found by bisection. Half-way to the poles at ±iπ it has grown
-    by 2^(n/2).
+    The integrand is log-concave and falls from its mode at least as fast as the Gaussian. Nodes are
+    therefore centred on the mode, which bisection finds. The path of integration ends half-way to
+    the poles at ±iπ, where the integrand has grown by at most 2^(n/2), n = y + r.
     """
     trials = count + total
 
@@ -220,16 +224,20 @@ def _draw_counts(
 
 
 def _log_expected_odds(location: Tensor, scale: Tensor) -> Tensor:
-    """log E σ(s) / E[1 − σ(s)], s ~ N(location, scale²); both are accurate when small."""
+    """Log odds log E σ(s) / E[1 − σ(s)], s ~ N(location, scale²).
+
+    It takes two integrals, because 1 − E σ(s) would lose digits where it is small.
+    """
     return _log_expected_sigmoid(location, scale) - _log_expected_sigmoid(-location, scale)
 
 
 def _log_expected_sigmoid(location: Tensor, scale: Tensor) -> Tensor:
-    """log E σ(a + sz), z ~ N(0, 1).
+    """Log expected sigmoid, log E σ(a + sz), z ~ N(0, 1).
 
-    σ grows like e^{sz} as far as a + sz = 0 and no more, so the mass of the integrand lies at
-    z = −a/s, but at least at 0 and at most at s: its mean is less than one sd from there. As the
-    integrand falls at least as fast as a Gaussian, no more nodes are needed where s is large.
+    σ grows like e^{sz} up to a + sz = 0 and stays below 1 from there on. The mass of the integrand
+    therefore lies near z = −a/s, clipped to at least 0 and at most s. Its mean is less than one sd
+    from there. The integrand falls at least as fast as a Gaussian, so that large s needs no wider
+    range of nodes.
     """
     centre = pt.clip(-location / scale, 0.0, scale)
     nodes, log_weights = trapezoid(pt.max(scale), math.pi, reach=REACH + 1.0, centre=centre)
