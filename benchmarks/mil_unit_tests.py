@@ -34,7 +34,7 @@ from milzoo.datasets import (
     threshold_based,
     threshold_based_log_odds,
 )
-from milzoo.diagnostics.neighbourhood_scores.classification import (
+from milzoo.diagnostics.measures.classification import (
     BayesRegret,
     bayes_regret,
     classify,

@@ -8,7 +8,7 @@ import pytest
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.diagnostics import Prepared, Selection, select
 from milzoo.diagnostics.checks.leave_one_out import leave_one_out
-from milzoo.diagnostics.neighbourhood_scores.scores import bag_log_loss
+from milzoo.diagnostics.measures.scores import bag_log_loss
 from milzoo.inference import coordinate_ascent, gibbs, grid, maximum_a_posteriori, nuts
 from milzoo.models import (
     DPMIL,
