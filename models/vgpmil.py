@@ -288,8 +288,11 @@ class VGPMIL(InstanceGPModel):
     def _rule(self, largest: float) -> QuadratureRule:
         if self.is_logistic:
             return logistic_rule(largest)
+        psi = self.scale_mixture
+        # In halves, so that like mixtures share a rule.
+        tilt = 0.5 + math.ceil(2 * psi.largest_log_derivative) / 2
         return trapezoid_rule(
-            on_grid(largest), distance_to_pole=self.scale_mixture.distance_to_pole, tilt=(0.5, 0.5)
+            on_grid(largest), distance_to_pole=psi.distance_to_pole, tilt=(tilt, tilt)
         )
 
     # ------------------------------------------------------------------ the prior's constant

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Protocol, runtime_checkable
 
 import jax
@@ -45,6 +45,11 @@ class GaussianScaleMixture(Protocol):
     @property
     def distance_to_pole(self) -> float:
         """Distance from the real line within which ψ is analytic; it sets quadrature steps."""
+        ...
+
+    @property
+    def largest_log_derivative(self) -> float:
+        """Largest |d log ψ/df|; it sets how far quadrature nodes reach."""
         ...
 
     def log_density(self, latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
@@ -84,6 +89,11 @@ class PolyaGammaScaleMixture:
     def distance_to_pole(self) -> float:
         """π: cosh(f/2) is zero at ±iπ."""
         return math.pi
+
+    @property
+    def largest_log_derivative(self) -> float:
+        """½: the derivative of log ψ is −tanh(f/2)/2."""
+        return 0.5
 
     def log_density(self, latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f) = −log 2cosh(f/2)."""
@@ -150,8 +160,13 @@ class GammaScaleMixture:
 
     @property
     def distance_to_pole(self) -> float:
-        """√(2β): the branch points of ψ are at ±i√(2β)."""
-        return math.sqrt(2 * self.beta)
+        """√(2β (1 − e^{−3/α})): there ψ is e³ times ψ(0); it has branch points at ±i√(2β)."""
+        return math.sqrt(-2 * self.beta * math.expm1(-3 / self.alpha))
+
+    @property
+    def largest_log_derivative(self) -> float:
+        """α/√(2β), at f = ±√(2β)."""
+        return self.alpha / math.sqrt(2 * self.beta)
 
     def log_density(self, latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f) = α log β − α log(β + f²/2)."""
@@ -185,6 +200,7 @@ class ScaleMixture:
 
     log_psi: Callable[[Float[Array, ""]], Float[Array, ""]]
     distance_to_pole: float = 1.0
+    largest_log_derivative: float = 0.5
 
     @classmethod
     def from_log_density(
@@ -201,6 +217,7 @@ class ScaleMixture:
         distance_to_pole : float
             Distance from the real line within which ψ is smooth, about its width at the mode. It
             sets quadrature steps over f: too small a value costs time, too large costs accuracy.
+            How far the nodes reach is set by the largest derivative of log ψ at |f| ≤ 100.
 
         Returns
         -------
@@ -239,7 +256,7 @@ class ScaleMixture:
                 "log_psi is not a Gaussian scale mixture: −(log ψ)'(c)/c increases with c; "
                 "expected it to fall (log ψ(√x) must be convex in x)"
             )
-        return mixture
+        return replace(mixture, largest_log_derivative=float((tilts * precision).max()))
 
     def log_density(self, latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f)."""

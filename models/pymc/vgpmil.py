@@ -137,10 +137,12 @@ def _given_inducing_values(
     Expectations are over f_n | u, and g_y(f) = ψ(f) e^{(y−½)f}. The second is None where it is 0.
     """
     scale_mixture, largest = model.scale_mixture, pt.max(scale)
-    # A factor whose log derivative in f lies within ±1 moves the mass of an integrand by at most s.
-    # The factors of a Gamma mixture meet this if α ≤ √(β/2).
+    # A factor whose log derivative in f lies within ±t moves the mass of the integrand by at most
+    # ts standard deviations.
     nodes, log_weights = trapezoid(
-        largest, _distance_to_nearest_pole(scale_mixture), reach=REACH + largest
+        largest,
+        _distance_to_nearest_pole(scale_mixture),
+        reach=REACH + _largest_log_derivative(scale_mixture) * largest,
     )
     if isinstance(scale_mixture, PolyaGammaScaleMixture):  # g_0 = 1 − σ(f), g_0 + g_1 = 1
         if not model.kernel.priors and model.largest_variance(None, {}) <= _LARGEST_TABLED_VARIANCE:
@@ -171,12 +173,22 @@ def _log_two_cosh_half(latent: Tensor) -> Tensor:
 
 
 def _distance_to_nearest_pole(scale_mixture: GaussianScaleMixture) -> float:
-    """Distance from the real line to a pole: π of 1/(1 + e^f), √(2β) of (1 + f²/(2β))^{−α}."""
-    return (
-        math.sqrt(2 * scale_mixture.beta)
-        if isinstance(scale_mixture, GammaScaleMixture)
-        else math.pi
-    )
+    """How far from the real line an integrand stays small.
+
+    1/(1 + e^f) has a pole at iπ. (1 + f²/(2β))^{−α} has a branch point at i√(2β); nearer than that
+    it has grown to e³.
+    """
+    if not isinstance(scale_mixture, GammaScaleMixture):
+        return math.pi
+    alpha, beta = scale_mixture.alpha, scale_mixture.beta
+    return math.sqrt(2 * beta * (1 - math.exp(-3 / alpha)))
+
+
+def _largest_log_derivative(scale_mixture: GaussianScaleMixture) -> float:
+    """Bound on |d log g/df| for g = ψ(f) e^{±f/2}: 1, or ½ + α/√(2β) of a Gamma scale mixture."""
+    if not isinstance(scale_mixture, GammaScaleMixture):
+        return 1.0
+    return 0.5 + scale_mixture.alpha / math.sqrt(2 * scale_mixture.beta)
 
 
 # ---------------------------------------------------------------- bags

@@ -18,6 +18,7 @@ import pytest
 from milzoo.datasets import Bags, simulate_instances
 from milzoo.models import RBF, VGPMIL, GammaScaleMixture, PolyaGammaScaleMixture, ScaleMixture
 from milzoo.models.numerics.quadrature import logistic_rule
+from milzoo.models.vgpmil import _scale_mixture_integrals
 from numpyro import handlers
 from numpyro.infer import Predictive
 from numpyro.infer.util import log_density
@@ -323,6 +324,24 @@ def test_marginal_program_is_right_for_a_peaked_psi():
     expected += stats.multivariate_normal(cov=K_ZZ).logpdf(u)
     found = joint(model.marginal(), bags, inducing_value=u)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 2.5), (5.0, 0.5), (10.0, 0.5), (10.0, 5.0)])
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
+def test_integrals_of_psi_are_right_far_from_its_mode(alpha, beta, scale):
+    """A steep ψ moves the mass of the integrand by many sds: at f = 12 to the mode at 0."""
+    model = small_model(scale_mixture=GammaScaleMixture(alpha, beta))
+    location, z = np.array([-12.0, -7.0, -3.0, 0.0, 2.0, 9.0, 12.0]), np.linspace(-60, 60, 400_001)
+    with jax.enable_x64(True):
+        scales = jnp.full(len(location), scale)
+        found = _scale_mixture_integrals(
+            model.scale_mixture, jnp.asarray(location), scales, model._rule(scale)
+        )
+        found = np.asarray(found)
+    f = location[:, None] + scale * z
+    log_weight = stats.norm.logpdf(z) + np.log(z[1] - z[0]) - alpha * np.log1p(f**2 / (2 * beta))
+    expected = [logsumexp(log_weight + g, axis=1) for g in (-f / 2, np.logaddexp(f / 2, -f / 2))]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=5e-9)
 
 
 @pytest.mark.slow

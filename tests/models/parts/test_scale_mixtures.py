@@ -48,6 +48,15 @@ def test_every_scale_mixture_keeps_the_protocol(scale_mixture):
     assert isinstance(scale_mixture, GaussianScaleMixture)
 
 
+@pytest.mark.parametrize("scale_mixture", AUGMENTED + AUTOMATIC, ids=by_name)
+def test_no_derivative_of_log_psi_is_larger_than_said(scale_mixture):
+    if isinstance(scale_mixture, ScaleMixture):
+        scale_mixture = ScaleMixture.from_log_density(scale_mixture.log_psi)
+    latent = jnp.concatenate([jnp.zeros(1), jnp.geomspace(1e-2, 1e2, 2000)])
+    derivative = np.abs(np.asarray(jax.vmap(jax.grad(scale_mixture.log_density))(latent)))
+    assert derivative.max() == pytest.approx(scale_mixture.largest_log_derivative, rel=2e-3)
+
+
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("scale_mixture", AUGMENTED + AUTOMATIC, ids=by_name)
 def test_expected_precision_is_the_scaled_derivative_of_log_psi(scale_mixture):

@@ -60,8 +60,11 @@ def test_densities_agree_under_each_prior_of_both_libraries(model_for, assert_sa
 @pytest.mark.in_ci
 @pytest.mark.slow_but_first
 @in_both_programs
-def test_density_and_gradient_agree_with_gamma_mixing(model_for, assert_same_density, program):
-    model = model_for(scale_mixture=GammaScaleMixture(alpha=1.5, beta=2.5))
+@pytest.mark.parametrize(("alpha", "beta"), [(1.5, 2.5), (10.0, 0.5)])
+def test_density_and_gradient_agree_with_gamma(
+    model_for, assert_same_density, program, alpha, beta
+):
+    model = model_for(scale_mixture=GammaScaleMixture(alpha, beta))
     assert_same_density(vgpmil_program, model, program)
 
 
