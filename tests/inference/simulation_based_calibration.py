@@ -49,7 +49,7 @@ class Problem:
         The bags that labels are simulated for.
     test_bag : Bags
         The one bag that is predicted.
-    evidence : str
+    latent : str
         The site whose first value is ranked where the sampler has it.
     """
 

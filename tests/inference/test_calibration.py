@@ -77,9 +77,9 @@ class BiasedGibbs(VGPMILGibbs):
 
 @pytest.mark.slow
 def test_a_wrong_constant_in_one_conditional_is_found(calibrate, without_type_checks):
-    # Evidence and inducing values give it away, at p below 1e-6.
+    # Latent and inducing values give it away, at p below 1e-6.
     found = calibrate("vgpmil", BiasedGibbs.for_model, thinning=5).not_uniform
-    assert "evidence 0" in found
+    assert "latent 0" in found
     assert "inducing_value 0" in found
 
 
@@ -90,8 +90,8 @@ def test_a_sampler_that_leaves_edges_out_is_found(calibrate):
 
     # Residuals are twice as wide as they should be. One number is looked at, at a rate of its own.
     table = calibrate("coupled vgpmil", uncoupled, thinning=8).table
-    assert table.loc["evidence 0", "p_coverage"] < 1e-4
-    assert table.loc["evidence 0", "rms_deviation"] < 0.75
+    assert table.loc["latent 0", "p_coverage"] < 1e-4
+    assert table.loc["latent 0", "rms_deviation"] < 0.75
 
 
 @pytest.mark.slow

@@ -930,7 +930,8 @@ def test_fields_out_of_range_are_refused_by_name(fields, message, without_type_c
 
 def test_priors_with_unknown_normalising_constants_are_refused():
     kernel = RBF(variance=dist.LogNormal(0.0, 1.0), length_scale=1.0)
-    with pytest.raises(ValueError, match="variance of VGPMIL have priors, and mixing is GammaMix"):
+    message = "variance of VGPMIL have priors, and scale_mixture is GammaScaleMixture"
+    with pytest.raises(ValueError, match=message):
         VGPMIL(kernel, np.zeros((2, 3)), scale_mixture=GammaScaleMixture(1.0, 3.0))
 
 

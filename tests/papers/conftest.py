@@ -7,7 +7,7 @@ from milzoo.papers import Attempt, Cell, Exhibit, Paper, Protocol, Published
 from milzoo.papers.protocols import stratified_folds, thirds
 
 DATA = "kandemir2014"
-GRID = {"measure": [NeighbourScore(k) for k in (1, 3)]}
+GRID = {"neighbourhood_score": [NeighbourScore(k) for k in (1, 3)]}
 
 
 def neighbours(bags, memory):
