@@ -3,7 +3,8 @@
 Any ψ but the hyperbolic secant makes another model, p(f) ∝ N(f) Π ψ(f_n)·2cosh(f_n/2). With a
 Gamma scale mixture ψ falls like a power and 2cosh grows like e^{|f|/2}: it has a mode at f ≈ 0,
 where coordinate ascent stops, and there are far higher ones at f = Q(½ sgn f − 2α/f), Q the prior
-covariance of f. Two targets, then: the ψ-model, and the logistic model that G approximates.
+covariance of f. Two target densities, then: the ψ-model, and the logistic model that G
+approximates.
 
     python benchmarks/gamma_runaway.py [--toy] [--seed 0] [--json PATH]
     python benchmarks/gamma_runaway.py --smc        # tempered SMC alone: for an accelerator
@@ -92,7 +93,7 @@ TOY = Sizes(
 class Row:
     """One engine on one target density."""
 
-    target: str
+    target_density: str
     engine: str
     mean_absolute_location: list[float]  # mean |E f_n|, by chain
     mean_absolute_latent: list[float]  # mean |f_n|, by chain
@@ -109,13 +110,15 @@ def rows_of(model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Iterator[Row]
     yield sampled_row(logistic, "nuts", nuts, model, bags, sizes, seed)
     for alpha, beta in sizes.ascended:
         gamma = replace(model, scale_mixture=GammaScaleMixture(alpha, beta))
-        target = f"the ψ-model, α = {alpha:g}, β = {beta:g}"
-        yield ascent_row(target, gamma, bags, sizes, seed)
-        yield far_ascent_row(target, gamma, bags, sizes, seed)
+        target_density = f"the ψ-model, α = {alpha:g}, β = {beta:g}"
+        yield ascent_row(target_density, gamma, bags, sizes, seed)
+        yield far_ascent_row(target_density, gamma, bags, sizes, seed)
         if (alpha, beta) in sizes.sampled:
-            yield sampled_row(target, "gibbs", gibbs, gamma, bags, sizes, seed)
-            yield sampled_row(target, "nuts", nuts, gamma, bags, sizes, seed)
-            yield sampled_row(target, "nuts, f as sites", nuts_full, gamma, bags, sizes, seed)
+            yield sampled_row(target_density, "gibbs", gibbs, gamma, bags, sizes, seed)
+            yield sampled_row(target_density, "nuts", nuts, gamma, bags, sizes, seed)
+            yield sampled_row(
+                target_density, "nuts, f as sites", nuts_full, gamma, bags, sizes, seed
+            )
 
 
 def smc_rows(model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Iterator[Row]:
@@ -126,25 +129,27 @@ def smc_rows(model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Iterator[Row
         posterior = tempered_smc(gamma, bags, dispersion=dispersion, **options)
         latent = latent_of(posterior, bags, seed)
         value = log_evidence(posterior, seed=seed).value
-        target, name = (
+        target_density, name = (
             f"the ψ-model, α = {alpha:g}, β = {beta:g}",
             f"SMC, dispersion {dispersion:g}",
         )
-        yield _row(target, name, latent, bags, posterior.seconds, value)
+        yield _row(target_density, name, latent, bags, posterior.seconds, value)
 
 
 def nuts_full(model: VGPMIL, bags: Bags, **arguments) -> Posterior:
     return nuts(model, bags, program="full", **arguments)
 
 
-def ascent_row(target: str, model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Row:
+def ascent_row(target_density: str, model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Row:
     """Coordinate ascent from q(u) = p(u), as the engine starts."""
     posterior = coordinate_ascent(model, bags, seed=seed, num_draws=sizes.num_draws)
     latent = latent_of(posterior, bags, seed)
-    return _row(target, "ascent", latent, bags, posterior.seconds, float(posterior.elbo[-1]))
+    return _row(
+        target_density, "ascent", latent, bags, posterior.seconds, float(posterior.elbo[-1])
+    )
 
 
-def far_ascent_row(target: str, model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Row:
+def far_ascent_row(target_density: str, model: VGPMIL, bags: Bags, sizes: Sizes, seed: int) -> Row:
     """The same ascent from tilts of ½ Σ_m k(x_n, x_m), all latent values negative."""
     started = time.perf_counter()
     with jax.enable_x64(True):
@@ -154,7 +159,7 @@ def far_ascent_row(target: str, model: VGPMIL, bags: Bags, sizes: Sizes, seed: i
     draws = fitted.draws(model, bags, jax.random.key(seed), sizes.num_draws)
     latent = given_inducing_values(model, bags, draws["inducing_value"][None], seed)
     seconds = time.perf_counter() - started
-    return _row(target, "ascent from far out", latent, bags, seconds, float(bound))
+    return _row(target_density, "ascent from far out", latent, bags, seconds, float(bound))
 
 
 @jax.jit
@@ -177,7 +182,7 @@ def _statistics_at(model: VGPMIL, rows: InstanceRows, tilt: jax.Array) -> Induci
 
 
 def sampled_row(
-    target: str,
+    target_density: str,
     name: str,
     engine: Callable[..., Posterior],
     model: VGPMIL,
@@ -195,7 +200,9 @@ def sampled_row(
         num_chains=sizes.num_chains,
         **keep,
     )
-    return _row(target, name, latent_of(posterior, bags, seed), bags, posterior.seconds, None)
+    return _row(
+        target_density, name, latent_of(posterior, bags, seed), bags, posterior.seconds, None
+    )
 
 
 # --------------------------------------------------------------------- the latent values of draws
@@ -234,7 +241,7 @@ def given_inducing_values(
 
 
 def _row(
-    target: str,
+    target_density: str,
     engine: str,
     latent: np.ndarray,
     bags: Bags,
@@ -242,7 +249,7 @@ def _row(
     bound: float | None,
 ) -> Row:
     return Row(
-        target,
+        target_density,
         engine,
         np.abs(latent.mean(axis=1)).mean(axis=1).tolist(),
         np.abs(latent).mean(axis=(1, 2)).tolist(),
@@ -256,11 +263,11 @@ def _row(
 def print_table(rows: list[Row]) -> None:
     header = f"{'':<22}{'mean |E f|':>24}{'mean |f|':>24}{'fraction of f > 0':>24}"
     header += f"{'inst. AUC':>11}{'ELBO':>10}{'seconds':>9}"
-    target = None
+    target_density = None
     for row in rows:
-        if row.target != target:
-            target = row.target
-            print(f"\n{target}\n{header}")
+        if row.target_density != target_density:
+            target_density = row.target_density
+            print(f"\n{target_density}\n{header}")
         by_chain = (row.mean_absolute_location, row.mean_absolute_latent, row.fraction_positive)
         bound = "" if row.elbo is None else f"{row.elbo:.0f}"
         print(

@@ -62,7 +62,7 @@ class Setting(NamedTuple):
     min_positive: int  # a
 
 
-# ------------------------------------------------------------- scores for all k at once
+# --------------------------------------------------------------------- scores for all k at once
 
 
 @dataclass(frozen=True)

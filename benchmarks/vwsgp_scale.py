@@ -77,7 +77,7 @@ class Design:
     def model(self) -> VWSGP:
         """Inducing points among the instances of a chunk that is used for nothing else."""
         points = self.chunk(10**6).instances[: self.num_inducing]
-        # ℓ = 20 as in the paper; v such that evidence of 2,000 instances is of the order of 10.
+        # ℓ = 20 as in the paper; v such that 2,000 latent values add up to some 10.
         return VWSGP(RBF((10 / self.bag_size) ** 2, 20.0), points)
 
 

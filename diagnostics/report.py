@@ -522,7 +522,7 @@ def _model_text(comparison: Compared) -> str:
     if comparison.has_one_target_density:
         return text
     named = "; ".join(f"{name}: {v.target_density}" for name, v in comparison.verdicts.items())
-    return f"{text} That is the first; the posteriors have different targets: {named}."
+    return f"{text} That is the first; the posteriors have different target densities: {named}."
 
 
 def _test_text(comparison: Compared) -> str:

@@ -148,7 +148,7 @@ def sentence(
         _own_quality(name, verdict),
         _missed(name, missed[name]) if name in missed else "",
         _distance(name, verdict, is_judged=is_judged),
-        _other_target(verdict),
+        _other_target_density(verdict),
         _runaway(name, verdict),
         "It is one point, without any interval." if verdict.assessment.is_point else "",
         "" if verdict.assessment.is_exact else _nats(divergence),
@@ -329,7 +329,7 @@ def _brief(value: float) -> str:
     )
 
 
-def _other_target(verdict: Verdict) -> str:
+def _other_target_density(verdict: Verdict) -> str:
     """The verdict on a posterior that has another target density than the reference."""
     peer, own = verdict.reference, verdict.own_reference
     if peer is None or not verdict.has_other_target_density:

@@ -393,7 +393,7 @@ def judge(
     reference: str | None,
     test: Bags | None,
 ) -> Verdict:
-    """Compare one posterior with the reference, and with its own of another target density.
+    """Compare one posterior with the reference, and with a sampler of its own target density.
 
     Parameters
     ----------
@@ -465,10 +465,10 @@ def best_reference(
     target density most others have.
     """
     rank: dict[str, tuple[bool, bool, bool, float, int]] = {}
-    of_target = Counter(target_densities[name] for name in assessments)
+    of_target_density = Counter(target_densities[name] for name in assessments)
     for name, known in assessments.items():
         first, chains = is_logistic(known.posterior.model), known.convergence
-        alike = of_target[target_densities[name]]
+        alike = of_target_density[target_densities[name]]
         if known.is_exact:
             rank[name] = (first, True, True, math.inf, alike)
         elif chains is not None and not known.failed:
@@ -478,11 +478,11 @@ def best_reference(
 
 def names_by_target_density(verdicts: Mapping[str, Verdict]) -> list[list[str]]:
     """Names of the posteriors that did not fail, those of one target density together."""
-    by_target: dict[str, list[str]] = {}
+    by_target_density: dict[str, list[str]] = {}
     for name, verdict in verdicts.items():
         if not verdict.assessment.failed:
-            by_target.setdefault(verdict.target_density, []).append(name)
-    return list(by_target.values())
+            by_target_density.setdefault(verdict.target_density, []).append(name)
+    return list(by_target_density.values())
 
 
 def _size(draws: xr.Dataset) -> float:

@@ -175,7 +175,7 @@ def warmed_up(
     num_superchains: int,
     num_warmup: int,
 ) -> TunedChains:
-    """Warm-up: half of it in the coordinates of the target, half in those of the chains.
+    """Warm-up: half of it in the coordinates of the target density, half in those of the chains.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def sampled(
     Returns
     -------
     array (C, S, P)
-        In the coordinates of the target.
+        In the coordinates of the target density.
     dict of arrays (C, S)
         Under ArviZ's names.
     """

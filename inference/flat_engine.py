@@ -48,35 +48,35 @@ class FlatDensity:
     >>> from milzoo.models import RBF, VWSGP
     >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
     >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
-    >>> target: FlatDensity = flat_density(model, bags, seed=0, budget=1000)
-    >>> target.dimension
+    >>> target_density: FlatDensity = flat_density(model, bags, seed=0, budget=1000)
+    >>> target_density.dimension
     2
-    >>> round(float(target.log_density(np.zeros(2))), 2)  # 4 log ½ − log 2π
+    >>> round(float(target_density.log_density(np.zeros(2))), 2)  # 4 log ½ − log 2π
     -4.61
-    >>> np.asarray(target.gradient(np.zeros(2))).round(1)
+    >>> np.asarray(target_density.gradient(np.zeros(2))).round(1)
     array([-2.6,  2.9])
-    >>> target.sites(np.ones((1, 2)))["inducing_value"].round(1)
+    >>> target_density.sites(np.ones((1, 2)))["inducing_value"].round(1)
     array([[3., 3.]])
     """
 
     budget: int
     seed: int
-    _target: WhitenedProgram = field(repr=False)
+    _target_density: WhitenedProgram = field(repr=False)
 
     @property
     def dimension(self) -> int:
         """The number P of coordinates."""
-        return self._target.size
+        return self._target_density.size
 
     @property
     def log_density(self) -> Callable[[Float[Array | np.ndarray, " P"]], Float[Array, ""]]:
         """v (P,) → log p(v, data), a function that JAX can trace and differentiate."""
-        return Partial(_log_density, self._target)
+        return Partial(_log_density, self._target_density)
 
     @property
     def gradient(self) -> Callable[[Float[Array | np.ndarray, " P"]], Float[Array, " P"]]:
         """v (P,) → the derivative of the log density (P,)."""
-        return Partial(_gradient, self._target)
+        return Partial(_gradient, self._target_density)
 
     def sites(self, vectors: Float[np.ndarray | Array, "*draws P"]) -> Draws:
         """The model's latent sites of flat vectors.
@@ -91,7 +91,9 @@ class FlatDensity:
             With the same axes first.
         """
         with jax.enable_x64(True):
-            flat = sites_of(self._target, np.reshape(vectors, (-1, self.dimension)).astype(float))
+            flat = sites_of(
+                self._target_density, np.reshape(vectors, (-1, self.dimension)).astype(float)
+            )
         axes = np.shape(vectors)[:-1]
         return {name: of.reshape(*axes, *of.shape[1:]) for name, of in flat.items()}
 
@@ -126,10 +128,10 @@ def flat_density(model: Model, bags: Bags, *, seed: int, budget: int = 20_000) -
     >>> from milzoo.models import RBF, VWSGP
     >>> bags = Bags.from_list([[[0.0], [3.0]], [[3.1]], [[0.2], [-0.1]], [[0.1]]], [1, 1, 0, 0])
     >>> model = VWSGP(RBF(variance=9.0, length_scale=1.0), np.array([[0.0], [3.0]]))
-    >>> target = flat_density(model, bags, seed=0, budget=1000)
-    >>> start = np.zeros(target.dimension)
-    >>> end = start + 0.1 * np.asarray(target.gradient(start))
-    >>> [round(float(target.log_density(v)), 1) for v in (start, end)]
+    >>> target_density = flat_density(model, bags, seed=0, budget=1000)
+    >>> start = np.zeros(target_density.dimension)
+    >>> end = start + 0.1 * np.asarray(target_density.gradient(start))
+    >>> [round(float(target_density.log_density(v)), 1) for v in (start, end)]
     [-4.6, -3.5]
     """
     observations(model, bags, "flat_density")
@@ -168,9 +170,9 @@ def flat_engine(sampler: FlatSampler, *, budget: int = 20_000) -> Callable[..., 
     >>> from milzoo.datasets import Bags
     >>> from milzoo.inference import flat_engine
     >>> from milzoo.models import RBF, VWSGP
-    >>> def prior(target):
-    ...     random = np.random.default_rng(target.seed)
-    ...     return random.normal(size=(4, 100, target.dimension))
+    >>> def prior(target_density):
+    ...     random = np.random.default_rng(target_density.seed)
+    ...     return random.normal(size=(4, 100, target_density.dimension))
     >>> bags = Bags.from_list([np.eye(2), np.ones((1, 2)), -np.eye(2)], labels=[1, 1, 0])
     >>> posterior = flat_engine(prior)(VWSGP(RBF(1.0, 1.0), np.eye(2)), bags, seed=0)
     >>> posterior.engine, posterior.tree["posterior"]["inducing_value"].shape

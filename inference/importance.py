@@ -167,8 +167,8 @@ def weighted_evidence(
 
     Examples
     --------
-    Draws from a Gaussian three times too narrow miss the target's tails; the opposite mistake is
-    harmless:
+    Draws from a Gaussian three times too narrow miss the tails of the target density; the opposite
+    mistake is harmless:
 
     >>> import numpy as np
     >>> from milzoo.inference.importance import weighted_evidence

@@ -319,7 +319,7 @@ class TraceableApproximation(ABC):
     def fitted(
         self, target_density: WhitenedProgram, key: Array
     ) -> tuple[TransportedNormal, Bool[Array, ""]]:
-        """The approximation of the target, and whether it has converged."""
+        """The approximation of the target density, and whether it has converged."""
 
     def draws(self, model: Model, bags: Bags, key: Array, num_draws: int) -> TraceableDraws:
         """Draw v = T(ε), ε ~ N(0, I), and transform v to sites of the model."""

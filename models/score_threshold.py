@@ -150,7 +150,7 @@ class ScoreThreshold(ModelDefaults):
     --------
     >>> from milzoo.datasets import load
     >>> from milzoo.inference import laplace
-    >>> from milzoo.models import ScoreThreshold, NeighbourScore, scored
+    >>> from milzoo.models import NeighbourScore, ScoreThreshold, scored
     >>> bags = load("kandemir2014").standardize()
     >>> scores = scored([NeighbourScore(k) for k in (1, 3)], bags).standardize()
     >>> posterior = laplace(ScoreThreshold(), scores, seed=0)

@@ -191,13 +191,13 @@ def scene_of_clusters():
 
 
 @pytest.fixture(scope="session")
-def judged_draws():
-    """Function of a posterior that gives the draws (chain, draw, …) of what it is judged by."""
+def estimand_draws():
+    """Function of a posterior that gives the draws (chain, draw, …) of its estimands."""
 
     def of(posterior) -> np.ndarray:
         draws = posterior.draws_with_estimands
-        judged = [draws[site].to_numpy().astype(float) for site in posterior.model.estimands]
-        return np.concatenate([site.reshape(*site.shape[:2], -1) for site in judged], axis=2)
+        estimands = [draws[site].to_numpy().astype(float) for site in posterior.model.estimands]
+        return np.concatenate([site.reshape(*site.shape[:2], -1) for site in estimands], axis=2)
 
     return of
 

@@ -401,13 +401,13 @@ def test_settings_are_those_of_the_best_agreement_on_inner_folds(counted):
 
 @pytest.fixture(scope="module")
 def neighbours(benchmark):
-    """The benchmark of measures, its small protocol, and training bags among those of digits."""
+    """The benchmark of scores, its small protocol, and training bags among those of digits."""
     module = benchmark("neighbour_accuracy")
     bags = load("digits").select(np.arange(60))
     return module, module.Protocol.toy(seed=0), bags, np.arange(60) % 3 > 0
 
 
-def test_the_benchmarks_measures_and_thresholds_are_those_of_the_package(neighbours):
+def test_the_benchmarks_scores_and_thresholds_are_those_of_the_package(neighbours):
     module, protocol, bags, training = neighbours
     scene, labels = module.Scene.of(bags, training), bags.labels
     neighbourhood_scores = scene.neighbourhood_scores(training, labels, 3)

@@ -268,7 +268,7 @@ def test_table_is_printed_though_the_report_cannot_be_saved(run, monkeypatch, tm
 
 
 @pytest.mark.slow
-def test_gamma_mixing_is_compared_with_a_logistic_sampler(run, monkeypatch):
+def test_gamma_scale_mixture_is_compared_with_a_logistic_sampler(run, monkeypatch):
     def brief(model, bags, *, seed, progress):
         return nuts(model, bags, seed=seed, num_warmup=10, num_samples=10)
 

@@ -50,8 +50,8 @@ def test_without_a_reliable_reference_nobody_is_blamed(posteriors, problem, comp
     assert attributed(comparison.verdicts, comparison.reference, missed, None) == []
 
 
-def test_bags_left_out_blame_the_model_without_test_bags(posteriors, comparison):
-    """Planted probabilities of left-out bags: half as many come true as were said, or as many."""
+def test_held_out_bags_blame_the_model_without_test_bags(posteriors, comparison):
+    """Planted probabilities of held-out bags: half as many come true as were said, or as many."""
     name = comparison.reference
 
     def said(p_value, num_influential):

@@ -110,9 +110,9 @@ def test_khat_tells_a_narrow_approximation_from_a_good_one(problem, posteriors):
 def test_khat_is_the_mean_of_independent_replicates(posteriors, monkeypatch):
     seen, told = [], iter([0.1, 0.2, 0.3, 0.8])
 
-    def recorded(log_target, log_approximation):
-        seen.append(log_target)
-        return weighted_evidence(log_target, log_approximation)._replace(khat=next(told))
+    def recorded(log_target_density, log_approximation):
+        seen.append(log_target_density)
+        return weighted_evidence(log_target_density, log_approximation)._replace(khat=next(told))
 
     monkeypatch.setattr(verdict_module, "weighted_evidence", recorded)
     row = compare({"cavi": posteriors["cavi"]}).table.loc["cavi"]
@@ -435,7 +435,7 @@ def test_posteriors_of_other_models_are_told_apart(posteriors, problem):
 
 
 @pytest.mark.slow
-def test_runaway_is_shown_where_targets_are_equal(posteriors, problem):
+def test_runaway_is_shown_where_target_densities_are_equal(posteriors, problem):
     training, _, model = problem
     gamma = replace(model, scale_mixture=GammaScaleMixture(1.0, 1.0))
     far = 30.0 + posteriors["nuts"].tree["posterior"]["inducing_value"].to_numpy()
@@ -478,7 +478,7 @@ def test_sampler_near_the_start_hides_no_runaway(posteriors, chains, problem):
 
 
 @pytest.mark.in_ci
-def test_other_values_of_hyperparameters_are_another_target(chains, problem):
+def test_other_values_of_hyperparameters_are_another_target_density(chains, problem):
     model = problem[2].with_hyperparameters({"variance": 5.0})
     comparison = compare({"a": chains(0), "b": replace(chains(1, bias=1.0), model=model)})
     assert list(comparison.table["target_density"]) == ["variance=4.0", "variance=5.0"]
@@ -502,7 +502,7 @@ PRIORS = {
 }
 
 
-def test_only_different_priors_make_different_targets(chains, problem):
+def test_only_different_priors_make_different_target_densities(chains, problem):
     kernel = problem[2].kernel
 
     def planted(prior):
@@ -519,7 +519,7 @@ def test_only_different_priors_make_different_targets(chains, problem):
     assert "target_density" not in compare({"a": again[0], "b": again[1]}).table
 
 
-def test_two_functions_in_the_model_are_two_targets(chains, problem):
+def test_two_functions_in_the_model_are_two_target_densities(chains, problem):
     def planted(rate):
         psi = ScaleMixture.from_log_density(lambda f: -rate * f**2)
         return replace(chains(0), model=replace(problem[2], scale_mixture=psi))
@@ -569,13 +569,12 @@ def test_another_likelihood_is_another_model_and_not_other_hyperparameters(likel
     assert "hyper-parameters" not in text and "should be" not in text
     kinds = {name: likelihoods[name] for name in ("probit", "noisy probit")}
     text = compare(kinds, reference="probit").sentences["noisy probit"]
-    assert (
-        "Its target density, noise=3.0, is another model than probit's" in text
-    )  # fixed, not learned
+    # The noise is fixed, not learned.
+    assert "Its target density, noise=3.0, is another model than probit's" in text
 
 
 @pytest.mark.slow
-def test_posteriors_of_one_likelihood_name_no_target(likelihoods):
+def test_posteriors_of_one_likelihood_name_no_target_density(likelihoods):
     comparison = compare({"a": likelihoods["probit"], "b": likelihoods["probit"]}, reference="a")
     assert "target_density" not in comparison.table
     assert "logistic" not in comparison.reference_sentence

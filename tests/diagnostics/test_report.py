@@ -206,7 +206,7 @@ def test_the_page_says_which_model_each_posterior_is_about(posteriors, problem, 
     moved = coordinate_ascent(model.with_hyperparameters({"variance": 5.0}), training, seed=0)
     comparison = compare({"nuts": posteriors["nuts"], "learned": moved})
     page = comparison.save_report(tmp_path / "values").read_text("utf-8")
-    assert "different targets: nuts: variance=4.0; learned: variance=5.0" in page
+    assert "different target densities: nuts: variance=4.0; learned: variance=5.0" in page
     gamma = replace(model, scale_mixture=GammaScaleMixture(1.0, 2.0))
     alone = compare({"cavi": coordinate_ascent(gamma, training, seed=0)})
     page = alone.save_report(tmp_path / "gamma").read_text("utf-8")

@@ -78,13 +78,13 @@ def _paper_in_numpy(model, bags, probability, steps):
         theta = np.tanh(tilt / 2) / (2 * tilt)
         covariance = np.linalg.inv(precision_zz + weights.T @ (theta[:, None] * weights))  # S
         mean = covariance @ weights.T @ (probability - 0.5 - theta * model.mean)  # m
-        evidence = model.mean + weights @ mean  # μ
+        latent = model.mean + weights @ mean  # μ
         variance = np.sum((weights @ covariance) * weights, axis=1)
-        tilt = np.sqrt(evidence**2 + variance + residual)  # c
+        tilt = np.sqrt(latent**2 + variance + residual)  # c
         for n, bag in enumerate(bags.bag_index):
             others = (bags.bag_index == bag) & (np.arange(len(tilt)) != n)
             linear_term = (2 * bags.labels[bag] - 1) * np.log(model.sharpness)
-            probability[n] = expit(evidence[n] + linear_term * np.prod(1 - probability[others]))
+            probability[n] = expit(latent[n] + linear_term * np.prod(1 - probability[others]))
     return mean, covariance, probability
 
 

@@ -44,10 +44,8 @@ def test_gaussian_conditionals_are_those_of_dense_algebra(small_problem):
         def draw(key):
             whitened_key, latent_key = jax.random.split(key)
             whitened = sweep.draw_whitened(whitened_key, jnp.asarray(label), jnp.asarray(omega))
-            evidence = sweep.draw_latent(
-                latent_key, whitened, jnp.asarray(label), jnp.asarray(omega)
-            )
-            return jnp.concatenate([sweep.conditional.cholesky @ whitened, evidence])
+            latent = sweep.draw_latent(latent_key, whitened, jnp.asarray(label), jnp.asarray(omega))
+            return jnp.concatenate([sweep.conditional.cholesky @ whitened, latent])
 
         draws = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(1), 40_000)))
     mean_z = (draws.mean(axis=0) - mean) / np.sqrt(np.diag(covariance) / len(draws))
@@ -113,8 +111,8 @@ def test_labels_that_say_nothing_leave_the_prior(small_problem, moments):
     deviation = np.sqrt(model.kernel.variance * (1 + model.jitter))
     prior = np.array([[0.0] * 4, [deviation] * 4])
     assert moments(sites(posterior)).largest_z(prior) <= LARGEST_Z
-    evidence = np.tile([[model.mean], [np.sqrt(model.kernel.variance)]], bags.num_instances)
-    assert moments(sites(posterior, "latent")).largest_z(evidence) <= LARGEST_Z
+    prior = np.tile([[model.mean], [np.sqrt(model.kernel.variance)]], bags.num_instances)
+    assert moments(sites(posterior, "latent")).largest_z(prior) <= LARGEST_Z
 
 
 @pytest.mark.slow
@@ -129,7 +127,7 @@ def test_evidence_and_labels_are_those_drawn_back_from_nuts(small_problem, poste
 
 
 @pytest.mark.slow
-def test_gamma_mixing_agrees_with_nuts_on_both_programs(small_problem, moments):
+def test_gamma_scale_mixture_agrees_with_nuts_on_both_programs(small_problem, moments):
     # With v = 0.4 and four bags the prior holds: this posterior has one mode, near the data. (At
     # v = ½ and M = 50 on digits it runs away to |f| of hundreds, and no sampler mixes.)
     model, bags = small_problem

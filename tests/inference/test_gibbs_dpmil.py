@@ -10,7 +10,7 @@ LEAST_ESS = 500
 
 @pytest.mark.slow
 def test_gibbs_and_nuts_agree_on_label_invariant_quantities(
-    scene_of_clusters, judged_draws, moments
+    scene_of_clusters, estimand_draws, moments
 ):
     model, bags = scene_of_clusters(8, range(2, 5), seed=3)
     assert set(bags.labels) == {0, 1}
@@ -19,7 +19,7 @@ def test_gibbs_and_nuts_agree_on_label_invariant_quantities(
         nuts(model, bags, seed=1, num_samples=750),
         gibbs(model, bags, seed=2, num_samples=2000, thin=4),
     ):
-        draws = judged_draws(posterior)
+        draws = estimand_draws(posterior)
         for purpose in ("bulk", "mean", "sd"):
             ess = array_stats.ess(draws, chain_axis=0, draw_axis=1, method=purpose)
             assert ess.min() >= LEAST_ESS

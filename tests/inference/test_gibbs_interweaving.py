@@ -146,7 +146,7 @@ def test_evidence_and_labels_are_those_drawn_back_from_nuts(small_problem, momen
 
 
 @pytest.mark.slow
-def test_gamma_mixing_agrees_with_nuts(small_problem, moments):
+def test_gamma_scale_mixture_agrees_with_nuts(small_problem, moments):
     model, bags = small_problem
     tame, few = (
         replace(model, kernel=RBF(0.4, 1.5), scale_mixture=GammaScaleMixture(1.0, 2.5)),

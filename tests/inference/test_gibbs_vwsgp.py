@@ -40,13 +40,13 @@ def test_moments_agree_with_nuts_on_both_programs(problem, posterior, moments):
 
 
 @pytest.mark.slow
-def test_evidence_drawn_back_is_that_of_the_sampler(problem, posterior, moments):
+def test_latent_values_drawn_back_are_those_of_the_sampler(problem, posterior, moments):
     model, bags = problem
     marginal = nuts(model, bags, seed=2, num_samples=3000)
     draws = marginal.tree["posterior"]["inducing_value"].to_numpy()
     flat = {"inducing_value": draws.reshape(-1, draws.shape[-1])}
-    evidence = model.complete(flat, bags, seed=0)["bag_latent"]
-    completed = moments(evidence.reshape(*draws.shape[:2], -1))
+    latent = model.complete(flat, bags, seed=0)["bag_latent"]
+    completed = moments(latent.reshape(*draws.shape[:2], -1))
     assert moments(posterior.tree["posterior"]["bag_latent"]).largest_z(completed) < 5.5
 
 
@@ -89,12 +89,12 @@ def test_probit_inducing_values_and_evidence_agree_with_nuts(accumulating_proble
     assert ours.largest_z(theirs) < 5.5
     is_above = sampled.tree["posterior"]["latent_utility"].to_numpy() > 0
     assert (is_above == (bags.labels == 1)).all()
-    # The evidence that NUTS has as sites is the one drawn back from Gibbs' inducing values.
+    # The latent values that NUTS has as sites are those drawn back from Gibbs' inducing values.
     full = nuts(model, bags, seed=2, program="full", num_samples=3000)
     draws = sampled.tree["posterior"]["inducing_value"].to_numpy()
     flat = {"inducing_value": draws.reshape(-1, draws.shape[-1])}
-    evidence = model.complete(flat, bags, seed=0)["bag_latent"]
-    ours = moments(evidence.reshape(*draws.shape[:2], -1))
+    latent = model.complete(flat, bags, seed=0)["bag_latent"]
+    ours = moments(latent.reshape(*draws.shape[:2], -1))
     assert ours.largest_z(moments(full.tree["posterior"]["bag_latent"])) < 5.5
 
 

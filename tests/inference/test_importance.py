@@ -15,8 +15,8 @@ from milzoo.models.vwsgp import VWSGP
 from scipy import stats
 
 
-def pareto_khat(log_target, log_approximation):
-    return weighted_evidence(log_target, log_approximation).khat
+def pareto_khat(log_target_density, log_approximation):
+    return weighted_evidence(log_target_density, log_approximation).khat
 
 
 def test_draws_from_a_narrow_gaussian_cannot_correct_a_student():

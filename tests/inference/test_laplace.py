@@ -131,7 +131,7 @@ def test_density_integrates_to_one_over_the_sites(one_inducing_point):
     assert np.exp(log_q).sum() * value_step * variance_step == pytest.approx(1.0, abs=2e-3)
 
 
-# ------------------------------------------------------------------ the guide, in in 32 bit
+# ------------------------------------------------------------------ the guide, in 32 bit
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_too_few_steps_are_admitted(small_problem):
 
 @pytest.mark.slow
 def test_an_end_that_is_no_mode_is_a_failure(small_problem):
-    # ψ nearly constant: log 2cosh(f/2) pushes the evidence away from 0, where the search starts.
+    # ψ nearly constant: log 2cosh(f/2) pushes latent values away from 0, where the search starts.
     model, bags = small_problem
     hollow = replace(
         model, kernel=RBF(40.0, 1.5), mean=0.0, scale_mixture=GammaScaleMixture(1.0, 1000.0)
@@ -205,7 +205,7 @@ def test_bags_without_labels_are_refused(small_problem):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("likelihood", [Logistic(), Probit()])
-def test_mode_of_accumulated_latent_values_is_that_of_a_grid(accumulating_problem, likelihood):
+def test_mode_of_accumulated_latents_is_that_of_a_grid(accumulating_problem, likelihood):
     model, bags = accumulating_problem(num_inducing=1, seed=4, likelihood=likelihood)
     posterior = laplace(model, bags, seed=0)
     assert posterior.status.kind == "converged"

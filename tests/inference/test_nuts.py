@@ -68,8 +68,8 @@ def test_labels_that_say_nothing_leave_the_prior(small_problem, moments):
     deviation = np.sqrt(model.kernel.variance * (1 + model.jitter))
     prior = np.array([[0.0] * 4, [deviation] * 4])
     assert moments(sites(posterior)).largest_z(prior) <= LARGEST_Z
-    evidence = np.tile([[model.mean], [np.sqrt(model.kernel.variance)]], bags.num_instances)
-    assert moments(sites(posterior, "latent")).largest_z(evidence) <= LARGEST_Z
+    prior = np.tile([[model.mean], [np.sqrt(model.kernel.variance)]], bags.num_instances)
+    assert moments(sites(posterior, "latent")).largest_z(prior) <= LARGEST_Z
 
 
 @pytest.mark.slow

@@ -142,7 +142,7 @@ def test_file_loses_nothing(posteriors, small_problem, engine, tmp_path):
 
 
 @pytest.mark.slow
-def test_file_keeps_priors_and_mixings(small_problem, tmp_path):
+def test_file_keeps_priors_and_scale_mixtures(small_problem, tmp_path):
     model, bags = small_problem
     kernel = replace(model.kernel, variance=dist.LogNormal(0.3, 0.7))
     open_model = replace(model, kernel=kernel, mean=dist.Normal(-1.0, 2.0))

@@ -189,7 +189,7 @@ def test_labels_can_be_simulated(model, bags):
     assert sites["inducing_value"].shape == (3,) and sites["latent"].shape == (7,)
 
 
-def test_another_mixing_reweights_averaged_values(model, bags, draws):
+def test_another_scale_mixture_reweights_averaged_values(model, bags, draws):
     gamma = replace(model, scale_mixture=GammaScaleMixture(1.0, 2.5))
     f = draws["latent"]
     log_ratio = -np.log1p(0.2 * f**2) + np.log(2 * np.cosh(f / 2))

@@ -16,14 +16,14 @@ from milzoo.models.score_threshold import BagLabelsByScore
 from scipy.special import expit, logsumexp
 from scipy.stats import lognorm, norm
 
-NUM_MEASURES = 3
+NUM_SCORES = 3
 
 
 @pytest.fixture(scope="module")
 def bags():
     """Four bags of two, one, three and one instances."""
     random = np.random.default_rng(0)
-    parts = [random.normal(size=(size, NUM_MEASURES)) for size in (2, 1, 3, 1)]
+    parts = [random.normal(size=(size, NUM_SCORES)) for size in (2, 1, 3, 1)]
     return Bags.from_list(parts, labels=[1, 0, 1, 1])
 
 
@@ -36,8 +36,8 @@ def draws():
 def by_all_labels(threshold, softness, bags, labels):
     """log P_k(Y_b) by the sum over the labels of the instances, (K, B)."""
     chance = expit((bags.instances - threshold) / softness)
-    found = np.empty((NUM_MEASURES, bags.num_bags))
-    for k in range(NUM_MEASURES):
+    found = np.empty((NUM_SCORES, bags.num_bags))
+    for k in range(NUM_SCORES):
         for b, label in enumerate(labels):
             own = chance[bags.bag_index == b, k]
             total = 0.0
@@ -54,7 +54,7 @@ def test_the_marginal_program_sums_over_labels_and_scores(bags, draws):
         norm(0, 2).logpdf(t)
         + lognorm(1.0, scale=np.exp(-1)).logpdf(s)
         + logsumexp(by_all_labels(t, s, bags, bags.labels).sum(axis=1))
-        - np.log(NUM_MEASURES)
+        - np.log(NUM_SCORES)
         for t, s in zip(draws["threshold"], draws["softness"], strict=True)
     ]
     np.testing.assert_allclose(log_joint(model, "marginal", draws, bags), expected, rtol=1e-12)
@@ -69,7 +69,7 @@ def test_programs_with_discrete_sites_sum_to_the_marginal_one(bags, draws, progr
         dict(one)
         | {"score_index": np.array([k])}
         | ({} if program == "called" else {"instance_label": np.array([labelling])})
-        for k in range(NUM_MEASURES)
+        for k in range(NUM_SCORES)
         for labelling in labellings
     ]
     together = {name: np.concatenate([value[name] for value in values]) for name in values[0]}
@@ -103,10 +103,10 @@ def test_labels_are_drawn_with_their_probabilities():
     )
 
 
-def test_predictions_are_means_over_measures_by_their_posterior(bags, draws):
+def test_predictions_are_means_over_scores_by_their_posterior(bags, draws):
     model = ScoreThreshold()
     known = dict(draws) | model.estimands_of(draws, bags)
-    assert known["score_probability"].shape == (6, NUM_MEASURES)
+    assert known["score_probability"].shape == (6, NUM_SCORES)
     predicted = model.predict(known, replace(bags, labels=None))
     for n, (t, s) in enumerate(zip(draws["threshold"], draws["softness"], strict=True)):
         of_score = by_all_labels(t, s, bags, bags.labels).sum(axis=1)

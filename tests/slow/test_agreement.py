@@ -65,11 +65,11 @@ def of_gaussian_processes(kind, data):
         yield name, np.concatenate([inducing_value, by_chain], axis=2)
 
 
-def of_mixtures(scene_of_clusters, judged_draws):
+def of_mixtures(scene_of_clusters, estimand_draws):
     """Draws (chain, draw, 62) of each sampler, of what `DPMIL.estimands` names."""
     model, bags = scene_of_clusters(16, range(2, 8), seed=8)
     for name, posterior in posteriors(model, bags, num_samples=3000, thin=4):
-        yield name, judged_draws(posterior)
+        yield name, estimand_draws(posterior)
 
 
 def of_counts():
@@ -152,7 +152,7 @@ CASES = {"vgpmil-digits": VGPMIL, "vgpmil-musk1": VGPMIL, "vwsgp-musk1": VWSGP}
     scope="module",
     params=[*CASES, "dpmil-scene", "cardinality", "threshold", "concept", "relevance", "soft"],
 )
-def quantities(request, scene_of_clusters, judged_draws):
+def quantities(request, scene_of_clusters, estimand_draws):
     """Draws (chain, draw, quantity) of each sampler."""
     if request.param == "cardinality":
         return dict(of_counts())
@@ -165,7 +165,7 @@ def quantities(request, scene_of_clusters, judged_draws):
     if request.param == "soft":
         return dict(of_soft_maxima())
     if request.param == "dpmil-scene":
-        return dict(of_mixtures(scene_of_clusters, judged_draws))
+        return dict(of_mixtures(scene_of_clusters, estimand_draws))
     data = request.param.split("-")[1]
     if data == "musk1":
         request.getfixturevalue("data_folder")

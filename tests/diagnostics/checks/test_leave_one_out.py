@@ -151,7 +151,7 @@ def test_no_model_is_better_by_less_than_two_standard_errors(behind, expected):
     assert f"{behind.sum():.1f} ± {error:.1f} nats" in text
 
 
-def test_left_out_bags_of_unmixed_chains_are_provisional():
+def test_held_out_bags_of_unmixed_chains_are_provisional():
     found = {"a": elpd_of(-np.ones(12)), "b": elpd_of(-np.ones(12))}
     first, _ = leave_one_out_sentences(found, {"a": "one", "b": "one"}, unmixed=["b"])
     assert first == "b's chains have not mixed: its sum over held-out bags is provisional."
@@ -188,7 +188,7 @@ def test_models_are_compared_by_their_soundest_posteriors(small):
     assert alike == "All have one target density: differences between them come from the engines."
 
 
-# ------------------------------------------------------------------ calibration of bags left out
+# ------------------------------------------------------------------ calibration of held-out bags
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +197,7 @@ def approximate(small):
 
 
 @pytest.mark.in_ci
-def test_labels_left_out_have_the_calibration_of_their_probabilities(approximate):
+def test_held_out_labels_have_the_calibration_of_their_probabilities(approximate):
     labels = np.asarray(approximate.bags.labels)
     positive = np.linspace(0.05, 0.95, 12)
     found = held_out_calibration(

@@ -360,12 +360,12 @@ def test_a_wrong_bag_index_is_refused_with_reasons():
 # --------------------------------------------------------------------------------------
 def augmented_program(bag_label):
     with numpyro.plate("instance", 11):
-        evidence = numpyro.sample("latent", numpyro.distributions.Normal(-1.0, 1.0))
-        numpyro.sample("augmentation", PolyaGamma(1, evidence))
+        latent = numpyro.sample("latent", numpyro.distributions.Normal(-1.0, 1.0))
+        numpyro.sample("augmentation", PolyaGamma(1, latent))
     with numpyro.plate("bag", 5):
-        none_positive = jax.ops.segment_sum(-jax.nn.softplus(evidence), BAG_INDEX, 5)
+        none_positive = jax.ops.segment_sum(-jax.nn.softplus(latent), BAG_INDEX, 5)
         numpyro.sample("bag_label", NoisyMaximum(none_positive, 20.0), obs=bag_label)
-    numpyro.sample("instance_label", InstanceLabels(evidence, BAG_INDEX, BAG_LABEL, 20.0, 5))
+    numpyro.sample("instance_label", InstanceLabels(latent, BAG_INDEX, BAG_LABEL, 20.0, 5))
 
 
 @pytest.mark.slow

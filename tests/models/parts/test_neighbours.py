@@ -98,7 +98,7 @@ def test_coinciding_neighbours_do_not_enter_the_gradient(bags):
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_scored_bags_have_a_feature_for_each_measure(bags):
+def test_scored_bags_have_a_feature_for_each_score(bags):
     among = scored(SCORES, bags)
     others = scored(SCORES, bags, replace(bags, labels=None))
     assert among.instances.shape == others.instances.shape == (bags.num_instances, len(SCORES))

@@ -159,7 +159,7 @@ def test_log_two_cosh_half_neither_overflows_nor_loses_digits():
 
 
 @pytest.mark.slow
-def test_a_numeric_hyperbolic_secant_is_polya_gamma_mixing():
+def test_numeric_hyperbolic_secant_is_the_polya_gamma_scale_mixture():
     by_hand, automatic = (
         PolyaGammaScaleMixture(),
         ScaleMixture.from_log_density(log_hyperbolic_secant),
@@ -171,7 +171,7 @@ def test_a_numeric_hyperbolic_secant_is_polya_gamma_mixing():
     np.testing.assert_allclose(automatic.log_density(tilt), by_hand.log_density(tilt), atol=1e-13)
 
 
-def test_student_density_given_by_its_logarithm_is_gamma_mixing():
+def test_student_log_density_is_a_gamma_scale_mixture():
     automatic, by_hand = ScaleMixture.from_log_density(log_student), GammaScaleMixture(1.5, 2.0)
     tilt = jnp.asarray(TILTS)
     np.testing.assert_allclose(
