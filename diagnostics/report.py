@@ -240,7 +240,7 @@ def _sections(comparison: Compared, bag: Callable[[], _Picture]) -> list[_Sectio
             tuple(comparison.attribution),
         ),
         _Section(
-            "Which model is better?", _MODEL, _left_out(comparison), [], _of_the_model(comparison)
+            "Which model is better?", _MODEL, _held_out(comparison), [], _of_the_model(comparison)
         ),
     ]
     if has_bound:
@@ -342,7 +342,7 @@ def _model_pictures(comparison: Compared) -> Iterator[_Picture]:
     if comparison.leave_one_out:
         conclusion = conclusions.of_leave_one_out(comparison)
         figure = figures.leave_one_out(comparison)
-        yield _Picture("leave_one_out.png", conclusion, _LEFT_OUT, figure)
+        yield _Picture("leave_one_out.png", conclusion, _HELD_OUT, figure)
     prior = comparison.prior_predictive
     if prior is not None and len(prior.sizes) > 1:  # of one size the next picture says as much
         conclusion = conclusions.of_prior(prior)
@@ -409,7 +409,7 @@ _MODEL = (
     "Leave-one-out log probabilities of the labels (targets), summed over bags: of the model, as "
     "far as each engine's draws can tell."
 )
-_LEFT_OUT = (
+_HELD_OUT = (
     "How much the posterior without a bag differs from the one with it: a bag with a high k̂ is "
     "influential."
 )
@@ -455,7 +455,7 @@ def _sensitive(comparison: Compared) -> Iterator[str]:
     )
 
 
-def _left_out(comparison: Compared) -> pd.DataFrame:
+def _held_out(comparison: Compared) -> pd.DataFrame:
     """The table of leave-one-out, formatted for readers."""
     table = comparison.loo
     labels = {

@@ -44,7 +44,7 @@ class GaussianScaleMixture(Protocol):
 
     @property
     def distance_to_pole(self) -> float:
-        """Distance from the real line within which ψ is analytic; it sets quadrature steps."""
+        """How far from the real line ψ is analytic and not large; it sets quadrature steps."""
         ...
 
     @property

@@ -40,7 +40,7 @@ def gpmil_program(model: GPMIL, bags: Bags, *, program: str = "marginal") -> pm.
 
         ε        ~ N(0, I)                                    whitened_inducing_value
         u        = L ε,  K_ZZ = L Lᵀ                          inducing_value
-        η        ~ N(0, I)                                    white_latent   (full only)
+        η        ~ N(0, I)                                    whitened_latent (full only)
         f        = μ0 + K_XZ L⁻ᵀ ε + √k̃ η                     latent         (full only)
         T_b      ~ Bernoulli(σ(log Σ_{n∈b} e^{f_n}))          bag_label
 

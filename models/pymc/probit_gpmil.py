@@ -29,7 +29,7 @@ def probit_gpmil_program(model: ProbitGPMIL, bags: Bags, *, program: str = "marg
 
         ε        ~ N(0, I)                                    whitened_inducing_value
         u        = L ε,  K_ZZ = L Lᵀ                          inducing_value
-        η        ~ N(0, I)                                    white_latent   (full only)
+        η        ~ N(0, I)                                    whitened_latent (full only)
         f        = μ0 + K_XZ L⁻ᵀ ε + √k̃ η                     latent         (full only)
         T_b      ~ Bernoulli(1 − Π Φ(−f_n))                   bag_label
 

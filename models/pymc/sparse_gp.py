@@ -160,8 +160,8 @@ def draw_inducing_value(process: SparseProcess) -> Tensor:
 
 
 def draw_latent(location: Tensor, scale: Tensor) -> Tensor:
-    """Add the sites ``white_latent`` (η) and ``latent`` (f = location + scale η); return f."""
-    noise = pm.Normal("white_latent", dims="instance")  # η
+    """Add the sites ``whitened_latent`` (η) and ``latent`` (f = location + scale η); return f."""
+    noise = pm.Normal("whitened_latent", dims="instance")  # η
     return pm.Deterministic("latent", location + scale * noise, dims="instance")
 
 

@@ -49,7 +49,7 @@ def vgpmil_program(
 
         ε        ~ N(0, I)                                    whitened_inducing_value
         u        = L ε,  K_ZZ = L Lᵀ                          inducing_value
-        η        ~ N(0, I)                                    white_latent   (full only)
+        η        ~ N(0, I)                                    whitened_latent (full only)
         f        = μ0 + K_XZ L⁻ᵀ ε + √k̃ η                     latent         (full only)
         T_b      ~ noisy maximum of its instance labels       bag_label
 

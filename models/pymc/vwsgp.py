@@ -39,7 +39,7 @@ def vwsgp_program(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.
 
         ε        ~ N(0, I)                                    whitened_inducing_value
         u        = L ε,  K_ZZ = L Lᵀ                          inducing_value
-        η        ~ N(0, I)                                    white_bag_latent (full only)
+        η        ~ N(0, I)                                    whitened_bag_latent (full only)
         s_b      = a_bᵀu + √k̄_b η_b                           bag_latent       (full only)
         T_b      ~ Bernoulli(σ(s_b)), or Bernoulli(Φ(Y_b))    bag_label
         Y_b      ~ N(s_b, noise), s_b + scale·t_ν, or NB(r)   bag_target
@@ -84,7 +84,7 @@ def vwsgp_program(model: VWSGP, bags: Bags, *, program: str = "marginal") -> pm.
         process = accumulated_process(model, bags)
         location, scale = draw_inducing_value(process), process.scale  # a_bᵀu, √k̄_b
         if program == "full":
-            noise = pm.Normal("white_bag_latent", dims="bag")  # η
+            noise = pm.Normal("whitened_bag_latent", dims="bag")  # η
             location = pm.Deterministic("bag_latent", location + scale * noise, dims="bag")
             scale = None
         _observe(model, bags, location, scale)

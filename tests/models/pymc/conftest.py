@@ -19,8 +19,8 @@ NUMBER_OF_POINTS = 20
 DENSITY_TOLERANCE, GRADIENT_TOLERANCE = 1e-8, 2e-7
 IN_NUMPYRO = {
     "whitened_inducing_value": "inducing_value_base",
-    "white_latent": "latent_decentered",
-    "white_bag_latent": "bag_latent_decentered",
+    "whitened_latent": "latent_decentered",
+    "whitened_bag_latent": "bag_latent_decentered",
     "whitened_weights": "weights_base",
     "whitened_intercept": "intercept_base",
 }
