@@ -217,7 +217,7 @@ class ScaleMixture:
         distance_to_pole : float
             Distance from the real line within which ψ is smooth, about its width at the mode. It
             sets quadrature steps over f: too small a value costs time, too large costs accuracy.
-            How far the nodes reach is set by the largest derivative of log ψ at |f| ≤ 100.
+            How far the nodes reach is set by the largest derivative of log ψ up to f = 100.
 
         Returns
         -------
