@@ -49,7 +49,7 @@ class GaussianScaleMixture(Protocol):
 
     @property
     def largest_log_derivative(self) -> float:
-        """Largest |d log ψ/df|; it sets how far quadrature nodes reach."""
+        """Largest size of d log ψ/df; it sets how far quadrature nodes reach."""
         ...
 
     def log_density(self, latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
