@@ -1,5 +1,6 @@
 """How `make site` builds these pages."""
 
+import re
 from importlib import metadata
 
 from docutils import nodes
@@ -57,6 +58,21 @@ def skip_inherited_of_scikit_learn(
     return skip or (getattr(member, "__module__", None) or "").startswith("sklearn.")
 
 
+def name_default_distributions(
+    app: object,
+    what: str,
+    name: str,
+    member: object,
+    options: object,
+    signature: str | None,
+    returns: str | None,
+) -> tuple[str | None, str | None]:
+    """Write the family of a default distribution in the place of its address in memory."""
+    if signature is not None:
+        signature = re.sub(r"<[\w.]*?(\w+) object at 0x[^>]*>", r"\1(…)", signature)
+    return signature, returns
+
+
 def write_formula(writer: HTML5Translator, node: nodes.math) -> None:
     """Write a formula in a line."""
     writer.body.append(convert(node.astext()))
@@ -77,3 +93,4 @@ def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.add_html_math_renderer("mathml", (write_formula, None), (write_displayed_formula, None))
     app.connect("autodoc-skip-member", skip_inherited_of_scikit_learn)
+    app.connect("autodoc-process-signature", name_default_distributions)
