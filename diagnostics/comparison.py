@@ -268,12 +268,10 @@ def compare(
         name: gather(posterior, test=test, num_draws=num_draws, seed=seed)
         for name, posterior in posteriors.items()
     }
-    target_density = target_densities(
-        {name: posterior.model for name, posterior in posteriors.items()}
-    )
-    chosen = best_reference(assessments, target_density) if reference is None else reference
+    densities = target_densities({name: posterior.model for name, posterior in posteriors.items()})
+    chosen = best_reference(assessments, densities) if reference is None else reference
     verdicts = {
-        name: judge(name, assessments, target_density, reference=chosen, test=test)
+        name: judge(name, assessments, densities, reference=chosen, test=test)
         for name in assessments
     }
     disputed_by = tuple(name for name, verdict in verdicts.items() if verdict.disputes_reference)

@@ -72,9 +72,12 @@ class ConceptSearch:
 
     def maximise(self, start: Concept, bags: Bags) -> _End:
         """The local maximum that the search from one concept finds."""
-        if self.learns_scales:
-            return self._ascend(partial(self.log_likelihood, bags=bags), start)
-        return self._ascend(self._by_products(start, bags), start)
+        objective = (
+            partial(self.log_likelihood, bags=bags)
+            if self.learns_scales
+            else self._by_products(start, bags)
+        )
+        return self._ascend(objective, start)
 
     def _by_products(self, start: Concept, bags: Bags) -> Objective:
         """The log likelihood at the scales of a concept, by products of a matrix and a vector.

@@ -268,13 +268,14 @@ class KeyInstanceProblem:
         """Find α for given weights μ: the point of a simplex with the least αᵀ(Σ μ K + E)α."""
         num = len(self.positive)
         cross = -np.tensordot(weights, self.against[keys], 1)
+        # In place: blocks and a diagonal of their own would be three more n × n matrices.
         matrix = np.empty((len(self.ridge), len(self.ridge)))
         matrix[:num, :num] = np.tensordot(
             weights, self.among[keys[:, :, None], keys[:, None, :]], 1
         )
         matrix[:num, num:], matrix[num:, :num] = cross, cross.T
         matrix[num:, num:] = self.beyond
-        np.einsum("ii->i", matrix)[:] += self.ridge
+        matrix[np.diag_indices_from(matrix)] += self.ridge
         support = least_on_simplex(matrix)
         return Relaxation(keys, weights, support, float(-0.5 * support @ matrix @ support))
 

@@ -171,7 +171,5 @@ def _assessed(posterior: Posterior, seed: int) -> Assessment:
 def _judged(found: Posterior, reference: str, exact: Assessment, seed: int) -> Verdict:
     """The verdict of `compare`, without parts that have no column here and compile for seconds."""
     assessments = {_NAME: _assessed(found, seed), reference: exact}
-    target_density = target_densities(
-        {name: one.posterior.model for name, one in assessments.items()}
-    )
-    return judge(_NAME, assessments, target_density, reference=reference, test=None)
+    densities = target_densities({name: one.posterior.model for name, one in assessments.items()})
+    return judge(_NAME, assessments, densities, reference=reference, test=None)
