@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +28,10 @@ def descend[P](
 ) -> P:
     """Minimise a loss by L-BFGS with a line search; the result is never worse than the start.
 
+    A step that does not lower the loss is not taken. Its memory of curvature is then forgotten, and
+    the next step goes down the gradient; if that does not lower the loss either, it ends. Where a
+    loss is concave, as on the slope from a plateau, that memory may point uphill for good.
+
     `jax.lax.map` over many starts ends each by itself; under `jax.vmap` all would wait for the
     longest line search of any.
 
@@ -48,23 +53,24 @@ def descend[P](
     value_and_gradient = optax.value_and_grad_from_state(loss)
 
     def goes_on(carry: tuple) -> Bool[Array, ""]:
-        _, _, largest, num = carry
-        return (largest > flat) & (num < max_steps)
+        _, _, largest, is_stuck, num = carry
+        return (largest > flat) & ~is_stuck & (num < max_steps)
 
     def one_step(carry: tuple) -> tuple:
-        point, memory, _, num = carry
+        point, memory, _, _, num = carry
         value, gradient = value_and_gradient(point, state=memory)
-        change, memory = optimiser.update(
+        change, grown = optimiser.update(
             gradient, memory, point, value=value, grad=gradient, value_fn=loss
         )
-        largest = largest_derivative(optax.tree.get(memory, "grad"))
-        return optax.apply_updates(point, change), memory, largest, num + 1
+        is_lower = optax.tree.get(grown, "value") < value  # False of NaN
+        proposed = optax.apply_updates(point, change), grown, optax.tree.get(grown, "grad")
+        instead = point, optimiser.init(point), gradient
+        point, kept, gradient = jax.tree.map(partial(jnp.where, is_lower), proposed, instead)
+        is_stuck = ~is_lower & (optax.tree.get(memory, "count") == 0)
+        return point, kept, largest_derivative(gradient), is_stuck, num + 1
 
-    begun = (start, optimiser.init(start), jnp.array(jnp.inf), 0)
-    end = jax.lax.while_loop(goes_on, one_step, begun)[0]
-    # A failed line search may end at a loss that is larger by a rounding error.
-    is_lower = loss(end) <= loss(start)
-    return jax.tree.map(lambda new, old: jnp.where(is_lower, new, old), end, start)
+    begun = (start, optimiser.init(start), jnp.array(jnp.inf), jnp.array(False), 0)
+    return jax.lax.while_loop(goes_on, one_step, begun)[0]
 
 
 def largest_derivative(gradient: Any) -> Float[Array, ""]:

@@ -50,3 +50,29 @@ def test_more_steps_never_end_higher():
 def test_a_loss_that_is_nan_returns_the_start():
     end = _descended(lambda point: jnp.sum(jnp.sqrt(point["x"] - 1.0) + point["y"]), max_steps=5)
     assert end["x"].tolist() == BEGUN["x"].tolist()
+
+
+@pytest.mark.in_ci
+def test_a_search_from_a_plateau_goes_on_downhill():
+    # The first line search ends in a concave region, and the curvature that it saw points uphill.
+    centres = np.array([[0.0, 0.0], [1.0, 0.5]])
+
+    def two_wells(point):
+        nearness = jnp.exp(-jnp.sum((point - centres) ** 2, axis=1))
+        return -jnp.sum(jnp.log(0.01 + 0.98 * nearness))
+
+    with jax.enable_x64(True):
+        end = np.asarray(descend(two_wells, jnp.array([5.5, 1.65]), 200, 1e-6))
+    np.testing.assert_allclose(end, [0.5, 0.25], atol=1e-6)  # half-way, where both wells count
+
+
+def test_a_search_that_cannot_go_lower_ends_before_its_last_step():
+    seen = []
+
+    def noisy(point):
+        jax.debug.callback(lambda: seen.append(None))
+        return jnp.floor(jnp.sum(jnp.abs(point)) * 4) + jnp.sum(point)
+
+    jax.block_until_ready(descend(noisy, jnp.array([0.9, -0.8]), max_steps=200))
+    jax.effects_barrier()
+    assert len(seen) < 200  # fewer than one for each step it may take
