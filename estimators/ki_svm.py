@@ -92,7 +92,8 @@ class KISVM(ScoresInstances):
     Notes
     -----
     The kernel between all N instances is in memory: 8 N² bytes, O(N²D) time. Each step solves
-    quadratic programmes of P and the number of negative constraints.
+    quadratic programmes of P and the number of negative constraints, of which only those that the
+    last one needed and those that are violated take part.
 
     To find the d that violates the most is to maximise a convex quadratic form over all choices.
     Candidates have the highest, or the lowest, instance of each bag in one coordinate: a feature of
@@ -264,28 +265,76 @@ class KeyInstanceProblem:
         coordinates = rows if is_linear else principal_coordinates(among)
         return cls(positive, negative, averages, among, against, beyond, ridge, coordinates)
 
-    def solve(self, keys: Int[np.ndarray, "T P"], weights: Float[np.ndarray, " T"]) -> Relaxation:
-        """Find α for given weights μ: the point of a simplex with the least αᵀ(Σ μ K + E)α."""
+    def solve(
+        self,
+        keys: Int[np.ndarray, "T P"],
+        weights: Float[np.ndarray, " T"],
+        active: Int[np.ndarray, " A"],
+    ) -> Relaxation:
+        """Find α for given weights μ: the point of a simplex with the least αᵀ(Σ μ K + E)α.
+
+        Parameters
+        ----------
+        keys : array (T, P)
+        weights : array (T,)
+            μ.
+        active : array (A,)
+            Negative constraints that α is sought on first. Those that its solution violates are
+            added, until there are none.
+
+        Returns
+        -------
+        Relaxation
+        """
         num = len(self.positive)
+        own = np.tensordot(weights, self.among[keys[:, :, None], keys[:, None, :]], 1)
         cross = -np.tensordot(weights, self.against[keys], 1)
-        # In place: blocks and a diagonal of their own would be three more n × n matrices.
-        matrix = np.empty((len(self.ridge), len(self.ridge)))
-        matrix[:num, :num] = np.tensordot(
-            weights, self.among[keys[:, :, None], keys[:, None, :]], 1
-        )
-        matrix[:num, num:], matrix[num:, :num] = cross, cross.T
-        matrix[num:, num:] = self.beyond
-        matrix[np.diag_indices_from(matrix)] += self.ridge
-        support = least_on_simplex(matrix)
-        return Relaxation(keys, weights, support, float(-0.5 * support @ matrix @ support))
+        while True:
+            matrix = self._on_active(own, cross, active)
+            support = least_on_simplex(matrix)
+            value = float(support @ matrix @ support)
+            of_positive, of_negative = np.split(support, [num])
+            # (Σ μ K + E)α is αᵀ(Σ μ K + E)α where α is positive, and no less elsewhere.
+            slope = of_positive @ cross + of_negative @ self.beyond[active]
+            violated = slope < value - _DUAL_TOLERANCE * float(matrix.mean())
+            violated[active] = False
+            if not violated.any():
+                break
+            active = np.append(active, np.flatnonzero(violated))
+        whole = np.zeros(len(self.ridge))
+        whole[:num], whole[num + active] = of_positive, of_negative
+        return Relaxation(keys, weights, whole, -0.5 * value)
+
+    def active(self, found: Relaxation) -> Int[np.ndarray, " A"]:
+        """The negative constraints with α > 0: as many at weights close by, but for a few."""
+        return np.flatnonzero(found.support[len(self.positive) :])
+
+    def _on_active(
+        self,
+        own: Float[np.ndarray, "P P"],
+        cross: Float[np.ndarray, "P J"],
+        active: Int[np.ndarray, " A"],
+    ) -> Float[np.ndarray, "n n"]:
+        """Σ μ K + E on the positive and the active negative constraints."""
+        num = len(own)
+        matrix = np.empty((num + len(active), num + len(active)))
+        matrix[:num, :num] = own
+        matrix[:num, num:], matrix[num:, :num] = cross[:, active], cross[:, active].T
+        matrix[num:, num:] = self.beyond[np.ix_(active, active)]
+        ridge = np.append(self.ridge[:num], self.ridge[num + active])
+        matrix[np.diag_indices_from(matrix)] += ridge
+        return matrix
 
     def squared_norms(
         self, keys: Int[np.ndarray, "S P"], support: Float[np.ndarray, " n"]
     ) -> Float[np.ndarray, " S"]:
         """‖Σ_i α_i y_i φ_i(d)‖² for each choice d of key instances."""
         own, other = np.split(support, [len(self.positive)])
+        used = np.flatnonzero(other)  # few, where the penalty is large
+        other = other[used]
         left = np.einsum("i,sij,j->s", own, self.among[keys[:, :, None], keys[:, None, :]], own)
-        return left - 2 * (self.against @ other)[keys] @ own + other @ self.beyond @ other
+        right = other @ self.beyond[np.ix_(used, used)] @ other
+        return left - 2 * (self.against[:, used] @ other)[keys] @ own + right
 
     def most_violating(
         self, known: Int[np.ndarray, "T P"], support: Float[np.ndarray, " n"]
@@ -361,9 +410,10 @@ def cutting_planes(
     none = np.empty((0, len(problem.positive)), int)
     equal = np.full(len(problem.ridge), 1 / len(problem.ridge))
     keys, weights = problem.most_violating(none, equal)[None], np.ones(1)
+    active = np.arange(len(problem.beyond))
     values: list[float] = []
     while True:
-        found = learn_weights(problem, keys, weights, 0.1 * tolerance)
+        found = learn_weights(problem, keys, weights, active, 0.1 * tolerance)
         values.append(found.value)
         new = problem.most_violating(keys, found.support)
         norms = problem.squared_norms(np.vstack([keys, new]), found.support)
@@ -371,7 +421,7 @@ def cutting_planes(
         is_known = (keys == new).all(axis=1).any()
         if violation <= tolerance or is_known or len(keys) == max_steps:
             break
-        num = len(keys)
+        num, active = len(keys), problem.active(found)
         keys, weights = np.vstack([keys, new]), np.append(num * found.weights, 1.0) / (num + 1)
     kind = "converged" if violation <= tolerance else "max_steps"
     sentence = f"{len(keys)} choices of key instances; the next one violates by {violation:.1g}"
@@ -382,18 +432,21 @@ def learn_weights(
     problem: KeyInstanceProblem,
     keys: Int[np.ndarray, "T P"],
     weights: Float[np.ndarray, " T"],
+    active: Int[np.ndarray, " A"],
     tolerance: float,
 ) -> Relaxation:
     """Minimise the value over the weights μ, which is convex in them, from given ones.
 
     α is unique, so the derivative by μ_d is that at fixed α, −½ αᵀYK^dYα (Danskin).
     """
-    scale = abs(problem.solve(keys, weights).value)
+    last = problem.solve(keys, weights, active)
+    scale = abs(last.value)
 
     def value_and_gradient(trial: Float[np.ndarray, " T"]) -> tuple[float, Float[np.ndarray, " T"]]:
-        at_trial = problem.solve(keys, on_simplex(trial))
-        norms = problem.squared_norms(keys, at_trial.support)
-        return at_trial.value / scale, -0.5 * norms / scale
+        nonlocal last
+        last = problem.solve(keys, on_simplex(trial), problem.active(last))
+        norms = problem.squared_norms(keys, last.support)
+        return last.value / scale, -0.5 * norms / scale
 
     found = minimize(
         value_and_gradient,
@@ -404,7 +457,7 @@ def learn_weights(
         constraints={"type": "eq", "fun": lambda trial: trial.sum() - 1, "jac": np.ones_like},
         options={"ftol": tolerance**2, "maxiter": _MOST_UPDATES},
     )
-    return problem.solve(keys, on_simplex(found.x))
+    return problem.solve(keys, on_simplex(found.x), problem.active(last))
 
 
 def on_simplex(weights: Float[np.ndarray, " T"]) -> Float[np.ndarray, " T"]:

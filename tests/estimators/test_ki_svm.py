@@ -126,6 +126,19 @@ def test_search_finds_the_choice_of_largest_norm():
         np.testing.assert_allclose(found, best, rtol=1e-12)
 
 
+@pytest.mark.parametrize("level", ["bag", "instance"])
+def test_constraints_sought_on_first_change_nothing(bags, level):
+    in_order = SortedBags.of(bags)
+    classifier = KISVM(level, penalty=PENALTY, balance=BALANCE)
+    problem = KeyInstanceProblem.of(in_order.positive, in_order.negative, classifier)
+    keys, weights = np.array([[0, 3, 6], [2, 4, 5]]), np.array([0.3, 0.7])
+    found = [problem.solve(keys, weights, np.arange(num)) for num in range(len(problem.beyond) + 1)]
+    assert (found[-1].support[3:] > 0).any()
+    for one in found[:-1]:
+        np.testing.assert_allclose(one.support, found[-1].support, atol=1e-7)
+        np.testing.assert_allclose(one.value, found[-1].value, rtol=1e-9)
+
+
 def test_least_on_simplex_solves_known_cases():
     np.testing.assert_allclose(least_on_simplex(np.diag([1.0, 2.0, 4.0])), np.array([4, 2, 1]) / 7)
     found = least_on_simplex(np.array([[1.0, 3.0], [3.0, 10.0]]))
