@@ -15,7 +15,11 @@ from ..datasets.arguments import AT_LEAST_ZERO, instance_of
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
 from .model import Draws
-from .numerics.tracing import as_pytree, evaluated_now_unless_traced
+from .numerics.tracing import (
+    as_pytree,
+    evaluated_apart_from_traces,
+    evaluated_now_unless_traced,
+)
 from .parts.bag_latent import BagLatentModel, FloatType
 from .parts.cardinality_kernel import BagKernel
 from .parts.hyperpriors import Parameter, largest_value, positive_or_prior
@@ -230,7 +234,7 @@ class CardinalityGP(BagLatentModel):
             present = bags.select(np.flatnonzero(np.asarray(bags.present)))
         made_at = self.made_at
         cholesky = self._unit_cholesky(made_at)
-        with jax.ensure_compile_time_eval():
+        with evaluated_apart_from_traces():
             cross = self.kernel(present, made_at)
         projection = np.zeros((bags.num_bags, made_at.num_bags))
         # V = K_bZ L⁻ᵀ
@@ -289,7 +293,7 @@ class CardinalityGP(BagLatentModel):
         return max(float(self.jitter), 8 * float(np.finfo(np.float64).eps))
 
     def _unit_cholesky(self, made_at: Bags) -> Float[np.ndarray, "M M"]:
-        with jax.ensure_compile_time_eval():
+        with evaluated_apart_from_traces():
             between = self.kernel(made_at, made_at)
         return np.linalg.cholesky(between + self._floor * np.eye(made_at.num_bags))
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-__all__ = ["as_pytree", "evaluated_now_unless_traced"]
+__all__ = ["as_pytree", "evaluated_apart_from_traces", "evaluated_now_unless_traced"]
 
 
 @contextlib.contextmanager
@@ -30,6 +30,15 @@ def evaluated_now_unless_traced(*inputs: object) -> Iterator[None]:
     else:
         with jax.ensure_compile_time_eval():
             yield
+
+
+def evaluated_apart_from_traces() -> contextlib.AbstractContextManager[None]:
+    """Evaluate the block at once, whatever is being traced around it; no input may be traced.
+
+    Programs within are compiled whole. Under `jax.ensure_compile_time_eval` JAX would evaluate what
+    they compute from constants, such as indices, while it traces them, in a program for each.
+    """
+    return jax.core.eval_context()
 
 
 @dataclass(frozen=True, eq=False)
