@@ -92,8 +92,8 @@ class KISVM(ScoresInstances):
     Notes
     -----
     The kernel between all N instances is in memory: 8 N² bytes, O(N²D) time. Each step solves
-    quadratic programmes of P and the number of negative constraints, of which only those that the
-    last one needed and those that are violated take part.
+    quadratic programmes of P and the number of negative constraints; only those that the last one
+    needed, and those that are violated, take part.
 
     To find the d that violates the most is to maximise a convex quadratic form over all choices.
     Candidates have the highest, or the lowest, instance of each bag in one coordinate: a feature of
@@ -295,8 +295,8 @@ class KeyInstanceProblem:
             value = float(support @ matrix @ support)
             of_positive, of_negative = np.split(support, [num])
             # (Σ μ K + E)α is αᵀ(Σ μ K + E)α where α is positive, and no less elsewhere.
-            slope = of_positive @ cross + of_negative @ self.beyond[active]
-            violated = slope < value - _DUAL_TOLERANCE * float(matrix.mean())
+            gradient = of_positive @ cross + of_negative @ self.beyond[active]
+            violated = gradient < value - _DUAL_TOLERANCE * float(matrix.mean())
             violated[active] = False
             if not violated.any():
                 break

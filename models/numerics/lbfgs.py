@@ -30,7 +30,7 @@ def descend[P](
 
     A step that does not lower the loss is not taken. Its memory of curvature is then forgotten, and
     the next step goes down the gradient; if that does not lower the loss either, it ends. Where a
-    loss is concave, as on the slope from a plateau, that memory may point uphill for good.
+    loss is concave, as on the way down from a plateau, that memory may point uphill for good.
 
     `jax.lax.map` over many starts ends each by itself; under `jax.vmap` all would wait for the
     longest line search of any.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
-from jax.core import Tracer
+from jax.core import Tracer, eval_context
 
 __all__ = ["as_pytree", "evaluated_apart_from_traces", "evaluated_now_unless_traced"]
 
@@ -38,7 +38,7 @@ def evaluated_apart_from_traces() -> contextlib.AbstractContextManager[None]:
     Programs within are compiled whole. Under `jax.ensure_compile_time_eval` JAX would evaluate what
     they compute from constants, such as indices, while it traces them, in a program for each.
     """
-    return jax.core.eval_context()
+    return eval_context()
 
 
 @dataclass(frozen=True, eq=False)
