@@ -58,7 +58,7 @@ def benchmark():
 
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
-def test_a_bag_left_out_by_its_weight_is_a_bag_left_out(benchmark, label_update):
+def test_a_weight_of_zero_leaves_a_bag_out(benchmark, label_update):
     musk1_label_updates = benchmark("musk1_label_updates")
     bags = load("digits").select(np.arange(12)).standardize()
     held_out = np.arange(bags.num_bags) % 3 == 0
@@ -132,7 +132,7 @@ def test_a_learned_kernel_starts_from_the_best_bound(fold):
 
 
 @pytest.mark.slow
-def test_sums_made_chunk_by_chunk_give_the_posterior_of_all_bags_at_once(benchmark):
+def test_sums_by_chunks_give_the_posterior_of_all_bags(benchmark):
     scale = benchmark("vwsgp_scale")
     design = scale.Design(4_000, 5, 50, 20, 8, steps=10, seed=1)
     chunks = [design.chunk(number) for number in range(design.num_chunks)]
@@ -153,7 +153,7 @@ def test_sums_made_chunk_by_chunk_give_the_posterior_of_all_bags_at_once(benchma
 
 
 @pytest.mark.slow
-def test_the_newsgroups_benchmark_ranks_the_instances_of_each_bag_once(benchmark):
+def test_newsgroups_instances_are_ranked_once_by_bag(benchmark):
     newsgroups = benchmark("dpmil_newsgroups")
     random = np.random.default_rng(0)
     label = np.arange(480) % 24 == 0  # the first of every second bag of twelve
@@ -183,7 +183,7 @@ def test_folds_of_the_newsgroups_benchmark_are_averaged_or_pooled(benchmark):
     assert row.pooled(roc_auc_score, "instance") == 0.75
 
 
-def test_the_speed_benchmark_of_dpmil_has_the_sizes_of_the_papers_data(benchmark):
+def test_speed_of_dpmil_is_at_the_papers_sizes(benchmark):
     speed = benchmark("dpmil_speed")
     text, cancer = (design.bags(seed=0) for design in speed.FULL)
     assert (text.num_instances, text.num_features, text.num_bags) == (3_600, 100, 100)
@@ -198,7 +198,7 @@ def test_the_speed_benchmark_of_dpmil_has_the_sizes_of_the_papers_data(benchmark
 
 
 @pytest.mark.slow
-def test_the_speed_benchmark_of_dpmil_times_every_round_that_it_counts(benchmark):
+def test_speed_of_dpmil_times_every_counted_round(benchmark):
     speed = benchmark("dpmil_speed")
     rows = list(speed.rows_of(speed.TOY[0], seed=0))
     assert [row.rounds for row in rows] == [5, 5, 5]
@@ -256,7 +256,7 @@ def counted(benchmark):
 
 
 @pytest.mark.slow
-def test_a_fold_is_scaled_by_its_training_bags_and_split_among_them(counted):
+def test_a_fold_is_scaled_by_its_training_bags(counted):
     fold = counted.fold
     training = fold.bags.select(fold.outer.learned_from).instances
     varies = np.ptp(training, axis=0) > 0
@@ -271,7 +271,7 @@ def test_a_fold_is_scaled_by_its_training_bags_and_split_among_them(counted):
 
 
 @pytest.mark.slow
-def test_bags_are_judged_by_the_inner_fit_that_has_not_seen_them(counted):
+def test_bags_are_judged_by_fits_without_them(counted):
     fold = counted.fold
     sign = np.where(fold.bags.labels == 1, 1.0, -1.0)
     found = [np.where(part.judged, sign, -10 * sign) for part in fold.inner]
@@ -281,7 +281,7 @@ def test_bags_are_judged_by_the_inner_fit_that_has_not_seen_them(counted):
 
 
 @pytest.mark.slow
-def test_labels_and_instances_of_bags_held_out_have_no_say(counted):
+def test_bags_held_out_have_no_say(counted):
     bags, held_out = counted.bags, counted.fold.outer.judged
     moved = np.flatnonzero(held_out)[0]
     instances = np.where((bags.bag_index == moved)[:, None], 16 - bags.instances, bags.instances)
@@ -318,7 +318,7 @@ def test_the_benchmarks_classifier_is_that_of_the_package(counted):
 
 
 @pytest.mark.slow
-def test_the_benchmarks_learner_has_the_objective_of_its_training_bags(counted):
+def test_the_learners_objective_is_of_its_training_bags(counted):
     fold, setting = counted.fold, counted.outcomes["MICPKL"].setting
     training = fold.bags.select(fold.outer.learned_from)
     instance_kernel = counted.instance_kernel(setting["length_scale"])
@@ -357,7 +357,7 @@ def test_the_benchmarks_process_is_that_of_the_package(counted):
 
 
 @pytest.mark.slow
-def test_settings_are_those_of_the_best_agreement_on_inner_folds(counted):
+def test_settings_have_the_best_agreement_on_inner_folds(counted):
     """By the package; of equals the first of λ falling, of C rising and then of ℓ falling."""
     fold = counted.fold
 
@@ -407,7 +407,7 @@ def neighbours(benchmark):
     return module, module.Protocol.toy(seed=0), bags, np.arange(60) % 3 > 0
 
 
-def test_the_benchmarks_scores_and_thresholds_are_those_of_the_package(neighbours):
+def test_scores_and_thresholds_are_those_of_the_package(neighbours):
     module, protocol, bags, training = neighbours
     scene, labels = module.Scene.of(bags, training), bags.labels
     neighbourhood_scores = scene.neighbourhood_scores(training, labels, 3)
@@ -423,7 +423,7 @@ def test_the_benchmarks_scores_and_thresholds_are_those_of_the_package(neighbour
         np.testing.assert_array_equal(found, expected)
 
 
-def test_k_and_a_are_those_of_the_best_accuracy_on_inner_folds(neighbours):
+def test_k_and_a_have_the_best_accuracy_inside(neighbours):
     module, protocol, bags, training = neighbours
     inside = np.flatnonzero(training)
     right = dict.fromkeys(module.settings_of(protocol), 0)
@@ -439,7 +439,7 @@ def test_k_and_a_are_those_of_the_best_accuracy_on_inner_folds(neighbours):
     assert module.choose(module.Scene.of(bags, training), training, protocol) == best
 
 
-def test_no_label_or_instance_of_a_judged_bag_moves_what_is_chosen(neighbours):
+def test_judged_bags_do_not_move_what_is_chosen(neighbours):
     module, protocol, bags, training = neighbours
     is_moved = ~training[bags.bag_index]
     other = Bags.from_arrays(
@@ -456,7 +456,7 @@ def test_no_label_or_instance_of_a_judged_bag_moves_what_is_chosen(neighbours):
     np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-9)
 
 
-def test_flipped_labels_are_those_of_training_bags_and_all_else_is_true(neighbours, monkeypatch):
+def test_only_labels_of_training_bags_are_flipped(neighbours, monkeypatch):
     module, protocol, bags, _ = neighbours
     seen = []
 
@@ -480,7 +480,7 @@ def accuracy_by_the_package(moved, training, k, min_positive):
     return np.mean(classifier.predict(judged) == judged.labels)
 
 
-def test_a_run_has_k_at_the_elbow_of_the_training_error(neighbours):
+def test_k_is_at_the_elbow_of_training_error(neighbours):
     module, protocol, bags, training = neighbours
     by_elbow, by_test_bags = module.runs_on(bags, [~training], protocol)
     moved = bags.standardize(bags.select(training))
@@ -494,7 +494,7 @@ def test_a_run_has_k_at_the_elbow_of_the_training_error(neighbours):
     assert by_test_bags == pytest.approx(100 * max(all_of_them))
 
 
-def test_the_honest_figure_is_that_of_settings_chosen_in_each_fold(neighbours, monkeypatch):
+def test_honest_figures_are_of_settings_chosen_by_fold(neighbours, monkeypatch):
     module, protocol, bags, _ = neighbours
     monkeypatch.setattr(module, "load", lambda _: bags)
     (found,) = module.honest("digits", protocol).accuracy
@@ -604,7 +604,7 @@ def test_effective_draws_per_second_are_medians_over_seeds(benchmark, three_runs
     assert " | 0.80 | – | " in second
 
 
-def test_engines_left_out_keep_their_runs_in_the_order_of_all(benchmark, three_runs):
+def test_engines_left_out_keep_runs_and_order(benchmark, three_runs):
     nuts_speed = benchmark("nuts_speed")
     other = three_runs.iloc[[0, 2]].assign(engine=["gibbs", "nuts, diagonal"], seconds=[7.0, 8.0])
     kept = nuts_speed.beside(other, three_runs)
@@ -631,7 +631,7 @@ def test_the_picture_has_a_dot_a_seed(benchmark, three_runs):
     assert (median, other, other_median) == ([[30.0, 0.0]], [[165.0, 1.0]], [[165.0, 1.0]])
 
 
-def test_the_page_of_samplers_has_the_tables_of_the_kept_runs(benchmark):
+def test_the_page_of_samplers_shows_the_kept_runs(benchmark):
     nuts_speed = benchmark("nuts_speed")
     page = (BENCHMARKS.parent / "docs" / "which_sampler.md").read_text("utf-8")
     kept = sorted((BENCHMARKS.parent / "docs" / "nuts_speed").glob("*.csv"))
@@ -672,7 +672,7 @@ def test_a_tenth_of_targets_is_ten_times_too_large(benchmark):
 # ------------------------------------------------------------------ coupled labels
 
 
-def test_a_shuffled_graph_is_a_graph_of_the_same_bags(benchmark):
+def test_a_shuffled_graph_keeps_its_bags(benchmark):
     """With the same numbers of neighbours in each bag, between other instances."""
     bags = patch_on_grid(3, side=4, patch=2, seed=0)
     found = benchmark("coupled_labels").shuffled(bags, seed=1)

@@ -94,7 +94,7 @@ def import_violations(path: Path, source: str) -> list[str]:
     return violations
 
 
-def test_every_import_points_from_a_later_wing_to_an_earlier_one():
+def test_every_import_points_to_an_earlier_wing():
     assert SOURCES
     violations = [
         violation
@@ -292,9 +292,31 @@ def test_the_inverse_of_a_bijection_is_no_matrix_inverse():
     assert forbidden_names("from numpyro.distributions import biject_to\nbiject_to(c).inv(x)") == []
 
 
-def test_every_module_has_a_name_that_says_what_is_in_it():
+def test_every_module_name_says_what_it_holds():
     parts = {part for path in SOURCES for part in path.with_suffix("").parts}
     assert not parts & NAMES_THAT_SAY_NOTHING
+
+
+MOST_WORDS_OF_A_TEST = 9
+
+
+def long_test_names(source: str) -> list[str]:
+    """Names of tests with more words than one claim needs."""
+    names = [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    words = {name: name.split("_")[1:] for name in names if name.startswith("test_")}
+    return [name for name, said in words.items() if len(said) > MOST_WORDS_OF_A_TEST]
+
+
+def test_the_name_of_every_test_is_short():
+    sources = (path.read_text("utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
+    assert not [name for source in sources for name in long_test_names(source)]
+
+
+def test_a_long_test_name_is_seen():
+    source = "def test_{}(): ...\ndef long_{}(): ..."
+    nine, ten = "_".join("abcdefghi"), "_".join("abcdefghij")
+    assert long_test_names(source.format(ten, ten)) == [f"test_{ten}"]
+    assert long_test_names(source.format(nine, ten)) == []
 
 
 # ---------------------------------------------------------------- where a model stands
@@ -344,7 +366,7 @@ def test_a_model_stands_in_its_files_and_the_registries(model, module):
     assert found - REGISTRIES == NAMED_IN.get(model, set())
 
 
-def test_a_model_is_seen_by_any_name_that_code_uses():
+def test_a_model_is_seen_under_any_name():
     source = "from ..models import BMIL\nkind = VGPMIL\nmodels.VWSGP\n'GPMIL'  # DPMIL"
     assert names_in(source) == {"BMIL", "VGPMIL", "VWSGP", "kind", "models"}
 
@@ -363,7 +385,7 @@ def test_numpyro_is_whole_also_where_arviz_was_imported_first():
     """)
 
 
-def test_the_help_of_the_command_line_is_quick_to_come():
+def test_help_of_the_command_line_comes_quickly():
     loaded = run_python("""
         import sys
         from milzoo.cli import main
@@ -381,7 +403,7 @@ def test_the_help_of_the_command_line_is_quick_to_come():
 
 
 @pytest.mark.in_ci
-def test_importing_the_wings_starts_no_backend_and_changes_no_flag():
+def test_imports_start_no_backend_and_change_no_flag():
     """`jax.distributed.initialize` is refused once XLA has a backend, which arrays start."""
     run_python(f"""
         import importlib

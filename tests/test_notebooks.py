@@ -17,7 +17,7 @@ def test_there_are_some():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-def test_a_notebook_runs_at_small_size_and_holds_what_it_claims(notebook, tmp_path):
+def test_a_small_notebook_runs_and_keeps_its_claims(notebook, tmp_path):
     command = [sys.executable, "-W", "error", notebook, "--toy"]
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert run.returncode == 0, run.stderr[-2000:]

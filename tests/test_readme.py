@@ -111,7 +111,7 @@ def test_the_example_of_prototypes_holds_what_its_page_says(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_example_of_calibration_has_the_rows_of_its_page(tmp_path):
+def test_the_calibration_example_has_its_pages_rows(tmp_path):
     script = REPOSITORY / "examples" / "calibration_of_every_engine.py"
     command = [sys.executable, script, "--toy", "--out", tmp_path]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -128,7 +128,7 @@ def test_the_example_of_calibration_has_the_rows_of_its_page(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_example_for_a_cluster_gives_two_processes_the_posterior_of_all_bags(tmp_path):
+def test_two_processes_of_the_example_share_one_posterior(tmp_path):
     bags = load("digits").select(np.arange(60))
     for number, chosen in enumerate((np.arange(25), np.arange(25, 60))):
         bags.select(chosen).to_parquet(tmp_path / "cut" / str(number) / "bags.parquet")
@@ -157,7 +157,7 @@ PAGES += sorted((REPOSITORY / "docs" / "models").glob("*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_every_make_target_link_and_script_of_a_page_exists(page):
+def test_targets_links_and_scripts_of_pages_exist(page):
     text = page.read_text("utf-8")
     makefile = (REPOSITORY / "Makefile").read_text()
     for target in set(re.findall(r"`make ([a-z-]+)", text)):
@@ -260,7 +260,7 @@ def test_a_sampler_from_elsewhere_runs_as_printed(name):
     assert float(ratio) == pytest.approx(1.0, abs=0.05)
 
 
-def test_the_page_of_samplers_has_the_tested_ones_and_no_other():
+def test_the_page_of_samplers_lists_the_tested_ones():
     page = (REPOSITORY / "docs/adding_an_engine.md").read_text("utf-8")
     assert re.findall(r"^def (\w+)\(target_density\):", page, re.MULTILINE) == list(SAMPLERS)
     assert page.count("```python") == len(SAMPLERS) + 1

@@ -86,7 +86,7 @@ def local_links_that_lead_nowhere(site: Path) -> set[tuple[str, str]]:
     }
 
 
-def test_each_column_of_the_table_is_explained_and_no_other():
+def test_exactly_the_columns_of_the_table_are_explained():
     guide = (REPOSITORY / "docs/reading_a_comparison.md").read_text("utf-8")
     terms = re.findall(r"^(`.*`)\n: ", guide, flags=re.MULTILINE)
     named = {name for term in terms for name in re.findall(r"`([^`]+)`", term)}
@@ -103,7 +103,7 @@ def test_each_column_of_the_table_is_explained_and_no_other():
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=[guide.stem for guide in GUIDES])
-def test_a_guide_names_only_classes_and_functions_that_are_there(guide):
+def test_guides_name_only_what_is_there(guide):
     wings = (*WINGS, milzoo.estimators.deep, milzoo.inference.closed_form)
     public = {name for wing in wings for name in wing.__all__}
     called = set(re.findall(r"`([A-Za-z_]+)\(", guide.read_text("utf-8")))

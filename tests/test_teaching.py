@@ -55,7 +55,7 @@ def test_the_slides_load_nothing_from_the_network(slides):
 
 
 @pytest.mark.parametrize("repository", ["", "someone/milzoo"])
-def test_a_copy_installs_the_wheel_only_where_milzoo_is_missing(notebooks, repository):
+def test_copies_install_the_wheel_where_milzoo_is_missing(notebooks, repository):
     elsewhere = script("docs/open_elsewhere.py")
     copy = elsewhere.that_installs(notebooks[0], repository)
     assert len(copy.cells) == len(notebooks[0].cells) + 1
@@ -99,7 +99,7 @@ def test_the_gallery_has_an_idea_of_each_notebook():
     assert sorted(script("docs/gallery.py").IDEAS) == [path.stem for path in NOTEBOOKS]
 
 
-def test_the_page_for_instructors_lists_every_notebook_by_its_title(notebooks):
+def test_the_page_for_instructors_lists_every_notebook(notebooks):
     page = (REPOSITORY / "docs/teaching.md").read_text("utf-8")
     for path, notebook in zip(NOTEBOOKS, notebooks, strict=True):
         title = re.search(r"^# (.+)$", notebook.cells[0].source, re.MULTILINE)[1]

@@ -54,7 +54,7 @@ def with_entries(*entries: tuple[int, int, float]) -> scipy.sparse.coo_array:
 # ------------------------------------------------------------------ what is taken
 
 
-def test_a_matrix_for_each_bag_is_a_matrix_of_blocks(plain, bags, graphs):
+def test_a_matrix_by_bag_is_block_diagonal(plain, bags, graphs):
     whole = scipy.sparse.block_diag(graphs)
     np.testing.assert_array_equal(matrix(bags), whole.toarray())
     for kind in (scipy.sparse.csr_array, scipy.sparse.coo_matrix, scipy.sparse.lil_array):

@@ -26,7 +26,7 @@ def test_the_engines_are_told_what_they_add(comparison):
 
 
 @pytest.mark.slow
-def test_labels_of_another_world_are_an_error_of_the_model(comparison):
+def test_labels_of_another_world_are_model_error(comparison):
     """Turned round they belie every probability; fair coins by the posterior itself do not."""
     probability = comparison.predictions[comparison.reference].bag_probability
     random = np.random.default_rng(0)

@@ -67,7 +67,7 @@ def test_the_gap_is_evidence_less_bound(comparisons):
     assert np.isnan(by_chains.divergence_table.loc["laplace", "gap"])
 
 
-def test_the_bridge_is_from_the_sampler_with_the_largest_ess(comparisons):
+def test_the_bridge_starts_at_the_largest_ess(comparisons):
     known = comparisons[1].posteriors
     shorter = nuts(TWO, known["nuts"].bags, seed=1, num_samples=1000)
     compared = compare({"shorter": shorter, **known})

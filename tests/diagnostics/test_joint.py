@@ -18,7 +18,7 @@ def judged(posteriors, problem):
 
 
 @pytest.mark.in_ci
-def test_the_ascent_is_told_from_nuts_and_another_run_is_not(judged):
+def test_ascent_is_told_from_nuts_by_the_classifier(judged):
     table = judged.joint_table
     assert list(table.index) == ["cavi", "nuts", "again"]
     assert table.loc["cavi", "classifier_p"] <= 0.01 and table.loc["cavi", "stein_p"] <= 0.01

@@ -96,7 +96,7 @@ def test_settings_are_parameters(parts, fitted):
 
 
 @pytest.mark.in_ci
-def test_a_model_without_closed_form_is_fitted_by_another_engine(parts):
+def test_another_engine_fits_models_without_closed_form(parts):
     training, test = parts
     found = BayesianMIL(CardinalityModel, "maximum_a_posteriori", seed=0).fit(training)
     model = CardinalityModel.for_bags(training, seed=0)

@@ -184,7 +184,7 @@ def test_posteriors_are_out_of_fold_by_bags():
     assert sizes == [40, 40, 40, 60]
 
 
-def test_bags_are_told_apart_as_well_as_the_truth_tells():
+def test_bags_are_told_apart_as_truth_tells():
     """The truth: a bag is positive if it has a concept instance. Six standard errors."""
     training, _ = gaussian_bags(400, 5, 0.3, seed=0)
     test, is_concept = gaussian_bags(1000, 5, 0.3, seed=1)

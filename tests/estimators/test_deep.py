@@ -70,14 +70,14 @@ def test_log_odds_are_the_formula_of_ilse(bags, attention):
     np.testing.assert_allclose(attention.decision_function(bags), expected, atol=1e-5)
 
 
-def test_an_instance_is_scored_as_a_bag_of_its_own(bags, attention):
+def test_instances_are_scored_as_bags_of_one(bags, attention):
     alone = Bags.from_list(list(bags.instances[:, None, :]))
     np.testing.assert_allclose(
         attention.score_instances(bags), attention.decision_function(alone), atol=1e-5
     )
 
 
-def test_the_loss_is_the_mean_over_bags_that_are_there(bags, attention):
+def test_the_loss_averages_over_bags_that_are_there(bags, attention):
     found = attention.network_.loss(padded(bags), jnp.asarray(60.0), jax.random.key(0))
     sign = 2 * bags.labels - 1
     expected = np.logaddexp(0, -sign * attention.decision_function(bags)).mean()

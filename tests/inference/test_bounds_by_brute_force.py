@@ -418,9 +418,7 @@ def test_coupled_vgpmil_bound_equals_brute_force(label_update, scale_mixture, st
 @pytest.mark.in_ci
 @every_scale_mixture
 @pytest.mark.parametrize("label_update", ["exact", "mean_field"])
-def test_coupled_vgpmil_converges_where_the_brute_force_bound_is_stationary(
-    label_update, scale_mixture
-):
+def test_coupled_vgpmil_ends_where_the_bound_is_stationary(label_update, scale_mixture):
     approximation = coupled_fit(scale_mixture, max(STEPS), label_update).approximation
     rows = averaged_rows(coupled_vgpmil(scale_mixture))
 
@@ -496,7 +494,7 @@ def test_probit_gpmil_bound_is_below_the_log_evidence(mean):
 
 
 @pytest.mark.in_ci
-def test_probit_gpmil_converges_where_the_brute_force_bound_is_stationary():
+def test_probit_gpmil_ends_where_the_bound_is_stationary():
     mean = -0.8
     model = probit_gpmil(mean)
     rows, approximation = instance_rows(model), fitted(model, max(STEPS)).approximation

@@ -103,7 +103,7 @@ def test_kept_factors_are_those_of_the_best_start(bags):
     np.testing.assert_array_equal(found.approximation.strength, strength[best])
 
 
-def test_a_form_of_many_starts_is_no_part_of_a_program(bags):
+def test_a_form_of_starts_is_outside_the_program(bags):
     with pytest.raises(NotImplementedError, match="from many starts, cannot be a part of another"):
         closed_form(DPMIL.for_bags(bags, 3), Options(is_traced=True))
 

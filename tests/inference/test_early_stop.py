@@ -45,7 +45,7 @@ def test_the_step_of_the_highest_score_is_returned(bags, label_update):
     assert "returned 0.9 after step 3, the highest of 6" in stopped.status.sentence
 
 
-def test_the_ascent_ends_where_the_score_is_no_longer_raised(bags):
+def test_the_ascent_ends_where_scores_stop_rising(bags):
     stopped, seen = fit(bags, [0.1, 0.5, *[0.4] * 20], patience=4)
     assert len(seen) == 6
     assert len(stopped.elbo) == 2

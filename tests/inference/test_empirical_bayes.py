@@ -26,7 +26,7 @@ def labels():
 
 
 @pytest.mark.slow
-def test_a_gaussian_model_has_the_values_of_its_exact_evidence():
+def test_gaussian_models_have_values_by_exact_evidence():
     """The closed form's bound is the evidence there, and its ascent another search."""
     targets, _ = simulate(GAUSSIAN, DESIGN, seed=1)
     start = replace(GAUSSIAN, kernel=RBF(1.0, 2.0), likelihood=Gaussian(1.0))

@@ -92,7 +92,7 @@ def flat(target):
     return np.zeros((10, target.dimension))
 
 
-def test_a_density_differs_from_the_joint_by_the_whitening_alone(problem):
+def test_densities_differ_from_the_joint_by_whitening_alone(problem):
     """log p(v, data) = log p(u, data) + log |du/dv|, and u = Lv."""
     target = flat_density(*problem, seed=0)
     vectors = np.array([[[0.0, 0.0], [0.5, -1.0]], [[2.0, 1.0], [-0.3, 0.2]]])

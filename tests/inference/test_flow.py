@@ -76,7 +76,7 @@ def test_the_jacobian_is_that_of_the_map(flow):
     assert float(log_jacobian) == pytest.approx(expected, abs=1e-10)
 
 
-def test_the_density_is_that_of_the_standard_over_the_jacobian(flow):
+def test_the_density_is_the_standard_over_the_jacobian(flow):
     with jax.enable_x64(True):
         noise = jax.random.normal(jax.random.key(2), (SIZE,))
         vector, log_jacobian = flow.from_standard(jnp.asarray(noise))

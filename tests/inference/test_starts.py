@@ -54,7 +54,7 @@ def test_whitened_means_that_differ_by_an_sd_disagree(judged, small_problem):
     assert judged([-0.15, 0.15], [-7.0, -7.0]).kind == "converged"
 
 
-def test_an_optimum_of_no_weight_is_told_and_left_out(judged):
+def test_an_optimum_without_weight_is_left_out(judged):
     status = judged([0.0, 3.0], [-7.0, -19.5])
     assert status.kind == "converged"
     assert status.sentence.endswith("the next highest of 2 starts ends 12.5 nats lower")

@@ -243,7 +243,7 @@ def test_counts_are_checked(targets, option):
 
 
 @pytest.mark.slow
-def test_a_run_that_ended_on_its_way_is_a_failure(targets):
+def test_a_run_that_ended_early_is_a_failure(targets):
     with jax.enable_x64(True):
         target = whitened_program(GAUSSIAN, targets)
         run = run_to_posterior(target, jax.random.key(0), np.asarray(3.0), 20, 1)

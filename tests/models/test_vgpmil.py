@@ -809,7 +809,7 @@ def bags_of_one(labels):
 
 @pytest.mark.filterwarnings("ignore:labels. all 20 bags have label:UserWarning")
 @pytest.mark.parametrize("positives", [0, 1, 7, 20])
-def test_prior_mean_of_bags_of_one_is_that_by_quadrature(positives):
+def test_prior_mean_of_single_instances_matches_quadrature(positives):
     """P(y = 1) = E σ(f) = ((H + 1)·rate − 1)/(H − 1), or half a bag from 0 and 1."""
     bags = bags_of_one((np.arange(20) < positives).astype(int))
     variance, sharpness = 3.0, 11.0

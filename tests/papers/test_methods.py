@@ -53,7 +53,7 @@ def test_a_bag_is_as_likely_as_its_likeliest_instance(bags, stopped):
 
 
 @pytest.mark.in_ci
-def test_ten_steps_behind_the_highest_validation_auc_are_the_last(bags, stopped):
+def test_the_ascent_ends_ten_steps_behind_the_best(bags, stopped):
     """A fifth of the bags is watched and not fitted; each step's AUC is found again."""
     fitted, watched = castro_macias_2024._split_off(bags, 0)
     assert (len(fitted), len(watched)) == (48, 12)
@@ -118,7 +118,7 @@ def test_k_stands_at_the_elbow_of_the_training_error(scene):
 
 
 @pytest.mark.slow
-def test_the_model_is_chosen_by_folds_of_the_training_bags(scene, monkeypatch):
+def test_folds_of_training_bags_choose_the_model(scene, monkeypatch):
     """A search of two settings, by a loop over the same folds."""
     monkeypatch.setattr(hajimirsadeghi_2017, "MU", (0.2, 0.9))
     monkeypatch.setattr(hajimirsadeghi_2017, "WEIGHT_SCALE", (math.sqrt(0.5),))

@@ -203,7 +203,7 @@ def test_protocols_methods_and_data_can_be_chosen(run, paper):
     assert {one.method for one in results} == {"best of three"}
 
 
-def test_scores_of_every_setting_are_those_on_the_test_bags(known, paper):
+def test_scores_of_settings_are_on_test_bags(known, paper):
     ((cell, attempt, scores),) = scores_by_setting(
         paper.exhibits[0], protocols=("as published",), methods=("neighbours",), jobs=1
     )

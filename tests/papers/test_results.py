@@ -182,7 +182,7 @@ def test_a_picture_stands_on_the_page_beside_its_command(paper):
     assert "`python scene.py`\n\n![A scene: it is there](../scene.png)" in text
 
 
-def test_a_figure_of_tables_is_drawn_and_has_their_outcome(paper, tmp_path):
+def test_a_figure_of_tables_has_their_outcome(paper, tmp_path):
     """Published 0.9 as a grey bar, ours 0.6 with 0.05/√4 beside it."""
     figure = Exhibit("figure-2", "All scores", of=("table-1",))
     paper = replace(paper, exhibits=(figure, *paper.exhibits))

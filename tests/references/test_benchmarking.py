@@ -42,7 +42,7 @@ def test_judging_takes_one_program_for_draws_and_densities(compilations):
 
 
 @pytest.mark.in_ci
-def test_a_mean_that_is_wrong_is_measured_in_sds_and_nats():
+def test_a_wrong_mean_is_measured_in_sds_and_nats():
     """Of two Gaussians N(m + d, S) and N(m, S) that is KL = ½ dᵀS⁻¹d."""
     expected = []
 

@@ -81,7 +81,7 @@ def test_a_smaller_fault_is_not_seen(others, planted, size):
     assert refused(gates_of_two_samplers(draws, others, seed=0)) == set()
 
 
-def test_a_correlation_of_the_other_sign_is_refused_by_the_classifier(others):
+def test_the_classifier_refuses_a_correlation_of_opposite_sign(others):
     """All means, sds and quantiles are right."""
     values = independent(0)
     values[..., 0] *= -1

@@ -127,7 +127,7 @@ def test_the_picture_of_a_benchmark_has_one_engine(table):
     assert figure.axes[2].get_legend().get_texts()[0].get_text() == "the engine"
 
 
-def test_rows_are_by_engine_and_in_the_order_of_entries():
+def test_rows_keep_the_order_of_entries_by_engine():
     one, other = (
         pd.DataFrame({"engine": ["second", "first"], "reference": name})
         for name in (MUSK, GAUSSIAN)
@@ -139,7 +139,7 @@ def test_rows_are_by_engine_and_in_the_order_of_entries():
 
 
 @pytest.mark.in_ci
-def test_a_league_has_a_row_for_each_engine_and_reference():
+def test_leagues_have_rows_by_engine_and_reference():
     found = league({"ascent": coordinate_ascent, "laplace": laplace}, seed=0, tags=["exact"])
     assert list(found["engine"]) == ["ascent", "laplace"]
     assert list(found["reference"]) == [GAUSSIAN] * 2

@@ -47,7 +47,7 @@ def test_an_entry_with_a_reason_is_not_made():
 
 
 @pytest.mark.slow
-def test_a_grid_and_particles_make_a_reference_with_two_modes():
+def test_grid_and_particles_make_a_two_mode_reference():
     """Half of the draws at each concept, and the evidence of both; ESS is not that of chains."""
     entry = entry_named("diverse-density-two-concepts-2")
     made = make_reference(entry, seed=0, length=Length(num_chains=4, num_draws=250))

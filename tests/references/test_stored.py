@@ -61,7 +61,7 @@ def test_moments_are_those_of_numpy(short):
     assert third["mean_mcse"] == pytest.approx(draws[:, 3].std() / np.sqrt(len(draws)), rel=0.5)
 
 
-def test_an_entry_without_kept_draws_says_how_to_make_them(tmp_path):
+def test_entries_without_draws_say_how_to_make_them(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"milzoo reference make {EXACT}"):
         load_reference(EXACT, tmp_path)
     with pytest.raises(ValueError, match=EXACT):
@@ -92,7 +92,7 @@ def test_a_reason_stands_where_draws_would(tmp_path):
 
 
 @pytest.mark.in_ci
-def test_the_runaway_is_as_far_and_as_high_as_its_reason_says(data_folder):
+def test_the_runaway_is_where_its_reason_says(data_folder):
     """Far out all f_n are negative and gain −f_n/2 each: u = −½ K_ZX 1."""
     model, bags = entry_named("vgpmil-gamma-digits-50").problem()
     near = coordinate_ascent(model, bags, seed=0).approximation.mean
@@ -116,7 +116,7 @@ def test_entries_are_kept_and_stand_on_the_page():
 
 @pytest.mark.in_ci
 @pytest.mark.parametrize("name", KEPT)
-def test_a_kept_reference_passes_its_gates_and_has_todays_density(name, data_folder):
+def test_kept_references_pass_gates_and_have_todays_density(name, data_folder):
     reference = load_reference(name)
     assert reference.passed, [str(gate) for gate in reference.gates if not gate.passed]
     assert reference.draws.sizes["chain"] * reference.draws.sizes["draw"] == 10_000
@@ -136,7 +136,7 @@ def test_the_exact_posterior_is_that_of_the_reference():
 
 @pytest.mark.in_ci
 @pytest.mark.parametrize("name", KEPT)
-def test_a_short_run_of_its_sampler_agrees_with_a_reference(name, data_folder):
+def test_a_short_run_agrees_with_its_reference(name, data_folder):
     reference = load_reference(name)
     model, bags = reference.entry.problem()
     length = {"num_warmup": 300, "num_samples": 500}

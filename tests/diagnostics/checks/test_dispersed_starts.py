@@ -109,7 +109,7 @@ def test_chains_in_one_of_two_modes_judge_nothing():
 
 @pytest.mark.slow
 @pytest.mark.slow  # quick: the golden file of the same comparison
-def test_engines_that_agree_in_a_near_mode_are_told_of_the_far_one(runaway):
+def test_engines_in_a_near_mode_hear_of_the_far(runaway):
     assert set(runaway.missed) == {"coordinate_ascent", "nuts", "gibbs"}
     assert all(one.mass > 0.99 for one in runaway.missed.values())
     assert all(one.size > 10 * one.own_size for one in runaway.missed.values())
@@ -120,7 +120,7 @@ def test_engines_that_agree_in_a_near_mode_are_told_of_the_far_one(runaway):
 
 
 @pytest.mark.parametrize("unknown", [(np.nan, 1.0), (1.0, np.nan)])
-def test_of_a_mass_that_is_no_number_nothing_is_said(unknown):
+def test_nothing_is_said_of_a_nan_mass(unknown):
     modes = Modes(unknown, (0.1, 0.1), (1.0, 50.0), {"a": (True, False)})
     assert modes.missed("a") is None
     assert replace(modes, log_evidence=(1.0, 5.0)).missed("a") is not None

@@ -142,7 +142,7 @@ def elpd_of(by_bag):
         (0.01 * (-1.0) ** np.arange(12) + 0.1, "predicts held-out bags better than"),
     ],
 )
-def test_no_model_is_better_by_less_than_two_standard_errors(behind, expected):
+def test_two_standard_errors_make_a_model_better(behind, expected):
     best = -0.5 - 0.1 * np.arange(12)
     found = {"a": elpd_of(best), "b": elpd_of(best - behind)}
     (text,) = leave_one_out_sentences(found, {"a": "one", "b": "other"})
@@ -231,7 +231,7 @@ def test_bags_too_influential_for_weights_are_not_counted(approximate):
 
 
 @pytest.mark.slow
-def test_pit_of_targets_is_that_of_fits_without_each_bag():
+def test_pit_of_targets_is_of_fits_without_them():
     """Conjugate: Y_b given the other targets is Gaussian, by a fit without the bag."""
     design = simulate_instances(10, 2, num_features=1, seed=1)
     model = VWSGP(RBF(2.0, 1.0), np.array([[-0.7], [0.7]]), likelihood=Gaussian(0.5))

@@ -94,7 +94,7 @@ def test_the_first_labels_stay_and_the_second_are_replicates(exact):
 
 
 @pytest.mark.slow
-def test_the_ascent_is_overconfident_at_these_bags_and_nuts_is_not():
+def test_the_ascent_is_overconfident_where_nuts_is_not():
     labels, _ = simulate(LOGISTIC, DESIGN, seed=1)
     posterior = nuts(LOGISTIC, labels, seed=0)
     by_nuts = posterior_calibration(posterior, "nuts", seed=0, simulations=200, thin=2)

@@ -28,7 +28,7 @@ def of_labels():
     return prior_predictive(LOGISTIC, DESIGN, seed=0, num_replicates=4000)
 
 
-def test_the_probability_of_a_positive_bag_is_that_of_quadrature(of_labels):
+def test_probability_of_positive_bags_matches_quadrature(of_labels):
     """P(T = 1) = [1 + (H − 1) P(max y = 1)]/(H + 1), and P(max y = 1) = 1 − E(1 − σ(u))ⁿ."""
     node, weight = hermegauss(60)
     none = (expit(-(-1.0 + 2.0 * node))[:, None] ** [1, 3, 6] * weight[:, None]).sum(0)

@@ -36,7 +36,7 @@ def test_z_of_two_equal_samplers_is_standard_normal():
 
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])
-def test_a_site_that_one_side_freezes_has_an_infinite_error(side):
+def test_a_site_frozen_on_one_side_errs_infinitely(side):
     draws = {"ours": gaussian_draws(0.0, 1.0, 0, num_sites=3)}
     draws["theirs"] = gaussian_draws(0.0, 1.0, 1, num_sites=3)
     draws[side]["x"].values[:, :, 1] = 0.0

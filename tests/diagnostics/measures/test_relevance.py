@@ -34,7 +34,7 @@ def a_bag(posterior, bags, size, *, is_positive):
     return int(np.flatnonzero(found)[0])
 
 
-def test_information_is_that_of_the_joint_distribution_of_label_and_draw():
+def test_information_is_of_label_and_draw_together():
     draws = np.array([[0.9, 0.5, 0.0, 1.0], [0.2, 0.5, 0.0, 0.0], [0.4, 0.5, 0.0, 1.0]])
     prediction = Prediction(np.full((3, 1), 0.5), draws)
     expected = []
@@ -85,7 +85,7 @@ def test_a_long_bag_loses_instances_one_by_one(posterior, bags):
         assert (posterior.predict(without).bag_probability < 0.5).all()
 
 
-def test_what_moves_least_stays_where_its_loss_changes_the_side():
+def test_the_least_mover_stays_where_losses_cross():
     """Of three: without the first 0.49, without the second 0.60, and then the side is lost."""
 
     def probabilities(kept):

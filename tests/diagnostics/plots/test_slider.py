@@ -52,7 +52,7 @@ def test_axes_are_the_same_in_every_frame():
     assert first == last
 
 
-def test_a_band_is_drawn_from_its_lower_to_its_upper_end():
+def test_a_band_goes_from_lower_to_upper_end():
     """One below and one above each line: as high everywhere, whatever the line does."""
     frames = TANGENTS.assign(low=TANGENTS.y - 1, high=TANGENTS.y + 1)
     lines = {"x": "x", "y": "y", "slider": "c", "colour": "line"}
@@ -73,7 +73,7 @@ def test_the_page_needs_no_network_and_is_small():
     assert len(page.encode()) < 1_200_000
 
 
-def test_a_legend_with_long_names_has_a_row_for_each():
+def test_long_names_in_a_legend_have_own_rows():
     short = tangents()
     long_name = "the tangent, with its point of contact, in words"
     named = {"frames": TANGENTS.replace("tangent", long_name), "points": None}

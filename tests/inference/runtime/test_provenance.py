@@ -9,7 +9,7 @@ from milzoo.inference.runtime.provenance import provenance
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-def test_the_commit_is_that_of_the_package_wherever_it_runs(tmp_path, monkeypatch):
+def test_the_commit_is_the_packages_wherever_it_runs(tmp_path, monkeypatch):
     command = ["git", "-C", REPOSITORY, "rev-parse", "--short", "HEAD"]
     expected = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     monkeypatch.chdir(tmp_path)

@@ -66,7 +66,7 @@ def test_a_search_from_a_plateau_goes_on_downhill():
     np.testing.assert_allclose(end, [0.5, 0.25], atol=1e-6)  # half-way, where both wells count
 
 
-def test_a_search_that_cannot_go_lower_ends_before_its_last_step():
+def test_a_search_that_cannot_go_lower_ends_early():
     seen = []
 
     def noisy(point):

@@ -79,7 +79,7 @@ def test_blocks_add_up_and_their_rows_stay_in_order(num_rows, width):
     np.testing.assert_array_equal(kept[1], weights[:, None] + matrix[:, :1])
 
 
-def test_sum_of_rows_in_32_bit_adds_blocks_in_64():
+def test_sums_of_32_bit_rows_add_in_64():
     """Each block's sum is exact in 32 bit, the sum of all is not: multiples of 8,192 are."""
     matrix = np.ones((400_000, 3), np.float32)
     matrix[:1024], matrix[0] = 0.0, 2.0**36

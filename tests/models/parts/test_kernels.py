@@ -98,7 +98,7 @@ def test_cosine_is_that_of_scikit_learn_also_of_zeros():
     assert np.asarray(Cosine(1.7).variance_at(left)).tolist() == [1.7, 1.7, 0.0, *[1.7] * 4]
 
 
-def test_a_length_scale_for_each_feature_is_that_of_scikit_learn():
+def test_length_scales_by_feature_match_scikit_learn():
     left, right, each = points(7, 3), points(5, 3, seed=1), np.array([0.5, 2.0, 40.0])
     for kind, its in OF_SCIKIT_LEARN.items():
         expected = 1.7 * its(each)(left, right)
@@ -116,7 +116,7 @@ def test_sums_and_products_are_those_of_scikit_learn():
     assert len(kernel.parts) == 3
 
 
-def test_parameters_of_a_sum_have_the_numbers_of_its_terms():
+def test_parameters_of_sums_carry_numbers_of_terms():
     prior = dist.LogNormal(0.0, 1.0)
     kernel = RBF(1.7, 0.8) * Cosine(3.0) * Linear(prior) + Linear(0.2)
     assert kernel.parameters == {
@@ -218,7 +218,7 @@ def test_models_are_made_with_the_chosen_class_of_kernel(kernel):
         assert model.settings["kernel"](kind.__name__.lower()) is kind
 
 
-def test_a_kernel_of_the_guide_is_taken_as_any_other():
+def test_the_guides_kernel_is_taken_as_any_other():
     guide = (Path(__file__).parents[3] / "docs/adding_a_model.md").read_text("utf-8")
     (program,) = re.findall(r"```python\n(from dataclasses.*?)```", guide, re.DOTALL)
     x = points(30, 2)
@@ -230,7 +230,7 @@ def test_a_kernel_of_the_guide_is_taken_as_any_other():
     assert coordinate_ascent(model, names["bags"], seed=0).status.kind == "converged"
 
 
-def test_a_length_scale_is_refused_where_the_kernel_has_none():
+def test_length_scales_are_refused_by_kernels_without_one():
     x = points(30, 2)
     bags = Bags.from_arrays(x, np.arange(30) // 3, np.arange(10) % 2)
     with pytest.raises(ValueError, match=r"length_scale is 2\.0, but Cosine has none"):
@@ -251,7 +251,7 @@ def test_a_kernel_is_taken_as_it_is_or_refused(without_type_checks):
 
 
 @with_every_kernel
-def test_a_model_with_a_kernel_is_read_as_it_was_written(kernel):
+def test_models_with_kernels_are_read_as_written(kernel):
     x = points(30, 2)
     bags = Bags.from_arrays(x, np.arange(30) // 3, np.arange(10) % 2)
     written = encode(GPMIL.for_bags(bags, num_inducing=5, kernel=kernel))
@@ -260,7 +260,7 @@ def test_a_model_with_a_kernel_is_read_as_it_was_written(kernel):
     np.testing.assert_array_equal(read.kernel.covariance(x, x), kernel.covariance(x, x))
 
 
-def test_a_prior_of_each_length_scale_is_read_as_it_was_written():
+def test_priors_of_length_scales_are_read_as_written():
     prior = dist.LogNormal(0.5, 1.0).expand([3]).to_event(1)
     read = decode(encode(RBF(2.0, prior))).length_scale
     assert read.event_shape == (3,)
@@ -272,7 +272,7 @@ def rough(variance, length_scale):
     return variance * tinygp.kernels.Matern32(length_scale, distance=tinygp.kernels.L2Distance())
 
 
-def test_a_kernel_of_tinygp_gives_the_same_bound_as_ours():
+def test_kernels_of_tinygp_give_the_bound_of_ours():
     random = np.random.default_rng(0)
     bags = Bags.from_arrays(points(30, 2), np.arange(30) // 3, np.arange(10) % 2)
     bags = bags.with_targets(random.normal(size=10))
@@ -355,7 +355,7 @@ def test_median_distance_is_between_distinct_instances():
 
 
 @pytest.mark.parametrize("model", [VGPMIL, VWSGP, GPMIL])
-def test_quadrature_is_made_for_the_variance_of_the_farthest_instance(model):
+def test_quadrature_reaches_the_farthest_instances_variance(model):
     """Under a linear kernel: P(T* = 1) of one instance, its latent value N(0, 15²) given u = 0."""
     made = model(Linear(1.0), np.array([[1.0, 0.0]]))
     far = Bags.from_list([np.array([[0.0, 15.0]]), np.array([[0.0, 0.5]])])
@@ -371,7 +371,7 @@ def test_quadrature_is_made_for_the_variance_of_the_farthest_instance(model):
 
 
 @pytest.mark.in_ci
-def test_both_ways_of_learning_find_the_length_scale_of_each_feature():
+def test_both_learners_find_each_features_length_scale():
     """Of targets, where the bound and Laplace's approximation are the evidence."""
     random = np.random.default_rng(3)
     x = random.uniform(-2.0, 2.0, size=(40, 2))
