@@ -305,7 +305,7 @@ class KeyInstanceProblem:
         whole[:num], whole[num + active] = of_positive, of_negative
         return Relaxation(keys, weights, whole, -0.5 * value)
 
-    def active(self, found: Relaxation) -> Int[np.ndarray, " A"]:
+    def active_in(self, found: Relaxation) -> Int[np.ndarray, " A"]:
         """The negative constraints with α > 0: as many at weights close by, but for a few."""
         return np.flatnonzero(found.support[len(self.positive) :])
 
@@ -421,7 +421,7 @@ def cutting_planes(
         is_known = (keys == new).all(axis=1).any()
         if violation <= tolerance or is_known or len(keys) == max_steps:
             break
-        num, active = len(keys), problem.active(found)
+        num, active = len(keys), problem.active_in(found)
         keys, weights = np.vstack([keys, new]), np.append(num * found.weights, 1.0) / (num + 1)
     kind = "converged" if violation <= tolerance else "max_steps"
     sentence = f"{len(keys)} choices of key instances; the next one violates by {violation:.1g}"
@@ -444,7 +444,7 @@ def learn_weights(
 
     def value_and_gradient(trial: Float[np.ndarray, " T"]) -> tuple[float, Float[np.ndarray, " T"]]:
         nonlocal last
-        last = problem.solve(keys, on_simplex(trial), problem.active(last))
+        last = problem.solve(keys, on_simplex(trial), problem.active_in(last))
         norms = problem.squared_norms(keys, last.support)
         return last.value / scale, -0.5 * norms / scale
 
@@ -457,7 +457,7 @@ def learn_weights(
         constraints={"type": "eq", "fun": lambda trial: trial.sum() - 1, "jac": np.ones_like},
         options={"ftol": tolerance**2, "maxiter": _MOST_UPDATES},
     )
-    return problem.solve(keys, on_simplex(found.x), problem.active(last))
+    return problem.solve(keys, on_simplex(found.x), problem.active_in(last))
 
 
 def on_simplex(weights: Float[np.ndarray, " T"]) -> Float[np.ndarray, " T"]:
