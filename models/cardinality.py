@@ -36,7 +36,7 @@ from .model import (
 )
 from .numerics.draws import map_draws
 from .numerics.fields import check_fields
-from .numerics.tracing import as_pytree, evaluated_now_unless_traced
+from .numerics.tracing import as_pytree, evaluated_apart_from_traces, evaluated_now_unless_traced
 from .parts.bag_labels import LogOddsLabel
 from .parts.counting import SMALL_BAG, CountTree, draw_labels, log_partition
 from .parts.hyperpriors import Parameter, positive_or_prior
@@ -580,7 +580,7 @@ class CardinalityModel(ModelDefaults):
         prepared = CardinalityBags(filled, tree)
         if isinstance(self.potential, _OURS):
             return prepared
-        with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+        with evaluated_apart_from_traces(), jax.enable_x64(True):
             given = self.potential(*prepared.counts())
             values = np.asarray(_checked_shape(given, len(tree.count)))
         of_present = values[:, : bags.num_instances + bags.num_bags]

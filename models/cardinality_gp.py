@@ -15,11 +15,7 @@ from ..datasets.arguments import AT_LEAST_ZERO, instance_of
 from ..datasets.bags import Bags
 from ..datasets.padding import padded
 from .model import Draws
-from .numerics.tracing import (
-    as_pytree,
-    evaluated_apart_from_traces,
-    evaluated_now_unless_traced,
-)
+from .numerics.tracing import as_pytree, evaluated_apart_from_traces, evaluated_now_unless_traced
 from .parts.bag_latent import BagLatentModel, FloatType
 from .parts.cardinality_kernel import BagKernel
 from .parts.hyperpriors import Parameter, largest_value, positive_or_prior

@@ -13,6 +13,15 @@ from jax.core import Tracer, eval_context
 __all__ = ["as_pytree", "evaluated_apart_from_traces", "evaluated_now_unless_traced"]
 
 
+def evaluated_apart_from_traces() -> contextlib.AbstractContextManager[None]:
+    """Evaluate the block at once, whatever is being traced around it; no input may be traced.
+
+    Programs within are compiled whole. Under `jax.ensure_compile_time_eval` JAX would evaluate what
+    they compute from constants, such as indices, while it traces them, in a program for each.
+    """
+    return eval_context()
+
+
 @contextlib.contextmanager
 def evaluated_now_unless_traced(*inputs: object) -> Iterator[None]:
     """Evaluate the block at once, unless an input is traced.
@@ -28,17 +37,8 @@ def evaluated_now_unless_traced(*inputs: object) -> Iterator[None]:
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(inputs)):
         yield
     else:
-        with jax.ensure_compile_time_eval():
+        with evaluated_apart_from_traces():
             yield
-
-
-def evaluated_apart_from_traces() -> contextlib.AbstractContextManager[None]:
-    """Evaluate the block at once, whatever is being traced around it; no input may be traced.
-
-    Programs within are compiled whole. Under `jax.ensure_compile_time_eval` JAX would evaluate what
-    they compute from constants, such as indices, while it traces them, in a program for each.
-    """
-    return eval_context()
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Array
 from numpyro.distributions import Distribution, ExpandedDistribution, Independent, constraints
 
 from ...datasets.arguments import FINITE, POSITIVE, Rule
+from ..numerics.tracing import evaluated_apart_from_traces
 
 __all__ = [
     "LARGEST_VARIANCE",
@@ -94,7 +94,7 @@ def prior_range(prior: Distribution) -> tuple[float | np.ndarray, float | np.nda
     """
     low, high = _quantile(prior, _TAIL), _quantile(prior, 1 - _TAIL)
     if low is None or high is None:
-        with jax.ensure_compile_time_eval():
+        with evaluated_apart_from_traces():
             mean = np.asarray(prior.mean)
         low, high = mean / LARGEST_VARIANCE, mean * LARGEST_VARIANCE
     return number_or_array(low), number_or_array(high)
@@ -114,7 +114,7 @@ def _quantile(prior: Distribution, probability: float) -> Any:
     """A quantile, of each number of several; None where there is no closed form."""
     one: Any = component_distributions(prior)
     try:
-        with jax.ensure_compile_time_eval():  # a prior is never traced
+        with evaluated_apart_from_traces():  # a prior is never traced
             return one.icdf(probability)
     except (NotImplementedError, ImportError):  # some quantiles need TensorFlow Probability
         return None

@@ -23,7 +23,7 @@ from numpyro.distributions import Distribution
 from scipy.spatial.distance import pdist
 
 from ..numerics.fields import check_fields
-from ..numerics.tracing import as_pytree
+from ..numerics.tracing import as_pytree, evaluated_apart_from_traces
 from .hyperpriors import (
     LARGEST_VARIANCE,
     Parameter,
@@ -195,7 +195,7 @@ class Kernel(ABC):
             for name, prior in self.priors.items()
             if name not in draws
         ]
-        with jax.ensure_compile_time_eval():
+        with evaluated_apart_from_traces():
             largest = max(
                 float(_largest_variance(self.with_values(dict(ends)), points, found))
                 for ends in product(*unknown)
