@@ -127,12 +127,34 @@ def test_search_finds_the_choice_of_largest_norm():
 
 
 @pytest.mark.parametrize("level", ["bag", "instance"])
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_squared_norms_are_quadratic_forms(bags, level, kernel):
+    """Of all choices at once, for an α that some negative constraints have no part in."""
+    in_order = SortedBags.of(bags)
+    problem = KeyInstanceProblem.of(in_order.positive, in_order.negative, KISVM(level, kernel))
+    support = np.random.default_rng(0).dirichlet(np.ones(len(problem.ridge)))
+    support[-2] = 0.0
+    ranges = np.split(np.arange(8), in_order.positive.starts[1:])
+    choices = np.array(list(product(*ranges)))
+    instances = np.concatenate([in_order.positive.instances, in_order.negative.instances])
+    negative = np.eye(len(instances))[8:]
+    if level == "bag":
+        starts = in_order.negative.starts
+        negative = np.add.reduceat(negative, starts) / in_order.negative.bag_sizes[:, None]
+    rows = [np.vstack([np.eye(len(instances))[keys], -negative]) for keys in choices]
+    combined = np.array([support @ of_choice for of_choice in rows])
+    expected = np.sum(combined @ between(instances, instances, kernel) * combined, axis=1)
+    np.testing.assert_allclose(problem.squared_norms(choices, support), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("level", ["bag", "instance"])
 def test_constraints_sought_on_first_change_nothing(bags, level):
     in_order = SortedBags.of(bags)
     classifier = KISVM(level, penalty=PENALTY, balance=BALANCE)
     problem = KeyInstanceProblem.of(in_order.positive, in_order.negative, classifier)
     keys, weights = np.array([[0, 3, 6], [2, 4, 5]]), np.array([0.3, 0.7])
-    found = [problem.solve(keys, weights, np.arange(num)) for num in range(len(problem.beyond) + 1)]
+    backwards = np.arange(len(problem.beyond))[::-1]
+    found = [problem.solve(keys, weights, backwards[:num]) for num in range(len(backwards) + 1)]
     assert (found[-1].support[3:] > 0).any()
     for one in found[:-1]:
         np.testing.assert_allclose(one.support, found[-1].support, atol=1e-7)
