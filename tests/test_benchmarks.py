@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from milzoo.datasets import Bags, load, patch_on_grid
+from milzoo.datasets import Bags, load, patch_on_grid, published_folds
 from milzoo.estimators import CardinalityKernelSVM, ScoreLearner, choose_by_elbow
 from milzoo.estimators.kernel_classifiers import KernelObjective
 from milzoo.inference import coordinate_ascent, maximum_a_posteriori
@@ -181,6 +181,15 @@ def test_folds_of_the_newsgroups_benchmark_are_averaged_or_pooled(benchmark):
     row = newsgroups.Row(2, "hard", folds)
     assert row.by_fold(roc_auc_score, "instance") == [1.0, 1.0]
     assert row.pooled(roc_auc_score, "instance") == 0.75
+
+
+def test_comparators_are_fitted_on_the_published_folds_first(benchmark, data_folder):
+    bags, tested_in = load("musk1"), published_folds("musk1")[:, 0]
+    folds = benchmark("comparators").folds_of("musk1", bags, 2)
+    assert len(folds) == 2
+    for number, (training, test) in enumerate(folds, start=1):
+        np.testing.assert_array_equal(test, np.flatnonzero(tested_in == number))
+        np.testing.assert_array_equal(training, np.flatnonzero(tested_in != number))
 
 
 def test_speed_of_dpmil_is_at_the_papers_sizes(benchmark):
