@@ -141,18 +141,22 @@ class TransformInstances(BagTransformer):
         self.transformer = transformer
 
     def _fit(self, bags: Bags, y: ArrayLike | None) -> None:
-        self.transformer_ = clone(self._unfitted()).fit(np.asarray(bags.instances))
+        instances = np.asarray(bags.instances)
+        self.transformer_ = clone(self._unfitted(instances)).fit(instances)
 
     def _transform(self, bags: Bags) -> Bags:
         transformed = self.transformer_.transform(np.asarray(bags.instances))
         return replace(bags, instances=read_only(np.asarray(transformed, dtype=float)))
 
-    def _unfitted(self) -> Any:
+    def _unfitted(self, instances: Float[np.ndarray, "N D"]) -> Any:
         return self.transformer
 
 
 class PCAOfInstances(TransformInstances):
-    """Principal components of the instances of training bags, by their exact decomposition.
+    """Principal components of the instances of training bags, by an exact decomposition.
+
+    It is that of the covariance if there are at least ten times as many instances as features, and
+    of the centred instances otherwise.
 
     Parameters
     ----------
@@ -184,8 +188,12 @@ class PCAOfInstances(TransformInstances):
         self.num_components = num_components
         self.whiten = whiten
 
-    def _unfitted(self) -> PCA:
-        return PCA(self.num_components, whiten=self.whiten, svd_solver="full")
+    def _unfitted(self, instances: Float[np.ndarray, "N D"]) -> PCA:
+        # Of many instances the covariance is much the cheaper. Squares of singular values lose
+        # digits of the smallest, so that few instances keep their own decomposition.
+        num_instances, num_features = instances.shape
+        solver = "covariance_eigh" if num_instances >= 10 * num_features else "full"
+        return PCA(self.num_components, whiten=self.whiten, svd_solver=solver)
 
 
 class KernelPCA(BagTransformer):

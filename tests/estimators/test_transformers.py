@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from milzoo.datasets import kernel_pca, load
+from milzoo.datasets import Bags, kernel_pca, load
 from milzoo.datasets.bags import Standardization
 from milzoo.estimators import (
     BayesianMIL,
@@ -50,13 +50,21 @@ def test_instances_are_standardised_by_the_training_bags(parts):
     np.testing.assert_allclose(fitted.transform(test).instances, expected, rtol=1e-12)
 
 
-def test_components_are_those_of_the_training_instances(parts):
-    training, test = parts
-    centred = training.instances - training.instances.mean(axis=0)
-    _, vectors = np.linalg.eigh(centred.T @ centred)
-    expected = (test.instances - training.instances.mean(axis=0)) @ vectors[:, ::-1]
-    found = PCAOfInstances(2).fit(training).transform(test).instances
-    np.testing.assert_allclose(np.abs(found), np.abs(expected), rtol=1e-9, atol=1e-12)
+@pytest.mark.parametrize("per_feature", [9, 10])
+def test_components_are_those_of_the_training_instances(per_feature):
+    """Singular vectors of the centred instances, few or many for each feature."""
+    rows = np.random.default_rng(0).normal(size=(7, per_feature, 7)) * np.arange(1, 8)
+    training = Bags.from_list(list(rows), labels=[0, 1, 0, 1, 0, 1, 0])
+    centre = training.instances.mean(axis=0)
+    _, _, vectors = np.linalg.svd(training.instances - centre)
+    step = PCAOfInstances(3).fit(training)
+    assert (step.transformer_.svd_solver == "covariance_eigh") == (per_feature >= 10)
+    found, expected = step.transform(training).instances, (training.instances - centre) @ vectors.T
+    np.testing.assert_allclose(np.abs(found), np.abs(expected[:, :3]), rtol=1e-9, atol=1e-11)
+
+
+def test_whitened_components_have_variance_one(parts):
+    training, _ = parts
     white = PCAOfInstances(2, whiten=True).fit_transform(training).instances
     np.testing.assert_allclose(white.var(axis=0, ddof=1), 1.0, rtol=1e-9)
 
