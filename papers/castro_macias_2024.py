@@ -187,7 +187,7 @@ class _Table:
     ) -> Choice:
         """The classifier with the paper's kernel, and the grid of its α and β."""
         classifier = StoppedVGPMIL(num_inducing, self.length_scale, seed=0)
-        return on_features(self.features, classifier, dict(_ALPHA_BETA) if gamma else {})
+        return on_features(self.features, classifier, dict(_ALPHA_BETA) if gamma else {}, memory)
 
     def honest_method(
         self, gamma: bool, num_inducing: int, bags: Bags, memory: str | None

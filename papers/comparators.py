@@ -54,7 +54,9 @@ __all__ = ["comparator", "comparators", "on_features"]
 START_BAGS = 20
 
 
-def on_features(transformer: Any, estimator: Any, grid: dict[str, list]) -> Choice:
+def on_features(
+    transformer: Any, estimator: Any, grid: dict[str, list], memory: str | None = None
+) -> Choice:
     """An estimator behind a transformer of features, which sees the training bags alone.
 
     Parameters
@@ -64,6 +66,9 @@ def on_features(transformer: Any, estimator: Any, grid: dict[str, list]) -> Choi
     estimator : object
     grid : dict of lists
         Its settings by name.
+    memory : str or None
+        Folder for transformed bags, which all settings of a grid share. Without it each setting
+        has the transformer fitted again.
 
     Returns
     -------
@@ -71,7 +76,7 @@ def on_features(transformer: Any, estimator: Any, grid: dict[str, list]) -> Choi
     dict of lists
         The grid by the names of the pipeline.
     """
-    pipeline = Pipeline([("features", transformer), ("classify", estimator)])
+    pipeline = Pipeline([("features", transformer), ("classify", estimator)], memory=memory)
     return pipeline, {f"classify__{name}": values for name, values in grid.items()}
 
 

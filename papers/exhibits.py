@@ -26,7 +26,7 @@ SCORES: dict[str, str] = {
 
 # An estimator of bags, and the grid of settings that a protocol chooses from.
 type Choice = tuple[Any, dict[str, list]]
-# ``method(bags, memory)``; kernels between bags may be kept in the folder ``memory``.
+# ``method(bags, memory)``; kernels and transformed bags may be kept in the folder ``memory``.
 type Method = Callable[[Bags, str | None], Choice]
 
 

@@ -47,7 +47,7 @@ def _dpmil_chosen(bags: Bags, memory: str | None) -> Choice:
 
 def _on_components(name: str, bags: Bags, memory: str | None) -> Choice:
     """A comparator on 100 kernel principal components."""
-    return on_features(KernelPCA(100), *comparators(100, memory)[name])
+    return on_features(KernelPCA(100), *comparators(100, memory)[name], memory)
 
 
 _AT_HAND = "rec.sport.hockey"

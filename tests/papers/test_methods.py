@@ -7,7 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from milzoo.datasets import load
-from milzoo.estimators import CardinalityKernelLearner, CardinalityKernelSVM, ScoreLearner
+from milzoo.estimators import (
+    CardinalityKernelLearner,
+    CardinalityKernelSVM,
+    PCAOfInstances,
+    ScoreLearner,
+)
 from milzoo.inference import maximum_a_posteriori
 from milzoo.models import (
     RBF,
@@ -98,6 +103,21 @@ def test_the_kernel_is_the_papers(bags, table, D):
     fitted = StoppedVGPMIL(5, D**0.5, seed=0).fit(bags)
     kernel, ones = fitted.posterior_.model.kernel, np.ones((1, 4))
     assert kernel.covariance(ones, 0 * ones).item() == pytest.approx(0.5 * math.exp(-4 / (2 * D)))
+
+
+def test_settings_share_the_components_of_digits(bags, monkeypatch, tmp_path):
+    """PCA of the same bags is not fitted again for another α."""
+    ((_, exhibit),) = exhibits_named("castro-macias-2024/table-4")
+    published, _ = exhibit.cells[0].attempts
+    pipeline, _ = published.method(bags, str(tmp_path))
+    num_fits, fit = [], PCAOfInstances.fit
+    monkeypatch.setattr(PCAOfInstances, "fit", lambda *given: num_fits.append(1) or fit(*given))
+    monkeypatch.setattr(StoppedVGPMIL, "fit", lambda self, bags, labels: self)
+    for alpha in (0.5, 1.0):
+        clone(pipeline).set_params(classify__alpha=alpha).fit(bags, bags.labels)
+    assert len(num_fits) == 1
+    clone(pipeline).fit(bags[:50], bags.labels[:50])
+    assert len(num_fits) == 2
 
 
 # ------------------------------------------------------------------ k at the elbow
