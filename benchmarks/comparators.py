@@ -90,7 +90,7 @@ def main() -> None:
     for name in ["kandemir2014"] if given.toy else given.names:
         chosen = ["VWSGP", "MI-SVM", "Citation-kNN", "MILES"] if given.toy else given.methods
         bags = load(name)
-        folds = StratifiedKFold(2) if given.toy else folds_of(name, bags, given.folds)
+        folds = folds_of(name, bags, 2 if given.toy else given.folds)
         print(f"\n{name}: {bags}\n")
         print(rows_of(name, bags, folds, chosen).round(3).to_string(na_rep="–"), flush=True)
     print(f"\nSeed 0; {os.cpu_count()} cores, {platform.machine()}; one process on each core.")
