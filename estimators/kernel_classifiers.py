@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+from joblib import Memory
 from scipy.optimize import minimize
 from sklearn.svm import SVC
+from sklearn.utils.validation import check_memory
 
 from ..datasets.arguments import POSITIVE, WHOLE
 from ..datasets.bags import Bags
@@ -55,6 +57,9 @@ class CardinalityKernelSVM(BagClassifier):
         k_x, with numbers as parameters; its variance cancels.
     penalty : float
         C > 0 of the support vector classifier.
+    memory : str, joblib.Memory or None
+        Folder in which modes and kernels are kept: a search over C and the length scale of k_x
+        then finds the mode once, and computes each kernel once.
 
     Attributes
     ----------
@@ -95,28 +100,36 @@ class CardinalityKernelSVM(BagClassifier):
 
     _rules = {"penalty": POSITIVE}
 
-    def __init__(self, model: CardinalityModel, instance_kernel: RBF, penalty: float = 1.0) -> None:
+    def __init__(
+        self,
+        model: CardinalityModel,
+        instance_kernel: RBF,
+        penalty: float = 1.0,
+        memory: str | Memory | None = None,
+    ) -> None:
         self.model = model
         self.instance_kernel = instance_kernel
         self.penalty = penalty
+        self.memory = memory
 
     def _fit(self, bags: Bags) -> None:
         check_numbers(type(self).__name__, model=self.model, instance_kernel=self.instance_kernel)
         self.kernel_, self.status_, self.objective_ = self._find_kernel(bags)
-        self.svc_ = train(self.kernel_(bags, bags), np.asarray(bags.labels), self.penalty)
+        self.svc_ = train(self._kernel(bags, bags), np.asarray(bags.labels), self.penalty)
         self.bags_ = bags
 
     def _decision(self, bags: Bags) -> Float[np.ndarray, " P"]:
-        return self.svc_.decision_function(self.kernel_(bags, self.bags_))
+        return self.svc_.decision_function(self._kernel(bags, self.bags_))
 
     def _find_kernel(self, bags: Bags) -> tuple[CardinalityKernel, Status, Float[np.ndarray, " T"]]:
         """The kernel, how its search ended, and T at each step of it."""
-        # One start, at the prior mean: nothing is random.
-        mode = maximum_a_posteriori(self.model, bags, seed=0)
-        sites = {name: value[0] for name, value in mode.stored_draws().items()}
-        intercept = float(sites.get("intercept", 0.0))
-        kernel = CardinalityKernel(self.model, sites["weights"], self.instance_kernel, intercept)
-        return kernel, mode.status, np.empty(0)
+        mode = check_memory(self.memory).cache(mode_of)
+        weights, intercept, status = mode(self.model, bags)
+        kernel = CardinalityKernel(self.model, weights, self.instance_kernel, intercept)
+        return kernel, status, np.empty(0)
+
+    def _kernel(self, left: Bags, right: Bags) -> Float[np.ndarray, "P Q"]:
+        return check_memory(self.memory).cache(kernel_between)(self.kernel_, left, right)
 
 
 class CardinalityKernelLearner(CardinalityKernelSVM):
@@ -139,6 +152,8 @@ class CardinalityKernelLearner(CardinalityKernelSVM):
     penalty : float
         C.
     max_steps : int
+    memory : str, joblib.Memory or None
+        Folder in which modes and kernels are kept.
 
     Notes
     -----
@@ -175,13 +190,27 @@ class CardinalityKernelLearner(CardinalityKernelSVM):
         instance_kernel: RBF,
         penalty: float = 1.0,
         max_steps: int = 100,
+        memory: str | Memory | None = None,
     ) -> None:
-        super().__init__(model, instance_kernel, penalty)
+        super().__init__(model, instance_kernel, penalty, memory)
         self.max_steps = max_steps
 
     def _find_kernel(self, bags: Bags) -> tuple[CardinalityKernel, Status, Float[np.ndarray, " T"]]:
         start, *_ = super()._find_kernel(bags)
         return learn_kernel(KernelObjective.of(start, bags, self.penalty), self.max_steps)
+
+
+def mode_of(model: CardinalityModel, bags: Bags) -> tuple[Float[np.ndarray, " D"], float, Status]:
+    """Weights and intercept at the mode of the model, and how its search ended."""
+    # One start, at the prior mean: nothing is random.
+    mode = maximum_a_posteriori(model, bags, seed=0)
+    sites = {name: value[0] for name, value in mode.stored_draws().items()}
+    return sites["weights"], float(sites.get("intercept", 0.0)), mode.status
+
+
+def kernel_between(kernel: CardinalityKernel, left: Bags, right: Bags) -> Float[np.ndarray, "P Q"]:
+    """The kernel between each bag of the left and each of the right."""
+    return kernel(left, right)
 
 
 # ------------------------------------------------------------------ the objective

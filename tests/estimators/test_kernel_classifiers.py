@@ -4,7 +4,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import simulate, simulate_instances
-from milzoo.estimators import CardinalityKernelLearner, CardinalityKernelSVM
+from milzoo.estimators import CardinalityKernelLearner, CardinalityKernelSVM, kernel_classifiers
 from milzoo.estimators.kernel_classifiers import KernelObjective
 from milzoo.inference import maximum_a_posteriori
 from milzoo.models import RBF, CardinalityKernel, CardinalityModel, NormalCardinality
@@ -116,6 +116,30 @@ def test_another_fold_compiles_nothing(bags, compilations):
     before = compilations.number
     learner.fit(bags[1:]).predict(bags[1:])
     assert compilations.number == before
+
+
+@pytest.mark.in_ci
+def test_memory_keeps_modes_and_kernels(bags, tmp_path, monkeypatch):
+    def classifier(penalty=PENALTY, length_scale=2.0, memory=str(tmp_path)):
+        return CardinalityKernelSVM(model_with(), RBF(1.0, length_scale), penalty, memory)
+
+    expected = [
+        classifier(*given, memory=None).fit(bags).decision_function(bags)
+        for given in ((PENALTY / 5, 2.0), (PENALTY, 1.0))
+    ]
+    classifier().fit(bags).decision_function(bags)
+    monkeypatch.delattr(kernel_classifiers, "maximum_a_posteriori")
+    np.testing.assert_array_equal(
+        classifier(length_scale=1.0).fit(bags).decision_function(bags), expected[1]
+    )
+    monkeypatch.setattr(CardinalityKernel, "__call__", None)
+    np.testing.assert_array_equal(
+        classifier(PENALTY / 5).fit(bags).decision_function(bags), expected[0]
+    )
+    with pytest.raises(TypeError, match="not callable"):
+        classifier(length_scale=0.5).fit(bags)
+    with pytest.raises(NameError, match="maximum_a_posteriori"):
+        classifier().fit(bags[:30])
 
 
 # ------------------------------------------------------------------ what they refuse
