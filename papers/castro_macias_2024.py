@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from joblib import Memory
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedShuffleSplit
+from sklearn.utils.validation import check_memory
 
 from ..datasets.arguments import POSITIVE, WHOLE, optional
 from ..datasets.bags import Bags
@@ -75,6 +77,8 @@ class StoppedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
         Of the Gamma scale mixture; None for the logistic likelihood.
     seed : int
         Of the validation bags, k-means and the ascent.
+    memory : str, joblib.Memory or None
+        Folder in which inducing points are kept: a search over α and β then finds them once.
 
     Attributes
     ----------
@@ -98,21 +102,23 @@ class StoppedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
         beta: float | None = None,
         *,
         seed: int,
+        memory: str | Memory | None = None,
     ) -> None:
         self.num_inducing = num_inducing
         self.length_scale = length_scale
         self.alpha = alpha
         self.beta = beta
         self.seed = seed
+        self.memory = memory
 
     def _fit(self, bags: Bags) -> None:
         fitted, watched = _split_off(bags, self.seed)
         scale_mixture: dict[str, Any] = {}
         if self.alpha is not None and self.beta is not None:
             scale_mixture = {"scale_mixture": GammaScaleMixture(self.alpha, self.beta)}
-        num_distinct = num_distinct_rows(np.asarray(bags.instances))
-        num_inducing = min(self.num_inducing, num_distinct)
-        points = VGPMIL.as_published(bags, num_inducing, seed=self.seed).inducing_points
+        points = check_memory(self.memory).cache(_inducing_points)(
+            bags, self.num_inducing, self.seed
+        )
         model = VGPMIL(RBF(0.5, self.length_scale), points, sharpness=100.0, **scale_mixture)
 
         def auc(posterior: Posterior) -> float:
@@ -136,6 +142,12 @@ class StoppedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
 
     def _instance_decision(self, bags: Bags) -> Float[np.ndarray, " N"]:
         return log_odds(_of_instances(self.posterior_, bags))
+
+
+def _inducing_points(bags: Bags, num_inducing: int, seed: int) -> Float[np.ndarray, "M D"]:
+    """Centres of k-means, or all distinct instances if these are fewer."""
+    num_inducing = min(num_inducing, num_distinct_rows(np.asarray(bags.instances)))
+    return np.asarray(VGPMIL.as_published(bags, num_inducing, seed=seed).inducing_points)
 
 
 def _split_off(bags: Bags, seed: int) -> tuple[Bags, Bags]:
@@ -186,7 +198,7 @@ class _Table:
         self, gamma: bool, num_inducing: int, bags: Bags, memory: str | None
     ) -> Choice:
         """The classifier with the paper's kernel, and the grid of its α and β."""
-        classifier = StoppedVGPMIL(num_inducing, self.length_scale, seed=0)
+        classifier = StoppedVGPMIL(num_inducing, self.length_scale, seed=0, memory=memory)
         return on_features(self.features, classifier, dict(_ALPHA_BETA) if gamma else {}, memory)
 
     def honest_method(

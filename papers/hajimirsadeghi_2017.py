@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from joblib import Memory
 from sklearn.preprocessing import MinMaxScaler
 
 from ..datasets.arguments import FLAG
@@ -67,6 +68,8 @@ class TwoStageKernelSVM(BagClassifier):
     ----------
     learns : bool
         Whether the weights of the kernel are learned with the classifier (MICPKL).
+    memory : str, joblib.Memory or None
+        Folder in which modes and kernels are kept: the grid has each of them several times.
 
     Attributes
     ----------
@@ -78,14 +81,16 @@ class TwoStageKernelSVM(BagClassifier):
 
     _rules = {"learns": FLAG}
 
-    def __init__(self, learns: bool = False) -> None:
+    def __init__(self, learns: bool = False, memory: str | Memory | None = None) -> None:
         self.learns = learns
+        self.memory = memory
 
     def _fit(self, bags: Bags) -> None:
-        model = chosen_model(bags)
-        chosen = best_on_folds(*_on_kernel_of(model, CardinalityKernelSVM, bags), bags)
+        model, memory = chosen_model(bags), self.memory
+        chosen = best_on_folds(*_on_kernel_of(model, CardinalityKernelSVM, bags, memory), bags)
         if self.learns:
-            learner = CardinalityKernelLearner(model, chosen.instance_kernel, chosen.penalty)
+            kernel, penalty = chosen.instance_kernel, chosen.penalty
+            learner = CardinalityKernelLearner(model, kernel, penalty, memory=memory)
             models = [replace(model, weight_scale=one) for one in WEIGHT_SCALE]
             chosen = best_on_folds(learner, {"model": models}, bags)
         self.classifier_ = chosen
@@ -122,20 +127,24 @@ def _micpm(bags: Bags, memory: str | None) -> Choice:
 
 
 def _on_kernel_of(
-    model: CardinalityModel, kind: type[CardinalityKernelSVM], bags: Bags
+    model: CardinalityModel,
+    kind: type[CardinalityKernelSVM],
+    bags: Bags,
+    memory: str | Memory | None,
 ) -> tuple[CardinalityKernelSVM, dict[str, list[Any]]]:
     kernels = [RBF(1.0, one * math.sqrt(bags.num_features)) for one in LENGTH_SCALE]
-    return kind(model, kernels[0]), {"penalty": list(PENALTY), "instance_kernel": kernels}
+    grid = {"penalty": list(PENALTY), "instance_kernel": kernels}
+    return kind(model, kernels[0], memory=memory), grid
 
 
 def _on_given_kernel(
     model: CardinalityModel, kind: type[CardinalityKernelSVM], bags: Bags, memory: str | None
 ) -> Choice:
-    return _from_zero_to_one(*_on_kernel_of(model, kind, bags))
+    return _from_zero_to_one(*_on_kernel_of(model, kind, bags, memory))
 
 
 def _on_chosen_kernel(learns: bool, bags: Bags, memory: str | None) -> Choice:
-    return _from_zero_to_one(TwoStageKernelSVM(learns=learns), {})
+    return _from_zero_to_one(TwoStageKernelSVM(learns, memory), {})
 
 
 def _attempts(method: str, data: str) -> tuple[Attempt, ...]:

@@ -244,7 +244,11 @@ def _in_order(exhibit: Exhibit, results: list[Result]) -> list[Result]:
 def _fingerprint(cell: Cell, attempt: Attempt, bags: Bags, seed: int) -> str:
     """A digest of all that decides the result of an attempt, except the code."""
     estimator, grid = attempt.method(bags, None)
-    settings = sorted((name, repr(value)) for name, value in estimator.get_params().items())
+    settings = sorted(
+        (name, repr(value))
+        for name, value in estimator.get_params().items()
+        if name.rpartition("__")[2] != "memory"
+    )
     protocol = (attempt.protocol.name, attempt.protocol.sentence)
     everything = repr((settings, sorted(grid.items()), cell.data, len(bags), protocol, seed))
     return hashlib.sha256(everything.encode()).hexdigest()[:12]

@@ -16,6 +16,7 @@ from milzoo.estimators import (
 from milzoo.inference import maximum_a_posteriori
 from milzoo.models import (
     RBF,
+    VGPMIL,
     CardinalityModel,
     GammaScaleMixture,
     NeighbourScore,
@@ -120,6 +121,20 @@ def test_settings_share_the_components_of_digits(bags, monkeypatch, tmp_path):
     assert len(num_fits) == 2
 
 
+@pytest.mark.in_ci
+def test_memory_keeps_inducing_points_for_other_mixtures(bags, stopped, monkeypatch, tmp_path):
+    def probabilities(num_inducing=15, alpha=None):
+        given = {"alpha": alpha, "beta": alpha, "memory": str(tmp_path)}
+        fitted = StoppedVGPMIL(num_inducing, 40.0, seed=0, **given).fit(bags)
+        return fitted.predict_proba(bags)
+
+    probabilities(alpha=1.0)
+    monkeypatch.setattr(VGPMIL, "as_published", None)
+    np.testing.assert_array_equal(probabilities(), stopped.predict_proba(bags))
+    with pytest.raises(TypeError, match="not callable"):
+        probabilities(num_inducing=14)
+
+
 # ------------------------------------------------------------------ k at the elbow
 
 
@@ -176,7 +191,7 @@ def test_the_best_models_are_those_of_the_published_row():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("learns", [False, True])
-def test_folds_choose_the_classifier_on_the_kernel(scene, monkeypatch, learns):
+def test_folds_choose_the_classifier_on_the_kernel(scene, monkeypatch, tmp_path, learns):
     """C and ℓ by a loop at the mode; and then λ of a learned kernel."""
     model = CardinalityModel(NormalCardinality(0.2, 0.1), 1.0)
     monkeypatch.setattr(hajimirsadeghi_2017, "chosen_model", lambda bags: model)
@@ -200,7 +215,7 @@ def test_folds_choose_the_classifier_on_the_kernel(scene, monkeypatch, learns):
         given = best.instance_kernel, best.penalty
         models = [replace(model, weight_scale=scale) for scale in (0.1, 5.0)]
         best = max((CardinalityKernelLearner(one, *given) for one in models), key=score)
-    two_stages = TwoStageKernelSVM(learns=learns).fit(scene)
+    two_stages = TwoStageKernelSVM(learns, str(tmp_path)).fit(scene)
     found = two_stages.classifier_
     assert (found.penalty, found.instance_kernel.length_scale) == (
         best.penalty,

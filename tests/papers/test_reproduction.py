@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import load
 from milzoo.diagnostics import cross_validate_bags
-from milzoo.estimators import ScoreLearner
+from milzoo.estimators import MIKernelSVM, ScoreLearner
 from milzoo.models import NeighbourScore
 from milzoo.papers import reproduce, reproduction, scores_by_setting
 from milzoo.papers.results import read, read_all
@@ -147,6 +147,17 @@ def test_an_attempt_with_other_settings_is_run_again(run, paper):
     assert not any(sentence.endswith("known") for sentence in said)
     accuracies = [one for one in results if one.score == "accuracy" and one.method == "neighbours"]
     assert len(accuracies) == 2
+
+
+def test_a_folder_of_kernels_leaves_the_fingerprint(paper):
+    cell = paper.exhibits[0].cells[0]
+
+    def of(**settings):
+        attempt = replace(cell.attempts[0], method=lambda *_: (MIKernelSVM(**settings), {}))
+        return reproduction._fingerprint(cell, attempt, load(DATA), seed=0)
+
+    assert of(memory="kernels") == of()
+    assert of(penalty=2.0) != of()
 
 
 @pytest.mark.in_ci
