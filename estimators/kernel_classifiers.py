@@ -200,6 +200,9 @@ class CardinalityKernelLearner(CardinalityKernelSVM):
         return learn_kernel(KernelObjective.of(start, bags, self.penalty), self.max_steps)
 
 
+# joblib keeps results of functions by their arguments, and none of methods: hence these two.
+
+
 def mode_of(model: CardinalityModel, bags: Bags) -> tuple[Float[np.ndarray, " D"], float, Status]:
     """Weights and intercept at the mode of the model, and how its search ended."""
     # One start, at the prior mean: nothing is random.

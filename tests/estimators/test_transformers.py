@@ -52,15 +52,15 @@ def test_instances_are_standardised_by_the_training_bags(parts):
 
 @pytest.mark.parametrize("per_feature", [9, 10])
 def test_components_are_those_of_the_training_instances(per_feature):
-    """Singular vectors of the centred instances, few or many for each feature."""
-    rows = np.random.default_rng(0).normal(size=(7, per_feature, 7)) * np.arange(1, 8)
-    training = Bags.from_list(list(rows), labels=[0, 1, 0, 1, 0, 1, 0])
+    """Singular vectors of centred training instances, few or many for each feature."""
+    rows = np.random.default_rng(0).normal(size=(9, per_feature, 7)) * np.arange(1, 8) + 2.0
+    training, test = Bags.from_list(list(rows[:7])), Bags.from_list(list(rows[7:]))
     centre = training.instances.mean(axis=0)
     _, _, vectors = np.linalg.svd(training.instances - centre)
     step = PCAOfInstances(3).fit(training)
     assert (step.transformer_.svd_solver == "covariance_eigh") == (per_feature >= 10)
-    found, expected = step.transform(training).instances, (training.instances - centre) @ vectors.T
-    np.testing.assert_allclose(np.abs(found), np.abs(expected[:, :3]), rtol=1e-9, atol=1e-11)
+    found, expected = step.transform(test).instances, (test.instances - centre) @ vectors[:3].T
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), rtol=1e-9, atol=1e-11)
 
 
 def test_whitened_components_have_variance_one(parts):
