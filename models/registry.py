@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -55,9 +56,15 @@ def models_by_name() -> dict[str, Any]:
     dict of type
         Registered models, then those of installed packages.
     """
+    _register_installed()
+    return dict(_MODELS)
+
+
+@cache
+def _register_installed() -> None:
+    """Register models of installed packages, once: a search asks for a model at every setting."""
     for entry in entry_points(group=ENTRY_POINTS):
         register(entry.load())
-    return dict(_MODELS)
 
 
 def settable(model: Any) -> dict[str, bool]:
