@@ -6,7 +6,7 @@ principal components of the training bags, hard labels, K = 20, five starts: 20 
 α = 0.5, 2 (the paper's) and 8, and 100 components, the paper's number, with α = 2. Beside it stands
 MI-Kernel on standardised features, with settings by three folds inside the training bags.
 
-    MILZOO_DATA=… python benchmarks/dpmil_all_newsgroups.py [--toy] [--seed 0] [--jobs 2]
+    MILZOO_DATA=… python benchmarks/dpmil_all_newsgroups.py [--toy] [--seed 0] [--jobs 2] [NAME …]
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ def classifiers(bags: Any, is_toy: bool, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="newsgroups/…, all at hand by default")
     parser.add_argument("--toy", action="store_true", help="a scene, two folds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     newsgroups = [name for name in available() if name.startswith("newsgroups/")]
-    names, num_folds = (["kandemir2014"], 2) if options.toy else (newsgroups, 5)
+    names, num_folds = (["kandemir2014"], 2) if options.toy else (options.names or newsgroups, 5)
     for number, name in enumerate(names):
         bags = load(name)
         methods = classifiers(bags, options.toy, options.seed)
