@@ -116,7 +116,8 @@ class TargetPrediction:
     Attributes
     ----------
     bag_mean, bag_scale : array (S, B)
-        Mean and standard deviation of Y* given each draw.
+        Mean and standard deviation of Y* given each draw. A Student-t target with ν ≤ 1 has no
+        mean, and its median stands there; with ν ≤ 2 the standard deviation is infinite.
     instance_mean, instance_scale : array (R, N)
         Of the Gaussian f*_n given each draw; the f*_n of a bag sum to its latent value.
     latent : LatentPrediction or None
@@ -147,7 +148,9 @@ class TargetPrediction:
 
     def is_finite(self, bag_index: Int[np.ndarray, " N"]) -> Bool[np.ndarray, " B"]:
         """Whether the means and scales of each bag and of its instances are numbers."""
-        of_bags = np.isfinite(self.bag_mean + self.bag_scale).all(axis=0)
+        # The scale of a target with heavy tails is infinite, and that of its latent value is not.
+        scale = self.bag_scale if self.latent is None else self.latent.scale
+        of_bags = np.isfinite(self.bag_mean + scale).all(axis=0)
         return _by_bag(of_bags, (self.instance_mean + self.instance_scale).mean(axis=0), bag_index)
 
     @classmethod

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.stats import norm
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from ...datasets.bags import Bags
@@ -125,7 +126,7 @@ class PredictionDifference:
     ----------
     mean, worst : float
         Mean and largest absolute difference of bag probabilities; or of predicted targets, in the
-        reference's predictive sds.
+        reference's predictive sds (half of its 68.3 % intervals where these are infinite).
     log_loss : float
         Difference of log losses (positive: worse than the reference).
     log_loss_error : float
@@ -171,10 +172,17 @@ def _centre(prediction: Prediction | TargetPrediction) -> Float[np.ndarray, " B"
 
 
 def _unit(reference: Prediction | TargetPrediction) -> Float[np.ndarray, " B"]:
-    """Unit of differences: predictive sds of targets, or 1 of probabilities."""
-    if isinstance(reference, TargetPrediction):
-        return np.sqrt((reference.bag_scale**2).mean(axis=0) + reference.bag_mean.var(axis=0))
-    return np.ones(reference.bag_draws.shape[1])
+    """Unit of differences: predictive sds of targets, or 1 of probabilities.
+
+    Where an sd is infinite it is half the interval that would be two sds wide of a Gaussian.
+    """
+    if not isinstance(reference, TargetPrediction):
+        return np.ones(reference.bag_draws.shape[1])
+    sd = np.sqrt((reference.bag_scale**2).mean(axis=0) + reference.bag_mean.var(axis=0))
+    if np.isfinite(sd).all():
+        return sd
+    lower, upper = reference.bag_interval(2.0 * norm.cdf(1.0) - 1.0)
+    return np.where(np.isfinite(sd), sd, 0.5 * (upper - lower))
 
 
 def _if_two_classes(

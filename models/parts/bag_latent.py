@@ -303,7 +303,9 @@ class BagLatentModel(InducingModel, ABC):
         predictive = self.likelihood.marginal_distribution(location, scale, rule)
         if self.likelihood.observed_part == "labels":
             return {"bag_probability": predictive.mean}
-        described = {"bag_mean": predictive.mean, "bag_scale": jnp.sqrt(predictive.variance)}
+        # Student-t targets with ν ≤ 1 have no mean, but are symmetric about one value.
+        centre = jnp.where(jnp.isnan(predictive.mean), location, predictive.mean)
+        described = {"bag_mean": centre, "bag_scale": jnp.sqrt(predictive.variance)}
         if not isinstance(predictive, dist.Normal):
             described |= {"bag_latent_mean": location, "bag_latent_scale": scale}
         return described

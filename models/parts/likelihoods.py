@@ -795,7 +795,8 @@ class StudentT(_WithoutTable):
     Parameters
     ----------
     degrees_of_freedom : float
-        ν > 0. Up to 1 targets have no mean, up to 2 no variance.
+        ν > 0. Up to 1 targets have no mean and are predicted by their median; up to 2 they have
+        no variance.
     scale : float or Distribution
         σ, in units of the targets; a NumPyro distribution makes it the site ``noise_scale``.
 

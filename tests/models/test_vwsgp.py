@@ -10,6 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import Bags
+from milzoo.inference import coordinate_ascent
 from milzoo.inference.prediction import TargetPrediction
 from milzoo.inference.runtime.densities import log_likelihood
 from milzoo.models import (
@@ -388,6 +389,19 @@ def test_predicted_targets_have_the_moments_of_quadrature(likelihood):
         chance = weight @ target.cdf(1.0)
         error = np.sqrt(chance * (1 - chance) / len(is_below))
         assert abs(is_below[:, b].mean() - chance) < 5 * error
+
+
+@pytest.mark.parametrize("degrees", [0.8, 2.0])
+def test_targets_without_moments_are_predicted_by_their_centre(degrees):
+    bags, model = observed_bags(), small_model(likelihood=StudentT(degrees, 0.8))
+    prediction = coordinate_ascent(model, bags, seed=0).predict(bags)
+    assert np.isinf(prediction.bag_scale).all()
+    _, weights, _ = dense_bag_latent(model, bags)
+    u = np.array([0.3, -1.0, 0.5])
+    found = TargetPrediction.of(model, {"inducing_value": np.tile(u, (1000, 1))}, bags)
+    np.testing.assert_allclose(found.bag_mean[0], weights @ u, rtol=1e-9)
+    share_below = (found.replicated(0) < weights @ u).mean(axis=0)
+    assert (np.abs(share_below - 0.5) < 5 * 0.5 / np.sqrt(1000)).all()
 
 
 @pytest.mark.slow_but_first

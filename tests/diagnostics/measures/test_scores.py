@@ -7,7 +7,9 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.diagnostics.measures.scores import prediction_difference, score
 from milzoo.inference import Prediction
-from milzoo.inference.prediction import TargetPrediction
+from milzoo.inference.prediction import _REPLICATES, LatentPrediction, TargetPrediction
+from milzoo.models import StudentT
+from scipy import stats
 
 
 @pytest.fixture
@@ -65,3 +67,18 @@ def test_differences_of_targets_are_in_the_references_predictive_sds(test_bags):
     difference = prediction_difference(ours, theirs, test)
     assert difference.mean == pytest.approx(1 / 5 / 3)
     assert difference.worst == pytest.approx(1 / 5)
+
+
+def test_differences_of_cauchy_targets_are_in_their_intervals(test_bags):
+    test = test_bags.with_targets([0.0, 1.0, 2.0])
+    at_zero, instances = np.zeros((1000, 3)), (np.zeros((2, 6)), np.ones((2, 6)))
+    latent = LatentPrediction(StudentT(1.0, 2.0), at_zero, np.full_like(at_zero, 1e-6))
+    scale = np.full_like(at_zero, np.inf)
+    theirs = TargetPrediction(at_zero, scale, *instances, latent)
+    ours = replace(theirs, bag_mean=at_zero + 3.0)
+    difference = prediction_difference(ours, theirs, test)
+    unit = 2.0 * stats.cauchy.ppf(stats.norm.cdf(1.0))
+    # Of a quantile's estimate by the replicated targets of 1,000 draws.
+    share, density = stats.norm.cdf(-1.0), stats.cauchy.pdf(unit, scale=2.0)
+    error = np.sqrt(share * (1 - share) / (_REPLICATES * 1000)) / density
+    assert abs(3.0 / difference.mean - unit) < 5 * error
