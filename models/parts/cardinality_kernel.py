@@ -30,7 +30,6 @@ __all__ = [
     "MeanCardinalityKernel",
     "check_numbers",
     "joint_from",
-    "sums_between_bags",
 ]
 
 # Rows of the kernel between instances that are in memory at once.
@@ -476,9 +475,9 @@ def _of_roots(of_rows: Callable, leaf: Int[Array, "G W"], num_weights: int) -> F
     return jnp.sum(sums.reshape(number, per_root, num_weights), axis=1).T
 
 
-def joint_from(
-    regardless: Float[Array, "..."], of_labels: Float[Array, "..."]
-) -> Float[Array, "..."]:
+def joint_from[A: (Array, np.ndarray)](
+    regardless: Float[A, "..."], of_labels: Float[A, "..."]
+) -> Float[A, "..."]:
     """k̃ from Σ k_x and Σ k_x (p − ½)(p' − ½), since p p' + (1 − p)(1 − p') = ½ + 2 (p − ½)(p' − ½).
 
     Where the labels of two bags are certainly opposite the terms cancel up to rounding of Σ k_x.

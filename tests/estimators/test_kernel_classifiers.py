@@ -5,7 +5,7 @@ import numpyro.distributions as dist
 import pytest
 from milzoo.datasets import simulate, simulate_instances
 from milzoo.estimators import CardinalityKernelLearner, CardinalityKernelSVM, kernel_classifiers
-from milzoo.estimators.kernel_classifiers import KernelObjective
+from milzoo.estimators.kernel_classifiers import KernelBetweenBags, KernelObjective
 from milzoo.inference import maximum_a_posteriori
 from milzoo.models import RBF, CardinalityKernel, CardinalityModel, NormalCardinality
 from sklearn.svm import SVC
@@ -47,6 +47,28 @@ class FixedSupport(KernelObjective):
 
     def signed_support(self, kernel):
         return np.random.default_rng(0).normal(size=self.bags.num_bags)
+
+
+def test_derivative_in_marginals_is_a_finite_difference(bags):
+    features = np.asarray(bags.instances)
+    apart = ((features[:, None] - features) ** 2).sum(-1)
+    between_bags = KernelBetweenBags(np.exp(-apart / 4.0), bags)
+    random = np.random.default_rng(0)
+    probability = random.uniform(size=bags.num_instances)
+    signed = random.normal(size=bags.num_bags)
+
+    def of(probability):
+        return -0.5 * signed @ between_bags.at(probability).kernel @ signed
+
+    step = 2e-3  # fourth order
+    unit = np.eye(bags.num_instances) * step
+    expected = [
+        (of(probability - 2 * e) - 8 * of(probability - e))
+        - (of(probability + 2 * e) - 8 * of(probability + e))
+        for e in unit
+    ]
+    found = between_bags.at(probability).derivative(signed)
+    np.testing.assert_allclose(found, np.array(expected) / (12 * step), rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.slow
