@@ -25,7 +25,6 @@ from ..inference import (
     Posterior,
     coordinate_ascent,
     gibbs,
-    keep_programs,
     laplace,
     nuts,
     pathfinder,
@@ -33,7 +32,6 @@ from ..inference import (
     svi,
     tempered_smc,
 )
-from ..inference.runtime.compilation_cache import keeps_programs
 from ..models.numerics.threads import one_thread
 from .benchmarking import names_with, rows_of_reference
 from .entries import ENTRIES, entry_named
@@ -146,9 +144,7 @@ def rows_as_they_come(
     for core in cores[:jobs]:
         free.put(core)
     run = partial(_rows_of, engines=engines, seed=seed)
-    pool = ProcessPoolExecutor(
-        min(jobs, len(names)), context, initializer=_begin, initargs=(free, keeps_programs())
-    )
+    pool = ProcessPoolExecutor(min(jobs, len(names)), context, initializer=_begin, initargs=(free,))
     try:
         for finished in as_completed([pool.submit(run, name) for name in names]):
             yield finished.result()
@@ -163,14 +159,12 @@ def _cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def _begin(free: Queue[int], is_keeping: bool) -> None:
+def _begin(free: Queue[int]) -> None:
     """Bind this process to a core, before JAX makes as many threads as there are cores."""
     core = free.get()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
     one_thread().__enter__()  # for as long as the process lives
-    if is_keeping:  # programs on disk, as the process that asks does
-        keep_programs()
 
 
 def _has_few_instances(name: str) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import jax
 import pooch
 
-__all__ = ["keep_programs", "keeps_programs"]
+__all__ = ["keep_programs"]
 
 # The least recently used are removed beyond this.
 _MOST_BYTES = 2**29
@@ -29,7 +30,9 @@ def keep_programs() -> Path | None:
 
     Notes
     -----
-    It sets flags of JAX, and must be called before the first program is compiled.
+    It sets flags of JAX, and must be called before the first program is compiled. It also sets them
+    in the environment: processes started later, such as those of a cross-validation, keep programs
+    in the same folder.
 
     Examples
     --------
@@ -41,19 +44,18 @@ def keep_programs() -> Path | None:
     >>> print("programs are kept in", folder or jax.config.jax_compilation_cache_dir)
     programs are kept in /...
     """
-    if keeps_programs():
+    if jax.config.jax_compilation_cache_dir is not None:
         return None
     folder = Path(pooch.os_cache("milzoo")) / "programs"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return None
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_compilation_cache_max_size", _MOST_BYTES)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", _SECONDS)
+    for flag, value in (
+        ("jax_compilation_cache_dir", str(folder)),
+        ("jax_compilation_cache_max_size", _MOST_BYTES),
+        ("jax_persistent_cache_min_compile_time_secs", _SECONDS),
+    ):
+        jax.config.update(flag, value)
+        os.environ[flag.upper()] = str(value)
     return folder
-
-
-def keeps_programs() -> bool:
-    """Whether JAX keeps compiled programs on disk, in whatever folder."""
-    return jax.config.jax_compilation_cache_dir is not None

@@ -23,9 +23,9 @@ PROGRAM = """
 """
 
 
-def run(**environment: str) -> list[str]:
+def run(program: str = PROGRAM, **environment: str) -> list[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM)]
+    command = [sys.executable, "-c", textwrap.dedent(program)]
     options = {"capture_output": True, "text": True, "check": True, "cwd": Path(__file__).parent}
     return subprocess.run(command, env=kept | environment, **options).stdout.split()
 
@@ -36,6 +36,26 @@ def test_the_next_process_reads_what_one_compiled(tmp_path):
     assert Path(folder) == tmp_path / "milzoo" / "programs" and hits == "0"
     assert any(Path(folder).iterdir())
     assert int(run(XDG_CACHE_HOME=str(tmp_path))[1]) > 0
+
+
+def test_processes_started_later_keep_programs_too(tmp_path):
+    program = """
+        from joblib import Parallel, delayed
+        from milzoo.inference import keep_programs
+
+        def flags():
+            import jax
+
+            return jax.config.jax_compilation_cache_dir, jax.config.jax_compilation_cache_max_size
+
+        keep_programs()
+        here, there = flags(), Parallel(n_jobs=2)([delayed(flags)()])[0]
+        print(here == there, *there)
+    """
+    same, folder, most_bytes = run(program, XDG_CACHE_HOME=str(tmp_path))
+    assert same == "True"
+    assert Path(folder) == tmp_path / "milzoo" / "programs"
+    assert int(most_bytes) == 2**29
 
 
 @pytest.mark.slow
