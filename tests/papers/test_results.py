@@ -129,6 +129,21 @@ def test_a_page_shows_numbers_protocols_and_reasons(paper, tmp_path):
     assert "5 s in all, 2026-01-01;" in text
 
 
+def test_a_page_tells_how_far_protocols_are_apart(paper):
+    cells = (cell_with(Published(0.90)), replace(cell_with(Published(0.90)), method="others"))
+    paper = replace(paper, exhibits=(Exhibit("table-1", "Accuracy", cells),))
+    values = {"as published": (0.90, 0.85), "honest": (0.80, 0.83)}
+    results = [
+        result(method=method, protocol=protocol, value=value)
+        for protocol, of_methods in values.items()
+        for method, value in zip(("neighbours", "others"), of_methods, strict=True)
+    ]
+    sentence = "less that by the honest one: +0.060 in the mean over 2 rows (+0.020 to +0.100)."
+    outcomes = outcomes_of(paper, NOWHERE)
+    assert sentence in page_of(paper, {"table-1": results}, outcomes)
+    assert "the honest one:" not in page_of(paper, {"table-1": results[:-1]}, outcomes)
+
+
 def test_a_reproduced_number_needs_no_reason(paper):
     text = page_of(paper, {"table-1": [result(value=0.9)]}, outcomes_of(paper, NOWHERE))
     assert "the scene is another one" not in text
