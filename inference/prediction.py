@@ -151,6 +151,7 @@ class TargetPrediction:
         # The scale of a target with heavy tails is infinite, and that of its latent value is not.
         scale = self.bag_scale if self.latent is None else self.latent.scale
         of_bags = np.isfinite(self.bag_mean + scale).all(axis=0)
+        of_bags &= ~np.isnan(self.bag_scale).any(axis=0)
         return _by_bag(of_bags, (self.instance_mean + self.instance_scale).mean(axis=0), bag_index)
 
     @classmethod

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags
 from milzoo.diagnostics.measures.scores import score
-from milzoo.inference.prediction import Prediction, TargetPrediction
+from milzoo.inference.prediction import LatentPrediction, Prediction, TargetPrediction
+from milzoo.models import StudentT
 from scipy import stats
 
 MEAN = np.array([[-1.0, 1.0, 2.0], [1.0, 1.0, 6.0]])
@@ -37,6 +38,30 @@ def test_target_intervals_have_equal_tails_of_the_mixture(target_prediction):
 def test_targets_of_other_bags_are_refused(target_prediction):
     with pytest.raises(ValueError, match=r"targets have shape \(2,\); expected \(3,\), one"):
         target_prediction.log_density([0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_number"),
+    [
+        ("bag_scale", np.inf, True),  # two degrees of freedom
+        ("bag_scale", np.nan, False),
+        ("bag_mean", np.inf, False),
+        ("latent", np.inf, False),
+    ],
+)
+def test_a_heavy_tail_is_no_failed_run(name, value, is_number):
+    at_zero, latent_scale = np.zeros((2, 3)), np.ones((2, 3))
+    fields = {"bag_mean": at_zero.copy(), "bag_scale": np.ones((2, 3)), "latent": latent_scale}
+    fields[name][1, 2] = value
+    prediction = TargetPrediction(
+        fields["bag_mean"],
+        fields["bag_scale"],
+        at_zero,
+        np.ones((2, 3)),
+        LatentPrediction(StudentT(2.0, 1.0), at_zero, latent_scale),
+    )
+    found = prediction.is_finite(np.arange(3))
+    assert found.tolist() == [True, True, is_number]
 
 
 def test_one_draw_has_no_interval():
