@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from inspect import signature
 
 import jax
 import numpy as np
-from numpyro.distributions import Distribution, TransformedDistribution
-from numpyro.distributions.transforms import Transform
+from numpyro.distributions import Distribution
 
 from ...models.model import Model
+from ...models.numerics.representation import call, call_of_distribution
 from ...models.parts.likelihoods import Likelihood
 
 __all__ = ["in_words", "is_logistic", "is_same_model", "target_densities"]
@@ -118,27 +117,10 @@ def in_words(value: object) -> str:
     ('LogNormal(loc=0.0, scale=0.333333)', '100.0')
     """
     if isinstance(value, Distribution):
-        return _call(value, _made_from(value))
+        return call_of_distribution(value, in_words)
     if is_dataclass(value):
         shown = [(n, v) for n, v in _fields(value) if not isinstance(v, np.ndarray)]
-        return _call(value, [f"{name}={in_words(inner)}" for name, inner in shown])
+        return call(value, [f"{name}={in_words(inner)}" for name, inner in shown])
     if isinstance(value, int | float | np.number | jax.Array) and np.ndim(value) == 0:
         return repr(float(f"{float(value):.6g}"))
     return repr(value)
-
-
-def _made_from(distribution: Distribution) -> list[str]:
-    """The arguments of a distribution."""
-    if type(distribution) is TransformedDistribution:  # it keeps them under other names
-        steps = distribution.transforms
-        return [in_words(distribution.base_dist), *(_call(step, _numbers(step)) for step in steps)]
-    names = [name for name in signature(type(distribution)).parameters if name != "validate_args"]
-    return [f"{name}={in_words(getattr(distribution, name))}" for name in names]
-
-
-def _numbers(transform: Transform) -> list[str]:
-    return [in_words(leaf) for leaf in jax.tree.leaves(transform)]
-
-
-def _call(value: object, arguments: list[str]) -> str:
-    return f"{type(value).__name__}({', '.join(arguments)})"

@@ -10,6 +10,8 @@ from typing import Any
 import jax
 from jax.core import Tracer, eval_context
 
+from .representation import call_of_dataclass
+
 __all__ = ["as_pytree", "evaluated_apart_from_traces", "evaluated_now_unless_traced"]
 
 
@@ -66,7 +68,8 @@ def as_pytree[T: type](*static: str) -> Callable[[T], T]:
 
     Numbers, arrays and priors become leaves: programs are compiled once for all their values.
     Strings are static, and so are functions that are not pytrees, by identity. The checks
-    of ``__post_init__`` are left out while JAX traces, when leaves have no values.
+    of ``__post_init__`` are left out while JAX traces, when leaves have no values. ``repr`` shows
+    priors by their arguments.
 
     Parameters
     ----------
@@ -104,6 +107,9 @@ def as_pytree[T: type](*static: str) -> Callable[[T], T]:
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, rebuild, flatten)
         if hasattr(cls, "__post_init__"):
             cls.__post_init__ = _unless_traced(cls.__post_init__, names)
+        of_instances: Any = cls  # to Pyright cls.__repr__ is that of the class itself
+        if hasattr(of_instances.__repr__, "__wrapped__"):  # made by dataclass, not by hand
+            of_instances.__repr__ = call_of_dataclass
         return cls
 
     return register

@@ -112,6 +112,8 @@ def test_entries_are_kept_and_stand_on_the_page():
     for entry in ENTRIES.values():
         assert f"| `{entry.name}` | {entry.about} | {entry.data} |" in page
         assert entry.reason in page
+        described = (DATABASE / "posteriors" / f"{entry.name}.json").read_text("utf-8")
+        assert " object at 0x" not in described  # an address in memory in place of a prior
 
 
 @pytest.mark.in_ci
