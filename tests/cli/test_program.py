@@ -523,16 +523,20 @@ def test_a_reference_is_written_for_stan(run, tmp_path):
     assert code == 2 and "model is BMIL" in err
 
 
+def rows_of(reference, engines):
+    """What engines did on a reference, in made-up numbers."""
+    more = ("seconds", "ess_per_second", "warmup_seconds")
+    numbers = dict.fromkeys([*referencing._COLUMNS, *more], 0.25) | {"kl": np.nan}
+    about = {"reference": reference, "status": "converged", **numbers}
+    return pd.DataFrame({"engine": name, **about} for name in engines)
+
+
 def test_engines_are_benchmarked_by_name_and_tag(run, monkeypatch, tmp_path):
     asked = []
 
     def measured(engines, **wanted):
         asked.append((dict(engines), wanted))
-        more = ("seconds", "ess_per_second", "warmup_seconds")
-        numbers = dict.fromkeys([*referencing._COLUMNS, *more], 0.25) | {"kl": np.nan}
-        for reference in ("vwsgp-probit-musk1-20", LONGEST):
-            about = {"reference": reference, "status": "converged", **numbers}
-            yield pd.DataFrame({"engine": name, **about} for name in engines)
+        yield from (rows_of(reference, engines) for reference in ("vwsgp-probit-musk1-20", LONGEST))
 
     monkeypatch.setattr(referencing, "rows_as_they_come", measured)
     options = ("--tag", "easy", "--seed", 3, "--jobs", 1, "--out", tmp_path)
@@ -552,3 +556,14 @@ def test_engines_are_benchmarked_by_name_and_tag(run, monkeypatch, tmp_path):
     assert engines == dict(LEAGUE) and wanted == {"seed": 0, "tags": [], "jobs": None}
     code, _, err = run("engines", "benchmark", "laplac")
     assert code == 2 and "did you mean 'laplace'?" in err
+
+
+def test_a_benchmark_that_dies_leaves_its_rows(run, monkeypatch, tmp_path):
+    def measured(engines, **_):
+        yield rows_of(LONGEST, engines)
+        raise ValueError("a process was killed")
+
+    monkeypatch.setattr(referencing, "rows_as_they_come", measured)
+    code, _, err = run("engines", "benchmark", "laplace", "svi", "--out", tmp_path / "new")
+    assert code == 2 and "a process was killed" in err
+    assert list(pd.read_csv(tmp_path / "new" / "league.csv")["engine"]) == ["laplace", "svi"]
