@@ -36,7 +36,6 @@ def classifiers(bags: Any, is_toy: bool, seed: int) -> dict[str, Any]:
                 model__concentration=alpha,
                 engine__label_update="hard",
                 engine__max_steps=100,
-                engine__num_draws=1,
             ),
         )
         for num_components, alpha in settings
@@ -44,6 +43,11 @@ def classifiers(bags: Any, is_toy: bool, seed: int) -> dict[str, Any]:
     if not is_toy:
         found["MI-Kernel"] = searched(*comparator("MI-Kernel")(bags, None), seed)
     return found
+
+
+def _cell(mean: float, error: float) -> str:
+    """A score, or a dash for a method that says nothing of instances."""
+    return "–" if math.isnan(mean) else f"{mean:.3f} ± {error:.3f}"
 
 
 def main() -> None:
@@ -66,8 +70,8 @@ def main() -> None:
         for score, words in (("auc", "bag AUC"), ("instance_average_precision", "AUC-PR")):
             by_method = found[score].groupby("classifier", sort=False)
             mean, error = by_method.mean(), by_method.std() / math.sqrt(num_folds)
-            if mean.notna().all():
-                cells = [f"{mean[one]:.3f} ± {error[one]:.3f}" for one in methods]
+            if mean.notna().any():
+                cells = [_cell(mean[one], error[one]) for one in methods]
                 print(f"| {name} | {words} | " + " | ".join(cells) + " |", flush=True)
     print(
         f"\n{num_folds} folds, mean ± standard error over them; seed {options.seed}, "

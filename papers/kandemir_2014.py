@@ -35,7 +35,6 @@ def _dpmil(bags: Bags, memory: str | None) -> Choice:
         seed=0,
         engine__label_update="hard",
         engine__max_steps=100,
-        engine__num_draws=1,
     )
     return on_features(KernelPCA(100), classifier, {})
 
