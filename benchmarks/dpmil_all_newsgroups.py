@@ -16,6 +16,7 @@ import math
 import os
 from typing import Any
 
+import pandas as pd
 from milzoo.datasets import available, load
 from milzoo.diagnostics import cross_validate_bags
 from milzoo.estimators import BayesianMIL, KernelPCA
@@ -45,6 +46,18 @@ def classifiers(bags: Any, is_toy: bool, seed: int) -> dict[str, Any]:
     return found
 
 
+def rows_of(name: str, by_fold: pd.DataFrame) -> list[str]:
+    """A row for each score that a set has: mean ± standard error over the folds."""
+    rows = []
+    for score, words in (("auc", "bag AUC"), ("instance_average_precision", "AUC-PR")):
+        by_method = by_fold.groupby("classifier", sort=False)[score]
+        told = by_method.agg(["mean", "sem"])
+        if told["mean"].notna().any():
+            cells = [_cell(mean, error) for mean, error in told.to_numpy()]
+            rows.append(f"| {name} | {words} | {' | '.join(cells)} |")
+    return rows
+
+
 def _cell(mean: float, error: float) -> str:
     """A score, or a dash for a method that says nothing of instances."""
     return "–" if math.isnan(mean) else f"{mean:.3f} ± {error:.3f}"
@@ -67,12 +80,7 @@ def main() -> None:
         if number == 0:
             print("| bags | scores | " + " | ".join(methods) + " |")
             print("|---" * (len(methods) + 2) + "|")
-        for score, words in (("auc", "bag AUC"), ("instance_average_precision", "AUC-PR")):
-            by_method = found[score].groupby("classifier", sort=False)
-            mean, error = by_method.mean(), by_method.std() / math.sqrt(num_folds)
-            if mean.notna().any():
-                cells = [_cell(mean[one], error[one]) for one in methods]
-                print(f"| {name} | {words} | " + " | ".join(cells) + " |", flush=True)
+        print("\n".join(rows_of(name, found)), flush=True)
     print(
         f"\n{num_folds} folds, mean ± standard error over them; seed {options.seed}, "
         f"{os.cpu_count()} cores."

@@ -721,3 +721,17 @@ def test_the_coupling_benchmark_has_a_row_of_each_model(benchmark):
     # Without coupling the graph has no effect.
     uncoupled = rows[rows["model"] == "γ = 0.0"]
     np.testing.assert_allclose(np.ptp(uncoupled[["bags", "instances"]], axis=0), 0.0, atol=1e-12)
+
+
+def test_newsgroups_have_rows_of_instances_where_some_are_labelled(benchmark):
+    rows_of = benchmark("dpmil_all_newsgroups").rows_of
+    by_fold = pd.DataFrame(
+        {
+            "classifier": ["20, α = 2", "MI-Kernel"] * 2,
+            "auc": [0.8, 0.4, 0.9, 0.6],
+            "instance_average_precision": [0.7, np.nan, 0.7, np.nan],
+        }
+    )
+    of_bags = "| hockey | bag AUC | 0.850 ± 0.050 | 0.500 ± 0.100 |"
+    assert rows_of("hockey", by_fold) == [of_bags, "| hockey | AUC-PR | 0.700 ± 0.000 | – |"]
+    assert rows_of("hockey", by_fold.assign(instance_average_precision=np.nan)) == [of_bags]
