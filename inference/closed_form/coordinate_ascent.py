@@ -94,7 +94,8 @@ def coordinate_ascent(
         Of DPMIL, whose bound has many maxima: random starts, run at once; the best bound is kept
         and ``status`` tells how far the others are below. None for 5.
     num_draws : int or None
-        Draws of q kept in the tree; None for 1,000, or fewer if they would take 256 MiB.
+        Draws of q kept in the tree, over which `predict` averages; None for 1,000, or fewer if they
+        would take 256 MiB.
     dtype : {"float64", "float32"}
         Of VGPMIL and VWSGP: of the kernel between instances and inducing points, and of products
         with it. Sums over instances and all that is M × M are 64-bit in any case.
