@@ -38,7 +38,7 @@ def call_of_distribution(distribution: Distribution, shown: Callable[[Any], str]
     ----------
     distribution : Distribution
     shown : callable
-        How an argument is shown.
+        How an argument is shown, which may be a distribution too.
 
     Returns
     -------
@@ -48,21 +48,16 @@ def call_of_distribution(distribution: Distribution, shown: Callable[[Any], str]
     --------
     >>> from numpyro.distributions import LogNormal
     >>> from milzoo.models.numerics.representation import call_of_distribution
-    >>> call_of_distribution(LogNormal(0.0, 0.5).expand([2]), str)
-    'ExpandedDistribution(base_dist=LogNormal(loc=0.0, scale=0.5), batch_shape=(2,))'
+    >>> call_of_distribution(LogNormal(0.0, 0.5), str)
+    'LogNormal(loc=0.0, scale=0.5)'
     """
-
-    def within(value: Any) -> str:
-        is_distribution = isinstance(value, Distribution)
-        return call_of_distribution(value, shown) if is_distribution else shown(value)
-
     if type(distribution) is TransformedDistribution:  # it keeps them under other names
         steps = distribution.transforms
         numbers = [call(step, [shown(leaf) for leaf in jax.tree.leaves(step)]) for step in steps]
-        return call(distribution, [within(distribution.base_dist), *numbers])
+        return call(distribution, [shown(distribution.base_dist), *numbers])
     names = [name for name in signature(type(distribution)).parameters if name != "validate_args"]
     known = [name for name in names if hasattr(distribution, name)]
-    return call(distribution, [f"{name}={within(getattr(distribution, name))}" for name in known])
+    return call(distribution, [f"{name}={shown(getattr(distribution, name))}" for name in known])
 
 
 def call_of_dataclass(value: Any) -> str:
