@@ -71,14 +71,8 @@ def call_of_dataclass(value: Any) -> str:
     Returns
     -------
     str
-
-    Examples
-    --------
-    >>> from numpyro.distributions import LogNormal
-    >>> from milzoo.models import RBF
-    >>> RBF(LogNormal(0.0, 0.5), 2.0)
-    RBF(variance=LogNormal(loc=0.0, scale=0.5), length_scale=2.0)
     """
+    # No examples above: as a method of every class it would repeat them in each.
     shown = [field.name for field in fields(value) if field.repr]
     return call(value, [f"{name}={_shown(getattr(value, name))}" for name in shown])
 

@@ -109,14 +109,10 @@ def as_pytree[T: type](*static: str) -> Callable[[T], T]:
             cls.__post_init__ = _unless_traced(cls.__post_init__, names)
         of_instances: Any = cls  # to Pyright cls.__repr__ is that of the class itself
         if hasattr(of_instances.__repr__, "__wrapped__"):  # made by dataclass, not by hand
-            of_instances.__repr__ = _as_call
+            of_instances.__repr__ = call_of_dataclass
         return cls
 
     return register
-
-
-def _as_call(value: Any) -> str:  # without a docstring, whose examples each class would have
-    return call_of_dataclass(value)
 
 
 def _leaf(value: Any) -> Any:
