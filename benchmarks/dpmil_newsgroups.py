@@ -1,9 +1,9 @@
 """How well DPMIL finds the positive instances: a newsgroup's posts among those of others.
 
 Ten folds by bag. In each, kernel principal components of the training bags, DPMIL with the paper's
-prior, and its hard and soft updates of the labels; instances of the test bags are ranked by their
-probability. Beside it stand the same model when all labels of the training instances are given to
-it, which is what finding them could at best be worth, and the paper's table 1.
+prior, and its hard and soft updates of the labels; test bags and their instances are ranked by log
+odds. Beside it stand the same model when all labels of the training instances are given to it,
+which is what finding them could at best be worth, and the paper's table 1.
 
     MILZOO_DATA=… python benchmarks/dpmil_newsgroups.py [--toy] [--covariance diagonal]
         [--data NAME] [--seed SEED]
@@ -56,9 +56,9 @@ class Fold:
     """What one fit says of its test bags, and how it went."""
 
     instance_truth: np.ndarray
-    instance_probability: np.ndarray
+    instance_log_odds: np.ndarray
     bag_truth: np.ndarray
-    bag_probability: np.ndarray
+    bag_log_odds: np.ndarray
     num_witnesses: int  # training instances labelled positive
     witness_precision: float  # fraction of them that are
     steps: int
@@ -71,9 +71,9 @@ class Fold:
         chosen = probability > 0.5
         return cls(
             instance_truth=np.asarray(test.instance_labels),
-            instance_probability=prediction.instance_probability,
+            instance_log_odds=prediction.instance_log_odds,
             bag_truth=np.asarray(test.labels),
-            bag_probability=prediction.bag_probability,
+            bag_log_odds=prediction.bag_log_odds,
             num_witnesses=int(chosen.sum()),
             witness_precision=float(
                 np.sum(np.asarray(training.instance_labels)[chosen]) / max(1, chosen.sum())
@@ -102,7 +102,7 @@ class Row:
 
 
 def _judged(fold: Fold, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    return getattr(fold, f"{kind}_truth"), getattr(fold, f"{kind}_probability")
+    return getattr(fold, f"{kind}_truth"), getattr(fold, f"{kind}_log_odds")
 
 
 def rows_of(bags: Bags, protocol: Protocol, report: Callable[[str], None]) -> Iterator[Row]:
@@ -132,7 +132,6 @@ def _fold(training: Bags, test: Bags, components: int, labels: str, protocol: Pr
         label_update=None if labels == GIVEN else labels,
         max_steps=protocol.max_steps,
         num_starts=protocol.num_starts,
-        num_draws=1,  # its predictions need none
     )
     return Fold.of(posterior, training, test)
 

@@ -21,7 +21,6 @@ from .contract import (
     BagRegressor,
     ProbabilisticBagClassifier,
     ScoresInstances,
-    log_odds,
     two_columns,
 )
 
@@ -196,8 +195,12 @@ class BayesianMIL(_FitsPosterior, ScoresInstances, ProbabilisticBagClassifier):
     def _probability(self, bags: Bags) -> Float[np.ndarray, " B"]:
         return self._prediction(bags).bag_probability
 
+    def _decision(self, bags: Bags) -> Float[np.ndarray, " B"]:
+        """Log odds, not by way of a probability that rounds to 0 or 1."""
+        return self._prediction(bags).bag_log_odds
+
     def _instance_decision(self, bags: Bags) -> Float[np.ndarray, " N"]:
-        return log_odds(self._prediction(bags).instance_probability)
+        return self._prediction(bags).instance_log_odds
 
     def _prediction(self, bags: Bags) -> Prediction:
         predicted = self.posterior_.predict(bags)

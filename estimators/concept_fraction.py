@@ -15,7 +15,8 @@ from sklearn.preprocessing import StandardScaler
 
 from ..datasets.arguments import Rule, is_whole
 from ..datasets.bags import Bags
-from .contract import ProbabilisticBagClassifier, ScoresInstances, log_odds
+from ..inference.prediction import log_odds
+from .contract import ProbabilisticBagClassifier, ScoresInstances
 
 __all__ = ["ConceptFractionClassifier"]
 

@@ -23,6 +23,7 @@ from sklearn.utils.validation import (
 
 from ..datasets.arguments import Rule, check
 from ..datasets.bags import Bags
+from ..inference.prediction import log_odds
 
 __all__ = [
     "LOWEST",
@@ -33,7 +34,6 @@ __all__ = [
     "ScoresInstances",
     "as_bags",
     "as_classes",
-    "log_odds",
     "means_by_bag",
     "two_columns",
     "with_labels",
@@ -375,13 +375,6 @@ def means_by_bag(rows: Float[np.ndarray, "N K"], bags: Bags) -> Float[np.ndarray
 def two_columns(probability: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n 2"]:
     """Columns 1 − p and p."""
     return np.column_stack([1 - probability, probability])
-
-
-def log_odds(probability: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """log p − log(1 − p), finite also where p has been rounded to 0 or 1."""
-    smallest = np.finfo(float).tiny
-    positive, negative = np.maximum(probability, smallest), np.maximum(1 - probability, smallest)
-    return np.log(positive) - np.log(negative)
 
 
 def as_bags(bags: Any, name: str) -> Bags:

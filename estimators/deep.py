@@ -35,7 +35,7 @@ from ..models.numerics.quadrature import log_expected_sigmoid, logistic_rule
 from ..models.parts.bag_labels import NoisyMaximum
 from ..models.parts.sparse_gp import sparse_conditional
 from ..models.parts.witnesses import sum_over_bags
-from .contract import ProbabilisticBagClassifier, ScoresInstances, log_odds
+from .contract import ProbabilisticBagClassifier, ScoresInstances
 
 try:
     import equinox as eqx
@@ -394,7 +394,10 @@ class AttentionNetwork(_DeepClassifier):
         self.network_ = self._train(network, bags, train_key)
 
     def _probability(self, bags: Bags) -> Float[np.ndarray, " B"]:
-        return expit(self._all_log_odds(bags)[0])
+        return expit(self._decision(bags))
+
+    def _decision(self, bags: Bags) -> Float[np.ndarray, " B"]:
+        return self._all_log_odds(bags)[0]
 
     def _instance_decision(self, bags: Bags) -> Float[np.ndarray, " N"]:
         return self._all_log_odds(bags)[1]
@@ -544,7 +547,7 @@ class DeepVGPMIL(_DeepClassifier):
         return self._predicted(bags).bag_probability
 
     def _instance_decision(self, bags: Bags) -> Float[np.ndarray, " N"]:
-        return log_odds(self._predicted(bags).instance_probability)
+        return self._predicted(bags).instance_log_odds
 
     def _predicted(self, bags: Bags) -> Any:
         return self.posterior_.predict(self._transformed(bags))

@@ -35,6 +35,7 @@ from milzoo.diagnostics import plot_with_slider
 from milzoo.inference import coordinate_ascent, gibbs, keep_programs
 from milzoo.models import DPMIL
 from milzoo.models.parts.witnesses import WitnessLabels
+from scipy.special import expit
 from scipy.stats import gamma, norm
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
@@ -378,7 +379,7 @@ if not IS_TOY:
 ten = Bags.from_list([np.zeros((10, 1))])
 nothing_known = np.zeros((2, 10))
 for pooling in ("bayes", "noisy_or"):
-    (of_bag,), _ = model.probabilities(nothing_known, ten, pooling=pooling)
+    of_bag = expit(model.log_odds(nothing_known, ten, pooling=pooling)[0][0])
     print(f"{pooling}: {of_bag:.4f}, and {model.positive_fraction:.4f} before the bag was seen")
     if pooling == "bayes":
         np.testing.assert_allclose(of_bag, model.positive_fraction)

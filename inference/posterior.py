@@ -403,7 +403,7 @@ class Posterior:
         if isinstance(self.approximation, Predictive):
             options["log_predictive"] = self.approximation.log_predictive(self.model, bags)
         predicted = self.model.predict(draws, bags, **options)
-        known = predicted.get("bag_predictive"), predicted.get("instance_predictive")
+        known = predicted.get("bag_log_odds"), predicted.get("instance_log_odds")
         return Prediction(predicted["bag_probability"], predicted["instance_probability"], *known)
 
     def save(self, path: str | PathLike) -> None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp, ndtr
+from scipy.special import expit, logsumexp, ndtr
 from scipy.stats import norm
 
 from ..datasets.arguments import check_probability
@@ -20,7 +20,7 @@ from ..models.numerics.quadrature import QuadratureRule
 from ..models.parts.bag_latent import BagLatentModel
 from ..models.parts.likelihoods import Likelihood
 
-__all__ = ["LatentPrediction", "Prediction", "TargetPrediction"]
+__all__ = ["LatentPrediction", "Prediction", "TargetPrediction", "log_odds"]
 
 # Replicated targets for each draw where an interval has no closed form.
 _REPLICATES = 16
@@ -48,8 +48,8 @@ class Prediction:
     instance_draws : array (R, N)
         P(y* = 1 | draw), as the model defines it.
     bag_predictive, instance_predictive : array (B,) and (N,), or None
-        The probabilities where they are not means over draws: of a model of the instances, Bayes'
-        rule wants the mean of the densities.
+        Log odds of the probabilities where these are not means over draws: of a model of the
+        instances, Bayes' rule wants the mean of the densities.
 
     Examples
     --------
@@ -83,15 +83,29 @@ class Prediction:
     def bag_probability(self) -> Float[np.ndarray, " B"]:
         """P(T* = 1): the posterior mean, where the model has no better predictive."""
         if self.bag_predictive is not None:
-            return self.bag_predictive
+            return expit(self.bag_predictive)
         return self.bag_draws.mean(axis=0)
 
     @property
     def instance_probability(self) -> Float[np.ndarray, " N"]:
         """P(y* = 1), likewise, as the model defines it."""
         if self.instance_predictive is not None:
-            return self.instance_predictive
+            return expit(self.instance_predictive)
         return self.instance_draws.mean(axis=0)
+
+    @property
+    def bag_log_odds(self) -> Float[np.ndarray, " B"]:
+        """Log odds of T* = 1, which order bags also where their probabilities round to 0 or 1."""
+        if self.bag_predictive is not None:
+            return self.bag_predictive
+        return log_odds(self.bag_probability)
+
+    @property
+    def instance_log_odds(self) -> Float[np.ndarray, " N"]:
+        """Log odds of y* = 1, likewise."""
+        if self.instance_predictive is not None:
+            return self.instance_predictive
+        return log_odds(self.instance_probability)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Predictions of bags and instances, by their names in tables."""
@@ -279,6 +293,13 @@ class LatentPrediction:
         with jax.enable_x64(True):
             parts = (random_key(seed), self.likelihood, self.mean, self.scale)
             return np.asarray(_replicated(*parts), dtype=float)
+
+
+def log_odds(probability: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """log p − log(1 − p), finite also where p has been rounded to 0 or 1."""
+    smallest = np.finfo(float).tiny
+    positive, negative = np.maximum(probability, smallest), np.maximum(1 - probability, smallest)
+    return np.log(positive) - np.log(negative)
 
 
 @jax.jit

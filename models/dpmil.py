@@ -18,7 +18,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Bool, Float, Int
 from numpyro.infer.reparam import Reparam, TransformReparam
-from scipy.special import expit, logsumexp
+from scipy.special import logsumexp
 
 from ..datasets.arguments import FLAG, POSITIVE, PROBABILITY, WHOLE, checked_seed, one_of
 from ..datasets.bags import Bags
@@ -40,7 +40,7 @@ from .parts.components import Components
 from .parts.dp_mixture import MixtureBags, Mixtures, gaussian_by_precision
 from .parts.normal_wishart import COVARIANCES, Covariance
 from .parts.settings import Choice, Setting
-from .parts.witnesses import LabelRule, log_some_positive, sum_over_bags
+from .parts.witnesses import LabelRule, log_odds_of_some, log_some_positive, sum_over_bags
 from .registry import register
 
 __all__ = [
@@ -49,7 +49,7 @@ __all__ = [
     "SUPERVISIONS",
     "Pooling",
     "Supervision",
-    "bag_probability",
+    "bag_log_odds",
     "count_after",
     "draw_labels",
     "expected_occupied",
@@ -635,7 +635,7 @@ class DPMIL(ModelDefaults):
         pooling: Pooling = "bayes",
         log_predictive: Float[np.ndarray, "2 N"] | None = None,
     ) -> Draws:
-        """Bag and instance probabilities under each draw, and by all draws together.
+        """Bag and instance probabilities under each draw, and log odds by all draws together.
 
         ρ_n = p₊(x_n)/(p₊(x_n) + p₋(x_n)) for an instance. For a bag, by Bayes:
         τR/(τR + 1 − τ) with R = [Π(1 + p₊/p₋) − 1]/(2^N − 1), or Π(1 + p₊/p₋)/2^N where no bag
@@ -659,9 +659,9 @@ class DPMIL(ModelDefaults):
         -------
         dict of arrays
             ``bag_probability`` (S, B) and ``instance_probability`` (S, N) under each draw;
-            ``instance_predictive`` (N,) from the means of p₊ and p₋ over the draws, and
-            ``bag_predictive`` (B,) from those of the densities of the bag; of a noisy-or, from
-            ``instance_predictive``.
+            ``instance_log_odds`` (N,) from the means of p₊ and p₋ over the draws, and
+            ``bag_log_odds`` (B,) from those of the densities of the bag; of a noisy-or, from
+            ``instance_log_odds``.
 
         Raises
         ------
@@ -680,24 +680,22 @@ class DPMIL(ModelDefaults):
         mean_density = log_predictive
         if mean_density is None:
             mean_density = np.asarray(logsumexp(log_density, axis=0)) - math.log(len(log_density))
-        bag_predictive, instance_predictive = self.probabilities(
-            mean_density, bags, pooling=pooling
-        )
+        bag_log_odds, instance_log_odds = self.log_odds(mean_density, bags, pooling=pooling)
         if pooling == "bayes":  # not from the instances, which share θ
             log_negative, log_positive = logsumexp(of_bag, axis=0)
             prior = math.log(self.positive_fraction) - math.log1p(-self.positive_fraction)
-            bag_predictive = expit(prior + log_positive - log_negative)
+            bag_log_odds = prior + log_positive - log_negative
         return {
             "bag_probability": bag,
             "instance_probability": instance,
-            "bag_predictive": bag_predictive,
-            "instance_predictive": instance_predictive,
+            "bag_log_odds": bag_log_odds,
+            "instance_log_odds": instance_log_odds,
         }
 
-    def probabilities(
+    def log_odds(
         self, log_density: Float[np.ndarray, "2 N"], bags: Bags, *, pooling: Pooling
     ) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " N"]]:
-        """Bag and instance probabilities from log p₋ and log p₊ of each instance.
+        """Log odds of bags and instances from log p₋ and log p₊ of each instance.
 
         Raises
         ------
@@ -709,18 +707,18 @@ class DPMIL(ModelDefaults):
         whole = np.zeros((2, given.num_instances))
         whole[:, : bags.num_instances] = log_density
         with jax.enable_x64(True):
-            bag, instance = _probabilities(whole, self, given, pooling)
+            bag, instance = _log_odds(whole, self, given, pooling)
             return np.asarray(bag)[: bags.num_bags], np.asarray(instance)[: bags.num_instances]
 
-    def probabilities_traced(
+    def log_odds_traced(
         self, log_density: Float[Array, "2 N"], bags: Bags, pooling: Pooling
     ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
-        """`probabilities` within a compiled program."""
+        """`log_odds` within a compiled program."""
         logits = log_density[1] - log_density[0]
-        bag = bag_probability(
+        of_bag = bag_log_odds(
             logits, bags, self.positive_fraction, pooling, needs_witness=self.needs_witness
         )
-        return bag, jax.nn.sigmoid(logits)
+        return of_bag, logits
 
     def estimands_of(self, draws: Draws, bags: Bags) -> Draws:
         """Estimands for the training bags, which do not depend on cluster labels.
@@ -795,7 +793,8 @@ def _predict_one(
     logits = log_density[1] - log_density[0]
     log_ratio = log_bag_ratio(logits, bags, needs_witness=model.needs_witness)
     of_bag = jnp.stack([log_negative, log_negative + log_ratio])  # log p(X | T*), T* = 0, 1
-    return (log_density, of_bag, *model.probabilities_traced(log_density, bags, pooling))
+    of_all = model.log_odds_traced(log_density, bags, pooling)
+    return log_density, of_bag, jax.nn.sigmoid(of_all[0]), jax.nn.sigmoid(of_all[1])
 
 
 def _identify_one(
@@ -820,10 +819,10 @@ def _complete_one(
 
 
 @partial(jax.jit, static_argnames="pooling")
-def _probabilities(
+def _log_odds(
     log_density: Float[Array, "2 N"], model: DPMIL, bags: Bags, pooling: Pooling
 ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
-    return model.probabilities_traced(log_density, bags, pooling)
+    return model.log_odds_traced(log_density, bags, pooling)
 
 
 def log_stick_weights(stick: Float[Array, "*L k"]) -> Float[Array, "*L K"]:
@@ -866,7 +865,7 @@ def draw_labels(
     }
 
 
-def bag_probability(
+def bag_log_odds(
     logits: Float[Array, " N"],
     bags: Bags,
     positive_fraction: float | Array,
@@ -874,11 +873,11 @@ def bag_probability(
     *,
     needs_witness: bool = True,
 ) -> Float[Array, " B"]:
-    """P(T* = 1) from log p₊/p₋ of the instances, by Bayes or by a noisy-or."""
+    """Log odds of T* = 1 from log p₊/p₋ of the instances, by Bayes or by a noisy-or."""
     if pooling == "noisy_or":
-        return jnp.exp(log_some_positive(logits, jnp.asarray(bags.bag_index), bags.num_bags))
+        return log_odds_of_some(logits, jnp.asarray(bags.bag_index), bags.num_bags)
     prior = jnp.log(positive_fraction) - jnp.log1p(-positive_fraction)
-    return jax.nn.sigmoid(prior + log_bag_ratio(logits, bags, needs_witness=needs_witness))
+    return prior + log_bag_ratio(logits, bags, needs_witness=needs_witness)
 
 
 def log_bag_ratio(

@@ -20,7 +20,7 @@ from sklearn.metrics import (
 from sklearn.pipeline import Pipeline
 
 from ...datasets.bags import Bags
-from ...estimators.contract import log_odds as log_odds_of
+from ...inference.prediction import log_odds as log_odds_of
 
 __all__ = ["SCORES", "BayesRegret", "Classification", "bayes_regret", "classify"]
 

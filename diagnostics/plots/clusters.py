@@ -295,7 +295,7 @@ def _instance_probability(
     stored = posterior.stored_draws()
     kept = np.linspace(0, len(next(iter(stored.values()))) - 1, _DRAWS).astype(int)
     draws = {name: value[np.unique(kept)] for name, value in stored.items()}
-    return posterior.model.predict(draws, bags)["instance_predictive"]
+    return expit(posterior.model.predict(draws, bags)["instance_log_odds"])
 
 
 def _scene_handles(bags: Bags) -> list[Line2D]:

@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from milzoo.datasets import load
+from milzoo.datasets import Bags, load
 from milzoo.estimators import BayesianMIL, BayesianMILRegressor
 from milzoo.inference import coordinate_ascent, maximum_a_posteriori
 from milzoo.models import VGPMIL, VWSGP, CardinalityModel, Gaussian
@@ -43,6 +43,19 @@ def test_log_odds_give_the_probability_back(parts, fitted):
     probability = fitted.predict_proba(parts[1])[:, 1]
     found = 1 / (1 + np.exp(-fitted.decision_function(parts[1])))
     np.testing.assert_allclose(found, probability, rtol=1e-12)
+
+
+def test_bags_and_instances_that_round_to_certainty_are_ordered():
+    bags = Bags.from_list([[[-2.0]] * 40, [[-2.1], [-1.9]] * 40, [[2.0]] * 40], [0, 0, 1])
+    classifier = BayesianMIL("dpmil", "coordinate_ascent", seed=0, model__max_components=1)
+    classifier.fit(bags)
+    new = Bags.from_list([[[3.0]] * 100, [[3.0]] * 150 + [[4.0]] * 50])
+    assert classifier.predict_proba(new)[:, 1].tolist() == [1.0, 1.0]
+    lower, higher = classifier.decision_function(new)
+    assert lower + 1 < higher
+    assert set(classifier.predict_instances_proba(new)[:, 1]) == {1.0}
+    lower, higher = classifier.score_instances(new)[[0, -1]]
+    assert lower + 1 < higher
 
 
 def test_labels_given_go_before_those_of_the_bags(parts):

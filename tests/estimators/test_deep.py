@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from copy import copy
 
 import equinox as eqx
 import jax
@@ -68,6 +69,15 @@ def test_log_odds_are_the_formula_of_ilse(bags, attention):
         pooled = (score[rows] / score[rows].sum()) @ features[rows]
         expected.append(np.asarray(output.weight)[0] @ pooled + float(output.bias[0]))
     np.testing.assert_allclose(attention.decision_function(bags), expected, atol=1e-5)
+
+
+def test_log_odds_of_certain_bags_stay_apart(bags, attention):
+    certain = copy(attention)
+    weight = 1000 * attention.network_.output.weight
+    certain.network_ = eqx.tree_at(lambda one: one.output.weight, attention.network_, weight)
+    is_certain = certain.predict_proba(bags)[:, 1] == 1
+    assert is_certain.sum() > 1
+    assert len(np.unique(certain.decision_function(bags)[is_certain])) == is_certain.sum()
 
 
 def test_instances_are_scored_as_bags_of_one(bags, attention):

@@ -64,6 +64,25 @@ def test_a_heavy_tail_is_no_failed_run(name, value, is_number):
     assert found.tolist() == [True, True, is_number]
 
 
+def test_log_odds_are_those_of_mean_probabilities():
+    prediction = Prediction(np.array([[0.2, 1.0], [0.6, 1.0]]), np.array([[0.9, 0.0]]))
+    of_bags = prediction.bag_log_odds
+    assert of_bags[0] == pytest.approx(np.log(0.4 / 0.6), rel=1e-14)
+    of_instances = prediction.instance_log_odds
+    assert of_instances[0] == pytest.approx(np.log(0.9 / 0.1), rel=1e-14)
+    for rounded in (of_bags[1], -of_instances[1]):
+        assert 700 < rounded < np.inf
+
+
+def test_predictive_log_odds_stay_apart_where_probabilities_round():
+    known, of_instances = np.array([40.0, 800.0, -800.0]), np.array([50.0, 60.0])
+    prediction = Prediction(np.full((2, 3), 0.5), np.full((2, 2), 0.5), known, of_instances)
+    assert prediction.bag_probability.tolist() == [1.0, 1.0, 0.0]
+    assert prediction.instance_probability.tolist() == [1.0, 1.0]
+    np.testing.assert_array_equal(prediction.bag_log_odds, known)
+    np.testing.assert_array_equal(prediction.instance_log_odds, of_instances)
+
+
 def test_one_draw_has_no_interval():
     prediction = Prediction(np.full((1, 2), 0.3), np.full((5, 2), 0.3))
     with pytest.raises(ValueError, match="one draw, as maximum_a_posteriori and accumulation='ind"):

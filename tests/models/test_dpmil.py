@@ -591,7 +591,7 @@ def test_predictions_by_all_draws_use_mean_densities():
     each = [densities_by_hand(one_of(draws, s), bags.instances) for s in range(3)]
     density = logsumexp(each, axis=0) - math.log(3)
     np.testing.assert_allclose(
-        found["instance_predictive"], expit(density[1] - density[0]), rtol=1e-10
+        found["instance_log_odds"], density[1] - density[0], rtol=1e-10, atol=1e-10
     )
 
 
@@ -614,13 +614,13 @@ def test_bags_are_predicted_by_mean_densities_of_bags():
         negative, positive = logsumexp(
             [bag_densities_by_hand(one[:, chosen]) for one in each], axis=0
         )
-        expected = expit(math.log(TAU) - math.log1p(-TAU) + positive - negative)
-        assert found["bag_predictive"][b] == pytest.approx(expected, rel=1e-10)
+        expected = math.log(TAU) - math.log1p(-TAU) + positive - negative
+        assert found["bag_log_odds"][b] == pytest.approx(expected, rel=1e-10, abs=1e-10)
     # Neither the mean of the probabilities, nor from mean densities of the instances.
     density = logsumexp(each, axis=0) - math.log(3)
-    of_instances = model.probabilities(density, bags, pooling="bayes")[0]
+    of_instances = expit(model.log_odds(density, bags, pooling="bayes")[0])
     for other in (found["bag_probability"].mean(axis=0), of_instances):
-        assert np.abs(found["bag_predictive"] - other).max() > 0.01
+        assert np.abs(expit(found["bag_log_odds"]) - other).max() > 0.01
 
 
 def test_known_predictive_densities_are_taken():
@@ -628,9 +628,9 @@ def test_known_predictive_densities_are_taken():
     draws, known = random_draws(model), np.random.default_rng(9).normal(size=(2, 7))
     for pooling in ("bayes", "noisy_or"):
         found = model.predict(draws, bags, pooling=pooling, log_predictive=known)
-        np.testing.assert_allclose(found["instance_predictive"], expit(known[1] - known[0]))
-    expected = model.probabilities(known, bags, pooling="noisy_or")[0]
-    np.testing.assert_allclose(found["bag_predictive"], expected, rtol=1e-12)
+        np.testing.assert_array_equal(found["instance_log_odds"], known[1] - known[0])
+    expected = model.log_odds(known, bags, pooling="noisy_or")[0]
+    np.testing.assert_array_equal(found["bag_log_odds"], expected)
 
 
 def test_predictions_by_noisy_or_are_its_formula():
@@ -638,13 +638,13 @@ def test_predictions_by_noisy_or_are_its_formula():
     draws = random_draws(model)
     found = model.predict(draws, bags, pooling="noisy_or")
     for of_bags, of_instances in (
-        ("bag_probability", "instance_probability"),
-        ("bag_predictive", "instance_predictive"),
+        (found["bag_probability"], found["instance_probability"]),
+        (expit(found["bag_log_odds"]), expit(found["instance_log_odds"])),
     ):
-        negative = np.multiply.reduceat(1 - found[of_instances], bags.starts, axis=-1)
-        np.testing.assert_allclose(found[of_bags], 1 - negative, rtol=1e-12)
+        negative = np.multiply.reduceat(1 - of_instances, bags.starts, axis=-1)
+        np.testing.assert_allclose(of_bags, 1 - negative, rtol=1e-12)
     by_bayes = model.predict(draws, bags)
-    for name in ("instance_probability", "instance_predictive"):
+    for name in ("instance_probability", "instance_log_odds"):
         np.testing.assert_array_equal(found[name], by_bayes[name])
 
 
@@ -667,10 +667,14 @@ def test_uninformative_instances_give_the_prior_by_bayes():
         [np.random.default_rng(7).normal(size=(size, 2)) for size in (10, 1, 400)]
     )
     by_bayes, noisy = (model.predict(draws, bags, pooling=way) for way in ("bayes", "noisy_or"))
-    for name in ("bag_probability", "bag_predictive"):
-        np.testing.assert_allclose(by_bayes[name], np.full_like(by_bayes[name], TAU), rtol=1e-10)
-        expected = np.broadcast_to([1 - 2.0**-10, 0.5, 1.0], noisy[name].shape)
-        np.testing.assert_allclose(noisy[name], expected, rtol=1e-12)
+    log_odds = math.log(TAU) - math.log1p(-TAU)
+    np.testing.assert_allclose(by_bayes["bag_probability"], np.full((3, 3), TAU), rtol=1e-10)
+    np.testing.assert_allclose(by_bayes["bag_log_odds"], np.full(3, log_odds), rtol=1e-10)
+    expected = np.broadcast_to([1 - 2.0**-10, 0.5, 1.0], (3, 3))
+    np.testing.assert_allclose(noisy["bag_probability"], expected, rtol=1e-12)
+    # 2^N − 1 ways to have a positive instance for one to have none.
+    expected = [math.log(2.0**size - 1) for size in (10, 1, 400)]
+    np.testing.assert_allclose(noisy["bag_log_odds"], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_bag_of_one_is_plain_classification_by_bayes():
@@ -684,7 +688,7 @@ def test_a_bag_of_one_is_plain_classification_by_bayes():
         np.testing.assert_allclose(found[s], expected, rtol=1e-10)
 
 
-def test_bag_probabilities_are_accurate_at_extreme_log_odds():
+def test_log_odds_of_bags_are_accurate_at_extremes():
     model = small_model()
     groups = [
         *([-300.0, -301.0], [-650.0] * 5, [-20.0, -1000.0, -1000.0]),
@@ -693,7 +697,7 @@ def test_bag_probabilities_are_accurate_at_extreme_log_odds():
     bags = Bags.from_list([np.zeros((len(group), 2)) for group in groups])
     log_density = np.stack([np.full(bags.num_instances, -5000.0), np.concatenate(groups) - 5000.0])
     found = {
-        way: model.probabilities(log_density, bags, pooling=way)[0] for way in ("bayes", "noisy_or")
+        way: model.log_odds(log_density, bags, pooling=way)[0] for way in ("bayes", "noisy_or")
     }
     fraction = Decimal(TAU)
     with localcontext() as context:
@@ -704,10 +708,11 @@ def test_bag_probabilities_are_accurate_at_extreme_log_odds():
             for a in group:
                 total *= 1 + odds[a]
             ratio = (total - 1) / (2 ** len(group) - 1)
-            bayes = fraction * ratio / (fraction * ratio + 1 - fraction)
-            # Log-odds of 5,000 less 5,000 are right to 1e-12.
-            np.testing.assert_allclose(found["bayes"][b], float(bayes), rtol=1e-11)
-            np.testing.assert_allclose(found["noisy_or"][b], float(1 - 1 / total), rtol=1e-11)
+            bayes = (fraction * ratio / (1 - fraction)).ln()
+            # Log densities near 5,000 are right to 1e-12.
+            np.testing.assert_allclose(found["bayes"][b], float(bayes), rtol=1e-13, atol=1e-11)
+            noisy_or = float((total - 1).ln())
+            np.testing.assert_allclose(found["noisy_or"][b], noisy_or, rtol=1e-13, atol=1e-11)
 
 
 # ------------------------------------------------------------------ constructors
@@ -978,7 +983,7 @@ def test_predictions_that_cannot_be_made_are_refused(without_type_checks):
     with pytest.raises(ValueError, match="pooling is 'max'; expected one of bayes, noisy_or"):
         model.predict(draws, small_bags(), pooling="max")
     with pytest.raises(ValueError, match="pooling is 'max'; expected one of bayes, noisy_or"):
-        model.probabilities(np.zeros((2, 7)), small_bags(), pooling="max")
+        model.log_odds(np.zeros((2, 7)), small_bags(), pooling="max")
     with pytest.raises(ValueError, match="bags have 3 features and the model 2; expected the feat"):
         model.predict(draws, small_bags(3))
     unlabelled = replace(small_bags(3), labels=None)

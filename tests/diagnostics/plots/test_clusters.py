@@ -169,7 +169,7 @@ def test_sampler_probabilities_average_over_distant_draws(nameless, bags, monkey
     draws = nameless.stored_draws()
     some = np.linspace(0, len(draws["mean"]) - 1, 7).astype(int)
     model, some_draws = nameless.model, {name: value[some] for name, value in draws.items()}
-    expected = model.predict(some_draws, bags)["instance_predictive"]
+    expected = expit(model.predict(some_draws, bags)["instance_log_odds"])
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
