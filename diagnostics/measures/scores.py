@@ -87,13 +87,15 @@ def score(prediction: Prediction | TargetPrediction, test: Bags) -> Scores:
     else:
         instance_truth = np.asarray(test.instance_labels)
         known = instance_truth >= 0
-    instances = instance_truth[known], prediction.instance_probability[known]
-    calibration = reliability(probability, truth)
-    of_instances = reliability(instances[1], instances[0]) if known.any() else None
+    # Log odds order bags and instances also where their probabilities round to 0 or 1.
+    instances = instance_truth[known], prediction.instance_log_odds[known]
+    calibration, of_instances = reliability(probability, truth), None
+    if known.any():
+        of_instances = reliability(prediction.instance_probability[known], instances[0])
     return Scores(
         log_loss=log_loss,
         brier=float(np.mean((probability - truth) ** 2)),
-        auc=_if_two_classes(roc_auc_score, truth, probability),
+        auc=_if_two_classes(roc_auc_score, truth, prediction.bag_log_odds),
         accuracy=float(np.mean((probability > 0.5) == (truth == 1))),
         calibration_error=calibration.error,
         calibration_chance=calibration.error_if_calibrated,
@@ -111,11 +113,8 @@ def bag_log_loss(prediction: Prediction | TargetPrediction, test: Bags) -> Float
     """−log P(T* = truth), or −log p(Y* = truth), of each bag."""
     if isinstance(prediction, TargetPrediction):
         return -prediction.log_density(np.asarray(test.targets))
-    probability = np.where(
-        np.asarray(test.labels) == 1, prediction.bag_probability, 1 - prediction.bag_probability
-    )
-    # The model itself never goes below 1/(H + 1); this guards against rounding only.
-    return -np.log(np.maximum(probability, np.finfo(float).tiny))
+    sign = 2 * np.asarray(test.labels) - 1
+    return np.logaddexp(0, -sign * prediction.bag_log_odds)
 
 
 @dataclass(frozen=True)
@@ -186,6 +185,6 @@ def _unit(reference: Prediction | TargetPrediction) -> Float[np.ndarray, " B"]:
 
 
 def _if_two_classes(
-    measure, truth: Int[np.ndarray, " K"], probability: Float[np.ndarray, " K"]
+    measure, truth: Int[np.ndarray, " K"], log_odds: Float[np.ndarray, " K"]
 ) -> float:
-    return float(measure(truth, probability)) if len(np.unique(truth)) == 2 else math.nan
+    return float(measure(truth, log_odds)) if len(np.unique(truth)) == 2 else math.nan

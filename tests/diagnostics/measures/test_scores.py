@@ -40,6 +40,15 @@ def test_scores_are_those_by_hand(test_bags):
     assert scores.instance_auc_pr == pytest.approx((1 + 2 / 3) / 2)
 
 
+def test_certain_predictions_are_ranked_and_cost_their_log_odds(test_bags):
+    known, of_instances = np.array([50.0, 60.0, 70.0]), np.array([80.0, 1, 2, 3, 4, 90])
+    draws = np.full((1, 3), 0.5), np.full((1, 6), 0.5)
+    scores = score(Prediction(*draws, known, of_instances), test_bags)
+    assert scores.log_loss == pytest.approx(60 / 3)  # of the negative bag
+    assert scores.auc == 1 / 2
+    assert scores.instance_auc == 1.0
+
+
 def test_unknown_truth_and_one_class_give_no_ranking(test_bags):
     scores = score(PREDICTION, replace(test_bags, labels=np.ones(3, int), instance_labels=None))
     assert np.isnan([scores.auc, scores.instance_auc, scores.instance_auc_pr]).all()
