@@ -20,6 +20,7 @@ from sklearn.metrics import (
 from sklearn.pipeline import Pipeline
 
 from ...datasets.bags import Bags
+from ...estimators.contract import ProbabilisticBagClassifier
 from ...inference.prediction import log_odds as log_odds_of
 
 __all__ = ["SCORES", "BayesRegret", "Classification", "bayes_regret", "classify"]
@@ -49,8 +50,8 @@ class Classification:
         True and predicted labels, 0 or 1.
     decision : array (B,)
         Decision values: the larger, the more positive.
-    probability : array (B,) or None
-        P(T* = 1); None of a classifier that gives none.
+    log_odds : array (B,) or None
+        Of T* = 1; None of a classifier that gives no probabilities.
     instance_truth, instance_label, instance_decision : array (K,)
         Of the instances whose label is known; empty of a classifier that does not score instances.
     """
@@ -58,10 +59,15 @@ class Classification:
     truth: Int[np.ndarray, " B"]
     label: Int[np.ndarray, " B"]
     decision: Float[np.ndarray, " B"]
-    probability: Float[np.ndarray, " B"] | None
+    log_odds: Float[np.ndarray, " B"] | None
     instance_truth: Int[np.ndarray, " K"]
     instance_label: Int[np.ndarray, " K"]
     instance_decision: Float[np.ndarray, " K"]
+
+    @property
+    def probability(self) -> Float[np.ndarray, " B"] | None:
+        """P(T* = 1), where the classifier gives one."""
+        return None if self.log_odds is None else expit(self.log_odds)
 
     def scores(self) -> dict[str, float]:
         """Scores by name; NaN where they do not apply.
@@ -81,11 +87,11 @@ class Classification:
         if len(np.unique(self.truth)) == 2:
             balanced = balanced_accuracy_score(self.truth, self.label)
             found |= {"balanced_accuracy": float(balanced)}
-        if self.probability is not None:
-            of_truth = np.where(self.truth == 1, self.probability, 1 - self.probability)
-            log_loss = -np.log(np.maximum(of_truth, np.finfo(float).tiny)).mean()
+        if self.log_odds is not None:
+            # By log odds a probability that is rounded to 0 or 1 costs what it says.
+            log_loss = np.logaddexp(0, np.where(self.truth == 1, -1, 1) * self.log_odds).mean()
             found |= {"log_loss": float(log_loss)}
-            found |= {"brier": float(np.mean((self.probability - self.truth) ** 2))}
+            found |= {"brier": float(np.mean((expit(self.log_odds) - self.truth) ** 2))}
         if len(self.instance_truth):
             of_instances = _rankings(self.instance_truth, self.instance_decision)
             right = accuracy_score(self.instance_truth, self.instance_label)
@@ -117,13 +123,7 @@ def classify(classifier: Any, bags: Bags) -> Classification:
     if bags.labels is None:
         raise ValueError("bags have no labels; expected those that predictions are compared with")
     last, prepared = _unwrapped(classifier, bags.without_labels())
-    probability = None
-    if hasattr(last, "predict_proba"):
-        probability = np.asarray(last.predict_proba(prepared), dtype=float)[:, 1]
-    if hasattr(last, "decision_function"):
-        decision = np.asarray(last.decision_function(prepared), dtype=float)
-    else:
-        decision = np.asarray(last.predict(prepared) if probability is None else probability)
+    decision, log_odds = _decision_and_log_odds(last, prepared)
     known = np.zeros(bags.num_instances, dtype=bool)
     if bags.instance_labels is not None and hasattr(last, "score_instances"):
         known = np.asarray(bags.instance_labels) >= 0
@@ -135,9 +135,24 @@ def classify(classifier: Any, bags: Bags) -> Classification:
             np.asarray(last.score_instances(prepared), dtype=float)[known],
         )
     label = np.asarray(last.predict(prepared)).astype(int)
-    return Classification(
-        np.asarray(bags.labels), label, decision.astype(float), probability, *of_instances
-    )
+    return Classification(np.asarray(bags.labels), label, decision, log_odds, *of_instances)
+
+
+def _decision_and_log_odds(
+    classifier: Any, bags: Bags
+) -> tuple[Float[np.ndarray, " B"], Float[np.ndarray, " B"] | None]:
+    """Decision values, and log odds where the classifier gives probabilities."""
+    if isinstance(classifier, ProbabilisticBagClassifier):
+        decision = classifier.decision_function(bags)
+        return decision, decision
+    log_odds = None
+    if hasattr(classifier, "predict_proba"):
+        log_odds = log_odds_of(np.asarray(classifier.predict_proba(bags), dtype=float)[:, 1])
+    if hasattr(classifier, "decision_function"):
+        decision = classifier.decision_function(bags)
+    else:
+        decision = classifier.predict(bags) if log_odds is None else log_odds
+    return np.asarray(decision, dtype=float), log_odds
 
 
 def _unwrapped(classifier: Any, bags: Bags) -> tuple[Any, Bags]:
@@ -216,8 +231,8 @@ def bayes_regret(
 
     Notes
     -----
-    A probability of 0 or 1 is taken to be 2·10⁻³⁰⁸ from it, as in ``log_loss`` of `Classification`.
-    It costs 708 nats where it is wrong.
+    A probability of 0 or 1 is taken to be 2·10⁻³⁰⁸ from it. It costs 708 nats where it is wrong,
+    where log odds cost no more than they say.
     """
     said = _as_log_odds(probability=probability, log_odds=log_odds)
     true = _as_log_odds(true_probability=true_probability, true_log_odds=true_log_odds)

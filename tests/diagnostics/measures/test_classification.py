@@ -14,9 +14,13 @@ from milzoo.diagnostics.measures.classification import (
     bayes_regret,
     classify,
 )
-from milzoo.estimators.contract import BagClassifier, ScoresInstances
+from milzoo.estimators.contract import (
+    BagClassifier,
+    ProbabilisticBagClassifier,
+    ScoresInstances,
+)
 from milzoo.estimators.transformers import TransformInstances
-from scipy.special import logit, rel_entr
+from scipy.special import expit, logit, rel_entr
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -28,7 +32,7 @@ def test_scores_are_those_by_counting():
     truth, label = np.array([1, 1, 1, 0, 0]), np.array([1, 1, 0, 1, 0])
     decision = np.array([3.0, 2.0, -1.0, 1.0, -2.0])
     probability = np.array([0.9, 0.8, 0.3, 0.6, 0.2])
-    found = Classification(truth, label, decision, probability, *NOTHING).scores()
+    found = Classification(truth, label, decision, logit(probability), *NOTHING).scores()
     assert found["accuracy"] == 3 / 5
     assert found["balanced_accuracy"] == pytest.approx((2 / 3 + 1 / 2) / 2)
     assert found["f1"] == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
@@ -116,6 +120,50 @@ def test_a_classifier_of_bags_alone_has_no_instance_scores(bags):
         classify(KnowsNoInstances().fit(bags), bags.without_labels())
 
 
+class LogOddsOfFirstFeature(ProbabilisticBagClassifier):
+    """Is certain of every bag, of some more than of others."""
+
+    def _fit(self, bags):
+        self.fitted_ = True
+
+    def _decision(self, bags):
+        return 100 * bags.instances[bags.starts, 0]
+
+    def _probability(self, bags):
+        return expit(self._decision(bags))
+
+
+def test_log_odds_are_scored_where_probabilities_round():
+    bags = Bags.from_list([[[1.0]], [[2.0]], [[3.0]], [[-1.0]]], [0, 1, 1, 0])
+    found = classify(LogOddsOfFirstFeature().fit(bags), bags)
+    assert found.probability.round(9).tolist() == [1.0, 1.0, 1.0, 0.0]
+    assert found.scores()["log_loss"] == pytest.approx(100 / 4)
+    assert found.scores()["brier"] == pytest.approx(1 / 4)
+    assert found.scores()["auc"] == 1.0
+
+
+class OnlyProbabilities(KnowsNoInstances):
+    """As classifiers of others may be, without decision values."""
+
+    @property
+    def decision_function(self):
+        raise AttributeError("no decision values")
+
+    def predict_proba(self, bags):
+        positive = expit(bags.instances[bags.starts, 0])
+        return np.column_stack([1 - positive, positive])
+
+    def predict(self, bags):
+        return np.ones(len(bags), int)
+
+
+def test_bags_are_ranked_by_probabilities_without_decisions(bags):
+    found = classify(OnlyProbabilities().fit(bags), bags)
+    first = bags.instances[bags.starts, 0]
+    np.testing.assert_allclose(found.decision, first, rtol=1e-12)
+    np.testing.assert_allclose(found.probability, expit(first), rtol=1e-12)
+
+
 TRUE, SAID = np.array([0.9, 0.5, 0.2, 0.01]), np.array([0.6, 0.5, 0.7, 0.02])
 
 
@@ -134,7 +182,7 @@ def test_the_regret_is_the_excess_of_expected_log_loss():
         truth = np.array(labels)
         chance = np.prod(np.where(truth == 1, TRUE, 1 - TRUE))
         for name, probability in (("said", SAID), ("true", TRUE)):
-            one = Classification(truth, truth, probability, probability, *NOTHING)
+            one = Classification(truth, truth, probability, logit(probability), *NOTHING)
             expected[name] += chance * one.scores()["log_loss"]
     found = bayes_regret(probability=SAID, true_probability=TRUE)
     assert found.mean == pytest.approx(expected["said"] - expected["true"])
