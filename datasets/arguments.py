@@ -126,15 +126,15 @@ def look_up[T](kind: str, name: str, known: Mapping[str, T]) -> T:
     return known[name]
 
 
-def _shown(value: Any) -> str:
-    text = repr(value) if isinstance(value, str | type | None) else " ".join(str(value).split())
+def _shown(value: Any, as_text: Callable[[Any], str]) -> str:
+    text = repr(value) if isinstance(value, str | type | None) else " ".join(as_text(value).split())
     return text if len(text) < 200 else f"{text[:200]}…"
 
 
-def check(name: str, value: Any, rule: Rule) -> None:
+def check(name: str, value: Any, rule: Rule, *, as_text: Callable[[Any], str] = str) -> None:
     """Raise an error if a value breaks a rule: its name, what was found, what is expected."""
     if not rule.accepts(value):
-        raise rule.error(f"{name} is {_shown(value)}; expected {rule.expected}")
+        raise rule.error(f"{name} is {_shown(value, as_text)}; expected {rule.expected}")
 
 
 def check_counts(**counts: int) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import jaxtyped
 
 from ...datasets.arguments import Rule, check, is_number, is_whole
+from .representation import as_text
 
 __all__ = ["check_fields", "is_of_type", "wrong_type"]
 
@@ -39,7 +40,7 @@ def check_fields(of: Any) -> None:
         value = getattr(of, name)
         if isinstance(value, jax.Array) or type(value) is object:
             continue
-        check(f"{type(of).__name__} {name}", value, rule)
+        check(f"{type(of).__name__} {name}", value, rule, as_text=as_text)
         if isinstance(value, np.generic | np.ndarray) and np.ndim(value) == 0:
             object.__setattr__(of, name, value.item())
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from numpyro.distributions import Distribution, TransformedDistribution
 
-__all__ = ["call", "call_of_dataclass", "call_of_distribution"]
+__all__ = ["as_text", "call", "call_of_dataclass", "call_of_distribution"]
 
 
 def call(value: object, arguments: list[str]) -> str:
@@ -75,6 +75,20 @@ def call_of_dataclass(value: Any) -> str:
     # No examples above: as a method of every class it would repeat them in each.
     shown = [field.name for field in fields(value) if field.repr]
     return call(value, [f"{name}={_shown(getattr(value, name))}" for name in shown])
+
+
+def as_text(value: Any) -> str:
+    """A refused value in a message: a distribution as its call, anything else as ``print`` has it.
+
+    Parameters
+    ----------
+    value : object
+
+    Returns
+    -------
+    str
+    """
+    return _shown(value) if isinstance(value, Distribution) else str(value)
 
 
 def _shown(value: Any) -> str:

@@ -43,6 +43,15 @@ def test_a_prior_within_a_prior_is_shown(prior, shown):
     assert repr(RBF(1.0, prior)) == f"RBF(variance=1.0, length_scale={shown})"
 
 
+def test_a_refused_prior_is_shown_as_its_call():
+    for make, shown in (
+        (lambda: RBF(dist.Normal(0.0, 1.0), 1.0), r"RBF variance is Normal\(loc=0.0, scale=1.0\)"),
+        (lambda: VWSGP(dist.Gamma(2.0), np.eye(2)), r"VWSGP kernel is Gamma\(concentration=2.0, "),
+    ):
+        with pytest.raises(ValueError, match=shown):
+            make()
+
+
 def test_numbers_are_shown_in_their_own_digits():
     kernel = RBF(jnp.float32(0.1), np.float64(1 / 3))
     assert repr(kernel) == "RBF(variance=0.1, length_scale=0.3333333333333333)"
