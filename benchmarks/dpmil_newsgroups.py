@@ -3,7 +3,8 @@
 Ten folds by bag. In each, kernel principal components of the training bags, DPMIL with the paper's
 prior, and its hard and soft updates of the labels; test bags and their instances are ranked by log
 odds. Beside it stand the same model when all labels of the training instances are given to it,
-which is what finding them could at best be worth, and the paper's table 1.
+which is what finding them could at best be worth to the ranking of instances, and the paper's
+table 1.
 
     MILZOO_DATA=… python benchmarks/dpmil_newsgroups.py [--toy] [--covariance diagonal]
         [--data NAME] [--seed SEED]

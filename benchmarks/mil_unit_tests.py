@@ -74,10 +74,9 @@ def rows_of(chosen: list[str], bags_of_each_label: int) -> tuple[pd.DataFrame, p
             for method, classifier in classifiers.items():
                 found = classify(classifier, bags)
                 auc[method, name, which] = found.scores()["auc"]
-                if found.probability is not None:
-                    regret[method, name, which] = bayes_regret(
-                        probability=found.probability, **truth
-                    )
+                if found.log_odds is not None:
+                    said = bayes_regret(log_odds=found.log_odds, **truth)
+                    regret[method, name, which] = said
             for said, poisoned in TRUTHS.items():
                 log_odds = true_log_odds(bags, poisoned=poisoned)
                 auc[said, name, which] = roc_auc_score(bags.labels, log_odds)

@@ -196,7 +196,7 @@ class BayesianMIL(_FitsPosterior, ScoresInstances, ProbabilisticBagClassifier):
         return self._prediction(bags).bag_probability
 
     def _decision(self, bags: Bags) -> Float[np.ndarray, " B"]:
-        """Log odds, not by way of a probability that rounds to 0 or 1."""
+        """Log odds, of a predictive without rounding to a probability first."""
         return self._prediction(bags).bag_log_odds
 
     def _instance_decision(self, bags: Bags) -> Float[np.ndarray, " N"]:

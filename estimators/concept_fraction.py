@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from ..datasets.arguments import Rule, is_whole
 from ..datasets.bags import Bags
-from ..inference.prediction import log_odds
+from ..models.numerics.log_odds import log_odds
 from .contract import ProbabilisticBagClassifier, ScoresInstances
 
 __all__ = ["ConceptFractionClassifier"]

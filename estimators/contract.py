@@ -23,7 +23,8 @@ from sklearn.utils.validation import (
 
 from ..datasets.arguments import Rule, check
 from ..datasets.bags import Bags
-from ..inference.prediction import log_odds
+from ..models.numerics.log_odds import log_odds
+from ..models.numerics.representation import as_text
 
 __all__ = [
     "LOWEST",
@@ -57,7 +58,7 @@ class BagEstimator(BaseEstimator):
     def _check_parameters(self) -> None:
         """Raise an error for a parameter that breaks its rule, with its name."""
         for name, rule in self._rules.items():
-            check(f"{type(self).__name__} {name}", getattr(self, name), rule)
+            check(f"{type(self).__name__} {name}", getattr(self, name), rule, as_text=as_text)
 
     def _checked(self, bags: Any) -> Bags:
         """Bags to predict for, of as many features as were fitted on.
@@ -233,7 +234,7 @@ class ProbabilisticBagClassifier(BagClassifier):
         return two_columns(self._probability(self._unlabelled(bags)))
 
     def _decision(self, bags: Bags) -> Float[np.ndarray, " B"]:
-        """Log odds, finite also of a probability that is rounded to 0 or 1."""
+        """Log odds, and nothing else in a subclass either: `cross_validate_bags` scores them."""
         return log_odds(self._probability(bags))
 
     @abstractmethod

@@ -16,11 +16,12 @@ from scipy.stats import norm
 from ..datasets.arguments import check_probability
 from ..datasets.bags import Bags
 from ..models.model import Draws, Model, random_key
+from ..models.numerics.log_odds import log_odds
 from ..models.numerics.quadrature import QuadratureRule
 from ..models.parts.bag_latent import BagLatentModel
 from ..models.parts.likelihoods import Likelihood
 
-__all__ = ["LatentPrediction", "Prediction", "TargetPrediction", "log_odds"]
+__all__ = ["LatentPrediction", "Prediction", "TargetPrediction"]
 
 # Replicated targets for each draw where an interval has no closed form.
 _REPLICATES = 16
@@ -47,8 +48,8 @@ class Prediction:
         P(T* = 1 | draw).
     instance_draws : array (R, N)
         P(y* = 1 | draw), as the model defines it.
-    bag_predictive, instance_predictive : array (B,) and (N,), or None
-        Log odds of the probabilities where these are not means over draws: of a model of the
+    bag_predictive_log_odds, instance_predictive_log_odds : array (B,) and (N,), or None
+        Those of the probabilities where these are not means over draws: of a model of the
         instances, Bayes' rule wants the mean of the densities.
 
     Examples
@@ -72,39 +73,43 @@ class Prediction:
 
     bag_draws: Float[np.ndarray, "S B"] = field(repr=False)
     instance_draws: Float[np.ndarray, "R N"] = field(repr=False)
-    bag_predictive: Float[np.ndarray, " B"] | None = field(default=None, repr=False)
-    instance_predictive: Float[np.ndarray, " N"] | None = field(default=None, repr=False)
+    bag_predictive_log_odds: Float[np.ndarray, " B"] | None = field(default=None, repr=False)
+    instance_predictive_log_odds: Float[np.ndarray, " N"] | None = field(default=None, repr=False)
 
     def is_finite(self, bag_index: Int[np.ndarray, " N"]) -> Bool[np.ndarray, " B"]:
-        """Whether the probabilities of each bag and of its instances are numbers."""
-        return _by_bag(np.isfinite(self.bag_probability), self.instance_probability, bag_index)
+        """Whether the log odds of each bag and of its instances are numbers."""
+        return _by_bag(np.isfinite(self.bag_log_odds), self.instance_log_odds, bag_index)
 
     @property
     def bag_probability(self) -> Float[np.ndarray, " B"]:
         """P(T* = 1): the posterior mean, where the model has no better predictive."""
-        if self.bag_predictive is not None:
-            return expit(self.bag_predictive)
+        if self.bag_predictive_log_odds is not None:
+            return expit(self.bag_predictive_log_odds)
         return self.bag_draws.mean(axis=0)
 
     @property
     def instance_probability(self) -> Float[np.ndarray, " N"]:
         """P(y* = 1), likewise, as the model defines it."""
-        if self.instance_predictive is not None:
-            return expit(self.instance_predictive)
+        if self.instance_predictive_log_odds is not None:
+            return expit(self.instance_predictive_log_odds)
         return self.instance_draws.mean(axis=0)
 
     @property
     def bag_log_odds(self) -> Float[np.ndarray, " B"]:
-        """Log odds of T* = 1, which order bags also where their probabilities round to 0 or 1."""
-        if self.bag_predictive is not None:
-            return self.bag_predictive
+        """Log odds of T* = 1.
+
+        Those of a predictive stay apart where probabilities round to 0 or 1; of means over draws
+        they do not.
+        """
+        if self.bag_predictive_log_odds is not None:
+            return self.bag_predictive_log_odds
         return log_odds(self.bag_probability)
 
     @property
     def instance_log_odds(self) -> Float[np.ndarray, " N"]:
         """Log odds of y* = 1, likewise."""
-        if self.instance_predictive is not None:
-            return self.instance_predictive
+        if self.instance_predictive_log_odds is not None:
+            return self.instance_predictive_log_odds
         return log_odds(self.instance_probability)
 
     def columns(self) -> dict[str, np.ndarray]:
@@ -293,13 +298,6 @@ class LatentPrediction:
         with jax.enable_x64(True):
             parts = (random_key(seed), self.likelihood, self.mean, self.scale)
             return np.asarray(_replicated(*parts), dtype=float)
-
-
-def log_odds(probability: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """log p − log(1 − p), finite also where p has been rounded to 0 or 1."""
-    smallest = np.finfo(float).tiny
-    positive, negative = np.maximum(probability, smallest), np.maximum(1 - probability, smallest)
-    return np.log(positive) - np.log(negative)
 
 
 @jax.jit

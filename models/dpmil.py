@@ -674,22 +674,22 @@ class DPMIL(ModelDefaults):
         given = padded(bags.without_labels())
         found = self._over_draws(_predict_one, draws, given, pooling=pooling)
         sizes = (bags.num_instances, bags.num_bags, bags.num_bags, bags.num_instances)
-        log_density, of_bag, bag, instance = (
+        log_density, bag_density, bag, instance = (
             of[..., :size] for of, size in zip(found, sizes, strict=True)
         )
         mean_density = log_predictive
         if mean_density is None:
             mean_density = np.asarray(logsumexp(log_density, axis=0)) - math.log(len(log_density))
-        bag_log_odds, instance_log_odds = self.log_odds(mean_density, bags, pooling=pooling)
+        of_bags, of_instances = self.log_odds(mean_density, bags, pooling=pooling)
         if pooling == "bayes":  # not from the instances, which share θ
-            log_negative, log_positive = logsumexp(of_bag, axis=0)
+            log_negative, log_positive = logsumexp(bag_density, axis=0)
             prior = math.log(self.positive_fraction) - math.log1p(-self.positive_fraction)
-            bag_log_odds = prior + log_positive - log_negative
+            of_bags = prior + log_positive - log_negative
         return {
             "bag_probability": bag,
             "instance_probability": instance,
-            "bag_log_odds": bag_log_odds,
-            "instance_log_odds": instance_log_odds,
+            "bag_log_odds": of_bags,
+            "instance_log_odds": of_instances,
         }
 
     def log_odds(
@@ -715,10 +715,10 @@ class DPMIL(ModelDefaults):
     ) -> tuple[Float[Array, " B"], Float[Array, " N"]]:
         """`log_odds` within a compiled program."""
         logits = log_density[1] - log_density[0]
-        of_bag = bag_log_odds(
+        of_bags = bag_log_odds(
             logits, bags, self.positive_fraction, pooling, needs_witness=self.needs_witness
         )
-        return of_bag, logits
+        return of_bags, logits
 
     def estimands_of(self, draws: Draws, bags: Bags) -> Draws:
         """Estimands for the training bags, which do not depend on cluster labels.
@@ -792,9 +792,9 @@ def _predict_one(
     log_negative = sum_over_bags(log_density[0], jnp.asarray(bags.bag_index), bags.num_bags)
     logits = log_density[1] - log_density[0]
     log_ratio = log_bag_ratio(logits, bags, needs_witness=model.needs_witness)
-    of_bag = jnp.stack([log_negative, log_negative + log_ratio])  # log p(X | T*), T* = 0, 1
-    of_all = model.log_odds_traced(log_density, bags, pooling)
-    return log_density, of_bag, jax.nn.sigmoid(of_all[0]), jax.nn.sigmoid(of_all[1])
+    bag_density = jnp.stack([log_negative, log_negative + log_ratio])  # log p(X | T*), T* = 0, 1
+    of_bags, of_instances = model.log_odds_traced(log_density, bags, pooling)
+    return log_density, bag_density, jax.nn.sigmoid(of_bags), jax.nn.sigmoid(of_instances)
 
 
 def _identify_one(

@@ -187,7 +187,9 @@ class Model(Observing, Protocol):
     def predict(self, draws: Draws, bags: Bags) -> Draws:
         """The predictive distribution of new bags and their instances under each draw.
 
-        Of labels: ``bag_probability`` (S, B) and ``instance_probability`` (S, N). Of targets:
+        Of labels: ``bag_probability`` (S, B) and ``instance_probability`` (S, N); where those of
+        all draws together are no means of these, ``bag_log_odds`` (B,) and ``instance_log_odds``
+        (N,) too. Of targets:
         ``bag_mean``, ``bag_scale``, ``instance_mean``, ``instance_scale``, of like shapes, and
         ``bag_latent_mean``, ``bag_latent_scale`` where targets are not Gaussian under a draw.
         """

@@ -18,10 +18,11 @@ from ..datasets.arguments import POSITIVE, WHOLE, optional
 from ..datasets.bags import Bags
 from ..datasets.checks import num_distinct_rows
 from ..estimators import PCAOfInstances, StandardizeInstances
-from ..estimators.contract import ProbabilisticBagClassifier, ScoresInstances, log_odds
+from ..estimators.contract import ProbabilisticBagClassifier, ScoresInstances
 from ..inference import coordinate_ascent
 from ..inference.posterior import Posterior
 from ..models import RBF, VGPMIL, GammaScaleMixture
+from ..models.numerics.log_odds import log_odds
 from .comparators import on_features
 from .exhibits import Attempt, Cell, Choice, Exhibit, Paper, Published
 from .protocols import Protocol, stratified_folds

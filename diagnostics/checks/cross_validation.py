@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from joblib import Parallel, delayed
 from numpy.typing import ArrayLike
+from scipy.special import expit
 from scipy.stats import t as student_t
 from sklearn.base import clone
 from sklearn.model_selection import RepeatedStratifiedKFold
@@ -156,11 +157,11 @@ class CrossValidation:
             If the classifier is unknown, or gives no probabilities.
         """
         parts = look_up("classifier", name, self.classifications)
-        probabilities = [part.probability for part in parts if part.probability is not None]
-        if not probabilities:
+        given = [part.log_odds for part in parts if part.log_odds is not None]
+        if not given:
             raise ValueError(f"{name} gives no probabilities, so that they have no calibration")
-        truth = np.concatenate([part.truth for part in parts])
-        return reliability(np.concatenate(probabilities), truth)
+        log_odds, truth = np.concatenate(given), np.concatenate([part.truth for part in parts])
+        return reliability(expit(log_odds), truth, log_odds=log_odds)
 
     @property
     def test_ratio(self) -> float:
@@ -168,7 +169,7 @@ class CrossValidation:
         return float(np.mean([len(test) / len(training) for training, test in self.folds]))
 
     def _calibration_error(self, name: str) -> float:
-        if self.classifications[name][0].probability is None:
+        if self.classifications[name][0].log_odds is None:
             return math.nan
         return self.reliability_of(name).error
 

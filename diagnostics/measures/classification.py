@@ -21,7 +21,8 @@ from sklearn.pipeline import Pipeline
 
 from ...datasets.bags import Bags
 from ...estimators.contract import ProbabilisticBagClassifier
-from ...inference.prediction import log_odds as log_odds_of
+from ...models.numerics.log_odds import log_loss
+from ...models.numerics.log_odds import log_odds as log_odds_of
 
 __all__ = ["SCORES", "BayesRegret", "Classification", "bayes_regret", "classify"]
 
@@ -74,7 +75,8 @@ class Classification:
 
         Balanced accuracy is the mean recall of the two classes, F1 the harmonic mean of precision
         and recall. Rankings (``auc``, ``average_precision``) need both classes among the truths.
-        ``log_loss`` and ``brier`` are of probabilities.
+        ``log_loss`` and ``brier`` need probabilities; the former is by their log odds, so that one
+        of `ProbabilisticBagClassifier` that rounds to 0 or 1 costs no more than it says.
 
         Returns
         -------
@@ -88,9 +90,7 @@ class Classification:
             balanced = balanced_accuracy_score(self.truth, self.label)
             found |= {"balanced_accuracy": float(balanced)}
         if self.log_odds is not None:
-            # By log odds a probability that is rounded to 0 or 1 costs what it says.
-            log_loss = np.logaddexp(0, np.where(self.truth == 1, -1, 1) * self.log_odds).mean()
-            found |= {"log_loss": float(log_loss)}
+            found |= {"log_loss": float(log_loss(self.log_odds, self.truth).mean())}
             found |= {"brier": float(np.mean((expit(self.log_odds) - self.truth) ** 2))}
         if len(self.instance_truth):
             of_instances = _rankings(self.instance_truth, self.instance_decision)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.optimize import isotonic_regression
-from scipy.special import xlogy
 
 from ...datasets.arguments import checked_seed
+from ...models.numerics.log_odds import log_loss
+from ...models.numerics.log_odds import log_odds as log_odds_of
 
 __all__ = ["Reliability", "reliability"]
 
@@ -25,7 +26,7 @@ class Reliability:
     Attributes
     ----------
     probability : array (U,)
-        Distinct forecasts, rising.
+        Distinct forecasts, rising; those that are told apart by their log odds alone are repeated.
     frequency : array (U,)
         Observed frequency of 1, by isotonic regression on the forecasts.
     low, high : array (U,)
@@ -58,6 +59,7 @@ def reliability(
     probability: Float[np.ndarray, " K"],
     truth: Int[np.ndarray, " K"] | Bool[np.ndarray, " K"],
     *,
+    log_odds: Float[np.ndarray, " K"] | None = None,
     seed: int = 0,
 ) -> Reliability:
     """Estimate the calibration curve by pooling adjacent violators, without bins.
@@ -68,6 +70,8 @@ def reliability(
         Forecasts.
     truth : array (K,)
         1 where it came true, 0 where not.
+    log_odds : array (K,) or None
+        Of the forecasts, where they are known better than by probabilities, which round to 0 and 1.
     seed : int
         Of the truths that are drawn to estimate the effect of chance.
 
@@ -87,14 +91,18 @@ def reliability(
     """
     if len(probability) == 0:
         raise ValueError("there are no forecasts; expected at least one, and what became of it")
-    distinct, index, count = np.unique(probability, return_inverse=True, return_counts=True)
-    weight = count.astype(float)
+    if log_odds is None:
+        log_odds = log_odds_of(probability)
+    by_log_odds, first, index, count = np.unique(
+        log_odds, return_index=True, return_inverse=True, return_counts=True
+    )
+    distinct, weight = probability[first], count.astype(float)
 
     def curve(outcome: np.ndarray) -> tuple[np.ndarray, float]:
         """The regression, and the log loss that it saves."""
         observed = np.bincount(index, outcome, minlength=len(distinct)) / weight
         frequency = isotonic_regression(observed, weights=weight).x
-        saved = _log_score(frequency, observed) - _log_score(distinct, observed)
+        saved = log_loss(by_log_odds, observed) - log_loss(log_odds_of(frequency), observed)
         return frequency, float(saved @ weight / len(index))
 
     random = np.random.default_rng(checked_seed(seed))
@@ -116,14 +124,4 @@ def reliability(
         p_value=float((1 + np.sum(errors >= found)) / (1 + num_draws)),
         log_loss_saved=saved,
         log_loss_saved_if_calibrated=float(np.mean([one for _, one in curves])),
-    )
-
-
-def _log_score(
-    forecast: Float[np.ndarray, " U"], observed: Float[np.ndarray, " U"]
-) -> Float[np.ndarray, " U"]:
-    """Mean log probability of the cases of each forecast."""
-    least = np.finfo(float).tiny  # against rounding to 0 or 1
-    return xlogy(observed, np.maximum(forecast, least)) + xlogy(
-        1 - observed, np.maximum(1 - forecast, least)
     )

@@ -12,6 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from ...datasets.bags import Bags
 from ...inference.prediction import Prediction, TargetPrediction
+from ...models.numerics.log_odds import log_loss
 from .reliability import reliability
 
 __all__ = ["PredictionDifference", "Scores", "bag_log_loss", "prediction_difference", "score"]
@@ -76,10 +77,10 @@ def score(prediction: Prediction | TargetPrediction, test: Bags) -> Scores:
     -------
     Scores
     """
-    log_loss = float(bag_log_loss(prediction, test).mean())
+    loss = float(bag_log_loss(prediction, test).mean())
     if isinstance(prediction, TargetPrediction):
         error = prediction.bag_target - np.asarray(test.targets)
-        return Scores(log_loss=log_loss, rmse=float(np.sqrt(np.mean(error**2))))
+        return Scores(log_loss=loss, rmse=float(np.sqrt(np.mean(error**2))))
     truth, probability = np.asarray(test.labels), prediction.bag_probability
     if test.instance_labels is None:
         known = np.zeros(test.num_instances, bool)
@@ -87,13 +88,15 @@ def score(prediction: Prediction | TargetPrediction, test: Bags) -> Scores:
     else:
         instance_truth = np.asarray(test.instance_labels)
         known = instance_truth >= 0
-    # Log odds order bags and instances also where their probabilities round to 0 or 1.
+    # Those of a predictive differ also where its probabilities round to 0 or 1.
     instances = instance_truth[known], prediction.instance_log_odds[known]
-    calibration, of_instances = reliability(probability, truth), None
+    calibration = reliability(probability, truth, log_odds=prediction.bag_log_odds)
+    of_instances = None
     if known.any():
-        of_instances = reliability(prediction.instance_probability[known], instances[0])
+        forecast = prediction.instance_probability[known]
+        of_instances = reliability(forecast, instances[0], log_odds=instances[1])
     return Scores(
-        log_loss=log_loss,
+        log_loss=loss,
         brier=float(np.mean((probability - truth) ** 2)),
         auc=_if_two_classes(roc_auc_score, truth, prediction.bag_log_odds),
         accuracy=float(np.mean((probability > 0.5) == (truth == 1))),
@@ -113,8 +116,7 @@ def bag_log_loss(prediction: Prediction | TargetPrediction, test: Bags) -> Float
     """−log P(T* = truth), or −log p(Y* = truth), of each bag."""
     if isinstance(prediction, TargetPrediction):
         return -prediction.log_density(np.asarray(test.targets))
-    sign = 2 * np.asarray(test.labels) - 1
-    return np.logaddexp(0, -sign * prediction.bag_log_odds)
+    return log_loss(prediction.bag_log_odds, np.asarray(test.labels))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ...datasets.arguments import check
+from ..numerics.representation import as_text
 from ..numerics.tracing import as_pytree
 from .hyperpriors import Parameters, positive_for_each_or_prior
 from .kernels import Kernel
@@ -63,7 +64,7 @@ class TinyGPKernel(Kernel):
 
     def __post_init__(self) -> None:
         for name, value in self.values.items():
-            check(f"TinyGPKernel {name}", value, _RULE)
+            check(f"TinyGPKernel {name}", value, _RULE, as_text=as_text)
         if self.values and self._is_made:
             raise ValueError(
                 f"values are {dict(self.values)}, but the kernel has its numbers; give a function "

@@ -41,12 +41,14 @@ def test_scores_are_those_by_hand(test_bags):
 
 
 def test_certain_predictions_are_ranked_and_cost_their_log_odds(test_bags):
-    known, of_instances = np.array([50.0, 60.0, 70.0]), np.array([80.0, 1, 2, 3, 4, 90])
+    of_bags, of_instances = np.array([60.0, 50.0, 70.0]), np.array([80.0, 50, 60, 70, 4, 90])
     draws = np.full((1, 3), 0.5), np.full((1, 6), 0.5)
-    scores = score(Prediction(*draws, known, of_instances), test_bags)
-    assert scores.log_loss == pytest.approx(60 / 3)  # of the negative bag
-    assert scores.auc == 1 / 2
-    assert scores.instance_auc == 1.0
+    prediction = Prediction(*draws, of_bags, of_instances)
+    assert set(prediction.bag_probability) == {1.0}  # by these all bags would tie
+    scores = score(prediction, test_bags)
+    assert scores.log_loss == pytest.approx(50 / 3)  # of the negative bag
+    assert scores.miscalibration == pytest.approx(50 / 3)  # the order alone is all right
+    assert scores.auc == scores.instance_auc == scores.instance_auc_pr == 1.0
 
 
 def test_unknown_truth_and_one_class_give_no_ranking(test_bags):
