@@ -54,6 +54,7 @@ _LEAST_GAIN = 1e-3  # of the log loss
 # The scripts take 200 steps of 0.01; these follow the same smooth path in a fifth of the time.
 _GRADIENT_STEPS, _STEP = 40, 0.05
 _LEAST_FALL = 1e-4  # of the objective, below which its lowest point stays
+_LARGEST_SCALE = 1e6  # of f, for one quadrature rule
 
 
 class Fit(NamedTuple):
@@ -132,7 +133,7 @@ class PublishedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
                 fit = _update(fit, given, *parts)
                 if update >= _FIRST_UPDATES:
                     fit = _learn_kernel(fit, given, *parts, noise)
-                loss = log_loss(log_odds(self._largest(fit, bags)), bags.labels).mean()
+                loss = log_loss(log_odds(self._largest(fit, bags)), np.asarray(bags.labels)).mean()
                 if loss < lowest - _LEAST_GAIN:
                     lowest, waited, self.fit_ = float(loss), 0, fit
                 elif update >= _FIRST_UPDATES:
@@ -153,8 +154,7 @@ class PublishedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
     def _of_instances(self, fit: Fit, bags: Bags) -> Float[np.ndarray, " N"]:
         with jax.enable_x64(True):
             points, given = jnp.asarray(self.inducing_points_), padded(bags.without_labels())
-            location, scale = map(np.asarray, _latent(fit, given, points))
-            found = _expected_sigmoid(location, scale, logistic_rule(float(scale.max())))
+            found = _expected_sigmoid(fit, given, points, logistic_rule(_LARGEST_SCALE))
             return np.asarray(found)[: bags.num_instances]
 
 
@@ -201,8 +201,8 @@ def _update(
     mean = jax.scipy.linalg.cho_solve((cholesky, True), linear)  # of ε, where u = Lε
     root = solve_triangular(cholesky, jnp.eye(len(mean)), lower=True).T
     location = projection @ mean
-    spread = jnp.sum((projection @ root) ** 2, axis=1)
-    as_scripts_have_it = 1.0 - jnp.sum(projection**2, axis=1)  # v − …, by equation 3
+    of_inducing_values = jnp.sum((projection @ root) ** 2, axis=1)
+    given_inducing_values = 1.0 - jnp.sum(projection**2, axis=1)  # v − …, by equation 3
     index, label = jnp.asarray(bags.bag_index), jnp.asarray(bags.labels)
     of_others = largest_of_others(fit.probability, index, bags.num_bags)
     sign = 2.0 * label[index] - 1.0
@@ -210,7 +210,7 @@ def _update(
         mean=conditional.cholesky @ mean,
         root=conditional.cholesky @ root,
         probability=jax.nn.sigmoid(location + sign * _LOG_SHARPNESS * (1.0 - of_others)),
-        tilt=jnp.sqrt(jnp.abs(location**2 + spread + as_scripts_have_it)),
+        tilt=jnp.sqrt(jnp.abs(location**2 + of_inducing_values + given_inducing_values)),
     )
 
 
@@ -239,8 +239,13 @@ def _moments(conditional: SparseConditional, fit: Fit) -> tuple[Array, Array, Ar
     """E f and Var f under q(u), and L⁻¹m and L⁻¹R."""
     mean = solve_triangular(conditional.cholesky, fit.mean, lower=True)
     root = solve_triangular(conditional.cholesky, fit.root, lower=True)
-    spread = jnp.sum((conditional.projection @ root) ** 2, axis=1)
-    return conditional.projection @ mean, spread + conditional.residual_variance, mean, root
+    of_inducing_values = jnp.sum((conditional.projection @ root) ** 2, axis=1)
+    return (
+        conditional.projection @ mean,
+        of_inducing_values + conditional.residual_variance,
+        mean,
+        root,
+    )
 
 
 @jax.jit
@@ -276,17 +281,10 @@ def _learn_kernel(
 
 
 @jax.jit
-def _latent(
-    fit: Fit, bags: Bags, inducing_points: Float[Array, "M D"]
-) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-    """Mean and standard deviation of the latent values."""
+def _expected_sigmoid(
+    fit: Fit, bags: Bags, inducing_points: Float[Array, "M D"], rule: QuadratureRule
+) -> Float[Array, " N"]:
+    """P(y = 1) of each instance, E σ(f) under q(u)."""
     conditional = sparse_conditional(fit.kernel, inducing_points, bags.instances, _JITTER)
     location, variance, *_ = _moments(conditional, fit)
-    return location, jnp.sqrt(variance)
-
-
-@jax.jit
-def _expected_sigmoid(
-    location: Float[Array, " N"], scale: Float[Array, " N"], rule: QuadratureRule
-) -> Float[Array, " N"]:
-    return jnp.exp(log_expected_sigmoid(location, scale, rule))
+    return jnp.exp(log_expected_sigmoid(location, jnp.sqrt(variance), rule))

@@ -93,9 +93,9 @@ def test_settings_are_those_of_the_model(bags):
 
 
 @pytest.mark.in_ci
-@pytest.mark.parametrize(("table", "D"), [(4, 30), (5, 784), (6, 166), (7, 166)])
+@pytest.mark.parametrize(("table", "D"), [(4, 30), (5, 784), (7, 166)])
 def test_the_kernel_is_the_papers(bags, table, D):
-    """v exp(−‖x − x'‖²/(2l)) with (v, l) = (0.5, D)."""
+    """v exp(−‖x − x'‖²/(2l)) with (v, l) = (0.5, D); on musk1 it is learned from there."""
     ((_, exhibit),) = exhibits_named(f"castro-macias-2024/table-{table}")
     for cell in exhibit.cells:
         published, _ = cell.attempts

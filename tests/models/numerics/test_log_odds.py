@@ -17,7 +17,7 @@ def test_log_odds_are_accurate_and_finite():
     assert found[-1] == -found[0] and 708 < found[-1] < np.inf
 
 
-def test_the_loss_of_log_odds_is_minus_the_log_probability():
+def test_the_loss_is_minus_the_log_probability():
     values = np.array([-900.0, -50.0, -0.3, 0.0, 2.0, 40.0, 900.0])
     of_one, of_none = log_loss(values, np.ones(7)), log_loss(values, np.zeros(7))
     with localcontext() as context:

@@ -1,0 +1,185 @@
+"""VGPMIL as the authors' scripts fit it: its updates by plain algebra, and what it keeps."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from milzoo.datasets import Bags, load
+from milzoo.datasets.padding import padded
+from milzoo.models import GammaScaleMixture, PolyaGammaScaleMixture
+from milzoo.papers import exhibits_named, published_vgpmil
+from milzoo.papers.published_vgpmil import Fit, PublishedVGPMIL
+from numpy.linalg import inv, slogdet
+from scipy.special import expit
+
+pytestmark = pytest.mark.in_ci
+
+M, D, JITTER = 4, 3, 1e-6
+MIXTURES = (PolyaGammaScaleMixture(), GammaScaleMixture(1.0, 2.5))
+
+
+@pytest.fixture(scope="module")
+def bags():
+    random = np.random.default_rng(0)
+    return Bags.from_list([random.normal(size=(1 + b % 4, D)) for b in range(9)], np.arange(9) % 2)
+
+
+@pytest.fixture(scope="module")
+def points():
+    return np.random.default_rng(1).normal(size=(M, D))
+
+
+@pytest.fixture
+def fit(bags):
+    random, size = np.random.default_rng(2), padded(bags).num_instances
+    with jax.enable_x64(True):
+        return Fit(
+            jnp.log(jnp.array([2.0, 0.7])),
+            jnp.asarray(random.normal(size=M)),
+            jnp.asarray(np.eye(M) + 0.1 * random.normal(size=(M, M))),
+            jnp.asarray(random.uniform(size=size)),
+            jnp.asarray(random.uniform(0.5, 2.0, size)),
+        )
+
+
+def covariance(one, other, log_kernel):
+    """v exp(−‖x − x'‖²/(2ℓ²))."""
+    squared_length_scale, variance = np.exp(np.asarray(log_kernel))
+    squares = ((one[:, None] - other[None]) ** 2).sum(axis=2)
+    return variance * np.exp(-squares / (2 * squared_length_scale))
+
+
+def matrices(bags, points, log_kernel):
+    """K_ZZ⁻¹, A = K_XZ K_ZZ⁻¹ and K_XZ."""
+    variance = np.exp(float(log_kernel[1]))
+    inverse = inv(covariance(points, points, log_kernel) + variance * JITTER * np.eye(M))
+    between = covariance(np.asarray(bags.instances), points, log_kernel)
+    return inverse, between @ inverse, between
+
+
+@pytest.mark.parametrize("mixture", MIXTURES, ids=["logistic", "gamma"])
+def test_updates_are_those_of_algorithm_1(bags, points, fit, mixture):
+    """S = (K⁻¹ + AᵀΘA)⁻¹ and m = SAᵀ(π − ½); η = E f + (2T − 1) log H (1 − max of others)."""
+    with jax.enable_x64(True):
+        given = padded(bags), jnp.asarray(points), mixture
+        found = jax.tree.map(np.asarray, published_vgpmil._update(fit, *given))
+        theta = np.asarray(mixture.expected_precision(fit.tilt))[: bags.num_instances]
+    inverse, weights, between = matrices(bags, points, fit.log_kernel)
+    former = np.asarray(fit.probability)[: bags.num_instances]
+    S = inv(inverse + weights.T @ (theta[:, None] * weights))
+    m = S @ weights.T @ (former - 0.5)
+    np.testing.assert_allclose(found.mean, m, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found.root @ found.root.T, S, rtol=1e-7, atol=1e-9)
+    location, logits = weights @ m, np.empty(bags.num_instances)
+    for n in range(bags.num_instances):
+        others = (bags.bag_index == bags.bag_index[n]) & (np.arange(len(former)) != n)
+        largest = former[others].max() if others.any() else 0.0
+        sign = 2 * bags.labels[bags.bag_index[n]] - 1
+        logits[n] = location[n] + sign * np.log(1e12) * (1 - largest)
+    size = bags.num_instances
+    np.testing.assert_allclose(found.probability[:size], expit(logits), rtol=1e-7, atol=1e-14)
+    # The 1 is v by equation 3.
+    variance = 1 - np.sum(weights * between, axis=1) + np.sum(weights @ S * weights, axis=1)
+    np.testing.assert_allclose(found.tilt[:size] ** 2, abs(location**2 + variance), rtol=1e-8)
+
+
+@pytest.mark.parametrize("mixture", MIXTURES, ids=["logistic", "gamma"])
+def test_the_objective_is_minus_the_bound_of_an_instance(bags, points, fit, mixture):
+    """With ψ at one draw of f; KL(q(u) ‖ p(u)) without what no kernel changes."""
+    given, root = padded(bags), np.asarray(fit.root)
+    S = root @ root.T
+    noise = np.random.default_rng(3).normal(size=given.num_instances)
+    pi = np.asarray(fit.probability)[: bags.num_instances]
+    m, found, expected = np.asarray(fit.mean), [], []
+    for log_kernel in (np.log([2.0, 0.7]), np.log([5.0, 1.5])):
+        with jax.enable_x64(True):
+            parts = jnp.asarray(points), mixture, jnp.asarray(noise), jnp.asarray(0.6)
+            found.append(
+                float(published_vgpmil._objective(jnp.asarray(log_kernel), fit, given, *parts))
+            )
+        inverse, weights, between = matrices(bags, points, log_kernel)
+        residual = np.exp(log_kernel[1]) - np.sum(weights * between, axis=1)
+        variance = residual + np.sum(weights @ S * weights, axis=1)
+        latent = weights @ m + np.sqrt(variance) * noise[: bags.num_instances]
+        with jax.enable_x64(True):
+            log_psi = np.asarray(mixture.log_density(jnp.asarray(latent)))
+        divergence = np.trace(inverse @ S) + m @ inverse @ m - M
+        divergence += -slogdet(inverse)[1] - slogdet(S)[1]
+        bound = np.mean((pi - 0.5) * (weights @ m) + log_psi)
+        expected.append(0.6 * divergence / 2 / M - bound)
+    assert found[1] - found[0] == pytest.approx(expected[1] - expected[0], rel=1e-8)
+
+
+def test_learning_lowers_the_objective_and_moves_the_kernel_alone(bags, points, fit):
+    given = padded(bags)
+    with jax.enable_x64(True):
+        parts = jnp.asarray(points), MIXTURES[0], jnp.zeros(given.num_instances)
+        learned = published_vgpmil._learn_kernel(fit, given, *parts)
+        before, after = (
+            float(published_vgpmil._objective(one.log_kernel, fit, given, *parts, jnp.asarray(0.5)))
+            for one in (fit, learned)
+        )
+    assert after < before - 1e-4
+    for name in ("mean", "root", "probability", "tilt"):
+        np.testing.assert_array_equal(getattr(learned, name), getattr(fit, name))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits")[:39].standardize()
+
+
+@pytest.fixture(scope="module")
+def fitted(digits):
+    return PublishedVGPMIL(10, seed=0).fit(digits)
+
+
+def test_a_bag_is_scored_by_its_largest_instance(digits, fitted):
+    of_instances = expit(fitted.score_instances(digits))
+    expected = [of_instances[digits.bag_index == b].max() for b in range(len(digits))]
+    np.testing.assert_allclose(fitted.predict_proba(digits)[:, 1], expected, rtol=1e-9)
+
+
+def test_the_update_of_lowest_log_loss_is_kept(digits, monkeypatch):
+    seen, largest = [], PublishedVGPMIL._largest
+
+    def watched(self, fit, bags):
+        found = largest(self, fit, bags)
+        right = np.where(bags.labels == 1, found, 1 - found)
+        seen.append((-np.log(right).mean(), fit))
+        return found
+
+    monkeypatch.setattr(PublishedVGPMIL, "_largest", watched)
+    fitted = PublishedVGPMIL(10, alpha=1.0, beta=2.5, seed=0).fit(digits)
+    losses = [loss for loss, _ in seen]
+    assert fitted.num_updates_ == len(seen) <= 60
+    kept = next(number for number, (_, fit) in enumerate(seen) if fit is fitted.fit_)
+    assert losses[kept] < min(losses) + 1e-3
+    # Ten updates after the first ten have not lowered it, or all sixty were made.
+    assert len(seen) == 60 or len(seen) - 1 - max(kept, 9) == 10
+
+
+def test_inducing_points_are_centres_of_both_labels(digits, fitted):
+    of_label = np.asarray(digits.labels)[digits.bag_index]
+    parts = [np.asarray(digits.instances)[of_label == label] for label in (0, 1)]
+    for centres, part in zip(np.split(fitted.inducing_points_, 2), parts, strict=True):
+        nearest = ((part[:, None] - centres[None]) ** 2).sum(axis=2).argmin(axis=1)
+        assert len(np.unique(nearest)) == 5
+
+
+def test_a_second_fit_of_like_size_compiles_nothing(digits, fitted, compilations):
+    fitted.predict(digits[1:])
+    before = compilations.number
+    PublishedVGPMIL(10, seed=1).fit(digits[1:]).predict(digits[:38])
+    assert compilations.number == before
+
+
+def test_scripts_score_the_bags_that_they_train_on(digits):
+    ((_, exhibit),) = exhibits_named("castro-macias-2024/table-6")
+    for cell in exhibit.cells:
+        published, honest = cell.attempts
+        assert "trained on" in published.protocol.peeks
+        for training, test in published.protocol.splits("digits", digits, 0):
+            np.testing.assert_array_equal(training, test)
+        for training, test in honest.protocol.splits("digits", digits, 0):
+            assert not set(training) & set(test)
