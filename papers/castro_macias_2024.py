@@ -69,8 +69,9 @@ def _training_bags(name: str, bags: Bags, seed: int) -> list[Split]:
 
 BY_THE_SCRIPTS = Protocol(
     "as published",
-    "Five stratified folds. The test bags of a fold are not used: the log loss of its training bags "
-    "ends the training, and the scores are of these. α and β are those of the highest accuracy.",
+    "Five stratified folds. The test bags of a fold are not used: the log loss of its training "
+    "bags ends the training, and the scores are of these. α and β are those of the highest "
+    "accuracy.",
     _training_bags,
     chosen_by="test bags",
     peeks="the bags that are scored are those that were trained on",

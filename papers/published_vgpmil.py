@@ -201,8 +201,8 @@ def _update(
     mean = jax.scipy.linalg.cho_solve((cholesky, True), linear)  # of ε, where u = Lε
     root = solve_triangular(cholesky, jnp.eye(len(mean)), lower=True).T
     location = projection @ mean
-    of_inducing_values = jnp.sum((projection @ root) ** 2, axis=1)
-    given_inducing_values = 1.0 - jnp.sum(projection**2, axis=1)  # v − …, by equation 3
+    # Var f is that of E[f | u] and the mean of Var[f | u], where the scripts have 1 for v.
+    variance = jnp.sum((projection @ root) ** 2, axis=1) + 1.0 - jnp.sum(projection**2, axis=1)
     index, label = jnp.asarray(bags.bag_index), jnp.asarray(bags.labels)
     of_others = largest_of_others(fit.probability, index, bags.num_bags)
     sign = 2.0 * label[index] - 1.0
@@ -210,7 +210,7 @@ def _update(
         mean=conditional.cholesky @ mean,
         root=conditional.cholesky @ root,
         probability=jax.nn.sigmoid(location + sign * _LOG_SHARPNESS * (1.0 - of_others)),
-        tilt=jnp.sqrt(jnp.abs(location**2 + of_inducing_values + given_inducing_values)),
+        tilt=jnp.sqrt(jnp.abs(location**2 + variance)),
     )
 
 
@@ -239,13 +239,9 @@ def _moments(conditional: SparseConditional, fit: Fit) -> tuple[Array, Array, Ar
     """E f and Var f under q(u), and L⁻¹m and L⁻¹R."""
     mean = solve_triangular(conditional.cholesky, fit.mean, lower=True)
     root = solve_triangular(conditional.cholesky, fit.root, lower=True)
-    of_inducing_values = jnp.sum((conditional.projection @ root) ** 2, axis=1)
-    return (
-        conditional.projection @ mean,
-        of_inducing_values + conditional.residual_variance,
-        mean,
-        root,
-    )
+    of_mean = jnp.sum((conditional.projection @ root) ** 2, axis=1)  # Var E[f | u]
+    variance = of_mean + conditional.residual_variance
+    return conditional.projection @ mean, variance, mean, root
 
 
 @jax.jit
