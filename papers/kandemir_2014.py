@@ -82,7 +82,8 @@ _SCORES = {
 }
 _WHY_DPMIL = (
     "60 positive posts are few for Gaussians in 100 dimensions: told all labels of the training "
-    "posts, the same model has 0.71; with 20 components it has 0.82 without them"
+    "posts, the same model has 0.71; with 20 components it has 0.82 without them "
+    "(`python benchmarks/dpmil_newsgroups.py`)"
 )
 _WHY_OTHERS = (
     "the paper's folds are not published, and its grids not told; the column of honest results "
