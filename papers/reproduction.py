@@ -25,7 +25,7 @@ from .exhibits import SCORES, Attempt, Cell, Exhibit, Paper
 from .protocols import Split, searched
 from .results import Result, path_of, read, read_all, write
 
-__all__ = ["attempts_of", "reproduce", "scores_by_setting", "scores_of_attempt"]
+__all__ = ["attempts_of", "fingerprint", "reproduce", "scores_by_setting", "scores_of_attempt"]
 
 # Bags of a toy, half of each label.
 _TOY_BAGS = 40
@@ -110,7 +110,7 @@ def reproduce(
     for number, (cell, attempt) in enumerate(chosen, start=1):
         label = f"[{number}/{len(chosen)}] {cell.method} on {cell.data}, {attempt.protocol.name}"
         bags = _few(load(cell.data)) if toy else load(cell.data)
-        mark = _fingerprint(cell, attempt, bags, seed)
+        mark = fingerprint(cell, attempt, bags, seed)
         key = (cell.method, cell.data, attempt.protocol.name)
         if not again and any(one.attempt == key and one.fingerprint == mark for one in known):
             report(f"{label}: known")
@@ -241,8 +241,23 @@ def _in_order(exhibit: Exhibit, results: list[Result]) -> list[Result]:
     return sorted((one for one in results if one.attempt in order), key=lambda x: order[x.attempt])
 
 
-def _fingerprint(cell: Cell, attempt: Attempt, bags: Bags, seed: int) -> str:
-    """A digest of all that decides the result of an attempt, except the code."""
+def fingerprint(cell: Cell, attempt: Attempt, bags: Bags, seed: int) -> str:
+    """A digest of all that decides the result of an attempt, except the code.
+
+    Parameters
+    ----------
+    cell : Cell
+    attempt : Attempt
+        Of the cell.
+    bags : Bags
+        Of the cell's data set.
+    seed : int
+
+    Returns
+    -------
+    str
+        Twelve hexadecimal digits.
+    """
     estimator, grid = attempt.method(bags, None)
     settings = sorted(
         (name, repr(value))
@@ -259,7 +274,7 @@ def _results(
     cell: Cell,
     attempt: Attempt,
     bags: Bags,
-    fingerprint: str,
+    mark: str,
     *,
     seed: int,
     jobs: int | None,
@@ -288,7 +303,7 @@ def _results(
             num_splits=len(splits),
             num_tested=int(num_tested),
             setting=found.setting,
-            fingerprint=fingerprint,
+            fingerprint=mark,
             seed=seed,
             seconds=round(seconds, 1),
             fit_seconds=round(found.fit_seconds, 3),

@@ -154,7 +154,7 @@ def test_a_folder_of_kernels_leaves_the_fingerprint(paper):
 
     def of(**settings):
         attempt = replace(cell.attempts[0], method=lambda *_: (MIKernelSVM(**settings), {}))
-        return reproduction._fingerprint(cell, attempt, load(DATA), seed=0)
+        return reproduction.fingerprint(cell, attempt, load(DATA), seed=0)
 
     assert of(memory="kernels") == of()
     assert of(penalty=2.0) != of()
