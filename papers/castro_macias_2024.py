@@ -445,6 +445,7 @@ _OF_THE_SCRIPTS = (
     "the training bags that ended the training; on musk1 their protocol gives what is printed, and "
     "on digits it is not run here yet"
 )
+_FINDING_ON_DIGITS = "the authors' scripts score other bags, with a learned kernel"
 _WHY_PCA = {
     "": _OF_THE_SCRIPTS,
     "VGPMIL, M = 200": "when the ascent is halted: after five steps instances have 0.956, 0.798 "
@@ -549,6 +550,7 @@ PAPER = Paper(
         Exhibit(
             "table-4",
             "Scores on MNIST PCA",
+            finding=_FINDING_ON_DIGITS,
             cells=_Table(
                 "mnist", 30**0.5, PCAOfInstances(30), _ALL_SCORES, HONEST_ON_DIGITS, (1.0,)
             ).cells(_MNIST_PCA, _WHY_PCA),
@@ -556,6 +558,7 @@ PAPER = Paper(
         Exhibit(
             "table-5",
             "Scores on MNIST RAW",
+            finding=_FINDING_ON_DIGITS,
             cells=_Table(
                 "mnist", 784**0.5, "passthrough", _ALL_SCORES, HONEST_ON_DIGITS, (1.0,)
             ).cells(_MNIST_RAW, _WHY_RAW),
@@ -570,6 +573,7 @@ PAPER = Paper(
         Exhibit(
             "table-7",
             "Scores on musk2",
+            finding="the authors' scripts score the training bags, with a learned kernel",
             cells=_Table("musk2", 166**0.5, StandardizeInstances(), _BAG_SCORES).cells(
                 _MUSK2, _WHY_MUSK2
             ),

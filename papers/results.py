@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal, get_type_hints
@@ -338,14 +338,21 @@ def outcomes_of(paper: Paper, folder: Path) -> dict[str, Outcome]:
     outcomes: dict[str, Outcome] = {}
     for exhibit in sorted(paper.exhibits, key=lambda one: bool(one.of)):
         if exhibit.of:
-            worst = max((outcomes[name] for name in exhibit.of), key=lambda one: _WORSE[one.state])
-            tables = " and ".join(name.replace("-", " ") for name in exhibit.of)
-            sentence = f"drawn from the results of {tables}"
-            outcomes[exhibit.name] = Outcome(worst.state, sentence)
+            outcomes[exhibit.name] = _of_tables({name: outcomes[name] for name in exhibit.of})
         else:
             results = read(path_of(folder, paper, exhibit))
             outcomes[exhibit.name] = outcome_of(exhibit, results)
     return outcomes
+
+
+def _of_tables(outcomes: Mapping[str, Outcome]) -> Outcome:
+    """That of what is drawn from tables: the worst of theirs, and why those that differ do."""
+    worst = max(outcomes.values(), key=lambda one: _WORSE[one.state]).state
+    named = {name.replace("-", " "): one for name, one in outcomes.items()}
+    parts = [f"drawn from the results of {' and '.join(named)}"]
+    if worst == "differs":
+        parts += [f"{name}: {one.sentence}" for name, one in named.items() if one.state == worst]
+    return Outcome(worst, "; ".join(parts))
 
 
 def outcome_of(exhibit: Exhibit, results: Iterable[Result]) -> Outcome:

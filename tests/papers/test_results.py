@@ -238,4 +238,6 @@ def test_a_figure_of_two_tables_has_the_worse_outcome(paper, tmp_path):
     outcomes = outcomes_of(paper, tmp_path)
     assert outcomes["table-1"].state == "reproduced"
     assert outcomes["table-3"].state == outcomes["figure-2"].state == "differs"
-    assert outcomes["figure-2"].sentence == "drawn from the results of table 1 and table 3"
+    assert outcomes["figure-2"].sentence == (
+        "drawn from the results of table 1 and table 3; table 3: " + outcomes["table-3"].sentence
+    )
