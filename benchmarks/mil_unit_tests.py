@@ -75,8 +75,7 @@ def rows_of(chosen: list[str], bags_of_each_label: int) -> tuple[pd.DataFrame, p
                 found = classify(classifier, bags)
                 auc[method, name, which] = found.scores()["auc"]
                 if found.log_odds is not None:
-                    said = bayes_regret(log_odds=found.log_odds, **truth)
-                    regret[method, name, which] = said
+                    regret[method, name, which] = bayes_regret(log_odds=found.log_odds, **truth)
             for said, poisoned in TRUTHS.items():
                 log_odds = true_log_odds(bags, poisoned=poisoned)
                 auc[said, name, which] = roc_auc_score(bags.labels, log_odds)

@@ -39,7 +39,8 @@ class Published:
     value : float
         A fraction, where the paper has per cent.
     error : float or None
-        As printed after ±; None where the paper has none.
+        Its standard error, as printed after ± or from the sd that is; None where the paper has
+        neither.
 
     Examples
     --------
