@@ -50,8 +50,8 @@ _LOG_SHARPNESS = 12 * math.log(10)  # log H
 _JITTER = 1e-6
 _FIRST_UPDATES, _MOST_UPDATES, _PATIENCE = 10, 60, 10
 _LEAST_GAIN = 1e-3  # of the log loss
-# The scripts take 200 steps of 0.01. These take a fifth of the time, and on musk1 ℓ² and v are within
-# 2 % of theirs after twenty updates.
+# The scripts take 200 steps of 0.01. These take a fifth of the time, and on musk1 ℓ² and v are
+# within 2 % of theirs after twenty updates.
 _GRADIENT_STEPS, _STEP = 40, 0.05
 _LEAST_FALL = 1e-4  # of the objective, below which its lowest point stays
 _LARGEST_SCALE = 1e6  # of f, for one quadrature rule
