@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags, load
 from milzoo.datasets.padding import padded
-from milzoo.models import GammaScaleMixture, PolyaGammaScaleMixture
+from milzoo.models import PolyaGammaScaleMixture
 from milzoo.papers import exhibits_named, published_vgpmil
-from milzoo.papers.published_vgpmil import Fit, PublishedVGPMIL
+from milzoo.papers.published_vgpmil import CutGamma, Fit, PublishedVGPMIL
 from numpy.linalg import inv, slogdet
 from scipy.special import expit
 
 pytestmark = pytest.mark.in_ci
 
 M, D, JITTER = 4, 3, 1e-6
-MIXTURES = (PolyaGammaScaleMixture(), GammaScaleMixture(1.0, 2.5))
+MIXTURES = (PolyaGammaScaleMixture(), CutGamma(1.0, 2.5))
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +53,24 @@ def covariance(one, other, log_kernel):
 
 def matrices(bags, points, log_kernel):
     """K_ZZ⁻¹, A = K_XZ K_ZZ⁻¹ and K_XZ."""
-    variance = np.exp(float(log_kernel[1]))
-    inverse = inv(covariance(points, points, log_kernel) + variance * JITTER * np.eye(M))
+    inverse = inv(covariance(points, points, log_kernel) + JITTER * np.eye(M))
     between = covariance(np.asarray(bags.instances), points, log_kernel)
     return inverse, between @ inverse, between
+
+
+def test_precision_of_cut_gamma_is_that_of_the_scripts():
+    """−ψ'(c)/(cψ(c)) with ψ and ψ' at c cut to 3, both written out."""
+    mixture, tilts = CutGamma(0.5, 2.5), np.array([1e-3, 0.7, 2.9, 3.0, 3.1, 8.0])
+    cut = np.minimum(tilts, 3.0)
+    psi, derivative = (2.5 + cut**2 / 2) ** -0.5, -0.5 * (2.5 + cut**2 / 2) ** -1.5 * cut
+    with jax.enable_x64(True):
+        found = mixture.expected_precision(jnp.asarray(tilts))
+        at_zero = mixture.expected_precision(jnp.zeros(()))
+        log_psi = mixture.log_density(jnp.asarray(np.concatenate([-tilts, tilts])))
+    np.testing.assert_allclose(found, -derivative / (tilts * psi), rtol=1e-12)
+    assert float(at_zero) == pytest.approx(0.5 / 2.5)
+    expected = np.log(psi) + 0.5 * np.log(2.5)
+    np.testing.assert_allclose(log_psi, np.tile(expected, 2), rtol=1e-12)
 
 
 @pytest.mark.parametrize("mixture", MIXTURES, ids=["logistic", "gamma"])
