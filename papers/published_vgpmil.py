@@ -40,8 +40,15 @@ from ..estimators.contract import ProbabilisticBagClassifier, ScoresInstances
 from ..inference.closed_form.sparse_gp import largest_of_others
 from ..models import RBF, PolyaGammaScaleMixture
 from ..models.numerics.log_odds import log_loss, log_odds
+from ..models.numerics.products import (
+    cholesky_with_inverse,
+    gram_from_panels,
+    gram_panels,
+    in_row_blocks,
+)
 from ..models.numerics.quadrature import QuadratureRule, log_expected_sigmoid, logistic_rule
 from ..models.numerics.threads import one_lapack_thread
+from ..models.parts.kernels import squared_distances
 from ..models.parts.sparse_gp import SparseConditional, sparse_conditional
 
 __all__ = ["PublishedVGPMIL"]
@@ -99,7 +106,7 @@ class Fit(NamedTuple):
     @property
     def kernel(self) -> RBF:
         """With numbers that may be traced."""
-        return RBF(jnp.exp(self.log_kernel[1]), jnp.exp(0.5 * self.log_kernel[0]))
+        return _kernel(self.log_kernel)
 
 
 class PublishedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
@@ -158,11 +165,12 @@ class PublishedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
             parts = jnp.asarray(self.inducing_points_), mixture
             fit = _first(given, len(self.inducing_points_), random)
             noise = jnp.asarray(random.normal(size=given.num_instances))
+            pairs = _pairs(given, parts[0])
             lowest, waited = math.inf, 0
             for update in range(_MOST_UPDATES):
                 fit = _update(fit, given, *parts)
                 if update >= _FIRST_UPDATES:
-                    fit = _learn_kernel(fit, given, *parts, noise)
+                    fit = _learn_kernel(fit, pairs, given, mixture, noise)
                 loss = log_loss(log_odds(self._largest(fit, bags)), np.asarray(bags.labels)).mean()
                 if loss < lowest - _LEAST_GAIN:
                     lowest, waited, self.fit_ = float(loss), 0, fit
@@ -250,58 +258,125 @@ def _update(fit: Fit, bags: Bags, inducing_points: Float[Array, "M D"], mixture:
     )
 
 
-def _objective(
+class Pairs(NamedTuple):
+    """Squared distances, which no kernel changes."""
+
+    inducing: Float[Array, "M M"]
+    instances: Float[Array, "N M"]
+
+
+@jax.jit
+def _pairs(bags: Bags, inducing_points: Float[Array, "M D"]) -> Pairs:
+    instances = jnp.asarray(bags.instances, inducing_points.dtype)
+    return Pairs(
+        squared_distances(inducing_points, inducing_points),
+        squared_distances(instances, inducing_points),
+    )
+
+
+class Rows(NamedTuple):
+    """What the objective takes of each instance."""
+
+    squared_distance: Float[Array, "N M"]
+    probability: Float[Array, " N"]
+    noise: Float[Array, " N"]
+    weight: Float[Array, " N"]
+
+
+def _value_and_gradient(
     log_kernel: Float[Array, "2"],
     fit: Fit,
-    bags: Bags,
-    inducing_points: Float[Array, "M D"],
+    squared_distance: Float[Array, "M M"],
+    rows: Rows,
     mixture: Mixture,
-    noise: Float[Array, " N"],
     share: Float[Array, ""],
-) -> Float[Array, ""]:
+) -> tuple[Float[Array, ""], Float[Array, "2"]]:
     """Minus the bound of a mean instance, with ``share`` of KL(q(u) ‖ p(u))/M; up to a constant."""
-    kernel = fit._replace(log_kernel=log_kernel).kernel
-    conditional = _conditional(kernel, inducing_points, bags)
-    location, variance, mean, root = _moments(conditional, fit)
-    latent = location + jnp.sqrt(variance) * noise
-    gain = (fit.probability - 0.5) * location + mixture.log_density(latent)
-    weight = _instance_weight(bags)
-    squares = jnp.sum(root**2) + mean @ mean
-    divergence = 0.5 * squares + jnp.sum(jnp.log(jnp.diagonal(conditional.cholesky)))
-    return share * divergence / len(mean) - weight @ gain / weight.sum()
+    of_points = partial(_of_inducing_values, fit=fit, squared_distance=squared_distance)
+    (weights, excess, divergence), to_kernel = jax.vjp(of_points, log_kernel)
+
+    def gain_and_gradient(*block: Array) -> tuple[tuple, tuple]:
+        gain = jax.value_and_grad(_gain, argnums=(0, 1, 2))
+        return gain(log_kernel, weights, excess, Rows(*block), mixture), ()
+
+    # In blocks, each of which is small enough to stay in a core's cache.
+    (gain, gradients), _ = in_row_blocks(gain_and_gradient, *rows)
+    size, num_inducing = rows.weight.sum(), len(weights)
+    of_kernel, of_weights, of_excess = jax.tree.map(lambda gradient: -gradient / size, gradients)
+    (through_points,) = to_kernel((of_weights, of_excess, share / num_inducing))
+    return share * divergence / num_inducing - gain / size, of_kernel + through_points
 
 
-def _moments(conditional: SparseConditional, fit: Fit) -> tuple[Array, Array, Array, Array]:
-    """E f and Var f under q(u), and L⁻¹m and L⁻¹R."""
-    mean = solve_triangular(conditional.cholesky, fit.mean, lower=True)
-    root = solve_triangular(conditional.cholesky, fit.root, lower=True)
-    of_mean = jnp.sum((conditional.projection @ root) ** 2, axis=1)  # Var E[f | u]
-    variance = of_mean + conditional.residual_variance
-    return conditional.projection @ mean, variance, mean, root
+def _of_inducing_values(
+    log_kernel: Float[Array, "2"], fit: Fit, squared_distance: Float[Array, "M M"]
+) -> tuple[Float[Array, " M"], Float[Array, "M M"], Float[Array, ""]]:
+    """K⁻¹m, K⁻¹SK⁻¹ − K⁻¹, and KL(q(u) ‖ p(u)) up to a constant."""
+    identity = jnp.eye(len(fit.mean))
+    matrix = _covariance(log_kernel, squared_distance) + _JITTER * identity
+    cholesky, inverse = cholesky_with_inverse(matrix)  # L and L⁻ᵀ
+    mean, root = inverse.T @ fit.mean, inverse.T @ fit.root  # L⁻¹m and L⁻¹R
+    divergence = 0.5 * (jnp.sum(root**2) + mean @ mean)
+    divergence += jnp.sum(jnp.log(jnp.diagonal(cholesky)))
+    return inverse @ mean, inverse @ (root @ root.T - identity) @ inverse.T, divergence
+
+
+def _gain(
+    log_kernel: Float[Array, "2"],
+    weights: Float[Array, " M"],
+    excess: Float[Array, "M M"],
+    rows: Rows,
+    mixture: Mixture,
+) -> Float[Array, ""]:
+    """Σ_n (π_n − ½) E f_n + log ψ(f_n) at a draw of f_n ~ N(k_nᵀK⁻¹m, v + k_nᵀ(excess)k_n)."""
+    covariance = _covariance(log_kernel, rows.squared_distance)
+    location = covariance @ weights
+    variance = jnp.exp(log_kernel[1]) + _quadratic_form(covariance, excess)
+    latent = location + jnp.sqrt(jnp.abs(variance)) * rows.noise
+    gain = (rows.probability - 0.5) * location + mixture.log_density(latent)
+    return rows.weight @ gain
+
+
+def _kernel(log_kernel: Float[Array, "2"]) -> RBF:
+    return RBF(jnp.exp(log_kernel[1]), jnp.exp(0.5 * log_kernel[0]))
+
+
+def _covariance(
+    log_kernel: Float[Array, "2"], squared_distance: Float[Array, "N M"]
+) -> Float[Array, "N M"]:
+    kernel = _kernel(log_kernel)
+    return kernel.variance * kernel.at_squared_distance(squared_distance / kernel.length_scale**2)
+
+
+@jax.custom_vjp
+def _quadratic_form(rows: Float[Array, "N M"], matrix: Float[Array, "M M"]) -> Float[Array, " N"]:
+    """k_nᵀBk_n with a symmetric B; its derivative is 2Bk_n, by a product less than JAX's own."""
+    return jnp.sum((rows @ matrix) * rows, axis=1)
+
+
+def _form_and_product(rows: Array, matrix: Array) -> tuple[Array, tuple[Array, Array]]:
+    product = rows @ matrix
+    return jnp.sum(product * rows, axis=1), (rows, product)
+
+
+def _from_product(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    rows, product = kept
+    return 2.0 * gradient[:, None] * product, gram_from_panels(gram_panels(rows, gradient))
+
+
+_quadratic_form.defvjp(_form_and_product, _from_product)
 
 
 @jax.jit
 def _learn_kernel(
-    fit: Fit,
-    bags: Bags,
-    inducing_points: Float[Array, "M D"],
-    mixture: Mixture,
-    noise: Float[Array, " N"],
+    fit: Fit, pairs: Pairs, bags: Bags, mixture: Mixture, noise: Float[Array, " N"]
 ) -> Fit:
     """Gradient steps; of their kernels that of the lowest objective is kept."""
-    objective = partial(
-        _objective,
-        fit=fit,
-        bags=bags,
-        inducing_points=inducing_points,
-        mixture=mixture,
-        noise=noise,
-    )
+    rows = Rows(pairs.instances, fit.probability, noise, _instance_weight(bags))
 
     def step(carry: tuple[Array, Array, Array], number: Array) -> tuple[tuple, None]:
         log_kernel, lowest, kept = carry
         share = jnp.maximum(number / _GRADIENT_STEPS, 0.5)
-        value, gradient = jax.value_and_grad(objective)(log_kernel, share=share)
+        value, gradient = _value_and_gradient(log_kernel, fit, pairs.inducing, rows, mixture, share)
         is_lower = value < lowest - _LEAST_FALL
         kept = jnp.where(is_lower, log_kernel, kept)
         lowest = jnp.where(is_lower, value, lowest)
@@ -318,5 +393,9 @@ def _expected_sigmoid(
 ) -> Float[Array, " N"]:
     """P(y = 1) of each instance, E σ(f) under q(u)."""
     conditional = _conditional(fit.kernel, inducing_points, bags)
-    location, variance, *_ = _moments(conditional, fit)
+    mean = solve_triangular(conditional.cholesky, fit.mean, lower=True)  # L⁻¹m
+    root = solve_triangular(conditional.cholesky, fit.root, lower=True)  # L⁻¹R
+    location = conditional.projection @ mean
+    of_mean = jnp.sum((conditional.projection @ root) ** 2, axis=1)  # Var E[f | u]
+    variance = of_mean + conditional.residual_variance
     return jnp.exp(log_expected_sigmoid(location, jnp.sqrt(variance), rule))

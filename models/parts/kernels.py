@@ -47,6 +47,7 @@ __all__ = [
     "StationaryKernel",
     "Sum",
     "median_distance",
+    "squared_distances",
 ]
 
 # Most instances whose pairs are measured.
@@ -318,15 +319,7 @@ class StationaryKernel(CorrelationKernel):
         length_scale = self.length_scale
         if jnp.ndim(length_scale):
             left, right, length_scale = left / length_scale, right / length_scale, 1.0
-        # ‖x − x'‖² = ‖x‖² + ‖x'‖² − 2xᵀx', around a common centre so that little cancels.
-        centre = jnp.mean(right, axis=0, keepdims=True)
-        left, right = left - centre, right - centre
-        squared_distance = (
-            jnp.sum(left**2, axis=1)[:, None]
-            + jnp.sum(right**2, axis=1)[None, :]
-            - 2.0 * left @ right.T
-        )
-        return self.at_squared_distance(jnp.maximum(squared_distance, 0.0) / length_scale**2)
+        return self.at_squared_distance(squared_distances(left, right) / length_scale**2)
 
     @abstractmethod
     def at_squared_distance(self, squared: Float[Array, "N M"]) -> Float[Array, "N M"]:
@@ -617,6 +610,19 @@ class Product(_Combination):
     def variance_at(self, points: Float[_Arrays, "N D"]) -> Float[Array, " N"]:
         """Π_i k_i(x, x) at each point."""
         return reduce(mul, (factor.variance_at(points) for factor in self.parts))
+
+
+def squared_distances(left: Float[Array, "N D"], right: Float[Array, "M D"]) -> Float[Array, "N M"]:
+    """‖x − x'‖² of all pairs."""
+    # ‖x‖² + ‖x'‖² − 2xᵀx', around a common centre so that little cancels.
+    centre = jnp.mean(right, axis=0, keepdims=True)
+    left, right = left - centre, right - centre
+    squared = (
+        jnp.sum(left**2, axis=1)[:, None]
+        + jnp.sum(right**2, axis=1)[None, :]
+        - 2.0 * left @ right.T
+    )
+    return jnp.maximum(squared, 0.0)
 
 
 def _terms(kernel: Kernel, kind: type[_Combination]) -> Sequence[Kernel]:
