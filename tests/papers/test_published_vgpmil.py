@@ -195,6 +195,31 @@ def test_the_update_of_lowest_log_loss_is_kept(digits, monkeypatch):
     assert len(seen) == 60 or len(seen) - 1 - max(kept, 9) == 10
 
 
+def test_bags_set_aside_are_watched_and_not_fitted(digits, monkeypatch):
+    """They are the bags that the protocol of MNIST scores."""
+    watched, largest = [], PublishedVGPMIL._largest
+    fitted, padding = [], published_vgpmil.padded
+
+    def watching(self, fit, bags):
+        watched.append(bags)
+        return largest(self, fit, bags)
+
+    def padding_seen(bags):
+        fitted.append(bags)
+        return padding(bags)
+
+    monkeypatch.setattr(PublishedVGPMIL, "_largest", watching)
+    monkeypatch.setattr(published_vgpmil, "padded", padding_seen)
+    ((_, exhibit),) = exhibits_named("castro-macias-2024/table-4")
+    published, _ = exhibit.cells[0].attempts
+    training, scored = published.protocol.splits("digits", digits, 0)[0]
+    assert set(scored) < set(training)
+    PublishedVGPMIL(6, sets_aside=True, seed=0).fit(digits[training])
+    np.testing.assert_array_equal(watched[0].instances, digits[scored].instances)
+    others = np.setdiff1d(training, scored)
+    assert sorted(fitted[0].instances.tolist()) == sorted(digits[others].instances.tolist())
+
+
 def test_half_of_the_inducing_points_is_of_each_label(bags):
     """Instances of positive bags are far above those of negative ones here."""
     label = np.asarray(bags.labels)[bags.bag_index]
