@@ -151,5 +151,6 @@ def _table(every: list[Comparison]) -> Table:
         ]
         difference = "" if math.isnan(one.difference) else f"{one.difference:+.1f}"
         names = (one.cell.method, one.cell.data, SCORES[one.score])
-        table.add_row(*map(escape, names), f"{one.published.value:.3f}", *ours, difference)
+        published = "" if one.published.value is None else f"{one.published.value:.3f}"
+        table.add_row(*map(escape, names), published, *ours, difference)
     return table

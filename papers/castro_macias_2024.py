@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -37,8 +37,8 @@ _VALIDATION = 0.2
 _PATIENCE = 10
 _MOST_STEPS = 200
 
-# M, the model, and each score with what stands after ±.
-type _Row = tuple[int, str, tuple[tuple[float, float], ...]]
+# Of a printed table: what stands before the scores, and these, each with what stands after ±.
+type _Row = tuple[list[str], list[tuple[float, float]]]
 
 HONEST = Protocol(
     "honest",
@@ -207,6 +207,37 @@ def _largest(posterior: Posterior, bags: Bags) -> Float[np.ndarray, " B"]:
 _ALPHA_BETA = {"alpha": [0.5, 1.0], "beta": [1.0, 2.5, 4.0]}
 
 
+def _rows(table: str) -> Iterator[_Row]:
+    for line in table.strip().splitlines():
+        label, _, numbers = line.partition("|")
+        pairs = (number.split("±") for number in numbers.split())
+        yield label.split(), [(float(value), float(sd)) for value, sd in pairs]
+
+
+def _published(scores: tuple[str, ...], numbers: list[tuple[float, float]]) -> dict[str, Published]:
+    """The scripts print the sd over five folds, of divisor 5: its standard error is half of it."""
+    return {
+        score: Published(value, error=sd / 2)
+        for score, (value, sd) in zip(scores, numbers, strict=True)
+    }
+
+
+def _of_scans(data: str, scores: tuple[str, ...], table: str, missing: str) -> tuple[Cell, ...]:
+    """Cells of scans, which are not at hand."""
+    return tuple(
+        Cell(f"{m}, D = {d}, M = {n}", data, _published(scores, numbers), missing=missing)
+        for (d, n, m), numbers in _rows(table)
+    )
+
+
+def _aucs(data: str, table: Mapping[str, tuple[float, float | None]], missing: str) -> tuple:
+    """Cells of several approaches to scans, which are not at hand."""
+    return tuple(
+        Cell(method, data, {"auc": Published(auc, sd and sd / 2)}, missing=missing)
+        for method, (auc, sd) in table.items()
+    )
+
+
 @dataclass(frozen=True)
 class _Table:
     """One of the paper's tables of scores.
@@ -268,23 +299,16 @@ class _Table:
         scales = [factor * self.length_scale for factor in self.factors]
         return classifier, grid | {"classify__length_scale": scales}
 
-    def cells(self, rows: tuple[_Row, ...], why: Mapping[str, str]) -> tuple[Cell, ...]:
+    def cells(self, table: str, why: Mapping[str, str]) -> tuple[Cell, ...]:
         """Cells of all rows; ``why`` by the name of the method, or by ``""`` of all others."""
-        return tuple(self._cell(*row, why) for row in rows)
+        return tuple(self._cell(*row, why) for row in _rows(table))
 
     def _cell(
-        self,
-        num_inducing: int,
-        method: str,
-        numbers: tuple[tuple[float, float], ...],
-        why: Mapping[str, str],
+        self, label: list[str], numbers: list[tuple[float, float]], why: Mapping[str, str]
     ) -> Cell:
+        num_inducing, method = int(label[0]), label[1]
         gamma = method == "G-VGPMIL"
-        # The scripts print the sd over five folds, of divisor 5: its standard error is half of it.
-        published = {
-            score: Published(value, error=sd / 2)
-            for score, (value, sd) in zip(self.scores, numbers, strict=True)
-        }
+        published = _published(self.scores, numbers)
         protocol = self.scripts if num_inducing in self.by_scripts else PUBLISHED
         attempts = (
             Attempt(protocol, partial(self.published_method, gamma, num_inducing)),
@@ -297,170 +321,99 @@ class _Table:
 
 _BAG_SCORES = ("accuracy", "f1", "auc")
 _ALL_SCORES = ("instance_accuracy", "instance_f1", "instance_auc", *_BAG_SCORES)
-_MNIST_PCA: tuple[_Row, ...] = (
-    (
-        50,
-        "G-VGPMIL",
-        (
-            (0.9342, 0.0040),
-            (0.6769, 0.0305),
-            (0.9232, 0.0056),
-            (0.8481, 0.0153),
-            (0.8430, 0.0180),
-            (0.9166, 0.0136),
-        ),
-    ),
-    (
-        50,
-        "VGPMIL",
-        (
-            (0.9296, 0.0013),
-            (0.6352, 0.0083),
-            (0.9246, 0.0071),
-            (0.8438, 0.0110),
-            (0.8327, 0.0117),
-            (0.9125, 0.0098),
-        ),
-    ),
-    (
-        100,
-        "G-VGPMIL",
-        (
-            (0.9431, 0.0029),
-            (0.7183, 0.0178),
-            (0.9559, 0.0032),
-            (0.8841, 0.0139),
-            (0.8780, 0.0151),
-            (0.9470, 0.0069),
-        ),
-    ),
-    (
-        100,
-        "VGPMIL",
-        (
-            (0.9425, 0.0033),
-            (0.7171, 0.0209),
-            (0.9500, 0.0032),
-            (0.8756, 0.0188),
-            (0.8699, 0.0203),
-            (0.9414, 0.0071),
-        ),
-    ),
-    (
-        200,
-        "G-VGPMIL",
-        (
-            (0.9563, 0.0023),
-            (0.7962, 0.0137),
-            (0.9720, 0.0009),
-            (0.9131, 0.0132),
-            (0.9110, 0.0140),
-            (0.9656, 0.0030),
-        ),
-    ),
-    (
-        200,
-        "VGPMIL",
-        (
-            (0.9570, 0.0040),
-            (0.8006, 0.0247),
-            (0.9695, 0.0020),
-            (0.9147, 0.0137),
-            (0.9133, 0.0148),
-            (0.9654, 0.0056),
-        ),
-    ),
-)
-_MNIST_RAW: tuple[_Row, ...] = (
-    (
-        50,
-        "G-VGPMIL",
-        (
-            (0.9016, 0.0036),
-            (0.5365, 0.0448),
-            (0.8703, 0.0150),
-            (0.7384, 0.0193),
-            (0.7500, 0.0274),
-            (0.8355, 0.0234),
-        ),
-    ),
-    (
-        50,
-        "VGPMIL",
-        (
-            (0.8961, 0.0039),
-            (0.3636, 0.0346),
-            (0.8549, 0.0094),
-            (0.7016, 0.0189),
-            (0.6311, 0.0301),
-            (0.8035, 0.0168),
-        ),
-    ),
-    (
-        100,
-        "G-VGPMIL",
-        (
-            (0.9113, 0.0018),
-            (0.5681, 0.0147),
-            (0.8827, 0.0056),
-            (0.7653, 0.0147),
-            (0.7710, 0.0141),
-            (0.8581, 0.0114),
-        ),
-    ),
-    (
-        100,
-        "VGPMIL",
-        (
-            (0.9052, 0.0016),
-            (0.4397, 0.0224),
-            (0.8737, 0.0059),
-            (0.7522, 0.0074),
-            (0.7050, 0.0154),
-            (0.8408, 0.0079),
-        ),
-    ),
-    (
-        200,
-        "G-VGPMIL",
-        (
-            (0.9160, 0.0024),
-            (0.5764, 0.0241),
-            (0.8835, 0.0096),
-            (0.7822, 0.0114),
-            (0.7792, 0.0160),
-            (0.8630, 0.0152),
-        ),
-    ),
-    (
-        200,
-        "VGPMIL",
-        (
-            (0.9051, 0.0016),
-            (0.4338, 0.0107),
-            (0.8760, 0.0065),
-            (0.7491, 0.0075),
-            (0.6986, 0.0099),
-            (0.8476, 0.0082),
-        ),
-    ),
-)
-_MUSK1: tuple[_Row, ...] = (
-    (50, "G-VGPMIL", ((0.8832, 0.0202), (0.8917, 0.0182), (0.9607, 0.0133))),
-    (50, "VGPMIL", ((0.8832, 0.0180), (0.8916, 0.0175), (0.9580, 0.0136))),
-    (100, "G-VGPMIL", ((0.9050, 0.0224), (0.9078, 0.0209), (0.9711, 0.0160))),
-    (100, "VGPMIL", ((0.8886, 0.0178), (0.8956, 0.0171), (0.9682, 0.0137))),
-    (200, "G-VGPMIL", ((0.9023, 0.0258), (0.9080, 0.0233), (0.9669, 0.0159))),
-    (200, "VGPMIL", ((0.8806, 0.0271), (0.8900, 0.0218), (0.9617, 0.0141))),
-)
-_MUSK2: tuple[_Row, ...] = (
-    (50, "G-VGPMIL", ((0.8308, 0.0298), (0.7806, 0.0382), (0.9006, 0.0247))),
-    (50, "VGPMIL", ((0.8358, 0.0412), (0.7790, 0.0609), (0.8978, 0.0219))),
-    (100, "G-VGPMIL", ((0.8603, 0.0210), (0.8228, 0.0174), (0.9281, 0.0228))),
-    (100, "VGPMIL", ((0.8530, 0.0316), (0.7970, 0.0492), (0.9230, 0.0303))),
-    (200, "G-VGPMIL", ((0.8971, 0.0293), (0.8617, 0.0385), (0.9605, 0.0100))),
-    (200, "VGPMIL", ((0.8800, 0.0234), (0.8340, 0.0365), (0.9488, 0.0156))),
-)
+# Tables 4 to 9: M and the model, or D, M and the model; each score with what stands after ±.
+_MNIST_PCA = """
+50 G-VGPMIL  | .9342±.0040  .6769±.0305  .9232±.0056  .8481±.0153  .8430±.0180  .9166±.0136
+50 VGPMIL    | .9296±.0013  .6352±.0083  .9246±.0071  .8438±.0110  .8327±.0117  .9125±.0098
+100 G-VGPMIL | .9431±.0029  .7183±.0178  .9559±.0032  .8841±.0139  .8780±.0151  .9470±.0069
+100 VGPMIL   | .9425±.0033  .7171±.0209  .9500±.0032  .8756±.0188  .8699±.0203  .9414±.0071
+200 G-VGPMIL | .9563±.0023  .7962±.0137  .9720±.0009  .9131±.0132  .9110±.0140  .9656±.0030
+200 VGPMIL   | .9570±.0040  .8006±.0247  .9695±.0020  .9147±.0137  .9133±.0148  .9654±.0056
+"""
+_MNIST_RAW = """
+50 G-VGPMIL  | .9016±.0036  .5365±.0448  .8703±.0150  .7384±.0193  .7500±.0274  .8355±.0234
+50 VGPMIL    | .8961±.0039  .3636±.0346  .8549±.0094  .7016±.0189  .6311±.0301  .8035±.0168
+100 G-VGPMIL | .9113±.0018  .5681±.0147  .8827±.0056  .7653±.0147  .7710±.0141  .8581±.0114
+100 VGPMIL   | .9052±.0016  .4397±.0224  .8737±.0059  .7522±.0074  .7050±.0154  .8408±.0079
+200 G-VGPMIL | .9160±.0024  .5764±.0241  .8835±.0096  .7822±.0114  .7792±.0160  .8630±.0152
+200 VGPMIL   | .9051±.0016  .4338±.0107  .8760±.0065  .7491±.0075  .6986±.0099  .8476±.0082
+"""
+_MUSK1 = """
+50 G-VGPMIL  | .8832±.0202  .8917±.0182  .9607±.0133
+50 VGPMIL    | .8832±.0180  .8916±.0175  .9580±.0136
+100 G-VGPMIL | .9050±.0224  .9078±.0209  .9711±.0160
+100 VGPMIL   | .8886±.0178  .8956±.0171  .9682±.0137
+200 G-VGPMIL | .9023±.0258  .9080±.0233  .9669±.0159
+200 VGPMIL   | .8806±.0271  .8900±.0218  .9617±.0141
+"""
+_MUSK2 = """
+50 G-VGPMIL  | .8308±.0298  .7806±.0382  .9006±.0247
+50 VGPMIL    | .8358±.0412  .7790±.0609  .8978±.0219
+100 G-VGPMIL | .8603±.0210  .8228±.0174  .9281±.0228
+100 VGPMIL   | .8530±.0316  .7970±.0492  .9230±.0303
+200 G-VGPMIL | .8971±.0293  .8617±.0385  .9605±.0100
+200 VGPMIL   | .8800±.0234  .8340±.0365  .9488±.0156
+"""
+_RSNA_SCORES = """
+8 50 G-VGPMIL    | .9395±.0020  .7791±.0125  .9508±.0053  .8907±.0172  .8855±.0154  .9595±.0081
+8 50 VGPMIL      | .9410±.0016  .7926±.0054  .9592±.0034  .8840±.0100  .8823±.0095  .9594±.0075
+8 100 G-VGPMIL   | .9399±.0018  .7823±.0123  .9434±.0045  .8867±.0202  .8818±.0190  .9585±.0080
+8 100 VGPMIL     | .9410±.0015  .7903±.0049  .9597±.0036  .8880±.0160  .8851±.0156  .9594±.0076
+8 200 G-VGPMIL   | .9401±.0018  .7835±.0109  .9408±.0052  .8867±.0174  .8820±.0164  .9585±.0079
+8 200 VGPMIL     | .9411±.0013  .7875±.0041  .9603±.0037  .8933±.0207  .8883±.0211  .9595±.0074
+32 50 G-VGPMIL   | .9251±.0103  .7554±.0307  .9418±.0078  .8613±.0229  .8648±.0186  .9572±.0044
+32 50 VGPMIL     | .9337±.0080  .7647±.0292  .9523±.0054  .8933±.0189  .8904±.0176  .9573±.0049
+32 100 G-VGPMIL  | .9254±.0105  .7563±.0311  .9425±.0075  .8600±.0276  .8641±.0239  .9568±.0053
+32 100 VGPMIL    | .9329±.0080  .7600±.0292  .9527±.0053  .8907±.0182  .8873±.0170  .9571±.0053
+32 200 G-VGPMIL  | .9266±.0120  .7562±.0344  .9426±.0074  .8640±.0248  .8657±.0204  .9574±.0050
+32 200 VGPMIL    | .9325±.0079  .7568±.0287  .9531±.0052  .8893±.0187  .8854±.0180  .9573±.0049
+128 50 G-VGPMIL  | .9245±.0069  .7586±.0162  .9407±.0044  .8773±.0124  .8793±.0119  .9648±.0073
+128 50 VGPMIL    | .9347±.0070  .7716±.0217  .9529±.0047  .9080±.0154  .9057±.0151  .9658±.0067
+128 100 G-VGPMIL | .9276±.0057  .7509±.0178  .9412±.0061  .9067±.0112  .9029±.0121  .9648±.0075
+128 100 VGPMIL   | .9353±.0070  .7721±.0219  .9532±.0046  .9120±.0129  .9089±.0130  .9653±.0067
+128 200 G-VGPMIL | .9258±.0068  .7601±.0171  .9409±.0047  .8853±.0181  .8858±.0168  .9652±.0065
+128 200 VGPMIL   | .9350±.0079  .7683±.0254  .9540±.0047  .9133±.0184  .9097±.0186  .9651±.0068
+"""
+_CQ500_SCORES = """
+8 50 G-VGPMIL    | .8310±.0115  .8115±.0108  .9213±.0058
+8 50 VGPMIL      | .8041±.0131  .7923±.0122  .9213±.0063
+8 100 G-VGPMIL   | .8322±.0065  .8105±.0073  .9230±.0066
+8 100 VGPMIL     | .8110±.0117  .7966±.0109  .9215±.0062
+8 200 G-VGPMIL   | .8310±.0093  .8103±.0079  .9208±.0058
+8 200 VGPMIL     | .8265±.0082  .8092±.0077  .9217±.0062
+32 50 G-VGPMIL   | .8233±.0271  .7900±.0394  .8823±.0284
+32 50 VGPMIL     | .8022±.0273  .7752±.0377  .8769±.0298
+32 100 G-VGPMIL  | .8245±.0263  .7904±.0391  .8818±.0280
+32 100 VGPMIL    | .8063±.0284  .7778±.0384  .8772±.0294
+32 200 G-VGPMIL  | .8290±.0230  .7927±.0385  .8825±.0288
+32 200 VGPMIL    | .8127±.0309  .7829±.0423  .8783±.0293
+128 50 G-VGPMIL  | .8470±.0210  .8216±.0297  .9080±.0174
+128 50 VGPMIL    | .8221±.0279  .8044±.0328  .9030±.0180
+128 100 G-VGPMIL | .8448±.0170  .8207±.0307  .9113±.0185
+128 100 VGPMIL   | .8290±.0237  .8096±.0300  .9029±.0181
+128 200 G-VGPMIL | .8485±.0190  .8230±.0321  .9113±.0185
+128 200 VGPMIL   | .8327±.0235  .8114±.0306  .9039±.0180
+"""
+
+# Tables 2 and 3. The first five have data sets of their own, and print no ±.
+_AUC_ON_RSNA = {
+    "Saab et al.": (0.91, None),
+    "Jnawali et al.": (0.87, None),
+    "Titano et al.": (0.88, None),
+    "Sato et al.": (0.87, None),
+    "Arbabshirani et al.": (0.85, None),
+    "VGPMIL": (0.9644, 0.0086),
+    "DGPMIL2": (0.957, None),
+    "G-VGPMIL": (0.966, 0.0065),
+}
+_AUC_ON_CQ500 = {
+    "Chilamkurthy et al.": (0.94, None),
+    "Nguyen et al.": (0.96, None),
+    "Monteiro et al.": (0.83, None),
+    "VGPMIL": (0.9062, 0.007),
+    "DGPMIL2": (0.909, None),
+    "G-VGPMIL": (0.923, 0.0066),
+}
 
 _ON_DIGITS = "(`python benchmarks/vgpmil_on_digits.py`)"
 _OF_THE_SCRIPTS = (
@@ -481,11 +434,6 @@ _WHY_RAW = {
     "": f"{_OF_THE_SCRIPTS}; at random instances in place of k-means centres one or two bags of a "
     "hundred less are right (`python benchmarks/vgpmil_on_digits.py --pixels`)"
 }
-_WHY_MUSK2 = {
-    "": "the bags that are scored: the authors' scripts score the training bags, as in table 6, "
-    "where this gives what is printed; the test AUC is 0.50 to 0.82 under eleven settings, and up "
-    "to 0.95 on the training bags (`python benchmarks/vgpmil_on_musk.py`)"
-}
 _RSNA = "the CT scans of RSNA, and the features of the attention network"
 _CQ500 = "the CT scans of CQ500, and the features of the attention network"
 
@@ -501,14 +449,14 @@ PAPER = Paper(
     "and the test fold is used for nothing. Kernels start from (v, l) = (0.5, D) and are "
     "learned, without log Z; features are standardised, H is 10¹², inducing points are "
     "k-means centres of the instances of each label. Principal components are those of "
-    "all bags. After ± stands the sd over the five folds, and here its standard error, "
-    "which is half of it. Table 6 is run by that protocol. Tables 4, 5 and 7 are run by "
-    "the paper's own words: the AUC of a validation subset ends the training, the kernel "
-    "stays as it starts, and test bags are scored. The kernel is printed as v exp(−‖x − "
-    "x'‖/(2l)) and called RBF; it is ‖x − x'‖², so that l is ℓ². Features of musk are "
-    "standardised here, and pixels lie between 0 and 1. On digits both protocols have the "
-    "same numbers: inner folds choose the α and β that are best on the test bags. Seconds "
-    "of the tables of digits were taken beside other work: no order of theirs means "
+    "all bags; here they are of the training bags. After ± stands the sd over the five "
+    "folds, and here its standard error, which is half of it. The column “as published” is "
+    "by that protocol on musk1 and musk2, and on MNIST with M = 50. On MNIST with more "
+    "inducing points it is by the paper's own words, and so is the honest column: the AUC of "
+    "a validation subset ends the training, the kernel stays as it starts, and test bags are "
+    "scored. The kernel is printed as v exp(−‖x − x'‖/(2l)) and called RBF; it is ‖x − x'‖², "
+    "so that l is ℓ². By the paper's own words features of musk are standardised, and pixels "
+    "lie between 0 and 1. Seconds were taken beside other work: no order of theirs means "
     "anything.",
     exhibits=(
         Exhibit(
@@ -566,10 +514,18 @@ PAPER = Paper(
         Exhibit("figure-8", "Seconds of training against AUC on RSNA", missing=_RSNA),
         Exhibit("figure-9", "Scores on RSNA", missing=_RSNA),
         Exhibit("figure-10", "A scan of RSNA with predictions", missing=_RSNA),
-        Exhibit("table-2", "AUC of several approaches on RSNA", missing=_RSNA),
+        Exhibit(
+            "table-2",
+            "AUC of several approaches on RSNA",
+            _aucs("RSNA", _AUC_ON_RSNA, f"{_RSNA}; the data of the others"),
+        ),
         Exhibit("figure-11", "Seconds of training against AUC on CQ500", missing=_CQ500),
         Exhibit("figure-12", "Scores on CQ500", missing=_CQ500),
-        Exhibit("table-3", "AUC of several approaches on CQ500", missing=_CQ500),
+        Exhibit(
+            "table-3",
+            "AUC of several approaches on CQ500",
+            _aucs("CQ500", _AUC_ON_CQ500, _CQ500),
+        ),
         Exhibit(
             "table-4",
             "Scores on MNIST PCA",
@@ -608,12 +564,13 @@ PAPER = Paper(
         Exhibit(
             "table-7",
             "Scores on musk2",
-            finding="the authors' scripts score the training bags, with a learned kernel",
             cells=_Table(
                 "musk2", 166**0.5, StandardizeInstances(), _BAG_SCORES, alpha=(0.5, 1.0)
-            ).cells(_MUSK2, _WHY_MUSK2),
+            ).cells(_MUSK2, {}),
         ),
-        Exhibit("table-8", "Scores on RSNA", missing=_RSNA),
-        Exhibit("table-9", "Scores on CQ500", missing=_CQ500),
+        Exhibit("table-8", "Scores on RSNA", _of_scans("RSNA", _ALL_SCORES, _RSNA_SCORES, _RSNA)),
+        Exhibit(
+            "table-9", "Scores on CQ500", _of_scans("CQ500", _BAG_SCORES, _CQ500_SCORES, _CQ500)
+        ),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -36,8 +36,9 @@ class Published:
 
     Parameters
     ----------
-    value : float
-        A fraction, where the paper has per cent.
+    value : float or None
+        A fraction, where the paper has per cent; None where it has no number for a data set, and
+        its protocol is run on it all the same.
     error : float or None
         Its standard error, as printed after ± or from the sd that is; None where the paper has
         neither.
@@ -50,11 +51,11 @@ class Published:
     '87.2% ± 3.0%'
     """
 
-    value: float
+    value: float | None = None
     error: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.value <= 1:
+        if self.value is not None and not 0 <= self.value <= 1:
             raise ValueError(f"value is {self.value}; expected a fraction from 0 to 1")
 
 
@@ -246,6 +247,40 @@ class Paper:
     citation: str
     exhibits: tuple[Exhibit, ...]
     remarks: str
+
+
+def not_at_hand(
+    rows: Mapping[str, Sequence[float]], columns: Sequence[tuple[str, str]], missing: str
+) -> tuple[Cell, ...]:
+    """Cells of a table whose data is not here.
+
+    Parameters
+    ----------
+    rows : mapping of str to sequence of float
+        Published numbers by method, fractions all.
+    columns : sequence of pairs of str
+        The data set and the score of each column.
+    missing : str
+
+    Returns
+    -------
+    tuple of Cell
+
+    Examples
+    --------
+    >>> from milzoo.papers.exhibits import not_at_hand
+    >>> columns = ("scans", "accuracy"), ("scans", "auc")
+    >>> (cell,) = not_at_hand({"network": (0.9, 0.95)}, columns, "the scans")
+    >>> cell.data, {score: published.value for score, published in cell.published.items()}
+    ('scans', {'accuracy': 0.9, 'auc': 0.95})
+    """
+    cells = []
+    for method, numbers in rows.items():
+        of_data: dict[str, dict[str, Published]] = {}
+        for (data, score), number in zip(columns, numbers, strict=True):
+            of_data.setdefault(data, {})[score] = Published(number)
+        cells += [Cell(method, data, scores, missing=missing) for data, scores in of_data.items()]
+    return tuple(cells)
 
 
 def binomial_error(proportion: float, num_bags: int) -> float:

@@ -85,7 +85,7 @@ def _bars(panel: Axes, every: list[Comparison]) -> None:
     options: dict[str, Any] = {"width": 0.4, "capsize": 2}
     panel.bar(
         places - 0.2,
-        [one.value for one in printed],
+        [one.value or 0.0 for one in printed],
         yerr=[one.error or 0.0 for one in printed],
         color=_PUBLISHED,
         label="published",

@@ -160,6 +160,8 @@ def _between_protocols(every: list[Comparison]) -> list[str]:
 
 
 def _published(published: Published) -> str:
+    if published.value is None:
+        return ""
     error = "" if published.error is None else f" ± {published.error:.3f}"
     return f"{published.value:.3f}{error}"
 

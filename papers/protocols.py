@@ -13,6 +13,7 @@ from sklearn.model_selection import (
     GridSearchCV,
     ShuffleSplit,
     StratifiedKFold,
+    StratifiedShuffleSplit,
 )
 
 from ..datasets import published_folds
@@ -22,6 +23,7 @@ __all__ = [
     "INNER_FOLDS",
     "Protocol",
     "Split",
+    "halves",
     "searched",
     "stratified_folds",
     "thirds",
@@ -132,6 +134,15 @@ def thirds(num: int) -> Splits:
     return splits
 
 
+def halves(num: int) -> Splits:
+    """Stratified random splits: half of the bags to train on."""
+
+    def splits(name: str, bags: Bags, seed: int) -> list[Split]:
+        return _drawn(StratifiedShuffleSplit(num, test_size=0.5, random_state=seed), bags)
+
+    return splits
+
+
 def stratified_folds(num: int) -> Splits:
     """Stratified folds, drawn with the seed."""
 
@@ -141,7 +152,9 @@ def stratified_folds(num: int) -> Splits:
     return splits
 
 
-def _drawn(splitter: BaseCrossValidator | ShuffleSplit, bags: Bags) -> list[Split]:
+def _drawn(
+    splitter: BaseCrossValidator | ShuffleSplit | StratifiedShuffleSplit, bags: Bags
+) -> list[Split]:
     return list(splitter.split(np.zeros(len(bags)), bags.labels))
 
 

@@ -204,21 +204,22 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """Ours less the published number, in standard errors; NaN where no error is known.
+        """Ours less the published number, in standard errors; NaN without it, or without an error.
 
         The error is the printed one and that of our mean over splits together, √(e² + e'²), where
         one is printed; else the binomial one of an accuracy on as many bags; else that of our mean.
         """
-        if self.compared_protocol is None:
+        published = self.published.value
+        if self.compared_protocol is None or published is None:
             return math.nan
         ours = self.ours[self.compared_protocol]
         if self.published.error is not None:
             error = math.hypot(self.published.error, ours.error)
         elif self.score == "accuracy":
-            error = binomial_error(self.published.value, ours.num_tested)
+            error = binomial_error(published, ours.num_tested)
         else:
             error = ours.error
-        return (ours.value - self.published.value) / error if error > 0 else math.nan
+        return (ours.value - published) / error if error > 0 else math.nan
 
     @property
     def is_reproduced(self) -> bool:
@@ -376,10 +377,14 @@ def outcome_of(exhibit: Exhibit, results: Iterable[Result]) -> Outcome:
     if exhibit.verdict:
         return Outcome(exhibit.verdict, exhibit.finding)
     every = compared(exhibit, results)
+    beside = [one for one in every if one.published.value is None]
+    every = [one for one in every if one.published.value is not None]
     possible = [one for one in every if one.cell.attempts]
+    if not all(one.ours for one in beside):
+        return Outcome("not done yet", f"{sum(not one.ours for one in beside)} numbers not run")
     if not possible:
-        missing = dict.fromkeys(one.cell.missing for one in every)
-        return Outcome("not possible here", "; ".join(missing))
+        reasons = [*dict.fromkeys(one.cell.missing for one in every), exhibit.finding]
+        return Outcome("not possible here", "; ".join(filter(None, reasons)))
     run = [one for one in possible if one.ours]
     same = sum(one.is_reproduced for one in run)
     counts = f"{same} of {len(run)} numbers within two standard errors"

@@ -64,7 +64,7 @@ def test_example_gives_the_verdict():
     assert re.search(r"NUTS's 4 × 1,000 draws show no sign of poor mixing", run.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.in_ci  # a figure of a paper
 def test_the_example_of_learning_curves_holds_what_it_says(tmp_path):
     script, picture = (
         REPOSITORY / "examples" / "closed_form_against_svi.py",
@@ -76,7 +76,7 @@ def test_the_example_of_learning_curves_holds_what_it_says(tmp_path):
     assert picture.stat().st_size > 10_000
 
 
-@pytest.mark.slow
+@pytest.mark.in_ci  # a figure of a paper
 def test_the_example_of_clusters_holds_what_it_says(tmp_path):
     script = REPOSITORY / "examples" / "clusters_of_witnesses.py"
     command = [sys.executable, script, "--toy", "--out", tmp_path]
@@ -86,7 +86,7 @@ def test_the_example_of_clusters_holds_what_it_says(tmp_path):
         assert (tmp_path / f"kandemir2014_{picture}.png").stat().st_size > 10_000
 
 
-@pytest.mark.slow
+@pytest.mark.in_ci  # a figure of a paper
 def test_the_example_of_digits_prints_each_with_its_sd(tmp_path):
     script = REPOSITORY / "examples" / "digits_with_uncertainty.py"
     picture = tmp_path / "digits.png"
@@ -97,7 +97,7 @@ def test_the_example_of_digits_prints_each_with_its_sd(tmp_path):
     assert picture.stat().st_size > 10_000
 
 
-@pytest.mark.slow
+@pytest.mark.in_ci  # a figure of a paper
 def test_the_example_of_prototypes_holds_what_its_page_says(tmp_path):
     script = REPOSITORY / "examples" / "prototypes_of_a_scene.py"
     command = [sys.executable, script, "--out", tmp_path]
