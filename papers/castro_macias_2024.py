@@ -418,21 +418,30 @@ _AUC_ON_CQ500 = {
 _ON_DIGITS = "(`python benchmarks/vgpmil_on_digits.py`)"
 _OF_THE_SCRIPTS = (
     "which bags are scored, and the kernel: the authors' scripts learn it, and score the tenth of "
-    "the training bags that ended the training; on musk1 their protocol gives what is printed, and "
-    "on digits it is not run here yet"
+    "the training bags that ended the training; with M = 50 all numbers of VGPMIL come back by "
+    "their protocol; with more inducing points it is not run here yet"
 )
-_FINDING_ON_DIGITS = "the authors' scripts score other bags, with a learned kernel"
 _WHY_PCA = {
     "": _OF_THE_SCRIPTS,
+    "G-VGPMIL, M = 50": "not found out: by the authors' scripts all six scores are above what is "
+    "printed, with the best β, which is 4",
     "VGPMIL, M = 200": "when the ascent is halted: after five steps instances have 0.956, 0.798 "
     f"and 0.970, and after 12, which is where it is, 0.946, 0.740 and 0.963 {_ON_DIGITS}",
     "G-VGPMIL, M = 100": "where the inducing points stand: instances have 0.950 and 0.771 with "
     "k-means centres of all, as here, and 0.935 and 0.690 with random instances; what is printed "
     f"lies between {_ON_DIGITS}; the scripts have centres of the instances of each label",
 }
+_BY_THE_SCRIPTS_ON_PIXELS = (
+    "not by these scripts, it seems: on one split VGPMIL has an accuracy of 0.82 by them, where "
+    "0.70 is printed; with pixels from 0 to 1 it has 0.90, and 0.72 with the kernel as it starts "
+    "besides (`python benchmarks/scripts_on_pixels.py`)"
+)
 _WHY_RAW = {
-    "": f"{_OF_THE_SCRIPTS}; at random instances in place of k-means centres one or two bags of a "
-    "hundred less are right (`python benchmarks/vgpmil_on_digits.py --pixels`)"
+    "G-VGPMIL, M = 50": _BY_THE_SCRIPTS_ON_PIXELS,
+    "VGPMIL, M = 50": _BY_THE_SCRIPTS_ON_PIXELS,
+    "": "the kernel is not learned here, and test bags are scored; at random instances in place of "
+    "k-means centres one or two bags of a hundred less are right "
+    "(`python benchmarks/vgpmil_on_digits.py --pixels`)",
 }
 _RSNA = "the CT scans of RSNA, and the features of the attention network"
 _CQ500 = "the CT scans of CQ500, and the features of the attention network"
@@ -529,7 +538,8 @@ PAPER = Paper(
         Exhibit(
             "table-4",
             "Scores on MNIST PCA",
-            finding=_FINDING_ON_DIGITS,
+            finding="by the authors' scripts VGPMIL comes back with M = 50; with more inducing "
+            "points they are not run here yet",
             cells=_Table(
                 "mnist",
                 30**0.5,
@@ -544,7 +554,8 @@ PAPER = Paper(
         Exhibit(
             "table-5",
             "Scores on MNIST RAW",
-            finding=_FINDING_ON_DIGITS,
+            finding="the authors' scripts give far more than is printed, which is near pixels that "
+            "are not standardised and a kernel that is not learned",
             cells=_Table(
                 "mnist",
                 784**0.5,

@@ -51,7 +51,7 @@ _SCREENING = {
 }
 
 # Sets to run table 3's protocol on, for which the paper has no numbers.
-_AT_HAND = ("musk1", "musk2", "elephant", "fox", "newsgroups/rec_sport_hockey")
+_AT_HAND = ("musk1", "elephant", "fox")
 HALVES = Protocol(
     "as published",
     "Twenty stratified random splits, half of the bags to train on. Nothing is chosen: 50 inducing "
@@ -98,7 +98,8 @@ PAPER = Paper(
     citation="Kandemir, Haußmann, Diego, Rajamani, van der Laak and Hamprecht (2016), Variational "
     "weakly supervised Gaussian processes, BMVC.",
     remarks="Twenty random splits, half of the bags to train on; 50 or 250 inducing points at "
-    "k-means centres, ℓ = √D, 50 updates. The variance of the kernel is not told.",
+    "k-means centres, ℓ = √D, 50 updates. The variance of the kernel is not told, and is 0.5 here. "
+    "For the sets of table 3 that are at hand the paper has no numbers.",
     exhibits=(
         Exhibit("figure-1", "Tissue slides and fundus images", missing=_MEDICAL),
         Exhibit(
@@ -126,7 +127,9 @@ PAPER = Paper(
                 ),
                 *(_of_set_at_hand(method, name) for name in _AT_HAND for method in _METHODS),
             ),
-            finding="of e-MIL there is no method here",
+            finding="by the same protocol VWSGP has an average precision 0.20 above GPMIL-S's on "
+            "musk1, 0.16 on elephant and 0.10 on fox, and mi-FV is as good or better; e-MIL is not "
+            "built here",
         ),
         Exhibit(
             "figure-2",

@@ -140,6 +140,8 @@ class PublishedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
     Castro-Macías et al. (2024), algorithm 1, and the code beside it.
     """
 
+    # A subclass may keep the kernel, to show what learning does.
+    learns_kernel = True
     _rules = {
         "num_inducing": WHOLE,
         "alpha": optional(POSITIVE, "for the logistic likelihood"),
@@ -179,7 +181,7 @@ class PublishedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
             lowest, waited = math.inf, 0
             for update in range(_MOST_UPDATES):
                 fit = _update(fit, given, *parts)
-                if update >= _FIRST_UPDATES:
+                if self.learns_kernel and update >= _FIRST_UPDATES:
                     fit = _learn_kernel(fit, pairs, given, mixture, noise)
                 odds = log_odds(self._largest(fit, watched))
                 loss = log_loss(odds, np.asarray(watched.labels)).mean()

@@ -93,6 +93,25 @@ def test_outcomes_of_tables(paper):
     assert outcome_of(paper.exhibits[2], []).state == "not possible here"
 
 
+def test_scores_without_published_ones_stand_beside(paper):
+    """They are run and shown, and compared with nothing."""
+    attempts = (Attempt(HONEST, neighbours),)
+    cells = (
+        Cell("neighbours", "scans", {"accuracy": Published(0.9)}, missing="the scans"),
+        Cell("neighbours", DATA, {"accuracy": Published()}, attempts),
+    )
+    table = Exhibit("table-1", "Scores", cells, finding="here it is better")
+    assert outcome_of(table, []).state == "not done yet"
+    run = result(protocol="honest", value=0.84, setting="")
+    outcome = outcome_of(table, [run])
+    assert (outcome.state, outcome.sentence) == (
+        "not possible here",
+        "the scans; here it is better",
+    )
+    text = page_of(replace(paper, exhibits=(table,)), {"table-1": [run]}, {"table-1": outcome})
+    assert f"| neighbours | {DATA} | accuracy |  |  | 0.840 ± 0.025 |  |" in text
+
+
 def test_a_file_gives_back_what_was_written(tmp_path):
     path = tmp_path / "author-2000" / "table-1.csv"
     results = [result(), result(setting='k=3, "a", b', sd=math.nan)]
