@@ -220,6 +220,16 @@ def test_bags_set_aside_are_watched_and_not_fitted(digits, monkeypatch):
     assert sorted(fitted[0].instances.tolist()) == sorted(digits[others].instances.tolist())
 
 
+def test_a_kept_kernel_is_as_it_starts(digits, fitted):
+    class KeptKernel(PublishedVGPMIL):
+        learns_kernel = False
+
+    kept = KeptKernel(10, seed=0).fit(digits)
+    start = np.log([digits.num_features, 0.5])
+    np.testing.assert_allclose(kept.fit_.log_kernel, start, rtol=1e-12)
+    assert not np.allclose(fitted.fit_.log_kernel, start, rtol=1e-3)
+
+
 def test_half_of_the_inducing_points_is_of_each_label(bags):
     """Instances of positive bags are far above those of negative ones here."""
     label = np.asarray(bags.labels)[bags.bag_index]
