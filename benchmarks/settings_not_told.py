@@ -84,7 +84,7 @@ def main() -> None:
     print("|---" * 5 + "|")
     for method, data, choice in methods:
         attempt = Attempt(protocol, choice)
-        cell = Cell(method, data, {"accuracy": Published(0.0)}, (attempt,))
+        cell = Cell(method, data, {"accuracy": Published()}, (attempt,))
         table = Exhibit("settings", "Settings that are not told", cells=(cell,))
         ((_, _, scores),) = scores_by_setting(table, seed=options.seed, jobs=options.jobs)
         accuracy = 100 * scores["accuracy"]

@@ -90,7 +90,7 @@ _WHY_KEYS = (
     "where it alone keeps its score both KISVM have 0.68 to 0.74 and MISVM 0.70 to 0.74 over six "
     "settings; with all ranked they have 0.83 to 0.95 (`python benchmarks/hockey_by_setting.py`)"
 )
-_WHY_MISVM = (
+_WHY_MI_SVM = (
     "not found out: over six settings miSVM has 0.56 to 0.84, and 0.48 to 0.68 where one instance "
     "of each bag is ranked, all above what is printed (`python benchmarks/hockey_by_setting.py`)"
 )
@@ -114,7 +114,7 @@ def _cell(data: str, method: str, score: float) -> Cell:
         Attempt(PUBLISHED, partial(_on_components, known)),
         Attempt(HONEST, comparator(known)),
     )
-    why = {"GPMIL": _WHY_GPMIL, "miSVM": _WHY_MISVM}.get(method, _WHY_KEYS)
+    why = {"GPMIL": _WHY_GPMIL, "miSVM": _WHY_MI_SVM}.get(method, _WHY_KEYS)
     return Cell(method, name, published, attempts, why=why)
 
 

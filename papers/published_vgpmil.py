@@ -23,7 +23,6 @@ hundred draws there.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -40,7 +39,7 @@ from ..datasets.bags import Bags
 from ..datasets.padding import bag_weight, padded
 from ..estimators.contract import ProbabilisticBagClassifier, ScoresInstances
 from ..inference.closed_form.sparse_gp import largest_of_others
-from ..models import RBF, PolyaGammaScaleMixture
+from ..models import RBF, GammaScaleMixture, PolyaGammaScaleMixture
 from ..models.numerics.log_odds import log_loss, log_odds
 from ..models.numerics.products import (
     cholesky_with_inverse,
@@ -69,28 +68,23 @@ _LEAST_FALL = 1e-4  # of the objective, below which its lowest point stays
 _LARGEST_SCALE = 1e6  # of f, for one quadrature rule
 
 
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class CutGamma:
+class CutGamma(NamedTuple):
     """The scripts' Gamma scale mixture: ψ(f) ∝ (β + x²/2)^−α, where x is f cut to ±3.
 
     Their θ(c) = −ψ'(c)/(cψ(c)) has the derivative at x. Beyond the cut it is 3α/((β + 4.5) c), and
     not 0, which is that of a constant ψ.
     """
 
-    alpha: float
-    beta: float
+    uncut: GammaScaleMixture
 
     def log_density(self, latent: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """log ψ(f), up to a constant."""
-        cut = jnp.clip(latent, -_CUT, _CUT)
-        return -self.alpha * jnp.log1p(0.5 * cut**2 / self.beta)
+        return self.uncut.log_density(jnp.clip(latent, -_CUT, _CUT))
 
     def expected_precision(self, tilt: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """θ(c)."""
-        cut = jnp.minimum(tilt, _CUT)
         share = jnp.where(tilt > _CUT, _CUT / jnp.maximum(tilt, _CUT), 1.0)
-        return self.alpha / (self.beta + 0.5 * cut**2) * share
+        return self.uncut.expected_precision(jnp.minimum(tilt, _CUT)) * share
 
 
 type Mixture = PolyaGammaScaleMixture | CutGamma
@@ -171,7 +165,7 @@ class PublishedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
         self.inducing_points_ = _centres_by_label(bags, self.num_inducing, self.seed)
         mixture: Mixture = PolyaGammaScaleMixture()
         if self.alpha is not None and self.beta is not None:
-            mixture = CutGamma(self.alpha, self.beta)
+            mixture = CutGamma(GammaScaleMixture(self.alpha, self.beta))
         given, random = padded(bags), np.random.default_rng(self.seed)
         with jax.enable_x64(True), one_lapack_thread():
             parts = jnp.asarray(self.inducing_points_), mixture
@@ -372,7 +366,7 @@ def _covariance(
 @jax.custom_vjp
 def _quadratic_form(rows: Float[Array, "N M"], matrix: Float[Array, "M M"]) -> Float[Array, " N"]:
     """k_nᵀBk_n with a symmetric B; its derivative is 2Bk_n, by a product less than JAX's own."""
-    return jnp.sum((rows @ matrix) * rows, axis=1)
+    return _form_and_product(rows, matrix)[0]
 
 
 def _form_and_product(rows: Array, matrix: Array) -> tuple[Array, tuple[Array, Array]]:

@@ -735,3 +735,11 @@ def test_newsgroups_have_rows_of_instances_where_some_are_labelled(benchmark):
     of_bags = "| hockey | bag AUC | 0.850 ± 0.050 | 0.500 ± 0.100 |"
     assert rows_of("hockey", by_fold) == [of_bags, "| hockey | AUC-PR | 0.700 ± 0.000 | – |"]
     assert rows_of("hockey", by_fold.assign(instance_average_precision=np.nan)) == [of_bags]
+
+
+def test_the_key_instance_alone_keeps_its_score(benchmark):
+    bags = Bags.from_list([np.zeros((2, 1)), np.zeros((3, 1))], [0, 1])
+    scores = np.array([0.3, -0.2, 5.0, 4.0, 6.0])
+    found = benchmark("hockey_by_setting").key_scores(scores, bags)
+    assert found[[0, 4]].tolist() == [0.3, 6.0]
+    assert found[[1, 2, 3]].max() < scores.min()

@@ -67,6 +67,26 @@ def test_accuracies_have_the_printed_averages():
     assert averages == HAJIMIRSADEGHI_AVERAGES
 
 
+def test_half_of_the_bags_of_each_label_is_scored():
+    ((_, exhibit),) = exhibits_named("kandemir-2016/table-3")
+    (attempt,) = next(cell.attempts for cell in exhibit.cells if cell.attempts)
+    bags = load("kandemir2014")
+    splits = attempt.protocol.splits("kandemir2014", bags, 0)
+    assert len({tuple(sorted(training)) for training, _ in splits}) == 20
+    for training, test in splits:
+        assert sorted([*training, *test]) == list(range(len(bags)))
+        for label in (0, 1):
+            assert 2 * (bags.labels[test] == label).sum() == (bags.labels == label).sum()
+
+
+def test_the_printed_sd_is_over_five_folds():
+    """0.8832 ± 0.0202 in print; the sd has divisor 5, and 0.0202/√4 is the error of the mean."""
+    ((_, exhibit),) = exhibits_named("castro-macias-2024/table-6")
+    first = exhibit.cells[0]
+    assert (first.method, first.published["accuracy"].value) == ("G-VGPMIL, M = 50", 0.8832)
+    assert first.published["accuracy"].error == pytest.approx(0.0101)
+
+
 def test_objects_have_the_printed_means():
     """The mean of DMIL is 75.55, and 75.5 in print."""
     found = column("kandemir-2016/table-2", "average_precision")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from milzoo.datasets import Bags, load
 from milzoo.datasets.padding import padded
-from milzoo.models import PolyaGammaScaleMixture
+from milzoo.models import GammaScaleMixture, PolyaGammaScaleMixture
 from milzoo.papers import exhibits_named, published_vgpmil
 from milzoo.papers.published_vgpmil import CutGamma, Fit, PublishedVGPMIL, Rows
 from numpy.linalg import inv, slogdet
@@ -17,7 +17,7 @@ from scipy.special import expit
 pytestmark = pytest.mark.in_ci
 
 M, D, JITTER = 4, 3, 1e-6
-MIXTURES = (PolyaGammaScaleMixture(), CutGamma(1.0, 2.5))
+MIXTURES = (PolyaGammaScaleMixture(), CutGamma(GammaScaleMixture(1.0, 2.5)))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,10 @@ def matrices(bags, points, log_kernel):
 
 def test_precision_of_cut_gamma_is_that_of_the_scripts():
     """−ψ'(c)/(cψ(c)) with ψ and ψ' at c cut to 3, both written out."""
-    mixture, tilts = CutGamma(0.5, 2.5), np.array([1e-3, 0.7, 2.9, 3.0, 3.1, 8.0])
+    mixture, tilts = (
+        CutGamma(GammaScaleMixture(0.5, 2.5)),
+        np.array([1e-3, 0.7, 2.9, 3.0, 3.1, 8.0]),
+    )
     cut = np.minimum(tilts, 3.0)
     psi, derivative = (2.5 + cut**2 / 2) ** -0.5, -0.5 * (2.5 + cut**2 / 2) ** -1.5 * cut
     with jax.enable_x64(True):
