@@ -171,7 +171,8 @@ class Exhibit:
     to_do : str
         What is not built yet, of an exhibit that is possible here.
     verdict : {"reproduced", "differs"} or None
-        Of an exhibit without cells that is shown here.
+        Of an exhibit without cells that is shown here; or of cells none of whose numbers are
+        printed, as those of a curve.
     finding : str
         One sentence on what is shown, or on a whole table.
     command : str
@@ -210,13 +211,17 @@ class Exhibit:
     shows: Literal["scores", "seconds"] = "scores"
 
     def __post_init__(self) -> None:
-        given = (self.cells, self.missing, self.to_do, self.verdict, self.of)
+        has_numbers = any(
+            one.value is not None for cell in self.cells for one in cell.published.values()
+        )
+        judged = self.verdict and (has_numbers or not self.cells)
+        given = (self.cells, judged, self.missing, self.to_do, self.of)
         if sum(map(bool, given)) != 1:
             raise ValueError(
                 f"{self.name}: expected one of cells, a verdict, tables that it is of, what is "
-                "missing, what is to do"
+                "missing, what is to do; or a verdict on cells whose numbers are not printed"
             )
-        if self.verdict and not (self.finding and self.command):
+        if self.verdict and not (self.finding and (self.command or self.cells)):
             raise ValueError(f"{self.name}: a verdict needs a finding, and the command to see it")
 
 

@@ -54,6 +54,9 @@ class Protocol:
         score is of.
     reports : {"mean", "maximum"}
         Over splits.
+    threshold_by : {"training bags", "test bags"}
+        Which bags the threshold on decision values is set by: by the classifier itself, or where it
+        makes the fewest errors on the test bags of each split.
     peeks : str
         What it sees of the test bags; empty if nothing.
 
@@ -81,15 +84,17 @@ class Protocol:
     splits: Splits
     chosen_by: Literal["training bags", "test bags"] = "training bags"
     reports: Literal["mean", "maximum"] = "mean"
+    threshold_by: Literal["training bags", "test bags"] = "training bags"
     peeks: str = ""
 
     def __post_init__(self) -> None:
-        does = self.chosen_by == "test bags" or self.reports == "maximum"
+        does = "test bags" in (self.chosen_by, self.threshold_by) or self.reports == "maximum"
         if does != bool(self.peeks) or (does and self.name == "honest"):
             raise ValueError(
-                f"the protocol {self.name!r} chooses by {self.chosen_by}, reports the "
-                f"{self.reports} and says that it peeks at {self.peeks or 'nothing'!r}; expected "
-                "that a choice by test bags, or a maximum over them, is said and not called honest"
+                f"the protocol {self.name!r} chooses by {self.chosen_by}, sets thresholds by "
+                f"{self.threshold_by}, reports the {self.reports} and says that it peeks at "
+                f"{self.peeks or 'nothing'!r}; expected that a choice or a threshold by test bags, "
+                "or a maximum over them, is said and not called honest"
             )
 
     def smaller(self) -> Self:

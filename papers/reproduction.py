@@ -19,7 +19,9 @@ from sklearn.model_selection import ParameterGrid
 from ..datasets import load
 from ..datasets.arguments import look_up
 from ..datasets.bags import Bags
-from ..diagnostics import cross_validate_bags
+from ..diagnostics import CrossValidation, cross_validate_bags
+from ..diagnostics.measures.classification import Classification
+from ..estimators.score_classifiers import Threshold
 from ..inference.runtime.provenance import provenance
 from .exhibits import SCORES, Attempt, Cell, Exhibit, Paper
 from .protocols import Split, searched
@@ -344,7 +346,8 @@ def scores_of_attempt(
     Where the training bags choose, each split has a search of its own inside them, by accuracy.
     Where the test bags choose, every setting is fitted to every split, and the one with the highest
     accuracy on the test bags is reported: what a paper does that tunes and reports on the same
-    folds.
+    folds. Where they set the threshold, accuracy and F1 are those at the best threshold of each
+    split.
 
     Parameters
     ----------
@@ -366,9 +369,22 @@ def scores_of_attempt(
         else:
             candidates = _of_settings(estimator, grid)
         found = cross_validate_bags(candidates, bags, splits, jobs=jobs)
+    if attempt.protocol.threshold_by == "test bags":
+        found = _at_best_thresholds(found)
     accuracy = found.by_fold["accuracy"].groupby("classifier", sort=False).mean()
     best = str(accuracy.idxmax())
     return Scores(found.by_fold.loc[best], best, float(np.median(found.fit_seconds[best])))
+
+
+def _at_best_thresholds(found: CrossValidation) -> CrossValidation:
+    """With the labels that have the fewest errors on the test bags of each split."""
+
+    def at_best(one: Classification) -> Classification:
+        threshold = Threshold.learn(one.decision, one.truth)
+        return replace(one, label=(one.decision >= threshold.value).astype(int))
+
+    classifications = {name: tuple(map(at_best, of)) for name, of in found.classifications.items()}
+    return replace(found, classifications=classifications)
 
 
 def _of_settings(estimator: Any, grid: dict[str, list]) -> dict[str, Any]:

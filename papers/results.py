@@ -368,20 +368,21 @@ def outcome_of(exhibit: Exhibit, results: Iterable[Result]) -> Outcome:
     Returns
     -------
     Outcome
-        A table differs if one of its numbers does; what is not possible is counted.
+        A table differs if one of its numbers does; what is not possible is counted. A verdict on
+        numbers that the paper does not print counts when all of them have been run.
     """
     if exhibit.missing:
         return Outcome("not possible here", exhibit.missing)
     if exhibit.to_do:
         return Outcome("not done yet", exhibit.to_do)
-    if exhibit.verdict:
-        return Outcome(exhibit.verdict, exhibit.finding)
     every = compared(exhibit, results)
     beside = [one for one in every if one.published.value is None]
     every = [one for one in every if one.published.value is not None]
     possible = [one for one in every if one.cell.attempts]
     if not all(one.ours for one in beside):
         return Outcome("not done yet", f"{sum(not one.ours for one in beside)} numbers not run")
+    if exhibit.verdict:
+        return Outcome(exhibit.verdict, exhibit.finding)
     if not possible:
         reasons = [*dict.fromkeys(one.cell.missing for one in every), exhibit.finding]
         return Outcome("not possible here", "; ".join(filter(None, reasons)))

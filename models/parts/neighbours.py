@@ -26,12 +26,14 @@ from sklearn.neighbors import KDTree, NearestNeighbors
 
 from ...datasets.arguments import POSITIVE, WHOLE
 from ...datasets.bags import Bags
+from ...datasets.padding import bucket
 from ..numerics.fields import check_fields
 
 __all__ = ["NeighbourScore", "NeighbourhoodScore", "Neighbours", "ParzenScore", "scored"]
 
 # Instances whose neighbours are looked up together.
 _ROWS = 4096
+_FEWEST_ROWS = 256
 
 
 @runtime_checkable
@@ -191,8 +193,11 @@ class NeighbourScore:
         self, points: Float[np.ndarray, "P D"], neighbours: Neighbours
     ) -> Float[np.ndarray, " P"]:
         """Scores f of points whose neighbours are known."""
+        rows = bucket(max(len(points), _FEWEST_ROWS))  # blocks of few sizes share programs
+        padded_points, *padded_neighbours = (_with_rows(one, rows) for one in (points, *neighbours))
         with jax.enable_x64(True):
-            return np.asarray(_contrast(self.transform, jnp.asarray(points), neighbours))
+            found = _contrast(self.transform, padded_points, Neighbours(*padded_neighbours))
+            return np.asarray(found)[: len(points)]
 
     def value_and_gradient(
         self, points: Float[np.ndarray, "P D"], neighbours: Neighbours
@@ -386,6 +391,13 @@ class ParzenScore:
             else []
         )
         return self.scores(points, reference) - np.concatenate(own) / reference.num_instances
+
+
+def _with_rows(array: np.ndarray, num: int) -> np.ndarray:
+    """Padded with rows of zeros to so many."""
+    padded = np.zeros((num, *array.shape[1:]))
+    padded[: len(array)] = array
+    return padded
 
 
 def _check_reference(points: np.ndarray, reference: Bags) -> None:

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from milzoo.datasets import load
@@ -11,6 +12,7 @@ from milzoo.estimators import (
     CardinalityKernelLearner,
     CardinalityKernelSVM,
     PCAOfInstances,
+    PrototypeLearner,
     ScoreLearner,
 )
 from milzoo.inference import maximum_a_posteriori
@@ -27,10 +29,10 @@ from milzoo.papers.castro_macias_2024 import StoppedVGPMIL
 from milzoo.papers.comparators import comparator, comparators
 from milzoo.papers.hajimirsadeghi_2017 import TwoStageKernelSVM, chosen_model
 from milzoo.papers.results import read
-from milzoo.papers.venkatesan_2015 import ElbowLearner
+from milzoo.papers.venkatesan_2015 import ElbowLearner, FlippedLabels, LogPrototypes
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +147,53 @@ def test_k_stands_at_the_elbow_of_the_training_error(scene):
     below_chord = np.linspace(errors[0], errors[-1], 4) - errors
     chosen = NeighbourScore(1 + int(np.argmax(below_chord)))
     alone = ScoreLearner(chosen).fit(scene)
+    np.testing.assert_array_equal(fitted.predict(scene), alone.predict(scene))
+    np.testing.assert_array_equal(fitted.decision_function(scene), alone.decision_function(scene))
+
+
+# ------------------------------------------------------------------ labels that are flipped
+
+
+@pytest.mark.in_ci
+def test_a_fraction_of_the_labels_is_flipped(scene):
+    """And those of a smaller fraction stay flipped; the classifier behind sees nothing else."""
+
+    class Labels(ScoreLearner):
+        def _fit(self, bags):
+            super()._fit(bags)
+            self.seen_ = np.array(bags.labels), bags.instance_labels
+
+    flipped = []
+    for fraction in (0.0, 0.2, 0.4):
+        noisy = FlippedLabels(Labels(NeighbourScore(1)), fraction, seed=0).fit(scene)
+        seen, instance_labels = noisy.classifier_.seen_
+        flipped.append(set(np.flatnonzero(seen != scene.labels)))
+        assert fraction == 0 or instance_labels is None
+    assert [len(one) for one in flipped] == [0, 8, 16]
+    assert flipped[1] < flipped[2]
+
+
+@pytest.mark.in_ci
+def test_labels_that_are_not_flipped_change_nothing(scene):
+    alone = ScoreLearner(NeighbourScore(2)).fit(scene)
+    noisy = FlippedLabels(ScoreLearner(NeighbourScore(2)), 0.0, seed=0).fit(scene)
+    np.testing.assert_array_equal(noisy.predict(scene), alone.predict(scene))
+    np.testing.assert_array_equal(noisy.decision_function(scene), alone.decision_function(scene))
+
+
+def test_settings_are_chosen_by_flipped_labels(scene):
+    ((_, exhibit),) = exhibits_named("venkatesan-2015/figure-6")
+    for cell in exhibit.cells[:4:3]:  # of the score, and of MILES
+        (attempt,) = cell.attempts
+        estimator, grid = attempt.method(scene, None)
+        assert not grid
+        assert isinstance(estimator, FlippedLabels)
+        assert isinstance(estimator.classifier, GridSearchCV)
+
+
+def test_prototypes_have_a_concave_transform(scene):
+    fitted = LogPrototypes(3, 1.0).fit(scene)
+    alone = PrototypeLearner(NeighbourScore(3, jnp.log1p), 1.0).fit(scene)
     np.testing.assert_array_equal(fitted.predict(scene), alone.predict(scene))
     np.testing.assert_array_equal(fitted.decision_function(scene), alone.decision_function(scene))
 

@@ -57,7 +57,8 @@ def column(name, score):
     ((_, exhibit),) = exhibits_named(name)
     found = {}
     for cell in exhibit.cells:
-        found.setdefault(cell.method, []).append(cell.published[score].value)
+        if cell.published[score].value is not None:
+            found.setdefault(cell.method, []).append(cell.published[score].value)
     return found
 
 

@@ -11,7 +11,7 @@ from milzoo.datasets import load
 from milzoo.diagnostics import cross_validate_bags
 from milzoo.estimators import MIKernelSVM, ScoreLearner
 from milzoo.models import NeighbourScore
-from milzoo.papers import reproduce, reproduction, scores_by_setting
+from milzoo.papers import Attempt, Protocol, reproduce, reproduction, scores_by_setting
 from milzoo.papers.results import read, read_all
 from sklearn.model_selection import (
     GridSearchCV,
@@ -24,6 +24,14 @@ from sklearn.model_selection import (
 from .conftest import DATA, GRID, neighbours
 
 FOLDS = StratifiedKFold(3, shuffle=True, random_state=0)
+
+
+def threes(name, bags, seed):
+    return list(FOLDS.split(np.zeros(len(bags)), bags.labels))
+
+
+def only_neighbours(bags, memory):
+    return ScoreLearner(NeighbourScore(12)), {}
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +117,29 @@ def test_the_best_of_splits_is_reported_with_its_size(known):
     assert found.value == pytest.approx(expected.max(), abs=1e-6)
     assert found.num_tested == 14
     assert math.isnan(found.sd)
+
+
+@pytest.mark.in_ci
+def test_the_test_bags_set_the_threshold_where_they_did():
+    """Every threshold between two decision values, and beyond them, is tried."""
+    bags = load(DATA)
+    splits = list(FOLDS.split(np.zeros(len(bags)), bags.labels))
+    peeking = Protocol(
+        "as published", "Three folds.", threes, threshold_by="test bags", peeks="thresholds"
+    )
+    found = reproduction.scores_of_attempt(
+        Attempt(peeking, only_neighbours), bags, splits, seed=0, jobs=1
+    ).by_split["accuracy"]
+    for (training, test), accuracy in zip(splits, found, strict=True):
+        fitted = ScoreLearner(NeighbourScore(12)).fit(bags[training])
+        decision, truth = fitted.decision_function(bags[test]), bags.labels[test]
+        thresholds = [*decision, np.inf]
+        best = max(np.mean((decision >= one) == truth) for one in thresholds)
+        assert accuracy == pytest.approx(best)
+    assert (
+        found.mean()
+        > cross_val_score(ScoreLearner(NeighbourScore(12)), bags, bags.labels, cv=FOLDS).mean()
+    )
 
 
 def test_what_is_known_is_not_run_again(run, again, monkeypatch):

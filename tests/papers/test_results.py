@@ -9,7 +9,7 @@ from milzoo.papers import Attempt, Cell, Exhibit, Protocol, Published, compared,
 from milzoo.papers.figures import draw
 from milzoo.papers.pages import page_of, write_pages
 from milzoo.papers.protocols import stratified_folds
-from milzoo.papers.results import Result, outcome_of, path_of, read, write
+from milzoo.papers.results import Outcome, Result, outcome_of, path_of, read, write
 
 from .conftest import DATA, HONEST, MAXIMUM, PEEKING, neighbours
 
@@ -190,11 +190,34 @@ def test_a_reproduced_number_needs_no_reason(paper):
             lambda: Protocol("honest", "Folds.", stratified_folds(3), chosen_by="test bags"),
             "chooses by test bags.*peeks at 'nothing'",
         ),
+        (
+            lambda: Protocol("as published", "", stratified_folds(3), threshold_by="test bags"),
+            "sets thresholds by test bags.*peeks at 'nothing'",
+        ),
+        (
+            lambda: Exhibit(
+                "figure-1",
+                "A curve",
+                (cell_with(Published(0.9)),),
+                verdict="differs",
+                finding="low",
+            ),
+            "a verdict on cells whose numbers are not printed",
+        ),
     ],
 )
 def test_data_that_contradict_themselves_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_verdict_on_numbers_waits_for_them(paper, tmp_path):
+    cells = (cell_with(Published()),)
+    curve = Exhibit("figure-2", "A curve", cells, verdict="reproduced", finding="it falls")
+    paper = replace(paper, exhibits=(curve,))
+    assert outcomes_of(paper, tmp_path)["figure-2"].state == "not done yet"
+    write(path_of(tmp_path, paper, curve), [result()], "milzoo reproduce")
+    assert outcomes_of(paper, tmp_path)["figure-2"] == Outcome("reproduced", "it falls")
 
 
 def test_citations_name_the_page(paper):

@@ -152,3 +152,12 @@ def test_too_few_instances_are_refused(bags, points):
         NeighbourScore(k=4).scores(points, few)
     with pytest.raises(ValueError, match="k is 2, but without bag 'c' 0 instances are left in bag"):
         NeighbourScore(k=2).own_scores(few)
+
+
+def test_folds_of_other_sizes_share_a_program(bags, compilations):
+    score = NeighbourScore(k=2)
+    score.own_scores(bags)
+    before = compilations.number
+    score.own_scores(bags[:8])
+    score.scores(np.ones((3, bags.num_features)), bags[:7])
+    assert compilations.number == before
