@@ -438,8 +438,8 @@ PAPER = Paper(
             "figure-5",
             "Accuracy against the fraction of flipped labels",
             verdict="reproduced",
-            finding="the text says that 5 points are lost with a fifth of the labels flipped, and 10 "
-            "with a third",
+            finding="the text says that 5 points are lost with a fifth of the labels flipped, and "
+            "10 with a third",
             cells=tuple(
                 _flipped("Proposed", data, fraction, published=_by_elbow, honest=_neighbours)
                 for data in ("musk1", "elephant", "fox")

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from milzoo.datasets import Bags, load, patch_on_grid, published_folds
-from milzoo.estimators import CardinalityKernelSVM, ScoreLearner, choose_by_elbow
+from milzoo.estimators import CardinalityKernelSVM
 from milzoo.estimators.kernel_classifiers import KernelObjective
 from milzoo.inference import coordinate_ascent, maximum_a_posteriori
 from milzoo.inference.closed_form.drivers import Limits, ascend_in_memory
@@ -25,13 +25,11 @@ from milzoo.models import (
     CardinalityGP,
     CardinalityKernel,
     CardinalityModel,
-    NeighbourScore,
     NormalCardinality,
 )
 from scipy.spatial.distance import cdist
 from scipy.special import expit, logit
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -406,116 +404,6 @@ def test_settings_have_the_best_agreement_on_inner_folds(counted):
     settings = [(penalty, length) for penalty in (1.0, 100.0) for length in (0.8, 0.2)]
     best = max(settings, key=lambda setting: of_classifier(*setting))
     assert (classifier["penalty"], classifier["length_scale"]) == best
-
-
-@pytest.fixture(scope="module")
-def neighbours(benchmark):
-    """The benchmark of scores, its small protocol, and training bags among those of digits."""
-    module = benchmark("neighbour_accuracy")
-    bags = load("digits").select(np.arange(60))
-    return module, module.Protocol.toy(seed=0), bags, np.arange(60) % 3 > 0
-
-
-def test_scores_and_thresholds_are_those_of_the_package(neighbours):
-    module, protocol, bags, training = neighbours
-    scene, labels = module.Scene.of(bags, training), bags.labels
-    neighbourhood_scores = scene.neighbourhood_scores(training, labels, 3)
-    learned_from, judged = (
-        some.standardize(bags.select(training))
-        for some in (bags.select(training), bags.select(~training))
-    )
-    for setting in module.settings_of(protocol):
-        learner = ScoreLearner(NeighbourScore(setting.k), setting.min_positive)
-        expected = learner.fit(learned_from).predict(judged) == judged.labels
-        score = scene.scores(neighbourhood_scores, setting)
-        found = module.is_right(score, training, ~training, labels)
-        np.testing.assert_array_equal(found, expected)
-
-
-def test_k_and_a_have_the_best_accuracy_inside(neighbours):
-    module, protocol, bags, training = neighbours
-    inside = np.flatnonzero(training)
-    right = dict.fromkeys(module.settings_of(protocol), 0)
-    moved = bags.standardize(bags.select(training))
-    splitter = StratifiedKFold(protocol.inner_folds, shuffle=True, random_state=protocol.seed)
-    for learned_from, judged in splitter.split(inside, bags.labels[inside]):
-        some, others = (moved.select(inside[part]) for part in (learned_from, judged))
-        for k, a in right:
-            classifier = ScoreLearner(NeighbourScore(k), a).fit(some)
-            right[k, a] += np.sum(classifier.predict(others) == others.labels)
-    best = max(right, key=right.get)
-    assert len(set(right.values())) > 1
-    assert module.choose(module.Scene.of(bags, training), training, protocol) == best
-
-
-def test_judged_bags_do_not_move_what_is_chosen(neighbours):
-    module, protocol, bags, training = neighbours
-    is_moved = ~training[bags.bag_index]
-    other = Bags.from_arrays(
-        np.where(is_moved[:, None], 16 - bags.instances, bags.instances),
-        bags.bag_index,
-        np.where(training, bags.labels, 1 - bags.labels),
-    )
-    found = []
-    for some in (bags, other):
-        scene = module.Scene.of(some, training)
-        neighbourhood_scores = scene.neighbourhood_scores(training, some.labels, 3)[:, ~is_moved]
-        found.append((module.choose(scene, training, protocol), neighbourhood_scores))
-    assert found[0][0] == found[1][0]
-    np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-9)
-
-
-def test_only_labels_of_training_bags_are_flipped(neighbours, monkeypatch):
-    module, protocol, bags, _ = neighbours
-    seen = []
-
-    def record(scene, training, _):
-        seen.append((np.asarray(scene.bags.labels), training))
-        return module.Setting(1, 1)
-
-    monkeypatch.setattr(module, "load", lambda _: bags)
-    monkeypatch.setattr(module, "choose", record)
-    module.accuracy_when_flipped("digits", 0.25, protocol)
-    assert len(seen) == protocol.runs
-    for labels, training in seen:
-        assert (labels != bags.labels)[training].sum() == round(0.25 * training.sum())
-        assert (labels == bags.labels)[~training].all()
-
-
-def accuracy_by_the_package(moved, training, k, min_positive):
-    """Bags judged by those that are learned from, all with features standardised by these."""
-    learned_from, judged = moved.select(training), moved.select(~training)
-    classifier = ScoreLearner(NeighbourScore(k), min_positive).fit(learned_from)
-    return np.mean(classifier.predict(judged) == judged.labels)
-
-
-def test_k_is_at_the_elbow_of_training_error(neighbours):
-    module, protocol, bags, training = neighbours
-    by_elbow, by_test_bags = module.runs_on(bags, [~training], protocol)
-    moved = bags.standardize(bags.select(training))
-    neighbourhood_scores = [NeighbourScore(k) for k in protocol.k]
-    k = choose_by_elbow(neighbourhood_scores, moved.select(training)).neighbourhood_score.k
-    assert by_elbow == pytest.approx(100 * accuracy_by_the_package(moved, training, k, 1))
-    all_of_them = [
-        accuracy_by_the_package(moved, training, *setting)
-        for setting in module.settings_of(protocol)
-    ]
-    assert by_test_bags == pytest.approx(100 * max(all_of_them))
-
-
-def test_honest_figures_are_of_settings_chosen_by_fold(neighbours, monkeypatch):
-    module, protocol, bags, _ = neighbours
-    monkeypatch.setattr(module, "load", lambda _: bags)
-    (found,) = module.honest("digits", protocol).accuracy
-    fold_of = module._folds("digits", protocol)[:, 0]
-    by_fold = []
-    for fold in (1, 2):
-        training = fold_of != fold
-        setting = module.choose(module.Scene.of(bags, training), training, protocol)
-        moved = bags.standardize(bags.select(training))
-        by_fold.append(accuracy_by_the_package(moved, training, *setting))
-    # Both have as many bags.
-    assert found == pytest.approx(100 * np.mean(by_fold))
 
 
 def test_the_speed_benchmark_of_scores_times_what_it_says(benchmark):
