@@ -548,7 +548,6 @@ PAPER = Paper(
                 HONEST_ON_DIGITS,
                 (1.0,),
                 BY_THE_SCRIPTS_ON_DIGITS,
-                by_scripts=(50,),
             ).cells(_MNIST_PCA, _WHY_PCA),
         ),
         Exhibit(

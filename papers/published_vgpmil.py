@@ -50,7 +50,6 @@ from ..models.numerics.products import (
 from ..models.numerics.quadrature import QuadratureRule, log_expected_sigmoid, logistic_rule
 from ..models.numerics.threads import one_lapack_thread
 from ..models.parts.kernels import squared_distances
-from ..models.parts.sparse_gp import SparseConditional, sparse_conditional
 
 __all__ = ["PublishedVGPMIL", "set_aside"]
 
@@ -98,11 +97,6 @@ class Fit(NamedTuple):
     root: Float[Array, "M M"]
     probability: Float[Array, " N"]
     tilt: Float[Array, " N"]  # c, the root of E f²
-
-    @property
-    def kernel(self) -> RBF:
-        """With numbers that may be traced."""
-        return _kernel(self.log_kernel)
 
 
 class PublishedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
@@ -168,16 +162,16 @@ class PublishedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
             mixture = CutGamma(GammaScaleMixture(self.alpha, self.beta))
         given, random = padded(bags), np.random.default_rng(self.seed)
         with jax.enable_x64(True), one_lapack_thread():
-            parts = jnp.asarray(self.inducing_points_), mixture
             fit = _first(given, len(self.inducing_points_), random)
             noise = jnp.asarray(random.normal(size=given.num_instances))
-            pairs = _pairs(given, parts[0])
+            pairs, watched_pairs = self._pairs(bags), self._pairs(watched)
+            labels = Labels.of(given)
             lowest, waited = math.inf, 0
             for update in range(_MOST_UPDATES):
-                fit = _update(fit, given, *parts)
+                fit = _update(fit, pairs, labels, mixture)
                 if self.learns_kernel and update >= _FIRST_UPDATES:
-                    fit = _learn_kernel(fit, pairs, given, mixture, noise)
-                odds = log_odds(self._largest(fit, watched))
+                    fit = _learn_kernel(fit, pairs, labels, mixture, noise)
+                odds = log_odds(_largest(fit, watched_pairs, watched))
                 loss = log_loss(odds, np.asarray(watched.labels)).mean()
                 if loss < lowest - _LEAST_GAIN:
                     lowest, waited, self.fit_ = float(loss), 0, fit
@@ -188,19 +182,25 @@ class PublishedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
                     break
 
     def _probability(self, bags: Bags) -> Float[np.ndarray, " B"]:
-        return self._largest(self.fit_, bags)
+        return _largest(self.fit_, self._pairs(bags), bags)
 
     def _instance_decision(self, bags: Bags) -> Float[np.ndarray, " N"]:
-        return log_odds(self._of_instances(self.fit_, bags))
+        return log_odds(_of_instances(self.fit_, self._pairs(bags))[: bags.num_instances])
 
-    def _largest(self, fit: Fit, bags: Bags) -> Float[np.ndarray, " B"]:
-        return np.maximum.reduceat(self._of_instances(fit, bags), bags.starts)
-
-    def _of_instances(self, fit: Fit, bags: Bags) -> Float[np.ndarray, " N"]:
+    def _pairs(self, bags: Bags) -> Pairs:
         with jax.enable_x64(True):
-            points, given = jnp.asarray(self.inducing_points_), padded(bags.without_labels())
-            found = _expected_sigmoid(fit, given, points, logistic_rule(_LARGEST_SCALE))
-            return np.asarray(found)[: bags.num_instances]
+            return _pairs(padded(bags.without_labels()), jnp.asarray(self.inducing_points_))
+
+
+def _largest(fit: Fit, pairs: Pairs, bags: Bags) -> Float[np.ndarray, " B"]:
+    """The largest P(y = 1) in each bag."""
+    return np.maximum.reduceat(_of_instances(fit, pairs)[: bags.num_instances], bags.starts)
+
+
+def _of_instances(fit: Fit, pairs: Pairs) -> Float[np.ndarray, " N"]:
+    """P(y = 1) of each instance."""
+    with jax.enable_x64(True):
+        return np.asarray(_expected_sigmoid(fit, pairs, logistic_rule(_LARGEST_SCALE)))
 
 
 def set_aside(
@@ -237,43 +237,6 @@ def _first(bags: Bags, num_inducing: int, random: np.random.Generator) -> Fit:
     )
 
 
-def _conditional(
-    kernel: RBF, inducing_points: Float[Array, "M D"], bags: Bags
-) -> SparseConditional:
-    """Latent values given the inducing values; the jitter is not in units of v, as elsewhere."""
-    jitter = _JITTER / kernel.variance
-    return sparse_conditional(kernel, inducing_points, bags.instances, jitter)
-
-
-def _instance_weight(bags: Bags) -> Float[Array, " N"]:
-    """1, or 0 of the instances that padding adds."""
-    return jnp.asarray(bag_weight(bags))[jnp.asarray(bags.bag_index)]
-
-
-@jax.jit
-def _update(fit: Fit, bags: Bags, inducing_points: Float[Array, "M D"], mixture: Mixture) -> Fit:
-    """q(u), by the former q(y) and c; then these by q(u)."""
-    conditional = _conditional(fit.kernel, inducing_points, bags)
-    projection, weight = conditional.projection, _instance_weight(bags)  # V
-    weighted = (weight * mixture.expected_precision(fit.tilt))[:, None] * projection
-    cholesky = jnp.linalg.cholesky(jnp.eye(projection.shape[1]) + weighted.T @ projection)
-    linear = projection.T @ (weight * (fit.probability - 0.5))
-    mean = jax.scipy.linalg.cho_solve((cholesky, True), linear)  # of ε, where u = Lε
-    root = solve_triangular(cholesky, jnp.eye(len(mean)), lower=True).T
-    location = projection @ mean
-    # Var f is that of E[f | u] and the mean of Var[f | u], where the scripts have 1 for v.
-    variance = jnp.sum((projection @ root) ** 2, axis=1) + 1.0 - jnp.sum(projection**2, axis=1)
-    index, label = jnp.asarray(bags.bag_index), jnp.asarray(bags.labels)
-    of_others = largest_of_others(fit.probability, index, bags.num_bags)
-    sign = 2.0 * label[index] - 1.0
-    return fit._replace(
-        mean=conditional.cholesky @ mean,
-        root=conditional.cholesky @ root,
-        probability=jax.nn.sigmoid(location + sign * _LOG_SHARPNESS * (1.0 - of_others)),
-        tilt=jnp.sqrt(jnp.abs(location**2 + variance)),
-    )
-
-
 class Pairs(NamedTuple):
     """Squared distances, which no kernel changes."""
 
@@ -287,6 +250,58 @@ def _pairs(bags: Bags, inducing_points: Float[Array, "M D"]) -> Pairs:
     return Pairs(
         squared_distances(inducing_points, inducing_points),
         squared_distances(instances, inducing_points),
+    )
+
+
+class Labels(NamedTuple):
+    """What updates take of padded bags beside distances.
+
+    Attributes
+    ----------
+    of_bags : array (B,)
+    bag_index : array (N,)
+    weight : array (N,)
+        1, or 0 of the instances that padding adds.
+    """
+
+    of_bags: Int[Array, " B"]
+    bag_index: Int[Array, " N"]
+    weight: Float[Array, " N"]
+
+    @classmethod
+    def of(cls, bags: Bags) -> Labels:
+        index = jnp.asarray(bags.bag_index)
+        return cls(jnp.asarray(bags.labels), index, jnp.asarray(bag_weight(bags))[index])
+
+
+def _projection(
+    log_kernel: Float[Array, "2"], pairs: Pairs
+) -> tuple[Float[Array, "M M"], Float[Array, "N M"]]:
+    """L with K_ZZ = LLᵀ, and V = K_XZ L⁻ᵀ; the jitter is not in units of v, as elsewhere."""
+    covariance = _covariance(log_kernel, pairs.inducing)
+    cholesky, inverse = cholesky_with_inverse(covariance + _JITTER * jnp.eye(len(covariance)))
+    return cholesky, _covariance(log_kernel, pairs.instances) @ inverse
+
+
+@jax.jit
+def _update(fit: Fit, pairs: Pairs, labels: Labels, mixture: Mixture) -> Fit:
+    """q(u), by the former q(y) and c; then these by q(u)."""
+    (cholesky_of_prior, projection), weight = _projection(fit.log_kernel, pairs), labels.weight
+    weighted = (weight * mixture.expected_precision(fit.tilt))[:, None] * projection
+    cholesky = jnp.linalg.cholesky(jnp.eye(projection.shape[1]) + weighted.T @ projection)
+    linear = projection.T @ (weight * (fit.probability - 0.5))
+    mean = jax.scipy.linalg.cho_solve((cholesky, True), linear)  # of ε, where u = Lε
+    root = solve_triangular(cholesky, jnp.eye(len(mean)), lower=True).T
+    location = projection @ mean
+    # Var f is that of E[f | u] and the mean of Var[f | u], where the scripts have 1 for v.
+    variance = jnp.sum((projection @ root) ** 2, axis=1) + 1.0 - jnp.sum(projection**2, axis=1)
+    of_others = largest_of_others(fit.probability, labels.bag_index, len(labels.of_bags))
+    sign = 2.0 * labels.of_bags[labels.bag_index] - 1.0
+    return fit._replace(
+        mean=cholesky_of_prior @ mean,
+        root=cholesky_of_prior @ root,
+        probability=jax.nn.sigmoid(location + sign * _LOG_SHARPNESS * (1.0 - of_others)),
+        tilt=jnp.sqrt(jnp.abs(location**2 + variance)),
     )
 
 
@@ -384,10 +399,10 @@ _quadratic_form.defvjp(_form_and_product, _from_product)
 
 @jax.jit
 def _learn_kernel(
-    fit: Fit, pairs: Pairs, bags: Bags, mixture: Mixture, noise: Float[Array, " N"]
+    fit: Fit, pairs: Pairs, labels: Labels, mixture: Mixture, noise: Float[Array, " N"]
 ) -> Fit:
     """Gradient steps; of their kernels that of the lowest objective is kept."""
-    rows = Rows(pairs.instances, fit.probability, noise, _instance_weight(bags))
+    rows = Rows(pairs.instances, fit.probability, noise, labels.weight)
 
     def step(carry: tuple[Array, Array, Array], number: Array) -> tuple[tuple, None]:
         log_kernel, lowest, kept = carry
@@ -404,14 +419,13 @@ def _learn_kernel(
 
 
 @jax.jit
-def _expected_sigmoid(
-    fit: Fit, bags: Bags, inducing_points: Float[Array, "M D"], rule: QuadratureRule
-) -> Float[Array, " N"]:
+def _expected_sigmoid(fit: Fit, pairs: Pairs, rule: QuadratureRule) -> Float[Array, " N"]:
     """P(y = 1) of each instance, E σ(f) under q(u)."""
-    conditional = _conditional(fit.kernel, inducing_points, bags)
-    mean = solve_triangular(conditional.cholesky, fit.mean, lower=True)  # L⁻¹m
-    root = solve_triangular(conditional.cholesky, fit.root, lower=True)  # L⁻¹R
-    location = conditional.projection @ mean
-    of_mean = jnp.sum((conditional.projection @ root) ** 2, axis=1)  # Var E[f | u]
-    variance = of_mean + conditional.residual_variance
-    return jnp.exp(log_expected_sigmoid(location, jnp.sqrt(variance), rule))
+    cholesky, projection = _projection(fit.log_kernel, pairs)
+    mean = solve_triangular(cholesky, fit.mean, lower=True)  # L⁻¹m
+    root = solve_triangular(cholesky, fit.root, lower=True)  # L⁻¹R
+    of_mean = jnp.sum((projection @ root) ** 2, axis=1)  # Var E[f | u]
+    # Var[f | u], which rounding can push below 0 where x is an inducing point
+    residual = jnp.exp(fit.log_kernel[1]) - jnp.sum(projection**2, axis=1)
+    variance = of_mean + jnp.maximum(residual, _JITTER)
+    return jnp.exp(log_expected_sigmoid(projection @ mean, jnp.sqrt(variance), rule))

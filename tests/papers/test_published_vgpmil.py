@@ -10,7 +10,7 @@ from milzoo.datasets import Bags, load
 from milzoo.datasets.padding import padded
 from milzoo.models import GammaScaleMixture, PolyaGammaScaleMixture
 from milzoo.papers import exhibits_named, published_vgpmil
-from milzoo.papers.published_vgpmil import CutGamma, Fit, PublishedVGPMIL, Rows
+from milzoo.papers.published_vgpmil import CutGamma, Fit, Labels, PublishedVGPMIL, Rows
 from numpy.linalg import inv, slogdet
 from scipy.special import expit
 
@@ -81,8 +81,9 @@ def test_precision_of_cut_gamma_is_that_of_the_scripts():
 def test_updates_are_those_of_algorithm_1(bags, points, fit, mixture):
     """S = (K⁻¹ + AᵀΘA)⁻¹ and m = SAᵀ(π − ½); η = E f + (2T − 1) log H (1 − max of others)."""
     with jax.enable_x64(True):
-        given = padded(bags), jnp.asarray(points), mixture
-        found = jax.tree.map(np.asarray, published_vgpmil._update(fit, *given))
+        given, labels = padded(bags), Labels.of(padded(bags))
+        pairs = published_vgpmil._pairs(given, jnp.asarray(points))
+        found = jax.tree.map(np.asarray, published_vgpmil._update(fit, pairs, labels, mixture))
         theta = np.asarray(mixture.expected_precision(fit.tilt))[: bags.num_instances]
     inverse, weights, between = matrices(bags, points, fit.log_kernel)
     former = np.asarray(fit.probability)[: bags.num_instances]
@@ -101,6 +102,21 @@ def test_updates_are_those_of_algorithm_1(bags, points, fit, mixture):
     # The 1 is v by equation 3.
     variance = 1 - np.sum(weights * between, axis=1) + np.sum(weights @ S * weights, axis=1)
     np.testing.assert_allclose(found.tilt[:size] ** 2, abs(location**2 + variance), rtol=1e-8)
+
+
+def test_probabilities_are_expectations_under_the_posterior(bags, points, fit):
+    """E σ(f) with f ~ N(Am, v − AK_ZX + ASAᵀ), by the trapezoid rule."""
+    with jax.enable_x64(True):
+        pairs = published_vgpmil._pairs(padded(bags), jnp.asarray(points))
+        found = published_vgpmil._of_instances(fit, pairs)[: bags.num_instances]
+    _, weights, between = matrices(bags, points, fit.log_kernel)
+    root = np.asarray(fit.root)
+    residual = np.exp(fit.log_kernel[1]) - np.sum(weights * between, axis=1)
+    scale = np.sqrt(residual + np.sum((weights @ root) ** 2, axis=1))
+    grid = np.linspace(-12, 12, 4001)
+    latent = (weights @ np.asarray(fit.mean))[:, None] + scale[:, None] * grid
+    expected = np.trapezoid(expit(latent) * np.exp(-(grid**2) / 2), grid) / np.sqrt(2 * np.pi)
+    np.testing.assert_allclose(found, expected, rtol=1e-7)
 
 
 def minus_bound(log_kernel, bags, points, fit, mixture, noise):
@@ -123,7 +139,7 @@ def value_and_gradient(log_kernel, bags, points, fit, mixture, noise, share=0.6)
     given = padded(bags)
     with jax.enable_x64(True):
         pairs = published_vgpmil._pairs(given, jnp.asarray(points))
-        weight = published_vgpmil._instance_weight(given)
+        weight = Labels.of(given).weight
         rows = Rows(pairs.instances, fit.probability, jnp.asarray(noise), weight)
         parts = fit, pairs.inducing, rows, mixture, jnp.asarray(share)
         value, gradient = published_vgpmil._value_and_gradient(jnp.asarray(log_kernel), *parts)
@@ -152,7 +168,7 @@ def test_learning_lowers_the_objective_and_moves_the_kernel_alone(bags, points, 
     given, noise = padded(bags), np.zeros(padded(bags).num_instances)
     with jax.enable_x64(True):
         pairs = published_vgpmil._pairs(given, jnp.asarray(points))
-        parts = pairs, given, MIXTURES[0], jnp.asarray(noise)
+        parts = pairs, Labels.of(given), MIXTURES[0], jnp.asarray(noise)
         learned = published_vgpmil._learn_kernel(fit, *parts)
     before, after = (
         value_and_gradient(one.log_kernel, bags, points, fit, MIXTURES[0], noise, share=0.5)[0]
@@ -180,15 +196,15 @@ def test_a_bag_is_scored_by_its_largest_instance(digits, fitted):
 
 
 def test_the_update_of_lowest_log_loss_is_kept(digits, monkeypatch):
-    seen, largest = [], PublishedVGPMIL._largest
+    seen, largest = [], published_vgpmil._largest
 
-    def watched(self, fit, bags):
-        found = largest(self, fit, bags)
+    def watched(fit, pairs, bags):
+        found = largest(fit, pairs, bags)
         right = np.where(bags.labels == 1, found, 1 - found)
         seen.append((-np.log(right).mean(), fit))
         return found
 
-    monkeypatch.setattr(PublishedVGPMIL, "_largest", watched)
+    monkeypatch.setattr(published_vgpmil, "_largest", watched)
     fitted = PublishedVGPMIL(10, alpha=1.0, beta=2.5, seed=0).fit(digits)
     losses = [loss for loss, _ in seen]
     assert fitted.num_updates_ == len(seen) <= 60
@@ -200,18 +216,18 @@ def test_the_update_of_lowest_log_loss_is_kept(digits, monkeypatch):
 
 def test_bags_set_aside_are_watched_and_not_fitted(digits, monkeypatch):
     """They are the bags that the protocol of MNIST scores."""
-    watched, largest = [], PublishedVGPMIL._largest
+    watched, largest = [], published_vgpmil._largest
     fitted, padding = [], published_vgpmil.padded
 
-    def watching(self, fit, bags):
+    def watching(fit, pairs, bags):
         watched.append(bags)
-        return largest(self, fit, bags)
+        return largest(fit, pairs, bags)
 
     def padding_seen(bags):
         fitted.append(bags)
         return padding(bags)
 
-    monkeypatch.setattr(PublishedVGPMIL, "_largest", watching)
+    monkeypatch.setattr(published_vgpmil, "_largest", watching)
     monkeypatch.setattr(published_vgpmil, "padded", padding_seen)
     ((_, exhibit),) = exhibits_named("castro-macias-2024/table-4")
     published, _ = exhibit.cells[0].attempts
