@@ -195,12 +195,12 @@ _ACCURACY = {
     "MI-SVM": (81, 59, 84, 78, 84),
 }
 _WHY = {
-    ("mi-SVM", "elephant"): "mostly the choice of settings: the best of twenty on the reported "
-    "folds has 80.5 %, what inner folds choose 76.5",
-    ("mi-SVM", "musk2"): "the choice of settings: the best fixed setting of the grid has 84 % on "
-    "the reported folds",
+    ("mi-SVM", "elephant"): "the choice of settings: the best of twelve on the reported folds has "
+    "78.0 % (`--by-setting`), what inner folds choose 76.5",
+    ("mi-SVM", "musk2"): "the choice of settings: the best of twelve has 84.3 % on the reported "
+    "folds (`--by-setting`)",
     ("miGraph", "musk2"): "the scaling of features: scaled to [0, 1] by the training bags the same "
-    "search has 89.1 %",
+    "search has 89.1 % (`python benchmarks/settings_not_told.py`)",
     (
         "ALP-SVM",
         "elephant",
