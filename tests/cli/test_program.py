@@ -396,7 +396,9 @@ def test_a_table_is_run_kept_and_shown(run, data_folder, tmp_path):
 
 def test_settings_are_printed_with_their_scores(run, monkeypatch):
     """What the scores are is tested with `scores_by_setting`."""
+    others = ("balanced_accuracy", "f1", "auc", "average_precision", "log_loss", "brier")
     scores = pd.DataFrame({"accuracy": [0.75, 0.5]}, ["penalty=0.1", "penalty=1.0"])
+    scores = scores.assign(**dict.fromkeys(others, 0.125), instance_auc=[0.625, 0.375])
 
     def scores_by_setting(exhibit, **chosen):
         assert (chosen["methods"], chosen["data"]) == (("MILES",), ("musk1",))
@@ -408,9 +410,12 @@ def test_settings_are_printed_with_their_scores(run, monkeypatch):
     code, out, err = run("reproduce", "venkatesan-2015/table-1", *options)
     assert code == 0, err
     assert "MILES on musk1, honest" in out
-    assert [line.split()[1:4:2] for line in out.splitlines() if "penalty=" in line] == [
-        ["penalty=0.1", "0.750"],
-        ["penalty=1.0", "0.500"],
+    rows = [line.split()[1::2] for line in out.splitlines() if "penalty=" in line]
+    assert rows == [
+        ["penalty=0.1", "0.750", *["0.125"] * 6],
+        ["penalty=1.0", "0.500", *["0.125"] * 6],
+        ["penalty=0.1", "0.625"],
+        ["penalty=1.0", "0.375"],
     ]
 
 
