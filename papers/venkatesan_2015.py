@@ -38,7 +38,7 @@ HONEST_REPEATED = Protocol(
     with_published_folds(5),
 )
 _THRESHOLD = (
-    "k is at the elbow of the training error, and a is 1. The threshold is “learned by maximizing "
+    "k is at the elbow of the training error, and a is 1. The threshold is learned “by maximizing "
     "the validation accuracy”: that of the tested bags of each split."
 )
 _PEEKS = "the threshold is the best on the tested bags of each split"
@@ -437,8 +437,10 @@ PAPER = Paper(
             "figure-5",
             "Accuracy against the fraction of flipped labels",
             verdict="reproduced",
-            finding="the text says that 5 points are lost with a fifth of the labels flipped, and "
-            "10 with a third",
+            finding="in the mean over three sets 4.6 points are lost with a fifth of the labels "
+            "flipped and 8.6 with a third, where the paper says about 5 and 10; that is of the "
+            "best of fifteen splits with a threshold by their tested bags, and in the mean over "
+            "splits, with one by the training bags, 11.6 and 15.0 are lost",
             cells=tuple(
                 _flipped("Proposed", data, fraction, published=_by_elbow, honest=_neighbours)
                 for data in ("musk1", "elephant", "fox")
@@ -449,7 +451,9 @@ PAPER = Paper(
             "figure-6",
             "Loss of accuracy of MILES and of the score, by the fraction of flipped labels",
             verdict="reproduced",
-            finding=f"the paper has it on {_FUNDUS_IMAGES}",
+            finding="on musk1 and elephant the score loses 15.1 points with a fifth of the labels "
+            "flipped and 19.9 with a third, and MILES 12.9 and 21.6: the same trend, as the paper "
+            f"says of {_FUNDUS_IMAGES}",
             cells=tuple(
                 _flipped(name, data, fraction, honest=method)
                 for data in ("musk1", "elephant")

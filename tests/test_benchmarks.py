@@ -625,6 +625,16 @@ def test_newsgroups_have_rows_of_instances_where_some_are_labelled(benchmark):
     assert rows_of("hockey", by_fold.assign(instance_average_precision=np.nan)) == [of_bags]
 
 
+def test_the_bootstrap_draws_bags_and_not_instances(benchmark):
+    """Half of the bags rank their instances rightly, and half have none that is positive."""
+    bootstrap_error = benchmark("hockey_by_setting").bootstrap_error
+    right, empty = (np.array([1, 0]), np.array([2.0, 1.0])), (np.zeros(2, int), np.full(2, 3.0))
+    assert bootstrap_error([right] * 8, seed=0) == 0
+    # AP is p/(2 − p), where p of the bags are right: its derivative at ½ is 8/9, and sd p is ½/√n.
+    found = bootstrap_error([right, empty] * 200, seed=0, num_samples=2000)
+    assert found == pytest.approx(8 / 9 * 0.5 / np.sqrt(400), rel=0.1)
+
+
 def test_the_key_instance_alone_keeps_its_score(benchmark):
     bags = Bags.from_list([np.zeros((2, 1)), np.zeros((3, 1))], [0, 1])
     scores = np.array([0.3, -0.2, 5.0, 4.0, 6.0])

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from milzoo.datasets import available, load
-from milzoo.papers import PAPERS, exhibits_named, outcomes_of
+from milzoo.papers import PAPERS, Published, exhibits_named, outcomes_of
 from milzoo.papers.reproduction import attempts_of, fingerprint
 from milzoo.papers.results import outcome_of, read
 
@@ -52,13 +52,46 @@ def test_kept_results_are_of_methods_as_they_are(paper, exhibit):
         assert ((cell.method, cell.data, attempt.protocol.name), mark) in fingerprints
 
 
+@pytest.mark.parametrize(
+    ("figure", "loss", "expected"),
+    [
+        ("figure-5", ("as published", "Proposed", 20), "4.6 points are lost with a fifth"),
+        ("figure-5", ("as published", "Proposed", 33), "and 8.6 with a third"),
+        ("figure-5", ("honest", "Proposed", 20), "11.6 and 15.0 are lost"),
+        ("figure-5", ("honest", "Proposed", 33), "11.6 and 15.0 are lost"),
+        ("figure-6", ("honest", "Proposed", 20), "the score loses 15.1 points"),
+        ("figure-6", ("honest", "Proposed", 33), "and 19.9 with a third"),
+        ("figure-6", ("honest", "MILES", 20), "MILES 12.9 and 21.6"),
+        ("figure-6", ("honest", "MILES", 33), "MILES 12.9 and 21.6"),
+    ],
+)
+def test_losses_by_flipped_labels_are_those_of_results(figure, loss, expected):
+    """In the mean over data sets, in points."""
+    protocol, method, fraction = loss
+    ((paper, exhibit),) = exhibits_named(f"venkatesan-2015/{figure}")
+    kept = read(RESULTS / paper.name / f"{figure}.csv")
+    accuracy = {
+        (one.method, one.data): 100 * one.value
+        for one in kept
+        if (one.score, one.protocol) == ("accuracy", protocol)
+    }
+    data = sorted({one for _, one in accuracy})
+    lost = [
+        accuracy[f"{method}, 0% flipped", one] - accuracy[f"{method}, {fraction}% flipped", one]
+        for one in data
+    ]
+    assert expected in exhibit.finding
+    assert f"{np.mean(lost):.1f}" in expected
+
+
 def column(name, score):
     """Published numbers by method."""
     ((_, exhibit),) = exhibits_named(name)
     found = {}
     for cell in exhibit.cells:
-        if cell.published[score].value is not None:
-            found.setdefault(cell.method, []).append(cell.published[score].value)
+        printed = cell.published.get(score, Published()).value
+        if printed is not None:
+            found.setdefault(cell.method, []).append(printed)
     return found
 
 
