@@ -121,6 +121,7 @@ def print_settings(wanted: Wanted) -> None:
         for cell, attempt, scores in found:
             name = f"{cell.method} on {cell.data}, {attempt.protocol.name}"
             console.print(f"\n[bold]{paper.name}/{exhibit.name}[/bold]: {escape(name)}")
+            # Two tables, as eleven columns of numbers are cut in a narrow window.
             is_of_instances = scores.columns.str.startswith("instance")
             for some in (scores.loc[:, ~is_of_instances], scores.loc[:, is_of_instances]):
                 if len(some.columns):
@@ -132,8 +133,7 @@ def _table_of_settings(scores: pd.DataFrame) -> Table:
     table.add_column("setting", overflow="fold")
     for score in scores.columns:
         name = SCORES.get(str(score), str(score)).replace("_", " ")
-        # Numbers are shown whole in a narrow window; names of settings and scores fold.
-        table.add_column(name, justify="right", min_width=len("0.000"))
+        table.add_column(name, justify="right")
     for setting, values in scores.iterrows():
         table.add_row(escape(str(setting)), *(f"{value:.3f}" for value in values))
     return table

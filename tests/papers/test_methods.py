@@ -21,6 +21,7 @@ from milzoo.models import (
     VGPMIL,
     CardinalityModel,
     GammaScaleMixture,
+    MajorityCardinality,
     NeighbourScore,
     NormalCardinality,
 )
@@ -199,6 +200,17 @@ def test_prototypes_have_a_concave_transform(scene):
 
 
 # ------------------------------------------------------------------ the cardinality kernel
+
+
+def test_the_majority_potential_leaves_one_setting_to_choose(scene):
+    ((_, exhibit),) = exhibits_named("hajimirsadeghi-2017/table-1")
+    cells = [cell for cell in exhibit.cells if cell.method == "MICPM, majority"]
+    assert {cell.data for cell in cells} == {"elephant", "fox", "musk1", "musk2"}
+    published, honest = cells[0].attempts
+    assert published.method == honest.method
+    _, grid = honest.method(scene, None)
+    assert grid["classify__model__potential"] == [MajorityCardinality()]
+    assert {len(values) for values in grid.values()} == {1, 4}
 
 
 @pytest.mark.slow
