@@ -277,10 +277,17 @@ class Labels(NamedTuple):
 def _projection(
     log_kernel: Float[Array, "2"], pairs: Pairs
 ) -> tuple[Float[Array, "M M"], Float[Array, "N M"]]:
-    """L with K_ZZ = LLᵀ, and V = K_XZ L⁻ᵀ; the jitter is not in units of v, as elsewhere."""
-    covariance = _covariance(log_kernel, pairs.inducing)
-    cholesky, inverse = cholesky_with_inverse(covariance + _JITTER * jnp.eye(len(covariance)))
+    """L, and V = K_XZ L⁻ᵀ."""
+    cholesky, inverse = _factors(log_kernel, pairs.inducing)
     return cholesky, _covariance(log_kernel, pairs.instances) @ inverse
+
+
+def _factors(
+    log_kernel: Float[Array, "2"], squared_distance: Float[Array, "M M"]
+) -> tuple[Float[Array, "M M"], Float[Array, "M M"]]:
+    """L with K_ZZ = LLᵀ, and L⁻ᵀ; the jitter is not in units of v, as elsewhere."""
+    jitter = _JITTER * jnp.eye(len(squared_distance))
+    return cholesky_with_inverse(_covariance(log_kernel, squared_distance) + jitter)
 
 
 @jax.jit
@@ -343,8 +350,7 @@ def _of_inducing_values(
 ) -> tuple[Float[Array, " M"], Float[Array, "M M"], Float[Array, ""]]:
     """K⁻¹m, K⁻¹SK⁻¹ − K⁻¹, and KL(q(u) ‖ p(u)) up to a constant."""
     identity = jnp.eye(len(fit.mean))
-    matrix = _covariance(log_kernel, squared_distance) + _JITTER * identity
-    cholesky, inverse = cholesky_with_inverse(matrix)  # L and L⁻ᵀ
+    cholesky, inverse = _factors(log_kernel, squared_distance)
     mean, root = inverse.T @ fit.mean, inverse.T @ fit.root  # L⁻¹m and L⁻¹R
     divergence = 0.5 * (jnp.sum(root**2) + mean @ mean)
     divergence += jnp.sum(jnp.log(jnp.diagonal(cholesky)))
