@@ -205,8 +205,8 @@ _WHY = {
     (
         "ALP-SVM",
         "elephant",
-    ): "its threshold: over six settings on the reported folds the AUC is up to "
-    "0.92, and the accuracy 70 to 79 %",
+    ): "its threshold: over six settings on the reported folds the AUC is up to 0.92, and the "
+    "accuracy 70 to 79 % (`--by-setting`)",
     ("MILES", "fox"): "the settings of the published figure, which are not told: twelve of them "
     "have 50 to 72 % on the reported folds (`--by-setting`)",
     ("MICPKL", "elephant"): "the paper tunes λ and C on the folds that it reports",

@@ -316,8 +316,8 @@ _WHY_IMAGES = {
     (
         "ALP-SVM",
         "elephant",
-    ): "its threshold: over six settings on the reported folds the AUC is up to "
-    "0.92, and the accuracy 70 to 79 %",
+    ): "its threshold: over six settings on the reported folds the AUC is up to 0.92, and the "
+    "accuracy 70 to 79 % (`--by-setting`)",
     ("MILES", "elephant"): "the settings, which the paper does not tell: twelve of them have 50 to "
     "84 % on the reported folds (`--by-setting`); Hajimirsadeghi and Mori (2017) report 81 %",
     ("MILES", "fox"): "the settings, which the paper does not tell: twelve of them have 50 to 72 % "
