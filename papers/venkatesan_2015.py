@@ -109,7 +109,8 @@ class ElbowLearner(BagClassifier):
 class LogPrototypes(BagClassifier):
     """Peaks of the neighbourhood score with Ψ(d) = log(1 + d), each with a radius.
 
-    Under Ψ(d) = d, which the paper has, peaks lie where no instance is.
+    Under Ψ(d) = d, which the paper has, peaks lie where no instance is. A class of its own, so that
+    its settings are numbers: a function as a setting has another fingerprint in each process.
 
     Parameters
     ----------
@@ -330,7 +331,7 @@ def _proposed(data: str, accuracy: float, published: Protocol) -> Cell:
     return Cell("Proposed", data, {"accuracy": Published(accuracy / 100)}, attempts)
 
 
-# Of labels that are flipped.
+# Of labels that are flipped; the text speaks of a fifth and a third.
 _FRACTIONS = (0.0, 0.1, 0.2, 1 / 3, 0.4)
 
 
