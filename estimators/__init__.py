@@ -8,6 +8,7 @@ from .citation_knn import CitationKNN
 from .concept_fraction import ConceptFractionClassifier
 from .concepts import EMDD, DiverseDensityLearner
 from .dd_svm import DDSVM
+from .ellipsoidal_mil import EllipsoidalMIL
 from .ensemble import BagEnsemble
 from .fisher_vectors import MiFV
 from .kernel_classifiers import CardinalityKernelLearner, CardinalityKernelSVM
@@ -46,6 +47,7 @@ __all__ = [
     "ConceptFractionClassifier",
     "DiverseDensityLearner",
     "Elbow",
+    "EllipsoidalMIL",
     "KernelPCA",
     "MIForest",
     "MIKernelSVM",

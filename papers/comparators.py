@@ -25,6 +25,7 @@ from ..estimators import (
     CitationKNN,
     ConceptFractionClassifier,
     DiverseDensityLearner,
+    EllipsoidalMIL,
     MIForest,
     MiFV,
     MiGraph,
@@ -135,6 +136,7 @@ def comparators(num_features: int, memory: str | None = None) -> dict[str, Choic
         "MILBoost": (MILBoost(seed=0), {"max_steps": [30, 100], "max_depth": [1, 2]}),
         "MIForest": (MIForest(seed=0), {"start_temperature": [0.5, 1.0, 2.0, 4.0]}),
         "vocabulary SVM": (VocabularySVM(seed=0), {"num_words": [20, 50, 100]} | penalty),
+        "eMIL": (EllipsoidalMIL(), {"radius": [0.5, 1.0, 2.0], "penalty": [0.01, 0.1, 1.0]}),
         "miFV": (MiFV(seed=0), {"num_components": [1, 2, 3]} | penalty),
         "bagging of Citation-kNN": (BagEnsemble(CitationKNN(), seed=0), {}),
     }

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..datasets.bags import Bags
-from ..estimators import BayesianMIL, MiFV, StandardizeInstances
+from ..estimators import BayesianMIL, EllipsoidalMIL, MiFV, StandardizeInstances
 from .comparators import on_features
 from .exhibits import Attempt, Cell, Choice, Exhibit, Paper, Published, not_at_hand
 from .protocols import Protocol, halves
@@ -51,7 +51,7 @@ _SCREENING = {
 }
 
 # Sets to run table 3's protocol on, for which the paper has no numbers.
-_AT_HAND = ("musk1", "elephant", "fox")
+_AT_HAND = ("musk1", "musk2", "elephant", "fox")
 HALVES = Protocol(
     "as published",
     "Twenty stratified random splits, half of the bags to train on. Nothing is chosen: 50 inducing "
@@ -70,13 +70,11 @@ def _classifier(method: str, bags: Bags, memory: str | None) -> Choice:
     every: dict[str, Any] = {
         "VWSGP": BayesianMIL("vwsgp", "coordinate_ascent", **kernel),
         "GPMIL-S": BayesianMIL("gpmil", "laplace", **kernel),
+        "e-MIL": EllipsoidalMIL(),
         "mi-FV": MiFV(seed=0),
         "BMIL": BayesianMIL("bmil", "laplace", seed=0),
     }
     return on_features(StandardizeInstances(), every[method], {})
-
-
-_METHODS = ("VWSGP", "GPMIL-S", "mi-FV", "BMIL")
 
 
 def _of_set_at_hand(method: str, name: str) -> Cell:
@@ -125,7 +123,7 @@ PAPER = Paper(
                     ],
                     _MEDICAL,
                 ),
-                *(_of_set_at_hand(method, name) for name in _AT_HAND for method in _METHODS),
+                *(_of_set_at_hand(method, name) for name in _AT_HAND for method in _SCREENING),
             ),
             finding="by the same protocol VWSGP has an average precision 0.20 above GPMIL-S's on "
             "musk1, 0.16 on elephant and 0.10 on fox, and mi-FV is as good or better; e-MIL is not "

@@ -25,6 +25,7 @@ from milzoo.estimators import (
     CitationKNN,
     ConceptFractionClassifier,
     DiverseDensityLearner,
+    EllipsoidalMIL,
     KernelPCA,
     MIForest,
     MiFV,
@@ -65,6 +66,7 @@ QUICK = [
     CitationKNN(),
     ConceptFractionClassifier(),
     MILES(width=2.0),
+    EllipsoidalMIL(),
 ]
 # They compile programs for the shapes of each check.
 SLOW = [
