@@ -13,7 +13,7 @@ from ..datasets.bags import Bags
 from ..inference.posterior import Status
 from .contract import BagClassifier, means_by_bag
 
-__all__ = ["EllipsoidalMIL", "EllipsoidScores", "ellipsoid_scores"]
+__all__ = ["EllipsoidScores", "EllipsoidalMIL", "ellipsoid_scores"]
 
 
 class EllipsoidalMIL(BagClassifier):
