@@ -176,7 +176,7 @@ class Exhibit:
     finding : str
         One sentence on what is shown, or on a whole table.
     command : str
-        The command that shows an exhibit without cells.
+        The command that shows an exhibit without cells, or other data in place of what is missing.
     picture : str
         What the command draws, in the folder of the documentation.
     of : tuple of str

@@ -372,7 +372,8 @@ def outcome_of(exhibit: Exhibit, results: Iterable[Result]) -> Outcome:
         numbers that the paper does not print counts when all of them have been run.
     """
     if exhibit.missing:
-        return Outcome("not possible here", exhibit.missing)
+        parts = filter(None, (exhibit.missing, exhibit.finding))
+        return Outcome("not possible here", "; ".join(parts))
     if exhibit.to_do:
         return Outcome("not done yet", exhibit.to_do)
     every = compared(exhibit, results)

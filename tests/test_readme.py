@@ -87,6 +87,17 @@ def test_the_example_of_clusters_holds_what_it_says(tmp_path):
 
 
 @pytest.mark.in_ci  # a figure of a paper
+def test_the_example_of_exemplars_finds_pure_clusters(tmp_path):
+    script = REPOSITORY / "examples" / "exemplars_of_clusters.py"
+    picture = tmp_path / "exemplars.png"
+    command = [sys.executable, script, "--toy", "--out", picture]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.findall(r"^(\w+) cluster of \d+ instances: (\d) of 8", run.stdout, re.MULTILINE)
+    assert [name for name, _ in found] == ["negative"] * 6 + ["positive"] * 6
+    assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.in_ci  # a figure of a paper
 def test_the_example_of_digits_prints_each_with_its_sd(tmp_path):
     script = REPOSITORY / "examples" / "digits_with_uncertainty.py"
     picture = tmp_path / "digits.png"

@@ -112,6 +112,15 @@ def test_scores_without_published_ones_stand_beside(paper):
     assert f"| neighbours | {DATA} | accuracy |  |  | 0.840 ± 0.025 |  |" in text
 
 
+def test_what_is_shown_instead_stands_beside_what_is_missing():
+    figure = Exhibit("figure-1", "Patches", missing="the images", finding="digits have clusters")
+    outcome = outcome_of(figure, [])
+    assert (outcome.state, outcome.sentence) == (
+        "not possible here",
+        "the images; digits have clusters",
+    )
+
+
 def test_a_file_gives_back_what_was_written(tmp_path):
     path = tmp_path / "author-2000" / "table-1.csv"
     results = [result(), result(setting='k=3, "a", b', sd=math.nan)]
