@@ -12,7 +12,7 @@ from .protocols import Protocol
 
 __all__ = ["SCORES", "Attempt", "Cell", "Exhibit", "Paper", "Published"]
 
-# Scores of tables, by their names in `milzoo.diagnostics`.
+# Scores of tables, by their names in `milzoo.diagnostics`; and the wall seconds of one fit.
 SCORES: dict[str, str] = {
     "accuracy": "accuracy",
     "f1": "F1",
@@ -22,6 +22,7 @@ SCORES: dict[str, str] = {
     "instance_f1": "instance F1",
     "instance_auc": "instance AUC",
     "instance_average_precision": "instance AUC-PR",
+    "seconds": "seconds",
 }
 
 # An estimator of bags, and the grid of settings that a protocol chooses from.
@@ -37,8 +38,8 @@ class Published:
     Parameters
     ----------
     value : float or None
-        A fraction, where the paper has per cent; None where it has no number for a data set, and
-        its protocol is run on it all the same.
+        A fraction, where the paper has per cent, or seconds; None where it has no number for a data
+        set, and its protocol is run on it all the same.
     error : float or None
         Its standard error, as printed after ± or from the sd that is; None where the paper has
         neither.
@@ -53,10 +54,6 @@ class Published:
 
     value: float | None = None
     error: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.value is not None and not 0 <= self.value <= 1:
-            raise ValueError(f"value is {self.value}; expected a fraction from 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,8 @@ class Cell:
     Raises
     ------
     ValueError
-        If there are attempts and something is missing, or neither; or a score is unknown.
+        If there are attempts and something is missing, or neither; if a score is unknown, or is no
+        fraction.
 
     Examples
     --------
@@ -153,6 +151,17 @@ class Cell:
                 f"{self.method} on {self.data} has the scores {', '.join(sorted(unknown))}; "
                 f"expected some of {', '.join(SCORES)}"
             )
+        for score, one in self.published.items():
+            if score != "seconds" and one.value is not None and not 0 <= one.value <= 1:
+                raise ValueError(
+                    f"{self.method} on {self.data}: {score} is {one.value}; expected a fraction "
+                    "from 0 to 1"
+                )
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the paper tells the seconds of a fit."""
+        return "seconds" in self.published
 
 
 @dataclass(frozen=True)
@@ -262,7 +271,7 @@ def not_at_hand(
     Parameters
     ----------
     rows : mapping of str to sequence of float
-        Published numbers by method, fractions all.
+        Published numbers by method.
     columns : sequence of pairs of str
         The data set and the score of each column.
     missing : str

@@ -11,7 +11,17 @@ from milzoo.datasets import load
 from milzoo.diagnostics import cross_validate_bags
 from milzoo.estimators import MIKernelSVM, ScoreLearner
 from milzoo.models import NeighbourScore
-from milzoo.papers import Attempt, Protocol, reproduce, reproduction, scores_by_setting
+from milzoo.papers import (
+    Attempt,
+    Cell,
+    Exhibit,
+    Paper,
+    Protocol,
+    Published,
+    reproduce,
+    reproduction,
+    scores_by_setting,
+)
 from milzoo.papers.results import read, read_all
 from sklearn.model_selection import (
     GridSearchCV,
@@ -21,7 +31,7 @@ from sklearn.model_selection import (
     cross_val_score,
 )
 
-from .conftest import DATA, GRID, neighbours
+from .conftest import DATA, GRID, HONEST, neighbours
 
 FOLDS = StratifiedKFold(3, shuffle=True, random_state=0)
 
@@ -105,6 +115,26 @@ def test_seconds_are_of_the_middle_split(run, monkeypatch):
     monkeypatch.setattr(reproduction, "cross_validate_bags", timed)
     found = value(run(protocols=["honest"])[0], "neighbours", "honest", "accuracy")
     assert found.fit_seconds == 2.0
+
+
+def test_seconds_as_a_score_are_of_a_second_fit(monkeypatch):
+    """The first one compiles, and leaves transformed bags in the folder."""
+    calls = []
+
+    def timed(candidates, *arguments, jobs):
+        found = cross_validate_bags(candidates, *arguments, jobs=1)
+        calls.append(jobs)
+        seconds = {name: np.full(3, 9.0 / len(calls) ** 2) for name in candidates}
+        return SimpleNamespace(by_fold=found.by_fold, fit_seconds=seconds)
+
+    monkeypatch.setattr(reproduction, "cross_validate_bags", timed)
+    cell = Cell("one", DATA, {"seconds": Published(2.0)}, (Attempt(HONEST, only_neighbours),))
+    table = Exhibit("table-1", "Seconds", (cell,))
+    paper = Paper("author-2000", "Author (2000)", (table,), remarks="")
+    found = {one.score: one.value for one in reproduce(paper, table, None, jobs=2)}
+    assert calls == [1, 1]
+    assert found["seconds"] == 2.25
+    assert found["accuracy"] > 0.5
 
 
 def test_the_best_of_splits_is_reported_with_its_size(known):

@@ -180,7 +180,10 @@ def test_a_reproduced_number_needs_no_reason(paper):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Published(92.4), "value is 92.4; expected a fraction from 0 to 1"),
+        (
+            lambda: Cell("kNN", DATA, {"accuracy": Published(92.4)}, missing="it"),
+            f"kNN on {DATA}: accuracy is 92.4; expected a fraction from 0 to 1",
+        ),
         (lambda: Cell("kNN", DATA, {}), "has 0 attempts and is missing ''"),
         (
             lambda: Cell("kNN", DATA, {"recall": Published(0.5)}, missing="it"),
