@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -14,6 +14,13 @@ from ..inference.posterior import Status
 from .contract import BagClassifier, means_by_bag
 
 __all__ = ["EllipsoidScores", "EllipsoidalMIL", "ellipsoid_scores"]
+
+# By the numbers that scipy gives: its line search may fail.
+_KINDS: dict[int, Literal["converged", "max_steps", "failed"]] = {
+    0: "converged",
+    1: "max_steps",
+    2: "failed",
+}
 
 
 class EllipsoidalMIL(BagClassifier):
@@ -93,7 +100,7 @@ class EllipsoidalMIL(BagClassifier):
         self.objective_ = float(found.fun)
         self.num_steps_ = int(centred.nit) + (int(found.nit) if found is not centred else 0)
         sentence = f"the gradient is {np.abs(found.jac).max():.1g} after {found.nit} steps"
-        self.status_ = Status("converged" if found.success else "max_steps", sentence)
+        self.status_ = Status(_KINDS[found.status], sentence)
 
     def _search(self, bags: Bags, start: Float[np.ndarray, " P"], radius: float) -> OptimizeResult:
         return minimize(
