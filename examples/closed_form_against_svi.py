@@ -165,8 +165,8 @@ for (above, below), (likelihood, found) in zip(panels.T, curves.items(), strict=
     )
     below.plot(1e3 * closed.seconds * passes, closed.accuracy, **solid)
     best = max(closed.elbo.max(), *(one.elbo.max() for one in found["svi"].values()))
-    room = 0.75 * splits[0][0].num_bags
-    above.set(title=likelihood, xlabel="passes over the bags", ylim=(best - room, best + 2))
+    height = 0.75 * splits[0][0].num_bags
+    above.set(title=likelihood, xlabel="passes over the bags", ylim=(best - height, best + 2))
     below.set(xlabel="milliseconds, programs compiled", ylim=(0.45, 0.9))
     for panel in (above, below):
         panel.set_xscale("log")

@@ -133,7 +133,7 @@ PAPER = Paper(
             "figure-2",
             "Closed-form updates against stochastic variational inference",
             verdict="reproduced",
-            finding="on half of musk1 closed-form updates are at their end after two passes, and SVI "
+            finding="on half of musk1 closed-form updates are at their end after two passes, SVI "
             "is as high after nine or more with the best of five learning rates; the accuracy on "
             "the other half is at its end after one or two passes, with SVI after 5 to 43",
             command="MILZOO_DATA=… python examples/closed_form_against_svi.py --out "
