@@ -78,7 +78,7 @@ class EllipsoidalMIL(BagClassifier):
     --------
     >>> from milzoo.datasets import Bags
     >>> from milzoo.estimators import EllipsoidalMIL
-    >>> instances = [[-2.0], [2.0]], [[-2.5], [2.5]], [[-0.1], [0.1]], [[0.0], [0.3]]
+    >>> instances = [[-2.0], [2.0]], [[-2.5], [2.5]], [[-0.1], [0.1]], [[-0.2], [0.2]]
     >>> bags = Bags.from_list(instances, labels=[1, 1, 0, 0])
     >>> EllipsoidalMIL(radius=0.0, penalty=10.0).fit(bags).score(bags)  # the means tell nothing
     0.5
@@ -123,13 +123,13 @@ class EllipsoidScores(NamedTuple):
     ----------
     of_bags : array (B,)
         wᵀμ_b + κ √(wᵀΣ_b w).
-    shares : array (N,)
+    instance_weights : array (N,)
         Weights of the instances, adding up to 1 in each bag: their weighted sum is the point of
         the ellipsoid that has this score, and the gradient of it.
     """
 
     of_bags: Float[np.ndarray, " B"]
-    shares: Float[np.ndarray, " N"]
+    instance_weights: Float[np.ndarray, " N"]
 
 
 def ellipsoid_scores(
@@ -169,7 +169,7 @@ def objective_and_gradient(
     scores = ellipsoid_scores(weights, bags, radius)
     slack = np.maximum(0.0, 1 - signs * (scores.of_bags + intercept))
     by_score = -2 * penalty * signs * slack
-    by_instance = by_score[np.asarray(bags.bag_index)] * scores.shares
+    by_instance = by_score[np.asarray(bags.bag_index)] * scores.instance_weights
     gradient = weights + by_instance @ np.asarray(bags.instances)
     objective = 0.5 * weights @ weights + penalty * slack @ slack
     return float(objective), np.append(gradient, by_score.sum())

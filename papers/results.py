@@ -334,7 +334,7 @@ def outcomes_of(paper: Paper, folder: Path) -> dict[str, Outcome]:
     {'figure-1': 'reproduced', 'figure-2': 'not possible here', 'table-1': 'not done yet',
      'table-2': 'not possible here', 'figure-3': 'not possible here',
      'figure-4': 'not possible here', 'figure-5': 'not possible here',
-     'figure-6': 'not possible here', 'table-3': 'differs'}
+     'figure-6': 'not possible here', 'table-3': 'not done yet'}
     """
     outcomes: dict[str, Outcome] = {}
     for exhibit in sorted(paper.exhibits, key=lambda one: bool(one.of)):

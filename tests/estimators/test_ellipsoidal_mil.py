@@ -45,14 +45,14 @@ def test_score_is_the_largest_over_the_ellipsoid(bags, weights):
         assert values.max() == pytest.approx(score, rel=1e-3, abs=1e-3)
 
 
-def test_shares_name_the_point_that_has_the_score(bags, weights):
+def test_weights_name_the_point_that_has_the_score(bags, weights):
     scores = ellipsoid_scores(weights, bags, RADIUS)
     start = 0
     for rows, score in zip(bags.to_list(), scores.of_bags, strict=True):
-        share = scores.shares[start : start + len(rows)]
+        own_weights = scores.instance_weights[start : start + len(rows)]
         start += len(rows)
-        point = share @ rows
-        assert share.sum() == pytest.approx(1.0)
+        point = own_weights @ rows
+        assert own_weights.sum() == pytest.approx(1.0)
         assert point @ weights == pytest.approx(score)
         away = point - rows.mean(axis=0)
         covariance = np.cov(rows.T, bias=True) if len(rows) > 1 else np.zeros((3, 3))
