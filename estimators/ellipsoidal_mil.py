@@ -64,7 +64,9 @@ class EllipsoidalMIL(BagClassifier):
     -----
     The objective is not convex where a bag is positive: √(wᵀΣw) is, and there it has the other
     sign. L-BFGS, a quasi-Newton method as in the paper, starts at the solution for κ = 0, which is
-    convex. A step takes O(ND) time, and no covariance is in memory.
+    convex. Where the means of both labels are the same that solution is w = 0, at which the gradient
+    is 0 for any κ, and the search stays there. A step takes O(ND) time, and no covariance is in
+    memory.
 
     A bag that is random with this mean and covariance is below f_b with probability κ²/(1 + κ²) or
     more, whatever its distribution (Cantelli's inequality). The square of the loss, which gives it
@@ -78,10 +80,10 @@ class EllipsoidalMIL(BagClassifier):
     --------
     >>> from milzoo.datasets import Bags
     >>> from milzoo.estimators import EllipsoidalMIL
-    >>> instances = [[-2.0], [2.0]], [[-2.5], [2.5]], [[-0.1], [0.1]], [[-0.2], [0.2]]
+    >>> instances = [[-2.0], [2.0]], [[-2.5], [2.5]], [[-0.1], [0.1]], [[0.0], [0.3]]
     >>> bags = Bags.from_list(instances, labels=[1, 1, 0, 0])
-    >>> EllipsoidalMIL(radius=0.0, penalty=10.0).fit(bags).score(bags)  # the means tell nothing
-    0.5
+    >>> EllipsoidalMIL(radius=0.0, penalty=10.0).fit(bags).score(bags)  # the means tell little
+    0.75
     >>> EllipsoidalMIL(penalty=10.0).fit(bags).score(bags)
     1.0
     """
