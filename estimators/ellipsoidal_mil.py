@@ -64,13 +64,13 @@ class EllipsoidalMIL(BagClassifier):
     -----
     The objective is not convex where a bag is positive: √(wᵀΣw) is, and there it has the other
     sign. L-BFGS, a quasi-Newton method as in the paper, starts at the solution for κ = 0, which is
-    convex. Where the means of both labels are the same that solution is w = 0, at which the gradient
-    is 0 for any κ, and the search stays there. A step takes O(ND) time, and no covariance is in
+    convex. Where the means of both labels are the same that solution is w = 0, at which √(wᵀΣw) has
+    no gradient, and the search stays there. A step takes O(ND) time, and no covariance is in
     memory.
 
     A bag that is random with this mean and covariance is below f_b with probability κ²/(1 + κ²) or
     more, whatever its distribution (Cantelli's inequality). The square of the loss, which gives it
-    a gradient everywhere, is ours. A bag of one instance is a point.
+    a gradient at every score, is ours. A bag of one instance is a point.
 
     References
     ----------

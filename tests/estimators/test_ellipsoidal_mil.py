@@ -118,6 +118,14 @@ def test_bags_of_one_instance_ignore_the_radius():
     np.testing.assert_allclose(near.weights_, far.weights_, atol=1e-4)
 
 
+def test_equal_means_leave_the_search_at_zero():
+    """Numbers that binary fractions hold: no rounding error leads away."""
+    bags = Bags.from_list(
+        [[[-2.0], [2.0]], [[-4.0], [4.0]], [[-0.5], [0.5]], [[0.0]]], [1, 1, 0, 0]
+    )
+    assert EllipsoidalMIL().fit(bags).weights_ == 0
+
+
 def test_too_few_steps_are_reported(bags):
     status = EllipsoidalMIL(max_steps=1).fit(bags).status_
     assert status.kind == "max_steps"
