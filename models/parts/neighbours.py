@@ -156,7 +156,7 @@ class NeighbourScore:
         searches = self._searches(points, reference)
         parts = (
             self.value(points[rows], Neighbours(*(one.nearest(points[rows]) for one in searches)))
-            for rows in _chunks(len(points))
+            for rows in _chunks(len(points), _ROWS)
         )
         return np.concatenate(list(parts))
 
@@ -187,7 +187,7 @@ class NeighbourScore:
                 points[rows],
                 Neighbours(*(one.nearest(points[rows], own_bag[rows]) for one in searches)),
             )
-            for rows in _chunks(len(points))
+            for rows in _chunks(len(points), _ROWS)
         )
         return np.concatenate(list(parts))
 
@@ -414,5 +414,5 @@ def _check_reference(points: np.ndarray, reference: Bags) -> None:
         )
 
 
-def _chunks(num: int, rows: int = _ROWS) -> Iterator[slice]:
+def _chunks(num: int, rows: int) -> Iterator[slice]:
     return (slice(start, start + rows) for start in range(0, num, rows))

@@ -63,6 +63,7 @@ SCORES = [
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("neighbourhood_score", SCORES)
 def test_scores_are_those_of_a_double_loop(neighbourhood_score, bags, points, monkeypatch):
+    monkeypatch.setattr(neighbours, "_PAIRS", 200)
     monkeypatch.setattr(neighbours, "_ROWS", 7)
     expected = [of_loops(neighbourhood_score, point, bags) for point in points]
     np.testing.assert_allclose(neighbourhood_score.scores(points, bags), expected, atol=1e-12)
