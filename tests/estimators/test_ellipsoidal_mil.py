@@ -5,6 +5,7 @@ import pytest
 from milzoo.datasets import Bags
 from milzoo.estimators.ellipsoidal_mil import (
     EllipsoidalMIL,
+    direction_of_spreads,
     ellipsoid_scores,
     objective_and_gradient,
 )
@@ -118,12 +119,27 @@ def test_bags_of_one_instance_ignore_the_radius():
     np.testing.assert_allclose(near.weights_, far.weights_, atol=1e-4)
 
 
-def test_equal_means_leave_the_search_at_zero():
-    """Numbers that binary fractions hold: no rounding error leads away."""
+def test_bags_of_equal_means_are_told_by_their_variances():
+    """The solution for means is w = 0, from which no gradient leads away."""
     bags = Bags.from_list(
         [[[-2.0], [2.0]], [[-4.0], [4.0]], [[-0.5], [0.5]], [[0.0]]], [1, 1, 0, 0]
     )
-    assert EllipsoidalMIL().fit(bags).weights_ == 0
+    assert EllipsoidalMIL(radius=0.0).fit(bags).score(bags) == 0.5
+    assert EllipsoidalMIL().fit(bags).score(bags) == 1.0
+
+
+def test_second_start_is_where_variances_differ_most(bags):
+    """No direction of many has more variance in positive bags beyond that in negative ones."""
+
+    def difference(direction):
+        variance = [np.var(rows @ direction) for rows in bags.to_list()]
+        return variance @ (2 * bags.labels - 1), np.mean(variance)
+
+    found, of_mean_bag = difference(direction_of_spreads(bags))
+    assert of_mean_bag == pytest.approx(1.0)
+    norm = np.linalg.norm(direction_of_spreads(bags))
+    for direction in np.random.default_rng(6).normal(size=(2000, 3)):
+        assert difference(direction / np.linalg.norm(direction) * norm)[0] <= found + 1e-9
 
 
 def test_too_few_steps_are_reported(bags):
