@@ -206,11 +206,13 @@ class Comparison:
     def difference(self) -> float:
         """Ours less the published number, in standard errors; NaN without it, or without an error.
 
+        NaN of seconds too: those of two machines differ whatever their errors are.
+
         The error is the printed one and that of our mean over splits together, √(e² + e'²), where
         one is printed; else the binomial one of an accuracy on as many bags; else that of our mean.
         """
         published = self.published.value
-        if self.compared_protocol is None or published is None:
+        if self.compared_protocol is None or published is None or self.score == "seconds":
             return math.nan
         ours = self.ours[self.compared_protocol]
         if self.published.error is not None:

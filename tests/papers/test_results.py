@@ -73,6 +73,10 @@ def test_a_maximum_has_no_error_of_a_mean():
     assert math.isnan(difference(Published(0.89), result(score="auc", sd=math.nan), score="auc"))
 
 
+def test_seconds_are_not_compared_in_standard_errors():
+    assert math.isnan(difference(Published(2.9), result(score="seconds"), score="seconds"))
+
+
 def test_the_papers_own_protocol_decides():
     honest = result(protocol="honest", value=0.6)
     assert difference(Published(0.90), result(), honest) == pytest.approx(-2)
