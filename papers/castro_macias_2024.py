@@ -400,8 +400,8 @@ _AUC_ON_CQ500 = {
 _WHY_PCA = {
     "G-VGPMIL, M = 50": "the choice of β: with 3, which their grid does not have and which was "
     "tried after these numbers had been seen, instances have 0.934, 0.683 and 0.932 and bags "
-    "0.861, 0.856 and 0.923; of these the AUC of instances alone is more than two standard errors away "
-    "(`python benchmarks/scripts_varied.py table-4 --methods 'G-VGPMIL, M = 50' --beta 3`)",
+    "0.861, 0.856 and 0.923; of these the AUC of instances alone is more than two standard errors "
+    "away (`python benchmarks/scripts_varied.py table-4 --methods 'G-VGPMIL, M = 50' --beta 3`)",
     "G-VGPMIL, M = 100": "the choice of β: 2.5 and 4 have the same accuracy of bags, 0.895, and "
     "with 2.5 instances have 0.945, 0.738 and 0.953, which is near what is printed "
     "(`--by-setting`)",
