@@ -153,7 +153,7 @@ class BagClassifier(ClassifierMixin, BagEstimator):
     def predict(self, bags: Bags) -> Shaped[np.ndarray, " B"]:
         """The label of each bag, one of ``classes_``."""
         decision = self.decision_function(bags)
-        return self.classes_[self._is_positive(decision)]
+        return self.classes_[self.is_positive(decision)]
 
     def score(self, bags: Bags, y: ArrayLike | None = None) -> float:
         """Accuracy on bags with labels.
@@ -172,7 +172,18 @@ class BagClassifier(ClassifierMixin, BagEstimator):
             y = self.classes_[_known(bags, "labels", type(self).__name__)]
         return float(accuracy_score(np.asarray(y), self.predict(bags)))
 
-    def _is_positive(self, decision: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def is_positive(self, decision: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Which decision values mean a positive label, of bags or of instances.
+
+        Parameters
+        ----------
+        decision : array (n,)
+
+        Returns
+        -------
+        array (n,)
+            1 where they do, else 0.
+        """
         return (decision >= 0 if self._zero_is_positive else decision > 0).astype(int)
 
     @abstractmethod
@@ -209,7 +220,7 @@ class ScoresInstances(BagClassifier):
 
     def predict_instances(self, bags: Bags) -> Int[np.ndarray, " N"]:
         """The label of each instance, 1 where it is positive, else 0."""
-        return self._is_positive(self.score_instances(bags))
+        return self.is_positive(self.score_instances(bags))
 
     @abstractmethod
     def _instance_decision(self, bags: Bags) -> Float[np.ndarray, " N"]:

@@ -118,7 +118,7 @@ class BagEnsemble(BagClassifier):
     @available_if(_members_score_instances)
     def predict_instances(self, bags: Bags) -> Int[np.ndarray, " N"]:
         """The label of each instance, 1 where most members call it positive, else 0."""
-        return self._is_positive(self.score_instances(bags))
+        return self.is_positive(self.score_instances(bags))
 
     def _fit(self, bags: Bags) -> None:
         random = np.random.default_rng(checked_seed(self.seed))

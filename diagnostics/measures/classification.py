@@ -20,7 +20,7 @@ from sklearn.metrics import (
 from sklearn.pipeline import Pipeline
 
 from ...datasets.bags import Bags
-from ...estimators.contract import ProbabilisticBagClassifier
+from ...estimators.contract import BagClassifier, ProbabilisticBagClassifier
 from ...models.numerics.log_odds import log_loss
 from ...models.numerics.log_odds import log_odds as log_odds_of
 
@@ -129,13 +129,23 @@ def classify(classifier: Any, bags: Bags) -> Classification:
         known = np.asarray(bags.instance_labels) >= 0
     of_instances: tuple[Any, Any, Any] = (np.empty(0, int), np.empty(0, int), np.empty(0))
     if known.any():
-        of_instances = (
-            np.asarray(bags.instance_labels)[known],
-            np.asarray(last.predict_instances(prepared))[known],
-            np.asarray(last.score_instances(prepared), dtype=float)[known],
-        )
-    label = np.asarray(last.predict(prepared)).astype(int)
+        labels, scores = _labels_and_scores_of_instances(last, prepared)
+        of_instances = np.asarray(bags.instance_labels)[known], labels[known], scores[known]
+    if isinstance(last, BagClassifier):
+        label = last.is_positive(decision)
+    else:
+        label = np.asarray(last.predict(prepared)).astype(int)
     return Classification(np.asarray(bags.labels), label, decision, log_odds, *of_instances)
+
+
+def _labels_and_scores_of_instances(
+    classifier: Any, bags: Bags
+) -> tuple[Int[np.ndarray, " N"], Float[np.ndarray, " N"]]:
+    """Both by one prediction where the classifier is one of ours."""
+    scores = np.asarray(classifier.score_instances(bags), dtype=float)
+    if isinstance(classifier, BagClassifier):
+        return classifier.is_positive(scores), scores
+    return np.asarray(classifier.predict_instances(bags)), scores
 
 
 def _decision_and_log_odds(

@@ -102,6 +102,27 @@ def test_instances_are_scored_inside_pipelines_and_searches(bags):
         np.testing.assert_array_equal(found.label, fitted.predict(bags.without_labels()))
 
 
+class CountsPredictions(HighestFirstFeature):
+    """Tells how often it was asked."""
+
+    def _decision(self, bags):
+        self.asked_.append("bags")
+        return super()._decision(bags)
+
+    def _instance_decision(self, bags):
+        self.asked_.append("instances")
+        return super()._instance_decision(bags)
+
+
+def test_bags_and_instances_are_predicted_once(bags):
+    """Integrals over a thousand draws take longer than the fit."""
+    classifier = CountsPredictions().fit(bags)
+    classifier.asked_ = []
+    found = classify(classifier, bags)
+    assert classifier.asked_ == ["bags", "instances"]
+    assert found.instance_label.tolist() == [1, 0, 0, 0, 1, 0]
+
+
 class KnowsNoInstances(BagClassifier):
     """Calls every bag positive."""
 
@@ -142,12 +163,8 @@ def test_log_odds_are_scored_where_probabilities_round():
     assert found.scores()["auc"] == 1.0
 
 
-class OnlyProbabilities(KnowsNoInstances):
+class OnlyProbabilities:
     """As classifiers of others may be, without decision values."""
-
-    @property
-    def decision_function(self):
-        raise AttributeError("no decision values")
 
     def predict_proba(self, bags):
         positive = expit(bags.instances[bags.starts, 0])
@@ -158,7 +175,8 @@ class OnlyProbabilities(KnowsNoInstances):
 
 
 def test_bags_are_ranked_by_probabilities_without_decisions(bags):
-    found = classify(OnlyProbabilities().fit(bags), bags)
+    found = classify(OnlyProbabilities(), bags)
+    assert found.label.tolist() == [1, 1, 1, 1]
     first = bags.instances[bags.starts, 0]
     np.testing.assert_allclose(found.decision, first, rtol=1e-12)
     np.testing.assert_allclose(found.probability, expit(first), rtol=1e-12)
