@@ -18,6 +18,8 @@ __all__ = ["KernelComponents", "kernel_pca"]
 
 # Distance in length scales beyond which a kernel is negligible: exp(−5²/2) = 4e-6.
 _REACH = 5.0
+# From this many instances for each component on, Lanczos iterations are quicker.
+_MANY = 10
 
 
 def kernel_pca(
@@ -61,7 +63,8 @@ def kernel_pca(
     exp(−γ‖x − x'‖²), has none: for that give ℓ = √(num_components/2). Nor does it say whether
     features were standardised first.
 
-    The kernel matrix of all training instances is in memory, and its eigenvectors take O(N³) time.
+    The kernel matrix of all training instances is in memory. Its eigenvectors take O(N³) time, and
+    some O(N²) for each component where these are few.
 
     References
     ----------
@@ -135,9 +138,15 @@ def _check_reach(training: Bags, length_scale: float) -> None:
 def _fitted(training: Bags, num_components: int, length_scale: float) -> KernelPCA:
     from sklearn.decomposition import KernelPCA
 
-    # Dense: the other solvers start at random. Scikit-learn fixes the signs.
+    # Both end in the same place, to rounding. Scikit-learn fixes the signs; the start of Lanczos
+    # iterations is fixed here.
+    is_few = training.num_instances > _MANY * num_components
     components = KernelPCA(
-        num_components, kernel="rbf", gamma=0.5 / length_scale**2, eigen_solver="dense"
+        num_components,
+        kernel="rbf",
+        gamma=0.5 / length_scale**2,
+        eigen_solver="arpack" if is_few else "dense",
+        random_state=0,
     ).fit(np.asarray(training.instances))
     found = int(np.sum(components.eigenvalues_ > 0))
     if found < num_components:
