@@ -3,7 +3,8 @@
 Read off the code that the authors publish (github.com/Franblueee/psi-VGPMIL, commit d35e2ef):
 
 ====================  ==============================================================================
-inducing points       k-means of the instances of negative bags, and of those of positive bags
+inducing points       OpenCV's k-means of the instances of negative bags, and of those of positive
+                      bags, from centres drawn in a box
 q(u), q(y)            algorithm 1, the labels by the largest of the others plugged in, H = 10¹²
 kernel                after ten updates learned between them, by gradient steps with q(u) as it is
 objective             the bound of a mean instance, log ψ at one draw of f, KL/M times ½ to 1, log Z
@@ -31,7 +32,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
-from sklearn.cluster import KMeans
 from sklearn.model_selection import train_test_split
 
 from ..datasets.arguments import FLAG, POSITIVE, WHOLE, optional
@@ -50,6 +50,7 @@ from ..models.numerics.products import (
 from ..models.numerics.quadrature import QuadratureRule, log_expected_sigmoid, logistic_rule
 from ..models.numerics.threads import one_lapack_thread
 from ..models.parts.kernels import squared_distances
+from .kmeans_in_a_box import kmeans_in_a_box
 
 __all__ = ["PublishedVGPMIL", "set_aside"]
 
@@ -216,12 +217,10 @@ def _centres_by_label(bags: Bags, num_inducing: int, seed: int) -> Float[np.ndar
     """k-means of the instances of negative bags and of those of positive ones, half of each."""
     instances, label = np.asarray(bags.instances), np.asarray(bags.labels)[bags.bag_index]
     sizes = num_inducing - num_inducing // 2, num_inducing // 2
-    centres = []
+    random, centres = np.random.default_rng(seed), []
     for of_label, size in enumerate(sizes):
         chosen = instances[label == of_label]
-        distinct = len(np.unique(chosen, axis=0))
-        search = KMeans(min(size, distinct), init="random", n_init=10, max_iter=10)
-        centres.append(search.set_params(random_state=seed).fit(chosen).cluster_centers_)
+        centres.append(kmeans_in_a_box(chosen, min(size, len(chosen)), random))
     return np.vstack(centres)
 
 

@@ -239,14 +239,17 @@ def test_bags_set_aside_are_watched_and_not_fitted(digits, monkeypatch):
     assert sorted(fitted[0].instances.tolist()) == sorted(digits[others].instances.tolist())
 
 
-def test_a_kept_kernel_is_as_it_starts(digits, fitted):
+def test_a_kept_kernel_is_as_it_starts(digits):
+    """With 16 inducing points the update of the lowest log loss is one that learns."""
+
     class KeptKernel(PublishedVGPMIL):
         learns_kernel = False
 
-    kept = KeptKernel(10, seed=0).fit(digits)
+    learned = PublishedVGPMIL(16, seed=0).fit(digits)
+    kept = KeptKernel(16, seed=0).fit(digits)
     start = np.log([digits.num_features, 0.5])
     np.testing.assert_allclose(kept.fit_.log_kernel, start, rtol=1e-12)
-    assert not np.allclose(fitted.fit_.log_kernel, start, rtol=1e-3)
+    assert not np.allclose(learned.fit_.log_kernel, start, rtol=1e-3)
 
 
 def test_half_of_the_inducing_points_is_of_each_label(bags):
