@@ -129,8 +129,8 @@ class PublishedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
     Castro-Macías et al. (2024), algorithm 1, and the code beside it.
     """
 
-    # A subclass may keep the kernel, to show what learning does.
-    learns_kernel = True
+    # A subclass may have other centres, to show what these do.
+    find_centres = staticmethod(kmeans_in_a_box)
     _rules = {
         "num_inducing": WHOLE,
         "alpha": optional(POSITIVE, "for the logistic likelihood"),
@@ -157,7 +157,7 @@ class PublishedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
         watched = bags
         if self.sets_aside:
             bags, watched = (bags[chosen] for chosen in set_aside(np.asarray(bags.labels)))
-        self.inducing_points_ = _centres_by_label(bags, self.num_inducing, self.seed)
+        self.inducing_points_ = self._centres_by_label(bags)
         mixture: Mixture = PolyaGammaScaleMixture()
         if self.alpha is not None and self.beta is not None:
             mixture = CutGamma(GammaScaleMixture(self.alpha, self.beta))
@@ -170,7 +170,7 @@ class PublishedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
             lowest, waited = math.inf, 0
             for update in range(_MOST_UPDATES):
                 fit = _update(fit, pairs, labels, mixture)
-                if self.learns_kernel and update >= _FIRST_UPDATES:
+                if update >= _FIRST_UPDATES:
                     fit = _learn_kernel(fit, pairs, labels, mixture, noise)
                 odds = log_odds(_largest(fit, watched_pairs, watched))
                 loss = log_loss(odds, np.asarray(watched.labels)).mean()
@@ -181,6 +181,16 @@ class PublishedVGPMIL(ScoresInstances, ProbabilisticBagClassifier):
                 self.num_updates_ = update + 1
                 if waited == _PATIENCE:
                     break
+
+    def _centres_by_label(self, bags: Bags) -> Float[np.ndarray, "M D"]:
+        """k-means of the instances of negative bags and of those of positive ones, half of each."""
+        instances, label = np.asarray(bags.instances), np.asarray(bags.labels)[bags.bag_index]
+        sizes = self.num_inducing - self.num_inducing // 2, self.num_inducing // 2
+        random, centres = np.random.default_rng(self.seed), []
+        for of_label, size in enumerate(sizes):
+            chosen = instances[label == of_label]
+            centres.append(self.find_centres(chosen, min(size, len(chosen)), random))
+        return np.vstack(centres)
 
     def _probability(self, bags: Bags) -> Float[np.ndarray, " B"]:
         return _largest(self.fit_, self._pairs(bags), bags)
@@ -211,17 +221,6 @@ def set_aside(
     indices = np.arange(len(labels))
     fitted, watched = train_test_split(indices, train_size=0.9, stratify=labels, random_state=42)
     return fitted, watched
-
-
-def _centres_by_label(bags: Bags, num_inducing: int, seed: int) -> Float[np.ndarray, "M D"]:
-    """k-means of the instances of negative bags and of those of positive ones, half of each."""
-    instances, label = np.asarray(bags.instances), np.asarray(bags.labels)[bags.bag_index]
-    sizes = num_inducing - num_inducing // 2, num_inducing // 2
-    random, centres = np.random.default_rng(seed), []
-    for of_label, size in enumerate(sizes):
-        chosen = instances[label == of_label]
-        centres.append(kmeans_in_a_box(chosen, min(size, len(chosen)), random))
-    return np.vstack(centres)
 
 
 def _first(bags: Bags, num_inducing: int, random: np.random.Generator) -> Fit:

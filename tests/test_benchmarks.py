@@ -27,6 +27,7 @@ from milzoo.models import (
     CardinalityModel,
     NormalCardinality,
 )
+from milzoo.papers import exhibits_named
 from scipy.spatial.distance import cdist
 from scipy.special import expit, logit
 from sklearn.metrics import roc_auc_score
@@ -609,6 +610,28 @@ def test_the_coupling_benchmark_has_a_row_of_each_model(benchmark):
     # Without coupling the graph has no effect.
     uncoupled = rows[rows["model"] == "γ = 0.0"]
     np.testing.assert_allclose(np.ptp(uncoupled[["bags", "instances"]], axis=0), 0.0, atol=1e-12)
+
+
+def test_scripts_are_varied_by_what_is_asked_for(benchmark):
+    scripts_varied = benchmark("scripts_varied")
+    ((_, table),) = exhibits_named("castro-macias-2024/table-5")
+    gamma, logistic = table.cells[:2]
+    bags = load("digits")[:30]
+
+    def of(cell, from_instances, beta):
+        method = cell.attempts[0].method
+        pipeline, grid = scripts_varied.varied(method, from_instances, beta, bags, None)
+        return pipeline[-1].set_params(num_inducing=6), grid
+
+    (as_there, grid), (changed, with_beta) = of(gamma, False, None), of(gamma, True, [3.0])
+    assert with_beta == grid | {"classify__beta": [3.0]}
+    assert of(logistic, True, [3.0])[1] == {}
+    assert type(changed) is scripts_varied.FromInstances
+    assert changed.get_params() == as_there.get_params()
+    centres = changed._centres_by_label(bags)
+    of_negative = bags.instances[np.asarray(bags.labels)[bags.bag_index] == 0]
+    nearest = cdist(of_negative, centres[:3]).argmin(axis=1)
+    assert sorted(np.unique(nearest)) == [0, 1, 2]  # no centre is far from all instances
 
 
 def test_newsgroups_have_rows_of_instances_where_some_are_labelled(benchmark):

@@ -239,25 +239,12 @@ def test_bags_set_aside_are_watched_and_not_fitted(digits, monkeypatch):
     assert sorted(fitted[0].instances.tolist()) == sorted(digits[others].instances.tolist())
 
 
-def test_a_kept_kernel_is_as_it_starts(digits):
-    """With 16 inducing points the update of the lowest log loss is one that learns."""
-
-    class KeptKernel(PublishedVGPMIL):
-        learns_kernel = False
-
-    learned = PublishedVGPMIL(16, seed=0).fit(digits)
-    kept = KeptKernel(16, seed=0).fit(digits)
-    start = np.log([digits.num_features, 0.5])
-    np.testing.assert_allclose(kept.fit_.log_kernel, start, rtol=1e-12)
-    assert not np.allclose(learned.fit_.log_kernel, start, rtol=1e-3)
-
-
 def test_half_of_the_inducing_points_is_of_each_label(bags):
     """Instances of positive bags are far above those of negative ones here."""
     label = np.asarray(bags.labels)[bags.bag_index]
     apart = replace(bags, instances=np.asarray(bags.instances) + 100.0 * label[:, None])
     for num_inducing in (4, 5):
-        found = published_vgpmil._centres_by_label(apart, num_inducing, 0)
+        found = PublishedVGPMIL(num_inducing, seed=0)._centres_by_label(apart)
         is_of_positive = found.mean(axis=1) > 50
         assert is_of_positive.tolist() == [False] * (num_inducing - 2) + [True] * 2
         assert len(np.unique(found, axis=0)) == num_inducing
