@@ -196,24 +196,23 @@ _WITHOUT_LABELS = (
 
 
 def _of_bags(name: str) -> Iterator[Cell]:
-    """All methods on a set for which the paper has no AUC of bags."""
+    """Methods on a set for which the paper has no AUC of bags."""
     scores, data = {"auc": Published()}, f"newsgroups/{name}"
     yield Cell("DPMIL", data, scores, (Attempt(PUBLISHED, _dpmil),))
-    for method, known in _COMPARATORS.items():
-        attempt = Attempt(PUBLISHED, partial(_on_components, known))
-        yield Cell(method, data, scores, (attempt,))
+    attempt = Attempt(PUBLISHED, partial(_on_components, _COMPARATORS["MISVM"]))
+    yield Cell("MISVM", data, scores, (attempt,))
+    yield Cell("MI-Kernel", data, scores, (Attempt(HONEST, comparator("MI-Kernel")),))
 
 
-def _beside(name: str) -> Iterator[Cell]:
+def _of_hockey() -> Iterator[Cell]:
     """DPMIL with few components and three values of α, the paper's among them; MI-Kernel."""
-    scores, data = {"auc": Published()}, f"newsgroups/{name}"
-    of_few = scores
-    if name not in _WITHOUT_LABELS:
-        of_few = {"instance_average_precision": Published()} | scores
+    data = f"newsgroups/{_AT_HAND.replace('.', '_')}"
     for concentration in (0.5, 2.0, 8.0):
         attempt = Attempt(FEW_COMPONENTS, partial(_dpmil_of_few, concentration))
-        yield Cell(f"DPMIL, 20 components, α = {concentration:g}", data, of_few, (attempt,))
-    yield Cell("MI-Kernel", data, scores, (Attempt(HONEST, comparator("MI-Kernel")),))
+        scores = {"instance_average_precision": Published(), "auc": Published()}
+        yield Cell(f"DPMIL, 20 components, α = {concentration:g}", data, scores, (attempt,))
+    attempt = Attempt(HONEST, comparator("MI-Kernel"))
+    yield Cell("MI-Kernel", data, {"auc": Published()}, (attempt,))
 
 
 _BARRETT = "the Barrett's cancer images"
@@ -234,7 +233,8 @@ PAPER = Paper(
     remarks="Ten folds, “the standard data splits”, which are not published with the data at hand. "
     "Features of all methods are 100 kernel principal components, ℓ = √100. The averages of VF and "
     "VFr are from another paper; VF is not built here, as neither paper tells its graph. Where "
-    "instances have no labels here, bags are ranked.",
+    "instances have no labels here, bags are ranked; `python benchmarks/dpmil_all_newsgroups.py` "
+    "does so with 20 components too, with three values of α.",
     exhibits=(
         Exhibit(
             "figure-1",
@@ -256,7 +256,8 @@ PAPER = Paper(
             finding="DPMIL has few positive posts for 100 dimensions, and comes near what is "
             "printed with 20 where the reported folds choose; KI-SVM and MI-SVM come near "
             "what is printed where one instance of each bag is ranked, and mi-SVM where all folds "
-            "are ranked together; length scales are not told",
+            "are ranked together; length scales are not told; of the nine sets where bags are "
+            "ranked MI-SVM has a higher AUC than DPMIL on eight",
             cells=(
                 *(
                     _cell(data, method, score)
@@ -264,7 +265,7 @@ PAPER = Paper(
                     for method, score in zip(_COLUMNS, row, strict=True)
                 ),
                 *chain.from_iterable(map(_of_bags, _WITHOUT_LABELS)),
-                *chain.from_iterable(map(_beside, ("rec_sport_hockey", *_WITHOUT_LABELS))),
+                *_of_hockey(),
             ),
         ),
         Exhibit(
