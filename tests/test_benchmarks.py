@@ -619,8 +619,8 @@ def test_scripts_are_varied_by_what_is_asked_for(benchmark):
     bags = load("digits")[:30]
 
     def of(cell, from_instances, beta):
-        method = cell.attempts[0].method
-        pipeline, grid = scripts_varied.varied(method, from_instances, beta, bags, None)
+        method, parameters = cell.attempts[0].method, {"alpha": None, "beta": beta}
+        pipeline, grid = scripts_varied.varied(method, from_instances, parameters, bags, None)
         return pipeline[-1].set_params(num_inducing=6), grid
 
     (as_there, grid), (changed, with_beta) = of(gamma, False, None), of(gamma, True, [3.0])
