@@ -20,7 +20,11 @@ from sklearn.metrics import (
 from sklearn.pipeline import Pipeline
 
 from ...datasets.bags import Bags
-from ...estimators.contract import BagClassifier, ProbabilisticBagClassifier
+from ...estimators.contract import (
+    BagClassifier,
+    ProbabilisticBagClassifier,
+    ScoresInstances,
+)
 from ...models.numerics.log_odds import log_loss
 from ...models.numerics.log_odds import log_odds as log_odds_of
 
@@ -131,7 +135,8 @@ def classify(classifier: Any, bags: Bags) -> Classification:
     if known.any():
         labels, scores = _labels_and_scores_of_instances(last, prepared)
         of_instances = np.asarray(bags.instance_labels)[known], labels[known], scores[known]
-    if isinstance(last, BagClassifier):
+    # A class that has a rule of its own is asked.
+    if getattr(type(last), "predict", None) is BagClassifier.predict:
         label = last.is_positive(decision)
     else:
         label = np.asarray(last.predict(prepared)).astype(int)
@@ -141,9 +146,10 @@ def classify(classifier: Any, bags: Bags) -> Classification:
 def _labels_and_scores_of_instances(
     classifier: Any, bags: Bags
 ) -> tuple[Int[np.ndarray, " N"], Float[np.ndarray, " N"]]:
-    """Both by one prediction where the classifier is one of ours."""
+    """Both by one prediction where scores decide by the usual rule."""
     scores = np.asarray(classifier.score_instances(bags), dtype=float)
-    if isinstance(classifier, BagClassifier):
+    usual = ScoresInstances.predict_instances
+    if getattr(type(classifier), "predict_instances", None) is usual:
         return classifier.is_positive(scores), scores
     return np.asarray(classifier.predict_instances(bags)), scores
 

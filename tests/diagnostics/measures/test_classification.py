@@ -123,6 +123,22 @@ def test_bags_and_instances_are_predicted_once(bags):
     assert found.instance_label.tolist() == [1, 0, 0, 0, 1, 0]
 
 
+class CallsAllNegative(HighestFirstFeature):
+    """Has rules of its own."""
+
+    def predict(self, bags):
+        return np.zeros(len(bags), int)
+
+    def predict_instances(self, bags):
+        return np.zeros(bags.num_instances, int)
+
+
+def test_a_class_with_other_rules_is_asked(bags):
+    found = classify(CallsAllNegative().fit(bags), bags)
+    assert not found.label.any()
+    assert not found.instance_label.any()
+
+
 class KnowsNoInstances(BagClassifier):
     """Calls every bag positive."""
 
