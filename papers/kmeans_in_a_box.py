@@ -34,8 +34,9 @@ def kmeans_in_a_box(
     random : Generator
         Of the first centres.
     attempts : int
+        From other first centres.
     max_steps : int
-        Of one attempt; the first only assigns rows to the centres that are drawn.
+        Of one attempt; the first draws the centres and gives each row to one.
     tolerance : float
         An attempt ends after a step in which no centre moves farther.
 
@@ -50,7 +51,7 @@ def kmeans_in_a_box(
     """
     if not 1 <= num_centres <= len(rows):
         raise ValueError(f"num_centres is {num_centres}; expected 1 to {len(rows)}, the rows")
-    rows = np.asarray(rows, np.float32)  # as there
+    rows = np.asarray(rows, np.float32)  # OpenCV has no other
     squared_norms = np.einsum("nd,nd->n", rows, rows)
     found = []
     for _ in range(attempts):
@@ -60,7 +61,7 @@ def kmeans_in_a_box(
             former, centres = centres, _means(rows, squared_norms, label, num_centres)
             if np.sum((centres - former) ** 2, axis=1).max() <= tolerance**2:
                 break
-        # As there: rows keep the labels that the centres are the means of.
+        # Rows keep the labels that the centres are the means of, as in OpenCV.
         found.append((float(np.sum((rows - centres[label]) ** 2)), centres))
     return min(found, key=lambda attempt: attempt[0])[1]
 
@@ -99,7 +100,7 @@ def _means(
         mean = total[largest] / rows.dtype.type(size[largest])
         distance = squared_norms - rows @ (2 * mean)  # up to ‖mean‖²
         members = np.flatnonzero(label == largest)[::-1]
-        farthest = members[np.argmax(distance[members])]  # the last of equals, as there
+        farthest = members[np.argmax(distance[members])]  # OpenCV takes the last of equals
         label[farthest] = empty
         size[largest], size[empty] = size[largest] - 1, 1
         total[empty] = rows[farthest]
