@@ -405,14 +405,14 @@ _WHY_PCA = {
     "(`--by-setting`)",
 }
 _WHY_RAW = {
-    "G-VGPMIL, M = 50": "α, which is 1 in the scripts, where the paper's grid has ½ too: with α = ½ "
-    "and β = 2.5 instances have 0.901, 0.582 and 0.885 and bags 0.739, 0.770 and 0.850, all within "
-    "two standard errors (`python benchmarks/scripts_varied.py table-5 "
+    "G-VGPMIL, M = 50": "α, which is 1 in the scripts, where the paper's grid has ½ too: with "
+    "α = ½ and β = 2.5 instances have 0.901, 0.582 and 0.885 and bags 0.739, 0.770 and 0.850, all "
+    "within two standard errors (`python benchmarks/scripts_varied.py table-5 "
     "--methods 'G-VGPMIL, M = 50' --alpha 0.5 --beta 2.5`)",
     "G-VGPMIL, M = 100": "not found; what is printed lies between two settings: instances have an "
     "F1 of 0.456 with α = 1 and β = 4, and with α = ½ and β = 2.5 one of 0.614 (`python "
     "benchmarks/scripts_varied.py table-5 --methods 'G-VGPMIL, M = 100' --alpha 0.5 --beta 2.5`)",
-    "G-VGPMIL, M = 200": "not found; as with M = 100 the F1 alone are far from what is printed",
+    "G-VGPMIL, M = 200": "not found; as with M = 100, F1 above all are below what is printed",
     "VGPMIL, M = 100": "not found: one number of six, and by 2.4 standard errors",
     "VGPMIL, M = 200": "not found: in the paper 200 inducing points are no better than 100, and "
     "here they are",

@@ -32,10 +32,13 @@ def one_row_at_a_time(rows, num_centres, random, attempts, max_steps, tolerance)
     return best, num_given
 
 
-@pytest.mark.parametrize(("num_features", "tolerance"), [(2, 0.1), (30, 1.0)])
-def test_centres_are_those_found_row_by_row(num_features, tolerance):
-    rows = np.random.default_rng(0).standard_t(3, size=(60, num_features))
-    options = {"attempts": 3, "max_steps": 6, "tolerance": tolerance}
+@pytest.mark.parametrize(
+    ("num_features", "max_steps", "tolerance"), [(2, 6, 0.1), (30, 6, 1.0), (30, 2, 0.0)]
+)
+def test_centres_are_those_found_row_by_row(num_features, max_steps, tolerance):
+    """Far from 0, where the row farthest from a mean is not the longest."""
+    rows = 4.0 + np.random.default_rng(0).standard_t(3, size=(60, num_features))
+    options = {"attempts": 3, "max_steps": max_steps, "tolerance": tolerance}
     found = kmeans_in_a_box(rows, 8, np.random.default_rng(1), **options)
     expected, num_given = one_row_at_a_time(rows, 8, np.random.default_rng(1), **options)
     assert num_given > 0  # else the rule for empty clusters would not be seen
